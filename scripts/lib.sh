@@ -97,6 +97,7 @@ find_cargo() {
     if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then . "$HOME/.cargo/env"; fi
     command -v cargo >/dev/null || die "cargo not found: install Rust from https://rustup.rs"
     export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache_dir/target}
+    package_dir=$CARGO_TARGET_DIR/mixedcc-package
     mkdir -p "$CARGO_TARGET_DIR"
 }
 
@@ -146,7 +147,6 @@ set_up() {
 
 # Builds in release mode; the files to install end up below $package_dir.
 build_extension() {
-    package_dir=$CARGO_TARGET_DIR/mixedcc-package
     rm -rf "$package_dir"
     (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir")
 }
@@ -229,7 +229,8 @@ server_running() { as_server_user "$pg_bin/pg_ctl" -D "$PGDATA" status >/dev/nul
 start_server() {
     server_running && return
     make_cluster
-    as_server_user "$pg_bin/pg_ctl" -D "$PGDATA" -l "$server_log" -w -t 120 start </dev/null >/dev/null || {
+    # The server must not hold our caller's files open (3 is scripts/test's).
+    as_server_user "$pg_bin/pg_ctl" -D "$PGDATA" -l "$server_log" -w -t 120 start </dev/null >/dev/null 3>&- || {
         as_server_user tail -n 20 "$server_log" >&2
         die "the server did not start; its log is $server_log"
     }

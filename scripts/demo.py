@@ -1,0 +1,185 @@
+"""The demonstration's rounds and table: demo.py SOCKET_DIR BIN_DIR SECONDS (called by scripts/demo)."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+from runner import Job, Result, RunError, Server, run  # noqa: E402
+
+HEAP_DATABASE = "demo_heap"
+MIXEDCC_DATABASE = "demo"
+ACCOUNT_PARTITIONS = 16
+TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history", "hot")
+PROTOCOLS = ("partcc", "occ", "2pl")
+# The mix: each account partition has one of the three in turn, every other table its own.
+MIX = {"pgbench_branches": "partcc", "pgbench_tellers": "2pl", "pgbench_history": "occ", "hot": "partcc"}
+
+HOT_TABLE = "CREATE {unlogged} TABLE hot (k int PRIMARY KEY, v bigint NOT NULL);"
+HOT_FUNCTION = """
+INSERT INTO hot SELECT k, 0 FROM generate_series(1, 50) k;
+CREATE FUNCTION hot_mix() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    row_key int;
+    value bigint;
+    total bigint := 0;
+BEGIN
+    FOR i IN 1 .. 10 LOOP
+        row_key := 1 + floor(random() * 50);
+        SELECT v INTO value FROM hot WHERE k = row_key;
+        total := total + value;
+        UPDATE hot SET v = value + 1 WHERE k = row_key;
+    END LOOP;
+    row_key := 1 + floor(random() * 100000);
+    UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = row_key;
+    RETURN total;
+END $$;
+"""
+POINT_SCRIPT = """\\set aid random(1, 100000)
+UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;
+"""
+SUMS = """SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),
+    (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
+    (SELECT count(*) FROM pgbench_history), (SELECT sum(v) FROM hot)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    accounts: int
+    branches: int
+    tellers: int
+    history: int
+    history_rows: int
+    hot: int
+
+    @classmethod
+    def of(cls, server: Server, database: str) -> "Sums":
+        return cls(*map(int, server.psql(database, SUMS).split("|")))
+
+    def since(self, before: "Sums") -> "Sums":
+        return Sums(*(now - then for now, then in
+                      zip(dataclasses.astuple(self), dataclasses.astuple(before))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    title: str
+    clients: int
+    source: dict[str, str]  # builtin=... or script=...
+
+    def is_right(self, gained: Sums, committed: int) -> bool:
+        """No update lost, none twice: what the tables gained is what pgbench committed."""
+        if "builtin" in self.source:
+            balances = {gained.accounts, gained.branches, gained.tellers, gained.history}
+            return len(balances) == 1 and gained.history_rows == committed
+        if "hot" in self.source["script"]:
+            return gained.hot == 10 * committed and gained.accounts == committed
+        return gained.accounts == committed
+
+
+def load(server: Server, database: str, mixedcc: bool) -> None:
+    """pgbench's own tables and loader as they stand, and the hot table."""
+    server.psql("postgres", f"DROP DATABASE IF EXISTS {database} WITH (FORCE)",
+                {"client_min_messages": "warning"})
+    server.psql("postgres", f"CREATE DATABASE {database}")
+    settings = {"client_min_messages": "warning"}
+    if mixedcc:
+        server.psql(database, "CREATE EXTENSION mixedcc")
+        settings |= {"default_table_access_method": "mixedcc",
+                     "mixedcc.default_partitions": str(ACCOUNT_PARTITIONS)}
+    command = [f"{server.bin_dir}/pgbench", "-i", "-q", "-s", "1", database]
+    if not mixedcc:
+        command.insert(1, "--unlogged-tables")
+    done = subprocess.run(command, env=server.environment(settings), capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        raise RunError(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
+    # Fifty rows that everybody wants are one partition.
+    settings |= {"mixedcc.default_partitions": "1"} if mixedcc else {}
+    server.psql(database, HOT_TABLE.format(unlogged="" if mixedcc else "UNLOGGED"), settings)
+    server.psql(database, HOT_FUNCTION)
+    server.psql(database, "VACUUM ANALYZE")
+
+
+def set_protocols(server: Server, name: str) -> None:
+    """Puts every partition of the demonstration's tables under a protocol, or the mix."""
+    if name != "mix":
+        calls = [f"SELECT mixedcc.set_protocol('{table}', '{name}');" for table in TABLES]
+    else:
+        calls = [f"SELECT mixedcc.set_protocol('{table}', '{protocol}');"
+                 for table, protocol in MIX.items()]
+        calls += [f"SELECT mixedcc.set_protocol('pgbench_accounts', '{PROTOCOLS[p % 3]}', {p});"
+                  for p in range(ACCOUNT_PARTITIONS)]
+    server.psql(MIXEDCC_DATABASE, "\n".join(calls))
+
+
+def play_round(server: Server, workload: Workload, engine: str, seconds: int) -> tuple[Result, bool]:
+    database = HEAP_DATABASE if engine == "heap" else MIXEDCC_DATABASE
+    if engine != "heap":
+        set_protocols(server, engine)
+    before = Sums.of(server, database)
+    result = run(server, Job(database, seconds, clients=workload.clients, **workload.source))
+    gained = Sums.of(server, database).since(before)
+    return result, workload.is_right(gained, result.committed)
+
+
+def table_line(name: str, result: Result, right: bool) -> str:
+    if result.committed:
+        per_commit = f"{result.cpu_us_per_transaction:>12,.0f} {result.retries_per_commit:>15.3f}"
+    else:
+        per_commit = f"{'-':>12} {'-':>15}"
+    check = "right" if right else "WRONG"
+    return (f"  {name:<17}{result.tps:>10,.0f} {per_commit} {result.failed:>7} "
+            f"{result.latency_ms:>11.2f}   {check}")
+
+
+def print_table(rows: list[tuple[Workload, str, Result, bool]]) -> None:
+    print(f"\nAll at SERIALIZABLE; heap tables are UNLOGGED, as mixedcc's are.\n"
+          f"  {'':<17}{'tps':>10} {'CPU us / tx':>12} {'retries / commit':>16} {'failed':>6} "
+          f"{'latency ms':>11}   sums")
+    title = None
+    for workload, engine, result, right in rows:
+        if workload.title != title:
+            title = workload.title
+            print(f"{title}, {workload.clients} clients")
+        print(table_line(engine if engine == "heap" else f"mixedcc {engine}", result, right))
+    print("CPU: of the server's processes. failed: still without a commit when the round ended.\n"
+          "sums: the tables gained exactly what pgbench committed.")
+
+
+def main() -> int:
+    server = Server(socket_dir=sys.argv[1], bin_dir=sys.argv[2])
+    seconds = int(sys.argv[3])
+    with tempfile.TemporaryDirectory() as directory:
+        point, hot = pathlib.Path(directory, "point.sql"), pathlib.Path(directory, "hot.sql")
+        point.write_text(POINT_SCRIPT)
+        hot.write_text("SELECT hot_mix();\n")
+        workloads = (
+            Workload("UPDATE of one of 100,000 accounts by key", 2, {"script": str(point)}),
+            Workload("pgbench's tpcb-like, scale 1", 8, {"builtin": "tpcb-like"}),
+            Workload("function: reads and updates 10 of 50 hot rows, random order", 8, {"script": str(hot)}),
+        )
+        print("Loading pgbench's tables into heap and into mixedcc ...", flush=True)
+        load(server, HEAP_DATABASE, mixedcc=False)
+        load(server, MIXEDCC_DATABASE, mixedcc=True)
+        rounds = [(w, e) for w in workloads for e in ("heap", *PROTOCOLS, "mix")]
+        rows = []
+        for number, (workload, engine) in enumerate(rounds, start=1):
+            print(f"[{number:>2}/{len(rounds)}] {workload.title}: {engine} ...", end=" ", flush=True)
+            result, right = play_round(server, workload, engine, seconds)
+            print(f"{result.tps:,.0f} tps", flush=True)
+            rows.append((workload, engine, result, right))
+        print_table(rows)
+    return 0 if all(right for *_, right in rows) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except RunError as error:
+        sys.exit(f"\nerror: {error}")
