@@ -1,0 +1,101 @@
+-- Partitions and protocols of a table: good and bad options, and where they are kept.
+\set VERBOSITY sqlstate
+CREATE UNLOGGED TABLE op_t (w int, id int, v text, PRIMARY KEY (w, id)) USING mixedcc
+    WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w', mixedcc.protocol = 'occ', fillfactor = 90);
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass ORDER BY partition;
+SELECT provider, label FROM pg_seclabels WHERE objoid = 'op_t'::regclass;
+SELECT reloptions FROM pg_class WHERE oid = 'op_t'::regclass;
+INSERT INTO op_t SELECT i % 8, i, 'x' FROM generate_series(1, 100) i;
+UPDATE op_t SET w = w + 1 WHERE id < 50;
+UPDATE op_t SET v = 'moved' WHERE w = 8;
+SELECT count(*), sum(w), count(*) FILTER (WHERE v = 'moved') FROM op_t;
+SELECT sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass;
+-- Changed later, with rows in it.
+ALTER TABLE op_t SET (mixedcc.protocol = '2pl', mixedcc.waiting_policy = 'wait_die');
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass ORDER BY partition;
+ALTER TABLE op_t SET (mixedcc.partitions = 2, mixedcc.partition_by = 'w, id');
+SELECT count(*), sum(w) FROM op_t;
+SELECT count(DISTINCT partition), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass;
+ALTER TABLE op_t RESET (mixedcc.protocol);
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass ORDER BY partition;
+BEGIN;
+ALTER TABLE op_t SET (mixedcc.protocol = 'occ');
+ROLLBACK;
+SELECT DISTINCT protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass;
+SECURITY LABEL FOR mixedcc ON TABLE op_t IS 'partitions=3,partition_by=id,protocol=occ';
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass ORDER BY partition;
+SELECT count(*), sum(w) FROM op_t;
+-- By range of the key.
+CREATE UNLOGGED TABLE op_range (id int PRIMARY KEY, v text) USING mixedcc
+    WITH (mixedcc.partitions = 4, mixedcc.partition_method = 'range');
+INSERT INTO op_range SELECT i, 'r' FROM generate_series(1, 100) i;
+UPDATE op_range SET id = 101 - id + 1000;
+SELECT count(*), min(id), max(id) FROM op_range;
+-- One partition until there is a key; a key makes them.
+CREATE UNLOGGED TABLE op_late (id int, v int) USING mixedcc WITH (mixedcc.partitions = 4);
+INSERT INTO op_late SELECT i, i FROM generate_series(1, 50) i;
+SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass;
+ALTER TABLE op_late ADD PRIMARY KEY (id);
+SELECT count(*), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass;
+UPDATE op_late SET id = id + 100;
+SELECT count(*), sum(id) FROM op_late;
+-- Protocols by call.
+SELECT mixedcc.set_protocol('op_late', 'occ');
+SELECT mixedcc.set_protocol('op_late', 'partcc', 2);
+SELECT mixedcc.set_protocol('op_late', '2pl', 0);
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass ORDER BY partition;
+-- Bad values change nothing.
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 0);
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = -1);
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 1000000000);
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 'many');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.protocol = 'none');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.waiting_policy = 'hope');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_by = 'nowhere');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_by = '');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'guess');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY, j json) USING mixedcc WITH (mixedcc.partition_by = 'j');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY, p point) USING mixedcc WITH (mixedcc.partition_by = 'p', mixedcc.partition_method = 'range');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.unknown = 1);
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING heap WITH (mixedcc.partitions = 2);
+SELECT count(*) FROM pg_class WHERE relname = 'op_bad';
+ALTER TABLE op_late SET (mixedcc.protocol = 'none');
+ALTER TABLE op_late SET (mixedcc.unknown = 1);
+SECURITY LABEL FOR mixedcc ON TABLE op_late IS 'rubbish';
+SECURITY LABEL FOR mixedcc ON TABLE op_late IS 'protocol=none';
+SECURITY LABEL FOR mixedcc ON COLUMN op_late.id IS 'protocol=occ';
+SELECT mixedcc.set_protocol('op_late', 'none');
+SELECT mixedcc.set_protocol('op_late', 'occ', 99);
+SELECT mixedcc.set_protocol('op_late', 'occ', -1);
+SELECT mixedcc.set_protocol('op_late', NULL);
+SELECT mixedcc.set_protocol('pg_class', 'occ');
+SELECT mixedcc.table_size('pg_class');
+SET mixedcc.default_protocol = 'none';
+SET mixedcc.memory = 1;
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass ORDER BY partition;
+SELECT count(*), sum(id) FROM op_late;
+-- Only the owner changes them; others see no rows of tables that they may not read.
+CREATE ROLE op_user;
+SET ROLE op_user;
+SELECT mixedcc.set_protocol('op_late', 'occ');
+SECURITY LABEL FOR mixedcc ON TABLE op_late IS 'protocol=occ';
+ALTER TABLE op_late SET (mixedcc.protocol = 'occ');
+RESET ROLE;
+DROP ROLE op_user;
+-- Defaults from settings.
+SET mixedcc.default_protocol = '2pl';
+SET mixedcc.default_partitions = 3;
+CREATE UNLOGGED TABLE op_default (id int PRIMARY KEY) USING mixedcc;
+RESET mixedcc.default_protocol;
+RESET mixedcc.default_partitions;
+SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_default'::regclass ORDER BY partition;
+SELECT mixedcc.table_size('op_t') > 0 AS sized;
+DROP TABLE op_t, op_range, op_late, op_default;
+SELECT count(*) FROM mixedcc.partitions;
+-- A logged table becomes unlogged, with one notice in a session.
+\set VERBOSITY terse
+\c -
+CREATE TABLE op_logged (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE op_logged2 (id int PRIMARY KEY) USING mixedcc;
+SELECT DISTINCT relpersistence FROM pg_class WHERE relname IN ('op_logged', 'op_logged2');
+DROP TABLE op_logged, op_logged2;

@@ -1,0 +1,68 @@
+-- What is not supported says so with feature_not_supported (0A000), and changes nothing.
+\set VERBOSITY sqlstate
+CREATE UNLOGGED TABLE un_t (id int PRIMARY KEY, v text) USING mixedcc;
+INSERT INTO un_t VALUES (1, 'one'), (2, 'two');
+-- Two-phase commit; reading is enough.
+BEGIN;
+INSERT INTO un_t VALUES (3, 'three');
+PREPARE TRANSACTION 'un_1';
+SELECT count(*) FROM un_t;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_t;
+PREPARE TRANSACTION 'un_2';
+-- Temporary tables and materialized views.
+CREATE TEMPORARY TABLE un_temp (id int) USING mixedcc;
+CREATE TEMPORARY TABLE un_temp USING mixedcc AS SELECT 1 AS id;
+CREATE MATERIALIZED VIEW un_mat USING mixedcc AS SELECT * FROM un_t;
+SET default_table_access_method = mixedcc;
+CREATE TEMPORARY TABLE un_temp (id int PRIMARY KEY);
+INSERT INTO un_temp VALUES (1);
+SELECT 1 AS id INTO TEMPORARY un_temp2;
+CREATE MATERIALIZED VIEW un_mat AS SELECT * FROM un_t;
+RESET default_table_access_method;
+SELECT c.relname, a.amname FROM pg_class c JOIN pg_am a ON a.oid = c.relam
+    WHERE relname IN ('un_temp', 'un_temp2', 'un_mat') ORDER BY 1;
+ALTER TABLE un_temp SET ACCESS METHOD mixedcc;
+ALTER MATERIALIZED VIEW un_mat SET ACCESS METHOD mixedcc;
+SELECT * FROM un_temp;
+DROP MATERIALIZED VIEW un_mat;
+-- Persistence.
+ALTER TABLE un_t SET LOGGED;
+CREATE TABLE un_logged (id int PRIMARY KEY) USING heap;
+INSERT INTO un_logged VALUES (7);
+ALTER TABLE un_logged SET ACCESS METHOD mixedcc;
+SELECT * FROM un_logged;
+ALTER TABLE un_logged SET UNLOGGED;
+ALTER TABLE un_logged SET ACCESS METHOD mixedcc;
+SELECT * FROM un_logged;
+ALTER TABLE un_logged SET LOGGED;
+ALTER TABLE un_logged SET ACCESS METHOD heap, SET LOGGED;
+SELECT relpersistence, amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relname = 'un_logged';
+-- A SERIALIZABLE transaction over both engines, by the setting; catalogs and temporary tables are exempt.
+\set VERBOSITY terse
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_t;
+SELECT count(*) FROM un_temp;
+SELECT count(*) FROM pg_class WHERE relname = 'un_t';
+COMMIT;
+\set VERBOSITY sqlstate
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_t;
+SELECT count(*) FROM un_logged;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_logged;
+UPDATE un_t SET v = 'x' WHERE id = 1;
+ROLLBACK;
+SET mixedcc.mixed_serializable = allow;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_t;
+SELECT count(*) FROM un_logged;
+COMMIT;
+RESET mixedcc.mixed_serializable;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) FROM un_t;
+SELECT count(*) FROM un_logged;
+COMMIT;
+SELECT * FROM un_t ORDER BY id;
+DROP TABLE un_t, un_logged, un_temp, un_temp2;
