@@ -1,0 +1,186 @@
+//! A growable array of items with stable addresses, read without latches.
+//!
+//! Chunks hold 256 items; segments hold pointers to chunks and double in
+//! size, so neither is ever moved or copied.
+
+use super::region::Region;
+use super::OutOfMemory;
+use crate::primitive::{AtomicPtr, AtomicU32, Ordering};
+use std::ptr::{self, NonNull};
+
+const CHUNK_SHIFT: u32 = 8;
+const SEGMENTS: usize = 28;
+/// Segment s has 16 << s chunks.
+const FIRST_SEGMENT_LOG2: u32 = 4;
+const FIRST_SEGMENT: u64 = 1 << FIRST_SEGMENT_LOG2;
+const MAX_CHUNKS: u64 = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
+
+type ChunkPtr = AtomicPtr<u8>;
+
+/// The array's root; embedded in a structure of the region.
+#[repr(C)]
+pub struct TidDirectory {
+    segments: [AtomicPtr<ChunkPtr>; SEGMENTS],
+    item_size: u32,
+    /// The highest chunk that exists, plus one.
+    chunks: AtomicU32,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<TidDirectory>() == 8 * SEGMENTS + 8);
+const _: () = assert!(MAX_CHUNKS <= u32::MAX as u64);
+
+/// Where a chunk's pointer is.
+#[derive(Clone, Copy)]
+struct Place {
+    segment: usize,
+    index: usize,
+}
+
+fn place_of(chunk: u64) -> Option<Place> {
+    if chunk >= MAX_CHUNKS {
+        return None;
+    }
+    let shifted = chunk + FIRST_SEGMENT;
+    let log2 = 63 - shifted.leading_zeros();
+    let segment = (log2 - FIRST_SEGMENT_LOG2) as usize;
+    Some(Place {
+        segment,
+        index: (shifted - (1 << log2)) as usize,
+    })
+}
+
+fn segment_chunks(segment: usize) -> usize {
+    (FIRST_SEGMENT as usize) << segment
+}
+
+impl TidDirectory {
+    /// Items in a chunk.
+    pub const CHUNK: u32 = 1 << CHUNK_SHIFT;
+
+    /// Makes the memory at `this` an empty directory. Chunks are 64-byte
+    /// aligned, so an item has the alignment of `item_size`, up to 64.
+    ///
+    /// # Safety
+    /// `this` is aligned, writable and not in use.
+    pub unsafe fn init(this: *mut TidDirectory, item_size: u32) {
+        debug_assert!(item_size > 0);
+        // SAFETY: the caller's; zero bytes are null pointers and zero counters.
+        unsafe {
+            ptr::write_bytes(this, 0, 1);
+            (*this).item_size = item_size;
+        }
+    }
+
+    /// The highest existing chunk, plus one. Chunks below it may be missing.
+    pub fn chunks(&self) -> u32 {
+        // Acquire pairs with the AcqRel of `raise_chunks`: the chunk itself is visible.
+        self.chunks.load(Ordering::Acquire)
+    }
+
+    /// Item `n`; None if its chunk does not exist.
+    #[inline]
+    pub fn get(&self, n: u64) -> Option<NonNull<u8>> {
+        let place = place_of(n >> CHUNK_SHIFT)?;
+        // Acquire pairs with the publication in `ensure_segment`.
+        let segment = NonNull::new(self.segments[place.segment].load(Ordering::Acquire))?;
+        // SAFETY: INV-D1, a published segment has `segment_chunks` pointers.
+        let slot = unsafe { segment.add(place.index).as_ref() };
+        // Acquire pairs with the publication in `ensure_chunk`.
+        let chunk = NonNull::new(slot.load(Ordering::Acquire))?;
+        Some(self.item_in(chunk, n))
+    }
+
+    #[inline]
+    fn item_in(&self, chunk: NonNull<u8>, n: u64) -> NonNull<u8> {
+        let index = (n as u32 & (Self::CHUNK - 1)) as usize;
+        // SAFETY: INV-D1, a published chunk has CHUNK items of `item_size`.
+        unsafe { chunk.add(index * self.item_size as usize) }
+    }
+
+    /// Item `n`; makes its chunk, with all items zero, if it does not exist.
+    pub fn ensure(&self, region: &Region, slot: usize, n: u64) -> Result<NonNull<u8>, OutOfMemory> {
+        let chunk_number = n >> CHUNK_SHIFT;
+        if u64::from(self.chunks.load(Ordering::Relaxed)) > chunk_number {
+            if let Some(item) = self.get(n) {
+                return Ok(item);
+            }
+        }
+        let place = place_of(chunk_number).ok_or(OutOfMemory)?;
+        let segment = self.ensure_segment(region, slot, place.segment)?;
+        // SAFETY: INV-D1, a published segment has `segment_chunks` pointers.
+        let pointer = unsafe { segment.add(place.index).as_ref() };
+        let bytes = Self::CHUNK as usize * self.item_size as usize;
+        let chunk = publish(pointer, region, slot, bytes)?;
+        // AcqRel pairs with `chunks`.
+        self.chunks
+            .fetch_max(chunk_number as u32 + 1, Ordering::AcqRel);
+        Ok(self.item_in(chunk, n))
+    }
+
+    fn ensure_segment(
+        &self,
+        region: &Region,
+        slot: usize,
+        segment: usize,
+    ) -> Result<NonNull<ChunkPtr>, OutOfMemory> {
+        let bytes = segment_chunks(segment) * size_of::<ChunkPtr>();
+        publish(&self.segments[segment], region, slot, bytes)
+    }
+
+    /// Frees everything; the directory is empty and usable afterwards.
+    ///
+    /// # Safety
+    /// Nobody else uses the directory or an item of it, now or later, through
+    /// an address taken before. `region` is the one that `ensure` got.
+    pub unsafe fn clear(&self, region: &Region, slot: usize) {
+        self.chunks.store(0, Ordering::Relaxed);
+        for (number, root) in self.segments.iter().enumerate() {
+            let Some(segment) = NonNull::new(root.load(Ordering::Acquire)) else {
+                continue;
+            };
+            for index in 0..segment_chunks(number) {
+                // SAFETY: INV-D1, a published segment has `segment_chunks` pointers.
+                let pointer = unsafe { segment.add(index).as_ref() };
+                if let Some(chunk) = NonNull::new(pointer.load(Ordering::Acquire)) {
+                    // SAFETY: INV-D1, from `alloc` of this region; the caller has exclusive access.
+                    unsafe { region.free(slot, chunk) };
+                }
+            }
+            root.store(ptr::null_mut(), Ordering::Release);
+            // SAFETY: as for the chunks.
+            unsafe { region.free(slot, segment.cast()) };
+        }
+    }
+}
+
+/// What `pointer` points to; if nothing, zeroed memory of `bytes`, published
+/// there unless somebody else is faster.
+fn publish<T>(
+    pointer: &AtomicPtr<T>,
+    region: &Region,
+    slot: usize,
+    bytes: usize,
+) -> Result<NonNull<T>, OutOfMemory> {
+    if let Some(present) = NonNull::new(pointer.load(Ordering::Acquire)) {
+        return Ok(present);
+    }
+    let made = region.alloc(slot, bytes)?;
+    // SAFETY: just allocated with this size and known to nobody else.
+    unsafe { ptr::write_bytes(made.as_ptr(), 0, bytes) };
+    let made_ptr = made.as_ptr().cast::<T>();
+    // Release publishes the zeroes; Acquire on failure sees the winner's.
+    match pointer.compare_exchange(
+        ptr::null_mut(),
+        made_ptr,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
+        Ok(_) => Ok(made.cast()),
+        Err(winner) => {
+            // SAFETY: `made` was not published.
+            unsafe { region.free(slot, made) };
+            NonNull::new(winner).ok_or(OutOfMemory)
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The caches of free objects that belong to one slot, so that the common
+//! allocation and free touch no line that another slot writes.
+
+use super::classes::CLASS_COUNT;
+use super::slab::{next_object, set_next_object, Chain};
+use crate::primitive::{AtomicU32, AtomicUsize, Ordering};
+
+/// A bounded stack of free objects of one class.
+#[repr(C)]
+pub(super) struct Magazine {
+    head: AtomicUsize,
+    count: AtomicU32,
+    _pad: u32,
+}
+
+/// The magazines of a slot. Only the slot's thread writes them; `count` is
+/// also read by `Region::usage`. All zero bytes are an empty cache.
+#[repr(C, align(64))]
+pub(super) struct SlotCache {
+    pub magazines: [Magazine; CLASS_COUNT],
+    /// Debug builds: somebody is inside.
+    busy: AtomicU32,
+    _pad: u32,
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Magazine>() == 16);
+    assert!(size_of::<SlotCache>() == 1280);
+};
+
+impl Magazine {
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub fn pop(&self) -> Option<usize> {
+        let head = self.head.load(Ordering::Relaxed);
+        if head == 0 {
+            return None;
+        }
+        // SAFETY: INV-M4, the magazine's objects are free and the slot's alone.
+        self.head
+            .store(unsafe { next_object(head) }, Ordering::Relaxed);
+        self.count.store(
+            self.count.load(Ordering::Relaxed).wrapping_sub(1),
+            Ordering::Relaxed,
+        );
+        Some(head)
+    }
+
+    /// # Safety
+    /// `object` is a free object of this magazine's class in no list (INV-M1).
+    #[inline]
+    pub unsafe fn push(&self, object: usize) {
+        // SAFETY: the caller's.
+        unsafe { set_next_object(object, self.head.load(Ordering::Relaxed)) };
+        self.head.store(object, Ordering::Relaxed);
+        self.count.store(
+            self.count.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Fills an empty magazine.
+    pub fn load(&self, chain: Chain) {
+        self.head.store(chain.head, Ordering::Relaxed);
+        self.count.store(chain.count, Ordering::Relaxed);
+    }
+
+    /// Removes up to `wanted` objects.
+    pub fn unload(&self, wanted: u32) -> Chain {
+        let count = wanted.min(self.count());
+        if count == 0 {
+            return Chain::EMPTY;
+        }
+        let head = self.head.load(Ordering::Relaxed);
+        let mut last = head;
+        for _ in 1..count {
+            // SAFETY: INV-M4, the magazine has `count` objects at least.
+            last = unsafe { next_object(last) };
+        }
+        // SAFETY: as above; `last` is the last of those objects.
+        let rest = unsafe { next_object(last) };
+        // SAFETY: as above.
+        unsafe { set_next_object(last, 0) };
+        self.head.store(rest, Ordering::Relaxed);
+        self.count.store(self.count() - count, Ordering::Relaxed);
+        Chain { head, count }
+    }
+}
+
+/// Proves in debug builds that one thread at a time uses a slot.
+pub(super) struct Inside<'a>(#[cfg_attr(not(debug_assertions), allow(dead_code))] &'a SlotCache);
+
+impl SlotCache {
+    #[inline]
+    pub fn enter(&self) -> Inside<'_> {
+        #[cfg(debug_assertions)]
+        assert_eq!(
+            self.busy.swap(1, Ordering::Acquire),
+            0,
+            "two threads use one slot of the region"
+        );
+        Inside(self)
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(0, Ordering::Release);
+    }
+}

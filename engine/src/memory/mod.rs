@@ -1,0 +1,62 @@
+//! The shared region and everything that is allocated in it.
+//!
+//! One block of memory, mapped at the same address in every process, is cut
+//! into pages of 64 KiB. Pages become slabs of one size class, or runs for
+//! objects above [`MAX_SLAB_OBJECT`]. The invariants are in `README.md`.
+
+mod classes;
+mod directory;
+mod latch;
+mod magazine;
+mod pages;
+mod region;
+mod slab;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use classes::{CLASS_COUNT, MAX_SLAB_OBJECT};
+pub use directory::TidDirectory;
+pub use pages::PAGE_BYTES;
+pub use region::Region;
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the shared region keeps 64-bit addresses");
+
+/// The region has no space left for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl std::fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("out of shared region memory")
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+/// What the region holds. Each number is exact when nothing runs, and
+/// approximate otherwise: the counters are not read at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The whole block, with header, magazines and descriptors.
+    pub total_bytes: usize,
+    /// Pages that are slabs or runs.
+    pub used_page_bytes: usize,
+    /// Pages in the pool; with `used_page_bytes` this is every page.
+    pub free_page_bytes: usize,
+    /// The part of `used_page_bytes` that is runs.
+    pub run_bytes: usize,
+    pub classes: [ClassUsage; CLASS_COUNT],
+}
+
+/// One size class of [`Usage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassUsage {
+    pub object_bytes: usize,
+    pub pages: usize,
+    /// Objects that callers hold.
+    pub live: usize,
+    /// Free objects that wait in magazines and stashes.
+    pub cached: usize,
+}

@@ -1,0 +1,263 @@
+//! One size class: its pages with free objects, and chains of objects moved
+//! between pages and magazines in batches.
+
+use super::classes::CLASSES;
+use super::latch::Latch;
+use super::pages::{PageList, Pages};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::ptr;
+
+/// Whole batches that a class keeps unsorted, so that slots exchange them
+/// without touching the objects under the latch.
+const STASH_CHAINS: usize = 5;
+
+/// A list of `count` free objects that belong to whoever has the chain,
+/// linked through their first word; 0 ends it.
+pub(super) struct Chain {
+    pub head: usize,
+    pub count: u32,
+}
+
+impl Chain {
+    pub const EMPTY: Chain = Chain { head: 0, count: 0 };
+
+    /// # Safety
+    /// `object` is a free object of the region that is in no list (INV-M1).
+    #[inline]
+    unsafe fn push(&mut self, object: usize) {
+        // SAFETY: the caller's; the object is ours alone.
+        unsafe { set_next_object(object, self.head) };
+        self.head = object;
+        self.count += 1;
+    }
+}
+
+/// # Safety
+/// `object` is the address of a free object in a list that the caller owns (INV-M1).
+#[inline]
+pub(super) unsafe fn next_object(object: usize) -> usize {
+    // SAFETY: objects are 8-byte aligned and 16 bytes long at least (INV-M3),
+    // and the region's provenance was exposed by create or attach (INV-M6).
+    unsafe { ptr::with_exposed_provenance::<usize>(object).read() }
+}
+
+/// # Safety
+/// `object` is the address of a free object that the caller owns (INV-M1).
+#[inline]
+pub(super) unsafe fn set_next_object(object: usize, next: usize) {
+    // SAFETY: as in `next_object`; nobody else reads the object (INV-M1).
+    unsafe { ptr::with_exposed_provenance_mut::<usize>(object).write(next) };
+}
+
+/// Shared state of a size class, on a cache line of its own.
+#[repr(C, align(64))]
+pub(super) struct SlabClass {
+    latch: Latch,
+    /// Exactly the pages of this class that have a free object.
+    partial: PageList,
+    pages: AtomicU32,
+    stashed: AtomicU32,
+    /// Objects outside of pages: with callers, in magazines or in the stash.
+    outside: AtomicU64,
+    /// Heads of the first `stashed` chains, each of the class's batch length.
+    stash: [AtomicU64; STASH_CHAINS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SlabClass>() == 64);
+
+impl SlabClass {
+    pub fn init(&self) {
+        self.partial.init();
+    }
+
+    pub fn pages(&self) -> u32 {
+        self.pages.load(Relaxed)
+    }
+
+    pub fn outside(&self) -> u64 {
+        self.outside.load(Relaxed)
+    }
+
+    /// Objects in the stash.
+    pub fn stashed_objects(&self, class: usize) -> u32 {
+        self.stashed.load(Relaxed) * CLASSES[class].batch
+    }
+
+    /// Takes a batch from the stash, or a part of one from pages.
+    pub fn take_batch(&self, pages: Pages<'_>, class: usize) -> Chain {
+        let batch = CLASSES[class].batch;
+        {
+            let _held = self.latch.lock();
+            if let Some(head) = self.pop_stash() {
+                return Chain { head, count: batch };
+            }
+        }
+        self.take(pages, class, batch)
+    }
+
+    /// The latch is held.
+    fn pop_stash(&self) -> Option<usize> {
+        let last = self.stashed.load(Relaxed).checked_sub(1)?;
+        self.stashed.store(last, Relaxed);
+        Some(self.stash[last as usize].load(Relaxed) as usize)
+    }
+
+    /// Takes a batch back: to the stash, or if that is full to the pages.
+    ///
+    /// # Safety
+    /// As for `give`; the chain ends with 0 and has the class's batch length.
+    pub unsafe fn give_batch(&self, pages: Pages<'_>, class: usize, chain: Chain) {
+        debug_assert_eq!(chain.count, CLASSES[class].batch);
+        {
+            let _held = self.latch.lock();
+            let stashed = self.stashed.load(Relaxed);
+            if let Some(place) = self.stash.get(stashed as usize) {
+                place.store(chain.head as u64, Relaxed);
+                self.stashed.store(stashed + 1, Relaxed);
+                return;
+            }
+        }
+        // SAFETY: the caller's.
+        unsafe { self.give(pages, class, chain) };
+    }
+
+    /// Puts the stash's objects back into their pages.
+    pub fn empty_stash(&self, pages: Pages<'_>, class: usize) {
+        for _ in 0..self.stashed.load(Relaxed) {
+            let head = {
+                let _held = self.latch.lock();
+                self.pop_stash()
+            };
+            let Some(head) = head else { return };
+            let chain = Chain {
+                head,
+                count: CLASSES[class].batch,
+            };
+            // SAFETY: the chain just left the stash of this class (INV-M1).
+            unsafe { self.give(pages, class, chain) };
+        }
+    }
+
+    /// Takes up to `wanted` objects from pages; none only if no page has one
+    /// and the pool has no page.
+    pub fn take(&self, pages: Pages<'_>, class: usize, wanted: u32) -> Chain {
+        let mut chain = Chain::EMPTY;
+        let _held = self.latch.lock();
+        while chain.count < wanted {
+            let page = match self.partial.first() {
+                Some(page) => page,
+                // A batch is not worth a new page once it has an object.
+                None if chain.count > 0 => break,
+                None => match self.grow(pages, class) {
+                    Some(page) => page,
+                    None => break,
+                },
+            };
+            self.take_from_page(pages, class, page, wanted, &mut chain);
+        }
+        self.outside
+            .store(self.outside.load(Relaxed) + u64::from(chain.count), Relaxed);
+        chain
+    }
+
+    fn grow(&self, pages: Pages<'_>, class: usize) -> Option<u32> {
+        let page = pages.pool.take(pages.descs, 1, false)?;
+        pages.descs[page as usize].become_slab(class);
+        self.partial.push(pages.descs, page);
+        self.pages.store(self.pages.load(Relaxed) + 1, Relaxed);
+        Some(page)
+    }
+
+    /// Moves objects from a partial page to the chain, until the chain has
+    /// `wanted` or the page has none; unlists the page in the latter case.
+    fn take_from_page(
+        &self,
+        pages: Pages<'_>,
+        class: usize,
+        page: u32,
+        wanted: u32,
+        chain: &mut Chain,
+    ) {
+        let info = &CLASSES[class];
+        let desc = &pages.descs[page as usize];
+        let mut free = desc.free_head.load(Relaxed) as usize;
+        let mut carved = desc.carved.load(Relaxed);
+        let before = chain.count;
+        while chain.count < wanted {
+            let object = if free != 0 {
+                let object = free;
+                // SAFETY: INV-M2, the page's list holds free objects, ours under the class latch.
+                free = unsafe { next_object(object) };
+                object
+            } else if carved < info.per_page {
+                carved += 1;
+                pages.address(page) + ((carved - 1) * info.object_bytes) as usize
+            } else {
+                break;
+            };
+            // SAFETY: INV-M2, the object just left the page's list or was never handed out.
+            unsafe { chain.push(object) };
+        }
+        let used = desc.used.load(Relaxed) + (chain.count - before);
+        desc.free_head.store(free as u64, Relaxed);
+        desc.carved.store(carved, Relaxed);
+        desc.used.store(used, Relaxed);
+        if used == info.per_page {
+            self.partial.remove(pages.descs, page);
+        }
+    }
+
+    /// Puts the chain's objects back into their pages, and pages that become
+    /// entirely free back into the pool.
+    ///
+    /// # Safety
+    /// The chain holds `count` objects of this class that nobody else knows (INV-M1).
+    pub unsafe fn give(&self, pages: Pages<'_>, class: usize, chain: Chain) {
+        let _held = self.latch.lock();
+        let mut object = chain.head;
+        for _ in 0..chain.count {
+            // SAFETY: the caller owns the chain.
+            let next = unsafe { next_object(object) };
+            // SAFETY: the object just left the chain.
+            unsafe { self.give_object(pages, class, object) };
+            object = next;
+        }
+        self.outside
+            .store(self.outside.load(Relaxed) - u64::from(chain.count), Relaxed);
+    }
+
+    /// Puts one object back.
+    ///
+    /// # Safety
+    /// `object` is a free object of this class in no list (INV-M1).
+    pub unsafe fn give_one(&self, pages: Pages<'_>, class: usize, object: usize) {
+        let mut chain = Chain::EMPTY;
+        // SAFETY: the caller's.
+        unsafe { chain.push(object) };
+        // SAFETY: the chain is that object.
+        unsafe { self.give(pages, class, chain) };
+    }
+
+    /// # Safety
+    /// `object` is a free object of this class in no list (INV-M1); the class
+    /// latch is held.
+    unsafe fn give_object(&self, pages: Pages<'_>, class: usize, object: usize) {
+        let page = pages.page_at(object);
+        let desc = &pages.descs[page as usize];
+        let used = desc.used.load(Relaxed);
+        if used == CLASSES[class].per_page {
+            self.partial.push(pages.descs, page);
+        }
+        desc.used.store(used - 1, Relaxed);
+        if used == 1 {
+            self.partial.remove(pages.descs, page);
+            self.pages.store(self.pages.load(Relaxed) - 1, Relaxed);
+            pages.pool.put(pages.descs, page, 1, false);
+            return;
+        }
+        // SAFETY: the caller's; from here on the page's list owns the object.
+        unsafe { set_next_object(object, desc.free_head.load(Relaxed) as usize) };
+        desc.free_head.store(object as u64, Relaxed);
+    }
+}
