@@ -1,0 +1,51 @@
+-- Loops for bench/instructions: one transaction a pass, counted while CALL runs.
+-- Another multiplier than in functions.sql: with the same one, each pass would draw
+-- the keys of the pass before it again.
+
+-- What a pass costs without a statement on the table.
+CREATE PROCEDURE loop_empty(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_update1(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    key   int;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        key := (1 + state % row_count)::int;
+        UPDATE item SET value = value + 1 WHERE id = key;
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_read20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := read20(state, row_count);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_read10_update10(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := read10_update10(state, row_count);
+        COMMIT;
+    END LOOP;
+END $$;

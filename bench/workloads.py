@@ -1,0 +1,180 @@
+"""What is measured: engines, tests, and the goals that the measured ratios stand beside."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cluster import BENCH_DIR
+
+RC = "read committed"
+SER = "serializable"
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """How the table is made. Its name is also the name of its schema's ending."""
+
+    name: str
+    protocol: str  # "" for heap
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def schema(self) -> str:
+        return f"bench_{self.name}"
+
+    @property
+    def is_mixedcc(self) -> bool:
+        return self.protocol != ""
+
+    def using(self) -> str:
+        """The clause of CREATE TABLE."""
+        if not self.is_mixedcc:
+            return "USING heap"
+        options = [("protocol", self.protocol), *self.options]
+        return "USING mixedcc WITH (" + ", ".join(f"mixedcc.{k} = '{v}'" for k, v in options) + ")"
+
+
+HEAP = Engine("heap", "")
+OCC = Engine("occ", "occ", (("partitions", "16"),))
+TWO_PL = Engine("2pl", "2pl", (("partitions", "16"), ("waiting_policy", "wait")))
+PARTCC = Engine("partcc", "partcc", (("partitions", "16"),))
+# A transaction of many keys takes partition locks as it meets the keys. In one
+# partition it takes one, and so has no order to break: the layout a user of
+# partcc would choose for a table whose transactions know no partition.
+PARTCC_ONE = Engine("partcc_one", "partcc", (("partitions", "1"),))
+
+ENGINES = {engine.name: engine for engine in (HEAP, OCC, TWO_PL, PARTCC, PARTCC_ONE)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One thing that is run in every round of a test."""
+
+    engine: Engine
+    isolation: str
+    script: str
+
+    @property
+    def label(self) -> str:
+        ending = ", sorted keys" if self.script.endswith("_sorted") else ""
+        return f"{self.engine.name} {self.isolation}{ending}"
+
+    @property
+    def script_path(self) -> str:
+        return str(BENCH_DIR / "scripts" / f"{self.script}.pgbench")
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """A ratio of two labels under one metric, and what it should be."""
+
+    metric: str
+    measured: str
+    base: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def text(self) -> str:
+        if self.at_most is not None:
+            return f"at most {self.at_most:g}"
+        return f"at least {self.at_least:g}"
+
+    def is_met(self, ratio: float) -> bool:
+        if self.at_most is not None:
+            return ratio <= self.at_most
+        return ratio >= self.at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    name: str
+    title: str
+    clients: int
+    variants: tuple[Variant, ...]
+    goals: tuple[Goal, ...]
+
+
+def _update_by_key() -> Test:
+    variants = [Variant(engine, RC, "update1") for engine in (HEAP, OCC, TWO_PL, PARTCC)]
+    goals = [Goal("cpu_us", v.label, variants[0].label, at_most=0.65) for v in variants[1:]]
+    return Test("update1", "single-row UPDATE by key, READ COMMITTED", 2,
+                tuple(variants), tuple(goals))
+
+
+def _function(script: str, title: str, cpu_goal: float) -> Test:
+    """Each protocol at SERIALIZABLE against heap; heap's READ COMMITTED for the eye."""
+    heap = Variant(HEAP, SER, script)
+    protocols = [Variant(engine, SER, script) for engine in (OCC, TWO_PL, PARTCC_ONE)]
+    goals = [Goal("cpu_us", v.label, heap.label, at_most=cpu_goal) for v in protocols]
+    return Test(script, f"plpgsql, {title}, SERIALIZABLE", 2,
+                (heap, Variant(HEAP, RC, script), *protocols), tuple(goals))
+
+
+def _own_cost(script: str, title: str) -> Test:
+    """SERIALIZABLE against READ COMMITTED; one client, so that nobody waits or fails."""
+    variants, goals = [], []
+    for engine in (OCC, TWO_PL, PARTCC_ONE):
+        serializable, committed = Variant(engine, SER, script), Variant(engine, RC, script)
+        variants += [serializable, committed]
+        goals.append(Goal("cpu_us", serializable.label, committed.label, at_most=1.10))
+    return Test(f"own_cost_{script}", f"the protocols' own cost: plpgsql, {title}, "
+                "SERIALIZABLE against READ COMMITTED", 1, tuple(variants), tuple(goals))
+
+
+def _hot_update() -> Test:
+    variants = [Variant(engine, SER, "hot_update") for engine in (HEAP, TWO_PL, PARTCC)]
+    heap = variants[0].label
+    goals = []
+    for variant in variants[1:]:
+        goals.append(Goal("retries_per_commit", variant.label, heap, at_most=1 / 20))
+        goals.append(Goal("tps", variant.label, heap, at_least=1.3))
+    return Test("hot_update", "UPDATE of one of 10 hot rows, 16 clients, SERIALIZABLE", 16,
+                tuple(variants), tuple(goals))
+
+
+def _hot_function() -> Test:
+    heap, partcc = (Variant(e, SER, "hot10_random") for e in (HEAP, PARTCC_ONE))
+    heap_sorted, partcc_sorted = (Variant(e, SER, "hot10_sorted") for e in (HEAP, PARTCC_ONE))
+    goals = (Goal("tps", partcc.label, heap.label, at_least=500),
+             Goal("tps", partcc.label, partcc_sorted.label, at_least=0.8),
+             Goal("tps", partcc.label, heap_sorted.label, at_least=0.8))
+    return Test("hot10", "plpgsql, 10 reads and updates of 50 hot rows in random order, "
+                "16 clients, SERIALIZABLE", 16,
+                (heap, partcc, heap_sorted, partcc_sorted), goals)
+
+
+TESTS = (
+    _update_by_key(),
+    _function("read20", "20 reads", 0.85),
+    _function("read10_update10", "10 reads and 10 updates", 0.65),
+    _own_cost("read20", "20 reads"),
+    _own_cost("read10_update10", "10 reads and 10 updates"),
+    _hot_update(),
+    _hot_function(),
+)
+
+# Memory: bytes of table and indexes, for these engines, at these moments.
+MEMORY_TEST = "memory"
+MEMORY_ENGINES = (HEAP, OCC, TWO_PL, PARTCC)
+MEMORY_UPDATES_PER_ROW = 10
+MEMORY_GOALS = tuple(Goal(metric, engine.name, HEAP.name, at_most=1.5)
+                     for metric in ("bytes_loaded", "bytes_updated")
+                     for engine in MEMORY_ENGINES[1:])
+
+# Instructions per transaction, on a single-user backend.
+INSTRUCTION_ENGINES = (HEAP, OCC, TWO_PL, PARTCC_ONE)
+INSTRUCTION_LOOPS = ("empty", "update1", "read20", "read10_update10")
+_INSTRUCTION_GOALS = {"read20": 0.90, "read10_update10": 0.75}
+
+
+def instruction_goals() -> list[tuple[str, Goal]]:
+    """(loop, goal): against heap SERIALIZABLE, and SERIALIZABLE against READ COMMITTED."""
+    goals = []
+    for loop, at_most in _INSTRUCTION_GOALS.items():
+        for engine in INSTRUCTION_ENGINES[1:]:
+            serializable = f"{engine.name} {SER}"
+            goals.append((loop, Goal("instructions", serializable, f"{HEAP.name} {SER}",
+                                     at_most=at_most)))
+            goals.append((loop, Goal("instructions", serializable, f"{engine.name} {RC}",
+                                     at_most=1.08)))
+    return goals
