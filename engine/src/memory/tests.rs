@@ -478,3 +478,34 @@ fn threads_that_grow_one_directory_agree() {
         drop_directory(region, directory);
     }
 }
+
+/// The loser of the race for a chunk must give its copy back. Large items make
+/// zeroing slow, and so the race likely.
+#[test]
+fn threads_that_make_one_chunk_at_once_leave_nothing_behind() {
+    let block = Block::new(64 << 20);
+    let region = block.region(2);
+    let directory = directory(region, 4096);
+    let arrived = AtomicU64::new(0);
+    let made: Vec<Vec<_>> = std::thread::scope(|scope| {
+        let run = |slot| {
+            let arrived = &arrived;
+            move || {
+                let make = |chunk: u64| {
+                    arrived.fetch_add(1, Ordering::AcqRel);
+                    while arrived.load(Ordering::Acquire) < 2 * (chunk + 1) {
+                        std::thread::yield_now();
+                    }
+                    let item = directory.ensure(region, slot, chunk * 256).unwrap();
+                    item.as_ptr() as usize
+                };
+                (0..40).map(make).collect()
+            }
+        };
+        let threads = [scope.spawn(run(0)), scope.spawn(run(1))];
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    assert_eq!(made[0], made[1]);
+    region.flush_slot(1);
+    drop_directory(region, directory);
+}
