@@ -87,6 +87,7 @@ def count_engine(server: runner.Server, set_up: str, schema: str,
     for isolation, loop, call in loops:
         session = Session(server, schema)
         try:
+            session.ask("VACUUM item;")
             session.ask(f"SET default_transaction_isolation = '{isolation}';")
             session.ask(f"CALL {call.format(passes=warm_up)};")
             found[isolation, loop] = count_call(session, f"CALL {call.format(passes=passes)};") / passes
