@@ -1,0 +1,149 @@
+"""What the process tests share: connections, the server's control, reports.
+
+Environment: PGHOST, PGPORT, PGUSER and PGBIN name the server; MIXEDCC_SERVER_CTL
+is a command with the arguments start, stop, restart, kill9, crash (default:
+scripts/server); MIXEDCC_SECONDS is the time that a timed part may take;
+MIXEDCC_METHOD=heap runs what heap can do too, to test the tests.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import traceback
+
+import psycopg2
+import psycopg2.extensions
+
+METHOD = os.environ.get("MIXEDCC_METHOD", "mixedcc")
+OURS = METHOD == "mixedcc"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SERVER_CTL = os.environ.get("MIXEDCC_SERVER_CTL", str(ROOT / "scripts" / "server"))
+RETRY = ("40001", "40P01")
+
+failures = []
+
+
+def ok(name):
+    print(f"ok {name}", flush=True)
+
+
+def fail(name, detail=""):
+    failures.append(name)
+    print(f"FAIL {name}", flush=True)
+    if detail:
+        print("  " + str(detail).strip().replace("\n", "\n  "), flush=True)
+
+
+def check(name, condition, detail=""):
+    if condition:
+        ok(name)
+    else:
+        fail(name, detail)
+    return condition
+
+
+def equal(name, got, wanted):
+    """Long values are shown from shortly before their first difference."""
+    if got == wanted:
+        ok(name)
+        return True
+    got, wanted = str(got), str(wanted)
+    same = len(os.path.commonprefix([got, wanted]))
+    start = max(0, same - 300)
+    fail(name, f"got    {got[start:start + 1000]}\nwanted {wanted[start:start + 1000]}")
+    return False
+
+
+def main(*tests):
+    """Runs each test; an exception fails it and the next one goes on."""
+    for test in tests:
+        try:
+            test()
+        except Exception:
+            fail(test.__name__, traceback.format_exc())
+    sys.exit(1 if failures else 0)
+
+
+def server(command):
+    subprocess.run([SERVER_CTL, command], check=True, stdin=subprocess.DEVNULL)
+
+
+def tool(name, *arguments, **keywords):
+    """Runs one of PostgreSQL's programs; returns its output."""
+    path = os.path.join(os.environ["PGBIN"], name)
+    done = subprocess.run([path, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **keywords)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} {' '.join(arguments)}: {done.stderr}")
+    return done.stdout + done.stderr
+
+
+def connect(database, isolation=None, options=""):
+    connection = psycopg2.connect(dbname=database, options=options, application_name="process test")
+    if isolation is None:
+        connection.autocommit = True
+    else:
+        connection.set_session(isolation_level=isolation)
+    return connection
+
+
+def query(connection, sql, parameters=None):
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall() if cursor.description else None
+
+
+def value(connection, sql, parameters=None):
+    return query(connection, sql, parameters)[0][0]
+
+
+def make_database(name):
+    """An empty database with the access method; returns a connection to it."""
+    boss = connect("postgres")
+    query(boss, f"DROP DATABASE IF EXISTS {name}")
+    query(boss, f"CREATE DATABASE {name} TEMPLATE template0")
+    boss.close()
+    connection = connect(name)
+    if OURS:
+        query(connection, "CREATE EXTENSION mixedcc")
+    return connection
+
+
+def drop_database(name):
+    boss = connect("postgres")
+    query(boss, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    boss.close()
+
+
+def options(**settings):
+    """WITH (...) of a table; nothing for heap."""
+    if not OURS or not settings:
+        return ""
+    return "WITH (" + ", ".join(f"mixedcc.{key} = '{text}'" for key, text in settings.items()) + ")"
+
+
+def create_table(connection, name, columns, **settings):
+    query(connection, f"CREATE UNLOGGED TABLE {name} ({columns}) USING {METHOD} {options(**settings)}")
+
+
+def set_protocol(connection, table, protocol, partition=None):
+    if not OURS:
+        return
+    if partition is None:
+        query(connection, "SELECT mixedcc.set_protocol(%s::regclass, %s)", (table, protocol))
+    else:
+        query(connection, "SELECT mixedcc.set_protocol(%s::regclass, %s, %s)", (table, protocol, partition))
+
+
+def seconds(default):
+    return float(os.environ.get("MIXEDCC_SECONDS", default))
+
+
+def wait_until(condition, limit=30.0):
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False

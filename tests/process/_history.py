@@ -1,0 +1,229 @@
+"""Clients that run random transactions and write down what they saw.
+
+The rows are lists: a write appends an id of its own, a read sees the whole list,
+so the order of all writes of a row can be told from the reads. The format is
+that of the history checker, see its README.
+"""
+
+import json
+import random
+import time
+
+import psycopg2
+
+from _common import connect
+
+LEVELS = {
+    "serializable": "SERIALIZABLE",
+    "serializable read only": "SERIALIZABLE READ ONLY",
+    "repeatable read": "REPEATABLE READ",
+    "read committed": "READ COMMITTED",
+}
+# What may end a transaction of any level, and what only some may meet.
+ALLOWED = {"40P01", "23505"}
+ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
+
+
+class Load:
+    """What a client does: tables with their weights, keys, levels with their weights."""
+
+    def __init__(self, read_tables, write_tables, keys=12, levels=None, length=6):
+        self.read_tables = read_tables
+        self.write_tables = write_tables
+        self.keys = keys
+        self.levels = levels or {"serializable": 9, "serializable read only": 1}
+        self.length = length
+
+
+class Undo(Exception):
+    """The transaction is rolled back on purpose."""
+
+
+class Client:
+    def __init__(self, database, number, load, path):
+        self.connection = connect(database, options="-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s")
+        self.cursor = self.connection.cursor()
+        self.number = number
+        self.load = load
+        self.file = open(path, "w", encoding="ascii")
+        self.random = random.Random(number * 7919)
+        self.next_append = number * 1_000_000
+        self.next_transaction = number * 1_000_000
+        self.problems = []
+        self.committed = 0
+        self.events = []
+        self.statement = 0
+
+    def execute(self, sql, *parameters):
+        self.statement += 1
+        self.cursor.execute(sql, parameters or None)
+        return self.cursor.fetchall() if self.cursor.description else []
+
+    def log(self, op, table, **what):
+        if op in ("read", "scan"):
+            what["stmt"] = self.statement
+        self.events.append({"op": op, "t": table, **what})
+
+    def fresh(self):
+        self.next_append += 1
+        return self.next_append
+
+    def key(self):
+        """Some keys are hotter than others."""
+        return min(self.random.randrange(self.load.keys), self.random.randrange(self.load.keys))
+
+    # --- operations ---
+
+    def read(self):
+        table, key = self.random.choice(self.load.read_tables), self.key()
+        rows = self.execute(f"SELECT l FROM {table} WHERE k = %s", key)
+        self.log("read", table, k=key, **({"list": rows[0][0]} if rows else {"absent": True}))
+
+    def lock(self):
+        table, key = self.random.choice(self.load.read_tables), self.key()
+        mode = self.random.choice(["UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"])
+        rows = self.execute(f"SELECT l FROM {table} WHERE k = %s FOR {mode}", key)
+        if rows:
+            self.log("read", table, k=key, list=rows[0][0], locked=True)
+
+    def scan(self):
+        table, low = self.random.choice(self.load.read_tables), self.key()
+        high = low + self.random.randrange(4)
+        rows = self.execute(f"SELECT k, l FROM {table} WHERE k BETWEEN %s AND %s", low, high)
+        self.log("scan", table, low=low, high=high, rows=[{"k": k, "list": seen} for k, seen in rows])
+
+    def scan_all(self):
+        table = self.random.choice(self.load.read_tables)
+        rows = self.execute(f"SELECT k, l FROM {table}")
+        self.log("scan", table, rows=[{"k": k, "list": seen} for k, seen in rows])
+
+    def update(self):
+        table, key, append = self.random.choice(self.load.write_tables), self.key(), self.fresh()
+        rows = self.execute(f"UPDATE {table} SET l = l || %s::bigint WHERE k = %s RETURNING l", append, key)
+        if rows:
+            self.log("update", table, k=key, append=append, saw=rows[0][0])
+        else:
+            self.absent(table, key)
+
+    def absent(self, table, key):
+        # A READ COMMITTED statement that waited for a delete saw that it is gone, after its snapshot.
+        self.log("read", table, k=key, absent=True, locked=True)
+
+    def insert(self):
+        table, key, append = self.random.choice(self.load.write_tables), self.key(), self.fresh()
+        rows = self.execute(f"INSERT INTO {table} VALUES (%s, ARRAY[%s::bigint]) ON CONFLICT DO NOTHING RETURNING k", key, append)
+        if rows:
+            self.log("insert", table, k=key, append=append)
+
+    def upsert(self):
+        table, key, append = self.random.choice(self.load.write_tables), self.key(), self.fresh()
+        rows = self.execute(
+            f"INSERT INTO {table} AS t VALUES (%s, ARRAY[%s::bigint]) ON CONFLICT (k) DO UPDATE SET l = t.l || %s::bigint RETURNING l",
+            key, append, append)
+        if len(rows[0][0]) == 1:
+            self.log("insert", table, k=key, append=append)
+        else:
+            self.log("update", table, k=key, append=append, saw=rows[0][0])
+
+    def delete(self):
+        table, key = self.random.choice(self.load.write_tables), self.key()
+        rows = self.execute(f"DELETE FROM {table} WHERE k = %s RETURNING l", key)
+        if rows:
+            self.log("delete", table, k=key, saw=rows[0][0])
+        else:
+            self.absent(table, key)
+
+    def savepoint(self):
+        """Operations inside a savepoint, rolled back or kept."""
+        start = len(self.events)
+        self.execute("SAVEPOINT s")
+        for _ in range(self.random.randrange(1, 3)):
+            self.operation(nested=True)
+        if self.random.random() < 0.5:
+            self.execute("ROLLBACK TO SAVEPOINT s")
+            for event in self.events[start:]:
+                if event["op"] in ("insert", "update", "delete"):
+                    event["undone"] = True
+        else:
+            self.execute("RELEASE SAVEPOINT s")
+
+    def operation(self, nested=False):
+        draw = self.random.random()
+        if self.level == "serializable read only":
+            [self.read, self.scan, self.scan_all][min(int(draw * 4), 2)]()
+        elif draw < 0.34:
+            self.read()
+        elif draw < 0.44:
+            self.scan()
+        elif draw < 0.47:
+            self.scan_all()
+        elif draw < 0.50:
+            self.lock()
+        elif draw < 0.72:
+            self.update()
+        elif draw < 0.80:
+            self.upsert()
+        elif draw < 0.87:
+            self.insert()
+        elif draw < 0.93 or nested:
+            self.delete()
+        else:
+            self.savepoint()
+
+    # --- transactions ---
+
+    def transaction(self):
+        names = list(self.load.levels)
+        self.level = self.random.choices(names, [self.load.levels[name] for name in names])[0]
+        self.next_transaction += 1
+        self.events, self.statement = [], 0
+        begin = time.monotonic_ns()
+        status = "aborted"
+        try:
+            self.execute("BEGIN ISOLATION LEVEL " + LEVELS[self.level])
+            for _ in range(self.random.randrange(1, self.load.length)):
+                self.operation()
+            if self.random.random() < 0.05:
+                raise Undo
+            status = "unknown"
+            self.execute("COMMIT")
+            status = "committed"
+            self.committed += 1
+        except Undo:
+            self.cursor.execute("ROLLBACK")
+        except psycopg2.Error as error:
+            self.failed(error)
+            if error.pgcode:
+                status = "aborted"
+        line = {"id": self.next_transaction, "client": self.number, "status": status, "level": self.level,
+                "begin": begin, "commit": time.monotonic_ns(), "events": self.events}
+        self.file.write(json.dumps(line) + "\n")
+
+    def failed(self, error):
+        allowed = ALLOWED if self.level == "read committed" else ALLOWED_ABOVE_READ_COMMITTED
+        if error.pgcode not in allowed:
+            self.problems.append(f"{self.level}: {error.pgcode} {error}")
+        if self.connection.closed:
+            raise error
+        self.cursor.execute("ROLLBACK")
+
+    def run(self, until):
+        while time.monotonic() < until and len(self.problems) < 5:
+            self.transaction()
+        self.file.close()
+        self.connection.close()
+
+
+def write_last(connection, tables, path):
+    """The final state, as a transaction after all others."""
+    events = []
+    with connection.cursor() as cursor:
+        for number, table in enumerate(tables):
+            cursor.execute(f"SELECT k, l FROM {table}")
+            rows = [{"k": k, "list": seen} for k, seen in cursor.fetchall()]
+            events.append({"op": "scan", "t": table, "stmt": number, "rows": rows})
+    now = time.monotonic_ns()
+    line = {"id": 999_999_999, "client": 0, "status": "committed", "level": "repeatable read",
+            "begin": now, "commit": now + 1, "last": True, "events": events}
+    with open(path, "w", encoding="ascii") as file:
+        file.write(json.dumps(line) + "\n")
