@@ -109,6 +109,7 @@ class Goals(unittest.TestCase):
         for test in workloads.TESTS:
             for variant in test.variants:
                 self.assertTrue(pathlib.Path(variant.script_path).exists(), variant.script_path)
+                self.assertIn(variant.script, workloads.ADDED_BY_SCRIPT)
 
 
 class SingleUserSession(unittest.TestCase):

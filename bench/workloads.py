@@ -10,6 +10,11 @@ RC = "read committed"
 SER = "serializable"
 
 
+# What a committed transaction of each script adds to sum(value): proves that it ran.
+ADDED_BY_SCRIPT = {"update1": 1, "read20": 0, "read10_update10": 10, "hot_update": 1,
+                   "hot10_random": 10, "hot10_sorted": 10}
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """How the table is made. Its name is also the name of its schema's ending."""
