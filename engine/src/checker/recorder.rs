@@ -1,0 +1,211 @@
+//! Records a history from many threads. Each transaction is logged without
+//! sharing anything and handed over when it ends.
+
+use super::history::{
+    Event, History, Key, Level, Payload, Predicate, Seen, Status, Transaction, TxnId, Write,
+    WriteKind,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+struct Shared {
+    start: Instant,
+    next_txn: AtomicU64,
+    next_client: AtomicU64,
+    finished: Mutex<Vec<Transaction>>,
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+#[derive(Clone)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    pub fn new() -> Self {
+        let shared = Shared {
+            start: Instant::now(),
+            next_txn: AtomicU64::new(1),
+            next_client: AtomicU64::new(0),
+            finished: Mutex::new(Vec::new()),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// One per thread: its transactions run one after the other.
+    pub fn session(&self) -> Session {
+        // Relaxed: only uniqueness matters.
+        let client = self.shared.next_client.fetch_add(1, Ordering::Relaxed);
+        Session {
+            shared: Arc::clone(&self.shared),
+            client,
+        }
+    }
+
+    /// All transactions that ended so far. Tables and initial rows are the caller's to add.
+    pub fn history(&self) -> History {
+        let finished = self
+            .shared
+            .finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        History {
+            transactions: finished.clone(),
+            ..History::default()
+        }
+    }
+}
+
+pub struct Session {
+    shared: Arc<Shared>,
+    client: u64,
+}
+
+impl Session {
+    /// Call before the transaction begins.
+    pub fn begin(&mut self, level: Level) -> Log {
+        // Relaxed: only uniqueness matters.
+        let id = self.shared.next_txn.fetch_add(1, Ordering::Relaxed);
+        let mut txn = Transaction::new(id, level).with_client(self.client);
+        txn.status = Status::Unknown;
+        txn.begin = Some(self.shared.now_ns());
+        Log {
+            shared: Arc::clone(&self.shared),
+            txn: Some(txn),
+            statement: 0,
+        }
+    }
+}
+
+/// The log of one running transaction. If it is dropped without `commit` or
+/// `abort` (a panic), the transaction counts as of unknown outcome.
+pub struct Log {
+    shared: Arc<Shared>,
+    txn: Option<Transaction>,
+    statement: u32,
+}
+
+/// A place in a log, for a savepoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Savepoint(usize);
+
+impl Log {
+    pub fn id(&self) -> TxnId {
+        self.txn.as_ref().map_or(0, |txn| txn.id)
+    }
+
+    /// At read committed: the following reads belong to a new statement.
+    pub fn statement(&mut self) {
+        self.statement += 1;
+    }
+
+    pub fn read(&mut self, key: Key, seen: Seen) {
+        let statement = self.statement;
+        self.push(Event::Read {
+            key,
+            seen,
+            statement,
+            locked: false,
+        });
+    }
+
+    pub fn read_locked(&mut self, key: Key, seen: Seen) {
+        let statement = self.statement;
+        self.push(Event::Read {
+            key,
+            seen,
+            statement,
+            locked: true,
+        });
+    }
+
+    pub fn scan(&mut self, predicate: Predicate, rows: Vec<(Key, Seen)>) {
+        let statement = self.statement;
+        self.push(Event::Scan {
+            predicate,
+            rows,
+            statement,
+        });
+    }
+
+    /// Returns which write of this key it is, counted from 1: with `id()` the
+    /// version that readers should name.
+    pub fn write(&mut self, key: Key, kind: WriteKind, payload: Payload) -> u32 {
+        self.push(Event::Write(Write {
+            key,
+            kind,
+            payload,
+            saw: None,
+            undone: false,
+        }));
+        let events = self.txn.as_ref().map_or(&[][..], |txn| &txn.events);
+        let same_key = |event: &&Event| matches!(event, Event::Write(write) if write.key == key);
+        events.iter().filter(same_key).count() as u32
+    }
+
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.txn.as_ref().map_or(0, |txn| txn.events.len()))
+    }
+
+    /// Marks the writes since the savepoint as undone; reads stay.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) {
+        let Some(txn) = self.txn.as_mut() else { return };
+        for event in txn.events.iter_mut().skip(savepoint.0) {
+            if let Event::Write(write) = event {
+                write.undone = true;
+            }
+        }
+    }
+
+    /// Call after the commit returned.
+    pub fn commit(mut self, csn: Option<u64>) {
+        self.finish(Status::Committed, csn);
+    }
+
+    pub fn abort(mut self) {
+        self.finish(Status::Aborted, None);
+    }
+
+    fn push(&mut self, event: Event) {
+        if let Some(txn) = self.txn.as_mut() {
+            txn.events.push(event);
+        }
+    }
+
+    fn finish(&mut self, status: Status, csn: Option<u64>) {
+        let Some(mut txn) = self.txn.take() else {
+            return;
+        };
+        txn.status = status;
+        txn.csn = csn;
+        if status == Status::Committed {
+            txn.commit = Some(self.shared.now_ns());
+        }
+        let mut finished = self
+            .shared
+            .finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        finished.push(txn);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.finish(Status::Unknown, None);
+    }
+}
