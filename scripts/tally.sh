@@ -65,6 +65,17 @@ count_cargo_tests() { # exit status
     [ "$counts" != "0 0" ] || fail "no tests found"
 }
 
+# unittest ends with "Ran N tests in ..." and "OK" or "FAILED (failures=1, errors=2)".
+count_unittest() { # exit status
+    local ran bad
+    ran=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$job_log")
+    bad=$(awk -F '[^a-z0-9]+' '/^FAILED \(/ { for (i = 2; i < NF; i++)
+              if ($i ~ /^(failures|errors)$/) n += $(i + 1) } END { print n + 0 }' "$job_log")
+    add $((${ran:-0} - $bad)) "$bad"
+    if [ "$1" != 0 ] && [ "$bad" = 0 ]; then fail "unittest ended with status $1"; fi
+    [ "${ran:-0}" != 0 ] || fail "no tests found"
+}
+
 # pg_regress prints a line for each test, with "ok", "FAILED" or "failed (ignored)".
 count_pg_regress() { # exit status, output directory
     local ok bad
