@@ -1,0 +1,120 @@
+//! Commit sequence numbers and the two words that decide visibility.
+//!
+//! INV-WORD: a transaction's serial, state and CSN are one atomic word ([`SlotWord`]), and the
+//! commit status of a version is decided by that word alone.
+//! INV-STAMP: while a version carries an owner tag, its owner's word has not moved on to another
+//! transaction; so a reader that sees the same tag before and after it loaded the word has seen
+//! the word of the owner.
+
+/// A commit sequence number: the order of commits is the serialization order. 0 is before all.
+pub type Csn = u64;
+
+/// The largest CSN (48 bits: 89 years at 100,000 commits a second).
+pub const CSN_MAX: Csn = (1 << 48) - 1;
+
+/// Index of a transaction slot.
+pub type SlotId = u16;
+
+/// What a transaction in a slot is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// No transaction.
+    Idle = 0,
+    /// Running; will take a CSN later than any CSN taken so far.
+    Active = 1,
+    /// About to take its CSN.
+    Preparing = 2,
+    /// Has its CSN, outcome open.
+    Committing = 3,
+    /// Committed at its CSN; versions are being stamped.
+    Committed = 4,
+    /// Aborted; versions are being unlinked.
+    Aborted = 5,
+}
+
+/// `[serial:13][csn:48][state:3]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotWord(pub u64);
+
+const SERIAL_BITS: u32 = 13;
+/// Serials wrap at this number.
+pub const SERIALS: u16 = 1 << SERIAL_BITS;
+
+impl SlotWord {
+    /// Packs the three parts.
+    pub fn new(serial: u16, csn: Csn, state: State) -> Self {
+        debug_assert!(csn <= CSN_MAX && serial < SERIALS);
+        SlotWord(((serial as u64) << 51) | (csn << 3) | state as u64)
+    }
+    /// Serial number of the transaction in its slot.
+    pub fn serial(self) -> u16 {
+        (self.0 >> 51) as u16
+    }
+    /// The CSN, meaningful in [`State::Committing`] and [`State::Committed`].
+    pub fn csn(self) -> Csn {
+        (self.0 >> 3) & CSN_MAX
+    }
+    /// The state.
+    pub fn state(self) -> State {
+        match self.0 & 7 {
+            0 => State::Idle,
+            1 => State::Active,
+            2 => State::Preparing,
+            3 => State::Committing,
+            4 => State::Committed,
+            _ => State::Aborted,
+        }
+    }
+}
+
+/// Who wrote a version (or a registration): an owner tag, a CSN, or "aborted".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(pub u64);
+
+const TAG: u64 = 1 << 63;
+
+impl Stamp {
+    /// The stamp of a version whose transaction aborted: visible to nobody.
+    pub const ABORTED: Stamp = Stamp(u64::MAX >> 1);
+
+    /// The tag of a running transaction.
+    pub fn tag(slot: SlotId, serial: u16) -> Self {
+        Stamp(TAG | ((serial as u64) << 16) | slot as u64)
+    }
+    /// The stamp of a finished commit.
+    pub fn csn(csn: Csn) -> Self {
+        debug_assert!(csn <= CSN_MAX);
+        Stamp(csn)
+    }
+    /// Does it name an owner (rather than a CSN)?
+    pub fn is_tag(self) -> bool {
+        self.0 & TAG != 0
+    }
+    /// The owner's slot, of a tag.
+    pub fn slot(self) -> SlotId {
+        self.0 as u16
+    }
+    /// The owner's serial, of a tag.
+    pub fn serial(self) -> u16 {
+        (self.0 >> 16) as u16 & (SERIALS - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_round_trip() {
+        for state in [State::Idle, State::Active, State::Preparing, State::Committing, State::Committed, State::Aborted]
+        {
+            let w = SlotWord::new(SERIALS - 1, CSN_MAX, state);
+            assert_eq!((w.serial(), w.csn(), w.state()), (SERIALS - 1, CSN_MAX, state));
+        }
+        let t = Stamp::tag(u16::MAX, SERIALS - 1);
+        assert!(t.is_tag() && t.slot() == u16::MAX && t.serial() == SERIALS - 1);
+        assert!(!Stamp::ABORTED.is_tag() && !Stamp::csn(CSN_MAX).is_tag());
+        assert!(Stamp::ABORTED.0 > CSN_MAX);
+    }
+}

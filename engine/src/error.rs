@@ -1,0 +1,62 @@
+//! Why an operation of the engine failed.
+
+/// Declares the abort reasons: one list makes the enum, the texts and the counters.
+macro_rules! abort_reasons {
+    ($($name:ident = $text:literal, $doc:literal;)*) => {
+        /// Why a transaction must be aborted with a serialization failure.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum AbortReason { $(#[doc = $doc] $name),* }
+        impl AbortReason {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [AbortReason] = &[$(AbortReason::$name),*];
+            /// Short text for views and error details.
+            pub fn text(self) -> &'static str {
+                match self { $(AbortReason::$name => $text),* }
+            }
+        }
+    };
+}
+
+abort_reasons! {
+    ReadChanged = "a row that was read has changed", "A read does not validate.";
+    Phantom = "rows were inserted into what was scanned", "A predicate does not validate.";
+    PredicateWrapped = "too many concurrent inserts into what was scanned", "The registrations that a predicate needs were overwritten.";
+    LockConflict = "a lock conflicts and the waiting policy is no_wait", "`2pl` under `no_wait`.";
+    WaitDie = "a lock is held by an older transaction", "`2pl` under `wait_die`.";
+    UpgradeConflict = "two transactions want to write the row that both have read", "Two upgrades of read locks of one record.";
+    PartitionOrder = "a partition was touched out of order", "`partcc`: waiting would break the order of partition locks.";
+    WriteConflict = "the row was updated concurrently", "A write found a newer version than the one read.";
+    TableChanged = "the table was truncated or rewritten", "The table version that was read is gone.";
+}
+
+/// Number of abort reasons.
+pub const ABORT_REASONS: usize = AbortReason::ALL.len();
+
+/// An error of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Serialization failure: abort and retry the transaction.
+    Abort {
+        /// Why.
+        reason: AbortReason,
+        /// Id of the table, 0 if unknown.
+        table: u64,
+        /// Number of the partition.
+        partition: u32,
+    },
+    /// A deadlock found by the platform's detector.
+    Deadlock,
+    /// The lock is not available and the caller did not want to wait.
+    WouldBlock,
+    /// The shared region is full.
+    OutOfMemory,
+    /// An injected failure (tests).
+    Injected,
+}
+
+impl From<crate::memory::OutOfMemory> for Error {
+    fn from(_: crate::memory::OutOfMemory) -> Self {
+        Error::OutOfMemory
+    }
+}

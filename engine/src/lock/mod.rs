@@ -1,0 +1,68 @@
+//! Record and partition locks: one word each, four modes (PostgreSQL's row-lock modes).
+//!
+//! A word is free, or names its only holder, or points to a [`head::LockHead`] with all holders.
+//! Waiting is not here: [`crate::txn`] sleeps through the platform, and asks again.
+
+mod head;
+mod word;
+
+pub use word::{Acquired, Conflict, LockWord};
+
+use crate::csn::SlotId;
+
+/// Lock modes, each stronger than the one before (`heap/README.tuplock`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Mode {
+    /// FOR KEY SHARE: the row stays, and its key.
+    KeyShare = 1,
+    /// FOR SHARE, and the read locks of `2pl`.
+    Share = 2,
+    /// FOR NO KEY UPDATE: updates of columns in no index.
+    NoKeyUpdate = 3,
+    /// FOR UPDATE, deletes, moves; and partition locks.
+    Update = 4,
+}
+
+impl Mode {
+    fn from_bits(b: u64) -> Option<Mode> {
+        [None, Some(Mode::KeyShare), Some(Mode::Share), Some(Mode::NoKeyUpdate), Some(Mode::Update)]
+            [(b & 7).min(4) as usize]
+    }
+    /// Do two holders exclude each other? (README.tuplock's table)
+    pub fn conflicts(self, other: Mode) -> bool {
+        match self {
+            Mode::KeyShare => other == Mode::Update,
+            Mode::Share => other >= Mode::NoKeyUpdate,
+            Mode::NoKeyUpdate => other >= Mode::Share,
+            Mode::Update => true,
+        }
+    }
+}
+
+/// A holder of a lock: its slot, the mode, and the tag of the subtransaction that took it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Slot of the transaction.
+    pub slot: SlotId,
+    /// Strongest mode held.
+    pub mode: Mode,
+    /// 0 if the top transaction took it.
+    pub tag: u32,
+}
+
+const LATCH: u64 = 1;
+const INFLATED: u64 = 2;
+
+impl Holder {
+    /// `[tag:32][slot:16][..][mode:3][inflated:1][latch:1]`
+    pub(crate) fn encode(self) -> u64 {
+        ((self.tag as u64) << 32) | ((self.slot as u64) << 16) | ((self.mode as u64) << 2)
+    }
+    pub(crate) fn decode(w: u64) -> Option<Holder> {
+        Some(Holder { slot: (w >> 16) as u16, mode: Mode::from_bits(w >> 2)?, tag: (w >> 32) as u32 })
+    }
+}
+
+#[cfg(test)]
+mod tests;

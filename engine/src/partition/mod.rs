@@ -1,0 +1,108 @@
+//! Partitions of a table and the map from rows to partitions.
+
+use crate::error::{AbortReason, ABORT_REASONS};
+use crate::lock::LockWord;
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::protocol::{Policy, ProtocolSet};
+use crate::range::Ring;
+
+/// Counters of a partition. Transactions add to them when they end.
+#[repr(C)]
+pub struct PartitionStats {
+    /// Rows (committed, not deleted).
+    pub rows: AtomicU64,
+    /// Versions linked.
+    pub versions: AtomicU64,
+    /// Bytes of versions.
+    pub bytes: AtomicU64,
+    /// Records read by statements.
+    pub reads: AtomicU64,
+    /// Records written by committed transactions.
+    pub writes: AtomicU64,
+    /// Transactions that touched the partition and committed.
+    pub commits: AtomicU64,
+    /// Transactions aborted because of this partition, by reason.
+    pub aborts: [AtomicU64; ABORT_REASONS],
+    /// Sleeps for a lock of this partition or a record of it.
+    pub waits: AtomicU64,
+}
+
+/// A partition: the unit that has a protocol.
+#[repr(C, align(128))]
+pub struct Partition {
+    /// The protocols in use: one, or two while a switch is under way (the mediated protocol).
+    protocols: AtomicU32,
+    /// Waiting policy of `2pl`.
+    policy: AtomicU32,
+    /// `partcc`'s lock.
+    pub lock: LockWord,
+    _pad: [u64; 13],
+    /// Registrations of inserts.
+    pub ring: Ring,
+    /// Counters.
+    pub stats: PartitionStats,
+}
+
+impl Partition {
+    /// The protocols in use.
+    pub fn protocols(&self) -> ProtocolSet {
+        ProtocolSet::from_bits(self.protocols.load(Ordering::Acquire))
+    }
+    /// Puts a set of protocols in use. The caller sees to it that no transaction is in the middle.
+    pub fn set_protocols(&self, p: ProtocolSet) {
+        self.protocols.store(p.bits(), Ordering::Release);
+    }
+    /// Waiting policy of `2pl` in this partition.
+    pub fn policy(&self) -> Policy {
+        Policy::from_bits(self.policy.load(Ordering::Acquire))
+    }
+    /// Sets the waiting policy.
+    pub fn set_policy(&self, p: Policy) {
+        self.policy.store(p as u32, Ordering::Release);
+    }
+    /// Counts an abort.
+    pub fn count_abort(&self, r: AbortReason) {
+        self.stats.aborts[r as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Longest description of how rows map to partitions that the engine keeps (bytes).
+pub const SPEC_MAX: usize = 960;
+
+/// Which partition a row is in: fixed for the life of the map.
+///
+/// What the key is and how it is hashed is the platform's affair: the engine keeps its description
+/// (`spec`) and, in each record, the result. A record has room for two results; `field` says
+/// which one belongs to this map, so that a repartitioning can be undone by going back to the
+/// previous map.
+#[repr(C, align(128))]
+pub struct PartitionMap {
+    /// Number of partitions, at least 1.
+    pub n: u32,
+    /// Index into [`crate::record::Record::part`].
+    pub field: u32,
+    /// Bytes of `spec` in use.
+    pub spec_len: u32,
+    _pad: u32,
+    /// The platform's description of key and method.
+    pub spec: [u8; SPEC_MAX],
+    // `n` partitions follow
+}
+const _: () = assert!(std::mem::size_of::<PartitionMap>() % 128 == 0);
+
+impl PartitionMap {
+    /// Bytes of a map with `n` partitions.
+    pub fn size(n: u32) -> usize {
+        std::mem::size_of::<PartitionMap>() + n as usize * std::mem::size_of::<Partition>()
+    }
+    /// All partitions.
+    pub fn partitions(&self) -> &[Partition] {
+        let p = (self as *const PartitionMap).wrapping_add(1).cast::<Partition>();
+        // SAFETY: INV-MAP: a map is allocated with `size(n)` bytes, zeroed: valid partitions.
+        unsafe { std::slice::from_raw_parts(p, self.n as usize) }
+    }
+    /// The description.
+    pub fn spec(&self) -> &[u8] {
+        &self.spec[..self.spec_len as usize]
+    }
+}

@@ -1,0 +1,72 @@
+//! All that the engine needs from outside: one trait.
+
+use crate::csn::SlotId;
+use crate::error::Error;
+
+/// What a sleeping transaction waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitFor {
+    /// The platform's name of the holding transaction (for PostgreSQL its virtual transaction id).
+    pub ident: u64,
+    /// The holder's slot.
+    pub slot: SlotId,
+    /// Tag of the subtransaction that took the lock, 0 for the top transaction.
+    pub tag: u32,
+}
+
+/// The queue of the waiters of one lock: first come, first served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// A record of a table: table id, record number.
+    Record(u64, u64),
+    /// A partition of a table: table id, partition number.
+    Partition(u64, u32),
+}
+
+/// Named points at which tests can stop or fail a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StopEvent {
+    /// Commit, before the optimistic protocols lock what they wrote.
+    CommitLock = 0,
+    /// Commit, before writes are registered for predicates.
+    CommitRegister = 1,
+    /// Commit, before the versions are linked.
+    CommitLink = 2,
+    /// Commit, before the CSN is taken.
+    CommitPrepare = 3,
+    /// Commit, CSN taken, before validation.
+    CommitValidate = 4,
+    /// Commit, validated: the outcome is open until the platform decides.
+    CommitDecided = 5,
+    /// A record lock is about to be waited for.
+    LockWait = 6,
+    /// A serializable read is about to be made.
+    Read = 7,
+    /// A write is about to be buffered.
+    Write = 8,
+}
+
+/// The outside of the engine.
+///
+/// An implementation may unwind out of `wait_for`, `enter_queue`, `pause` and `stop_event` (an
+/// ERROR of PostgreSQL does): the engine holds no latch at these calls and its transaction can be
+/// aborted after them.
+pub trait Platform {
+    /// Sleeps until the holder may have released its lock. Returns at once if it ended.
+    fn wait_for(&self, who: WaitFor) -> Result<(), Error>;
+    /// Becomes the first waiter of a lock; sleeps while there is another.
+    fn enter_queue(&self, queue: Queue) -> Result<(), Error>;
+    /// Leaves the queue entered last. Must not fail.
+    fn leave_queue(&self, queue: Queue);
+    /// A short wait for another transaction's commit to end; `n` counts its steps.
+    fn pause(&self, n: u32) -> Result<(), Error>;
+    /// Tag of the current subtransaction for the locks that it takes; 0 in the top transaction.
+    fn lock_tag(&self) -> u32;
+    /// Does the process of this slot hold no snapshot, so that its pin is stale?
+    fn quiescent(&self, slot: SlotId) -> bool;
+    /// A point where a test may stop or fail the transaction.
+    fn stop_event(&self, _event: StopEvent) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! The atomics that the engine uses: the standard ones, or a model checker's.
+//!
+//! Build with `RUSTFLAGS="--cfg loom"` to run the models in `tests/`.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{fence, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{
+    fence, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+
+/// One step of a short wait for a latch: spin first, then give the core away.
+///
+/// `n` counts the steps of this wait. Never sleeps for long and never raises.
+#[cfg(not(loom))]
+pub fn relax(n: u32) {
+    if n < 64 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// One step of a short wait under the model checker.
+#[cfg(loom)]
+pub fn relax(_n: u32) {
+    loom::thread::yield_now();
+}

@@ -1,0 +1,108 @@
+//! Memory that waits until nobody can reach it.
+//!
+//! INV-RETIRE: a version is retired, with the clock's value, after it became unreachable for
+//! readers that pin from then on; it is freed when every pin is larger than that value.
+
+use crate::csn::{Csn, SlotId};
+use crate::memory::OutOfMemory;
+use crate::shared::Engine;
+use std::ptr::NonNull;
+
+const SEGMENT: usize = 62;
+
+#[repr(C)]
+struct Segment {
+    next: *mut Segment,
+    n: u32,
+    done: u32,
+    items: [(*mut u8, Csn); SEGMENT],
+}
+
+/// A slot's queue of retired memory. Only its owner touches it.
+#[repr(C)]
+pub struct RetireQueue {
+    first: *mut Segment,
+    last: *mut Segment,
+    /// Entries that fit without an allocation.
+    room: u64,
+    len: u64,
+}
+
+impl RetireQueue {
+    fn me(e: &Engine, slot: SlotId) -> *mut RetireQueue {
+        (&raw const e.slots[slot as usize].retired).cast_mut()
+    }
+
+    /// Makes room, so that `push` cannot fail for `n` more entries.
+    pub fn reserve(e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
+        let q = Self::me(e, slot);
+        // SAFETY: INV: the queue belongs to this slot's only thread; segments are its own.
+        unsafe {
+            while (*q).room < n {
+                let s = e.region.alloc(slot as usize, std::mem::size_of::<Segment>())?.cast::<Segment>().as_ptr();
+                (*s).next = std::ptr::null_mut();
+                (*s).n = 0;
+                (*s).done = 0;
+                if (*q).first.is_null() {
+                    (*q).first = s;
+                    (*q).last = s;
+                } else {
+                    let mut end = (*q).last;
+                    while !(*end).next.is_null() {
+                        end = (*end).next;
+                    }
+                    (*end).next = s;
+                }
+                (*q).room += SEGMENT as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Retires memory at the clock's present value. Room was reserved. Never fails.
+    pub fn push(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
+        let q = Self::me(e, slot);
+        // SAFETY: as in `reserve`, which made room.
+        unsafe {
+            if (*(*q).last).n as usize == SEGMENT {
+                (*q).last = (*(*q).last).next;
+            }
+            let s = (*q).last;
+            (&mut (*s).items)[(*s).n as usize] = (p.as_ptr(), now);
+            (*s).n += 1;
+            (*q).room -= 1;
+            (*q).len += 1;
+        }
+    }
+
+    /// Frees what was retired before `min_pin`; at most `budget` entries.
+    pub fn drain(e: &Engine, slot: SlotId, min_pin: Csn, mut budget: usize) {
+        let q = Self::me(e, slot);
+        // SAFETY: as in `reserve`; INV-RETIRE makes the entries ours.
+        unsafe {
+            while budget > 0 && (*q).len > 0 {
+                let s = (*q).first;
+                if (*s).done == (*s).n {
+                    debug_assert!(!(*s).next.is_null());
+                    (*q).first = (*s).next;
+                    e.region.free(slot as usize, NonNull::new_unchecked(s.cast()));
+                    continue;
+                }
+                let (p, csn) = (&(*s).items)[(*s).done as usize];
+                if csn >= min_pin {
+                    return;
+                }
+                (*s).done += 1;
+                (*q).len -= 1;
+                budget -= 1;
+                e.region.free(slot as usize, NonNull::new_unchecked(p));
+            }
+        }
+    }
+
+    /// Entries that wait.
+    pub fn len(e: &Engine, slot: SlotId) -> u64 {
+        // SAFETY: a racy read of a counter when it is not the owner's; for the owner exact.
+        unsafe { (*Self::me(e, slot)).len }
+    }
+}

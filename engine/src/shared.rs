@@ -1,0 +1,254 @@
+//! The shared block: header, slots, and behind them the region of everything else.
+
+use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
+use crate::error::Error;
+use crate::memory::{OutOfMemory, Region};
+use crate::platform::Platform;
+use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::retire::RetireQueue;
+use crate::table::Table;
+
+/// Changes with every change of a shared structure.
+pub const LAYOUT_VERSION: u64 = 1;
+const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
+
+/// A cache line of its own.
+#[repr(C, align(128))]
+pub struct Padded<T>(pub T);
+
+/// No pin.
+pub const UNPINNED: u64 = u64::MAX;
+
+/// A transaction slot: one for each process or thread that may run transactions.
+#[repr(C, align(128))]
+pub struct Slot {
+    /// See [`SlotWord`].
+    pub word: AtomicU64,
+    /// `[csn:56][tag:8]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`].
+    pub pin: AtomicU64,
+    /// The platform's name of the running transaction.
+    pub ident: AtomicU64,
+    /// Start time for `wait_die`, smaller is older; 0: not set.
+    pub age: AtomicU64,
+    /// Read CSN of a repeatable-read transaction, for those who import its snapshot; 0: none.
+    pub read_csn: AtomicU64,
+    /// Last tag given to a subtransaction.
+    pub last_tag: AtomicU32,
+    _pad: u32,
+    /// Versions that wait until nobody can reach them. Owner only.
+    pub retired: RetireQueue,
+}
+
+/// The header of the shared block.
+#[repr(C)]
+pub struct Shared {
+    magic: u64,
+    nslots: u64,
+    slots: *mut Slot,
+    region: *const Region,
+    /// The last CSN given.
+    pub clock: Padded<AtomicU64>,
+    /// A lower bound of all pins, recomputed now and then.
+    pub min_pin: Padded<AtomicU64>,
+    /// Last age given to a transaction for `wait_die`.
+    pub last_age: AtomicU64,
+    /// Last table id given.
+    pub last_table: AtomicU64,
+    /// Latch of the two lists.
+    pub list_latch: AtomicU32,
+    _pad: u32,
+    /// Dropped tables that wait until nobody can reach them.
+    pub dropped: AtomicPtr<Table>,
+}
+
+/// A handle to the shared block: cheap to copy, the same in every process.
+#[derive(Clone, Copy)]
+pub struct Engine {
+    /// The header.
+    pub shared: &'static Shared,
+    /// All slots.
+    pub slots: &'static [Slot],
+    /// The allocator.
+    pub region: &'static Region,
+}
+
+// SAFETY: everything behind the handle is shared memory made of atomics, or owned by one slot.
+unsafe impl Send for Engine {}
+// SAFETY: as above.
+unsafe impl Sync for Engine {}
+
+fn head_size(nslots: usize) -> usize {
+    let n = std::mem::size_of::<Shared>() + 128 + nslots * std::mem::size_of::<Slot>();
+    n.next_multiple_of(1 << 16)
+}
+
+impl Engine {
+    /// The least size of a block for so many slots, bytes.
+    pub fn min_size(nslots: usize) -> usize {
+        head_size(nslots) + Region::min_size(nslots)
+    }
+
+    /// Formats a zeroed block of shared memory.
+    ///
+    /// # Safety
+    /// `base..base+len` is zeroed, 64 KiB aligned or at least page aligned, mapped at the same
+    /// address in every process that uses it, and stays mapped.
+    pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<Engine, OutOfMemory> {
+        if len < Self::min_size(nslots) || nslots >= u16::MAX as usize {
+            return Err(OutOfMemory);
+        }
+        let h = head_size(nslots);
+        let sh = base.cast::<Shared>();
+        let slots_at = (std::mem::size_of::<Shared>()).next_multiple_of(128);
+        let slots = base.wrapping_add(slots_at).cast::<Slot>();
+        // SAFETY: the block is the caller's, zeroed and large enough; zero is a valid `Slot`.
+        unsafe {
+            let region = Region::create(base.add(h), len - h, nslots)?;
+            for i in 0..nslots {
+                (*slots.add(i)).pin.store(UNPINNED, Ordering::SeqCst);
+            }
+            (*sh).nslots = nslots as u64;
+            (*sh).slots = slots;
+            (*sh).region = region;
+            (*sh).clock.0.store(1, Ordering::SeqCst);
+            (*sh).magic = MAGIC;
+            Ok(Self::attach(base).expect("formatted just now"))
+        }
+    }
+
+    /// The handle of a formatted block; `None` if it is not one of this layout.
+    ///
+    /// # Safety
+    /// `base` is the start of a block given to [`Engine::create`], in this or another process.
+    pub unsafe fn attach(base: *mut u8) -> Option<Engine> {
+        // SAFETY: the caller's promise; slots and region lie in the block.
+        unsafe {
+            let shared = &*base.cast::<Shared>();
+            (shared.magic == MAGIC).then(|| Engine {
+                shared,
+                slots: std::slice::from_raw_parts(shared.slots, shared.nslots as usize),
+                region: &*shared.region,
+            })
+        }
+    }
+
+    /// The last CSN given. A snapshot at it is a serial prefix.
+    pub fn now(&self) -> Csn {
+        self.shared.clock.0.load(Ordering::SeqCst)
+    }
+
+    /// The word of a slot.
+    pub fn word(&self, slot: SlotId) -> SlotWord {
+        SlotWord(self.slots[slot as usize].word.load(Ordering::SeqCst))
+    }
+
+    /// Pins what is reachable now for a reader in `slot`. Call it before the read CSN is taken.
+    pub fn pin(&self, slot: SlotId) {
+        let pin = &self.slots[slot as usize].pin;
+        loop {
+            let old = pin.load(Ordering::SeqCst);
+            let new = if old == UNPINNED { self.now() << 8 } else { (old & !0xff) | ((old + 1) & 0xff) };
+            // The tag changes, so that a reclaimer that found us quiescent before does not unpin now.
+            if pin.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Ends the pin of a slot: its process holds no pointer into versions any more.
+    pub fn unpin(&self, slot: SlotId) {
+        self.slots[slot as usize].pin.store(UNPINNED, Ordering::SeqCst);
+    }
+
+    /// Is the slot pinned?
+    pub fn is_pinned(&self, slot: SlotId) -> bool {
+        self.slots[slot as usize].pin.load(Ordering::Relaxed) != UNPINNED
+    }
+
+    /// Recomputes the CSN below which nobody reads: what was retired before it can be freed.
+    /// Pins of processes without a snapshot are ended.
+    pub fn refresh_min_pin(&self, p: &dyn Platform) -> Csn {
+        let mut min = self.now();
+        for (i, s) in self.slots.iter().enumerate() {
+            let pin = s.pin.load(Ordering::SeqCst);
+            if pin == UNPINNED {
+                continue;
+            }
+            let stale = p.quiescent(i as SlotId)
+                && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            if !stale {
+                min = min.min(pin >> 8);
+            }
+        }
+        self.shared.min_pin.0.store(min, Ordering::SeqCst);
+        min
+    }
+
+    /// Runs `f` under the latch of the shared lists. `f` neither panics nor waits.
+    pub fn with_lists<R>(&self, f: impl FnOnce() -> R) -> R {
+        let l = &self.shared.list_latch;
+        let mut n = 0;
+        while l.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            relax(n);
+            n += 1;
+        }
+        let r = f();
+        l.store(0, Ordering::SeqCst);
+        r
+    }
+}
+
+/// The state of the owner of a stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Not taken a CSN yet; any CSN it takes is larger than those taken so far.
+    Active,
+    /// Taking its CSN at this moment.
+    Preparing,
+    /// The outcome at this CSN is open.
+    Committing(Csn),
+    /// Committed at this CSN.
+    Committed(Csn),
+    /// Aborted: as if it had never been.
+    Aborted,
+}
+
+impl Engine {
+    /// The fate of a stamp's owner. `still` reads the stamp again: on a mismatch the answer is
+    /// `None` and the caller starts over (INV-STAMP).
+    pub fn fate(&self, stamp: Stamp, still: impl FnOnce() -> bool) -> Option<Fate> {
+        if !stamp.is_tag() {
+            return Some(if stamp == Stamp::ABORTED { Fate::Aborted } else { Fate::Committed(stamp.0) });
+        }
+        let w = self.word(stamp.slot());
+        if !still() {
+            return None;
+        }
+        debug_assert_eq!(w.serial(), stamp.serial());
+        Some(match w.state() {
+            State::Idle | State::Active => Fate::Active,
+            State::Preparing => Fate::Preparing,
+            State::Committing => Fate::Committing(w.csn()),
+            State::Committed => Fate::Committed(w.csn()),
+            State::Aborted => Fate::Aborted,
+        })
+    }
+
+    /// The fate of a stamp's owner, with *preparing* waited out.
+    ///
+    /// `read` reads the stamp (again). Returns the stamp too.
+    pub fn settle(&self, p: &dyn Platform, mut read: impl FnMut() -> Stamp) -> Result<(Stamp, Fate), Error> {
+        let mut n = 0;
+        loop {
+            let s = read();
+            match self.fate(s, || read() == s) {
+                None => {}
+                Some(Fate::Preparing) => {
+                    p.pause(n)?;
+                    n += 1;
+                }
+                Some(f) => return Ok((s, f)),
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! A table: records by number, the partition map, free records.
+
+use crate::csn::{Csn, SlotId, Stamp};
+use crate::error::Error;
+use crate::memory::{OutOfMemory, TidDirectory};
+use crate::partition::{Partition, PartitionMap, SPEC_MAX};
+use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::protocol::{Policy, ProtocolSet};
+use crate::record::{Record, Version, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
+use crate::shared::Engine;
+use std::ptr::NonNull;
+
+/// A table in the shared region.
+///
+/// INV-TABLE: a table is freed when every pin is larger than the clock's value at its drop, and
+/// transactions that touched it hold a pin.
+#[repr(C)]
+pub struct Table {
+    /// Unique in this incarnation of the shared block.
+    pub id: u64,
+    /// The platform's name of the storage (for PostgreSQL: tablespace, database, relation file).
+    pub key: [u32; 4],
+    records: TidDirectory,
+    /// Records ever used: numbers below this exist.
+    next: AtomicU64,
+    /// Latch of the two lists.
+    latch: AtomicU32,
+    /// Free records (number + 1).
+    free: AtomicU32,
+    /// Records without index entries that wait for their grace period.
+    limbo: AtomicU32,
+    _pad: u32,
+    limbo_csn: AtomicU64,
+    map: AtomicPtr<PartitionMap>,
+    /// Bumped when all rows are thrown away at once.
+    pub version: AtomicU64,
+    /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
+    pub dead: AtomicU64,
+    /// Next dropped table.
+    pub(crate) next_dropped: AtomicPtr<Table>,
+    pub(crate) dropped_at: AtomicU64,
+}
+
+/// Most records of a table.
+pub const MAX_RECORDS: u64 = (u32::MAX - 1) as u64;
+
+impl Table {
+    /// Creates a table with one map.
+    pub fn create(e: &Engine, slot: SlotId, key: [u32; 4], map: NonNull<PartitionMap>) -> Result<&'static Table, OutOfMemory> {
+        let p = e.region.alloc(slot as usize, std::mem::size_of::<Table>())?.cast::<Table>();
+        let id = e.shared.last_table.fetch_add(1, Ordering::SeqCst) + 1;
+        // SAFETY: fresh memory of that size; all-zero is valid for the rest.
+        unsafe {
+            p.as_ptr().write_bytes(0, 1);
+            (*p.as_ptr()).id = id;
+            (*p.as_ptr()).key = key;
+            TidDirectory::init(&raw mut (*p.as_ptr()).records, std::mem::size_of::<Record>() as u32);
+            (*p.as_ptr()).map.store(map.as_ptr(), Ordering::SeqCst);
+            Ok(&*p.as_ptr())
+        }
+    }
+
+    /// Allocates a map. `spec` describes the key; every partition gets the protocols and policy.
+    pub fn new_map(e: &Engine, slot: SlotId, n: u32, field: u32, spec: &[u8], protocols: ProtocolSet, policy: Policy) -> Result<NonNull<PartitionMap>, OutOfMemory> {
+        assert!(spec.len() <= SPEC_MAX && n >= 1 && n <= u16::MAX as u32 && field < 2);
+        let size = PartitionMap::size(n);
+        let p = e.region.alloc(slot as usize, size)?;
+        // SAFETY: fresh memory of that size; all-zero is a valid map.
+        unsafe {
+            p.as_ptr().write_bytes(0, size);
+            let m = p.cast::<PartitionMap>().as_mut();
+            m.n = n;
+            m.field = field;
+            m.spec_len = spec.len() as u32;
+            m.spec[..spec.len()].copy_from_slice(spec);
+            for part in m.partitions() {
+                part.set_protocols(protocols);
+                part.set_policy(policy);
+            }
+        }
+        Ok(p.cast())
+    }
+
+    /// The map in use.
+    pub fn map(&self) -> &'static PartitionMap {
+        // SAFETY: INV-MAP: maps live until their table is freed or an exclusive lock of the
+        // table lets `replace_map`'s caller free the old one.
+        unsafe { &*self.map.load(Ordering::Acquire) }
+    }
+    /// Puts another map in use and returns the old one. The caller excludes everybody else.
+    pub fn replace_map(&self, map: NonNull<PartitionMap>) -> NonNull<PartitionMap> {
+        NonNull::new(self.map.swap(map.as_ptr(), Ordering::SeqCst)).expect("a table has a map")
+    }
+    /// The partition of a record.
+    pub fn partition_no(&self, r: &Record) -> u32 {
+        r.part[self.map().field as usize].load(Ordering::Relaxed) as u32
+    }
+    /// The partition of a record.
+    pub fn partition(&self, r: &Record) -> &'static Partition {
+        let m = self.map();
+        &m.partitions()[r.part[m.field as usize].load(Ordering::Relaxed) as usize]
+    }
+
+    /// Records ever used.
+    pub fn len(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+    /// Was no record ever used?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The record of a number, if it exists.
+    pub fn record(&self, n: u64) -> Option<&'static Record> {
+        if n >= self.len() {
+            return None;
+        }
+        // SAFETY: INV-DIR: chunks have stable addresses and zero is a valid free record.
+        self.records.get(n).map(|p| unsafe { &*p.cast::<Record>().as_ptr() })
+    }
+
+    fn latched<R>(&self, f: impl FnOnce() -> R) -> R {
+        let mut n = 0;
+        while self.latch.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            relax(n);
+            n += 1;
+        }
+        let r = f();
+        self.latch.store(0, Ordering::SeqCst);
+        r
+    }
+
+    /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
+    pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
+        let reused = self.latched(|| {
+            if self.free.load(Ordering::Relaxed) == 0 && self.limbo.load(Ordering::Relaxed) != 0 {
+                let min = e.shared.min_pin.0.load(Ordering::SeqCst);
+                if self.limbo_csn.load(Ordering::Relaxed) < min {
+                    self.free.store(self.limbo.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+                }
+            }
+            let f = self.free.load(Ordering::Relaxed);
+            let r = self.record((f as u64).checked_sub(1)?)?;
+            self.free.store(r.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+            Some((f as u64 - 1, r))
+        });
+        let (n, r) = match reused {
+            Some(x) => x,
+            None => {
+                // The number is taken first: a failure to allocate its chunk leaves a free record.
+                let n = self.next.load(Ordering::Relaxed);
+                if n >= MAX_RECORDS {
+                    return Err(Error::OutOfMemory);
+                }
+                self.records.ensure(e.region, slot as usize, n)?;
+                if self.next.compare_exchange(n, n + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                    return self.take_record(e, slot);
+                }
+                (n, self.record(n).ok_or(Error::OutOfMemory)?)
+            }
+        };
+        debug_assert!(r.head().is_null() && r.lock.is_free() && r.state.load(Ordering::Relaxed) == REC_FREE);
+        r.state.store(REC_USED, Ordering::Release);
+        Ok((n, r))
+    }
+
+    /// Takes a certain record (rows loaded from a file keep their numbers). Exclusive access.
+    pub fn take_exact(&self, e: &Engine, slot: SlotId, n: u64) -> Result<&'static Record, Error> {
+        if n >= MAX_RECORDS {
+            return Err(Error::OutOfMemory);
+        }
+        self.records.ensure(e.region, slot as usize, n)?;
+        let next = self.len();
+        for gap in next..n {
+            self.records.ensure(e.region, slot as usize, gap)?;
+            self.next.store(gap + 1, Ordering::SeqCst);
+            self.put_free(gap);
+        }
+        self.next.fetch_max(n + 1, Ordering::SeqCst);
+        let r = self.record(n).ok_or(Error::OutOfMemory)?;
+        r.state.store(REC_USED, Ordering::Release);
+        Ok(r)
+    }
+
+    fn put_free(&self, n: u64) {
+        if let Some(r) = self.record(n) {
+            self.latched(|| {
+                r.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.free.store(n as u32 + 1, Ordering::Relaxed);
+            });
+        }
+    }
+
+    /// Ends a record whose last index entry is gone: it is free after the grace period (INV-RETIRE).
+    pub fn give_back(&self, n: u64, now: Csn) {
+        let Some(r) = self.record(n) else { return };
+        r.set_head(std::ptr::null_mut());
+        r.state.store(REC_FREE, Ordering::Release);
+        self.latched(|| {
+            r.next_free.store(self.limbo.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.limbo.store(n as u32 + 1, Ordering::Relaxed);
+            self.limbo_csn.fetch_max(now, Ordering::Relaxed);
+        });
+    }
+
+    /// Is the record dead to everybody: aborted, or deleted before every pin?
+    pub fn is_dead(&self, r: &Record, min_pin: Csn) -> bool {
+        match r.state.load(Ordering::Acquire) {
+            REC_DEAD | REC_VACUUM => true,
+            REC_USED => {
+                let v = r.head();
+                if v.is_null() {
+                    return false; // an insert is under way
+                }
+                // SAFETY: INV-RETIRE: the caller is pinned or excludes everybody; heads of used
+                // records are not freed while it looks.
+                let v = unsafe { &*v };
+                v.is_tombstone() && v.csn().is_some_and(|c| c < min_pin) && r.lock.is_free()
+            }
+            _ => false,
+        }
+    }
+
+    /// Throws the table away: nobody can find it from now on. Freed when the grace period is over.
+    pub fn retire(&'static self, e: &Engine) {
+        self.dropped_at.store(e.now(), Ordering::SeqCst);
+        let me = (self as *const Table).cast_mut();
+        e.with_lists(|| {
+            self.next_dropped.store(e.shared.dropped.load(Ordering::SeqCst), Ordering::SeqCst);
+            e.shared.dropped.store(me, Ordering::SeqCst);
+        });
+    }
+
+    /// Frees the tables whose grace period is over.
+    pub fn free_dropped(e: &Engine, slot: SlotId, min_pin: Csn) {
+        if e.shared.dropped.load(Ordering::SeqCst).is_null() {
+            return;
+        }
+        let mut ripe: *mut Table = std::ptr::null_mut();
+        e.with_lists(|| {
+            let mut at: &AtomicPtr<Table> = &e.shared.dropped;
+            loop {
+                let t = at.load(Ordering::SeqCst);
+                if t.is_null() {
+                    break;
+                }
+                // SAFETY: INV-TABLE: tables in the list are alive; the list's latch is held.
+                let table = unsafe { &*t };
+                if table.dropped_at.load(Ordering::SeqCst) < min_pin {
+                    at.store(table.next_dropped.load(Ordering::SeqCst), Ordering::SeqCst);
+                    table.next_dropped.store(ripe, Ordering::SeqCst);
+                    ripe = t;
+                } else {
+                    at = &table.next_dropped;
+                }
+            }
+        });
+        while !ripe.is_null() {
+            // SAFETY: INV-TABLE: taken off the list by us, and nobody can reach it.
+            unsafe {
+                let next = (*ripe).next_dropped.load(Ordering::SeqCst);
+                (*ripe).destroy(e, slot);
+                ripe = next;
+            }
+        }
+    }
+
+    /// Frees all memory of the table.
+    ///
+    /// # Safety
+    /// Nobody else can reach the table (INV-TABLE).
+    pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId) {
+        // SAFETY: the caller's promise; only newest versions hang in the table, older ones are
+        // in some slot's queue.
+        unsafe {
+            self.clear(e, slot);
+            let map = NonNull::from(self.map());
+            e.region.free(slot as usize, map.cast());
+            e.region.free(slot as usize, NonNull::from(self).cast());
+        }
+    }
+
+    /// Throws all rows away, at once.
+    ///
+    /// # Safety
+    /// Nobody else can reach the rows.
+    pub unsafe fn clear(&self, e: &Engine, slot: SlotId) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+        for n in 0..self.len() {
+            let Some(r) = self.record(n) else { continue };
+            if let Some(v) = NonNull::new(r.head()) {
+                // SAFETY: the caller's promise.
+                unsafe { e.region.free(slot as usize, v.cast()) };
+            }
+        }
+        for p in self.map().partitions() {
+            for c in [&p.stats.rows, &p.stats.versions, &p.stats.bytes] {
+                c.store(0, Ordering::Relaxed);
+            }
+        }
+        self.next.store(0, Ordering::SeqCst);
+        self.free.store(0, Ordering::SeqCst);
+        self.limbo.store(0, Ordering::SeqCst);
+        self.dead.store(0, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { self.records.clear(e.region, slot as usize) };
+    }
+
+    /// Bytes of the table: records, newest versions, maps.
+    pub fn bytes(&self) -> u64 {
+        let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
+        let versions: u64 = self.map().partitions().iter().map(|p| p.stats.bytes.load(Ordering::Relaxed)).sum();
+        records + versions + PartitionMap::size(self.map().n) as u64
+    }
+    /// Rows, about.
+    pub fn rows(&self) -> u64 {
+        self.map().partitions().iter().map(|p| p.stats.rows.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Installs a row as committed before all (rows loaded from a file). Exclusive access.
+    pub fn load_row(&self, e: &Engine, slot: SlotId, n: u64, part: [u16; 2], len: u32) -> Result<*mut u8, Error> {
+        let r = self.take_exact(e, slot, n)?;
+        let v = e.region.alloc(slot as usize, crate::record::VERSION_HEADER + len as usize)?.cast::<Version>().as_ptr();
+        // SAFETY: fresh memory of that size.
+        unsafe { Version::init(v, Stamp::csn(1), len, 0) };
+        r.part[0].store(part[0], Ordering::Relaxed);
+        r.part[1].store(part[1], Ordering::Relaxed);
+        r.set_head(v);
+        let s = &self.partition(r).stats;
+        s.rows.fetch_add(1, Ordering::Relaxed);
+        s.versions.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: allocated just now.
+        let size = unsafe { e.region.usable_size(NonNull::new_unchecked(v.cast())) };
+        s.bytes.fetch_add(size as u64, Ordering::Relaxed);
+        Ok(Version::payload(v))
+    }
+}

@@ -1,0 +1,137 @@
+//! The engine's platform of threads: for tests and benchmarks of the engine by itself.
+//!
+//! Sleeps poll; a waits-for graph of its own finds deadlocks.
+
+use crate::csn::{SlotId, State};
+use crate::error::Error;
+use crate::platform::{Platform, Queue, StopEvent, WaitFor};
+use crate::primitive::{relax, Ordering};
+use crate::shared::Engine;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Who waits for whom.
+#[derive(Default)]
+pub struct Waits(Mutex<HashMap<SlotId, SlotId>>);
+
+impl Waits {
+    /// Adds an edge; true if it closes a cycle (then it is not added).
+    fn add(&self, from: SlotId, to: SlotId) -> bool {
+        let mut g = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut at = to;
+        for _ in 0..=g.len() {
+            if at == from {
+                return true;
+            }
+            match g.get(&at) {
+                Some(&next) => at = next,
+                None => break,
+            }
+        }
+        g.insert(from, to);
+        false
+    }
+    fn remove(&self, from: SlotId) {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).remove(&from);
+    }
+}
+
+/// The platform of one thread.
+pub struct Threads {
+    e: Engine,
+    slot: SlotId,
+    waits: Arc<Waits>,
+    /// Subtransaction tag for new locks.
+    pub tag: Cell<u32>,
+    /// A stop event at which to fail, once.
+    pub fail_at: Cell<Option<StopEvent>>,
+}
+
+impl Threads {
+    /// The platform of the thread that owns `slot`; all threads share `waits`.
+    pub fn new(e: Engine, slot: SlotId, waits: Arc<Waits>) -> Threads {
+        Threads { e, slot, waits, tag: Cell::new(0), fail_at: Cell::new(None) }
+    }
+}
+
+impl Platform for Threads {
+    fn wait_for(&self, who: WaitFor) -> Result<(), Error> {
+        if self.waits.add(self.slot, who.slot) {
+            return Err(Error::Deadlock);
+        }
+        let s = &self.e.slots[who.slot as usize];
+        for n in 0..40 {
+            let over = s.ident.load(Ordering::SeqCst) != who.ident || self.e.word(who.slot).state() == State::Idle;
+            if over || (who.tag != 0 && n > 4) {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        self.waits.remove(self.slot);
+        Ok(())
+    }
+    fn enter_queue(&self, _: Queue) -> Result<(), Error> {
+        Ok(())
+    }
+    fn leave_queue(&self, _: Queue) {}
+    fn pause(&self, n: u32) -> Result<(), Error> {
+        relax(n);
+        Ok(())
+    }
+    fn lock_tag(&self) -> u32 {
+        self.tag.get()
+    }
+    fn quiescent(&self, _: SlotId) -> bool {
+        false
+    }
+    fn stop_event(&self, event: StopEvent) -> Result<(), Error> {
+        if self.fail_at.get() == Some(event) {
+            self.fail_at.set(None);
+            return Err(Error::Injected);
+        }
+        Ok(())
+    }
+}
+
+/// A block of memory for an engine of threads, freed with it.
+pub struct Block {
+    base: *mut u8,
+    layout: std::alloc::Layout,
+    /// The engine in it.
+    pub engine: Engine,
+}
+
+// SAFETY: the block is shared memory for threads; freed by the owner when no thread uses it.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Allocates and formats `len` bytes for so many slots.
+    pub fn new(len: usize, nslots: usize) -> Result<Block, Error> {
+        let layout = std::alloc::Layout::from_size_align(len, 1 << 16).map_err(|_| Error::OutOfMemory)?;
+        // SAFETY: the layout is not empty; the block is zeroed, ours, and lives as long as `Block`.
+        unsafe {
+            let base = std::alloc::alloc_zeroed(layout);
+            if base.is_null() {
+                return Err(Error::OutOfMemory);
+            }
+            match Engine::create(base, len, nslots) {
+                Ok(engine) => Ok(Block { base, layout, engine }),
+                Err(e) => {
+                    std::alloc::dealloc(base, layout);
+                    Err(e.into())
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { std::alloc::dealloc(self.base, self.layout) };
+    }
+}

@@ -1,0 +1,46 @@
+//! The abort: undoes whatever the transaction did, from any point of its life.
+
+use super::write::WriteKind;
+use super::{Stage, Txn};
+use crate::csn::{Stamp, State};
+use crate::primitive::Ordering;
+use crate::record::Version;
+
+impl Txn {
+    /// Ends the transaction as if it had never been. Allocates nothing and cannot fail.
+    pub fn abort(&mut self) {
+        if !self.is_active() {
+            return;
+        }
+        self.set_word(State::Aborted, 0);
+        // INV-UNDO: what was linked is unlinked before its memory is retired.
+        for i in (0..self.linked).rev() {
+            let w = self.writes[i];
+            if self.is_latest(i) && w.kind != WriteKind::Insert {
+                if let Some(base) = w.base {
+                    w.r.rec.set_head(base.as_ptr());
+                }
+            }
+        }
+        self.linked = 0;
+        while !self.writes.is_empty() {
+            self.undo_last();
+        }
+        for (partition, pos) in self.registered.drain(..) {
+            partition.ring.finish(pos, Stamp::tag(self.slot, self.serial), Stamp::ABORTED);
+        }
+        if let Some((reason, partition)) = self.failed {
+            partition.count_abort(reason);
+        }
+        for t in &self.touched {
+            t.partition.stats.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+        }
+        self.stage = Stage::Execute;
+        self.reset();
+    }
+
+    /// The base of an own write: what the row was before the transaction.
+    pub fn base_of(&self, n: u32) -> Option<std::ptr::NonNull<Version>> {
+        self.write(n).and_then(|w| w.base)
+    }
+}

@@ -1,0 +1,204 @@
+//! The commit: the one place that orders its phases.
+//!
+//! 1. lock what the optimistic protocols will write, in canonical order;
+//! 2. register inserts in the ranges;
+//! 3. link the versions, tombstones too, as pending;
+//! 4. *preparing*, take the CSN, *committing*;
+//! 5. validate reads and predicates at the CSN.
+//!
+//! After that the platform decides: [`Txn::publish`] (which cannot fail), or [`Txn::abort`].
+
+use super::write::{size_of, Delta, WriteKind};
+use super::{How, Level, Stage, Txn};
+use crate::csn::{Csn, Stamp, State};
+use crate::error::{AbortReason, Error};
+use crate::lock::Mode;
+use crate::platform::{Platform, StopEvent};
+use crate::primitive::Ordering;
+use crate::record::{Version, REC_DEAD};
+use crate::retire::RetireQueue;
+
+/// How many retired versions a commit frees at most.
+const DRAIN: usize = 64;
+
+impl Txn {
+    /// Steps 1 to 5. `stamp_payload` is called for each version that will be published, with its
+    /// CSN, before anybody can see it. On an error, and on unwinding, call [`Txn::abort`].
+    pub fn prepare(&mut self, p: &dyn Platform, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
+        if !self.is_active() {
+            return Ok(());
+        }
+        if self.writes.is_empty() {
+            if self.level == Level::Serializable && !(self.reads.is_empty() && self.predicates.is_empty()) {
+                self.revalidate(p)?;
+            }
+            self.stage = Stage::Decided;
+            return Ok(());
+        }
+        RetireQueue::reserve(&self.e, self.slot, 2 * self.writes.len() as u64 + 8)?;
+        p.stop_event(StopEvent::CommitLock)?;
+        self.lock_writes(p)?;
+        p.stop_event(StopEvent::CommitRegister)?;
+        self.stage = Stage::Committing;
+        self.register_inserts();
+        p.stop_event(StopEvent::CommitLink)?;
+        self.link();
+        p.stop_event(StopEvent::CommitPrepare)?;
+        self.take_csn();
+        for i in 0..self.writes.len() {
+            if self.is_latest(i) {
+                stamp_payload(self.writes[i].version.as_ptr(), self.csn);
+            }
+        }
+        p.stop_event(StopEvent::CommitValidate)?;
+        if self.level == Level::Serializable {
+            self.validate(p, self.csn)?;
+        }
+        self.stage = Stage::Decided;
+        p.stop_event(StopEvent::CommitDecided)
+    }
+
+    /// Is this write the last one of its record?
+    pub(super) fn is_latest(&self, i: usize) -> bool {
+        self.latest.get(&self.writes[i].r.key()) == Some(&(i as u32))
+    }
+
+    /// Step 1. Canonical order: table, record.
+    fn lock_writes(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        if self.level != Level::Serializable {
+            return Ok(());
+        }
+        let mut todo: Vec<(u64, u64, usize)> = (0..self.writes.len())
+            .filter(|&i| self.is_latest(i))
+            .filter(|&i| self.writes[i].base.is_some() && self.writes[i].r.partition().protocols().locks_at_commit())
+            .map(|i| (self.writes[i].r.table.id, self.writes[i].r.no, i))
+            .collect();
+        todo.sort_unstable();
+        for (_, _, i) in todo {
+            let w = self.writes[i];
+            let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
+            self.lock_record(p, w.r, mode, How::Wait, false)?;
+            let newest = self.newest(p, w.r.rec)?.map(|(v, _)| v);
+            if newest != w.base {
+                return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 2.
+    fn register_inserts(&mut self) {
+        for i in 0..self.writes.len() {
+            let w = self.writes[i];
+            let partition = w.r.partition();
+            let done = self.registered.iter().any(|(q, _)| std::ptr::eq(*q, partition));
+            if w.kind == WriteKind::Insert && !done {
+                let pos = partition.ring.register(self.tag());
+                self.registered.push((partition, pos));
+            }
+        }
+    }
+
+    /// Step 3. We hold the write lock of every record, or its partition's, or have inserted it.
+    fn link(&mut self) {
+        for i in 0..self.writes.len() {
+            if self.is_latest(i) {
+                let w = self.writes[i];
+                debug_assert!(w.base.is_none() || w.base.map(|b| b.as_ptr()) == Some(w.r.rec.head()));
+                let older = w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr());
+                // SAFETY: our own version, not linked yet (or our own insert's).
+                unsafe { w.version.as_ref() }.set_older(older);
+                w.r.rec.set_head(w.version.as_ptr());
+            }
+            self.linked = i + 1;
+        }
+    }
+
+    /// Step 4. INV-CSN: locked, registered and linked before; looked after. Hence whoever
+    /// overwrites what we read, or inserts into what we scanned, without our seeing it when we
+    /// look, has a larger CSN.
+    fn take_csn(&mut self) {
+        self.set_word(State::Preparing, 0);
+        self.csn = self.e.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.set_word(State::Committing, self.csn);
+    }
+
+    /// Makes the commit visible and ends the transaction. Allocates nothing and cannot fail.
+    pub fn publish(&mut self, p: &dyn Platform) {
+        if !self.is_active() {
+            return;
+        }
+        debug_assert_eq!(self.stage, Stage::Decided);
+        let wrote = !self.writes.is_empty();
+        if wrote {
+            self.set_word(State::Committed, self.csn);
+            self.settle_writes();
+            for (partition, pos) in self.registered.drain(..) {
+                partition.ring.finish(pos, Stamp::tag(self.slot, self.serial), Stamp::csn(self.csn));
+            }
+        }
+        for t in &self.touched {
+            t.partition.stats.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+            t.partition.stats.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
+            t.partition.stats.commits.fetch_add(1, Ordering::Relaxed);
+        }
+        self.reset();
+        if wrote {
+            self.collect(p);
+        }
+    }
+
+    /// Stamps what is published, and retires what it replaced.
+    fn settle_writes(&mut self) {
+        let now = self.e.now();
+        for i in 0..self.writes.len() {
+            let w = self.writes[i];
+            let mut d = Delta::default();
+            if !self.is_latest(i) {
+                // An own version that was overwritten by a later write of ours.
+                self.retire_version(w.version);
+                continue;
+            }
+            // SAFETY: our own version.
+            unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
+            let size = size_of(self.e.region, w.version) as i64;
+            (d.versions, d.bytes) = (1, size);
+            match (w.base, w.kind) {
+                (None, WriteKind::Delete) => {
+                    // Inserted and deleted by us: nobody ever saw it.
+                    w.r.rec.set_head(std::ptr::null_mut());
+                    w.r.rec.state.store(REC_DEAD, Ordering::Release);
+                    w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+                    RetireQueue::push(&self.e, self.slot, w.version.cast(), now);
+                    d = Delta::default();
+                }
+                (None, _) => d.rows = 1,
+                (Some(base), kind) => {
+                    d.bytes -= size_of(self.e.region, base) as i64;
+                    d.versions = 0;
+                    if kind == WriteKind::Delete {
+                        d.rows = -1;
+                        w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+                    }
+                    RetireQueue::push(&self.e, self.slot, base.cast(), now);
+                }
+            }
+            d.apply(w.r.partition());
+            self.touch(w.r.partition()).writes += 1;
+        }
+    }
+
+    /// Frees some of what is retired.
+    pub fn collect(&mut self, p: &dyn Platform) {
+        if RetireQueue::len(&self.e, self.slot) < DRAIN as u64 {
+            return;
+        }
+        RetireQueue::drain(&self.e, self.slot, self.e.shared.min_pin.0.load(Ordering::SeqCst), 2 * DRAIN);
+        self.commits_since_refresh += 1;
+        if RetireQueue::len(&self.e, self.slot) >= DRAIN as u64 && self.commits_since_refresh >= 16 {
+            self.commits_since_refresh = 0;
+            let min = self.e.refresh_min_pin(p);
+            RetireQueue::drain(&self.e, self.slot, min, 2 * DRAIN);
+        }
+    }
+}

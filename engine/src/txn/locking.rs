@@ -1,0 +1,230 @@
+//! Locks of records and partitions, and the sleep for them.
+
+use super::{Level, LockEntry, RecordRef, Txn};
+use crate::csn::State;
+use crate::error::{AbortReason, Error};
+use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
+use crate::platform::{Platform, Queue, StopEvent, WaitFor};
+use crate::primitive::Ordering;
+use crate::protocol::{Policy, Protocol, Touch};
+
+/// What to do when a lock conflicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Sleep until it is free.
+    Wait,
+    /// Return [`Error::WouldBlock`].
+    Try,
+    /// As the waiting policy of the partition says.
+    Policy(Policy),
+    /// End with this reason.
+    Abort(AbortReason),
+}
+
+/// Steps of waiting for a holder that is in the act of committing before we sleep.
+const SHORT: u32 = 200;
+
+impl Txn {
+    /// Locks a record. `read`: a read lock of `2pl`, which outlives its subtransaction.
+    pub fn lock_record(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How, read: bool) -> Result<(), Error> {
+        let depth = if read || self.depth <= 1 { 0 } else { self.depth };
+        let me = Holder { slot: self.slot, mode, tag: if depth == 0 { 0 } else { p.lock_tag() } };
+        if how == How::Policy(Policy::WaitDie) {
+            self.set_age();
+        }
+        let word: &'static LockWord = &r.rec.lock;
+        let got = match word.try_acquire(self.e.region, me) {
+            Ok(a) => a,
+            Err(c) => self.contend(p, word, me, how, Queue::Record(r.table.id, r.no), r.touch(), c)?,
+        };
+        let previous = match got {
+            Acquired::Held => return Ok(()),
+            Acquired::New => None,
+            Acquired::Upgraded(h) => Some(h),
+        };
+        self.locks.push(LockEntry { word, rec: Some(r), previous, mode, depth });
+        Ok(())
+    }
+
+    /// Locks a partition for `partcc`. Serializable transactions keep the order of partitions and
+    /// end with 40001 where they would have to wait against it; others wait.
+    pub(crate) fn lock_partition(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+        let word: &'static LockWord = &at.partition().lock;
+        let me = Holder { slot: self.slot, mode: Mode::Update, tag: 0 };
+        let order = (at.table.id, at.no);
+        let how = if self.level == Level::Serializable && order < self.last_partition {
+            How::Abort(AbortReason::PartitionOrder)
+        } else {
+            How::Wait
+        };
+        let got = match word.try_acquire(self.e.region, me) {
+            Ok(a) => a,
+            Err(c) => self.contend(p, word, me, how, Queue::Partition(at.table.id, at.no), at, c)?,
+        };
+        if got == Acquired::New {
+            self.last_partition = self.last_partition.max(order);
+            self.locks.push(LockEntry { word, rec: None, previous: None, mode: Mode::Update, depth: 0 });
+        }
+        Ok(())
+    }
+
+    fn set_age(&self) {
+        let age = &self.e.slots[self.slot as usize].age;
+        if age.load(Ordering::Relaxed) == 0 {
+            age.store(self.e.shared.last_age.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        }
+    }
+
+    /// Decides what to do about a conflict: sleeps and gets the lock, or fails.
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    fn contend(&mut self, p: &dyn Platform, word: &'static LockWord, me: Holder, how: How, queue: Queue, at: Touch, first: Conflict) -> Result<Acquired, Error> {
+        let forget = EndUpgrade { word, slot: self.slot };
+        let mut conflict = first;
+        for n in 0..SHORT {
+            let Conflict::With(h) = conflict else { break };
+            if !matches!(self.e.word(h.slot).state(), State::Preparing | State::Committing | State::Committed) {
+                break;
+            }
+            p.pause(n)?;
+            match word.try_acquire(self.e.region, me) {
+                Ok(a) => return Ok(a),
+                Err(c) => conflict = c,
+            }
+        }
+        match conflict {
+            Conflict::OutOfMemory => return Err(Error::OutOfMemory),
+            Conflict::Upgrade => return Err(self.upgrade_conflict(at)),
+            Conflict::With(_) => {}
+        }
+        match how {
+            How::Try => return Err(Error::WouldBlock),
+            How::Abort(reason) => return Err(self.fail(reason, at)),
+            How::Policy(Policy::NoWait) => return Err(self.fail(AbortReason::LockConflict, at)),
+            How::Wait | How::Policy(_) => {}
+        }
+        let got = self.sleep(p, word, me, how, queue, at);
+        drop(forget);
+        got
+    }
+
+    fn upgrade_conflict(&mut self, at: Touch) -> Error {
+        if self.level == Level::Serializable {
+            self.fail(AbortReason::UpgradeConflict, at)
+        } else {
+            Error::Deadlock
+        }
+    }
+
+    /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
+    /// a weaker mode does not queue: the first of the queue may be waiting for it.
+    fn sleep(&mut self, p: &dyn Platform, word: &'static LockWord, me: Holder, how: How, queue: Queue, at: Touch) -> Result<Acquired, Error> {
+        p.stop_event(StopEvent::LockWait)?;
+        at.partition().stats.waits.fetch_add(1, Ordering::Relaxed);
+        let queued = word.held_by(self.slot).is_none();
+        if queued {
+            p.enter_queue(queue)?;
+        }
+        let got = loop {
+            match word.try_acquire(self.e.region, me) {
+                Ok(a) => break Ok(a),
+                Err(Conflict::OutOfMemory) => break Err(Error::OutOfMemory),
+                Err(Conflict::Upgrade) => break Err(self.upgrade_conflict(at)),
+                Err(Conflict::With(h)) => {
+                    if how == How::Policy(Policy::WaitDie) && self.is_older(h) {
+                        break Err(self.fail(AbortReason::WaitDie, at));
+                    }
+                    let ident = self.e.slots[h.slot as usize].ident.load(Ordering::SeqCst);
+                    if word.held_by(h.slot) != Some(h) {
+                        continue; // the holder changed while we read its name
+                    }
+                    if let Err(e) = p.wait_for(WaitFor { ident, slot: h.slot, tag: h.tag }) {
+                        break Err(e);
+                    }
+                }
+            }
+        };
+        if queued {
+            p.leave_queue(queue);
+        }
+        got
+    }
+
+    /// Is the holder an older transaction than we, in `wait_die`'s order?
+    fn is_older(&self, h: Holder) -> bool {
+        let age = |s: u16| self.e.slots[s as usize].age.load(Ordering::SeqCst);
+        let (theirs, ours) = (age(h.slot), age(self.slot));
+        theirs != 0 && ours != 0 && theirs < ours
+    }
+
+    /// Releases a lock or takes it back to what it was.
+    fn release(&self, l: &LockEntry, restore: Option<Holder>) {
+        if let (Mode::Update, Some(r)) = (l.mode, l.rec) {
+            r.rec.deleter.store(0, Ordering::SeqCst);
+        }
+        l.word.release(self.e.region, self.slot, restore);
+    }
+
+    /// Releases all locks.
+    pub(super) fn release_all(&mut self) {
+        while let Some(l) = self.locks.pop() {
+            if l.mode == Mode::Update {
+                if let Some(r) = l.rec {
+                    r.rec.deleter.store(0, Ordering::SeqCst);
+                }
+            }
+            if l.previous.is_none() {
+                l.word.release(self.e.region, self.slot, None);
+            }
+        }
+    }
+
+    /// Releases the write locks of subtransactions at `depth` and deeper. Read locks stay: a
+    /// serializable transaction keeps what it may have read under a write lock locked for reading.
+    pub(super) fn release_from(&mut self, depth: u32) {
+        for i in (0..self.locks.len()).rev() {
+            if self.locks[i].depth < depth {
+                continue;
+            }
+            let reads = self.level == Level::Serializable
+                && self.locks[i].rec.is_some_and(|r| r.partition().protocols().has(Protocol::TwoPhase));
+            let share = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
+            match self.locks[i].previous {
+                None if reads => {
+                    self.release(&self.locks[i], Some(share));
+                    let l = &mut self.locks[i];
+                    (l.mode, l.depth) = (Mode::Share, 0);
+                }
+                Some(h) if reads && h.mode < Mode::Share => {
+                    self.release(&self.locks[i], Some(share));
+                    let l = &mut self.locks[i];
+                    (l.mode, l.depth) = (Mode::Share, 0);
+                }
+                previous => {
+                    self.release(&self.locks[i], previous);
+                    self.locks.remove(i);
+                }
+            }
+        }
+    }
+
+    /// The subtransaction at `depth` committed: its locks are its parent's.
+    pub(super) fn keep_locks(&mut self, depth: u32) {
+        let parent = if depth <= 2 { 0 } else { depth - 1 };
+        for l in self.locks.iter_mut().rev().filter(|l| l.depth >= depth) {
+            l.depth = parent;
+        }
+    }
+}
+
+/// Forgets, also when the platform unwinds, that we wait for a stronger mode.
+struct EndUpgrade {
+    word: &'static LockWord,
+    slot: u16,
+}
+
+impl Drop for EndUpgrade {
+    fn drop(&mut self) {
+        self.word.end_upgrade(self.slot);
+    }
+}

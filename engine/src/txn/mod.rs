@@ -1,0 +1,253 @@
+//! Transactions: the private state of a running one, and its four phases.
+//!
+//! The operations are in `read.rs`, `write.rs` and `locking.rs`; validation in `validate.rs`; the
+//! one place that orders the phases of a commit is `commit.rs`, and its opposite is `abort.rs`.
+
+mod abort;
+mod commit;
+mod locking;
+mod read;
+mod validate;
+mod write;
+
+pub use locking::How;
+pub use write::{Own, Write, WriteKind};
+
+use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
+use crate::error::{AbortReason, Error};
+use crate::lock::{Holder, LockWord, Mode};
+use crate::partition::Partition;
+use crate::platform::Platform;
+use crate::primitive::Ordering;
+use crate::protocol::Touch;
+use crate::record::{Record, Version};
+use crate::shared::Engine;
+use crate::table::Table;
+use hashbrown::HashMap;
+use std::ptr::NonNull;
+
+/// Isolation of a transaction, as the engine tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Reads come from snapshots; writers wait for each other. (READ COMMITTED, REPEATABLE READ)
+    Snapshot,
+    /// Reads and writes go through the partition's protocol.
+    Serializable,
+}
+
+/// A record of a table.
+#[derive(Clone, Copy)]
+pub struct RecordRef {
+    /// The table.
+    pub table: &'static Table,
+    /// Number of the record in its table.
+    pub no: u64,
+    /// The record.
+    pub rec: &'static Record,
+}
+
+impl RecordRef {
+    /// The record of a number, if it exists.
+    pub fn find(table: &'static Table, no: u64) -> Option<RecordRef> {
+        table.record(no).map(|rec| RecordRef { table, no, rec })
+    }
+    /// Its partition.
+    #[inline]
+    pub fn partition(self) -> &'static Partition {
+        self.table.partition(self.rec)
+    }
+    /// Its partition, as something to touch.
+    pub fn touch(self) -> Touch {
+        Touch { table: self.table, no: self.table.partition_no(self.rec) }
+    }
+    fn key(self) -> usize {
+        self.rec as *const Record as usize
+    }
+}
+
+struct ReadEntry {
+    r: RecordRef,
+    version: NonNull<Version>,
+}
+
+struct Predicate {
+    at: Touch,
+    start: u64,
+}
+
+struct LockEntry {
+    word: &'static LockWord,
+    rec: Option<RecordRef>,
+    /// What to go back to if the subtransaction aborts.
+    previous: Option<Holder>,
+    mode: Mode,
+    /// Nesting depth of the subtransaction that took it; 0: stays until the top transaction ends.
+    depth: u32,
+}
+
+/// What a transaction did in a partition, for its counters.
+struct Touched {
+    partition: &'static Partition,
+    reads: u32,
+    writes: u32,
+}
+
+/// How far a transaction has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    Execute,
+    /// Registered from here on: `commit.rs` remembers how far it came.
+    Committing,
+    Decided,
+}
+
+/// The transaction of one slot. Reused from transaction to transaction.
+pub struct Txn {
+    /// The shared block.
+    pub e: Engine,
+    /// Our slot.
+    pub slot: SlotId,
+    serial: u16,
+    stage: Stage,
+    level: Level,
+    /// Nesting depth of the current subtransaction; 1 is the top transaction.
+    depth: u32,
+    /// All reads so far are valid at this CSN.
+    valid: Csn,
+    csn: Csn,
+    reads: Vec<ReadEntry>,
+    predicates: HashMap<usize, Predicate>,
+    writes: Vec<Write>,
+    latest: HashMap<usize, u32>,
+    locks: Vec<LockEntry>,
+    touched: Vec<Touched>,
+    registered: Vec<(&'static Partition, u64)>,
+    linked: usize,
+    commits_since_refresh: u32,
+    /// The partition lock last in the order that is held.
+    last_partition: (u64, u32),
+    /// What the last serialization failure was about.
+    failed: Option<(AbortReason, &'static Partition)>,
+}
+
+impl Txn {
+    /// The transaction state of a slot. One at a time for each slot.
+    pub fn new(e: Engine, slot: SlotId) -> Txn {
+        Txn {
+            e,
+            slot,
+            serial: e.word(slot).serial(),
+            stage: Stage::Idle,
+            level: Level::Snapshot,
+            depth: 1,
+            valid: 0,
+            csn: 0,
+            reads: Vec::new(),
+            predicates: HashMap::new(),
+            writes: Vec::new(),
+            latest: HashMap::new(),
+            locks: Vec::new(),
+            touched: Vec::new(),
+            registered: Vec::new(),
+            linked: 0,
+            commits_since_refresh: 0,
+            last_partition: (0, 0),
+            failed: None,
+        }
+    }
+
+    /// Starts a transaction. `ident` is the platform's name of it (see [`crate::platform::WaitFor`]).
+    pub fn begin(&mut self, level: Level, ident: u64) {
+        debug_assert_eq!(self.stage, Stage::Idle);
+        let s = &self.e.slots[self.slot as usize];
+        s.ident.store(ident, Ordering::SeqCst);
+        s.age.store(0, Ordering::SeqCst);
+        s.last_tag.store(0, Ordering::SeqCst);
+        self.set_word(State::Active, 0);
+        self.e.pin(self.slot);
+        self.stage = Stage::Execute;
+        self.level = level;
+        self.depth = 1;
+        self.csn = 0;
+        self.valid = self.e.now();
+    }
+
+    /// Is a transaction running?
+    pub fn is_active(&self) -> bool {
+        self.stage != Stage::Idle
+    }
+    /// Has the commit begun?
+    pub fn is_committing(&self) -> bool {
+        matches!(self.stage, Stage::Committing | Stage::Decided)
+    }
+    /// The level it runs at.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+    /// Our owner tag.
+    pub fn tag(&self) -> Stamp {
+        Stamp::tag(self.slot, self.serial)
+    }
+    /// Sets the nesting depth of the current subtransaction (1: top).
+    pub fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
+    }
+
+    fn set_word(&self, state: State, csn: Csn) {
+        let w = SlotWord::new(self.serial, csn, state);
+        self.e.slots[self.slot as usize].word.store(w.0, Ordering::SeqCst);
+    }
+
+    fn touch(&mut self, partition: &'static Partition) -> &mut Touched {
+        let at = self.touched.iter().rposition(|t| std::ptr::eq(t.partition, partition));
+        let at = at.unwrap_or_else(|| {
+            self.touched.push(Touched { partition, reads: 0, writes: 0 });
+            self.touched.len() - 1
+        });
+        &mut self.touched[at]
+    }
+
+    /// An abort, remembered for the partition's counters.
+    fn fail(&mut self, reason: AbortReason, at: Touch) -> Error {
+        self.failed = Some((reason, at.partition()));
+        Error::Abort { reason, table: at.table.id, partition: at.no }
+    }
+
+    /// Declares a partition: its protocols may lock it before the first statement.
+    pub fn declare(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+        if self.level != Level::Serializable {
+            return Ok(());
+        }
+        at.partition().protocols().preprocess(self, p, at)
+    }
+
+    /// Ends what every transaction ends with: locks are released, private state is empty.
+    fn reset(&mut self) {
+        self.release_all();
+        self.serial = (self.serial + 1) % SERIALS;
+        self.e.slots[self.slot as usize].read_csn.store(0, Ordering::SeqCst);
+        self.set_word(State::Idle, 0);
+        self.e.unpin(self.slot);
+        self.stage = Stage::Idle;
+        self.reads.clear();
+        self.predicates.clear();
+        self.writes.clear();
+        self.latest.clear();
+        self.touched.clear();
+        self.registered.clear();
+        self.linked = 0;
+        self.last_partition = (0, 0);
+        self.failed = None;
+        debug_assert!(self.locks.is_empty());
+    }
+
+    /// Did it write anything?
+    pub fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+    /// Number of predicates and of remembered reads (for views and tests).
+    pub fn footprint(&self) -> (usize, usize) {
+        (self.predicates.len(), self.reads.len())
+    }
+}

@@ -1,0 +1,129 @@
+//! Reads: from a snapshot, or the newest committed version through the partition's protocols.
+
+use super::{Predicate, ReadEntry, RecordRef, Txn};
+use crate::csn::{Csn, Stamp};
+use crate::error::Error;
+use crate::platform::{Platform, StopEvent};
+use crate::protocol::Touch;
+use crate::record::{Record, Version};
+use crate::shared::Fate;
+use std::ptr::NonNull;
+
+/// Steps of waiting for a commit in progress before an older version is taken (and validated).
+const SHORT: u32 = 100;
+
+/// A version and the CSN of its commit.
+pub type Committed = (NonNull<Version>, Csn);
+
+impl Txn {
+    /// The version that a snapshot at `csn` sees; tombstones and absence are `None`.
+    ///
+    /// Waits only for a transaction that is committing this very row at a CSN within the snapshot.
+    pub fn read_snapshot(&mut self, p: &dyn Platform, r: RecordRef, csn: Csn) -> Result<Option<NonNull<Version>>, Error> {
+        self.touch(r.partition()).reads += 1;
+        let v = self.at_snapshot(p, r.rec, csn)?;
+        Ok(v.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v)))
+    }
+
+    fn is_tombstone(&self, v: NonNull<Version>) -> bool {
+        // SAFETY: INV-RETIRE: reached under our pin.
+        unsafe { v.as_ref() }.is_tombstone()
+    }
+
+    /// The newest version committed at or before `csn`, tombstones included.
+    pub fn at_snapshot(&self, p: &dyn Platform, rec: &Record, csn: Csn) -> Result<Option<Committed>, Error> {
+        let mut v = rec.head();
+        let mut n = 0;
+        while let Some(nn) = NonNull::new(v) {
+            // SAFETY: INV-RETIRE: we are pinned at or before `csn`, and stop at the first
+            // version within the snapshot.
+            let ver = unsafe { nn.as_ref() };
+            let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
+            match fate {
+                _ if stamp == self.tag() => v = ver.older(),
+                Fate::Committed(c) if c <= csn => return Ok(Some((nn, c))),
+                Fate::Committing(c) if c <= csn => {
+                    p.pause(n)?;
+                    n += 1;
+                }
+                _ => v = ver.older(),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The newest committed version, tombstones included; waits a moment for a commit in progress.
+    pub fn newest(&self, p: &dyn Platform, rec: &Record) -> Result<Option<Committed>, Error> {
+        let mut v = rec.head();
+        let mut n = 0;
+        while let Some(nn) = NonNull::new(v) {
+            // SAFETY: INV-RETIRE: we are pinned; nothing that was newest since then is freed.
+            let ver = unsafe { nn.as_ref() };
+            let stamp = ver.stamp();
+            if !stamp.is_tag() && stamp != Stamp::ABORTED {
+                return Ok(Some((nn, stamp.0)));
+            }
+            let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
+            match fate {
+                _ if stamp == self.tag() => v = ver.older(),
+                Fate::Committed(c) => return Ok(Some((nn, c))),
+                Fate::Committing(_) if n < SHORT => {
+                    p.pause(n)?;
+                    n += 1;
+                }
+                _ => v = ver.older(),
+            }
+        }
+        Ok(None)
+    }
+
+    /// A serializable read. `for_write`: the record will be written next.
+    ///
+    /// What it returns is consistent with everything read before: on meeting a version newer than
+    /// the CSN at which all reads were last valid, they are validated again, or the transaction
+    /// ends with a serialization failure.
+    pub fn read(&mut self, p: &dyn Platform, r: RecordRef, for_write: bool) -> Result<Option<NonNull<Version>>, Error> {
+        p.stop_event(StopEvent::Read)?;
+        let partition = r.partition();
+        let protocols = partition.protocols();
+        if r.rec.head().is_null() {
+            return Ok(None); // a free or dead record: the scan's predicate answers for it
+        }
+        protocols.read(self, p, r, for_write)?;
+        self.touch(partition).reads += 1;
+        let Some((v, csn)) = self.newest(p, r.rec)? else { return Ok(None) };
+        if protocols.validates() && self.reads.last().is_none_or(|e| e.version != v) {
+            self.reads.push(ReadEntry { r, version: v });
+        }
+        if csn > self.valid {
+            self.revalidate(p)?;
+        }
+        Ok(Some(v).filter(|v| !self.is_tombstone(*v)))
+    }
+
+    /// A scan of a partition starts: locks after its protocols, and from now on inserts into the
+    /// partition are conflicts. Call it before the index is read.
+    pub fn scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+        self.before_scan(p, at)?;
+        self.add_predicate(at, at.partition().ring.position());
+        Ok(())
+    }
+
+    /// A look-up in a partition starts: locks after its protocols. Returns what
+    /// [`Txn::add_predicate`] wants if the look-up finds nothing.
+    pub fn before_lookup(&mut self, p: &dyn Platform, at: Touch) -> Result<u64, Error> {
+        self.before_scan(p, at)?;
+        Ok(at.partition().ring.position())
+    }
+
+    fn before_scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+        at.partition().protocols().before_scan(self, p, at)
+    }
+
+    /// Inserts into the partition from this position on are conflicts.
+    pub fn add_predicate(&mut self, at: Touch, start: u64) {
+        let key = at.partition() as *const _ as usize;
+        let pred = self.predicates.entry(key).or_insert(Predicate { at, start });
+        pred.start = pred.start.min(start);
+    }
+}

@@ -1,0 +1,274 @@
+//! Writes: buffered as new versions, linked at commit.
+
+use super::locking::How;
+use super::read::Committed;
+use super::{Level, RecordRef, Txn};
+use crate::error::Error;
+use crate::lock::Mode;
+use crate::memory::Region;
+use crate::partition::Partition;
+use crate::platform::{Platform, StopEvent};
+use crate::primitive::Ordering;
+use crate::protocol::{Protocol, Touch};
+use crate::record::{Successor, Version, VERSION_HEADER, VER_TOMBSTONE};
+use crate::retire::RetireQueue;
+use crate::table::Table;
+use std::ptr::NonNull;
+
+/// What a buffered write does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteKind {
+    /// A new record, reserved until commit.
+    Insert,
+    /// A new version of the record.
+    Update,
+    /// A tombstone.
+    Delete,
+}
+
+/// A buffered write.
+#[derive(Clone, Copy)]
+pub struct Write {
+    /// The record.
+    pub r: RecordRef,
+    /// What it does.
+    pub kind: WriteKind,
+    /// The new version or tombstone.
+    pub version: NonNull<Version>,
+    /// The committed version that it replaces; `None` for own inserts.
+    pub base: Option<NonNull<Version>>,
+    /// Our previous write of the same record.
+    pub previous: Option<u32>,
+    /// Number of the statement (PostgreSQL's command id).
+    pub cid: u32,
+    /// Subtransaction depth; 1 is the top transaction.
+    pub depth: u32,
+}
+
+/// What a transaction sees of its own writes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// It has written nothing here.
+    Nothing,
+    /// It has written, but only in statements that are not to be seen: the committed version.
+    Later,
+    /// This write is what it sees.
+    Write(u32),
+}
+
+impl Txn {
+    /// Memory for a version with `len` bytes of payload, marked as ours. The caller fills the
+    /// payload, then hands it to one of the functions below; [`Txn::discard`] if it cannot.
+    pub fn new_version(&mut self, len: usize, flags: u32) -> Result<NonNull<Version>, Error> {
+        RetireQueue::reserve(&self.e, self.slot, 2 * self.writes.len() as u64 + 8)?;
+        let v = self.e.region.alloc(self.slot as usize, VERSION_HEADER + len)?.cast::<Version>();
+        // SAFETY: fresh memory of that size.
+        unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, flags) };
+        Ok(v)
+    }
+
+    /// A tombstone that names where the row went.
+    pub fn new_tombstone(&mut self, to: Successor) -> Result<NonNull<Version>, Error> {
+        let v = self.new_version(std::mem::size_of::<Successor>(), VER_TOMBSTONE)?;
+        // SAFETY: the payload is that large, and ours.
+        unsafe { Version::payload(v.as_ptr()).cast::<Successor>().write_unaligned(to) };
+        Ok(v)
+    }
+
+    /// Gives back a version that was not handed over.
+    pub fn discard(&mut self, v: NonNull<Version>) {
+        // SAFETY: never linked, and the caller gives it up.
+        unsafe { self.e.region.free(self.slot as usize, v.cast()) };
+    }
+
+    /// Before anything is written into a partition: its protocols' locks of partitions.
+    pub fn before_write(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+        if at.partition().protocols().has(Protocol::PartCc) {
+            self.lock_partition(p, at)?;
+        }
+        Ok(())
+    }
+
+    /// Buffers an insert: reserves a record. `part`: the record's partition in both maps' fields.
+    /// On an error the version is still the caller's.
+    pub fn insert(&mut self, p: &dyn Platform, table: &'static Table, part: [u16; 2], version: NonNull<Version>, cid: u32) -> Result<RecordRef, Error> {
+        let at = Touch { table, no: part[table.map().field as usize] as u32 };
+        self.before_write(p, at)?;
+        p.stop_event(StopEvent::Write)?;
+        let (no, rec) = table.take_record(&self.e, self.slot)?;
+        rec.part[0].store(part[0], Ordering::Relaxed);
+        rec.part[1].store(part[1], Ordering::Relaxed);
+        let r = RecordRef { table, no, rec };
+        self.push(Write { r, kind: WriteKind::Insert, version, base: None, previous: None, cid, depth: self.depth });
+        rec.set_head(version.as_ptr());
+        Ok(r)
+    }
+
+    fn push(&mut self, mut w: Write) {
+        let n = self.writes.len() as u32;
+        w.previous = self.latest.insert(w.r.key(), n);
+        self.writes.push(w);
+    }
+
+    /// Locks a record in order to write it, as level and protocol want, and returns its newest
+    /// committed version. `mode`: [`Mode::NoKeyUpdate`], or [`Mode::Update`] for deletes and moves.
+    /// `at_once`: take the record lock now under every protocol.
+    ///
+    /// The caller compares the version with the one it has read, and then buffers its write.
+    pub fn lock_for_write(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How, at_once: bool) -> Result<Option<Committed>, Error> {
+        p.stop_event(StopEvent::Write)?;
+        self.before_write(p, r.touch())?;
+        if self.level == Level::Serializable {
+            r.partition().protocols().write(self, p, r, mode)?;
+        }
+        if self.level != Level::Serializable || at_once {
+            self.lock_record(p, r, mode, how, false)?;
+        }
+        self.newest(p, r.rec)
+    }
+
+    /// Buffers an update of columns in no index. `base`: the committed version it replaces, `None`
+    /// if the record is an own insert.
+    pub fn update(&mut self, r: RecordRef, base: Option<NonNull<Version>>, version: NonNull<Version>, cid: u32) -> u32 {
+        self.push(Write { r, kind: WriteKind::Update, version, base, previous: None, cid, depth: self.depth });
+        self.writes.len() as u32 - 1
+    }
+
+    /// Buffers a delete. `xid`: the transaction id by which unique checks wait for us, or 0; then
+    /// the record is locked in [`Mode::Update`].
+    pub fn delete(&mut self, r: RecordRef, base: Option<NonNull<Version>>, tombstone: NonNull<Version>, cid: u32, xid: u32) -> u32 {
+        if xid != 0 {
+            debug_assert!(base.is_none() || r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
+            r.rec.deleter.store(xid, Ordering::SeqCst);
+        }
+        self.push(Write { r, kind: WriteKind::Delete, version: tombstone, base, previous: None, cid, depth: self.depth });
+        self.writes.len() as u32 - 1
+    }
+
+    /// A buffered write by its number.
+    pub fn write(&self, n: u32) -> Option<&Write> {
+        self.writes.get(n as usize)
+    }
+    /// Our last write of a record.
+    #[inline]
+    pub fn last_write(&self, r: RecordRef) -> Option<u32> {
+        if self.writes.is_empty() {
+            return None;
+        }
+        self.latest.get(&r.key()).copied()
+    }
+    /// What statement `cid` sees of our writes of a record; `None`: everything.
+    #[inline]
+    pub fn own(&self, r: RecordRef, before: Option<u32>) -> Own {
+        let Some(last) = self.last_write(r) else { return Own::Nothing };
+        let mut at = Some(last);
+        while let Some(n) = at {
+            let w = &self.writes[n as usize];
+            if before.is_none_or(|b| w.cid < b) {
+                return Own::Write(n);
+            }
+            at = w.previous;
+        }
+        Own::Later
+    }
+
+    /// Undoes the buffered writes of subtransactions at `depth` and deeper, and releases their
+    /// locks. Reads, predicates and read locks stay.
+    pub fn abort_sub(&mut self, depth: u32) {
+        if !self.is_active() {
+            return;
+        }
+        debug_assert!(!self.is_committing());
+        while self.writes.last().is_some_and(|w| w.depth >= depth) {
+            self.undo_last();
+        }
+        self.release_from(depth);
+        self.depth = depth.saturating_sub(1).max(1);
+    }
+
+    /// The subtransaction at `depth` committed: what it did is its parent's.
+    pub fn commit_sub(&mut self, depth: u32) {
+        if !self.is_active() {
+            return;
+        }
+        for w in self.writes.iter_mut().rev().take_while(|w| w.depth >= depth) {
+            w.depth = depth - 1;
+        }
+        self.keep_locks(depth);
+        self.depth = depth.saturating_sub(1).max(1);
+    }
+
+    /// Takes back the last buffered write.
+    pub(super) fn undo_last(&mut self) {
+        let Some(w) = self.writes.pop() else { return };
+        match w.previous {
+            Some(n) => {
+                self.latest.insert(w.r.key(), n);
+            }
+            None => {
+                self.latest.remove(&w.r.key());
+            }
+        }
+        match w.kind {
+            WriteKind::Insert => self.kill_insert(&w),
+            WriteKind::Delete => w.r.rec.deleter.store(0, Ordering::SeqCst),
+            WriteKind::Update => {}
+        }
+        self.retire_version(w.version);
+    }
+
+    /// An own insert that will never be: index entries may point to it until VACUUM.
+    pub(super) fn kill_insert(&self, w: &Write) {
+        w.r.rec.set_head(std::ptr::null_mut());
+        w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
+        w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An own version that nobody will see any more. Room in the queue was reserved.
+    pub(super) fn retire_version(&self, v: NonNull<Version>) {
+        // SAFETY: ours; readers that reached it are pinned.
+        unsafe { v.as_ref() }.set_stamp(crate::csn::Stamp::ABORTED);
+        RetireQueue::push(&self.e, self.slot, v.cast(), self.e.now());
+    }
+
+    /// Takes back a speculative insert (ON CONFLICT). False if it is not our last write any more:
+    /// then it must be deleted instead.
+    #[must_use]
+    pub fn undo_insert(&mut self, r: RecordRef) -> bool {
+        let last = self.last_write(r).is_some_and(|n| {
+            n as usize + 1 == self.writes.len() && self.writes[n as usize].kind == WriteKind::Insert
+        });
+        if last {
+            self.undo_last();
+        }
+        last
+    }
+}
+
+/// Bytes that a version takes in the region.
+pub(super) fn size_of(region: &Region, v: NonNull<Version>) -> u64 {
+    // SAFETY: versions are allocated in the region.
+    unsafe { region.usable_size(v.cast()) as u64 }
+}
+
+/// Adds to a counter that may shrink.
+pub(super) fn add(c: &crate::primitive::AtomicU64, n: i64) {
+    c.fetch_add(n as u64, Ordering::Relaxed);
+}
+
+/// Per-partition change of a commit.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Delta {
+    pub rows: i64,
+    pub versions: i64,
+    pub bytes: i64,
+}
+
+impl Delta {
+    pub(super) fn apply(self, p: &Partition) {
+        add(&p.stats.rows, self.rows);
+        add(&p.stats.versions, self.versions);
+        add(&p.stats.bytes, self.bytes);
+    }
+}
+

@@ -1,0 +1,52 @@
+//! Errors of the engine as errors of PostgreSQL.
+
+use crate::xact;
+use mixedcc_engine::error::Error;
+use pgrx::prelude::*;
+
+/// Raises an engine's error. Serialization failures are 40001, deadlocks 40P01, a full region 53200.
+#[cold]
+pub fn raise(e: Error) -> ! {
+    let report = match e {
+        Error::Abort { reason, table, partition } => ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            "could not serialize access due to concurrent transactions",
+            "mixedcc",
+        )
+        .set_detail(format!("{}: {}.", xact::describe_partition(table, partition), reason.text()))
+        .set_hint("The transaction might succeed if retried."),
+        Error::Deadlock => {
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, "deadlock detected", "mixedcc")
+                .set_detail("Two transactions hold a lock of a row and both want a stronger one.")
+                .set_hint("The transaction might succeed if retried.")
+        }
+        Error::WouldBlock => ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+            "could not obtain lock on row",
+            "mixedcc",
+        ),
+        Error::OutOfMemory => {
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for mixedcc tables", "mixedcc")
+                .set_detail(format!("All {} MB of mixedcc.memory are in use.", crate::guc::MEMORY_MB.get()))
+                .set_hint("Delete rows and VACUUM, drop tables, end long transactions, or increase mixedcc.memory.")
+        }
+        Error::Injected => ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, "stop event failed the transaction", "mixedcc"),
+    };
+    report.report(PgLogLevel::ERROR);
+    unreachable!()
+}
+
+/// The value, or the error raised.
+pub fn ok<T>(r: Result<T, Error>) -> T {
+    match r {
+        Ok(v) => v,
+        Err(e) => raise(e),
+    }
+}
+
+/// Raises `feature_not_supported`.
+#[cold]
+pub fn unsupported(what: &str, hint: &str) -> ! {
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, what, "mixedcc").set_hint(hint).report(PgLogLevel::ERROR);
+    unreachable!()
+}

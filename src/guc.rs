@@ -1,0 +1,136 @@
+//! Settings.
+
+use mixedcc_engine::{Policy, Protocol};
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+
+/// Values of `mixedcc.default_protocol`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum ProtocolName {
+    /// H-Store's partition locks.
+    #[name = c"partcc"]
+    PartCc,
+    /// Silo's optimistic concurrency control.
+    #[name = c"occ"]
+    Occ,
+    /// VLL's two-phase locking.
+    #[name = c"2pl"]
+    TwoPhase,
+}
+
+/// Values of `mixedcc.waiting_policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum PolicyName {
+    /// Wait; deadlocks are detected.
+    #[name = c"wait"]
+    Wait,
+    /// Abort at once.
+    #[name = c"no_wait"]
+    NoWait,
+    /// Wait for younger transactions only.
+    #[name = c"wait_die"]
+    WaitDie,
+}
+
+/// Values of `mixedcc.mixed_serializable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum Mixed {
+    /// Raise an error.
+    #[name = c"error"]
+    Error,
+    /// Raise a warning, once a transaction.
+    #[name = c"warning"]
+    Warning,
+    /// Say nothing.
+    #[name = c"allow"]
+    Allow,
+}
+
+/// Size of the shared region, MB.
+pub static MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(256);
+/// Protocol of new tables.
+pub static DEFAULT_PROTOCOL: GucSetting<ProtocolName> = GucSetting::<ProtocolName>::new(ProtocolName::Occ);
+/// Partitions of new tables that have a key.
+pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
+/// Waiting policy of new tables.
+pub static WAITING_POLICY: GucSetting<PolicyName> = GucSetting::<PolicyName>::new(PolicyName::Wait);
+/// What to do when a serializable transaction touches tables of mixedcc and of another method.
+pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Error);
+/// Are stop events on?
+pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
+
+/// The default protocol.
+pub fn default_protocol() -> Protocol {
+    match DEFAULT_PROTOCOL.get() {
+        ProtocolName::PartCc => Protocol::PartCc,
+        ProtocolName::Occ => Protocol::Occ,
+        ProtocolName::TwoPhase => Protocol::TwoPhase,
+    }
+}
+
+/// The default waiting policy.
+pub fn default_policy() -> Policy {
+    match WAITING_POLICY.get() {
+        PolicyName::Wait => Policy::Wait,
+        PolicyName::NoWait => Policy::NoWait,
+        PolicyName::WaitDie => Policy::WaitDie,
+    }
+}
+
+/// Most partitions of a table.
+pub const MAX_PARTITIONS: i32 = 4096;
+
+/// Defines the settings.
+pub fn init() {
+    GucRegistry::define_int_guc(
+        c"mixedcc.memory",
+        c"Size of the shared memory for the rows of all mixedcc tables.",
+        c"Rows, their versions and the partitions' data live in it; indexes do not. Taken from the operating system page by page as it fills.",
+        &MEMORY_MB,
+        8,
+        1 << 20,
+        GucContext::Postmaster,
+        GucFlags::UNIT_MB,
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.default_protocol",
+        c"Concurrency-control protocol of the partitions of new mixedcc tables.",
+        c"partcc locks partitions, occ validates at commit, 2pl locks rows.",
+        &DEFAULT_PROTOCOL,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.default_partitions",
+        c"Number of partitions of new mixedcc tables, once they have a primary key.",
+        c"A table without a partition key has one partition.",
+        &DEFAULT_PARTITIONS,
+        1,
+        MAX_PARTITIONS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.waiting_policy",
+        c"What transactions do when a row lock of a 2pl partition of a new mixedcc table conflicts.",
+        c"wait: sleep, deadlocks are detected; no_wait: abort; wait_die: sleep only for younger transactions.",
+        &WAITING_POLICY,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.mixed_serializable",
+        c"What happens when a SERIALIZABLE transaction touches both mixedcc tables and tables of another access method.",
+        c"Such a transaction is atomic, but neither side alone guarantees that it is serializable. Catalogs and temporary tables do not count.",
+        &MIXED_SERIALIZABLE,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.stop_events",
+        c"Lets tests stop or fail transactions at named points (see mixedcc.set_stop_event).",
+        c"For tests only.",
+        &STOP_EVENTS,
+        GucContext::Suset,
+        GucFlags::NOT_IN_SAMPLE,
+    );
+}

@@ -1,0 +1,44 @@
+//! mixedcc: a table access method whose partitions are each run by the concurrency-control
+//! protocol that fits its load. This crate is the thin side towards PostgreSQL; the engine is
+//! the crate `mixedcc-engine`.
+
+use pgrx::prelude::*;
+
+mod callbacks;
+mod errors;
+mod guc;
+mod handler;
+mod hooks;
+mod options;
+mod pg;
+mod platform;
+mod rel;
+mod shmem;
+mod sql;
+mod stop;
+mod tuple;
+mod xact;
+
+::pgrx::pg_module_magic!();
+
+extension_sql_file!("sql/bootstrap.sql", name = "bootstrap", bootstrap);
+extension_sql_file!("sql/objects.sql", name = "objects", finalize);
+
+/// Called when the library is loaded: by the postmaster, as a preloaded library, or not at all.
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "mixedcc must be loaded via shared_preload_libraries",
+            "_PG_init",
+        )
+        .set_hint("Add mixedcc to shared_preload_libraries in postgresql.conf and restart the server.")
+        .report(PgLogLevel::ERROR);
+    }
+    guc::init();
+    shmem::init();
+    xact::init();
+    options::init();
+    hooks::init();
+}

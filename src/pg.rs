@@ -1,0 +1,108 @@
+//! Small pieces of PostgreSQL that the bindings lack, and item TIDs.
+
+use pgrx::pg_sys;
+
+/// Rows in a block: a record's number is `block * ROWS + offset - 1`.
+pub const ROWS: u64 = 256;
+/// First block of pseudo TIDs, which name buffered writes of this transaction.
+pub const PSEUDO: u32 = 0x8000_0000;
+
+/// What a TID names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tid {
+    /// A record by its number.
+    Record(u64),
+    /// What a buffered write of this transaction replaced.
+    Old(u32),
+    /// What a buffered write of this transaction made.
+    New(u32),
+    /// Nothing.
+    Invalid,
+}
+
+fn parts(t: &pg_sys::ItemPointerData) -> (u32, u16) {
+    (((t.ip_blkid.bi_hi as u32) << 16) | t.ip_blkid.bi_lo as u32, t.ip_posid)
+}
+
+fn make(block: u32, offset: u16) -> pg_sys::ItemPointerData {
+    pg_sys::ItemPointerData {
+        ip_blkid: pg_sys::BlockIdData { bi_hi: (block >> 16) as u16, bi_lo: block as u16 },
+        ip_posid: offset,
+    }
+}
+
+impl Tid {
+    /// Reads an item pointer.
+    pub fn read(t: &pg_sys::ItemPointerData) -> Tid {
+        let (block, offset) = parts(t);
+        if offset == 0 || offset as u64 > ROWS {
+            return Tid::Invalid;
+        }
+        if block < PSEUDO {
+            return Tid::Record(block as u64 * ROWS + offset as u64 - 1);
+        }
+        let n = (block - PSEUDO) * 128 + (offset as u32 - 1) / 2;
+        if (offset - 1) % 2 == 1 {
+            Tid::New(n)
+        } else {
+            Tid::Old(n)
+        }
+    }
+    /// The item pointer.
+    pub fn item(self) -> pg_sys::ItemPointerData {
+        let pseudo = |n: u32, new: u16| make(PSEUDO + n / 128, (n % 128) as u16 * 2 + new + 1);
+        match self {
+            Tid::Record(n) => make((n / ROWS) as u32, (n % ROWS) as u16 + 1),
+            Tid::Old(n) => pseudo(n, 0),
+            Tid::New(n) => pseudo(n, 1),
+            Tid::Invalid => make(u32::MAX, 0),
+        }
+    }
+}
+
+/// Block and offset as a record number bound; offsets beyond a block's rows are cut.
+pub fn tid_bound(t: &pg_sys::ItemPointerData) -> (u64, u64) {
+    let (block, offset) = parts(t);
+    (block as u64, (offset as u64).min(ROWS + 1))
+}
+
+extern "C-unwind" {
+    pub fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type);
+    pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
+}
+
+/// `AddinShmemInitLock`.
+pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
+    // SAFETY: the main array exists once shared memory does; lock 21 is AddinShmemInitLock
+    // (lwlocknames.txt), in PostgreSQL 15 as in 16 to 18.
+    unsafe { &raw mut (*pg_sys::MainLWLockArray.add(21)).lock }
+}
+
+/// Name of a relation's storage.
+pub fn storage_key(n: &pg_sys::RelFileNode) -> [u32; 4] {
+    [n.spcNode.to_u32(), n.dbNode.to_u32(), n.relNode.to_u32(), 0]
+}
+
+/// Is the isolation level SERIALIZABLE?
+pub fn is_serializable() -> bool {
+    // SAFETY: a backend-local variable.
+    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
+}
+/// Is one snapshot used for the whole transaction (REPEATABLE READ, SERIALIZABLE)?
+pub fn uses_xact_snapshot() -> bool {
+    // SAFETY: as above.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn tids_round_trip() {
+        for t in [Tid::Record(0), Tid::Record(255), Tid::Record(256), Tid::Record(1 << 31), Tid::Old(0), Tid::New(127), Tid::Old(128), Tid::New(1 << 27)] {
+            assert_eq!(Tid::read(&t.item()), t);
+        }
+        assert_eq!(Tid::read(&Tid::Invalid.item()), Tid::Invalid);
+    }
+}

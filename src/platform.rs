@@ -1,0 +1,107 @@
+//! PostgreSQL as the engine's platform: sleeps go through the lock manager, so that its deadlock
+//! detector, timeouts, cancels and pg_locks see them.
+
+use crate::{stop, xact};
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::Error;
+use pgrx::pg_sys;
+
+/// The platform. Stateless: the state is the backend's.
+pub struct Pg;
+
+/// The one platform.
+pub static PG: Pg = Pg;
+
+/// Fourth field of our lock tags (type `userlock`, which nothing else uses).
+const TAG_SUBXACT: u16 = 7;
+const TAG_RECORD: u16 = 8;
+const TAG_PARTITION: u16 = 9;
+/// A table that is being attached (see `rel.rs`).
+pub const TAG_ATTACH: u16 = 10;
+
+/// A lock tag of ours.
+pub fn lock_tag(a: u32, b: u32, c: u32, kind: u16) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        locktag_field1: a,
+        locktag_field2: b,
+        locktag_field3: c,
+        locktag_field4: kind,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
+        locktag_lockmethodid: 1,
+    }
+}
+
+fn queue_tag(q: Queue) -> pg_sys::LOCKTAG {
+    match q {
+        Queue::Record(t, n) => lock_tag(t as u32, n as u32, (n >> 32) as u32, TAG_RECORD),
+        Queue::Partition(t, n) => lock_tag(t as u32, n, (t >> 32) as u32, TAG_PARTITION),
+    }
+}
+
+/// The virtual transaction id in one word.
+pub fn my_ident() -> u64 {
+    // SAFETY: a process that runs transactions has a PGPROC.
+    unsafe { ((pg_sys::MyBackendId as u32 as u64) << 32) | (*pg_sys::MyProc).lxid as u64 }
+}
+
+/// Lock tag of a subtransaction's locks.
+pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
+    lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
+}
+
+impl Platform for Pg {
+    fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
+        // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
+        unsafe {
+            if w.tag == 0 {
+                let vxid = pg_sys::VirtualTransactionId {
+                    backendId: (w.ident >> 32) as i32,
+                    localTransactionId: w.ident as u32,
+                };
+                pg_sys::VirtualXactLock(vxid, true);
+            } else {
+                let t = subxact_tag(w.slot, w.ident, w.tag);
+                pg_sys::LockAcquire(&t, pg_sys::ShareLock as i32, false, false);
+                pg_sys::LockRelease(&t, pg_sys::ShareLock as i32, false);
+            }
+        }
+        Ok(())
+    }
+    fn enter_queue(&self, q: Queue) -> Result<(), Error> {
+        // SAFETY: as above.
+        unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
+        Ok(())
+    }
+    fn leave_queue(&self, q: Queue) {
+        // SAFETY: as above.
+        unsafe { pg_sys::LockRelease(&queue_tag(q), pg_sys::ExclusiveLock as i32, false) };
+    }
+    fn pause(&self, n: u32) -> Result<(), Error> {
+        if n < 50 {
+            std::hint::spin_loop();
+        } else {
+            // SAFETY: no latch is held here.
+            unsafe {
+                pg_sys::pg_usleep(if n < 100 { 1 } else { 100.min(n as i64) });
+                if pg_sys::InterruptPending != 0 && pg_sys::CritSectionCount == 0 {
+                    pg_sys::ProcessInterrupts();
+                }
+            }
+        }
+        Ok(())
+    }
+    fn lock_tag(&self) -> u32 {
+        xact::subxact_lock_tag()
+    }
+    fn quiescent(&self, slot: SlotId) -> bool {
+        // SAFETY: slots are PGPROC numbers; a racy read of a word, as ComputeXidHorizons does it.
+        unsafe {
+            let n = (*pg_sys::ProcGlobal).allProcCount;
+            (slot as u32) < n && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).xmin).into_inner() == 0
+        }
+    }
+    fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
+        stop::at(e)
+    }
+}

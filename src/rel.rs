@@ -1,0 +1,263 @@
+//! What a backend knows of a relation of ours: its table, key, indexed columns.
+
+use crate::errors::ok;
+use crate::partkey::PartKey;
+use crate::platform::{lock_tag, TAG_ATTACH};
+use crate::{guc, pg, shmem, xact};
+use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::{ProtocolSet, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+/// Private knowledge of a relation, rebuilt when its relation cache entry is.
+pub struct RelInfo {
+    /// The table.
+    pub table: &'static Table,
+    /// Its map when this was built.
+    pub map: *const PartitionMap,
+    /// Name of the storage.
+    pub key: [u32; 4],
+    /// OID of the relation.
+    pub oid: pg_sys::Oid,
+    /// How rows map to partitions.
+    pub partkey: PartKey,
+    /// Columns (by number - 1) in an index or the partition key: an update of them moves the row.
+    pub moving: Vec<bool>,
+    /// Must inserts, deletes and moves take a transaction id?
+    pub needs_xid: bool,
+}
+
+#[repr(C)]
+struct AmCache {
+    info: *const RelInfo,
+}
+
+/// Infos that were replaced in this transaction: scans may hold them.
+static mut OLD: Vec<Box<RelInfo>> = Vec::new();
+static mut LIVE: Vec<Box<RelInfo>> = Vec::new();
+
+/// Frees what was replaced.
+pub fn end_transaction() {
+    // SAFETY: one thread; no scan outlives its transaction.
+    unsafe { (*(&raw mut OLD)).clear() };
+}
+
+/// Is the relation one of ours?
+pub fn is_ours(rel: pg_sys::Relation) -> bool {
+    // SAFETY: a valid relation.
+    unsafe { !rel.is_null() && (*rel).rd_tableam == crate::handler::routine() }
+}
+
+/// What is known of a relation. Valid until the transaction ends.
+#[inline]
+pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
+    // SAFETY: a valid relation of ours; `rd_amcache` is null or made by `build`.
+    unsafe {
+        let c = (*rel).rd_amcache.cast::<AmCache>();
+        if !c.is_null() {
+            let i = &*(*c).info;
+            if i.key[2] == (*rel).rd_node.relNode.to_u32() && std::ptr::eq(i.map, i.table.map()) {
+                return i;
+            }
+        }
+    }
+    build(rel)
+}
+
+#[cold]
+fn build(rel: pg_sys::Relation) -> &'static RelInfo {
+    // SAFETY: a valid relation; allocations in the cache's context, as relcache.c frees them.
+    unsafe {
+        let key = pg::storage_key(&(*rel).rd_node);
+        let table = match shmem::find(key) {
+            Some(t) => t,
+            None => attach(rel),
+        };
+        let natts = (*(*rel).rd_att).natts as usize;
+        let partkey = PartKey::parse(rel, table.map());
+        let mut moving = vec![false; natts];
+        let attrs = pg_sys::RelationGetIndexAttrBitmap(rel, pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_ALL);
+        let mut a = -1;
+        loop {
+            a = pg_sys::bms_next_member(attrs, a);
+            if a < 0 {
+                break;
+            }
+            let no = a + pg_sys::FirstLowInvalidHeapAttributeNumber;
+            if no == 0 {
+                moving.iter_mut().for_each(|m| *m = true); // a whole-row reference
+            } else if no > 0 {
+                moving[no as usize - 1] = true;
+            }
+        }
+        pg_sys::bms_free(attrs);
+        for c in partkey.columns() {
+            moving[c as usize - 1] = true;
+        }
+        let info = Box::new(RelInfo {
+            table,
+            map: table.map(),
+            key,
+            oid: (*rel).rd_id,
+            partkey,
+            moving,
+            needs_xid: needs_xid(rel),
+        });
+        remember(rel, info)
+    }
+}
+
+unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInfo {
+    // SAFETY: one thread; boxes have stable addresses.
+    unsafe {
+        let live = &mut *(&raw mut LIVE);
+        let old = &mut *(&raw mut OLD);
+        if let Some(i) = live.iter().position(|i| i.oid == info.oid) {
+            old.push(live.swap_remove(i));
+        }
+        let p: *const RelInfo = &*info;
+        live.push(info);
+        if (*rel).rd_amcache.is_null() {
+            (*rel).rd_amcache = pg_sys::MemoryContextAllocZero(pg_sys::CacheMemoryContext, std::mem::size_of::<AmCache>());
+        }
+        (*(*rel).rd_amcache.cast::<AmCache>()).info = p;
+        &*p
+    }
+}
+
+/// The info of a relation that a statement has opened before, by OID.
+pub fn by_oid(oid: pg_sys::Oid) -> Option<&'static RelInfo> {
+    // SAFETY: one thread.
+    unsafe { (*(&raw const LIVE)).iter().find(|i| i.oid == oid).map(|b| &*(&**b as *const RelInfo)) }
+}
+
+/// Unique and exclusion checks wait for other transactions by their id; foreign keys ask by it
+/// whether a row was written by this transaction.
+unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
+    // SAFETY: a valid relation.
+    unsafe {
+        if !(*rel).trigdesc.is_null() {
+            return true;
+        }
+        let list = pg_sys::RelationGetIndexList(rel);
+        let mut needs = false;
+        for oid in pgrx::PgList::<core::ffi::c_void>::from_pg_oids(list) {
+            let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
+            if tup.is_null() {
+                continue;
+            }
+            let form = pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_index>();
+            needs |= (*form).indisunique || (*form).indisexclusion;
+            pg_sys::ReleaseSysCache(tup);
+        }
+        pg_sys::list_free(list);
+        needs
+    }
+}
+
+/// A map with one partition and the default protocol.
+pub fn default_map() -> NonNull<PartitionMap> {
+    let e = shmem::engine();
+    ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy()).map_err(Into::into))
+}
+
+/// Makes and registers the table of a storage. `like`: take over this table's map.
+pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
+    let e = shmem::engine();
+    let slot = shmem::my_slot();
+    let map = match like {
+        None => default_map(),
+        Some(t) => copy_map(t.map()),
+    };
+    let t = match Table::create(&e, slot, key, map) {
+        Ok(t) => t,
+        Err(x) => {
+            // SAFETY: not in any table.
+            unsafe { e.region.free(slot as usize, map.cast()) };
+            crate::errors::raise(x.into())
+        }
+    };
+    if !shmem::register(t) {
+        // A storage of this name that nobody unregistered: its number was reused.
+        if let Some(old) = shmem::unregister(key) {
+            old.retire(&e);
+        }
+        shmem::register(t);
+    }
+    t
+}
+
+/// A copy of a map without its partitions' counters.
+pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
+    let e = shmem::engine();
+    let first = &m.partitions()[0];
+    let new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()).map_err(Into::into));
+    // SAFETY: ours alone.
+    let parts = unsafe { new.as_ref() }.partitions();
+    for (n, o) in parts.iter().zip(m.partitions()) {
+        n.set_protocols(o.protocols());
+        n.set_policy(o.policy());
+    }
+    new
+}
+
+/// First use of a storage that this incarnation of shared memory does not know: after a crash, a
+/// restart that could not load the rows, or in a database copied from a template. Table and indexes
+/// are made empty; one backend does it, others wait.
+#[cold]
+unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: plain calls; an ERROR unwinds and releases the lock.
+    unsafe {
+        let key = pg::storage_key(&(*rel).rd_node);
+        let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
+        pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
+        if let Some(t) = shmem::find(key) {
+            pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
+            return t;
+        }
+        reset_indexes(rel);
+        let t = create_table(key, None);
+        crate::options::apply_at_attach(rel, t);
+        pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
+        let name = std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
+        if !t.is_empty() {
+            return t;
+        }
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_WARNING,
+            format!("mixedcc table \"{name}\" starts empty"),
+            "mixedcc",
+        )
+        .set_detail("Its rows were in memory and are gone: the server crashed, could not load them at start, or the database was copied from a template.")
+        .report(PgLogLevel::WARNING);
+        t
+    }
+}
+
+/// Makes all indexes of an empty table empty. The caller excludes other users of the table.
+pub unsafe fn reset_indexes(rel: pg_sys::Relation) {
+    // SAFETY: as heap_truncate_one_rel's RelationTruncateIndexes; nobody has used these indexes
+    // in this incarnation of shared memory.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        for oid in pgrx::PgList::<core::ffi::c_void>::from_pg_oids(list) {
+            let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32);
+            let ii = pg_sys::BuildDummyIndexInfo(index);
+            pg_sys::RelationTruncate(index, 0);
+            EMPTY_BUILD = true;
+            pg_sys::index_build(rel, index, ii, true, false);
+            EMPTY_BUILD = false;
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
+        }
+        pg_sys::list_free(list);
+    }
+}
+
+/// Is an index being built for a table that is not registered yet (and so has no rows)?
+pub static mut EMPTY_BUILD: bool = false;
+
+/// Notes that the transaction uses a table of ours (see `mixedcc.mixed_serializable`).
+pub fn note_use() {
+    xact::touched().ours = true;
+}

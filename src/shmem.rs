@@ -1,0 +1,231 @@
+//! The shared block, and the hash from storage to tables.
+
+use crate::errors;
+use crate::{guc, pg};
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::{Engine, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+
+static mut PREV_REQUEST: pg_sys::shmem_request_hook_type = None;
+static mut PREV_STARTUP: pg_sys::shmem_startup_hook_type = None;
+
+const TRANCHE: &core::ffi::CStr = c"mixedcc";
+/// Tables for which the hash is sized; it may take more, from the slack of shared memory.
+const TABLES: i64 = 4096;
+
+struct Handles {
+    engine: Engine,
+    tables: *mut pg_sys::HTAB,
+    lock: *mut pg_sys::LWLock,
+}
+// SAFETY: a backend has one thread; the pointers are to shared memory.
+unsafe impl Send for Handles {}
+// SAFETY: as above.
+unsafe impl Sync for Handles {}
+
+static mut CURRENT: Option<&'static Handles> = None;
+
+#[repr(C)]
+struct Entry {
+    key: [u32; 3],
+    _pad: u32,
+    table: *const Table,
+}
+
+fn slots() -> usize {
+    // SAFETY: set before the hook is called. Auxiliary processes come after the backends.
+    (unsafe { pg_sys::MaxBackends + pg_sys::max_prepared_xacts }) as usize + 16
+}
+
+fn block_size() -> usize {
+    (guc::MEMORY_MB.get() as usize) << 20
+}
+
+/// Installs the hooks.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV_REQUEST = pg_sys::shmem_request_hook;
+        pg_sys::shmem_request_hook = Some(request);
+        PREV_STARTUP = pg_sys::shmem_startup_hook;
+        pg_sys::shmem_startup_hook = Some(startup);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn request() {
+    // SAFETY: the hook's contract.
+    unsafe {
+        if let Some(prev) = PREV_REQUEST {
+            prev();
+        }
+        if block_size() < Engine::min_size(slots()) {
+            ErrorReport::new(
+                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+                "mixedcc.memory is too small",
+                "mixedcc",
+            )
+            .set_detail(format!(
+                "{} MB are set; {} backends need at least {} MB.",
+                guc::MEMORY_MB.get(),
+                slots(),
+                (Engine::min_size(slots()) >> 20) + 1
+            ))
+            .set_hint("Increase mixedcc.memory.")
+            .report(PgLogLevel::FATAL);
+        }
+        pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
+        pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn startup() {
+    // SAFETY: the hook's contract; the block is ours alone until the lock is released.
+    unsafe {
+        if let Some(prev) = PREV_STARTUP {
+            prev();
+        }
+        let lock = pg::addin_shmem_lock();
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        let mut found = false;
+        let p = pg_sys::ShmemInitStruct(c"mixedcc region".as_ptr(), block_size() + (1 << 16), &mut found);
+        let base = p.cast::<u8>();
+        let base = base.wrapping_add(base.align_offset(1 << 16));
+        let engine = if found {
+            Engine::attach(base)
+        } else {
+            // Shared memory is fresh from the operating system or not: it must be zero.
+            if *base != 0 {
+                base.write_bytes(0, block_size());
+            }
+            Engine::create(base, block_size(), slots()).ok()
+        };
+        let mut ctl = pg_sys::HASHCTL { keysize: 12, entrysize: std::mem::size_of::<Entry>(), ..Default::default() };
+        let tables = pg_sys::ShmemInitHash(
+            c"mixedcc tables".as_ptr(),
+            TABLES,
+            TABLES * 4,
+            &mut ctl,
+            (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
+        );
+        pg_sys::LWLockRelease(lock);
+        let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
+        let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
+        // The postmaster runs this again after a crash, with new memory.
+        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock }));
+        CURRENT = Some(h);
+    }
+}
+
+fn handles() -> &'static Handles {
+    // SAFETY: written by the startup hook only, before any backend runs.
+    match unsafe { CURRENT } {
+        Some(h) => h,
+        None => error!("mixedcc has no shared memory"),
+    }
+}
+
+/// The engine.
+pub fn engine() -> Engine {
+    handles().engine
+}
+
+/// Was shared memory set up?
+pub fn is_up() -> bool {
+    // SAFETY: as in `handles`.
+    unsafe { CURRENT.is_some() }
+}
+
+/// Slot of this process.
+pub fn my_slot() -> SlotId {
+    // SAFETY: a process that runs transactions has a PGPROC.
+    unsafe { (*pg_sys::MyProc).pgprocno as SlotId }
+}
+
+/// Holds the lock of the hash of tables. Released by `release`, or by PostgreSQL on an error.
+fn with_lock<R>(mode: pg_sys::LWLockMode::Type, f: impl FnOnce(*mut pg_sys::HTAB) -> R) -> R {
+    let h = handles();
+    // SAFETY: the lock exists as long as shared memory.
+    unsafe { pg_sys::LWLockAcquire(h.lock, mode) };
+    let r = f(h.tables);
+    // SAFETY: acquired above.
+    unsafe { pg_sys::LWLockRelease(h.lock) };
+    r
+}
+
+fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type) -> (*mut Entry, bool) {
+    let k = [key[0], key[1], key[2]];
+    let mut found = false;
+    // SAFETY: the key has the hash's key size, and the caller holds the lock.
+    let e = unsafe { pg_sys::hash_search(h, k.as_ptr().cast(), action, &mut found) };
+    (e.cast(), found)
+}
+
+/// The table of a storage, if it is registered in this incarnation of shared memory.
+pub fn find(key: [u32; 4]) -> Option<&'static Table> {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        // SAFETY: entries point to tables that live as long as they are registered.
+        found.then(|| unsafe { &*(*e).table })
+    })
+}
+
+/// Registers a table. False if its storage is registered already.
+pub fn register(t: &'static Table) -> bool {
+    with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
+        let (e, found) = search(h, t.key, pg_sys::HASHACTION::HASH_ENTER_NULL);
+        if e.is_null() {
+            errors::raise(mixedcc_engine::Error::OutOfMemory);
+        }
+        if !found {
+            // SAFETY: a new entry, under the exclusive lock.
+            unsafe { (*e).table = t };
+        }
+        !found
+    })
+}
+
+/// Takes a table out of the hash.
+pub fn unregister(key: [u32; 4]) -> Option<&'static Table> {
+    with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        if !found {
+            return None;
+        }
+        // SAFETY: as in `find`.
+        let t = unsafe { &*(*e).table };
+        search(h, key, pg_sys::HASHACTION::HASH_REMOVE);
+        Some(t)
+    })
+}
+
+/// All tables of this database, or of all (`None`).
+pub fn all(db: Option<u32>) -> Vec<&'static Table> {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        let mut out = Vec::new();
+        // SAFETY: a sequential scan of the hash under its lock, run to its end.
+        unsafe {
+            let mut seq = pg_sys::HASH_SEQ_STATUS::default();
+            pg_sys::hash_seq_init(&mut seq, h);
+            loop {
+                let e = pg_sys::hash_seq_search(&mut seq).cast::<Entry>();
+                if e.is_null() {
+                    break;
+                }
+                if db.is_none_or(|d| d == (*e).key[1]) {
+                    out.push(&*(*e).table);
+                }
+            }
+        }
+        out
+    })
+}
+
+/// The table of an id.
+pub fn by_id(id: u64) -> Option<&'static Table> {
+    all(None).into_iter().find(|t| t.id == id)
+}

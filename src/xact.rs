@@ -1,0 +1,439 @@
+//! The backend's transaction: when it starts, what isolation it has, and PostgreSQL's callbacks.
+
+use crate::errors::{ok, raise, unsupported};
+use crate::platform::{self, PG};
+use crate::{pg, rel, shmem, tuple};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::error::Error;
+use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::{Level, Table, Txn};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+
+/// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// READ COMMITTED: a snapshot a statement.
+    ReadCommitted,
+    /// REPEATABLE READ: one snapshot.
+    RepeatableRead,
+    /// SERIALIZABLE: through the protocols.
+    Serializable,
+    /// SERIALIZABLE READ ONLY: one snapshot, which is a serial prefix.
+    SerializableReadOnly,
+}
+
+/// A change of storage that depends on the outcome of the transaction.
+enum Pending {
+    Created([u32; 4]),
+    Dropped([u32; 4]),
+    /// Thrown out of the hash already.
+    Orphan(&'static Table),
+    Map { table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap> },
+}
+
+/// A row that `tuple_lock` returned: which version, for whom.
+#[derive(Clone, Copy)]
+pub struct Locked {
+    /// The executor's snapshot.
+    pub snapshot: usize,
+    /// Its command.
+    pub cid: u32,
+    /// The version.
+    pub version: *mut mixedcc_engine::record::Version,
+}
+
+struct Backend {
+    txn: Txn,
+    /// Decided for this transaction.
+    mode: Option<Mode>,
+    /// The read CSN of the transaction snapshot, 0 until it is fixed.
+    read_csn: Csn,
+    pending: Vec<(u32, Pending)>,
+    locked: HashMap<(u64, u64), Locked>,
+    mixed: Touched,
+}
+
+/// Kinds of tables that a serializable transaction has touched.
+#[derive(Default)]
+pub struct Touched {
+    /// Ours.
+    pub ours: bool,
+    /// Those of another access method.
+    pub others: bool,
+    /// It was said.
+    pub warned: bool,
+}
+
+static mut BACKEND: Option<Backend> = None;
+static mut SUB_TAGS: Vec<(i32, u32)> = Vec::new();
+
+fn backend() -> &'static mut Backend {
+    // SAFETY: a backend has one thread, and callers keep no reference across a call that may come
+    // back here (the engine calls the platform only, which uses `SUB_TAGS`).
+    unsafe {
+        let b = &mut *(&raw mut BACKEND);
+        b.get_or_insert_with(|| {
+            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+            Backend {
+                txn: Txn::new(shmem::engine(), shmem::my_slot()),
+                mode: None,
+                read_csn: 0,
+                pending: Vec::new(),
+                locked: HashMap::new(),
+                mixed: Touched::default(),
+            }
+        })
+    }
+}
+
+fn has_backend() -> bool {
+    // SAFETY: as above.
+    unsafe { (*(&raw const BACKEND)).is_some() }
+}
+
+/// Registers the callbacks.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
+    if has_backend() {
+        let b = backend();
+        b.txn.abort();
+        b.txn.e.region.flush_slot(b.txn.slot as usize);
+    }
+}
+
+/// The running transaction; starts it if need be.
+#[inline]
+pub fn txn() -> &'static mut Txn {
+    let b = backend();
+    if !b.txn.is_active() {
+        start(b);
+    }
+    &mut b.txn
+}
+
+/// The running transaction, to write with it: not after its commit has begun.
+pub fn writing() -> &'static mut Txn {
+    let t = txn();
+    if t.is_committing() {
+        unsupported(
+            "mixedcc tables cannot be changed while the transaction commits",
+            "Another extension's commit callback does it.",
+        );
+    }
+    t
+}
+
+#[cold]
+fn start(b: &mut Backend) {
+    // SAFETY: plain reads of backend-local state.
+    unsafe {
+        if pg_sys::ParallelWorkerNumber >= 0 {
+            unsupported("mixedcc tables cannot be accessed by parallel workers", "Set max_parallel_workers_per_gather to 0.");
+        }
+        let level = if mode() == Mode::Serializable { Level::Serializable } else { Level::Snapshot };
+        b.txn.begin(level, platform::my_ident());
+        b.txn.set_depth(pg_sys::GetCurrentTransactionNestLevel() as u32);
+    }
+}
+
+/// The isolation of this transaction.
+#[inline]
+pub fn mode() -> Mode {
+    let b = backend();
+    match b.mode {
+        Some(m) => m,
+        None => {
+            // SAFETY: plain reads of backend-local state.
+            let read_only = unsafe { pg_sys::XactReadOnly && pg_sys::GetCurrentTransactionNestLevel() == 1 };
+            let m = if pg::is_serializable() {
+                if read_only {
+                    Mode::SerializableReadOnly
+                } else {
+                    Mode::Serializable
+                }
+            } else if pg::uses_xact_snapshot() {
+                Mode::RepeatableRead
+            } else {
+                Mode::ReadCommitted
+            };
+            b.mode = Some(m);
+            m
+        }
+    }
+}
+
+/// Fixes the snapshot of a transaction that has one for all statements: at its first query on any
+/// table. `snapshot`: the statement's copy.
+pub fn fix_snapshot(snapshot: pg_sys::Snapshot) {
+    if !matches!(mode(), Mode::RepeatableRead | Mode::SerializableReadOnly) || backend().read_csn != 0 {
+        return;
+    }
+    let t = txn();
+    t.e.pin(t.slot);
+    let csn = t.e.now();
+    adopt_snapshot(csn);
+    if !snapshot.is_null() {
+        put_csn(snapshot, csn);
+    }
+}
+
+/// Makes `csn` the read CSN of the transaction's snapshot.
+pub fn adopt_snapshot(csn: Csn) {
+    let b = backend();
+    b.read_csn = csn;
+    let slot = &b.txn.e.slots[b.txn.slot as usize];
+    slot.read_csn.store(csn, mixedcc_engine::primitive::Ordering::SeqCst);
+    // SAFETY: with one snapshot a transaction this returns the registered first one, whose copies
+    // keep the field.
+    unsafe { put_csn(pg_sys::GetTransactionSnapshot(), csn) };
+}
+
+/// MVCC snapshots do not use `vistest`; copies of a snapshot keep it.
+fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
+    // SAFETY: a valid snapshot of this backend.
+    unsafe {
+        if (*s).copied {
+            (*s).vistest = ((csn << 1) | 1) as *mut _;
+        }
+    }
+}
+
+/// The read CSN of a snapshot; taken at its first use.
+#[inline]
+pub fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
+    // SAFETY: a valid MVCC snapshot of this backend.
+    let v = unsafe { (*s).vistest } as u64;
+    if v & 1 == 1 {
+        return v >> 1;
+    }
+    first_use(s)
+}
+
+#[cold]
+fn first_use(s: pg_sys::Snapshot) -> Csn {
+    fix_snapshot(s);
+    // SAFETY: as above.
+    let v = unsafe { (*s).vistest } as u64;
+    if v & 1 == 1 {
+        return v >> 1;
+    }
+    let t = txn();
+    t.e.pin(t.slot);
+    let csn = t.e.now();
+    put_csn(s, csn);
+    csn
+}
+
+/// Rows that were locked for the executor in this transaction.
+pub fn locked() -> &'static mut HashMap<(u64, u64), Locked> {
+    &mut backend().locked
+}
+
+/// What a serializable transaction has touched.
+pub fn touched() -> &'static mut Touched {
+    &mut backend().mixed
+}
+
+fn depth() -> u32 {
+    // SAFETY: a plain read.
+    unsafe { pg_sys::GetCurrentTransactionNestLevel() as u32 }
+}
+
+/// A storage was made by this transaction: dropped if it aborts.
+pub fn created(key: [u32; 4]) {
+    backend().pending.push((depth(), Pending::Created(key)));
+}
+/// A storage goes away if this transaction commits.
+pub fn dropped(key: [u32; 4]) {
+    backend().pending.push((depth(), Pending::Dropped(key)));
+}
+/// A table was thrown out; freed when the transaction ends.
+pub fn orphaned(t: &'static Table) {
+    backend().pending.push((0, Pending::Orphan(t)));
+}
+/// A table got another map; it goes back to the old one if the transaction aborts.
+pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>) {
+    backend().pending.push((depth(), Pending::Map { table, old, new }));
+}
+
+fn throw_away(key: [u32; 4]) {
+    if let Some(t) = shmem::unregister(key) {
+        t.retire(&shmem::engine());
+    }
+}
+
+fn free_map(m: NonNull<PartitionMap>) {
+    let b = backend();
+    // SAFETY: the map is in no table any more, and the transaction that held its table's lock
+    // exclusively ends.
+    unsafe { b.txn.e.region.free(b.txn.slot as usize, m.cast()) };
+}
+
+fn end_pending(level: u32, commit: bool) {
+    let b = backend();
+    while b.pending.last().is_some_and(|(l, _)| *l >= level) {
+        let Some((_, p)) = b.pending.pop() else { break };
+        match p {
+            Pending::Created(k) if !commit => throw_away(k),
+            Pending::Dropped(k) if commit => throw_away(k),
+            Pending::Orphan(t) => t.retire(&shmem::engine()),
+            Pending::Map { old, .. } if commit => free_map(old),
+            Pending::Map { table, old, new } => {
+                table.replace_map(old);
+                free_map(new);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn end_transaction(b: &mut Backend) {
+    b.mode = None;
+    b.read_csn = 0;
+    b.locked.clear();
+    b.mixed = Touched::default();
+    // SAFETY: one thread.
+    unsafe { (*(&raw mut SUB_TAGS)).clear() };
+    rel::end_transaction();
+    crate::hooks::end_transaction();
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core::ffi::c_void) {
+    use pg_sys::XactEvent::*;
+    if !has_backend() {
+        return;
+    }
+    let b = backend();
+    match event {
+        XACT_EVENT_PRE_COMMIT => {
+            if let Err(e) = b.txn.prepare(&PG, &tuple::stamp) {
+                raise(e);
+            }
+        }
+        XACT_EVENT_COMMIT => {
+            b.txn.publish(&PG);
+            end_pending(0, true);
+            end_transaction(b);
+            if !b.txn.e.shared.dropped.load(mixedcc_engine::primitive::Ordering::Relaxed).is_null() {
+                let min = b.txn.e.refresh_min_pin(&PG);
+                Table::free_dropped(&b.txn.e, b.txn.slot, min);
+            }
+        }
+        XACT_EVENT_ABORT => {
+            b.txn.abort();
+            end_pending(0, false);
+            end_transaction(b);
+        }
+        XACT_EVENT_PRE_PREPARE => {
+            if b.txn.is_active() || !b.pending.is_empty() {
+                unsupported(
+                    "cannot PREPARE a transaction that has used mixedcc tables",
+                    "Use COMMIT: rows of mixedcc tables live in memory.",
+                );
+            }
+        }
+        _ => {}
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    _sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _: *mut core::ffi::c_void,
+) {
+    use pg_sys::SubXactEvent::*;
+    if !has_backend() {
+        return;
+    }
+    let b = backend();
+    let level = depth();
+    match event {
+        SUBXACT_EVENT_START_SUB => {
+            if b.txn.is_active() {
+                b.txn.set_depth(level);
+            }
+        }
+        SUBXACT_EVENT_COMMIT_SUB => {
+            b.txn.commit_sub(level);
+            for p in b.pending.iter_mut().filter(|p| p.0 >= level) {
+                p.0 = level - 1;
+            }
+            drop_tags(level);
+        }
+        SUBXACT_EVENT_ABORT_SUB => {
+            b.txn.abort_sub(level);
+            end_pending(level, false);
+            drop_tags(level);
+        }
+        _ => {}
+    }
+}
+
+fn drop_tags(level: u32) {
+    // SAFETY: one thread.
+    unsafe { (*(&raw mut SUB_TAGS)).retain(|t| (t.0 as u32) < level) };
+}
+
+/// Tag of the current subtransaction for its locks: waiters wait for the heavyweight lock of that
+/// name, which PostgreSQL releases with the subtransaction, or hands to its parent. 0 at the top.
+pub fn subxact_lock_tag() -> u32 {
+    // SAFETY: one thread; plain calls, an ERROR unwinds before anything has changed.
+    unsafe {
+        let level = pg_sys::GetCurrentTransactionNestLevel();
+        if level <= 1 {
+            return 0;
+        }
+        let tags = &mut *(&raw mut SUB_TAGS);
+        if let Some(t) = tags.iter().find(|t| t.0 == level) {
+            return t.1;
+        }
+        let slot = shmem::my_slot();
+        let last = &shmem::engine().slots[slot as usize].last_tag;
+        let tag = last.fetch_add(1, mixedcc_engine::primitive::Ordering::SeqCst) + 1;
+        let locktag = platform::subxact_tag(slot, platform::my_ident(), tag);
+        let owner = pg_sys::CurrentResourceOwner;
+        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
+        pg_sys::LockAcquire(&locktag, pg_sys::ExclusiveLock as i32, false, false);
+        pg_sys::CurrentResourceOwner = owner;
+        tags.push((level, tag));
+        tag
+    }
+}
+
+/// Table, partition and protocol of an error, as words.
+pub fn describe_partition(table: u64, partition: u32) -> String {
+    let Some(t) = shmem::by_id(table) else { return format!("Partition {partition}") };
+    let protocol = t.map().partitions().get(partition as usize).map(|p| p.protocols().name()).unwrap_or_default();
+    // SAFETY: catalog look-ups within a transaction that is not aborted yet.
+    let name = unsafe {
+        let oid = pg_sys::RelidByRelfilenode(pg_sys::Oid::from(t.key[0]), pg_sys::Oid::from(t.key[2]));
+        let p = if oid == pg_sys::InvalidOid { std::ptr::null_mut() } else { pg_sys::get_rel_name(oid) };
+        if p.is_null() {
+            format!("{}", t.key[2])
+        } else {
+            std::ffi::CStr::from_ptr(p).to_string_lossy().into_owned()
+        }
+    };
+    format!("Table \"{name}\", partition {partition}, protocol {protocol}")
+}
+
+/// Does the transaction still hold what it needs after an error of the engine? (Used by tests.)
+pub fn revalidate() {
+    let t = txn();
+    let r: Result<(), Error> = t.revalidate(&PG);
+    ok(r);
+}
