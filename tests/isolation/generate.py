@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """Writes the specs of Adya's anomalies after Martin Kleppmann's Hermitage, one
-for each isolation level and each protocol or pair of protocols.
+for each isolation level and each protocol or pair of protocols, and the specs of
+predicates at SERIALIZABLE (phantoms-*).
 
-    tests/isolation/generate.py            write specs/hermitage-*.spec
+    tests/isolation/generate.py            write the specs
     tests/isolation/generate.py --check    fail if the files differ
 
 Below SERIALIZABLE the interleavings are Hermitage's and the output is heap's.
@@ -83,6 +84,34 @@ SQL = {
 }
 
 
+# At SERIALIZABLE: 1 reads a predicate and writes row 1; 2 reads row 1 and writes
+# into the predicate. Not both may commit. And, against a READ COMMITTED writer that
+# does both writes: 1 sees both or none. name: (1's read, 2's write)
+PHANTOMS = {
+    "range-insert": ("SELECT id FROM test WHERE g BETWEEN 5 AND 9", "INSERT INTO test VALUES (6, 6, 0)"),
+    "range-move-in": ("SELECT id FROM test WHERE g BETWEEN 5 AND 9", "UPDATE test SET g = 6 WHERE id = 2"),
+    "range-move-out": ("SELECT id FROM test WHERE g = 2", "UPDATE test SET g = 50 WHERE id = 2"),
+    "range-delete": ("SELECT count(*) FROM test WHERE g = 2", "DELETE FROM test WHERE id = 2"),
+    "range-update": ("SELECT sum(v) FROM test WHERE g = 2", "UPDATE test SET v = 9 WHERE id = 2"),
+    "open-range": ("SELECT max(g) FROM test", "INSERT INTO test VALUES (9, 99, 0)"),
+    "null": ("SELECT count(*) FROM test WHERE g IS NULL", "INSERT INTO test VALUES (7, NULL, 0)"),
+    "limit": ("SELECT g FROM test ORDER BY g LIMIT 1", "INSERT INTO test VALUES (8, 0, 0)"),
+    "limit-backward": ("SELECT g FROM test WHERE g < 90 ORDER BY g DESC LIMIT 1", "INSERT INTO test VALUES (8, 80, 0)"),
+    "limit-duplicate": ("SELECT g FROM test WHERE g >= 2 ORDER BY g LIMIT 1", "DELETE FROM test WHERE id = 2"),
+    "absent-key": ("SELECT v FROM test WHERE id = 10", "INSERT INTO test VALUES (10, 10, 0)"),
+    "moved-key": ("SELECT v FROM test WHERE id = 10", "UPDATE test SET id = 10 WHERE id = 2"),
+    "any-array": ("SELECT count(*) FROM test WHERE id = ANY ('{20,21,22}')", "INSERT INTO test VALUES (21, 21, 0)"),
+    "join": ("SELECT count(*) FROM test a JOIN test b ON b.g = a.id + 10", "INSERT INTO test VALUES (11, 11, 0)"),
+    "whole-table": ("SELECT count(*) FROM test", "INSERT INTO test VALUES (6, 6, 0)"),
+    "conflict": ("INSERT INTO test VALUES (2, 0, 0) ON CONFLICT DO NOTHING", "DELETE FROM test WHERE id = 2"),
+    "missed-update": ("UPDATE test SET v = 5 WHERE id = 10", "INSERT INTO test VALUES (10, 10, 0)"),
+    "savepoint": ("SAVEPOINT s; SELECT count(*) FROM test WHERE g = 2; ROLLBACK TO s", "DELETE FROM test WHERE id = 2"),
+    "exception": ("DO $$ BEGIN PERFORM 1 / (count(*) - 1) FROM test WHERE g = 2; EXCEPTION WHEN division_by_zero THEN NULL; END $$",
+                  "DELETE FROM test WHERE id = 2"),
+    "cursor": ("DECLARE c CURSOR FOR SELECT id FROM test WHERE g > 1 ORDER BY g; FETCH 1 FROM c", "UPDATE test SET v = 9 WHERE id = 2"),
+}
+
+
 def statement(word):
     """The SQL of one word; u1=11 sets row 1 to 11."""
     if "=" in word:
@@ -102,10 +131,8 @@ def order_of(steps, first_locks_all):
     if not first_locks_all:
         return parsed
     queue = {s: [p for p in parsed if p[0] == s] for s in dict.fromkeys(p[0] for p in parsed)}
-    order = [queue[s].pop(0) for s in queue]
-    for session in queue:
-        order += queue[session]
-    return order
+    order = [steps.pop(0) for steps in queue.values()]
+    return order + [step for steps in queue.values() for step in steps]
 
 
 def table(protocols, leaves):
@@ -121,35 +148,73 @@ def table(protocols, leaves):
     return lines
 
 
+def head(what, protocols, policy, lines):
+    """The comment and the setup of a spec."""
+    title = f"# Written by generate.py: {what}, " + ", ".join(protocols) + (f" ({policy})" if policy else "") + "."
+    settings = ["SET mixedcc.default_partitions = 1;"]
+    if policy:
+        settings.append(f"SET mixedcc.waiting_policy = '{policy}';")
+    return [title, "setup", "{"] + ["    " + line for line in settings + lines] + ["}", "teardown { DROP TABLE test; }", ""]
+
+
+def session(name, level, steps, more=""):
+    """A session in a transaction; the second is the one that finds deadlocks."""
+    deadlock = "100ms" if name == "s2" else "10s"
+    settings = f"SET deadlock_timeout = '{deadlock}'; SET lock_timeout = '20s'; SET client_min_messages = error;{more}"
+    lines = [f"session {name}", f"setup {{ {settings} COMMIT; BEGIN ISOLATION LEVEL {level}; }}"]
+    return lines + [f"step {step} {{ {sql} }}" for step, sql in sorted(steps.items())] + ["teardown { ROLLBACK; }", ""]
+
+
+def last(orders):
+    """The session that shows the outcome, and the permutations with their comments."""
+    lines = ["session check", "step check { SELECT * FROM test ORDER BY id; }", ""]
+    for comment, names in orders:
+        lines += [comment, "permutation " + " ".join(names) + " check"]
+    return "\n".join(lines) + "\n"
+
+
 def spec(level, protocols, policy, leaves):
     serializable = level == "ser"
-    lines = ["# Written by generate.py: Hermitage's anomalies at " + LEVELS[level] + ", "
-             + ", ".join(protocols) + (f" ({policy})" if policy else "") + ".", "setup", "{"]
-    lines += ["    SET mixedcc.default_partitions = 1;"]
-    if policy:
-        lines.append(f"    SET mixedcc.waiting_policy = '{policy}';")
-    lines += ["    " + line for line in table(protocols, leaves)]
-    lines += ["    INSERT INTO test VALUES (1, 10), (2, 20);", "}", "teardown { DROP TABLE test; }", ""]
+    rows = "INSERT INTO test VALUES (1, 10), (2, 20);"
+    lines = head("Hermitage's anomalies at " + LEVELS[level], protocols, policy, table(protocols, leaves) + [rows])
     orders, steps = [], {"1": {}, "2": {}, "3": {}}
     for name, holds, weak, strong in ANOMALIES:
         text = strong if serializable else weak
         if text is None:
             continue
         order = order_of(text, serializable and protocols == ["partcc"])
-        for session, words in order:
-            steps[session][identifier(session, words)] = " ".join(statement(w) for w in words.split(";"))
+        for number, words in order:
+            steps[number][identifier(number, words)] = " ".join(statement(w) for w in words.split(";"))
         orders.append((f"# {name}: {holds}.", [identifier(s, w) for s, w in order]))
-    for session, named in steps.items():
-        lines.append(f"session s{session}")
-        timeouts = f"SET deadlock_timeout = '{'100ms' if session == '2' else '10s'}'; SET lock_timeout = '20s'; SET client_min_messages = error; COMMIT;"
-        policy_set = f" SET mixedcc.waiting_policy = '{policy}';" if policy else ""
-        lines.append(f"setup {{ {timeouts}{policy_set} BEGIN ISOLATION LEVEL {LEVELS[level]}; }}")
-        lines += [f"step {name} {{ {sql} }}" for name, sql in sorted(named.items())]
-        lines += ["teardown { ROLLBACK; }", ""]
-    lines += ["session check", "step check { SELECT * FROM test ORDER BY id; }", ""]
-    for comment, names in orders:
-        lines += [comment, "permutation " + " ".join(names) + " check"]
-    return "\n".join(lines) + "\n"
+    for number, named in steps.items():
+        lines += session("s" + number, LEVELS[level], named)
+    return "\n".join(lines) + "\n" + last(orders)
+
+
+def phantoms(protocols, policy):
+    """Two tests of each predicate, see PHANTOMS."""
+    ddl = [f"SET mixedcc.default_protocol = '{protocols[0]}';",
+           "CREATE UNLOGGED TABLE test (id int PRIMARY KEY, g int, v int) USING mixedcc;",
+           "CREATE INDEX test_g ON test (g);",
+           "INSERT INTO test VALUES (1, 1, 0), (2, 2, 0), (3, NULL, 0);"]
+    lines = head("predicates at SERIALIZABLE", protocols, policy, ddl)
+    first = {"row1": "SELECT v FROM test WHERE id = 1;", "write1": "UPDATE test SET v = 1 WHERE id = 1;", "c1": "COMMIT;"}
+    second = {"row2": "SELECT v FROM test WHERE id = 1;", "c2": "COMMIT;"}
+    third, orders = {}, []
+    for name, (read, write) in PHANTOMS.items():
+        word = name.replace("-", "_")
+        first["r_" + word], second["w_" + word] = read + ";", write + ";"
+        third["rc_" + word] = write + "; UPDATE test SET v = 7 WHERE id = 1; COMMIT;"
+        if protocols == ["partcc"]:
+            skew = ["r_" + word, "row2", "write1", "c1", "w_" + word, "c2"]
+        else:
+            skew = ["r_" + word, "row2", "write1", "w_" + word, "c1", "c2"]
+        orders.append((f"# {name}: not both commit; 1 sees both of a READ COMMITTED writer's changes or none.", skew))
+        orders.append(("#", ["r_" + word, "rc_" + word, "row1", "c1"]))
+    plans = " SET enable_seqscan = off;"
+    lines += session("s1", "SERIALIZABLE", first, plans) + session("s2", "SERIALIZABLE", second, plans)
+    lines += session("s3", "READ COMMITTED", third, plans)
+    return "\n".join(lines) + "\n" + last(orders)
 
 
 def files():
@@ -170,6 +235,10 @@ def files():
         for second in kinds:
             if first != second:
                 made[f"hermitage-ser-{first}-{second}"] = spec("ser", [first, second], "wait", True)
+    made["phantoms-occ"] = phantoms(["occ"], None)
+    made["phantoms-partcc"] = phantoms(["partcc"], None)
+    made["phantoms-2pl"] = phantoms(["2pl"], "wait")
+    made["phantoms-2pl-no-wait"] = phantoms(["2pl"], "no_wait")
     return made
 
 
