@@ -20,6 +20,9 @@ PROTOCOLS = ("partcc", "occ", "2pl")
 # The mix: each account partition has one of the three in turn, every other table its own.
 MIX = {"pgbench_branches": "partcc", "pgbench_tellers": "2pl", "pgbench_history": "occ", "hot": "partcc"}
 
+# Retried errors are what some rounds are about; writing each to the log would be measured too.
+QUIET = {"log_min_messages": "fatal"}
+
 HOT_TABLE = "CREATE {unlogged} TABLE hot (k int PRIMARY KEY, v bigint NOT NULL);"
 HOT_FUNCTION = """
 INSERT INTO hot SELECT k, 0 FROM generate_series(1, 50) k;
@@ -123,7 +126,7 @@ def play_round(server: Server, workload: Workload, engine: str, seconds: int) ->
     if engine != "heap":
         set_protocols(server, engine)
     before = Sums.of(server, database)
-    result = run(server, Job(database, seconds, clients=workload.clients, **workload.source))
+    result = run(server, Job(database, seconds, clients=workload.clients, settings=QUIET, **workload.source))
     gained = Sums.of(server, database).since(before)
     return result, workload.is_right(gained, result.committed)
 
