@@ -34,7 +34,8 @@ pub struct Slot {
     pub read_csn: AtomicU64,
     /// Last tag given to a subtransaction.
     pub last_tag: AtomicU32,
-    _pad: u32,
+    /// Counts the pins. Owner only.
+    pin_count: AtomicU32,
     /// Versions that wait until nobody can reach them. Owner only.
     pub retired: RetireQueue,
 }
@@ -144,11 +145,14 @@ impl Engine {
 
     /// Pins what is reachable now for a reader in `slot`. Call it before the read CSN is taken.
     pub fn pin(&self, slot: SlotId) {
-        let pin = &self.slots[slot as usize].pin;
+        let s = &self.slots[slot as usize];
+        let pin = &s.pin;
+        // The tag changes, also from transaction to transaction at one clock value, so that a
+        // reclaimer that found us quiescent before does not unpin now.
+        let tag = s.pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & 0xff;
         loop {
             let old = pin.load(Ordering::SeqCst);
-            let new = if old == UNPINNED { self.now() << 8 } else { (old & !0xff) | ((old + 1) & 0xff) };
-            // The tag changes, so that a reclaimer that found us quiescent before does not unpin now.
+            let new = if old == UNPINNED { self.now() << 8 } else { old & !0xff } | tag;
             if pin.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return;
             }
@@ -168,13 +172,17 @@ impl Engine {
     /// Recomputes the CSN below which nobody reads: what was retired before it can be freed.
     /// Pins of processes without a snapshot are ended.
     pub fn refresh_min_pin(&self, p: &dyn Platform) -> Csn {
+        self.min_pin_of(|slot| p.quiescent(slot))
+    }
+
+    pub(crate) fn min_pin_of(&self, quiescent: impl Fn(SlotId) -> bool) -> Csn {
         let mut min = self.now();
         for (i, s) in self.slots.iter().enumerate() {
             let pin = s.pin.load(Ordering::SeqCst);
             if pin == UNPINNED {
                 continue;
             }
-            let stale = p.quiescent(i as SlotId)
+            let stale = quiescent(i as SlotId)
                 && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             if !stale {
                 min = min.min(pin >> 8);

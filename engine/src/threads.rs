@@ -12,25 +12,29 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Who waits for whom.
+/// Who waits for whom: the slot and the transaction in it.
 #[derive(Default)]
-pub struct Waits(Mutex<HashMap<SlotId, SlotId>>);
+pub struct Waits(Mutex<HashMap<SlotId, (SlotId, u64)>>);
 
 impl Waits {
     /// Adds an edge; true if it closes a cycle (then it is not added).
-    fn add(&self, from: SlotId, to: SlotId) -> bool {
+    fn add(&self, e: &Engine, from: SlotId, to: WaitFor) -> bool {
         let mut g = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        let mut at = to;
+        let mut at = (to.slot, to.ident);
         for _ in 0..=g.len() {
-            if at == from {
+            // An edge to a transaction that has ended is about to be removed.
+            if e.slots[at.0 as usize].ident.load(Ordering::SeqCst) != at.1 {
+                break;
+            }
+            if at.0 == from {
                 return true;
             }
-            match g.get(&at) {
+            match g.get(&at.0) {
                 Some(&next) => at = next,
                 None => break,
             }
         }
-        g.insert(from, to);
+        g.insert(from, (to.slot, to.ident));
         false
     }
     fn remove(&self, from: SlotId) {
@@ -58,7 +62,7 @@ impl Threads {
 
 impl Platform for Threads {
     fn wait_for(&self, who: WaitFor) -> Result<(), Error> {
-        if self.waits.add(self.slot, who.slot) {
+        if self.waits.add(&self.e, self.slot, who) {
             return Err(Error::Deadlock);
         }
         let s = &self.e.slots[who.slot as usize];

@@ -1,6 +1,6 @@
 //! The list of holders of a lock that has several.
 
-use super::Holder;
+use super::{Holder, Mode};
 use crate::csn::SlotId;
 use crate::memory::{OutOfMemory, Region};
 use std::ptr::NonNull;
@@ -11,9 +11,10 @@ use std::ptr::NonNull;
 pub(super) struct LockHead {
     /// Slot + 1 of a holder that waits to get a stronger mode; 0 if none.
     pub upgrader: u32,
+    /// The mode that it wants.
+    pub upgrade_to: u32,
     n: u32,
     cap: u32,
-    _pad: u32,
     // `cap` encoded holders follow
 }
 
@@ -22,7 +23,7 @@ impl LockHead {
     pub fn allocate(region: &Region, slot: SlotId, cap: u32) -> Result<NonNull<LockHead>, OutOfMemory> {
         let p = region.alloc(slot as usize, std::mem::size_of::<LockHead>() + 8 * cap as usize)?.cast::<LockHead>();
         // SAFETY: fresh memory of that size.
-        unsafe { p.as_ptr().write(LockHead { upgrader: 0, n: 0, cap, _pad: 0 }) };
+        unsafe { p.as_ptr().write(LockHead { upgrader: 0, upgrade_to: 0, n: 0, cap }) };
         Ok(p)
     }
 
@@ -59,6 +60,21 @@ impl LockHead {
         self.holders_mut().swap(i, n - 1);
         self.n -= 1;
     }
+    /// Notes that `me`, the holder at `i`, waits for a stronger mode. True if that cannot end:
+    /// another holder waits for one, and each is in the other's way.
+    pub fn ask_upgrade(&mut self, i: usize, me: Holder) -> bool {
+        let other = self.upgrader.checked_sub(1).map(|s| s as SlotId).filter(|&s| s != me.slot);
+        let Some(other) = other else {
+            (self.upgrader, self.upgrade_to) = (me.slot as u32 + 1, me.mode as u32);
+            return false;
+        };
+        let holds = |i: usize| Holder::decode(self.holders()[i]).map(|h| h.mode);
+        let wants = Mode::from_bits(self.upgrade_to as u64);
+        match (holds(i), self.find(other).and_then(holds), wants) {
+            (Some(mine), Some(theirs), Some(wants)) => wants.conflicts(mine) && me.mode.conflicts(theirs),
+            _ => false,
+        }
+    }
     /// Number of holders.
     pub fn len(&self) -> u32 {
         self.n
@@ -75,6 +91,6 @@ impl LockHead {
             unsafe { self.slots().add(self.n as usize).write(w) };
             self.n += 1;
         }
-        self.upgrader = other.upgrader;
+        (self.upgrader, self.upgrade_to) = (other.upgrader, other.upgrade_to);
     }
 }

@@ -159,13 +159,9 @@ impl LockWord {
             .filter_map(|&e| Holder::decode(e))
             .find(|h| h.slot != me.slot && h.mode.conflicts(me.mode));
         if let Some(h) = other {
-            let upgrade = mine.is_some();
-            let taken = head.upgrader != 0 && head.upgrader != me.slot as u32 + 1;
-            if upgrade && !taken {
-                head.upgrader = me.slot as u32 + 1;
-            }
+            let hopeless = mine.is_some_and(|i| head.ask_upgrade(i, me));
             l.unlatch();
-            return Err(if upgrade && taken { Conflict::Upgrade } else { Conflict::With(h) });
+            return Err(if hopeless { Conflict::Upgrade } else { Conflict::With(h) });
         }
         if let Some(i) = mine {
             let old = Holder::decode(head.holders()[i]).expect("checked");

@@ -13,7 +13,7 @@ use crate::txn::{RecordRef, Txn};
 pub(super) struct PartCc;
 
 impl Rules for PartCc {
-    const WAITS: u8 = Phase::Preprocess as u8 | Phase::Execute as u8;
+    const WAITS: u8 = Phase::Execute as u8;
     const VALIDATES: bool = false;
     const LOCKS_AT_COMMIT: bool = false;
 

@@ -6,6 +6,8 @@ use crate::primitive::{relax, AtomicU64, Ordering};
 /// Registrations that a ring remembers.
 pub const RING_SIZE: usize = 64;
 const N: u64 = RING_SIZE as u64;
+/// Tries to count the open registrations at one moment.
+const SETTLE: u32 = 50;
 /// An entry is being written.
 const BUSY: u64 = 1 << 63;
 
@@ -76,13 +78,30 @@ impl Ring {
     /// The position from which a scan that starts now must look: the oldest registration that is
     /// not finished, or the end.
     pub fn position(&self) -> u64 {
-        let finished = self.finished.load(Ordering::SeqCst);
-        let tail = self.tail.load(Ordering::SeqCst);
-        if finished == tail {
-            return tail;
+        let mut n = 0;
+        loop {
+            let finished = self.finished.load(Ordering::SeqCst);
+            let tail = self.tail.load(Ordering::SeqCst);
+            if finished == tail {
+                return tail;
+            }
+            let (low, open) = self.open_among_last(tail);
+            if tail <= N || open >= tail - finished {
+                return low;
+            }
+            if n == SETTLE {
+                return tail - N - 1; // an open one may be older than the ring: the predicate will fail
+            }
+            // Some finished while we counted.
+            relax(n);
+            n += 1;
         }
-        let mut low = tail;
-        let mut open = 0;
+    }
+
+    /// The oldest registration among the last `N` before `tail` that is not known to be finished,
+    /// and how many such there are.
+    fn open_among_last(&self, tail: u64) -> (u64, u64) {
+        let (mut low, mut open) = (tail, 0);
         for pos in (tail.saturating_sub(N)..tail).rev() {
             let e = &self.entries[(pos % N) as usize];
             let written = e.seq.load(Ordering::SeqCst) == pos + 1;
@@ -91,10 +110,7 @@ impl Ring {
                 open += 1;
             }
         }
-        if open < tail - finished && tail > N {
-            return tail - N - 1; // an open one may be older than the ring: the predicate will fail
-        }
-        low
+        (low, open)
     }
 
     /// Looks at the registrations from `from` on, of others than `me`, that are not known to be

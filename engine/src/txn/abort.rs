@@ -1,6 +1,5 @@
 //! The abort: undoes whatever the transaction did, from any point of its life.
 
-use super::write::WriteKind;
 use super::{Stage, Txn};
 use crate::csn::{Stamp, State};
 use crate::primitive::Ordering;
@@ -16,10 +15,8 @@ impl Txn {
         // INV-UNDO: what was linked is unlinked before its memory is retired.
         for i in (0..self.linked).rev() {
             let w = self.writes[i];
-            if self.is_latest(i) && w.kind != WriteKind::Insert {
-                if let Some(base) = w.base {
-                    w.r.rec.set_head(base.as_ptr());
-                }
+            if self.is_latest(i) {
+                w.r.rec.set_head(w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr()));
             }
         }
         self.linked = 0;
@@ -37,6 +34,7 @@ impl Txn {
         }
         self.stage = Stage::Execute;
         self.reset();
+        self.collect_by(|e| e.min_pin_of(|_| false));
     }
 
     /// The base of an own write: what the row was before the transaction.

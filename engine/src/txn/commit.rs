@@ -15,8 +15,9 @@ use crate::error::{AbortReason, Error};
 use crate::lock::Mode;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
-use crate::record::{Version, REC_DEAD};
+use crate::record::Version;
 use crate::retire::RetireQueue;
+use crate::shared::Engine;
 
 /// How many retired versions a commit frees at most.
 const DRAIN: usize = 64;
@@ -150,6 +151,7 @@ impl Txn {
 
     /// Stamps what is published, and retires what it replaced.
     fn settle_writes(&mut self) {
+        // Bases are unreachable since we are *committed*, for readers at this CSN or later.
         let now = self.e.now();
         for i in 0..self.writes.len() {
             let w = self.writes[i];
@@ -166,10 +168,10 @@ impl Txn {
             match (w.base, w.kind) {
                 (None, WriteKind::Delete) => {
                     // Inserted and deleted by us: nobody ever saw it.
-                    w.r.rec.set_head(std::ptr::null_mut());
-                    w.r.rec.state.store(REC_DEAD, Ordering::Release);
-                    w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-                    RetireQueue::push(&self.e, self.slot, w.version.cast(), now);
+                    w.r.rec.deleter.store(0, Ordering::SeqCst);
+                    self.kill_insert(&w);
+                    // The clock is read after the unlinking (INV-RETIRE).
+                    RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
                     d = Delta::default();
                 }
                 (None, _) => d.rows = 1,
@@ -190,6 +192,10 @@ impl Txn {
 
     /// Frees some of what is retired.
     pub fn collect(&mut self, p: &dyn Platform) {
+        self.collect_by(|e| e.refresh_min_pin(p));
+    }
+
+    pub(super) fn collect_by(&mut self, refresh: impl FnOnce(&Engine) -> Csn) {
         if RetireQueue::len(&self.e, self.slot) < DRAIN as u64 {
             return;
         }
@@ -197,7 +203,7 @@ impl Txn {
         self.commits_since_refresh += 1;
         if RetireQueue::len(&self.e, self.slot) >= DRAIN as u64 && self.commits_since_refresh >= 16 {
             self.commits_since_refresh = 0;
-            let min = self.e.refresh_min_pin(p);
+            let min = refresh(&self.e);
             RetireQueue::drain(&self.e, self.slot, min, 2 * DRAIN);
         }
     }

@@ -49,14 +49,15 @@ impl Txn {
     /// Locks a partition for `partcc`. Serializable transactions keep the order of partitions and
     /// end with 40001 where they would have to wait against it; others wait.
     pub(crate) fn lock_partition(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+        self.lock_partition_how(p, at, None)
+    }
+
+    pub(super) fn lock_partition_how(&mut self, p: &dyn Platform, at: Touch, how: Option<How>) -> Result<(), Error> {
         let word: &'static LockWord = &at.partition().lock;
         let me = Holder { slot: self.slot, mode: Mode::Update, tag: 0 };
         let order = (at.table.id, at.no);
-        let how = if self.level == Level::Serializable && order < self.last_partition {
-            How::Abort(AbortReason::PartitionOrder)
-        } else {
-            How::Wait
-        };
+        let against = self.level == Level::Serializable && order < self.last_partition;
+        let how = how.unwrap_or(if against { How::Abort(AbortReason::PartitionOrder) } else { How::Wait });
         let got = match word.try_acquire(self.e.region, me) {
             Ok(a) => a,
             Err(c) => self.contend(p, word, me, how, Queue::Partition(at.table.id, at.no), at, c)?,
@@ -101,6 +102,10 @@ impl Txn {
             How::Try => return Err(Error::WouldBlock),
             How::Abort(reason) => return Err(self.fail(reason, at)),
             How::Policy(Policy::NoWait) => return Err(self.fail(AbortReason::LockConflict, at)),
+            // Before the queue: its waits do not follow the ages.
+            How::Policy(Policy::WaitDie) if matches!(conflict, Conflict::With(h) if self.is_older(h)) => {
+                return Err(self.fail(AbortReason::WaitDie, at));
+            }
             How::Wait | How::Policy(_) => {}
         }
         let got = self.sleep(p, word, me, how, queue, at);

@@ -84,11 +84,12 @@ impl Txn {
     /// ends with a serialization failure.
     pub fn read(&mut self, p: &dyn Platform, r: RecordRef, for_write: bool) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
-        let partition = r.partition();
-        let protocols = partition.protocols();
         if r.rec.head().is_null() {
             return Ok(None); // a free or dead record: the scan's predicate answers for it
         }
+        // After the look at the head: a record's partition is set before its first version.
+        let partition = r.partition();
+        let protocols = partition.protocols();
         protocols.read(self, p, r, for_write)?;
         self.touch(partition).reads += 1;
         let Some((v, csn)) = self.newest(p, r.rec)? else { return Ok(None) };
@@ -99,6 +100,15 @@ impl Txn {
             self.revalidate(p)?;
         }
         Ok(Some(v).filter(|v| !self.is_tombstone(*v)))
+    }
+
+    /// Remembers a read that needed no lock: a failed unique check. Never sleeps.
+    pub fn note_read(&mut self, p: &dyn Platform, r: RecordRef, version: NonNull<Version>, csn: Csn) -> Result<(), Error> {
+        self.reads.push(ReadEntry { r, version });
+        if csn > self.valid {
+            self.revalidate(p)?;
+        }
+        Ok(())
     }
 
     /// A scan of a partition starts: locks after its protocols, and from now on inserts into the

@@ -89,6 +89,15 @@ impl Txn {
         Ok(())
     }
 
+    /// An explicit row lock (SELECT FOR ...): the partition's lock where `partcc` runs it, and the
+    /// record's. `how`: [`How::Wait`] or [`How::Try`].
+    pub fn lock_row(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How) -> Result<(), Error> {
+        if r.partition().protocols().has(Protocol::PartCc) {
+            self.lock_partition_how(p, r.touch(), Some(how).filter(|h| *h == How::Try))?;
+        }
+        self.lock_record(p, r, mode, how, false)
+    }
+
     /// Buffers an insert: reserves a record. `part`: the record's partition in both maps' fields.
     /// On an error the version is still the caller's.
     pub fn insert(&mut self, p: &dyn Platform, table: &'static Table, part: [u16; 2], version: NonNull<Version>, cid: u32) -> Result<RecordRef, Error> {
@@ -124,7 +133,11 @@ impl Txn {
         if self.level != Level::Serializable || at_once {
             self.lock_record(p, r, mode, how, false)?;
         }
-        self.newest(p, r.rec)
+        let newest = self.newest(p, r.rec)?;
+        if self.level == Level::Serializable && newest.is_some_and(|(_, csn)| csn > self.valid) {
+            self.revalidate(p)?;
+        }
+        Ok(newest)
     }
 
     /// Buffers an update of columns in no index. `base`: the committed version it replaces, `None`
