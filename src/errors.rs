@@ -2,6 +2,7 @@
 
 use crate::xact;
 use mixedcc_engine::error::Error;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 /// Raises an engine's error. Serialization failures are 40001, deadlocks 40P01, a full region 53200.
@@ -46,7 +47,7 @@ pub fn ok<T>(r: Result<T, Error>) -> T {
 
 /// Raises `feature_not_supported`.
 #[cold]
-pub fn unsupported(what: &str, hint: &str) -> ! {
+pub fn unsupported(what: &'static str, hint: &'static str) -> ! {
     ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, what, "mixedcc").set_hint(hint).report(PgLogLevel::ERROR);
     unreachable!()
 }

@@ -131,6 +131,6 @@ pub fn init() {
         c"For tests only.",
         &STOP_EVENTS,
         GucContext::Suset,
-        GucFlags::NOT_IN_SAMPLE,
+        GucFlags::default(),
     );
 }

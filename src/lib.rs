@@ -2,14 +2,17 @@
 //! protocol that fits its load. This crate is the thin side towards PostgreSQL; the engine is
 //! the crate `mixedcc-engine`.
 
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
+mod annotate;
 mod callbacks;
 mod errors;
 mod guc;
 mod handler;
 mod hooks;
 mod options;
+mod partkey;
 mod pg;
 mod platform;
 mod rel;

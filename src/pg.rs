@@ -66,9 +66,34 @@ pub fn tid_bound(t: &pg_sys::ItemPointerData) -> (u64, u64) {
     (block as u64, (offset as u64).min(ROWS + 1))
 }
 
-extern "C-unwind" {
-    pub fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type);
-    pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
+mod raw {
+    use pgrx::pg_sys;
+    extern "C-unwind" {
+        pub fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type);
+        pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
+        pub fn RelidByRelfilenode(tablespace: pg_sys::Oid, relfilenode: pg_sys::Oid) -> pg_sys::Oid;
+    }
+}
+
+/// Logs the creation of a fork (storage_xlog.h).
+pub unsafe fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type) {
+    // SAFETY: the caller's; an ERROR is caught at the boundary.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::log_smgrcreate(rnode, fork)) }
+}
+
+/// Are two values the same bytes (datum.h)? Raises nothing for values that are in memory.
+pub unsafe fn same(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool {
+    // SAFETY: the caller's: values of a type with this length.
+    unsafe { raw::datumIsEqual(a, b, byval, len) }
+}
+
+/// The relation of a storage (relfilenodemap.h).
+pub unsafe fn relation_of(key: [u32; 4]) -> pg_sys::Oid {
+    // SAFETY: within a transaction; an ERROR is caught at the boundary.
+    unsafe {
+        let tablespace = if key[0] == pg_sys::MyDatabaseTableSpace.to_u32() { 0 } else { key[0] };
+        pg_sys::ffi::pg_guard_ffi_boundary(|| raw::RelidByRelfilenode(pg_sys::Oid::from(tablespace), pg_sys::Oid::from(key[2])))
+    }
 }
 
 /// `AddinShmemInitLock`.

@@ -7,6 +7,7 @@ use crate::{guc, pg, shmem, xact};
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
@@ -142,7 +143,7 @@ unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
         }
         let list = pg_sys::RelationGetIndexList(rel);
         let mut needs = false;
-        for oid in pgrx::PgList::<core::ffi::c_void>::from_pg_oids(list) {
+        for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
             let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
             if tup.is_null() {
                 continue;
@@ -241,7 +242,7 @@ pub unsafe fn reset_indexes(rel: pg_sys::Relation) {
     // in this incarnation of shared memory.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
-        for oid in pgrx::PgList::<core::ffi::c_void>::from_pg_oids(list) {
+        for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
             let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32);
             let ii = pg_sys::BuildDummyIndexInfo(index);
             pg_sys::RelationTruncate(index, 0);

@@ -5,6 +5,7 @@ use crate::{guc, pg};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 
@@ -36,7 +37,7 @@ struct Entry {
 
 fn slots() -> usize {
     // SAFETY: set before the hook is called. Auxiliary processes come after the backends.
-    (unsafe { pg_sys::MaxBackends + pg_sys::max_prepared_xacts }) as usize + 16
+    (unsafe { pg_sys::MaxBackends }) as usize + 16
 }
 
 fn block_size() -> usize {

@@ -310,7 +310,7 @@ fn end_transaction(b: &mut Backend) {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core::ffi::c_void) {
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut core::ffi::c_void) {
     use pg_sys::XactEvent::*;
     if !has_backend() {
         return;
@@ -353,7 +353,7 @@ unsafe extern "C-unwind" fn on_subxact(
     event: pg_sys::SubXactEvent::Type,
     _sub: pg_sys::SubTransactionId,
     _parent: pg_sys::SubTransactionId,
-    _: *mut core::ffi::c_void,
+    _a: *mut core::ffi::c_void,
 ) {
     use pg_sys::SubXactEvent::*;
     if !has_backend() {
@@ -420,7 +420,7 @@ pub fn describe_partition(table: u64, partition: u32) -> String {
     let protocol = t.map().partitions().get(partition as usize).map(|p| p.protocols().name()).unwrap_or_default();
     // SAFETY: catalog look-ups within a transaction that is not aborted yet.
     let name = unsafe {
-        let oid = pg_sys::RelidByRelfilenode(pg_sys::Oid::from(t.key[0]), pg_sys::Oid::from(t.key[2]));
+        let oid = pg::relation_of(t.key);
         let p = if oid == pg_sys::InvalidOid { std::ptr::null_mut() } else { pg_sys::get_rel_name(oid) };
         if p.is_null() {
             format!("{}", t.key[2])

@@ -8,6 +8,8 @@
 pub mod checker;
 pub mod csn;
 pub mod error;
+#[doc(hidden)]
+pub mod faults;
 pub mod lock;
 pub mod memory;
 pub mod partition;

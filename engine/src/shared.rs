@@ -2,6 +2,7 @@
 
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
 use crate::error::Error;
+use crate::faults::{self, Fault};
 use crate::memory::{OutOfMemory, Region};
 use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -228,12 +229,17 @@ impl Engine {
         if !stamp.is_tag() {
             return Some(if stamp == Stamp::ABORTED { Fate::Aborted } else { Fate::Committed(stamp.0) });
         }
+        let reused = faults::on(Fault::SlotReused);
+        if reused {
+            std::thread::yield_now();
+        }
         let w = self.word(stamp.slot());
-        if !still() {
+        if !still() && !reused {
             return None;
         }
-        debug_assert_eq!(w.serial(), stamp.serial());
+        debug_assert!(reused || w.serial() == stamp.serial());
         Some(match w.state() {
+            State::Preparing if faults::on(Fault::PreparingIsActive) => Fate::Active,
             State::Idle | State::Active => Fate::Active,
             State::Preparing => Fate::Preparing,
             State::Committing => Fate::Committing(w.csn()),

@@ -12,6 +12,7 @@ use super::write::{size_of, Delta, WriteKind};
 use super::{How, Level, Stage, Txn};
 use crate::csn::{Csn, Stamp, State};
 use crate::error::{AbortReason, Error};
+use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
@@ -45,6 +46,11 @@ impl Txn {
         p.stop_event(StopEvent::CommitLink)?;
         self.link();
         p.stop_event(StopEvent::CommitPrepare)?;
+        if faults::on(Fault::LateCsn) {
+            self.revalidate(p)?;
+            self.break_validation();
+            p.stop_event(StopEvent::CommitValidate)?;
+        }
         self.take_csn();
         for i in 0..self.writes.len() {
             if self.is_latest(i) {

@@ -3,6 +3,7 @@
 use super::{Level, LockEntry, RecordRef, Txn};
 use crate::csn::State;
 use crate::error::{AbortReason, Error};
+use crate::faults::{self, Fault};
 use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, StopEvent, WaitFor};
 use crate::primitive::Ordering;
@@ -39,6 +40,10 @@ impl Txn {
         };
         let previous = match got {
             Acquired::Held => return Ok(()),
+            Acquired::New if read && faults::on(Fault::EarlyRelease) => {
+                word.release(self.e.region, self.slot, None);
+                return Ok(());
+            }
             Acquired::New => None,
             Acquired::Upgraded(h) => Some(h),
         };
@@ -53,6 +58,9 @@ impl Txn {
     }
 
     pub(super) fn lock_partition_how(&mut self, p: &dyn Platform, at: Touch, how: Option<How>) -> Result<(), Error> {
+        if faults::on(Fault::NoPartitionLock) {
+            return Ok(());
+        }
         let word: &'static LockWord = &at.partition().lock;
         let me = Holder { slot: self.slot, mode: Mode::Update, tag: 0 };
         let order = (at.table.id, at.no);

@@ -1,0 +1,344 @@
+//! INSERT, UPDATE and DELETE.
+
+use super::visible;
+use crate::errors::{ok, raise};
+use crate::pg::Tid;
+use crate::platform::PG;
+use crate::rel::{self, RelInfo};
+use crate::tuple::{self, Fresh};
+use crate::xact::{self, Mode};
+use mixedcc_engine::error::{AbortReason, Error};
+use mixedcc_engine::lock::Mode as LockMode;
+use mixedcc_engine::record::{Successor, Version};
+use mixedcc_engine::txn::{How, WriteKind};
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::pg_sys::TM_Result::*;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+/// The transaction id that this relation's writes need.
+unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
+    // SAFETY: plain calls.
+    unsafe {
+        if info.needs_xid {
+            pg_sys::GetCurrentTransactionId()
+        } else {
+            pg_sys::GetCurrentTransactionIdIfAny()
+        }
+    }
+}
+
+/// The partition of the row in a slot, as a record keeps it.
+unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
+    let mut part = [0; 2];
+    // SAFETY: `form` has deformed the slot.
+    part[info.table.map().field as usize] = unsafe { info.partkey.partition((*slot).tts_values, (*slot).tts_isnull) };
+    part
+}
+
+/// Inserts the row of a slot. `token`: of a speculative insert, or 0.
+unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: u32, token: u32) -> RecordRef {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let xid = xid_for(info);
+        let f = tuple::form(t, slot, xid);
+        let part = partition_of(info, slot);
+        let td = tuple::header(f.version().as_ptr());
+        if token != 0 {
+            (*td).t_ctid = pg_sys::ItemPointerData {
+                ip_blkid: pg_sys::BlockIdData { bi_hi: (token >> 16) as u16, bi_lo: token as u16 },
+                ip_posid: pg_sys::SpecTokenOffsetNumber as u16,
+            };
+        }
+        let r = ok(t.insert(&PG, info.table, part, f.version(), cid));
+        f.taken();
+        (*slot).tts_tid = Tid::Record(r.no).item();
+        (*slot).tts_tableOid = (*rel).rd_id;
+        r
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn insert(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId, _options: i32, _a: *mut pg_sys::BulkInsertStateData) {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        insert_slot(rel, slot, cid, 0);
+        pg_sys::pgstat_count_heap_insert(rel, 1);
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn multi_insert(rel: pg_sys::Relation, slots: *mut *mut pg_sys::TupleTableSlot, n: i32, cid: pg_sys::CommandId, _options: i32, _a: *mut pg_sys::BulkInsertStateData) {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        for i in 0..n as usize {
+            insert_slot(rel, *slots.add(i), cid, 0);
+        }
+        pg_sys::pgstat_count_heap_insert(rel, n as i64);
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn insert_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId, _options: i32, _a: *mut pg_sys::BulkInsertStateData, token: u32) {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        insert_slot(rel, slot, cid, token);
+        pg_sys::pgstat_count_heap_insert(rel, 1);
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn complete_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, _token: u32, succeeded: bool) {
+    // SAFETY: tableam.h's contract: the slot carries the TID of the insert.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let Some(r) = visible::record(info.table, Tid::read(&(*slot).tts_tid)) else { return };
+        if succeeded {
+            if let Some(w) = t.last_write(r).and_then(|n| t.write(n)) {
+                let none = pg_sys::ItemPointerData::default();
+                (*tuple::header(w.version.as_ptr())).t_ctid = none;
+            }
+        } else if !t.undo_insert(r) {
+            let tomb = ok(t.new_tombstone(Successor { record: 0 }));
+            t.delete(r, None, tomb, pg_sys::GetCurrentCommandId(true), 0);
+        }
+    }
+}
+
+/// What a write of a row has to replace.
+pub enum Target {
+    /// A committed version, locked or to be validated; the row is ours to write.
+    Committed(NonNull<Version>),
+    /// An own version, of this write.
+    Own(u32),
+    /// PostgreSQL's result; the failure data is filled in.
+    Fail(TmResult),
+}
+type TmResult = pg_sys::TM_Result::Type;
+
+/// Fills in why a row could not be written.
+pub unsafe fn failure(tmfd: *mut pg_sys::TM_FailureData, tid: Tid, xmax: pg_sys::TransactionId, cmax: u32) {
+    // SAFETY: the caller's out parameter.
+    unsafe {
+        (*tmfd).ctid = tid.item();
+        (*tmfd).xmax = xmax;
+        (*tmfd).cmax = cmax;
+        (*tmfd).traversed = false;
+    }
+}
+
+/// A row that somebody else has replaced or deleted: where it went.
+pub unsafe fn gone(tmfd: *mut pg_sys::TM_FailureData, r: RecordRef, newest: Option<NonNull<Version>>) -> TmResult {
+    // SAFETY: the version is reachable under our pin.
+    unsafe {
+        let (tid, result) = match newest {
+            Some(v) if !v.as_ref().is_tombstone() => (Tid::Record(r.no), TM_Updated),
+            Some(v) => match Version::successor(v.as_ptr()).record {
+                0 => (Tid::Record(r.no), TM_Deleted),
+                u64::MAX => {
+                    failure(tmfd, Tid::Invalid, pg_sys::InvalidTransactionId, u32::MAX);
+                    (*tmfd).ctid.ip_posid = pg_sys::MovedPartitionsOffsetNumber as u16;
+                    return TM_Updated;
+                }
+                n => (Tid::Record(n - 1), TM_Updated),
+            },
+            None => (Tid::Record(r.no), TM_Deleted),
+        };
+        failure(tmfd, tid, pg_sys::InvalidTransactionId, u32::MAX);
+        result
+    }
+}
+
+/// The version on which the executor's work is based: what its scan saw, or what it locked since.
+unsafe fn based_on(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot, cid: u32, newest: NonNull<Version>) -> bool {
+    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
+        if l.version == newest.as_ptr() && l.cid == cid && l.snapshot == snapshot as usize {
+            return true;
+        }
+    }
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        if snapshot.is_null() || (*snapshot).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return true;
+        }
+    }
+    let csn = xact::snapshot_csn(snapshot);
+    ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|(v, _)| v == newest)
+}
+
+/// Locks a row in order to write it, by level and protocol.
+#[allow(clippy::too_many_arguments)]
+unsafe fn target(t: &mut Txn, r: RecordRef, mode: LockMode, at_once: bool, snapshot: pg_sys::Snapshot, crosscheck: pg_sys::Snapshot, cid: u32, tmfd: *mut pg_sys::TM_FailureData) -> Target {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        if let Some(n) = t.last_write(r) {
+            let w = *t.write(n).expect("a number of ours");
+            if w.cid >= cid {
+                let xid = pg_sys::GetCurrentTransactionIdIfAny();
+                failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                return Target::Fail(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
+            }
+            if w.kind == WriteKind::Delete {
+                failure(tmfd, Tid::Record(r.no), pg_sys::InvalidTransactionId, u32::MAX);
+                return Target::Fail(TM_Deleted);
+            }
+            if mode == LockMode::Update && w.base.is_some() {
+                ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once));
+            }
+            return Target::Own(n);
+        }
+        let newest = ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once)).map(|v| v.0);
+        let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
+            return serial_or(r, gone(tmfd, r, newest));
+        };
+        if xact::mode() == Mode::Serializable {
+            return Target::Committed(v);
+        }
+        if !based_on(t, r, snapshot, cid, v) {
+            return Target::Fail(gone(tmfd, r, newest));
+        }
+        if !crosscheck.is_null() {
+            let csn = xact::snapshot_csn(crosscheck);
+            if ok(t.at_snapshot(&PG, r.rec, csn)).map(|x| x.0) != Some(v) {
+                return Target::Fail(gone(tmfd, r, newest));
+            }
+        }
+        Target::Committed(v)
+    }
+}
+
+/// A serializable transaction whose row is gone ends with a serialization failure.
+fn serial_or(r: RecordRef, result: TmResult) -> Target {
+    if xact::mode() == Mode::Serializable {
+        raise(Error::Abort { reason: AbortReason::WriteConflict, table: r.table.id, partition: r.table.partition_no(r.rec) });
+    }
+    Target::Fail(result)
+}
+
+fn base_and_version(t: &Txn, target: &Target) -> (Option<NonNull<Version>>, NonNull<Version>) {
+    match target {
+        Target::Committed(v) => (Some(*v), *v),
+        Target::Own(n) => {
+            let w = t.write(*n).expect("a number of ours");
+            (w.base, w.version)
+        }
+        Target::Fail(_) => unreachable!("handled before"),
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn delete(rel: pg_sys::Relation, tid: pg_sys::ItemPointer, cid: pg_sys::CommandId, snapshot: pg_sys::Snapshot, crosscheck: pg_sys::Snapshot, _wait: bool, tmfd: *mut pg_sys::TM_FailureData, changing_part: bool) -> TmResult {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let Some(r) = resolve(t, info, Tid::read(&*tid)) else { error!("attempted to delete a row that does not exist") };
+        let xid = xid_for(info);
+        let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
+        if let Target::Fail(f) = target {
+            return f;
+        }
+        let (base, _) = base_and_version(t, &target);
+        let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
+        let tomb = ok(t.new_tombstone(to));
+        t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        pg_sys::pgstat_count_heap_delete(rel);
+        TM_Ok
+    }
+}
+
+/// The record of a TID, pseudo TIDs too.
+fn resolve(t: &Txn, info: &RelInfo, tid: Tid) -> Option<RecordRef> {
+    match tid {
+        Tid::Old(n) | Tid::New(n) => t.write(n).map(|w| w.r),
+        _ => visible::record(info.table, tid),
+    }
+}
+
+/// The row as the executor's scan saw it, to tell which columns change.
+unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
+    if let Some(n) = t.last_write(r) {
+        return visible::own_version(t, n);
+    }
+    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
+        return NonNull::new(l.version);
+    }
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        if xact::mode() != Mode::Serializable && !snapshot.is_null() && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            let csn = xact::snapshot_csn(snapshot);
+            return visible::live(ok(t.at_snapshot(&PG, r.rec, csn)).map(|v| v.0));
+        }
+    }
+    visible::live(ok(t.newest(&PG, r.rec)).map(|v| v.0))
+}
+
+/// Rows inserted by this transaction keep their version for AFTER INSERT triggers, which refetch
+/// them by TID: an update of such a row moves it.
+unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
+    // SAFETY: a valid relation.
+    unsafe {
+        let trig = (*rel).trigdesc;
+        if trig.is_null() || !(*trig).trig_insert_after_row {
+            return false;
+        }
+        t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.base.is_none())
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn update(rel: pg_sys::Relation, otid: pg_sys::ItemPointer, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId, snapshot: pg_sys::Snapshot, crosscheck: pg_sys::Snapshot, _wait: bool, tmfd: *mut pg_sys::TM_FailureData, lockmode: *mut pg_sys::LockTupleMode::Type, update_indexes: *mut bool) -> TmResult {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        *update_indexes = false;
+        let Some(r) = resolve(t, info, Tid::read(&*otid)) else { error!("attempted to update a row that does not exist") };
+        let moves = must_move(rel, t, r)
+            || match seen(t, r, snapshot) {
+                Some(old) => tuple::differs(rel, old.as_ptr(), slot, &info.moving),
+                None => true,
+            };
+        let mode = if moves { LockMode::Update } else { LockMode::NoKeyUpdate };
+        *lockmode = if moves { pg_sys::LockTupleMode::LockTupleExclusive } else { pg_sys::LockTupleMode::LockTupleNoKeyExclusive };
+        let xid = if moves || !(*rel).trigdesc.is_null() { xid_for(info) } else { pg_sys::GetCurrentTransactionIdIfAny() };
+        let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
+        if let Target::Fail(f) = target {
+            return f;
+        }
+        let (base, _) = base_and_version(t, &target);
+        let f = tuple::form(t, slot, xid);
+        if moves {
+            move_row(rel, info, t, r, base, f, slot, cid, xid);
+            *update_indexes = true;
+        } else {
+            let n = t.update(r, base, f.version(), cid);
+            f.taken();
+            let trig = (*rel).trigdesc;
+            let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
+            (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
+        }
+        (*slot).tts_tableOid = (*rel).rd_id;
+        pg_sys::pgstat_count_heap_update(rel, !moves);
+        TM_Ok
+    }
+}
+
+/// An update that changes an index or the partition: a new record, and a tombstone that names it.
+#[allow(clippy::too_many_arguments)]
+unsafe fn move_row(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordRef, base: Option<NonNull<Version>>, f: Fresh, slot: *mut pg_sys::TupleTableSlot, cid: u32, xid: pg_sys::TransactionId) {
+    // SAFETY: as in `update`.
+    unsafe {
+        let part = partition_of(info, slot);
+        let to = ok(t.insert(&PG, info.table, part, f.version(), cid));
+        f.taken();
+        let tomb = ok(t.new_tombstone(Successor { record: to.no + 1 }));
+        t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        (*slot).tts_tid = Tid::Record(to.no).item();
+        (*slot).tts_tableOid = (*rel).rd_id;
+    }
+}

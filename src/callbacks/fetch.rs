@@ -1,0 +1,236 @@
+//! Fetching rows by TID: for index scans, triggers, the executor's refetches.
+
+use super::visible;
+use crate::errors::ok;
+use crate::hooks::executor;
+use crate::pg::Tid;
+use crate::platform::PG;
+use crate::rel::{self, RelInfo};
+use crate::tuple;
+use crate::xact::{self, Mode};
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::txn::WriteKind;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Our part of an index scan.
+#[repr(C)]
+pub struct Fetch {
+    /// PostgreSQL's part.
+    pub base: pg_sys::IndexFetchTableData,
+    /// The relation.
+    pub info: *const RelInfo,
+    /// The snapshot of the executor, when the scan runs with one of ours (see hooks/executor.rs).
+    pub snapshot: pg_sys::Snapshot,
+    /// Will the rows be written next?
+    pub for_write: bool,
+    /// A look-up of one key that has found nothing yet: registrations seen before, one for each of
+    /// `n_positions` partitions from `first_partition` on.
+    pub positions: *mut u64,
+    /// See `positions`; 0: no look-up is open.
+    pub n_positions: u32,
+    /// See `positions`.
+    pub first_partition: u32,
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::IndexFetchTableData {
+    // SAFETY: the memory is zeroed and large enough.
+    unsafe {
+        let info = rel::info(rel);
+        let f = pg_sys::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
+        (*f).base.rel = rel;
+        (*f).info = info;
+        f.cast()
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn reset(_a: *mut pg_sys::IndexFetchTableData) {}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
+    // SAFETY: made by `begin`.
+    unsafe {
+        settle_lookup(f.cast());
+        let p = (*f.cast::<Fetch>()).positions;
+        if !p.is_null() {
+            pg_sys::pfree(p.cast());
+        }
+        pg_sys::pfree(f.cast());
+    }
+}
+
+/// A look-up that found nothing is a predicate: the key must stay absent.
+pub unsafe fn settle_lookup(f: *mut Fetch) {
+    // SAFETY: made by `begin`; `positions` has `n_positions` entries.
+    unsafe {
+        let n = (*f).n_positions;
+        (*f).n_positions = 0;
+        if n == 0 {
+            return;
+        }
+        let t = xact::txn();
+        for i in 0..n {
+            let at = Touch { table: (*(*f).info).table, no: (*f).first_partition + i };
+            t.add_predicate(at, *(*f).positions.add(i as usize));
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn tuple(
+    scan: *mut pg_sys::IndexFetchTableData,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    call_again: *mut bool,
+    all_dead: *mut bool,
+) -> bool {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let f = scan.cast::<Fetch>();
+        let info = &*(*f).info;
+        *call_again = false;
+        if !all_dead.is_null() {
+            *all_dead = false;
+        }
+        let tid = Tid::read(&*tid);
+        let Some(r) = visible::record(info.table, tid) else { return false };
+        let t = xact::txn();
+        let s = if executor::is_ours(snapshot) { (*f).snapshot } else { snapshot };
+        match visible::by_snapshot(t, r, s, (*f).for_write) {
+            Some(v) => {
+                (*f).n_positions = 0; // found: the row itself is protected
+                tuple::store(slot, info.oid, tid, v.as_ptr());
+                true
+            }
+            None => {
+                if !all_dead.is_null() {
+                    *all_dead = visible::is_dead(t, r);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// The version that a TID names, for a snapshot; and the TID that the slot shall carry.
+unsafe fn find(rel: pg_sys::Relation, tid: Tid, snapshot: pg_sys::Snapshot) -> Option<(*mut mixedcc_engine::record::Version, Tid)> {
+    // SAFETY: a relation of ours and a valid snapshot.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::txn();
+        match tid {
+            Tid::Old(n) => visible::before_image(t, n).map(|v| (v.as_ptr(), tid)),
+            Tid::New(n) => t.write(n).map(|w| (w.version.as_ptr(), tid)),
+            Tid::Invalid => None,
+            Tid::Record(n) => {
+                let r = RecordRef::find(info.table, n)?;
+                if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY {
+                    let (v, old_of) = visible::any(t, xact::mode(), r)?;
+                    let tid = match old_of {
+                        Some(w) if !(*rel).trigdesc.is_null() => Tid::Old(w),
+                        _ => tid,
+                    };
+                    return Some((v.as_ptr(), tid));
+                }
+                if xact::mode() != Mode::Serializable || t.last_write(r).is_some() {
+                    return visible::by_snapshot(t, r, snapshot, false).map(|v| (v.as_ptr(), tid));
+                }
+                // A TID is a key: a row that is not there must not appear by an insert.
+                let at = r.touch();
+                let position = ok(t.before_lookup(&PG, at));
+                let v = visible::by_snapshot(t, r, snapshot, false);
+                if v.is_none() {
+                    t.add_predicate(at, position);
+                }
+                v.map(|v| (v.as_ptr(), tid))
+            }
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn row_version(rel: pg_sys::Relation, tid: pg_sys::ItemPointer, snapshot: pg_sys::Snapshot, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        match find(rel, Tid::read(&*tid), snapshot) {
+            Some((v, tid)) => {
+                tuple::store(slot, (*rel).rd_id, tid, v);
+                true
+            }
+            None => {
+                super::scan::clear(slot);
+                false
+            }
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe {
+        match Tid::read(&*tid) {
+            Tid::Record(n) => n / crate::pg::ROWS <= (*(*scan.cast::<super::scan::Scan>()).info).table.len() / crate::pg::ROWS,
+            _ => true,
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) {
+    // SAFETY: a scan of ours. Rows that moved are followed.
+    unsafe {
+        let info = &*(*scan.cast::<super::scan::Scan>()).info;
+        let t = xact::txn();
+        let snapshot = (*scan).rs_snapshot;
+        let mut at = Tid::read(&*tid);
+        if let Tid::New(n) | Tid::Old(n) = at {
+            if let Some(w) = t.write(n) {
+                at = Tid::Record(w.r.no);
+                *tid = at.item();
+            }
+        }
+        while let Some(r) = visible::record(info.table, at) {
+            if visible::by_snapshot(t, r, snapshot, false).is_some() {
+                *tid = at.item();
+                return;
+            }
+            let v = match t.last_write(r).and_then(|n| t.write(n)) {
+                Some(w) => Some(w.version),
+                None => ok(t.newest(&PG, r.rec)).map(|x| x.0),
+            };
+            let Some(v) = v.filter(|v| v.as_ref().is_tombstone()) else { return };
+            let to = mixedcc_engine::record::Version::successor(v.as_ptr()).record;
+            if to == 0 || to == u64::MAX {
+                return;
+            }
+            at = Tid::Record(to - 1);
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn satisfies(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, snapshot: pg_sys::Snapshot) -> bool {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::txn();
+        let tid = Tid::read(&(*slot).tts_tid);
+        match tid {
+            Tid::New(n) => {
+                // The row as this write left it: does it still stand?
+                let Some(w) = t.write(n) else { return false };
+                w.kind != WriteKind::Delete && t.last_write(w.r) == Some(n)
+            }
+            Tid::Old(_) | Tid::Invalid => false,
+            Tid::Record(n) => {
+                let Some(r) = RecordRef::find(info.table, n) else { return false };
+                visible::by_snapshot(t, r, snapshot, false).is_some()
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Row locks: SELECT FOR ..., EvalPlanQual, ON CONFLICT, BEFORE triggers.
+
+use super::dml::{failure, gone};
+use super::visible;
+use crate::errors::{ok, raise};
+use crate::pg::Tid;
+use crate::platform::PG;
+use crate::rel;
+use crate::tuple;
+use crate::xact::{self, Locked, Mode};
+use mixedcc_engine::error::{AbortReason, Error};
+use mixedcc_engine::lock::Mode as LockMode;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::txn::{How, WriteKind};
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::pg_sys::TM_Result::*;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+fn mode_of(m: pg_sys::LockTupleMode::Type) -> LockMode {
+    use pg_sys::LockTupleMode::*;
+    match m {
+        LockTupleKeyShare => LockMode::KeyShare,
+        LockTupleShare => LockMode::Share,
+        LockTupleNoKeyExclusive => LockMode::NoKeyUpdate,
+        _ => LockMode::Update,
+    }
+}
+
+struct Want {
+    mode: LockMode,
+    policy: pg_sys::LockWaitPolicy::Type,
+    snapshot: pg_sys::Snapshot,
+    cid: u32,
+    follow: bool,
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn tuple_lock(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    mode: pg_sys::LockTupleMode::Type,
+    policy: pg_sys::LockWaitPolicy::Type,
+    flags: u8,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> pg_sys::TM_Result::Type {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let follow = flags & pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8 != 0;
+        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow };
+        let mut at = Tid::read(&*tid);
+        let mut traversed = false;
+        loop {
+            let r = match at {
+                Tid::Old(n) | Tid::New(n) => t.write(n).map(|w| w.r),
+                _ => visible::record(info.table, at),
+            };
+            let Some(r) = r else { error!("attempted to lock a row that does not exist") };
+            match lock_one(rel, t, r, &want, tmfd) {
+                Ok((v, newer)) => {
+                    tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
+                    xact::locked().insert((r.table.id, r.no), Locked { snapshot: snapshot as usize, cid, version: v.as_ptr() });
+                    *tid = Tid::Record(r.no).item();
+                    (*tmfd).traversed = traversed || newer;
+                    return TM_Ok;
+                }
+                Err(TM_Updated) if follow => {
+                    if (*tmfd).ctid.ip_posid == pg_sys::MovedPartitionsOffsetNumber as u16 {
+                        moved_away();
+                    }
+                    at = Tid::read(&(*tmfd).ctid);
+                    *tid = (*tmfd).ctid;
+                    traversed = true;
+                }
+                Err(f) => return f,
+            }
+        }
+    }
+}
+
+fn moved_away() -> ! {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        "tuple to be locked was already moved to another partition due to concurrent update",
+        "tuple_lock",
+    )
+    .report(PgLogLevel::ERROR);
+    unreachable!()
+}
+
+/// Locks one record. The version that the caller gets, and whether it is newer than what the
+/// snapshot sees; or PostgreSQL's result.
+unsafe fn lock_one(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want, tmfd: *mut pg_sys::TM_FailureData) -> Result<(NonNull<Version>, bool), pg_sys::TM_Result::Type> {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        if let Some(n) = t.last_write(r) {
+            let w = *t.write(n).expect("a number of ours");
+            if w.cid >= want.cid {
+                failure(tmfd, Tid::Record(r.no), pg_sys::GetCurrentTransactionIdIfAny(), w.cid);
+                return Err(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
+            }
+            if w.kind == WriteKind::Delete {
+                return Err(gone(tmfd, r, Some(w.version)));
+            }
+            if w.base.is_some() {
+                take(rel, t, r, want)?;
+            }
+            return Ok((w.version, false));
+        }
+        take(rel, t, r, want)?;
+        let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
+        let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
+            if xact::mode() == Mode::Serializable {
+                raise(Error::Abort { reason: AbortReason::WriteConflict, table: r.table.id, partition: r.table.partition_no(r.rec) });
+            }
+            return Err(gone(tmfd, r, newest));
+        };
+        match xact::mode() {
+            Mode::Serializable => Ok((ok(t.read(&PG, r, false)).unwrap_or(v), false)),
+            Mode::ReadCommitted => {
+                let newer = want.follow && !sees(t, r, want.snapshot, v);
+                Ok((v, newer))
+            }
+            _ => {
+                if sees(t, r, want.snapshot, v) {
+                    return Ok((v, false));
+                }
+                if want.mode == LockMode::KeyShare {
+                    // Keys do not change in place: the row that the snapshot sees still has its key.
+                    let csn = xact::snapshot_csn(want.snapshot);
+                    if let Some(old) = ok(t.read_snapshot(&PG, r, csn)) {
+                        return Ok((old, false));
+                    }
+                }
+                Err(gone(tmfd, r, newest))
+            }
+        }
+    }
+}
+
+unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return true;
+        }
+    }
+    let csn = xact::snapshot_csn(s);
+    ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|x| x.0 == v)
+}
+
+/// Takes the partition's lock where `partcc` runs it, and the record's.
+unsafe fn take(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want) -> Result<(), pg_sys::TM_Result::Type> {
+    use pg_sys::LockWaitPolicy::*;
+    let how = if want.policy == LockWaitBlock { How::Wait } else { How::Try };
+    let got = t.lock_row(&PG, r, want.mode, how);
+    match got {
+        Ok(()) => Ok(()),
+        Err(Error::WouldBlock) if want.policy == LockWaitSkip => Err(TM_WouldBlock),
+        Err(Error::WouldBlock) => {
+            // SAFETY: a valid relation.
+            let name = unsafe { std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) };
+            ErrorReport::new(
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("could not obtain lock on row in relation \"{}\"", name.to_string_lossy()),
+                "tuple_lock",
+            )
+            .report(PgLogLevel::ERROR);
+            unreachable!()
+        }
+        Err(e) => raise(e),
+    }
+}

@@ -1,0 +1,134 @@
+//! Storage, sizes and estimates of relations.
+
+use crate::errors::unsupported;
+use crate::pg::{self, ROWS};
+use crate::{rel, shmem, xact};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Largest block number + 1 that is reported (postgres-facts, trap 12).
+pub const MAX_BLOCKS: u64 = 131_072;
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn slot_callbacks(_a: pg_sys::Relation) -> *const pg_sys::TupleTableSlotOps {
+    &raw const pg_sys::TTSOpsHeapTuple
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn set_new_filenode(
+    rel: pg_sys::Relation,
+    newrnode: *const pg_sys::RelFileNode,
+    persistence: core::ffi::c_char,
+    freeze_xid: *mut pg_sys::TransactionId,
+    minmulti: *mut pg_sys::MultiXactId,
+) {
+    // SAFETY: tableam.h's contract; as heapam_relation_set_new_filenode.
+    unsafe {
+        *freeze_xid = pg_sys::InvalidTransactionId;
+        *minmulti = pg_sys::MultiXactId::from(0u32);
+        let kind = (*(*rel).rd_rel).relkind as u8;
+        if persistence as u8 != pg_sys::RELPERSISTENCE_UNLOGGED {
+            let (what, hint) = match persistence as u8 {
+                pg_sys::RELPERSISTENCE_TEMP => ("mixedcc does not support temporary tables", "Create the temporary table USING heap."),
+                _ => ("mixedcc tables must be unlogged", "Rows of mixedcc tables live in memory; use ALTER TABLE ... SET UNLOGGED, or CREATE UNLOGGED TABLE."),
+            };
+            unsupported(what, hint);
+        }
+        if kind == pg_sys::RELKIND_MATVIEW {
+            unsupported("mixedcc does not support materialized views", "Create the materialized view USING heap.");
+        }
+        let srel = pg_sys::RelationCreateStorage(*newrnode, persistence, true);
+        pg_sys::smgrcreate(srel, pg_sys::ForkNumber::INIT_FORKNUM, false);
+        pg::log_smgrcreate(newrnode, pg_sys::ForkNumber::INIT_FORKNUM);
+        pg_sys::smgrimmedsync(srel, pg_sys::ForkNumber::INIT_FORKNUM);
+        pg_sys::smgrclose(srel);
+
+        let old_key = pg::storage_key(&(*rel).rd_node);
+        let key = pg::storage_key(&*newrnode);
+        let old = if old_key == key { None } else { shmem::find(old_key) };
+        rel::create_table(key, old);
+        xact::created(key);
+        if old.is_some() {
+            xact::dropped(old_key);
+        }
+    }
+}
+
+/// Throws the rows of a table away that this transaction has made.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation) {
+    // SAFETY: the relation is ours and locked exclusively.
+    unsafe {
+        let key = pg::storage_key(&(*rel).rd_node);
+        let old = shmem::unregister(key);
+        rel::create_table(key, old);
+        if let Some(t) = old {
+            // Our own writes still point to it.
+            xact::orphaned(t);
+        }
+        pg_sys::CacheInvalidateRelcache(rel);
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn copy_data(_a: pg_sys::Relation, _b: *const pg_sys::RelFileNode) {
+    unsupported(
+        "mixedcc tables cannot be moved to another tablespace",
+        "Their rows live in memory: the tablespace has no influence.",
+    )
+}
+
+#[pg_guard]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C-unwind" fn copy_for_cluster(
+    _a: pg_sys::Relation,
+    _b: pg_sys::Relation,
+    _c: pg_sys::Relation,
+    _d: bool,
+    _e: pg_sys::TransactionId,
+    _f: *mut pg_sys::TransactionId,
+    _g: *mut pg_sys::MultiXactId,
+    _h: *mut f64,
+    _i: *mut f64,
+    _j: *mut f64,
+) {
+    unsupported("mixedcc tables support neither CLUSTER nor VACUUM FULL", "Use VACUUM: it frees the memory of dead rows.")
+}
+
+/// Blocks of a table, as planner, ANALYZE and TABLESAMPLE see it: 256 rows each.
+pub fn blocks(table: &mixedcc_engine::Table) -> u64 {
+    table.len().div_ceil(ROWS).min(MAX_BLOCKS)
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNumber::Type) -> u64 {
+    if fork != pg_sys::ForkNumber::MAIN_FORKNUM && fork != pg_sys::ForkNumber::InvalidForkNumber {
+        return 0;
+    }
+    blocks(rel::info(rel).table) * pg_sys::BLCKSZ as u64
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn needs_toast_table(_a: pg_sys::Relation) -> bool {
+    false
+}
+
+/// Costs are those of a heap of the same bytes.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn estimate_size(rel: pg_sys::Relation, _widths: *mut i32, pages: *mut pg_sys::BlockNumber, tuples: *mut f64, allvisfrac: *mut f64) {
+    // SAFETY: the planner's out parameters.
+    unsafe {
+        let t = rel::info(rel).table;
+        let rows = t.rows();
+        let bytes: u64 = t.map().partitions().iter().map(|p| p.stats.bytes.load(mixedcc_engine::primitive::Ordering::Relaxed)).sum();
+        *pages = (bytes.div_ceil(pg_sys::BLCKSZ as u64)).min(u32::MAX as u64 - 1) as u32;
+        if (*(*rel).rd_rel).reltuples < 0.0 && rows == 0 {
+            // Never analyzed and empty: expect some rows, as heap does (10 pages).
+            *pages = 10;
+            *tuples = 0.0_f64.max((*(*rel).rd_rel).reltuples as f64).max(10.0 * 60.0);
+        } else {
+            *tuples = rows as f64;
+        }
+        *allvisfrac = 0.0;
+    }
+}

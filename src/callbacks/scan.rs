@@ -1,0 +1,313 @@
+//! Sequential, TID range and bitmap scans.
+
+use super::visible;
+use crate::errors::ok;
+use crate::pg::{tid_bound, Tid, ROWS};
+use crate::platform::PG;
+use crate::rel::{self, RelInfo};
+use crate::xact::{self, Mode};
+use crate::{errors, tuple};
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Our scan descriptor.
+#[repr(C)]
+pub struct Scan {
+    /// PostgreSQL's part.
+    pub base: pg_sys::TableScanDescData,
+    /// The relation.
+    pub info: *const RelInfo,
+    /// Next record to look at, forward; backward it is the one after.
+    pub next: u64,
+    /// Records of the scan: `first..end`.
+    pub first: u64,
+    /// See `first`.
+    pub end: u64,
+    /// Records looked at, in all.
+    pub all: u64,
+    /// Current block of a bitmap, sample or ANALYZE scan.
+    pub block: u64,
+    /// Entries of the block that are to be returned.
+    pub offsets: [u16; ROWS as usize],
+    /// How many.
+    pub n_offsets: u32,
+    /// Which is next.
+    pub at: u32,
+}
+
+/// Flags of `scan_begin` for scans that read rows of the table in general.
+const READS: u32 = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_TYPE_SAMPLESCAN | pg_sys::ScanOptions::SO_TYPE_TIDRANGESCAN;
+
+/// Protects a scan of the whole table at SERIALIZABLE.
+pub fn protect_all(info: &RelInfo) {
+    if xact::mode() != Mode::Serializable {
+        return;
+    }
+    let t = xact::txn();
+    for no in 0..info.table.map().n {
+        ok(t.scan(&PG, Touch { table: info.table, no }));
+    }
+}
+
+unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe { !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn begin(
+    rel: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    nkeys: i32,
+    key: *mut pg_sys::ScanKeyData,
+    pscan: pg_sys::ParallelTableScanDesc,
+    flags: u32,
+) -> pg_sys::TableScanDesc {
+    // SAFETY: tableam.h's contract; the memory is zeroed and large enough.
+    unsafe {
+        if nkeys > 0 || !pscan.is_null() {
+            errors::unsupported("mixedcc tables support neither scan keys nor parallel scans", "Set max_parallel_workers_per_gather to 0.");
+        }
+        let info = rel::info(rel);
+        pg_sys::RelationIncrementReferenceCount(rel);
+        let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();
+        (*s).base.rs_rd = rel;
+        (*s).base.rs_snapshot = snapshot;
+        (*s).base.rs_nkeys = nkeys;
+        (*s).base.rs_key = key;
+        (*s).base.rs_flags = flags;
+        (*s).info = info;
+        start(s);
+        if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN != 0 {
+            count_scan(rel);
+        }
+        s.cast()
+    }
+}
+
+unsafe fn count_scan(rel: pg_sys::Relation) {
+    // SAFETY: pgstat_count_heap_scan's macro.
+    unsafe {
+        if pgstat_on(rel) {
+            (*(*rel).pgstat_info).t_counts.t_numscans += 1;
+        }
+    }
+}
+
+unsafe fn pgstat_on(rel: pg_sys::Relation) -> bool {
+    // SAFETY: pgstat_should_count_relation's macro.
+    unsafe {
+        if !(*rel).pgstat_info.is_null() {
+            return true;
+        }
+        if (*rel).pgstat_enabled {
+            pg_sys::pgstat_assoc_relation(rel);
+            return true;
+        }
+        false
+    }
+}
+
+/// Counts a row returned by a scan.
+pub unsafe fn count_row(rel: pg_sys::Relation) {
+    // SAFETY: as above.
+    unsafe {
+        if pgstat_on(rel) {
+            (*(*rel).pgstat_info).t_counts.t_tuples_returned += 1;
+        }
+    }
+}
+
+unsafe fn start(s: *mut Scan) {
+    // SAFETY: a scan of ours.
+    unsafe {
+        let info = &*(*s).info;
+        if (*s).base.rs_flags & READS != 0 && is_mvcc((*s).base.rs_snapshot) {
+            protect_all(info);
+        }
+        xact::txn();
+        (*s).all = info.table.len();
+        (*s).first = 0;
+        (*s).end = (*s).all;
+        (*s).next = 0;
+        (*s).block = u64::MAX;
+        (*s).n_offsets = 0;
+        (*s).at = 0;
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
+    // SAFETY: made by `begin`.
+    unsafe {
+        pg_sys::RelationDecrementReferenceCount((*scan).rs_rd);
+        if (*scan).rs_flags & pg_sys::ScanOptions::SO_TEMP_SNAPSHOT != 0 {
+            pg_sys::UnregisterSnapshot((*scan).rs_snapshot);
+        }
+        pg_sys::pfree(scan.cast());
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn rescan(scan: pg_sys::TableScanDesc, _key: *mut pg_sys::ScanKeyData, _params: bool, _strat: bool, _sync: bool, _pagemode: bool) {
+    // SAFETY: made by `begin`.
+    unsafe { start(scan.cast()) }
+}
+
+/// The next visible record in `first..end`, in a direction.
+unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: a scan of ours; the slot is of our kind.
+    unsafe {
+        let info = &*(*s).info;
+        let t = xact::txn();
+        let forward = direction >= 0;
+        loop {
+            let n = if forward {
+                if (*s).next >= (*s).end {
+                    (*s).next = (*s).end + 1; // a backward step returns the last row
+                    break;
+                }
+                (*s).next += 1;
+                (*s).next - 1
+            } else {
+                if (*s).next <= (*s).first + 1 {
+                    (*s).next = (*s).first;
+                    break;
+                }
+                (*s).next -= 1;
+                (*s).next - 1
+            };
+            if n % 1024 == 0 && pg_sys::InterruptPending != 0 {
+                pg_sys::ProcessInterrupts();
+            }
+            let Some(r) = RecordRef::find(info.table, n) else { continue };
+            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, false) {
+                tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
+                count_row((*s).base.rs_rd);
+                return true;
+            }
+        }
+        clear(slot);
+        false
+    }
+}
+
+/// `ExecClearTuple`.
+pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: a valid slot.
+    unsafe {
+        if let Some(f) = (*(*slot).tts_ops).clear {
+            f(slot);
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn next(scan: pg_sys::TableScanDesc, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: made by `begin`. A backward scan starts after the last record.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        if direction < 0 && (*s).next == 0 && (*s).block == u64::MAX {
+            (*s).next = (*s).end + 1;
+        }
+        (*s).block = 0;
+        advance(s, direction, slot)
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn set_tidrange(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPointer, max: pg_sys::ItemPointer) {
+    // SAFETY: made by `begin`; offsets may be 0 or 0xFFFF.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        let (b, o) = tid_bound(&*min);
+        (*s).first = (b * ROWS + o.saturating_sub(1)).min((*s).all);
+        let (b, o) = tid_bound(&*max);
+        (*s).end = (b * ROWS + o.min(ROWS)).min((*s).all).max((*s).first);
+        (*s).next = (*s).first;
+        (*s).block = u64::MAX;
+        (*scan).rs_mintid = *min;
+        (*scan).rs_maxtid = *max;
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn next_in_tidrange(scan: pg_sys::TableScanDesc, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: made by `begin`.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        if direction < 0 && (*s).block == u64::MAX {
+            (*s).next = (*s).end + 1;
+        }
+        (*s).block = 0;
+        advance(s, direction, slot)
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn parallel_estimate(_a: pg_sys::Relation) -> pg_sys::Size {
+    0
+}
+#[pg_guard]
+pub unsafe extern "C-unwind" fn parallel_initialize(_a: pg_sys::Relation, _b: pg_sys::ParallelTableScanDesc) -> pg_sys::Size {
+    errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
+}
+#[pg_guard]
+pub unsafe extern "C-unwind" fn parallel_reinitialize(_a: pg_sys::Relation, _b: pg_sys::ParallelTableScanDesc) {
+    errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn bitmap_next_block(scan: pg_sys::TableScanDesc, res: *mut pg_sys::TBMIterateResult) -> bool {
+    // SAFETY: made by `begin`; the result has `ntuples` offsets, or is lossy.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        (*s).at = 0;
+        (*s).n_offsets = 0;
+        (*s).block = (*res).blockno as u64;
+        if (*res).ntuples < 0 {
+            for o in 1..=ROWS {
+                (*s).offsets[o as usize - 1] = o as u16;
+            }
+            (*s).n_offsets = ROWS as u32;
+        } else {
+            for &o in (*res).offsets.as_slice((*res).ntuples as usize) {
+                if (*s).n_offsets < ROWS as u32 {
+                    (*s).offsets[(*s).n_offsets as usize] = o;
+                    (*s).n_offsets += 1;
+                }
+            }
+        }
+        (*s).n_offsets > 0
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn bitmap_next_tuple(scan: pg_sys::TableScanDesc, _a: *mut pg_sys::TBMIterateResult, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: as above.
+    unsafe { next_of_block(scan.cast(), slot) }
+}
+
+/// The next visible row among the block's offsets.
+pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe {
+        let info = &*(*s).info;
+        let t = xact::txn();
+        while (*s).at < (*s).n_offsets {
+            let o = (*s).offsets[(*s).at as usize];
+            (*s).at += 1;
+            let n = (*s).block * ROWS + o as u64 - 1;
+            let Some(r) = RecordRef::find(info.table, n) else { continue };
+            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, false) {
+                tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
+                count_row((*s).base.rs_rd);
+                return true;
+            }
+        }
+        clear(slot);
+        false
+    }
+}

@@ -1,0 +1,140 @@
+//! VACUUM: frees records that nobody sees, and their index entries first.
+
+use super::relation::blocks;
+use super::visible;
+use crate::pg::Tid;
+use crate::platform::PG;
+use crate::{rel, xact};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::REC_VACUUM;
+use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::{RecordRef, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn index_delete_tuples(rel: pg_sys::Relation, state: *mut pg_sys::TM_IndexDeleteOp) -> pg_sys::TransactionId {
+    // SAFETY: tableam.h's contract: arrays of `ndeltids` entries.
+    unsafe {
+        if (*state).bottomup {
+            (*state).ndeltids = 0;
+            return pg_sys::InvalidTransactionId;
+        }
+        let table = rel::info(rel).table;
+        let t = xact::txn();
+        for i in 0..(*state).ndeltids as usize {
+            let d = (*state).deltids.add(i);
+            let st = (*state).status.add((*d).id as usize);
+            let dead = match visible::record(table, Tid::read(&(*d).tid)) {
+                Some(r) => visible::is_dead(t, r),
+                None => true,
+            };
+            (*st).knowndeletable |= dead;
+        }
+        pg_sys::InvalidTransactionId
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut core::ffi::c_void) -> bool {
+    // SAFETY: `state` is the table that `vacuum` passes.
+    unsafe {
+        let table = &*state.cast::<Table>();
+        match Tid::read(&*tid) {
+            Tid::Record(n) => table.record(n).is_none_or(|r| r.state.load(Ordering::Acquire) == REC_VACUUM),
+            _ => true,
+        }
+    }
+}
+
+/// Marks the records that are dead to everybody; returns how many.
+fn mark_dead(table: &'static Table) -> Vec<u64> {
+    let t = xact::txn();
+    let min_pin = t.e.refresh_min_pin(&PG);
+    let mut dead = Vec::new();
+    for n in 0..table.len() {
+        let Some(r) = RecordRef::find(table, n) else { continue };
+        if t.last_write(r).is_none() && table.is_dead(r.rec, min_pin) {
+            r.rec.state.store(REC_VACUUM, Ordering::Release);
+            dead.push(n);
+        }
+    }
+    dead
+}
+
+/// Gives the marked records and their tombstones back.
+fn free_dead(table: &'static Table, dead: &[u64]) {
+    let t = xact::txn();
+    for &n in dead {
+        let Some(r) = table.record(n) else { continue };
+        let v = NonNull::new(r.head());
+        if let Some(v) = v {
+            if RetireQueue::reserve(&t.e, t.slot, 1).is_err() {
+                return; // the next VACUUM goes on
+            }
+            // SAFETY: a tombstone that is dead to everybody.
+            let size = unsafe { t.e.region.usable_size(v.cast()) } as u64;
+            let stats = &table.partition(r).stats;
+            stats.bytes.fetch_sub(size, Ordering::Relaxed);
+            stats.versions.fetch_sub(1, Ordering::Relaxed);
+            table.give_back(n, t.e.now());
+            RetireQueue::push(&t.e, t.slot, v.cast(), t.e.now());
+        } else {
+            table.give_back(n, t.e.now());
+        }
+    }
+    let left = table.dead.load(Ordering::Relaxed).saturating_sub(dead.len() as u64);
+    table.dead.store(left, Ordering::Relaxed);
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn vacuum(rel: pg_sys::Relation, params: *mut pg_sys::VacuumParams, strategy: pg_sys::BufferAccessStrategy) {
+    // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
+    unsafe {
+        let table = rel::info(rel).table;
+        let dead = mark_dead(table);
+        let mut nindexes = 0;
+        let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
+        pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
+        for i in 0..nindexes as usize {
+            let index = *indexes.add(i);
+            let mut info = pg_sys::IndexVacuumInfo {
+                index,
+                analyze_only: false,
+                report_progress: false,
+                estimated_count: false,
+                message_level: pg_sys::DEBUG2 as i32,
+                num_heap_tuples: table.rows() as f64,
+                strategy,
+            };
+            let mut stats: *mut pg_sys::IndexBulkDeleteResult = std::ptr::null_mut();
+            if !dead.is_empty() {
+                stats = pg_sys::index_bulk_delete(&mut info, stats, Some(is_dead_tid), (table as *const Table).cast_mut().cast());
+            }
+            stats = pg_sys::index_vacuum_cleanup(&mut info, stats);
+            if !stats.is_null() {
+                if !(*stats).estimated_count {
+                    pg_sys::vac_update_relstats(index, (*stats).num_pages, (*stats).num_index_tuples, 0, false, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32), std::ptr::null_mut(), std::ptr::null_mut(), false);
+                }
+                pg_sys::pfree(stats.cast());
+            }
+        }
+        free_dead(table, &dead);
+        pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
+        report(rel, params, table, nindexes > 0, dead.len());
+    }
+}
+
+unsafe fn report(rel: pg_sys::Relation, params: *mut pg_sys::VacuumParams, table: &Table, has_index: bool, removed: usize) {
+    // SAFETY: as in `vacuum`.
+    unsafe {
+        let rows = table.rows();
+        pg_sys::vac_update_relstats(rel, blocks(table) as u32, rows as f64, 0, has_index, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32), std::ptr::null_mut(), std::ptr::null_mut(), false);
+        pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, rows as i64, table.dead.load(Ordering::Relaxed) as i64);
+        if (*params).options & pg_sys::VACOPT_VERBOSE != 0 {
+            let name = std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
+            info!("mixedcc table \"{name}\": removed {removed} dead records, {rows} rows remain");
+        }
+    }
+}

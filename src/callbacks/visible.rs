@@ -1,0 +1,204 @@
+//! Which version of a record a snapshot of PostgreSQL sees.
+
+use crate::errors::ok;
+use crate::pg::Tid;
+use crate::platform::PG;
+use crate::xact::{self, Mode};
+use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
+use mixedcc_engine::shared::Fate;
+use mixedcc_engine::txn::{Own, WriteKind};
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::pg_sys::SnapshotType;
+use std::ptr::NonNull;
+
+/// A version that is seen.
+pub type Seen = Option<NonNull<Version>>;
+
+/// What an MVCC snapshot sees of a record.
+#[inline]
+pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
+    // SAFETY: a valid snapshot.
+    let cid = unsafe { (*s).curcid };
+    match t.own(r, Some(cid)) {
+        Own::Nothing => {}
+        Own::Write(n) => return own_version(t, n),
+        Own::Later => {
+            let base = t.last_write(r).and_then(|n| t.base_of(n))?;
+            if mode == Mode::Serializable {
+                return Some(base);
+            }
+        }
+    }
+    if mode == Mode::Serializable {
+        return ok(t.read(&PG, r, for_write));
+    }
+    let csn = xact::snapshot_csn(s);
+    ok(t.read_snapshot(&PG, r, csn))
+}
+
+/// The version of an own write; `None` if it deletes.
+pub fn own_version(t: &Txn, n: u32) -> Seen {
+    t.write(n).filter(|w| w.kind != WriteKind::Delete).map(|w| w.version)
+}
+
+/// The newest version: our own, or the newest committed one.
+pub fn newest(t: &mut Txn, r: RecordRef) -> Seen {
+    if let Some(n) = t.last_write(r) {
+        return own_version(t, n);
+    }
+    live(ok(t.newest(&PG, r.rec)).map(|v| v.0))
+}
+
+/// Without tombstones.
+pub fn live(v: Seen) -> Seen {
+    // SAFETY: reached under our pin.
+    v.filter(|v| !unsafe { v.as_ref() }.is_tombstone())
+}
+
+/// What an own write replaced: our previous write of the row, or the committed version.
+pub fn before_image(t: &Txn, n: u32) -> Seen {
+    let w = t.write(n)?;
+    match w.previous.and_then(|p| t.write(p)) {
+        Some(p) => Some(p.version),
+        None => w.base,
+    }
+}
+
+/// `SnapshotAny` by a record's TID: who asks is the executor or the trigger queue, for the row that
+/// the current command found, or has just changed (postgres-facts: traps 1 and 2). The second value
+/// is the write whose before-image it is.
+pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
+    // SAFETY: plain calls.
+    let cid = unsafe { pg_sys::GetCurrentCommandId(false) };
+    if let Some(n) = t.last_write(r) {
+        let w = *t.write(n)?;
+        return match w.kind {
+            WriteKind::Insert => Some((w.version, None)),
+            WriteKind::Update if w.cid != cid => Some((w.version, None)),
+            _ => before_image(t, n).map(|v| (v, Some(n))),
+        };
+    }
+    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
+        if l.cid == cid {
+            return NonNull::new(l.version).map(|v| (v, None));
+        }
+    }
+    // SAFETY: plain calls.
+    let active = unsafe { if pg_sys::ActiveSnapshotSet() { pg_sys::GetActiveSnapshot() } else { std::ptr::null_mut() } };
+    if mode != Mode::Serializable && !active.is_null() {
+        let csn = xact::snapshot_csn(active);
+        if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {
+            // SAFETY: reached under our pin. A tombstone: the row before it.
+            return unsafe { alive_or_older(v) }.map(|v| (v, None));
+        }
+    }
+    let v = ok(t.newest(&PG, r.rec))?.0;
+    // SAFETY: as above.
+    unsafe { alive_or_older(v) }.map(|v| (v, None))
+}
+
+unsafe fn alive_or_older(v: NonNull<Version>) -> Seen {
+    // SAFETY: the caller's pin is older than the tombstone, or nothing is behind it to be read.
+    unsafe {
+        if v.as_ref().is_tombstone() {
+            None
+        } else {
+            Some(v)
+        }
+    }
+}
+
+/// A dirty snapshot: committed rows, and those of transactions that run, whose ids it reports in
+/// the snapshot, so that unique checks can wait. Never sleeps: it is called with a page locked.
+pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) -> Seen {
+    // SAFETY: a dirty snapshot that the caller owns.
+    unsafe {
+        (*s).xmin = pg_sys::InvalidTransactionId;
+        (*s).xmax = pg_sys::InvalidTransactionId;
+        (*s).speculativeToken = 0;
+    }
+    if let Some(n) = t.last_write(r) {
+        return own_version(t, n);
+    }
+    // Read before the version: a deleter that ends in between has published its tombstone.
+    let deleter = t.deleter(r);
+    let mut v = NonNull::new(r.rec.head())?;
+    loop {
+        // SAFETY: reached under our pin.
+        let ver = unsafe { v.as_ref() };
+        let (stamp, fate) = ok(t.e.settle(&PG, || ver.stamp()));
+        let _ = stamp;
+        match fate {
+            Fate::Committed(csn) => {
+                if ver.is_tombstone() {
+                    return None;
+                }
+                if deleter != 0 {
+                    // SAFETY: as above.
+                    unsafe { (*s).xmax = pg_sys::TransactionId::from(deleter) };
+                } else if mode == Mode::Serializable {
+                    ok(t.note_read(&PG, r, v, csn));
+                }
+                return Some(v);
+            }
+            Fate::Aborted => {}
+            _ => {
+                if ver.older().is_null() && !ver.is_tombstone() {
+                    // SAFETY: as above; a reserved insert.
+                    unsafe { report_insert(v, s) };
+                    return Some(v);
+                }
+            }
+        }
+        v = NonNull::new(ver.older())?;
+    }
+}
+
+unsafe fn report_insert(v: NonNull<Version>, s: pg_sys::Snapshot) {
+    // SAFETY: the version and the snapshot are valid.
+    unsafe {
+        let td = crate::tuple::header(v.as_ptr());
+        (*s).xmin = (*td).t_choice.t_heap.t_xmin;
+        if (*td).t_ctid.ip_posid == pg_sys::SpecTokenOffsetNumber as u16 {
+            let b = (*td).t_ctid.ip_blkid;
+            (*s).speculativeToken = ((b.bi_hi as u32) << 16) | b.bi_lo as u32;
+        }
+    }
+}
+
+/// What any kind of snapshot sees of a record.
+pub unsafe fn by_snapshot(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
+    let mode = xact::mode();
+    // SAFETY: a valid snapshot.
+    unsafe {
+        match (*s).snapshot_type {
+            SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, for_write),
+            SnapshotType::SNAPSHOT_DIRTY => dirty(t, mode, r, s),
+            SnapshotType::SNAPSHOT_ANY => any(t, mode, r).map(|x| x.0),
+            SnapshotType::SNAPSHOT_NON_VACUUMABLE => {
+                // The planner asks for the extreme keys: not a read of the transaction.
+                NonNull::new(r.rec.head()).filter(|v| !is_dead(t, r) && !v.as_ref().is_tombstone())
+            }
+            _ => newest(t, r),
+        }
+    }
+}
+
+/// Is the record dead to everybody, so that index entries may be marked?
+pub fn is_dead(t: &Txn, r: RecordRef) -> bool {
+    use mixedcc_engine::primitive::Ordering;
+    let state = r.rec.state.load(Ordering::Acquire);
+    if state == REC_DEAD || state == REC_VACUUM {
+        return true;
+    }
+    r.table.is_dead(r.rec, t.e.shared.min_pin.0.load(Ordering::SeqCst))
+}
+
+/// The record of a TID; `None` if there is none.
+pub fn record(table: &'static mixedcc_engine::Table, tid: Tid) -> Option<RecordRef> {
+    match tid {
+        Tid::Record(n) => RecordRef::find(table, n),
+        _ => None,
+    }
+}

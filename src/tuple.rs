@@ -1,0 +1,192 @@
+//! Rows as versions: a version's payload is a heap tuple header with its data, so that executor
+//! slots point straight into shared memory.
+
+use crate::errors::ok;
+use crate::pg::Tid;
+use crate::xact;
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::Txn;
+use pgrx::pg_sys;
+use std::ptr::NonNull;
+
+/// A version that is not handed to the engine yet: given back if an error unwinds.
+pub struct Fresh {
+    version: Option<NonNull<Version>>,
+}
+
+impl Fresh {
+    /// The version.
+    pub fn version(&self) -> NonNull<Version> {
+        self.version.expect("not taken")
+    }
+    /// The engine has it now.
+    pub fn taken(mut self) {
+        self.version = None;
+    }
+    /// Guards a version.
+    pub fn new(v: NonNull<Version>) -> Fresh {
+        Fresh { version: Some(v) }
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if let Some(v) = self.version {
+            xact::txn().discard(v);
+        }
+    }
+}
+
+/// The tuple header of a version.
+pub fn header(v: *const Version) -> *mut pg_sys::HeapTupleHeaderData {
+    Version::payload(v).cast()
+}
+
+/// The raw xmin of a version that committed at a CSN: never a special transaction id.
+fn xmin_of(csn: Csn) -> pg_sys::TransactionId {
+    pg_sys::TransactionId::from(3 + (csn % (u32::MAX as u64 - 3)) as u32)
+}
+
+/// Called at commit for each version that is published, before anybody can see it.
+pub fn stamp(v: *mut Version, csn: Csn) {
+    // SAFETY: our own version, still pending; tombstones have no tuple.
+    unsafe {
+        if !(*v).is_tombstone() {
+            (*header(v)).t_choice.t_heap.t_xmin = xmin_of(csn);
+        }
+    }
+}
+
+/// Flattens values that are stored elsewhere (TOAST, expanded objects), so that nothing can fail
+/// once memory is allocated. True if any was.
+unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: &[bool]) {
+    // SAFETY: values and nulls have an entry for each attribute of the descriptor.
+    unsafe {
+        let attrs = (*desc).attrs.as_slice(values.len());
+        for (i, a) in attrs.iter().enumerate() {
+            if a.attlen == -1 && !nulls[i] {
+                let p = values[i].cast_mut_ptr::<pg_sys::varlena>();
+                if pgrx::varatt_is_1b_e(p) {
+                    values[i] = pg_sys::Datum::from(pg_sys::detoast_external_attr(p));
+                }
+            }
+        }
+    }
+}
+
+/// Makes a version of what is in a slot. `xid`: its raw xmin until commit.
+pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::TransactionId) -> Fresh {
+    // SAFETY: a valid slot; the payload is allocated as large as computed.
+    unsafe {
+        let desc = (*slot).tts_tupleDescriptor;
+        let natts = (*desc).natts as usize;
+        if ((*slot).tts_nvalid as usize) < natts {
+            pg_sys::slot_getsomeattrs_int(slot, natts as i32);
+        }
+        let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
+        let given = std::slice::from_raw_parts((*slot).tts_values, natts);
+        let external = given.iter().enumerate().any(|(i, v)| {
+            !nulls[i] && (*desc).attrs.as_slice(natts)[i].attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr())
+        });
+        let mut copy;
+        let values: *mut pg_sys::Datum = if external {
+            copy = given.to_vec();
+            flatten(desc, &mut copy, nulls);
+            copy.as_mut_ptr()
+        } else {
+            (*slot).tts_values
+        };
+        let isnull = (*slot).tts_isnull;
+        let hasnull = nulls.iter().any(|n| *n);
+        let mut len = 23;
+        if hasnull {
+            len += natts.div_ceil(8);
+        }
+        let hoff = (len + 7) & !7;
+        let data = pg_sys::heap_compute_data_size(desc, values, isnull);
+        let f = Fresh::new(ok(t.new_version(hoff + data, 0)));
+        let td = header(f.version().as_ptr());
+        td.cast::<u8>().write_bytes(0, hoff);
+        (*td).t_hoff = hoff as u8;
+        (*td).t_infomask2 = natts as u16;
+        pg_sys::heap_fill_tuple(
+            desc,
+            values,
+            isnull,
+            td.cast::<core::ffi::c_char>().add(hoff),
+            data,
+            &mut (*td).t_infomask,
+            if hasnull { (*td).t_bits.as_mut_ptr() } else { std::ptr::null_mut() },
+        );
+        (*td).t_infomask |= (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
+        (*td).t_choice.t_heap.t_xmin = if xid == pg_sys::InvalidTransactionId { pg_sys::FrozenTransactionId } else { xid };
+        f
+    }
+}
+
+/// A heap tuple that points to a version.
+pub unsafe fn as_tuple(v: *const Version, tid: Tid, oid: pg_sys::Oid) -> pg_sys::HeapTupleData {
+    // SAFETY: the version is reachable under our pin.
+    unsafe {
+        pg_sys::HeapTupleData { t_len: (*v).len, t_self: tid.item(), t_tableOid: oid, t_data: header(v) }
+    }
+}
+
+/// Puts a version into a slot made by our `slot_callbacks`, without copying it.
+#[inline]
+pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Tid, v: *const Version) {
+    // SAFETY: the slot is a heap tuple slot; the version outlives it (pins, see xact.rs).
+    unsafe {
+        let h = slot.cast::<pg_sys::HeapTupleTableSlot>();
+        if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
+            if let Some(clear) = (*(*slot).tts_ops).clear {
+                clear(slot);
+            }
+        }
+        (*h).tupdata = as_tuple(v, tid, oid);
+        (*h).tuple = &raw mut (*h).tupdata;
+        (*h).off = 0;
+        (*slot).tts_nvalid = 0;
+        (*slot).tts_flags &= !((pg_sys::TTS_FLAG_EMPTY | pg_sys::TTS_FLAG_SHOULDFREE) as u16);
+        (*slot).tts_tid = (*h).tupdata.t_self;
+        (*slot).tts_tableOid = oid;
+    }
+}
+
+/// All attributes of a version; columns added later get their defaults.
+pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_sys::Datum, nulls: *mut bool) {
+    // SAFETY: the arrays have an entry for each attribute.
+    unsafe {
+        let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
+        pg_sys::heap_deform_tuple(&mut t, (*rel).rd_att, values, nulls);
+    }
+}
+
+/// Do a version and a slot differ in one of these columns?
+pub unsafe fn differs(rel: pg_sys::Relation, v: *const Version, slot: *mut pg_sys::TupleTableSlot, columns: &[bool]) -> bool {
+    // SAFETY: the version is reachable; the slot has the relation's row type.
+    unsafe {
+        let desc = (*rel).rd_att;
+        let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
+        for (i, _) in columns.iter().enumerate().filter(|c| *c.1) {
+            let att = (*desc).attrs.as_slice(columns.len())[i];
+            let mut old_null = false;
+            let old = pg_sys::heap_getattr(&mut t, i as i32 + 1, desc, &mut old_null);
+            if ((*slot).tts_nvalid as usize) <= i {
+                pg_sys::slot_getsomeattrs_int(slot, i as i32 + 1);
+            }
+            let new_null = *(*slot).tts_isnull.add(i);
+            if old_null != new_null {
+                return true;
+            }
+            if !old_null {
+                let new = *(*slot).tts_values.add(i);
+                if !crate::pg::same(old, new, att.attbyval, att.attlen as i32) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
