@@ -45,8 +45,23 @@ pub struct Locked {
     pub version: *mut mixedcc_engine::record::Version,
 }
 
+/// The last update or delete, by whom: the executor refetches the row as it was before, for
+/// triggers and RETURNING.
+#[derive(Clone, Copy)]
+pub struct LastWrite {
+    /// Table and record.
+    pub row: (u64, u64),
+    /// The executor's snapshot, and its command when the write was made.
+    pub snapshot: usize,
+    /// See `snapshot`.
+    pub curcid: u32,
+    /// Number of the write.
+    pub write: u32,
+}
+
 struct Backend {
     txn: Txn,
+    last_write: Option<LastWrite>,
     /// Decided for this transaction.
     mode: Option<Mode>,
     /// The read CSN of the transaction snapshot, 0 until it is fixed.
@@ -79,6 +94,7 @@ fn backend() -> &'static mut Backend {
             pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
             Backend {
                 txn: Txn::new(shmem::engine(), shmem::my_slot()),
+                last_write: None,
                 mode: None,
                 read_csn: 0,
                 pending: Vec::new(),
@@ -240,6 +256,11 @@ pub fn locked() -> &'static mut HashMap<(u64, u64), Locked> {
     &mut backend().locked
 }
 
+/// The last update or delete of this transaction.
+pub fn last_write() -> &'static mut Option<LastWrite> {
+    &mut backend().last_write
+}
+
 /// What a serializable transaction has touched.
 pub fn touched() -> &'static mut Touched {
     &mut backend().mixed
@@ -302,6 +323,7 @@ fn end_transaction(b: &mut Backend) {
     b.mode = None;
     b.read_csn = 0;
     b.locked.clear();
+    b.last_write = None;
     b.mixed = Touched::default();
     // SAFETY: one thread.
     unsafe { (*(&raw mut SUB_TAGS)).clear() };

@@ -178,7 +178,8 @@ unsafe fn target(t: &mut Txn, r: RecordRef, mode: LockMode, at_once: bool, snaps
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n).expect("a number of ours");
             if w.cid >= cid {
-                let xid = pg_sys::GetCurrentTransactionIdIfAny();
+                // The executor asks whether it is ours.
+                let xid = pg_sys::GetCurrentTransactionId();
                 failure(tmfd, Tid::Record(r.no), xid, w.cid);
                 return Target::Fail(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
@@ -245,7 +246,8 @@ pub unsafe extern "C-unwind" fn delete(rel: pg_sys::Relation, tid: pg_sys::ItemP
         let (base, _) = base_and_version(t, &target);
         let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
         let tomb = ok(t.new_tombstone(to));
-        t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        visible::note_write(t, n, snapshot);
         pg_sys::pgstat_count_heap_delete(rel);
         TM_Ok
     }
@@ -264,8 +266,9 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
     if let Some(n) = t.last_write(r) {
         return visible::own_version(t, n);
     }
-    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
-        return NonNull::new(l.version);
+    let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
+    if xact::locked().get(&(r.table.id, r.no)).is_some_and(|l| newest.is_some_and(|v| v.as_ptr() == l.version)) {
+        return visible::live(newest);
     }
     // SAFETY: null or a valid snapshot.
     unsafe {
@@ -274,7 +277,7 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
             return visible::live(ok(t.at_snapshot(&PG, r.rec, csn)).map(|v| v.0));
         }
     }
-    visible::live(ok(t.newest(&PG, r.rec)).map(|v| v.0))
+    visible::live(newest)
 }
 
 /// Rows inserted by this transaction keep their version for AFTER INSERT triggers, which refetch
@@ -313,11 +316,13 @@ pub unsafe extern "C-unwind" fn update(rel: pg_sys::Relation, otid: pg_sys::Item
         let (base, _) = base_and_version(t, &target);
         let f = tuple::form(t, slot, xid);
         if moves {
-            move_row(rel, info, t, r, base, f, slot, cid, xid);
+            let n = move_row(rel, info, t, r, base, f, slot, cid, xid);
+            visible::note_write(t, n, snapshot);
             *update_indexes = true;
         } else {
             let n = t.update(r, base, f.version(), cid);
             f.taken();
+            visible::note_write(t, n, snapshot);
             let trig = (*rel).trigdesc;
             let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
@@ -330,15 +335,16 @@ pub unsafe extern "C-unwind" fn update(rel: pg_sys::Relation, otid: pg_sys::Item
 
 /// An update that changes an index or the partition: a new record, and a tombstone that names it.
 #[allow(clippy::too_many_arguments)]
-unsafe fn move_row(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordRef, base: Option<NonNull<Version>>, f: Fresh, slot: *mut pg_sys::TupleTableSlot, cid: u32, xid: pg_sys::TransactionId) {
+unsafe fn move_row(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordRef, base: Option<NonNull<Version>>, f: Fresh, slot: *mut pg_sys::TupleTableSlot, cid: u32, xid: pg_sys::TransactionId) -> u32 {
     // SAFETY: as in `update`.
     unsafe {
         let part = partition_of(info, slot);
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid));
         f.taken();
         let tomb = ok(t.new_tombstone(Successor { record: to.no + 1 }));
-        t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         (*slot).tts_tid = Tid::Record(to.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
+        n
     }
 }

@@ -64,6 +64,12 @@ pub unsafe extern "C-unwind" fn tuple_lock(
             };
             let Some(r) = r else { error!("attempted to lock a row that does not exist") };
             match lock_one(rel, t, r, &want, tmfd) {
+                Err(f @ (TM_Invisible | TM_SelfModified)) => {
+                    if let Some(w) = t.last_write(r).and_then(|n| t.write(n)).filter(|w| w.kind != WriteKind::Delete) {
+                        tuple::store(slot, info.oid, Tid::Record(r.no), w.version.as_ptr());
+                    }
+                    return f;
+                }
                 Ok((v, newer)) => {
                     tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
                     xact::locked().insert((r.table.id, r.no), Locked { snapshot: snapshot as usize, cid, version: v.as_ptr() });
@@ -103,7 +109,7 @@ unsafe fn lock_one(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n).expect("a number of ours");
             if w.cid >= want.cid {
-                failure(tmfd, Tid::Record(r.no), pg_sys::GetCurrentTransactionIdIfAny(), w.cid);
+                failure(tmfd, Tid::Record(r.no), pg_sys::GetCurrentTransactionId(), w.cid);
                 return Err(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
             if w.kind == WriteKind::Delete {

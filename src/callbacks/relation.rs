@@ -66,6 +66,8 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
             // Our own writes still point to it.
             xact::orphaned(t);
         }
+        // The indexes are rebuilt before the invalidation is processed.
+        (*rel).rd_amcache = std::ptr::null_mut();
         pg_sys::CacheInvalidateRelcache(rel);
     }
 }

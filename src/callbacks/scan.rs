@@ -2,6 +2,7 @@
 
 use super::visible;
 use crate::errors::ok;
+use crate::hooks::executor;
 use crate::pg::{tid_bound, Tid, ROWS};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
@@ -19,6 +20,8 @@ pub struct Scan {
     pub base: pg_sys::TableScanDescData,
     /// The relation.
     pub info: *const RelInfo,
+    /// Will the rows be written next?
+    pub for_write: bool,
     /// Next record to look at, forward; backward it is the one after.
     pub next: u64,
     /// Records of the scan: `first..end`.
@@ -79,6 +82,7 @@ pub unsafe extern "C-unwind" fn begin(
         (*s).base.rs_key = key;
         (*s).base.rs_flags = flags;
         (*s).info = info;
+        (*s).for_write = xact::mode() == Mode::Serializable && executor::will_write(snapshot, info.oid);
         start(s);
         if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN != 0 {
             count_scan(rel);
@@ -183,7 +187,7 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
                 pg_sys::ProcessInterrupts();
             }
             let Some(r) = RecordRef::find(info.table, n) else { continue };
-            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, false) {
+            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, (*s).for_write) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
                 count_row((*s).base.rs_rd);
                 return true;
@@ -301,7 +305,7 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
             (*s).at += 1;
             let n = (*s).block * ROWS + o as u64 - 1;
             let Some(r) = RecordRef::find(info.table, n) else { continue };
-            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, false) {
+            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, (*s).for_write) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
                 count_row((*s).base.rs_rd);
                 return true;

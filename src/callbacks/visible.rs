@@ -65,17 +65,37 @@ pub fn before_image(t: &Txn, n: u32) -> Seen {
     }
 }
 
+/// Notes an update or delete that the executor may ask about (see `any`).
+pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
+    let Some(w) = t.write(n) else { return };
+    // SAFETY: null or a valid snapshot.
+    let curcid = unsafe { if s.is_null() { 0 } else { (*s).curcid } };
+    *xact::last_write() = Some(xact::LastWrite { row: (w.r.table.id, w.r.no), snapshot: s as usize, curcid, write: n });
+}
+
+/// Was this the last write, made by the statement whose snapshot is active?
+unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
+    let l = (*xact::last_write())?;
+    // SAFETY: a valid snapshot.
+    let same = unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid };
+    (same && l.row == (r.table.id, r.no)).then_some(l.write)
+}
+
 /// `SnapshotAny` by a record's TID: who asks is the executor or the trigger queue, for the row that
 /// the current command found, or has just changed (postgres-facts: traps 1 and 2). The second value
 /// is the write whose before-image it is.
 pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
     // SAFETY: plain calls.
+    let active = unsafe { if pg_sys::ActiveSnapshotSet() { pg_sys::GetActiveSnapshot() } else { std::ptr::null_mut() } };
+    // SAFETY: as above.
     let cid = unsafe { pg_sys::GetCurrentCommandId(false) };
     if let Some(n) = t.last_write(r) {
         let w = *t.write(n)?;
+        // SAFETY: the active snapshot.
+        let just = unsafe { just_written(r, active) } == Some(n);
         return match w.kind {
             WriteKind::Insert => Some((w.version, None)),
-            WriteKind::Update if w.cid != cid => Some((w.version, None)),
+            WriteKind::Update if !just => Some((w.version, None)),
             _ => before_image(t, n).map(|v| (v, Some(n))),
         };
     }
@@ -84,8 +104,6 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
             return NonNull::new(l.version).map(|v| (v, None));
         }
     }
-    // SAFETY: plain calls.
-    let active = unsafe { if pg_sys::ActiveSnapshotSet() { pg_sys::GetActiveSnapshot() } else { std::ptr::null_mut() } };
     if mode != Mode::Serializable && !active.is_null() {
         let csn = xact::snapshot_csn(active);
         if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {

@@ -31,6 +31,12 @@ pub fn is_ours(s: pg_sys::Snapshot) -> bool {
     std::ptr::eq(s, &raw const OURS)
 }
 
+/// Does the statement of this snapshot read the table in order to write it?
+pub fn will_write(s: pg_sys::Snapshot, oid: pg_sys::Oid) -> bool {
+    // SAFETY: one thread.
+    unsafe { (*(&raw const WRITES)).contains(&(s as usize, oid)) }
+}
+
 /// Installs the hooks.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
@@ -54,8 +60,11 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
     // SAFETY: the hook's contract.
     unsafe {
         let worker = pg_sys::ParallelWorkerNumber >= 0 || !crate::shmem::is_up();
-        if !worker && pg_sys::IsTransactionState() && crate::pg::uses_xact_snapshot() {
-            xact::fix_snapshot((*q).snapshot);
+        // A statement's snapshot is taken when it starts: it may wait, or be a cursor, before it
+        // first looks at a table of ours.
+        let s = (*q).snapshot;
+        if !worker && !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC && pg_sys::IsTransactionState() && xact::mode() != Mode::Serializable {
+            xact::snapshot_csn(s);
         }
         match PREV_START {
             Some(prev) => prev(q, eflags),
@@ -325,7 +334,7 @@ unsafe fn protect(scan: pg_sys::IndexScanDesc) {
             let s = (*scan).xs_snapshot;
             if !is_ours(s) {
                 (*f).snapshot = s;
-                (*f).for_write = (*(&raw const WRITES)).contains(&(s as usize, info.oid));
+                (*f).for_write = will_write(s, info.oid);
             }
         }
         if !is_mvcc((*scan).xs_snapshot) {

@@ -22,9 +22,7 @@ unsafe extern "C-unwind" fn relation_info(root: *mut pg_sys::PlannerInfo, oid: p
         if let Some(prev) = PREV {
             prev(root, oid, inhparent, info);
         }
-        if inhparent {
-            return;
-        }
+        // `inhparent` is set for index builds too.
         let r = pg_sys::RelationIdGetRelation(oid);
         if rel::is_ours(r) {
             (*info).rel_parallel_workers = 0;
