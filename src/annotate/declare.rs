@@ -1,0 +1,281 @@
+//! At execution: the partitions that annotations name are declared.
+
+use super::{plan, table, with_known, Function, Known};
+use crate::errors::ok;
+use crate::platform::PG;
+use crate::xact::{self, Mode};
+use crate::{pg, sql};
+use mixedcc_engine::protocol::Touch;
+use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
+use pgrx::prelude::*;
+
+extern "C-unwind" {
+    fn datumCopy(value: Datum, byval: bool, len: core::ffi::c_int) -> Datum;
+}
+
+/// A value of a partition key.
+type Value = (Datum, bool, Oid);
+
+/// Arguments of calls that are being evaluated: function, position, value.
+static mut PENDING: Vec<(u32, Oid, usize, Value)> = Vec::new();
+/// Partitions of the procedures that run: declared again after a COMMIT inside of them.
+static mut FRAMES: Vec<Frame> = Vec::new();
+
+struct Frame {
+    /// The transaction in which they were declared.
+    lxid: u32,
+    partitions: Vec<(Oid, u64, u32)>,
+}
+
+fn lxid() -> u32 {
+    // SAFETY: a process that runs transactions has a PGPROC.
+    unsafe { (*pg_sys::MyProc).lxid }
+}
+
+fn is_wanted() -> bool {
+    pg::is_serializable() && xact::mode() == Mode::Serializable
+}
+
+/// Declares partitions in the order that all transactions use.
+fn declare(mut all: Vec<Touch>) {
+    all.sort_by_key(|t| (t.table.id, t.no));
+    all.dedup_by_key(|t| (t.table.id, t.no));
+    for at in all {
+        ok(xact::txn().declare(&PG, at));
+    }
+}
+
+/// Where an annotation's table keeps a key.
+fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
+    let oid = table(name)?;
+    sql::locate_for(oid, key, f.owner).map(|t| (oid, t))
+}
+
+/// The statement's calls of annotated functions: declares the partitions of arguments that are
+/// known already. Called for SERIALIZABLE transactions.
+pub fn at_statement(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the executor's state after its start.
+    unsafe {
+        redeclare();
+        let stmt = (*q).plannedstmt;
+        if (*stmt).invalItems.is_null() {
+            return; // no function but built-in ones
+        }
+        let items = pgrx::PgList::<pg_sys::PlanInvalItem>::from_pg((*stmt).invalItems);
+        let mut found = Vec::new();
+        with_known(|k| {
+            let calls = |i: *mut pg_sys::PlanInvalItem| {
+                (*i).cacheId == pg_sys::SysCacheIdentifier::PROCOID as i32 && k.functions.iter().any(|f| f.hash == (*i).hashValue)
+            };
+            if items.iter_ptr().any(calls) {
+                let params = (*(*q).estate).es_param_list_info;
+                let mut walk = Walk { known: k, params, found: &mut found };
+                visit_state((*q).planstate, (&raw mut walk).cast());
+            }
+        });
+        declare(found.into_iter().map(|f: (Oid, Touch)| f.1).collect());
+    }
+}
+
+struct Walk<'a> {
+    known: &'a Known,
+    params: pg_sys::ParamListInfo,
+    found: &'a mut Vec<(Oid, Touch)>,
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: a node of a valid plan state tree; the context is the walk.
+    unsafe {
+        if ps.is_null() {
+            return false;
+        }
+        let p = (*ps).plan;
+        for list in [(*p).targetlist, (*p).qual] {
+            visit(list.cast(), context);
+        }
+        match (*p).type_ {
+            NodeTag::T_FunctionScan => {
+                visit((*p.cast::<pg_sys::FunctionScan>()).functions.cast(), context);
+            }
+            NodeTag::T_Result => {
+                visit((*p.cast::<pg_sys::Result>()).resconstantqual, context);
+            }
+            NodeTag::T_ValuesScan => {
+                visit((*p.cast::<pg_sys::ValuesScan>()).values_lists.cast(), context);
+            }
+            NodeTag::T_NestLoop | NodeTag::T_MergeJoin | NodeTag::T_HashJoin => {
+                visit((*p.cast::<pg_sys::Join>()).joinqual.cast(), context);
+            }
+            _ => {}
+        }
+        pg_sys::planstate_tree_walker(ps, Some(visit_state), context)
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: a node of a valid expression; the context is the walk.
+    unsafe {
+        if node.is_null() {
+            return false;
+        }
+        match (*node).type_ {
+            NodeTag::T_FuncExpr => {
+                let w = &mut *context.cast::<Walk>();
+                let call = node.cast::<pg_sys::FuncExpr>();
+                if let Some(f) = w.known.functions.iter().find(|f| f.oid == (*call).funcid) {
+                    collect(w, f, call);
+                }
+            }
+            // Expressions of a function scan.
+            NodeTag::T_RangeTblFunction => return visit((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context),
+            _ => {}
+        }
+        pg_sys::expression_tree_walker(node, Some(visit), context)
+    }
+}
+
+/// Collects the partitions of one call as far as its arguments are known.
+unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
+    for (name, positions) in &f.partitions {
+        let key: Option<Vec<Value>> = positions
+            .iter()
+            // SAFETY: a valid call.
+            .map(|&p| unsafe { plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| evaluate(a, w.params)) })
+            .collect();
+        if let Some(at) = key.and_then(|k| place(f, name, &k)) {
+            w.found.push(at);
+        }
+    }
+}
+
+/// Is it a constant or a parameter of the statement, perhaps converted?
+unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
+    // SAFETY: a valid expression.
+    unsafe {
+        match (*node).type_ {
+            NodeTag::T_Const => true,
+            NodeTag::T_Param => (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN,
+            NodeTag::T_RelabelType => is_fixed((*node.cast::<pg_sys::RelabelType>()).arg.cast()),
+            NodeTag::T_FuncExpr => {
+                let f = node.cast::<pg_sys::FuncExpr>();
+                let cast = (*f).funcformat != pg_sys::CoercionForm::COERCE_EXPLICIT_CALL;
+                let args = pgrx::PgList::<pg_sys::Node>::from_pg((*f).args);
+                let fixed = args.iter_ptr().all(|a| is_fixed(a));
+                cast && fixed
+            }
+            _ => false,
+        }
+    }
+}
+
+unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
+    // SAFETY: an expression without variables. Values stay in the context of the statement.
+    unsafe {
+        let typid = pg_sys::exprType(node);
+        let estate = pg_sys::CreateExecutorState();
+        (*estate).es_param_list_info = params;
+        let context = pg_sys::CreateExprContext(estate);
+        let state = pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
+        let mut null = false;
+        let v = pg_sys::ExecEvalExpr(state, context, &mut null);
+        let (mut len, mut byval) = (0, false);
+        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+        let v = if null { v } else { datumCopy(v, byval, len as i32) };
+        pg_sys::FreeExecutorState(estate);
+        (v, null, pg_sys::getBaseType(typid))
+    }
+}
+
+/// Runs a CALL: its partitions are declared before, and again after each COMMIT inside of it.
+/// `stmt` may be changed if any function is annotated.
+pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, run: impl FnOnce()) {
+    let mut found = Vec::new();
+    with_known(|k| {
+        // SAFETY: an analysed CALL statement.
+        let call = unsafe { (*stmt).funcexpr };
+        if k.functions.is_empty() || call.is_null() {
+            return;
+        }
+        if is_wanted() {
+            let mut walk = Walk { known: k, params, found: &mut found };
+            // SAFETY: a valid expression.
+            unsafe { visit(call.cast(), (&raw mut walk).cast()) };
+        }
+        plan::wrap_call(k, call);
+    });
+    if found.is_empty() {
+        return run();
+    }
+    let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
+    declare(found.into_iter().map(|f| f.1).collect());
+    // SAFETY: one thread; the guard takes the frame off, also when an error unwinds.
+    let depth = unsafe {
+        let frames = &mut *(&raw mut FRAMES);
+        frames.push(Frame { lxid: lxid(), partitions });
+        frames.len() - 1
+    };
+    let _pop = Pop(depth);
+    run();
+}
+
+struct Pop(usize);
+
+impl Drop for Pop {
+    fn drop(&mut self) {
+        // SAFETY: one thread.
+        unsafe { (*(&raw mut FRAMES)).truncate(self.0) };
+    }
+}
+
+/// A new transaction within procedures: what their arguments named is declared again.
+fn redeclare() {
+    // SAFETY: one thread.
+    let frames = unsafe { &mut *(&raw mut FRAMES) };
+    let now = lxid();
+    if frames.iter().all(|f| f.lxid == now) {
+        return;
+    }
+    let mut all = Vec::new();
+    for f in frames.iter_mut().filter(|f| f.lxid != now) {
+        f.lxid = now;
+        all.extend(f.partitions.iter().filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)));
+    }
+    declare(all);
+}
+
+/// `mixedcc.declaring`: an argument of an annotated function has been evaluated.
+pub fn at_argument(function: Oid, position: usize, value: Value) {
+    if !is_wanted() {
+        return;
+    }
+    let mut found = Vec::new();
+    with_known(|k| {
+        let Some(f) = k.functions.iter().find(|f| f.oid == function) else { return };
+        // SAFETY: one thread.
+        let pending = unsafe { &mut *(&raw mut PENDING) };
+        let now = lxid();
+        pending.retain(|p| p.0 == now);
+        pending.push((now, function, position, value));
+        for (name, positions) in &f.partitions {
+            if positions.iter().max() != Some(&position) {
+                continue;
+            }
+            let get = |p: &usize| pending.iter().rev().find(|e| e.1 == function && e.2 == *p).map(|e| e.3);
+            let key: Option<Vec<Value>> = positions.iter().map(get).collect();
+            found.extend(key.and_then(|k| place(f, name, &k)));
+        }
+        let last = f.partitions.iter().flat_map(|p| &p.1).max();
+        if last == Some(&position) {
+            // The call's arguments are complete.
+            let mine: std::collections::HashSet<usize> = f.partitions.iter().flat_map(|p| p.1.iter().copied()).collect();
+            for p in mine {
+                if let Some(i) = pending.iter().rposition(|e| e.1 == function && e.2 == p) {
+                    pending.remove(i);
+                }
+            }
+        }
+    });
+    declare(found.into_iter().map(|f| f.1).collect());
+}

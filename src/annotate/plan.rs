@@ -1,0 +1,165 @@
+//! At planning: arguments of annotated functions are wrapped, to declare partitions when they are
+//! evaluated.
+
+use super::{with_known, Known};
+use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
+use pgrx::prelude::*;
+
+/// The function `mixedcc.declaring(anyelement, oid, int)`.
+pub fn wrapper() -> Oid {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        let extension = pg_sys::get_extension_oid(c"mixedcc".as_ptr(), true);
+        if extension == pg_sys::InvalidOid {
+            return pg_sys::InvalidOid;
+        }
+        let schema = pgrx::PgMemoryContexts::CurrentMemoryContext.pstrdup("mixedcc");
+        let name = pgrx::PgMemoryContexts::CurrentMemoryContext.pstrdup("declaring");
+        let list = pg_sys::lappend(std::ptr::null_mut(), pg_sys::makeString(schema).cast());
+        let list = pg_sys::lappend(list, pg_sys::makeString(name).cast());
+        let types = [pg_sys::ANYELEMENTOID, pg_sys::OIDOID, pg_sys::INT4OID];
+        pg_sys::LookupFuncName(list, types.len() as i32, types.as_ptr(), true)
+    }
+}
+
+static mut PREV: pg_sys::planner_hook_type = None;
+
+/// Installs the planner's hook.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV = pg_sys::planner_hook;
+        pg_sys::planner_hook = Some(planner);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn planner(
+    query: *mut pg_sys::Query,
+    text: *const core::ffi::c_char,
+    options: core::ffi::c_int,
+    params: pg_sys::ParamListInfo,
+) -> *mut pg_sys::PlannedStmt {
+    wrap_query(query);
+    // SAFETY: the hook's contract.
+    unsafe {
+        match PREV {
+            Some(prev) => prev(query, text, options, params),
+            None => pg_sys::standard_planner(query, text, options, params),
+        }
+    }
+}
+
+/// Wraps arguments in a query that is about to be planned. Costs nothing in a database without
+/// annotations.
+fn wrap_query(query: *mut pg_sys::Query) {
+    with_known(|k| {
+        if k.functions.is_empty() || k.wrapper == pg_sys::InvalidOid {
+            return;
+        }
+        let mut walk = Walk { known: k };
+        // SAFETY: the planner may change its query.
+        unsafe { pg_sys::query_tree_walker(query, Some(visit), (&raw mut walk).cast(), 0) };
+    });
+}
+
+/// Wraps the arguments of one call, which may be changed.
+pub(super) fn wrap_call(known: &Known, f: *mut pg_sys::FuncExpr) {
+    if known.wrapper == pg_sys::InvalidOid {
+        return;
+    }
+    let mut walk = Walk { known };
+    // SAFETY: a valid expression.
+    unsafe { visit(f.cast(), (&raw mut walk).cast()) };
+}
+
+struct Walk<'a> {
+    known: &'a Known,
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: a node of a valid tree; the context is the walk.
+    unsafe {
+        if node.is_null() {
+            return false;
+        }
+        match (*node).type_ {
+            NodeTag::T_Query => return pg_sys::query_tree_walker(node.cast(), Some(visit), context, 0),
+            NodeTag::T_FuncExpr => {
+                let known = (*context.cast::<Walk>()).known;
+                let f = node.cast::<pg_sys::FuncExpr>();
+                if let Some(known_function) = known.functions.iter().find(|k| k.oid == (*f).funcid) {
+                    for (_, positions) in &known_function.partitions {
+                        for &p in positions {
+                            wrap(known.wrapper, f, p);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        pg_sys::expression_tree_walker(node, Some(visit), context)
+    }
+}
+
+/// The argument of a call at an input position, and where it stands. Arguments by name know their position.
+unsafe fn argument_cell(f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut *mut pg_sys::Node> {
+    // SAFETY: a valid expression: its arguments are a list of nodes.
+    unsafe {
+        let list = (*f).args;
+        if list.is_null() {
+            return None;
+        }
+        for i in 0..(*list).length as usize {
+            let cell: *mut *mut pg_sys::Node = (&raw mut (*(*list).elements.add(i)).ptr_value).cast();
+            if (**cell).type_ == NodeTag::T_NamedArgExpr {
+                let named = (*cell).cast::<pg_sys::NamedArgExpr>();
+                if (*named).argnumber as usize == position {
+                    return Some((&raw mut (*named).arg).cast());
+                }
+            } else if i == position {
+                return Some(cell);
+            }
+        }
+        None
+    }
+}
+
+unsafe fn wrap(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) {
+    // SAFETY: a valid expression that we may change.
+    unsafe {
+        let Some(cell) = argument_cell(f, position) else { return };
+        if unwrapped(wrapper, *cell) != *cell {
+            return;
+        }
+        let typid = pg_sys::exprType(*cell);
+        let number = |t: Oid, v: u32| pg_sys::makeConst(t, -1, pg_sys::InvalidOid, 4, Datum::from(v as usize), false, true).cast();
+        let args = pg_sys::lappend(std::ptr::null_mut(), (*cell).cast());
+        let args = pg_sys::lappend(args, number(pg_sys::OIDOID, (*f).funcid.to_u32()));
+        let args = pg_sys::lappend(args, number(pg_sys::INT4OID, position as u32));
+        let collation = pg_sys::exprCollation(*cell);
+        let call = pg_sys::makeFuncExpr(wrapper, typid, args, collation, collation, pg_sys::CoercionForm::COERCE_EXPLICIT_CALL);
+        *cell = call.cast();
+    }
+}
+
+/// What a wrapped argument was.
+pub(super) unsafe fn unwrapped(wrapper: Oid, node: *mut pg_sys::Node) -> *mut pg_sys::Node {
+    // SAFETY: a valid node.
+    unsafe {
+        if (*node).type_ == NodeTag::T_FuncExpr {
+            let f = node.cast::<pg_sys::FuncExpr>();
+            if (*f).funcid == wrapper {
+                return (*(*(*f).args).elements).ptr_value.cast();
+            }
+        }
+        node
+    }
+}
+
+/// The argument at a position, without its wrapper.
+pub(super) unsafe fn argument(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut pg_sys::Node> {
+    // SAFETY: a valid expression.
+    unsafe { argument_cell(f, position).map(|c| unwrapped(wrapper, *c)) }
+}

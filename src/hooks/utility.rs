@@ -1,0 +1,291 @@
+//! Utility commands: options of tables, what mixedcc refuses, and what must follow a change of a
+//! table's definition.
+
+use crate::options::{refuse, Apply, PROVIDER};
+use crate::{annotate, options, pg, shmem, xact};
+use pgrx::pg_sys::{self, NodeTag, Oid};
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+mod alter;
+mod create;
+mod maintain;
+
+static mut PREV_UTILITY: pg_sys::ProcessUtility_hook_type = None;
+static mut PREV_ACCESS: pg_sys::object_access_hook_type = None;
+
+extern "C-unwind" {
+    fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
+}
+
+/// Installs the hooks.
+pub fn init() {
+    annotate::init();
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV_UTILITY = pg_sys::ProcessUtility_hook;
+        pg_sys::ProcessUtility_hook = Some(process);
+        PREV_ACCESS = pg_sys::object_access_hook;
+        pg_sys::object_access_hook = Some(object_access);
+    }
+}
+
+/// A call of the hook.
+#[derive(Clone, Copy)]
+struct Call {
+    pstmt: *mut pg_sys::PlannedStmt,
+    query: *const core::ffi::c_char,
+    read_only: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+    dest: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+}
+
+impl Call {
+    fn node<T>(&self) -> *mut T {
+        // SAFETY: the caller has looked at the node's tag.
+        unsafe { (*self.pstmt).utilityStmt.cast() }
+    }
+
+    /// A call whose tree may be changed.
+    fn writable(mut self) -> Call {
+        if self.read_only {
+            // SAFETY: a valid tree.
+            self.pstmt = unsafe { pg_sys::copyObjectImpl(self.pstmt.cast()) }.cast();
+            self.read_only = false;
+        }
+        self
+    }
+
+    /// Does what would be done without us.
+    fn run(&self) {
+        // SAFETY: the hook's arguments.
+        unsafe {
+            let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
+            match PREV_UTILITY {
+                Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
+                None => pg_sys::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+            }
+        }
+    }
+}
+
+#[pg_guard]
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C-unwind" fn process(
+    pstmt: *mut pg_sys::PlannedStmt,
+    query: *const core::ffi::c_char,
+    read_only: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+    dest: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
+    // SAFETY: the hook's contract: a utility statement.
+    match unsafe { (*(*pstmt).utilityStmt).type_ } {
+        NodeTag::T_CreateStmt => create::table(call),
+        NodeTag::T_CreateTableAsStmt => create::table_as(call),
+        NodeTag::T_AlterTableStmt => alter::table(call),
+        NodeTag::T_RenameStmt => alter::rename(call),
+        NodeTag::T_IndexStmt => maintain::index(call),
+        NodeTag::T_ReindexStmt => maintain::reindex(call),
+        NodeTag::T_ClusterStmt => maintain::cluster(call),
+        NodeTag::T_VacuumStmt => maintain::vacuum(call),
+        NodeTag::T_SecLabelStmt => security_label(call),
+        NodeTag::T_DropdbStmt => drop_database(call),
+        NodeTag::T_AlterDatabaseStmt => alter_database(call),
+        NodeTag::T_CallStmt => {
+            let call = if annotate::any() { call.writable() } else { call };
+            annotate::around_call(call.node(), call.params, || call.run());
+        }
+        _ => call.run(),
+    }
+}
+
+fn text(p: *const core::ffi::c_char) -> Option<String> {
+    // SAFETY: null or a C string of a parse tree.
+    (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
+}
+
+/// The relation of a range variable, without a lock, if it exists.
+fn relid(rv: *const pg_sys::RangeVar) -> Option<Oid> {
+    // SAFETY: a valid range variable.
+    let oid = unsafe { pg_sys::RangeVarGetRelidExtended(rv, pg_sys::NoLock as i32, pg_sys::RVROption::RVR_MISSING_OK, None, std::ptr::null_mut()) };
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// What pg_class says about a relation.
+#[derive(Clone, Copy)]
+struct Class {
+    am: Oid,
+    kind: u8,
+    persistence: u8,
+    tablespace: Oid,
+    filenode: Oid,
+}
+
+fn class(oid: Oid) -> Option<Class> {
+    // SAFETY: a catalog look-up.
+    unsafe {
+        let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, oid.into());
+        if tup.is_null() {
+            return None;
+        }
+        let f = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
+        let c = Class { am: f.relam, kind: f.relkind as u8, persistence: f.relpersistence as u8, tablespace: f.reltablespace, filenode: f.relfilenode };
+        pg_sys::ReleaseSysCache(tup);
+        Some(c)
+    }
+}
+
+/// OID of our access method in this database.
+fn our_am() -> Option<Oid> {
+    // SAFETY: a catalog look-up.
+    let oid = unsafe { pg_sys::get_am_oid(PROVIDER.as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// What pg_class says of a table of ours; `None` for others.
+fn ours(oid: Oid) -> Option<Class> {
+    class(oid).filter(|c| c.kind == pg_sys::RELKIND_RELATION && Some(c.am) == our_am())
+}
+
+/// A relation and its descendants.
+fn family(oid: Oid) -> Vec<Oid> {
+    // SAFETY: a plain call that takes no locks; an error unwinds through this frame, which owns nothing.
+    unsafe {
+        let list = find_all_inheritors(oid, pg_sys::NoLock as i32, std::ptr::null_mut());
+        pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid().collect()
+    }
+}
+
+fn name_of(rv: *const pg_sys::RangeVar) -> String {
+    // SAFETY: a valid range variable.
+    text(unsafe { (*rv).relname }).unwrap_or_default()
+}
+
+fn security_label(call: Call) {
+    let s = call.node::<pg_sys::SecLabelStmt>();
+    call.run();
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*s };
+    if s.objtype != pg_sys::ObjectType::OBJECT_TABLE || text(s.provider).is_some_and(|p| p.as_bytes() != PROVIDER.to_bytes()) {
+        return;
+    }
+    // SAFETY: the object of a table is a list of names. The label is seen from the next command on.
+    unsafe {
+        pg_sys::CommandCounterIncrement();
+        let rv = pg_sys::makeRangeVarFromNameList(s.object.cast());
+        if let Some(oid) = relid(rv) {
+            options::sync(oid, Apply::ALL);
+        }
+    }
+}
+
+/// Which database a statement names.
+fn database(name: *const core::ffi::c_char) -> Option<u32> {
+    // SAFETY: a catalog look-up.
+    let oid = unsafe { pg_sys::get_database_oid(name, true) };
+    (oid != pg_sys::InvalidOid).then_some(oid.to_u32())
+}
+
+fn drop_database(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let db = database(unsafe { (*call.node::<pg_sys::DropdbStmt>()).dbname });
+    call.run();
+    let Some(db) = db else { return };
+    // The transaction's pin keeps the tables until we are done with them.
+    xact::txn();
+    let e = shmem::engine();
+    for t in shmem::all(Some(db)) {
+        if let Some(t) = shmem::unregister(t.key) {
+            t.retire(&e);
+        }
+    }
+}
+
+fn alter_database(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
+    let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
+    if moves && database(s.dbname).is_some_and(|db| !shmem::all(Some(db)).is_empty()) {
+        refuse(
+            "a database with mixedcc tables cannot be moved to another tablespace",
+            "Move its tables of other access methods, or drop the mixedcc tables first.",
+        );
+    }
+    call.run();
+}
+
+/// A `DefElem` as words.
+struct Element {
+    namespace: Option<String>,
+    name: String,
+    value: Option<String>,
+}
+
+impl Element {
+    fn is_ours(&self) -> bool {
+        self.namespace.as_deref().is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
+    }
+}
+
+fn elements(list: *mut pg_sys::List) -> Vec<Element> {
+    // SAFETY: a list of `DefElem`s.
+    unsafe {
+        let list = pgrx::PgList::<pg_sys::DefElem>::from_pg(list);
+        list.iter_ptr()
+            .map(|d| Element {
+                namespace: text((*d).defnamespace),
+                name: text((*d).defname).unwrap_or_default(),
+                value: if (*d).arg.is_null() { None } else { text(pg_sys::defGetString(d)) },
+            })
+            .collect()
+    }
+}
+
+/// Takes our elements out of a list of options: the rest, and ours.
+fn take_ours(list: *mut pg_sys::List) -> (*mut pg_sys::List, Vec<Element>) {
+    let all = elements(list);
+    if !all.iter().any(Element::is_ours) {
+        return (list, Vec::new());
+    }
+    // SAFETY: a list of as many `DefElem`s.
+    let rest = unsafe {
+        let old = pgrx::PgList::<pg_sys::DefElem>::from_pg(list);
+        old.iter_ptr()
+            .zip(&all)
+            .filter(|(_, e)| !e.is_ours())
+            .fold(std::ptr::null_mut(), |l, (d, _)| pg_sys::lappend(l, d.cast()))
+    };
+    (rest, all.into_iter().filter(Element::is_ours).collect())
+}
+
+/// A relation is dropped: our table goes with it, if the transaction commits.
+#[pg_guard]
+unsafe extern "C-unwind" fn object_access(
+    access: pg_sys::ObjectAccessType::Type,
+    class_id: Oid,
+    object: Oid,
+    sub: core::ffi::c_int,
+    arg: *mut core::ffi::c_void,
+) {
+    // SAFETY: the hook's contract.
+    unsafe {
+        if let Some(prev) = PREV_ACCESS {
+            prev(access, class_id, object, sub, arg);
+        }
+        if access != pg_sys::ObjectAccessType::OAT_DROP || class_id != pg_sys::RelationRelationId || sub != 0 {
+            return;
+        }
+        if let Some(c) = ours(object) {
+            let space = if c.tablespace == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { c.tablespace };
+            let node = pg_sys::RelFileNode { spcNode: space, dbNode: pg_sys::MyDatabaseId, relNode: c.filenode };
+            xact::dropped(pg::storage_key(&node));
+        }
+    }
+}

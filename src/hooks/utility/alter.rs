@@ -1,0 +1,265 @@
+//! ALTER TABLE and what it changes in our options.
+
+use super::{class, elements, family, name_of, ours, relid, take_ours, text, Call, Element};
+use crate::options::{self, complain, refuse, Apply, Options, PROVIDER};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, AlterTableType, Oid};
+use pgrx::prelude::*;
+
+extern "C-unwind" {
+    fn RangeVarCallbackOwnsRelation(rv: *const pg_sys::RangeVar, oid: Oid, old: Oid, arg: *mut core::ffi::c_void);
+}
+
+type Cmds = pgrx::PgList<pg_sys::AlterTableCmd>;
+
+/// Sets an option as SQL gives it.
+pub fn set(o: &mut Options, e: &Element) {
+    let Some(value) = &e.value else {
+        complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, &format!("option \"mixedcc.{}\" needs a value", e.name), "Write mixedcc.option = 'value'.")
+    };
+    o.set(&e.name, value, &[',']);
+}
+
+fn commands(s: &pg_sys::AlterTableStmt) -> Cmds {
+    // SAFETY: a list of `AlterTableCmd`s.
+    unsafe { Cmds::from_pg(s.cmds) }
+}
+
+fn is_options(c: &pg_sys::AlterTableCmd) -> bool {
+    matches!(c.subtype, AlterTableType::AT_SetRelOptions | AlterTableType::AT_ResetRelOptions)
+}
+
+/// What ALTER TABLE asks of our options: set (true) or reset.
+fn wishes(s: &pg_sys::AlterTableStmt) -> Vec<(bool, Element)> {
+    // SAFETY: commands of a valid statement; those of options have a list of them.
+    let list = commands(s);
+    let all = list.iter_ptr().map(|c| unsafe { &*c }).filter(|c| is_options(c)).flat_map(|c| {
+        let set = c.subtype == AlterTableType::AT_SetRelOptions;
+        elements(c.def.cast()).into_iter().filter(Element::is_ours).map(move |e| (set, e)).collect::<Vec<_>>()
+    });
+    all.collect()
+}
+
+/// Takes our options out of a statement that we may change.
+fn strip(s: &mut pg_sys::AlterTableStmt) {
+    let mut rest = std::ptr::null_mut();
+    for c in commands(s).iter_ptr() {
+        // SAFETY: commands of a valid statement.
+        unsafe {
+            if is_options(&*c) {
+                let (list, taken) = take_ours((*c).def.cast());
+                if !taken.is_empty() && list.is_null() {
+                    continue;
+                }
+                (*c).def = list.cast();
+            }
+            rest = pg_sys::lappend(rest, c.cast());
+        }
+    }
+    s.cmds = rest;
+}
+
+fn has(s: &pg_sys::AlterTableStmt, kind: AlterTableType::Type) -> bool {
+    // SAFETY: commands of a valid statement.
+    commands(s).iter_ptr().any(|c| unsafe { (*c).subtype } == kind)
+}
+
+/// The access method that the statement sets.
+fn new_method(s: &pg_sys::AlterTableStmt) -> Option<String> {
+    // SAFETY: commands of a valid statement.
+    let list = commands(s);
+    let mut all = list.iter_ptr().map(|c| unsafe { &*c }).filter(|c| c.subtype == AlterTableType::AT_SetAccessMethod).map(|c| text(c.name)).collect::<Vec<_>>();
+    all.pop().flatten()
+}
+
+/// Refuses what mixedcc cannot do.
+fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
+    let Some(c) = class(oid) else { return };
+    let to = new_method(s);
+    let becomes = to.as_ref().is_some_and(|m| m.as_bytes() == PROVIDER.to_bytes());
+    let name = name_of(s.relation);
+    if becomes && ours(oid).is_none() {
+        match (c.kind, c.persistence) {
+            (pg_sys::RELKIND_MATVIEW, _) => refuse("mixedcc does not support materialized views", "Keep the materialized view in heap."),
+            (_, pg_sys::RELPERSISTENCE_TEMP) => refuse("mixedcc does not support temporary tables", "Keep the temporary table in heap."),
+            (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) => refuse(
+                &format!("table \"{name}\" must be unlogged to become a mixedcc table"),
+                "Use ALTER TABLE ... SET UNLOGGED first.",
+            ),
+            _ => {}
+        }
+    }
+    let stays = becomes || (ours(oid).is_some() && to.is_none());
+    if stays && has(s, AlterTableType::AT_SetLogged) {
+        refuse(
+            &format!("mixedcc table \"{name}\" cannot be made logged"),
+            "Rows of mixedcc tables live in memory; use ALTER TABLE ... SET ACCESS METHOD heap, SET LOGGED.",
+        );
+    }
+}
+
+/// Storage of a table before the command, if it is ours.
+struct Before {
+    oid: Oid,
+    filenode: Option<Oid>,
+}
+
+/// After a command: options follow the table's definition.
+fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
+    let old = before.iter().find(|b| b.oid == oid);
+    match ours(oid) {
+        Some(c) => {
+            let fresh = old.is_some_and(|b| b.filenode != Some(c.filenode));
+            if fresh {
+                apply = Apply::ALL;
+            }
+            if fresh && old.is_some_and(|b| b.filenode.is_none()) {
+                let mut o = Options::of(oid);
+                o.keep_defaults();
+                if o.label().is_some() {
+                    o.store(oid);
+                }
+            }
+            options::sync(oid, apply);
+        }
+        None => {
+            if old.is_some_and(|b| b.filenode.is_some()) && options::label_of(options::relation(oid)).is_some() {
+                options::store_label(options::relation(oid), None);
+            }
+        }
+    }
+}
+
+/// Applies wishes to a table's options.
+fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
+    if ours(oid).is_none() {
+        complain(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            &format!("option \"mixedcc.{}\" is for tables of the access method mixedcc", wishes[0].1.name),
+            &format!("Use ALTER TABLE {name} SET ACCESS METHOD mixedcc first."),
+        );
+    }
+    let mut o = Options::of(oid);
+    for (is_set, e) in wishes {
+        if *is_set {
+            set(&mut o, e);
+        } else {
+            o.reset(&e.name);
+        }
+    }
+    options::check_table(oid, &o);
+    o.store(oid);
+    let named = |n: &str| wishes.iter().any(|(_, e)| e.name == n);
+    Apply { protocol: named("protocol"), policy: named("waiting_policy") }
+}
+
+/// Locks the table for a statement that has nothing left for PostgreSQL. `None`: it does not exist.
+fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
+    let flags = if s.missing_ok { pg_sys::RVROption::RVR_MISSING_OK } else { 0 };
+    // SAFETY: a valid range variable; the callback checks the owner before the lock is taken.
+    let oid = unsafe {
+        pg_sys::RangeVarGetRelidExtended(
+            s.relation,
+            pg_sys::AccessExclusiveLock as i32,
+            flags,
+            Some(RangeVarCallbackOwnsRelation),
+            std::ptr::null_mut(),
+        )
+    };
+    if oid == pg_sys::InvalidOid {
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+            format!("relation \"{}\" does not exist, skipping", name_of(s.relation)),
+            "mixedcc",
+        )
+        .report(PgLogLevel::NOTICE);
+        return None;
+    }
+    Some(oid)
+}
+
+/// ALTER TABLE.
+pub fn table(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::AlterTableStmt>() };
+    let tables = matches!(s.objtype, pg_sys::ObjectType::OBJECT_TABLE | pg_sys::ObjectType::OBJECT_MATVIEW);
+    let Some(am) = our_am_if(tables) else { return call.run() };
+    let found = relid(s.relation);
+    if let Some(oid) = found {
+        check(s, oid);
+    }
+    let wishes = wishes(s);
+    // Wrong values are found before anything is done.
+    let mut probe = Options::default();
+    for (is_set, e) in &wishes {
+        if *is_set {
+            set(&mut probe, e);
+        } else {
+            probe.reset(&e.name);
+        }
+    }
+    let before: Vec<Before> = found.map_or(Vec::new(), |oid| {
+        let is_ours = |c: &super::Class| c.am == am;
+        family(oid).into_iter().map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) }).collect()
+    });
+    let rv = s.relation;
+    let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
+    // SAFETY: the node of the call that is run.
+    let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
+    if !empty {
+        call.run();
+    }
+    let Some(oid) = locked.or_else(|| before.first().map(|b| b.oid)).or_else(|| relid(rv)) else { return };
+    if class(oid).is_none() {
+        return;
+    }
+    let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), &wishes) };
+    for member in family(oid) {
+        follow(member, &before, if member == oid { apply } else { Apply::default() });
+    }
+}
+
+fn our_am_if(wanted: bool) -> Option<Oid> {
+    if wanted {
+        super::our_am()
+    } else {
+        None
+    }
+}
+
+/// The call without our options. If nothing is left, the table is locked here.
+fn prepare(call: Call) -> (Call, Option<Oid>) {
+    let call = call.writable();
+    // SAFETY: the node's tag was looked at, and we may change it.
+    let s = unsafe { &mut *call.node::<pg_sys::AlterTableStmt>() };
+    strip(s);
+    let locked = if s.cmds.is_null() { lock(s) } else { None };
+    (call, locked)
+}
+
+/// ALTER TABLE ... RENAME COLUMN: the partition key follows.
+pub fn rename(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::RenameStmt>() };
+    let column = s.renameType == pg_sys::ObjectType::OBJECT_COLUMN && s.relationType == pg_sys::ObjectType::OBJECT_TABLE;
+    if our_am_if(column).is_none() {
+        return call.run();
+    }
+    let found = relid(s.relation);
+    let (from, to) = (text(s.subname), text(s.newname));
+    call.run();
+    let (Some(oid), Some(from), Some(to)) = (found, from, to) else { return };
+    // SAFETY: the new name is seen from the next command on.
+    unsafe { pg_sys::CommandCounterIncrement() };
+    for member in family(oid) {
+        if ours(member).is_none() {
+            continue;
+        }
+        let mut o = Options::of(member);
+        let key = o.partition_by.iter_mut().flatten().find(|c| **c == from);
+        if let Some(c) = key {
+            *c = to.clone();
+            o.store(member);
+        }
+    }
+}

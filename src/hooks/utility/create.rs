@@ -1,0 +1,175 @@
+//! CREATE TABLE, CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
+
+use super::{relid, take_ours, text, Call, Element};
+use crate::options::{self, complain, refuse, Apply, Options, PROVIDER};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+use std::cell::Cell;
+
+thread_local! {
+    static NOTICED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn is_mixedcc(name: *const core::ffi::c_char) -> bool {
+    text(name).is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
+}
+
+/// Will a relation of this USING clause be ours?
+fn will_be_ours(using: *const core::ffi::c_char) -> bool {
+    // SAFETY: a setting that is never null.
+    is_mixedcc(if using.is_null() { unsafe { pg_sys::default_table_access_method } } else { using })
+}
+
+fn not_ours(given: &[Element], why: &str, hint: &str) {
+    if let Some(e) = given.first() {
+        complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, &format!("option \"mixedcc.{}\" {why}", e.name), hint);
+    }
+}
+
+/// The options in WITH.
+fn parse(given: &[Element]) -> Options {
+    let mut o = Options::default();
+    for e in given {
+        super::alter::set(&mut o, e);
+    }
+    o
+}
+
+/// Is a new relation temporary, by its name?
+fn is_temp(rv: *const pg_sys::RangeVar) -> bool {
+    // SAFETY: a valid range variable; the call raises the same error as the command would.
+    unsafe {
+        (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP
+            || text((*rv).schemaname).is_some_and(|s| s == "pg_temp")
+            || pg_sys::isTempNamespace(pg_sys::RangeVarGetCreationNamespace(rv))
+    }
+}
+
+/// Makes a permanent table unlogged, with a notice once a session.
+fn make_unlogged(rv: *mut pg_sys::RangeVar) {
+    // SAFETY: a valid range variable that we may change.
+    unsafe {
+        if (*rv).relpersistence as u8 != pg_sys::RELPERSISTENCE_PERMANENT {
+            return;
+        }
+        (*rv).relpersistence = pg_sys::RELPERSISTENCE_UNLOGGED as core::ffi::c_char;
+    }
+    if !NOTICED.replace(true) {
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+            format!("mixedcc table \"{}\" is created UNLOGGED", super::name_of(rv)),
+            "mixedcc",
+        )
+        .set_detail("Its rows are kept in memory: they survive a clean restart, but a crash empties the table. This notice appears once in a session.")
+        .report(PgLogLevel::NOTICE);
+    }
+}
+
+/// Where a new relation will be, and whether there is one of that name already.
+fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
+    // SAFETY: a valid range variable.
+    unsafe {
+        let space = pg_sys::RangeVarGetCreationNamespace(rv);
+        (space, pg_sys::get_relname_relid((*rv).relname, space) != pg_sys::InvalidOid)
+    }
+}
+
+/// Gives a new table its options.
+fn finish(rv: *const pg_sys::RangeVar, space: Oid, mut o: Options) {
+    // SAFETY: a valid range variable; a catalog look-up.
+    let oid = unsafe {
+        let found = pg_sys::get_relname_relid((*rv).relname, space);
+        if found == pg_sys::InvalidOid {
+            relid(rv).unwrap_or(found)
+        } else {
+            found
+        }
+    };
+    if super::ours(oid).is_none() {
+        return;
+    }
+    o.keep_defaults();
+    options::check_table(oid, &o);
+    if o.label().is_some() {
+        o.store(oid);
+    }
+    options::sync(oid, Apply::ALL);
+}
+
+/// CREATE TABLE.
+pub fn table(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
+    let (_, given) = take_ours(s.options);
+    if !s.partspec.is_null() {
+        not_ours(&given, "is not for partitioned tables", "Give the options to the partitions.");
+        return call.run();
+    }
+    if !will_be_ours(s.accessMethod) {
+        not_ours(&given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
+        return call.run();
+    }
+    let call = call.writable();
+    // SAFETY: the same node, which we may change now.
+    let s = unsafe { &mut *call.node::<pg_sys::CreateStmt>() };
+    if is_temp(s.relation) {
+        if !s.accessMethod.is_null() {
+            refuse("mixedcc does not support temporary tables", "Create the temporary table USING heap.");
+        }
+        not_ours(&given, "is not for temporary tables", "Temporary tables use heap.");
+        s.accessMethod = heap();
+        return call.run();
+    }
+    let o = parse(&given);
+    let (space, exists) = place(s.relation);
+    s.options = take_ours(s.options).0;
+    if exists {
+        return call.run();
+    }
+    make_unlogged(s.relation);
+    let rv = s.relation;
+    call.run();
+    finish(rv, space, o);
+}
+
+fn heap() -> *mut core::ffi::c_char {
+    // SAFETY: an allocation in the context of the statement.
+    unsafe { pg_sys::pstrdup(c"heap".as_ptr()) }
+}
+
+/// CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
+pub fn table_as(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::CreateTableAsStmt>() };
+    // SAFETY: such a statement has a target.
+    let into = unsafe { &*s.into };
+    let (_, given) = take_ours(into.options);
+    if !will_be_ours(into.accessMethod) {
+        not_ours(&given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
+        return call.run();
+    }
+    let view = s.objtype == pg_sys::ObjectType::OBJECT_MATVIEW;
+    let call = call.writable();
+    // SAFETY: the same nodes, which we may change now.
+    let into = unsafe { &mut *(*call.node::<pg_sys::CreateTableAsStmt>()).into };
+    if view || is_temp(into.rel) {
+        let what = if view { "materialized views" } else { "temporary tables" };
+        if !into.accessMethod.is_null() {
+            refuse(&format!("mixedcc does not support {what}"), "Create it USING heap.");
+        }
+        not_ours(&given, &format!("is not for {what}"), "They use heap.");
+        into.accessMethod = heap();
+        return call.run();
+    }
+    let o = parse(&given);
+    let (space, exists) = place(into.rel);
+    into.options = take_ours(into.options).0;
+    if exists {
+        return call.run();
+    }
+    make_unlogged(into.rel);
+    let rv = into.rel;
+    call.run();
+    finish(rv, space, o);
+}

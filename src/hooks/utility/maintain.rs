@@ -1,0 +1,139 @@
+//! Maintenance commands that mixedcc does not support.
+
+use super::{elements, family, name_of, our_am, ours, relid, Call};
+use crate::options::refuse;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+
+/// Is a table, or one of its partitions, ours?
+fn any_ours(oid: Oid) -> bool {
+    family(oid).into_iter().any(|o| ours(o).is_some())
+}
+
+/// CREATE INDEX.
+pub fn index(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
+    if s.concurrent && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
+        refuse(
+            &format!("mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY", name_of(s.relation)),
+            "Use CREATE INDEX, which blocks writers while it runs.",
+        );
+    }
+    call.run();
+}
+
+/// The table of an index.
+fn table_of(index: Oid) -> Option<Oid> {
+    // SAFETY: a catalog look-up.
+    let oid = unsafe { pg_sys::IndexGetRelation(index, true) };
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// Is a flag of a list of options set?
+fn flag(list: *mut pg_sys::List, name: &str) -> bool {
+    // SAFETY: a list of `DefElem`s.
+    let all = unsafe { pgrx::PgList::<pg_sys::DefElem>::from_pg(list) };
+    let mut on = false;
+    for (d, e) in all.iter_ptr().zip(elements(list)) {
+        if e.name == name {
+            // SAFETY: an element of the list.
+            on = unsafe { pg_sys::defGetBoolean(d) };
+        }
+    }
+    on
+}
+
+/// REINDEX.
+pub fn reindex(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
+    if !s.relation.is_null() && flag(s.params, "concurrently") {
+        let found = relid(s.relation);
+        let table = found.and_then(|oid| table_of(oid).or(found));
+        if table.is_some_and(any_ours) {
+            refuse(
+                &format!("\"{}\" belongs to a mixedcc table, which does not support REINDEX CONCURRENTLY", name_of(s.relation)),
+                "Use REINDEX, which blocks writers while it runs.",
+            );
+        }
+    }
+    call.run();
+}
+
+/// CLUSTER.
+pub fn cluster(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::ClusterStmt>() };
+    if !s.relation.is_null() && relid(s.relation).is_some_and(any_ours) {
+        refuse(
+            &format!("mixedcc table \"{}\" does not support CLUSTER", name_of(s.relation)),
+            "The rows are in memory: their order does not matter.",
+        );
+    }
+    call.run();
+}
+
+/// VACUUM: FULL passes over our tables.
+pub fn vacuum(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::VacuumStmt>() };
+    if !s.is_vacuumcmd || our_am().is_none() || !flag(s.options, "full") {
+        return call.run();
+    }
+    if s.rels.is_null() {
+        return vacuum_others(call);
+    }
+    // SAFETY: a list of `VacuumRelation`s.
+    let rels = unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(s.rels) };
+    for r in rels.iter_ptr() {
+        // SAFETY: an element of the list.
+        let rv = unsafe { (*r).relation };
+        if !rv.is_null() && relid(rv).is_some_and(any_ours) {
+            refuse(
+                &format!("mixedcc table \"{}\" does not support VACUUM FULL", name_of(rv)),
+                "Use VACUUM: it gives the memory of deleted rows back.",
+            );
+        }
+    }
+    call.run();
+}
+
+/// VACUUM FULL of the database, without our tables.
+fn vacuum_others(call: Call) {
+    let call = call.writable();
+    let mut rels: *mut pg_sys::List = std::ptr::null_mut();
+    let mut skipped = 0;
+    // SAFETY: a scan of a catalog; the list lives as long as the statement.
+    unsafe {
+        let catalog = pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(catalog, pg_sys::InvalidOid, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
+        loop {
+            let tup = pg_sys::systable_getnext(scan);
+            if tup.is_null() {
+                break;
+            }
+            let form = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
+            if !matches!(form.relkind as u8, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW) {
+                continue;
+            }
+            if Some(form.relam) == our_am() {
+                skipped += 1;
+                continue;
+            }
+            let r = pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
+            rels = pg_sys::lappend(rels, r.cast());
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+    }
+    if skipped > 0 {
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, format!("VACUUM FULL skips {skipped} mixedcc tables"), "mixedcc")
+            .set_hint("Use VACUUM for them.")
+            .report(PgLogLevel::WARNING);
+        // SAFETY: the node is ours to change.
+        unsafe { (*call.node::<pg_sys::VacuumStmt>()).rels = rels };
+    }
+    call.run();
+}
