@@ -66,9 +66,24 @@ pub fn tid_bound(t: &pg_sys::ItemPointerData) -> (u64, u64) {
     (block as u64, (offset as u64).min(ROWS + 1))
 }
 
-mod raw {
+/// Functions without the bindings' guard: an ERROR jumps over the caller's frame, which must own
+/// nothing.
+pub mod raw {
     use pgrx::pg_sys;
     extern "C-unwind" {
+        pub fn standard_ExecutorStart(q: *mut pg_sys::QueryDesc, eflags: core::ffi::c_int);
+        pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
+        #[allow(clippy::too_many_arguments)]
+        pub fn standard_ProcessUtility(
+            pstmt: *mut pg_sys::PlannedStmt,
+            query: *const core::ffi::c_char,
+            read_only: bool,
+            context: pg_sys::ProcessUtilityContext::Type,
+            params: pg_sys::ParamListInfo,
+            env: *mut pg_sys::QueryEnvironment,
+            dest: *mut pg_sys::DestReceiver,
+            completion: *mut pg_sys::QueryCompletion,
+        );
         pub fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type);
         pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
         pub fn RelidByRelfilenode(tablespace: pg_sys::Oid, relfilenode: pg_sys::Oid) -> pg_sys::Oid;

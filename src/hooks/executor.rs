@@ -55,33 +55,48 @@ pub fn end_transaction() {
     unsafe { (*(&raw mut WRITES)).clear() };
 }
 
-#[pg_guard]
+/// The hook. PostgreSQL's own part runs without a Rust frame that would catch its errors: they
+/// keep their context lines.
 unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
-    // SAFETY: the hook's contract.
+    // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
-        let worker = pg_sys::ParallelWorkerNumber >= 0 || !crate::shmem::is_up();
-        // A statement's snapshot is taken when it starts: it may wait, or be a cursor, before it
-        // first looks at a table of ours.
-        let s = (*q).snapshot;
-        if !worker && !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC && pg_sys::IsTransactionState() && xact::mode() != Mode::Serializable {
-            xact::snapshot_csn(s);
-        }
+        before(q);
         match PREV_START {
             Some(prev) => prev(q, eflags),
-            None => pg_sys::standard_ExecutorStart(q, eflags),
+            None => crate::pg::raw::standard_ExecutorStart(q, eflags),
         }
-        if !worker {
-            inspect(q, eflags);
+        inspect(q, eflags);
+    }
+}
+
+unsafe fn is_worker() -> bool {
+    // SAFETY: a plain read.
+    unsafe { pg_sys::ParallelWorkerNumber >= 0 || !crate::shmem::is_up() }
+}
+
+/// A statement's snapshot is taken when it starts: it may wait, or be a cursor, before it first
+/// looks at a table of ours.
+#[pg_guard]
+unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the hook's contract.
+    unsafe {
+        let s = (*q).snapshot;
+        if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC || is_worker() || !pg_sys::IsTransactionState() {
+            return;
+        }
+        if xact::mode() != Mode::Serializable {
+            xact::snapshot_csn(s);
         }
     }
 }
 
 /// Looks at the tables of a statement that is about to run.
-unsafe fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
+#[pg_guard]
+unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
     // SAFETY: the executor's state after its start.
     unsafe {
         let estate = (*q).estate;
-        if estate.is_null() {
+        if estate.is_null() || is_worker() {
             return;
         }
         let n = (*estate).es_range_table_size as usize;
@@ -102,7 +117,6 @@ unsafe fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
     }
 }
 
-#[pg_guard]
 unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
     // SAFETY: the hook's contract.
     unsafe {
@@ -113,7 +127,7 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
         }
         match PREV_END {
             Some(prev) => prev(q),
-            None => pg_sys::standard_ExecutorEnd(q),
+            None => crate::pg::raw::standard_ExecutorEnd(q),
         }
     }
 }

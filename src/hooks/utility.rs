@@ -72,9 +72,43 @@ impl Call {
     }
 }
 
-#[pg_guard]
+/// The hook. Commands that are none of our business run without a Rust frame that would catch
+/// their errors: those errors keep their context lines.
 #[allow(clippy::too_many_arguments)]
 unsafe extern "C-unwind" fn process(
+    pstmt: *mut pg_sys::PlannedStmt,
+    query: *const core::ffi::c_char,
+    read_only: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+    dest: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    // SAFETY: the hook's contract: a utility statement; nothing here needs to be dropped.
+    unsafe {
+        if concerns_us((*(*pstmt).utilityStmt).type_) {
+            return process_ours(pstmt, query, read_only, context, params, env, dest, completion);
+        }
+        match PREV_UTILITY {
+            Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
+            None => pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+        }
+    }
+}
+
+fn concerns_us(tag: NodeTag) -> bool {
+    use NodeTag::*;
+    let ddl = [
+        T_CreateStmt, T_CreateTableAsStmt, T_AlterTableStmt, T_RenameStmt, T_IndexStmt, T_ReindexStmt, T_ClusterStmt,
+        T_VacuumStmt, T_SecLabelStmt, T_DropdbStmt, T_AlterDatabaseStmt,
+    ];
+    ddl.contains(&tag) || (tag == T_CallStmt && annotate::any())
+}
+
+#[pg_guard]
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C-unwind" fn process_ours(
     pstmt: *mut pg_sys::PlannedStmt,
     query: *const core::ffi::c_char,
     read_only: bool,
@@ -99,7 +133,7 @@ unsafe extern "C-unwind" fn process(
         NodeTag::T_DropdbStmt => drop_database(call),
         NodeTag::T_AlterDatabaseStmt => alter_database(call),
         NodeTag::T_CallStmt => {
-            let call = if annotate::any() { call.writable() } else { call };
+            let call = call.writable();
             annotate::around_call(call.node(), call.params, || call.run());
         }
         _ => call.run(),

@@ -95,7 +95,7 @@ COMMENT ON COLUMN mixedcc.annotations.function IS 'the function or procedure';
 COMMENT ON COLUMN mixedcc.annotations."table" IS 'name of the table';
 COMMENT ON COLUMN mixedcc.annotations.arguments IS 'arguments that give its partition key';
 
-CREATE FUNCTION mixedcc.declaring(argument anyelement, function oid, position int) RETURNS anyelement
+CREATE FUNCTION mixedcc.declaring(argument anyelement, function oid, argument_no int) RETURNS anyelement
     AS 'MODULE_PATHNAME', 'declaring_wrapper' LANGUAGE C STABLE;
 COMMENT ON FUNCTION mixedcc.declaring(anyelement, oid, int) IS
     'returns its first argument; plans wrap it around arguments of annotated functions, to declare their partitions';
