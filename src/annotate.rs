@@ -9,12 +9,13 @@ use crate::options::{self, complain};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
+use std::rc::Rc;
 
 mod declare;
 mod plan;
 
 pub use declare::{around_call, at_argument, at_statement};
-pub use plan::init;
+
 
 /// One annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ struct Known {
 }
 
 /// `None`: to be read again.
-static mut KNOWN: Option<Known> = None;
+static mut KNOWN: Option<Rc<Known>> = None;
 static mut WATCHING: bool = false;
 
 fn invalid(message: &str) -> ! {
@@ -52,6 +53,16 @@ fn invalid(message: &str) -> ! {
         message,
         "Write 'partition(table, argument, ...)', with a name or number for each column of the table's partition key; separate several by semicolons.",
     )
+}
+
+/// Installs the hooks.
+pub fn init() {
+    plan::init();
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(declare::on_xact), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(declare::on_subxact), std::ptr::null_mut());
+    }
 }
 
 /// Splits outside double quotes.
@@ -226,7 +237,7 @@ pub fn remove(function: Oid) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn forget(_arg: Datum, _cache: core::ffi::c_int, _hash: u32) {
-    // SAFETY: one thread; `with_known` takes the value out while it is in use.
+    // SAFETY: one thread; `with_known` holds on to what it uses.
     unsafe { KNOWN = None };
 }
 
@@ -238,8 +249,8 @@ pub fn any() -> bool {
 /// Runs `f` with the annotated functions. `None` if the catalog cannot be read now. `f` may read
 /// catalogs.
 fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
-    // SAFETY: one thread. Invalidation, which catalog look-ups of `f` can deliver, sets `KNOWN`
-    // to `None` while the value is ours: it is put back only if nothing was set to be read again.
+    // SAFETY: one thread, and no reference into `KNOWN` is kept: catalog look-ups, also those of `f`,
+    // can deliver an invalidation, which empties it.
     unsafe {
         if !pg_sys::IsTransactionState() || pg_sys::MyDatabaseId == pg_sys::InvalidOid {
             return None;
@@ -249,18 +260,16 @@ fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
             WATCHING = true;
         }
         let slot = &raw mut KNOWN;
-        if (*slot).is_none() {
-            let known = read();
-            *slot = Some(known);
-        }
-        let known = (*slot).take()?;
-        let empty = Known { functions: Vec::new(), wrapper: pg_sys::InvalidOid };
-        *slot = Some(empty);
-        let r = f(&known);
-        if (*slot).is_some() {
-            *slot = Some(known);
-        }
-        Some(r)
+        let cached: Option<Rc<Known>> = (*slot).clone();
+        let known = match cached {
+            Some(k) => k,
+            None => {
+                let k = Rc::new(read());
+                *slot = Some(k.clone());
+                k
+            }
+        };
+        Some(f(&known))
     }
 }
 

@@ -24,6 +24,8 @@ static mut FRAMES: Vec<Frame> = Vec::new();
 struct Frame {
     /// The transaction in which they were declared.
     lxid: u32,
+    /// Nesting level of the subtransaction in which the procedure was called.
+    level: i32,
     partitions: Vec<(Oid, u64, u32)>,
 }
 
@@ -206,26 +208,46 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
         plan::wrap_call(k, call);
     });
     if found.is_empty() {
+        drop(found);
         return run();
     }
     let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
     declare(found.into_iter().map(|f| f.1).collect());
-    // SAFETY: one thread; the guard takes the frame off, also when an error unwinds.
+    // SAFETY: one thread. After an ERROR the callbacks take the frame off.
     let depth = unsafe {
         let frames = &mut *(&raw mut FRAMES);
-        frames.push(Frame { lxid: lxid(), partitions });
+        frames.push(Frame { lxid: lxid(), level: pg_sys::GetCurrentTransactionNestLevel(), partitions });
         frames.len() - 1
     };
-    let _pop = Pop(depth);
     run();
+    // SAFETY: one thread.
+    unsafe { (*(&raw mut FRAMES)).truncate(depth) };
 }
 
-struct Pop(usize);
-
-impl Drop for Pop {
-    fn drop(&mut self) {
+/// An aborted transaction: procedures that it called have ended. (One that rolls back and goes on
+/// locks its partitions when it touches them.)
+#[pg_guard]
+pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
+    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
         // SAFETY: one thread.
-        unsafe { (*(&raw mut FRAMES)).truncate(self.0) };
+        unsafe { (*(&raw mut FRAMES)).clear() };
+    }
+}
+
+/// An aborted subtransaction: procedures that were called in it have ended.
+#[pg_guard]
+pub(super) unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    _sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut core::ffi::c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        // SAFETY: one thread.
+        unsafe {
+            let level = pg_sys::GetCurrentTransactionNestLevel();
+            (*(&raw mut FRAMES)).retain(|f| f.level < level);
+        }
     }
 }
 

@@ -22,6 +22,16 @@ pub fn wrapper() -> Oid {
     }
 }
 
+extern "C-unwind" {
+    // Without the guard of the bindings: an ERROR passes with all its fields.
+    fn standard_planner(
+        query: *mut pg_sys::Query,
+        text: *const core::ffi::c_char,
+        options: core::ffi::c_int,
+        params: pg_sys::ParamListInfo,
+    ) -> *mut pg_sys::PlannedStmt;
+}
+
 static mut PREV: pg_sys::planner_hook_type = None;
 
 /// Installs the planner's hook.
@@ -45,7 +55,7 @@ unsafe extern "C-unwind" fn planner(
     unsafe {
         match PREV {
             Some(prev) => prev(query, text, options, params),
-            None => pg_sys::standard_planner(query, text, options, params),
+            None => standard_planner(query, text, options, params),
         }
     }
 }

@@ -14,6 +14,25 @@ mod maintain;
 static mut PREV_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 static mut PREV_ACCESS: pg_sys::object_access_hook_type = None;
 
+mod raw {
+    use super::*;
+    extern "C-unwind" {
+        // Without the guard of the bindings: an ERROR passes with all its fields (position, names
+        // of constraints). It jumps over our frames, which own nothing then (see `hold`).
+        #[allow(clippy::too_many_arguments)]
+        pub fn standard_ProcessUtility(
+            pstmt: *mut pg_sys::PlannedStmt,
+            query: *const core::ffi::c_char,
+            read_only: bool,
+            context: pg_sys::ProcessUtilityContext::Type,
+            params: pg_sys::ParamListInfo,
+            env: *mut pg_sys::QueryEnvironment,
+            dest: *mut pg_sys::DestReceiver,
+            completion: *mut pg_sys::QueryCompletion,
+        );
+    }
+}
+
 extern "C-unwind" {
     fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
 }
@@ -59,14 +78,14 @@ impl Call {
         self
     }
 
-    /// Does what would be done without us.
+    /// Does what would be done without us. An ERROR does not unwind: callers own nothing across it.
     fn run(&self) {
         // SAFETY: the hook's arguments.
         unsafe {
             let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
             match PREV_UTILITY {
                 Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
-                None => pg_sys::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+                None => raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
             }
         }
     }
@@ -138,6 +157,12 @@ unsafe extern "C-unwind" fn process_ours(
         }
         _ => call.run(),
     }
+}
+
+/// Keeps a value that is needed after `Call::run`: it belongs to the statement's memory.
+fn hold<T>(value: T) -> &'static T {
+    // SAFETY: the memory lives at least as long as the statement, and nobody else knows it.
+    unsafe { &*pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(value) }
 }
 
 fn text(p: *const core::ffi::c_char) -> Option<String> {

@@ -1,6 +1,6 @@
 //! ALTER TABLE and what it changes in our options.
 
-use super::{class, elements, family, name_of, ours, relid, take_ours, text, Call, Element};
+use super::{class, elements, family, hold, name_of, ours, relid, take_ours, text, Call, Element};
 use crate::options::{self, complain, refuse, Apply, Options, PROVIDER};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
@@ -130,6 +130,16 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
     }
 }
 
+fn change(o: &mut Options, wishes: &[(bool, Element)]) {
+    for (is_set, e) in wishes {
+        if *is_set {
+            set(o, e);
+        } else {
+            o.reset(&e.name);
+        }
+    }
+}
+
 /// Applies wishes to a table's options.
 fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     if ours(oid).is_none() {
@@ -140,13 +150,7 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
         );
     }
     let mut o = Options::of(oid);
-    for (is_set, e) in wishes {
-        if *is_set {
-            set(&mut o, e);
-        } else {
-            o.reset(&e.name);
-        }
-    }
+    change(&mut o, wishes);
     options::check_table(oid, &o);
     o.store(oid);
     let named = |n: &str| wishes.iter().any(|(_, e)| e.name == n);
@@ -188,20 +192,13 @@ pub fn table(call: Call) {
     if let Some(oid) = found {
         check(s, oid);
     }
-    let wishes = wishes(s);
+    let wishes = hold(wishes(s));
     // Wrong values are found before anything is done.
-    let mut probe = Options::default();
-    for (is_set, e) in &wishes {
-        if *is_set {
-            set(&mut probe, e);
-        } else {
-            probe.reset(&e.name);
-        }
-    }
-    let before: Vec<Before> = found.map_or(Vec::new(), |oid| {
+    change(&mut Options::default(), wishes);
+    let before: &Vec<Before> = hold(found.map_or(Vec::new(), |oid| {
         let is_ours = |c: &super::Class| c.am == am;
         family(oid).into_iter().map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) }).collect()
-    });
+    }));
     let rv = s.relation;
     let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
     // SAFETY: the node of the call that is run.
@@ -213,9 +210,9 @@ pub fn table(call: Call) {
     if class(oid).is_none() {
         return;
     }
-    let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), &wishes) };
+    let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), wishes) };
     for member in family(oid) {
-        follow(member, &before, if member == oid { apply } else { Apply::default() });
+        follow(member, before, if member == oid { apply } else { Apply::default() });
     }
 }
 
@@ -246,9 +243,8 @@ pub fn rename(call: Call) {
         return call.run();
     }
     let found = relid(s.relation);
-    let (from, to) = (text(s.subname), text(s.newname));
     call.run();
-    let (Some(oid), Some(from), Some(to)) = (found, from, to) else { return };
+    let (Some(oid), Some(from), Some(to)) = (found, text(s.subname), text(s.newname)) else { return };
     // SAFETY: the new name is seen from the next command on.
     unsafe { pg_sys::CommandCounterIncrement() };
     for member in family(oid) {

@@ -1,6 +1,6 @@
 //! CREATE TABLE, CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
 
-use super::{relid, take_ours, text, Call, Element};
+use super::{hold, relid, take_ours, text, Call, Element};
 use crate::options::{self, complain, refuse, Apply, Options, PROVIDER};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
@@ -76,7 +76,7 @@ fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
 }
 
 /// Gives a new table its options.
-fn finish(rv: *const pg_sys::RangeVar, space: Oid, mut o: Options) {
+fn finish(rv: *const pg_sys::RangeVar, space: Oid, given: &Options) {
     // SAFETY: a valid range variable; a catalog look-up.
     let oid = unsafe {
         let found = pg_sys::get_relname_relid((*rv).relname, space);
@@ -89,6 +89,7 @@ fn finish(rv: *const pg_sys::RangeVar, space: Oid, mut o: Options) {
     if super::ours(oid).is_none() {
         return;
     }
+    let mut o = given.clone();
     o.keep_defaults();
     options::check_table(oid, &o);
     if o.label().is_some() {
@@ -101,13 +102,13 @@ fn finish(rv: *const pg_sys::RangeVar, space: Oid, mut o: Options) {
 pub fn table(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
-    let (_, given) = take_ours(s.options);
+    let given = hold(take_ours(s.options).1);
     if !s.partspec.is_null() {
-        not_ours(&given, "is not for partitioned tables", "Give the options to the partitions.");
+        not_ours(given, "is not for partitioned tables", "Give the options to the partitions.");
         return call.run();
     }
     if !will_be_ours(s.accessMethod) {
-        not_ours(&given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
+        not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
         return call.run();
     }
     let call = call.writable();
@@ -117,11 +118,11 @@ pub fn table(call: Call) {
         if !s.accessMethod.is_null() {
             refuse("mixedcc does not support temporary tables", "Create the temporary table USING heap.");
         }
-        not_ours(&given, "is not for temporary tables", "Temporary tables use heap.");
+        not_ours(given, "is not for temporary tables", "Temporary tables use heap.");
         s.accessMethod = heap();
         return call.run();
     }
-    let o = parse(&given);
+    let o = hold(parse(given));
     let (space, exists) = place(s.relation);
     s.options = take_ours(s.options).0;
     if exists {
@@ -144,9 +145,9 @@ pub fn table_as(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::CreateTableAsStmt>() };
     // SAFETY: such a statement has a target.
     let into = unsafe { &*s.into };
-    let (_, given) = take_ours(into.options);
+    let given = hold(take_ours(into.options).1);
     if !will_be_ours(into.accessMethod) {
-        not_ours(&given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
+        not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
         return call.run();
     }
     let view = s.objtype == pg_sys::ObjectType::OBJECT_MATVIEW;
@@ -158,11 +159,11 @@ pub fn table_as(call: Call) {
         if !into.accessMethod.is_null() {
             refuse(&format!("mixedcc does not support {what}"), "Create it USING heap.");
         }
-        not_ours(&given, &format!("is not for {what}"), "They use heap.");
+        not_ours(given, &format!("is not for {what}"), "They use heap.");
         into.accessMethod = heap();
         return call.run();
     }
-    let o = parse(&given);
+    let o = hold(parse(given));
     let (space, exists) = place(into.rel);
     into.options = take_ours(into.options).0;
     if exists {

@@ -85,8 +85,13 @@ pub fn vacuum(call: Call) {
     if s.rels.is_null() {
         return vacuum_others(call);
     }
+    refuse_full(s.rels);
+    call.run();
+}
+
+fn refuse_full(rels: *mut pg_sys::List) {
     // SAFETY: a list of `VacuumRelation`s.
-    let rels = unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(s.rels) };
+    let rels = unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(rels) };
     for r in rels.iter_ptr() {
         // SAFETY: an element of the list.
         let rv = unsafe { (*r).relation };
@@ -97,7 +102,6 @@ pub fn vacuum(call: Call) {
             );
         }
     }
-    call.run();
 }
 
 /// VACUUM FULL of the database, without our tables.
