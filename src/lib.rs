@@ -16,6 +16,7 @@ mod partkey;
 mod pg;
 mod platform;
 mod rel;
+mod save;
 mod shmem;
 mod sql;
 mod stop;

@@ -2,14 +2,14 @@
 
 use crate::errors::ok;
 use crate::partkey::PartKey;
-use crate::platform::{lock_tag, TAG_ATTACH};
 use crate::{guc, pg, shmem, xact};
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 use std::ptr::NonNull;
+
+mod attach;
+pub use attach::{is_attached, table_of};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
 pub struct RelInfo {
@@ -71,10 +71,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: a valid relation; allocations in the cache's context, as relcache.c frees them.
     unsafe {
         let key = pg::storage_key(&(*rel).rd_node);
-        let table = match shmem::find(key) {
-            Some(t) => t,
-            None => attach(rel),
-        };
+        let table = table_of(rel);
         let natts = (*(*rel).rd_att).natts as usize;
         let partkey = PartKey::parse(rel, table.map());
         let mut moving = vec![false; natts];
@@ -165,12 +162,13 @@ pub fn default_map() -> NonNull<PartitionMap> {
 
 /// Makes and registers the table of a storage. `like`: take over this table's map.
 pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
+    create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())))
+}
+
+/// Makes and registers the table of a storage, with a map of its own.
+fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>) -> &'static Table {
     let e = shmem::engine();
     let slot = shmem::my_slot();
-    let map = match like {
-        None => default_map(),
-        Some(t) => copy_map(t.map()),
-    };
     let t = match Table::create(&e, slot, key, map) {
         Ok(t) => t,
         Err(x) => {
@@ -179,12 +177,20 @@ pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
             crate::errors::raise(x.into())
         }
     };
-    if !shmem::register(t) {
-        // A storage of this name that nobody unregistered: its number was reused.
-        if let Some(old) = shmem::unregister(key) {
-            old.retire(&e);
+    match shmem::register(t) {
+        Some(true) => {}
+        Some(false) => {
+            // A storage of this name that nobody unregistered: its number was reused.
+            if let Some(old) = shmem::unregister(key) {
+                old.retire(&e);
+            }
+            shmem::register(t);
         }
-        shmem::register(t);
+        None => {
+            // SAFETY: nobody else knows the table.
+            unsafe { t.destroy(&e, slot) };
+            crate::errors::raise(mixedcc_engine::Error::OutOfMemory);
+        }
     }
     t
 }
@@ -202,61 +208,6 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     }
     new
 }
-
-/// First use of a storage that this incarnation of shared memory does not know: after a crash, a
-/// restart that could not load the rows, or in a database copied from a template. Table and indexes
-/// are made empty; one backend does it, others wait.
-#[cold]
-unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
-    // SAFETY: plain calls; an ERROR unwinds and releases the lock.
-    unsafe {
-        let key = pg::storage_key(&(*rel).rd_node);
-        let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
-        pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
-        if let Some(t) = shmem::find(key) {
-            pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
-            return t;
-        }
-        reset_indexes(rel);
-        let t = create_table(key, None);
-        crate::options::apply_at_attach(rel, t);
-        pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
-        let name = std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
-        if !t.is_empty() {
-            return t;
-        }
-        ErrorReport::new(
-            PgSqlErrorCode::ERRCODE_WARNING,
-            format!("mixedcc table \"{name}\" starts empty"),
-            "mixedcc",
-        )
-        .set_detail("Its rows were in memory and are gone: the server crashed, could not load them at start, or the database was copied from a template.")
-        .report(PgLogLevel::WARNING);
-        t
-    }
-}
-
-/// Makes all indexes of an empty table empty. The caller excludes other users of the table.
-pub unsafe fn reset_indexes(rel: pg_sys::Relation) {
-    // SAFETY: as heap_truncate_one_rel's RelationTruncateIndexes; nobody has used these indexes
-    // in this incarnation of shared memory.
-    unsafe {
-        let list = pg_sys::RelationGetIndexList(rel);
-        for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
-            let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32);
-            let ii = pg_sys::BuildDummyIndexInfo(index);
-            pg_sys::RelationTruncate(index, 0);
-            EMPTY_BUILD = true;
-            pg_sys::index_build(rel, index, ii, true, false);
-            EMPTY_BUILD = false;
-            pg_sys::index_close(index, pg_sys::NoLock as i32);
-        }
-        pg_sys::list_free(list);
-    }
-}
-
-/// Is an index being built for a table that is not registered yet (and so has no rows)?
-pub static mut EMPTY_BUILD: bool = false;
 
 /// Notes that the transaction uses a table of ours (see `mixedcc.mixed_serializable`).
 pub fn note_use() {

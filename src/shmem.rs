@@ -1,7 +1,6 @@
 //! The shared block, and the hash from storage to tables.
 
-use crate::errors;
-use crate::{guc, pg};
+use crate::{guc, pg, save};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
@@ -119,6 +118,9 @@ unsafe extern "C-unwind" fn startup() {
         // The postmaster runs this again after a crash, with new memory.
         let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock }));
         CURRENT = Some(h);
+        if !found {
+            save::at_start(&engine);
+        }
     }
 }
 
@@ -175,18 +177,18 @@ pub fn find(key: [u32; 4]) -> Option<&'static Table> {
     })
 }
 
-/// Registers a table. False if its storage is registered already.
-pub fn register(t: &'static Table) -> bool {
+/// Registers a table. False if its storage is registered already; `None` if there is no room.
+pub fn register(t: &'static Table) -> Option<bool> {
     with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
         let (e, found) = search(h, t.key, pg_sys::HASHACTION::HASH_ENTER_NULL);
         if e.is_null() {
-            errors::raise(mixedcc_engine::Error::OutOfMemory);
+            return None;
         }
         if !found {
             // SAFETY: a new entry, under the exclusive lock.
             unsafe { (*e).table = t };
         }
-        !found
+        Some(!found)
     })
 }
 
@@ -206,24 +208,31 @@ pub fn unregister(key: [u32; 4]) -> Option<&'static Table> {
 
 /// All tables of this database, or of all (`None`).
 pub fn all(db: Option<u32>) -> Vec<&'static Table> {
-    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
-        let mut out = Vec::new();
-        // SAFETY: a sequential scan of the hash under its lock, run to its end.
-        unsafe {
-            let mut seq = pg_sys::HASH_SEQ_STATUS::default();
-            pg_sys::hash_seq_init(&mut seq, h);
-            loop {
-                let e = pg_sys::hash_seq_search(&mut seq).cast::<Entry>();
-                if e.is_null() {
-                    break;
-                }
-                if db.is_none_or(|d| d == (*e).key[1]) {
-                    out.push(&*(*e).table);
-                }
+    let mut out = with_lock(pg_sys::LWLockMode::LW_SHARED, entries);
+    out.retain(|t| db.is_none_or(|d| d == t.key[1]));
+    out
+}
+
+/// All tables, when no other process exists that could change the hash.
+pub fn all_unlocked() -> Vec<&'static Table> {
+    entries(handles().tables)
+}
+
+/// What is in the hash. The caller sees to it that nobody changes it.
+fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
+    let mut out = Vec::new();
+    // SAFETY: a sequential scan of the hash, run to its end.
+    unsafe {
+        let mut seq = pg_sys::HASH_SEQ_STATUS::default();
+        pg_sys::hash_seq_init(&mut seq, h);
+        loop {
+            let e = pg_sys::hash_seq_search(&mut seq).cast::<Entry>();
+            if e.is_null() {
+                return out;
             }
+            out.push(&*(*e).table);
         }
-        out
-    })
+    }
 }
 
 /// The table of an id.

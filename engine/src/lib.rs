@@ -19,6 +19,7 @@ pub mod protocol;
 pub mod range;
 pub mod record;
 pub mod retire;
+pub mod save;
 pub mod shared;
 pub mod table;
 pub mod threads;

@@ -29,7 +29,8 @@ pub struct Table {
     free: AtomicU32,
     /// Records without index entries that wait for their grace period.
     limbo: AtomicU32,
-    _pad: u32,
+    /// The platform's. (For PostgreSQL: is a warning due that the table starts empty?)
+    pub note: AtomicU32,
     limbo_csn: AtomicU64,
     map: AtomicPtr<PartitionMap>,
     /// Bumped when all rows are thrown away at once.
@@ -162,24 +163,6 @@ impl Table {
         r.deleter.store(0, Ordering::Relaxed);
         r.state.store(REC_USED, Ordering::Release);
         Ok((n, r))
-    }
-
-    /// Takes a certain record (rows loaded from a file keep their numbers). Exclusive access.
-    pub fn take_exact(&self, e: &Engine, slot: SlotId, n: u64) -> Result<&'static Record, Error> {
-        if n >= MAX_RECORDS {
-            return Err(Error::OutOfMemory);
-        }
-        self.records.ensure(e.region, slot as usize, n)?;
-        let next = self.len();
-        for gap in next..n {
-            self.records.ensure(e.region, slot as usize, gap)?;
-            self.next.store(gap + 1, Ordering::SeqCst);
-            self.put_free(gap);
-        }
-        self.next.fetch_max(n + 1, Ordering::SeqCst);
-        let r = self.record(n).ok_or(Error::OutOfMemory)?;
-        r.state.store(REC_USED, Ordering::Release);
-        Ok(r)
     }
 
     fn put_free(&self, n: u64) {
@@ -317,20 +300,46 @@ impl Table {
         self.map().partitions().iter().map(|p| p.stats.rows.load(Ordering::Relaxed)).sum()
     }
 
-    /// Installs a row as committed before all (rows loaded from a file). Exclusive access.
-    pub fn load_row(&self, e: &Engine, slot: SlotId, n: u64, part: [u16; 2], len: u32) -> Result<*mut u8, Error> {
-        let r = self.take_exact(e, slot, n)?;
-        let v = e.region.alloc(slot as usize, crate::record::VERSION_HEADER + len as usize)?.cast::<Version>().as_ptr();
+    /// Adds the next record, of a table that is being loaded. Exclusive access.
+    fn add_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), OutOfMemory> {
+        let n = self.len();
+        if n >= MAX_RECORDS {
+            return Err(OutOfMemory);
+        }
+        self.records.ensure(e.region, slot as usize, n)?;
+        self.next.store(n + 1, Ordering::SeqCst);
+        Ok((n, self.record(n).ok_or(OutOfMemory)?))
+    }
+
+    /// Adds a record without a row: free, or dead with index entries that may remain. Exclusive access.
+    pub(crate) fn load_rowless(&self, e: &Engine, slot: SlotId, dead: bool) -> Result<(), OutOfMemory> {
+        let (n, r) = self.add_record(e, slot)?;
+        if dead {
+            r.state.store(REC_DEAD, Ordering::Release);
+            self.dead.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.put_free(n);
+        }
+        Ok(())
+    }
+
+    /// Adds a row, committed before all. The caller fills `len` bytes at the returned address. Exclusive access.
+    pub(crate) fn load_row(&self, e: &Engine, slot: SlotId, part: [u16; 2], len: u32) -> Result<*mut u8, OutOfMemory> {
+        let (_, r) = self.add_record(e, slot)?;
+        let p = e.region.alloc(slot as usize, crate::record::VERSION_HEADER + len as usize)?;
+        let v = p.cast::<Version>().as_ptr();
         // SAFETY: fresh memory of that size.
         unsafe { Version::init(v, Stamp::csn(1), len, 0) };
-        r.part[0].store(part[0], Ordering::Relaxed);
-        r.part[1].store(part[1], Ordering::Relaxed);
+        for (to, from) in r.part.iter().zip(part) {
+            to.store(from, Ordering::Relaxed);
+        }
         r.set_head(v);
+        r.state.store(REC_USED, Ordering::Release);
         let s = &self.partition(r).stats;
         s.rows.fetch_add(1, Ordering::Relaxed);
         s.versions.fetch_add(1, Ordering::Relaxed);
         // SAFETY: allocated just now.
-        let size = unsafe { e.region.usable_size(NonNull::new_unchecked(v.cast())) };
+        let size = unsafe { e.region.usable_size(p) };
         s.bytes.fetch_add(size as u64, Ordering::Relaxed);
         Ok(Version::payload(v))
     }

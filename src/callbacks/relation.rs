@@ -45,7 +45,7 @@ pub unsafe extern "C-unwind" fn set_new_filenode(
 
         let old_key = pg::storage_key(&(*rel).rd_node);
         let key = pg::storage_key(&*newrnode);
-        let old = if old_key == key { None } else { shmem::find(old_key) };
+        let old = (old_key != key).then(|| rel::table_of(rel));
         rel::create_table(key, old);
         xact::created(key);
         if old.is_some() {

@@ -341,10 +341,3 @@ pub fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
     // SAFETY: a valid relation.
     new_map(&wanted(rel, &Options::of(unsafe { (*rel).rd_id })), 0)
 }
-
-/// Puts the options of an empty table in use. The caller excludes everybody else.
-pub fn apply_at_attach(rel: pg_sys::Relation, table: &'static Table) {
-    let old = table.replace_map(initial_map(rel));
-    // SAFETY: in no table any more, and nobody has used it.
-    unsafe { shmem::engine().region.free(shmem::my_slot() as usize, old.cast()) };
-}

@@ -1,0 +1,290 @@
+//! Tables as a stream of bytes: what survives a clean shutdown.
+//!
+//! INV-SAVE: a record keeps its number, and is free after loading only if it was free when it was
+//! saved. A record that held a deleted row or an aborted insert may still have index entries: it
+//! is loaded as dead, so that no insert takes its number before VACUUM has removed them.
+//!
+//! A table is loaded as a whole or not at all. Saving and loading exclude everybody else.
+
+mod frames;
+#[cfg(test)]
+mod tests;
+
+pub use frames::{Reader, Writer};
+
+use crate::csn::SlotId;
+use crate::memory::OutOfMemory;
+use crate::partition::{PartitionMap, SPEC_MAX};
+use crate::primitive::Ordering;
+use crate::protocol::{Policy, Protocol, ProtocolSet};
+use crate::record::{Record, Version, REC_FREE, REC_USED};
+use crate::shared::Engine;
+use crate::table::Table;
+use std::io::{Read, Write};
+use std::ptr::NonNull;
+
+/// Changes with every change of what is written.
+pub const FORMAT: u32 = 1;
+
+const FREE: u8 = 0;
+const DEAD: u8 = 1;
+const ROW: u8 = 2;
+/// In place of a record: the outcome of its writer is open. The table ends here and is not loaded.
+const UNSETTLED: u8 = 3;
+
+/// Why a stream cannot be read on.
+#[derive(Debug)]
+pub enum LoadError {
+    /// Reading failed, or the stream ended too early.
+    Io(std::io::Error),
+    /// What was read is wrong.
+    Damaged(&'static str),
+}
+
+impl From<std::io::Error> for LoadError {
+    fn from(e: std::io::Error) -> Self {
+        LoadError::Io(e)
+    }
+}
+
+impl std::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LoadError::Io(e) => e.fmt(f),
+            LoadError::Damaged(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Why one table was not loaded, while the stream goes on behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// The region is full.
+    OutOfMemory,
+    /// It was in the middle of a change when it was saved.
+    Unsettled,
+}
+
+impl From<OutOfMemory> for Skipped {
+    fn from(_: OutOfMemory) -> Self {
+        Skipped::OutOfMemory
+    }
+}
+
+/// Begins a file: format, the platform's name of this shutdown, the clock.
+pub fn write_head<W: Write>(w: &mut Writer<W>, e: &Engine, identity: &[u8]) -> std::io::Result<()> {
+    w.put_u32(FORMAT)?;
+    w.put_u32(identity.len() as u32)?;
+    w.put(identity)?;
+    w.put_u64(e.now())
+}
+
+/// Reads what [`write_head`] wrote: is the file the one of this shutdown? If it is, the clock goes
+/// on from where it was.
+pub fn read_head<R: Read>(r: &mut Reader<R>, e: &Engine, identity: &[u8]) -> Result<bool, LoadError> {
+    if r.get_u32()? != FORMAT || r.get_u32()? as usize != identity.len() {
+        return Ok(false);
+    }
+    let mut other = vec![0; identity.len()];
+    r.get(&mut other)?;
+    let clock = r.get_u64()?;
+    if other != identity {
+        return Ok(false);
+    }
+    e.advance_clock(clock);
+    Ok(true)
+}
+
+/// Writes a table. False if a row's writer had not ended: then nothing of it will be loaded.
+pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bool> {
+    w.put(&[1])?;
+    for k in t.key {
+        w.put_u32(k)?;
+    }
+    let map = t.map();
+    w.put_u32(map.n)?;
+    w.put_u32(map.field)?;
+    w.put_u32(map.spec_len)?;
+    w.put(map.spec())?;
+    for p in map.partitions() {
+        w.put_u32(p.protocols().bits())?;
+        w.put_u32(p.policy() as u32)?;
+    }
+    w.put_u64(t.len())?;
+    for n in 0..t.len() {
+        let settled = match t.record(n) {
+            Some(r) => write_record(w, r)?,
+            None => {
+                w.put(&[FREE])?;
+                true
+            }
+        };
+        if !settled {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn write_record<W: Write>(w: &mut Writer<W>, r: &Record) -> std::io::Result<bool> {
+    let state = r.state.load(Ordering::Acquire);
+    let head = r.head();
+    if state != REC_USED || head.is_null() {
+        w.put(&[if state == REC_FREE { FREE } else { DEAD }])?;
+        return Ok(true);
+    }
+    // SAFETY: nobody else runs: heads of used records are not freed.
+    let v = unsafe { &*head };
+    if v.csn().is_none() {
+        w.put(&[UNSETTLED])?;
+        return Ok(false);
+    }
+    if v.is_tombstone() {
+        w.put(&[DEAD])?;
+        return Ok(true);
+    }
+    w.put(&[ROW])?;
+    for p in &r.part {
+        w.put_u16(p.load(Ordering::Relaxed))?;
+    }
+    w.put_u32(v.len)?;
+    // SAFETY: INV-VERSION: `len` bytes of payload follow the header.
+    w.put(unsafe { std::slice::from_raw_parts(Version::payload(head), v.len as usize) })?;
+    Ok(true)
+}
+
+/// Ends a file.
+pub fn write_end<W: Write>(mut w: Writer<W>) -> std::io::Result<W> {
+    w.put(&[0])?;
+    w.finish()
+}
+
+/// A table of a stream: loaded, or its key and why it was not.
+pub type Loaded = Result<&'static Table, ([u32; 4], Skipped)>;
+
+/// Reads the next table; `None` at the end.
+pub fn read_table<R: Read>(r: &mut Reader<R>, e: &Engine, slot: SlotId) -> Result<Option<Loaded>, LoadError> {
+    match r.get_u8()? {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(LoadError::Damaged("a table does not begin where it should")),
+    }
+    let mut key = [0; 4];
+    for k in &mut key {
+        *k = r.get_u32()?;
+    }
+    let (n, map) = read_map(r, e, slot)?;
+    let table = map.and_then(|m| {
+        Table::create(e, slot, key, m).map_err(|x| {
+            // SAFETY: in no table.
+            unsafe { e.region.free(slot as usize, m.cast()) };
+            x.into()
+        })
+    });
+    let mut building = Building { e, slot, n, table };
+    let records = r.get_u64()?;
+    for _ in 0..records {
+        if !building.record(r)? {
+            break;
+        }
+    }
+    Ok(Some(building.finish().map_err(|why| (key, why))))
+}
+
+/// Number of partitions, and the map.
+fn read_map<R: Read>(r: &mut Reader<R>, e: &Engine, slot: SlotId) -> Result<(u32, Result<NonNull<PartitionMap>, Skipped>), LoadError> {
+    let (n, field, spec_len) = (r.get_u32()?, r.get_u32()?, r.get_u32()? as usize);
+    if n == 0 || n > u16::MAX as u32 || field > 1 || spec_len > SPEC_MAX {
+        return Err(LoadError::Damaged("a partition map is impossible"));
+    }
+    let mut spec = vec![0; spec_len];
+    r.get(&mut spec)?;
+    let all = Protocol::ALL.iter().fold(0, |bits, &p| bits | ProtocolSet::of(p).bits());
+    let mut rules = Vec::with_capacity(n as usize);
+    for _ in 0..n {
+        let (protocols, policy) = (r.get_u32()?, r.get_u32()?);
+        if protocols == 0 || protocols & !all != 0 {
+            return Err(LoadError::Damaged("a partition has no known protocol"));
+        }
+        rules.push((ProtocolSet::from_bits(protocols), Policy::from_bits(policy)));
+    }
+    let map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].1);
+    if let Ok(m) = &map {
+        // SAFETY: ours alone.
+        for (p, (protocols, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
+            p.set_protocols(protocols);
+            p.set_policy(policy);
+        }
+    }
+    Ok((n, map.map_err(Into::into)))
+}
+
+/// A table that is being loaded; thrown away unless it is finished.
+struct Building<'a> {
+    e: &'a Engine,
+    slot: SlotId,
+    n: u32,
+    table: Result<&'static Table, Skipped>,
+}
+
+impl Building<'_> {
+    /// Gives up: the records that follow are read and forgotten.
+    fn give_up(&mut self, why: Skipped) {
+        if let Ok(t) = std::mem::replace(&mut self.table, Err(why)) {
+            // SAFETY: nobody else knows the table.
+            unsafe { t.destroy(self.e, self.slot) };
+        }
+    }
+
+    /// Reads a record. False: no more of them follow.
+    fn record<R: Read>(&mut self, r: &mut Reader<R>) -> Result<bool, LoadError> {
+        let tag = r.get_u8()?;
+        let made = match (tag, self.table) {
+            (FREE | DEAD, Ok(t)) => t.load_rowless(self.e, self.slot, tag == DEAD),
+            (FREE | DEAD, Err(_)) => Ok(()),
+            (ROW, _) => self.row(r)?,
+            (UNSETTLED, _) => {
+                self.give_up(Skipped::Unsettled);
+                return Ok(false);
+            }
+            _ => return Err(LoadError::Damaged("a record is of no known kind")),
+        };
+        if made.is_err() {
+            self.give_up(Skipped::OutOfMemory);
+        }
+        Ok(true)
+    }
+
+    fn row<R: Read>(&mut self, r: &mut Reader<R>) -> Result<Result<(), OutOfMemory>, LoadError> {
+        let part = [r.get_u16()?, r.get_u16()?];
+        let len = r.get_u32()?;
+        let Ok(t) = self.table else {
+            r.skip(len as usize)?;
+            return Ok(Ok(()));
+        };
+        if part[t.map().field as usize] as u32 >= self.n {
+            return Err(LoadError::Damaged("a row is in a partition that does not exist"));
+        }
+        match t.load_row(self.e, self.slot, part, len) {
+            Ok(payload) => {
+                // SAFETY: `load_row` has allocated `len` bytes there, which nobody else sees.
+                r.get(unsafe { std::slice::from_raw_parts_mut(payload, len as usize) })?;
+                Ok(Ok(()))
+            }
+            Err(x) => {
+                r.skip(len as usize)?;
+                Ok(Err(x))
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<&'static Table, Skipped> {
+        std::mem::replace(&mut self.table, Err(Skipped::Unsettled))
+    }
+}
+
+impl Drop for Building<'_> {
+    fn drop(&mut self) {
+        self.give_up(Skipped::Unsettled);
+    }
+}

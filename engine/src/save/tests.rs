@@ -1,0 +1,283 @@
+use super::*;
+use crate::lock::Mode;
+use crate::record::{Successor, REC_DEAD, REC_VACUUM};
+use crate::threads::{Block, Threads};
+use crate::txn::{How, Level, RecordRef, Txn};
+use std::sync::Arc;
+
+const IDENTITY: &[u8] = b"this shutdown";
+const MB: usize = 1 << 20;
+
+struct World {
+    block: Block,
+    txn: Txn,
+    p: Threads,
+}
+
+impl World {
+    fn new(bytes: usize) -> World {
+        let block = Block::new(bytes, 4).unwrap();
+        let (txn, p) = (Txn::new(block.engine, 0), Threads::new(block.engine, 0, Arc::default()));
+        World { block, txn, p }
+    }
+    fn e(&self) -> Engine {
+        self.block.engine
+    }
+    fn table(&self, no: u32, partitions: u32) -> &'static Table {
+        let e = self.e();
+        let map = Table::new_map(&e, 0, partitions, 1, b"the key", ProtocolSet::of(Protocol::Occ), Policy::Wait).unwrap();
+        // SAFETY: ours alone.
+        let parts = unsafe { map.as_ref() }.partitions();
+        for (i, p) in parts.iter().enumerate() {
+            p.set_protocols(ProtocolSet::of(Protocol::ALL[i % 3]));
+            p.set_policy(Policy::ALL[i % 3]);
+        }
+        Table::create(&e, 0, [1, 2, no, 0], map).unwrap()
+    }
+    fn begin(&mut self) {
+        self.txn.begin(Level::Snapshot, 1);
+    }
+    fn commit(&mut self) {
+        self.txn.prepare(&self.p, &|_, _| {}).unwrap();
+        self.txn.publish(&self.p);
+    }
+    fn insert(&mut self, t: &'static Table, payload: &[u8]) -> RecordRef {
+        let v = self.txn.new_version(payload.len(), 0).unwrap();
+        // SAFETY: fresh, with room for the payload.
+        unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), Version::payload(v.as_ptr()), payload.len()) };
+        let part = (payload.len() as u32 % t.map().n) as u16;
+        self.txn.insert(&self.p, t, [part, part], v, 0).unwrap()
+    }
+    fn delete(&mut self, t: &'static Table, no: u64) {
+        let r = RecordRef::find(t, no).unwrap();
+        let (base, _) = self.txn.lock_for_write(&self.p, r, Mode::Update, How::Wait, false).unwrap().unwrap();
+        let tombstone = self.txn.new_tombstone(Successor { record: 0 }).unwrap();
+        self.txn.delete(r, Some(base), tombstone, 0, 0);
+    }
+    /// Rows, a row above the size of slabs, deleted, aborted, vacuumed and free records.
+    fn fill(&mut self, t: &'static Table, rows: usize) {
+        self.begin();
+        for i in 0..rows {
+            let payload: Vec<u8> = (0..i % 300 + 1).map(|k| (i * 7 + k) as u8).collect();
+            self.insert(t, &payload);
+        }
+        self.insert(t, &vec![42; 200_000]);
+        self.commit();
+        self.begin();
+        for no in (0..rows as u64).step_by(5) {
+            self.delete(t, no);
+        }
+        self.commit();
+        self.begin();
+        for _ in 0..10 {
+            self.insert(t, b"aborted");
+        }
+        self.txn.abort();
+        for no in [0, 5] {
+            let r = t.record(no).unwrap();
+            r.state.store(REC_VACUUM, Ordering::SeqCst);
+        }
+        t.give_back(0, self.e().now());
+    }
+    fn save(&self, tables: &[&'static Table]) -> (Vec<u8>, bool) {
+        let mut w = Writer::new(Vec::new());
+        write_head(&mut w, &self.e(), IDENTITY).unwrap();
+        let settled = tables.iter().fold(true, |all, t| write_table(&mut w, t).unwrap() && all);
+        (write_end(w).unwrap(), settled)
+    }
+}
+
+/// Loads a file: the tables until its end or the first error, and whether it ended well.
+fn load(e: &Engine, bytes: &[u8]) -> (Vec<Loaded>, Result<(), LoadError>) {
+    let mut r = Reader::new(bytes);
+    let mut out = Vec::new();
+    let end = (|| {
+        assert!(read_head(&mut r, e, IDENTITY)?);
+        while let Some(t) = read_table(&mut r, e, 0)? {
+            out.push(t);
+        }
+        Ok(())
+    })();
+    (out, end)
+}
+
+#[derive(Debug, PartialEq)]
+enum Content {
+    Free,
+    Dead,
+    Row([u16; 2], Vec<u8>),
+}
+
+fn contents(t: &Table) -> Vec<Content> {
+    (0..t.len())
+        .map(|n| {
+            let r = t.record(n).unwrap();
+            let head = r.head();
+            match r.state.load(Ordering::SeqCst) {
+                REC_FREE => Content::Free,
+                // SAFETY: nobody else runs.
+                REC_USED if !unsafe { (*head).is_tombstone() } => {
+                    // SAFETY: as above; a version's payload follows it.
+                    let payload = unsafe { std::slice::from_raw_parts(Version::payload(head), (*head).len as usize) };
+                    Content::Row([0, 1].map(|i| r.part[i].load(Ordering::SeqCst)), payload.to_vec())
+                }
+                _ => Content::Dead,
+            }
+        })
+        .collect()
+}
+
+fn rules(t: &Table) -> Vec<(ProtocolSet, Policy, u64, u64, u64)> {
+    let count = |c: &crate::primitive::AtomicU64| c.load(Ordering::SeqCst);
+    t.map().partitions().iter().map(|p| (p.protocols(), p.policy(), count(&p.stats.rows), count(&p.stats.versions), count(&p.stats.bytes))).collect()
+}
+
+fn used(e: &Engine) -> usize {
+    e.region.flush_slot(0);
+    let u = e.region.usage();
+    u.run_bytes + u.classes.iter().map(|c| c.live * c.object_bytes).sum::<usize>()
+}
+
+#[test]
+fn tables_come_back_as_they_were() {
+    let mut w = World::new(16 * MB);
+    let (a, b) = (w.table(1, 7), w.table(2, 1));
+    w.fill(a, 3000);
+    let (bytes, settled) = w.save(&[a, b]);
+    assert!(settled);
+
+    let mut n = World::new(16 * MB);
+    let (tables, end) = load(&n.e(), &bytes);
+    end.unwrap();
+    let [a2, b2] = tables.into_iter().map(Result::unwrap).collect::<Vec<_>>()[..] else { panic!("two tables") };
+    assert_eq!((a2.key, b2.key), (a.key, b.key));
+    assert_eq!(contents(a2), contents(a));
+    assert_eq!((a2.map().n, a2.map().field, a2.map().spec()), (7, 1, &b"the key"[..]));
+    assert!(b2.is_empty());
+    assert_eq!(n.e().now(), w.e().now());
+    let live = |t| contents(t).iter().filter(|c| matches!(c, Content::Row(..))).count() as u64;
+    assert_eq!((a2.rows(), live(a2)), (a.rows(), live(a)));
+    let (old, new) = (rules(a), rules(a2));
+    assert!(old.iter().zip(&new).all(|(o, n)| (o.0, o.1, o.2) == (n.0, n.1, n.2)));
+    let dead = contents(a2).iter().filter(|c| **c == Content::Dead).count() as u64;
+    assert_eq!(a2.dead.load(Ordering::SeqCst), dead);
+
+    // The free record first, then new ones: never one whose index entries may remain.
+    let before = a2.len();
+    n.begin();
+    let numbers: Vec<u64> = (0..3).map(|_| n.insert(a2, b"new").no).collect();
+    n.commit();
+    assert_eq!(numbers, [0, before, before + 1]);
+    assert_eq!(a2.record(5).unwrap().state.load(Ordering::SeqCst), REC_DEAD);
+    n.begin();
+    n.delete(a2, 1);
+    n.commit();
+    let (again, _) = n.save(&[a2]);
+    let last = World::new(16 * MB);
+    let (tables, end) = load(&last.e(), &again);
+    end.unwrap();
+    assert_eq!(contents(tables[0].unwrap()), contents(a2));
+}
+
+#[test]
+fn another_shutdown_is_refused() {
+    let w = World::new(4 * MB);
+    let (bytes, _) = w.save(&[]);
+    w.e().advance_clock(77);
+    for (identity, fits) in [(IDENTITY, true), (b"that shutdown", false), (b"", false)] {
+        let n = World::new(4 * MB);
+        assert_eq!(read_head(&mut Reader::new(&bytes[..]), &n.e(), identity).unwrap(), fits);
+        assert_eq!(n.e().now(), 1);
+    }
+}
+
+/// Whatever is broken in a file: tables are right or not there, and memory is not lost.
+#[test]
+fn damage_is_noticed() {
+    let mut w = World::new(16 * MB);
+    let (a, b) = (w.table(1, 3), w.table(2, 1));
+    w.fill(a, 400);
+    w.fill(b, 10);
+    let (bytes, _) = w.save(&[a, b]);
+    let right = [contents(a), contents(b)];
+    let n = World::new(16 * MB);
+    let empty = used(&n.e());
+    let mut failures = 0;
+    let mut check = |bytes: &[u8]| {
+        let (tables, end) = load(&n.e(), bytes);
+        failures += end.is_err() as u32;
+        assert!(end.is_err() || tables.len() == 2);
+        for (t, right) in tables.into_iter().zip(&right) {
+            let t = t.unwrap();
+            assert_eq!(&contents(t), right);
+            // SAFETY: nobody else knows the table.
+            unsafe { t.destroy(&n.e(), 0) };
+        }
+        assert_eq!(used(&n.e()), empty);
+    };
+    let steps: Vec<usize> = (0..64).chain((64..bytes.len()).step_by(3907)).collect();
+    for &at in &steps {
+        let mut broken = bytes.clone();
+        broken[at] ^= 1 << (at % 8);
+        check(&broken);
+        check(&bytes[..at]);
+    }
+    check(&bytes[..bytes.len() - 1]);
+    assert_eq!(failures, 2 * steps.len() as u32 + 1);
+}
+
+#[test]
+fn frames_cannot_change_places() {
+    let mut w = Writer::new(Vec::new());
+    w.put(&vec![1; MB]).unwrap();
+    w.put(&vec![2; MB]).unwrap();
+    let bytes = w.finish().unwrap();
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let mut out = vec![0; 2 * MB];
+    Reader::new(&bytes[..]).get(&mut out).unwrap();
+    assert!(out[..MB].iter().all(|b| *b == 1) && out[MB..].iter().all(|b| *b == 2));
+    let swapped = [second, first].concat();
+    assert!(matches!(Reader::new(&swapped[..]).get(&mut out), Err(LoadError::Damaged(_))));
+    assert!(matches!(Reader::new(second).get(&mut out[..1]), Err(LoadError::Damaged(_))));
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_left_out() {
+    let mut w = World::new(64 * MB);
+    let (small, large, last) = (w.table(1, 2), w.table(2, 2), w.table(3, 2));
+    w.fill(small, 100);
+    w.fill(last, 100);
+    w.begin();
+    for _ in 0..40_000 {
+        w.insert(large, &[7; 400]);
+    }
+    w.commit();
+    let (bytes, _) = w.save(&[small, large, last]);
+    let n = World::new(8 * MB);
+    let (tables, end) = load(&n.e(), &bytes);
+    end.unwrap();
+    let [a, b, c] = tables[..] else { panic!("three tables") };
+    assert_eq!(b.err(), Some((large.key, Skipped::OutOfMemory)));
+    let (a, c) = (a.unwrap(), c.unwrap());
+    assert_eq!((contents(a), contents(c)), (contents(small), contents(last)));
+    let room = n.e().region.usage().free_page_bytes;
+    assert!(room > 6 * MB, "the table's memory is free again: {room}");
+}
+
+#[test]
+fn a_table_with_an_open_write_is_left_out() {
+    let mut w = World::new(16 * MB);
+    let (a, b) = (w.table(1, 2), w.table(2, 2));
+    w.fill(a, 100);
+    w.fill(b, 100);
+    w.begin();
+    w.insert(a, b"open");
+    let (bytes, settled) = w.save(&[a, b]);
+    assert!(!settled);
+    w.txn.abort();
+    let n = World::new(16 * MB);
+    let (tables, end) = load(&n.e(), &bytes);
+    end.unwrap();
+    assert_eq!(tables[0].err(), Some((a.key, Skipped::Unsettled)));
+    assert_eq!(contents(tables[1].unwrap()), contents(b));
+}

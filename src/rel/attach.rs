@@ -1,0 +1,152 @@
+//! First use of a storage that this incarnation of shared memory does not know: after a crash, a
+//! restart that could not load the rows, or in a database copied from a template.
+//!
+//! INV-ATTACH: a table is registered only when no index of it has entries from before. One backend
+//! does it, under a lock; whoever uses the table, or an index of it, comes through here first.
+
+use super::create_table_with;
+use crate::platform::{lock_tag, TAG_ATTACH};
+use crate::{options, pg, shmem};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::Table;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// The table of a relation; made empty, with its indexes, if it is not known.
+pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: a valid relation of ours.
+    unsafe {
+        let table = shmem::find(pg::storage_key(&(*rel).rd_node)).unwrap_or_else(|| attach(rel));
+        if table.note.load(Ordering::Relaxed) != 0 {
+            warn(rel, table);
+        }
+        table
+    }
+}
+
+/// Is the relation's table known?
+pub fn is_attached(rel: pg_sys::Relation) -> bool {
+    // SAFETY: a valid relation.
+    shmem::find(pg::storage_key(unsafe { &(*rel).rd_node })).is_some()
+}
+
+/// Says once, to somebody and not to autovacuum, that a table starts empty.
+#[cold]
+unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
+    // SAFETY: a valid relation.
+    unsafe {
+        if pg_sys::MyBackendType != pg_sys::BackendType::B_BACKEND && pg_sys::IsUnderPostmaster || table.note.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        let name = CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, format!("mixedcc table \"{name}\" starts empty"), "mixedcc")
+            .set_detail("Its rows were in memory and are gone: the server crashed, could not load them at start, or the database was copied from a template.")
+            .report(PgLogLevel::WARNING);
+    }
+}
+
+#[cold]
+unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: plain calls. An ERROR unwinds and releases the lock; the next user starts over.
+    unsafe {
+        let key = pg::storage_key(&(*rel).rd_node);
+        let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
+        pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
+        let table = shmem::find(key).unwrap_or_else(|| {
+            for node in index_storages(rel) {
+                reset(node);
+            }
+            let t = create_table_with(key, options::initial_map(rel));
+            t.note.store(1, Ordering::SeqCst);
+            t
+        });
+        pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
+        table
+    }
+}
+
+/// Storages of the indexes as they are committed: those that this transaction has dropped or
+/// replaced come back if it aborts, and those that it has made are new and have no old entries.
+unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<pg_sys::RelFileNode> {
+    // SAFETY: catalog scans with a registered snapshot of our own, of which only a copy is changed.
+    unsafe {
+        pg_sys::AcceptInvalidationMessages();
+        pg_sys::InvalidateCatalogSnapshot();
+        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::RelationRelationId));
+        debug_assert!((*snapshot).copied);
+        (*snapshot).curcid = 0;
+        let mut indexes: Vec<Oid> = Vec::new();
+        scan(pg_sys::IndexRelationId, pg_sys::IndexIndrelidIndexId, pg_sys::Anum_pg_index_indrelid, (*rel).rd_id, snapshot, |t| {
+            indexes.push((*t.cast::<pg_sys::FormData_pg_index>()).indexrelid);
+        });
+        let mut out = Vec::new();
+        for index in indexes {
+            scan(pg_sys::RelationRelationId, pg_sys::ClassOidIndexId, pg_sys::Anum_pg_class_oid, index, snapshot, |t| {
+                let class = t.cast::<pg_sys::FormData_pg_class>();
+                let space = (*class).reltablespace;
+                // The index of a partitioned table has no storage.
+                if (*class).relfilenode != pg_sys::InvalidOid {
+                    out.push(pg_sys::RelFileNode {
+                        spcNode: if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space },
+                        dbNode: pg_sys::MyDatabaseId,
+                        relNode: (*class).relfilenode,
+                    });
+                }
+            });
+        }
+        pg_sys::UnregisterSnapshot(snapshot);
+        out
+    }
+}
+
+/// Calls `f` with the fixed part of each row of a catalog whose column is `value`.
+unsafe fn scan(catalog: Oid, index: u32, column: u32, value: Oid, snapshot: pg_sys::Snapshot, mut f: impl FnMut(*mut core::ffi::c_void)) {
+    // SAFETY: plain calls; what is opened here is closed here, or by an ERROR's clean-up.
+    unsafe {
+        let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
+        let mut key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(&mut key, column as i16, pg_sys::BTEqualStrategyNumber as u16, pg_sys::Oid::from(pg_sys::F_OIDEQ), value.into());
+        let s = pg_sys::systable_beginscan(rel, Oid::from(index), true, snapshot, 1, &mut key);
+        loop {
+            let tuple = pg_sys::systable_getnext(s);
+            if tuple.is_null() {
+                break;
+            }
+            f(pg_sys::GETSTRUCT(tuple).cast());
+        }
+        pg_sys::systable_endscan(s);
+        pg_sys::table_close(rel, pg_sys::AccessShareLock as i32);
+    }
+}
+
+#[repr(C, align(4096))]
+struct Page([u8; pg_sys::BLCKSZ as usize]);
+
+/// Makes an index empty, as crash recovery does it: its init fork, which every unlogged index has,
+/// becomes its main fork.
+unsafe fn reset(node: pg_sys::RelFileNode) {
+    use pg_sys::ForkNumber::{FSM_FORKNUM, INIT_FORKNUM, MAIN_FORKNUM};
+    // SAFETY: smgr.h's contracts. Nobody uses the index (INV-ATTACH); it is unlogged, so that
+    // nothing of this needs WAL, and an ERROR in the middle leaves its table unknown.
+    unsafe {
+        let smgr = pg_sys::smgropen(node, pg_sys::InvalidBackendId);
+        if !pg_sys::smgrexists(smgr, INIT_FORKNUM) {
+            error!("mixedcc: index file {} has no init fork", node.relNode.to_u32());
+        }
+        let mut forks = [MAIN_FORKNUM, FSM_FORKNUM];
+        let n = 1 + pg_sys::smgrexists(smgr, FSM_FORKNUM) as i32;
+        pg_sys::smgrtruncate(smgr, forks.as_mut_ptr(), n, [0, 0].as_mut_ptr());
+        (*smgr).smgr_targblock = pg_sys::InvalidBlockNumber;
+        let mut page = Page([0; pg_sys::BLCKSZ as usize]);
+        for block in 0..pg_sys::smgrnblocks(smgr, INIT_FORKNUM) {
+            let buffer = pg_sys::ReadBufferWithoutRelcache(node, INIT_FORKNUM, block, pg_sys::ReadBufferMode::RBM_NORMAL, std::ptr::null_mut(), true);
+            page.0.as_mut_ptr().copy_from_nonoverlapping(pg_sys::BufferGetPage(buffer).cast(), page.0.len());
+            pg_sys::ReleaseBuffer(buffer);
+            let p = page.0.as_mut_ptr().cast();
+            pg_sys::PageSetChecksumInplace(p, block);
+            pg_sys::smgrextend(smgr, MAIN_FORKNUM, block, p, false);
+        }
+    }
+}
