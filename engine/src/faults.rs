@@ -17,9 +17,7 @@ pub enum Fault {
     SlotReused,
     /// A writer that takes its CSN at this moment counts as one that runs.
     PreparingIsActive,
-    /// Partition locks of `partcc` are not taken.
-    NoPartitionLock,
-    /// What is retired is freed at once.
+    /// What is retired is freed by the next collection, whoever may reach it.
     NoGracePeriod,
 }
 

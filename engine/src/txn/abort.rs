@@ -34,7 +34,11 @@ impl Txn {
         }
         self.stage = Stage::Execute;
         self.reset();
-        self.collect_by(|e| e.min_pin_of(|_| false));
+        self.collect_by(|e| {
+            // Without commits the clock stands still, and nothing that is retired could be freed.
+            e.shared.clock.0.fetch_add(1, Ordering::SeqCst);
+            e.min_pin_of(|_| false)
+        });
     }
 
     /// The base of an own write: what the row was before the transaction.

@@ -20,8 +20,10 @@ use crate::record::Version;
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
 
-/// How many retired versions a commit frees at most.
-const DRAIN: usize = 64;
+/// With fewer retired versions a commit does not free any.
+const DRAIN: u64 = 64;
+/// So many more retired versions than last time are a reason to look at all pins.
+const MANY: u64 = 4096;
 
 impl Txn {
     /// Steps 1 to 5. `stamp_payload` is called for each version that will be published, with its
@@ -37,7 +39,7 @@ impl Txn {
             self.stage = Stage::Decided;
             return Ok(());
         }
-        RetireQueue::reserve(&self.e, self.slot, 2 * self.writes.len() as u64 + 8)?;
+        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
         p.stop_event(StopEvent::CommitLock)?;
         self.lock_writes(p)?;
         p.stop_event(StopEvent::CommitRegister)?;
@@ -127,6 +129,9 @@ impl Txn {
     fn take_csn(&mut self) {
         self.set_word(State::Preparing, 0);
         self.csn = self.e.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1;
+        if faults::on(Fault::PreparingIsActive) {
+            std::thread::yield_now();
+        }
         self.set_word(State::Committing, self.csn);
     }
 
@@ -202,15 +207,20 @@ impl Txn {
     }
 
     pub(super) fn collect_by(&mut self, refresh: impl FnOnce(&Engine) -> Csn) {
-        if RetireQueue::len(&self.e, self.slot) < DRAIN as u64 {
+        let waiting = |t: &Txn| RetireQueue::len(&t.e, t.slot);
+        if waiting(self) < DRAIN {
             return;
         }
-        RetireQueue::drain(&self.e, self.slot, self.e.shared.min_pin.0.load(Ordering::SeqCst), 2 * DRAIN);
+        // In proportion to what waits, so that large transactions do not outrun us.
+        let drain = |t: &Txn, min| RetireQueue::drain(&t.e, t.slot, min, (2 * DRAIN + waiting(t) / 2) as usize);
+        drain(self, self.e.shared.min_pin.0.load(Ordering::SeqCst));
         self.commits_since_refresh += 1;
-        if RetireQueue::len(&self.e, self.slot) >= DRAIN as u64 && self.commits_since_refresh >= 16 {
+        let many = waiting(self) > self.waiting_at_refresh + MANY;
+        if waiting(self) >= DRAIN && (self.commits_since_refresh >= 16 || many) {
             self.commits_since_refresh = 0;
             let min = refresh(&self.e);
-            RetireQueue::drain(&self.e, self.slot, min, 2 * DRAIN);
+            drain(self, min);
+            self.waiting_at_refresh = waiting(self);
         }
     }
 }

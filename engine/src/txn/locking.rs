@@ -58,9 +58,6 @@ impl Txn {
     }
 
     pub(super) fn lock_partition_how(&mut self, p: &dyn Platform, at: Touch, how: Option<How>) -> Result<(), Error> {
-        if faults::on(Fault::NoPartitionLock) {
-            return Ok(());
-        }
         let word: &'static LockWord = &at.partition().lock;
         let me = Holder { slot: self.slot, mode: Mode::Update, tag: 0 };
         let order = (at.table.id, at.no);

@@ -125,6 +125,7 @@ pub struct Txn {
     registered: Vec<(&'static Partition, u64)>,
     linked: usize,
     commits_since_refresh: u32,
+    waiting_at_refresh: u64,
     /// The partition lock last in the order that is held.
     last_partition: (u64, u32),
     /// What the last serialization failure was about.
@@ -152,6 +153,7 @@ impl Txn {
             registered: Vec::new(),
             linked: 0,
             commits_since_refresh: 0,
+            waiting_at_refresh: 0,
             last_partition: (0, 0),
             failed: None,
         }

@@ -93,13 +93,16 @@ impl Txn {
         protocols.read(self, p, r, for_write)?;
         self.touch(partition).reads += 1;
         let Some((v, csn)) = self.newest(p, r.rec)? else { return Ok(None) };
-        if protocols.validates() && self.reads.last().is_none_or(|e| e.version != v) {
+        // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
+        // take the record meanwhile.)
+        let live = !self.is_tombstone(v);
+        if live && protocols.validates() && self.reads.last().is_none_or(|e| e.version != v) {
             self.reads.push(ReadEntry { r, version: v });
         }
         if csn > self.valid {
             self.revalidate(p)?;
         }
-        Ok(Some(v).filter(|v| !self.is_tombstone(*v)))
+        Ok(Some(v).filter(|_| live))
     }
 
     /// Remembers a read that needed no lock: a failed unique check. Never sleeps.

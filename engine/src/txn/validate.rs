@@ -1,7 +1,7 @@
 //! Validation: is everything that was read still so at a CSN?
 
 use super::{RecordRef, Txn};
-use crate::csn::{Csn, Stamp};
+use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::platform::Platform;
@@ -108,11 +108,6 @@ impl Txn {
     pub fn break_validation(&mut self) {
         self.reads.clear();
         self.predicates.clear();
-    }
-
-    /// The stamp of an own version is our tag until the commit is decided.
-    pub(super) fn is_own(&self, s: Stamp) -> bool {
-        s == self.tag()
     }
 
     /// Transaction ids of deletes, for unique checks: who is deleting this record, 0 if nobody.

@@ -60,7 +60,8 @@ impl Txn {
     /// Memory for a version with `len` bytes of payload, marked as ours. The caller fills the
     /// payload, then hands it to one of the functions below; [`Txn::discard`] if it cannot.
     pub fn new_version(&mut self, len: usize, flags: u32) -> Result<NonNull<Version>, Error> {
-        RetireQueue::reserve(&self.e, self.slot, 2 * self.writes.len() as u64 + 8)?;
+        // Each write retires one version at most, published or undone.
+        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
         let v = self.e.region.alloc(self.slot as usize, VERSION_HEADER + len)?.cast::<Version>();
         // SAFETY: fresh memory of that size.
         unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, flags) };

@@ -1,0 +1,331 @@
+//! A client: statements against the table, recorded for the checker.
+
+use crate::world::{checked, partition_of, Jitter, Row, World, SHARED, WIDTH};
+use mixedcc_engine::checker::{self, Log, Payload, Predicate, Savepoint, Seen, WriteKind};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::lock::Mode;
+use mixedcc_engine::record::{Successor, Version};
+use mixedcc_engine::txn::{How, Own, WriteKind as Kind};
+use mixedcc_engine::{Error, Level, RecordRef, Txn};
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+/// How a transaction of the test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    Serializable,
+    ReadCommitted,
+    RepeatableRead,
+    /// Serializable read only: a snapshot.
+    ReadOnly,
+}
+
+impl Mood {
+    fn level(self) -> Level {
+        if self == Mood::Serializable {
+            Level::Serializable
+        } else {
+            Level::Snapshot
+        }
+    }
+    fn checked(self) -> checker::Level {
+        match self {
+            Mood::Serializable => checker::Level::Serializable,
+            Mood::ReadCommitted => checker::Level::ReadCommitted,
+            Mood::RepeatableRead => checker::Level::Snapshot,
+            Mood::ReadOnly => checker::Level::SerializableReadOnly,
+        }
+    }
+}
+
+/// A row that a statement found.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub r: RecordRef,
+    pub row: Row,
+    /// The committed version, if it is not our own.
+    version: Option<NonNull<Version>>,
+}
+
+/// A session: one thread, one slot.
+pub struct Client<'w> {
+    pub w: &'w World,
+    pub t: Txn,
+    pub p: Jitter,
+    session: checker::Session,
+    log: Option<Log>,
+    mood: Mood,
+    snapshot: Csn,
+    depth: u32,
+    open: Vec<(Savepoint, u32)>,
+    cid: u32,
+    /// A fault is on: what is wrong is the checker's to find.
+    pub faulty: bool,
+}
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        self.t.abort(); // a test that fails must not leave the other threads waiting
+    }
+}
+
+fn gone(r: RecordRef) -> Error {
+    Error::Abort { reason: AbortReason::WriteConflict, table: r.table.id, partition: r.touch().no }
+}
+
+impl<'w> Client<'w> {
+    pub fn new(w: &'w World, slot: u16, session: checker::Session, seed: u64) -> Client<'w> {
+        Client {
+            w,
+            t: Txn::new(w.e, slot),
+            p: Jitter::new(w, slot, seed),
+            session,
+            log: None,
+            mood: Mood::Serializable,
+            snapshot: 0,
+            depth: 1,
+            open: Vec::new(),
+            cid: 0,
+            faulty: false,
+        }
+    }
+
+    pub fn begin(&mut self, mood: Mood) {
+        self.log = Some(self.session.begin(mood.checked()));
+        self.mood = mood;
+        self.depth = 1;
+        self.open.clear();
+        self.p.threads.tag.set(0);
+        self.t.begin(mood.level(), self.w.ident());
+        self.statement();
+    }
+
+    fn log(&mut self) -> &mut Log {
+        self.log.as_mut().expect("a transaction runs")
+    }
+
+    /// A new statement: at read committed, a new snapshot.
+    fn statement(&mut self) {
+        self.cid += 1;
+        self.log().statement();
+        if self.mood == Mood::ReadCommitted || self.snapshot == 0 {
+            self.w.e.pin(self.t.slot);
+            self.snapshot = self.w.e.now();
+        }
+    }
+
+    pub fn commit(&mut self) -> Result<(), Error> {
+        let csn = Cell::new(None);
+        self.t.prepare(&self.p, &|_, c| csn.set(Some(c)))?;
+        self.t.publish(&self.p);
+        self.snapshot = 0;
+        self.log.take().expect("a transaction runs").commit(csn.get());
+        Ok(())
+    }
+
+    pub fn abort(&mut self) {
+        self.t.abort();
+        self.snapshot = 0;
+        self.p.threads.tag.set(0);
+        if let Some(l) = self.log.take() {
+            l.abort();
+        }
+    }
+
+    pub fn savepoint(&mut self) {
+        self.depth += 1;
+        let tag = self.p.threads.tag.replace(self.w.tag());
+        let sp = self.log().savepoint();
+        self.open.push((sp, tag));
+        self.t.set_depth(self.depth);
+    }
+
+    /// Ends the innermost savepoint, if there is one.
+    pub fn end_savepoint(&mut self, keep: bool) {
+        let Some((sp, tag)) = self.open.pop() else { return };
+        if keep {
+            self.t.commit_sub(self.depth);
+        } else {
+            self.t.abort_sub(self.depth);
+            self.log().rollback_to(sp);
+        }
+        self.p.threads.tag.set(tag);
+        self.depth -= 1;
+        self.t.set_depth(self.depth);
+    }
+
+    /// What we see of a record: our own row, a committed one, or none.
+    fn look(&mut self, r: RecordRef, for_write: bool) -> Result<Option<Found>, Error> {
+        match self.t.own(r, None) {
+            Own::Write(n) => {
+                let w = *self.t.write(n).expect("an own write");
+                if w.kind == Kind::Delete {
+                    return Ok(None);
+                }
+                return Ok(Some(Found { r, row: Row::read(w.version), version: None }));
+            }
+            Own::Later => unreachable!("every write is visible to the next statement"),
+            Own::Nothing => {}
+        }
+        self.p.jitter();
+        let v = if self.mood == Mood::Serializable {
+            self.t.read(&self.p, r, for_write)?
+        } else {
+            self.t.read_snapshot(&self.p, r, self.snapshot)?
+        };
+        Ok(v.map(|v| Found { r, row: Row::read(v), version: Some(v) }))
+    }
+
+    fn find(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
+        let at = self.w.touch(partition_of(key));
+        let start = match self.mood {
+            Mood::Serializable => Some(self.t.before_lookup(&self.p, at)?),
+            _ => None,
+        };
+        let mut found = None;
+        for r in self.w.records(key) {
+            if let Some(f) = self.look(r, for_write)?.filter(|f| f.row.key == key) {
+                assert!(found.is_none() || self.faulty, "two rows with key {key}: {:?} and {:?}", found.map(|f: Found| f.row), f.row);
+                found = Some(f);
+            }
+        }
+        if let (None, Some(start)) = (&found, start) {
+            self.t.add_predicate(at, start);
+        }
+        Ok(found)
+    }
+
+    /// SELECT by key.
+    pub fn get(&mut self, key: i64) -> Result<Option<Row>, Error> {
+        self.statement();
+        let found = self.find(key, false)?;
+        let seen = found.map_or(Seen::Absent, |f| f.row.seen());
+        self.log().read(checked(key), seen);
+        Ok(found.map(|f| f.row))
+    }
+
+    /// SELECT of a partition's shared keys.
+    pub fn scan(&mut self, partition: u32) -> Result<Vec<Row>, Error> {
+        self.statement();
+        let (low, high) = (partition as i64 * WIDTH, (partition as i64 + 1) * WIDTH - 1);
+        if self.mood == Mood::Serializable {
+            self.t.scan(&self.p, self.w.touch(partition))?;
+        }
+        let mut rows = Vec::new();
+        for (key, r) in self.w.scan(low, high) {
+            if let Some(f) = self.look(r, false)?.filter(|f| f.row.key == key) {
+                rows.push(f.row);
+            }
+        }
+        let seen = rows.iter().map(|r| (checked(r.key), r.seen())).collect();
+        self.log().scan(Predicate::range(0, low, high), seen);
+        Ok(rows)
+    }
+
+    /// Locks a row that was found and returns the version to replace; `None` if it is gone (read
+    /// committed only). The row may be newer than the one found.
+    fn lock(&mut self, f: &mut Found, mode: Mode, at_once: bool) -> Result<Option<Option<NonNull<Version>>>, Error> {
+        if let Some(n) = self.t.last_write(f.r) {
+            let w = *self.t.write(n).expect("an own write");
+            return Ok((w.kind != Kind::Delete).then_some(w.base));
+        }
+        let how = match self.mood {
+            Mood::Serializable => How::Policy(f.r.partition().policy()),
+            _ => How::Wait,
+        };
+        let Some((newest, csn)) = self.t.lock_for_write(&self.p, f.r, mode, how, at_once)? else { return Err(gone(f.r)) };
+        if Some(newest) == f.version {
+            return Ok(Some(Some(newest)));
+        }
+        match self.mood {
+            Mood::ReadCommitted => {
+                // SAFETY: newest under our pin.
+                if unsafe { newest.as_ref() }.is_tombstone() {
+                    return Ok(None);
+                }
+                f.row = Row::read(newest);
+                Ok(Some(Some(newest)))
+            }
+            Mood::RepeatableRead => {
+                assert!(csn > self.snapshot || self.faulty, "another version, but not a later one");
+                Err(gone(f.r))
+            }
+            _ => Err(gone(f.r)),
+        }
+    }
+
+    fn own_row(&mut self, key: i64, kind: WriteKind, value: i64) -> Row {
+        let txn = self.log().id();
+        let nth = self.log().write(checked(key), kind, Payload::Opaque) as u64;
+        Row { key, txn, nth, value }
+    }
+
+    /// UPDATE by key; false if there is no row.
+    pub fn update(&mut self, key: i64, at_once: bool) -> Result<bool, Error> {
+        self.add(key, 1, at_once)
+    }
+
+    /// UPDATE ... SET value = value + delta.
+    pub fn add(&mut self, key: i64, delta: i64, at_once: bool) -> Result<bool, Error> {
+        self.statement();
+        let found = self.find(key, true)?;
+        if self.mood != Mood::ReadCommitted {
+            let seen = found.map_or(Seen::Absent, |f| f.row.seen());
+            self.log().read(checked(key), seen);
+        }
+        let Some(mut f) = found else { return Ok(false) };
+        let Some(base) = self.lock(&mut f, Mode::NoKeyUpdate, at_once)? else { return Ok(false) };
+        let row = self.own_row(key, WriteKind::Update, f.row.value + delta);
+        let v = self.w.version(&mut self.t, row)?;
+        self.t.update(f.r, base, v, self.cid);
+        Ok(true)
+    }
+
+    /// DELETE by key, or the first half of a move to another record.
+    pub fn delete(&mut self, key: i64, at_once: bool, successor: bool) -> Result<bool, Error> {
+        self.statement();
+        let found = self.find(key, true)?;
+        if self.mood != Mood::ReadCommitted {
+            let seen = found.map_or(Seen::Absent, |f| f.row.seen());
+            self.log().read(checked(key), seen);
+        }
+        let Some(mut f) = found else { return Ok(false) };
+        let Some(base) = self.lock(&mut f, Mode::Update, at_once)? else { return Ok(false) };
+        let tomb = self.t.new_tombstone(Successor { record: if successor { u64::MAX } else { 0 } })?;
+        let held = f.r.rec.lock.held_by(self.t.slot).is_some_and(|h| h.mode == Mode::Update);
+        let xid = if held { self.t.slot as u32 + 1 } else { 0 };
+        self.t.delete(f.r, base, tomb, self.cid, xid);
+        self.own_row(key, WriteKind::Delete, 0);
+        Ok(true)
+    }
+
+    /// INSERT; false if the key exists.
+    pub fn insert(&mut self, key: i64) -> Result<bool, Error> {
+        self.statement();
+        let found = self.find(key, false)?;
+        if self.mood == Mood::Serializable {
+            let seen = found.map_or(Seen::Absent, |f| f.row.seen());
+            self.log().read(checked(key), seen);
+        }
+        if found.is_some() {
+            return Ok(false);
+        }
+        let row = self.own_row(key, WriteKind::Insert, 0);
+        self.w.insert(&mut self.t, &self.p, row, self.cid)?;
+        Ok(true)
+    }
+
+    /// UPDATE of the key: a tombstone and a new record.
+    pub fn relocate(&mut self, from: i64, to: i64, at_once: bool) -> Result<bool, Error> {
+        if self.get(to)?.is_some() || !self.delete(from, at_once, true)? {
+            return Ok(false);
+        }
+        self.insert(to)
+    }
+
+    /// A key below `WIDTH` that no other client of this test inserts.
+    pub fn private_key(&self, partition: u32, i: i64) -> i64 {
+        partition as i64 * WIDTH + SHARED + (self.t.slot as i64) * 4 + i
+    }
+}

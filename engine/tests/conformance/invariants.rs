@@ -1,0 +1,482 @@
+//! What holds after every transaction, however it ended: nothing is locked, pending, registered or
+//! allocated; and what pinned readers hold is not freed.
+
+use crate::client::{Client, Mood};
+use crate::world::{initial_keys, Jitter, PanicAt, Rng, Row, World, PARTITIONS, WIDTH};
+use mixedcc_engine::checker::Recorder;
+use mixedcc_engine::csn::{Stamp, State};
+use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::lock::Mode;
+use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::{REC_DEAD, REC_FREE, REC_USED};
+use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::txn::How;
+use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// All single protocols and all mediated pairs.
+fn all_sets() -> Vec<ProtocolSet> {
+    let p = Protocol::ALL;
+    let pairs = [(0, 1), (0, 2), (1, 2)].map(|(a, b)| ProtocolSet::mediated(p[a], p[b]));
+    p.into_iter().map(ProtocolSet::of).chain(pairs).collect()
+}
+
+const EVENTS: [StopEvent; 9] = [
+    StopEvent::CommitLock,
+    StopEvent::CommitRegister,
+    StopEvent::CommitLink,
+    StopEvent::CommitPrepare,
+    StopEvent::CommitValidate,
+    StopEvent::CommitDecided,
+    StopEvent::LockWait,
+    StopEvent::Read,
+    StopEvent::Write,
+];
+
+/// Nothing of any transaction is left.
+fn assert_quiet(w: &World, what: &str) {
+    for p in w.table.map().partitions() {
+        assert!(p.lock.is_free(), "{what}: a partition is locked");
+        let end = p.ring.position();
+        let probe = Stamp::tag(w.slots, 4000);
+        assert_eq!(p.ring.register(probe), end, "{what}: a registration is open");
+        p.ring.finish(end, probe, Stamp::ABORTED);
+    }
+    for no in 0..w.table.len() {
+        let r = w.table.record(no).expect("its number exists");
+        assert!(r.lock.is_free(), "{what}: record {no} is locked");
+        assert_eq!(r.deleter.load(Ordering::SeqCst), 0, "{what}: record {no} has a deleter");
+        let v = r.head();
+        match r.state.load(Ordering::SeqCst) {
+            REC_USED => {
+                assert!(!v.is_null(), "{what}: record {no} is reserved");
+                // SAFETY: nobody retires anything while the test looks.
+                let v = unsafe { &*v };
+                assert!(v.csn().is_some(), "{what}: record {no} has the pending version {:?}", v.stamp());
+            }
+            REC_DEAD | REC_FREE => assert!(v.is_null(), "{what}: record {no} is dead and has a version"),
+            s => panic!("{what}: record {no} is in state {s}"),
+        }
+    }
+    for slot in 0..w.e.slots.len() as u16 {
+        assert_eq!(w.e.word(slot).state(), State::Idle, "{what}: slot {slot}");
+        assert!(!w.e.is_pinned(slot), "{what}: slot {slot} is pinned");
+    }
+}
+
+/// All rows, as a transaction that starts now sees them.
+fn contents(w: &World) -> Vec<(i64, i64)> {
+    let mut t = Txn::new(w.e, w.slots);
+    let p = Jitter::new(w, w.slots, 1);
+    t.begin(Level::Snapshot, w.ident());
+    let csn = w.e.now();
+    let rows = w.snapshot(&mut t, &p, csn, 0, PARTITIONS as i64 * WIDTH).expect("a snapshot");
+    t.abort();
+    rows.into_iter().map(|r| (r.key, r.value)).collect()
+}
+
+/// A transaction with every kind of write.
+fn everything(c: &mut Client, mood: Mood) -> Result<(), Error> {
+    c.begin(mood);
+    c.scan(0)?;
+    c.update(0, false)?;
+    c.update(0, true)?;
+    c.insert(1)?;
+    c.delete(2, true, false)?;
+    c.delete(1002, false, false)?;
+    c.insert(1003)?;
+    c.update(1003, false)?;
+    c.insert(1005)?;
+    c.delete(1005, false, false)?;
+    c.savepoint();
+    c.relocate(2000, 2001, true)?;
+    c.update(2002, true)?;
+    c.savepoint();
+    c.insert(2003)?;
+    c.update(0, true)?;
+    c.end_savepoint(true);
+    c.end_savepoint(false);
+    c.savepoint();
+    c.relocate(3000, 3001, false)?;
+    c.end_savepoint(true);
+    c.get(3001)?;
+    c.commit()
+}
+
+/// Runs `everything` with a failure or an unwinding; true if it took place.
+fn with_failure(w: &World, mood: Mood, at: Option<StopEvent>, unwind: Option<PanicAt>) -> bool {
+    let recorder = Recorder::new();
+    let mut c = Client::new(w, 0, recorder.session(), 1);
+    c.p.threads.fail_at.set(at);
+    c.p.panic_at.set(unwind);
+    let r = catch_unwind(AssertUnwindSafe(|| everything(&mut c, mood)));
+    let happened = match r {
+        Ok(Ok(())) => false,
+        Ok(Err(e)) => {
+            assert_eq!(e, Error::Injected);
+            true
+        }
+        Err(p) => {
+            assert!(p.is::<PanicAt>(), "another panic: {p:?}");
+            true
+        }
+    };
+    c.abort();
+    happened
+}
+
+#[test]
+fn failures_at_every_event_leave_nothing_behind() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !info.payload().is::<PanicAt>() {
+            hook(info);
+        }
+    }));
+    for set in all_sets() {
+        for mood in [Mood::Serializable, Mood::ReadCommitted, Mood::RepeatableRead] {
+            for event in EVENTS {
+                for unwind in [false, true] {
+                    let what = format!("{} {mood:?} {event:?} unwinding {unwind}", set.name());
+                    let w = World::new(&[set], Policy::Wait, 1);
+                    let before = contents(&w);
+                    let fail = (!unwind).then_some(event);
+                    let happened = with_failure(&w, mood, fail, unwind.then_some(PanicAt::Event(event)));
+                    let expected = event != StopEvent::LockWait && (event != StopEvent::Read || mood == Mood::Serializable);
+                    assert_eq!(happened, expected, "{what}");
+                    assert_quiet(&w, &what);
+                    assert_eq!(contents(&w) == before, happened, "{what}: all or nothing");
+                    assert!(!with_failure(&w, mood, None, None), "{what}: the slot is of use afterwards");
+                    assert_quiet(&w, &what);
+                }
+            }
+        }
+    }
+}
+
+/// Another transaction is in the way: failures of the wait.
+#[test]
+fn failures_of_waits_leave_nothing_behind() {
+    for set in all_sets() {
+        for mood in [Mood::Serializable, Mood::ReadCommitted] {
+            for at in [PanicAt::Event(StopEvent::LockWait), PanicAt::EnterQueue, PanicAt::WaitFor] {
+                let what = format!("{} {mood:?} {at:?}", set.name());
+                let w = World::new(&[set], Policy::Wait, 2);
+                let recorder = Recorder::new();
+                let mut holder = Client::new(&w, 0, recorder.session(), 1);
+                holder.begin(Mood::ReadCommitted);
+                holder.update(0, false).expect("nobody is in the way");
+                let mut c = Client::new(&w, 1, recorder.session(), 1);
+                c.p.panic_at.set(Some(at));
+                let r = catch_unwind(AssertUnwindSafe(|| {
+                    c.begin(mood);
+                    c.insert(1)?;
+                    c.savepoint();
+                    c.update(2, false)?;
+                    c.update(0, false)?;
+                    c.commit()
+                }));
+                assert!(r.is_err_and(|p| p.is::<PanicAt>()), "{what}: it did not wait");
+                c.abort();
+                holder.commit().expect("nobody is in the way");
+                assert_quiet(&w, &what);
+                assert_eq!(contents(&w)[0], (0, 101), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_unwinds_while_it_waits_for_a_commit() {
+    for set in all_sets() {
+        let w = World::new(&[set], Policy::Wait, 2);
+        let recorder = Recorder::new();
+        let mut writer = Client::new(&w, 0, recorder.session(), 1);
+        writer.begin(Mood::ReadCommitted);
+        writer.update(0, false).expect("nobody is in the way");
+        writer.t.prepare(&writer.p, &|_, _| {}).expect("nothing to validate");
+        let mut reader = Client::new(&w, 1, recorder.session(), 1);
+        reader.begin(Mood::ReadOnly);
+        reader.p.panic_at.set(Some(PanicAt::Pause));
+        let r = catch_unwind(AssertUnwindSafe(|| reader.get(0).map(|r| r.is_some())));
+        assert!(r.is_err_and(|p| p.is::<PanicAt>()), "a snapshot at or after the CSN must wait for the outcome");
+        reader.abort();
+        writer.abort();
+        assert_quiet(&w, &set.name());
+        assert_eq!(contents(&w)[0], (0, 100));
+    }
+}
+
+/// A lock that was upgraded in nested savepoints goes back step by step.
+#[test]
+fn upgraded_locks_go_back() {
+    for set in all_sets() {
+        for level in [Level::Snapshot, Level::Serializable] {
+            let w = World::new(&[set], Policy::Wait, 1);
+            let p = Jitter::new(&w, 0, 1);
+            let mut t = Txn::new(w.e, 0);
+            t.begin(level, w.ident());
+            let r = w.records(0)[0];
+            let two_phase = set.has(Protocol::TwoPhase) && level == Level::Serializable;
+            let modes = [Mode::KeyShare, Mode::Share, Mode::NoKeyUpdate, Mode::Update];
+            for (i, m) in modes.into_iter().enumerate() {
+                t.set_depth(i as u32 + 1);
+                p.threads.tag.set(i as u32 * 10);
+                t.lock_record(&p, r, m, How::Wait, false).expect("nobody is in the way");
+                assert_eq!(r.rec.lock.held_by(0).map(|h| h.mode), Some(m));
+            }
+            for depth in (2..=4).rev() {
+                t.abort_sub(depth);
+                let mode = modes[depth as usize - 2];
+                let mode = if two_phase { mode.max(Mode::Share) } else { mode };
+                assert_eq!(r.rec.lock.held_by(0).map(|h| h.mode), Some(mode), "{} {level:?}", set.name());
+            }
+            t.abort();
+            assert_quiet(&w, &set.name());
+        }
+    }
+}
+
+fn live(w: &World) -> usize {
+    w.e.region.flush_slot(0);
+    w.e.region.flush_slot(w.slots as usize);
+    let u = w.e.region.usage();
+    u.classes.iter().map(|c| c.live * c.object_bytes).sum::<usize>() + u.run_bytes
+}
+
+/// One round of inserts, updates, deletes, aborts; then VACUUM, and everything is as it was.
+fn round(w: &World, c: &mut Client) {
+    let keys = || (0..PARTITIONS as i64).flat_map(|p| (10..60).map(move |i| p * WIDTH + i));
+    for key in keys() {
+        for outcome in [false, true] {
+            c.begin(Mood::Serializable);
+            assert!(c.insert(key).expect("nobody is in the way"));
+            c.savepoint();
+            assert!(c.update(key, false).expect("nobody is in the way"));
+            c.end_savepoint(outcome);
+            if outcome {
+                c.commit().expect("nobody is in the way");
+            } else {
+                c.abort();
+            }
+        }
+    }
+    for key in keys() {
+        c.begin(Mood::ReadCommitted);
+        c.update(key, true).expect("nobody is in the way");
+        c.commit().expect("nobody is in the way");
+        c.begin(Mood::Serializable);
+        assert!(c.delete(key, false, false).expect("nobody is in the way"));
+        c.commit().expect("nobody is in the way");
+    }
+    // The clock has to move on past the last retirements.
+    for _ in 0..2 {
+        c.begin(Mood::ReadCommitted);
+        c.update(0, true).expect("nobody is in the way");
+        c.commit().expect("nobody is in the way");
+        w.vacuum(&c.p, 0);
+    }
+    let min = w.e.refresh_min_pin(&c.p);
+    RetireQueue::drain(&w.e, 0, min, usize::MAX);
+    assert!(RetireQueue::len(&w.e, 0) <= 1, "what waits is the last base at most");
+}
+
+#[test]
+fn memory_comes_back() {
+    for set in all_sets() {
+        let w = World::new(&[set], Policy::Wait, 1);
+        let recorder = Recorder::new();
+        let mut c = Client::new(&w, 0, recorder.session(), 1);
+        round(&w, &mut c);
+        let (bytes, records) = (live(&w), w.table.len());
+        for _ in 0..3 {
+            round(&w, &mut c);
+            assert_eq!(live(&w), bytes, "{}", set.name());
+            assert_eq!(w.table.len(), records, "{}: records are used again", set.name());
+        }
+        assert_eq!(w.index_entries(), initial_keys().count());
+        assert_eq!(w.table.rows(), initial_keys().count() as u64);
+        assert_eq!(w.table.dead.load(Ordering::SeqCst), 0);
+        assert_quiet(&w, &set.name());
+    }
+}
+
+#[test]
+fn a_storm_of_aborts_does_not_fill_the_memory() {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 1);
+    let recorder = Recorder::new();
+    let mut c = Client::new(&w, 0, recorder.session(), 1);
+    let mut most = 0;
+    for _ in 0..2000 {
+        c.begin(Mood::Serializable);
+        for key in initial_keys() {
+            c.update(key, false).expect("nobody is in the way");
+        }
+        c.abort();
+        most = most.max(RetireQueue::len(&w.e, 0));
+    }
+    assert!(most < 500, "{most} retired versions wait");
+}
+
+#[test]
+fn large_transactions_do_not_fill_the_memory() {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 1);
+    let recorder = Recorder::new();
+    let mut c = Client::new(&w, 0, recorder.session(), 1);
+    let mut most = 0;
+    for _ in 0..100 {
+        c.begin(Mood::ReadCommitted);
+        for _ in 0..100 {
+            for key in initial_keys() {
+                c.update(key, true).expect("nobody is in the way");
+            }
+        }
+        c.commit().expect("nobody is in the way");
+        most = most.max(RetireQueue::len(&w.e, 0));
+    }
+    assert!(most < 10 * 100 * initial_keys().count() as u64, "{most} retired versions wait");
+}
+
+#[test]
+fn a_dropped_table_is_freed_after_its_readers() {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 1);
+    let p = Jitter::new(&w, 0, 1);
+    let mut reader = Txn::new(w.e, 0);
+    let step = |w: &World| w.load(std::iter::once(Row { key: 500 + w.e.now() as i64, txn: 0, nth: 0, value: 0 }));
+    step(&w);
+    let before = live(&w);
+    let map = Table::new_map(&w.e, w.slots, 3, 0, b"spec", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
+    let t = Table::create(&w.e, w.slots, [9; 4], map).expect("a table");
+    let mut writer = Txn::new(w.e, w.slots);
+    writer.begin(Level::Snapshot, w.ident());
+    for _ in 0..300 {
+        let v = writer.new_version(500, 0).expect("memory for a row");
+        // SAFETY: 500 bytes, ours.
+        unsafe { mixedcc_engine::record::Version::payload(v.as_ptr()).write_bytes(7, 500) };
+        writer.insert(&p, t, [1, 0], v, 0).expect("memory for a row");
+    }
+    writer.prepare(&p, &|_, _| {}).expect("nobody is in the way");
+    writer.publish(&p);
+    assert!(live(&w) > before + 300 * 500);
+    reader.begin(Level::Snapshot, w.ident());
+    t.retire(&w.e);
+    step(&w);
+    Table::free_dropped(&w.e, w.slots, w.e.refresh_min_pin(&p));
+    let kept = t.record(5).expect("the reader is pinned").head();
+    // SAFETY: INV-TABLE: the reader's pin keeps the table.
+    assert_eq!(unsafe { mixedcc_engine::record::Version::payload(kept).read() }, 7);
+    reader.abort();
+    let with_table = live(&w);
+    Table::free_dropped(&w.e, w.slots, w.e.refresh_min_pin(&p));
+    assert!(live(&w) <= with_table - 300 * 500, "the table is freed when its last reader is gone");
+}
+
+/// A pinned reader's version is not freed; with the fault it is, which shows that this test sees it.
+#[test]
+fn a_pin_keeps_versions() {
+    for fault in [None, Some(Fault::NoGracePeriod)] {
+        let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
+        let p = Jitter::new(&w, 1, 1);
+        let mut reader = Txn::new(w.e, 1);
+        reader.begin(Level::Snapshot, w.ident());
+        let csn = w.e.now();
+        let v = reader.read_snapshot(&p, w.records(0)[0], csn).expect("no wait").expect("a row");
+        let recorder = Recorder::new();
+        let mut c = Client::new(&w, 0, recorder.session(), 1);
+        faults::set(fault);
+        for _ in 0..500 {
+            c.begin(Mood::ReadCommitted);
+            c.update(0, true).expect("nobody is in the way");
+            c.commit().expect("nobody is in the way");
+        }
+        faults::set(None);
+        // SAFETY: the region stays mapped, whatever is there now.
+        let now = unsafe { mixedcc_engine::record::Version::payload(v.as_ptr()).cast::<Row>().read_unaligned() };
+        assert_eq!(now == Row { key: 0, txn: 0, nth: 0, value: 100 }, fault.is_none(), "{fault:?}: {now:?}");
+        reader.abort();
+    }
+}
+
+/// Transfers between accounts; every snapshot has the same sum, and what it showed stays.
+fn bank(sets: &[ProtocolSet], policy: Policy, seed: u64) {
+    eprintln!("seed {seed}");
+    let w = World::new(sets, policy, 6);
+    let sum = contents(&w).iter().map(|r| r.1).sum::<i64>();
+    let keys: Vec<i64> = initial_keys().collect();
+    let stop = AtomicBool::new(false);
+    let recorder = Recorder::new();
+    let end = Instant::now() + Duration::from_millis(400);
+    let done: Vec<u64> = std::thread::scope(|s| {
+        let writers = (0..4u16).map(|slot| {
+            let (w, keys, session) = (&w, &keys, recorder.session());
+            s.spawn(move || {
+                let mut c = Client::new(w, slot, session, seed);
+                let mut rng = Rng::new(seed + slot as u64);
+                c.p.yields.set(20);
+                let mood = if slot == 3 { Mood::ReadCommitted } else { Mood::Serializable };
+                let mut n = 0;
+                while Instant::now() < end {
+                    let (a, b) = (rng.below(keys.len() as u64) as usize, rng.below(keys.len() as u64) as usize);
+                    c.begin(mood);
+                    match transfer(&mut c, keys[a], keys[b], &mut rng) {
+                        Ok(()) => n += 1,
+                        Err(Error::Abort { .. } | Error::Deadlock) => c.abort(),
+                        Err(e) => panic!("{e:?}"),
+                    }
+                }
+                w.e.region.flush_slot(slot as usize);
+                n
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let readers: Vec<_> = (4..6u16).map(|slot| {
+            let (w, stop) = (&w, &stop);
+            s.spawn(move || audit(w, slot, sum, stop))
+        }).collect();
+        let done = writers.into_iter().map(|t| t.join().expect("a writer")).collect();
+        stop.store(true, Ordering::SeqCst);
+        readers.into_iter().for_each(|t| assert!(t.join().expect("a reader") > 10, "hardly any audits"));
+        done
+    });
+    assert!(done.iter().all(|&n| n > 5), "a writer starved: {done:?}");
+    assert_eq!(contents(&w).iter().map(|r| r.1).sum::<i64>(), sum);
+    assert_quiet(&w, "after the transfers");
+}
+
+fn transfer(c: &mut Client, a: i64, b: i64, rng: &mut Rng) -> Result<(), Error> {
+    let amount = rng.below(9) as i64;
+    assert!(c.add(a, -amount, rng.percent(50))? && c.add(b, amount, rng.percent(50))?, "an account is gone");
+    c.commit()
+}
+
+fn audit(w: &World, slot: u16, sum: i64, stop: &AtomicBool) -> u64 {
+    let p = Jitter::new(w, slot, slot as u64);
+    let mut t = Txn::new(w.e, slot);
+    let mut n = 0;
+    while !stop.load(Ordering::SeqCst) {
+        t.begin(Level::Snapshot, w.ident());
+        let csn = w.e.now();
+        let first = w.snapshot(&mut t, &p, csn, 0, PARTITIONS as i64 * WIDTH).expect("a snapshot");
+        assert_eq!(first.iter().map(|r| r.value).sum::<i64>(), sum, "a transfer is half visible");
+        for _ in 0..3 {
+            std::thread::yield_now();
+            let again = w.snapshot(&mut t, &p, csn, 0, PARTITIONS as i64 * WIDTH).expect("a snapshot");
+            assert_eq!(again, first, "a snapshot changed");
+        }
+        t.abort();
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn snapshots_of_a_bank_are_whole() {
+    for (i, set) in all_sets().into_iter().enumerate() {
+        bank(&[set], Policy::ALL[i % 3], 70 + i as u64);
+    }
+    let [a, b, c] = Protocol::ALL.map(ProtocolSet::of);
+    bank(&[a, b, c], Policy::Wait, 80);
+}

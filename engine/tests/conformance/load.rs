@@ -1,0 +1,237 @@
+//! Random transactions of many clients, and the verdict on their history.
+
+use crate::client::{Client, Mood};
+use crate::world::{checked, initial_keys, Rng, World, PARTITIONS, SHARED, WIDTH};
+use mixedcc_engine::checker::{check, History, Options, Recorder, Verdict};
+use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::{Error, Policy, ProtocolSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a test runs.
+pub struct Load {
+    pub sets: Vec<ProtocolSet>,
+    pub policy: Policy,
+    /// What each thread runs.
+    pub moods: Vec<Mood>,
+    /// Transactions that all threads together should commit.
+    pub commits: u64,
+    pub seed: u64,
+    pub fault: Option<Fault>,
+    /// A thread vacuums meanwhile.
+    pub vacuum: bool,
+    /// Percent of stop events and reads with a yield.
+    pub yields: u64,
+    /// Statements of a transaction at most.
+    pub statements: u64,
+    /// Percent of the writes that insert, delete or move.
+    pub churn: u64,
+}
+
+impl Load {
+    pub fn new(sets: &[ProtocolSet], policy: Policy, seed: u64) -> Load {
+        use Mood::*;
+        Load {
+            sets: sets.to_vec(),
+            policy,
+            moods: vec![Serializable, Serializable, Serializable, Serializable, ReadCommitted, RepeatableRead, ReadOnly],
+            commits: 2500,
+            seed,
+            fault: None,
+            vacuum: true,
+            yields: 30,
+            statements: 5,
+            churn: 40,
+        }
+    }
+    pub fn serializable_only(mut self) -> Load {
+        self.moods = vec![Mood::Serializable; 5];
+        self
+    }
+}
+
+/// What a run was.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub commits: u64,
+    pub retries: u64,
+    pub vacuumed: u64,
+}
+
+struct Control {
+    commits: AtomicU64,
+    retries: AtomicU64,
+    vacuumed: AtomicU64,
+    stop: AtomicBool,
+    deadline: Instant,
+}
+
+impl Control {
+    fn over(&self, wanted: u64) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.commits.load(Ordering::Relaxed) >= wanted || Instant::now() > self.deadline
+    }
+}
+
+/// Runs a load in a new world.
+pub fn run(l: &Load) -> (History, Counts) {
+    let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
+    run_in(&w, l, |_| {})
+}
+
+/// Runs a load; `meanwhile` runs in a thread of its own and is told when the load is over.
+pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool) + Send) -> (History, Counts) {
+    eprintln!("seed {}: {:?} {:?}", l.seed, l.sets.iter().map(|s| s.name()).collect::<Vec<_>>(), l.policy);
+    let recorder = Recorder::new();
+    let c = Control {
+        commits: AtomicU64::new(0),
+        retries: AtomicU64::new(0),
+        vacuumed: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        deadline: Instant::now() + Duration::from_secs(20),
+    };
+    std::thread::scope(|s| {
+        let others = s.spawn(|| meanwhile(&c.stop));
+        let cleaner = s.spawn(|| vacuum_loop(w, l, &c));
+        let threads: Vec<_> = l
+            .moods
+            .iter()
+            .enumerate()
+            .map(|(slot, &mood)| {
+                let (c, session) = (&c, recorder.session());
+                s.spawn(move || client_loop(w, l, c, Client::new(w, slot as u16, session, l.seed ^ (slot as u64 + 7) << 20), mood))
+            })
+            .collect();
+        let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        c.stop.store(true, Ordering::SeqCst);
+        let ends = ends.into_iter().chain([others.join(), cleaner.join()]);
+        for panic in ends.filter_map(Result::err) {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    faults::set(None);
+    let mut last = Client::new(w, l.moods.len() as u16 + 1, recorder.session(), 1);
+    last.begin(Mood::ReadOnly);
+    for p in 0..PARTITIONS {
+        last.scan(p).expect("a read of the last state");
+    }
+    last.commit().expect("a read-only commit");
+    let mut h = recorder.history();
+    h.initial.extend(initial_keys().map(|k| (checked(k), 0)));
+    let counts = Counts {
+        commits: c.commits.into_inner(),
+        retries: c.retries.into_inner(),
+        vacuumed: c.vacuumed.into_inner(),
+    };
+    eprintln!("{counts:?}");
+    (h, counts)
+}
+
+fn vacuum_loop(w: &World, l: &Load, c: &Control) {
+    let slot = l.moods.len() as u16;
+    let p = crate::world::Jitter::new(w, slot, 1);
+    while l.vacuum && !c.stop.load(Ordering::Relaxed) {
+        c.vacuumed.fetch_add(w.vacuum(&p, slot) as u64, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood) {
+    faults::set(l.fault);
+    let mut rng = Rng::new(l.seed ^ ((client.t.slot as u64 + 1) << 32));
+    client.p.yields.set(l.yields);
+    client.faulty = l.fault.is_some();
+    while !c.over(l.commits) {
+        client.begin(mood);
+        match transaction(&mut client, l, &mut rng, mood) {
+            Ok(true) => {
+                c.commits.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(false) => client.abort(),
+            Err(Error::Abort { .. } | Error::Deadlock) => {
+                assert!(mood != Mood::ReadOnly, "a read-only transaction was aborted");
+                client.abort();
+                c.retries.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(e) => panic!("seed {}: {e:?}", l.seed),
+        }
+    }
+    faults::set(None);
+    client.abort();
+    w.e.region.flush_slot(client.t.slot as usize);
+}
+
+/// One transaction; true if it committed.
+fn transaction(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<bool, Error> {
+    if mood == Mood::Serializable && rng.percent(20) {
+        for p in 0..PARTITIONS {
+            if rng.percent(40) {
+                c.t.declare(&c.p, c.w.touch(p))?;
+            }
+        }
+    }
+    let mut nested = 0;
+    for _ in 0..1 + rng.below(l.statements) {
+        if mood != Mood::ReadOnly && nested < 2 && rng.percent(12) {
+            c.savepoint();
+            nested += 1;
+        }
+        statement(c, l, rng, mood)?;
+        if nested > 0 && rng.percent(40) {
+            c.end_savepoint(rng.percent(50));
+            nested -= 1;
+        }
+    }
+    for _ in 0..nested {
+        c.end_savepoint(true);
+    }
+    if rng.percent(4) {
+        return Ok(false);
+    }
+    c.commit()?;
+    Ok(true)
+}
+
+fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), Error> {
+    let partition = rng.below(PARTITIONS as u64) as u32;
+    let shared = |rng: &mut Rng| partition as i64 * WIDTH + rng.below(SHARED as u64) as i64;
+    let key = shared(rng);
+    let dice = rng.below(100);
+    if mood == Mood::ReadOnly || dice < 40 {
+        if rng.percent(25) {
+            c.scan(partition)?;
+        } else {
+            c.get(key)?;
+        }
+        return Ok(());
+    }
+    let at_once = rng.percent(30);
+    if !rng.percent(l.churn) {
+        c.update(key, at_once)?;
+        return Ok(());
+    }
+    // Unique checks of weaker levels are the platform's affair: they insert keys of their own.
+    let target = if mood == Mood::Serializable && rng.percent(70) { shared(rng) } else { c.private_key(partition, rng.below(4) as i64) };
+    match rng.below(3) {
+        0 => c.delete(key, at_once, false)?,
+        1 if mood == Mood::Serializable => c.relocate(key, target, at_once)?,
+        _ => c.insert(target)?,
+    };
+    Ok(())
+}
+
+/// Judges a history and fails on an anomaly.
+pub fn assert_serializable(h: &History, counts: &Counts, seed: u64) {
+    let v = check(h, &Options::strict());
+    assert!(v.accepts(), "seed {seed}: {v}");
+    assert!(counts.commits > 200, "seed {seed}: too few commits to say anything: {counts:?}");
+    assert!(v.edges as u64 > counts.commits, "seed {seed}: hardly any dependencies: {v}");
+}
+
+/// Runs loads with different seeds until the checker rejects one.
+pub fn find_anomaly(l: impl Fn(u64) -> Load, times: u64) -> Option<Verdict> {
+    (0..times).find_map(|i| {
+        let (h, _) = run(&l(1000 + i));
+        let v = check(&h, &Options::strict());
+        (!v.accepts()).then_some(v)
+    })
+}

@@ -1,0 +1,10 @@
+//! Conformance of the engine: histories of many threads judged by the checker, seeded faults that
+//! it must find, what is left behind by commits and aborts, and a sequential model.
+
+mod client;
+mod faults;
+mod histories;
+mod invariants;
+mod load;
+mod model;
+mod world;
