@@ -4,10 +4,11 @@
 //! A key of one integer column is taken modulo the number of partitions, as H-Store does; other
 //! keys are hashed by their types' default hash functions.
 
-use crate::options::complain;
-use mixedcc_engine::partition::{PartitionMap, SPEC_MAX};
+use mixedcc_engine::partition::PartitionMap;
 use pgrx::pg_sys::{self, Datum, Oid};
-use pgrx::prelude::*;
+
+mod encode;
+use encode::read_bounds;
 
 /// How rows of a table map to its partitions.
 pub enum PartKey {
@@ -68,7 +69,12 @@ mod raw {
     use super::*;
     extern "C-unwind" {
         // On the path of every insert: without the guard of the bindings.
-        pub fn FunctionCall2Coll(f: *mut pg_sys::FmgrInfo, collation: Oid, a: Datum, b: Datum) -> Datum;
+        pub fn FunctionCall2Coll(
+            f: *mut pg_sys::FmgrInfo,
+            collation: Oid,
+            a: Datum,
+            b: Datum,
+        ) -> Datum;
     }
 }
 
@@ -100,7 +106,10 @@ fn mix(v: u64) -> u64 {
 
 #[inline]
 fn combine(a: u64, b: u64) -> u64 {
-    a ^ b.wrapping_add(0x49a0_f4dd_15e5_a8e3).wrapping_add(a << 54).wrapping_add(a >> 7)
+    a ^ b
+        .wrapping_add(0x49a0_f4dd_15e5_a8e3)
+        .wrapping_add(a << 54)
+        .wrapping_add(a >> 7)
 }
 
 /// Spreads a hash over `n` partitions.
@@ -128,13 +137,19 @@ impl Column {
             if attnum < 1 || attnum as i32 > (*desc).natts {
                 return None;
             }
-            let att = &(&(*desc).attrs).as_slice((*desc).natts as usize)[attnum as usize - 1];
+            let att = &(*desc).attrs.as_slice((*desc).natts as usize)[attnum as usize - 1];
             if att.attisdropped {
                 return None;
             }
             let typid = pg_sys::getBaseType(att.atttypid);
             let cache = pg_sys::lookup_type_cache(typid, flags as i32);
-            Some(Column { attnum, int: Int::of(typid), typid, collation: att.attcollation, cache })
+            Some(Column {
+                attnum,
+                int: Int::of(typid),
+                typid,
+                collation: att.attcollation,
+                cache,
+            })
         }
     }
 
@@ -147,7 +162,15 @@ impl Column {
             return mix(i.value(d) as u64);
         }
         // SAFETY: the type has the function (checked when the spec was made).
-        unsafe { raw::FunctionCall2Coll(&raw mut (*self.cache).hash_extended_proc_finfo, self.collation, d, Datum::from(0usize)).value() as u64 }
+        unsafe {
+            raw::FunctionCall2Coll(
+                &raw mut (*self.cache).hash_extended_proc_finfo,
+                self.collation,
+                d,
+                Datum::from(0usize),
+            )
+            .value() as u64
+        }
     }
 
     /// Hash of a value of a type that compares with ours. `None`: not known to be the same.
@@ -164,14 +187,26 @@ impl Column {
             let fine = (*other).hash_opf == (*self.cache).hash_opf
                 && (*other).hash_extended_proc_finfo.fn_addr.is_some()
                 && !is_polymorphic((*other).hash_opintype);
-            fine.then(|| pg_sys::FunctionCall2Coll(&mut (*other).hash_extended_proc_finfo, self.collation, d, Datum::from(0usize)).value() as u64)
+            fine.then(|| {
+                pg_sys::FunctionCall2Coll(
+                    &mut (*other).hash_extended_proc_finfo,
+                    self.collation,
+                    d,
+                    Datum::from(0usize),
+                )
+                .value() as u64
+            })
         }
     }
 
     fn is_same_type(&self, typid: Oid) -> bool {
         // SAFETY: type cache entries stay.
         let (hash, btree) = unsafe { ((*self.cache).hash_opintype, (*self.cache).btree_opintype) };
-        typid == self.typid || typid == pg_sys::InvalidOid || (typid != pg_sys::InvalidOid && (typid == hash || typid == btree) && self.int.is_none())
+        typid == self.typid
+            || typid == pg_sys::InvalidOid
+            || (typid != pg_sys::InvalidOid
+                && (typid == hash || typid == btree)
+                && self.int.is_none())
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -183,8 +218,13 @@ impl Column {
     const SIZE: usize = 10;
 }
 
-const HASH_FLAGS: u32 = pg_sys::TYPECACHE_HASH_OPFAMILY | pg_sys::TYPECACHE_HASH_EXTENDED_PROC | pg_sys::TYPECACHE_HASH_EXTENDED_PROC_FINFO | pg_sys::TYPECACHE_BTREE_OPFAMILY;
-const CMP_FLAGS: u32 = pg_sys::TYPECACHE_BTREE_OPFAMILY | pg_sys::TYPECACHE_CMP_PROC | pg_sys::TYPECACHE_CMP_PROC_FINFO;
+const HASH_FLAGS: u32 = pg_sys::TYPECACHE_HASH_OPFAMILY
+    | pg_sys::TYPECACHE_HASH_EXTENDED_PROC
+    | pg_sys::TYPECACHE_HASH_EXTENDED_PROC_FINFO
+    | pg_sys::TYPECACHE_BTREE_OPFAMILY;
+const CMP_FLAGS: u32 = pg_sys::TYPECACHE_BTREE_OPFAMILY
+    | pg_sys::TYPECACHE_CMP_PROC
+    | pg_sys::TYPECACHE_CMP_PROC_FINFO;
 
 impl RangeKey {
     /// Number of bounds at or below the value.
@@ -199,7 +239,14 @@ impl RangeKey {
         }
         self.bounds.partition_point(|&b| {
             // SAFETY: the type has the function (checked when the spec was made).
-            let c = unsafe { raw::FunctionCall2Coll(&raw mut (*self.column.cache).cmp_proc_finfo, self.column.collation, b, d) };
+            let c = unsafe {
+                raw::FunctionCall2Coll(
+                    &raw mut (*self.column.cache).cmp_proc_finfo,
+                    self.column.collation,
+                    b,
+                    d,
+                )
+            };
             c.value() as i32 <= 0
         }) as u16
     }
@@ -217,17 +264,29 @@ impl RangeKey {
                 return Some(self.ints.partition_point(|&b| b <= v) as u16);
             }
             let cache = &*c.cache;
-            let mut proc = pg_sys::get_opfamily_proc(cache.btree_opf, cache.btree_opintype, typid, BTORDER_PROC);
+            let mut proc = pg_sys::get_opfamily_proc(
+                cache.btree_opf,
+                cache.btree_opintype,
+                typid,
+                BTORDER_PROC,
+            );
             if proc == pg_sys::InvalidOid {
                 let other = &*pg_sys::lookup_type_cache(typid, CMP_FLAGS as i32);
                 if other.btree_opf == cache.btree_opf && !is_polymorphic(other.btree_opintype) {
-                    proc = pg_sys::get_opfamily_proc(cache.btree_opf, cache.btree_opintype, other.btree_opintype, BTORDER_PROC);
+                    proc = pg_sys::get_opfamily_proc(
+                        cache.btree_opf,
+                        cache.btree_opintype,
+                        other.btree_opintype,
+                        BTORDER_PROC,
+                    );
                 }
             }
             if proc == pg_sys::InvalidOid {
                 return None;
             }
-            Some(self.bounds.partition_point(|&b| pg_sys::OidFunctionCall2Coll(proc, c.collation, b, d).value() as i32 <= 0) as u16)
+            Some(self.bounds.partition_point(|&b| {
+                pg_sys::OidFunctionCall2Coll(proc, c.collation, b, d).value() as i32 <= 0
+            }) as u16)
         }
     }
 }
@@ -245,13 +304,17 @@ impl PartKey {
         let attnum = |at: usize| i16::from_le_bytes([spec[at], spec[at + 1]]);
         match spec.first() {
             Some(&TAG_HASH) => {
-                let columns: Option<Vec<Column>> =
-                    (0..spec[1] as usize).map(|i| Column::new(desc, attnum(2 + i * Column::SIZE), HASH_FLAGS)).collect();
-                columns.map_or(PartKey::Broken, |columns| PartKey::Hash(HashKey { n, columns }))
+                let columns: Option<Vec<Column>> = (0..spec[1] as usize)
+                    .map(|i| Column::new(desc, attnum(2 + i * Column::SIZE), HASH_FLAGS))
+                    .collect();
+                columns.map_or(PartKey::Broken, |columns| {
+                    PartKey::Hash(HashKey { n, columns })
+                })
             }
-            Some(&TAG_RANGE) => {
-                Column::new(desc, attnum(2), CMP_FLAGS).map_or(PartKey::Broken, |c| PartKey::Range(read_bounds(c, &spec[2 + Column::SIZE..], n)))
-            }
+            Some(&TAG_RANGE) => Column::new(desc, attnum(2), CMP_FLAGS)
+                .map_or(PartKey::Broken, |c| {
+                    PartKey::Range(read_bounds(c, &spec[2 + Column::SIZE..], n))
+                }),
             _ => PartKey::Broken,
         }
     }
@@ -276,7 +339,12 @@ impl PartKey {
     #[inline]
     pub unsafe fn partition(&self, values: *const Datum, nulls: *const bool) -> u16 {
         // SAFETY: the caller's promise.
-        let get = |c: &Column| unsafe { (*values.add(c.attnum as usize - 1), *nulls.add(c.attnum as usize - 1)) };
+        let get = |c: &Column| unsafe {
+            (
+                *values.add(c.attnum as usize - 1),
+                *nulls.add(c.attnum as usize - 1),
+            )
+        };
         match self {
             PartKey::Single | PartKey::Broken => 0,
             PartKey::Hash(HashKey { n, columns }) => {
@@ -318,7 +386,11 @@ impl PartKey {
             PartKey::Hash(HashKey { n, columns }) => {
                 if let ([c], [(d, null, t)]) = (columns.as_slice(), key) {
                     if let Some(own) = c.int {
-                        let i = if c.is_same_type(*t) { own } else { Int::of(*t)? };
+                        let i = if c.is_same_type(*t) {
+                            own
+                        } else {
+                            Int::of(*t)?
+                        };
                         return Some(if *null { 0 } else { modulo(i.value(*d), *n) });
                     }
                     // SAFETY: the caller's promise.
@@ -339,152 +411,21 @@ impl PartKey {
     /// Does equality on column `i` (from 0) of an index mean the same partition for key column
     /// `attnum`? Not if its operator class or collation is coarser than the key's.
     pub fn agrees_with(&self, index: pg_sys::Relation, i: usize, attnum: i16) -> bool {
-        let Some(c) = self.all().iter().find(|c| c.attnum == attnum) else { return false };
+        let Some(c) = self.all().iter().find(|c| c.attnum == attnum) else {
+            return false;
+        };
         // SAFETY: a valid index; `i` is one of its key columns; catalog look-ups.
         unsafe {
             let family = *(*index).rd_opfamily.add(i);
             let collation = *(*index).rd_indcollation.add(i);
             let same = family == (*c.cache).btree_opf || family == (*c.cache).hash_opf;
             let range = matches!(self, PartKey::Range(_));
-            same && (collation == c.collation || (!range && (collation == pg_sys::InvalidOid || pg_sys::get_collation_isdeterministic(collation))))
+            same && (collation == c.collation
+                || (!range
+                    && (collation == pg_sys::InvalidOid
+                        || pg_sys::get_collation_isdeterministic(collation))))
         }
     }
-
-    /// The spec of a hash key. Raises an error if a column cannot be hashed.
-    pub fn encode_hash(desc: pg_sys::TupleDesc, attnums: &[i16]) -> Vec<u8> {
-        let mut out = vec![TAG_HASH, attnums.len() as u8];
-        for &a in attnums {
-            let Some(c) = Column::new(desc, a, HASH_FLAGS) else { error!("partition key column {a} does not exist") };
-            // SAFETY: type cache entries stay.
-            if c.int.is_none() && unsafe { (*c.cache).hash_extended_proc_finfo.fn_addr.is_none() } {
-                unfit(c.typid, "hashed", "Choose another column with mixedcc.partition_by, or use mixedcc.partition_method = 'range'.");
-            }
-            c.write(&mut out);
-        }
-        out
-    }
-
-    /// The spec of a range key, from bounds as text. Raises an error if the column cannot be
-    /// ordered or the bounds are not increasing.
-    pub fn encode_range(desc: pg_sys::TupleDesc, attnum: i16, bounds: &[String]) -> Vec<u8> {
-        let Some(c) = Column::new(desc, attnum, CMP_FLAGS) else { error!("partition key column {attnum} does not exist") };
-        // SAFETY: type cache entries stay.
-        if unsafe { (*c.cache).cmp_proc_finfo.fn_addr.is_none() } {
-            unfit(c.typid, "ordered", "Choose another column with mixedcc.partition_by, or use mixedcc.partition_method = 'hash'.");
-        }
-        let mut out = vec![TAG_RANGE, 1];
-        c.write(&mut out);
-        out.extend((bounds.len() as u16).to_le_bytes());
-        let values: Vec<Datum> = input(c.typid, bounds);
-        for pair in values.windows(2) {
-            // SAFETY: values of the column's type.
-            let order = unsafe { pg_sys::FunctionCall2Coll(&mut (*c.cache).cmp_proc_finfo, c.collation, pair[0], pair[1]) };
-            if order.value() as i32 >= 0 {
-                complain(
-                    PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-                    "mixedcc.bounds must be in increasing order",
-                    "Each bound starts a partition: rows below the first bound are in partition 0.",
-                );
-            }
-        }
-        for v in values {
-            write_value(&c, v, &mut out);
-        }
-        if out.len() > SPEC_MAX {
-            complain(
-                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-                &format!("mixedcc.bounds take {} bytes, more than {SPEC_MAX}", out.len()),
-                "Use fewer or shorter bounds.",
-            );
-        }
-        out
-    }
-}
-
-fn unfit(typid: Oid, what: &str, hint: &str) -> ! {
-    // SAFETY: a catalog look-up.
-    let name = unsafe { std::ffi::CStr::from_ptr(pg_sys::format_type_be(typid)) }.to_string_lossy();
-    complain(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, &format!("a partition key of type {name} cannot be {what}"), hint)
-}
-
-/// Values of a type from text, read the same way in every session.
-fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
-    // SAFETY: plain calls; the settings go back at the end, and in an abort.
-    unsafe {
-        let nest = pg_sys::NewGUCNestLevel();
-        for (name, value) in [(c"datestyle", c"ISO, MDY"), (c"intervalstyle", c"postgres"), (c"timezone", c"UTC")] {
-            pg_sys::set_config_option(
-                name.as_ptr(),
-                value.as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_SAVE,
-                true,
-                0,
-                false,
-            );
-        }
-        let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-        pg_sys::getTypeInputInfo(typid, &mut function, &mut param);
-        let mut out = Vec::with_capacity(texts.len());
-        for t in texts {
-            let text = pgrx::PgMemoryContexts::CurrentMemoryContext.pstrdup(t);
-            out.push(pg_sys::OidInputFunctionCall(function, text, param, -1));
-        }
-        pg_sys::AtEOXact_GUC(true, nest);
-        out
-    }
-}
-
-fn write_value(c: &Column, d: Datum, out: &mut Vec<u8>) {
-    // SAFETY: a value of the column's type, whose length is as the type says.
-    unsafe {
-        let (len, byval) = ((*c.cache).typlen, (*c.cache).typbyval);
-        if byval {
-            out.extend(&d.value().to_le_bytes()[..len as usize]);
-            return;
-        }
-        let (p, size) = match len {
-            -1 => {
-                let v = pg_sys::pg_detoast_datum(d.cast_mut_ptr());
-                (v.cast::<u8>().cast_const(), pgrx::varsize_any(v))
-            }
-            -2 => (d.cast_mut_ptr::<u8>().cast_const(), std::ffi::CStr::from_ptr(d.cast_mut_ptr()).to_bytes_with_nul().len()),
-            n => (d.cast_mut_ptr::<u8>().cast_const(), n as usize),
-        };
-        out.extend((size.min(u16::MAX as usize) as u16).to_le_bytes());
-        out.extend(std::slice::from_raw_parts(p, size));
-    }
-}
-
-/// Reads what `write_value` wrote.
-fn read_bounds(column: Column, spec: &[u8], n: u16) -> RangeKey {
-    // SAFETY: type cache entries stay.
-    let (len, byval) = unsafe { ((*column.cache).typlen, (*column.cache).typbyval) };
-    let mut store = Vec::new();
-    let mut bounds = Vec::with_capacity(n as usize - 1);
-    let mut at = 2;
-    for _ in 1..n {
-        if byval {
-            let len = len as usize;
-            let mut word = [0u8; 8];
-            word[..len].copy_from_slice(&spec[at..at + len]);
-            let v = i64::from_le_bytes(word);
-            let shift = 64 - 8 * len as u32;
-            bounds.push(Datum::from(((v << shift) >> shift) as usize));
-            at += len;
-            continue;
-        }
-        let size = u16::from_le_bytes([spec[at], spec[at + 1]]) as usize;
-        let mut words = vec![0u64; size.div_ceil(8)].into_boxed_slice();
-        // SAFETY: the words have room for `size` bytes, and any bytes are valid words.
-        unsafe { std::ptr::copy_nonoverlapping(spec[at + 2..at + 2 + size].as_ptr(), words.as_mut_ptr().cast(), size) };
-        bounds.push(Datum::from(words.as_ptr()));
-        store.push(words);
-        at += 2 + size;
-    }
-    let ints = column.int.map_or(Vec::new(), |i| bounds.iter().map(|&b| i.value(b)).collect());
-    RangeKey { column, bounds, ints, _store: store }
 }
 
 #[cfg(test)]

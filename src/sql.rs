@@ -17,6 +17,9 @@ extern "C-unwind" {
     fn RelidByRelfilenode(tablespace: Oid, relfilenode: Oid) -> Oid;
 }
 
+/// A value of a partition key: datum, NULL, type.
+pub type Value = (Datum, bool, Oid);
+
 /// A relation that is open until this is dropped. Its lock stays to the end of the transaction.
 struct Open(pg_sys::Relation);
 
@@ -47,7 +50,11 @@ fn open(oid: Oid, lock: u32) -> Open {
     // SAFETY: a plain call.
     let r = unsafe { pg_sys::try_relation_open(oid, lock as i32) };
     if r.is_null() {
-        complain(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, &format!("relation with OID {} does not exist", oid.to_u32()), "");
+        complain(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
+            &format!("relation with OID {} does not exist", oid.to_u32()),
+            "",
+        );
     }
     let open = Open(r);
     if !rel::is_ours(r) {
@@ -67,7 +74,11 @@ fn must_own(oid: Oid) {
         let kind = pg_sys::get_rel_relkind(oid);
         if kind != 0 && !pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) {
             let kind = pg_sys::get_relkind_objtype(kind);
-            pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NOT_OWNER, kind, pg_sys::get_rel_name(oid));
+            pg_sys::aclcheck_error(
+                pg_sys::AclResult::ACLCHECK_NOT_OWNER,
+                kind,
+                pg_sys::get_rel_name(oid),
+            );
         }
     }
 }
@@ -75,11 +86,19 @@ fn must_own(oid: Oid) {
 #[pg_extern(sql = false)]
 fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
     let Some(name) = protocol else {
-        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the protocol must not be null", "Available protocols: partcc, occ, 2pl.")
+        complain(
+            PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            "the protocol must not be null",
+            "Available protocols: partcc, occ, 2pl.",
+        )
     };
     let Some(p) = Protocol::parse(name) else {
         let all = Protocol::ALL.map(Protocol::name).join(", ");
-        complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, &format!("unknown protocol \"{name}\""), &format!("Available protocols: {all}."))
+        complain(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            &format!("unknown protocol \"{name}\""),
+            &format!("Available protocols: {all}."),
+        )
     };
     must_own(table);
     let rel = open(table, pg_sys::AccessExclusiveLock);
@@ -108,10 +127,18 @@ fn table_size(table: Oid) -> i64 {
 fn set_stop_event(name: &str, action: &str) {
     // SAFETY: plain reads.
     if !unsafe { pg_sys::superuser() } {
-        complain(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, "must be superuser to set stop events", "");
+        complain(
+            PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+            "must be superuser to set stop events",
+            "",
+        );
     }
     if !guc::STOP_EVENTS.get() {
-        complain(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "stop events are off", "Set mixedcc.stop_events to on.");
+        complain(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "stop events are off",
+            "Set mixedcc.stop_events to on.",
+        );
     }
     let act = match action.split_once(' ') {
         None if action == "off" => Some(stop::Action::Off),
@@ -129,7 +156,11 @@ fn set_stop_event(name: &str, action: &str) {
     };
     if !stop::set(name, act) {
         let all: Vec<_> = stop::names().collect();
-        complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, &format!("unknown stop event \"{name}\""), &format!("Events: {}.", all.join(", ")));
+        complain(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            &format!("unknown stop event \"{name}\""),
+            &format!("Events: {}.", all.join(", ")),
+        );
     }
 }
 
@@ -140,8 +171,15 @@ fn visible_tables() -> Vec<(Oid, &'static Table)> {
     // SAFETY: plain calls: a backend's database, catalog look-ups.
     unsafe {
         let all = shmem::all(Some(pg_sys::MyDatabaseId.to_u32()));
-        let named = all.into_iter().map(|t| (RelidByRelfilenode(Oid::from(t.key[0]), Oid::from(t.key[2])), t));
-        named.filter(|(oid, _)| *oid != pg_sys::InvalidOid).collect()
+        let named = all.into_iter().map(|t| {
+            (
+                RelidByRelfilenode(Oid::from(t.key[0]), Oid::from(t.key[2])),
+                t,
+            )
+        });
+        named
+            .filter(|(oid, _)| *oid != pg_sys::InvalidOid)
+            .collect()
     }
 }
 
@@ -158,12 +196,31 @@ fn snake(name: &str) -> String {
 
 /// Aborts by reason, as JSON text; reasons that never happened are left out.
 fn aborts(p: &Partition) -> String {
-    let items = AbortReason::ALL.iter().zip(&p.stats.aborts).map(|(r, n)| (snake(&format!("{r:?}")), n.load(Ordering::Relaxed)));
-    let items: Vec<_> = items.filter(|(_, n)| *n != 0).map(|(r, n)| format!("\"{r}\": {n}")).collect();
+    let items = AbortReason::ALL
+        .iter()
+        .zip(&p.stats.aborts)
+        .map(|(r, n)| (snake(&format!("{r:?}")), n.load(Ordering::Relaxed)));
+    let items: Vec<_> = items
+        .filter(|(_, n)| *n != 0)
+        .map(|(r, n)| format!("\"{r}\": {n}"))
+        .collect();
     format!("{{{}}}", items.join(", "))
 }
 
-type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, i64, String);
+type PartitionRow = (
+    Oid,
+    i32,
+    String,
+    String,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    String,
+);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -188,12 +245,27 @@ fn partition_rows() -> TableIterator<
     for (oid, table) in visible_tables() {
         for (no, p) in table.map().partitions().iter().enumerate() {
             // Counters that shrink can be read below zero for an instant.
-            let count = |c: &mixedcc_engine::primitive::AtomicU64| (c.load(Ordering::Relaxed) as i64).max(0);
+            let count = |c: &mixedcc_engine::primitive::AtomicU64| {
+                (c.load(Ordering::Relaxed) as i64).max(0)
+            };
             let s = &p.stats;
             let words = (p.protocols().name(), p.policy().name().to_owned());
             let sizes = (count(&s.rows), count(&s.versions), count(&s.bytes));
             let (reads, writes, commits) = (count(&s.reads), count(&s.writes), count(&s.commits));
-            out.push((oid, no as i32, words.0, words.1, sizes.0, sizes.1, sizes.2, reads, writes, commits, count(&s.waits), aborts(p)));
+            out.push((
+                oid,
+                no as i32,
+                words.0,
+                words.1,
+                sizes.0,
+                sizes.1,
+                sizes.2,
+                reads,
+                writes,
+                commits,
+                count(&s.waits),
+                aborts(p),
+            ));
         }
     }
     TableIterator::new(out)
@@ -207,13 +279,19 @@ fn reset_stats(table: Option<Oid>) {
     }
     for (oid, t) in visible_tables() {
         // SAFETY: a catalog look-up.
-        let wanted = table.map_or_else(|| unsafe { pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) }, |want| want == oid);
+        let wanted = table.map_or_else(
+            || unsafe { pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) },
+            |want| want == oid,
+        );
         if !wanted {
             continue;
         }
         for p in t.map().partitions() {
             let s = &p.stats;
-            for c in [&s.reads, &s.writes, &s.commits, &s.waits].into_iter().chain(&s.aborts) {
+            for c in [&s.reads, &s.writes, &s.commits, &s.waits]
+                .into_iter()
+                .chain(&s.aborts)
+            {
                 c.store(0, Ordering::Relaxed);
             }
         }
@@ -221,33 +299,73 @@ fn reset_stats(table: Option<Oid>) {
 }
 
 #[pg_extern(sql = false)]
-fn memory_usage() -> TableIterator<'static, (name!(total_bytes, i64), name!(used_bytes, i64), name!(free_bytes, i64), name!(live_bytes, i64))> {
+fn memory_usage() -> TableIterator<
+    'static,
+    (
+        name!(total_bytes, i64),
+        name!(used_bytes, i64),
+        name!(free_bytes, i64),
+        name!(live_bytes, i64),
+    ),
+> {
     let u = shmem::engine().region.usage();
-    let live: usize = u.classes.iter().map(|c| c.object_bytes * c.live).sum::<usize>() + u.run_bytes;
-    TableIterator::once((u.total_bytes as i64, u.used_page_bytes as i64, u.free_page_bytes as i64, live as i64))
+    let live: usize = u
+        .classes
+        .iter()
+        .map(|c| c.object_bytes * c.live)
+        .sum::<usize>()
+        + u.run_bytes;
+    TableIterator::once((
+        u.total_bytes as i64,
+        u.used_page_bytes as i64,
+        u.free_page_bytes as i64,
+        live as i64,
+    ))
 }
 
 #[pg_extern(sql = false)]
-fn label_items(label: &str) -> TableIterator<'static, (name!(option, String), name!(value, String))> {
+fn label_items(
+    label: &str,
+) -> TableIterator<'static, (name!(option, String), name!(value, String))> {
     let items = crate::options::Options::parse(label).items();
-    TableIterator::new(items.into_iter().map(|(n, v)| (n.to_owned(), v)).collect::<Vec<_>>())
+    TableIterator::new(
+        items
+            .into_iter()
+            .map(|(n, v)| (n.to_owned(), v))
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// `declare_partition(regclass, VARIADIC "any")`.
 #[pg_extern(sql = false)]
 fn declare_partition(table: Option<Oid>, fcinfo: pg_sys::FunctionCallInfo) {
     let Some(table) = table else {
-        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the table must not be null", "")
+        complain(
+            PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            "the table must not be null",
+            "",
+        )
     };
     // SAFETY: PostgreSQL's contract of function calls; the arguments are as many as it says.
-    let key: Vec<(Datum, bool, Oid)> = unsafe {
+    let key: Vec<Value> = unsafe {
         let info = (*fcinfo).flinfo;
         if pg_sys::get_fn_expr_variadic(info) {
-            crate::errors::unsupported("declare_partition does not take a VARIADIC array", "Give the values of the key one by one.");
+            crate::errors::unsupported(
+                "declare_partition does not take a VARIADIC array",
+                "Give the values of the key one by one.",
+            );
         }
         let n = (*fcinfo).nargs as usize;
-        let args = (&(*fcinfo).args).as_slice(n);
-        (1..n).map(|i| (args[i].value, args[i].isnull, pg_sys::get_fn_expr_argtype(info, i as i32))).collect()
+        let args = (*fcinfo).args.as_slice(n);
+        (1..n)
+            .map(|i| {
+                (
+                    args[i].value,
+                    args[i].isnull,
+                    pg_sys::get_fn_expr_argtype(info, i as i32),
+                )
+            })
+            .collect()
     };
     let at = locate(table, &key);
     ok(xact::txn().declare(&PG, at));
@@ -255,51 +373,81 @@ fn declare_partition(table: Option<Oid>, fcinfo: pg_sys::FunctionCallInfo) {
 
 /// The partition of a key, of a table that the user may use. Values may be of other types than the
 /// key's columns, where these compare; unknown literals are read as the columns' types.
-pub fn locate(table: Oid, key: &[(Datum, bool, Oid)]) -> Touch {
+pub fn locate(table: Oid, key: &[Value]) -> Touch {
     may_use(table);
     let rel = open(table, pg_sys::AccessShareLock);
     rel::note_use();
     let info = rel::info(rel.0);
     let columns: Vec<i16> = info.partkey.columns().collect();
     if info.table.map().n == 1 {
-        return Touch { table: info.table, no: 0 };
+        return Touch {
+            table: info.table,
+            no: 0,
+        };
     }
     if columns.len() != key.len() {
         complain(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            &format!("the partition key of \"{}\" has {} columns, not {}", relation_name(table), columns.len(), key.len()),
+            &format!(
+                "the partition key of \"{}\" has columns: {}; values given: {}",
+                relation_name(table),
+                columns.len(),
+                key.len()
+            ),
             "Give a value for each column of the partition key, in its order.",
         );
     }
-    let key: Vec<_> = columns.iter().zip(key).map(|(&c, &k)| literal(rel.0, c, k)).collect();
+    let key: Vec<_> = columns
+        .iter()
+        .zip(key)
+        .map(|(&c, &k)| fit(rel.0, c, k))
+        .collect();
     // SAFETY: the values are of their types; the default operator class and the column's collation.
     let Some(no) = (unsafe { info.partkey.partition_of_key(&key) }) else {
         complain(
             PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
-            &format!("a value does not have the type of the partition key of \"{}\"", relation_name(table)),
+            &format!(
+                "a value does not have the type of the partition key of \"{}\"",
+                relation_name(table)
+            ),
             "Cast the values to the types of the partition key's columns.",
         )
     };
-    Touch { table: info.table, no: no as u32 }
+    Touch {
+        table: info.table,
+        no: no as u32,
+    }
 }
 
 /// As `locate`, for an annotation that `owner` guarantees for: `None` where it does not fit the table
 /// as it is now (then its partitions are locked when they are touched).
-pub fn locate_for(table: Oid, key: &[(Datum, bool, Oid)], owner: Oid) -> Option<Touch> {
+pub fn locate_for(table: Oid, key: &[Value], owner: Oid) -> Option<Touch> {
     if !has_rights(table, owner) {
         return None;
     }
     let rel = quietly(table)?;
     let info = rel::info(rel.0);
     if info.table.map().n == 1 {
-        return Some(Touch { table: info.table, no: 0 });
+        return Some(Touch {
+            table: info.table,
+            no: 0,
+        });
     }
     if info.partkey.columns().count() != key.len() {
         return None;
     }
+    let key: Vec<_> = info
+        .partkey
+        .columns()
+        .zip(key)
+        .map(|(c, &k)| fit(rel.0, c, k))
+        .collect();
     // SAFETY: the values are of their types; the default operator class and the column's collation.
-    let no = unsafe { info.partkey.partition_of_key(key) }?;
-    Some(Touch { table: info.table, no: no as u32 })
+    let no = unsafe { info.partkey.partition_of_key(&key) }?;
+    Some(Touch {
+        table: info.table,
+        no: no as u32,
+    })
 }
 
 /// A partition that was located in an earlier transaction, if it is still there.
@@ -322,7 +470,11 @@ fn quietly(table: Oid) -> Option<Open> {
 fn has_rights(table: Oid, role: Oid) -> bool {
     let rights = pg_sys::ACL_SELECT | pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
     // SAFETY: a catalog look-up.
-    unsafe { pg_sys::get_rel_relkind(table) != 0 && pg_sys::pg_class_aclcheck(table, role, rights as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK }
+    unsafe {
+        pg_sys::get_rel_relkind(table) != 0
+            && pg_sys::pg_class_aclcheck(table, role, rights as pg_sys::AclMode)
+                == pg_sys::AclResult::ACLCHECK_OK
+    }
 }
 
 /// Raises an error unless the user has some right on the table's rows.
@@ -331,26 +483,68 @@ fn may_use(table: Oid) {
     unsafe {
         let kind = pg_sys::get_rel_relkind(table);
         if kind != 0 && !has_rights(table, pg_sys::GetUserId()) {
-            pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NO_PRIV, pg_sys::get_relkind_objtype(kind), pg_sys::get_rel_name(table));
+            pg_sys::aclcheck_error(
+                pg_sys::AclResult::ACLCHECK_NO_PRIV,
+                pg_sys::get_relkind_objtype(kind),
+                pg_sys::get_rel_name(table),
+            );
         }
     }
 }
 
-/// An unknown literal as a value of a column; other values stay.
-fn literal(rel: pg_sys::Relation, attnum: i16, (value, null, typid): (Datum, bool, Oid)) -> (Datum, bool, Oid) {
-    if typid != pg_sys::UNKNOWNOID {
-        return (value, null, typid);
-    }
+/// A value of a key as its column's type: unknown literals are read, others cast where that is
+/// implicit. Integers and what has no such cast stay.
+fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
     // SAFETY: a valid relation and column; an unknown literal is a C string.
     unsafe {
-        let att = &(&(*(*rel).rd_att).attrs).as_slice((*(*rel).rd_att).natts as usize)[attnum as usize - 1];
+        let att = &(*(*rel).rd_att)
+            .attrs
+            .as_slice((*(*rel).rd_att).natts as usize)[attnum as usize - 1];
         let base = pg_sys::getBaseType(att.atttypid);
-        if null {
-            return (value, true, base);
+        if typid == base || typid == pg_sys::InvalidOid {
+            return (value, null, base);
         }
-        let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-        pg_sys::getTypeInputInfo(base, &mut function, &mut param);
-        (pg_sys::OidInputFunctionCall(function, value.cast_mut_ptr(), param, att.atttypmod), false, base)
+        if typid == pg_sys::UNKNOWNOID {
+            if null {
+                return (value, true, base);
+            }
+            let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+            pg_sys::getTypeInputInfo(base, &mut function, &mut param);
+            return (
+                pg_sys::OidInputFunctionCall(function, value.cast_mut_ptr(), param, att.atttypmod),
+                false,
+                base,
+            );
+        }
+        let integer = |t| matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID);
+        if integer(typid) && integer(base) {
+            return (value, null, typid);
+        }
+        let (mut len, mut byval) = (0, false);
+        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+        let value_node = pg_sys::makeConst(
+            typid,
+            -1,
+            pg_sys::get_typcollation(typid),
+            len as i32,
+            value,
+            null,
+            byval,
+        );
+        let cast = pg_sys::coerce_to_target_type(
+            std::ptr::null_mut(),
+            value_node.cast(),
+            typid,
+            base,
+            -1,
+            pg_sys::CoercionContext::COERCION_IMPLICIT,
+            pg_sys::CoercionForm::COERCE_IMPLICIT_CAST,
+            -1,
+        );
+        if cast.is_null() {
+            return (value, null, typid);
+        }
+        annotate::evaluate(cast, std::ptr::null_mut())
     }
 }
 
@@ -359,11 +553,15 @@ fn literal(rel: pg_sys::Relation, attnum: i16, (value, null, typid): (Datum, boo
 fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
     // SAFETY: PostgreSQL's contract of function calls: three arguments.
     unsafe {
-        let args = (&(*fcinfo).args).as_slice(3);
+        let args = (*fcinfo).args.as_slice(3);
         let typid = pg_sys::get_fn_expr_argtype((*fcinfo).flinfo, 0);
         if !args[1].isnull && !args[2].isnull {
             let value = (args[0].value, args[0].isnull, pg_sys::getBaseType(typid));
-            annotate::at_argument(Oid::from(args[1].value.value() as u32), args[2].value.value(), value);
+            annotate::at_argument(
+                Oid::from(args[1].value.value() as u32),
+                args[2].value.value(),
+                value,
+            );
         }
         pgrx::AnyElement::from_polymorphic_datum(args[0].value, args[0].isnull, typid)
     }
@@ -371,7 +569,11 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 
 #[pg_extern(sql = false)]
 fn annotate_function(function: Oid, table: Oid, arguments: Vec<Option<String>>) {
-    annotate::add(function, table, &arguments.into_iter().flatten().collect::<Vec<_>>());
+    annotate::add(
+        function,
+        table,
+        &arguments.into_iter().flatten().collect::<Vec<_>>(),
+    );
 }
 
 #[pg_extern(sql = false)]
@@ -380,7 +582,14 @@ fn unannotate_function(function: Oid) {
 }
 
 #[pg_extern(sql = false)]
-fn annotation_items(label: &str) -> TableIterator<'static, (name!(table, String), name!(arguments, String))> {
+fn annotation_items(
+    label: &str,
+) -> TableIterator<'static, (name!(table, String), name!(arguments, String))> {
     let items = annotate::parse(label);
-    TableIterator::new(items.into_iter().map(|a| (a.table, a.arguments.join(", "))).collect::<Vec<_>>())
+    TableIterator::new(
+        items
+            .into_iter()
+            .map(|a| (a.table, a.arguments.join(", ")))
+            .collect::<Vec<_>>(),
+    )
 }

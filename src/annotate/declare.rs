@@ -2,9 +2,10 @@
 
 use super::{plan, table, with_known, Function, Known};
 use crate::errors::ok;
+use crate::pg;
 use crate::platform::PG;
+use crate::sql::{self, Value};
 use crate::xact::{self, Mode};
-use crate::{pg, sql};
 use mixedcc_engine::protocol::Touch;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
@@ -12,9 +13,6 @@ use pgrx::prelude::*;
 extern "C-unwind" {
     fn datumCopy(value: Datum, byval: bool, len: core::ffi::c_int) -> Datum;
 }
-
-/// A value of a partition key.
-type Value = (Datum, bool, Oid);
 
 /// Arguments of calls that are being evaluated: function, position, value.
 static mut PENDING: Vec<(u32, Oid, usize, Value)> = Vec::new();
@@ -27,6 +25,18 @@ struct Frame {
     /// Nesting level of the subtransaction in which the procedure was called.
     level: i32,
     partitions: Vec<(Oid, u64, u32)>,
+}
+
+fn frames() -> &'static mut Vec<Frame> {
+    let p = &raw mut FRAMES;
+    // SAFETY: one thread, and callers keep no reference while others run.
+    unsafe { &mut *p }
+}
+
+fn pending() -> &'static mut Vec<(u32, Oid, usize, Value)> {
+    let p = &raw mut PENDING;
+    // SAFETY: as above.
+    unsafe { &mut *p }
 }
 
 fn lxid() -> u32 {
@@ -67,11 +77,16 @@ pub fn at_statement(q: *mut pg_sys::QueryDesc) {
         let mut found = Vec::new();
         with_known(|k| {
             let calls = |i: *mut pg_sys::PlanInvalItem| {
-                (*i).cacheId == pg_sys::SysCacheIdentifier::PROCOID as i32 && k.functions.iter().any(|f| f.hash == (*i).hashValue)
+                (*i).cacheId == pg_sys::SysCacheIdentifier::PROCOID as i32
+                    && k.functions.iter().any(|f| f.hash == (*i).hashValue)
             };
             if items.iter_ptr().any(calls) {
                 let params = (*(*q).estate).es_param_list_info;
-                let mut walk = Walk { known: k, params, found: &mut found };
+                let mut walk = Walk {
+                    known: k,
+                    params,
+                    found: &mut found,
+                };
                 visit_state((*q).planstate, (&raw mut walk).cast());
             }
         });
@@ -86,7 +101,10 @@ struct Walk<'a> {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
+unsafe extern "C-unwind" fn visit_state(
+    ps: *mut pg_sys::PlanState,
+    context: *mut core::ffi::c_void,
+) -> bool {
     // SAFETY: a node of a valid plan state tree; the context is the walk.
     unsafe {
         if ps.is_null() {
@@ -98,13 +116,19 @@ unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mu
         }
         match (*p).type_ {
             NodeTag::T_FunctionScan => {
-                visit((*p.cast::<pg_sys::FunctionScan>()).functions.cast(), context);
+                visit(
+                    (*p.cast::<pg_sys::FunctionScan>()).functions.cast(),
+                    context,
+                );
             }
             NodeTag::T_Result => {
                 visit((*p.cast::<pg_sys::Result>()).resconstantqual, context);
             }
             NodeTag::T_ValuesScan => {
-                visit((*p.cast::<pg_sys::ValuesScan>()).values_lists.cast(), context);
+                visit(
+                    (*p.cast::<pg_sys::ValuesScan>()).values_lists.cast(),
+                    context,
+                );
             }
             NodeTag::T_NestLoop | NodeTag::T_MergeJoin | NodeTag::T_HashJoin => {
                 visit((*p.cast::<pg_sys::Join>()).joinqual.cast(), context);
@@ -116,7 +140,10 @@ unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mu
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
+unsafe extern "C-unwind" fn visit(
+    node: *mut pg_sys::Node,
+    context: *mut core::ffi::c_void,
+) -> bool {
     // SAFETY: a node of a valid expression; the context is the walk.
     unsafe {
         if node.is_null() {
@@ -131,7 +158,9 @@ unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::f
                 }
             }
             // Expressions of a function scan.
-            NodeTag::T_RangeTblFunction => return visit((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context),
+            NodeTag::T_RangeTblFunction => {
+                return visit((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context)
+            }
             _ => {}
         }
         pg_sys::expression_tree_walker(node, Some(visit), context)
@@ -144,7 +173,11 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
         let key: Option<Vec<Value>> = positions
             .iter()
             // SAFETY: a valid call.
-            .map(|&p| unsafe { plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| evaluate(a, w.params)) })
+            .map(|&p| unsafe {
+                plan::argument(w.known.wrapper, call, p)
+                    .filter(|&a| is_fixed(a))
+                    .map(|a| evaluate(a, w.params))
+            })
             .collect();
         if let Some(at) = key.and_then(|k| place(f, name, &k)) {
             w.found.push(at);
@@ -158,7 +191,9 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
     unsafe {
         match (*node).type_ {
             NodeTag::T_Const => true,
-            NodeTag::T_Param => (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN,
+            NodeTag::T_Param => {
+                (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN
+            }
             NodeTag::T_RelabelType => is_fixed((*node.cast::<pg_sys::RelabelType>()).arg.cast()),
             NodeTag::T_FuncExpr => {
                 let f = node.cast::<pg_sys::FuncExpr>();
@@ -172,19 +207,25 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
     }
 }
 
-unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
+/// Evaluates an expression without variables.
+pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
     // SAFETY: an expression without variables. Values stay in the context of the statement.
     unsafe {
         let typid = pg_sys::exprType(node);
         let estate = pg_sys::CreateExecutorState();
         (*estate).es_param_list_info = params;
         let context = pg_sys::CreateExprContext(estate);
-        let state = pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
+        let state =
+            pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
         let mut null = false;
         let v = pg_sys::ExecEvalExpr(state, context, &mut null);
         let (mut len, mut byval) = (0, false);
         pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let v = if null { v } else { datumCopy(v, byval, len as i32) };
+        let v = if null {
+            v
+        } else {
+            datumCopy(v, byval, len as i32)
+        };
         pg_sys::FreeExecutorState(estate);
         (v, null, pg_sys::getBaseType(typid))
     }
@@ -201,7 +242,11 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
             return;
         }
         if is_wanted() {
-            let mut walk = Walk { known: k, params, found: &mut found };
+            let mut walk = Walk {
+                known: k,
+                params,
+                found: &mut found,
+            };
             // SAFETY: a valid expression.
             unsafe { visit(call.cast(), (&raw mut walk).cast()) };
         }
@@ -211,26 +256,32 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
         drop(found);
         return run();
     }
-    let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
+    let partitions = found
+        .iter()
+        .map(|(oid, t)| (*oid, t.table.id, t.no))
+        .collect();
     declare(found.into_iter().map(|f| f.1).collect());
-    // SAFETY: one thread. After an ERROR the callbacks take the frame off.
-    let depth = unsafe {
-        let frames = &mut *(&raw mut FRAMES);
-        frames.push(Frame { lxid: lxid(), level: pg_sys::GetCurrentTransactionNestLevel(), partitions });
-        frames.len() - 1
-    };
+    let depth = frames().len();
+    // SAFETY: a plain read. After an ERROR the callbacks take the frame off.
+    let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
+    frames().push(Frame {
+        lxid: lxid(),
+        level,
+        partitions,
+    });
     run();
-    // SAFETY: one thread.
-    unsafe { (*(&raw mut FRAMES)).truncate(depth) };
+    frames().truncate(depth);
 }
 
 /// An aborted transaction: procedures that it called have ended. (One that rolls back and goes on
 /// locks its partitions when it touches them.)
 #[pg_guard]
-pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
+pub(super) unsafe extern "C-unwind" fn on_xact(
+    event: pg_sys::XactEvent::Type,
+    _arg: *mut core::ffi::c_void,
+) {
     if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
-        // SAFETY: one thread.
-        unsafe { (*(&raw mut FRAMES)).clear() };
+        frames().clear();
     }
 }
 
@@ -243,18 +294,15 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
     _arg: *mut core::ffi::c_void,
 ) {
     if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        // SAFETY: one thread.
-        unsafe {
-            let level = pg_sys::GetCurrentTransactionNestLevel();
-            (*(&raw mut FRAMES)).retain(|f| f.level < level);
-        }
+        // SAFETY: a plain read.
+        let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
+        frames().retain(|f| f.level < level);
     }
 }
 
 /// A new transaction within procedures: what their arguments named is declared again.
 fn redeclare() {
-    // SAFETY: one thread.
-    let frames = unsafe { &mut *(&raw mut FRAMES) };
+    let frames = frames();
     let now = lxid();
     if frames.iter().all(|f| f.lxid == now) {
         return;
@@ -262,7 +310,11 @@ fn redeclare() {
     let mut all = Vec::new();
     for f in frames.iter_mut().filter(|f| f.lxid != now) {
         f.lxid = now;
-        all.extend(f.partitions.iter().filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)));
+        all.extend(
+            f.partitions
+                .iter()
+                .filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)),
+        );
     }
     declare(all);
 }
@@ -274,9 +326,10 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
     }
     let mut found = Vec::new();
     with_known(|k| {
-        let Some(f) = k.functions.iter().find(|f| f.oid == function) else { return };
-        // SAFETY: one thread.
-        let pending = unsafe { &mut *(&raw mut PENDING) };
+        let Some(f) = k.functions.iter().find(|f| f.oid == function) else {
+            return;
+        };
+        let pending = pending();
         let now = lxid();
         pending.retain(|p| p.0 == now);
         pending.push((now, function, position, value));
@@ -284,14 +337,24 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             if positions.iter().max() != Some(&position) {
                 continue;
             }
-            let get = |p: &usize| pending.iter().rev().find(|e| e.1 == function && e.2 == *p).map(|e| e.3);
+            let get = |p: &usize| {
+                pending
+                    .iter()
+                    .rev()
+                    .find(|e| e.1 == function && e.2 == *p)
+                    .map(|e| e.3)
+            };
             let key: Option<Vec<Value>> = positions.iter().map(get).collect();
             found.extend(key.and_then(|k| place(f, name, &k)));
         }
         let last = f.partitions.iter().flat_map(|p| &p.1).max();
         if last == Some(&position) {
             // The call's arguments are complete.
-            let mine: std::collections::HashSet<usize> = f.partitions.iter().flat_map(|p| p.1.iter().copied()).collect();
+            let mine: std::collections::HashSet<usize> = f
+                .partitions
+                .iter()
+                .flat_map(|p| p.1.iter().copied())
+                .collect();
             for p in mine {
                 if let Some(i) = pending.iter().rposition(|e| e.1 == function && e.2 == p) {
                     pending.remove(i);

@@ -34,7 +34,11 @@ mod raw {
 }
 
 extern "C-unwind" {
-    fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
+    fn find_all_inheritors(
+        parent: Oid,
+        lockmode: i32,
+        numparents: *mut *mut pg_sys::List,
+    ) -> *mut pg_sys::List;
 }
 
 /// Installs the hooks.
@@ -82,10 +86,23 @@ impl Call {
     fn run(&self) {
         // SAFETY: the hook's arguments.
         unsafe {
-            let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
+            let Call {
+                pstmt,
+                query,
+                read_only,
+                context,
+                params,
+                env,
+                dest,
+                completion,
+            } = *self;
             match PREV_UTILITY {
-                Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
-                None => raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+                Some(prev) => prev(
+                    pstmt, query, read_only, context, params, env, dest, completion,
+                ),
+                None => raw::standard_ProcessUtility(
+                    pstmt, query, read_only, context, params, env, dest, completion,
+                ),
             }
         }
     }
@@ -107,11 +124,17 @@ unsafe extern "C-unwind" fn process(
     // SAFETY: the hook's contract: a utility statement; nothing here needs to be dropped.
     unsafe {
         if concerns_us((*(*pstmt).utilityStmt).type_) {
-            return process_ours(pstmt, query, read_only, context, params, env, dest, completion);
+            return process_ours(
+                pstmt, query, read_only, context, params, env, dest, completion,
+            );
         }
         match PREV_UTILITY {
-            Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
-            None => pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+            Some(prev) => prev(
+                pstmt, query, read_only, context, params, env, dest, completion,
+            ),
+            None => pg::raw::standard_ProcessUtility(
+                pstmt, query, read_only, context, params, env, dest, completion,
+            ),
         }
     }
 }
@@ -119,8 +142,17 @@ unsafe extern "C-unwind" fn process(
 fn concerns_us(tag: NodeTag) -> bool {
     use NodeTag::*;
     let ddl = [
-        T_CreateStmt, T_CreateTableAsStmt, T_AlterTableStmt, T_RenameStmt, T_IndexStmt, T_ReindexStmt, T_ClusterStmt,
-        T_VacuumStmt, T_SecLabelStmt, T_DropdbStmt, T_AlterDatabaseStmt,
+        T_CreateStmt,
+        T_CreateTableAsStmt,
+        T_AlterTableStmt,
+        T_RenameStmt,
+        T_IndexStmt,
+        T_ReindexStmt,
+        T_ClusterStmt,
+        T_VacuumStmt,
+        T_SecLabelStmt,
+        T_DropdbStmt,
+        T_AlterDatabaseStmt,
     ];
     ddl.contains(&tag) || (tag == T_CallStmt && annotate::any())
 }
@@ -137,7 +169,16 @@ unsafe extern "C-unwind" fn process_ours(
     dest: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
+    let call = Call {
+        pstmt,
+        query,
+        read_only,
+        context,
+        params,
+        env,
+        dest,
+        completion,
+    };
     // SAFETY: the hook's contract: a utility statement.
     match unsafe { (*(*pstmt).utilityStmt).type_ } {
         NodeTag::T_CreateStmt => create::table(call),
@@ -173,7 +214,15 @@ fn text(p: *const core::ffi::c_char) -> Option<String> {
 /// The relation of a range variable, without a lock, if it exists.
 fn relid(rv: *const pg_sys::RangeVar) -> Option<Oid> {
     // SAFETY: a valid range variable.
-    let oid = unsafe { pg_sys::RangeVarGetRelidExtended(rv, pg_sys::NoLock as i32, pg_sys::RVROption::RVR_MISSING_OK, None, std::ptr::null_mut()) };
+    let oid = unsafe {
+        pg_sys::RangeVarGetRelidExtended(
+            rv,
+            pg_sys::NoLock as i32,
+            pg_sys::RVROption::RVR_MISSING_OK,
+            None,
+            std::ptr::null_mut(),
+        )
+    };
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
@@ -195,7 +244,13 @@ fn class(oid: Oid) -> Option<Class> {
             return None;
         }
         let f = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
-        let c = Class { am: f.relam, kind: f.relkind as u8, persistence: f.relpersistence as u8, tablespace: f.reltablespace, filenode: f.relfilenode };
+        let c = Class {
+            am: f.relam,
+            kind: f.relkind as u8,
+            persistence: f.relpersistence as u8,
+            tablespace: f.reltablespace,
+            filenode: f.relfilenode,
+        };
         pg_sys::ReleaseSysCache(tup);
         Some(c)
     }
@@ -218,7 +273,9 @@ fn family(oid: Oid) -> Vec<Oid> {
     // SAFETY: a plain call that takes no locks; an error unwinds through this frame, which owns nothing.
     unsafe {
         let list = find_all_inheritors(oid, pg_sys::NoLock as i32, std::ptr::null_mut());
-        pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid().collect()
+        pgrx::PgList::<core::ffi::c_void>::from_pg(list)
+            .iter_oid()
+            .collect()
     }
 }
 
@@ -232,7 +289,9 @@ fn security_label(call: Call) {
     call.run();
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*s };
-    if s.objtype != pg_sys::ObjectType::OBJECT_TABLE || text(s.provider).is_some_and(|p| p.as_bytes() != PROVIDER.to_bytes()) {
+    if s.objtype != pg_sys::ObjectType::OBJECT_TABLE
+        || text(s.provider).is_some_and(|p| p.as_bytes() != PROVIDER.to_bytes())
+    {
         return;
     }
     // SAFETY: the object of a table is a list of names. The label is seen from the next command on.
@@ -289,7 +348,9 @@ struct Element {
 
 impl Element {
     fn is_ours(&self) -> bool {
-        self.namespace.as_deref().is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
+        self.namespace
+            .as_deref()
+            .is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
     }
 }
 
@@ -301,7 +362,11 @@ fn elements(list: *mut pg_sys::List) -> Vec<Element> {
             .map(|d| Element {
                 namespace: text((*d).defnamespace),
                 name: text((*d).defname).unwrap_or_default(),
-                value: if (*d).arg.is_null() { None } else { text(pg_sys::defGetString(d)) },
+                value: if (*d).arg.is_null() {
+                    None
+                } else {
+                    text(pg_sys::defGetString(d))
+                },
             })
             .collect()
     }
@@ -319,7 +384,9 @@ fn take_ours(list: *mut pg_sys::List) -> (*mut pg_sys::List, Vec<Element>) {
         old.iter_ptr()
             .zip(&all)
             .filter(|(_, e)| !e.is_ours())
-            .fold(std::ptr::null_mut(), |l, (d, _)| pg_sys::lappend(l, d.cast()))
+            .fold(std::ptr::null_mut(), |l, (d, _)| {
+                pg_sys::lappend(l, d.cast())
+            })
     };
     (rest, all.into_iter().filter(Element::is_ours).collect())
 }
@@ -338,12 +405,23 @@ unsafe extern "C-unwind" fn object_access(
         if let Some(prev) = PREV_ACCESS {
             prev(access, class_id, object, sub, arg);
         }
-        if access != pg_sys::ObjectAccessType::OAT_DROP || class_id != pg_sys::RelationRelationId || sub != 0 {
+        if access != pg_sys::ObjectAccessType::OAT_DROP
+            || class_id != pg_sys::RelationRelationId
+            || sub != 0
+        {
             return;
         }
         if let Some(c) = ours(object) {
-            let space = if c.tablespace == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { c.tablespace };
-            let node = pg_sys::RelFileNode { spcNode: space, dbNode: pg_sys::MyDatabaseId, relNode: c.filenode };
+            let space = if c.tablespace == pg_sys::InvalidOid {
+                pg_sys::MyDatabaseTableSpace
+            } else {
+                c.tablespace
+            };
+            let node = pg_sys::RelFileNode {
+                spcNode: space,
+                dbNode: pg_sys::MyDatabaseId,
+                relNode: c.filenode,
+            };
             xact::dropped(pg::storage_key(&node));
         }
     }

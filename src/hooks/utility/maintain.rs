@@ -17,7 +17,10 @@ pub fn index(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
     if s.concurrent && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
         refuse(
-            &format!("mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY", name_of(s.relation)),
+            &format!(
+                "mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY",
+                name_of(s.relation)
+            ),
             "Use CREATE INDEX, which blocks writers while it runs.",
         );
     }
@@ -68,7 +71,10 @@ pub fn cluster(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::ClusterStmt>() };
     if !s.relation.is_null() && relid(s.relation).is_some_and(any_ours) {
         refuse(
-            &format!("mixedcc table \"{}\" does not support CLUSTER", name_of(s.relation)),
+            &format!(
+                "mixedcc table \"{}\" does not support CLUSTER",
+                name_of(s.relation)
+            ),
             "The rows are in memory: their order does not matter.",
         );
     }
@@ -97,7 +103,10 @@ fn refuse_full(rels: *mut pg_sys::List) {
         let rv = unsafe { (*r).relation };
         if !rv.is_null() && relid(rv).is_some_and(any_ours) {
             refuse(
-                &format!("mixedcc table \"{}\" does not support VACUUM FULL", name_of(rv)),
+                &format!(
+                    "mixedcc table \"{}\" does not support VACUUM FULL",
+                    name_of(rv)
+                ),
                 "Use VACUUM: it gives the memory of deleted rows back.",
             );
         }
@@ -111,31 +120,47 @@ fn vacuum_others(call: Call) {
     let mut skipped = 0;
     // SAFETY: a scan of a catalog; the list lives as long as the statement.
     unsafe {
-        let catalog = pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
-        let scan = pg_sys::systable_beginscan(catalog, pg_sys::InvalidOid, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
+        let catalog =
+            pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(
+            catalog,
+            pg_sys::InvalidOid,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
         loop {
             let tup = pg_sys::systable_getnext(scan);
             if tup.is_null() {
                 break;
             }
             let form = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
-            if !matches!(form.relkind as u8, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW) {
+            if !matches!(
+                form.relkind as u8,
+                pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW
+            ) {
                 continue;
             }
             if Some(form.relam) == our_am() {
                 skipped += 1;
                 continue;
             }
-            let r = pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
+            let r =
+                pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
             rels = pg_sys::lappend(rels, r.cast());
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
     }
     if skipped > 0 {
-        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, format!("VACUUM FULL skips {skipped} mixedcc tables"), "mixedcc")
-            .set_hint("Use VACUUM for them.")
-            .report(PgLogLevel::WARNING);
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_WARNING,
+            format!("VACUUM FULL skips {skipped} mixedcc tables"),
+            "mixedcc",
+        )
+        .set_hint("Use VACUUM for them.")
+        .report(PgLogLevel::WARNING);
         // SAFETY: the node is ours to change.
         unsafe { (*call.node::<pg_sys::VacuumStmt>()).rels = rels };
     }
