@@ -14,13 +14,15 @@ pub struct Record {
     pub lock: LockWord,
     /// Partition by the table's current and previous map (see [`crate::partition::PartitionMap`]).
     pub part: [AtomicU16; 2],
-    /// Transaction id of a delete or move that is not committed yet, for unique checks; 0 if none.
-    pub deleter: AtomicU32,
+    /// Transaction id of an insert, delete or move that is not committed yet, for unique checks;
+    /// 0 if none.
+    pub writer: AtomicU32,
     /// One of the `REC_` states.
     pub state: AtomicU32,
     /// Next free record (number + 1) of the table's free or limbo list.
     pub next_free: AtomicU32,
 }
+#[cfg(not(loom))]
 const _: () = assert!(std::mem::size_of::<Record>() == 32);
 
 /// Not in use.
@@ -57,6 +59,7 @@ pub struct Version {
 }
 /// Bytes before the payload.
 pub const VERSION_HEADER: usize = std::mem::size_of::<Version>();
+#[cfg(not(loom))]
 const _: () = assert!(VERSION_HEADER == 24);
 
 /// The version is a tombstone: the row is deleted. The payload is a [`Successor`].

@@ -356,7 +356,7 @@ fn a_dropped_table_is_freed_after_its_readers() {
         let v = writer.new_version(500, 0).expect("memory for a row");
         // SAFETY: 500 bytes, ours.
         unsafe { mixedcc_engine::record::Version::payload(v.as_ptr()).write_bytes(7, 500) };
-        writer.insert(&p, t, [1, 0], v, 0).expect("memory for a row");
+        writer.insert(&p, t, [1, 0], v, 0, 0).expect("memory for a row");
     }
     writer.prepare(&p, &|_, _| {}).expect("nobody is in the way");
     writer.publish(&p);

@@ -247,7 +247,7 @@ impl World {
     pub fn insert(&self, t: &mut Txn, p: &dyn Platform, row: Row, cid: u32) -> Result<RecordRef, Error> {
         let v = self.version(t, row)?;
         let part = partition_of(row.key) as u16;
-        match t.insert(p, self.table, [part, 0], v, cid) {
+        match t.insert(p, self.table, [part, 0], v, cid, 0) {
             Ok(r) => {
                 self.index.lock().unwrap().entry(row.key).or_default().push(r.no);
                 Ok(r)

@@ -1,0 +1,321 @@
+//! Models of the engine's words for the model checker, which tries all interleavings:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p mixedcc-engine --test models`.
+//!
+//! The ring is the engine's own, with two entries; slots, versions and the lock word are modelled
+//! with the engine's encodings, because the region cannot hold the model checker's atomics. Each
+//! model has a broken variant in which the checker must find the error.
+#![cfg(loom)]
+
+use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use loom::sync::Arc;
+use loom::thread;
+use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
+use mixedcc_engine::range::{Ring, Verdict};
+use mixedcc_engine::shared::Fate;
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut b = loom::model::Builder::new();
+    b.preemption_bound = b.preemption_bound.or(Some(3));
+    b.check(f);
+}
+
+/// Does the model checker find a failure?
+fn fails(f: impl Fn() + Sync + Send + 'static) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model(f))).is_err()
+}
+
+/// A clock and two slots.
+struct World {
+    clock: AtomicU64,
+    words: [AtomicU64; 2],
+}
+
+impl World {
+    fn new() -> World {
+        let active = || AtomicU64::new(SlotWord::new(0, 0, State::Active).0);
+        World { clock: AtomicU64::new(1), words: [active(), active()] }
+    }
+    fn set(&self, slot: usize, serial: u16, state: State, csn: Csn) {
+        self.words[slot].store(SlotWord::new(serial, csn, state).0, SeqCst);
+    }
+    fn take_csn(&self, slot: usize) -> Csn {
+        self.set(slot, 0, State::Preparing, 0);
+        let csn = self.clock.fetch_add(1, SeqCst) + 1;
+        self.set(slot, 0, State::Committing, csn);
+        csn
+    }
+    /// As `Engine::fate`; `reread: false` leaves the second look at the stamp out.
+    fn fate(&self, stamp: Stamp, still: impl FnOnce() -> bool) -> Option<Fate> {
+        if !stamp.is_tag() {
+            return Some(if stamp == Stamp::ABORTED { Fate::Aborted } else { Fate::Committed(stamp.0) });
+        }
+        let w = SlotWord(self.words[stamp.slot() as usize].load(SeqCst));
+        if !still() {
+            return None;
+        }
+        Some(match w.state() {
+            State::Idle | State::Active => Fate::Active,
+            State::Preparing => Fate::Preparing,
+            State::Committing => Fate::Committing(w.csn()),
+            State::Committed => Fate::Committed(w.csn()),
+            State::Aborted => Fate::Aborted,
+        })
+    }
+}
+
+/// A record with an old version, committed at 1, and at most one new version.
+struct Record {
+    head_is_new: AtomicU64,
+    stamp: AtomicU64,
+}
+
+impl Record {
+    fn new() -> Record {
+        Record { head_is_new: AtomicU64::new(0), stamp: AtomicU64::new(0) }
+    }
+    fn link(&self, tag: Stamp) {
+        self.stamp.store(tag.0, SeqCst);
+        self.head_is_new.store(1, SeqCst);
+    }
+    fn unlink(&self) {
+        self.head_is_new.store(0, SeqCst);
+        self.stamp.store(Stamp::ABORTED.0, SeqCst);
+    }
+    /// Is the new version committed at or before `csn`? Waits where the engine waits.
+    fn is_new_at(&self, w: &World, csn: Csn, reread: bool) -> bool {
+        if self.head_is_new.load(SeqCst) == 0 {
+            return false;
+        }
+        loop {
+            let s = Stamp(self.stamp.load(SeqCst));
+            let fate = w.fate(s, || !reread || self.stamp.load(SeqCst) == s.0);
+            match fate {
+                Some(Fate::Committed(c)) => return c <= csn,
+                Some(Fate::Active | Fate::Aborted) => return false,
+                Some(Fate::Committing(c)) if c > csn => return false,
+                Some(Fate::Preparing | Fate::Committing(_)) | None => thread::yield_now(),
+            }
+        }
+    }
+}
+
+/// A writer commits and its slot goes on to the next transaction; a snapshot sees all or nothing.
+fn snapshot_reader(prepares: bool, reread: bool) {
+    let w = Arc::new((World::new(), [Record::new(), Record::new()]));
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            let (world, records) = &*w;
+            let tag = Stamp::tag(0, 0);
+            records.iter().for_each(|r| r.link(tag));
+            let csn = if prepares {
+                world.take_csn(0)
+            } else {
+                let csn = world.clock.fetch_add(1, SeqCst) + 1;
+                world.set(0, 0, State::Committing, csn);
+                csn
+            };
+            world.set(0, 0, State::Committed, csn);
+            records.iter().for_each(|r| r.stamp.store(Stamp::csn(csn).0, SeqCst));
+            world.set(0, 1, State::Active, 0); // the next transaction of the slot
+        })
+    };
+    let (world, records) = &*w;
+    let csn = world.clock.load(SeqCst);
+    for r in records {
+        assert_eq!(r.is_new_at(world, csn, reread), csn >= 2, "a snapshot at {csn}");
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_snapshot_sees_all_or_nothing() {
+    model(|| snapshot_reader(true, true));
+}
+#[test]
+fn without_preparing_it_does_not() {
+    assert!(fails(|| snapshot_reader(false, true)));
+}
+#[test]
+fn without_a_second_look_it_does_not() {
+    assert!(fails(|| snapshot_reader(true, false)));
+}
+
+/// Each transaction reads one record and writes the other; returns how many commit.
+fn write_skew(late_csn: bool) {
+    let w = Arc::new((World::new(), [Record::new(), Record::new()]));
+    let transaction = |me: usize| {
+        let w = w.clone();
+        thread::spawn(move || {
+            let (world, records) = &*w;
+            let (read, write) = (&records[me], &records[1 - me]);
+            write.link(Stamp::tag(me as u16, 0));
+            let valid = if late_csn {
+                let valid = !read.is_new_at(world, world.clock.load(SeqCst), true);
+                world.take_csn(me);
+                valid
+            } else {
+                let csn = world.take_csn(me);
+                !read.is_new_at(world, csn, true)
+            };
+            if valid {
+                let csn = SlotWord(world.words[me].load(SeqCst)).csn();
+                world.set(me, 0, State::Committed, csn);
+                write.stamp.store(Stamp::csn(csn).0, SeqCst);
+            } else {
+                world.set(me, 0, State::Aborted, 0);
+                write.unlink();
+            }
+            valid
+        })
+    };
+    let (a, b) = (transaction(0), transaction(1));
+    let commits = [a.join().unwrap(), b.join().unwrap()];
+    assert!(!(commits[0] && commits[1]), "write skew");
+    assert!(commits[0] || commits[1], "the smaller CSN commits");
+}
+
+#[test]
+fn write_skew_does_not_commit() {
+    model(|| write_skew(false));
+}
+#[test]
+fn with_the_csn_after_validation_it_does() {
+    assert!(fails(|| write_skew(true)));
+}
+
+/// A writer inserts a row while another transaction scans and commits.
+fn phantom(position_is_tail: bool, laps: u64) {
+    let w = Arc::new((World::new(), Record::new(), Ring::model()));
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            let (world, row, ring) = &*w;
+            let tag = Stamp::tag(0, 0);
+            let pos = ring.register(tag);
+            row.link(tag);
+            let csn = world.take_csn(0);
+            world.set(0, 0, State::Committed, csn);
+            row.stamp.store(Stamp::csn(csn).0, SeqCst);
+            ring.finish(pos, tag, Stamp::csn(csn));
+            world.set(0, 1, State::Active, 0);
+            csn
+        })
+    };
+    let (world, row, ring) = &*w;
+    let me = Stamp::tag(1, 0);
+    let tail = position_is_tail.then(|| ring_end(ring));
+    let start = tail.unwrap_or_else(|| ring.position());
+    let seen = row.is_new_at(world, Csn::MAX >> 16, true);
+    for _ in 0..laps {
+        // Others that abort overwrite the ring.
+        let pos = ring.register(me);
+        ring.finish(pos, me, Stamp::ABORTED);
+    }
+    let csn = world.take_csn(1);
+    let valid = validate(world, ring, start, me, csn);
+    let theirs = writer.join().unwrap();
+    if valid {
+        assert_eq!(seen, theirs < csn, "a phantom: seen {seen}, their CSN {theirs}, ours {csn}");
+    }
+}
+
+/// The ring's end, whatever is open.
+fn ring_end(ring: &Ring) -> u64 {
+    let tag = Stamp::tag(1, 5);
+    let pos = ring.register(tag);
+    ring.finish(pos, tag, Stamp::ABORTED);
+    pos + 1
+}
+
+/// As `Txn::check_predicate`.
+fn validate(world: &World, ring: &Ring, start: u64, me: Stamp, csn: Csn) -> bool {
+    let mut from = start;
+    loop {
+        let (stamp, next) = match ring.look(start, from, me, csn) {
+            Verdict::Valid => return true,
+            Verdict::Wrapped => return false,
+            Verdict::Look(stamp, next) => (stamp, next),
+        };
+        from = next - 1;
+        match world.fate(stamp, || ring.still(next - 1, stamp)) {
+            Some(Fate::Committed(c)) if c <= csn => return false,
+            Some(Fate::Committing(c)) if c > csn => from = next,
+            None | Some(Fate::Preparing | Fate::Committing(_)) => thread::yield_now(),
+            Some(_) => from = next,
+        }
+    }
+}
+
+#[test]
+fn phantoms_are_found() {
+    model(|| phantom(false, 0));
+}
+#[test]
+fn phantoms_are_found_in_a_ring_that_wraps() {
+    model(|| phantom(false, 2));
+}
+#[test]
+fn from_the_rings_end_they_are_not() {
+    assert!(fails(|| phantom(true, 0)));
+}
+
+/// The inline part of the lock word: free, one holder, its upgrade, its way back.
+struct Lock(AtomicU64);
+impl Lock {
+    fn acquire(&self, me: u64, mode: u64) -> bool {
+        loop {
+            let w = self.0.load(SeqCst);
+            if w == 0 {
+                if self.0.compare_exchange(0, me << 16 | mode, SeqCst, SeqCst).is_ok() {
+                    return true;
+                }
+                continue;
+            }
+            if w >> 16 != me {
+                return false;
+            }
+            if w & 0xffff >= mode || self.0.compare_exchange(w, me << 16 | mode, SeqCst, SeqCst).is_ok() {
+                return true;
+            }
+        }
+    }
+    fn release(&self, to: u64) {
+        let w = self.0.load(SeqCst);
+        assert!(self.0.compare_exchange(w, to, SeqCst, SeqCst).is_ok(), "only the holder changes it");
+    }
+}
+
+fn lock_word(upgrade_by_store: bool) {
+    let l = Arc::new((Lock(AtomicU64::new(0)), loom::cell::UnsafeCell::new(0u32)));
+    let run = |me: u64| {
+        let l = l.clone();
+        thread::spawn(move || {
+            let (lock, cell) = &*l;
+            if upgrade_by_store && lock.0.load(SeqCst) == 0 {
+                lock.0.store(me << 16 | 1, SeqCst);
+            } else if !lock.acquire(me, 1) {
+                return;
+            }
+            // SAFETY: a holder is alone; the model checker proves it.
+            cell.with_mut(|c| unsafe { *c += 1 });
+            assert!(lock.acquire(me, 4), "an upgrade of the only holder");
+            lock.release(me << 16 | 1);
+            cell.with_mut(|c| unsafe { *c += 1 });
+            lock.release(0);
+        })
+    };
+    let (a, b) = (run(1), run(2));
+    a.join().unwrap();
+    b.join().unwrap();
+    assert_eq!(l.0 .0.load(SeqCst), 0);
+}
+
+#[test]
+fn the_lock_word_has_one_holder() {
+    model(|| lock_word(false));
+}
+#[test]
+fn without_compare_exchange_it_has_two() {
+    assert!(fails(|| lock_word(true)));
+}
