@@ -52,8 +52,12 @@ fn flag(list: *mut pg_sys::List, name: &str) -> bool {
 pub fn reindex(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
-    if !s.relation.is_null() && flag(s.params, "concurrently") {
-        let found = relid(s.relation);
+    if our_am().is_some() && flag(s.params, "concurrently") {
+        let found = if s.relation.is_null() {
+            None
+        } else {
+            relid(s.relation)
+        };
         let table = found.and_then(|oid| table_of(oid).or(found));
         if table.is_some_and(any_ours) {
             refuse(
@@ -61,8 +65,76 @@ pub fn reindex(call: Call) {
                 "Use REINDEX, which blocks writers while it runs.",
             );
         }
+        if s.relation.is_null() && tables(in_schema(s)).ours > 0 {
+            refuse(
+                "mixedcc tables do not support REINDEX CONCURRENTLY",
+                "Use REINDEX TABLE CONCURRENTLY for each of the other tables, or REINDEX without CONCURRENTLY.",
+            );
+        }
     }
     call.run();
+}
+
+/// The schema that REINDEX SCHEMA names.
+fn in_schema(s: &pg_sys::ReindexStmt) -> Option<Oid> {
+    if s.kind != pg_sys::ReindexObjectType::REINDEX_OBJECT_SCHEMA {
+        return None;
+    }
+    // SAFETY: a catalog look-up; the name of a schema is there.
+    Some(unsafe { pg_sys::get_namespace_oid(s.name, true) })
+}
+
+/// Tables and materialized views of the database, or of a schema.
+struct Tables {
+    /// How many are ours.
+    ours: usize,
+    /// A list of `VacuumRelation`s of the others.
+    others: *mut pg_sys::List,
+}
+
+fn tables(schema: Option<Oid>) -> Tables {
+    let am = our_am();
+    let mut out = Tables {
+        ours: 0,
+        others: std::ptr::null_mut(),
+    };
+    // SAFETY: a scan of a catalog; the list lives as long as the statement.
+    unsafe {
+        let catalog =
+            pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(
+            catalog,
+            pg_sys::InvalidOid,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        loop {
+            let tup = pg_sys::systable_getnext(scan);
+            if tup.is_null() {
+                break;
+            }
+            let form = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
+            let kind = matches!(
+                form.relkind as u8,
+                pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW
+            );
+            if !kind || schema.is_some_and(|s| s != form.relnamespace) {
+                continue;
+            }
+            if Some(form.relam) == am {
+                out.ours += 1;
+                continue;
+            }
+            let r =
+                pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
+            out.others = pg_sys::lappend(out.others, r.cast());
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+    }
+    out
 }
 
 /// CLUSTER.
@@ -116,53 +188,14 @@ fn refuse_full(rels: *mut pg_sys::List) {
 /// VACUUM FULL of the database, without our tables.
 fn vacuum_others(call: Call) {
     let call = call.writable();
-    let mut rels: *mut pg_sys::List = std::ptr::null_mut();
-    let mut skipped = 0;
-    // SAFETY: a scan of a catalog; the list lives as long as the statement.
-    unsafe {
-        let catalog =
-            pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
-        let scan = pg_sys::systable_beginscan(
-            catalog,
-            pg_sys::InvalidOid,
-            false,
-            std::ptr::null_mut(),
-            0,
-            std::ptr::null_mut(),
-        );
-        loop {
-            let tup = pg_sys::systable_getnext(scan);
-            if tup.is_null() {
-                break;
-            }
-            let form = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
-            if !matches!(
-                form.relkind as u8,
-                pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW
-            ) {
-                continue;
-            }
-            if Some(form.relam) == our_am() {
-                skipped += 1;
-                continue;
-            }
-            let r =
-                pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
-            rels = pg_sys::lappend(rels, r.cast());
-        }
-        pg_sys::systable_endscan(scan);
-        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
-    }
-    if skipped > 0 {
-        ErrorReport::new(
-            PgSqlErrorCode::ERRCODE_WARNING,
-            format!("VACUUM FULL skips {skipped} mixedcc tables"),
-            "mixedcc",
-        )
-        .set_hint("Use VACUUM for them.")
-        .report(PgLogLevel::WARNING);
+    let all = tables(None);
+    if all.ours > 0 {
+        let message = format!("VACUUM FULL skips {} mixedcc tables", all.ours);
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "mixedcc")
+            .set_hint("Use VACUUM for them.")
+            .report(PgLogLevel::WARNING);
         // SAFETY: the node is ours to change.
-        unsafe { (*call.node::<pg_sys::VacuumStmt>()).rels = rels };
+        unsafe { (*call.node::<pg_sys::VacuumStmt>()).rels = all.others };
     }
     call.run();
 }
