@@ -261,8 +261,8 @@ kill_server() {
     children=$(grep -lsE "^PPid:\s*$pid\$" /proc/[0-9]*/status | cut -d/ -f3 || true)
     as_server_user kill -KILL "$pid"
     for child in $children $pid; do wait_for_end "$child"; done
-    # A start would take the zombie's pid in this file for a live server.
-    as_server_user rm -f "$PGDATA/postmaster.pid"
+    # A start would take the zombie's pid in these files for a live server.
+    as_server_user rm -f "$PGDATA/postmaster.pid" "$PGHOST/.s.PGSQL.$PGPORT.lock"
 }
 
 psql_quiet() { as_server_user "$pg_bin/psql" -XqAt -v ON_ERROR_STOP=1 "$@"; }

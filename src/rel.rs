@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 use std::ptr::NonNull;
 
 mod attach;
-pub use attach::{is_attached, table_of};
+pub use attach::{known_table_of, table_of};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
 pub struct RelInfo {

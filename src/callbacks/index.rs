@@ -7,7 +7,6 @@ use crate::{rel, tuple, xact};
 use mixedcc_engine::record::Version;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
@@ -60,13 +59,6 @@ pub unsafe extern "C-unwind" fn build_range_scan(
 ) -> f64 {
     // SAFETY: tableam.h's contract; the executor state is made and freed here.
     unsafe {
-        if !rel::is_attached(rel) && (*index).rd_createSubid == 0 && (*index).rd_firstRelfilenodeSubid == 0 {
-            // Its access method holds pages, from before a crash or restart, which would go away now.
-            ErrorReport::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "the rows of a mixedcc table are gone", "mixedcc")
-                .set_detail("The table is about to start empty.")
-                .set_hint("Use the table first.")
-                .report(PgLogLevel::ERROR);
-        }
         if !scan.is_null() {
             unsupported("mixedcc tables do not support parallel index builds", "Set max_parallel_maintenance_workers to 0.");
         }

@@ -107,7 +107,8 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
     if fork != pg_sys::ForkNumber::MAIN_FORKNUM && fork != pg_sys::ForkNumber::InvalidForkNumber {
         return 0;
     }
-    blocks(rel::info(rel).table) * pg_sys::BLCKSZ as u64
+    // brin_summarize_new_values holds a page of the index when it asks.
+    rel::known_table_of(rel).map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
 }
 
 #[pg_guard]

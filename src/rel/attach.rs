@@ -2,7 +2,8 @@
 //! restart that could not load the rows, or in a database copied from a template.
 //!
 //! INV-ATTACH: a table is registered only when no index of it has entries from before. One backend
-//! does it, under a lock; whoever uses the table, or an index of it, comes through here first.
+//! does it, under a lock; whoever uses the table, or an index of it, comes through here first, and
+//! holds no page of an index then.
 
 use super::create_table_with;
 use crate::platform::{lock_tag, TAG_ATTACH};
@@ -26,10 +27,10 @@ pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
     }
 }
 
-/// Is the relation's table known?
-pub fn is_attached(rel: pg_sys::Relation) -> bool {
+/// The table of a relation if it is known. For callers that may hold pages of its indexes.
+pub fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
     // SAFETY: a valid relation.
-    shmem::find(pg::storage_key(unsafe { &(*rel).rd_node })).is_some()
+    shmem::find(pg::storage_key(unsafe { &(*rel).rd_node }))
 }
 
 /// Says once, to somebody and not to autovacuum, that a table starts empty.

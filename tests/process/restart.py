@@ -1,16 +1,17 @@
 #!/usr/bin/python3
-"""A clean restart keeps rows, TIDs, protocols and partitions; after a crash table
-and indexes are empty and usable, with a WARNING at first use, also when several
-sessions use them first at the same time."""
+"""A clean restart keeps rows, TIDs, xmin, protocols and partitions; after a crash, or
+when the saved rows cannot be used, table and indexes are empty and usable, with a
+WARNING at first use, also when several sessions use them first at the same time."""
 
 import concurrent.futures
 import os
+import shutil
 import signal
 import time
 
 import psycopg2
 
-from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, query, server, set_protocol, value
+from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, query, server, set_protocol, tool, value
 
 DATABASE = "process_restart"
 TABLES = {
@@ -35,6 +36,9 @@ def fill(connection):
         query(connection, f"ALTER TABLE {table} ADD COLUMN g int")
         query(connection, f"UPDATE {table} SET g = id % 4")
         query(connection, f"CREATE INDEX {table}_g ON {table} (g)")
+        # Index entries without a row: no insert may take their TIDs.
+        query(connection, f"BEGIN; INSERT INTO {table} (id, g) SELECT i, 3 FROM generate_series(50001, 50400) i; ROLLBACK")
+        query(connection, f"DELETE FROM {table} WHERE id % 11 = 0")
     create_table(connection, "r_empty", COLUMNS)
     create_table(connection, "r_dropped", COLUMNS)
     query(connection, "INSERT INTO r_dropped SELECT i, i, 'd' FROM generate_series(1, 1000) i; DROP TABLE r_dropped")
@@ -42,7 +46,7 @@ def fill(connection):
 
 
 def contents(connection, table):
-    return query(connection, f"SELECT ctid::text, id, v, late, g FROM {table} ORDER BY id")
+    return query(connection, f"SELECT ctid::text, xmin::text, id, v, late, g FROM {table} ORDER BY id")
 
 
 def layout(connection):
@@ -59,8 +63,11 @@ def check_indexes(connection, what):
     query(connection, "SET enable_seqscan = off; SET enable_bitmapscan = off")
     by_index = {t: query(connection, f"SELECT id, g FROM {t} WHERE g >= -9 OR g IS NULL ORDER BY id") for t in TABLES}
     by_key = {t: query(connection, f"SELECT id, g FROM {t} WHERE id > -10 ORDER BY id") for t in TABLES}
-    query(connection, "RESET enable_seqscan; RESET enable_bitmapscan")
-    equal(f"restart: indexes agree {what}", by_index, by_key)
+    query(connection, "RESET enable_seqscan; RESET enable_bitmapscan; SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off")
+    by_scan = {t: query(connection, f"SELECT id, g FROM {t} ORDER BY id") for t in TABLES}
+    query(connection, "RESET ALL")
+    equal(f"restart: the indexes of g agree {what}", by_index, by_scan)
+    equal(f"restart: the keys agree {what}", by_key, by_scan)
 
 
 def test_clean():
@@ -76,6 +83,11 @@ def test_clean():
     equal("restart: partitions and protocols are as before", layout(connection), layout_before)
     check_indexes(connection, "after a clean restart")
     equal("restart: an empty table is empty", value(connection, "SELECT count(*) FROM r_empty"), 0)
+    for table in TABLES:
+        query(connection, f"INSERT INTO {table} (id, g) SELECT i, 1 FROM generate_series(60001, 62000) i")
+        tids = value(connection, f"SELECT count(DISTINCT ctid) = count(*) FROM {table}")
+        check(f"restart: new rows of {table} have TIDs of their own", tids)
+    check_indexes(connection, "after inserts that follow a restart")
     # Changes after the restart, also of rows that were loaded.
     for table in TABLES:
         query(connection, f"UPDATE {table} SET v = 'new' WHERE id = 1; UPDATE {table} SET id = 90000 WHERE id = 2")
@@ -169,6 +181,110 @@ def test_backend_crash():
     check_empty("after kill -9 of a backend")
 
 
+def refill():
+    """Rows in all tables, whatever has become of them; returns what they hold."""
+    connection = connect(DATABASE)
+    for table in TABLES:
+        query(connection, f"TRUNCATE {table}")
+        query(connection, f"INSERT INTO {table} (id, g, v) SELECT i, i % 5, 'again' FROM generate_series(1, 3000) i")
+    rows = state(connection)
+    connection.close()
+    return rows
+
+
+def saved_file():
+    connection = connect("postgres")
+    directory = value(connection, "SHOW data_directory")
+    connection.close()
+    return os.path.join(directory, "mixedcc.rows")
+
+
+def check_lost_or_whole(before, what):
+    """Each table is as it was, or empty with a warning and usable; returns how many are empty."""
+    connection = connect(DATABASE)
+    empty = []
+    for table, rows in before.items():
+        now = contents(connection, table)
+        if now == rows:
+            continue
+        equal(f"restart: {table} is empty or whole {what}", now, [])
+        check(f"restart: {table} warns {what}", any("WARNING" in n and f'"{table}"' in n for n in connection.notices))
+        query(connection, f"INSERT INTO {table} (id, g) SELECT i, i % 3 FROM generate_series(1, 400) i")
+        empty.append(table)
+    check_indexes(connection, what)
+    connection.close()
+    return len(empty)
+
+
+def test_damaged_file():
+    """One wrong byte at several places, a file that is cut off, and none at all."""
+    path = saved_file()
+    for part in (0.0, 0.001, 0.4, 0.9, "cut", "none"):
+        before = refill()
+        server("stop")
+        size = os.path.getsize(path)
+        with open(path, "r+b") as file:
+            if isinstance(part, float):
+                file.seek(int(size * part) + 9)
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 16]))
+            elif part == "cut":
+                file.truncate(size - 1)
+        if part == "none":
+            os.unlink(path)
+        server("start")
+        check("restart: a saved file is used once", not os.path.exists(path))
+        lost = check_lost_or_whole(before, f"after damage at {part}")
+        check(f"restart: damage at {part} is noticed", lost > 0 or part == "cut")
+
+
+def test_file_of_another_shutdown():
+    path = saved_file()
+    refill()
+    server("stop")
+    shutil.copy(path, path + ".old")
+    server("start")
+    before = refill()
+    server("stop")
+    os.replace(path + ".old", path)
+    server("start")
+    lost = check_lost_or_whole(before, "with an older file")
+    equal("restart: an older file is ignored", lost, len(TABLES))
+
+
+def test_immediate_shutdown():
+    before = refill()
+    path = saved_file()
+    tool("pg_ctl", "-D", os.path.dirname(path), "-m", "immediate", "-w", "stop")
+    check("restart: an immediate shutdown saves nothing", not os.path.exists(path))
+    server("start")
+    equal("restart: all tables are empty after an immediate shutdown", check_lost_or_whole(before, "after an immediate shutdown"), len(TABLES))
+
+
+def test_less_memory():
+    """What does not fit is left out as a whole; the rest is there."""
+    before = refill()
+    connection = connect(DATABASE)
+    create_table(connection, "r_large", COLUMNS)
+    query(connection, "INSERT INTO r_large SELECT i, i, repeat('x', 1000) FROM generate_series(1, 30000) i")
+    query(connection, "ALTER SYSTEM SET mixedcc.memory = '16MB'")
+    connection.close()
+    server("restart")
+    connection = connect(DATABASE)
+    equal("restart: a table that does not fit is empty", value(connection, "SELECT count(*) FROM r_large"), 0)
+    check("restart: and says so", any("r_large" in n for n in connection.notices))
+    equal("restart: the others fit", state(connection), before)
+    query(connection, "INSERT INTO r_large SELECT i, i, 'y' FROM generate_series(1, 100) i")
+    query(connection, "ALTER SYSTEM RESET mixedcc.memory")
+    connection.close()
+    server("restart")
+    connection = connect(DATABASE)
+    equal("restart: its new rows survive", value(connection, "SELECT count(*) FROM r_large"), 100)
+    equal("restart: the others still do", state(connection), before)
+    connection.close()
+
+
 def test_crash_after_load():
     """The saved rows are used once: a crash right after a clean start shows none of them."""
     server("restart")
@@ -178,4 +294,7 @@ def test_crash_after_load():
 
 
 if __name__ == "__main__":
-    main(test_clean, test_restart_in_a_transaction, test_crash, test_backend_crash, test_crash_after_load)
+    tests = [test_clean, test_restart_in_a_transaction, test_crash, test_backend_crash]
+    if OURS:
+        tests += [test_damaged_file, test_file_of_another_shutdown, test_immediate_shutdown, test_less_memory]
+    main(*tests, test_crash_after_load)
