@@ -107,7 +107,8 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
         let data = pg_sys::heap_compute_data_size(desc, values, isnull);
         let f = Fresh::new(ok(t.new_version(hoff + data, 0)));
         let td = header(f.version().as_ptr());
-        td.cast::<u8>().write_bytes(0, hoff);
+        // Padding must be zero: readers tell it from short varlena headers by that.
+        td.cast::<u8>().write_bytes(0, hoff + data);
         (*td).t_hoff = hoff as u8;
         (*td).t_infomask2 = natts as u16;
         pg_sys::heap_fill_tuple(

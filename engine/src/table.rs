@@ -160,7 +160,7 @@ impl Table {
             }
         };
         debug_assert!(r.head().is_null() && r.lock.is_free() && r.state.load(Ordering::Relaxed) == REC_FREE);
-        r.deleter.store(0, Ordering::Relaxed);
+        r.writer.store(0, Ordering::Relaxed);
         r.state.store(REC_USED, Ordering::Release);
         Ok((n, r))
     }

@@ -53,7 +53,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
                 ip_posid: pg_sys::SpecTokenOffsetNumber as u16,
             };
         }
-        let r = ok(t.insert(&PG, info.table, part, f.version(), cid));
+        let r = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
@@ -339,7 +339,7 @@ unsafe fn move_row(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: Record
     // SAFETY: as in `update`.
     unsafe {
         let part = partition_of(info, slot);
-        let to = ok(t.insert(&PG, info.table, part, f.version(), cid));
+        let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
         let tomb = ok(t.new_tombstone(Successor { record: to.no + 1 }));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });

@@ -1,9 +1,10 @@
 //! Which version of a record a snapshot of PostgreSQL sees.
 
-use crate::errors::ok;
+use crate::errors::{ok, raise};
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::xact::{self, Mode};
+use mixedcc_engine::error::{AbortReason, Error};
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::shared::Fate;
 use mixedcc_engine::txn::{Own, WriteKind};
@@ -107,24 +108,14 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     if mode != Mode::Serializable && !active.is_null() {
         let csn = xact::snapshot_csn(active);
         if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {
-            // SAFETY: reached under our pin. A tombstone: the row before it.
-            return unsafe { alive_or_older(v) }.map(|v| (v, None));
+            return live(Some(v)).map(|v| (v, None));
         }
     }
-    let v = ok(t.newest(&PG, r.rec))?.0;
-    // SAFETY: as above.
-    unsafe { alive_or_older(v) }.map(|v| (v, None))
-}
-
-unsafe fn alive_or_older(v: NonNull<Version>) -> Seen {
-    // SAFETY: the caller's pin is older than the tombstone, or nothing is behind it to be read.
-    unsafe {
-        if v.as_ref().is_tombstone() {
-            None
-        } else {
-            Some(v)
-        }
+    let v = live(ok(t.newest(&PG, r.rec)).map(|v| v.0));
+    if v.is_none() && mode == Mode::Serializable {
+        raise(Error::Abort { reason: AbortReason::ReadChanged, table: r.table.id, partition: r.table.partition_no(r.rec) });
     }
+    v.map(|v| (v, None))
 }
 
 /// A dirty snapshot: committed rows, and those of transactions that run, whose ids it reports in
@@ -140,7 +131,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
         return own_version(t, n);
     }
     // Read before the version: a deleter that ends in between has published its tombstone.
-    let deleter = t.deleter(r);
+    let writer = t.writer(r);
     let mut v = NonNull::new(r.rec.head())?;
     loop {
         // SAFETY: reached under our pin.
@@ -152,9 +143,9 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
                 if ver.is_tombstone() {
                     return None;
                 }
-                if deleter != 0 {
+                if writer != 0 {
                     // SAFETY: as above.
-                    unsafe { (*s).xmax = pg_sys::TransactionId::from(deleter) };
+                    unsafe { (*s).xmax = pg_sys::TransactionId::from(writer) };
                 } else if mode == Mode::Serializable {
                     ok(t.note_read(&PG, r, v, csn));
                 }
@@ -163,8 +154,12 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
             Fate::Aborted => {}
             _ => {
                 if ver.older().is_null() && !ver.is_tombstone() {
-                    // SAFETY: as above; a reserved insert.
-                    unsafe { report_insert(v, s) };
+                    // A reserved insert. Its id is there until it is published.
+                    if writer == 0 {
+                        return unsafe { dirty(t, mode, r, s) };
+                    }
+                    // SAFETY: as above.
+                    unsafe { report_insert(v, writer, s) };
                     return Some(v);
                 }
             }
@@ -173,11 +168,11 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
     }
 }
 
-unsafe fn report_insert(v: NonNull<Version>, s: pg_sys::Snapshot) {
+unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
     // SAFETY: the version and the snapshot are valid.
     unsafe {
         let td = crate::tuple::header(v.as_ptr());
-        (*s).xmin = (*td).t_choice.t_heap.t_xmin;
+        (*s).xmin = pg_sys::TransactionId::from(writer);
         if (*td).t_ctid.ip_posid == pg_sys::SpecTokenOffsetNumber as u16 {
             let b = (*td).t_ctid.ip_blkid;
             (*s).speculativeToken = ((b.bi_hi as u32) << 16) | b.bi_lo as u32;

@@ -425,6 +425,9 @@ unsafe fn partition_of(scan: pg_sys::IndexScanDesc, info: &RelInfo, n: usize) ->
         let mut key = Vec::new();
         for c in info.partkey.columns() {
             let at = attnums[..n].iter().position(|a| *a == c)?;
+            if !info.partkey.agrees_with(index, at, c) {
+                return None;
+            }
             let (v, t) = equal_to(scan, at)?;
             key.push((v, false, t));
         }

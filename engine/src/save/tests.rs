@@ -46,7 +46,7 @@ impl World {
         // SAFETY: fresh, with room for the payload.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), Version::payload(v.as_ptr()), payload.len()) };
         let part = (payload.len() as u32 % t.map().n) as u16;
-        self.txn.insert(&self.p, t, [part, part], v, 0).unwrap()
+        self.txn.insert(&self.p, t, [part, part], v, 0, 0).unwrap()
     }
     fn delete(&mut self, t: &'static Table, no: u64) {
         let r = RecordRef::find(t, no).unwrap();

@@ -179,13 +179,16 @@ impl Txn {
             match (w.base, w.kind) {
                 (None, WriteKind::Delete) => {
                     // Inserted and deleted by us: nobody ever saw it.
-                    w.r.rec.deleter.store(0, Ordering::SeqCst);
+                    w.r.rec.writer.store(0, Ordering::SeqCst);
                     self.kill_insert(&w);
                     // The clock is read after the unlinking (INV-RETIRE).
                     RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
                     d = Delta::default();
                 }
-                (None, _) => d.rows = 1,
+                (None, _) => {
+                    w.r.rec.writer.store(0, Ordering::SeqCst);
+                    d.rows = 1;
+                }
                 (Some(base), kind) => {
                     d.bytes -= size_of(self.e.region, base) as i64;
                     d.versions = 0;

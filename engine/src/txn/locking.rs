@@ -170,7 +170,7 @@ impl Txn {
     /// Releases a lock or takes it back to what it was.
     fn release(&self, l: &LockEntry, restore: Option<Holder>) {
         if let (Mode::Update, Some(r)) = (l.mode, l.rec) {
-            r.rec.deleter.store(0, Ordering::SeqCst);
+            r.rec.writer.store(0, Ordering::SeqCst);
         }
         l.word.release(self.e.region, self.slot, restore);
     }
@@ -180,7 +180,7 @@ impl Txn {
         while let Some(l) = self.locks.pop() {
             if l.mode == Mode::Update {
                 if let Some(r) = l.rec {
-                    r.rec.deleter.store(0, Ordering::SeqCst);
+                    r.rec.writer.store(0, Ordering::SeqCst);
                 }
             }
             if l.previous.is_none() {

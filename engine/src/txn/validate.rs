@@ -110,8 +110,8 @@ impl Txn {
         self.predicates.clear();
     }
 
-    /// Transaction ids of deletes, for unique checks: who is deleting this record, 0 if nobody.
-    pub fn deleter(&self, r: RecordRef) -> u32 {
-        r.rec.deleter.load(Ordering::SeqCst)
+    /// For unique checks: the id of the transaction that inserts or deletes this record, 0 if none.
+    pub fn writer(&self, r: RecordRef) -> u32 {
+        r.rec.writer.load(Ordering::SeqCst)
     }
 }

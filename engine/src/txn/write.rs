@@ -100,14 +100,16 @@ impl Txn {
     }
 
     /// Buffers an insert: reserves a record. `part`: the record's partition in both maps' fields.
+    /// `xid`: the transaction id by which unique checks wait for us, or 0.
     /// On an error the version is still the caller's.
-    pub fn insert(&mut self, p: &dyn Platform, table: &'static Table, part: [u16; 2], version: NonNull<Version>, cid: u32) -> Result<RecordRef, Error> {
+    pub fn insert(&mut self, p: &dyn Platform, table: &'static Table, part: [u16; 2], version: NonNull<Version>, cid: u32, xid: u32) -> Result<RecordRef, Error> {
         let at = Touch { table, no: part[table.map().field as usize] as u32 };
         self.before_write(p, at)?;
         p.stop_event(StopEvent::Write)?;
         let (no, rec) = table.take_record(&self.e, self.slot)?;
         rec.part[0].store(part[0], Ordering::Relaxed);
         rec.part[1].store(part[1], Ordering::Relaxed);
+        rec.writer.store(xid, Ordering::SeqCst);
         let r = RecordRef { table, no, rec };
         self.push(Write { r, kind: WriteKind::Insert, version, base: None, previous: None, cid, depth: self.depth });
         rec.set_head(version.as_ptr());
@@ -153,7 +155,7 @@ impl Txn {
     pub fn delete(&mut self, r: RecordRef, base: Option<NonNull<Version>>, tombstone: NonNull<Version>, cid: u32, xid: u32) -> u32 {
         if xid != 0 {
             debug_assert!(base.is_none() || r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
-            r.rec.deleter.store(xid, Ordering::SeqCst);
+            r.rec.writer.store(xid, Ordering::SeqCst);
         }
         self.push(Write { r, kind: WriteKind::Delete, version: tombstone, base, previous: None, cid, depth: self.depth });
         self.writes.len() as u32 - 1
@@ -225,7 +227,7 @@ impl Txn {
         }
         match w.kind {
             WriteKind::Insert => self.kill_insert(&w),
-            WriteKind::Delete => w.r.rec.deleter.store(0, Ordering::SeqCst),
+            WriteKind::Delete => w.r.rec.writer.store(0, Ordering::SeqCst),
             WriteKind::Update => {}
         }
         self.retire_version(w.version);
@@ -233,6 +235,7 @@ impl Txn {
 
     /// An own insert that will never be: index entries may point to it until VACUUM.
     pub(super) fn kill_insert(&self, w: &Write) {
+        w.r.rec.writer.store(0, Ordering::SeqCst);
         w.r.rec.set_head(std::ptr::null_mut());
         w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
         w.r.table.dead.fetch_add(1, Ordering::Relaxed);

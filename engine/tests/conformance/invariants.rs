@@ -48,7 +48,7 @@ fn assert_quiet(w: &World, what: &str) {
     for no in 0..w.table.len() {
         let r = w.table.record(no).expect("its number exists");
         assert!(r.lock.is_free(), "{what}: record {no} is locked");
-        assert_eq!(r.deleter.load(Ordering::SeqCst), 0, "{what}: record {no} has a deleter");
+        assert_eq!(r.writer.load(Ordering::SeqCst), 0, "{what}: record {no} has a writer");
         let v = r.head();
         match r.state.load(Ordering::SeqCst) {
             REC_USED => {
