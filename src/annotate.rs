@@ -89,14 +89,10 @@ pub fn parse(label: &str) -> Vec<Annotation> {
             .map(str::trim)
             .and_then(|p| p.strip_prefix('('))
             .and_then(|p| p.strip_suffix(')'));
-        let Some(inner) = inner else {
-            invalid(&format!("\"{part}\" is not an annotation"))
-        };
+        let Some(inner) = inner else { invalid(&format!("\"{part}\" is not an annotation")) };
         let items = split(inner, ',');
         if items.len() < 2 || items.iter().any(|i| i.is_empty()) {
-            invalid(&format!(
-                "annotation \"{part}\" does not name a table and arguments"
-            ));
+            invalid(&format!("annotation \"{part}\" does not name a table and arguments"));
         }
         out.push(Annotation {
             table: items[0].to_owned(),
@@ -107,18 +103,11 @@ pub fn parse(label: &str) -> Vec<Annotation> {
 }
 
 fn write(all: &[Annotation]) -> String {
-    all.iter()
-        .map(|a| format!("partition({}, {})", a.table, a.arguments.join(", ")))
-        .collect::<Vec<_>>()
-        .join("; ")
+    all.iter().map(|a| format!("partition({}, {})", a.table, a.arguments.join(", "))).collect::<Vec<_>>().join("; ")
 }
 
 fn proc_address(oid: Oid) -> pg_sys::ObjectAddress {
-    pg_sys::ObjectAddress {
-        classId: pg_sys::ProcedureRelationId,
-        objectId: oid,
-        objectSubId: 0,
-    }
+    pg_sys::ObjectAddress { classId: pg_sys::ProcedureRelationId, objectId: oid, objectSubId: 0 }
 }
 
 /// Runs `f` with the pg_proc entry of a function.
@@ -138,11 +127,7 @@ fn with_proc<R>(oid: Oid, f: impl FnOnce(pg_sys::HeapTuple) -> R) -> Option<R> {
 /// Names of a function's input arguments, in order; empty where there is none.
 fn inputs(oid: Oid) -> Option<Vec<String>> {
     with_proc(oid, |tup| {
-        let (mut types, mut names, mut modes) = (
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-        );
+        let (mut types, mut names, mut modes) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a valid pg_proc tuple; the arrays have `n` entries, or are null.
         unsafe {
             let n = pg_sys::get_func_arg_info(tup, &mut types, &mut names, &mut modes);
@@ -190,9 +175,7 @@ fn table(name: &str) -> Option<Oid> {
 
 fn function_name(oid: Oid) -> String {
     // SAFETY: a catalog look-up.
-    unsafe { CStr::from_ptr(pg_sys::format_procedure(oid)) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(pg_sys::format_procedure(oid)) }.to_string_lossy().into_owned()
 }
 
 /// Refuses wrong labels of functions, and tells all backends of right ones. A table that does not
@@ -210,20 +193,13 @@ pub fn check(function: Oid, label: &str) {
             if position(&names, argument).is_none() {
                 complain(
                     PgSqlErrorCode::ERRCODE_UNDEFINED_PARAMETER,
-                    &format!(
-                        "function {} has no input argument \"{argument}\"",
-                        function_name(function)
-                    ),
+                    &format!("function {} has no input argument \"{argument}\"", function_name(function)),
                     "Use the name of an input argument, or its number from 1.",
                 );
             }
         }
         match table(&a.table) {
-            None => notice!(
-                "table {} of the annotation of {} does not exist yet",
-                a.table,
-                function_name(function)
-            ),
+            None => notice!("table {} of the annotation of {} does not exist yet", a.table, function_name(function)),
             Some(oid) => options::check_is_ours(oid),
         }
     }
@@ -234,9 +210,7 @@ pub fn changed(function: Oid) {
     // SAFETY: an invalidation of a system cache entry.
     unsafe {
         let rel = pg_sys::table_open(pg_sys::ProcedureRelationId, pg_sys::RowExclusiveLock as i32);
-        with_proc(function, |tup| {
-            pg_sys::CacheInvalidateHeapTuple(rel, tup, std::ptr::null_mut())
-        });
+        with_proc(function, |tup| pg_sys::CacheInvalidateHeapTuple(rel, tup, std::ptr::null_mut()));
         pg_sys::table_close(rel, pg_sys::RowExclusiveLock as i32);
         pg_sys::CommandCounterIncrement();
     }
@@ -269,22 +243,16 @@ pub fn add(function: Oid, table: Oid, arguments: &[String]) {
     // SAFETY: catalog look-ups of an existing table.
     let name = unsafe {
         let space = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(table));
-        CStr::from_ptr(pg_sys::quote_qualified_identifier(
-            space,
-            pg_sys::get_rel_name(table),
-        ))
-        .to_string_lossy()
-        .into_owned()
+        CStr::from_ptr(pg_sys::quote_qualified_identifier(space, pg_sys::get_rel_name(table)))
+            .to_string_lossy()
+            .into_owned()
     };
     if arguments.is_empty() {
         invalid("an annotation names at least one argument");
     }
     let mut all = options::label_of(proc_address(function)).map_or(Vec::new(), |l| parse(&l));
     let arguments = arguments.iter().map(|a| options::quote_name(a)).collect();
-    let new = Annotation {
-        table: name,
-        arguments,
-    };
+    let new = Annotation { table: name, arguments };
     if !all.contains(&new) {
         all.push(new);
     }
@@ -354,8 +322,7 @@ fn read() -> Known {
     let mut functions = Vec::new();
     // SAFETY: a scan of a catalog.
     unsafe {
-        let catalog =
-            pg_sys::table_open(pg_sys::SecLabelRelationId, pg_sys::AccessShareLock as i32);
+        let catalog = pg_sys::table_open(pg_sys::SecLabelRelationId, pg_sys::AccessShareLock as i32);
         let scan = pg_sys::systable_beginscan(
             catalog,
             pg_sys::InvalidOid,
@@ -371,26 +338,14 @@ fn read() -> Known {
             if tup.is_null() {
                 break;
             }
-            pg_sys::heap_deform_tuple(
-                tup,
-                (*catalog).rd_att,
-                values.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-            );
+            pg_sys::heap_deform_tuple(tup, (*catalog).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
             let get = |a: u32| values[a as usize - 1];
-            if get(pg_sys::Anum_pg_seclabel_classoid).value() as u32
-                != pg_sys::ProcedureRelationId.to_u32()
-            {
+            if get(pg_sys::Anum_pg_seclabel_classoid).value() as u32 != pg_sys::ProcedureRelationId.to_u32() {
                 continue;
             }
-            let text = |d: Datum| {
-                CStr::from_ptr(pg_sys::text_to_cstring(d.cast_mut_ptr()))
-                    .to_string_lossy()
-                    .into_owned()
-            };
-            if text(get(pg_sys::Anum_pg_seclabel_provider)).as_bytes()
-                == options::PROVIDER.to_bytes()
-            {
+            let text =
+                |d: Datum| CStr::from_ptr(pg_sys::text_to_cstring(d.cast_mut_ptr())).to_string_lossy().into_owned();
+            if text(get(pg_sys::Anum_pg_seclabel_provider)).as_bytes() == options::PROVIDER.to_bytes() {
                 let oid = Oid::from(get(pg_sys::Anum_pg_seclabel_objoid).value() as u32);
                 functions.push((oid, text(get(pg_sys::Anum_pg_seclabel_label))));
             }
@@ -398,53 +353,25 @@ fn read() -> Known {
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
     }
-    let functions: Vec<Function> = functions
-        .into_iter()
-        .filter_map(|(oid, label)| function(oid, &label))
-        .collect();
-    let wrapper = if functions.is_empty() {
-        pg_sys::InvalidOid
-    } else {
-        plan::wrapper()
-    };
+    let functions: Vec<Function> = functions.into_iter().filter_map(|(oid, label)| function(oid, &label)).collect();
+    let wrapper = if functions.is_empty() { pg_sys::InvalidOid } else { plan::wrapper() };
     Known { functions, wrapper }
 }
 
 fn function(oid: Oid, label: &str) -> Option<Function> {
     let names = inputs(oid)?;
     // SAFETY: a catalog tuple; a system cache look-up.
-    let owner = with_proc(oid, |tup| unsafe {
-        (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_proc>()).proowner
-    })?;
+    let owner = with_proc(oid, |tup| unsafe { (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_proc>()).proowner })?;
     let zero = Datum::from(0usize);
     // SAFETY: as above.
     let hash = unsafe {
-        pg_sys::GetSysCacheHashValue(
-            pg_sys::SysCacheIdentifier::PROCOID as i32,
-            oid.into(),
-            zero,
-            zero,
-            zero,
-        )
+        pg_sys::GetSysCacheHashValue(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into(), zero, zero, zero)
     };
     let partitions = parse(label)
         .into_iter()
-        .filter_map(|a| {
-            Some((
-                a.table,
-                a.arguments
-                    .iter()
-                    .map(|g| position(&names, g))
-                    .collect::<Option<Vec<_>>>()?,
-            ))
-        })
+        .filter_map(|a| Some((a.table, a.arguments.iter().map(|g| position(&names, g)).collect::<Option<Vec<_>>>()?)))
         .collect();
-    Some(Function {
-        oid,
-        hash,
-        owner,
-        partitions,
-    })
+    Some(Function { oid, hash, owner, partitions })
 }
 
 #[cfg(test)]

@@ -21,17 +21,17 @@ pub fn raise(e: Error) -> ! {
                 .set_detail("Two transactions hold a lock of a row and both want a stronger one.")
                 .set_hint("The transaction might succeed if retried.")
         }
-        Error::WouldBlock => ErrorReport::new(
-            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
-            "could not obtain lock on row",
-            "mixedcc",
-        ),
+        Error::WouldBlock => {
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, "could not obtain lock on row", "mixedcc")
+        }
         Error::OutOfMemory => {
             ErrorReport::new(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for mixedcc tables", "mixedcc")
                 .set_detail(format!("All {} MB of mixedcc.memory are in use.", crate::guc::MEMORY_MB.get()))
                 .set_hint("Delete rows and VACUUM, drop tables, end long transactions, or increase mixedcc.memory.")
         }
-        Error::Injected => ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, "stop event failed the transaction", "mixedcc"),
+        Error::Injected => {
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, "stop event failed the transaction", "mixedcc")
+        }
     };
     report.report(PgLogLevel::ERROR);
     unreachable!()
@@ -48,6 +48,8 @@ pub fn ok<T>(r: Result<T, Error>) -> T {
 /// Raises `feature_not_supported`.
 #[cold]
 pub fn unsupported(what: &'static str, hint: &'static str) -> ! {
-    ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, what, "mixedcc").set_hint(hint).report(PgLogLevel::ERROR);
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, what, "mixedcc")
+        .set_hint(hint)
+        .report(PgLogLevel::ERROR);
     unreachable!()
 }

@@ -15,14 +15,7 @@ pub use apply::{check_is_ours, check_table, initial_map, sync, Apply};
 
 /// The label provider, and the namespace of the options.
 pub const PROVIDER: &CStr = c"mixedcc";
-const NAMES: [&str; 6] = [
-    "partitions",
-    "partition_by",
-    "partition_method",
-    "bounds",
-    "protocol",
-    "waiting_policy",
-];
+const NAMES: [&str; 6] = ["partitions", "partition_by", "partition_method", "bounds", "protocol", "waiting_policy"];
 
 /// How a key maps to partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +52,7 @@ pub const BUILT_IN_POLICY: Policy = Policy::Wait;
 #[cold]
 pub fn complain(code: PgSqlErrorCode, message: &str, hint: &str) -> ! {
     let report = ErrorReport::new(code, message.to_owned(), "mixedcc");
-    let report = if hint.is_empty() {
-        report
-    } else {
-        report.set_hint(hint.to_owned())
-    };
+    let report = if hint.is_empty() { report } else { report.set_hint(hint.to_owned()) };
     report.report(PgLogLevel::ERROR);
     unreachable!()
 }
@@ -75,11 +64,7 @@ pub fn refuse(message: &str, hint: &str) -> ! {
 }
 
 fn invalid(message: &str, hint: &str) -> ! {
-    complain(
-        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-        message,
-        hint,
-    )
+    complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message, hint)
 }
 
 /// Registers the label provider.
@@ -90,37 +75,25 @@ pub fn init() {
 
 /// Refuses wrong labels. What they say is applied after the command (`hooks/utility.rs`).
 #[pg_guard]
-unsafe extern "C-unwind" fn check_label(
-    object: *const pg_sys::ObjectAddress,
-    label: *const core::ffi::c_char,
-) {
+unsafe extern "C-unwind" fn check_label(object: *const pg_sys::ObjectAddress, label: *const core::ffi::c_char) {
     // SAFETY: PostgreSQL's contract of label checks.
     unsafe {
         let text = (!label.is_null()).then(|| CStr::from_ptr(label).to_string_lossy().into_owned());
         let o = *object;
         if o.objectSubId != 0 {
-            complain(
-                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                "mixedcc has no labels of columns",
-                "Label the table.",
-            );
+            complain(PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE, "mixedcc has no labels of columns", "Label the table.");
         }
         match o.classId {
-            pg_sys::RelationRelationId => check_table(
-                o.objectId,
-                &text.map_or(Options::default(), |t| Options::parse(&t)),
-            ),
+            pg_sys::RelationRelationId => {
+                check_table(o.objectId, &text.map_or(Options::default(), |t| Options::parse(&t)))
+            }
             pg_sys::ProcedureRelationId => {
                 if let Some(t) = text {
                     crate::annotate::check(o.objectId, &t);
                 }
                 crate::annotate::changed(o.objectId);
             }
-            _ => complain(
-                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                "mixedcc labels tables and functions only",
-                "",
-            ),
+            _ => complain(PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE, "mixedcc labels tables and functions only", ""),
         }
     }
 }
@@ -138,10 +111,7 @@ fn split(text: &str, separators: &[char]) -> Vec<String> {
         }
     }
     if quoted {
-        invalid(
-            "unterminated double quote in a mixedcc option",
-            "Write a double quote within quotes twice.",
-        );
+        invalid("unterminated double quote in a mixedcc option", "Write a double quote within quotes twice.");
     }
     out.iter().map(|s| s.trim().to_owned()).collect()
 }
@@ -174,17 +144,12 @@ pub fn column_name(item: &str) -> String {
 
 /// A name as a label has it.
 pub fn quote_name(name: &str) -> String {
-    quote(name, |c| {
-        c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$'
-    })
+    quote(name, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$')
 }
 
 fn no_empty(name: &str, list: Vec<String>) -> Vec<String> {
     if list.iter().any(String::is_empty) {
-        invalid(
-            &format!("mixedcc.{name} has an empty item"),
-            "Separate items by commas.",
-        );
+        invalid(&format!("mixedcc.{name} has an empty item"), "Separate items by commas.");
     }
     list
 }
@@ -216,29 +181,16 @@ impl Options {
     /// Sets one option. `separators` of items in lists: labels use `+`, SQL a comma.
     pub fn set(&mut self, name: &str, value: &str, separators: &[char]) {
         let hint = |names: &[&str]| format!("Available values: {}.", names.join(", "));
-        let wrong = |hint: &str| -> ! {
-            invalid(
-                &format!("invalid value for mixedcc.{name}: \"{value}\""),
-                hint,
-            )
-        };
+        let wrong = |hint: &str| -> ! { invalid(&format!("invalid value for mixedcc.{name}: \"{value}\""), hint) };
         let (word, _) = unquote(value);
         match name {
             "partitions" => match word.parse::<i64>() {
-                Ok(n) if (1..=guc::MAX_PARTITIONS as i64).contains(&n) => {
-                    self.partitions = Some(n as u32)
-                }
-                _ => wrong(&format!(
-                    "A table has 1 to {} partitions.",
-                    guc::MAX_PARTITIONS
-                )),
+                Ok(n) if (1..=guc::MAX_PARTITIONS as i64).contains(&n) => self.partitions = Some(n as u32),
+                _ => wrong(&format!("A table has 1 to {} partitions.", guc::MAX_PARTITIONS)),
             },
             "partition_by" => {
                 let list = split(value, &[&['+'], separators].concat());
-                self.partition_by = Some(no_empty(
-                    name,
-                    list.iter().map(|s| column_name(s)).collect(),
-                ));
+                self.partition_by = Some(no_empty(name, list.iter().map(|s| column_name(s)).collect()));
             }
             "bounds" => {
                 let list = split(value, separators);
@@ -294,45 +246,23 @@ impl Options {
 
     /// Names and values, as a label has them.
     pub fn items(&self) -> Vec<(&'static str, String)> {
-        let list = |l: &Vec<String>, plain: fn(char) -> bool| {
-            l.iter()
-                .map(|s| quote(s, plain))
-                .collect::<Vec<_>>()
-                .join("+")
-        };
+        let list =
+            |l: &Vec<String>, plain: fn(char) -> bool| l.iter().map(|s| quote(s, plain)).collect::<Vec<_>>().join("+");
         let values = [
             self.partitions.map(|n| n.to_string()),
-            self.partition_by.as_ref().map(|l| {
-                l.iter()
-                    .map(|s| quote_name(s))
-                    .collect::<Vec<_>>()
-                    .join("+")
-            }),
-            self.method
-                .map(|m| if m == Method::Hash { "hash" } else { "range" }.to_owned()),
-            self.bounds
-                .as_ref()
-                .map(|l| list(l, |c| c.is_ascii_alphanumeric() || "_.:-".contains(c))),
+            self.partition_by.as_ref().map(|l| l.iter().map(|s| quote_name(s)).collect::<Vec<_>>().join("+")),
+            self.method.map(|m| if m == Method::Hash { "hash" } else { "range" }.to_owned()),
+            self.bounds.as_ref().map(|l| list(l, |c| c.is_ascii_alphanumeric() || "_.:-".contains(c))),
             self.protocol.map(|p| p.name().to_owned()),
             self.policy.map(|p| p.name().to_owned()),
         ];
-        NAMES
-            .into_iter()
-            .zip(values)
-            .filter_map(|(n, v)| v.map(|v| (n, v)))
-            .collect()
+        NAMES.into_iter().zip(values).filter_map(|(n, v)| v.map(|v| (n, v))).collect()
     }
 
     /// The label; `None` if no option is set.
     pub fn label(&self) -> Option<String> {
         let items = self.items();
-        (!items.is_empty()).then(|| {
-            items
-                .iter()
-                .map(|(n, v)| format!("{n}={v}"))
-                .collect::<Vec<_>>()
-                .join(",")
-        })
+        (!items.is_empty()).then(|| items.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>().join(","))
     }
 
     /// Writes the label of a table. The caller has checked the options and the owner.
@@ -344,20 +274,13 @@ impl Options {
 fn unknown(name: &str) -> ! {
     invalid(
         &format!("unrecognized option \"mixedcc.{name}\""),
-        &format!(
-            "Options: {}.",
-            NAMES.map(|n| format!("mixedcc.{n}")).join(", ")
-        ),
+        &format!("Options: {}.", NAMES.map(|n| format!("mixedcc.{n}")).join(", ")),
     )
 }
 
 /// Address of a relation.
 pub fn relation(relid: Oid) -> pg_sys::ObjectAddress {
-    pg_sys::ObjectAddress {
-        classId: pg_sys::RelationRelationId,
-        objectId: relid,
-        objectSubId: 0,
-    }
+    pg_sys::ObjectAddress { classId: pg_sys::RelationRelationId, objectId: relid, objectSubId: 0 }
 }
 
 /// Our label of an object.
@@ -374,11 +297,7 @@ pub fn store_label(object: pg_sys::ObjectAddress, label: Option<&str>) {
     let text = label.and_then(|l| CString::new(l).ok());
     // SAFETY: plain calls; the next command of this transaction sees the label.
     unsafe {
-        pg_sys::SetSecurityLabel(
-            &object,
-            PROVIDER.as_ptr(),
-            text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()),
-        );
+        pg_sys::SetSecurityLabel(&object, PROVIDER.as_ptr(), text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()));
         pg_sys::CommandCounterIncrement();
     }
 }
@@ -391,21 +310,14 @@ mod unit {
     fn labels_round_trip() {
         let o = Options {
             partitions: Some(16),
-            partition_by: Some(vec![
-                "w_id".into(),
-                "odd \"name\", +".into(),
-                "Upper".into(),
-            ]),
+            partition_by: Some(vec!["w_id".into(), "odd \"name\", +".into(), "Upper".into()]),
             method: Some(Method::Range),
             bounds: Some(vec!["-5".into(), "a,b".into(), "".into()]),
             protocol: Some(Protocol::TwoPhase),
             policy: Some(Policy::WaitDie),
         };
         let label = o.label().unwrap();
-        assert!(
-            label.starts_with("partitions=16,partition_by=w_id+\"odd"),
-            "{label}"
-        );
+        assert!(label.starts_with("partitions=16,partition_by=w_id+\"odd"), "{label}");
         assert_eq!(Options::parse(&label), o);
         assert_eq!(Options::default().label(), None);
     }
@@ -414,10 +326,7 @@ mod unit {
     fn sql_lists_use_commas() {
         let mut o = Options::default();
         o.set("partition_by", "W_ID, \"D_id\"", &[',']);
-        assert_eq!(
-            o.partition_by,
-            Some(vec!["w_id".to_owned(), "D_id".to_owned()])
-        );
+        assert_eq!(o.partition_by, Some(vec!["w_id".to_owned(), "D_id".to_owned()]));
         o.set("bounds", "1e+5, 7", &[',']);
         assert_eq!(o.bounds, Some(vec!["1e+5".to_owned(), "7".to_owned()]));
         o.reset("bounds");

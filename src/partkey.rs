@@ -69,12 +69,7 @@ mod raw {
     use super::*;
     extern "C-unwind" {
         // On the path of every insert: without the guard of the bindings.
-        pub fn FunctionCall2Coll(
-            f: *mut pg_sys::FmgrInfo,
-            collation: Oid,
-            a: Datum,
-            b: Datum,
-        ) -> Datum;
+        pub fn FunctionCall2Coll(f: *mut pg_sys::FmgrInfo, collation: Oid, a: Datum, b: Datum) -> Datum;
     }
 }
 
@@ -106,10 +101,7 @@ fn mix(v: u64) -> u64 {
 
 #[inline]
 fn combine(a: u64, b: u64) -> u64 {
-    a ^ b
-        .wrapping_add(0x49a0_f4dd_15e5_a8e3)
-        .wrapping_add(a << 54)
-        .wrapping_add(a >> 7)
+    a ^ b.wrapping_add(0x49a0_f4dd_15e5_a8e3).wrapping_add(a << 54).wrapping_add(a >> 7)
 }
 
 /// Spreads a hash over `n` partitions.
@@ -143,13 +135,7 @@ impl Column {
             }
             let typid = pg_sys::getBaseType(att.atttypid);
             let cache = pg_sys::lookup_type_cache(typid, flags as i32);
-            Some(Column {
-                attnum,
-                int: Int::of(typid),
-                typid,
-                collation: att.attcollation,
-                cache,
-            })
+            Some(Column { attnum, int: Int::of(typid), typid, collation: att.attcollation, cache })
         }
     }
 
@@ -204,9 +190,7 @@ impl Column {
         let (hash, btree) = unsafe { ((*self.cache).hash_opintype, (*self.cache).btree_opintype) };
         typid == self.typid
             || typid == pg_sys::InvalidOid
-            || (typid != pg_sys::InvalidOid
-                && (typid == hash || typid == btree)
-                && self.int.is_none())
+            || (typid != pg_sys::InvalidOid && (typid == hash || typid == btree) && self.int.is_none())
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -222,9 +206,7 @@ const HASH_FLAGS: u32 = pg_sys::TYPECACHE_HASH_OPFAMILY
     | pg_sys::TYPECACHE_HASH_EXTENDED_PROC
     | pg_sys::TYPECACHE_HASH_EXTENDED_PROC_FINFO
     | pg_sys::TYPECACHE_BTREE_OPFAMILY;
-const CMP_FLAGS: u32 = pg_sys::TYPECACHE_BTREE_OPFAMILY
-    | pg_sys::TYPECACHE_CMP_PROC
-    | pg_sys::TYPECACHE_CMP_PROC_FINFO;
+const CMP_FLAGS: u32 = pg_sys::TYPECACHE_BTREE_OPFAMILY | pg_sys::TYPECACHE_CMP_PROC | pg_sys::TYPECACHE_CMP_PROC_FINFO;
 
 impl RangeKey {
     /// Number of bounds at or below the value.
@@ -240,12 +222,7 @@ impl RangeKey {
         self.bounds.partition_point(|&b| {
             // SAFETY: the type has the function (checked when the spec was made).
             let c = unsafe {
-                raw::FunctionCall2Coll(
-                    &raw mut (*self.column.cache).cmp_proc_finfo,
-                    self.column.collation,
-                    b,
-                    d,
-                )
+                raw::FunctionCall2Coll(&raw mut (*self.column.cache).cmp_proc_finfo, self.column.collation, b, d)
             };
             c.value() as i32 <= 0
         }) as u16
@@ -264,12 +241,7 @@ impl RangeKey {
                 return Some(self.ints.partition_point(|&b| b <= v) as u16);
             }
             let cache = &*c.cache;
-            let mut proc = pg_sys::get_opfamily_proc(
-                cache.btree_opf,
-                cache.btree_opintype,
-                typid,
-                BTORDER_PROC,
-            );
+            let mut proc = pg_sys::get_opfamily_proc(cache.btree_opf, cache.btree_opintype, typid, BTORDER_PROC);
             if proc == pg_sys::InvalidOid {
                 let other = &*pg_sys::lookup_type_cache(typid, CMP_FLAGS as i32);
                 if other.btree_opf == cache.btree_opf && !is_polymorphic(other.btree_opintype) {
@@ -284,9 +256,11 @@ impl RangeKey {
             if proc == pg_sys::InvalidOid {
                 return None;
             }
-            Some(self.bounds.partition_point(|&b| {
-                pg_sys::OidFunctionCall2Coll(proc, c.collation, b, d).value() as i32 <= 0
-            }) as u16)
+            Some(
+                self.bounds
+                    .partition_point(|&b| pg_sys::OidFunctionCall2Coll(proc, c.collation, b, d).value() as i32 <= 0)
+                    as u16,
+            )
         }
     }
 }
@@ -307,14 +281,10 @@ impl PartKey {
                 let columns: Option<Vec<Column>> = (0..spec[1] as usize)
                     .map(|i| Column::new(desc, attnum(2 + i * Column::SIZE), HASH_FLAGS))
                     .collect();
-                columns.map_or(PartKey::Broken, |columns| {
-                    PartKey::Hash(HashKey { n, columns })
-                })
+                columns.map_or(PartKey::Broken, |columns| PartKey::Hash(HashKey { n, columns }))
             }
             Some(&TAG_RANGE) => Column::new(desc, attnum(2), CMP_FLAGS)
-                .map_or(PartKey::Broken, |c| {
-                    PartKey::Range(read_bounds(c, &spec[2 + Column::SIZE..], n))
-                }),
+                .map_or(PartKey::Broken, |c| PartKey::Range(read_bounds(c, &spec[2 + Column::SIZE..], n))),
             _ => PartKey::Broken,
         }
     }
@@ -339,12 +309,7 @@ impl PartKey {
     #[inline]
     pub unsafe fn partition(&self, values: *const Datum, nulls: *const bool) -> u16 {
         // SAFETY: the caller's promise.
-        let get = |c: &Column| unsafe {
-            (
-                *values.add(c.attnum as usize - 1),
-                *nulls.add(c.attnum as usize - 1),
-            )
-        };
+        let get = |c: &Column| unsafe { (*values.add(c.attnum as usize - 1), *nulls.add(c.attnum as usize - 1)) };
         match self {
             PartKey::Single | PartKey::Broken => 0,
             PartKey::Hash(HashKey { n, columns }) => {
@@ -386,11 +351,7 @@ impl PartKey {
             PartKey::Hash(HashKey { n, columns }) => {
                 if let ([c], [(d, null, t)]) = (columns.as_slice(), key) {
                     if let Some(own) = c.int {
-                        let i = if c.is_same_type(*t) {
-                            own
-                        } else {
-                            Int::of(*t)?
-                        };
+                        let i = if c.is_same_type(*t) { own } else { Int::of(*t)? };
                         return Some(if *null { 0 } else { modulo(i.value(*d), *n) });
                     }
                     // SAFETY: the caller's promise.
@@ -421,9 +382,7 @@ impl PartKey {
             let same = family == (*c.cache).btree_opf || family == (*c.cache).hash_opf;
             let range = matches!(self, PartKey::Range(_));
             same && (collation == c.collation
-                || (!range
-                    && (collation == pg_sys::InvalidOid
-                        || pg_sys::get_collation_isdeterministic(collation))))
+                || (!range && (collation == pg_sys::InvalidOid || pg_sys::get_collation_isdeterministic(collation))))
         }
     }
 }

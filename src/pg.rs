@@ -107,7 +107,9 @@ pub unsafe fn relation_of(key: [u32; 4]) -> pg_sys::Oid {
     // SAFETY: within a transaction; an ERROR is caught at the boundary.
     unsafe {
         let tablespace = if key[0] == pg_sys::MyDatabaseTableSpace.to_u32() { 0 } else { key[0] };
-        pg_sys::ffi::pg_guard_ffi_boundary(|| raw::RelidByRelfilenode(pg_sys::Oid::from(tablespace), pg_sys::Oid::from(key[2])))
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            raw::RelidByRelfilenode(pg_sys::Oid::from(tablespace), pg_sys::Oid::from(key[2]))
+        })
     }
 }
 
@@ -140,7 +142,16 @@ mod unit {
 
     #[test]
     fn tids_round_trip() {
-        for t in [Tid::Record(0), Tid::Record(255), Tid::Record(256), Tid::Record(1 << 31), Tid::Old(0), Tid::New(127), Tid::Old(128), Tid::New(1 << 27)] {
+        for t in [
+            Tid::Record(0),
+            Tid::Record(255),
+            Tid::Record(256),
+            Tid::Record(1 << 31),
+            Tid::Old(0),
+            Tid::New(127),
+            Tid::Old(128),
+            Tid::New(1 << 27),
+        ] {
             assert_eq!(Tid::read(&t.item()), t);
         }
         assert_eq!(Tid::read(&Tid::Invalid.item()), Tid::Invalid);

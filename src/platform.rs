@@ -98,7 +98,10 @@ impl Platform for Pg {
         // SAFETY: slots are PGPROC numbers; a racy read of a word, as ComputeXidHorizons does it.
         unsafe {
             let n = (*pg_sys::ProcGlobal).allProcCount;
-            (slot as u32) < n && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).xmin).into_inner() == 0
+            (slot as u32) < n
+                && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).xmin)
+                    .into_inner()
+                    == 0
         }
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {

@@ -117,7 +117,8 @@ unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInf
         let p: *const RelInfo = &*info;
         live.push(info);
         if (*rel).rd_amcache.is_null() {
-            (*rel).rd_amcache = pg_sys::MemoryContextAllocZero(pg_sys::CacheMemoryContext, std::mem::size_of::<AmCache>());
+            (*rel).rd_amcache =
+                pg_sys::MemoryContextAllocZero(pg_sys::CacheMemoryContext, std::mem::size_of::<AmCache>());
         }
         (*(*rel).rd_amcache.cast::<AmCache>()).info = p;
         &*p
@@ -157,7 +158,8 @@ unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
 /// A map with one partition and the default protocol.
 pub fn default_map() -> NonNull<PartitionMap> {
     let e = shmem::engine();
-    ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy()).map_err(Into::into))
+    ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy())
+        .map_err(Into::into))
 }
 
 /// Makes and registers the table of a storage. `like`: take over this table's map.
@@ -199,7 +201,8 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>) -> &'static Tabl
 pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     let e = shmem::engine();
     let first = &m.partitions()[0];
-    let new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()).map_err(Into::into));
+    let new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy())
+        .map_err(Into::into));
     // SAFETY: ours alone.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {

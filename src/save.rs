@@ -39,7 +39,9 @@ pub fn at_start(e: &Engine) {
         return warning!("mixedcc could not remove \"{FILE}\", its tables start empty: {x}");
     }
     let Some(identity) = identity().filter(|_| !RECOVERY_SIGNALS.iter().any(|s| Path::new(s).exists())) else {
-        return warning!("mixedcc ignored \"{FILE}\", its tables start empty: the server does not continue after a clean shutdown");
+        return warning!(
+            "mixedcc ignored \"{FILE}\", its tables start empty: the server does not continue after a clean shutdown"
+        );
     };
     if let Err(x) = load(e, file, &identity) {
         warning!("mixedcc could not load all tables from \"{FILE}\", the others start empty: {x}");
@@ -121,7 +123,11 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
         if save::write_table(&mut w, t)? {
             rows += t.rows();
         } else {
-            warning!("mixedcc could not save the table in file {} of database {}: it is in the middle of a change", t.key[2], t.key[1]);
+            warning!(
+                "mixedcc could not save the table in file {} of database {}: it is in the middle of a change",
+                t.key[2],
+                t.key[1]
+            );
         }
     }
     save::write_end(w)?;
@@ -137,7 +143,13 @@ fn identity() -> Option<Vec<u8>> {
     unsafe {
         let c = pg_sys::get_controlfile(pg_sys::DataDir, &mut crc_ok);
         let clean = crc_ok && (*c).state == pg_sys::DBState::DB_SHUTDOWNED;
-        let parts = [(*c).system_identifier, (*c).checkPoint, (*c).checkPointCopy.time as u64, (*c).catalog_version_no as u64, pg::ROWS];
+        let parts = [
+            (*c).system_identifier,
+            (*c).checkPoint,
+            (*c).checkPointCopy.time as u64,
+            (*c).catalog_version_no as u64,
+            pg::ROWS,
+        ];
         pg_sys::pfree(c.cast());
         clean.then(|| parts.iter().flat_map(|p| p.to_le_bytes()).collect())
     }

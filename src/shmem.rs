@@ -7,7 +7,6 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-
 static mut PREV_REQUEST: pg_sys::shmem_request_hook_type = None;
 static mut PREV_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
@@ -62,19 +61,15 @@ unsafe extern "C-unwind" fn request() {
             prev();
         }
         if block_size() < Engine::min_size(slots()) {
-            ErrorReport::new(
-                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-                "mixedcc.memory is too small",
-                "mixedcc",
-            )
-            .set_detail(format!(
-                "{} MB are set; {} backends need at least {} MB.",
-                guc::MEMORY_MB.get(),
-                slots(),
-                (Engine::min_size(slots()) >> 20) + 1
-            ))
-            .set_hint("Increase mixedcc.memory.")
-            .report(PgLogLevel::FATAL);
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "mixedcc.memory is too small", "mixedcc")
+                .set_detail(format!(
+                    "{} MB are set; {} backends need at least {} MB.",
+                    guc::MEMORY_MB.get(),
+                    slots(),
+                    (Engine::min_size(slots()) >> 20) + 1
+                ))
+                .set_hint("Increase mixedcc.memory.")
+                .report(PgLogLevel::FATAL);
         }
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));

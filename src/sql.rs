@@ -74,11 +74,7 @@ fn must_own(oid: Oid) {
         let kind = pg_sys::get_rel_relkind(oid);
         if kind != 0 && !pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) {
             let kind = pg_sys::get_relkind_objtype(kind);
-            pg_sys::aclcheck_error(
-                pg_sys::AclResult::ACLCHECK_NOT_OWNER,
-                kind,
-                pg_sys::get_rel_name(oid),
-            );
+            pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NOT_OWNER, kind, pg_sys::get_rel_name(oid));
         }
     }
 }
@@ -127,11 +123,7 @@ fn table_size(table: Oid) -> i64 {
 fn set_stop_event(name: &str, action: &str) {
     // SAFETY: plain reads.
     if !unsafe { pg_sys::superuser() } {
-        complain(
-            PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-            "must be superuser to set stop events",
-            "",
-        );
+        complain(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, "must be superuser to set stop events", "");
     }
     if !guc::STOP_EVENTS.get() {
         complain(
@@ -171,15 +163,8 @@ fn visible_tables() -> Vec<(Oid, &'static Table)> {
     // SAFETY: plain calls: a backend's database, catalog look-ups.
     unsafe {
         let all = shmem::all(Some(pg_sys::MyDatabaseId.to_u32()));
-        let named = all.into_iter().map(|t| {
-            (
-                RelidByRelfilenode(Oid::from(t.key[0]), Oid::from(t.key[2])),
-                t,
-            )
-        });
-        named
-            .filter(|(oid, _)| *oid != pg_sys::InvalidOid)
-            .collect()
+        let named = all.into_iter().map(|t| (RelidByRelfilenode(Oid::from(t.key[0]), Oid::from(t.key[2])), t));
+        named.filter(|(oid, _)| *oid != pg_sys::InvalidOid).collect()
     }
 }
 
@@ -200,27 +185,11 @@ fn aborts(p: &Partition) -> String {
         .iter()
         .zip(&p.stats.aborts)
         .map(|(r, n)| (snake(&format!("{r:?}")), n.load(Ordering::Relaxed)));
-    let items: Vec<_> = items
-        .filter(|(_, n)| *n != 0)
-        .map(|(r, n)| format!("\"{r}\": {n}"))
-        .collect();
+    let items: Vec<_> = items.filter(|(_, n)| *n != 0).map(|(r, n)| format!("\"{r}\": {n}")).collect();
     format!("{{{}}}", items.join(", "))
 }
 
-type PartitionRow = (
-    Oid,
-    i32,
-    String,
-    String,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    String,
-);
+type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, i64, String);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -245,9 +214,7 @@ fn partition_rows() -> TableIterator<
     for (oid, table) in visible_tables() {
         for (no, p) in table.map().partitions().iter().enumerate() {
             // Counters that shrink can be read below zero for an instant.
-            let count = |c: &mixedcc_engine::primitive::AtomicU64| {
-                (c.load(Ordering::Relaxed) as i64).max(0)
-            };
+            let count = |c: &mixedcc_engine::primitive::AtomicU64| (c.load(Ordering::Relaxed) as i64).max(0);
             let s = &p.stats;
             let words = (p.protocols().name(), p.policy().name().to_owned());
             let sizes = (count(&s.rows), count(&s.versions), count(&s.bytes));
@@ -279,19 +246,14 @@ fn reset_stats(table: Option<Oid>) {
     }
     for (oid, t) in visible_tables() {
         // SAFETY: a catalog look-up.
-        let wanted = table.map_or_else(
-            || unsafe { pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) },
-            |want| want == oid,
-        );
+        let wanted =
+            table.map_or_else(|| unsafe { pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) }, |want| want == oid);
         if !wanted {
             continue;
         }
         for p in t.map().partitions() {
             let s = &p.stats;
-            for c in [&s.reads, &s.writes, &s.commits, &s.waits]
-                .into_iter()
-                .chain(&s.aborts)
-            {
+            for c in [&s.reads, &s.writes, &s.commits, &s.waits].into_iter().chain(&s.aborts) {
                 c.store(0, Ordering::Relaxed);
             }
         }
@@ -301,50 +263,24 @@ fn reset_stats(table: Option<Oid>) {
 #[pg_extern(sql = false)]
 fn memory_usage() -> TableIterator<
     'static,
-    (
-        name!(total_bytes, i64),
-        name!(used_bytes, i64),
-        name!(free_bytes, i64),
-        name!(live_bytes, i64),
-    ),
+    (name!(total_bytes, i64), name!(used_bytes, i64), name!(free_bytes, i64), name!(live_bytes, i64)),
 > {
     let u = shmem::engine().region.usage();
-    let live: usize = u
-        .classes
-        .iter()
-        .map(|c| c.object_bytes * c.live)
-        .sum::<usize>()
-        + u.run_bytes;
-    TableIterator::once((
-        u.total_bytes as i64,
-        u.used_page_bytes as i64,
-        u.free_page_bytes as i64,
-        live as i64,
-    ))
+    let live: usize = u.classes.iter().map(|c| c.object_bytes * c.live).sum::<usize>() + u.run_bytes;
+    TableIterator::once((u.total_bytes as i64, u.used_page_bytes as i64, u.free_page_bytes as i64, live as i64))
 }
 
 #[pg_extern(sql = false)]
-fn label_items(
-    label: &str,
-) -> TableIterator<'static, (name!(option, String), name!(value, String))> {
+fn label_items(label: &str) -> TableIterator<'static, (name!(option, String), name!(value, String))> {
     let items = crate::options::Options::parse(label).items();
-    TableIterator::new(
-        items
-            .into_iter()
-            .map(|(n, v)| (n.to_owned(), v))
-            .collect::<Vec<_>>(),
-    )
+    TableIterator::new(items.into_iter().map(|(n, v)| (n.to_owned(), v)).collect::<Vec<_>>())
 }
 
 /// `declare_partition(regclass, VARIADIC "any")`.
 #[pg_extern(sql = false)]
 fn declare_partition(table: Option<Oid>, fcinfo: pg_sys::FunctionCallInfo) {
     let Some(table) = table else {
-        complain(
-            PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-            "the table must not be null",
-            "",
-        )
+        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the table must not be null", "")
     };
     // SAFETY: PostgreSQL's contract of function calls; the arguments are as many as it says.
     let key: Vec<Value> = unsafe {
@@ -357,15 +293,7 @@ fn declare_partition(table: Option<Oid>, fcinfo: pg_sys::FunctionCallInfo) {
         }
         let n = (*fcinfo).nargs as usize;
         let args = (*fcinfo).args.as_slice(n);
-        (1..n)
-            .map(|i| {
-                (
-                    args[i].value,
-                    args[i].isnull,
-                    pg_sys::get_fn_expr_argtype(info, i as i32),
-                )
-            })
-            .collect()
+        (1..n).map(|i| (args[i].value, args[i].isnull, pg_sys::get_fn_expr_argtype(info, i as i32))).collect()
     };
     let at = locate(table, &key);
     ok(xact::txn().declare(&PG, at));
@@ -380,10 +308,7 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
     let info = rel::info(rel.0);
     let columns: Vec<i16> = info.partkey.columns().collect();
     if info.table.map().n == 1 {
-        return Touch {
-            table: info.table,
-            no: 0,
-        };
+        return Touch { table: info.table, no: 0 };
     }
     if columns.len() != key.len() {
         complain(
@@ -397,26 +322,16 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
             "Give a value for each column of the partition key, in its order.",
         );
     }
-    let key: Vec<_> = columns
-        .iter()
-        .zip(key)
-        .map(|(&c, &k)| fit(rel.0, c, k))
-        .collect();
+    let key: Vec<_> = columns.iter().zip(key).map(|(&c, &k)| fit(rel.0, c, k)).collect();
     // SAFETY: the values are of their types; the default operator class and the column's collation.
     let Some(no) = (unsafe { info.partkey.partition_of_key(&key) }) else {
         complain(
             PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
-            &format!(
-                "a value does not have the type of the partition key of \"{}\"",
-                relation_name(table)
-            ),
+            &format!("a value does not have the type of the partition key of \"{}\"", relation_name(table)),
             "Cast the values to the types of the partition key's columns.",
         )
     };
-    Touch {
-        table: info.table,
-        no: no as u32,
-    }
+    Touch { table: info.table, no: no as u32 }
 }
 
 /// As `locate`, for an annotation that `owner` guarantees for: `None` where it does not fit the table
@@ -428,26 +343,15 @@ pub fn locate_for(table: Oid, key: &[Value], owner: Oid) -> Option<Touch> {
     let rel = quietly(table)?;
     let info = rel::info(rel.0);
     if info.table.map().n == 1 {
-        return Some(Touch {
-            table: info.table,
-            no: 0,
-        });
+        return Some(Touch { table: info.table, no: 0 });
     }
     if info.partkey.columns().count() != key.len() {
         return None;
     }
-    let key: Vec<_> = info
-        .partkey
-        .columns()
-        .zip(key)
-        .map(|(c, &k)| fit(rel.0, c, k))
-        .collect();
+    let key: Vec<_> = info.partkey.columns().zip(key).map(|(c, &k)| fit(rel.0, c, k)).collect();
     // SAFETY: the values are of their types; the default operator class and the column's collation.
     let no = unsafe { info.partkey.partition_of_key(&key) }?;
-    Some(Touch {
-        table: info.table,
-        no: no as u32,
-    })
+    Some(Touch { table: info.table, no: no as u32 })
 }
 
 /// A partition that was located in an earlier transaction, if it is still there.
@@ -472,8 +376,7 @@ fn has_rights(table: Oid, role: Oid) -> bool {
     // SAFETY: a catalog look-up.
     unsafe {
         pg_sys::get_rel_relkind(table) != 0
-            && pg_sys::pg_class_aclcheck(table, role, rights as pg_sys::AclMode)
-                == pg_sys::AclResult::ACLCHECK_OK
+            && pg_sys::pg_class_aclcheck(table, role, rights as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
     }
 }
 
@@ -497,9 +400,7 @@ fn may_use(table: Oid) {
 fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
     // SAFETY: a valid relation and column; an unknown literal is a C string.
     unsafe {
-        let att = &(*(*rel).rd_att)
-            .attrs
-            .as_slice((*(*rel).rd_att).natts as usize)[attnum as usize - 1];
+        let att = &(*(*rel).rd_att).attrs.as_slice((*(*rel).rd_att).natts as usize)[attnum as usize - 1];
         let base = pg_sys::getBaseType(att.atttypid);
         if typid == base || typid == pg_sys::InvalidOid {
             return (value, null, base);
@@ -510,11 +411,7 @@ fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value
             }
             let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
             pg_sys::getTypeInputInfo(base, &mut function, &mut param);
-            return (
-                pg_sys::OidInputFunctionCall(function, value.cast_mut_ptr(), param, att.atttypmod),
-                false,
-                base,
-            );
+            return (pg_sys::OidInputFunctionCall(function, value.cast_mut_ptr(), param, att.atttypmod), false, base);
         }
         let integer = |t| matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID);
         if integer(typid) && integer(base) {
@@ -522,15 +419,7 @@ fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value
         }
         let (mut len, mut byval) = (0, false);
         pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let value_node = pg_sys::makeConst(
-            typid,
-            -1,
-            pg_sys::get_typcollation(typid),
-            len as i32,
-            value,
-            null,
-            byval,
-        );
+        let value_node = pg_sys::makeConst(typid, -1, pg_sys::get_typcollation(typid), len as i32, value, null, byval);
         let cast = pg_sys::coerce_to_target_type(
             std::ptr::null_mut(),
             value_node.cast(),
@@ -557,11 +446,7 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
         let typid = pg_sys::get_fn_expr_argtype((*fcinfo).flinfo, 0);
         if !args[1].isnull && !args[2].isnull {
             let value = (args[0].value, args[0].isnull, pg_sys::getBaseType(typid));
-            annotate::at_argument(
-                Oid::from(args[1].value.value() as u32),
-                args[2].value.value(),
-                value,
-            );
+            annotate::at_argument(Oid::from(args[1].value.value() as u32), args[2].value.value(), value);
         }
         pgrx::AnyElement::from_polymorphic_datum(args[0].value, args[0].isnull, typid)
     }
@@ -569,11 +454,7 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 
 #[pg_extern(sql = false)]
 fn annotate_function(function: Oid, table: Oid, arguments: Vec<Option<String>>) {
-    annotate::add(
-        function,
-        table,
-        &arguments.into_iter().flatten().collect::<Vec<_>>(),
-    );
+    annotate::add(function, table, &arguments.into_iter().flatten().collect::<Vec<_>>());
 }
 
 #[pg_extern(sql = false)]
@@ -582,14 +463,7 @@ fn unannotate_function(function: Oid) {
 }
 
 #[pg_extern(sql = false)]
-fn annotation_items(
-    label: &str,
-) -> TableIterator<'static, (name!(table, String), name!(arguments, String))> {
+fn annotation_items(label: &str) -> TableIterator<'static, (name!(table, String), name!(arguments, String))> {
     let items = annotate::parse(label);
-    TableIterator::new(
-        items
-            .into_iter()
-            .map(|a| (a.table, a.arguments.join(", ")))
-            .collect::<Vec<_>>(),
-    )
+    TableIterator::new(items.into_iter().map(|a| (a.table, a.arguments.join(", "))).collect::<Vec<_>>())
 }

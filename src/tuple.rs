@@ -120,8 +120,10 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
             &mut (*td).t_infomask,
             if hasnull { (*td).t_bits.as_mut_ptr() } else { std::ptr::null_mut() },
         );
-        (*td).t_infomask |= (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
-        (*td).t_choice.t_heap.t_xmin = if xid == pg_sys::InvalidTransactionId { pg_sys::FrozenTransactionId } else { xid };
+        (*td).t_infomask |=
+            (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
+        (*td).t_choice.t_heap.t_xmin =
+            if xid == pg_sys::InvalidTransactionId { pg_sys::FrozenTransactionId } else { xid };
         f
     }
 }
@@ -129,9 +131,7 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
 /// A heap tuple that points to a version.
 pub unsafe fn as_tuple(v: *const Version, tid: Tid, oid: pg_sys::Oid) -> pg_sys::HeapTupleData {
     // SAFETY: the version is reachable under our pin.
-    unsafe {
-        pg_sys::HeapTupleData { t_len: (*v).len, t_self: tid.item(), t_tableOid: oid, t_data: header(v) }
-    }
+    unsafe { pg_sys::HeapTupleData { t_len: (*v).len, t_self: tid.item(), t_tableOid: oid, t_data: header(v) } }
 }
 
 /// Puts a version into a slot made by our `slot_callbacks`, without copying it.
@@ -165,7 +165,12 @@ pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_s
 }
 
 /// Do a version and a slot differ in one of these columns?
-pub unsafe fn differs(rel: pg_sys::Relation, v: *const Version, slot: *mut pg_sys::TupleTableSlot, columns: &[bool]) -> bool {
+pub unsafe fn differs(
+    rel: pg_sys::Relation,
+    v: *const Version,
+    slot: *mut pg_sys::TupleTableSlot,
+    columns: &[bool],
+) -> bool {
     // SAFETY: the version is reachable; the slot has the relation's row type.
     unsafe {
         let desc = (*rel).rd_att;

@@ -31,7 +31,11 @@ enum Pending {
     Dropped([u32; 4]),
     /// Thrown out of the hash already.
     Orphan(&'static Table),
-    Map { table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap> },
+    Map {
+        table: &'static Table,
+        old: NonNull<PartitionMap>,
+        new: NonNull<PartitionMap>,
+    },
 }
 
 /// A row that `tuple_lock` returned: which version, for whom.
@@ -155,7 +159,10 @@ fn start(b: &mut Backend) {
     // SAFETY: plain reads of backend-local state.
     unsafe {
         if pg_sys::ParallelWorkerNumber >= 0 {
-            unsupported("mixedcc tables cannot be accessed by parallel workers", "Set max_parallel_workers_per_gather to 0.");
+            unsupported(
+                "mixedcc tables cannot be accessed by parallel workers",
+                "Set max_parallel_workers_per_gather to 0.",
+            );
         }
         let level = if mode() == Mode::Serializable { Level::Serializable } else { Level::Snapshot };
         b.txn.begin(level, platform::my_ident());

@@ -47,7 +47,12 @@ pub const MAX_RECORDS: u64 = (u32::MAX - 1) as u64;
 
 impl Table {
     /// Creates a table with one map.
-    pub fn create(e: &Engine, slot: SlotId, key: [u32; 4], map: NonNull<PartitionMap>) -> Result<&'static Table, OutOfMemory> {
+    pub fn create(
+        e: &Engine,
+        slot: SlotId,
+        key: [u32; 4],
+        map: NonNull<PartitionMap>,
+    ) -> Result<&'static Table, OutOfMemory> {
         let p = e.region.alloc(slot as usize, std::mem::size_of::<Table>())?.cast::<Table>();
         let id = e.shared.last_table.fetch_add(1, Ordering::SeqCst) + 1;
         // SAFETY: fresh memory of that size; all-zero is valid for the rest.
@@ -62,7 +67,15 @@ impl Table {
     }
 
     /// Allocates a map. `spec` describes the key; every partition gets the protocols and policy.
-    pub fn new_map(e: &Engine, slot: SlotId, n: u32, field: u32, spec: &[u8], protocols: ProtocolSet, policy: Policy) -> Result<NonNull<PartitionMap>, OutOfMemory> {
+    pub fn new_map(
+        e: &Engine,
+        slot: SlotId,
+        n: u32,
+        field: u32,
+        spec: &[u8],
+        protocols: ProtocolSet,
+        policy: Policy,
+    ) -> Result<NonNull<PartitionMap>, OutOfMemory> {
         assert!(spec.len() <= SPEC_MAX && n >= 1 && n <= u16::MAX as u32 && field < 2);
         let size = PartitionMap::size(n);
         let p = e.region.alloc(slot as usize, size)?;

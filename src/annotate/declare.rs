@@ -82,11 +82,7 @@ pub fn at_statement(q: *mut pg_sys::QueryDesc) {
             };
             if items.iter_ptr().any(calls) {
                 let params = (*(*q).estate).es_param_list_info;
-                let mut walk = Walk {
-                    known: k,
-                    params,
-                    found: &mut found,
-                };
+                let mut walk = Walk { known: k, params, found: &mut found };
                 visit_state((*q).planstate, (&raw mut walk).cast());
             }
         });
@@ -101,10 +97,7 @@ struct Walk<'a> {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn visit_state(
-    ps: *mut pg_sys::PlanState,
-    context: *mut core::ffi::c_void,
-) -> bool {
+unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
     // SAFETY: a node of a valid plan state tree; the context is the walk.
     unsafe {
         if ps.is_null() {
@@ -116,19 +109,13 @@ unsafe extern "C-unwind" fn visit_state(
         }
         match (*p).type_ {
             NodeTag::T_FunctionScan => {
-                visit(
-                    (*p.cast::<pg_sys::FunctionScan>()).functions.cast(),
-                    context,
-                );
+                visit((*p.cast::<pg_sys::FunctionScan>()).functions.cast(), context);
             }
             NodeTag::T_Result => {
                 visit((*p.cast::<pg_sys::Result>()).resconstantqual, context);
             }
             NodeTag::T_ValuesScan => {
-                visit(
-                    (*p.cast::<pg_sys::ValuesScan>()).values_lists.cast(),
-                    context,
-                );
+                visit((*p.cast::<pg_sys::ValuesScan>()).values_lists.cast(), context);
             }
             NodeTag::T_NestLoop | NodeTag::T_MergeJoin | NodeTag::T_HashJoin => {
                 visit((*p.cast::<pg_sys::Join>()).joinqual.cast(), context);
@@ -140,10 +127,7 @@ unsafe extern "C-unwind" fn visit_state(
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn visit(
-    node: *mut pg_sys::Node,
-    context: *mut core::ffi::c_void,
-) -> bool {
+unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
     // SAFETY: a node of a valid expression; the context is the walk.
     unsafe {
         if node.is_null() {
@@ -158,9 +142,7 @@ unsafe extern "C-unwind" fn visit(
                 }
             }
             // Expressions of a function scan.
-            NodeTag::T_RangeTblFunction => {
-                return visit((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context)
-            }
+            NodeTag::T_RangeTblFunction => return visit((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context),
             _ => {}
         }
         pg_sys::expression_tree_walker(node, Some(visit), context)
@@ -174,9 +156,7 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
             .iter()
             // SAFETY: a valid call.
             .map(|&p| unsafe {
-                plan::argument(w.known.wrapper, call, p)
-                    .filter(|&a| is_fixed(a))
-                    .map(|a| evaluate(a, w.params))
+                plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| evaluate(a, w.params))
             })
             .collect();
         if let Some(at) = key.and_then(|k| place(f, name, &k)) {
@@ -191,9 +171,7 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
     unsafe {
         match (*node).type_ {
             NodeTag::T_Const => true,
-            NodeTag::T_Param => {
-                (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN
-            }
+            NodeTag::T_Param => (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN,
             NodeTag::T_RelabelType => is_fixed((*node.cast::<pg_sys::RelabelType>()).arg.cast()),
             NodeTag::T_FuncExpr => {
                 let f = node.cast::<pg_sys::FuncExpr>();
@@ -215,17 +193,12 @@ pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -
         let estate = pg_sys::CreateExecutorState();
         (*estate).es_param_list_info = params;
         let context = pg_sys::CreateExprContext(estate);
-        let state =
-            pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
+        let state = pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
         let mut null = false;
         let v = pg_sys::ExecEvalExpr(state, context, &mut null);
         let (mut len, mut byval) = (0, false);
         pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let v = if null {
-            v
-        } else {
-            datumCopy(v, byval, len as i32)
-        };
+        let v = if null { v } else { datumCopy(v, byval, len as i32) };
         pg_sys::FreeExecutorState(estate);
         (v, null, pg_sys::getBaseType(typid))
     }
@@ -242,11 +215,7 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
             return;
         }
         if is_wanted() {
-            let mut walk = Walk {
-                known: k,
-                params,
-                found: &mut found,
-            };
+            let mut walk = Walk { known: k, params, found: &mut found };
             // SAFETY: a valid expression.
             unsafe { visit(call.cast(), (&raw mut walk).cast()) };
         }
@@ -256,19 +225,12 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
         drop(found);
         return run();
     }
-    let partitions = found
-        .iter()
-        .map(|(oid, t)| (*oid, t.table.id, t.no))
-        .collect();
+    let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
     declare(found.into_iter().map(|f| f.1).collect());
     let depth = frames().len();
     // SAFETY: a plain read. After an ERROR the callbacks take the frame off.
     let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
-    frames().push(Frame {
-        lxid: lxid(),
-        level,
-        partitions,
-    });
+    frames().push(Frame { lxid: lxid(), level, partitions });
     run();
     frames().truncate(depth);
 }
@@ -276,10 +238,7 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
 /// An aborted transaction: procedures that it called have ended. (One that rolls back and goes on
 /// locks its partitions when it touches them.)
 #[pg_guard]
-pub(super) unsafe extern "C-unwind" fn on_xact(
-    event: pg_sys::XactEvent::Type,
-    _arg: *mut core::ffi::c_void,
-) {
+pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
     if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
         frames().clear();
     }
@@ -310,11 +269,7 @@ fn redeclare() {
     let mut all = Vec::new();
     for f in frames.iter_mut().filter(|f| f.lxid != now) {
         f.lxid = now;
-        all.extend(
-            f.partitions
-                .iter()
-                .filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)),
-        );
+        all.extend(f.partitions.iter().filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)));
     }
     declare(all);
 }
@@ -337,24 +292,15 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             if positions.iter().max() != Some(&position) {
                 continue;
             }
-            let get = |p: &usize| {
-                pending
-                    .iter()
-                    .rev()
-                    .find(|e| e.1 == function && e.2 == *p)
-                    .map(|e| e.3)
-            };
+            let get = |p: &usize| pending.iter().rev().find(|e| e.1 == function && e.2 == *p).map(|e| e.3);
             let key: Option<Vec<Value>> = positions.iter().map(get).collect();
             found.extend(key.and_then(|k| place(f, name, &k)));
         }
         let last = f.partitions.iter().flat_map(|p| &p.1).max();
         if last == Some(&position) {
             // The call's arguments are complete.
-            let mine: std::collections::HashSet<usize> = f
-                .partitions
-                .iter()
-                .flat_map(|p| p.1.iter().copied())
-                .collect();
+            let mine: std::collections::HashSet<usize> =
+                f.partitions.iter().flat_map(|p| p.1.iter().copied()).collect();
             for p in mine {
                 if let Some(i) = pending.iter().rposition(|e| e.1 == function && e.2 == p) {
                     pending.remove(i);

@@ -88,24 +88,18 @@ struct Walk<'a> {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn visit(
-    node: *mut pg_sys::Node,
-    context: *mut core::ffi::c_void,
-) -> bool {
+unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
     // SAFETY: a node of a valid tree; the context is the walk.
     unsafe {
         if node.is_null() {
             return false;
         }
         match (*node).type_ {
-            NodeTag::T_Query => {
-                return pg_sys::query_tree_walker(node.cast(), Some(visit), context, 0)
-            }
+            NodeTag::T_Query => return pg_sys::query_tree_walker(node.cast(), Some(visit), context, 0),
             NodeTag::T_FuncExpr => {
                 let known = (*context.cast::<Walk>()).known;
                 let f = node.cast::<pg_sys::FuncExpr>();
-                if let Some(known_function) = known.functions.iter().find(|k| k.oid == (*f).funcid)
-                {
+                if let Some(known_function) = known.functions.iter().find(|k| k.oid == (*f).funcid) {
                     for (_, positions) in &known_function.partitions {
                         for &p in positions {
                             wrap(known.wrapper, f, p);
@@ -120,10 +114,7 @@ unsafe extern "C-unwind" fn visit(
 }
 
 /// The argument of a call at an input position, and where it stands. Arguments by name know their position.
-unsafe fn argument_cell(
-    f: *mut pg_sys::FuncExpr,
-    position: usize,
-) -> Option<*mut *mut pg_sys::Node> {
+unsafe fn argument_cell(f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut *mut pg_sys::Node> {
     // SAFETY: a valid expression: its arguments are a list of nodes.
     unsafe {
         let list = (*f).args;
@@ -131,8 +122,7 @@ unsafe fn argument_cell(
             return None;
         }
         for i in 0..(*list).length as usize {
-            let cell: *mut *mut pg_sys::Node =
-                (&raw mut (*(*list).elements.add(i)).ptr_value).cast();
+            let cell: *mut *mut pg_sys::Node = (&raw mut (*(*list).elements.add(i)).ptr_value).cast();
             if (**cell).type_ == NodeTag::T_NamedArgExpr {
                 let named = (*cell).cast::<pg_sys::NamedArgExpr>();
                 if (*named).argnumber as usize == position {
@@ -157,16 +147,7 @@ unsafe fn wrap(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) {
         }
         let typid = pg_sys::exprType(*cell);
         let number = |t: Oid, v: u32| {
-            pg_sys::makeConst(
-                t,
-                -1,
-                pg_sys::InvalidOid,
-                4,
-                Datum::from(v as usize),
-                false,
-                true,
-            )
-            .cast()
+            pg_sys::makeConst(t, -1, pg_sys::InvalidOid, 4, Datum::from(v as usize), false, true).cast()
         };
         let args = pg_sys::lappend(std::ptr::null_mut(), (*cell).cast());
         let args = pg_sys::lappend(args, number(pg_sys::OIDOID, (*f).funcid.to_u32()));
@@ -199,11 +180,7 @@ pub(super) unsafe fn unwrapped(wrapper: Oid, node: *mut pg_sys::Node) -> *mut pg
 }
 
 /// The argument at a position, without its wrapper.
-pub(super) unsafe fn argument(
-    wrapper: Oid,
-    f: *mut pg_sys::FuncExpr,
-    position: usize,
-) -> Option<*mut pg_sys::Node> {
+pub(super) unsafe fn argument(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut pg_sys::Node> {
     // SAFETY: a valid expression.
     unsafe { argument_cell(f, position).map(|c| unwrapped(wrapper, *c)) }
 }

@@ -9,7 +9,11 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn next_block(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber, _a: pg_sys::BufferAccessStrategy) -> bool {
+pub unsafe extern "C-unwind" fn next_block(
+    scan: pg_sys::TableScanDesc,
+    block: pg_sys::BlockNumber,
+    _a: pg_sys::BufferAccessStrategy,
+) -> bool {
     // SAFETY: a scan of ours. Tables of more blocks than are reported are sampled with a stride.
     unsafe {
         let s = scan.cast::<Scan>();
@@ -22,7 +26,13 @@ pub unsafe extern "C-unwind" fn next_block(scan: pg_sys::TableScanDesc, block: p
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn next_tuple(scan: pg_sys::TableScanDesc, _oldest: pg_sys::TransactionId, live: *mut f64, dead: *mut f64, slot: *mut pg_sys::TupleTableSlot) -> bool {
+pub unsafe extern "C-unwind" fn next_tuple(
+    scan: pg_sys::TableScanDesc,
+    _oldest: pg_sys::TransactionId,
+    live: *mut f64,
+    dead: *mut f64,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
     // SAFETY: as above.
     unsafe {
         let s = scan.cast::<Scan>();

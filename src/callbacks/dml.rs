@@ -62,7 +62,13 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn insert(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId, _options: i32, _a: *mut pg_sys::BulkInsertStateData) {
+pub unsafe extern "C-unwind" fn insert(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    _options: i32,
+    _a: *mut pg_sys::BulkInsertStateData,
+) {
     // SAFETY: tableam.h's contract.
     unsafe {
         insert_slot(rel, slot, cid, 0);
@@ -71,7 +77,14 @@ pub unsafe extern "C-unwind" fn insert(rel: pg_sys::Relation, slot: *mut pg_sys:
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn multi_insert(rel: pg_sys::Relation, slots: *mut *mut pg_sys::TupleTableSlot, n: i32, cid: pg_sys::CommandId, _options: i32, _a: *mut pg_sys::BulkInsertStateData) {
+pub unsafe extern "C-unwind" fn multi_insert(
+    rel: pg_sys::Relation,
+    slots: *mut *mut pg_sys::TupleTableSlot,
+    n: i32,
+    cid: pg_sys::CommandId,
+    _options: i32,
+    _a: *mut pg_sys::BulkInsertStateData,
+) {
     // SAFETY: tableam.h's contract.
     unsafe {
         for i in 0..n as usize {
@@ -82,7 +95,14 @@ pub unsafe extern "C-unwind" fn multi_insert(rel: pg_sys::Relation, slots: *mut 
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn insert_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId, _options: i32, _a: *mut pg_sys::BulkInsertStateData, token: u32) {
+pub unsafe extern "C-unwind" fn insert_speculative(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    _options: i32,
+    _a: *mut pg_sys::BulkInsertStateData,
+    token: u32,
+) {
     // SAFETY: tableam.h's contract.
     unsafe {
         insert_slot(rel, slot, cid, token);
@@ -91,7 +111,12 @@ pub unsafe extern "C-unwind" fn insert_speculative(rel: pg_sys::Relation, slot: 
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn complete_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, _token: u32, succeeded: bool) {
+pub unsafe extern "C-unwind" fn complete_speculative(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    _token: u32,
+    succeeded: bool,
+) {
     // SAFETY: tableam.h's contract: the slot carries the TID of the insert.
     unsafe {
         let info = rel::info(rel);
@@ -172,7 +197,16 @@ unsafe fn based_on(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot, cid: u
 
 /// Locks a row in order to write it, by level and protocol.
 #[allow(clippy::too_many_arguments)]
-unsafe fn target(t: &mut Txn, r: RecordRef, mode: LockMode, at_once: bool, snapshot: pg_sys::Snapshot, crosscheck: pg_sys::Snapshot, cid: u32, tmfd: *mut pg_sys::TM_FailureData) -> Target {
+unsafe fn target(
+    t: &mut Txn,
+    r: RecordRef,
+    mode: LockMode,
+    at_once: bool,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    cid: u32,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> Target {
     // SAFETY: tableam.h's contract.
     unsafe {
         if let Some(n) = t.last_write(r) {
@@ -215,7 +249,11 @@ unsafe fn target(t: &mut Txn, r: RecordRef, mode: LockMode, at_once: bool, snaps
 /// A serializable transaction whose row is gone ends with a serialization failure.
 fn serial_or(r: RecordRef, result: TmResult) -> Target {
     if xact::mode() == Mode::Serializable {
-        raise(Error::Abort { reason: AbortReason::WriteConflict, table: r.table.id, partition: r.table.partition_no(r.rec) });
+        raise(Error::Abort {
+            reason: AbortReason::WriteConflict,
+            table: r.table.id,
+            partition: r.table.partition_no(r.rec),
+        });
     }
     Target::Fail(result)
 }
@@ -232,12 +270,23 @@ fn base_and_version(t: &Txn, target: &Target) -> (Option<NonNull<Version>>, NonN
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn delete(rel: pg_sys::Relation, tid: pg_sys::ItemPointer, cid: pg_sys::CommandId, snapshot: pg_sys::Snapshot, crosscheck: pg_sys::Snapshot, _wait: bool, tmfd: *mut pg_sys::TM_FailureData, changing_part: bool) -> TmResult {
+pub unsafe extern "C-unwind" fn delete(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    _wait: bool,
+    tmfd: *mut pg_sys::TM_FailureData,
+    changing_part: bool,
+) -> TmResult {
     // SAFETY: tableam.h's contract.
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
-        let Some(r) = resolve(t, info, Tid::read(&*tid)) else { error!("attempted to delete a row that does not exist") };
+        let Some(r) = resolve(t, info, Tid::read(&*tid)) else {
+            error!("attempted to delete a row that does not exist")
+        };
         let xid = xid_for(info);
         let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
@@ -272,7 +321,10 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
     }
     // SAFETY: null or a valid snapshot.
     unsafe {
-        if xact::mode() != Mode::Serializable && !snapshot.is_null() && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC {
+        if xact::mode() != Mode::Serializable
+            && !snapshot.is_null()
+            && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC
+        {
             let csn = xact::snapshot_csn(snapshot);
             return visible::live(ok(t.at_snapshot(&PG, r.rec, csn)).map(|v| v.0));
         }
@@ -294,21 +346,39 @@ unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn update(rel: pg_sys::Relation, otid: pg_sys::ItemPointer, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId, snapshot: pg_sys::Snapshot, crosscheck: pg_sys::Snapshot, _wait: bool, tmfd: *mut pg_sys::TM_FailureData, lockmode: *mut pg_sys::LockTupleMode::Type, update_indexes: *mut bool) -> TmResult {
+pub unsafe extern "C-unwind" fn update(
+    rel: pg_sys::Relation,
+    otid: pg_sys::ItemPointer,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    _wait: bool,
+    tmfd: *mut pg_sys::TM_FailureData,
+    lockmode: *mut pg_sys::LockTupleMode::Type,
+    update_indexes: *mut bool,
+) -> TmResult {
     // SAFETY: tableam.h's contract.
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
         *update_indexes = false;
-        let Some(r) = resolve(t, info, Tid::read(&*otid)) else { error!("attempted to update a row that does not exist") };
+        let Some(r) = resolve(t, info, Tid::read(&*otid)) else {
+            error!("attempted to update a row that does not exist")
+        };
         let moves = must_move(rel, t, r)
             || match seen(t, r, snapshot) {
                 Some(old) => tuple::differs(rel, old.as_ptr(), slot, &info.moving),
                 None => true,
             };
         let mode = if moves { LockMode::Update } else { LockMode::NoKeyUpdate };
-        *lockmode = if moves { pg_sys::LockTupleMode::LockTupleExclusive } else { pg_sys::LockTupleMode::LockTupleNoKeyExclusive };
-        let xid = if moves || !(*rel).trigdesc.is_null() { xid_for(info) } else { pg_sys::GetCurrentTransactionIdIfAny() };
+        *lockmode = if moves {
+            pg_sys::LockTupleMode::LockTupleExclusive
+        } else {
+            pg_sys::LockTupleMode::LockTupleNoKeyExclusive
+        };
+        let xid =
+            if moves || !(*rel).trigdesc.is_null() { xid_for(info) } else { pg_sys::GetCurrentTransactionIdIfAny() };
         let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
@@ -335,7 +405,17 @@ pub unsafe extern "C-unwind" fn update(rel: pg_sys::Relation, otid: pg_sys::Item
 
 /// An update that changes an index or the partition: a new record, and a tombstone that names it.
 #[allow(clippy::too_many_arguments)]
-unsafe fn move_row(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordRef, base: Option<NonNull<Version>>, f: Fresh, slot: *mut pg_sys::TupleTableSlot, cid: u32, xid: pg_sys::TransactionId) -> u32 {
+unsafe fn move_row(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    base: Option<NonNull<Version>>,
+    f: Fresh,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: u32,
+    xid: pg_sys::TransactionId,
+) -> u32 {
     // SAFETY: as in `update`.
     unsafe {
         let part = partition_of(info, slot);

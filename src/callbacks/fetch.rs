@@ -117,7 +117,11 @@ pub unsafe extern "C-unwind" fn tuple(
 }
 
 /// The version that a TID names, for a snapshot; and the TID that the slot shall carry.
-unsafe fn find(rel: pg_sys::Relation, tid: Tid, snapshot: pg_sys::Snapshot) -> Option<(*mut mixedcc_engine::record::Version, Tid)> {
+unsafe fn find(
+    rel: pg_sys::Relation,
+    tid: Tid,
+    snapshot: pg_sys::Snapshot,
+) -> Option<(*mut mixedcc_engine::record::Version, Tid)> {
     // SAFETY: a relation of ours and a valid snapshot.
     unsafe {
         let info = rel::info(rel);
@@ -153,7 +157,12 @@ unsafe fn find(rel: pg_sys::Relation, tid: Tid, snapshot: pg_sys::Snapshot) -> O
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn row_version(rel: pg_sys::Relation, tid: pg_sys::ItemPointer, snapshot: pg_sys::Snapshot, slot: *mut pg_sys::TupleTableSlot) -> bool {
+pub unsafe extern "C-unwind" fn row_version(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
     // SAFETY: tableam.h's contract.
     unsafe {
         match find(rel, Tid::read(&*tid), snapshot) {
@@ -174,7 +183,9 @@ pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_s
     // SAFETY: a scan of ours.
     unsafe {
         match Tid::read(&*tid) {
-            Tid::Record(n) => n / crate::pg::ROWS <= (*(*scan.cast::<super::scan::Scan>()).info).table.len() / crate::pg::ROWS,
+            Tid::Record(n) => {
+                n / crate::pg::ROWS <= (*(*scan.cast::<super::scan::Scan>()).info).table.len() / crate::pg::ROWS
+            }
             _ => true,
         }
     }
@@ -214,7 +225,11 @@ pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn satisfies(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, snapshot: pg_sys::Snapshot) -> bool {
+pub unsafe extern "C-unwind" fn satisfies(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    snapshot: pg_sys::Snapshot,
+) -> bool {
     // SAFETY: tableam.h's contract.
     unsafe {
         let info = rel::info(rel);

@@ -60,7 +60,10 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     // SAFETY: tableam.h's contract; the executor state is made and freed here.
     unsafe {
         if !scan.is_null() {
-            unsupported("mixedcc tables do not support parallel index builds", "Set max_parallel_maintenance_workers to 0.");
+            unsupported(
+                "mixedcc tables do not support parallel index builds",
+                "Set max_parallel_maintenance_workers to 0.",
+            );
         }
         let table = rel::info(rel).table;
         let estate = pg_sys::CreateExecutorState();
@@ -73,7 +76,11 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         (*econtext).ecxt_scantuple = slot;
         let predicate = pg_sys::ExecPrepareQual((*info).ii_Predicate, estate);
         let first = start as u64 * crate::pg::ROWS;
-        let last = if numblocks == pg_sys::InvalidBlockNumber { table.len() } else { (first + numblocks as u64 * crate::pg::ROWS).min(table.len()) };
+        let last = if numblocks == pg_sys::InvalidBlockNumber {
+            table.len()
+        } else {
+            (first + numblocks as u64 * crate::pg::ROWS).min(table.len())
+        };
         let t = xact::txn();
         // Our own pin is among all pins: nothing that it can reach has been freed.
         let min_pin = t.e.slots[t.slot as usize].pin.load(mixedcc_engine::primitive::Ordering::SeqCst) >> 8;
@@ -120,6 +127,12 @@ unsafe fn qual(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn validate_scan(_a: pg_sys::Relation, _b: pg_sys::Relation, _c: *mut pg_sys::IndexInfo, _d: pg_sys::Snapshot, _e: *mut pg_sys::ValidateIndexState) {
+pub unsafe extern "C-unwind" fn validate_scan(
+    _a: pg_sys::Relation,
+    _b: pg_sys::Relation,
+    _c: *mut pg_sys::IndexInfo,
+    _d: pg_sys::Snapshot,
+    _e: *mut pg_sys::ValidateIndexState,
+) {
     unsupported("mixedcc tables do not support CREATE INDEX CONCURRENTLY", "Use CREATE INDEX.")
 }

@@ -14,8 +14,8 @@ use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::{How, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
-use pgrx::pg_sys::TM_Result::*;
 use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::TM_Result::*;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
@@ -72,7 +72,8 @@ pub unsafe extern "C-unwind" fn tuple_lock(
                 }
                 Ok((v, newer)) => {
                     tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
-                    xact::locked().insert((r.table.id, r.no), Locked { snapshot: snapshot as usize, cid, version: v.as_ptr() });
+                    xact::locked()
+                        .insert((r.table.id, r.no), Locked { snapshot: snapshot as usize, cid, version: v.as_ptr() });
                     *tid = Tid::Record(r.no).item();
                     (*tmfd).traversed = traversed || newer;
                     return TM_Ok;
@@ -103,7 +104,13 @@ fn moved_away() -> ! {
 
 /// Locks one record. The version that the caller gets, and whether it is newer than what the
 /// snapshot sees; or PostgreSQL's result.
-unsafe fn lock_one(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want, tmfd: *mut pg_sys::TM_FailureData) -> Result<(NonNull<Version>, bool), pg_sys::TM_Result::Type> {
+unsafe fn lock_one(
+    rel: pg_sys::Relation,
+    t: &mut Txn,
+    r: RecordRef,
+    want: &Want,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> Result<(NonNull<Version>, bool), pg_sys::TM_Result::Type> {
     // SAFETY: tableam.h's contract.
     unsafe {
         if let Some(n) = t.last_write(r) {
@@ -124,7 +131,11 @@ unsafe fn lock_one(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want
         let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
         let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
             if xact::mode() == Mode::Serializable {
-                raise(Error::Abort { reason: AbortReason::WriteConflict, table: r.table.id, partition: r.table.partition_no(r.rec) });
+                raise(Error::Abort {
+                    reason: AbortReason::WriteConflict,
+                    table: r.table.id,
+                    partition: r.table.partition_no(r.rec),
+                });
             }
             return Err(gone(tmfd, r, newest));
         };

@@ -94,7 +94,10 @@ pub unsafe extern "C-unwind" fn copy_for_cluster(
     _i: *mut f64,
     _j: *mut f64,
 ) {
-    unsupported("mixedcc tables support neither CLUSTER nor VACUUM FULL", "Use VACUUM: it frees the memory of dead rows.")
+    unsupported(
+        "mixedcc tables support neither CLUSTER nor VACUUM FULL",
+        "Use VACUUM: it frees the memory of dead rows.",
+    )
 }
 
 /// Blocks of a table, as planner, ANALYZE and TABLESAMPLE see it: 256 rows each.
@@ -118,12 +121,19 @@ pub unsafe extern "C-unwind" fn needs_toast_table(_a: pg_sys::Relation) -> bool 
 
 /// Costs are those of a heap of the same bytes.
 #[pg_guard]
-pub unsafe extern "C-unwind" fn estimate_size(rel: pg_sys::Relation, _widths: *mut i32, pages: *mut pg_sys::BlockNumber, tuples: *mut f64, allvisfrac: *mut f64) {
+pub unsafe extern "C-unwind" fn estimate_size(
+    rel: pg_sys::Relation,
+    _widths: *mut i32,
+    pages: *mut pg_sys::BlockNumber,
+    tuples: *mut f64,
+    allvisfrac: *mut f64,
+) {
     // SAFETY: the planner's out parameters.
     unsafe {
         let t = rel::info(rel).table;
         let rows = t.rows();
-        let bytes: u64 = t.map().partitions().iter().map(|p| p.stats.bytes.load(mixedcc_engine::primitive::Ordering::Relaxed)).sum();
+        let bytes: u64 =
+            t.map().partitions().iter().map(|p| p.stats.bytes.load(mixedcc_engine::primitive::Ordering::Relaxed)).sum();
         *pages = (bytes.div_ceil(pg_sys::BLCKSZ as u64)).min(u32::MAX as u64 - 1) as u32;
         if (*(*rel).rd_rel).reltuples < 0.0 && rows == 0 {
             // Never analyzed and empty: expect some rows, as heap does (10 pages).

@@ -33,7 +33,11 @@ pub unsafe extern "C-unwind" fn next_block(scan: pg_sys::TableScanDesc, state: *
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn next_tuple(scan: pg_sys::TableScanDesc, state: *mut pg_sys::SampleScanState, slot: *mut pg_sys::TupleTableSlot) -> bool {
+pub unsafe extern "C-unwind" fn next_tuple(
+    scan: pg_sys::TableScanDesc,
+    state: *mut pg_sys::SampleScanState,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
     // SAFETY: as above.
     unsafe {
         let s = scan.cast::<Scan>();

@@ -41,7 +41,9 @@ pub struct Scan {
 }
 
 /// Flags of `scan_begin` for scans that read rows of the table in general.
-const READS: u32 = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_TYPE_SAMPLESCAN | pg_sys::ScanOptions::SO_TYPE_TIDRANGESCAN;
+const READS: u32 = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+    | pg_sys::ScanOptions::SO_TYPE_SAMPLESCAN
+    | pg_sys::ScanOptions::SO_TYPE_TIDRANGESCAN;
 
 /// Protects a scan of the whole table at SERIALIZABLE.
 pub fn protect_all(info: &RelInfo) {
@@ -71,7 +73,10 @@ pub unsafe extern "C-unwind" fn begin(
     // SAFETY: tableam.h's contract; the memory is zeroed and large enough.
     unsafe {
         if nkeys > 0 || !pscan.is_null() {
-            errors::unsupported("mixedcc tables support neither scan keys nor parallel scans", "Set max_parallel_workers_per_gather to 0.");
+            errors::unsupported(
+                "mixedcc tables support neither scan keys nor parallel scans",
+                "Set max_parallel_workers_per_gather to 0.",
+            );
         }
         let info = rel::info(rel);
         pg_sys::RelationIncrementReferenceCount(rel);
@@ -155,7 +160,14 @@ pub unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn rescan(scan: pg_sys::TableScanDesc, _key: *mut pg_sys::ScanKeyData, _params: bool, _strat: bool, _sync: bool, _pagemode: bool) {
+pub unsafe extern "C-unwind" fn rescan(
+    scan: pg_sys::TableScanDesc,
+    _key: *mut pg_sys::ScanKeyData,
+    _params: bool,
+    _strat: bool,
+    _sync: bool,
+    _pagemode: bool,
+) {
     // SAFETY: made by `begin`.
     unsafe { start(scan.cast()) }
 }
@@ -209,7 +221,11 @@ pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn next(scan: pg_sys::TableScanDesc, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
+pub unsafe extern "C-unwind" fn next(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
     // SAFETY: made by `begin`. A backward scan starts after the last record.
     unsafe {
         let s = scan.cast::<Scan>();
@@ -222,7 +238,11 @@ pub unsafe extern "C-unwind" fn next(scan: pg_sys::TableScanDesc, direction: pg_
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn set_tidrange(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPointer, max: pg_sys::ItemPointer) {
+pub unsafe extern "C-unwind" fn set_tidrange(
+    scan: pg_sys::TableScanDesc,
+    min: pg_sys::ItemPointer,
+    max: pg_sys::ItemPointer,
+) {
     // SAFETY: made by `begin`; offsets may be 0 or 0xFFFF.
     unsafe {
         let s = scan.cast::<Scan>();
@@ -238,7 +258,11 @@ pub unsafe extern "C-unwind" fn set_tidrange(scan: pg_sys::TableScanDesc, min: p
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn next_in_tidrange(scan: pg_sys::TableScanDesc, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
+pub unsafe extern "C-unwind" fn next_in_tidrange(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
     // SAFETY: made by `begin`.
     unsafe {
         let s = scan.cast::<Scan>();
@@ -255,7 +279,10 @@ pub unsafe extern "C-unwind" fn parallel_estimate(_a: pg_sys::Relation) -> pg_sy
     0
 }
 #[pg_guard]
-pub unsafe extern "C-unwind" fn parallel_initialize(_a: pg_sys::Relation, _b: pg_sys::ParallelTableScanDesc) -> pg_sys::Size {
+pub unsafe extern "C-unwind" fn parallel_initialize(
+    _a: pg_sys::Relation,
+    _b: pg_sys::ParallelTableScanDesc,
+) -> pg_sys::Size {
     errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
 }
 #[pg_guard]
@@ -264,7 +291,10 @@ pub unsafe extern "C-unwind" fn parallel_reinitialize(_a: pg_sys::Relation, _b: 
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn bitmap_next_block(scan: pg_sys::TableScanDesc, res: *mut pg_sys::TBMIterateResult) -> bool {
+pub unsafe extern "C-unwind" fn bitmap_next_block(
+    scan: pg_sys::TableScanDesc,
+    res: *mut pg_sys::TBMIterateResult,
+) -> bool {
     // SAFETY: made by `begin`; the result has `ntuples` offsets, or is lossy.
     unsafe {
         let s = scan.cast::<Scan>();
@@ -289,7 +319,11 @@ pub unsafe extern "C-unwind" fn bitmap_next_block(scan: pg_sys::TableScanDesc, r
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn bitmap_next_tuple(scan: pg_sys::TableScanDesc, _a: *mut pg_sys::TBMIterateResult, slot: *mut pg_sys::TupleTableSlot) -> bool {
+pub unsafe extern "C-unwind" fn bitmap_next_tuple(
+    scan: pg_sys::TableScanDesc,
+    _a: *mut pg_sys::TBMIterateResult,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
     // SAFETY: as above.
     unsafe { next_of_block(scan.cast(), slot) }
 }

@@ -14,7 +14,10 @@ use pgrx::prelude::*;
 use std::ptr::NonNull;
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn index_delete_tuples(rel: pg_sys::Relation, state: *mut pg_sys::TM_IndexDeleteOp) -> pg_sys::TransactionId {
+pub unsafe extern "C-unwind" fn index_delete_tuples(
+    rel: pg_sys::Relation,
+    state: *mut pg_sys::TM_IndexDeleteOp,
+) -> pg_sys::TransactionId {
     // SAFETY: tableam.h's contract: arrays of `ndeltids` entries.
     unsafe {
         if (*state).bottomup {
@@ -89,7 +92,11 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
 }
 
 #[pg_guard]
-pub unsafe extern "C-unwind" fn vacuum(rel: pg_sys::Relation, params: *mut pg_sys::VacuumParams, strategy: pg_sys::BufferAccessStrategy) {
+pub unsafe extern "C-unwind" fn vacuum(
+    rel: pg_sys::Relation,
+    params: *mut pg_sys::VacuumParams,
+    strategy: pg_sys::BufferAccessStrategy,
+) {
     // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
     unsafe {
         let table = rel::info(rel).table;
@@ -110,12 +117,28 @@ pub unsafe extern "C-unwind" fn vacuum(rel: pg_sys::Relation, params: *mut pg_sy
             };
             let mut stats: *mut pg_sys::IndexBulkDeleteResult = std::ptr::null_mut();
             if !dead.is_empty() {
-                stats = pg_sys::index_bulk_delete(&mut info, stats, Some(is_dead_tid), (table as *const Table).cast_mut().cast());
+                stats = pg_sys::index_bulk_delete(
+                    &mut info,
+                    stats,
+                    Some(is_dead_tid),
+                    (table as *const Table).cast_mut().cast(),
+                );
             }
             stats = pg_sys::index_vacuum_cleanup(&mut info, stats);
             if !stats.is_null() {
                 if !(*stats).estimated_count {
-                    pg_sys::vac_update_relstats(index, (*stats).num_pages, (*stats).num_index_tuples, 0, false, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32), std::ptr::null_mut(), std::ptr::null_mut(), false);
+                    pg_sys::vac_update_relstats(
+                        index,
+                        (*stats).num_pages,
+                        (*stats).num_index_tuples,
+                        0,
+                        false,
+                        pg_sys::InvalidTransactionId,
+                        pg_sys::MultiXactId::from(0u32),
+                        std::ptr::null_mut(),
+                        std::ptr::null_mut(),
+                        false,
+                    );
                 }
                 pg_sys::pfree(stats.cast());
             }
@@ -126,12 +149,34 @@ pub unsafe extern "C-unwind" fn vacuum(rel: pg_sys::Relation, params: *mut pg_sy
     }
 }
 
-unsafe fn report(rel: pg_sys::Relation, params: *mut pg_sys::VacuumParams, table: &Table, has_index: bool, removed: usize) {
+unsafe fn report(
+    rel: pg_sys::Relation,
+    params: *mut pg_sys::VacuumParams,
+    table: &Table,
+    has_index: bool,
+    removed: usize,
+) {
     // SAFETY: as in `vacuum`.
     unsafe {
         let rows = table.rows();
-        pg_sys::vac_update_relstats(rel, blocks(table) as u32, rows as f64, 0, has_index, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32), std::ptr::null_mut(), std::ptr::null_mut(), false);
-        pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, rows as i64, table.dead.load(Ordering::Relaxed) as i64);
+        pg_sys::vac_update_relstats(
+            rel,
+            blocks(table) as u32,
+            rows as f64,
+            0,
+            has_index,
+            pg_sys::InvalidTransactionId,
+            pg_sys::MultiXactId::from(0u32),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            false,
+        );
+        pg_sys::pgstat_report_vacuum(
+            (*rel).rd_id,
+            (*(*rel).rd_rel).relisshared,
+            rows as i64,
+            table.dead.load(Ordering::Relaxed) as i64,
+        );
         if (*params).options & pg_sys::VACOPT_VERBOSE != 0 {
             let name = std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
             info!("mixedcc table \"{name}\": removed {removed} dead records, {rows} rows remain");

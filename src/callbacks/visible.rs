@@ -70,7 +70,13 @@ pub fn before_image(t: &Txn, n: u32) -> Seen {
 pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
     let Some(w) = t.write(n) else { return };
     // SAFETY: null or a valid snapshot.
-    let curcid = unsafe { if s.is_null() { 0 } else { (*s).curcid } };
+    let curcid = unsafe {
+        if s.is_null() {
+            0
+        } else {
+            (*s).curcid
+        }
+    };
     *xact::last_write() = Some(xact::LastWrite { row: (w.r.table.id, w.r.no), snapshot: s as usize, curcid, write: n });
 }
 
@@ -87,7 +93,13 @@ unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
 /// is the write whose before-image it is.
 pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
     // SAFETY: plain calls.
-    let active = unsafe { if pg_sys::ActiveSnapshotSet() { pg_sys::GetActiveSnapshot() } else { std::ptr::null_mut() } };
+    let active = unsafe {
+        if pg_sys::ActiveSnapshotSet() {
+            pg_sys::GetActiveSnapshot()
+        } else {
+            std::ptr::null_mut()
+        }
+    };
     // SAFETY: as above.
     let cid = unsafe { pg_sys::GetCurrentCommandId(false) };
     if let Some(n) = t.last_write(r) {
@@ -113,7 +125,11 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     }
     let v = live(ok(t.newest(&PG, r.rec)).map(|v| v.0));
     if v.is_none() && mode == Mode::Serializable {
-        raise(Error::Abort { reason: AbortReason::ReadChanged, table: r.table.id, partition: r.table.partition_no(r.rec) });
+        raise(Error::Abort {
+            reason: AbortReason::ReadChanged,
+            table: r.table.id,
+            partition: r.table.partition_no(r.rec),
+        });
     }
     v.map(|v| (v, None))
 }

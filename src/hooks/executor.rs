@@ -81,7 +81,11 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
     // SAFETY: the hook's contract.
     unsafe {
         let s = (*q).snapshot;
-        if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC || is_worker() || !pg_sys::IsTransactionState() {
+        if s.is_null()
+            || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC
+            || is_worker()
+            || !pg_sys::IsTransactionState()
+        {
             return;
         }
         if xact::mode() != Mode::Serializable {
@@ -100,7 +104,11 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
             return;
         }
         let n = (*estate).es_range_table_size as usize;
-        let rels = if (*estate).es_relations.is_null() { &[][..] } else { std::slice::from_raw_parts((*estate).es_relations, n) };
+        let rels = if (*estate).es_relations.is_null() {
+            &[][..]
+        } else {
+            std::slice::from_raw_parts((*estate).es_relations, n)
+        };
         let ours = rels.iter().any(|r| rel::is_ours(*r));
         let explain_only = eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0;
         if explain_only {
@@ -111,7 +119,8 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
             crate::annotate::at_statement(q);
         }
         if ours {
-            let mut walk = Walk { snapshot: (*estate).es_snapshot as usize, serializable: crate::pg::is_serializable() };
+            let mut walk =
+                Walk { snapshot: (*estate).es_snapshot as usize, serializable: crate::pg::is_serializable() };
             visit((*q).planstate, (&raw mut walk).cast());
         }
     }
@@ -274,7 +283,12 @@ unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
         }
         let all = &mut *(&raw mut WRAPPED);
         if !all.iter().any(|w| w.handler == (*index).rd_amhandler) {
-            all.push(Wrapped { handler: (*index).rd_amhandler, rescan: (*am).amrescan, gettuple: (*am).amgettuple, getbitmap: (*am).amgetbitmap });
+            all.push(Wrapped {
+                handler: (*index).rd_amhandler,
+                rescan: (*am).amrescan,
+                gettuple: (*am).amgettuple,
+                getbitmap: (*am).amgetbitmap,
+            });
         }
         (*am).amrescan = Some(rescan);
         if (*am).amgettuple.is_some() {
@@ -286,7 +300,13 @@ unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
     }
 }
 
-unsafe extern "C-unwind" fn rescan(scan: pg_sys::IndexScanDesc, keys: pg_sys::ScanKey, nkeys: i32, orderbys: pg_sys::ScanKey, norderbys: i32) {
+unsafe extern "C-unwind" fn rescan(
+    scan: pg_sys::IndexScanDesc,
+    keys: pg_sys::ScanKey,
+    nkeys: i32,
+    orderbys: pg_sys::ScanKey,
+    norderbys: i32,
+) {
     // SAFETY: the index access method's contract.
     unsafe {
         if let Some(f) = wrapped((*scan).indexRelation).rescan {
@@ -391,8 +411,12 @@ unsafe fn equal_to(scan: pg_sys::IndexScanDesc, column: usize) -> Option<(pg_sys
         let index = (*scan).indexRelation;
         for i in 0..(*scan).numberOfKeys as usize {
             let k = &*(*scan).keyData.add(i);
-            if k.sk_attno as usize == column + 1 && k.sk_flags & 0xffff == 0 && k.sk_strategy == pg_sys::BTEqualStrategyNumber as u16 {
-                let t = if k.sk_subtype == pg_sys::InvalidOid { *(*index).rd_opcintype.add(column) } else { k.sk_subtype };
+            if k.sk_attno as usize == column + 1
+                && k.sk_flags & 0xffff == 0
+                && k.sk_strategy == pg_sys::BTEqualStrategyNumber as u16
+            {
+                let t =
+                    if k.sk_subtype == pg_sys::InvalidOid { *(*index).rd_opcintype.add(column) } else { k.sk_subtype };
                 return Some((k.sk_argument, t));
             }
         }

@@ -16,7 +16,12 @@ pub fn init() {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn relation_info(root: *mut pg_sys::PlannerInfo, oid: pg_sys::Oid, inhparent: bool, info: *mut pg_sys::RelOptInfo) {
+unsafe extern "C-unwind" fn relation_info(
+    root: *mut pg_sys::PlannerInfo,
+    oid: pg_sys::Oid,
+    inhparent: bool,
+    info: *mut pg_sys::RelOptInfo,
+) {
     // SAFETY: the hook's contract; the relation is open and locked.
     unsafe {
         if let Some(prev) = PREV {

@@ -34,11 +34,7 @@ mod raw {
 }
 
 extern "C-unwind" {
-    fn find_all_inheritors(
-        parent: Oid,
-        lockmode: i32,
-        numparents: *mut *mut pg_sys::List,
-    ) -> *mut pg_sys::List;
+    fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
 }
 
 /// Installs the hooks.
@@ -86,23 +82,10 @@ impl Call {
     fn run(&self) {
         // SAFETY: the hook's arguments.
         unsafe {
-            let Call {
-                pstmt,
-                query,
-                read_only,
-                context,
-                params,
-                env,
-                dest,
-                completion,
-            } = *self;
+            let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
             match PREV_UTILITY {
-                Some(prev) => prev(
-                    pstmt, query, read_only, context, params, env, dest, completion,
-                ),
-                None => raw::standard_ProcessUtility(
-                    pstmt, query, read_only, context, params, env, dest, completion,
-                ),
+                Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
+                None => raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
             }
         }
     }
@@ -124,17 +107,11 @@ unsafe extern "C-unwind" fn process(
     // SAFETY: the hook's contract: a utility statement; nothing here needs to be dropped.
     unsafe {
         if concerns_us((*(*pstmt).utilityStmt).type_) {
-            return process_ours(
-                pstmt, query, read_only, context, params, env, dest, completion,
-            );
+            return process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         }
         match PREV_UTILITY {
-            Some(prev) => prev(
-                pstmt, query, read_only, context, params, env, dest, completion,
-            ),
-            None => pg::raw::standard_ProcessUtility(
-                pstmt, query, read_only, context, params, env, dest, completion,
-            ),
+            Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
+            None => pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
         }
     }
 }
@@ -169,16 +146,7 @@ unsafe extern "C-unwind" fn process_ours(
     dest: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    let call = Call {
-        pstmt,
-        query,
-        read_only,
-        context,
-        params,
-        env,
-        dest,
-        completion,
-    };
+    let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
     // SAFETY: the hook's contract: a utility statement.
     match unsafe { (*(*pstmt).utilityStmt).type_ } {
         NodeTag::T_CreateStmt => create::table(call),
@@ -273,9 +241,7 @@ fn family(oid: Oid) -> Vec<Oid> {
     // SAFETY: a plain call that takes no locks; an error unwinds through this frame, which owns nothing.
     unsafe {
         let list = find_all_inheritors(oid, pg_sys::NoLock as i32, std::ptr::null_mut());
-        pgrx::PgList::<core::ffi::c_void>::from_pg(list)
-            .iter_oid()
-            .collect()
+        pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid().collect()
     }
 }
 
@@ -348,9 +314,7 @@ struct Element {
 
 impl Element {
     fn is_ours(&self) -> bool {
-        self.namespace
-            .as_deref()
-            .is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
+        self.namespace.as_deref().is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
     }
 }
 
@@ -362,11 +326,7 @@ fn elements(list: *mut pg_sys::List) -> Vec<Element> {
             .map(|d| Element {
                 namespace: text((*d).defnamespace),
                 name: text((*d).defname).unwrap_or_default(),
-                value: if (*d).arg.is_null() {
-                    None
-                } else {
-                    text(pg_sys::defGetString(d))
-                },
+                value: if (*d).arg.is_null() { None } else { text(pg_sys::defGetString(d)) },
             })
             .collect()
     }
@@ -384,9 +344,7 @@ fn take_ours(list: *mut pg_sys::List) -> (*mut pg_sys::List, Vec<Element>) {
         old.iter_ptr()
             .zip(&all)
             .filter(|(_, e)| !e.is_ours())
-            .fold(std::ptr::null_mut(), |l, (d, _)| {
-                pg_sys::lappend(l, d.cast())
-            })
+            .fold(std::ptr::null_mut(), |l, (d, _)| pg_sys::lappend(l, d.cast()))
     };
     (rest, all.into_iter().filter(Element::is_ours).collect())
 }
@@ -405,23 +363,12 @@ unsafe extern "C-unwind" fn object_access(
         if let Some(prev) = PREV_ACCESS {
             prev(access, class_id, object, sub, arg);
         }
-        if access != pg_sys::ObjectAccessType::OAT_DROP
-            || class_id != pg_sys::RelationRelationId
-            || sub != 0
-        {
+        if access != pg_sys::ObjectAccessType::OAT_DROP || class_id != pg_sys::RelationRelationId || sub != 0 {
             return;
         }
         if let Some(c) = ours(object) {
-            let space = if c.tablespace == pg_sys::InvalidOid {
-                pg_sys::MyDatabaseTableSpace
-            } else {
-                c.tablespace
-            };
-            let node = pg_sys::RelFileNode {
-                spcNode: space,
-                dbNode: pg_sys::MyDatabaseId,
-                relNode: c.filenode,
-            };
+            let space = if c.tablespace == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { c.tablespace };
+            let node = pg_sys::RelFileNode { spcNode: space, dbNode: pg_sys::MyDatabaseId, relNode: c.filenode };
             xact::dropped(pg::storage_key(&node));
         }
     }

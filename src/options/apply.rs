@@ -28,10 +28,7 @@ pub struct Apply {
 
 impl Apply {
     /// Both.
-    pub const ALL: Apply = Apply {
-        protocol: true,
-        policy: true,
-    };
+    pub const ALL: Apply = Apply { protocol: true, policy: true };
 }
 
 /// What the options ask for.
@@ -80,9 +77,7 @@ fn with_relation<R>(relid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Option
 
 fn name_of(rel: pg_sys::Relation) -> String {
     // SAFETY: a valid relation.
-    unsafe { CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) }.to_string_lossy().into_owned()
 }
 
 /// Columns of the primary key, in its order.
@@ -92,18 +87,13 @@ fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
         for oid in pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid() {
-            let tup =
-                pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
+            let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
             if tup.is_null() {
                 continue;
             }
             let form = pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_index>();
             if (*form).indisprimary && (*form).indisvalid {
-                out = (*form)
-                    .indkey
-                    .values
-                    .as_slice((*form).indnkeyatts as usize)
-                    .to_vec();
+                out = (*form).indkey.values.as_slice((*form).indnkeyatts as usize).to_vec();
             }
             pg_sys::ReleaseSysCache(tup);
         }
@@ -116,24 +106,16 @@ fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
 fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
     let mut out: Vec<i16> = Vec::new();
     // SAFETY: a valid relation.
-    let atts = unsafe {
-        (*(*rel).rd_att)
-            .attrs
-            .as_slice((*(*rel).rd_att).natts as usize)
-    };
+    let atts = unsafe { (*(*rel).rd_att).attrs.as_slice((*(*rel).rd_att).natts as usize) };
     for name in names {
         let found = atts.iter().find(|a| {
             // SAFETY: names in the catalog end with a NUL.
-            !a.attisdropped
-                && unsafe { CStr::from_ptr(a.attname.data.as_ptr()) }.to_bytes() == name.as_bytes()
+            !a.attisdropped && unsafe { CStr::from_ptr(a.attname.data.as_ptr()) }.to_bytes() == name.as_bytes()
         });
         let Some(a) = found else {
             complain(
                 PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
-                &format!(
-                    "column \"{name}\" of the partition key of \"{}\" does not exist",
-                    name_of(rel)
-                ),
+                &format!("column \"{name}\" of the partition key of \"{}\" does not exist", name_of(rel)),
                 "Name columns of the table in mixedcc.partition_by.",
             )
         };
@@ -164,20 +146,14 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
         protocol: o.protocol.unwrap_or(BUILT_IN_PROTOCOL),
         policy: o.policy.unwrap_or(BUILT_IN_POLICY),
     };
-    let invalid = |m: &str, hint: &str| -> ! {
-        complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint)
-    };
+    let invalid = |m: &str, hint: &str| -> ! { complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint) };
     // SAFETY: a valid relation.
     let desc = unsafe { (*rel).rd_att };
     let (key, named) = match &o.partition_by {
         Some(names) => (columns(rel, names), true),
         None => (primary_key(rel), false),
     };
-    let method = o.method.unwrap_or(if o.bounds.is_some() {
-        Method::Range
-    } else {
-        Method::Hash
-    });
+    let method = o.method.unwrap_or(if o.bounds.is_some() { Method::Range } else { Method::Hash });
     if method == Method::Hash {
         if o.bounds.is_some() {
             invalid(
@@ -186,20 +162,12 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
             );
         }
         let n = o.partitions.unwrap_or(1);
-        let key = if named {
-            key
-        } else {
-            key.into_iter().filter(|&a| can_hash(desc, a)).collect()
-        };
+        let key = if named { key } else { key.into_iter().filter(|&a| can_hash(desc, a)).collect() };
         if key.is_empty() {
             return base(1, Vec::new());
         }
         let spec = PartKey::encode_hash(desc, &key);
-        return if n == 1 {
-            base(1, Vec::new())
-        } else {
-            base(n, spec)
-        };
+        return if n == 1 { base(1, Vec::new()) } else { base(n, spec) };
     }
     let Some(bounds) = &o.bounds else {
         invalid(
@@ -210,21 +178,14 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
     let n = bounds.len() as u32 + 1;
     if o.partitions.is_some_and(|p| p != n) {
         invalid(
-            &format!(
-                "{} bounds make {n} partitions, not {}",
-                bounds.len(),
-                o.partitions.unwrap_or(n)
-            ),
+            &format!("{} bounds make {n} partitions, not {}", bounds.len(), o.partitions.unwrap_or(n)),
             "Leave out mixedcc.partitions.",
         );
     }
     match key.as_slice() {
         [] => base(1, Vec::new()),
         [a] => base(n, PartKey::encode_range(desc, *a, bounds)),
-        _ => invalid(
-            "partition_method range needs a key of one column",
-            "Name the column in mixedcc.partition_by.",
-        ),
+        _ => invalid("partition_method range needs a key of one column", "Name the column in mixedcc.partition_by."),
     }
 }
 
@@ -238,16 +199,8 @@ fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
 }
 
 fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
-    ok(Table::new_map(
-        &shmem::engine(),
-        shmem::my_slot(),
-        w.n,
-        field,
-        &w.spec,
-        ProtocolSet::of(w.protocol),
-        w.policy,
-    )
-    .map_err(Into::into))
+    ok(Table::new_map(&shmem::engine(), shmem::my_slot(), w.n, field, &w.spec, ProtocolSet::of(w.protocol), w.policy)
+        .map_err(Into::into))
 }
 
 fn differs(map: &PartitionMap, w: &Wanted) -> bool {
@@ -265,8 +218,7 @@ pub fn sync(relid: Oid, apply: Apply) {
         let table = rel::info(rel).table;
         let map = table.map();
         let other = map.partitions().iter().any(|p| {
-            (apply.protocol && p.protocols() != ProtocolSet::of(w.protocol))
-                || (apply.policy && p.policy() != w.policy)
+            (apply.protocol && p.protocols() != ProtocolSet::of(w.protocol)) || (apply.policy && p.policy() != w.policy)
         });
         if !other && !differs(map, &w) {
             return;
@@ -302,11 +254,7 @@ fn set_all(map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
 /// The counters of a map's copy.
 fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
     // SAFETY: ours alone until it is put in use.
-    for (n, o) in unsafe { new.as_ref() }
-        .partitions()
-        .iter()
-        .zip(old.partitions())
-    {
+    for (n, o) in unsafe { new.as_ref() }.partitions().iter().zip(old.partitions()) {
         let (n, o) = (&n.stats, &o.stats);
         let plain = [
             (&n.rows, &o.rows),
@@ -336,11 +284,7 @@ impl Drop for Unused {
     fn drop(&mut self) {
         if let Some(m) = self.0 {
             // SAFETY: in no table.
-            unsafe {
-                shmem::engine()
-                    .region
-                    .free(shmem::my_slot() as usize, m.cast())
-            };
+            unsafe { shmem::engine().region.free(shmem::my_slot() as usize, m.cast()) };
         }
     }
 }
@@ -354,14 +298,8 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
     // SAFETY: ours alone until it is put in use.
     let map = unsafe { new.as_ref() };
     // What all partitions have in common stays.
-    let same_protocol = old
-        .partitions()
-        .iter()
-        .all(|p| p.protocols() == first.protocols());
-    let same_policy = old
-        .partitions()
-        .iter()
-        .all(|p| p.policy() == first.policy());
+    let same_protocol = old.partitions().iter().all(|p| p.protocols() == first.protocols());
+    let same_policy = old.partitions().iter().all(|p| p.policy() == first.policy());
     for p in map.partitions() {
         if same_protocol && !apply.protocol {
             p.set_protocols(first.protocols());
@@ -403,14 +341,9 @@ fn row_of(r: RecordRef) -> Option<*const Version> {
         return None;
     }
     let txn = xact::txn();
-    let own = txn
-        .last_write(r)
-        .and_then(|n| txn.write(n))
-        .map(|w| w.version.as_ptr().cast_const());
+    let own = txn.last_write(r).and_then(|n| txn.write(n)).map(|w| w.version.as_ptr().cast_const());
     // SAFETY: versions of used records are not freed under the exclusive lock of their table.
-    own.into_iter()
-        .chain([r.rec.head().cast_const()])
-        .find(|&v| !v.is_null() && unsafe { !(*v).is_tombstone() })
+    own.into_iter().chain([r.rec.head().cast_const()]).find(|&v| !v.is_null() && unsafe { !(*v).is_tombstone() })
 }
 
 /// Adds a record's committed version to a partition's counters; what this transaction has written
@@ -427,12 +360,9 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
     let s = &map.partitions()[part as usize].stats;
     // SAFETY: as above; versions are allocated in the region.
     unsafe {
-        s.rows
-            .fetch_add(!(*v).is_tombstone() as u64, Ordering::Relaxed);
+        s.rows.fetch_add(!(*v).is_tombstone() as u64, Ordering::Relaxed);
         s.versions.fetch_add(1, Ordering::Relaxed);
-        let size = shmem::engine()
-            .region
-            .usable_size(NonNull::new_unchecked(v.cast()));
+        let size = shmem::engine().region.usable_size(NonNull::new_unchecked(v.cast()));
         s.bytes.fetch_add(size as u64, Ordering::Relaxed);
     }
 }

@@ -11,12 +11,14 @@ impl PartKey {
     pub fn encode_hash(desc: pg_sys::TupleDesc, attnums: &[i16]) -> Vec<u8> {
         let mut out = vec![TAG_HASH, attnums.len() as u8];
         for &a in attnums {
-            let Some(c) = Column::new(desc, a, HASH_FLAGS) else {
-                error!("partition key column {a} does not exist")
-            };
+            let Some(c) = Column::new(desc, a, HASH_FLAGS) else { error!("partition key column {a} does not exist") };
             // SAFETY: type cache entries stay.
             if c.int.is_none() && unsafe { (*c.cache).hash_extended_proc_finfo.fn_addr.is_none() } {
-                unfit(c.typid, "hashed", "Choose another column with mixedcc.partition_by, or use mixedcc.partition_method = 'range'.");
+                unfit(
+                    c.typid,
+                    "hashed",
+                    "Choose another column with mixedcc.partition_by, or use mixedcc.partition_method = 'range'.",
+                );
             }
             c.write(&mut out);
         }
@@ -31,7 +33,11 @@ impl PartKey {
         };
         // SAFETY: type cache entries stay.
         if unsafe { (*c.cache).cmp_proc_finfo.fn_addr.is_none() } {
-            unfit(c.typid, "ordered", "Choose another column with mixedcc.partition_by, or use mixedcc.partition_method = 'hash'.");
+            unfit(
+                c.typid,
+                "ordered",
+                "Choose another column with mixedcc.partition_by, or use mixedcc.partition_method = 'hash'.",
+            );
         }
         let mut out = vec![TAG_RANGE, 1];
         c.write(&mut out);
@@ -39,14 +45,8 @@ impl PartKey {
         let values: Vec<Datum> = input(c.typid, bounds);
         for pair in values.windows(2) {
             // SAFETY: values of the column's type.
-            let order = unsafe {
-                pg_sys::FunctionCall2Coll(
-                    &mut (*c.cache).cmp_proc_finfo,
-                    c.collation,
-                    pair[0],
-                    pair[1],
-                )
-            };
+            let order =
+                unsafe { pg_sys::FunctionCall2Coll(&mut (*c.cache).cmp_proc_finfo, c.collation, pair[0], pair[1]) };
             if order.value() as i32 >= 0 {
                 complain(
                     PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
@@ -61,10 +61,7 @@ impl PartKey {
         if out.len() > SPEC_MAX {
             complain(
                 PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-                &format!(
-                    "mixedcc.bounds take {} bytes, more than {SPEC_MAX}",
-                    out.len()
-                ),
+                &format!("mixedcc.bounds take {} bytes, more than {SPEC_MAX}", out.len()),
                 "Use fewer or shorter bounds.",
             );
         }
@@ -87,11 +84,7 @@ fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
     // SAFETY: plain calls; the settings go back at the end, and in an abort.
     unsafe {
         let nest = pg_sys::NewGUCNestLevel();
-        for (name, value) in [
-            (c"datestyle", c"ISO, MDY"),
-            (c"intervalstyle", c"postgres"),
-            (c"timezone", c"UTC"),
-        ] {
+        for (name, value) in [(c"datestyle", c"ISO, MDY"), (c"intervalstyle", c"postgres"), (c"timezone", c"UTC")] {
             pg_sys::set_config_option(
                 name.as_ptr(),
                 value.as_ptr(),
@@ -130,9 +123,7 @@ fn write_value(c: &Column, d: Datum, out: &mut Vec<u8>) {
             }
             -2 => (
                 d.cast_mut_ptr::<u8>().cast_const(),
-                std::ffi::CStr::from_ptr(d.cast_mut_ptr())
-                    .to_bytes_with_nul()
-                    .len(),
+                std::ffi::CStr::from_ptr(d.cast_mut_ptr()).to_bytes_with_nul().len(),
             ),
             n => (d.cast_mut_ptr::<u8>().cast_const(), n as usize),
         };
@@ -162,24 +153,11 @@ pub(super) fn read_bounds(column: Column, spec: &[u8], n: u16) -> RangeKey {
         let size = u16::from_le_bytes([spec[at], spec[at + 1]]) as usize;
         let mut words = vec![0u64; size.div_ceil(8)].into_boxed_slice();
         // SAFETY: the words have room for `size` bytes, and any bytes are valid words.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                spec[at + 2..at + 2 + size].as_ptr(),
-                words.as_mut_ptr().cast(),
-                size,
-            )
-        };
+        unsafe { std::ptr::copy_nonoverlapping(spec[at + 2..at + 2 + size].as_ptr(), words.as_mut_ptr().cast(), size) };
         bounds.push(Datum::from(words.as_ptr()));
         store.push(words);
         at += 2 + size;
     }
-    let ints = column
-        .int
-        .map_or(Vec::new(), |i| bounds.iter().map(|&b| i.value(b)).collect());
-    RangeKey {
-        column,
-        bounds,
-        ints,
-        _store: store,
-    }
+    let ints = column.int.map_or(Vec::new(), |i| bounds.iter().map(|&b| i.value(b)).collect());
+    RangeKey { column, bounds, ints, _store: store }
 }

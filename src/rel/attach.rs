@@ -38,7 +38,9 @@ pub fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
 unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
     // SAFETY: a valid relation.
     unsafe {
-        if pg_sys::MyBackendType != pg_sys::BackendType::B_BACKEND && pg_sys::IsUnderPostmaster || table.note.swap(0, Ordering::SeqCst) == 0 {
+        if pg_sys::MyBackendType != pg_sys::BackendType::B_BACKEND && pg_sys::IsUnderPostmaster
+            || table.note.swap(0, Ordering::SeqCst) == 0
+        {
             return;
         }
         let name = CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
@@ -79,23 +81,37 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<pg_sys::RelFileNode> {
         debug_assert!((*snapshot).copied);
         (*snapshot).curcid = 0;
         let mut indexes: Vec<Oid> = Vec::new();
-        scan(pg_sys::IndexRelationId, pg_sys::IndexIndrelidIndexId, pg_sys::Anum_pg_index_indrelid, (*rel).rd_id, snapshot, |t| {
-            indexes.push((*t.cast::<pg_sys::FormData_pg_index>()).indexrelid);
-        });
+        scan(
+            pg_sys::IndexRelationId,
+            pg_sys::IndexIndrelidIndexId,
+            pg_sys::Anum_pg_index_indrelid,
+            (*rel).rd_id,
+            snapshot,
+            |t| {
+                indexes.push((*t.cast::<pg_sys::FormData_pg_index>()).indexrelid);
+            },
+        );
         let mut out = Vec::new();
         for index in indexes {
-            scan(pg_sys::RelationRelationId, pg_sys::ClassOidIndexId, pg_sys::Anum_pg_class_oid, index, snapshot, |t| {
-                let class = t.cast::<pg_sys::FormData_pg_class>();
-                let space = (*class).reltablespace;
-                // The index of a partitioned table has no storage.
-                if (*class).relfilenode != pg_sys::InvalidOid {
-                    out.push(pg_sys::RelFileNode {
-                        spcNode: if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space },
-                        dbNode: pg_sys::MyDatabaseId,
-                        relNode: (*class).relfilenode,
-                    });
-                }
-            });
+            scan(
+                pg_sys::RelationRelationId,
+                pg_sys::ClassOidIndexId,
+                pg_sys::Anum_pg_class_oid,
+                index,
+                snapshot,
+                |t| {
+                    let class = t.cast::<pg_sys::FormData_pg_class>();
+                    let space = (*class).reltablespace;
+                    // The index of a partitioned table has no storage.
+                    if (*class).relfilenode != pg_sys::InvalidOid {
+                        out.push(pg_sys::RelFileNode {
+                            spcNode: if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space },
+                            dbNode: pg_sys::MyDatabaseId,
+                            relNode: (*class).relfilenode,
+                        });
+                    }
+                },
+            );
         }
         pg_sys::UnregisterSnapshot(snapshot);
         out
@@ -103,12 +119,25 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<pg_sys::RelFileNode> {
 }
 
 /// Calls `f` with the fixed part of each row of a catalog whose column is `value`.
-unsafe fn scan(catalog: Oid, index: u32, column: u32, value: Oid, snapshot: pg_sys::Snapshot, mut f: impl FnMut(*mut core::ffi::c_void)) {
+unsafe fn scan(
+    catalog: Oid,
+    index: u32,
+    column: u32,
+    value: Oid,
+    snapshot: pg_sys::Snapshot,
+    mut f: impl FnMut(*mut core::ffi::c_void),
+) {
     // SAFETY: plain calls; what is opened here is closed here, or by an ERROR's clean-up.
     unsafe {
         let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
         let mut key = pg_sys::ScanKeyData::default();
-        pg_sys::ScanKeyInit(&mut key, column as i16, pg_sys::BTEqualStrategyNumber as u16, pg_sys::Oid::from(pg_sys::F_OIDEQ), value.into());
+        pg_sys::ScanKeyInit(
+            &mut key,
+            column as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::Oid::from(pg_sys::F_OIDEQ),
+            value.into(),
+        );
         let s = pg_sys::systable_beginscan(rel, Oid::from(index), true, snapshot, 1, &mut key);
         loop {
             let tuple = pg_sys::systable_getnext(s);
@@ -142,7 +171,14 @@ unsafe fn reset(node: pg_sys::RelFileNode) {
         (*smgr).smgr_targblock = pg_sys::InvalidBlockNumber;
         let mut page = Page([0; pg_sys::BLCKSZ as usize]);
         for block in 0..pg_sys::smgrnblocks(smgr, INIT_FORKNUM) {
-            let buffer = pg_sys::ReadBufferWithoutRelcache(node, INIT_FORKNUM, block, pg_sys::ReadBufferMode::RBM_NORMAL, std::ptr::null_mut(), true);
+            let buffer = pg_sys::ReadBufferWithoutRelcache(
+                node,
+                INIT_FORKNUM,
+                block,
+                pg_sys::ReadBufferMode::RBM_NORMAL,
+                std::ptr::null_mut(),
+                true,
+            );
             page.0.as_mut_ptr().copy_from_nonoverlapping(pg_sys::BufferGetPage(buffer).cast(), page.0.len());
             pg_sys::ReleaseBuffer(buffer);
             let p = page.0.as_mut_ptr().cast();

@@ -6,8 +6,7 @@ use std::fs::File;
 use std::io::{stdin, BufReader};
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: check-history [--strict | --real-time | --csn | --no-session]... FILE...
+const USAGE: &str = "usage: check-history [--strict | --real-time | --csn | --no-session]... FILE...
 Judges the histories in FILE (JSON lines; - is the standard input), all files as one history.
   --real-time   also require that later transactions follow earlier ones (begin, commit)
   --csn         also require that the CSN order is a serial order

@@ -57,24 +57,14 @@ struct Own {
 }
 
 impl<'a, 'h> Builder<'a, 'h> {
-    pub fn new(
-        index: &'a Index<'h>,
-        orders: &'a Orders,
-        options: &'a Options,
-        verdict: &'a mut Verdict,
-    ) -> Self {
+    pub fn new(index: &'a Index<'h>, orders: &'a Orders, options: &'a Options, verdict: &'a mut Verdict) -> Self {
         let count = index.history.transactions.len() as u32;
         Self {
             index,
             orders,
             options,
             verdict,
-            nodes: (0..count)
-                .map(|txn| Node {
-                    txn,
-                    part: Part::Commit,
-                })
-                .collect(),
+            nodes: (0..count).map(|txn| Node { txn, part: Part::Commit }).collect(),
             edges: Vec::new(),
             ambiguous: Vec::new(),
             first: (0..count).collect(),
@@ -93,12 +83,7 @@ impl<'a, 'h> Builder<'a, 'h> {
 
     pub fn edge(&mut self, from: u32, to: u32, kind: u16, key: u32) {
         if from != to {
-            self.edges.push(Edge {
-                from,
-                to,
-                key,
-                kind,
-            });
+            self.edges.push(Edge { from, to, key, kind });
         }
     }
 
@@ -152,15 +137,11 @@ impl<'a, 'h> Builder<'a, 'h> {
                 last_statement = Some(part);
             }
             match event {
-                Event::Read {
-                    key, seen, locked, ..
-                } => {
+                Event::Read { key, seen, locked, .. } => {
                     let newest = *locked && transaction.level == Level::ReadCommitted;
                     self.read(txn, node, self.index.key_of[key], seen, newest);
                 }
-                Event::Scan {
-                    predicate, rows, ..
-                } => self.scan(txn, node, predicate, rows),
+                Event::Scan { predicate, rows, .. } => self.scan(txn, node, predicate, rows),
                 Event::Write(_) => {}
             }
         }
@@ -177,11 +158,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         if let (Some(saw), false) = (&write.saw, write.undone) {
             self.check_replaced(txn, key, saw);
         }
-        let entry = self.own.entry(key).or_insert(Own {
-            live: false,
-            payload: Payload::Opaque,
-            undone: false,
-        });
+        let entry = self.own.entry(key).or_insert(Own { live: false, payload: Payload::Opaque, undone: false });
         entry.undone |= write.undone;
         if !write.undone {
             entry.live = write.kind != WriteKind::Delete;
@@ -210,10 +187,7 @@ impl<'a, 'h> Builder<'a, 'h> {
             return;
         };
         if own != position + 1 {
-            let between = self.orders.of_key[key as usize]
-                .versions
-                .get(position)
-                .map(|v| v.txn);
+            let between = self.orders.of_key[key as usize].versions.get(position).map(|v| v.txn);
             let mut txns = vec![txn];
             txns.extend(between.filter(|&other| other != txn));
             let text = format!(
@@ -260,18 +234,12 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
         let writer = index.id(info.txn);
         if !index.stays(write) {
-            let text = format!(
-                "T{reader} read {} from T{writer}, which rolled that back",
-                name()
-            );
+            let text = format!("T{reader} read {} from T{writer}, which rolled that back", name());
             self.report(AnomalyKind::G1a, &[txn, info.txn], text);
             return None;
         }
         if !info.last {
-            let text = format!(
-                "T{reader} read {} as T{writer} had it before its last write",
-                name()
-            );
+            let text = format!("T{reader} read {} as T{writer} had it before its last write", name());
             self.report(AnomalyKind::G1b, &[txn, info.txn], text);
             return None;
         }
@@ -358,11 +326,8 @@ impl<'a, 'h> Builder<'a, 'h> {
             (true, ..) => true,
         };
         if !right {
-            let text = format!(
-                "T{} saw {} as {seen:?} after its own write",
-                self.index.id(txn),
-                self.index.describe(key)
-            );
+            let text =
+                format!("T{} saw {} as {seen:?} after its own write", self.index.id(txn), self.index.describe(key));
             self.report(AnomalyKind::OwnWrite, &[txn], text);
         }
         true
@@ -374,11 +339,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         for (key, seen) in rows {
             let number = index.key_of[key];
             if !returned.insert(number) {
-                let text = format!(
-                    "a scan of T{} returned {} twice",
-                    index.id(txn),
-                    index.describe(number)
-                );
+                let text = format!("a scan of T{} returned {} twice", index.id(txn), index.describe(number));
                 self.report(AnomalyKind::Duplicate, &[txn], text);
             }
             if !predicate.covers(*key) {
@@ -415,18 +376,13 @@ impl<'a, 'h> Builder<'a, 'h> {
             self.verdict.ambiguous_reads += 1;
             return;
         }
-        let mut stretches = self.stretches(key, order, |position| {
-            match (order.at(position), filtered) {
-                (Some(version), _) if version.dead => false,
-                (None, _) if !order.exists => false,
-                (_, None) => true,
-                (_, Some(filter)) => {
-                    let mut list = Vec::new();
-                    filter(
-                        self.index.keys[key as usize].key,
-                        self.image(key, position, &mut list),
-                    )
-                }
+        let mut stretches = self.stretches(key, order, |position| match (order.at(position), filtered) {
+            (Some(version), _) if version.dead => false,
+            (None, _) if !order.exists => false,
+            (_, None) => true,
+            (_, Some(filter)) => {
+                let mut list = Vec::new();
+                filter(self.index.keys[key as usize].key, self.image(key, position, &mut list))
             }
         });
         // The read came before the transaction's own write of the key.
@@ -438,11 +394,8 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
         match stretches[..] {
             [] => {
-                let text = format!(
-                    "T{} did not see {}, which nobody deleted",
-                    self.index.id(txn),
-                    self.index.describe(key)
-                );
+                let text =
+                    format!("T{} did not see {}, which nobody deleted", self.index.id(txn), self.index.describe(key));
                 self.report(AnomalyKind::MissingRow, &[txn], text);
             }
             [(after, before)] => {
@@ -451,11 +404,7 @@ impl<'a, 'h> Builder<'a, 'h> {
             [(after, _), .., (_, before)] => {
                 self.absent_edges(node, key, after, NONE);
                 self.absent_edges(node, key, NONE, before);
-                self.ambiguous.push(Ambiguous {
-                    node,
-                    key,
-                    stretches,
-                });
+                self.ambiguous.push(Ambiguous { node, key, stretches });
             }
         }
     }
@@ -471,12 +420,7 @@ impl<'a, 'h> Builder<'a, 'h> {
 
     /// The stretches of versions that the reader would not have seen: who began
     /// each, and who ended it.
-    fn stretches(
-        &self,
-        key: u32,
-        order: &Order,
-        visible: impl Fn(usize) -> bool,
-    ) -> Vec<(u32, u32)> {
+    fn stretches(&self, key: u32, order: &Order, visible: impl Fn(usize) -> bool) -> Vec<(u32, u32)> {
         let mut stretches = Vec::new();
         let mut open: Option<u32> = None;
         for position in 0..=order.versions.len() {
@@ -507,10 +451,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         };
         let info = &self.index.writes[version.write as usize];
         match info.payload {
-            Payload::Opaque => Image::Opaque {
-                txn: self.index.id(info.txn),
-                nth: info.nth,
-            },
+            Payload::Opaque => Image::Opaque { txn: self.index.id(info.txn), nth: info.nth },
             Payload::Value(value) => Image::Value(value),
             Payload::Count(count) => Image::Count(count),
             Payload::Append(_) => {

@@ -16,9 +16,8 @@ const AMBIGUOUS_ROUNDS: usize = 20;
 /// Edges between transactions that follow one another, as far as asked for.
 pub(super) fn order_edges(builder: &mut Builder<'_, '_>) {
     let transactions = &builder.index.history.transactions;
-    let committed: Vec<u32> = (0..transactions.len() as u32)
-        .filter(|&txn| transactions[txn as usize].status == Status::Committed)
-        .collect();
+    let committed: Vec<u32> =
+        (0..transactions.len() as u32).filter(|&txn| transactions[txn as usize].status == Status::Committed).collect();
     if builder.options.session {
         let mut latest: HashMap<u64, u32> = HashMap::new();
         for &txn in &committed {
@@ -32,11 +31,7 @@ pub(super) fn order_edges(builder: &mut Builder<'_, '_>) {
     }
     if builder.options.csn_order {
         let csn = |txn: u32| transactions[txn as usize].csn;
-        let mut ordered: Vec<u32> = committed
-            .iter()
-            .copied()
-            .filter(|&txn| csn(txn).is_some())
-            .collect();
+        let mut ordered: Vec<u32> = committed.iter().copied().filter(|&txn| csn(txn).is_some()).collect();
         ordered.sort_by_key(|&txn| csn(txn));
         for pair in ordered.windows(2) {
             builder.edge(pair[0], pair[1], kind::CSN, NONE);
@@ -49,18 +44,13 @@ pub(super) fn order_edges(builder: &mut Builder<'_, '_>) {
 
 /// A chain of moments, one after each commit: who begins later follows it.
 fn time_edges(builder: &mut Builder<'_, '_>, transactions: &[Transaction], committed: &[u32]) {
-    let mut commits: Vec<(u64, u32)> = committed
-        .iter()
-        .filter_map(|&txn| transactions[txn as usize].commit.map(|time| (time, txn)))
-        .collect();
+    let mut commits: Vec<(u64, u32)> =
+        committed.iter().filter_map(|&txn| transactions[txn as usize].commit.map(|time| (time, txn))).collect();
     commits.sort_unstable();
     let base = builder.nodes.len() as u32;
     for (number, &(_, txn)) in commits.iter().enumerate() {
         let moment = base + number as u32;
-        builder.nodes.push(Node {
-            txn,
-            part: Part::Moment,
-        });
+        builder.nodes.push(Node { txn, part: Part::Moment });
         builder.edge(txn, moment, kind::TIME, NONE);
         if number > 0 {
             builder.edge(moment - 1, moment, kind::TIME, NONE);
@@ -81,8 +71,7 @@ fn time_edges(builder: &mut Builder<'_, '_>, transactions: &[Transaction], commi
 /// graph is ruled out, and what remains bounds the reader on both sides.
 pub(super) fn resolve_ambiguous(builder: &mut Builder<'_, '_>) {
     let mut open = std::mem::take(&mut builder.ambiguous);
-    open.iter_mut()
-        .for_each(|read| rule_out_by_time(builder, read));
+    open.iter_mut().for_each(|read| rule_out_by_time(builder, read));
     let mut work = 0;
     for _ in 0..AMBIGUOUS_ROUNDS {
         let mut changed = false;
@@ -111,11 +100,7 @@ pub(super) fn resolve_ambiguous(builder: &mut Builder<'_, '_>) {
             }
             changed = true;
             // Nothing fits: any choice shows the contradiction as a cycle.
-            let chosen = if possible.is_empty() {
-                vec![read.stretches[0]]
-            } else {
-                possible
-            };
+            let chosen = if possible.is_empty() { vec![read.stretches[0]] } else { possible };
             narrow(builder, read, chosen);
         }
         if !changed {
@@ -156,13 +141,7 @@ fn rule_out_by_time(builder: &mut Builder<'_, '_>, read: &mut Ambiguous) {
 
 /// Looks for cycles with more and more kinds of edges, so that each is reported
 /// as the worst that it is.
-pub(super) fn cycles(
-    index: &Index<'_>,
-    nodes: &[Node],
-    edges: &[Edge],
-    options: &Options,
-    verdict: &mut Verdict,
-) {
+pub(super) fn cycles(index: &Index<'_>, nodes: &[Node], edges: &[Edge], options: &Options, verdict: &mut Verdict) {
     let graph = Graph::new(nodes.len(), edges);
     let mut search = CycleSearch::new(&graph);
     let mut reported: HashSet<u32> = HashSet::new();
@@ -196,21 +175,9 @@ pub(super) fn cycles(
 
 fn classify(nodes: &[Node], cycle: &[Edge]) -> AnomalyKind {
     let kinds = cycle.iter().fold(0, |kinds, edge| kinds | edge.kind);
-    let anti: Vec<&Edge> = cycle
-        .iter()
-        .filter(|edge| edge.kind & kind::ANTI != 0)
-        .collect();
-    let from_snapshot = |edge: &&&Edge| {
-        matches!(
-            nodes[edge.from as usize].part,
-            Part::Snapshot | Part::Statement(_)
-        )
-    };
-    let keys: HashSet<u32> = cycle
-        .iter()
-        .filter(|edge| edge.key != NONE)
-        .map(|edge| edge.key)
-        .collect();
+    let anti: Vec<&Edge> = cycle.iter().filter(|edge| edge.kind & kind::ANTI != 0).collect();
+    let from_snapshot = |edge: &&&Edge| matches!(nodes[edge.from as usize].part, Part::Snapshot | Part::Statement(_));
+    let keys: HashSet<u32> = cycle.iter().filter(|edge| edge.key != NONE).map(|edge| edge.key).collect();
     if kinds & kind::TIME != 0 {
         AnomalyKind::RealTimeOrder
     } else if kinds & kind::SESSION != 0 {
@@ -253,9 +220,7 @@ fn explain(index: &Index<'_>, nodes: &[Node], cycle: &[Edge]) -> String {
 
 fn describe_node(index: &Index<'_>, node: Node) -> String {
     let transaction = &index.history.transactions[node.txn as usize];
-    let csn = transaction
-        .csn
-        .map_or(String::new(), |csn| format!(", CSN {csn}"));
+    let csn = transaction.csn.map_or(String::new(), |csn| format!(", CSN {csn}"));
     let part = match (node.part, transaction.level) {
         (Part::Snapshot, _) => " snapshot".to_owned(),
         (Part::Statement(number), _) => format!(" statement {number}"),
@@ -268,46 +233,17 @@ fn describe_node(index: &Index<'_>, node: Node) -> String {
 fn explain_edge(index: &Index<'_>, nodes: &[Node], edge: &Edge) -> String {
     let (from, to) = (nodes[edge.from as usize], nodes[edge.to as usize]);
     let (one, other) = (index.id(from.txn), index.id(to.txn));
-    let key = if edge.key == NONE {
-        String::new()
-    } else {
-        index.describe(edge.key)
-    };
+    let key = if edge.key == NONE { String::new() } else { index.describe(edge.key) };
     let (name, reason) = match edge.kind {
-        kind::WW => (
-            "ww",
-            format!("T{other} replaced the version of {key} that T{one} wrote"),
-        ),
-        kind::WR => (
-            "wr",
-            format!("T{other} read the version of {key} that T{one} wrote"),
-        ),
-        kind::WR_PREDICATE => (
-            "wr predicate",
-            format!("T{other} no longer saw {key} after T{one}"),
-        ),
-        kind::RW => (
-            "rw",
-            format!("T{other} replaced the version of {key} that T{one} read"),
-        ),
-        kind::RW_PREDICATE => (
-            "rw predicate",
-            format!("T{one} did not see {key} yet, which T{other} put there"),
-        ),
+        kind::WW => ("ww", format!("T{other} replaced the version of {key} that T{one} wrote")),
+        kind::WR => ("wr", format!("T{other} read the version of {key} that T{one} wrote")),
+        kind::WR_PREDICATE => ("wr predicate", format!("T{other} no longer saw {key} after T{one}")),
+        kind::RW => ("rw", format!("T{other} replaced the version of {key} that T{one} read")),
+        kind::RW_PREDICATE => ("rw predicate", format!("T{one} did not see {key} yet, which T{other} put there")),
         kind::PROGRAM => ("program", format!("T{one} goes on")),
-        kind::SESSION => (
-            "session",
-            format!("T{other} followed T{one} in its session"),
-        ),
-        kind::TIME => (
-            "real time",
-            format!("T{one} committed before T{other} began"),
-        ),
+        kind::SESSION => ("session", format!("T{other} followed T{one} in its session")),
+        kind::TIME => ("real time", format!("T{one} committed before T{other} began")),
         _ => ("csn", format!("T{one} has the smaller CSN")),
     };
-    format!(
-        "{} --{name}--> {}: {reason}",
-        describe_node(index, from),
-        describe_node(index, to)
-    )
+    format!("{} --{name}--> {}: {reason}", describe_node(index, from), describe_node(index, to))
 }

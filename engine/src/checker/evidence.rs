@@ -35,8 +35,7 @@ pub(super) fn each_seen<'h>(index: &Index<'h>, mut see: impl FnMut(u32, Key, &'h
             match event {
                 Event::Read { key, seen, .. } => see(txn as u32, *key, seen),
                 Event::Scan { rows, .. } => {
-                    rows.iter()
-                        .for_each(|(key, seen)| see(txn as u32, *key, seen));
+                    rows.iter().for_each(|(key, seen)| see(txn as u32, *key, seen));
                 }
                 Event::Write(write) => {
                     if let Some(saw) = &write.saw {
@@ -48,15 +47,9 @@ pub(super) fn each_seen<'h>(index: &Index<'h>, mut see: impl FnMut(u32, Key, &'h
     }
 }
 
-pub(super) fn collect<'h>(
-    index: &Index<'h>,
-    options: &Options,
-    verdict: &mut Verdict,
-) -> Evidence<'h> {
+pub(super) fn collect<'h>(index: &Index<'h>, options: &Options, verdict: &mut Verdict) -> Evidence<'h> {
     let mut evidence = Evidence::default();
-    evidence
-        .initial
-        .extend(index.history.initial.keys().map(|key| index.key_of[key]));
+    evidence.initial.extend(index.history.initial.keys().map(|key| index.key_of[key]));
     each_seen(index, |txn, key, seen| {
         let key = index.key_of[&key];
         match seen {
@@ -92,12 +85,7 @@ pub(super) fn collect<'h>(
 
 /// Ids in the longest lists that nobody wrote, that stand there twice, or whose
 /// writer rolled back.
-fn check_elements(
-    index: &Index<'_>,
-    evidence: &Evidence<'_>,
-    options: &Options,
-    verdict: &mut Verdict,
-) {
+fn check_elements(index: &Index<'_>, evidence: &Evidence<'_>, options: &Options, verdict: &mut Verdict) {
     let mut seen = HashSet::new();
     let mut lists: Vec<_> = evidence.longest.iter().collect();
     lists.sort_unstable();
@@ -116,9 +104,7 @@ fn check_elements(
                 }
                 Some(number) if !index.stays(number) => {
                     let writer = index.id(index.writes[number as usize].txn);
-                    let text = format!(
-                        "the list {name} contains {id}, though T{writer} rolled that write back"
-                    );
+                    let text = format!("the list {name} contains {id}, though T{writer} rolled that write back");
                     verdict.report(options.limit, AnomalyKind::G1a, vec![writer], text);
                 }
                 Some(_) => {}
@@ -128,12 +114,7 @@ fn check_elements(
 }
 
 /// Every list must be a prefix of the longest one of its life.
-fn check_prefixes(
-    index: &Index<'_>,
-    evidence: &Evidence<'_>,
-    options: &Options,
-    verdict: &mut Verdict,
-) {
+fn check_prefixes(index: &Index<'_>, evidence: &Evidence<'_>, options: &Options, verdict: &mut Verdict) {
     each_seen(index, |txn, key, seen| {
         let Seen::List(list) = seen else { return };
         let key = index.key_of[&key];
@@ -144,27 +125,13 @@ fn check_prefixes(
         if longest.starts_with(list) {
             return;
         }
-        let fork = list
-            .iter()
-            .zip(*longest)
-            .take_while(|(one, other)| one == other)
-            .count();
+        let fork = list.iter().zip(*longest).take_while(|(one, other)| one == other).count();
         let (mine, theirs) = (list[fork], longest[fork]);
         let updates_lost = !longest.contains(&mine) && !list.contains(&theirs);
-        let kind = if updates_lost {
-            AnomalyKind::LostUpdate
-        } else {
-            AnomalyKind::IncompatibleOrder
-        };
-        let writer = |id| -> Option<TxnId> {
-            index
-                .appended(key, id)
-                .map(|number| index.id(index.writes[number as usize].txn))
-        };
-        let writers = [writer(mine), writer(theirs)]
-            .into_iter()
-            .flatten()
-            .collect();
+        let kind = if updates_lost { AnomalyKind::LostUpdate } else { AnomalyKind::IncompatibleOrder };
+        let writer =
+            |id| -> Option<TxnId> { index.appended(key, id).map(|number| index.id(index.writes[number as usize].txn)) };
+        let writers = [writer(mine), writer(theirs)].into_iter().flatten().collect();
         let text = format!(
             "T{} saw {} as {list:?}, others as {longest:?}: after {:?} once {mine}, once {theirs}",
             index.id(txn),

@@ -47,15 +47,7 @@ impl Graph {
             starts[node + 1] += starts[node];
         }
         let mut next = starts.clone();
-        let mut edges = vec![
-            Edge {
-                from: 0,
-                to: 0,
-                key: 0,
-                kind: 0
-            };
-            unsorted.len()
-        ];
+        let mut edges = vec![Edge { from: 0, to: 0, key: 0, kind: 0 }; unsorted.len()];
         for edge in unsorted {
             let place = &mut next[edge.from as usize];
             edges[*place as usize] = *edge;
@@ -66,11 +58,7 @@ impl Graph {
 
     /// The same graph with every edge turned round.
     pub fn reversed(nodes: usize, edges: &[Edge]) -> Self {
-        let turn = |edge: &Edge| Edge {
-            from: edge.to,
-            to: edge.from,
-            ..*edge
-        };
+        let turn = |edge: &Edge| Edge { from: edge.to, to: edge.from, ..*edge };
         Self::new(nodes, &edges.iter().map(turn).collect::<Vec<_>>())
     }
 
@@ -148,9 +136,7 @@ impl Graph {
                 if low[at] == number[at] {
                     let from = stack.iter().rposition(|&other| other == node).unwrap_or(0);
                     let component = stack.split_off(from);
-                    component
-                        .iter()
-                        .for_each(|&member| on_stack[member as usize] = false);
+                    component.iter().for_each(|&member| on_stack[member as usize] = false);
                     if component.len() > 1 {
                         found.push(component);
                     }
@@ -185,9 +171,7 @@ impl<'g> CycleSearch<'g> {
     /// A shortest cycle with one anti-dependency if there is one, else a
     /// shortest one of any kind. (In a huge component: of those tried.)
     pub fn find(&mut self, component: &[u32], mask: u16) -> Vec<Edge> {
-        component
-            .iter()
-            .for_each(|&node| self.member[node as usize] = true);
+        component.iter().for_each(|&node| self.member[node as usize] = true);
         let mut best: Option<Vec<Edge>> = None;
         let graph = self.graph;
         if mask & kind::ANTI != 0 {
@@ -195,11 +179,7 @@ impl<'g> CycleSearch<'g> {
                 if self.budget < SEARCH_BUDGET / 2 {
                     break;
                 }
-                for &edge in graph
-                    .out(node)
-                    .iter()
-                    .filter(|edge| edge.kind & kind::ANTI & mask != 0)
-                {
+                for &edge in graph.out(node).iter().filter(|edge| edge.kind & kind::ANTI & mask != 0) {
                     if self.member[edge.to as usize] {
                         self.close(edge, mask & !kind::ANTI, &mut best);
                     }
@@ -217,9 +197,7 @@ impl<'g> CycleSearch<'g> {
                 }
             }
         }
-        component
-            .iter()
-            .for_each(|&node| self.member[node as usize] = false);
+        component.iter().for_each(|&node| self.member[node as usize] = false);
         best.unwrap_or_default()
     }
 
@@ -227,11 +205,7 @@ impl<'g> CycleSearch<'g> {
     fn close(&mut self, edge: Edge, mask: u16, best: &mut Option<Vec<Edge>>) {
         let bound = best.as_ref().map_or(usize::MAX, Vec::len);
         let single = mask & kind::ANTI == 0;
-        let spent = if single {
-            self.budget < SEARCH_BUDGET / 2
-        } else {
-            self.budget == 0
-        };
+        let spent = if single { self.budget < SEARCH_BUDGET / 2 } else { self.budget == 0 };
         // Within a component the first edge tried without `single` closes, so one is found.
         if bound <= 2 || (spent && (single || best.is_some())) {
             return;

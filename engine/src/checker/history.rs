@@ -129,21 +129,11 @@ pub struct Predicate {
 
 impl Predicate {
     pub const fn table(table: u32) -> Self {
-        Self {
-            table,
-            low: None,
-            high: None,
-            filter: None,
-        }
+        Self { table, low: None, high: None, filter: None }
     }
 
     pub const fn range(table: u32, low: i64, high: i64) -> Self {
-        Self {
-            table,
-            low: Some(low),
-            high: Some(high),
-            filter: None,
-        }
+        Self { table, low: Some(low), high: Some(high), filter: None }
     }
 
     pub fn covers(&self, key: Key) -> bool {
@@ -155,16 +145,8 @@ impl Predicate {
 
 impl fmt::Debug for Predicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let filtered = if self.filter.is_some() {
-            " filtered"
-        } else {
-            ""
-        };
-        write!(
-            f,
-            "table {} {:?}..={:?}{filtered}",
-            self.table, self.low, self.high
-        )
+        let filtered = if self.filter.is_some() { " filtered" } else { "" };
+        write!(f, "table {} {:?}..={:?}{filtered}", self.table, self.low, self.high)
     }
 }
 
@@ -248,12 +230,7 @@ impl Transaction {
     #[must_use]
     pub fn read(mut self, key: Key, seen: Seen) -> Self {
         let statement = self.next_statement();
-        self.events.push(Event::Read {
-            key,
-            seen,
-            statement,
-            locked: false,
-        });
+        self.events.push(Event::Read { key, seen, statement, locked: false });
         self
     }
 
@@ -261,35 +238,20 @@ impl Transaction {
     #[must_use]
     pub fn and_read(mut self, key: Key, seen: Seen) -> Self {
         let statement = self.next_statement() - 1;
-        self.events.push(Event::Read {
-            key,
-            seen,
-            statement,
-            locked: false,
-        });
+        self.events.push(Event::Read { key, seen, statement, locked: false });
         self
     }
 
     #[must_use]
     pub fn scan(mut self, predicate: Predicate, rows: Vec<(Key, Seen)>) -> Self {
         let statement = self.next_statement();
-        self.events.push(Event::Scan {
-            predicate,
-            rows,
-            statement,
-        });
+        self.events.push(Event::Scan { predicate, rows, statement });
         self
     }
 
     #[must_use]
     pub fn write(mut self, key: Key, kind: WriteKind, payload: Payload) -> Self {
-        self.events.push(Event::Write(Write {
-            key,
-            kind,
-            payload,
-            saw: None,
-            undone: false,
-        }));
+        self.events.push(Event::Write(Write { key, kind, payload, saw: None, undone: false }));
         self
     }
 

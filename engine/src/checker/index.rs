@@ -157,36 +157,22 @@ impl<'h> Index<'h> {
             return;
         };
         let (mine, other) = (self.id(info.txn), self.id(self.writes[other as usize].txn));
-        let status = |id: TxnId| {
-            self.txn_of
-                .get(&id)
-                .map(|&txn| self.history.transactions[txn as usize].status)
-        };
+        let status = |id: TxnId| self.txn_of.get(&id).map(|&txn| self.history.transactions[txn as usize].status);
         let counter = matches!(info.payload, Payload::Count(_));
         if counter && status(other) != Some(Status::Committed) {
             // The same step of a counter taken again after a rollback.
             self.by_payload.insert((info.key, info.payload), number);
         } else if !counter || (status(mine) == Some(Status::Committed) && !info.undone) {
-            let kind = if counter {
-                AnomalyKind::LostUpdate
-            } else {
-                AnomalyKind::Malformed
-            };
-            let text = format!(
-                "{} was written as {:?} by both T{other} and T{mine}",
-                self.describe(info.key),
-                info.payload
-            );
+            let kind = if counter { AnomalyKind::LostUpdate } else { AnomalyKind::Malformed };
+            let text =
+                format!("{} was written as {:?} by both T{other} and T{mine}", self.describe(info.key), info.payload);
             verdict.report(options.limit, kind, vec![other, mine], text);
         }
     }
 
     fn sort_tables(&mut self) {
         for (number, key) in self.keys.iter().enumerate() {
-            self.tables
-                .entry(key.table)
-                .or_default()
-                .push((key.key, number as u32));
+            self.tables.entry(key.table).or_default().push((key.key, number as u32));
         }
         for keys in self.tables.values_mut() {
             keys.sort_unstable();
@@ -216,9 +202,7 @@ impl<'h> Index<'h> {
             for event in &txn.events {
                 match event {
                     Event::Read { key, seen, .. } => note(*key, seen),
-                    Event::Scan { rows, .. } => {
-                        rows.iter().for_each(|(key, seen)| note(*key, seen))
-                    }
+                    Event::Scan { rows, .. } => rows.iter().for_each(|(key, seen)| note(*key, seen)),
                     Event::Write(write) => {
                         if let Some(saw) = &write.saw {
                             note(write.key, saw);
@@ -234,10 +218,7 @@ impl<'h> Index<'h> {
 
     fn all_named(&self, key: u32, seen: &Seen) -> Vec<u32> {
         if let Seen::List(list) = seen {
-            return list
-                .iter()
-                .filter_map(|&id| self.appended(key, id))
-                .collect();
+            return list.iter().filter_map(|&id| self.appended(key, id)).collect();
         }
         match self.named(key, seen) {
             Named::Write(number) => vec![number],
@@ -291,8 +272,7 @@ impl<'h> Index<'h> {
             },
             Seen::Version { txn, nth } => {
                 let txn = self.txn_of.get(txn);
-                txn.map(|&txn| self.nth_write(txn, key, *nth))
-                    .filter(|&number| number != NONE)
+                txn.map(|&txn| self.nth_write(txn, key, *nth)).filter(|&number| number != NONE)
             }
             Seen::Value(value) => self.register(key, Payload::Value(*value), *value),
             Seen::Count(count) => self.register(key, Payload::Count(*count), *count),
@@ -325,9 +305,7 @@ impl<'h> Index<'h> {
             return &[];
         };
         let from = low.map_or(0, |low| keys.partition_point(|&(key, _)| key < low));
-        let to = high.map_or(keys.len(), |high| {
-            keys.partition_point(|&(key, _)| key <= high)
-        });
+        let to = high.map_or(keys.len(), |high| keys.partition_point(|&(key, _)| key <= high));
         &keys[from..to.max(from)]
     }
 

@@ -1,8 +1,6 @@
 //! The text form: one JSON object per line. README.md documents it.
 
-use super::history::{
-    Event, History, Key, Level, Payload, Predicate, Seen, Status, Transaction, Write, WriteKind,
-};
+use super::history::{Event, History, Key, Level, Payload, Predicate, Seen, Status, Transaction, Write, WriteKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead};
@@ -173,16 +171,8 @@ fn list_of(text: ListText) -> Result<Vec<u64>, String> {
     match text {
         ListText::Ids(ids) => Ok(ids),
         ListText::Text(text) => {
-            let parts = text
-                .split(',')
-                .map(str::trim)
-                .filter(|part| !part.is_empty());
-            parts
-                .map(|part| {
-                    part.parse()
-                        .map_err(|_| format!("{part:?} is not the id of an append"))
-                })
-                .collect()
+            let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+            parts.map(|part| part.parse().map_err(|_| format!("{part:?} is not the id of an append"))).collect()
         }
     }
 }
@@ -221,76 +211,26 @@ fn write_of(history: &mut History, line: WriteLine, kind: WriteKind) -> Result<E
         Some(SawLine::Initial { .. }) => Some(Seen::Initial),
     };
     let key = Key::new(history.table(&line.t), line.k);
-    Ok(Event::Write(Write {
-        key,
-        kind,
-        payload,
-        saw,
-        undone: line.undone,
-    }))
+    Ok(Event::Write(Write { key, kind, payload, saw, undone: line.undone }))
 }
 
 fn event_of(history: &mut History, line: EventLine, number: u32) -> Result<Event, String> {
     match line {
-        EventLine::Read {
-            t,
-            k,
-            list,
-            value,
-            count,
-            txn,
-            nth,
-            absent,
-            initial,
-            stmt,
-            locked,
-        } => {
+        EventLine::Read { t, k, list, value, count, txn, nth, absent, initial, stmt, locked } => {
             let key = Key::new(history.table(&t), k);
-            let line = SeenLine {
-                t,
-                k,
-                list,
-                value,
-                count,
-                txn,
-                nth,
-                absent,
-                initial,
-            };
+            let line = SeenLine { t, k, list, value, count, txn, nth, absent, initial };
             let seen = seen_of(line)?;
-            Ok(Event::Read {
-                key,
-                seen,
-                statement: stmt.unwrap_or(number),
-                locked,
-            })
+            Ok(Event::Read { key, seen, statement: stmt.unwrap_or(number), locked })
         }
         EventLine::Insert(line) => write_of(history, line, WriteKind::Insert),
         EventLine::Update(line) => write_of(history, line, WriteKind::Update),
         EventLine::Delete(line) => write_of(history, line, WriteKind::Delete),
-        EventLine::Scan {
-            t,
-            low,
-            high,
-            rows,
-            stmt,
-        } => {
+        EventLine::Scan { t, low, high, rows, stmt } => {
             let table = history.table(&t);
-            let rows = rows
-                .into_iter()
-                .map(|row| Ok((Key::new(table, row.k), seen_of(row)?)));
+            let rows = rows.into_iter().map(|row| Ok((Key::new(table, row.k), seen_of(row)?)));
             let rows = rows.collect::<Result<Vec<_>, String>>()?;
-            let predicate = Predicate {
-                table,
-                low,
-                high,
-                filter: None,
-            };
-            Ok(Event::Scan {
-                predicate,
-                rows,
-                statement: stmt.unwrap_or(number),
-            })
+            let predicate = Predicate { table, low, high, filter: None };
+            Ok(Event::Scan { predicate, rows, statement: stmt.unwrap_or(number) })
         }
     }
 }
@@ -367,11 +307,7 @@ fn add_initial(history: &mut History, line: &InitialLine) -> Result<(), String> 
 }
 
 fn lines_of_seen(table: &str, key: Key, seen: &Seen) -> SeenLine {
-    let mut line = SeenLine {
-        t: table.to_owned(),
-        k: key.key,
-        ..SeenLine::default()
-    };
+    let mut line = SeenLine { t: table.to_owned(), k: key.key, ..SeenLine::default() };
     match seen {
         Seen::Absent => line.absent = true,
         Seen::Initial => line.initial = true,
@@ -394,24 +330,13 @@ fn line_of_write(table: &str, write: &Write) -> EventLine {
     let saw = write.saw.as_ref().map(|saw| match saw {
         Seen::Absent => SawLine::Absent { absent: true },
         Seen::Initial => SawLine::Initial { initial: true },
-        Seen::Version { txn, nth } => SawLine::Version {
-            txn: *txn,
-            nth: *nth,
-        },
+        Seen::Version { txn, nth } => SawLine::Version { txn: *txn, nth: *nth },
         Seen::Value(value) => SawLine::Value { value: *value },
         Seen::Count(count) => SawLine::Count { count: *count },
         Seen::List(list) => SawLine::List(ListText::Ids(list.clone())),
     });
     let (t, k, undone) = (table.to_owned(), write.key.key, write.undone);
-    let line = WriteLine {
-        t,
-        k,
-        append,
-        value,
-        count,
-        saw,
-        undone,
-    };
+    let line = WriteLine { t, k, append, value, count, saw, undone };
     match write.kind {
         WriteKind::Insert => EventLine::Insert(line),
         WriteKind::Update => EventLine::Update(line),
@@ -420,69 +345,23 @@ fn line_of_write(table: &str, write: &Write) -> EventLine {
 }
 
 fn line_of_event(history: &History, event: &Event) -> io::Result<EventLine> {
-    let name = |table: u32| {
-        history
-            .tables
-            .get(table as usize)
-            .cloned()
-            .unwrap_or_default()
-    };
+    let name = |table: u32| history.tables.get(table as usize).cloned().unwrap_or_default();
     Ok(match event {
-        Event::Read {
-            key,
-            seen,
-            statement,
-            locked,
-        } => {
+        Event::Read { key, seen, statement, locked } => {
             let line = lines_of_seen(&name(key.table), *key, seen);
-            let SeenLine {
-                t,
-                k,
-                list,
-                value,
-                count,
-                txn,
-                nth,
-                absent,
-                initial,
-            } = line;
+            let SeenLine { t, k, list, value, count, txn, nth, absent, initial } = line;
             let (stmt, locked) = (Some(*statement), *locked);
-            EventLine::Read {
-                t,
-                k,
-                list,
-                value,
-                count,
-                txn,
-                nth,
-                absent,
-                initial,
-                stmt,
-                locked,
-            }
+            EventLine::Read { t, k, list, value, count, txn, nth, absent, initial, stmt, locked }
         }
         Event::Write(write) => line_of_write(&name(write.key.table), write),
-        Event::Scan {
-            predicate,
-            rows,
-            statement,
-        } => {
+        Event::Scan { predicate, rows, statement } => {
             if predicate.filter.is_some() {
                 let text = "a predicate with a filter function has no text form";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
-            let rows = rows
-                .iter()
-                .map(|(key, seen)| lines_of_seen("", *key, seen))
-                .collect();
+            let rows = rows.iter().map(|(key, seen)| lines_of_seen("", *key, seen)).collect();
             let (low, high, stmt) = (predicate.low, predicate.high, Some(*statement));
-            EventLine::Scan {
-                t: name(predicate.table),
-                low,
-                high,
-                rows,
-                stmt,
-            }
+            EventLine::Scan { t: name(predicate.table), low, high, rows, stmt }
         }
     })
 }
@@ -493,18 +372,8 @@ pub fn write_lines(history: &History, output: &mut impl io::Write) -> io::Result
     let mut initial: Vec<_> = history.initial.iter().collect();
     initial.sort_unstable();
     for (key, &value) in initial {
-        let table = history
-            .tables
-            .get(key.table as usize)
-            .cloned()
-            .unwrap_or_default();
-        let line = InitialLine {
-            initial: table,
-            keys: vec![key.key],
-            low: None,
-            high: None,
-            value,
-        };
+        let table = history.tables.get(key.table as usize).cloned().unwrap_or_default();
+        let line = InitialLine { initial: table, keys: vec![key.key], low: None, high: None, value };
         writeln!(output, "{}", serde_json::to_string(&line)?)?;
     }
     for txn in &history.transactions {

@@ -17,9 +17,7 @@ impl Builder<'_, '_> {
                 Event::Read { key, seen, .. } => {
                     state.insert(index.key_of[key], seen);
                 }
-                Event::Scan {
-                    predicate, rows, ..
-                } if predicate.filter.is_none() => {
+                Event::Scan { predicate, rows, .. } if predicate.filter.is_none() => {
                     let range = index.range(predicate.table, predicate.low, predicate.high);
                     covered.extend(range.iter().map(|&(_, key)| key));
                     state.extend(rows.iter().map(|(key, seen)| (index.key_of[key], seen)));
@@ -35,12 +33,7 @@ impl Builder<'_, '_> {
 
     fn check_last_key(&mut self, key: u32, seen: &Seen) {
         let index = self.index;
-        let writes = || {
-            index.by_key[key as usize]
-                .iter()
-                .copied()
-                .filter(|&w| index.stays(w))
-        };
+        let writes = || index.by_key[key as usize].iter().copied().filter(|&w| index.stays(w));
         let committed = |write: &u32| {
             let writer = index.writes[*write as usize].txn;
             index.history.transactions[writer as usize].status == Status::Committed
@@ -62,11 +55,7 @@ impl Builder<'_, '_> {
                 let newest = order.versions.last().map(|version| version.write);
                 let named = index.named(key, other);
                 let stale = newest.filter(|&write| named != Named::Write(write));
-                stale
-                    .filter(|_| order.tail.is_empty())
-                    .into_iter()
-                    .filter(committed)
-                    .collect()
+                stale.filter(|_| order.tail.is_empty()).into_iter().filter(committed).collect()
             }
         };
         for write in lost {

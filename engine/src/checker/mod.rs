@@ -30,8 +30,7 @@ mod tests;
 mod verdict;
 
 pub use history::{
-    Event, Filter, History, Image, Key, Level, Payload, Predicate, Seen, Status, Transaction,
-    TxnId, Write, WriteKind,
+    Event, Filter, History, Image, Key, Level, Payload, Predicate, Seen, Status, Transaction, TxnId, Write, WriteKind,
 };
 pub use json::{read_lines, write_lines, ParseError};
 pub use recorder::{Log, Recorder, Savepoint, Session};
@@ -51,32 +50,20 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            session: true,
-            real_time: false,
-            csn_order: false,
-            limit: 20,
-        }
+        Self { session: true, real_time: false, csn_order: false, limit: 20 }
     }
 }
 
 impl Options {
     /// Everything that mixedcc promises: strict serializability in CSN order.
     pub fn strict() -> Self {
-        Self {
-            real_time: true,
-            csn_order: true,
-            ..Self::default()
-        }
+        Self { real_time: true, csn_order: true, ..Self::default() }
     }
 }
 
 /// Judges a history. What the history does not tell is never held against it.
 pub fn check(history: &History, options: &Options) -> Verdict {
-    let mut verdict = Verdict {
-        transactions: history.transactions.len(),
-        ..Verdict::default()
-    };
+    let mut verdict = Verdict { transactions: history.transactions.len(), ..Verdict::default() };
     let index = index::Index::build(history, options, &mut verdict);
     let evidence = evidence::collect(&index, options, &mut verdict);
     let orders = order::recover(&index, &evidence, options, &mut verdict);

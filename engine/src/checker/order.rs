@@ -29,9 +29,7 @@ pub(super) struct Order {
 
 impl Order {
     pub fn at(&self, position: usize) -> Option<&Version> {
-        position
-            .checked_sub(1)
-            .and_then(|number| self.versions.get(number))
+        position.checked_sub(1).and_then(|number| self.versions.get(number))
     }
 }
 
@@ -41,24 +39,10 @@ pub(super) struct Orders {
     pub position: Vec<u32>,
 }
 
-pub(super) fn recover(
-    index: &Index<'_>,
-    evidence: &Evidence<'_>,
-    options: &Options,
-    verdict: &mut Verdict,
-) -> Orders {
-    let mut orders = Orders {
-        of_key: Vec::new(),
-        position: vec![NONE; index.writes.len()],
-    };
+pub(super) fn recover(index: &Index<'_>, evidence: &Evidence<'_>, options: &Options, verdict: &mut Verdict) -> Orders {
+    let mut orders = Orders { of_key: Vec::new(), position: vec![NONE; index.writes.len()] };
     for key in 0..index.keys.len() as u32 {
-        let mut build = Build {
-            index,
-            evidence,
-            options,
-            verdict: &mut *verdict,
-            key,
-        };
+        let mut build = Build { index, evidence, options, verdict: &mut *verdict, key };
         let (ordered, tail) = build.order();
         let order = Order {
             exists: evidence.initial.contains(&key),
@@ -68,11 +52,7 @@ pub(super) fn recover(
         for (number, &write) in ordered.iter().enumerate() {
             orders.position[write as usize] = number as u32 + 1;
         }
-        if order
-            .tail
-            .iter()
-            .any(|version| version.txn != order.tail[0].txn)
-        {
+        if order.tail.iter().any(|version| version.txn != order.tail[0].txn) {
             verdict.unordered_keys += 1;
         }
         orders.of_key.push(order);
@@ -82,12 +62,7 @@ pub(super) fn recover(
 
 fn version(index: &Index<'_>, write: u32) -> Version {
     let info = &index.writes[write as usize];
-    Version {
-        write,
-        txn: info.txn,
-        dead: info.kind == WriteKind::Delete,
-        last: info.last,
-    }
+    Version { write, txn: info.txn, dead: info.kind == WriteKind::Delete, last: info.last }
 }
 
 struct LifeOrder {
@@ -111,11 +86,7 @@ impl Build<'_, '_> {
     fn order(&mut self) -> Ordered {
         let index = self.index;
         let all = &index.by_key[self.key as usize];
-        let writes: Vec<u32> = all
-            .iter()
-            .copied()
-            .filter(|&write| index.stays(write))
-            .collect();
+        let writes: Vec<u32> = all.iter().copied().filter(|&write| index.stays(write)).collect();
         let Some(&first) = writes.first() else {
             return (writes, Vec::new());
         };
@@ -133,9 +104,7 @@ impl Build<'_, '_> {
                 info.kind == WriteKind::Delete || wanted(&info.payload)
             })
         };
-        let deletes = writes
-            .iter()
-            .any(|&write| index.writes[write as usize].kind == WriteKind::Delete);
+        let deletes = writes.iter().any(|&write| index.writes[write as usize].kind == WriteKind::Delete);
         if all_are(|payload| matches!(payload, Payload::Append(_))) {
             self.by_lists(&writes)
         } else if !deletes && all_are(|payload| matches!(payload, Payload::Count(_))) {
@@ -153,11 +122,8 @@ impl Build<'_, '_> {
     }
 
     fn report(&mut self, kind: AnomalyKind, writes: &[u32], text: String) {
-        let ids = writes
-            .iter()
-            .map(|&write| self.index.id(self.index.writes[write as usize].txn));
-        self.verdict
-            .report(self.options.limit, kind, ids.collect(), text);
+        let ids = writes.iter().map(|&write| self.index.id(self.index.writes[write as usize].txn));
+        self.verdict.report(self.options.limit, kind, ids.collect(), text);
     }
 
     fn by_csn(&mut self, mut writes: Vec<u32>) -> Ordered {
@@ -165,11 +131,7 @@ impl Build<'_, '_> {
         let name = index.describe(self.key);
         let place = |write: u32| {
             let info = &index.writes[write as usize];
-            (
-                index.history.transactions[info.txn as usize].csn,
-                info.txn,
-                info.nth,
-            )
+            (index.history.transactions[info.txn as usize].csn, info.txn, info.nth)
         };
         writes.sort_by_key(|&write| place(write));
         for pair in writes.windows(2) {
@@ -179,11 +141,8 @@ impl Build<'_, '_> {
                 self.report(AnomalyKind::Malformed, pair, text);
             }
         }
-        let place_in_order: HashMap<u32, usize> = writes
-            .iter()
-            .enumerate()
-            .map(|(place, &write)| (write, place))
-            .collect();
+        let place_in_order: HashMap<u32, usize> =
+            writes.iter().enumerate().map(|(place, &write)| (write, place)).collect();
         let inserts = writes.iter().filter_map(|&write| {
             let info = &index.writes[write as usize];
             match (info.kind, info.payload) {
@@ -192,9 +151,8 @@ impl Build<'_, '_> {
             }
         });
         let lives = std::iter::once(None).chain(inserts);
-        let lists: Vec<&[u64]> = lives
-            .filter_map(|life| self.evidence.longest.get(&(self.key, life)).copied())
-            .collect();
+        let lists: Vec<&[u64]> =
+            lives.filter_map(|life| self.evidence.longest.get(&(self.key, life)).copied()).collect();
         for list in lists {
             self.compare_with_csn(list, &writes, &place_in_order);
         }
@@ -203,20 +161,13 @@ impl Build<'_, '_> {
 
     /// A list must contain the appends of its life in the order of their CSNs.
     fn compare_with_csn(&mut self, list: &[u64], writes: &[u32], places: &HashMap<u32, usize>) {
-        let elements: Vec<u32> = list
-            .iter()
-            .filter_map(|&id| self.index.appended(self.key, id))
-            .collect();
-        let elements: Vec<u32> = elements
-            .into_iter()
-            .filter(|write| places.contains_key(write))
-            .collect();
+        let elements: Vec<u32> = list.iter().filter_map(|&id| self.index.appended(self.key, id)).collect();
+        let elements: Vec<u32> = elements.into_iter().filter(|write| places.contains_key(write)).collect();
         let listed: hashbrown::HashSet<u32> = elements.iter().copied().collect();
         let name = self.index.describe(self.key);
         for pair in elements.windows(2) {
             if places[&pair[0]] > places[&pair[1]] {
-                let text =
-                    format!("the list {name} is {list:?}, which is not the order of the CSNs");
+                let text = format!("the list {name} is {list:?}, which is not the order of the CSNs");
                 self.report(AnomalyKind::IncompatibleOrder, pair, text);
                 return;
             }
@@ -246,12 +197,9 @@ impl Build<'_, '_> {
         if !self.sort_lives(&mut lives) {
             return (Vec::new(), writes.to_vec());
         }
-        let flat = lives.iter().flat_map(|(_, life)| {
-            life.inserter
-                .into_iter()
-                .chain(life.elements.iter().copied())
-                .chain(life.deleter)
-        });
+        let flat = lives
+            .iter()
+            .flat_map(|(_, life)| life.inserter.into_iter().chain(life.elements.iter().copied()).chain(life.deleter));
         let ordered: Vec<u32> = flat.collect();
         if unseen.len() == 1 {
             let mut ordered = ordered;
@@ -263,22 +211,11 @@ impl Build<'_, '_> {
 
     /// The lives of the row, each with what its longest list shows.
     fn lives(&self, writes: &[u32]) -> Vec<(Option<u64>, LifeOrder)> {
-        let mut lives = vec![(
-            None,
-            LifeOrder {
-                inserter: None,
-                elements: Vec::new(),
-                deleter: None,
-            },
-        )];
+        let mut lives = vec![(None, LifeOrder { inserter: None, elements: Vec::new(), deleter: None })];
         for &write in writes {
             let info = &self.index.writes[write as usize];
             if let (WriteKind::Insert, Payload::Append(id)) = (info.kind, info.payload) {
-                let life = LifeOrder {
-                    inserter: Some(write),
-                    elements: Vec::new(),
-                    deleter: None,
-                };
+                let life = LifeOrder { inserter: Some(write), elements: Vec::new(), deleter: None };
                 lives.push((Some(id), life));
             }
         }
@@ -286,9 +223,7 @@ impl Build<'_, '_> {
             let Some(list) = self.evidence.longest.get(&(self.key, *name)) else {
                 continue;
             };
-            let elements = list
-                .iter()
-                .filter_map(|&id| self.index.appended(self.key, id));
+            let elements = list.iter().filter_map(|&id| self.index.appended(self.key, id));
             let mut seen = hashbrown::HashSet::new();
             life.elements = elements
                 .filter(|&write| self.index.stays(write))
@@ -300,15 +235,9 @@ impl Build<'_, '_> {
 
     /// Puts deletes into their lives. Returns the appends that nobody saw, all of
     /// which come last; `None` if some write's place is not known.
-    fn assign(
-        &mut self,
-        writes: &[u32],
-        lives: &mut [(Option<u64>, LifeOrder)],
-    ) -> Option<Vec<u32>> {
-        let placed: hashbrown::HashSet<u32> = lives
-            .iter()
-            .flat_map(|(_, life)| life.elements.iter().copied())
-            .collect();
+    fn assign(&mut self, writes: &[u32], lives: &mut [(Option<u64>, LifeOrder)]) -> Option<Vec<u32>> {
+        let placed: hashbrown::HashSet<u32> =
+            lives.iter().flat_map(|(_, life)| life.elements.iter().copied()).collect();
         let initial_is_dead = !self.evidence.initial.contains(&self.key);
         let candidates = lives.len() - usize::from(initial_is_dead);
         let mut unseen = Vec::new();
@@ -326,10 +255,7 @@ impl Build<'_, '_> {
                         None => return None,
                     };
                     if let Some(other) = lives[life].1.deleter.replace(write) {
-                        let text = format!(
-                            "two transactions deleted the same row {}",
-                            self.index.describe(self.key)
-                        );
+                        let text = format!("two transactions deleted the same row {}", self.index.describe(self.key));
                         self.report(AnomalyKind::LostUpdate, &[other, write], text);
                         return None;
                     }
@@ -349,15 +275,8 @@ impl Build<'_, '_> {
         let mut life = None;
         for event in &events[..=info.event as usize] {
             let seen = match event {
-                Event::Read {
-                    key: read, seen, ..
-                } if *read == key => seen,
-                Event::Write(Write {
-                    key: written,
-                    saw: Some(seen),
-                    undone: false,
-                    ..
-                }) if *written == key => seen,
+                Event::Read { key: read, seen, .. } if *read == key => seen,
+                Event::Write(Write { key: written, saw: Some(seen), undone: false, .. }) if *written == key => seen,
                 Event::Write(Write {
                     key: written,
                     kind: WriteKind::Insert,
@@ -383,11 +302,7 @@ impl Build<'_, '_> {
     fn sort_lives(&self, lives: &mut [(Option<u64>, LifeOrder)]) -> bool {
         let transactions = &self.index.history.transactions;
         let txn = |write: u32| &transactions[self.index.writes[write as usize].txn as usize];
-        let time = |life: &LifeOrder| {
-            life.inserter
-                .and_then(|write| txn(write).commit)
-                .unwrap_or(0)
-        };
+        let time = |life: &LifeOrder| life.inserter.and_then(|write| txn(write).commit).unwrap_or(0);
         lives[1..].sort_by_key(|(_, life)| (life.deleter.is_none(), time(life)));
         let certain = |one: &LifeOrder, other: &LifeOrder| {
             // `other` cannot come first if it never ended, or if it ended
@@ -404,9 +319,7 @@ impl Build<'_, '_> {
                 _ => false,
             }
         };
-        lives[1..]
-            .windows(2)
-            .all(|pair| certain(&pair[0].1, &pair[1].1))
+        lives[1..].windows(2).all(|pair| certain(&pair[0].1, &pair[1].1))
     }
 
     /// Registers: each update names the version that it replaced, or its
@@ -418,10 +331,7 @@ impl Build<'_, '_> {
                 continue;
             };
             if let Some(other) = next.insert(before, write) {
-                let text = format!(
-                    "both replaced the same version of {}",
-                    self.index.describe(self.key)
-                );
+                let text = format!("both replaced the same version of {}", self.index.describe(self.key));
                 self.report(AnomalyKind::LostUpdate, &[other, write], text);
                 return (Vec::new(), writes.to_vec());
             }
@@ -433,11 +343,7 @@ impl Build<'_, '_> {
             at = write;
         }
         let placed: hashbrown::HashSet<u32> = ordered.iter().copied().collect();
-        let tail: Vec<u32> = writes
-            .iter()
-            .copied()
-            .filter(|write| !placed.contains(write))
-            .collect();
+        let tail: Vec<u32> = writes.iter().copied().filter(|write| !placed.contains(write)).collect();
         if tail.len() == 1 && ordered.len() + 1 == writes.len() {
             ordered.extend(tail);
             return (ordered, Vec::new());
@@ -453,9 +359,7 @@ impl Build<'_, '_> {
         let mut before = None;
         for event in &transaction.events[..=info.event as usize] {
             let seen = match event {
-                Event::Read {
-                    key: read, seen, ..
-                } if *read == key => seen,
+                Event::Read { key: read, seen, .. } if *read == key => seen,
                 Event::Write(written) if written.key == key && !written.undone => {
                     let own = self.index.named_payload(self.key, written.payload);
                     if own == Some(write) {

@@ -2,8 +2,7 @@
 //! sharing anything and handed over when it ends.
 
 use super::history::{
-    Event, History, Key, Level, Payload, Predicate, Seen, Status, Transaction, TxnId, Write,
-    WriteKind,
+    Event, History, Key, Level, Payload, Predicate, Seen, Status, Transaction, TxnId, Write, WriteKind,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,32 +40,20 @@ impl Recorder {
             next_client: AtomicU64::new(0),
             finished: Mutex::new(Vec::new()),
         };
-        Self {
-            shared: Arc::new(shared),
-        }
+        Self { shared: Arc::new(shared) }
     }
 
     /// One per thread: its transactions run one after the other.
     pub fn session(&self) -> Session {
         // Relaxed: only uniqueness matters.
         let client = self.shared.next_client.fetch_add(1, Ordering::Relaxed);
-        Session {
-            shared: Arc::clone(&self.shared),
-            client,
-        }
+        Session { shared: Arc::clone(&self.shared), client }
     }
 
     /// All transactions that ended so far. Tables and initial rows are the caller's to add.
     pub fn history(&self) -> History {
-        let finished = self
-            .shared
-            .finished
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        History {
-            transactions: finished.clone(),
-            ..History::default()
-        }
+        let finished = self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        History { transactions: finished.clone(), ..History::default() }
     }
 }
 
@@ -83,11 +70,7 @@ impl Session {
         let mut txn = Transaction::new(id, level).with_client(self.client);
         txn.status = Status::Unknown;
         txn.begin = Some(self.shared.now_ns());
-        Log {
-            shared: Arc::clone(&self.shared),
-            txn: Some(txn),
-            statement: 0,
-        }
+        Log { shared: Arc::clone(&self.shared), txn: Some(txn), statement: 0 }
     }
 }
 
@@ -115,43 +98,23 @@ impl Log {
 
     pub fn read(&mut self, key: Key, seen: Seen) {
         let statement = self.statement;
-        self.push(Event::Read {
-            key,
-            seen,
-            statement,
-            locked: false,
-        });
+        self.push(Event::Read { key, seen, statement, locked: false });
     }
 
     pub fn read_locked(&mut self, key: Key, seen: Seen) {
         let statement = self.statement;
-        self.push(Event::Read {
-            key,
-            seen,
-            statement,
-            locked: true,
-        });
+        self.push(Event::Read { key, seen, statement, locked: true });
     }
 
     pub fn scan(&mut self, predicate: Predicate, rows: Vec<(Key, Seen)>) {
         let statement = self.statement;
-        self.push(Event::Scan {
-            predicate,
-            rows,
-            statement,
-        });
+        self.push(Event::Scan { predicate, rows, statement });
     }
 
     /// Returns which write of this key it is, counted from 1: with `id()` the
     /// version that readers should name.
     pub fn write(&mut self, key: Key, kind: WriteKind, payload: Payload) -> u32 {
-        self.push(Event::Write(Write {
-            key,
-            kind,
-            payload,
-            saw: None,
-            undone: false,
-        }));
+        self.push(Event::Write(Write { key, kind, payload, saw: None, undone: false }));
         let events = self.txn.as_ref().map_or(&[][..], |txn| &txn.events);
         let same_key = |event: &&Event| matches!(event, Event::Write(write) if write.key == key);
         events.iter().filter(same_key).count() as u32
@@ -195,11 +158,7 @@ impl Log {
         if status == Status::Committed {
             txn.commit = Some(self.shared.now_ns());
         }
-        let mut finished = self
-            .shared
-            .finished
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut finished = self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner);
         finished.push(txn);
     }
 }

@@ -105,24 +105,10 @@ impl Verdict {
         self.anomalies.iter().any(|anomaly| anomaly.kind == kind)
     }
 
-    pub(super) fn report(
-        &mut self,
-        limit: usize,
-        kind: AnomalyKind,
-        transactions: Vec<TxnId>,
-        explanation: String,
-    ) {
-        let same_kind = self
-            .anomalies
-            .iter()
-            .filter(|anomaly| anomaly.kind == kind)
-            .count();
+    pub(super) fn report(&mut self, limit: usize, kind: AnomalyKind, transactions: Vec<TxnId>, explanation: String) {
+        let same_kind = self.anomalies.iter().filter(|anomaly| anomaly.kind == kind).count();
         if same_kind < limit {
-            self.anomalies.push(Anomaly {
-                kind,
-                transactions,
-                explanation,
-            });
+            self.anomalies.push(Anomaly { kind, transactions, explanation });
         } else {
             self.unlisted += 1;
         }
@@ -132,11 +118,7 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for anomaly in &self.anomalies {
-            writeln!(
-                f,
-                "{}: transactions {:?}",
-                anomaly.kind, anomaly.transactions
-            )?;
+            writeln!(f, "{}: transactions {:?}", anomaly.kind, anomaly.transactions)?;
             for line in anomaly.explanation.lines() {
                 writeln!(f, "    {line}")?;
             }
@@ -145,11 +127,7 @@ impl fmt::Display for Verdict {
             f,
             "{}: {} transactions, {} edges, {} anomalies ({} more not listed), \
              {} keys without a full order, {} ambiguous reads",
-            if self.accepts() {
-                "accepted"
-            } else {
-                "REJECTED"
-            },
+            if self.accepts() { "accepted" } else { "REJECTED" },
             self.transactions,
             self.edges,
             self.anomalies.len(),

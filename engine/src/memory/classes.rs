@@ -56,22 +56,13 @@ const fn object_bytes(class: usize) -> usize {
 }
 
 const fn build_classes() -> [ClassInfo; CLASS_COUNT] {
-    let empty = ClassInfo {
-        object_bytes: 0,
-        per_page: 0,
-        magazine_limit: 0,
-        batch: 1,
-    };
+    let empty = ClassInfo { object_bytes: 0, per_page: 0, magazine_limit: 0, batch: 1 };
     let mut classes = [empty; CLASS_COUNT];
     let mut class = 0;
     while class < CLASS_COUNT {
         let bytes = object_bytes(class);
         let by_bytes = MAGAZINE_MAX_BYTES / bytes;
-        let limit = if by_bytes < MAGAZINE_MAX_OBJECTS {
-            by_bytes
-        } else {
-            MAGAZINE_MAX_OBJECTS
-        };
+        let limit = if by_bytes < MAGAZINE_MAX_OBJECTS { by_bytes } else { MAGAZINE_MAX_OBJECTS };
         classes[class] = ClassInfo {
             object_bytes: bytes as u32,
             per_page: (PAGE_BYTES / bytes) as u32,
@@ -106,10 +97,7 @@ mod tests {
             let class = class_of(size);
             let bytes = object_bytes(class);
             assert!(bytes >= size, "size {size} got {bytes}");
-            assert!(
-                class == 0 || object_bytes(class - 1) < size,
-                "size {size} got {bytes}"
-            );
+            assert!(class == 0 || object_bytes(class - 1) < size, "size {size} got {bytes}");
             assert!(bytes - size < 8 || (bytes - size) * 8 <= size || size < MIN_OBJECT);
         }
         assert_eq!(class_of(0), 0);

@@ -44,10 +44,7 @@ fn place_of(chunk: u64) -> Option<Place> {
     let shifted = chunk + FIRST_SEGMENT;
     let log2 = 63 - shifted.leading_zeros();
     let segment = (log2 - FIRST_SEGMENT_LOG2) as usize;
-    Some(Place {
-        segment,
-        index: (shifted - (1 << log2)) as usize,
-    })
+    Some(Place { segment, index: (shifted - (1 << log2)) as usize })
 }
 
 fn segment_chunks(segment: usize) -> usize {
@@ -113,17 +110,11 @@ impl TidDirectory {
         let bytes = Self::CHUNK as usize * self.item_size as usize;
         let chunk = publish(pointer, region, slot, bytes)?;
         // AcqRel pairs with `chunks`.
-        self.chunks
-            .fetch_max(chunk_number as u32 + 1, Ordering::AcqRel);
+        self.chunks.fetch_max(chunk_number as u32 + 1, Ordering::AcqRel);
         Ok(self.item_in(chunk, n))
     }
 
-    fn ensure_segment(
-        &self,
-        region: &Region,
-        slot: usize,
-        segment: usize,
-    ) -> Result<NonNull<ChunkPtr>, OutOfMemory> {
+    fn ensure_segment(&self, region: &Region, slot: usize, segment: usize) -> Result<NonNull<ChunkPtr>, OutOfMemory> {
         let bytes = segment_chunks(segment) * size_of::<ChunkPtr>();
         publish(&self.segments[segment], region, slot, bytes)
     }
@@ -156,12 +147,7 @@ impl TidDirectory {
 
 /// What `pointer` points to; if nothing, zeroed memory of `bytes`, published
 /// there unless somebody else is faster.
-fn publish<T>(
-    pointer: &AtomicPtr<T>,
-    region: &Region,
-    slot: usize,
-    bytes: usize,
-) -> Result<NonNull<T>, OutOfMemory> {
+fn publish<T>(pointer: &AtomicPtr<T>, region: &Region, slot: usize, bytes: usize) -> Result<NonNull<T>, OutOfMemory> {
     if let Some(present) = NonNull::new(pointer.load(Ordering::Acquire)) {
         return Ok(present);
     }
@@ -170,12 +156,7 @@ fn publish<T>(
     unsafe { ptr::write_bytes(made.as_ptr(), 0, bytes) };
     let made_ptr = made.as_ptr().cast::<T>();
     // Release publishes the zeroes; Acquire on failure sees the winner's.
-    match pointer.compare_exchange(
-        ptr::null_mut(),
-        made_ptr,
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    ) {
+    match pointer.compare_exchange(ptr::null_mut(), made_ptr, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(made.cast()),
         Err(winner) => {
             // SAFETY: `made` was not published.

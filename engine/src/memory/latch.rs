@@ -32,10 +32,7 @@ impl Latch {
     fn try_lock(&self) -> bool {
         // Acquire pairs with the Release of the former holder's guard.
         self.word.load(Ordering::Relaxed) == FREE
-            && self
-                .word
-                .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -65,13 +62,8 @@ mod model {
     #[test]
     fn holders_exclude_each_other() {
         loom::model(|| {
-            let latch = Latch {
-                word: AtomicU32::new(FREE),
-            };
-            let counter = Arc::new(Counter {
-                latch,
-                value: UnsafeCell::new(0),
-            });
+            let latch = Latch { word: AtomicU32::new(FREE) };
+            let counter = Arc::new(Counter { latch, value: UnsafeCell::new(0) });
             let add = |counter: &Counter| {
                 let _held = counter.latch.lock();
                 // SAFETY: the latch is held.

@@ -42,12 +42,8 @@ impl Magazine {
             return None;
         }
         // SAFETY: INV-M4, the magazine's objects are free and the slot's alone.
-        self.head
-            .store(unsafe { next_object(head) }, Ordering::Relaxed);
-        self.count.store(
-            self.count.load(Ordering::Relaxed).wrapping_sub(1),
-            Ordering::Relaxed,
-        );
+        self.head.store(unsafe { next_object(head) }, Ordering::Relaxed);
+        self.count.store(self.count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         Some(head)
     }
 
@@ -58,10 +54,7 @@ impl Magazine {
         // SAFETY: the caller's.
         unsafe { set_next_object(object, self.head.load(Ordering::Relaxed)) };
         self.head.store(object, Ordering::Relaxed);
-        self.count.store(
-            self.count.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Relaxed,
-        );
+        self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Fills an empty magazine.
@@ -99,11 +92,7 @@ impl SlotCache {
     #[inline]
     pub fn enter(&self) -> Inside<'_> {
         #[cfg(debug_assertions)]
-        assert_eq!(
-            self.busy.swap(1, Ordering::Acquire),
-            0,
-            "two threads use one slot of the region"
-        );
+        assert_eq!(self.busy.swap(1, Ordering::Acquire), 0, "two threads use one slot of the region");
         Inside(self)
     }
 }

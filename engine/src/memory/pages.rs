@@ -159,8 +159,7 @@ impl PagePool {
         }
         let bin = len.ilog2();
         self.bins[bin as usize].push(descs, first);
-        self.occupied
-            .store(self.occupied.load(Relaxed) | 1 << bin, Relaxed);
+        self.occupied.store(self.occupied.load(Relaxed) | 1 << bin, Relaxed);
     }
 
     /// Unlists the free run that starts at `first` and returns its length.
@@ -170,8 +169,7 @@ impl PagePool {
         let list = &self.bins[bin as usize];
         list.remove(descs, first);
         if list.first().is_none() {
-            self.occupied
-                .store(self.occupied.load(Relaxed) & !(1 << bin), Relaxed);
+            self.occupied.store(self.occupied.load(Relaxed) & !(1 << bin), Relaxed);
         }
         len
     }
@@ -212,11 +210,7 @@ impl PagePool {
         let rest = found - len;
         // Single pages come from the low end and runs from the high end, so
         // that slabs do not cut the space for runs into pieces.
-        let (first, rest_first) = if len == 1 {
-            (run, run + 1)
-        } else {
-            (run + rest, run)
-        };
+        let (first, rest_first) = if len == 1 { (run, run + 1) } else { (run + rest, run) };
         if rest > 0 {
             self.insert(descs, rest_first, rest);
         }
@@ -224,11 +218,9 @@ impl PagePool {
             descs[end as usize].kind.store(KIND_RUN, Relaxed);
         }
         descs[first as usize].pages.store(len, Relaxed);
-        self.free_pages
-            .store(self.free_pages.load(Relaxed) - len, Relaxed);
+        self.free_pages.store(self.free_pages.load(Relaxed) - len, Relaxed);
         if counted_as_run {
-            self.run_pages
-                .store(self.run_pages.load(Relaxed) + len, Relaxed);
+            self.run_pages.store(self.run_pages.load(Relaxed) + len, Relaxed);
         }
         Some(first)
     }
@@ -251,11 +243,9 @@ impl PagePool {
             }
         }
         self.insert(descs, start, joined);
-        self.free_pages
-            .store(self.free_pages.load(Relaxed) + len, Relaxed);
+        self.free_pages.store(self.free_pages.load(Relaxed) + len, Relaxed);
         if counted_as_run {
-            self.run_pages
-                .store(self.run_pages.load(Relaxed) - len, Relaxed);
+            self.run_pages.store(self.run_pages.load(Relaxed) - len, Relaxed);
         }
     }
 }

@@ -48,9 +48,7 @@ impl Region {
     }
 
     fn header_bytes(nslots: usize) -> usize {
-        nslots
-            .saturating_mul(size_of::<SlotCache>())
-            .saturating_add(size_of::<Region>())
+        nslots.saturating_mul(size_of::<SlotCache>()).saturating_add(size_of::<Region>())
     }
 
     /// Formats a block.
@@ -59,11 +57,7 @@ impl Region {
     /// `base` points to `len` writable bytes that stay mapped for the life of
     /// the process, at this address in every process, and that nobody else
     /// uses. `base` is 64-byte aligned.
-    pub unsafe fn create(
-        base: *mut u8,
-        len: usize,
-        nslots: usize,
-    ) -> Result<&'static Region, OutOfMemory> {
+    pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<&'static Region, OutOfMemory> {
         let slot_count = u32::try_from(nslots).map_err(|_| OutOfMemory)?;
         if len < Self::min_size(nslots) || !(base as usize).is_multiple_of(align_of::<Region>()) {
             return Err(OutOfMemory);
@@ -127,11 +121,7 @@ impl Region {
         let descs = ptr::with_exposed_provenance::<PageDesc>(self.descs);
         // SAFETY: INV-M5, `create` reserved `page_count` descriptors there, which are atomics only.
         let descs = unsafe { slice::from_raw_parts(descs, self.page_count) };
-        Pages {
-            pool: &self.pool,
-            descs,
-            base: self.pages,
-        }
+        Pages { pool: &self.pool, descs, base: self.pages }
     }
 
     /// None for a slot that does not exist: it works without magazines.
@@ -183,9 +173,7 @@ impl Region {
 
     /// Takes an object from the class, and a batch for the empty magazine.
     fn refill(&self, slot: usize, class: usize) -> Option<usize> {
-        let cache = self
-            .cache(slot)
-            .filter(|_| CLASSES[class].magazine_limit > 0);
+        let cache = self.cache(slot).filter(|_| CLASSES[class].magazine_limit > 0);
         let Some(cache) = cache else {
             let chain = self.classes[class].take(self.pages(), class, 1);
             return (chain.count > 0).then_some(chain.head);
@@ -221,8 +209,7 @@ impl Region {
             return self.free_run(object);
         };
         let info = &CLASSES[class];
-        debug_assert!((object - pages.address(pages.page_at(object)))
-            .is_multiple_of(info.object_bytes as usize));
+        debug_assert!((object - pages.address(pages.page_at(object))).is_multiple_of(info.object_bytes as usize));
         if cfg!(debug_assertions) {
             // SAFETY: the object is `object_bytes` long and the allocator's
             // again (INV-M1). Readers of freed memory shall notice.
@@ -265,16 +252,10 @@ impl Region {
     fn free_run(&self, object: usize) {
         let pages = self.pages();
         let desc = pages.desc_at(object);
-        debug_assert_eq!(
-            desc.kind(),
-            PageKind::Run,
-            "free of memory that is not allocated"
-        );
+        debug_assert_eq!(desc.kind(), PageKind::Run, "free of memory that is not allocated");
         debug_assert!((object - pages.base).is_multiple_of(PAGE_BYTES));
         if desc.kind() == PageKind::Run {
-            pages
-                .pool
-                .put(pages.descs, pages.page_at(object), desc.run_pages(), true);
+            pages.pool.put(pages.descs, pages.page_at(object), desc.run_pages(), true);
         }
     }
 
@@ -321,9 +302,7 @@ impl Region {
         let classes = std::array::from_fn(|class| {
             let state = &self.classes[class];
             let caches = (0..self.slot_count as usize).filter_map(|slot| self.cache(slot));
-            let in_magazines: usize = caches
-                .map(|cache| cache.magazines[class].count() as usize)
-                .sum();
+            let in_magazines: usize = caches.map(|cache| cache.magazines[class].count() as usize).sum();
             let cached = in_magazines + state.stashed_objects(class) as usize;
             ClassUsage {
                 object_bytes: CLASSES[class].object_bytes as usize,

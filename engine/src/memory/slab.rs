@@ -130,10 +130,7 @@ impl SlabClass {
                 self.pop_stash()
             };
             let Some(head) = head else { return };
-            let chain = Chain {
-                head,
-                count: CLASSES[class].batch,
-            };
+            let chain = Chain { head, count: CLASSES[class].batch };
             // SAFETY: the chain just left the stash of this class (INV-M1).
             unsafe { self.give(pages, class, chain) };
         }
@@ -156,8 +153,7 @@ impl SlabClass {
             };
             self.take_from_page(pages, class, page, wanted, &mut chain);
         }
-        self.outside
-            .store(self.outside.load(Relaxed) + u64::from(chain.count), Relaxed);
+        self.outside.store(self.outside.load(Relaxed) + u64::from(chain.count), Relaxed);
         chain
     }
 
@@ -171,14 +167,7 @@ impl SlabClass {
 
     /// Moves objects from a partial page to the chain, until the chain has
     /// `wanted` or the page has none; unlists the page in the latter case.
-    fn take_from_page(
-        &self,
-        pages: Pages<'_>,
-        class: usize,
-        page: u32,
-        wanted: u32,
-        chain: &mut Chain,
-    ) {
+    fn take_from_page(&self, pages: Pages<'_>, class: usize, page: u32, wanted: u32, chain: &mut Chain) {
         let info = &CLASSES[class];
         let desc = &pages.descs[page as usize];
         let mut free = desc.free_head.load(Relaxed) as usize;
@@ -223,8 +212,7 @@ impl SlabClass {
             unsafe { self.give_object(pages, class, object) };
             object = next;
         }
-        self.outside
-            .store(self.outside.load(Relaxed) - u64::from(chain.count), Relaxed);
+        self.outside.store(self.outside.load(Relaxed) - u64::from(chain.count), Relaxed);
     }
 
     /// Puts one object back.

@@ -75,10 +75,7 @@ impl Object {
         let usable = unsafe { region.usable_size(address) };
         assert!(usable >= size);
         let align = if usable.is_multiple_of(64) { 64 } else { 8 };
-        assert!(
-            (address.as_ptr() as usize).is_multiple_of(align),
-            "{usable} bytes at {address:?}"
-        );
+        assert!((address.as_ptr() as usize).is_multiple_of(align), "{usable} bytes at {address:?}");
         // SAFETY: `size` bytes are ours.
         unsafe { address.write_bytes(tag, size) };
         Some(Object { address, size, tag })
@@ -87,11 +84,7 @@ impl Object {
     fn free(self, region: &Region, slot: usize) {
         // SAFETY: `size` bytes are ours and were written by `new`.
         let bytes = unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.size) };
-        assert!(
-            bytes.iter().all(|byte| *byte == self.tag),
-            "somebody wrote to an object of {} bytes",
-            self.size
-        );
+        assert!(bytes.iter().all(|byte| *byte == self.tag), "somebody wrote to an object of {} bytes", self.size);
         // SAFETY: the only owner gives it up.
         unsafe { region.free(slot, self.address) };
     }
@@ -101,12 +94,7 @@ fn assert_empty(region: &Region) {
     let usage = region.usage();
     assert_eq!((usage.used_page_bytes, usage.run_bytes), (0, 0));
     for class in usage.classes {
-        assert_eq!(
-            (class.pages, class.live, class.cached),
-            (0, 0, 0),
-            "class {}",
-            class.object_bytes
-        );
+        assert_eq!((class.pages, class.live, class.cached), (0, 0, 0), "class {}", class.object_bytes);
     }
     // One free run of all pages: everything was joined again.
     let run = region.alloc(usize::MAX, usage.free_page_bytes).unwrap();
@@ -133,10 +121,7 @@ fn create_refuses_small_blocks_and_attach_strange_ones() {
     // SAFETY: both blocks are ours and have this length.
     unsafe {
         std::ptr::copy_nonoverlapping(block.base, copy.base, bytes);
-        assert!(
-            Region::attach(copy.base).is_none(),
-            "formatted at another address"
-        );
+        assert!(Region::attach(copy.base).is_none(), "formatted at another address");
     }
 }
 
@@ -149,9 +134,7 @@ fn pages_do_not_leave_the_block() {
         let run = Object::new(region, 0, pages, 7).unwrap();
         let end = run.address.as_ptr() as usize + pages;
         assert!(end <= block.base as usize + block.layout.size());
-        assert!(
-            pages + (2 * PAGE_BYTES) > block.layout.size() - Region::min_size(7) + 16 * PAGE_BYTES
-        );
+        assert!(pages + (2 * PAGE_BYTES) > block.layout.size() - Region::min_size(7) + 16 * PAGE_BYTES);
         run.free(region, 0);
         assert_empty(region);
     }
@@ -164,15 +147,11 @@ fn every_class_fills_its_page_without_overlap() {
     for class in region.usage().classes {
         let bytes = class.object_bytes;
         let count = 2 * (PAGE_BYTES / bytes);
-        let objects: Vec<_> = (0..count)
-            .map(|i| Object::new(region, 0, bytes, i as u8).unwrap())
-            .collect();
+        let objects: Vec<_> = (0..count).map(|i| Object::new(region, 0, bytes, i as u8).unwrap()).collect();
         let usage = region.usage();
         assert_eq!(usage.classes.iter().map(|c| c.live).sum::<usize>(), count);
         assert!(usage.used_page_bytes <= 3 * PAGE_BYTES);
-        objects
-            .into_iter()
-            .for_each(|object| object.free(region, 0));
+        objects.into_iter().for_each(|object| object.free(region, 0));
         region.flush_slot(0);
         assert_empty(region);
     }
@@ -201,10 +180,7 @@ fn out_of_memory_is_reported_and_space_moves_to_another_class() {
             objects.push(object);
         }
         let held = objects.iter().map(|object| object.size).sum::<usize>();
-        assert!(
-            held * 10 > total * 8,
-            "only {held} of {total} bytes were usable for {size}"
-        );
+        assert!(held * 10 > total * 8, "only {held} of {total} bytes were usable for {size}");
         assert_eq!(region.alloc(0, size), Err(OutOfMemory));
         assert_eq!(region.alloc(0, total + 1), Err(OutOfMemory));
         assert_eq!(region.alloc(0, usize::MAX), Err(OutOfMemory));
@@ -212,9 +188,7 @@ fn out_of_memory_is_reported_and_space_moves_to_another_class() {
         assert_eq!(region.alloc(1, size), Err(OutOfMemory));
         objects.pop().unwrap().free(region, 1);
         objects.push(Object::new(region, 1, size, round as u8).unwrap());
-        objects
-            .into_iter()
-            .for_each(|object| object.free(region, 0));
+        objects.into_iter().for_each(|object| object.free(region, 0));
     }
     // The slot's own magazines are emptied before an allocation fails.
     Object::new(region, 0, 64, 1).unwrap().free(region, 0);
@@ -250,23 +224,12 @@ fn runs_are_joined_whatever_the_order_of_frees() {
 
 /// One thread of the stress test: allocates, checks, frees, and hands half of
 /// its objects to other threads.
-fn churn(
-    region: &Region,
-    slot: usize,
-    exchange: &Mutex<Vec<Object>>,
-    rounds: u32,
-    failures: &AtomicU64,
-) {
+fn churn(region: &Region, slot: usize, exchange: &Mutex<Vec<Object>>, rounds: u32, failures: &AtomicU64) {
     let mut random = Random(0x9E37_79B9 + slot as u64);
     let mut mine: Vec<Object> = Vec::new();
     for round in 0..rounds {
         if random.below(100) < 55 {
-            match Object::new(
-                region,
-                slot,
-                random.size(),
-                (round as u8) ^ (slot as u8) << 5,
-            ) {
+            match Object::new(region, slot, random.size(), (round as u8) ^ (slot as u8) << 5) {
                 Some(object) => mine.push(object),
                 None => {
                     failures.fetch_add(1, Ordering::Relaxed);
@@ -295,8 +258,7 @@ fn churn(
             region.flush_slot(slot);
         }
     }
-    mine.into_iter()
-        .for_each(|object| object.free(region, slot));
+    mine.into_iter().for_each(|object| object.free(region, slot));
 }
 
 fn stress(bytes: usize, rounds: u32) -> u64 {
@@ -311,11 +273,7 @@ fn stress(bytes: usize, rounds: u32) -> u64 {
             scope.spawn(move || churn(region, slot, exchange, rounds, failures));
         }
     });
-    exchange
-        .into_inner()
-        .unwrap()
-        .into_iter()
-        .for_each(|object| object.free(region, 0));
+    exchange.into_inner().unwrap().into_iter().for_each(|object| object.free(region, 0));
     (0..threads).for_each(|slot| region.flush_slot(slot));
     assert_empty(region);
     failures.into_inner()
@@ -347,10 +305,7 @@ fn freed_memory_is_overwritten_in_debug_builds() {
 
 /// A directory in the region, as its users embed it.
 fn directory(region: &Region, item_size: u32) -> &TidDirectory {
-    let memory = region
-        .alloc(0, size_of::<TidDirectory>())
-        .unwrap()
-        .cast::<TidDirectory>();
+    let memory = region.alloc(0, size_of::<TidDirectory>()).unwrap().cast::<TidDirectory>();
     // SAFETY: just allocated, aligned to 8 and of that size.
     unsafe {
         TidDirectory::init(memory.as_ptr(), item_size);
@@ -376,10 +331,7 @@ fn items_are_zero_distinct_and_stay_where_they_are() {
     let count = 100_000u64;
     let mut addresses = Vec::new();
     for n in 0..count {
-        assert_eq!(
-            directory.get(n).is_some(),
-            !n.is_multiple_of(u64::from(TidDirectory::CHUNK))
-        );
+        assert_eq!(directory.get(n).is_some(), !n.is_multiple_of(u64::from(TidDirectory::CHUNK)));
         let item = directory.ensure(region, 0, n).unwrap().cast::<[u64; 3]>();
         // SAFETY: an item is 24 bytes, 8-byte aligned, and was zeroed.
         unsafe {
@@ -393,10 +345,7 @@ fn items_are_zero_distinct_and_stay_where_they_are() {
         // SAFETY: written above.
         assert_eq!(unsafe { address.read() }, [n as u64, !(n as u64), n as u64]);
     }
-    assert_eq!(
-        u64::from(directory.chunks()),
-        count.div_ceil(u64::from(TidDirectory::CHUNK))
-    );
+    assert_eq!(u64::from(directory.chunks()), count.div_ceil(u64::from(TidDirectory::CHUNK)));
     drop_directory(region, directory);
 }
 
@@ -413,12 +362,7 @@ fn holes_and_the_far_end_of_a_directory() {
     assert_eq!(directory.chunks(), far as u32 / TidDirectory::CHUNK + 1);
     assert_eq!(directory.get(far - 1000), None);
     assert_eq!(directory.get(0), None);
-    for n in [
-        u64::MAX,
-        1 << 40,
-        ((1 << 32) - 16) << 8,
-        (((1 << 32) - 16) << 8) - 1,
-    ] {
+    for n in [u64::MAX, 1 << 40, ((1 << 32) - 16) << 8, (((1 << 32) - 16) << 8) - 1] {
         assert_eq!(directory.get(n), None);
         assert_eq!(directory.ensure(region, 0, n), Err(OutOfMemory), "item {n}");
     }
@@ -435,10 +379,7 @@ fn a_directory_that_runs_out_of_memory_keeps_what_it_has() {
     let block = Block::new(3 << 20);
     let region = block.region(1);
     let directory = directory(region, 40);
-    let failed = (0..u64::MAX)
-        .step_by(256)
-        .find(|n| directory.ensure(region, 0, *n).is_err())
-        .unwrap();
+    let failed = (0..u64::MAX).step_by(256).find(|n| directory.ensure(region, 0, *n).is_err()).unwrap();
     assert_eq!(directory.get(failed), None);
     assert_eq!(u64::from(directory.chunks()) * 256, failed);
     assert!((0..failed).all(|n| directory.get(n).is_some()));
@@ -456,10 +397,7 @@ fn threads_that_grow_one_directory_agree() {
             for slot in 0..threads {
                 scope.spawn(move || {
                     for n in 0..items {
-                        let item = directory
-                            .ensure(region, slot, n)
-                            .unwrap()
-                            .cast::<AtomicU64>();
+                        let item = directory.ensure(region, slot, n).unwrap().cast::<AtomicU64>();
                         assert_eq!(directory.get(n), Some(item.cast()));
                         assert!(u64::from(directory.chunks()) > n / 256);
                         // SAFETY: an item is a zeroed, aligned word of the directory.

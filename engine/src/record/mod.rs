@@ -81,7 +81,12 @@ impl Version {
     pub unsafe fn init(p: *mut Version, stamp: Stamp, len: u32, flags: u32) {
         // SAFETY: the caller owns the memory.
         unsafe {
-            p.write(Version { older: AtomicPtr::new(std::ptr::null_mut()), stamp: AtomicU64::new(stamp.0), len, flags });
+            p.write(Version {
+                older: AtomicPtr::new(std::ptr::null_mut()),
+                stamp: AtomicU64::new(stamp.0),
+                len,
+                flags,
+            });
         }
     }
     /// The stamp.

@@ -192,7 +192,11 @@ pub fn read_table<R: Read>(r: &mut Reader<R>, e: &Engine, slot: SlotId) -> Resul
 }
 
 /// Number of partitions, and the map.
-fn read_map<R: Read>(r: &mut Reader<R>, e: &Engine, slot: SlotId) -> Result<(u32, Result<NonNull<PartitionMap>, Skipped>), LoadError> {
+fn read_map<R: Read>(
+    r: &mut Reader<R>,
+    e: &Engine,
+    slot: SlotId,
+) -> Result<(u32, Result<NonNull<PartitionMap>, Skipped>), LoadError> {
     let (n, field, spec_len) = (r.get_u32()?, r.get_u32()?, r.get_u32()? as usize);
     if n == 0 || n > u16::MAX as u32 || field > 1 || spec_len > SPEC_MAX {
         return Err(LoadError::Damaged("a partition map is impossible"));

@@ -25,7 +25,8 @@ impl World {
     }
     fn table(&self, no: u32, partitions: u32) -> &'static Table {
         let e = self.e();
-        let map = Table::new_map(&e, 0, partitions, 1, b"the key", ProtocolSet::of(Protocol::Occ), Policy::Wait).unwrap();
+        let map =
+            Table::new_map(&e, 0, partitions, 1, b"the key", ProtocolSet::of(Protocol::Occ), Policy::Wait).unwrap();
         // SAFETY: ours alone.
         let parts = unsafe { map.as_ref() }.partitions();
         for (i, p) in parts.iter().enumerate() {
@@ -129,7 +130,11 @@ fn contents(t: &Table) -> Vec<Content> {
 
 fn rules(t: &Table) -> Vec<(ProtocolSet, Policy, u64, u64, u64)> {
     let count = |c: &crate::primitive::AtomicU64| c.load(Ordering::SeqCst);
-    t.map().partitions().iter().map(|p| (p.protocols(), p.policy(), count(&p.stats.rows), count(&p.stats.versions), count(&p.stats.bytes))).collect()
+    t.map()
+        .partitions()
+        .iter()
+        .map(|p| (p.protocols(), p.policy(), count(&p.stats.rows), count(&p.stats.versions), count(&p.stats.bytes)))
+        .collect()
 }
 
 fn used(e: &Engine) -> usize {

@@ -27,7 +27,14 @@ const SHORT: u32 = 200;
 
 impl Txn {
     /// Locks a record. `read`: a read lock of `2pl`, which outlives its subtransaction.
-    pub fn lock_record(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How, read: bool) -> Result<(), Error> {
+    pub fn lock_record(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        mode: Mode,
+        how: How,
+        read: bool,
+    ) -> Result<(), Error> {
         let depth = if read || self.depth <= 1 { 0 } else { self.depth };
         let me = Holder { slot: self.slot, mode, tag: if depth == 0 { 0 } else { p.lock_tag() } };
         if how == How::Policy(Policy::WaitDie) {
@@ -84,7 +91,16 @@ impl Txn {
     /// Decides what to do about a conflict: sleeps and gets the lock, or fails.
     #[cold]
     #[allow(clippy::too_many_arguments)]
-    fn contend(&mut self, p: &dyn Platform, word: &'static LockWord, me: Holder, how: How, queue: Queue, at: Touch, first: Conflict) -> Result<Acquired, Error> {
+    fn contend(
+        &mut self,
+        p: &dyn Platform,
+        word: &'static LockWord,
+        me: Holder,
+        how: How,
+        queue: Queue,
+        at: Touch,
+        first: Conflict,
+    ) -> Result<Acquired, Error> {
         let forget = EndUpgrade { word, slot: self.slot };
         let mut conflict = first;
         for n in 0..SHORT {
@@ -128,7 +144,15 @@ impl Txn {
 
     /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
     /// a weaker mode does not queue: the first of the queue may be waiting for it.
-    fn sleep(&mut self, p: &dyn Platform, word: &'static LockWord, me: Holder, how: How, queue: Queue, at: Touch) -> Result<Acquired, Error> {
+    fn sleep(
+        &mut self,
+        p: &dyn Platform,
+        word: &'static LockWord,
+        me: Holder,
+        how: How,
+        queue: Queue,
+        at: Touch,
+    ) -> Result<Acquired, Error> {
         p.stop_event(StopEvent::LockWait)?;
         at.partition().stats.waits.fetch_add(1, Ordering::Relaxed);
         let queued = word.held_by(self.slot).is_none();

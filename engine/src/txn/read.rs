@@ -19,7 +19,12 @@ impl Txn {
     /// The version that a snapshot at `csn` sees; tombstones and absence are `None`.
     ///
     /// Waits only for a transaction that is committing this very row at a CSN within the snapshot.
-    pub fn read_snapshot(&mut self, p: &dyn Platform, r: RecordRef, csn: Csn) -> Result<Option<NonNull<Version>>, Error> {
+    pub fn read_snapshot(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        csn: Csn,
+    ) -> Result<Option<NonNull<Version>>, Error> {
         self.touch(r.partition()).reads += 1;
         let v = self.at_snapshot(p, r.rec, csn)?;
         Ok(v.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v)))
@@ -106,7 +111,13 @@ impl Txn {
     }
 
     /// Remembers a read that needed no lock: a failed unique check. Never sleeps.
-    pub fn note_read(&mut self, p: &dyn Platform, r: RecordRef, version: NonNull<Version>, csn: Csn) -> Result<(), Error> {
+    pub fn note_read(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        version: NonNull<Version>,
+        csn: Csn,
+    ) -> Result<(), Error> {
         self.reads.push(ReadEntry { r, version });
         if csn > self.valid {
             self.revalidate(p)?;

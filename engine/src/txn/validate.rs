@@ -77,7 +77,13 @@ impl Txn {
         }
     }
 
-    fn check_predicate(&self, p: &dyn Platform, ring: &crate::range::Ring, start: u64, csn: Csn) -> Result<Outcome, Error> {
+    fn check_predicate(
+        &self,
+        p: &dyn Platform,
+        ring: &crate::range::Ring,
+        start: u64,
+        csn: Csn,
+    ) -> Result<Outcome, Error> {
         let mut from = start;
         let mut n = 0;
         loop {

@@ -102,7 +102,15 @@ impl Txn {
     /// Buffers an insert: reserves a record. `part`: the record's partition in both maps' fields.
     /// `xid`: the transaction id by which unique checks wait for us, or 0.
     /// On an error the version is still the caller's.
-    pub fn insert(&mut self, p: &dyn Platform, table: &'static Table, part: [u16; 2], version: NonNull<Version>, cid: u32, xid: u32) -> Result<RecordRef, Error> {
+    pub fn insert(
+        &mut self,
+        p: &dyn Platform,
+        table: &'static Table,
+        part: [u16; 2],
+        version: NonNull<Version>,
+        cid: u32,
+        xid: u32,
+    ) -> Result<RecordRef, Error> {
         let at = Touch { table, no: part[table.map().field as usize] as u32 };
         self.before_write(p, at)?;
         p.stop_event(StopEvent::Write)?;
@@ -127,7 +135,14 @@ impl Txn {
     /// `at_once`: take the record lock now under every protocol.
     ///
     /// The caller compares the version with the one it has read, and then buffers its write.
-    pub fn lock_for_write(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How, at_once: bool) -> Result<Option<Committed>, Error> {
+    pub fn lock_for_write(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        mode: Mode,
+        how: How,
+        at_once: bool,
+    ) -> Result<Option<Committed>, Error> {
         p.stop_event(StopEvent::Write)?;
         self.before_write(p, r.touch())?;
         if self.level == Level::Serializable {
@@ -152,12 +167,27 @@ impl Txn {
 
     /// Buffers a delete. `xid`: the transaction id by which unique checks wait for us, or 0; then
     /// the record is locked in [`Mode::Update`].
-    pub fn delete(&mut self, r: RecordRef, base: Option<NonNull<Version>>, tombstone: NonNull<Version>, cid: u32, xid: u32) -> u32 {
+    pub fn delete(
+        &mut self,
+        r: RecordRef,
+        base: Option<NonNull<Version>>,
+        tombstone: NonNull<Version>,
+        cid: u32,
+        xid: u32,
+    ) -> u32 {
         if xid != 0 {
             debug_assert!(base.is_none() || r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
             r.rec.writer.store(xid, Ordering::SeqCst);
         }
-        self.push(Write { r, kind: WriteKind::Delete, version: tombstone, base, previous: None, cid, depth: self.depth });
+        self.push(Write {
+            r,
+            kind: WriteKind::Delete,
+            version: tombstone,
+            base,
+            previous: None,
+            cid,
+            depth: self.depth,
+        });
         self.writes.len() as u32 - 1
     }
 
@@ -252,9 +282,9 @@ impl Txn {
     /// then it must be deleted instead.
     #[must_use]
     pub fn undo_insert(&mut self, r: RecordRef) -> bool {
-        let last = self.last_write(r).is_some_and(|n| {
-            n as usize + 1 == self.writes.len() && self.writes[n as usize].kind == WriteKind::Insert
-        });
+        let last = self
+            .last_write(r)
+            .is_some_and(|n| n as usize + 1 == self.writes.len() && self.writes[n as usize].kind == WriteKind::Insert);
         if last {
             self.undo_last();
         }
@@ -288,4 +318,3 @@ impl Delta {
         add(&p.stats.bytes, self.bytes);
     }
 }
-

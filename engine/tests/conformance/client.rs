@@ -186,7 +186,12 @@ impl<'w> Client<'w> {
         let mut found = None;
         for r in self.w.records(key) {
             if let Some(f) = self.look(r, for_write)?.filter(|f| f.row.key == key) {
-                assert!(found.is_none() || self.faulty, "two rows with key {key}: {:?} and {:?}", found.map(|f: Found| f.row), f.row);
+                assert!(
+                    found.is_none() || self.faulty,
+                    "two rows with key {key}: {:?} and {:?}",
+                    found.map(|f: Found| f.row),
+                    f.row
+                );
                 found = Some(f);
             }
         }
@@ -234,7 +239,9 @@ impl<'w> Client<'w> {
             Mood::Serializable => How::Policy(f.r.partition().policy()),
             _ => How::Wait,
         };
-        let Some((newest, csn)) = self.t.lock_for_write(&self.p, f.r, mode, how, at_once)? else { return Err(gone(f.r)) };
+        let Some((newest, csn)) = self.t.lock_for_write(&self.p, f.r, mode, how, at_once)? else {
+            return Err(gone(f.r));
+        };
         if Some(newest) == f.version {
             return Ok(Some(Some(newest)));
         }

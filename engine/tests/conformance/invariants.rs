@@ -145,7 +145,8 @@ fn failures_at_every_event_leave_nothing_behind() {
                     let before = contents(&w);
                     let fail = (!unwind).then_some(event);
                     let happened = with_failure(&w, mood, fail, unwind.then_some(PanicAt::Event(event)));
-                    let expected = event != StopEvent::LockWait && (event != StopEvent::Read || mood == Mood::Serializable);
+                    let expected =
+                        event != StopEvent::LockWait && (event != StopEvent::Read || mood == Mood::Serializable);
                     assert_eq!(happened, expected, "{what}");
                     assert_quiet(&w, &what);
                     assert_eq!(contents(&w) == before, happened, "{what}: all or nothing");
@@ -348,7 +349,8 @@ fn a_dropped_table_is_freed_after_its_readers() {
     let step = |w: &World| w.load(std::iter::once(Row { key: 500 + w.e.now() as i64, txn: 0, nth: 0, value: 0 }));
     step(&w);
     let before = live(&w);
-    let map = Table::new_map(&w.e, w.slots, 3, 0, b"spec", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
+    let map =
+        Table::new_map(&w.e, w.slots, 3, 0, b"spec", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
     let t = Table::create(&w.e, w.slots, [9; 4], map).expect("a table");
     let mut writer = Txn::new(w.e, w.slots);
     writer.begin(Level::Snapshot, w.ident());
@@ -432,10 +434,12 @@ fn bank(sets: &[ProtocolSet], policy: Policy, seed: u64) {
             })
         });
         let writers: Vec<_> = writers.collect();
-        let readers: Vec<_> = (4..6u16).map(|slot| {
-            let (w, stop) = (&w, &stop);
-            s.spawn(move || audit(w, slot, sum, stop))
-        }).collect();
+        let readers: Vec<_> = (4..6u16)
+            .map(|slot| {
+                let (w, stop) = (&w, &stop);
+                s.spawn(move || audit(w, slot, sum, stop))
+            })
+            .collect();
         let done = writers.into_iter().map(|t| t.join().expect("a writer")).collect();
         stop.store(true, Ordering::SeqCst);
         readers.into_iter().for_each(|t| assert!(t.join().expect("a reader") > 10, "hardly any audits"));

@@ -28,14 +28,29 @@ pub struct Load {
     pub churn: u64,
 }
 
+/// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
+/// `CONFORMANCE_FACTOR` multiplies the transactions.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
 impl Load {
     pub fn new(sets: &[ProtocolSet], policy: Policy, seed: u64) -> Load {
         use Mood::*;
+        let seed = seed + setting("CONFORMANCE_SEED", 0);
         Load {
             sets: sets.to_vec(),
             policy,
-            moods: vec![Serializable, Serializable, Serializable, Serializable, ReadCommitted, RepeatableRead, ReadOnly],
-            commits: 2500,
+            moods: vec![
+                Serializable,
+                Serializable,
+                Serializable,
+                Serializable,
+                ReadCommitted,
+                RepeatableRead,
+                ReadOnly,
+            ],
+            commits: 2500 * setting("CONFORMANCE_FACTOR", 1),
             seed,
             fault: None,
             vacuum: true,
@@ -68,7 +83,9 @@ struct Control {
 
 impl Control {
     fn over(&self, wanted: u64) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.commits.load(Ordering::Relaxed) >= wanted || Instant::now() > self.deadline
+        self.stop.load(Ordering::Relaxed)
+            || self.commits.load(Ordering::Relaxed) >= wanted
+            || Instant::now() > self.deadline
     }
 }
 
@@ -98,7 +115,9 @@ pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool) + Send) -
             .enumerate()
             .map(|(slot, &mood)| {
                 let (c, session) = (&c, recorder.session());
-                s.spawn(move || client_loop(w, l, c, Client::new(w, slot as u16, session, l.seed ^ (slot as u64 + 7) << 20), mood))
+                s.spawn(move || {
+                    client_loop(w, l, c, Client::new(w, slot as u16, session, l.seed ^ (slot as u64 + 7) << 20), mood)
+                })
             })
             .collect();
         let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
@@ -117,11 +136,8 @@ pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool) + Send) -
     last.commit().expect("a read-only commit");
     let mut h = recorder.history();
     h.initial.extend(initial_keys().map(|k| (checked(k), 0)));
-    let counts = Counts {
-        commits: c.commits.into_inner(),
-        retries: c.retries.into_inner(),
-        vacuumed: c.vacuumed.into_inner(),
-    };
+    let counts =
+        Counts { commits: c.commits.into_inner(), retries: c.retries.into_inner(), vacuumed: c.vacuumed.into_inner() };
     eprintln!("{counts:?}");
     (h, counts)
 }
@@ -210,7 +226,11 @@ fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), 
         return Ok(());
     }
     // Unique checks of weaker levels are the platform's affair: they insert keys of their own.
-    let target = if mood == Mood::Serializable && rng.percent(70) { shared(rng) } else { c.private_key(partition, rng.below(4) as i64) };
+    let target = if mood == Mood::Serializable && rng.percent(70) {
+        shared(rng)
+    } else {
+        c.private_key(partition, rng.below(4) as i64)
+    };
     match rng.below(3) {
         0 => c.delete(key, at_once, false)?,
         1 if mood == Mood::Serializable => c.relocate(key, target, at_once)?,

@@ -7,12 +7,7 @@ use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;
 
 extern "C-unwind" {
-    fn RangeVarCallbackOwnsRelation(
-        rv: *const pg_sys::RangeVar,
-        oid: Oid,
-        old: Oid,
-        arg: *mut core::ffi::c_void,
-    );
+    fn RangeVarCallbackOwnsRelation(rv: *const pg_sys::RangeVar, oid: Oid, old: Oid, arg: *mut core::ffi::c_void);
 }
 
 type Cmds = pgrx::PgList<pg_sys::AlterTableCmd>;
@@ -40,28 +35,17 @@ fn command<'a>(c: *mut pg_sys::AlterTableCmd) -> &'a pg_sys::AlterTableCmd {
 }
 
 fn is_options(c: &pg_sys::AlterTableCmd) -> bool {
-    matches!(
-        c.subtype,
-        AlterTableType::AT_SetRelOptions | AlterTableType::AT_ResetRelOptions
-    )
+    matches!(c.subtype, AlterTableType::AT_SetRelOptions | AlterTableType::AT_ResetRelOptions)
 }
 
 /// What ALTER TABLE asks of our options: set (true) or reset.
 fn wishes(s: &pg_sys::AlterTableStmt) -> Vec<(bool, Element)> {
     // SAFETY: commands of a valid statement; those of options have a list of them.
     let list = commands(s);
-    let all = list
-        .iter_ptr()
-        .map(command)
-        .filter(|c| is_options(c))
-        .flat_map(|c| {
-            let set = c.subtype == AlterTableType::AT_SetRelOptions;
-            elements(c.def.cast())
-                .into_iter()
-                .filter(Element::is_ours)
-                .map(move |e| (set, e))
-                .collect::<Vec<_>>()
-        });
+    let all = list.iter_ptr().map(command).filter(|c| is_options(c)).flat_map(|c| {
+        let set = c.subtype == AlterTableType::AT_SetRelOptions;
+        elements(c.def.cast()).into_iter().filter(Element::is_ours).map(move |e| (set, e)).collect::<Vec<_>>()
+    });
     all.collect()
 }
 
@@ -86,9 +70,7 @@ fn strip(s: &mut pg_sys::AlterTableStmt) {
 
 fn has(s: &pg_sys::AlterTableStmt, kind: AlterTableType::Type) -> bool {
     // SAFETY: commands of a valid statement.
-    commands(s)
-        .iter_ptr()
-        .any(|c| unsafe { (*c).subtype } == kind)
+    commands(s).iter_ptr().any(|c| unsafe { (*c).subtype } == kind)
 }
 
 /// The access method that the statement sets.
@@ -108,26 +90,20 @@ fn new_method(s: &pg_sys::AlterTableStmt) -> Option<String> {
 fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
     let Some(c) = class(oid) else { return };
     let to = new_method(s);
-    let becomes = to
-        .as_ref()
-        .is_some_and(|m| m.as_bytes() == PROVIDER.to_bytes());
+    let becomes = to.as_ref().is_some_and(|m| m.as_bytes() == PROVIDER.to_bytes());
     let name = name_of(s.relation);
     if becomes && ours(oid).is_none() {
         match (c.kind, c.persistence) {
-            (pg_sys::RELKIND_MATVIEW, _) => refuse(
-                "mixedcc does not support materialized views",
-                "Keep the materialized view in heap.",
-            ),
-            (_, pg_sys::RELPERSISTENCE_TEMP) => refuse(
-                "mixedcc does not support temporary tables",
-                "Keep the temporary table in heap.",
-            ),
-            (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) => {
-                refuse(
-                    &format!("table \"{name}\" must be unlogged to become a mixedcc table"),
-                    "Use ALTER TABLE ... SET UNLOGGED first.",
-                )
+            (pg_sys::RELKIND_MATVIEW, _) => {
+                refuse("mixedcc does not support materialized views", "Keep the materialized view in heap.")
             }
+            (_, pg_sys::RELPERSISTENCE_TEMP) => {
+                refuse("mixedcc does not support temporary tables", "Keep the temporary table in heap.")
+            }
+            (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) => refuse(
+                &format!("table \"{name}\" must be unlogged to become a mixedcc table"),
+                "Use ALTER TABLE ... SET UNLOGGED first.",
+            ),
             _ => {}
         }
     }
@@ -165,9 +141,7 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
             options::sync(oid, apply);
         }
         None => {
-            if old.is_some_and(|b| b.filenode.is_some())
-                && options::label_of(options::relation(oid)).is_some()
-            {
+            if old.is_some_and(|b| b.filenode.is_some()) && options::label_of(options::relation(oid)).is_some() {
                 options::store_label(options::relation(oid), None);
             }
         }
@@ -189,10 +163,7 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     if ours(oid).is_none() {
         complain(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            &format!(
-                "option \"mixedcc.{}\" is for tables of the access method mixedcc",
-                wishes[0].1.name
-            ),
+            &format!("option \"mixedcc.{}\" is for tables of the access method mixedcc", wishes[0].1.name),
             &format!("Use ALTER TABLE {name} SET ACCESS METHOD mixedcc first."),
         );
     }
@@ -201,19 +172,12 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     options::check_table(oid, &o);
     o.store(oid);
     let named = |n: &str| wishes.iter().any(|(_, e)| e.name == n);
-    Apply {
-        protocol: named("protocol"),
-        policy: named("waiting_policy"),
-    }
+    Apply { protocol: named("protocol"), policy: named("waiting_policy") }
 }
 
 /// Locks the table for a statement that has nothing left for PostgreSQL. `None`: it does not exist.
 fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
-    let flags = if s.missing_ok {
-        pg_sys::RVROption::RVR_MISSING_OK
-    } else {
-        0
-    };
+    let flags = if s.missing_ok { pg_sys::RVROption::RVR_MISSING_OK } else { 0 };
     // SAFETY: a valid range variable; the callback checks the owner before the lock is taken.
     let oid = unsafe {
         pg_sys::RangeVarGetRelidExtended(
@@ -227,10 +191,7 @@ fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     if oid == pg_sys::InvalidOid {
         ErrorReport::new(
             PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
-            format!(
-                "relation \"{}\" does not exist, skipping",
-                name_of(s.relation)
-            ),
+            format!("relation \"{}\" does not exist, skipping", name_of(s.relation)),
             "mixedcc",
         )
         .report(PgLogLevel::NOTICE);
@@ -243,10 +204,7 @@ fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
 pub fn table(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterTableStmt>() };
-    let tables = matches!(
-        s.objtype,
-        pg_sys::ObjectType::OBJECT_TABLE | pg_sys::ObjectType::OBJECT_MATVIEW
-    );
+    let tables = matches!(s.objtype, pg_sys::ObjectType::OBJECT_TABLE | pg_sys::ObjectType::OBJECT_MATVIEW);
     let Some(am) = our_am_if(tables) else {
         return call.run();
     };
@@ -261,48 +219,25 @@ pub fn table(call: Call) {
         let is_ours = |c: &super::Class| c.am == am;
         family(oid)
             .into_iter()
-            .map(|oid| Before {
-                oid,
-                filenode: class(oid).filter(is_ours).map(|c| c.filenode),
-            })
+            .map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) })
             .collect()
     }));
     let rv = s.relation;
-    let (call, locked) = if wishes.is_empty() {
-        (call, None)
-    } else {
-        prepare(call)
-    };
+    let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
     // SAFETY: the node of the call that is run.
-    let empty =
-        !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
+    let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
     if !empty {
         call.run();
     }
-    let Some(oid) = locked
-        .or_else(|| before.first().map(|b| b.oid))
-        .or_else(|| relid(rv))
-    else {
+    let Some(oid) = locked.or_else(|| before.first().map(|b| b.oid)).or_else(|| relid(rv)) else {
         return;
     };
     if class(oid).is_none() {
         return;
     }
-    let apply = if wishes.is_empty() {
-        Apply::default()
-    } else {
-        grant(oid, &name_of(rv), wishes)
-    };
+    let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), wishes) };
     for member in family(oid) {
-        follow(
-            member,
-            before,
-            if member == oid {
-                apply
-            } else {
-                Apply::default()
-            },
-        );
+        follow(member, before, if member == oid { apply } else { Apply::default() });
     }
 }
 
@@ -328,8 +263,8 @@ fn prepare(call: Call) -> (Call, Option<Oid>) {
 pub fn rename(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::RenameStmt>() };
-    let column = s.renameType == pg_sys::ObjectType::OBJECT_COLUMN
-        && s.relationType == pg_sys::ObjectType::OBJECT_TABLE;
+    let column =
+        s.renameType == pg_sys::ObjectType::OBJECT_COLUMN && s.relationType == pg_sys::ObjectType::OBJECT_TABLE;
     if our_am_if(column).is_none() {
         return call.run();
     }

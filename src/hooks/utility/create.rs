@@ -78,10 +78,7 @@ fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
     // SAFETY: a valid range variable.
     unsafe {
         let space = pg_sys::RangeVarGetCreationNamespace(rv);
-        (
-            space,
-            pg_sys::get_relname_relid((*rv).relname, space) != pg_sys::InvalidOid,
-        )
+        (space, pg_sys::get_relname_relid((*rv).relname, space) != pg_sys::InvalidOid)
     }
 }
 
@@ -114,19 +111,11 @@ pub fn table(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
     let given = hold(take_ours(s.options).1);
     if !s.partspec.is_null() {
-        not_ours(
-            given,
-            "is not for partitioned tables",
-            "Give the options to the partitions.",
-        );
+        not_ours(given, "is not for partitioned tables", "Give the options to the partitions.");
         return call.run();
     }
     if !will_be_ours(s.accessMethod) {
-        not_ours(
-            given,
-            "is for tables of the access method mixedcc",
-            "Add USING mixedcc.",
-        );
+        not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
         return call.run();
     }
     let call = call.writable();
@@ -134,16 +123,9 @@ pub fn table(call: Call) {
     let s = unsafe { &mut *call.node::<pg_sys::CreateStmt>() };
     if is_temp(s.relation) {
         if !s.accessMethod.is_null() {
-            refuse(
-                "mixedcc does not support temporary tables",
-                "Create the temporary table USING heap.",
-            );
+            refuse("mixedcc does not support temporary tables", "Create the temporary table USING heap.");
         }
-        not_ours(
-            given,
-            "is not for temporary tables",
-            "Temporary tables use heap.",
-        );
+        not_ours(given, "is not for temporary tables", "Temporary tables use heap.");
         s.accessMethod = heap();
         return call.run();
     }
@@ -172,11 +154,7 @@ pub fn table_as(call: Call) {
     let into = unsafe { &*s.into };
     let given = hold(take_ours(into.options).1);
     if !will_be_ours(into.accessMethod) {
-        not_ours(
-            given,
-            "is for tables of the access method mixedcc",
-            "Add USING mixedcc.",
-        );
+        not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
         return call.run();
     }
     let view = s.objtype == pg_sys::ObjectType::OBJECT_MATVIEW;
@@ -184,16 +162,9 @@ pub fn table_as(call: Call) {
     // SAFETY: the same nodes, which we may change now.
     let into = unsafe { &mut *(*call.node::<pg_sys::CreateTableAsStmt>()).into };
     if view || is_temp(into.rel) {
-        let what = if view {
-            "materialized views"
-        } else {
-            "temporary tables"
-        };
+        let what = if view { "materialized views" } else { "temporary tables" };
         if !into.accessMethod.is_null() {
-            refuse(
-                &format!("mixedcc does not support {what}"),
-                "Create it USING heap.",
-            );
+            refuse(&format!("mixedcc does not support {what}"), "Create it USING heap.");
         }
         not_ours(given, &format!("is not for {what}"), "They use heap.");
         into.accessMethod = heap();

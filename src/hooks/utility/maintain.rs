@@ -17,10 +17,7 @@ pub fn index(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
     if s.concurrent && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
         refuse(
-            &format!(
-                "mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY",
-                name_of(s.relation)
-            ),
+            &format!("mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY", name_of(s.relation)),
             "Use CREATE INDEX, which blocks writers while it runs.",
         );
     }
@@ -53,15 +50,14 @@ pub fn reindex(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
     if our_am().is_some() && flag(s.params, "concurrently") {
-        let found = if s.relation.is_null() {
-            None
-        } else {
-            relid(s.relation)
-        };
+        let found = if s.relation.is_null() { None } else { relid(s.relation) };
         let table = found.and_then(|oid| table_of(oid).or(found));
         if table.is_some_and(any_ours) {
             refuse(
-                &format!("\"{}\" belongs to a mixedcc table, which does not support REINDEX CONCURRENTLY", name_of(s.relation)),
+                &format!(
+                    "\"{}\" belongs to a mixedcc table, which does not support REINDEX CONCURRENTLY",
+                    name_of(s.relation)
+                ),
                 "Use REINDEX, which blocks writers while it runs.",
             );
         }
@@ -94,14 +90,10 @@ struct Tables {
 
 fn tables(schema: Option<Oid>) -> Tables {
     let am = our_am();
-    let mut out = Tables {
-        ours: 0,
-        others: std::ptr::null_mut(),
-    };
+    let mut out = Tables { ours: 0, others: std::ptr::null_mut() };
     // SAFETY: a scan of a catalog; the list lives as long as the statement.
     unsafe {
-        let catalog =
-            pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
+        let catalog = pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
         let scan = pg_sys::systable_beginscan(
             catalog,
             pg_sys::InvalidOid,
@@ -116,10 +108,7 @@ fn tables(schema: Option<Oid>) -> Tables {
                 break;
             }
             let form = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
-            let kind = matches!(
-                form.relkind as u8,
-                pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW
-            );
+            let kind = matches!(form.relkind as u8, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW);
             if !kind || schema.is_some_and(|s| s != form.relnamespace) {
                 continue;
             }
@@ -127,8 +116,7 @@ fn tables(schema: Option<Oid>) -> Tables {
                 out.ours += 1;
                 continue;
             }
-            let r =
-                pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
+            let r = pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
             out.others = pg_sys::lappend(out.others, r.cast());
         }
         pg_sys::systable_endscan(scan);
@@ -143,10 +131,7 @@ pub fn cluster(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::ClusterStmt>() };
     if !s.relation.is_null() && relid(s.relation).is_some_and(any_ours) {
         refuse(
-            &format!(
-                "mixedcc table \"{}\" does not support CLUSTER",
-                name_of(s.relation)
-            ),
+            &format!("mixedcc table \"{}\" does not support CLUSTER", name_of(s.relation)),
             "The rows are in memory: their order does not matter.",
         );
     }
@@ -175,10 +160,7 @@ fn refuse_full(rels: *mut pg_sys::List) {
         let rv = unsafe { (*r).relation };
         if !rv.is_null() && relid(rv).is_some_and(any_ours) {
             refuse(
-                &format!(
-                    "mixedcc table \"{}\" does not support VACUUM FULL",
-                    name_of(rv)
-                ),
+                &format!("mixedcc table \"{}\" does not support VACUUM FULL", name_of(rv)),
                 "Use VACUUM: it gives the memory of deleted rows back.",
             );
         }

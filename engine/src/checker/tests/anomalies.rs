@@ -8,10 +8,7 @@ fn a_serial_history_is_accepted() {
         txn(1).append(X, 1).append(Y, 2),
         txn(2).read(X, list(&[1])).append(Y, 3),
         txn(3).read(X, list(&[1])).read(Y, list(&[2, 3])),
-        txn(4)
-            .read(Y, list(&[2, 3]))
-            .append(X, 4)
-            .read(X, list(&[1, 4])),
+        txn(4).read(Y, list(&[2, 3])).append(X, 4).read(X, list(&[1, 4])),
     ]));
 }
 
@@ -30,21 +27,14 @@ fn g0_when_two_lists_have_opposite_orders() {
 
 #[test]
 fn g0_when_writes_interleave_in_one_list() {
-    let verdict = judge(vec![
-        txn(1).append(X, 1).append(X, 3),
-        txn(2).append(X, 2),
-        txn(3).read(X, list(&[1, 2, 3])),
-    ]);
+    let verdict = judge(vec![txn(1).append(X, 1).append(X, 3), txn(2).append(X, 2), txn(3).read(X, list(&[1, 2, 3]))]);
     only(&verdict, AnomalyKind::G0);
 }
 
 #[test]
 fn g1a_when_an_aborted_write_is_read() {
     let aborted = txn(1).append(X, 1).with_status(Status::Aborted);
-    only(
-        &judge(vec![aborted, txn(2).read(X, list(&[1]))]),
-        AnomalyKind::G1a,
-    );
+    only(&judge(vec![aborted, txn(2).read(X, list(&[1]))]), AnomalyKind::G1a);
 }
 
 #[test]
@@ -54,61 +44,30 @@ fn g1a_when_a_write_undone_by_a_savepoint_is_read() {
         write.undone = true;
     }
     let reader = |seen| txn(2).read(X, seen).read(Y, list(&[2]));
-    only(
-        &judge(vec![undone.clone(), reader(list(&[1]))]),
-        AnomalyKind::G1a,
-    );
+    only(&judge(vec![undone.clone(), reader(list(&[1]))]), AnomalyKind::G1a);
     accepted(&judge(vec![undone, reader(list(&[]))]));
 }
 
 #[test]
 fn g1a_of_a_named_version() {
-    let aborted = || {
-        txn(1)
-            .write(X, WriteKind::Update, Payload::Opaque)
-            .with_status(Status::Aborted)
-    };
-    only(
-        &judge(vec![aborted(), txn(2).read(X, of(1))]),
-        AnomalyKind::G1a,
-    );
+    let aborted = || txn(1).write(X, WriteKind::Update, Payload::Opaque).with_status(Status::Aborted);
+    only(&judge(vec![aborted(), txn(2).read(X, of(1))]), AnomalyKind::G1a);
     accepted(&judge(vec![aborted(), txn(2).read(X, Seen::Initial)]));
 }
 
 #[test]
 fn g1b_when_an_intermediate_version_is_read() {
-    only(
-        &judge(vec![
-            txn(1).append(X, 1).append(X, 2),
-            txn(2).read(X, list(&[1])),
-        ]),
-        AnomalyKind::G1b,
-    );
-    let twice = || {
-        txn(1).write(X, WriteKind::Update, Payload::Opaque).write(
-            X,
-            WriteKind::Update,
-            Payload::Opaque,
-        )
-    };
-    let seen = |nth| Seen::Version {
-        txn: 1,
-        nth: Some(nth),
-    };
-    only(
-        &judge(vec![twice(), txn(2).read(X, seen(1))]),
-        AnomalyKind::G1b,
-    );
+    only(&judge(vec![txn(1).append(X, 1).append(X, 2), txn(2).read(X, list(&[1]))]), AnomalyKind::G1b);
+    let twice = || txn(1).write(X, WriteKind::Update, Payload::Opaque).write(X, WriteKind::Update, Payload::Opaque);
+    let seen = |nth| Seen::Version { txn: 1, nth: Some(nth) };
+    only(&judge(vec![twice(), txn(2).read(X, seen(1))]), AnomalyKind::G1b);
     accepted(&judge(vec![twice(), txn(2).read(X, seen(2))]));
 }
 
 #[test]
 fn g1c_when_two_read_from_each_other() {
     only(
-        &judge(vec![
-            txn(1).append(X, 1).read(Y, list(&[2])),
-            txn(2).append(Y, 2).read(X, list(&[1])),
-        ]),
+        &judge(vec![txn(1).append(X, 1).read(Y, list(&[2])), txn(2).append(Y, 2).read(X, list(&[1]))]),
         AnomalyKind::G1c,
     );
 }
@@ -117,10 +76,7 @@ fn g1c_when_two_read_from_each_other() {
 fn g1c_counts_at_read_committed_too() {
     let level = Level::ReadCommitted;
     only(
-        &judge(vec![
-            at(1, level).append(X, 1).read(Y, list(&[2])),
-            at(2, level).append(Y, 2).read(X, list(&[1])),
-        ]),
+        &judge(vec![at(1, level).append(X, 1).read(Y, list(&[2])), at(2, level).append(Y, 2).read(X, list(&[1]))]),
         AnomalyKind::G1c,
     );
 }
@@ -128,10 +84,7 @@ fn g1c_counts_at_read_committed_too() {
 #[test]
 fn g_single_is_read_skew() {
     only(
-        &judge(vec![
-            txn(1).append(X, 1).append(Y, 2),
-            txn(2).read(X, list(&[])).read(Y, list(&[2])),
-        ]),
+        &judge(vec![txn(1).append(X, 1).append(Y, 2), txn(2).read(X, list(&[])).read(Y, list(&[2]))]),
         AnomalyKind::GSingle,
     );
 }
@@ -151,14 +104,8 @@ fn write_skew_is_g2_item() {
 fn write_skew_is_allowed_at_repeatable_read() {
     let level = Level::Snapshot;
     accepted(&judge(vec![
-        at(1, level)
-            .read(X, list(&[]))
-            .read(Y, list(&[]))
-            .append(X, 1),
-        at(2, level)
-            .read(X, list(&[]))
-            .read(Y, list(&[]))
-            .append(Y, 2),
+        at(1, level).read(X, list(&[])).read(Y, list(&[])).append(X, 1),
+        at(2, level).read(X, list(&[])).read(Y, list(&[])).append(Y, 2),
     ]));
 }
 
@@ -173,18 +120,13 @@ fn three_way_write_skew_has_three_edges() {
     only(&verdict, AnomalyKind::G2Item);
     assert_eq!(verdict.anomalies[0].transactions.len(), 3);
     assert_eq!(verdict.anomalies[0].explanation.lines().count(), 3);
-    assert!(
-        verdict.anomalies[0].explanation.contains("--rw-->"),
-        "{verdict}"
-    );
+    assert!(verdict.anomalies[0].explanation.contains("--rw-->"), "{verdict}");
 }
 
 #[test]
 fn the_read_only_anomaly_is_found() {
     // Fekete, O'Neil, O'Neil: a batch that the report did not see any more.
-    let report = at(3, Level::SerializableReadOnly)
-        .read(X, list(&[]))
-        .read(Y, list(&[2]));
+    let report = at(3, Level::SerializableReadOnly).read(X, list(&[])).read(Y, list(&[2]));
     only(
         &judge(vec![
             txn(1).read(X, list(&[])).read(Y, list(&[])).append(X, 1),
@@ -197,37 +139,16 @@ fn the_read_only_anomaly_is_found() {
 
 #[test]
 fn lost_update_in_each_kind_of_history() {
-    let register = |id: u64, value: i64| {
-        txn(id)
-            .read(X, Seen::Value(0))
-            .write(X, WriteKind::Update, Payload::Value(value))
-    };
-    only(
-        &judge(vec![register(1, 10), register(2, 20)]),
-        AnomalyKind::LostUpdate,
-    );
-    let counter = |id: u64| {
-        txn(id)
-            .read(X, Seen::Count(0))
-            .write(X, WriteKind::Update, Payload::Count(1))
-    };
+    let register =
+        |id: u64, value: i64| txn(id).read(X, Seen::Value(0)).write(X, WriteKind::Update, Payload::Value(value));
+    only(&judge(vec![register(1, 10), register(2, 20)]), AnomalyKind::LostUpdate);
+    let counter = |id: u64| txn(id).read(X, Seen::Count(0)).write(X, WriteKind::Update, Payload::Count(1));
     let verdict = judge(vec![counter(1), counter(2)]);
     assert!(verdict.has(AnomalyKind::LostUpdate), "{verdict}");
-    let with_csn = |id: u64| {
-        txn(id)
-            .read(X, Seen::Initial)
-            .write(X, WriteKind::Update, Payload::Opaque)
-            .with_csn(id)
-    };
+    let with_csn = |id: u64| txn(id).read(X, Seen::Initial).write(X, WriteKind::Update, Payload::Opaque).with_csn(id);
+    only(&judge(vec![with_csn(1), with_csn(2)]), AnomalyKind::LostUpdate);
     only(
-        &judge(vec![with_csn(1), with_csn(2)]),
-        AnomalyKind::LostUpdate,
-    );
-    only(
-        &judge(vec![
-            txn(1).append(X, 1).read(X, list(&[1])),
-            txn(2).append(X, 2).read(X, list(&[2])),
-        ]),
+        &judge(vec![txn(1).append(X, 1).read(X, list(&[1])), txn(2).append(X, 2).read(X, list(&[2]))]),
         AnomalyKind::LostUpdate,
     );
 }
@@ -247,45 +168,25 @@ fn lost_update_at_repeatable_read_is_found_and_at_read_committed_allowed() {
 #[test]
 fn a_chain_of_registers_is_accepted_and_its_cycle_found() {
     let register = |id: u64, key, from: i64, to: i64| {
-        txn(id)
-            .read(key, Seen::Value(from))
-            .write(key, WriteKind::Update, Payload::Value(to))
+        txn(id).read(key, Seen::Value(from)).write(key, WriteKind::Update, Payload::Value(to))
     };
-    accepted(&judge(vec![
-        register(1, X, 0, 7),
-        register(2, X, 7, 5),
-        register(3, X, 5, 9),
-    ]));
-    let skew = |id: u64, key, from: i64, to: i64, other, seen: i64| {
-        register(id, key, from, to).read(other, Seen::Value(seen))
-    };
-    only(
-        &judge(vec![skew(1, X, 0, 1, Y, 0), skew(2, Y, 0, 1, X, 0)]),
-        AnomalyKind::G2Item,
-    );
+    accepted(&judge(vec![register(1, X, 0, 7), register(2, X, 7, 5), register(3, X, 5, 9)]));
+    let skew =
+        |id: u64, key, from: i64, to: i64, other, seen: i64| register(id, key, from, to).read(other, Seen::Value(seen));
+    only(&judge(vec![skew(1, X, 0, 1, Y, 0), skew(2, Y, 0, 1, X, 0)]), AnomalyKind::G2Item);
 }
 
 #[test]
 fn a_fractured_snapshot_at_repeatable_read() {
     let writer = || txn(1).append(X, 1).append(Y, 2);
     let torn = |level| at(2, level).read(X, list(&[])).read(Y, list(&[2]));
-    only(
-        &judge(vec![writer(), torn(Level::Snapshot)]),
-        AnomalyKind::FracturedSnapshot,
-    );
+    only(&judge(vec![writer(), torn(Level::Snapshot)]), AnomalyKind::FracturedSnapshot);
     // Two statements may differ, one may not.
     accepted(&judge(vec![writer(), torn(Level::ReadCommitted)]));
-    let statement = at(2, Level::ReadCommitted)
-        .read(X, list(&[]))
-        .and_read(Y, list(&[2]));
-    only(
-        &judge(vec![writer(), statement]),
-        AnomalyKind::FracturedSnapshot,
-    );
+    let statement = at(2, Level::ReadCommitted).read(X, list(&[])).and_read(Y, list(&[2]));
+    only(&judge(vec![writer(), statement]), AnomalyKind::FracturedSnapshot);
     // But time does not run backwards from statement to statement.
-    let backwards = at(2, Level::ReadCommitted)
-        .read(Y, list(&[2]))
-        .read(X, list(&[]));
+    let backwards = at(2, Level::ReadCommitted).read(Y, list(&[2])).read(X, list(&[]));
     let verdict = judge(vec![writer(), backwards]);
     only(&verdict, AnomalyKind::FracturedSnapshot);
 }
@@ -307,36 +208,21 @@ fn two_snapshots_must_see_one_order() {
 
 #[test]
 fn garbage_duplicates_and_contradictions() {
-    only(
-        &judge(vec![txn(1).read(X, list(&[9]))]),
-        AnomalyKind::GarbageRead,
-    );
-    only(
-        &judge(vec![txn(1).append(X, 1), txn(2).read(X, list(&[1, 1]))]),
-        AnomalyKind::Duplicate,
-    );
+    only(&judge(vec![txn(1).read(X, list(&[9]))]), AnomalyKind::GarbageRead);
+    only(&judge(vec![txn(1).append(X, 1), txn(2).read(X, list(&[1, 1]))]), AnomalyKind::Duplicate);
     let pair = || vec![txn(1).append(X, 1), txn(2).append(X, 2)];
     let mut orders = pair();
     orders.extend([txn(3).read(X, list(&[1, 2])), txn(4).read(X, list(&[2, 1]))]);
     let verdict = judge(orders);
     assert!(verdict.has(AnomalyKind::IncompatibleOrder), "{verdict}");
-    only(
-        &judge(vec![txn(7).append(X, 1), txn(7).append(X, 2)]),
-        AnomalyKind::Malformed,
-    );
-    only(
-        &judge(vec![txn(1).append(X, 1), txn(2).append(X, 1)]),
-        AnomalyKind::Malformed,
-    );
+    only(&judge(vec![txn(7).append(X, 1), txn(7).append(X, 2)]), AnomalyKind::Malformed);
+    only(&judge(vec![txn(1).append(X, 1), txn(2).append(X, 1)]), AnomalyKind::Malformed);
 }
 
 #[test]
 fn a_transaction_sees_its_own_writes() {
     accepted(&judge(vec![txn(1).append(X, 1).read(X, list(&[1]))]));
-    only(
-        &judge(vec![txn(1).append(X, 1).read(X, list(&[]))]),
-        AnomalyKind::OwnWrite,
-    );
+    only(&judge(vec![txn(1).append(X, 1).read(X, list(&[]))]), AnomalyKind::OwnWrite);
     let deleted = |seen| {
         txn(1)
             .write(X, WriteKind::Insert, Payload::Append(1))
@@ -357,41 +243,19 @@ fn a_lost_write_shows_in_the_last_state() {
     accepted(&judge(history(list(&[2, 1]))));
     let verdict = judge(history(list(&[2])));
     assert!(verdict.has(AnomalyKind::LostWrite), "{verdict}");
-    assert!(
-        verdict
-            .anomalies
-            .iter()
-            .any(|anomaly| anomaly.transactions == [1]),
-        "{verdict}"
-    );
+    assert!(verdict.anomalies.iter().any(|anomaly| anomaly.transactions == [1]), "{verdict}");
     // With CSNs a gap in the middle of a list is enough.
-    let mut gap: Vec<Transaction> = (1..=3)
-        .map(|id| txn(id).append(X, id).with_csn(id))
-        .collect();
+    let mut gap: Vec<Transaction> = (1..=3).map(|id| txn(id).append(X, id).with_csn(id)).collect();
     gap.push(txn(4).read(X, list(&[1, 3])));
     only(&judge(gap), AnomalyKind::LostWrite);
 }
 
 #[test]
 fn unknown_outcomes_count_only_if_seen() {
-    let unknown = || {
-        txn(1)
-            .append(X, 1)
-            .append(Y, 2)
-            .with_status(Status::Unknown)
-    };
+    let unknown = || txn(1).append(X, 1).append(Y, 2).with_status(Status::Unknown);
     accepted(&judge(vec![unknown(), txn(2).read(X, list(&[]))]));
-    accepted(&judge(vec![
-        unknown(),
-        txn(2).read(X, list(&[1])).read(Y, list(&[2])),
-    ]));
-    only(
-        &judge(vec![
-            unknown(),
-            txn(2).read(X, list(&[1])).read(Y, list(&[])),
-        ]),
-        AnomalyKind::GSingle,
-    );
+    accepted(&judge(vec![unknown(), txn(2).read(X, list(&[1])).read(Y, list(&[2]))]));
+    only(&judge(vec![unknown(), txn(2).read(X, list(&[1])).read(Y, list(&[]))]), AnomalyKind::GSingle);
 }
 
 #[test]
@@ -404,8 +268,5 @@ fn mixed_levels_protect_the_serializable_ones_only() {
     only(&judge(history(Level::Serializable)), AnomalyKind::G2Item);
     // But its write is one atomic point for a serializable reader.
     let writer = at(1, Level::ReadCommitted).append(X, 1).append(Y, 2);
-    only(
-        &judge(vec![writer, txn(2).read(X, list(&[1])).read(Y, list(&[]))]),
-        AnomalyKind::GSingle,
-    );
+    only(&judge(vec![writer, txn(2).read(X, list(&[1])).read(Y, list(&[]))]), AnomalyKind::GSingle);
 }

@@ -15,9 +15,7 @@ fn random_history(seed: u64, deletes: bool) -> Vec<Transaction> {
     let mut plans = Vec::new();
     for id in 1..=count {
         let written: Vec<i64> = (0..KEYS).filter(|_| random.below(3) == 0).collect();
-        written
-            .iter()
-            .for_each(|&key| writers[key as usize].push(id));
+        written.iter().for_each(|&key| writers[key as usize].push(id));
         plans.push(written);
     }
     let dead = |id: u64, key: i64| deletes && (id + key as u64).is_multiple_of(3);
@@ -25,11 +23,7 @@ fn random_history(seed: u64, deletes: bool) -> Vec<Transaction> {
     for id in 1..=count {
         let mut transaction = txn(id).with_csn(id);
         for key in 0..KEYS {
-            let others: Vec<u64> = writers[key as usize]
-                .iter()
-                .copied()
-                .filter(|&other| other != id)
-                .collect();
+            let others: Vec<u64> = writers[key as usize].iter().copied().filter(|&other| other != id).collect();
             let choice = random.below(others.len() as u64 + 2);
             let seen = match choice {
                 0 => continue,
@@ -47,11 +41,7 @@ fn random_history(seed: u64, deletes: bool) -> Vec<Transaction> {
             transaction = transaction.read(Key::new(0, key), seen);
         }
         for &key in &plans[id as usize - 1] {
-            let kind = if dead(id, key) {
-                WriteKind::Delete
-            } else {
-                WriteKind::Update
-            };
+            let kind = if dead(id, key) { WriteKind::Delete } else { WriteKind::Update };
             transaction = transaction.write(Key::new(0, key), kind, Payload::Opaque);
         }
         transactions.push(transaction);
@@ -138,12 +128,7 @@ proptest! {
 #[test]
 fn the_random_histories_are_of_both_kinds() {
     for deletes in [false, true] {
-        let good = (0..300)
-            .filter(|&seed| some_order_explains(&random_history(seed, deletes), !deletes))
-            .count();
-        assert!(
-            (30..270).contains(&good),
-            "{good} of 300 with deletes {deletes}"
-        );
+        let good = (0..300).filter(|&seed| some_order_explains(&random_history(seed, deletes), !deletes)).count();
+        assert!((30..270).contains(&good), "{good} of 300 with deletes {deletes}");
     }
 }

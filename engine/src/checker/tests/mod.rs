@@ -6,8 +6,7 @@ mod simulator;
 mod text;
 
 use super::{
-    check, AnomalyKind, History, Key, Level, Options, Payload, Predicate, Seen, Status,
-    Transaction, Verdict, WriteKind,
+    check, AnomalyKind, History, Key, Level, Options, Payload, Predicate, Seen, Status, Transaction, Verdict, WriteKind,
 };
 
 const X: Key = Key::new(0, 1);
@@ -35,10 +34,7 @@ fn judge(transactions: Vec<Transaction>) -> Verdict {
 }
 
 fn judge_with(transactions: Vec<Transaction>, options: &Options) -> Verdict {
-    let mut history = History {
-        transactions,
-        ..History::default()
-    };
+    let mut history = History { transactions, ..History::default() };
     history.table("t");
     check(&history, options)
 }
@@ -47,11 +43,7 @@ fn judge_with(transactions: Vec<Transaction>, options: &Options) -> Verdict {
 #[track_caller]
 fn only(verdict: &Verdict, kind: AnomalyKind) {
     assert!(verdict.has(kind), "expected {kind}:\n{verdict}");
-    let others = verdict
-        .anomalies
-        .iter()
-        .filter(|anomaly| anomaly.kind != kind)
-        .count();
+    let others = verdict.anomalies.iter().filter(|anomaly| anomaly.kind != kind).count();
     assert_eq!(others, 0, "only {kind} was expected:\n{verdict}");
 }
 

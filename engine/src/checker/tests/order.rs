@@ -5,20 +5,9 @@ use crate::checker::Recorder;
 
 #[test]
 fn a_session_reads_its_earlier_writes() {
-    let history = || {
-        vec![
-            txn(1).append(X, 1).with_client(5),
-            txn(2).read(X, list(&[])).with_client(5),
-        ]
-    };
+    let history = || vec![txn(1).append(X, 1).with_client(5), txn(2).read(X, list(&[])).with_client(5)];
     only(&judge(history()), AnomalyKind::SessionOrder);
-    accepted(&judge_with(
-        history(),
-        &Options {
-            session: false,
-            ..Options::default()
-        },
-    ));
+    accepted(&judge_with(history(), &Options { session: false, ..Options::default() }));
 }
 
 #[test]
@@ -30,10 +19,7 @@ fn a_stale_read_violates_real_time() {
             txn(3).read(X, list(&[])).with_times(begin, begin + 5),
         ]
     };
-    let strict = Options {
-        real_time: true,
-        ..Options::default()
-    };
+    let strict = Options { real_time: true, ..Options::default() };
     accepted(&judge(history(30)));
     accepted(&judge_with(history(15), &strict));
     let verdict = judge_with(history(30), &strict);
@@ -41,44 +27,24 @@ fn a_stale_read_violates_real_time() {
     let mut concerned = verdict.anomalies[0].transactions.clone();
     concerned.sort_unstable();
     assert_eq!(concerned, [1, 3]);
-    assert!(verdict.anomalies[0]
-        .explanation
-        .contains("T1 committed before T3 began"));
+    assert!(verdict.anomalies[0].explanation.contains("T1 committed before T3 began"));
 }
 
 #[test]
 fn the_csn_order_must_be_serial() {
-    let history = || {
-        vec![
-            txn(1).append(X, 1).with_csn(10),
-            txn(2).read(X, list(&[1])).append(Y, 2).with_csn(5),
-        ]
-    };
+    let history = || vec![txn(1).append(X, 1).with_csn(10), txn(2).read(X, list(&[1])).append(Y, 2).with_csn(5)];
     accepted(&judge(history()));
-    let options = Options {
-        csn_order: true,
-        ..Options::default()
-    };
+    let options = Options { csn_order: true, ..Options::default() };
     only(&judge_with(history(), &options), AnomalyKind::CsnOrder);
 }
 
 #[test]
 fn a_list_must_follow_the_csns() {
     only(
-        &judge(vec![
-            txn(1).append(X, 1).with_csn(1),
-            txn(2).append(X, 2).with_csn(2),
-            txn(3).read(X, list(&[2, 1])),
-        ]),
+        &judge(vec![txn(1).append(X, 1).with_csn(1), txn(2).append(X, 2).with_csn(2), txn(3).read(X, list(&[2, 1]))]),
         AnomalyKind::IncompatibleOrder,
     );
-    only(
-        &judge(vec![
-            txn(1).append(X, 1).with_csn(1),
-            txn(2).append(X, 2).with_csn(1),
-        ]),
-        AnomalyKind::Malformed,
-    );
+    only(&judge(vec![txn(1).append(X, 1).with_csn(1), txn(2).append(X, 2).with_csn(1)]), AnomalyKind::Malformed);
 }
 
 #[test]
@@ -97,14 +63,7 @@ fn unseen_appends_still_order_their_readers() {
 fn counters_are_ordered_by_their_value() {
     let step = |id: u64, to: i64| txn(id).write(X, WriteKind::Update, Payload::Count(to));
     let reader = |seen: i64| txn(9).read(X, Seen::Count(seen)).read(Y, list(&[5]));
-    let history = |seen| {
-        vec![
-            step(2, 2).append(Y, 5),
-            step(1, 1),
-            step(3, 3),
-            reader(seen),
-        ]
-    };
+    let history = |seen| vec![step(2, 2).append(Y, 5), step(1, 1), step(3, 3), reader(seen)];
     accepted(&judge(history(2)));
     accepted(&judge(history(3)));
     only(&judge(history(1)), AnomalyKind::GSingle);
@@ -119,10 +78,7 @@ fn returning_shows_the_replaced_version() {
         }
         append
     };
-    accepted(&judge(vec![
-        with_saw(1, list(&[1])),
-        with_saw(2, list(&[1, 2])),
-    ]));
+    accepted(&judge(vec![with_saw(1, list(&[1])), with_saw(2, list(&[1, 2]))]));
     let verdict = judge(vec![with_saw(1, list(&[1])), with_saw(2, list(&[2]))]);
     only(&verdict, AnomalyKind::LostUpdate);
 }
@@ -130,20 +86,14 @@ fn returning_shows_the_replaced_version() {
 #[test]
 fn several_lives_of_a_row() {
     let insert = |id: u64| txn(id).write(X, WriteKind::Insert, Payload::Append(id));
-    let delete = |id: u64, seen: &[u64]| {
-        txn(id)
-            .read(X, list(seen))
-            .write(X, WriteKind::Delete, Payload::Opaque)
-    };
+    let delete = |id: u64, seen: &[u64]| txn(id).read(X, list(seen)).write(X, WriteKind::Delete, Payload::Opaque);
     let history = |torn: bool| {
         vec![
             insert(1).append(Y, 100).with_times(1, 2),
             delete(2, &[1]).append(Y, 200).with_times(3, 4),
             insert(3).append(Y, 300).with_times(5, 6),
             delete(4, &[3]).with_times(7, 8),
-            txn(5)
-                .read(Y, list(&[100, 200, 300]))
-                .read(X, if torn { list(&[1]) } else { list(&[3]) }),
+            txn(5).read(Y, list(&[100, 200, 300])).read(X, if torn { list(&[1]) } else { list(&[3]) }),
         ]
     };
     let verdict = judge(history(false));
@@ -155,11 +105,7 @@ fn several_lives_of_a_row() {
 
 #[test]
 fn a_row_deleted_twice_is_a_lost_update() {
-    let delete = |id: u64| {
-        txn(id)
-            .read(X, list(&[1]))
-            .write(X, WriteKind::Delete, Payload::Opaque)
-    };
+    let delete = |id: u64| txn(id).read(X, list(&[1])).write(X, WriteKind::Delete, Payload::Opaque);
     let insert = txn(1).write(X, WriteKind::Insert, Payload::Append(1));
     let verdict = judge(vec![insert, delete(2), delete(3)]);
     assert!(verdict.has(AnomalyKind::LostUpdate), "{verdict}");
@@ -187,18 +133,10 @@ fn the_recorder_collects_from_threads() {
             })
         })
         .collect();
-    threads
-        .into_iter()
-        .for_each(|thread| thread.join().expect("a session thread"));
+    threads.into_iter().for_each(|thread| thread.join().expect("a session thread"));
     let history = recorder.history();
     assert_eq!(history.transactions.len(), 4 * 102);
     let unknown = |txn: &&Transaction| txn.status == Status::Unknown;
     assert_eq!(history.transactions.iter().filter(unknown).count(), 4);
-    accepted(&check(
-        &history,
-        &Options {
-            real_time: true,
-            ..Options::default()
-        },
-    ));
+    accepted(&check(&history, &Options { real_time: true, ..Options::default() }));
 }

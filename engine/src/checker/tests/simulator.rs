@@ -61,16 +61,7 @@ impl Simulator {
     fn new(seed: u64, fault: Fault, sessions: usize) -> Self {
         let running = (0..sessions).map(|_| None).collect();
         let (random, keys) = (Random(seed), BTreeMap::new());
-        Self {
-            random,
-            fault,
-            clock: 0,
-            now: 0,
-            next_id: 0,
-            keys,
-            done: Vec::new(),
-            running,
-        }
+        Self { random, fault, clock: 0, now: 0, next_id: 0, keys, done: Vec::new(), running }
     }
 
     fn run(mut self, transactions: usize) -> Vec<Transaction> {
@@ -138,11 +129,7 @@ impl Simulator {
         if let Some((change, _)) = txn.writes.get(&key) {
             return Self::apply(change, txn.log.id, self.version(key, self.clock).1);
         }
-        let dirty = self
-            .running
-            .iter()
-            .flatten()
-            .find_map(|other| other.writes.get(&key));
+        let dirty = self.running.iter().flatten().find_map(|other| other.writes.get(&key));
         match dirty {
             Some((change, _)) if self.fault == Fault::DirtyRead => {
                 Self::apply(change, 0, self.version(key, self.clock).1)
@@ -176,8 +163,7 @@ impl Simulator {
         if (low..=high).any(|key| txn.writes.contains_key(&key)) {
             return;
         }
-        let rows = (low..=high)
-            .filter_map(|key| Some((Key::new(0, key), Seen::List(self.visible(txn, key, csn)?))));
+        let rows = (low..=high).filter_map(|key| Some((Key::new(0, key), Seen::List(self.visible(txn, key, csn)?))));
         let rows: Vec<_> = rows.collect();
         for key in low..=high {
             let seen = (key, self.version(key, csn).0);
@@ -208,9 +194,7 @@ impl Simulator {
         let id = txn.log.id * 100 + txn.writes.len() as u64;
         let (change, kind, payload) = match &before {
             None => (Change::Insert(id), WriteKind::Insert, Payload::Append(id)),
-            Some(_) if self.random.below(3) == 0 => {
-                (Change::Delete, WriteKind::Delete, Payload::Opaque)
-            }
+            Some(_) if self.random.below(3) == 0 => (Change::Delete, WriteKind::Delete, Payload::Opaque),
             Some(_) => (Change::Append(id), WriteKind::Update, Payload::Append(id)),
         };
         let saw = match kind {
@@ -218,13 +202,7 @@ impl Simulator {
             _ => None,
         };
         let key_of = Key::new(0, key);
-        txn.log.events.push(Event::Write(Write {
-            key: key_of,
-            kind,
-            payload,
-            saw,
-            undone: false,
-        }));
+        txn.log.events.push(Event::Write(Write { key: key_of, kind, payload, saw, undone: false }));
         txn.writes.insert(key, (change, before));
     }
 
@@ -233,15 +211,11 @@ impl Simulator {
         let read_only = txn.log.level == Level::SerializableReadOnly;
         let current = |key: i64| self.version(key, self.clock).0;
         let writes_valid = self.fault == Fault::LostUpdate
-            || txn
-                .reads
-                .iter()
-                .all(|&(key, csn)| !txn.writes.contains_key(&key) || current(key) == csn);
+            || txn.reads.iter().all(|&(key, csn)| !txn.writes.contains_key(&key) || current(key) == csn);
         let serial = read_only || snapshot || self.fault == Fault::NoValidation;
         let reads_valid = serial
             || txn.reads.iter().all(|&(key, csn)| {
-                current(key) == csn
-                    || (self.fault == Fault::LostUpdate && txn.writes.contains_key(&key))
+                current(key) == csn || (self.fault == Fault::LostUpdate && txn.writes.contains_key(&key))
             });
         let unchecked = serial || self.fault == Fault::PhantomUnchecked;
         let scans_valid = unchecked || txn.empty.iter().all(|&(key, csn)| current(key) == csn);
@@ -263,11 +237,7 @@ impl Simulator {
         }
         for (key, (change, before)) in &txn.writes {
             let newest = self.version(*key, self.clock).1;
-            let base = if self.fault == Fault::LostUpdate {
-                before.clone()
-            } else {
-                newest
-            };
+            let base = if self.fault == Fault::LostUpdate { before.clone() } else { newest };
             let after = Self::apply(change, txn.log.id, base);
             self.keys.entry(*key).or_default().push((self.clock, after));
         }
@@ -312,10 +282,7 @@ fn rejected_for_every_seed(fault: Fault, kinds: &[AnomalyKind]) {
         found.extend(verdict.anomalies.iter().map(|anomaly| anomaly.kind));
     }
     for kind in kinds {
-        assert!(
-            found.contains(kind),
-            "{fault:?} never showed {kind}, but {found:?}"
-        );
+        assert!(found.contains(kind), "{fault:?} never showed {kind}, but {found:?}");
     }
 }
 
@@ -377,25 +344,15 @@ fn large_history(count: u64, stale: u64) -> Vec<Transaction> {
 /// The size that process-level tests need; a debug build takes a tenth of it.
 #[test]
 fn a_hundred_thousand_transactions_take_seconds() {
-    let count = if cfg!(debug_assertions) {
-        10_000
-    } else {
-        100_000
-    };
+    let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
     for stale in [u64::MAX, 1000, 2] {
         let transactions = large_history(count, stale);
         let start = std::time::Instant::now();
-        let options = Options {
-            real_time: true,
-            ..Options::default()
-        };
+        let options = Options { real_time: true, ..Options::default() };
         let verdict = judge_with(transactions, &options);
         assert_eq!(verdict.accepts(), stale == u64::MAX, "{verdict}");
         let seconds = start.elapsed().as_secs_f64();
-        println!(
-            "{seconds:.2} s for {count} transactions and {} edges",
-            verdict.edges
-        );
+        println!("{seconds:.2} s for {count} transactions and {} edges", verdict.edges);
         assert!(seconds < 60.0, "took {seconds} s");
     }
 }

@@ -38,18 +38,12 @@ fn every_event_survives_a_round_trip() {
     let mut twice = Vec::new();
     write_lines(&again, &mut twice).expect("writes to memory");
     let sorted = |bytes: &[u8]| {
-        let mut lines: Vec<String> = String::from_utf8_lossy(bytes)
-            .lines()
-            .map(str::to_owned)
-            .collect();
+        let mut lines: Vec<String> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
         lines.sort();
         lines
     };
     assert_eq!(sorted(&written), sorted(&twice));
-    assert_eq!(
-        format!("{:?}", history.transactions[3]),
-        format!("{:?}", again.transactions[3])
-    );
+    assert_eq!(format!("{:?}", history.transactions[3]), format!("{:?}", again.transactions[3]));
 }
 
 #[test]
@@ -57,26 +51,11 @@ fn errors_name_their_line() {
     let good = r#"{"id":1,"status":"committed","level":"serializable","events":[]}"#;
     for (bad, wanted) in [
         ("{", "EOF"),
-        (
-            r#"{"id":1,"status":"done","level":"serializable","events":[]}"#,
-            "unknown status",
-        ),
-        (
-            r#"{"id":1,"status":"aborted","level":"chaos","events":[]}"#,
-            "unknown level",
-        ),
-        (
-            r#"{"id":1,"status":"aborted","level":"snapshot","evnts":[]}"#,
-            "unknown field",
-        ),
-        (
-            r#"{"id":1,"status":"aborted","level":"snapshot","events":[{"op":"read","k":1}]}"#,
-            "exactly one",
-        ),
-        (
-            r#"{"id":1,"status":"aborted","level":"snapshot","events":[{"op":"read","k":1,"list":"1,b"}]}"#,
-            "not the id",
-        ),
+        (r#"{"id":1,"status":"done","level":"serializable","events":[]}"#, "unknown status"),
+        (r#"{"id":1,"status":"aborted","level":"chaos","events":[]}"#, "unknown level"),
+        (r#"{"id":1,"status":"aborted","level":"snapshot","evnts":[]}"#, "unknown field"),
+        (r#"{"id":1,"status":"aborted","level":"snapshot","events":[{"op":"read","k":1}]}"#, "exactly one"),
+        (r#"{"id":1,"status":"aborted","level":"snapshot","events":[{"op":"read","k":1,"list":"1,b"}]}"#, "not the id"),
         (
             r#"{"id":1,"status":"aborted","level":"snapshot","events":[{"op":"update","k":1,"appnd":3}]}"#,
             "unknown field",
@@ -84,10 +63,7 @@ fn errors_name_their_line() {
         (r#"{"initial":"t","low":1}"#, "belong together"),
     ] {
         let error = parse(&format!("{good}\n{bad}\n")).expect_err(bad);
-        assert!(
-            error.starts_with("line 2: ") && error.contains(wanted),
-            "{bad}: {error}"
-        );
+        assert!(error.starts_with("line 2: ") && error.contains(wanted), "{bad}: {error}");
     }
 }
 
