@@ -140,10 +140,10 @@ def test_first_uses():
     for name, statements in FIRST.items():
         table = f"t_{name}"
         connection = connect(DATABASE)
-        for statement in statements:
-            query(connection, statement.format(t=table))
         if not OURS:
             query(connection, f"DELETE FROM {table}")
+        for statement in statements:
+            query(connection, statement.format(t=table))
         check_works(connection, table, f"after {name}")
         if OURS:
             equal(f"first use: one warning by {name}", len(warnings(connection, table)), 1)
