@@ -24,7 +24,7 @@ ALTER TABLE al_t ADD COLUMN rnd float8 DEFAULT random();
 ALTER TABLE al_t ALTER id TYPE bigint;
 SELECT id, w, fast, nul, gen, rnd BETWEEN 0 AND 1 AS rnd FROM al_t ORDER BY id;
 ALTER TABLE al_t ALTER w TYPE int USING w::int;
-ALTER TABLE al_t ALTER id TYPE bool USING id > 3;
+ALTER TABLE al_t ALTER id TYPE bool USING id > 0;
 SELECT count(*) FROM al_t WHERE id = 3;
 UPDATE al_t SET w = 'after' WHERE id = 3;
 INSERT INTO al_t VALUES (3, 'dup');

@@ -27,10 +27,12 @@ SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regcl
 SELECT count(*), sum(w) FROM op_t;
 -- By range of the key.
 CREATE UNLOGGED TABLE op_range (id int PRIMARY KEY, v text) USING mixedcc
-    WITH (mixedcc.partitions = 4, mixedcc.partition_method = 'range');
+    WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '30, 60, 1050');
 INSERT INTO op_range SELECT i, 'r' FROM generate_series(1, 100) i;
 UPDATE op_range SET id = 101 - id + 1000;
 SELECT count(*), min(id), max(id) FROM op_range;
+SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_range'::regclass ORDER BY partition;
+SELECT * FROM mixedcc.options WHERE "table" = 'op_range'::regclass ORDER BY option;
 -- One partition until there is a key; a key makes them.
 CREATE UNLOGGED TABLE op_late (id int, v int) USING mixedcc WITH (mixedcc.partitions = 4);
 INSERT INTO op_late SELECT i, i FROM generate_series(1, 50) i;
@@ -56,6 +58,9 @@ CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.pa
 CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'guess');
 CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY, j json) USING mixedcc WITH (mixedcc.partition_by = 'j');
 CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY, p point) USING mixedcc WITH (mixedcc.partition_by = 'p', mixedcc.partition_method = 'range');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '10, 5');
+CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = 'x');
 CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.unknown = 1);
 CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING heap WITH (mixedcc.partitions = 2);
 SELECT count(*) FROM pg_class WHERE relname = 'op_bad';

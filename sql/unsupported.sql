@@ -38,6 +38,14 @@ SELECT * FROM un_logged;
 ALTER TABLE un_logged SET LOGGED;
 ALTER TABLE un_logged SET ACCESS METHOD heap, SET LOGGED;
 SELECT relpersistence, amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relname = 'un_logged';
+-- Maintenance that other commands replace.
+VACUUM FULL un_t;
+CLUSTER un_t USING un_t_pkey;
+CREATE INDEX CONCURRENTLY un_v ON un_t (v);
+REINDEX TABLE CONCURRENTLY un_t;
+REINDEX INDEX CONCURRENTLY un_t_pkey;
+CREATE PUBLICATION un_p FOR TABLE un_t;
+SELECT count(*) FROM pg_index WHERE indrelid = 'un_t'::regclass;
 -- A SERIALIZABLE transaction over both engines, by the setting; catalogs and temporary tables are exempt.
 \set VERBOSITY terse
 BEGIN ISOLATION LEVEL SERIALIZABLE;
