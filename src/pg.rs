@@ -73,6 +73,32 @@ pub mod raw {
     extern "C-unwind" {
         pub fn standard_ExecutorStart(q: *mut pg_sys::QueryDesc, eflags: core::ffi::c_int);
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
+        pub fn planstate_tree_walker(
+            ps: *mut pg_sys::PlanState,
+            walker: unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
+            context: *mut core::ffi::c_void,
+        ) -> bool;
+        // These raise nothing in the ways we call them.
+        pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, attnum: core::ffi::c_int);
+        pub fn heap_compute_data_size(
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            isnull: *mut bool,
+        ) -> pg_sys::Size;
+        pub fn heap_fill_tuple(
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            isnull: *mut bool,
+            data: *mut core::ffi::c_char,
+            data_size: pg_sys::Size,
+            infomask: *mut u16,
+            bit: *mut pg_sys::bits8,
+        );
+        pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
+        pub fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
+        pub fn ActiveSnapshotSet() -> bool;
+        pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
+        pub fn pgstat_count_heap_update(rel: pg_sys::Relation, hot: bool);
         #[allow(clippy::too_many_arguments)]
         pub fn standard_ProcessUtility(
             pstmt: *mut pg_sys::PlannedStmt,

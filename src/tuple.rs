@@ -82,7 +82,7 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
         let desc = (*slot).tts_tupleDescriptor;
         let natts = (*desc).natts as usize;
         if ((*slot).tts_nvalid as usize) < natts {
-            pg_sys::slot_getsomeattrs_int(slot, natts as i32);
+            crate::pg::raw::slot_getsomeattrs_int(slot, natts as i32);
         }
         let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
         let given = std::slice::from_raw_parts((*slot).tts_values, natts);
@@ -104,14 +104,14 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
             len += natts.div_ceil(8);
         }
         let hoff = (len + 7) & !7;
-        let data = pg_sys::heap_compute_data_size(desc, values, isnull);
+        let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
         let f = Fresh::new(ok(t.new_version(hoff + data, 0)));
         let td = header(f.version().as_ptr());
         // Padding must be zero: readers tell it from short varlena headers by that.
         td.cast::<u8>().write_bytes(0, hoff + data);
         (*td).t_hoff = hoff as u8;
         (*td).t_infomask2 = natts as u16;
-        pg_sys::heap_fill_tuple(
+        crate::pg::raw::heap_fill_tuple(
             desc,
             values,
             isnull,
@@ -180,7 +180,7 @@ pub unsafe fn differs(
             let mut old_null = false;
             let old = pg_sys::heap_getattr(&mut t, i as i32 + 1, desc, &mut old_null);
             if ((*slot).tts_nvalid as usize) <= i {
-                pg_sys::slot_getsomeattrs_int(slot, i as i32 + 1);
+                crate::pg::raw::slot_getsomeattrs_int(slot, i as i32 + 1);
             }
             let new_null = *(*slot).tts_isnull.add(i);
             if old_null != new_null {

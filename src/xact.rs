@@ -170,6 +170,12 @@ fn start(b: &mut Backend) {
     }
 }
 
+/// The isolation of this transaction, if it was decided.
+pub fn known_mode() -> Option<Mode> {
+    // SAFETY: one thread.
+    unsafe { (*(&raw const BACKEND)).as_ref().and_then(|b| b.mode) }
+}
+
 /// The isolation of this transaction.
 #[inline]
 pub fn mode() -> Mode {
@@ -329,7 +335,11 @@ fn end_pending(level: u32, commit: bool) {
 fn end_transaction(b: &mut Backend) {
     b.mode = None;
     b.read_csn = 0;
-    b.locked.clear();
+    if b.locked.capacity() > 1024 {
+        b.locked = HashMap::new();
+    } else if !b.locked.is_empty() {
+        b.locked.clear();
+    }
     b.last_write = None;
     b.mixed = Touched::default();
     // SAFETY: one thread.

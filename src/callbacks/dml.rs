@@ -24,7 +24,7 @@ unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
         if info.needs_xid {
             pg_sys::GetCurrentTransactionId()
         } else {
-            pg_sys::GetCurrentTransactionIdIfAny()
+            crate::pg::raw::GetCurrentTransactionIdIfAny()
         }
     }
 }
@@ -378,7 +378,7 @@ pub unsafe extern "C-unwind" fn update(
             pg_sys::LockTupleMode::LockTupleNoKeyExclusive
         };
         let xid =
-            if moves || !(*rel).trigdesc.is_null() { xid_for(info) } else { pg_sys::GetCurrentTransactionIdIfAny() };
+            if moves || !(*rel).trigdesc.is_null() { xid_for(info) } else { crate::pg::raw::GetCurrentTransactionIdIfAny() };
         let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
@@ -398,7 +398,7 @@ pub unsafe extern "C-unwind" fn update(
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
         }
         (*slot).tts_tableOid = (*rel).rd_id;
-        pg_sys::pgstat_count_heap_update(rel, !moves);
+        crate::pg::raw::pgstat_count_heap_update(rel, !moves);
         TM_Ok
     }
 }

@@ -94,14 +94,14 @@ unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
 pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
     // SAFETY: plain calls.
     let active = unsafe {
-        if pg_sys::ActiveSnapshotSet() {
-            pg_sys::GetActiveSnapshot()
+        if crate::pg::raw::ActiveSnapshotSet() {
+            crate::pg::raw::GetActiveSnapshot()
         } else {
             std::ptr::null_mut()
         }
     };
     // SAFETY: as above.
-    let cid = unsafe { pg_sys::GetCurrentCommandId(false) };
+    let cid = unsafe { crate::pg::raw::GetCurrentCommandId(false) };
     if let Some(n) = t.last_write(r) {
         let w = *t.write(n)?;
         // SAFETY: the active snapshot.

@@ -60,7 +60,9 @@ pub fn end_transaction() {
 unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
     // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
-        before(q);
+        if wants_snapshot((*q).snapshot) {
+            before(q);
+        }
         match PREV_START {
             Some(prev) => prev(q, eflags),
             None => crate::pg::raw::standard_ExecutorStart(q, eflags),
@@ -74,6 +76,17 @@ unsafe fn is_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 || !crate::shmem::is_up() }
 }
 
+/// Is there something for `before` to do?
+unsafe fn wants_snapshot(s: pg_sys::Snapshot) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        !s.is_null()
+            && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC
+            && xact::known_mode() != Some(Mode::Serializable)
+            && (*s).vistest.is_null()
+    }
+}
+
 /// A statement's snapshot is taken when it starts: it may wait, or be a cursor, before it first
 /// looks at a table of ours.
 #[pg_guard]
@@ -81,11 +94,7 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
     // SAFETY: the hook's contract.
     unsafe {
         let s = (*q).snapshot;
-        if s.is_null()
-            || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC
-            || is_worker()
-            || !pg_sys::IsTransactionState()
-        {
+        if is_worker() || !pg_sys::IsTransactionState() {
             return;
         }
         if xact::mode() != Mode::Serializable {
@@ -218,7 +227,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.snapshot),
             _ => {}
         }
-        pg_sys::planstate_tree_walker(ps, Some(visit), context)
+        crate::pg::raw::planstate_tree_walker(ps, visit, context)
     }
 }
 

@@ -113,7 +113,7 @@ pub struct Txn {
     level: Level,
     /// Nesting depth of the current subtransaction; 1 is the top transaction.
     depth: u32,
-    /// All reads so far are valid at this CSN.
+    /// All reads so far are valid at this CSN; 0: the next read must find out.
     valid: Csn,
     csn: Csn,
     reads: Vec<ReadEntry>,
@@ -232,10 +232,10 @@ impl Txn {
         self.set_word(State::Idle, 0);
         self.e.unpin(self.slot);
         self.stage = Stage::Idle;
-        self.reads.clear();
-        self.predicates.clear();
-        self.writes.clear();
-        self.latest.clear();
+        clear_vec(&mut self.reads);
+        clear_map(&mut self.predicates);
+        clear_vec(&mut self.writes);
+        clear_map(&mut self.latest);
         self.touched.clear();
         self.registered.clear();
         self.linked = 0;
@@ -251,5 +251,24 @@ impl Txn {
     /// Number of predicates and of remembered reads (for views and tests).
     pub fn footprint(&self) -> (usize, usize) {
         (self.predicates.len(), self.reads.len())
+    }
+}
+
+/// Room that a transaction leaves to the next: one large transaction must not slow down all that
+/// follow (clearing a hash table takes time in proportion to its room).
+const KEEP: usize = 1024;
+
+fn clear_vec<T>(v: &mut Vec<T>) {
+    v.clear();
+    if v.capacity() > KEEP {
+        v.shrink_to(KEEP);
+    }
+}
+
+fn clear_map<T>(m: &mut HashMap<usize, T>) {
+    if m.capacity() > KEEP {
+        *m = HashMap::new();
+    } else if !m.is_empty() {
+        m.clear();
     }
 }

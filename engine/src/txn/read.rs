@@ -5,6 +5,7 @@ use crate::csn::{Csn, Stamp};
 use crate::error::Error;
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::Touch;
+use crate::range::Verdict;
 use crate::record::{Record, Version};
 use crate::shared::Fate;
 use std::ptr::NonNull;
@@ -107,6 +108,9 @@ impl Txn {
         if csn > self.valid {
             self.revalidate(p)?;
         }
+        if r.rec.head() != v.as_ptr() {
+            self.valid = 0; // a commit that we did not wait for may be older than `valid`
+        }
         Ok(Some(v).filter(|_| live))
     }
 
@@ -149,5 +153,9 @@ impl Txn {
         let key = at.partition() as *const _ as usize;
         let pred = self.predicates.entry(key).or_insert(Predicate { at, start });
         pred.start = pred.start.min(start);
+        // Who registered since `start` may have committed before `valid`, unseen by the look-up.
+        if at.partition().ring.look(start, start, self.tag(), self.valid) != Verdict::Valid {
+            self.valid = 0;
+        }
     }
 }

@@ -175,8 +175,9 @@ impl Txn {
         cid: u32,
         xid: u32,
     ) -> u32 {
-        if xid != 0 {
-            debug_assert!(base.is_none() || r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
+        // An own insert keeps the id of its inserter: it is pending again if the delete is undone.
+        if xid != 0 && base.is_some() {
+            debug_assert!(r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
             r.rec.writer.store(xid, Ordering::SeqCst);
         }
         self.push(Write {
@@ -257,8 +258,8 @@ impl Txn {
         }
         match w.kind {
             WriteKind::Insert => self.kill_insert(&w),
-            WriteKind::Delete => w.r.rec.writer.store(0, Ordering::SeqCst),
-            WriteKind::Update => {}
+            WriteKind::Delete if w.base.is_some() => w.r.rec.writer.store(0, Ordering::SeqCst),
+            WriteKind::Delete | WriteKind::Update => {}
         }
         self.retire_version(w.version);
     }
