@@ -70,6 +70,12 @@ impl Drop for Client<'_> {
     }
 }
 
+fn describe(f: &Found) -> String {
+    // SAFETY: found under our pin, or our own.
+    let stamp = f.version.map(|v| unsafe { v.as_ref() }.stamp());
+    format!("record {} {:?} {stamp:?}", f.r.no, f.row)
+}
+
 fn gone(r: RecordRef) -> Error {
     Error::Abort { reason: AbortReason::WriteConflict, table: r.table.id, partition: r.touch().no }
 }
@@ -186,12 +192,10 @@ impl<'w> Client<'w> {
         let mut found = None;
         for r in self.w.records(key) {
             if let Some(f) = self.look(r, for_write)?.filter(|f| f.row.key == key) {
-                assert!(
-                    found.is_none() || self.faulty,
-                    "two rows with key {key}: {:?} and {:?}",
-                    found.map(|f: Found| f.row),
-                    f.row
-                );
+                if let (Some(g), false) = (&found, self.faulty) {
+                    let (mood, id) = (self.mood, self.log().id());
+                    panic!("two rows with key {key} for {mood:?} {id}: {} and {}", describe(g), describe(&f));
+                }
                 found = Some(f);
             }
         }

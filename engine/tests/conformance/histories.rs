@@ -122,7 +122,7 @@ fn protocols_switch_while_transactions_run() {
         l.commits = 4000;
         let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
         let mut switches = 0;
-        let (h, counts) = run_in(&w, &l, |stop| {
+        let (h, counts) = run_in(&w, &l, |stop, enough| {
             let mut old = PartCc;
             for step in 0.. {
                 let new = [Occ, TwoPhase, PartCc, TwoPhase, Occ, PartCc][step % 6];
@@ -135,11 +135,14 @@ fn protocols_switch_while_transactions_run() {
                         }
                     }
                     switches += 1;
+                    if switches == 24 {
+                        enough();
+                    }
                 }
                 old = new;
             }
         });
-        assert!(switches >= 4, "hardly any switch was made");
+        assert!(switches >= 24, "hardly any switch was made");
         eprintln!("{switches} switches");
         assert_serializable(&h, &counts, l.seed);
     }

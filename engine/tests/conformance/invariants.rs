@@ -5,6 +5,7 @@ use crate::client::{Client, Mood};
 use crate::world::{initial_keys, Jitter, PanicAt, Rng, Row, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Stamp, State};
+use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
@@ -483,4 +484,47 @@ fn snapshots_of_a_bank_are_whole() {
     }
     let [a, b, c] = Protocol::ALL.map(ProtocolSet::of);
     bank(&[a, b, c], Policy::Wait, 80);
+}
+
+/// Two writes of one commit, one seen and one not: found out at the next read, not only at commit.
+#[test]
+fn a_read_over_a_pending_commit_dooms_early() {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
+    let recorder = Recorder::new();
+    let mut writer = Client::new(&w, 0, recorder.session(), 1);
+    writer.begin(Mood::Serializable);
+    assert!(writer.update(0, false).expect("nobody is in the way") && writer.update(2, false).expect("nobody"));
+    writer.t.prepare(&writer.p, &|_, _| {}).expect("a valid commit");
+    let p = Jitter::new(&w, 1, 1);
+    let mut t = Txn::new(w.e, 1);
+    t.begin(Level::Serializable, w.ident());
+    let old = t.read(&p, w.records(0)[0], false).expect("not invalid yet").expect("a row");
+    assert_eq!(Row::read(old).value, 100, "the outcome is open");
+    writer.t.publish(&writer.p);
+    let r = t.read(&p, w.records(2)[0], false);
+    assert!(matches!(r, Err(Error::Abort { reason: AbortReason::ReadChanged, .. })), "{r:?}");
+    t.abort();
+    assert_quiet(&w, "after both");
+}
+
+/// A look-up that missed an insert which was validated as if it had been seen.
+#[test]
+fn a_predicate_added_late_dooms_early() {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
+    let recorder = Recorder::new();
+    let p = Jitter::new(&w, 1, 1);
+    let mut t = Txn::new(w.e, 1);
+    t.begin(Level::Serializable, w.ident());
+    let start = t.before_lookup(&p, w.touch(0)).expect("nobody is in the way");
+    assert!(w.records(1).is_empty());
+    let mut writer = Client::new(&w, 0, recorder.session(), 1);
+    writer.begin(Mood::Serializable);
+    assert!(writer.insert(1).expect("nobody") && writer.update(1000, false).expect("nobody"));
+    writer.commit().expect("nobody is in the way");
+    assert!(t.read(&p, w.records(1000)[0], false).expect("all is valid so far").is_some());
+    t.add_predicate(w.touch(0), start);
+    let r = t.read(&p, w.records(1)[0], false);
+    assert!(matches!(r, Err(Error::Abort { reason: AbortReason::Phantom, .. })), "{r:?}");
+    t.abort();
+    assert_quiet(&w, "after both");
 }

@@ -78,13 +78,15 @@ struct Control {
     retries: AtomicU64,
     vacuumed: AtomicU64,
     stop: AtomicBool,
+    /// Something else has to happen before the load may end.
+    waits: AtomicBool,
     deadline: Instant,
 }
 
 impl Control {
     fn over(&self, wanted: u64) -> bool {
         self.stop.load(Ordering::Relaxed)
-            || self.commits.load(Ordering::Relaxed) >= wanted
+            || (self.commits.load(Ordering::Relaxed) >= wanted && !self.waits.load(Ordering::Relaxed))
             || Instant::now() > self.deadline
     }
 }
@@ -92,11 +94,12 @@ impl Control {
 /// Runs a load in a new world.
 pub fn run(l: &Load) -> (History, Counts) {
     let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
-    run_in(&w, l, |_| {})
+    run_in(&w, l, |_, enough| enough())
 }
 
-/// Runs a load; `meanwhile` runs in a thread of its own and is told when the load is over.
-pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool) + Send) -> (History, Counts) {
+/// Runs a load; `meanwhile` runs in a thread of its own, is told when the load is over, and tells
+/// when it may be over.
+pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool, &dyn Fn()) + Send) -> (History, Counts) {
     eprintln!("seed {}: {:?} {:?}", l.seed, l.sets.iter().map(|s| s.name()).collect::<Vec<_>>(), l.policy);
     let recorder = Recorder::new();
     let c = Control {
@@ -104,10 +107,11 @@ pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool) + Send) -
         retries: AtomicU64::new(0),
         vacuumed: AtomicU64::new(0),
         stop: AtomicBool::new(false),
+        waits: AtomicBool::new(true),
         deadline: Instant::now() + Duration::from_secs(20),
     };
     std::thread::scope(|s| {
-        let others = s.spawn(|| meanwhile(&c.stop));
+        let others = s.spawn(|| meanwhile(&c.stop, &|| c.waits.store(false, Ordering::Relaxed)));
         let cleaner = s.spawn(|| vacuum_loop(w, l, &c));
         let threads: Vec<_> = l
             .moods
