@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 
-from _common import METHOD, OURS, check, connect, create_table, drop_database, equal, main, make_database, query, set_protocol, tool, value
+from _common import METHOD, OURS, check, connect, create_table, drop_database, equal, main, make_database, query, tool, value
 
 DATABASE = "process_dump"
 COPY = "process_dump_copy"
@@ -25,7 +25,9 @@ def fill(connection):
     query(connection, "UPDATE d_occ SET v = v || '!' WHERE id % 2 = 0; DELETE FROM d_child WHERE id % 10 = 0")
     query(connection, "CREATE INDEX ON d_occ (v); CREATE INDEX ON d_large USING gin (j)")
     query(connection, "CREATE VIEW d_view AS SELECT w, count(*) FROM d_occ GROUP BY w")
-    set_protocol(connection, "d_2pl", "occ")
+    if OURS:
+        # What ALTER TABLE sets goes with the table; set_protocol is for the running server.
+        query(connection, "ALTER TABLE d_2pl SET (mixedcc.protocol = 'occ')")
 
 
 def state(connection, tables=TABLES):
