@@ -31,6 +31,7 @@ extension_sql_file!("sql/objects.sql", name = "objects", finalize);
 /// Called when the library is loaded: by the postmaster, as a preloaded library, or not at all.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    // SAFETY: a plain read.
     if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
         ErrorReport::new(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -135,7 +135,7 @@ pub fn engine() -> Engine {
 /// Was shared memory set up?
 pub fn is_up() -> bool {
     // SAFETY: as in `handles`.
-    unsafe { CURRENT.is_some() }
+    unsafe { (*(&raw const CURRENT)).is_some() }
 }
 
 /// Slot of this process.

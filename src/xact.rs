@@ -1,10 +1,9 @@
 //! The backend's transaction: when it starts, what isolation it has, and PostgreSQL's callbacks.
 
-use crate::errors::{ok, raise, unsupported};
+use crate::errors::{raise, unsupported};
 use crate::platform::{self, PG};
 use crate::{pg, rel, shmem, tuple};
 use mixedcc_engine::csn::Csn;
-use mixedcc_engine::error::Error;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::{Level, Table, Txn};
 use pgrx::pg_sys;
@@ -89,22 +88,31 @@ pub struct Touched {
 static mut BACKEND: Option<Backend> = None;
 static mut SUB_TAGS: Vec<(i32, u32)> = Vec::new();
 
+#[inline]
 fn backend() -> &'static mut Backend {
     // SAFETY: a backend has one thread, and callers keep no reference across a call that may come
     // back here (the engine calls the platform only, which uses `SUB_TAGS`).
     unsafe {
-        let b = &mut *(&raw mut BACKEND);
-        b.get_or_insert_with(|| {
-            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
-            Backend {
-                txn: Txn::new(shmem::engine(), shmem::my_slot()),
-                last_write: None,
-                mode: None,
-                read_csn: 0,
-                pending: Vec::new(),
-                locked: HashMap::new(),
-                mixed: Touched::default(),
-            }
+        match &mut *(&raw mut BACKEND) {
+            Some(b) => b,
+            None => new_backend(),
+        }
+    }
+}
+
+#[cold]
+fn new_backend() -> &'static mut Backend {
+    // SAFETY: as in `backend`.
+    unsafe {
+        pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+        (*(&raw mut BACKEND)).insert(Backend {
+            txn: Txn::new(shmem::engine(), shmem::my_slot()),
+            last_write: None,
+            mode: None,
+            read_csn: 0,
+            pending: Vec::new(),
+            locked: HashMap::new(),
+            mixed: Touched::default(),
         })
     }
 }
@@ -468,11 +476,4 @@ pub fn describe_partition(table: u64, partition: u32) -> String {
         }
     };
     format!("Table \"{name}\", partition {partition}, protocol {protocol}")
-}
-
-/// Does the transaction still hold what it needs after an error of the engine? (Used by tests.)
-pub fn revalidate() {
-    let t = txn();
-    let r: Result<(), Error> = t.revalidate(&PG);
-    ok(r);
 }

@@ -179,7 +179,13 @@ pub unsafe fn gone(tmfd: *mut pg_sys::TM_FailureData, r: RecordRef, newest: Opti
 }
 
 /// The version on which the executor's work is based: what its scan saw, or what it locked since.
-unsafe fn based_on(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot, cid: u32, newest: NonNull<Version>) -> bool {
+pub unsafe fn based_on(
+    t: &mut Txn,
+    r: RecordRef,
+    snapshot: pg_sys::Snapshot,
+    cid: u32,
+    newest: NonNull<Version>,
+) -> bool {
     if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
         if l.version == newest.as_ptr() && l.cid == cid && l.snapshot == snapshot as usize {
             return true;
@@ -377,8 +383,11 @@ pub unsafe extern "C-unwind" fn update(
         } else {
             pg_sys::LockTupleMode::LockTupleNoKeyExclusive
         };
-        let xid =
-            if moves || !(*rel).trigdesc.is_null() { xid_for(info) } else { crate::pg::raw::GetCurrentTransactionIdIfAny() };
+        let xid = if moves || !(*rel).trigdesc.is_null() {
+            xid_for(info)
+        } else {
+            crate::pg::raw::GetCurrentTransactionIdIfAny()
+        };
         let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;

@@ -2,7 +2,7 @@
 
 use super::visible;
 use crate::errors::ok;
-use crate::hooks::executor;
+use crate::hooks::{executor, rowmarks};
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
@@ -13,6 +13,9 @@ use mixedcc_engine::txn::WriteKind;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+
+/// Partitions of a table whose look-ups need no memory of their own.
+pub const FEW: usize = 2;
 
 /// Our part of an index scan.
 #[repr(C)]
@@ -28,6 +31,8 @@ pub struct Fetch {
     /// A look-up of one key that has found nothing yet: registrations seen before, one for each of
     /// `n_positions` partitions from `first_partition` on.
     pub positions: *mut u64,
+    /// Room for `positions` of tables with few partitions.
+    pub few: [u64; FEW],
     /// See `positions`; 0: no look-up is open.
     pub n_positions: u32,
     /// See `positions`.
@@ -46,7 +51,6 @@ pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::Ind
     }
 }
 
-#[pg_guard]
 pub unsafe extern "C-unwind" fn reset(_a: *mut pg_sys::IndexFetchTableData) {}
 
 #[pg_guard]
@@ -55,7 +59,7 @@ pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
     unsafe {
         settle_lookup(f.cast());
         let p = (*f.cast::<Fetch>()).positions;
-        if !p.is_null() {
+        if !p.is_null() && !std::ptr::eq(p, (*f.cast::<Fetch>()).few.as_ptr()) {
             pg_sys::pfree(p.cast());
         }
         pg_sys::pfree(f.cast());
@@ -165,6 +169,7 @@ pub unsafe extern "C-unwind" fn row_version(
 ) -> bool {
     // SAFETY: tableam.h's contract.
     unsafe {
+        let snapshot = rowmarks::snapshot_of(slot).unwrap_or(snapshot);
         match find(rel, Tid::read(&*tid), snapshot) {
             Some((v, tid)) => {
                 tuple::store(slot, (*rel).rd_id, tid, v);

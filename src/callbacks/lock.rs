@@ -1,6 +1,6 @@
 //! Row locks: SELECT FOR ..., EvalPlanQual, ON CONFLICT, BEFORE triggers.
 
-use super::dml::{failure, gone};
+use super::dml::{based_on, failure, gone};
 use super::visible;
 use crate::errors::{ok, raise};
 use crate::pg::Tid;
@@ -15,16 +15,16 @@ use mixedcc_engine::txn::{How, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::pg_sys::TM_Result::*;
+use pgrx::pg_sys::TM_Result::{self, *};
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
 fn mode_of(m: pg_sys::LockTupleMode::Type) -> LockMode {
-    use pg_sys::LockTupleMode::*;
+    use pg_sys::LockTupleMode;
     match m {
-        LockTupleKeyShare => LockMode::KeyShare,
-        LockTupleShare => LockMode::Share,
-        LockTupleNoKeyExclusive => LockMode::NoKeyUpdate,
+        LockTupleMode::LockTupleKeyShare => LockMode::KeyShare,
+        LockTupleMode::LockTupleShare => LockMode::Share,
+        LockTupleMode::LockTupleNoKeyExclusive => LockMode::NoKeyUpdate,
         _ => LockMode::Update,
     }
 }
@@ -35,6 +35,8 @@ struct Want {
     snapshot: pg_sys::Snapshot,
     cid: u32,
     follow: bool,
+    /// A statement's own row locks, not those that EvalPlanQual and triggers take.
+    for_share_or_update: bool,
 }
 
 #[pg_guard]
@@ -54,7 +56,8 @@ pub unsafe extern "C-unwind" fn tuple_lock(
         let info = rel::info(rel);
         let t = xact::writing();
         let follow = flags & pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8 != 0;
-        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow };
+        let for_share_or_update = flags & pg_sys::TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS as u8 != 0;
+        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow, for_share_or_update };
         let mut at = Tid::read(&*tid);
         let mut traversed = false;
         loop {
@@ -64,7 +67,7 @@ pub unsafe extern "C-unwind" fn tuple_lock(
             };
             let Some(r) = r else { error!("attempted to lock a row that does not exist") };
             match lock_one(rel, t, r, &want, tmfd) {
-                Err(f @ (TM_Invisible | TM_SelfModified)) => {
+                Err(f @ (TM_Result::TM_Invisible | TM_Result::TM_SelfModified)) => {
                     if let Some(w) = t.last_write(r).and_then(|n| t.write(n)).filter(|w| w.kind != WriteKind::Delete) {
                         tuple::store(slot, info.oid, Tid::Record(r.no), w.version.as_ptr());
                     }
@@ -78,7 +81,7 @@ pub unsafe extern "C-unwind" fn tuple_lock(
                     (*tmfd).traversed = traversed || newer;
                     return TM_Ok;
                 }
-                Err(TM_Updated) if follow => {
+                Err(TM_Result::TM_Updated) if follow => {
                     if (*tmfd).ctid.ip_posid == pg_sys::MovedPartitionsOffsetNumber as u16 {
                         moved_away();
                     }
@@ -142,24 +145,36 @@ unsafe fn lock_one(
         match xact::mode() {
             Mode::Serializable => Ok((ok(t.read(&PG, r, false)).unwrap_or(v), false)),
             Mode::ReadCommitted => {
-                let newer = want.follow && !sees(t, r, want.snapshot, v);
-                Ok((v, newer))
+                if !want.follow {
+                    return Ok((v, false));
+                }
+                if !want.for_share_or_update {
+                    // A row that this command has locked before is not newer than its work.
+                    return Ok((v, !based_on(t, r, want.snapshot, want.cid, v)));
+                }
+                if sees(t, r, want.snapshot, v) {
+                    return Ok((v, false));
+                }
+                Ok(still_has_its_key(t, r, want).map_or((v, true), |old| (old, false)))
             }
             _ => {
                 if sees(t, r, want.snapshot, v) {
                     return Ok((v, false));
                 }
-                if want.mode == LockMode::KeyShare {
-                    // Keys do not change in place: the row that the snapshot sees still has its key.
-                    let csn = xact::snapshot_csn(want.snapshot);
-                    if let Some(old) = ok(t.read_snapshot(&PG, r, csn)) {
-                        return Ok((old, false));
-                    }
-                }
-                Err(gone(tmfd, r, newest))
+                still_has_its_key(t, r, want).map(|old| (old, false)).ok_or_else(|| gone(tmfd, r, newest))
             }
         }
     }
+}
+
+/// For KEY SHARE a row may have been updated: keys do not change in place, so that what the snapshot
+/// sees is good enough, as in heap.
+unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<NonNull<Version>> {
+    if want.mode != LockMode::KeyShare {
+        return None;
+    }
+    let csn = xact::snapshot_csn(want.snapshot);
+    ok(t.read_snapshot(&PG, r, csn))
 }
 
 unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {

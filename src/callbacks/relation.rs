@@ -3,8 +3,13 @@
 use crate::errors::unsupported;
 use crate::pg::{self, ROWS};
 use crate::{rel, shmem, xact};
+use mixedcc_engine::record::{Version, VERSION_HEADER};
+use mixedcc_engine::txn::WriteKind;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ptr::NonNull;
 
 /// Largest block number + 1 that is reported (postgres-facts, trap 12).
 pub const MAX_BLOCKS: u64 = 131_072;
@@ -119,6 +124,50 @@ pub unsafe extern "C-unwind" fn needs_toast_table(_a: pg_sys::Relation) -> bool 
     false
 }
 
+/// Rows and bytes that the running transaction has added to tables, about: rolled-back savepoints
+/// may leave some in. Each write is counted once.
+#[derive(Default)]
+struct OwnRows {
+    transaction: u32,
+    counted: u32,
+    tables: HashMap<u64, (i64, u64)>,
+}
+
+thread_local! {
+    static OWN_ROWS: RefCell<OwnRows> = RefCell::default();
+}
+
+fn bytes_of(v: NonNull<Version>) -> u64 {
+    // SAFETY: an own write's version lives as long as the write is in the list.
+    VERSION_HEADER as u64 + unsafe { v.as_ref() }.len as u64
+}
+
+/// What the running transaction has added to a table: the planner must not take a table for empty
+/// that its own transaction has filled.
+fn own_rows(table: u64) -> (i64, u64) {
+    let t = xact::txn();
+    if t.write(0).is_none() {
+        return (0, 0);
+    }
+    // SAFETY: a backend has an entry in the array of processes.
+    let transaction = unsafe { (*pg_sys::MyProc).lxid };
+    OWN_ROWS.with_borrow_mut(|o| {
+        if o.transaction != transaction {
+            *o = OwnRows { transaction, ..OwnRows::default() };
+        }
+        while let Some(w) = t.write(o.counted) {
+            let sum = o.tables.entry(w.r.table.id).or_default();
+            match w.kind {
+                WriteKind::Insert => *sum = (sum.0 + 1, sum.1 + bytes_of(w.version)),
+                WriteKind::Delete => sum.0 -= 1,
+                _ => {}
+            }
+            o.counted += 1;
+        }
+        o.tables.get(&table).copied().unwrap_or_default()
+    })
+}
+
 /// Costs are those of a heap of the same bytes.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn estimate_size(
@@ -131,9 +180,11 @@ pub unsafe extern "C-unwind" fn estimate_size(
     // SAFETY: the planner's out parameters.
     unsafe {
         let t = rel::info(rel).table;
-        let rows = t.rows();
+        let own = own_rows(t.id);
+        let rows = t.rows().saturating_add_signed(own.0);
         let bytes: u64 =
             t.map().partitions().iter().map(|p| p.stats.bytes.load(mixedcc_engine::primitive::Ordering::Relaxed)).sum();
+        let bytes = bytes + own.1;
         *pages = (bytes.div_ceil(pg_sys::BLCKSZ as u64)).min(u32::MAX as u64 - 1) as u32;
         if (*(*rel).rd_rel).reltuples < 0.0 && rows == 0 {
             // Never analyzed and empty: expect some rows, as heap does (10 pages).

@@ -172,6 +172,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
                 if ver.older().is_null() && !ver.is_tombstone() {
                     // A reserved insert. Its id is there until it is published.
                     if writer == 0 {
+                        // SAFETY: the caller's promise is this call's.
                         return unsafe { dirty(t, mode, r, s) };
                     }
                     // SAFETY: as above.

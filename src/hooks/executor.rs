@@ -5,7 +5,7 @@
 //! known. There the scan also gets a snapshot of another kind, which keeps PostgreSQL's own
 //! predicate locks out of it.
 
-use crate::callbacks::fetch::{settle_lookup, Fetch};
+use crate::callbacks::fetch::{settle_lookup, Fetch, FEW};
 use crate::errors::ok;
 use crate::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::platform::PG;
@@ -23,6 +23,7 @@ static mut PREV_END: pg_sys::ExecutorEnd_hook_type = None;
 static mut WRITES: Vec<(usize, pg_sys::Oid)> = Vec::new();
 
 /// The snapshot that protected scans carry: not an MVCC snapshot.
+// SAFETY: a struct of numbers and pointers that may be null.
 static mut OURS: pg_sys::SnapshotData = unsafe { std::mem::zeroed() };
 
 /// Does a scan carry our snapshot in place of the executor's?
@@ -128,6 +129,7 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
             crate::annotate::at_statement(q);
         }
         if ours {
+            super::rowmarks::note(q);
             let mut walk =
                 Walk { snapshot: (*estate).es_snapshot as usize, serializable: crate::pg::is_serializable() };
             visit((*q).planstate, (&raw mut walk).cast());
@@ -396,8 +398,12 @@ unsafe fn protect(scan: pg_sys::IndexScanDesc) {
             return;
         }
         if (*f).positions.is_null() {
-            let size = n as usize * std::mem::size_of::<u64>();
-            (*f).positions = pg_sys::MemoryContextAlloc(pg_sys::GetMemoryChunkContext(f.cast()), size).cast();
+            (*f).positions = if n as usize <= FEW {
+                (*f).few.as_mut_ptr()
+            } else {
+                let size = n as usize * std::mem::size_of::<u64>();
+                pg_sys::MemoryContextAlloc(pg_sys::GetMemoryChunkContext(f.cast()), size).cast()
+            };
         }
         for i in 0..count {
             let p = ok(t.before_lookup(&PG, at(first + i)));

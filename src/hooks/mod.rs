@@ -2,6 +2,7 @@
 
 pub mod executor;
 pub mod planner;
+pub mod rowmarks;
 pub mod utility;
 
 /// Installs all hooks.

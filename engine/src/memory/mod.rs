@@ -47,13 +47,16 @@ pub struct Usage {
     pub free_page_bytes: usize,
     /// The part of `used_page_bytes` that is runs.
     pub run_bytes: usize,
+    /// Each size class.
     pub classes: [ClassUsage; CLASS_COUNT],
 }
 
 /// One size class of [`Usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassUsage {
+    /// Size of its objects.
     pub object_bytes: usize,
+    /// Pages cut into them.
     pub pages: usize,
     /// Objects that callers hold.
     pub live: usize,

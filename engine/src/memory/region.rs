@@ -297,6 +297,7 @@ impl Region {
         }
     }
 
+    /// What the region holds now.
     pub fn usage(&self) -> Usage {
         let free_pages = (self.pool.free_pages() as usize).min(self.page_count);
         let classes = std::array::from_fn(|class| {

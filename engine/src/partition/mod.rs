@@ -88,7 +88,7 @@ pub struct PartitionMap {
     pub spec: [u8; SPEC_MAX],
     // `n` partitions follow
 }
-const _: () = assert!(std::mem::size_of::<PartitionMap>() % 128 == 0);
+const _: () = assert!(std::mem::size_of::<PartitionMap>().is_multiple_of(128));
 
 impl PartitionMap {
     /// Bytes of a map with `n` partitions.

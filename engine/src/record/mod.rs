@@ -114,7 +114,10 @@ impl Version {
         this.cast_mut().cast::<u8>().wrapping_add(VERSION_HEADER)
     }
     /// The successor that a tombstone names.
-    pub fn successor(this: *const Version) -> Successor {
+    ///
+    /// # Safety
+    /// `this` is a tombstone that the caller's pin protects, or its own.
+    pub unsafe fn successor(this: *const Version) -> Successor {
         // SAFETY: INV-VERSION: a tombstone's payload is a `Successor`, written before it is linked.
         unsafe {
             debug_assert!((*this).is_tombstone());

@@ -112,7 +112,7 @@ pub fn table(call: Call) {
     let given = hold(take_ours(s.options).1);
     if !s.partspec.is_null() {
         not_ours(given, "is not for partitioned tables", "Give the options to the partitions.");
-        return call.run();
+        return partitioned(call);
     }
     if !will_be_ours(s.accessMethod) {
         not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
@@ -139,6 +139,25 @@ pub fn table(call: Call) {
     let rv = s.relation;
     call.run();
     finish(rv, space, o);
+}
+
+/// A partitioned table has no rows, but its foreign keys ask for its persistence: it gets the one
+/// that its partitions will have by default.
+fn partitioned(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
+    if !s.accessMethod.is_null() || !will_be_ours(s.accessMethod) || is_temp(s.relation) {
+        return call.run();
+    }
+    let call = call.writable();
+    // SAFETY: the same node, which we may change now.
+    unsafe {
+        let rv = (*call.node::<pg_sys::CreateStmt>()).relation;
+        if (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT {
+            (*rv).relpersistence = pg_sys::RELPERSISTENCE_UNLOGGED as core::ffi::c_char;
+        }
+    }
+    call.run();
 }
 
 fn heap() -> *mut core::ffi::c_char {
