@@ -78,6 +78,8 @@ pub mod raw {
             walker: unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
             context: *mut core::ffi::c_void,
         ) -> bool;
+        pub fn palloc0(size: pg_sys::Size) -> *mut core::ffi::c_void;
+        pub fn pfree(p: *mut core::ffi::c_void);
         // These raise nothing in the ways we call them.
         pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, attnum: core::ffi::c_int);
         pub fn heap_compute_data_size(

@@ -108,6 +108,7 @@ fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
             &format!("Its partitions are 0 to {}.", map.n - 1),
         ),
     };
+    xact::before_change(rel::info(rel.0).table);
     for part in chosen {
         part.set_protocols(ProtocolSet::of(p));
     }

@@ -1,10 +1,11 @@
 //! The backend's transaction: when it starts, what isolation it has, and PostgreSQL's callbacks.
 
-use crate::errors::{raise, unsupported};
+use crate::errors::{ok, raise, unsupported};
 use crate::platform::{self, PG};
 use crate::{pg, rel, shmem, tuple};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::{Level, Table, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -72,6 +73,8 @@ struct Backend {
     pending: Vec<(u32, Pending)>,
     locked: HashMap<(u64, u64), Locked>,
     mixed: Touched,
+    /// Our part of the commit is over.
+    precommitted: bool,
 }
 
 /// Kinds of tables that a serializable transaction has touched.
@@ -113,6 +116,7 @@ fn new_backend() -> &'static mut Backend {
             pending: Vec::new(),
             locked: HashMap::new(),
             mixed: Touched::default(),
+            precommitted: false,
         })
     }
 }
@@ -153,7 +157,7 @@ pub fn txn() -> &'static mut Txn {
 /// The running transaction, to write with it: not after its commit has begun.
 pub fn writing() -> &'static mut Txn {
     let t = txn();
-    if t.is_committing() {
+    if t.is_committing() || backend().precommitted {
         unsupported(
             "mixedcc tables cannot be changed while the transaction commits",
             "Another extension's commit callback does it.",
@@ -309,6 +313,15 @@ pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<
     backend().pending.push((depth(), Pending::Map { table, old, new }));
 }
 
+/// The transaction has locked the table exclusively and is about to change its partitions or
+/// their protocols: what it has read and written so far is validated now.
+pub fn before_change(table: &'static Table) {
+    let t = txn();
+    ok(t.settle_table(&PG, table));
+    let maps = backend().pending.len() as u64;
+    ok(t.make_room(2 * maps + 2).map_err(Into::into));
+}
+
 fn throw_away(key: [u32; 4]) {
     if let Some(t) = shmem::unregister(key) {
         t.retire(&shmem::engine());
@@ -317,16 +330,17 @@ fn throw_away(key: [u32; 4]) {
 
 fn free_map(m: NonNull<PartitionMap>) {
     let b = backend();
-    // SAFETY: the map is in no table any more, and the transaction that held its table's lock
-    // exclusively ends.
-    unsafe { b.txn.e.region.free(b.txn.slot as usize, m.cast()) };
+    // Views look at maps without a lock of the table, but pinned. `remapped` has made room.
+    RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
 }
 
 fn end_pending(level: u32, commit: bool) {
     let b = backend();
-    while b.pending.last().is_some_and(|(l, _)| *l >= level) {
-        let Some((_, p)) = b.pending.pop() else { break };
-        match p {
+    for i in (0..b.pending.len()).rev() {
+        if b.pending[i].0 < level {
+            continue;
+        }
+        match b.pending.remove(i).1 {
             Pending::Created(k) if !commit => throw_away(k),
             Pending::Dropped(k) if commit => throw_away(k),
             Pending::Orphan(t) => t.retire(&shmem::engine()),
@@ -342,6 +356,7 @@ fn end_pending(level: u32, commit: bool) {
 
 fn end_transaction(b: &mut Backend) {
     b.mode = None;
+    b.precommitted = false;
     b.read_csn = 0;
     if b.locked.capacity() > 1024 {
         b.locked = HashMap::new();
@@ -368,6 +383,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
             if let Err(e) = b.txn.prepare(&PG, &tuple::stamp) {
                 raise(e);
             }
+            b.precommitted = true;
         }
         XACT_EVENT_COMMIT => {
             b.txn.publish(&PG);

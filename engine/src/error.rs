@@ -27,7 +27,6 @@ abort_reasons! {
     UpgradeConflict = "two transactions want to write the row that both have read", "Two upgrades of read locks of one record.";
     PartitionOrder = "a partition was touched out of order", "`partcc`: waiting would break the order of partition locks.";
     WriteConflict = "the row was updated concurrently", "A write found a newer version than the one read.";
-    TableChanged = "the table was truncated or rewritten", "The table version that was read is gone.";
 }
 
 /// Number of abort reasons.

@@ -24,6 +24,8 @@ struct Segment {
 pub struct RetireQueue {
     first: *mut Segment,
     last: *mut Segment,
+    /// The last segment with room, reserved ahead of `last`.
+    end: *mut Segment,
     /// Entries that fit without an allocation.
     room: u64,
     len: u64,
@@ -48,16 +50,34 @@ impl RetireQueue {
                     (*q).first = s;
                     (*q).last = s;
                 } else {
-                    let mut end = (*q).last;
-                    while !(*end).next.is_null() {
-                        end = (*end).next;
-                    }
-                    (*end).next = s;
+                    (*(*q).end).next = s;
                 }
+                (*q).end = s;
                 (*q).room += SEGMENT as u64;
             }
         }
         Ok(())
+    }
+
+    /// Gives back room that was reserved for more than a few entries and is not needed any more.
+    pub fn trim(e: &Engine, slot: SlotId) {
+        let q = Self::me(e, slot);
+        // SAFETY: as in `reserve`; segments behind `last` hold nothing.
+        unsafe {
+            if (*q).room <= 4 * SEGMENT as u64 {
+                return;
+            }
+            // One segment stays in reserve.
+            let spare = (*(*q).last).next;
+            let mut s = (*spare).next;
+            (*spare).next = std::ptr::null_mut();
+            (*q).end = spare;
+            while let Some(unused) = NonNull::new(s) {
+                s = unused.as_ref().next;
+                (*q).room -= SEGMENT as u64;
+                e.region.free(slot as usize, unused.cast());
+            }
+        }
     }
 
     /// Retires memory at the clock's present value. Room was reserved. Never fails.

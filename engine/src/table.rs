@@ -33,8 +33,6 @@ pub struct Table {
     pub note: AtomicU32,
     limbo_csn: AtomicU64,
     map: AtomicPtr<PartitionMap>,
-    /// Bumped when all rows are thrown away at once.
-    pub version: AtomicU64,
     /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
     pub dead: AtomicU64,
     /// Next dropped table.
@@ -281,7 +279,6 @@ impl Table {
     /// # Safety
     /// Nobody else can reach the rows.
     pub unsafe fn clear(&self, e: &Engine, slot: SlotId) {
-        self.version.fetch_add(1, Ordering::SeqCst);
         for n in 0..self.len() {
             let Some(r) = self.record(n) else { continue };
             if let Some(v) = NonNull::new(r.head()) {

@@ -8,7 +8,9 @@ use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::tuple;
 use crate::xact::{self, Mode};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::record::REC_FREE;
 use mixedcc_engine::txn::WriteKind;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
@@ -44,7 +46,7 @@ pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::Ind
     // SAFETY: the memory is zeroed and large enough.
     unsafe {
         let info = rel::info(rel);
-        let f = pg_sys::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
+        let f = crate::pg::raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
         (*f).base.rel = rel;
         (*f).info = info;
         f.cast()
@@ -60,9 +62,9 @@ pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
         settle_lookup(f.cast());
         let p = (*f.cast::<Fetch>()).positions;
         if !p.is_null() && !std::ptr::eq(p, (*f.cast::<Fetch>()).few.as_ptr()) {
-            pg_sys::pfree(p.cast());
+            crate::pg::raw::pfree(p.cast());
         }
-        pg_sys::pfree(f.cast());
+        crate::pg::raw::pfree(f.cast());
     }
 }
 
@@ -135,7 +137,14 @@ unsafe fn find(
             Tid::New(n) => t.write(n).map(|w| (w.version.as_ptr(), tid)),
             Tid::Invalid => None,
             Tid::Record(n) => {
-                let r = RecordRef::find(info.table, n)?;
+                let r = RecordRef::find(info.table, n).filter(|r| r.rec.state.load(Ordering::Acquire) != REC_FREE);
+                let Some(r) = r else {
+                    // The row of a later insert may get this TID, in any partition.
+                    if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC {
+                        super::scan::protect_all(info);
+                    }
+                    return None;
+                };
                 if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY {
                     let (v, old_of) = visible::any(t, xact::mode(), r)?;
                     let tid = match old_of {
@@ -189,7 +198,8 @@ pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_s
     unsafe {
         match Tid::read(&*tid) {
             Tid::Record(n) => {
-                n / crate::pg::ROWS <= (*(*scan.cast::<super::scan::Scan>()).info).table.len() / crate::pg::ROWS
+                let len = (*(*scan.cast::<super::scan::Scan>()).info).table.len();
+                n / crate::pg::ROWS < len.div_ceil(crate::pg::ROWS)
             }
             _ => true,
         }

@@ -119,8 +119,14 @@ unsafe fn lock_one(
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n).expect("a number of ours");
             if w.cid >= want.cid {
-                failure(tmfd, Tid::Record(r.no), pg_sys::GetCurrentTransactionId(), w.cid);
-                return Err(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
+                let xid = pg_sys::GetCurrentTransactionId();
+                failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                let again = w.kind == WriteKind::Update && !want.follow && visible::take_conflict(r);
+                if again {
+                    // ON CONFLICT DO UPDATE meets a row that it has updated: it asks whose row it is.
+                    (*tuple::header(w.version.as_ptr())).t_choice.t_heap.t_xmin = xid;
+                }
+                return Err(if again || w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
             if w.kind == WriteKind::Delete {
                 return Err(gone(tmfd, r, Some(w.version)));

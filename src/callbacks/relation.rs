@@ -124,6 +124,12 @@ pub unsafe extern "C-unwind" fn needs_toast_table(_a: pg_sys::Relation) -> bool 
     false
 }
 
+/// Pages that a table which was never analyzed is taken to have at least; what heap takes a page to
+/// hold, and a row to need besides its values (tableam.c).
+const SMALL: u32 = 10;
+const HEAP_PAGE: u32 = pg_sys::BLCKSZ - 24;
+const HEAP_ROW: u32 = 28;
+
 /// Rows and bytes that the running transaction has added to tables, about: rolled-back savepoints
 /// may leave some in. Each write is counted once.
 #[derive(Default)]
@@ -172,7 +178,7 @@ fn own_rows(table: u64) -> (i64, u64) {
 #[pg_guard]
 pub unsafe extern "C-unwind" fn estimate_size(
     rel: pg_sys::Relation,
-    _widths: *mut i32,
+    widths: *mut i32,
     pages: *mut pg_sys::BlockNumber,
     tuples: *mut f64,
     allvisfrac: *mut f64,
@@ -186,12 +192,13 @@ pub unsafe extern "C-unwind" fn estimate_size(
             t.map().partitions().iter().map(|p| p.stats.bytes.load(mixedcc_engine::primitive::Ordering::Relaxed)).sum();
         let bytes = bytes + own.1;
         *pages = (bytes.div_ceil(pg_sys::BLCKSZ as u64)).min(u32::MAX as u64 - 1) as u32;
-        if (*(*rel).rd_rel).reltuples < 0.0 && rows == 0 {
-            // Never analyzed and empty: expect some rows, as heap does (10 pages).
-            *pages = 10;
-            *tuples = 0.0_f64.max((*(*rel).rd_rel).reltuples as f64).max(10.0 * 60.0);
-        } else {
-            *tuples = rows as f64;
+        *tuples = rows as f64;
+        let form = (*rel).rd_rel;
+        if (*form).reltuples < 0.0 && *pages < SMALL && !(*form).relhassubclass {
+            // Never analyzed and small: expect it to grow, as heap does, so that plans use indexes.
+            let width = pg_sys::get_rel_data_width(rel, widths) as u32 + HEAP_ROW;
+            *pages = SMALL;
+            *tuples = (*tuples).max((HEAP_PAGE / width * SMALL) as f64);
         }
         *allvisfrac = 0.0;
     }

@@ -301,6 +301,9 @@ pub unsafe extern "C-unwind" fn bitmap_next_block(
         (*s).at = 0;
         (*s).n_offsets = 0;
         (*s).block = (*res).blockno as u64;
+        // The scan began before the statement was looked at.
+        let info = &*(*s).info;
+        (*s).for_write = xact::mode() == Mode::Serializable && executor::will_write((*s).base.rs_snapshot, info.oid);
         if (*res).ntuples < 0 {
             for o in 1..=ROWS {
                 (*s).offsets[o as usize - 1] = o as u16;

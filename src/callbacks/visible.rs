@@ -11,6 +11,7 @@ use mixedcc_engine::txn::{Own, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::SnapshotType;
+use std::cell::Cell;
 use std::ptr::NonNull;
 
 /// A version that is seen.
@@ -134,6 +135,17 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     v.map(|v| (v, None))
 }
 
+thread_local! {
+    /// The last row of this transaction that a unique check has met: table and record.
+    static OWN_CONFLICT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Is this the row that the last unique check has met, of those that this transaction has written?
+/// Asked once.
+pub fn take_conflict(r: RecordRef) -> bool {
+    OWN_CONFLICT.take() == (r.table.id, r.no)
+}
+
 /// A dirty snapshot: committed rows, and those of transactions that run, whose ids it reports in
 /// the snapshot, so that unique checks can wait. Never sleeps: it is called with a page locked.
 pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) -> Seen {
@@ -144,6 +156,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
         (*s).speculativeToken = 0;
     }
     if let Some(n) = t.last_write(r) {
+        OWN_CONFLICT.set((r.table.id, r.no));
         return own_version(t, n);
     }
     // Read before the version: a deleter that ends in between has published its tombstone.

@@ -124,8 +124,10 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
         if explain_only {
             return;
         }
-        if crate::pg::is_serializable() && xact::mode() == Mode::Serializable {
+        if crate::pg::is_serializable() {
             check_mixture(ours, rels);
+        }
+        if crate::pg::is_serializable() && xact::mode() == Mode::Serializable {
             crate::annotate::at_statement(q);
         }
         if ours {
@@ -167,7 +169,11 @@ unsafe fn is_other(r: pg_sys::Relation) -> bool {
     }
 }
 
-unsafe fn check_mixture(ours: bool, rels: &[pg_sys::Relation]) {
+/// Notes what a serializable transaction uses, and refuses a mixture as the setting says.
+///
+/// # Safety
+/// The relations are null or open.
+pub unsafe fn check_mixture(ours: bool, rels: &[pg_sys::Relation]) {
     let t = xact::touched();
     t.ours |= ours;
     // SAFETY: as in `inspect`.
@@ -323,7 +329,7 @@ unsafe extern "C-unwind" fn rescan(
         if let Some(f) = wrapped((*scan).indexRelation).rescan {
             f(scan, keys, nkeys, orderbys, norderbys);
         }
-        if xact::mode() == Mode::Serializable {
+        if matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly) {
             guarded_protect(scan);
         }
     }
@@ -386,6 +392,9 @@ unsafe fn protect(scan: pg_sys::IndexScanDesc) {
             return; // a unique check, or the planner: not reads of the transaction
         }
         (*scan).xs_snapshot = &raw mut OURS;
+        if xact::mode() == Mode::SerializableReadOnly {
+            return; // a snapshot is a serial prefix: nothing to protect
+        }
         let keys = examine(scan, info);
         let t = xact::txn();
         let n = info.table.map().n;

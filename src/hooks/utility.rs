@@ -109,9 +109,30 @@ unsafe extern "C-unwind" fn process(
         if concerns_us((*(*pstmt).utilityStmt).type_) {
             return process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         }
+        if (*(*pstmt).utilityStmt).type_ == NodeTag::T_CopyStmt {
+            note_copy((*pstmt).utilityStmt.cast());
+        }
         match PREV_UTILITY {
             Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
             None => pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+        }
+    }
+}
+
+/// COPY of a table does not go through the executor's start: it counts as a use of its table at
+/// SERIALIZABLE all the same.
+#[pg_guard]
+unsafe extern "C-unwind" fn note_copy(s: *mut pg_sys::CopyStmt) {
+    // SAFETY: the hook's contract.
+    unsafe {
+        if !pg::is_serializable() || (*s).relation.is_null() {
+            return;
+        }
+        let Some(oid) = relid((*s).relation) else { return };
+        let rel = pg_sys::RelationIdGetRelation(oid);
+        if !rel.is_null() {
+            crate::hooks::executor::check_mixture(crate::rel::is_ours(rel), &[rel]);
+            pg_sys::RelationClose(rel);
         }
     }
 }
@@ -121,6 +142,7 @@ fn concerns_us(tag: NodeTag) -> bool {
     let ddl = [
         T_CreateStmt,
         T_CreateTableAsStmt,
+        T_ExplainStmt,
         T_AlterTableStmt,
         T_RenameStmt,
         T_IndexStmt,
@@ -150,7 +172,10 @@ unsafe extern "C-unwind" fn process_ours(
     // SAFETY: the hook's contract: a utility statement.
     match unsafe { (*(*pstmt).utilityStmt).type_ } {
         NodeTag::T_CreateStmt => create::table(call),
-        NodeTag::T_CreateTableAsStmt => create::table_as(call),
+        NodeTag::T_CreateTableAsStmt => create::table_as(call, |c| c.node()),
+        NodeTag::T_ExplainStmt if create::explained(&call).is_some() => {
+            create::table_as(call, |c| create::explained(c).unwrap_or(std::ptr::null_mut()))
+        }
         NodeTag::T_AlterTableStmt => alter::table(call),
         NodeTag::T_RenameStmt => alter::rename(call),
         NodeTag::T_IndexStmt => maintain::index(call),

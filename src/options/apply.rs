@@ -226,6 +226,7 @@ pub fn sync(relid: Oid, apply: Apply) {
         // SAFETY: a plain call. With the lock no other transaction is in the middle.
         unsafe { pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32) };
         let table = rel::info(rel).table;
+        xact::before_change(table);
         if differs(table.map(), &w) {
             repartition(rel, table, &w, apply);
         } else {

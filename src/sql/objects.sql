@@ -59,7 +59,7 @@ COMMENT ON COLUMN mixedcc.memory.live_bytes IS 'objects in the pages that are us
 -- Options.
 
 CREATE FUNCTION mixedcc.label_items(label text, OUT option text, OUT value text) RETURNS SETOF record
-    AS 'MODULE_PATHNAME', 'label_items_wrapper' LANGUAGE C IMMUTABLE STRICT ROWS 3;
+    AS 'MODULE_PATHNAME', 'label_items_wrapper' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 3;
 COMMENT ON FUNCTION mixedcc.label_items(text) IS 'options in a security label of a mixedcc table';
 
 CREATE VIEW mixedcc.options AS

@@ -69,7 +69,7 @@ impl Txn {
 
     /// Is this write the last one of its record?
     pub(super) fn is_latest(&self, i: usize) -> bool {
-        self.latest.get(&self.writes[i].r.key()) == Some(&(i as u32))
+        !self.writes[i].superseded
     }
 
     /// Step 1. Canonical order: table, record.

@@ -232,6 +232,7 @@ impl Txn {
         self.set_word(State::Idle, 0);
         self.e.unpin(self.slot);
         self.stage = Stage::Idle;
+        crate::retire::RetireQueue::trim(&self.e, self.slot);
         clear_vec(&mut self.reads);
         clear_map(&mut self.predicates);
         clear_vec(&mut self.writes);

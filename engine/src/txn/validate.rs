@@ -9,6 +9,7 @@ use crate::primitive::Ordering;
 use crate::range::Verdict;
 use crate::record::Version;
 use crate::shared::Fate;
+use crate::table::Table;
 use std::ptr::NonNull;
 
 /// What stands in the way of a validation.
@@ -107,6 +108,27 @@ impl Txn {
                 Some(_) => from = next,
             }
         }
+    }
+
+    /// The caller excludes everybody else from a table until this transaction ends, and is about to
+    /// change its partitions or their protocols. Validates now what was read of it and what our
+    /// writes replace; from then on nothing of it can change, and its predicates are over.
+    pub fn settle_table(&mut self, p: &dyn Platform, table: &Table) -> Result<(), Error> {
+        if !self.is_active() {
+            return Ok(());
+        }
+        self.revalidate(p)?;
+        for i in 0..self.writes.len() {
+            let w = self.writes[i];
+            if w.superseded || w.base.is_none() || !std::ptr::eq(w.r.table, table) {
+                continue;
+            }
+            if self.newest(p, w.r.rec)?.map(|(v, _)| v) != w.base {
+                return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
+            }
+        }
+        self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
+        Ok(())
     }
 
     /// Forgets reads and predicates of nothing: tests break validation with it.

@@ -5,7 +5,7 @@ use super::read::Committed;
 use super::{Level, RecordRef, Txn};
 use crate::error::Error;
 use crate::lock::Mode;
-use crate::memory::Region;
+use crate::memory::{OutOfMemory, Region};
 use crate::partition::Partition;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
@@ -43,6 +43,8 @@ pub struct Write {
     pub cid: u32,
     /// Subtransaction depth; 1 is the top transaction.
     pub depth: u32,
+    /// Is there a later write of ours of the same record?
+    pub superseded: bool,
 }
 
 /// What a transaction sees of its own writes of a record.
@@ -66,6 +68,11 @@ impl Txn {
         // SAFETY: fresh memory of that size.
         unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, flags) };
         Ok(v)
+    }
+
+    /// Room in the queue of retired memory for `n` entries beyond those of our writes.
+    pub fn make_room(&mut self, n: u64) -> Result<(), OutOfMemory> {
+        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8 + n)
     }
 
     /// A tombstone that names where the row went.
@@ -119,7 +126,16 @@ impl Txn {
         rec.part[1].store(part[1], Ordering::Relaxed);
         rec.writer.store(xid, Ordering::SeqCst);
         let r = RecordRef { table, no, rec };
-        self.push(Write { r, kind: WriteKind::Insert, version, base: None, previous: None, cid, depth: self.depth });
+        self.push(Write {
+            r,
+            kind: WriteKind::Insert,
+            version,
+            base: None,
+            previous: None,
+            cid,
+            depth: self.depth,
+            superseded: false,
+        });
         rec.set_head(version.as_ptr());
         Ok(r)
     }
@@ -127,6 +143,9 @@ impl Txn {
     fn push(&mut self, mut w: Write) {
         let n = self.writes.len() as u32;
         w.previous = self.latest.insert(w.r.key(), n);
+        if let Some(p) = w.previous {
+            self.writes[p as usize].superseded = true;
+        }
         self.writes.push(w);
     }
 
@@ -161,7 +180,16 @@ impl Txn {
     /// Buffers an update of columns in no index. `base`: the committed version it replaces, `None`
     /// if the record is an own insert.
     pub fn update(&mut self, r: RecordRef, base: Option<NonNull<Version>>, version: NonNull<Version>, cid: u32) -> u32 {
-        self.push(Write { r, kind: WriteKind::Update, version, base, previous: None, cid, depth: self.depth });
+        self.push(Write {
+            r,
+            kind: WriteKind::Update,
+            version,
+            base,
+            previous: None,
+            cid,
+            depth: self.depth,
+            superseded: false,
+        });
         self.writes.len() as u32 - 1
     }
 
@@ -188,6 +216,7 @@ impl Txn {
             previous: None,
             cid,
             depth: self.depth,
+            superseded: false,
         });
         self.writes.len() as u32 - 1
     }
@@ -250,6 +279,7 @@ impl Txn {
         let Some(w) = self.writes.pop() else { return };
         match w.previous {
             Some(n) => {
+                self.writes[n as usize].superseded = false;
                 self.latest.insert(w.r.key(), n);
             }
             None => {

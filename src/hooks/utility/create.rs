@@ -165,10 +165,23 @@ fn heap() -> *mut core::ffi::c_char {
     unsafe { pg_sys::pstrdup(c"heap".as_ptr()) }
 }
 
-/// CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
-pub fn table_as(call: Call) {
-    // SAFETY: the node's tag was looked at.
-    let s = unsafe { &*call.node::<pg_sys::CreateTableAsStmt>() };
+/// The CREATE TABLE AS, or the like, that an EXPLAIN is about.
+pub fn explained(call: &Call) -> Option<*mut pg_sys::CreateTableAsStmt> {
+    // SAFETY: the node's tag was looked at; parse analysis has made the query.
+    unsafe {
+        let q = (*call.node::<pg_sys::ExplainStmt>()).query;
+        if q.is_null() || (*q).type_ != pg_sys::NodeTag::T_Query {
+            return None;
+        }
+        let u = (*q.cast::<pg_sys::Query>()).utilityStmt;
+        (!u.is_null() && (*u).type_ == pg_sys::NodeTag::T_CreateTableAsStmt).then_some(u.cast())
+    }
+}
+
+/// CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW: the statement that `node` finds.
+pub fn table_as(call: Call, node: fn(&Call) -> *mut pg_sys::CreateTableAsStmt) {
+    // SAFETY: the statement has such a node.
+    let s = unsafe { &*node(&call) };
     // SAFETY: such a statement has a target.
     let into = unsafe { &*s.into };
     let given = hold(take_ours(into.options).1);
@@ -179,7 +192,7 @@ pub fn table_as(call: Call) {
     let view = s.objtype == pg_sys::ObjectType::OBJECT_MATVIEW;
     let call = call.writable();
     // SAFETY: the same nodes, which we may change now.
-    let into = unsafe { &mut *(*call.node::<pg_sys::CreateTableAsStmt>()).into };
+    let into = unsafe { &mut *(*node(&call)).into };
     if view || is_temp(into.rel) {
         let what = if view { "materialized views" } else { "temporary tables" };
         if !into.accessMethod.is_null() {
@@ -198,5 +211,8 @@ pub fn table_as(call: Call) {
     make_unlogged(into.rel);
     let rv = into.rel;
     call.run();
-    finish(rv, space, o);
+    // EXPLAIN without ANALYZE makes no table.
+    if place(rv).1 {
+        finish(rv, space, o);
+    }
 }
