@@ -58,7 +58,8 @@ pub struct Shared {
     pub last_table: AtomicU64,
     /// Latch of the two lists.
     pub list_latch: AtomicU32,
-    _pad: u32,
+    /// Counts the pins that were adopted from another slot.
+    pub adoptions: AtomicU32,
     /// Dropped tables that wait until nobody can reach them.
     pub dropped: AtomicPtr<Table>,
 }
@@ -165,6 +166,26 @@ impl Engine {
         }
     }
 
+    /// Pins `slot`, which has no pin, as the snapshot transaction `ident` in slot `of` is pinned, for its
+    /// read CSN, which is returned. `None` if that transaction has ended or has no fixed CSN.
+    pub fn adopt_pin(&self, slot: SlotId, of: SlotId, ident: u64) -> Option<Csn> {
+        let from = self.slots.get(of as usize)?;
+        let csn = from.read_csn.load(Ordering::SeqCst);
+        let pin = &self.slots[slot as usize].pin;
+        if csn == 0 || pin.load(Ordering::SeqCst) != UNPINNED {
+            return None;
+        }
+        pin.store(csn << 8, Ordering::SeqCst);
+        self.pin(slot); // with a tag of our own
+        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
+        // It is pinned still: who looks at all pins from now on sees one of the two, or `adoptions`.
+        let same = from.ident.load(Ordering::SeqCst) == ident && from.read_csn.load(Ordering::SeqCst) == csn;
+        if !same {
+            self.unpin(slot);
+        }
+        same.then_some(csn)
+    }
+
     /// Ends the pin of a slot: its process holds no pointer into versions any more.
     pub fn unpin(&self, slot: SlotId) {
         self.slots[slot as usize].pin.store(UNPINNED, Ordering::SeqCst);
@@ -182,19 +203,32 @@ impl Engine {
     }
 
     pub(crate) fn min_pin_of(&self, quiescent: impl Fn(SlotId) -> bool) -> Csn {
+        loop {
+            let adoptions = self.shared.adoptions.load(Ordering::SeqCst);
+            let min = self.look_at_pins(&quiescent);
+            if self.shared.adoptions.load(Ordering::SeqCst) == adoptions {
+                self.shared.min_pin.0.store(min, Ordering::SeqCst);
+                return min;
+            }
+        }
+    }
+
+    fn look_at_pins(&self, quiescent: &impl Fn(SlotId) -> bool) -> Csn {
         let mut min = self.now();
         for (i, s) in self.slots.iter().enumerate() {
             let pin = s.pin.load(Ordering::SeqCst);
             if pin == UNPINNED {
                 continue;
             }
-            let stale = quiescent(i as SlotId)
+            // INV-PIN: from *preparing* on a pin is not ended by others.
+            let may_end = matches!(self.word(i as SlotId).state(), State::Idle | State::Active);
+            let stale = may_end
+                && quiescent(i as SlotId)
                 && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             if !stale {
                 min = min.min(pin >> 8);
             }
         }
-        self.shared.min_pin.0.store(min, Ordering::SeqCst);
         min
     }
 

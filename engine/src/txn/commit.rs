@@ -128,6 +128,9 @@ impl Txn {
     /// look, has a larger CSN.
     fn take_csn(&mut self) {
         self.set_word(State::Preparing, 0);
+        // INV-PIN: a pin that is renewed in this state stays until we have stamped what others may
+        // replace and retire from *committed* on.
+        self.e.pin(self.slot);
         self.csn = self.e.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1;
         if faults::on(Fault::PreparingIsActive) {
             std::thread::yield_now();

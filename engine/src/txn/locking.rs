@@ -216,7 +216,7 @@ impl Txn {
     /// Releases the write locks of subtransactions at `depth` and deeper. Read locks stay: a
     /// serializable transaction keeps what it may have read under a write lock locked for reading.
     pub(super) fn release_from(&mut self, depth: u32) {
-        for i in (0..self.locks.len()).rev() {
+        for i in (self.mark(depth)..self.locks.len()).rev() {
             if self.locks[i].depth < depth {
                 continue;
             }
@@ -245,8 +245,28 @@ impl Txn {
     /// The subtransaction at `depth` committed: its locks are its parent's.
     pub(super) fn keep_locks(&mut self, depth: u32) {
         let parent = if depth <= 2 { 0 } else { depth - 1 };
-        for l in self.locks.iter_mut().rev().filter(|l| l.depth >= depth) {
+        let first = self.mark(depth);
+        for l in self.locks[first..].iter_mut().filter(|l| l.depth >= depth) {
             l.depth = parent;
+        }
+    }
+
+    /// Index of the first lock that the subtransaction at `depth` may have taken.
+    fn mark(&self, depth: u32) -> usize {
+        self.marks.get(depth as usize).map_or(0, |&n| n.min(self.locks.len()))
+    }
+
+    /// Locks that the subtransaction at `depth` took under the tag `from` have the tag `to` from
+    /// now on. Call it before [`Txn::commit_sub`].
+    pub fn retag(&mut self, depth: u32, from: u32, to: u32) {
+        for i in self.mark(depth)..self.locks.len() {
+            if let Some(h) = self.locks[i].previous.as_mut().filter(|h| h.tag == from) {
+                h.tag = to;
+            }
+            let word = self.locks[i].word;
+            if let Some(h) = word.held_by(self.slot).filter(|h| h.tag == from) {
+                word.release(self.e.region, self.slot, Some(Holder { tag: to, ..h }));
+            }
         }
     }
 }

@@ -121,6 +121,8 @@ pub struct Txn {
     writes: Vec<Write>,
     latest: HashMap<usize, u32>,
     locks: Vec<LockEntry>,
+    /// By depth of a subtransaction: the number of locks when it started.
+    marks: Vec<usize>,
     touched: Vec<Touched>,
     registered: Vec<(&'static Partition, u64)>,
     linked: usize,
@@ -149,6 +151,7 @@ impl Txn {
             writes: Vec::new(),
             latest: HashMap::new(),
             locks: Vec::new(),
+            marks: Vec::new(),
             touched: Vec::new(),
             registered: Vec::new(),
             linked: 0,
@@ -191,9 +194,14 @@ impl Txn {
     pub fn tag(&self) -> Stamp {
         Stamp::tag(self.slot, self.serial)
     }
-    /// Sets the nesting depth of the current subtransaction (1: top).
+    /// A subtransaction starts, or the transaction itself within one: its nesting depth (1: top).
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
+        self.marks.resize(depth as usize + 1, self.locks.len());
+    }
+    /// Has it only looked at the clock?
+    pub fn is_untouched(&self) -> bool {
+        self.writes.is_empty() && self.locks.is_empty() && self.touched.is_empty() && self.predicates.is_empty()
     }
 
     fn set_word(&self, state: State, csn: Csn) {
@@ -237,6 +245,7 @@ impl Txn {
         clear_map(&mut self.predicates);
         clear_vec(&mut self.writes);
         clear_map(&mut self.latest);
+        self.marks.clear();
         self.touched.clear();
         self.registered.clear();
         self.linked = 0;

@@ -259,6 +259,7 @@ impl Txn {
             self.undo_last();
         }
         self.release_from(depth);
+        self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);
     }
 
@@ -271,6 +272,7 @@ impl Txn {
             w.depth = depth - 1;
         }
         self.keep_locks(depth);
+        self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);
     }
 
