@@ -96,6 +96,7 @@ pub mod raw {
             infomask: *mut u16,
             bit: *mut pg_sys::bits8,
         );
+        pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pg_sys::PGPROC;
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
         pub fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
         pub fn ActiveSnapshotSet() -> bool;

@@ -164,6 +164,33 @@ pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_s
     }
 }
 
+/// Have two versions the same values in the columns that foreign keys may refer to?
+pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Version) -> bool {
+    // SAFETY: a valid relation; both versions are reachable.
+    unsafe {
+        let desc = (*rel).rd_att;
+        let mut rows = [a, b].map(|v| as_tuple(v, Tid::Record(0), (*rel).rd_id));
+        let keys = pg_sys::RelationGetIndexAttrBitmap(rel, pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY);
+        let mut m = -1;
+        loop {
+            m = pg_sys::bms_next_member(keys, m);
+            let column = m + pg_sys::FirstLowInvalidHeapAttributeNumber;
+            if m < 0 || column <= 0 {
+                pg_sys::bms_free(keys);
+                return m < 0;
+            }
+            let att = (*desc).attrs.as_slice((*desc).natts as usize)[column as usize - 1];
+            let mut null = [false; 2];
+            let x = pg_sys::heap_getattr(&mut rows[0], column, desc, &mut null[0]);
+            let y = pg_sys::heap_getattr(&mut rows[1], column, desc, &mut null[1]);
+            if null[0] != null[1] || !null[0] && !crate::pg::same(x, y, att.attbyval, att.attlen as i32) {
+                pg_sys::bms_free(keys);
+                return false;
+            }
+        }
+    }
+}
+
 /// Do a version and a slot differ in one of these columns?
 pub unsafe fn differs(
     rel: pg_sys::Relation,

@@ -12,6 +12,11 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
+mod import;
+mod tags;
+pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
+pub use tags::subxact_lock_tag;
+
 /// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -31,6 +36,8 @@ enum Pending {
     Dropped([u32; 4]),
     /// Thrown out of the hash already.
     Orphan(&'static Table),
+    /// In no table any more.
+    OldMap(NonNull<PartitionMap>),
     Map {
         table: &'static Table,
         old: NonNull<PartitionMap>,
@@ -43,8 +50,12 @@ enum Pending {
 pub struct Locked {
     /// The executor's snapshot.
     pub snapshot: usize,
-    /// Its command.
+    /// The command of that snapshot.
+    pub curcid: u32,
+    /// The command that the lock is for.
     pub cid: u32,
+    /// Depth of the subtransaction: its rollback gives the lock up.
+    pub depth: u32,
     /// The version.
     pub version: *mut mixedcc_engine::record::Version,
 }
@@ -89,12 +100,11 @@ pub struct Touched {
 }
 
 static mut BACKEND: Option<Backend> = None;
-static mut SUB_TAGS: Vec<(i32, u32)> = Vec::new();
 
 #[inline]
 fn backend() -> &'static mut Backend {
     // SAFETY: a backend has one thread, and callers keep no reference across a call that may come
-    // back here (the engine calls the platform only, which uses `SUB_TAGS`).
+    // back here (the engine calls the platform only, which uses `tags`).
     unsafe {
         match &mut *(&raw mut BACKEND) {
             Some(b) => b,
@@ -119,6 +129,14 @@ fn new_backend() -> &'static mut Backend {
             precommitted: false,
         })
     }
+}
+
+/// Was the top transaction READ ONLY when its present savepoint was set?
+static mut TOP_READ_ONLY: bool = false;
+
+fn top_is_read_only() -> bool {
+    // SAFETY: one thread.
+    unsafe { TOP_READ_ONLY }
 }
 
 fn has_backend() -> bool {
@@ -163,6 +181,12 @@ pub fn writing() -> &'static mut Txn {
             "Another extension's commit callback does it.",
         );
     }
+    if mode() == Mode::SerializableReadOnly {
+        unsupported(
+            "mixedcc tables cannot be changed by a SERIALIZABLE transaction that was READ ONLY at its first query",
+            "Start the transaction READ WRITE.",
+        );
+    }
     t
 }
 
@@ -176,6 +200,7 @@ fn start(b: &mut Backend) {
                 "Set max_parallel_workers_per_gather to 0.",
             );
         }
+        import::check();
         let level = if mode() == Mode::Serializable { Level::Serializable } else { Level::Snapshot };
         b.txn.begin(level, platform::my_ident());
         b.txn.set_depth(pg_sys::GetCurrentTransactionNestLevel() as u32);
@@ -196,7 +221,7 @@ pub fn mode() -> Mode {
         Some(m) => m,
         None => {
             // SAFETY: plain reads of backend-local state.
-            let read_only = unsafe { pg_sys::XactReadOnly && pg_sys::GetCurrentTransactionNestLevel() == 1 };
+            let read_only = if depth() == 1 { unsafe { pg_sys::XactReadOnly } } else { top_is_read_only() };
             let m = if pg::is_serializable() {
                 if read_only {
                     Mode::SerializableReadOnly
@@ -276,6 +301,16 @@ fn first_use(s: pg_sys::Snapshot) -> Csn {
     csn
 }
 
+/// Takes the pin again, which may have been ended while the session held no snapshot (see
+/// `Platform::quiescent`). For what looks at versions without a snapshot's CSN; the session holds a
+/// snapshot now.
+pub fn renew_pin() {
+    // SAFETY: one thread.
+    if let Some(b) = unsafe { (*(&raw const BACKEND)).as_ref() }.filter(|b| b.txn.is_active()) {
+        b.txn.e.pin(b.txn.slot);
+    }
+}
+
 /// Rows that were locked for the executor in this transaction.
 pub fn locked() -> &'static mut HashMap<(u64, u64), Locked> {
     &mut backend().locked
@@ -291,7 +326,8 @@ pub fn touched() -> &'static mut Touched {
     &mut backend().mixed
 }
 
-fn depth() -> u32 {
+/// Nesting depth of the current subtransaction; 1 is the top transaction.
+pub fn depth() -> u32 {
     // SAFETY: a plain read.
     unsafe { pg_sys::GetCurrentTransactionNestLevel() as u32 }
 }
@@ -334,22 +370,38 @@ fn free_map(m: NonNull<PartitionMap>) {
     RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
 }
 
-fn end_pending(level: u32, commit: bool) {
-    let b = backend();
-    for i in (0..b.pending.len()).rev() {
-        if b.pending[i].0 < level {
-            continue;
-        }
-        match b.pending.remove(i).1 {
+/// Ends what depends on the outcome of the transaction.
+fn end_pending(commit: bool) {
+    while let Some((_, p)) = backend().pending.pop() {
+        match p {
             Pending::Created(k) if !commit => throw_away(k),
             Pending::Dropped(k) if commit => throw_away(k),
             Pending::Orphan(t) => t.retire(&shmem::engine()),
+            Pending::OldMap(m) => free_map(m),
             Pending::Map { old, .. } if commit => free_map(old),
             Pending::Map { table, old, new } => {
                 table.replace_map(old);
                 free_map(new);
             }
             _ => {}
+        }
+    }
+}
+
+/// Undoes what the subtransaction at `level` did. Its tables and maps are freed when the
+/// transaction ends: it may hold locks in them, and counts what it did in them.
+fn undo_pending(level: u32) {
+    let b = backend();
+    let Some(first) = b.pending.iter().position(|p| p.0 >= level) else { return };
+    for (l, p) in b.pending.split_off(first).into_iter().rev() {
+        match p {
+            Pending::Created(k) => b.pending.extend(shmem::unregister(k).map(|t| (0, Pending::Orphan(t)))),
+            Pending::Map { table, old, new } => {
+                table.replace_map(old);
+                b.pending.push((0, Pending::OldMap(new)));
+            }
+            Pending::Dropped(_) => {}
+            p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
         }
     }
 }
@@ -365,8 +417,8 @@ fn end_transaction(b: &mut Backend) {
     }
     b.last_write = None;
     b.mixed = Touched::default();
-    // SAFETY: one thread.
-    unsafe { (*(&raw mut SUB_TAGS)).clear() };
+    tags::end_transaction();
+    import::end_transaction();
     rel::end_transaction();
     crate::hooks::end_transaction();
 }
@@ -387,7 +439,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
         }
         XACT_EVENT_COMMIT => {
             b.txn.publish(&PG);
-            end_pending(0, true);
+            end_pending(true);
             end_transaction(b);
             if !b.txn.e.shared.dropped.load(mixedcc_engine::primitive::Ordering::Relaxed).is_null() {
                 let min = b.txn.e.refresh_min_pin(&PG);
@@ -396,16 +448,21 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
         }
         XACT_EVENT_ABORT => {
             b.txn.abort();
-            end_pending(0, false);
+            end_pending(false);
             end_transaction(b);
         }
         XACT_EVENT_PRE_PREPARE => {
-            if b.txn.is_active() || !b.pending.is_empty() {
+            if !b.txn.is_untouched() || !b.pending.is_empty() {
                 unsupported(
                     "cannot PREPARE a transaction that has used mixedcc tables",
                     "Use COMMIT: rows of mixedcc tables live in memory.",
                 );
             }
+        }
+        XACT_EVENT_PREPARE => {
+            // It has looked at the clock at most: nothing of ours goes on with it.
+            b.txn.abort();
+            end_transaction(b);
         }
         _ => {}
     }
@@ -419,11 +476,15 @@ unsafe extern "C-unwind" fn on_subxact(
     _a: *mut core::ffi::c_void,
 ) {
     use pg_sys::SubXactEvent::*;
+    let level = depth();
+    if event == SUBXACT_EVENT_START_SUB && level == 2 {
+        // SAFETY: plain accesses of backend-local state; a subtransaction starts as its parent is.
+        unsafe { TOP_READ_ONLY = pg_sys::XactReadOnly };
+    }
     if !has_backend() {
         return;
     }
     let b = backend();
-    let level = depth();
     match event {
         SUBXACT_EVENT_START_SUB => {
             if b.txn.is_active() {
@@ -431,49 +492,22 @@ unsafe extern "C-unwind" fn on_subxact(
             }
         }
         SUBXACT_EVENT_COMMIT_SUB => {
+            tags::hand_to_parent(&mut b.txn, level);
             b.txn.commit_sub(level);
             for p in b.pending.iter_mut().filter(|p| p.0 >= level) {
                 p.0 = level - 1;
             }
-            drop_tags(level);
+            for l in b.locked.values_mut().filter(|l| l.depth >= level) {
+                l.depth = level - 1;
+            }
         }
         SUBXACT_EVENT_ABORT_SUB => {
             b.txn.abort_sub(level);
-            end_pending(level, false);
-            drop_tags(level);
+            undo_pending(level);
+            b.locked.retain(|_, l| l.depth < level);
+            tags::drop_from(level);
         }
         _ => {}
-    }
-}
-
-fn drop_tags(level: u32) {
-    // SAFETY: one thread.
-    unsafe { (*(&raw mut SUB_TAGS)).retain(|t| (t.0 as u32) < level) };
-}
-
-/// Tag of the current subtransaction for its locks: waiters wait for the heavyweight lock of that
-/// name, which PostgreSQL releases with the subtransaction, or hands to its parent. 0 at the top.
-pub fn subxact_lock_tag() -> u32 {
-    // SAFETY: one thread; plain calls, an ERROR unwinds before anything has changed.
-    unsafe {
-        let level = pg_sys::GetCurrentTransactionNestLevel();
-        if level <= 1 {
-            return 0;
-        }
-        let tags = &mut *(&raw mut SUB_TAGS);
-        if let Some(t) = tags.iter().find(|t| t.0 == level) {
-            return t.1;
-        }
-        let slot = shmem::my_slot();
-        let last = &shmem::engine().slots[slot as usize].last_tag;
-        let tag = last.fetch_add(1, mixedcc_engine::primitive::Ordering::SeqCst) + 1;
-        let locktag = platform::subxact_tag(slot, platform::my_ident(), tag);
-        let owner = pg_sys::CurrentResourceOwner;
-        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
-        pg_sys::LockAcquire(&locktag, pg_sys::ExclusiveLock as i32, false, false);
-        pg_sys::CurrentResourceOwner = owner;
-        tags.push((level, tag));
-        tag
     }
 }
 

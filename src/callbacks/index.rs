@@ -82,6 +82,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
             (first + numblocks as u64 * crate::pg::ROWS).min(table.len())
         };
         let t = xact::txn();
+        xact::renew_pin();
         // Our own pin is among all pins: nothing that it can reach has been freed.
         let min_pin = t.e.slots[t.slot as usize].pin.load(mixedcc_engine::primitive::Ordering::SeqCst) >> 8;
         let mut rows = 0.0;

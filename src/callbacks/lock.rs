@@ -1,7 +1,7 @@
 //! Row locks: SELECT FOR ..., EvalPlanQual, ON CONFLICT, BEFORE triggers.
 
 use super::dml::{based_on, failure, gone};
-use super::visible;
+use super::visible::{self, Seen};
 use crate::errors::{ok, raise};
 use crate::pg::Tid;
 use crate::platform::PG;
@@ -75,8 +75,10 @@ pub unsafe extern "C-unwind" fn tuple_lock(
                 }
                 Ok((v, newer)) => {
                     tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
-                    xact::locked()
-                        .insert((r.table.id, r.no), Locked { snapshot: snapshot as usize, cid, version: v.as_ptr() });
+                    let curcid = if snapshot.is_null() { 0 } else { (*snapshot).curcid };
+                    let depth = xact::depth();
+                    let l = Locked { snapshot: snapshot as usize, curcid, cid, depth, version: v.as_ptr() };
+                    xact::locked().insert((r.table.id, r.no), l);
                     *tid = Tid::Record(r.no).item();
                     (*tmfd).traversed = traversed || newer;
                     return TM_Ok;
@@ -139,6 +141,9 @@ unsafe fn lock_one(
         take(rel, t, r, want)?;
         let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
         let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
+            if let Some(old) = same_key(rel, t, r, want)? {
+                return Ok((old, false));
+            }
             if xact::mode() == Mode::Serializable {
                 raise(Error::Abort {
                     reason: AbortReason::WriteConflict,
@@ -181,6 +186,38 @@ unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<No
     }
     let csn = xact::snapshot_csn(want.snapshot);
     ok(t.read_snapshot(&PG, r, csn))
+}
+
+/// KEY SHARE at REPEATABLE READ of a row that has moved with its key unchanged: the lock is taken on
+/// the row where it went, and the caller goes on with the version that its snapshot sees.
+unsafe fn same_key(
+    rel: pg_sys::Relation,
+    t: &mut Txn,
+    r: RecordRef,
+    want: &Want,
+) -> Result<Seen, pg_sys::TM_Result::Type> {
+    if xact::mode() != Mode::RepeatableRead || want.mode != LockMode::KeyShare || want.snapshot.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: a valid relation and snapshot; versions are reached under our pin.
+    unsafe {
+        let csn = xact::snapshot_csn(want.snapshot);
+        let Some(old) = ok(t.read_snapshot(&PG, r, csn)) else { return Ok(None) };
+        let mut at = r;
+        loop {
+            let Some(v) = ok(t.newest(&PG, at.rec)).map(|v| v.0) else { return Ok(None) };
+            if !v.as_ref().is_tombstone() {
+                return Ok(Some(old).filter(|_| tuple::same_key(rel, old.as_ptr(), v.as_ptr())));
+            }
+            let to = Version::successor(v.as_ptr()).record;
+            if to == 0 || to == u64::MAX {
+                return Ok(None);
+            }
+            let Some(next) = RecordRef::find(r.table, to - 1) else { return Ok(None) };
+            at = next;
+            take(rel, t, at, want)?;
+        }
+    }
 }
 
 unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {

@@ -101,8 +101,9 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
             std::ptr::null_mut()
         }
     };
-    // SAFETY: as above.
-    let cid = unsafe { crate::pg::raw::GetCurrentCommandId(false) };
+    let mvcc = mode != Mode::Serializable && !active.is_null();
+    // Takes the pin again if need be, also for own rows: what looks at an index next may need it.
+    let csn = if mvcc { xact::snapshot_csn(active) } else { 0 };
     if let Some(n) = t.last_write(r) {
         let w = *t.write(n)?;
         // SAFETY: the active snapshot.
@@ -114,12 +115,12 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
         };
     }
     if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
-        if l.cid == cid {
+        // SAFETY: the active snapshot.
+        if unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid } {
             return NonNull::new(l.version).map(|v| (v, None));
         }
     }
-    if mode != Mode::Serializable && !active.is_null() {
-        let csn = xact::snapshot_csn(active);
+    if mvcc {
         if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {
             return live(Some(v)).map(|v| (v, None));
         }
@@ -160,7 +161,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
         return own_version(t, n);
     }
     // Read before the version: a deleter that ends in between has published its tombstone.
-    let writer = t.writer(r);
+    let mut writer = t.writer(r);
     let mut v = NonNull::new(r.rec.head())?;
     loop {
         // SAFETY: reached under our pin.
@@ -185,8 +186,9 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
                 if ver.older().is_null() && !ver.is_tombstone() {
                     // A reserved insert. Its id is there until it is published.
                     if writer == 0 {
-                        // SAFETY: the caller's promise is this call's.
-                        return unsafe { dirty(t, mode, r, s) };
+                        writer = t.writer(r);
+                        v = NonNull::new(r.rec.head())?;
+                        continue;
                     }
                     // SAFETY: as above.
                     unsafe { report_insert(v, writer, s) };

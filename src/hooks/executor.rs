@@ -84,6 +84,7 @@ unsafe fn wants_snapshot(s: pg_sys::Snapshot) -> bool {
         !s.is_null()
             && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC
             && xact::known_mode() != Some(Mode::Serializable)
+            && !xact::is_snapshot_unknown()
             && (*s).vistest.is_null()
     }
 }
@@ -360,7 +361,14 @@ unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_
 
 unsafe extern "C-unwind" fn getbitmap(scan: pg_sys::IndexScanDesc, tbm: *mut pg_sys::TIDBitmap) -> i64 {
     // SAFETY: as in `rescan`.
-    unsafe { wrapped((*scan).indexRelation).getbitmap.map_or(0, |f| f(scan, tbm)) }
+    unsafe {
+        // The executor's start gives a bitmap scan its keys before we have wrapped the index.
+        let protects = matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly);
+        if protects && !is_ours((*scan).xs_snapshot) {
+            guarded_protect(scan);
+        }
+        wrapped((*scan).indexRelation).getbitmap.map_or(0, |f| f(scan, tbm))
+    }
 }
 
 /// What the keys of a scan say.

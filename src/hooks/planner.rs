@@ -1,6 +1,6 @@
 //! The planner must not make parallel plans over our tables.
 
-use crate::rel;
+use crate::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -30,6 +30,7 @@ unsafe extern "C-unwind" fn relation_info(
         // `inhparent` is set for index builds too.
         let r = pg_sys::RelationIdGetRelation(oid);
         if rel::is_ours(r) {
+            xact::renew_pin(); // estimates may look up the extreme keys of an index
             (*info).rel_parallel_workers = 0;
             if !(*root).glob.is_null() {
                 (*(*root).glob).parallelModeOK = false;

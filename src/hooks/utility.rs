@@ -8,6 +8,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 mod alter;
+mod copy;
 mod create;
 mod maintain;
 
@@ -109,9 +110,6 @@ unsafe extern "C-unwind" fn process(
         if concerns_us((*(*pstmt).utilityStmt).type_) {
             return process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         }
-        if (*(*pstmt).utilityStmt).type_ == NodeTag::T_CopyStmt {
-            note_copy((*pstmt).utilityStmt.cast());
-        }
         match PREV_UTILITY {
             Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
             None => pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
@@ -121,8 +119,7 @@ unsafe extern "C-unwind" fn process(
 
 /// COPY of a table does not go through the executor's start: it counts as a use of its table at
 /// SERIALIZABLE all the same.
-#[pg_guard]
-unsafe extern "C-unwind" fn note_copy(s: *mut pg_sys::CopyStmt) {
+fn note_copy(s: *mut pg_sys::CopyStmt) {
     // SAFETY: the hook's contract.
     unsafe {
         if !pg::is_serializable() || (*s).relation.is_null() {
@@ -153,7 +150,7 @@ fn concerns_us(tag: NodeTag) -> bool {
         T_DropdbStmt,
         T_AlterDatabaseStmt,
     ];
-    ddl.contains(&tag) || (tag == T_CallStmt && annotate::any())
+    tag == T_CopyStmt || tag == T_VariableSetStmt || ddl.contains(&tag) || (tag == T_CallStmt && annotate::any())
 }
 
 #[pg_guard]
@@ -169,6 +166,7 @@ unsafe extern "C-unwind" fn process_ours(
     completion: *mut pg_sys::QueryCompletion,
 ) {
     let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
+    xact::renew_pin();
     // SAFETY: the hook's contract: a utility statement.
     match unsafe { (*(*pstmt).utilityStmt).type_ } {
         NodeTag::T_CreateStmt => create::table(call),
@@ -185,6 +183,11 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_SecLabelStmt => security_label(call),
         NodeTag::T_DropdbStmt => drop_database(call),
         NodeTag::T_AlterDatabaseStmt => alter_database(call),
+        NodeTag::T_CopyStmt => {
+            note_copy(call.node());
+            copy::table(call)
+        }
+        NodeTag::T_VariableSetStmt => copy::variable(call),
         NodeTag::T_CallStmt => {
             let call = call.writable();
             annotate::around_call(call.node(), call.params, || call.run());

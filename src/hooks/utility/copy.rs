@@ -1,0 +1,38 @@
+//! Commands that take a snapshot without the executor: COPY, SET TRANSACTION SNAPSHOT.
+
+use super::{text, Call};
+use crate::xact::{self, Mode};
+use pgrx::pg_sys;
+
+/// COPY of a table: its snapshot is taken before it starts, whatever the table is.
+pub fn table(call: Call) {
+    if xact::mode() != Mode::Serializable && !xact::is_snapshot_unknown() {
+        // SAFETY: a utility command that reads tables runs under a snapshot.
+        unsafe {
+            if pg_sys::ActiveSnapshotSet() {
+                xact::snapshot_csn(pg_sys::GetActiveSnapshot());
+            }
+        }
+    }
+    call.run();
+}
+
+/// SET TRANSACTION SNAPSHOT: the CSN comes with the snapshot.
+pub fn variable(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::VariableSetStmt>() };
+    let imports =
+        s.kind == pg_sys::VariableSetKind::VAR_SET_MULTI && text(s.name).is_some_and(|n| n == "TRANSACTION SNAPSHOT");
+    call.run();
+    if !imports {
+        return;
+    }
+    // SAFETY: a list of one string constant (gram.y), which PostgreSQL has just read.
+    let id = unsafe {
+        let arg = pgrx::PgList::<pg_sys::A_Const>::from_pg(s.args).get_ptr(0);
+        arg.and_then(|a| text((*a).val.sval.sval))
+    };
+    if let Some(id) = id {
+        xact::import_snapshot(&id);
+    }
+}
