@@ -6,6 +6,7 @@
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::memory::OutOfMemory;
+use crate::primitive::{relax, AtomicU64, Ordering};
 use crate::shared::Engine;
 use std::ptr::NonNull;
 
@@ -19,7 +20,8 @@ struct Segment {
     items: [(*mut u8, Csn); SEGMENT],
 }
 
-/// A slot's queue of retired memory. Only its owner touches it.
+/// A slot's queue of retired memory. Its owner fills it; whoever needs memory may drain it, under
+/// the latch.
 #[repr(C)]
 pub struct RetireQueue {
     first: *mut Segment,
@@ -29,6 +31,17 @@ pub struct RetireQueue {
     /// Entries that fit without an allocation.
     room: u64,
     len: u64,
+    latch: AtomicU64,
+}
+
+/// The latch of a queue, held.
+struct Latched(*mut RetireQueue);
+
+impl Drop for Latched {
+    fn drop(&mut self) {
+        // SAFETY: queues live as long as the shared block.
+        unsafe { (*self.0).latch.store(0, Ordering::Release) };
+    }
 }
 
 impl RetireQueue {
@@ -36,10 +49,27 @@ impl RetireQueue {
         (&raw const e.slots[slot as usize].retired).cast_mut()
     }
 
+    fn lock(e: &Engine, slot: SlotId) -> Latched {
+        let q = Self::me(e, slot);
+        let mut n = 0;
+        // SAFETY: as in `Latched::drop`. No call out of this file but to the allocator is made
+        // under the latch.
+        while unsafe { (*q).latch.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() } {
+            relax(n);
+            n += 1;
+        }
+        Latched(q)
+    }
+
     /// Makes room, so that `push` cannot fail for `n` more entries.
     pub fn reserve(e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
-        let q = Self::me(e, slot);
-        // SAFETY: INV: the queue belongs to this slot's only thread; segments are its own.
+        // SAFETY: only the owner changes the room.
+        if unsafe { (*Self::me(e, slot)).room } >= n {
+            return Ok(());
+        }
+        let held = Self::lock(e, slot);
+        let q = held.0;
+        // SAFETY: INV: the queue belongs to this slot's only thread; segments are its own, under the latch.
         unsafe {
             while (*q).room < n {
                 let s = e.region.alloc(slot as usize, std::mem::size_of::<Segment>())?.cast::<Segment>().as_ptr();
@@ -61,12 +91,14 @@ impl RetireQueue {
 
     /// Gives back room that was reserved for more than a few entries and is not needed any more.
     pub fn trim(e: &Engine, slot: SlotId) {
-        let q = Self::me(e, slot);
+        // SAFETY: only the owner changes the room.
+        if unsafe { (*Self::me(e, slot)).room } <= 4 * SEGMENT as u64 {
+            return;
+        }
+        let held = Self::lock(e, slot);
+        let q = held.0;
         // SAFETY: as in `reserve`; segments behind `last` hold nothing.
         unsafe {
-            if (*q).room <= 4 * SEGMENT as u64 {
-                return;
-            }
             // One segment stays in reserve.
             let spare = (*(*q).last).next;
             let mut s = (*spare).next;
@@ -82,7 +114,8 @@ impl RetireQueue {
 
     /// Retires memory at the clock's present value. Room was reserved. Never fails.
     pub fn push(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
-        let q = Self::me(e, slot);
+        let held = Self::lock(e, slot);
+        let q = held.0;
         // SAFETY: as in `reserve`, which made room.
         unsafe {
             if (*(*q).last).n as usize == SEGMENT {
@@ -97,8 +130,17 @@ impl RetireQueue {
     }
 
     /// Frees what was retired before `min_pin`; at most `budget` entries.
-    pub fn drain(e: &Engine, slot: SlotId, min_pin: Csn, mut budget: usize) {
-        let q = Self::me(e, slot);
+    pub fn drain(e: &Engine, slot: SlotId, min_pin: Csn, budget: usize) {
+        Self::drain_for(e, slot, slot, min_pin, budget);
+    }
+
+    /// As `drain`, of any slot's queue; the memory goes to the magazines of `me`.
+    pub fn drain_for(e: &Engine, slot: SlotId, me: SlotId, min_pin: Csn, mut budget: usize) {
+        if Self::len(e, slot) == 0 {
+            return;
+        }
+        let held = Self::lock(e, slot);
+        let q = held.0;
         // SAFETY: as in `reserve`; INV-RETIRE makes the entries ours.
         unsafe {
             while budget > 0 && (*q).len > 0 {
@@ -106,7 +148,7 @@ impl RetireQueue {
                 if (*s).done == (*s).n {
                     debug_assert!(!(*s).next.is_null());
                     (*q).first = (*s).next;
-                    e.region.free(slot as usize, NonNull::new_unchecked(s.cast()));
+                    e.region.free(me as usize, NonNull::new_unchecked(s.cast()));
                     continue;
                 }
                 let (p, csn) = (&(*s).items)[(*s).done as usize];
@@ -116,7 +158,7 @@ impl RetireQueue {
                 (*s).done += 1;
                 (*q).len -= 1;
                 budget -= 1;
-                e.region.free(slot as usize, NonNull::new_unchecked(p));
+                e.region.free(me as usize, NonNull::new_unchecked(p));
             }
         }
     }

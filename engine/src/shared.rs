@@ -145,6 +145,12 @@ impl Engine {
         self.shared.clock.0.fetch_max(to, Ordering::SeqCst);
     }
 
+    /// Moves the clock on without a commit: what is retired now can be freed when the pins of now
+    /// are gone, even if nobody commits.
+    pub fn tick(&self) -> Csn {
+        self.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
     /// The word of a slot.
     pub fn word(&self, slot: SlotId) -> SlotWord {
         SlotWord(self.slots[slot as usize].word.load(Ordering::SeqCst))

@@ -87,6 +87,12 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
             table.give_back(n, t.e.now());
         }
     }
+    // What deletes and updates have retired, in the queues of all backends, can go too.
+    t.e.tick();
+    let min = t.e.refresh_min_pin(&PG);
+    for slot in 0..t.e.slots.len() {
+        RetireQueue::drain_for(&t.e, slot as u16, t.slot, min, usize::MAX);
+    }
     let left = table.dead.load(Ordering::Relaxed).saturating_sub(dead.len() as u64);
     table.dead.store(left, Ordering::Relaxed);
 }

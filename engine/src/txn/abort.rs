@@ -36,7 +36,7 @@ impl Txn {
         self.reset();
         self.collect_by(|e| {
             // Without commits the clock stands still, and nothing that is retired could be freed.
-            e.shared.clock.0.fetch_add(1, Ordering::SeqCst);
+            e.tick();
             e.min_pin_of(|_| false)
         });
     }

@@ -73,8 +73,7 @@ impl Txn {
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
                 Fate::Committed(c) => return Ok(Some((nn, c))),
-                // What is within the CSN at which our reads are valid must not be missed.
-                Fate::Committing(c) if n < SHORT || c <= self.valid => {
+                Fate::Committing(_) if n < SHORT => {
                     p.pause(n)?;
                     n += 1;
                 }

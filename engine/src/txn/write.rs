@@ -63,11 +63,32 @@ impl Txn {
     /// payload, then hands it to one of the functions below; [`Txn::discard`] if it cannot.
     pub fn new_version(&mut self, len: usize, flags: u32) -> Result<NonNull<Version>, Error> {
         // Each write retires one version at most, published or undone.
-        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
-        let v = self.e.region.alloc(self.slot as usize, VERSION_HEADER + len)?.cast::<Version>();
+        let v = match self.allocate(len) {
+            Ok(v) => v,
+            Err(OutOfMemory) => {
+                self.reclaim();
+                self.allocate(len)?
+            }
+        };
         // SAFETY: fresh memory of that size.
         unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, flags) };
         Ok(v)
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
+        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
+        Ok(self.e.region.alloc(self.slot as usize, VERSION_HEADER + len)?.cast())
+    }
+
+    /// The region is full: frees what nobody can reach any more, of all slots and dropped tables.
+    #[cold]
+    fn reclaim(&self) {
+        self.e.tick();
+        let min = self.e.min_pin_of(|_| false);
+        for slot in 0..self.e.slots.len() {
+            RetireQueue::drain_for(&self.e, slot as u16, self.slot, min, usize::MAX);
+        }
+        Table::free_dropped(&self.e, self.slot, min);
     }
 
     /// Room in the queue of retired memory for `n` entries beyond those of our writes.

@@ -69,7 +69,9 @@ impl Load {
 #[derive(Debug, Default)]
 pub struct Counts {
     pub commits: u64,
+    #[allow(dead_code)] // printed with the seed
     pub retries: u64,
+    #[allow(dead_code)] // as above
     pub vacuumed: u64,
 }
 
@@ -127,7 +129,7 @@ pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool, &dyn Fn()
         let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
         c.stop.store(true, Ordering::SeqCst);
         let ends = ends.into_iter().chain([others.join(), cleaner.join()]);
-        for panic in ends.filter_map(Result::err) {
+        if let Some(panic) = ends.filter_map(Result::err).next() {
             std::panic::resume_unwind(panic);
         }
     });
