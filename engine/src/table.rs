@@ -218,6 +218,8 @@ impl Table {
     /// Throws the table away: nobody can find it from now on. Freed when the grace period is over.
     pub fn retire(&'static self, e: &Engine) {
         self.dropped_at.store(e.now(), Ordering::SeqCst);
+        // Pins from now on are larger, even if nobody commits.
+        e.tick();
         let me = (self as *const Table).cast_mut();
         e.with_lists(|| {
             self.next_dropped.store(e.shared.dropped.load(Ordering::SeqCst), Ordering::SeqCst);

@@ -11,6 +11,7 @@ impl Txn {
         if !self.is_active() {
             return;
         }
+        let wrote = !self.writes.is_empty();
         self.set_word(State::Aborted, 0);
         // INV-UNDO: what was linked is unlinked before its memory is retired.
         for i in (0..self.linked).rev() {
@@ -34,11 +35,11 @@ impl Txn {
         }
         self.stage = Stage::Execute;
         self.reset();
-        self.collect_by(|e| {
+        if wrote {
             // Without commits the clock stands still, and nothing that is retired could be freed.
-            e.tick();
-            e.min_pin_of(|_| false)
-        });
+            self.e.tick();
+        }
+        self.collect_by(|e| e.min_pin_of(|_| false));
     }
 
     /// The base of an own write: what the row was before the transaction.

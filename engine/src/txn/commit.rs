@@ -170,6 +170,10 @@ impl Txn {
         for i in 0..self.writes.len() {
             let w = self.writes[i];
             let mut d = Delta::default();
+            if w.xid != 0 {
+                // Not if the next transaction that deletes the row has put its id there already.
+                let _ = w.r.rec.writer.compare_exchange(w.xid, 0, Ordering::SeqCst, Ordering::SeqCst);
+            }
             if !self.is_latest(i) {
                 // An own version that was overwritten by a later write of ours.
                 self.retire_version(w.version);
@@ -188,10 +192,7 @@ impl Txn {
                     RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
                     d = Delta::default();
                 }
-                (None, _) => {
-                    w.r.rec.writer.store(0, Ordering::SeqCst);
-                    d.rows = 1;
-                }
+                (None, _) => d.rows = 1,
                 (Some(base), kind) => {
                     d.bytes -= size_of(self.e.region, base) as i64;
                     d.versions = 0;

@@ -43,6 +43,8 @@ pub struct Write {
     pub cid: u32,
     /// Subtransaction depth; 1 is the top transaction.
     pub depth: u32,
+    /// Transaction id of an insert, by which unique checks wait for us; else 0.
+    pub xid: u32,
     /// Is there a later write of ours of the same record?
     pub superseded: bool,
 }
@@ -156,6 +158,7 @@ impl Txn {
             cid,
             depth: self.depth,
             superseded: false,
+            xid,
         });
         rec.set_head(version.as_ptr());
         Ok(r)
@@ -210,6 +213,7 @@ impl Txn {
             cid,
             depth: self.depth,
             superseded: false,
+            xid: 0,
         });
         self.writes.len() as u32 - 1
     }
@@ -238,6 +242,7 @@ impl Txn {
             cid,
             depth: self.depth,
             superseded: false,
+            xid: 0,
         });
         self.writes.len() as u32 - 1
     }
