@@ -98,7 +98,6 @@ pub mod raw {
         );
         pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pg_sys::PGPROC;
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
-        pub fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
         pub fn ActiveSnapshotSet() -> bool;
         pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
         pub fn pgstat_count_heap_update(rel: pg_sys::Relation, hot: bool);
