@@ -30,7 +30,7 @@ REFUSED = re.compile(
 )
 FOLLOWS = re.compile(
     r"does not exist|current transaction is aborted|division by zero|already exists|"
-    r"cannot be dropped because some objects depend|is not empty|is not part of the publication"
+    r"cannot be dropped because some objects depend|is not empty|is not part of the publication|is already member of publication"
 )
 SERIALIZATION = re.compile(r"could not serialize|child row exists")
 CRASH = re.compile(r"server closed the connection|terminated by signal|panicked at|PANIC: |TRAP: ")
