@@ -192,6 +192,22 @@ impl Engine {
         same.then_some(csn)
     }
 
+    /// Lowers the pin of `slot` to the oldest of all pins and returns it: what any reader of now can
+    /// reach stays reachable for `slot`. (An index build must index what others see.)
+    pub fn pin_oldest(&self, slot: SlotId) -> Csn {
+        let pin = &self.slots[slot as usize].pin;
+        let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & 0xff;
+        // First everything: whoever looks at the pins from now on frees nothing, and whoever has
+        // looked before has found no more than we find now, because the oldest pin never goes back.
+        let own = pin.swap(tag, Ordering::SeqCst);
+        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
+        let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
+        let pins = others.map(|(_, s)| s.pin.load(Ordering::SeqCst)).chain([own]).filter(|p| *p != UNPINNED);
+        let oldest = pins.map(|p| p >> 8).min().unwrap_or_else(|| self.now()).min(self.now());
+        pin.store(oldest << 8 | tag, Ordering::SeqCst);
+        oldest
+    }
+
     /// Ends the pin of a slot: its process holds no pointer into versions any more.
     pub fn unpin(&self, slot: SlotId) {
         self.slots[slot as usize].pin.store(UNPINNED, Ordering::SeqCst);

@@ -83,8 +83,8 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         };
         let t = xact::txn();
         xact::renew_pin();
-        // Our own pin is among all pins: nothing that it can reach has been freed.
-        let min_pin = t.e.slots[t.slot as usize].pin.load(mixedcc_engine::primitive::Ordering::SeqCst) >> 8;
+        // What any snapshot of now can see belongs into the index.
+        let min_pin = t.e.pin_oldest(t.slot);
         let mut rows = 0.0;
         for n in first..last {
             if n % 256 == 0 && pg_sys::InterruptPending != 0 {
