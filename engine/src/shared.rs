@@ -17,6 +17,11 @@ const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 #[repr(C, align(128))]
 pub struct Padded<T>(pub T);
 
+/// Bits of a pin's tag: a reclaimer that is stopped while its owner pins anew this often at one CSN
+/// could take a live pin away.
+const PIN_SHIFT: u32 = 16;
+const PIN_TAG: u64 = (1 << PIN_SHIFT) - 1;
+
 /// No pin.
 pub const UNPINNED: u64 = u64::MAX;
 
@@ -25,7 +30,7 @@ pub const UNPINNED: u64 = u64::MAX;
 pub struct Slot {
     /// See [`SlotWord`].
     pub word: AtomicU64,
-    /// `[csn:56][tag:8]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`].
+    /// `[csn:48][tag:16]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`].
     pub pin: AtomicU64,
     /// The platform's name of the running transaction.
     pub ident: AtomicU64,
@@ -162,10 +167,10 @@ impl Engine {
         let pin = &s.pin;
         // The tag changes, also from transaction to transaction at one clock value, so that a
         // reclaimer that found us quiescent before does not unpin now.
-        let tag = s.pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & 0xff;
+        let tag = s.pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
         loop {
             let old = pin.load(Ordering::SeqCst);
-            let new = if old == UNPINNED { self.now() << 8 } else { old & !0xff } | tag;
+            let new = if old == UNPINNED { self.now() << PIN_SHIFT } else { old & !PIN_TAG } | tag;
             if pin.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return;
             }
@@ -181,7 +186,7 @@ impl Engine {
         if csn == 0 || pin.load(Ordering::SeqCst) != UNPINNED {
             return None;
         }
-        pin.store(csn << 8, Ordering::SeqCst);
+        pin.store(csn << PIN_SHIFT, Ordering::SeqCst);
         self.pin(slot); // with a tag of our own
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
         // It is pinned still: who looks at all pins from now on sees one of the two, or `adoptions`.
@@ -196,15 +201,15 @@ impl Engine {
     /// reach stays reachable for `slot`. (An index build must index what others see.)
     pub fn pin_oldest(&self, slot: SlotId) -> Csn {
         let pin = &self.slots[slot as usize].pin;
-        let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & 0xff;
+        let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
         // First everything: whoever looks at the pins from now on frees nothing, and whoever has
         // looked before has found no more than we find now, because the oldest pin never goes back.
         let own = pin.swap(tag, Ordering::SeqCst);
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
         let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
         let pins = others.map(|(_, s)| s.pin.load(Ordering::SeqCst)).chain([own]).filter(|p| *p != UNPINNED);
-        let oldest = pins.map(|p| p >> 8).min().unwrap_or_else(|| self.now()).min(self.now());
-        pin.store(oldest << 8 | tag, Ordering::SeqCst);
+        let oldest = pins.map(|p| p >> PIN_SHIFT).min().unwrap_or_else(|| self.now()).min(self.now());
+        pin.store(oldest << PIN_SHIFT | tag, Ordering::SeqCst);
         oldest
     }
 
@@ -248,7 +253,7 @@ impl Engine {
                 && quiescent(i as SlotId)
                 && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             if !stale {
-                min = min.min(pin >> 8);
+                min = min.min(pin >> PIN_SHIFT);
             }
         }
         min
