@@ -15,25 +15,6 @@ mod maintain;
 static mut PREV_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 static mut PREV_ACCESS: pg_sys::object_access_hook_type = None;
 
-mod raw {
-    use super::*;
-    extern "C-unwind" {
-        // Without the guard of the bindings: an ERROR passes with all its fields (position, names
-        // of constraints). It jumps over our frames, which own nothing then (see `hold`).
-        #[allow(clippy::too_many_arguments)]
-        pub fn standard_ProcessUtility(
-            pstmt: *mut pg_sys::PlannedStmt,
-            query: *const core::ffi::c_char,
-            read_only: bool,
-            context: pg_sys::ProcessUtilityContext::Type,
-            params: pg_sys::ParamListInfo,
-            env: *mut pg_sys::QueryEnvironment,
-            dest: *mut pg_sys::DestReceiver,
-            completion: *mut pg_sys::QueryCompletion,
-        );
-    }
-}
-
 extern "C-unwind" {
     fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
 }
@@ -86,7 +67,9 @@ impl Call {
             let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
             match PREV_UTILITY {
                 Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
-                None => raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
+                None => {
+                    pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion)
+                }
             }
         }
     }

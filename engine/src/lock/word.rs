@@ -163,8 +163,8 @@ impl LockWord {
             l.unlatch();
             return Err(if hopeless { Conflict::Upgrade } else { Conflict::With(h) });
         }
-        if let Some(i) = mine {
-            let old = Holder::decode(head.holders()[i]).expect("checked");
+        // Nothing may panic here: the latch is held.
+        if let Some((i, old)) = mine.and_then(|i| Holder::decode(head.holders()[i]).map(|old| (i, old))) {
             head.holders_mut()[i] = me.encode();
             if head.upgrader == me.slot as u32 + 1 {
                 head.upgrader = 0;
