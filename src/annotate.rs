@@ -226,7 +226,7 @@ fn must_own(function: Oid) {
     };
     // SAFETY: catalog look-ups.
     unsafe {
-        if !pg_sys::pg_proc_ownercheck(function, pg_sys::GetUserId()) {
+        if !crate::compat::owns_function(function, pg_sys::GetUserId()) {
             pg_sys::aclcheck_error(
                 pg_sys::AclResult::ACLCHECK_NOT_OWNER,
                 pg_sys::ObjectType::OBJECT_FUNCTION,

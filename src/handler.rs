@@ -1,6 +1,7 @@
 //! The access method's handler: wires the callbacks, and nothing else.
 
 use crate::callbacks::{analyze, dml, fetch, index, lock, relation, sample, scan, vacuum};
+use crate::compat;
 use pgrx::pg_sys;
 use std::sync::OnceLock;
 
@@ -19,7 +20,6 @@ pub fn routine() -> *const pg_sys::TableAmRoutine {
 
 fn make() -> pg_sys::TableAmRoutine {
     pg_sys::TableAmRoutine {
-        type_: pg_sys::NodeTag::T_TableAmRoutine,
         slot_callbacks: Some(relation::slot_callbacks),
         scan_begin: Some(scan::begin),
         scan_end: Some(scan::end),
@@ -44,15 +44,11 @@ fn make() -> pg_sys::TableAmRoutine {
         tuple_complete_speculative: Some(dml::complete_speculative),
         multi_insert: Some(dml::multi_insert),
         tuple_delete: Some(dml::delete),
-        tuple_update: Some(dml::update),
         tuple_lock: Some(lock::tuple_lock),
         finish_bulk_insert: None,
-        relation_set_new_filenode: Some(relation::set_new_filenode),
         relation_nontransactional_truncate: Some(relation::nontransactional_truncate),
-        relation_copy_data: Some(relation::copy_data),
         relation_copy_for_cluster: Some(relation::copy_for_cluster),
         relation_vacuum: Some(vacuum::vacuum),
-        scan_analyze_next_block: Some(analyze::next_block),
         scan_analyze_next_tuple: Some(analyze::next_tuple),
         index_build_range_scan: Some(index::build_range_scan),
         index_validate_scan: Some(index::validate_scan),
@@ -61,10 +57,9 @@ fn make() -> pg_sys::TableAmRoutine {
         relation_toast_am: None,
         relation_fetch_toast_slice: None,
         relation_estimate_size: Some(relation::estimate_size),
-        scan_bitmap_next_block: Some(scan::bitmap_next_block),
-        scan_bitmap_next_tuple: Some(scan::bitmap_next_tuple),
         scan_sample_next_block: Some(sample::next_block),
         scan_sample_next_tuple: Some(sample::next_tuple),
+        ..compat::routine()
     }
 }
 

@@ -7,6 +7,7 @@ use pgrx::prelude::*;
 
 mod annotate;
 mod callbacks;
+mod compat;
 mod errors;
 mod guc;
 mod handler;

@@ -129,7 +129,7 @@ impl Column {
             if attnum < 1 || attnum as i32 > (*desc).natts {
                 return None;
             }
-            let att = &(*desc).attrs.as_slice((*desc).natts as usize)[attnum as usize - 1];
+            let att = crate::compat::attribute(desc, attnum as usize - 1);
             if att.attisdropped {
                 return None;
             }

@@ -96,11 +96,9 @@ pub mod raw {
             infomask: *mut u16,
             bit: *mut pg_sys::bits8,
         );
-        pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pg_sys::PGPROC;
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
         pub fn ActiveSnapshotSet() -> bool;
         pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
-        pub fn pgstat_count_heap_update(rel: pg_sys::Relation, hot: bool);
         #[allow(clippy::too_many_arguments)]
         pub fn standard_ProcessUtility(
             pstmt: *mut pg_sys::PlannedStmt,
@@ -112,45 +110,14 @@ pub mod raw {
             dest: *mut pg_sys::DestReceiver,
             completion: *mut pg_sys::QueryCompletion,
         );
-        pub fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type);
         pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
-        pub fn RelidByRelfilenode(tablespace: pg_sys::Oid, relfilenode: pg_sys::Oid) -> pg_sys::Oid;
     }
-}
-
-/// Logs the creation of a fork (storage_xlog.h).
-pub unsafe fn log_smgrcreate(rnode: *const pg_sys::RelFileNode, fork: pg_sys::ForkNumber::Type) {
-    // SAFETY: the caller's; an ERROR is caught at the boundary.
-    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::log_smgrcreate(rnode, fork)) }
 }
 
 /// Are two values the same bytes (datum.h)? Raises nothing for values that are in memory.
 pub unsafe fn same(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool {
     // SAFETY: the caller's: values of a type with this length.
     unsafe { raw::datumIsEqual(a, b, byval, len) }
-}
-
-/// The relation of a storage (relfilenodemap.h).
-pub unsafe fn relation_of(key: [u32; 4]) -> pg_sys::Oid {
-    // SAFETY: within a transaction; an ERROR is caught at the boundary.
-    unsafe {
-        let tablespace = if key[0] == pg_sys::MyDatabaseTableSpace.to_u32() { 0 } else { key[0] };
-        pg_sys::ffi::pg_guard_ffi_boundary(|| {
-            raw::RelidByRelfilenode(pg_sys::Oid::from(tablespace), pg_sys::Oid::from(key[2]))
-        })
-    }
-}
-
-/// `AddinShmemInitLock`.
-pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
-    // SAFETY: the main array exists once shared memory does; lock 21 is AddinShmemInitLock
-    // (lwlocknames.txt), in PostgreSQL 15 as in 16 to 18.
-    unsafe { &raw mut (*pg_sys::MainLWLockArray.add(21)).lock }
-}
-
-/// Name of a relation's storage.
-pub fn storage_key(n: &pg_sys::RelFileNode) -> [u32; 4] {
-    [n.spcNode.to_u32(), n.dbNode.to_u32(), n.relNode.to_u32(), 0]
 }
 
 /// Is the isolation level SERIALIZABLE?

@@ -1,7 +1,8 @@
 //! PostgreSQL as the engine's platform: sleeps go through the lock manager, so that its deadlock
 //! detector, timeouts, cancels and pg_locks see them.
 
-use crate::{stop, xact};
+pub use crate::compat::my_ident;
+use crate::{compat, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::Error;
@@ -39,12 +40,6 @@ fn queue_tag(q: Queue) -> pg_sys::LOCKTAG {
     }
 }
 
-/// The virtual transaction id in one word.
-pub fn my_ident() -> u64 {
-    // SAFETY: a process that runs transactions has a PGPROC.
-    unsafe { ((pg_sys::MyBackendId as u32 as u64) << 32) | (*pg_sys::MyProc).lxid as u64 }
-}
-
 /// Lock tag of a subtransaction's locks.
 pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
     lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
@@ -55,11 +50,7 @@ impl Platform for Pg {
         // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
         unsafe {
             if w.tag == 0 {
-                let vxid = pg_sys::VirtualTransactionId {
-                    backendId: (w.ident >> 32) as i32,
-                    localTransactionId: w.ident as u32,
-                };
-                pg_sys::VirtualXactLock(vxid, true);
+                compat::wait_for_end(w.ident);
             } else {
                 let t = subxact_tag(w.slot, w.ident, w.tag);
                 pg_sys::LockAcquire(&t, pg_sys::ShareLock as i32, false, false);
@@ -95,14 +86,7 @@ impl Platform for Pg {
         xact::subxact_lock_tag()
     }
     fn quiescent(&self, slot: SlotId) -> bool {
-        // SAFETY: slots are PGPROC numbers; a racy read of a word, as ComputeXidHorizons does it.
-        unsafe {
-            let n = (*pg_sys::ProcGlobal).allProcCount;
-            (slot as u32) < n
-                && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).xmin)
-                    .into_inner()
-                    == 0
-        }
+        compat::has_no_snapshot(slot)
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         stop::at(e)

@@ -2,7 +2,7 @@
 
 use crate::errors::ok;
 use crate::partkey::PartKey;
-use crate::{guc, pg, shmem, xact};
+use crate::{compat, guc, shmem, xact};
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
@@ -58,7 +58,7 @@ pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
         let c = (*rel).rd_amcache.cast::<AmCache>();
         if !c.is_null() {
             let i = &*(*c).info;
-            if i.key[2] == (*rel).rd_node.relNode.to_u32() && std::ptr::eq(i.map, i.table.map()) {
+            if i.key[2] == compat::storage_number(rel) && std::ptr::eq(i.map, i.table.map()) {
                 return i;
             }
         }
@@ -70,15 +70,15 @@ pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
 fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: a valid relation; allocations in the cache's context, as relcache.c frees them.
     unsafe {
-        let key = pg::storage_key(&(*rel).rd_node);
+        let key = compat::storage_key(&compat::storage_of(rel));
         let table = table_of(rel);
         let natts = (*(*rel).rd_att).natts as usize;
         let partkey = PartKey::parse(rel, table.map());
         let mut moving = vec![false; natts];
-        let attrs = pg_sys::RelationGetIndexAttrBitmap(rel, pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_ALL);
+        let indexed = compat::indexed_columns(rel);
         let mut a = -1;
         loop {
-            a = pg_sys::bms_next_member(attrs, a);
+            a = pg_sys::bms_next_member(indexed, a);
             if a < 0 {
                 break;
             }
@@ -89,7 +89,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
                 moving[no as usize - 1] = true;
             }
         }
-        pg_sys::bms_free(attrs);
+        pg_sys::bms_free(indexed);
         for c in partkey.columns() {
             moving[c as usize - 1] = true;
         }

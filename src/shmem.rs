@@ -1,7 +1,7 @@
 //! The shared block, and the hash from storage to tables.
 
-use crate::{guc, pg, save};
-use mixedcc_engine::csn::SlotId;
+pub use crate::compat::my_slot;
+use crate::{compat, guc, save};
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn startup() {
         if let Some(prev) = PREV_STARTUP {
             prev();
         }
-        let lock = pg::addin_shmem_lock();
+        let lock = compat::addin_shmem_lock();
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         let mut found = false;
         let p = pg_sys::ShmemInitStruct(c"mixedcc region".as_ptr(), block_size() + (1 << 16), &mut found);
@@ -136,12 +136,6 @@ pub fn engine() -> Engine {
 pub fn is_up() -> bool {
     // SAFETY: as in `handles`.
     unsafe { (*(&raw const CURRENT)).is_some() }
-}
-
-/// Slot of this process.
-pub fn my_slot() -> SlotId {
-    // SAFETY: a process that runs transactions has a PGPROC.
-    unsafe { (*pg_sys::MyProc).pgprocno as SlotId }
 }
 
 /// Holds the lock of the hash of tables. Released by `release`, or by PostgreSQL on an error.

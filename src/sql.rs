@@ -3,7 +3,7 @@
 use crate::errors::ok;
 use crate::options::complain;
 use crate::platform::PG;
-use crate::{annotate, guc, rel, shmem, stop, xact};
+use crate::{annotate, compat, guc, rel, shmem, stop, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
@@ -12,10 +12,6 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
-
-extern "C-unwind" {
-    fn RelidByRelfilenode(tablespace: Oid, relfilenode: Oid) -> Oid;
-}
 
 /// A value of a partition key: datum, NULL, type.
 pub type Value = (Datum, bool, Oid);
@@ -72,7 +68,7 @@ fn must_own(oid: Oid) {
     // SAFETY: catalog look-ups.
     unsafe {
         let kind = pg_sys::get_rel_relkind(oid);
-        if kind != 0 && !pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) {
+        if kind != 0 && !compat::owns_relation(oid, pg_sys::GetUserId()) {
             let kind = pg_sys::get_relkind_objtype(kind);
             pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NOT_OWNER, kind, pg_sys::get_rel_name(oid));
         }
@@ -164,7 +160,7 @@ fn visible_tables() -> Vec<(Oid, &'static Table)> {
     // SAFETY: plain calls: a backend's database, catalog look-ups.
     unsafe {
         let all = shmem::all(Some(pg_sys::MyDatabaseId.to_u32()));
-        let named = all.into_iter().map(|t| (RelidByRelfilenode(Oid::from(t.key[0]), Oid::from(t.key[2])), t));
+        let named = all.into_iter().map(|t| (compat::relation_of(t.key), t));
         named.filter(|(oid, _)| *oid != pg_sys::InvalidOid).collect()
     }
 }
@@ -248,7 +244,7 @@ fn reset_stats(table: Option<Oid>) {
     for (oid, t) in visible_tables() {
         // SAFETY: a catalog look-up.
         let wanted =
-            table.map_or_else(|| unsafe { pg_sys::pg_class_ownercheck(oid, pg_sys::GetUserId()) }, |want| want == oid);
+            table.map_or_else(|| compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
         if !wanted {
             continue;
         }
@@ -375,10 +371,7 @@ fn quietly(table: Oid) -> Option<Open> {
 fn has_rights(table: Oid, role: Oid) -> bool {
     let rights = pg_sys::ACL_SELECT | pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
     // SAFETY: a catalog look-up.
-    unsafe {
-        pg_sys::get_rel_relkind(table) != 0
-            && pg_sys::pg_class_aclcheck(table, role, rights as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
-    }
+    unsafe { pg_sys::get_rel_relkind(table) != 0 && compat::relation_rights(table, role, rights) }
 }
 
 /// Raises an error unless the user has some right on the table's rows.
@@ -401,7 +394,7 @@ fn may_use(table: Oid) {
 fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
     // SAFETY: a valid relation and column; an unknown literal is a C string.
     unsafe {
-        let att = &(*(*rel).rd_att).attrs.as_slice((*(*rel).rd_att).natts as usize)[attnum as usize - 1];
+        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         let base = pg_sys::getBaseType(att.atttypid);
         if typid == base || typid == pg_sys::InvalidOid {
             return (value, null, base);

@@ -1,6 +1,7 @@
 //! Rows as versions: a version's payload is a heap tuple header with its data, so that executor
 //! slots point straight into shared memory.
 
+use crate::compat::{attribute, key_columns};
 use crate::errors::ok;
 use crate::pg::Tid;
 use crate::xact;
@@ -63,13 +64,9 @@ pub fn stamp(v: *mut Version, csn: Csn) {
 unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: &[bool]) {
     // SAFETY: values and nulls have an entry for each attribute of the descriptor.
     unsafe {
-        let attrs = (*desc).attrs.as_slice(values.len());
-        for (i, a) in attrs.iter().enumerate() {
-            if a.attlen == -1 && !nulls[i] {
-                let p = values[i].cast_mut_ptr::<pg_sys::varlena>();
-                if pgrx::varatt_is_1b_e(p) {
-                    values[i] = pg_sys::Datum::from(pg_sys::detoast_external_attr(p));
-                }
+        for (i, v) in values.iter_mut().enumerate().filter(|(i, _)| !nulls[*i]) {
+            if attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()) {
+                *v = pg_sys::Datum::from(pg_sys::detoast_external_attr(v.cast_mut_ptr()));
             }
         }
     }
@@ -86,9 +83,10 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
         }
         let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
         let given = std::slice::from_raw_parts((*slot).tts_values, natts);
-        let external = given.iter().enumerate().any(|(i, v)| {
-            !nulls[i] && (*desc).attrs.as_slice(natts)[i].attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr())
-        });
+        let external = given
+            .iter()
+            .enumerate()
+            .any(|(i, v)| !nulls[i] && attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()));
         let mut copy;
         let values: *mut pg_sys::Datum = if external {
             copy = given.to_vec();
@@ -170,7 +168,7 @@ pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Versi
     unsafe {
         let desc = (*rel).rd_att;
         let mut rows = [a, b].map(|v| as_tuple(v, Tid::Record(0), (*rel).rd_id));
-        let keys = pg_sys::RelationGetIndexAttrBitmap(rel, pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY);
+        let keys = key_columns(rel);
         let mut m = -1;
         loop {
             m = pg_sys::bms_next_member(keys, m);
@@ -179,7 +177,7 @@ pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Versi
                 pg_sys::bms_free(keys);
                 return m < 0;
             }
-            let att = (*desc).attrs.as_slice((*desc).natts as usize)[column as usize - 1];
+            let att = attribute(desc, column as usize - 1);
             let mut null = [false; 2];
             let x = pg_sys::heap_getattr(&mut rows[0], column, desc, &mut null[0]);
             let y = pg_sys::heap_getattr(&mut rows[1], column, desc, &mut null[1]);
@@ -203,7 +201,7 @@ pub unsafe fn differs(
         let desc = (*rel).rd_att;
         let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
         for (i, _) in columns.iter().enumerate().filter(|c| *c.1) {
-            let att = (*desc).attrs.as_slice(columns.len())[i];
+            let att = attribute(desc, i);
             let mut old_null = false;
             let old = pg_sys::heap_getattr(&mut t, i as i32 + 1, desc, &mut old_null);
             if ((*slot).tts_nvalid as usize) <= i {

@@ -2,7 +2,7 @@
 
 use crate::errors::{ok, raise, unsupported};
 use crate::platform::{self, PG};
-use crate::{pg, rel, shmem, tuple};
+use crate::{compat, pg, rel, shmem, tuple};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::retire::RetireQueue;
@@ -517,7 +517,7 @@ pub fn describe_partition(table: u64, partition: u32) -> String {
     let protocol = t.map().partitions().get(partition as usize).map(|p| p.protocols().name()).unwrap_or_default();
     // SAFETY: catalog look-ups within a transaction that is not aborted yet.
     let name = unsafe {
-        let oid = pg::relation_of(t.key);
+        let oid = compat::relation_of(t.key);
         let p = if oid == pg_sys::InvalidOid { std::ptr::null_mut() } else { pg_sys::get_rel_name(oid) };
         if p.is_null() {
             format!("{}", t.key[2])

@@ -1,6 +1,7 @@
 //! At execution: the partitions that annotations name are declared.
 
 use super::{plan, table, with_known, Function, Known};
+use crate::compat::my_lxid;
 use crate::errors::ok;
 use crate::pg;
 use crate::platform::PG;
@@ -21,7 +22,7 @@ static mut FRAMES: Vec<Frame> = Vec::new();
 
 struct Frame {
     /// The transaction in which they were declared.
-    lxid: u32,
+    transaction: u32,
     /// Nesting level of the subtransaction in which the procedure was called.
     level: i32,
     partitions: Vec<(Oid, u64, u32)>,
@@ -37,11 +38,6 @@ fn pending() -> &'static mut Vec<(u32, Oid, usize, Value)> {
     let p = &raw mut PENDING;
     // SAFETY: as above.
     unsafe { &mut *p }
-}
-
-fn lxid() -> u32 {
-    // SAFETY: a process that runs transactions has a PGPROC.
-    unsafe { (*pg_sys::MyProc).lxid }
 }
 
 fn is_wanted() -> bool {
@@ -230,7 +226,7 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
     let depth = frames().len();
     // SAFETY: a plain read. After an ERROR the callbacks take the frame off.
     let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
-    frames().push(Frame { lxid: lxid(), level, partitions });
+    frames().push(Frame { transaction: my_lxid(), level, partitions });
     run();
     frames().truncate(depth);
 }
@@ -262,13 +258,13 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
 /// A new transaction within procedures: what their arguments named is declared again.
 fn redeclare() {
     let frames = frames();
-    let now = lxid();
-    if frames.iter().all(|f| f.lxid == now) {
+    let now = my_lxid();
+    if frames.iter().all(|f| f.transaction == now) {
         return;
     }
     let mut all = Vec::new();
-    for f in frames.iter_mut().filter(|f| f.lxid != now) {
-        f.lxid = now;
+    for f in frames.iter_mut().filter(|f| f.transaction != now) {
+        f.transaction = now;
         all.extend(f.partitions.iter().filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)));
     }
     declare(all);
@@ -285,7 +281,7 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             return;
         };
         let pending = pending();
-        let now = lxid();
+        let now = my_lxid();
         pending.retain(|p| p.0 == now);
         pending.push((now, function, position, value));
         for (name, positions) in &f.partitions {

@@ -8,15 +8,10 @@ use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-#[pg_guard]
-pub unsafe extern "C-unwind" fn next_block(
-    scan: pg_sys::TableScanDesc,
-    block: pg_sys::BlockNumber,
-    _a: pg_sys::BufferAccessStrategy,
-) -> bool {
+/// Makes a block that ANALYZE has chosen the current one; false if there is none.
+pub unsafe fn sample_block(s: *mut Scan, block: pg_sys::BlockNumber) -> bool {
     // SAFETY: a scan of ours. Tables of more blocks than are reported are sampled with a stride.
     unsafe {
-        let s = scan.cast::<Scan>();
         let real = (*s).all.div_ceil(ROWS);
         let stride = real.div_ceil(super::relation::MAX_BLOCKS).max(1);
         (*s).block = block as u64 * stride;

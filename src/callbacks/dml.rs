@@ -351,24 +351,25 @@ unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
     }
 }
 
-#[pg_guard]
-pub unsafe extern "C-unwind" fn update(
+/// `tuple_update`. `moved`: is the row a new record now, which all indexes must get?
+#[inline]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn update(
     rel: pg_sys::Relation,
     otid: pg_sys::ItemPointer,
     slot: *mut pg_sys::TupleTableSlot,
     cid: pg_sys::CommandId,
     snapshot: pg_sys::Snapshot,
     crosscheck: pg_sys::Snapshot,
-    _wait: bool,
     tmfd: *mut pg_sys::TM_FailureData,
     lockmode: *mut pg_sys::LockTupleMode::Type,
-    update_indexes: *mut bool,
+    moved: &mut bool,
 ) -> TmResult {
     // SAFETY: tableam.h's contract.
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
-        *update_indexes = false;
+        *moved = false;
         let Some(r) = resolve(t, info, Tid::read(&*otid)) else {
             error!("attempted to update a row that does not exist")
         };
@@ -397,7 +398,7 @@ pub unsafe extern "C-unwind" fn update(
         if moves {
             let n = move_row(rel, info, t, r, base, f, slot, cid, xid);
             visible::note_write(t, n, snapshot);
-            *update_indexes = true;
+            *moved = true;
         } else {
             let n = t.update(r, base, f.version(), cid);
             f.taken();
@@ -407,7 +408,7 @@ pub unsafe extern "C-unwind" fn update(
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
         }
         (*slot).tts_tableOid = (*rel).rd_id;
-        crate::pg::raw::pgstat_count_heap_update(rel, !moves);
+        crate::compat::count_update(rel, !moves);
         TM_Ok
     }
 }

@@ -1,7 +1,8 @@
 //! Storage, sizes and estimates of relations.
 
+use crate::compat::{self, Storage};
 use crate::errors::unsupported;
-use crate::pg::{self, ROWS};
+use crate::pg::ROWS;
 use crate::{rel, shmem, xact};
 use mixedcc_engine::record::{Version, VERSION_HEADER};
 use mixedcc_engine::txn::WriteKind;
@@ -19,18 +20,10 @@ pub unsafe extern "C-unwind" fn slot_callbacks(_a: pg_sys::Relation) -> *const p
     &raw const pg_sys::TTSOpsHeapTuple
 }
 
-#[pg_guard]
-pub unsafe extern "C-unwind" fn set_new_filenode(
-    rel: pg_sys::Relation,
-    newrnode: *const pg_sys::RelFileNode,
-    persistence: core::ffi::c_char,
-    freeze_xid: *mut pg_sys::TransactionId,
-    minmulti: *mut pg_sys::MultiXactId,
-) {
-    // SAFETY: tableam.h's contract; as heapam_relation_set_new_filenode.
+/// Gives a relation a new, empty storage.
+pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persistence: core::ffi::c_char) {
+    // SAFETY: tableam.h's contract.
     unsafe {
-        *freeze_xid = pg_sys::InvalidTransactionId;
-        *minmulti = pg_sys::MultiXactId::from(0u32);
         let kind = (*(*rel).rd_rel).relkind as u8;
         if persistence as u8 != pg_sys::RELPERSISTENCE_UNLOGGED {
             let (what, hint) = match persistence as u8 {
@@ -42,14 +35,10 @@ pub unsafe extern "C-unwind" fn set_new_filenode(
         if kind == pg_sys::RELKIND_MATVIEW {
             unsupported("mixedcc does not support materialized views", "Create the materialized view USING heap.");
         }
-        let srel = pg_sys::RelationCreateStorage(*newrnode, persistence, true);
-        pg_sys::smgrcreate(srel, pg_sys::ForkNumber::INIT_FORKNUM, false);
-        pg::log_smgrcreate(newrnode, pg_sys::ForkNumber::INIT_FORKNUM);
-        pg_sys::smgrimmedsync(srel, pg_sys::ForkNumber::INIT_FORKNUM);
-        pg_sys::smgrclose(srel);
+        compat::create_storage(storage, persistence);
 
-        let old_key = pg::storage_key(&(*rel).rd_node);
-        let key = pg::storage_key(&*newrnode);
+        let old_key = compat::storage_key(&compat::storage_of(rel));
+        let key = compat::storage_key(storage);
         let old = (old_key != key).then(|| rel::table_of(rel));
         rel::create_table(key, old);
         xact::created(key);
@@ -64,7 +53,7 @@ pub unsafe extern "C-unwind" fn set_new_filenode(
 pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation) {
     // SAFETY: the relation is ours and locked exclusively.
     unsafe {
-        let key = pg::storage_key(&(*rel).rd_node);
+        let key = compat::storage_key(&compat::storage_of(rel));
         let old = shmem::unregister(key);
         rel::create_table(key, old);
         if let Some(t) = old {
@@ -77,8 +66,8 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
     }
 }
 
-#[pg_guard]
-pub unsafe extern "C-unwind" fn copy_data(_a: pg_sys::Relation, _b: *const pg_sys::RelFileNode) {
+/// Another tablespace.
+pub fn refuse_to_copy_data() -> ! {
     unsupported(
         "mixedcc tables cannot be moved to another tablespace",
         "Their rows live in memory: the tablespace has no influence.",
@@ -155,8 +144,7 @@ fn own_rows(table: u64) -> (i64, u64) {
     if t.write(0).is_none() {
         return (0, 0);
     }
-    // SAFETY: a backend has an entry in the array of processes.
-    let transaction = unsafe { (*pg_sys::MyProc).lxid };
+    let transaction = compat::my_lxid();
     OWN_ROWS.with_borrow_mut(|o| {
         if o.transaction != transaction {
             *o = OwnRows { transaction, ..OwnRows::default() };

@@ -7,7 +7,7 @@ use crate::pg::{tid_bound, Tid, ROWS};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
-use crate::{errors, tuple};
+use crate::{compat, errors, tuple};
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
@@ -90,42 +90,9 @@ pub unsafe extern "C-unwind" fn begin(
         (*s).for_write = xact::mode() == Mode::Serializable && executor::will_write(snapshot, info.oid);
         start(s);
         if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN != 0 {
-            count_scan(rel);
+            compat::count_scan(rel);
         }
         s.cast()
-    }
-}
-
-unsafe fn count_scan(rel: pg_sys::Relation) {
-    // SAFETY: pgstat_count_heap_scan's macro.
-    unsafe {
-        if pgstat_on(rel) {
-            (*(*rel).pgstat_info).t_counts.t_numscans += 1;
-        }
-    }
-}
-
-unsafe fn pgstat_on(rel: pg_sys::Relation) -> bool {
-    // SAFETY: pgstat_should_count_relation's macro.
-    unsafe {
-        if !(*rel).pgstat_info.is_null() {
-            return true;
-        }
-        if (*rel).pgstat_enabled {
-            pg_sys::pgstat_assoc_relation(rel);
-            return true;
-        }
-        false
-    }
-}
-
-/// Counts a row returned by a scan.
-pub unsafe fn count_row(rel: pg_sys::Relation) {
-    // SAFETY: as above.
-    unsafe {
-        if pgstat_on(rel) {
-            (*(*rel).pgstat_info).t_counts.t_tuples_returned += 1;
-        }
     }
 }
 
@@ -201,7 +168,7 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
             let Some(r) = RecordRef::find(info.table, n) else { continue };
             if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, (*s).for_write) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
-                count_row((*s).base.rs_rd);
+                compat::count_returned_row((*s).base.rs_rd);
                 return true;
             }
         }
@@ -252,8 +219,7 @@ pub unsafe extern "C-unwind" fn set_tidrange(
         (*s).end = (b * ROWS + o.min(ROWS)).min((*s).all).max((*s).first);
         (*s).next = (*s).first;
         (*s).block = u64::MAX;
-        (*scan).rs_mintid = *min;
-        (*scan).rs_maxtid = *max;
+        compat::set_tid_bounds(scan, *min, *max);
     }
 }
 
@@ -290,28 +256,25 @@ pub unsafe extern "C-unwind" fn parallel_reinitialize(_a: pg_sys::Relation, _b: 
     errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
 }
 
-#[pg_guard]
-pub unsafe extern "C-unwind" fn bitmap_next_block(
-    scan: pg_sys::TableScanDesc,
-    res: *mut pg_sys::TBMIterateResult,
-) -> bool {
-    // SAFETY: made by `begin`; the result has `ntuples` offsets, or is lossy.
+/// Makes a block the current one of a bitmap scan: with these offsets, or (a lossy page) all.
+pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option<&[pg_sys::OffsetNumber]>) -> bool {
+    // SAFETY: a scan of ours.
     unsafe {
-        let s = scan.cast::<Scan>();
         (*s).at = 0;
         (*s).n_offsets = 0;
-        (*s).block = (*res).blockno as u64;
+        (*s).block = block as u64;
         // The scan began before the statement was looked at.
         let info = &*(*s).info;
         (*s).for_write = xact::mode() == Mode::Serializable && executor::will_write((*s).base.rs_snapshot, info.oid);
-        if (*res).ntuples < 0 {
-            for o in 1..=ROWS {
-                (*s).offsets[o as usize - 1] = o as u16;
+        match offsets {
+            None => {
+                for o in 1..=ROWS {
+                    (*s).offsets[o as usize - 1] = o as u16;
+                }
+                (*s).n_offsets = ROWS as u32;
             }
-            (*s).n_offsets = ROWS as u32;
-        } else {
-            for &o in (*res).offsets.as_slice((*res).ntuples as usize) {
-                if (*s).n_offsets < ROWS as u32 {
+            Some(list) => {
+                for &o in list.iter().take(ROWS as usize) {
                     (*s).offsets[(*s).n_offsets as usize] = o;
                     (*s).n_offsets += 1;
                 }
@@ -319,16 +282,6 @@ pub unsafe extern "C-unwind" fn bitmap_next_block(
         }
         (*s).n_offsets > 0
     }
-}
-
-#[pg_guard]
-pub unsafe extern "C-unwind" fn bitmap_next_tuple(
-    scan: pg_sys::TableScanDesc,
-    _a: *mut pg_sys::TBMIterateResult,
-    slot: *mut pg_sys::TupleTableSlot,
-) -> bool {
-    // SAFETY: as above.
-    unsafe { next_of_block(scan.cast(), slot) }
 }
 
 /// The next visible row among the block's offsets.
@@ -344,7 +297,7 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
             let Some(r) = RecordRef::find(info.table, n) else { continue };
             if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, (*s).for_write) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
-                count_row((*s).base.rs_rd);
+                compat::count_returned_row((*s).base.rs_rd);
                 return true;
             }
         }

@@ -4,7 +4,7 @@ use super::relation::blocks;
 use super::visible;
 use crate::pg::Tid;
 use crate::platform::PG;
-use crate::{rel, xact};
+use crate::{compat, rel, xact};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::REC_VACUUM;
 use mixedcc_engine::retire::RetireQueue;
@@ -112,15 +112,7 @@ pub unsafe extern "C-unwind" fn vacuum(
         pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
         for i in 0..nindexes as usize {
             let index = *indexes.add(i);
-            let mut info = pg_sys::IndexVacuumInfo {
-                index,
-                analyze_only: false,
-                report_progress: false,
-                estimated_count: false,
-                message_level: pg_sys::DEBUG2 as i32,
-                num_heap_tuples: table.rows() as f64,
-                strategy,
-            };
+            let mut info = compat::index_vacuum_info(rel, index, table.rows() as f64, strategy);
             let mut stats: *mut pg_sys::IndexBulkDeleteResult = std::ptr::null_mut();
             if !dead.is_empty() {
                 stats = pg_sys::index_bulk_delete(
@@ -133,18 +125,7 @@ pub unsafe extern "C-unwind" fn vacuum(
             stats = pg_sys::index_vacuum_cleanup(&mut info, stats);
             if !stats.is_null() {
                 if !(*stats).estimated_count {
-                    pg_sys::vac_update_relstats(
-                        index,
-                        (*stats).num_pages,
-                        (*stats).num_index_tuples,
-                        0,
-                        false,
-                        pg_sys::InvalidTransactionId,
-                        pg_sys::MultiXactId::from(0u32),
-                        std::ptr::null_mut(),
-                        std::ptr::null_mut(),
-                        false,
-                    );
+                    compat::update_statistics(index, (*stats).num_pages, (*stats).num_index_tuples, false);
                 }
                 pg_sys::pfree(stats.cast());
             }
@@ -165,25 +146,9 @@ unsafe fn report(
     // SAFETY: as in `vacuum`.
     unsafe {
         let rows = table.rows();
-        pg_sys::vac_update_relstats(
-            rel,
-            blocks(table) as u32,
-            rows as f64,
-            0,
-            has_index,
-            pg_sys::InvalidTransactionId,
-            pg_sys::MultiXactId::from(0u32),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            false,
-        );
-        pg_sys::pgstat_report_vacuum(
-            (*rel).rd_id,
-            (*(*rel).rd_rel).relisshared,
-            rows as i64,
-            table.dead.load(Ordering::Relaxed) as i64,
-        );
-        if (*params).options & pg_sys::VACOPT_VERBOSE != 0 {
+        compat::update_statistics(rel, blocks(table) as u32, rows as f64, has_index);
+        compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed));
+        if compat::is_verbose(params) {
             let name = std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
             info!("mixedcc table \"{name}\": removed {removed} dead records, {rows} rows remain");
         }

@@ -221,7 +221,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_BitmapHeapScanState => {
                 let s = ps.cast::<pg_sys::BitmapHeapScanState>();
                 if rel::is_ours((*s).ss.ss_currentRelation) {
-                    (*s).prefetch_maximum = 0;
+                    crate::compat::without_prefetch(s);
                 }
             }
             pg_sys::NodeTag::T_BitmapIndexScanState => {

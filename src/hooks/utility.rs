@@ -2,7 +2,7 @@
 //! table's definition.
 
 use crate::options::{refuse, Apply, PROVIDER};
-use crate::{annotate, options, pg, shmem, xact};
+use crate::{annotate, compat, options, pg, shmem, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -379,8 +379,8 @@ unsafe extern "C-unwind" fn object_access(
         }
         if let Some(c) = ours(object) {
             let space = if c.tablespace == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { c.tablespace };
-            let node = pg_sys::RelFileNode { spcNode: space, dbNode: pg_sys::MyDatabaseId, relNode: c.filenode };
-            xact::dropped(pg::storage_key(&node));
+            let storage = compat::storage(space, pg_sys::MyDatabaseId, c.filenode);
+            xact::dropped(compat::storage_key(&storage));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{complain, Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::errors::ok;
 use crate::partkey::PartKey;
-use crate::{rel, shmem, tuple, xact};
+use crate::{compat, rel, shmem, tuple, xact};
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
@@ -106,9 +106,11 @@ fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
 fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
     let mut out: Vec<i16> = Vec::new();
     // SAFETY: a valid relation.
-    let atts = unsafe { (*(*rel).rd_att).attrs.as_slice((*(*rel).rd_att).natts as usize) };
+    let desc = unsafe { (*rel).rd_att };
+    // SAFETY: as above; columns of its descriptor.
+    let atts = || unsafe { (0..(*desc).natts as usize).map(|i| compat::attribute(desc, i)) };
     for name in names {
-        let found = atts.iter().find(|a| {
+        let found = atts().find(|a| {
             // SAFETY: names in the catalog end with a NUL.
             !a.attisdropped && unsafe { CStr::from_ptr(a.attname.data.as_ptr()) }.to_bytes() == name.as_bytes()
         });
@@ -192,7 +194,7 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
 fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
     // SAFETY: a valid descriptor and a column of a primary key.
     unsafe {
-        let t = (*desc).attrs.as_slice((*desc).natts as usize)[attnum as usize - 1].atttypid;
+        let t = compat::attribute(desc, attnum as usize - 1).atttypid;
         let cache = pg_sys::lookup_type_cache(t, (pg_sys::TYPECACHE_HASH_EXTENDED_PROC) as i32);
         (*cache).hash_extended_proc != pg_sys::InvalidOid
     }

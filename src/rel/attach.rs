@@ -6,8 +6,9 @@
 //! holds no page of an index then.
 
 use super::create_table_with;
+use crate::compat::{self, Storage};
 use crate::platform::{lock_tag, TAG_ATTACH};
-use crate::{options, pg, shmem};
+use crate::{options, shmem};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -19,7 +20,7 @@ use std::ffi::CStr;
 pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
     // SAFETY: a valid relation of ours.
     unsafe {
-        let table = shmem::find(pg::storage_key(&(*rel).rd_node)).unwrap_or_else(|| attach(rel));
+        let table = shmem::find(compat::storage_key(&compat::storage_of(rel))).unwrap_or_else(|| attach(rel));
         if table.note.load(Ordering::Relaxed) != 0 {
             warn(rel, table);
         }
@@ -30,7 +31,7 @@ pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
 /// The table of a relation if it is known. For callers that may hold pages of its indexes.
 pub fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
     // SAFETY: a valid relation.
-    shmem::find(pg::storage_key(unsafe { &(*rel).rd_node }))
+    shmem::find(compat::storage_key(&unsafe { compat::storage_of(rel) }))
 }
 
 /// Says once, to somebody and not to autovacuum, that a table starts empty.
@@ -54,12 +55,12 @@ unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
 unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
     // SAFETY: plain calls. An ERROR unwinds and releases the lock; the next user starts over.
     unsafe {
-        let key = pg::storage_key(&(*rel).rd_node);
+        let key = compat::storage_key(&compat::storage_of(rel));
         let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
         pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
         let table = shmem::find(key).unwrap_or_else(|| {
             for node in index_storages(rel) {
-                reset(node);
+                compat::empty_index(node);
             }
             let t = create_table_with(key, options::initial_map(rel));
             t.note.store(1, Ordering::SeqCst);
@@ -72,7 +73,7 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
 
 /// Storages of the indexes as they are committed: those that this transaction has dropped or
 /// replaced come back if it aborts, and those that it has made are new and have no old entries.
-unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<pg_sys::RelFileNode> {
+unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
     // SAFETY: catalog scans with a registered snapshot of our own, of which only a copy is changed.
     unsafe {
         pg_sys::AcceptInvalidationMessages();
@@ -104,11 +105,8 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<pg_sys::RelFileNode> {
                     let space = (*class).reltablespace;
                     // The index of a partitioned table has no storage.
                     if (*class).relfilenode != pg_sys::InvalidOid {
-                        out.push(pg_sys::RelFileNode {
-                            spcNode: if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space },
-                            dbNode: pg_sys::MyDatabaseId,
-                            relNode: (*class).relfilenode,
-                        });
+                        let space = if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space };
+                        out.push(compat::storage(space, pg_sys::MyDatabaseId, (*class).relfilenode));
                     }
                 },
             );
@@ -148,42 +146,5 @@ unsafe fn scan(
         }
         pg_sys::systable_endscan(s);
         pg_sys::table_close(rel, pg_sys::AccessShareLock as i32);
-    }
-}
-
-#[repr(C, align(4096))]
-struct Page([u8; pg_sys::BLCKSZ as usize]);
-
-/// Makes an index empty, as crash recovery does it: its init fork, which every unlogged index has,
-/// becomes its main fork.
-unsafe fn reset(node: pg_sys::RelFileNode) {
-    use pg_sys::ForkNumber::{FSM_FORKNUM, INIT_FORKNUM, MAIN_FORKNUM};
-    // SAFETY: smgr.h's contracts. Nobody uses the index (INV-ATTACH); it is unlogged, so that
-    // nothing of this needs WAL, and an ERROR in the middle leaves its table unknown.
-    unsafe {
-        let smgr = pg_sys::smgropen(node, pg_sys::InvalidBackendId);
-        if !pg_sys::smgrexists(smgr, INIT_FORKNUM) {
-            error!("mixedcc: index file {} has no init fork", node.relNode.to_u32());
-        }
-        let mut forks = [MAIN_FORKNUM, FSM_FORKNUM];
-        let n = 1 + pg_sys::smgrexists(smgr, FSM_FORKNUM) as i32;
-        pg_sys::smgrtruncate(smgr, forks.as_mut_ptr(), n, [0, 0].as_mut_ptr());
-        (*smgr).smgr_targblock = pg_sys::InvalidBlockNumber;
-        let mut page = Page([0; pg_sys::BLCKSZ as usize]);
-        for block in 0..pg_sys::smgrnblocks(smgr, INIT_FORKNUM) {
-            let buffer = pg_sys::ReadBufferWithoutRelcache(
-                node,
-                INIT_FORKNUM,
-                block,
-                pg_sys::ReadBufferMode::RBM_NORMAL,
-                std::ptr::null_mut(),
-                true,
-            );
-            page.0.as_mut_ptr().copy_from_nonoverlapping(pg_sys::BufferGetPage(buffer).cast(), page.0.len());
-            pg_sys::ReleaseBuffer(buffer);
-            let p = page.0.as_mut_ptr().cast();
-            pg_sys::PageSetChecksumInplace(p, block);
-            pg_sys::smgrextend(smgr, MAIN_FORKNUM, block, p, false);
-        }
     }
 }

@@ -3,8 +3,7 @@
 
 use super::{adopt_snapshot, mode, txn, Mode};
 use crate::errors::unsupported;
-use crate::shmem;
-use mixedcc_engine::csn::SlotId;
+use crate::{compat, shmem};
 use std::cell::Cell;
 
 thread_local! {
@@ -18,25 +17,12 @@ pub fn import_snapshot(id: &str) {
     if mode() == Mode::Serializable {
         return; // its reads come through the protocols, from no snapshot
     }
-    let Some((slot, ident)) = exporter(id) else { return };
+    let Some((slot, ident)) = compat::exporter(id) else { return };
     let e = shmem::engine();
     let Some(csn) = e.adopt_pin(shmem::my_slot(), slot, ident) else { return };
     UNKNOWN.with(|u| u.set(false));
     txn();
     adopt_snapshot(csn);
-}
-
-/// Slot and name of the transaction that exported a snapshot: the id is made of its virtual
-/// transaction id (snapmgr.c, ExportSnapshot).
-fn exporter(id: &str) -> Option<(SlotId, u64)> {
-    let mut parts = id.split('-').map(|p| u32::from_str_radix(p, 16));
-    let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);
-    // SAFETY: plain reads of shared memory that exists as long as the server.
-    unsafe {
-        let proc = crate::pg::raw::BackendIdGetProc(backend as i32);
-        let slot = if proc.is_null() { return None } else { (*proc).pgprocno };
-        Some((slot as SlotId, ((backend as u64) << 32) | lxid as u64))
-    }
 }
 
 /// Does the transaction run on a snapshot that is not ours to read?

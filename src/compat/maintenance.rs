@@ -1,0 +1,116 @@
+//! VACUUM and statistics.
+
+use pgrx::pg_sys;
+
+mod raw {
+    extern "C-unwind" {
+        // Raises nothing in the ways we call it.
+        pub fn pgstat_count_heap_update(rel: pgrx::pg_sys::Relation, hot: bool);
+    }
+}
+
+/// What an index's clean-up is told about its table. The table itself is asked for from 16 on.
+pub fn index_vacuum_info(
+    _table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    rows: f64,
+    strategy: pg_sys::BufferAccessStrategy,
+) -> pg_sys::IndexVacuumInfo {
+    pg_sys::IndexVacuumInfo {
+        index,
+        analyze_only: false,
+        report_progress: false,
+        estimated_count: false,
+        message_level: pg_sys::DEBUG2 as i32,
+        num_heap_tuples: rows,
+        strategy,
+    }
+}
+
+/// Writes size and rows of a table or index into pg_class.
+///
+/// # Safety
+/// An open relation, locked as VACUUM does.
+pub unsafe fn update_statistics(rel: pg_sys::Relation, pages: u32, rows: f64, has_index: bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        pg_sys::vac_update_relstats(
+            rel,
+            pages,
+            rows,
+            0,
+            has_index,
+            pg_sys::InvalidTransactionId,
+            pg_sys::MultiXactId::from(0u32),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            false,
+        );
+    }
+}
+
+/// Tells the statistics of a VACUUM.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64) {
+    // SAFETY: the caller's.
+    unsafe { pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64) }
+}
+
+/// Was VERBOSE given?
+///
+/// # Safety
+/// VACUUM's parameters.
+pub unsafe fn is_verbose(params: *const pg_sys::VacuumParams) -> bool {
+    // SAFETY: the caller's.
+    unsafe { (*params).options & pg_sys::VACOPT_VERBOSE != 0 }
+}
+
+/// Counts an update. `in_place`: no index was touched.
+///
+/// # Safety
+/// An open relation.
+#[inline]
+pub unsafe fn count_update(rel: pg_sys::Relation, in_place: bool) {
+    // SAFETY: the caller's.
+    unsafe { raw::pgstat_count_heap_update(rel, in_place) }
+}
+
+/// The counters of a relation, if it has any (pgstat_should_count_relation's macro).
+#[inline]
+unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<&'a mut pg_sys::PgStat_TableCounts> {
+    // SAFETY: an open relation.
+    unsafe {
+        if (*rel).pgstat_info.is_null() {
+            if !(*rel).pgstat_enabled {
+                return None;
+            }
+            pg_sys::pgstat_assoc_relation(rel);
+        }
+        Some(&mut (*(*rel).pgstat_info).t_counts)
+    }
+}
+
+/// Counts a scan.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn count_scan(rel: pg_sys::Relation) {
+    // SAFETY: the caller's.
+    if let Some(c) = unsafe { counters(rel) } {
+        c.t_numscans += 1;
+    }
+}
+
+/// Counts a row that a scan has returned.
+///
+/// # Safety
+/// An open relation.
+#[inline]
+pub unsafe fn count_returned_row(rel: pg_sys::Relation) {
+    // SAFETY: the caller's.
+    if let Some(c) = unsafe { counters(rel) } {
+        c.t_tuples_returned += 1;
+    }
+}

@@ -1,0 +1,80 @@
+//! Processes, their virtual transactions, and PostgreSQL's own locks.
+
+use mixedcc_engine::csn::SlotId;
+use pgrx::pg_sys;
+
+mod raw {
+    extern "C-unwind" {
+        // Raises nothing.
+        pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
+    }
+}
+
+fn ident(backend: i32, lxid: u32) -> u64 {
+    ((backend as u32 as u64) << 32) | lxid as u64
+}
+
+/// The running virtual transaction in one word; never 0.
+#[inline]
+pub fn my_ident() -> u64 {
+    // SAFETY: a process that runs transactions has a PGPROC; backend ids count from 1.
+    unsafe { ident(pg_sys::MyBackendId, (*pg_sys::MyProc).lxid) }
+}
+
+/// Number of the running transaction in this backend.
+#[inline]
+pub fn my_lxid() -> u32 {
+    // SAFETY: as above.
+    unsafe { (*pg_sys::MyProc).lxid }
+}
+
+/// Waits for the end of a virtual transaction.
+///
+/// # Safety
+/// Within a transaction; an ERROR (cancel, timeout, deadlock) unwinds.
+pub unsafe fn wait_for_end(ident: u64) {
+    let vxid = pg_sys::VirtualTransactionId { backendId: (ident >> 32) as i32, localTransactionId: ident as u32 };
+    // SAFETY: the caller's.
+    unsafe { pg_sys::VirtualXactLock(vxid, true) };
+}
+
+/// The slot of this process in the engine: its PGPROC's number.
+pub fn my_slot() -> SlotId {
+    // SAFETY: a process that runs transactions has a PGPROC.
+    unsafe { (*pg_sys::MyProc).pgprocno as SlotId }
+}
+
+/// Has the process of a slot no snapshot at all? A racy look, as ComputeXidHorizons takes it.
+#[inline]
+pub fn has_no_snapshot(slot: SlotId) -> bool {
+    // SAFETY: slots are PGPROC numbers; the array lives as long as shared memory.
+    unsafe {
+        let n = (*pg_sys::ProcGlobal).allProcCount;
+        (slot as u32) < n
+            && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).xmin)
+                .into_inner()
+                == 0
+    }
+}
+
+/// Slot and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with the
+/// virtual transaction id (snapmgr.c, ExportSnapshot).
+pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
+    let mut parts = snapshot_id.split('-').map(|p| u32::from_str_radix(p, 16));
+    let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    // SAFETY: plain reads of shared memory that exists as long as the server.
+    unsafe {
+        let proc = raw::BackendIdGetProc(backend as i32);
+        if proc.is_null() {
+            return None;
+        }
+        Some(((*proc).pgprocno as SlotId, ident(backend as i32, lxid)))
+    }
+}
+
+/// `AddinShmemInitLock`.
+pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
+    // SAFETY: the main array exists once shared memory does; lock 21 is AddinShmemInitLock
+    // (lwlocknames.txt).
+    unsafe { &raw mut (*pg_sys::MainLWLockArray.add(21)).lock }
+}
