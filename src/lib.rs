@@ -20,6 +20,8 @@ mod rel;
 mod save;
 mod shmem;
 mod sql;
+#[cfg(test)]
+mod stand_ins;
 mod stop;
 mod tuple;
 mod xact;

@@ -332,4 +332,18 @@ mod unit {
         o.reset("bounds");
         assert_eq!(o.bounds, None);
     }
+    #[test]
+    fn wrong_options_are_errors() {
+        use crate::stand_ins::raised;
+        let set = |name: &str, value: &str| raised(|| Options::default().set(name, value, &[',']));
+        assert_eq!(set("partitions", "1"), None);
+        assert_eq!(set("partitions", "0").unwrap(), "invalid value for mixedcc.partitions: \"0\"");
+        assert_eq!(set("partitions", "1e3").unwrap(), "invalid value for mixedcc.partitions: \"1e3\"");
+        assert_eq!(set("colour", "red").unwrap(), "unrecognized option \"mixedcc.colour\"");
+        assert_eq!(set("partition_by", "a,,b").unwrap(), "mixedcc.partition_by has an empty item");
+        assert_eq!(set("bounds", "\"a").unwrap(), "unterminated double quote in a mixedcc option");
+        let parse = |label: &str| raised(|| Options::parse(label));
+        assert_eq!(parse("partitions=16,"), None);
+        assert_eq!(parse("partitions").unwrap(), "\"partitions\" in a mixedcc label is not of the form name=value");
+    }
 }
