@@ -49,6 +49,7 @@ SELECT mixedcc.annotate('an_add(int, int)', 'an_acct', 'nothing');
 SELECT mixedcc.annotate('an_add(int, int)', 'an_acct', '3');
 SELECT mixedcc.annotate('an_add(int, int)', 'pg_class', 'account');
 SELECT mixedcc.annotate('an_missing(int)', 'an_acct', 'account');
+SELECT mixedcc.annotate('an_add(int, int)', 'an_acct', 'account', NULL);
 CREATE ROLE an_user;
 SET ROLE an_user;
 SELECT mixedcc.annotate('an_add(int, int)', 'an_acct', 'account');
@@ -56,6 +57,30 @@ SELECT mixedcc.unannotate('an_add(int, int)');
 RESET ROLE;
 DROP ROLE an_user;
 SELECT count(*) FROM mixedcc.annotations;
+-- Arguments that cannot be the key: their number, their types. A label, which pg_dump may restore, is a
+-- warning. A table without a key takes any.
+\set VERBOSITY terse
+CREATE FUNCTION an_types(small int2, big int8, num numeric, words text, day date, anything anyelement) RETURNS int
+    LANGUAGE sql AS 'SELECT 1';
+\set an_types 'an_types(int2, int8, numeric, text, date, anyelement)'
+SELECT mixedcc.annotate('an_add(int, int)', 'an_acct', 'account', 'amount');
+SELECT mixedcc.annotate('an_add(int, int)', 'an_item', 'account', 'amount');
+SELECT mixedcc.annotate(:'an_types', 'an_acct', 'num');
+SELECT mixedcc.annotate(:'an_types', 'an_acct', 'words');
+SELECT mixedcc.annotate(:'an_types', 'an_acct', 'small');
+SELECT mixedcc.annotate(:'an_types', 'an_acct', '2');
+SELECT mixedcc.annotate(:'an_types', 'an_acct', 'anything');
+CREATE UNLOGGED TABLE an_time (t timestamp, n numeric, w varchar(10), PRIMARY KEY (t, n, w)) USING mixedcc;
+SELECT mixedcc.annotate(:'an_types', 'an_time', 'day', 'big', 'words');
+SELECT mixedcc.annotate(:'an_types', 'an_time', 'day', 'day', 'words');
+SECURITY LABEL FOR mixedcc ON FUNCTION an_types IS 'partition(an_time, 1)';
+SECURITY LABEL FOR mixedcc ON FUNCTION an_types IS 'partition(an_time, 7)';
+ALTER TABLE an_time DROP CONSTRAINT an_time_pkey;
+SELECT mixedcc.annotate(:'an_types', 'an_time', 'words');
+SELECT arguments FROM mixedcc.annotations WHERE function = 'an_types'::regproc ORDER BY 1;
+DROP FUNCTION an_types;
+DROP TABLE an_time;
+\set VERBOSITY sqlstate
 -- Removed, and gone with the function; a dropped table does not break calls.
 SELECT mixedcc.unannotate('an_many(int, int)');
 DROP PROCEDURE an_move;

@@ -12,6 +12,7 @@ use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
 mod declare;
+mod fit;
 mod plan;
 
 pub use declare::{around_call, at_argument, at_statement, evaluate};
@@ -124,8 +125,8 @@ fn with_proc<R>(oid: Oid, f: impl FnOnce(pg_sys::HeapTuple) -> R) -> Option<R> {
     }
 }
 
-/// Names of a function's input arguments, in order; empty where there is none.
-fn inputs(oid: Oid) -> Option<Vec<String>> {
+/// Names (empty where there is none) and types of a function's input arguments, in order.
+fn inputs(oid: Oid) -> Option<(Vec<String>, Vec<Oid>)> {
     with_proc(oid, |tup| {
         let (mut types, mut names, mut modes) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a valid pg_proc tuple; the arrays have `n` entries, or are null.
@@ -134,13 +135,14 @@ fn inputs(oid: Oid) -> Option<Vec<String>> {
             (0..n as usize)
                 .filter(|&i| modes.is_null() || matches!(*modes.add(i) as u8, b'i' | b'b' | b'v'))
                 .map(|i| {
-                    if names.is_null() {
+                    let name = if names.is_null() {
                         String::new()
                     } else {
                         CStr::from_ptr(*names.add(i)).to_string_lossy().into_owned()
-                    }
+                    };
+                    (name, *types.add(i))
                 })
-                .collect()
+                .unzip()
         }
     })
 }
@@ -178,31 +180,42 @@ fn function_name(oid: Oid) -> String {
     unsafe { CStr::from_ptr(pg_sys::format_procedure(oid)) }.to_string_lossy().into_owned()
 }
 
-/// Refuses wrong labels of functions, and tells all backends of right ones. A table that does not
-/// exist is no error: pg_dump restores functions before tables.
+/// Refuses wrong labels of functions. A table that does not exist is no error, and a key that the
+/// arguments do not fit a warning: pg_dump restores functions before tables, and what fitted once.
 pub fn check(function: Oid, label: &str) {
-    let Some(names) = inputs(function) else {
+    for a in parse(label) {
+        if let Some(why) = misfit(function, &a) {
+            warning!("the annotation of {} has no effect: {why}", function_name(function));
+        }
+    }
+}
+
+/// Why an annotation does not fit its table. Raises errors for what cannot be.
+fn misfit(function: Oid, a: &Annotation) -> Option<String> {
+    let Some((names, types)) = inputs(function) else {
         complain(
             PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION,
             &format!("function with OID {} does not exist", function.to_u32()),
             "",
         )
     };
-    for a in parse(label) {
-        for argument in &a.arguments {
-            if position(&names, argument).is_none() {
-                complain(
-                    PgSqlErrorCode::ERRCODE_UNDEFINED_PARAMETER,
-                    &format!("function {} has no input argument \"{argument}\"", function_name(function)),
-                    "Use the name of an input argument, or its number from 1.",
-                );
-            }
-        }
-        match table(&a.table) {
-            None => notice!("table {} of the annotation of {} does not exist yet", a.table, function_name(function)),
-            Some(oid) => options::check_is_ours(oid),
-        }
+    let mut given = Vec::new();
+    for argument in &a.arguments {
+        let Some(n) = position(&names, argument) else {
+            complain(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_PARAMETER,
+                &format!("function {} has no input argument \"{argument}\"", function_name(function)),
+                "Use the name of an input argument, or its number from 1.",
+            )
+        };
+        given.push(types[n]);
     }
+    let Some(oid) = table(&a.table) else {
+        notice!("table {} of the annotation of {} does not exist yet", a.table, function_name(function));
+        return None;
+    };
+    options::check_is_ours(oid);
+    fit::misfit(a, &given, oid)
 }
 
 /// Tells all backends that the annotations of a function changed: also plans that call it are made anew.
@@ -253,11 +266,13 @@ pub fn add(function: Oid, table: Oid, arguments: &[String]) {
     let mut all = options::label_of(proc_address(function)).map_or(Vec::new(), |l| parse(&l));
     let arguments = arguments.iter().map(|a| options::quote_name(a)).collect();
     let new = Annotation { table: name, arguments };
+    if let Some(why) = misfit(function, &new) {
+        invalid(&why);
+    }
     if !all.contains(&new) {
         all.push(new);
     }
     let label = write(&all);
-    check(function, &label);
     options::store_label(proc_address(function), Some(&label));
     changed(function);
 }
@@ -359,7 +374,7 @@ fn read() -> Known {
 }
 
 fn function(oid: Oid, label: &str) -> Option<Function> {
-    let names = inputs(oid)?;
+    let (names, _) = inputs(oid)?;
     // SAFETY: a catalog tuple; a system cache look-up.
     let owner = with_proc(oid, |tup| unsafe { (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_proc>()).proowner })?;
     let zero = Datum::from(0usize);

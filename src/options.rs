@@ -11,7 +11,7 @@ use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 
 mod apply;
-pub use apply::{check_is_ours, check_table, initial_map, sync, Apply};
+pub use apply::{check_is_ours, check_table, initial_map, partition_key, sync, Apply};
 
 /// The label provider, and the namespace of the options.
 pub const PROVIDER: &CStr = c"mixedcc";

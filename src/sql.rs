@@ -448,7 +448,10 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 
 #[pg_extern(sql = false)]
 fn annotate_function(function: Oid, table: Oid, arguments: Vec<Option<String>>) {
-    annotate::add(function, table, &arguments.into_iter().flatten().collect::<Vec<_>>());
+    let Some(arguments) = arguments.into_iter().collect::<Option<Vec<_>>>() else {
+        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "an argument's name must not be null", "")
+    };
+    annotate::add(function, table, &arguments);
 }
 
 #[pg_extern(sql = false)]

@@ -235,11 +235,35 @@ fn class(oid: Oid) -> Option<Class> {
     }
 }
 
-/// OID of our access method in this database.
+/// OID of our access method in this database. One of our name that has another's handler is not ours.
 fn our_am() -> Option<Oid> {
     // SAFETY: a catalog look-up.
     let oid = unsafe { pg_sys::get_am_oid(PROVIDER.as_ptr(), true) };
-    (oid != pg_sys::InvalidOid).then_some(oid)
+    (oid != pg_sys::InvalidOid && has_our_handler(oid)).then_some(oid)
+}
+
+fn has_our_handler(am: Oid) -> bool {
+    // SAFETY: catalog look-ups; the handler of a table access method returns its routine.
+    unsafe {
+        let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AMOID as i32, am.into());
+        if tup.is_null() {
+            return false;
+        }
+        let form = pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_am>();
+        let (kind, handler) = ((*form).amtype as u8, (*form).amhandler);
+        pg_sys::ReleaseSysCache(tup);
+        kind == pg_sys::AMTYPE_TABLE && pg_sys::GetTableAmRoutine(handler) == crate::handler::routine()
+    }
+}
+
+/// Does a name mean our access method? Also where the extension is missing: the command will say so.
+fn is_our_method(name: &str) -> bool {
+    if name.as_bytes() != PROVIDER.to_bytes() {
+        return false;
+    }
+    // SAFETY: a catalog look-up.
+    let oid = unsafe { pg_sys::get_am_oid(PROVIDER.as_ptr(), true) };
+    oid == pg_sys::InvalidOid || has_our_handler(oid)
 }
 
 /// What pg_class says of a table of ours; `None` for others.

@@ -140,6 +140,55 @@ fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
     out
 }
 
+/// A column of a partition key.
+pub struct KeyColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub typid: Oid,
+}
+
+/// What the rows of a table are partitioned by, or would be if it had several partitions.
+pub struct Key {
+    /// Hash or range.
+    pub method: Method,
+    /// In order.
+    pub columns: Vec<KeyColumn>,
+}
+
+/// The partition key of a table of ours; `None` as long as it has none.
+pub fn partition_key(relid: Oid) -> Option<Key> {
+    with_relation(relid, |rel| {
+        let o = Options::of(relid);
+        let method = method_of(&o);
+        let column = |n: i16| {
+            // SAFETY: a column of a valid relation; names in the catalog end with a NUL.
+            unsafe {
+                let a = compat::attribute((*rel).rd_att, n as usize - 1);
+                let name = CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned();
+                KeyColumn { name, typid: a.atttypid }
+            }
+        };
+        let columns: Vec<_> = key_of(rel, &o, method).into_iter().map(column).collect();
+        (!columns.is_empty()).then_some(Key { method, columns })
+    })?
+}
+
+fn method_of(o: &Options) -> Method {
+    o.method.unwrap_or(if o.bounds.is_some() { Method::Range } else { Method::Hash })
+}
+
+/// Numbers of the key's columns: those that the options name, or the primary key's as far as the
+/// method can use them.
+fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16> {
+    // SAFETY: a valid relation.
+    let desc = unsafe { (*rel).rd_att };
+    match &o.partition_by {
+        Some(names) => columns(rel, names),
+        None => primary_key(rel).into_iter().filter(|&a| method == Method::Range || can_hash(desc, a)).collect(),
+    }
+}
+
 /// What the options mean for the table as it is now. Raises errors for what cannot be.
 fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
     let base = |n, spec| Wanted {
@@ -151,11 +200,8 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
     let invalid = |m: &str, hint: &str| -> ! { complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint) };
     // SAFETY: a valid relation.
     let desc = unsafe { (*rel).rd_att };
-    let (key, named) = match &o.partition_by {
-        Some(names) => (columns(rel, names), true),
-        None => (primary_key(rel), false),
-    };
-    let method = o.method.unwrap_or(if o.bounds.is_some() { Method::Range } else { Method::Hash });
+    let method = method_of(o);
+    let key = key_of(rel, o, method);
     if method == Method::Hash {
         if o.bounds.is_some() {
             invalid(
@@ -164,7 +210,6 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
             );
         }
         let n = o.partitions.unwrap_or(1);
-        let key = if named { key } else { key.into_iter().filter(|&a| can_hash(desc, a)).collect() };
         if key.is_empty() {
             return base(1, Vec::new());
         }

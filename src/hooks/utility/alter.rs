@@ -1,7 +1,7 @@
 //! ALTER TABLE and what it changes in our options.
 
-use super::{class, elements, family, hold, name_of, ours, relid, take_ours, text, Call, Element};
-use crate::options::{self, complain, refuse, Apply, Options, PROVIDER};
+use super::{class, elements, family, hold, is_our_method, name_of, ours, relid, take_ours, text, Call, Element};
+use crate::options::{self, complain, refuse, Apply, Options};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;
@@ -90,7 +90,7 @@ fn new_method(s: &pg_sys::AlterTableStmt) -> Option<String> {
 fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
     let Some(c) = class(oid) else { return };
     let to = new_method(s);
-    let becomes = to.as_ref().is_some_and(|m| m.as_bytes() == PROVIDER.to_bytes());
+    let becomes = to.as_deref().is_some_and(is_our_method);
     let name = name_of(s.relation);
     if becomes && ours(oid).is_none() {
         match (c.kind, c.persistence) {

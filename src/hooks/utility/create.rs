@@ -1,7 +1,7 @@
 //! CREATE TABLE, CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
 
-use super::{hold, relid, take_ours, text, Call, Element};
-use crate::options::{self, complain, refuse, Apply, Options, PROVIDER};
+use super::{hold, is_our_method, relid, take_ours, text, Call, Element};
+use crate::options::{self, complain, refuse, Apply, Options};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -11,17 +11,13 @@ thread_local! {
     static NOTICED: Cell<bool> = const { Cell::new(false) };
 }
 
-fn is_mixedcc(name: *const core::ffi::c_char) -> bool {
-    text(name).is_some_and(|n| n.as_bytes() == PROVIDER.to_bytes())
-}
-
 /// Will a relation of this USING clause be ours?
 fn will_be_ours(using: *const core::ffi::c_char) -> bool {
     if !using.is_null() {
-        return is_mixedcc(using);
+        return text(using).is_some_and(|n| is_our_method(&n));
     }
     // SAFETY: a setting that is never null.
-    is_mixedcc(unsafe { pg_sys::default_table_access_method })
+    text(unsafe { pg_sys::default_table_access_method }).is_some_and(|n| is_our_method(&n))
 }
 
 fn not_ours(given: &[Element], why: &str, hint: &str) {
