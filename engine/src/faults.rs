@@ -17,6 +17,14 @@ pub enum Fault {
     SlotReused,
     /// A writer that takes its CSN at this moment counts as one that runs.
     PreparingIsActive,
+    /// A step of a switch does not wait for those that began before.
+    StepsDoNotWait,
+    /// The next step of a switch is found with the epoch of the one before it.
+    EpochNotReset,
+    /// The coordinator ends between the two stores of a step.
+    CoordinatorDies,
+    /// A transaction follows what the partition's set is at the moment, and forgets what it was.
+    ForgetsProtocols,
     /// What is retired is freed by the next collection, whoever may reach it.
     NoGracePeriod,
 }

@@ -21,6 +21,7 @@ pub mod record;
 pub mod retire;
 pub mod save;
 pub mod shared;
+pub mod switch;
 pub mod table;
 pub mod threads;
 pub mod txn;

@@ -24,3 +24,15 @@ pub fn relax(n: u32) {
 pub fn relax(_n: u32) {
     loom::thread::yield_now();
 }
+
+/// Between a sequentially consistent store and a sequentially consistent load of something else: the
+/// order of such accesses is total by itself, but the model checker knows that of fences only.
+#[cfg(not(loom))]
+#[inline(always)]
+pub fn model_fence() {}
+
+/// See above.
+#[cfg(loom)]
+pub fn model_fence() {
+    fence(Ordering::SeqCst);
+}

@@ -7,10 +7,11 @@ use crate::memory::{OutOfMemory, Region};
 use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::retire::RetireQueue;
+use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
 
 /// Changes with every change of a shared structure.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 /// A cache line of its own.
@@ -38,6 +39,8 @@ pub struct Slot {
     pub age: AtomicU64,
     /// Read CSN of a repeatable-read transaction, for those who import its snapshot; 0: none.
     pub read_csn: AtomicU64,
+    /// The switch epoch that the transaction published before it followed a protocol; 0: it follows none.
+    pub following: AtomicU64,
     /// Last tag given to a subtransaction.
     pub last_tag: AtomicU32,
     /// Counts the pins. Owner only.
@@ -57,6 +60,8 @@ pub struct Shared {
     pub clock: Padded<AtomicU64>,
     /// A lower bound of all pins, recomputed now and then.
     pub min_pin: Padded<AtomicU64>,
+    /// Orders the steps of switches and the transactions.
+    pub epochs: Epochs,
     /// Last age given to a transaction for `wait_die`.
     pub last_age: AtomicU64,
     /// Last table id given.
@@ -67,6 +72,12 @@ pub struct Shared {
     pub adoptions: AtomicU32,
     /// Dropped tables that wait until nobody can reach them.
     pub dropped: AtomicPtr<Table>,
+    /// Requests for switches so far: coordinators look for those that are new.
+    pub switches_asked: AtomicU64,
+    /// The coordinator.
+    pub coordinator: Coordinator,
+    /// The last switches.
+    pub switches: History,
 }
 
 /// A handle to the shared block: cheap to copy, the same in every process.
@@ -119,6 +130,7 @@ impl Engine {
             (*sh).slots = slots;
             (*sh).region = region;
             (*sh).clock.0.store(1, Ordering::SeqCst);
+            (*sh).epochs.init();
             (*sh).magic = MAGIC;
             Ok(Self::attach(base).expect("formatted just now"))
         }

@@ -5,6 +5,7 @@ use crate::lock::LockWord;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::Ring;
+use crate::switch::Switch;
 
 /// Counters of a partition. Transactions add to them when they end.
 #[repr(C)]
@@ -31,26 +32,30 @@ pub struct PartitionStats {
 #[repr(C, align(128))]
 pub struct Partition {
     /// The protocols in use: one, or two while a switch is under way (the mediated protocol).
-    protocols: AtomicU32,
+    pub switch: Switch,
     /// Waiting policy of `2pl`.
     policy: AtomicU32,
+    _pad: [u32; 3],
     /// `partcc`'s lock.
     pub lock: LockWord,
-    _pad: [u64; 13],
+    _pad2: [u64; 7],
     /// Registrations of inserts.
     pub ring: Ring,
     /// Counters.
     pub stats: PartitionStats,
 }
 
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(Partition, lock) == 64 && std::mem::offset_of!(Partition, ring) == 128);
+
 impl Partition {
-    /// The protocols in use.
+    /// The protocols in use. Transactions ask [`crate::Txn::follow`].
     pub fn protocols(&self) -> ProtocolSet {
-        ProtocolSet::from_bits(self.protocols.load(Ordering::Acquire))
+        self.switch.set()
     }
-    /// Puts a set of protocols in use. The caller sees to it that no transaction is in the middle.
+    /// Puts a set of protocols in use. The caller sees to it that no other transaction is in the middle.
     pub fn set_protocols(&self, p: ProtocolSet) {
-        self.protocols.store(p.bits(), Ordering::Release);
+        self.switch.put(p, None);
     }
     /// Waiting policy of `2pl` in this partition.
     pub fn policy(&self) -> Policy {

@@ -100,6 +100,8 @@ impl Policy {
 pub struct ProtocolSet(u32);
 
 impl ProtocolSet {
+    /// No protocol.
+    pub const EMPTY: ProtocolSet = ProtocolSet(0);
     /// One protocol.
     pub fn of(p: Protocol) -> Self {
         ProtocolSet(p as u32)
@@ -112,6 +114,19 @@ impl ProtocolSet {
     #[inline]
     pub fn has(self, p: Protocol) -> bool {
         self.0 & p as u32 != 0
+    }
+    /// All that are in one or the other.
+    #[inline]
+    pub fn union(self, other: ProtocolSet) -> ProtocolSet {
+        ProtocolSet(self.0 | other.0)
+    }
+    /// Is a protocol in both?
+    pub fn meets(self, other: ProtocolSet) -> bool {
+        self.0 & other.0 != 0
+    }
+    /// The protocol, if it is one.
+    pub fn single(self) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|&p| self == ProtocolSet::of(p))
     }
     pub(crate) fn bits(self) -> u32 {
         self.0

@@ -79,7 +79,7 @@ impl Txn {
         }
         let mut todo: Vec<(u64, u64, usize)> = (0..self.writes.len())
             .filter(|&i| self.is_latest(i))
-            .filter(|&i| self.writes[i].base.is_some() && self.writes[i].r.partition().protocols().locks_at_commit())
+            .filter(|&i| self.writes[i].base.is_some() && self.followed(self.writes[i].r.partition()).locks_at_commit())
             .map(|i| (self.writes[i].r.table.id, self.writes[i].r.no, i))
             .collect();
         todo.sort_unstable();

@@ -221,7 +221,7 @@ impl Txn {
                 continue;
             }
             let reads = self.level == Level::Serializable
-                && self.locks[i].rec.is_some_and(|r| r.partition().protocols().has(Protocol::TwoPhase));
+                && self.locks[i].rec.is_some_and(|r| self.follows(r, Protocol::TwoPhase));
             let share = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
             match self.locks[i].previous {
                 None if reads => {
@@ -240,6 +240,11 @@ impl Txn {
                 }
             }
         }
+    }
+
+    /// May it have read the record under this protocol?
+    fn follows(&self, r: RecordRef, p: Protocol) -> bool {
+        self.followed(r.partition()).union(r.partition().protocols()).has(p)
     }
 
     /// The subtransaction at `depth` committed: its locks are its parent's.

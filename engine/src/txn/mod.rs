@@ -15,13 +15,15 @@ pub use write::{Own, Write, WriteKind};
 
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
 use crate::error::{AbortReason, Error};
+use crate::faults::{self, Fault};
 use crate::lock::{Holder, LockWord, Mode};
 use crate::partition::Partition;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
-use crate::protocol::Touch;
+use crate::protocol::{ProtocolSet, Touch};
 use crate::record::{Record, Version};
 use crate::shared::Engine;
+use crate::switch::Epochs;
 use crate::table::Table;
 use hashbrown::HashMap;
 use std::ptr::NonNull;
@@ -88,6 +90,8 @@ struct LockEntry {
 /// What a transaction did in a partition, for its counters.
 struct Touched {
     partition: &'static Partition,
+    /// The protocols that are followed in it; empty: only snapshots were read.
+    set: ProtocolSet,
     reads: u32,
     writes: u32,
 }
@@ -124,6 +128,8 @@ pub struct Txn {
     /// By depth of a subtransaction: the number of locks when it started.
     marks: Vec<usize>,
     touched: Vec<Touched>,
+    /// Has the slot published the switch epoch?
+    following: bool,
     registered: Vec<(&'static Partition, u64)>,
     linked: usize,
     commits_since_refresh: u32,
@@ -153,6 +159,7 @@ impl Txn {
             locks: Vec::new(),
             marks: Vec::new(),
             touched: Vec::new(),
+            following: false,
             registered: Vec::new(),
             linked: 0,
             commits_since_refresh: 0,
@@ -212,10 +219,42 @@ impl Txn {
     fn touch(&mut self, partition: &'static Partition) -> &mut Touched {
         let at = self.touched.iter().rposition(|t| std::ptr::eq(t.partition, partition));
         let at = at.unwrap_or_else(|| {
-            self.touched.push(Touched { partition, reads: 0, writes: 0 });
+            self.touched.push(Touched { partition, set: ProtocolSet::EMPTY, reads: 0, writes: 0 });
             self.touched.len() - 1
         });
         &mut self.touched[at]
+    }
+
+    /// The protocols that the transaction follows in a partition from now on: those in use, and those
+    /// that it has followed there before (INV-FOLLOW).
+    #[inline]
+    pub fn follow(&mut self, p: &dyn Platform, partition: &'static Partition) -> Result<ProtocolSet, Error> {
+        if !self.following {
+            self.start_following(p)?;
+        }
+        let now = partition.protocols();
+        let t = self.touch(partition);
+        t.set = if faults::on(Fault::ForgetsProtocols) { now } else { t.set.union(now) };
+        Ok(t.set)
+    }
+
+    fn start_following(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        let mut n = 0;
+        while !self.e.shared.epochs.enter(&self.e.slots[self.slot as usize].following) {
+            p.pause(n)?; // only under the stop-all method
+            n += 1;
+        }
+        self.following = true;
+        Ok(())
+    }
+
+    /// The protocols that the transaction has followed in a partition so far.
+    pub fn followed(&self, partition: &Partition) -> ProtocolSet {
+        if faults::on(Fault::ForgetsProtocols) {
+            return partition.protocols();
+        }
+        let t = self.touched.iter().rev().find(|t| std::ptr::eq(t.partition, partition));
+        t.map_or(ProtocolSet::EMPTY, |t| t.set)
     }
 
     /// An abort, remembered for the partition's counters.
@@ -229,16 +268,22 @@ impl Txn {
         if self.level != Level::Serializable {
             return Ok(());
         }
-        at.partition().protocols().preprocess(self, p, at)
+        self.follow(p, at.partition())?.preprocess(self, p, at)
     }
 
     /// Ends what every transaction ends with: locks are released, private state is empty.
     fn reset(&mut self) {
         self.release_all();
         self.serial = (self.serial + 1) % SERIALS;
-        self.e.slots[self.slot as usize].read_csn.store(0, Ordering::SeqCst);
+        let s = &self.e.slots[self.slot as usize];
+        s.read_csn.store(0, Ordering::SeqCst);
         self.set_word(State::Idle, 0);
         self.e.unpin(self.slot);
+        if self.following {
+            // INV-FOLLOW: nothing of it is left.
+            Epochs::leave(&s.following);
+            self.following = false;
+        }
         self.stage = Stage::Idle;
         crate::retire::RetireQueue::trim(&self.e, self.slot);
         clear_vec(&mut self.reads);

@@ -95,7 +95,7 @@ impl Txn {
         }
         // After the look at the head: a record's partition is set before its first version.
         let partition = r.partition();
-        let protocols = partition.protocols();
+        let protocols = self.follow(p, partition)?;
         protocols.read(self, p, r, for_write)?;
         self.touch(partition).reads += 1;
         let Some((v, csn)) = self.newest(p, r.rec)? else { return Ok(None) };
@@ -145,7 +145,7 @@ impl Txn {
     }
 
     fn before_scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
-        at.partition().protocols().before_scan(self, p, at)
+        self.follow(p, at.partition())?.before_scan(self, p, at)
     }
 
     /// Inserts into the partition from this position on are conflicts.

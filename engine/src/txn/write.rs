@@ -114,7 +114,7 @@ impl Txn {
 
     /// Before anything is written into a partition: its protocols' locks of partitions.
     pub fn before_write(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
-        if at.partition().protocols().has(Protocol::PartCc) {
+        if self.follow(p, at.partition())?.has(Protocol::PartCc) {
             self.lock_partition(p, at)?;
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Txn {
     /// An explicit row lock (SELECT FOR ...): the partition's lock where `partcc` runs it, and the
     /// record's. `how`: [`How::Wait`] or [`How::Try`].
     pub fn lock_row(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How) -> Result<(), Error> {
-        if r.partition().protocols().has(Protocol::PartCc) {
+        if self.follow(p, r.partition())?.has(Protocol::PartCc) {
             self.lock_partition_how(p, r.touch(), Some(how).filter(|h| *h == How::Try))?;
         }
         self.lock_record(p, r, mode, how, false)
@@ -189,7 +189,7 @@ impl Txn {
         p.stop_event(StopEvent::Write)?;
         self.before_write(p, r.touch())?;
         if self.level == Level::Serializable {
-            r.partition().protocols().write(self, p, r, mode)?;
+            self.follow(p, r.partition())?.write(self, p, r, mode)?;
         }
         if self.level != Level::Serializable || at_once {
             self.lock_record(p, r, mode, how, false)?;

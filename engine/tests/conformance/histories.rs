@@ -1,10 +1,7 @@
 //! Histories of every protocol, every pair of protocols, and of switches between them.
 
-use crate::load::{assert_serializable, run, run_in, Load};
-use crate::world::World;
+use crate::load::{assert_serializable, run, Load};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use Protocol::{Occ, PartCc, TwoPhase};
 
 fn judge(l: Load) {
@@ -97,53 +94,4 @@ fn mediated_partcc_two_phase() {
 #[test]
 fn mediated_partcc_occ() {
     mediated(PartCc, Occ, Policy::Wait, 700);
-}
-
-/// A step of a switch: no transaction that began before runs any more.
-fn boundary(w: &World, stop: &AtomicBool) {
-    use mixedcc_engine::csn::State;
-    for slot in 0..w.slots {
-        let began = w.e.word(slot);
-        let ident = w.e.slots[slot as usize].ident.load(Ordering::SeqCst);
-        while w.e.word(slot).state() != State::Idle
-            && w.e.word(slot).serial() == began.serial()
-            && w.e.slots[slot as usize].ident.load(Ordering::SeqCst) == ident
-            && !stop.load(Ordering::Relaxed)
-        {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    }
-}
-
-#[test]
-fn protocols_switch_while_transactions_run() {
-    for policy in Policy::ALL {
-        let mut l = Load::new(&[ProtocolSet::of(PartCc)], policy, 800 + policy as u64);
-        l.commits = 4000;
-        let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
-        let mut switches = 0;
-        let (h, counts) = run_in(&w, &l, |stop, enough| {
-            let mut old = PartCc;
-            for step in 0.. {
-                let new = [Occ, TwoPhase, PartCc, TwoPhase, Occ, PartCc][step % 6];
-                for p in w.table.map().partitions() {
-                    for set in [ProtocolSet::mediated(old, new), ProtocolSet::of(new)] {
-                        p.set_protocols(set);
-                        boundary(&w, stop);
-                        if stop.load(Ordering::Relaxed) {
-                            return;
-                        }
-                    }
-                    switches += 1;
-                    if switches == 24 {
-                        enough();
-                    }
-                }
-                old = new;
-            }
-        });
-        assert!(switches >= 24, "hardly any switch was made");
-        eprintln!("{switches} switches");
-        assert_serializable(&h, &counts, l.seed);
-    }
 }

@@ -18,6 +18,8 @@ pub struct Load {
     pub commits: u64,
     pub seed: u64,
     pub fault: Option<Fault>,
+    /// Some fault is on, here or elsewhere: what is wrong is the checker's to find.
+    pub faulty: bool,
     /// A thread vacuums meanwhile.
     pub vacuum: bool,
     /// Percent of stop events and reads with a yield.
@@ -26,6 +28,8 @@ pub struct Load {
     pub statements: u64,
     /// Percent of the writes that insert, delete or move.
     pub churn: u64,
+    /// Percent of the writes that lock their record at once under every protocol.
+    pub at_once: u64,
 }
 
 /// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
@@ -53,10 +57,12 @@ impl Load {
             commits: 2500 * setting("CONFORMANCE_FACTOR", 1),
             seed,
             fault: None,
+            faulty: false,
             vacuum: true,
             yields: 30,
             statements: 5,
             churn: 40,
+            at_once: 30,
         }
     }
     pub fn serializable_only(mut self) -> Load {
@@ -161,7 +167,7 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
     faults::set(l.fault);
     let mut rng = Rng::new(l.seed ^ ((client.t.slot as u64 + 1) << 32));
     client.p.yields.set(l.yields);
-    client.faulty = l.fault.is_some();
+    client.faulty = l.faulty || l.fault.is_some();
     while !c.over(l.commits) {
         client.begin(mood);
         match transaction(&mut client, l, &mut rng, mood) {
@@ -226,7 +232,7 @@ fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), 
         }
         return Ok(());
     }
-    let at_once = rng.percent(30);
+    let at_once = rng.percent(l.at_once);
     if !rng.percent(l.churn) {
         c.update(key, at_once)?;
         return Ok(());
@@ -255,9 +261,13 @@ pub fn assert_serializable(h: &History, counts: &Counts, seed: u64) {
 
 /// Runs loads with different seeds until the checker rejects one.
 pub fn find_anomaly(l: impl Fn(u64) -> Load, times: u64) -> Option<Verdict> {
+    find_anomaly_in(times, |i| run(&l(1000 + i)).0)
+}
+
+/// Makes histories until the checker rejects one.
+pub fn find_anomaly_in(times: u64, history: impl Fn(u64) -> History) -> Option<Verdict> {
     (0..times).find_map(|i| {
-        let (h, _) = run(&l(1000 + i));
-        let v = check(&h, &Options::strict());
+        let v = check(&history(i), &Options::strict());
         (!v.accepts()).then_some(v)
     })
 }

@@ -7,4 +7,5 @@ mod histories;
 mod invariants;
 mod load;
 mod model;
+mod switches;
 mod world;

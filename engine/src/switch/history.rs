@@ -1,0 +1,150 @@
+//! The last switches, in a ring that everybody may read and add to.
+
+use super::state::{Done, Why};
+use crate::primitive::{relax, AtomicU64, Ordering};
+use crate::protocol::ProtocolSet;
+
+/// Switches that the history remembers.
+pub const HISTORY: usize = 256;
+
+/// A complete switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Number of the switch since the start, from 0.
+    pub number: u64,
+    /// Id of the table.
+    pub table: u64,
+    /// The platform's name of its storage.
+    pub key: [u32; 4],
+    /// The partition.
+    pub partition: u32,
+    /// What happened.
+    pub done: Done,
+}
+
+const WORDS: usize = 9;
+
+/// An entry: `seq` is twice its number + 2, odd while it is written.
+#[repr(C)]
+struct Cell {
+    seq: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// The ring. All-zero is an empty one.
+#[repr(C)]
+pub struct History {
+    next: AtomicU64,
+    cells: [Cell; HISTORY],
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+impl History {
+    /// Switches so far.
+    pub fn len(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
+    /// Was there none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a switch.
+    pub fn push(&self, table: u64, key: [u32; 4], partition: u32, d: Done) {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        let c = &self.cells[number as usize % HISTORY];
+        let mut n = 0;
+        // Another writer may be a lap behind: it finishes its few stores first.
+        let seq = loop {
+            let s = c.seq.load(Ordering::SeqCst);
+            if s > 2 * number {
+                return; // we are: the entry is gone already
+            }
+            let free = s & 1 == 0;
+            if free && c.seq.compare_exchange(s, 2 * number + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                break 2 * number + 2;
+            }
+            relax(n);
+            n += 1;
+        };
+        let sets = d.from.bits() | d.to.bits() << 8 | (d.why as u32) << 16;
+        let words = [
+            table,
+            pair(key[0], key[1]),
+            pair(key[2], key[3]),
+            pair(partition, d.by),
+            sets as u64,
+            d.times[0],
+            d.times[1],
+            d.times[2],
+            d.times[3],
+        ];
+        for (to, w) in c.words.iter().zip(words) {
+            to.store(w, Ordering::SeqCst);
+        }
+        c.seq.store(seq, Ordering::SeqCst);
+    }
+
+    /// The switches that are remembered, oldest first.
+    pub fn entries(&self) -> Vec<Entry> {
+        let end = self.len();
+        (end.saturating_sub(HISTORY as u64)..end).filter_map(|n| self.entry(n)).collect()
+    }
+
+    fn entry(&self, number: u64) -> Option<Entry> {
+        let c = &self.cells[number as usize % HISTORY];
+        let whole = |c: &Cell| c.seq.load(Ordering::SeqCst) == 2 * number + 2;
+        if !whole(c) {
+            return None;
+        }
+        let w: [u64; WORDS] = std::array::from_fn(|i| c.words[i].load(Ordering::SeqCst));
+        let done = Done {
+            from: ProtocolSet::from_bits(w[4] as u32 & 15),
+            to: ProtocolSet::from_bits((w[4] >> 8) as u32 & 15),
+            by: (w[3] >> 32) as u32,
+            why: Why::from_bits(w[4] >> 16),
+            times: [w[5], w[6], w[7], w[8]],
+        };
+        let key = [w[1] as u32, (w[1] >> 32) as u32, w[2] as u32, (w[2] >> 32) as u32];
+        whole(c).then_some(Entry { number, table: w[0], key, partition: w[3] as u32, done })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::Protocol;
+
+    #[test]
+    fn entries_come_back_whole_and_in_order() {
+        // SAFETY: all-zero is an empty history.
+        let h: Box<History> = unsafe { Box::new(std::mem::zeroed()) };
+        let done = |n: u64| Done {
+            from: ProtocolSet::of(Protocol::Occ),
+            to: ProtocolSet::of(Protocol::TwoPhase),
+            by: n as u32,
+            why: Why::Chosen,
+            times: [n, n + 1, n + 2, n + 3],
+        };
+        assert!(h.entries().is_empty());
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                let h = &h;
+                s.spawn(move || (0..200).for_each(|i| h.push(t, [1, 2, 3, t as u32], i, done(t * 1000 + i as u64))));
+            }
+            for _ in 0..50 {
+                for e in h.entries() {
+                    let n = e.done.times[0];
+                    assert_eq!((e.table, e.key[3] as u64, e.partition as u64), (n / 1000, n / 1000, n % 1000));
+                    assert_eq!(e.done, done(n));
+                }
+            }
+        });
+        let all = h.entries();
+        assert_eq!((all.len(), h.len()), (HISTORY, 800));
+        assert!(all.windows(2).all(|w| w[0].number + 1 == w[1].number));
+    }
+}

@@ -1,0 +1,123 @@
+//! Mediated switching: how a partition gets another protocol while transactions run.
+//!
+//! A switch from protocol A to B goes through three sets (CormCC, section 4.3): {A}, {A, B}, {B}. A
+//! step is complete when every slot has passed a transaction boundary since the set was stored.
+//!
+//! INV-FOLLOW: a transaction publishes the switch epoch in its slot (`Epochs::enter`) before it
+//! loads the set of any partition for the first time, and takes it back after it has released
+//! everything. What it has followed in a partition it follows to its end; what it meets there later
+//! is added.
+//!
+//! INV-STEP: a set is replaced only when every transaction that began to follow before the set was
+//! stored is over; or by a set that contains a protocol that all of them follow, namely the old one
+//! while the upgrade is not complete.
+//!
+//! So two transactions that run at one time began under the same set or under neighbours, and both
+//! follow all of what they began with: they have a protocol in common, in all that they did (see
+//! the engine's README).
+
+mod history;
+mod passes;
+mod state;
+
+pub use history::{Entry, History, HISTORY};
+pub use passes::{Coordinator, Passes};
+pub use state::{Asked, Done, Event, Step, Switch, SwitchView, Why};
+
+use crate::primitive::{model_fence, AtomicU64, Ordering};
+
+/// In the epoch: nobody may begin to follow (the stop-all method).
+const STOP: u64 = 1 << 63;
+
+/// The switch epoch: it advances when a set was stored.
+#[repr(C, align(128))]
+pub struct Epochs {
+    now: AtomicU64,
+}
+
+/// What a look at all slots found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// The epoch before the look.
+    asof: u64,
+    /// The oldest epoch that a transaction has published; `u64::MAX`: there is none.
+    oldest: u64,
+    /// Could nobody begin, before the look?
+    stopped: bool,
+}
+
+impl Passed {
+    /// Has every slot passed a boundary since the epoch was announced?
+    pub fn has(self, epoch: u64) -> bool {
+        epoch != 0 && epoch <= self.asof && epoch <= self.oldest
+    }
+    /// Does nobody follow anything, and can nobody begin?
+    pub fn is_quiet(self) -> bool {
+        self.stopped && self.oldest == u64::MAX
+    }
+}
+
+impl Epochs {
+    /// Of a block that is being formatted.
+    pub(crate) fn init(&self) {
+        self.now.store(1, Ordering::SeqCst);
+    }
+
+    /// Epochs of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> Epochs {
+        Epochs { now: AtomicU64::new(1) }
+    }
+
+    /// A transaction begins to follow protocols: publishes the epoch. False if everybody has to wait.
+    #[inline]
+    pub fn enter(&self, mine: &AtomicU64) -> bool {
+        let mut epoch = self.now.load(Ordering::SeqCst);
+        loop {
+            if epoch & STOP != 0 {
+                mine.store(0, Ordering::SeqCst);
+                return false;
+            }
+            mine.store(epoch, Ordering::SeqCst);
+            model_fence();
+            // Read again: a step that began meanwhile need not wait for us, and a stop must not miss us.
+            let again = self.now.load(Ordering::SeqCst);
+            if again == epoch {
+                return true;
+            }
+            epoch = again;
+        }
+    }
+
+    /// The transaction is over.
+    #[inline]
+    pub fn leave(mine: &AtomicU64) {
+        mine.store(0, Ordering::SeqCst);
+    }
+
+    /// A set was stored: the epoch of that step.
+    pub fn announce(&self) -> u64 {
+        (self.now.fetch_add(1, Ordering::SeqCst) + 1) & !STOP
+    }
+
+    /// Looks at all slots.
+    pub fn look<'a>(&self, slots: impl Iterator<Item = &'a AtomicU64>) -> Passed {
+        let now = self.now.load(Ordering::SeqCst);
+        model_fence();
+        let published = slots.map(|s| s.load(Ordering::SeqCst)).filter(|&e| e != 0);
+        Passed { asof: now & !STOP, oldest: published.min().unwrap_or(u64::MAX), stopped: now & STOP != 0 }
+    }
+
+    /// Nobody begins to follow from now on (benchmarks of the stop-all method).
+    pub fn stop(&self) {
+        self.now.fetch_or(STOP, Ordering::SeqCst);
+    }
+    /// Everybody may go on.
+    pub fn go_on(&self) {
+        self.now.fetch_and(!STOP, Ordering::SeqCst);
+    }
+    /// Has everybody to wait?
+    pub fn is_stopped(&self) -> bool {
+        self.now.load(Ordering::SeqCst) & STOP != 0
+    }
+}

@@ -1,0 +1,511 @@
+//! The state of a partition's switch: one word, which transactions read and coordinators advance.
+
+use super::{Epochs, Passed};
+use crate::faults::{self, Fault};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::protocol::{Protocol, ProtocolSet};
+
+/// How far a switch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// No switch is under way.
+    Settled = 0,
+    /// {old, new} is in use; transactions that follow the old one alone may still run.
+    Upgrading = 1,
+    /// The target is in use; transactions that follow both may still run.
+    Degrading = 2,
+    /// The stop-all method: nobody begins to follow, and those that do are waited for.
+    Stopping = 3,
+}
+
+impl Step {
+    /// The name in views.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Settled => "settled",
+            Step::Upgrading => "upgrade",
+            Step::Degrading => "degrade",
+            Step::Stopping => "stop all",
+        }
+    }
+}
+
+/// Why a protocol is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Why {
+    /// Somebody asked for it.
+    Asked = 0,
+    /// The coordinator's model chose it.
+    Chosen = 1,
+    /// A choice did worse than what it replaced.
+    TakenBack = 2,
+}
+
+impl Why {
+    pub(super) fn from_bits(b: u64) -> Why {
+        match b {
+            1 => Why::Chosen,
+            2 => Why::TakenBack,
+            _ => Why::Asked,
+        }
+    }
+    /// The name in views.
+    pub fn name(self) -> &'static str {
+        match self {
+            Why::Asked => "asked",
+            Why::Chosen => "chosen",
+            Why::TakenBack => "taken back",
+        }
+    }
+}
+
+/// The word, unpacked:
+/// `[by:32][unused:8][why:2][pinned:1][step:2][wanted:4][target:4][from:4][set:4]`... low bits last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchView {
+    /// What transactions follow.
+    pub set: ProtocolSet,
+    /// Old protocol of the switch under way; empty: there is none.
+    pub from: ProtocolSet,
+    /// New protocol of the switch under way; empty: there is none.
+    pub target: ProtocolSet,
+    /// What the partition should get to.
+    pub wanted: ProtocolSet,
+    /// How far the switch has come.
+    pub step: Step,
+    /// Does the coordinator's model keep its hands off?
+    pub pinned: bool,
+    /// Why `wanted` is wanted.
+    pub why: Why,
+    /// Who wants it: the platform's number of a role, 0: the coordinator.
+    pub by: u32,
+}
+
+impl SwitchView {
+    fn pack(self) -> u64 {
+        self.set.bits() as u64
+            | (self.from.bits() as u64) << 4
+            | (self.target.bits() as u64) << 8
+            | (self.wanted.bits() as u64) << 12
+            | (self.step as u64) << 16
+            | (self.pinned as u64) << 18
+            | (self.why as u64) << 19
+            | (self.by as u64) << 32
+    }
+    fn unpack(w: u64) -> SwitchView {
+        let set = |shift: u32| ProtocolSet::from_bits((w >> shift) as u32 & 15);
+        SwitchView {
+            set: set(0),
+            from: set(4),
+            target: set(8),
+            wanted: set(12),
+            step: match (w >> 16) & 3 {
+                1 => Step::Upgrading,
+                2 => Step::Degrading,
+                3 => Step::Stopping,
+                _ => Step::Settled,
+            },
+            pinned: w & (1 << 18) != 0,
+            why: Why::from_bits((w >> 19) & 3),
+            by: (w >> 32) as u32,
+        }
+    }
+    fn settled(self) -> SwitchView {
+        SwitchView { from: ProtocolSet::EMPTY, target: ProtocolSet::EMPTY, step: Step::Settled, ..self }
+    }
+    /// Is there anything for a coordinator to do?
+    pub fn is_open(self) -> bool {
+        self.step != Step::Settled || self.wanted != self.set
+    }
+}
+
+/// Protocols of a partition and the switch under way. All-zero: not in use yet.
+///
+/// Transactions only load the word. Who asks changes `wanted`, `by`, `why` and `pinned` by
+/// compare-exchange; everything else is changed by the one coordinator, or by who excludes everybody.
+#[repr(C)]
+pub struct Switch {
+    word: AtomicU64,
+    /// Epoch of the step; 0: its set may be stored, but was not announced.
+    epoch: AtomicU64,
+    /// Who wanted the switch under way, and why. Coordinator only.
+    started_by: AtomicU32,
+    started_why: AtomicU32,
+    /// Times of the platform: the last request, the start of the switch and of its step.
+    asked_at: AtomicU64,
+    began_at: AtomicU64,
+    step_at: AtomicU64,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The partition has the protocol, and no switch is under way.
+    Nothing,
+    /// The coordinator will begin the switch.
+    Started,
+    /// Another switch is under way: the coordinator completes it or takes it back, then begins this one.
+    Queued,
+}
+
+/// What an advance did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// There is nothing to do.
+    Settled,
+    /// Transactions have to pass a boundary first.
+    Waits,
+    /// A step was made.
+    Stepped,
+    /// A switch is complete.
+    Done(Done),
+}
+
+/// A complete switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The protocol before.
+    pub from: ProtocolSet,
+    /// The protocol now; the same if the switch was taken back.
+    pub to: ProtocolSet,
+    /// Who wanted it, and why.
+    pub by: u32,
+    /// See `by`.
+    pub why: Why,
+    /// When it was asked for, began, went to its last step, and was complete.
+    pub times: [u64; 4],
+}
+
+impl Switch {
+    /// A partition of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model(p: Protocol) -> Switch {
+        let set = ProtocolSet::of(p);
+        let empty = ProtocolSet::EMPTY;
+        let (from, target, wanted) = (empty, empty, set);
+        let v = SwitchView { set, from, target, wanted, step: Step::Settled, pinned: false, why: Why::Asked, by: 0 };
+        Switch {
+            word: AtomicU64::new(v.pack()),
+            epoch: AtomicU64::new(0),
+            started_by: AtomicU32::new(0),
+            started_why: AtomicU32::new(0),
+            asked_at: AtomicU64::new(0),
+            began_at: AtomicU64::new(0),
+            step_at: AtomicU64::new(0),
+        }
+    }
+
+    /// As `advance`, but a step has the epoch of before its set was stored (a model's broken variant).
+    #[cfg(loom)]
+    pub fn advance_announced(&self, epochs: &Epochs, passed: Passed) -> Event {
+        let before = epochs.announce();
+        let event = self.advance(epochs, passed, 0, false);
+        if event == Event::Stepped {
+            self.epoch.store(before, Ordering::SeqCst);
+        }
+        event
+    }
+
+    /// The state.
+    pub fn view(&self) -> SwitchView {
+        SwitchView::unpack(self.word.load(Ordering::SeqCst))
+    }
+
+    /// What transactions follow. INV-FOLLOW: after [`Epochs::enter`].
+    #[inline]
+    pub fn set(&self) -> ProtocolSet {
+        ProtocolSet::from_bits(self.word.load(Ordering::SeqCst) as u32 & 15)
+    }
+
+    /// Epoch that the step under way waits for; `None`: there is none, or it is not announced yet.
+    pub fn waits_for(&self) -> Option<u64> {
+        let step = self.view().step;
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        (matches!(step, Step::Upgrading | Step::Degrading) && epoch != 0).then_some(epoch)
+    }
+    /// Times of the last request, of the start of the switch and of its step.
+    pub fn times(&self) -> [u64; 3] {
+        [&self.asked_at, &self.began_at, &self.step_at].map(|t| t.load(Ordering::Relaxed))
+    }
+    /// Who wanted the switch under way, and why.
+    pub fn started(&self) -> (u32, Why) {
+        let why = Why::from_bits(self.started_why.load(Ordering::Relaxed) as u64);
+        (self.started_by.load(Ordering::Relaxed), why)
+    }
+
+    fn change(&self, f: impl Fn(SwitchView) -> SwitchView) -> (SwitchView, SwitchView) {
+        let mut w = self.word.load(Ordering::SeqCst);
+        loop {
+            let old = SwitchView::unpack(w);
+            let new = f(old);
+            match self.word.compare_exchange(w, new.pack(), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return (old, new),
+                Err(now) => w = now,
+            }
+        }
+    }
+
+    /// Puts a set in use at once. The caller excludes everybody who follows the partition, but for
+    /// its own transaction; a switch under way is over. `pinned`: `None` leaves it as it is.
+    pub fn put(&self, set: ProtocolSet, pinned: Option<bool>) {
+        self.change(|v| SwitchView { set, wanted: set, pinned: pinned.unwrap_or(v.pinned), ..v }.settled());
+    }
+
+    /// Asks for a protocol. Never waits; the coordinator does the rest.
+    pub fn ask(&self, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Asked {
+        let wanted = ProtocolSet::of(p);
+        self.asked_at.store(now, Ordering::Relaxed);
+        let (old, _) = self.change(|v| SwitchView { wanted, why, by, pinned: v.pinned || pin, ..v });
+        match old.step {
+            Step::Settled if old.set == wanted => Asked::Nothing,
+            Step::Settled => Asked::Started,
+            _ if old.target == wanted => Asked::Started,
+            _ => Asked::Queued,
+        }
+    }
+
+    /// As [`Switch::ask`], of the coordinator itself: not where the partition is pinned or a switch is
+    /// under way.
+    pub fn choose(&self, p: Protocol, why: Why, now: u64) -> bool {
+        let wanted = ProtocolSet::of(p);
+        let old = self.view();
+        if old.pinned || old.is_open() || old.set == wanted {
+            return false;
+        }
+        self.asked_at.store(now, Ordering::Relaxed);
+        let new = SwitchView { wanted, why, by: 0, ..old };
+        self.word.compare_exchange(old.pack(), new.pack(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// The coordinator's model may choose the protocol. False: it could before.
+    pub fn unpin(&self) -> bool {
+        self.change(|v| SwitchView { pinned: false, ..v }).0.pinned
+    }
+    /// The coordinator's model keeps its hands off.
+    pub fn pin(&self) {
+        self.change(|v| SwitchView { pinned: true, ..v });
+    }
+
+    /// Goes from `old` to `new` if nobody asked for something else meanwhile. The next epoch is not
+    /// announced yet: whoever finds the step in this state announces it (again).
+    fn step(&self, epochs: &Epochs, old: SwitchView, new: SwitchView, now: u64) -> Event {
+        // Before the word: a step must never be found with the epoch of the one before it.
+        if !faults::on(Fault::EpochNotReset) {
+            self.epoch.store(0, Ordering::SeqCst);
+        }
+        self.step_at.store(now, Ordering::Relaxed);
+        if self.word.compare_exchange(old.pack(), new.pack(), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            if faults::on(Fault::CoordinatorDies) || faults::on(Fault::EpochNotReset) {
+                return Event::Stepped;
+            }
+            self.epoch.store(epochs.announce(), Ordering::SeqCst);
+        }
+        Event::Stepped
+    }
+
+    /// The coordinator looks at the partition and makes a step if one can be made. `passed` was
+    /// found by a look at all slots before.
+    ///
+    /// One coordinator at a time; one that ends at any point leaves a state from which the next goes on.
+    pub fn advance(&self, epochs: &Epochs, passed: Passed, now: u64, stop_all: bool) -> Event {
+        let v = self.view();
+        match v.step {
+            Step::Settled if v.wanted == v.set => Event::Settled,
+            Step::Settled => self.begin(epochs, v, now, stop_all),
+            Step::Stopping => self.advance_stopped(epochs, v, passed, now),
+            Step::Upgrading | Step::Degrading => {
+                let epoch = self.epoch.load(Ordering::SeqCst);
+                if epoch == 0 {
+                    self.epoch.store(epochs.announce(), Ordering::SeqCst);
+                    return Event::Waits;
+                }
+                let may = passed.has(epoch) || faults::on(Fault::StepsDoNotWait);
+                match v.step {
+                    // Everybody who runs follows the old one: back to it, without waiting.
+                    Step::Upgrading if v.wanted == v.from => {
+                        let back = SwitchView { set: v.from, target: v.from, step: Step::Degrading, ..v };
+                        self.step(epochs, v, back, now)
+                    }
+                    Step::Upgrading if may => {
+                        self.step(epochs, v, SwitchView { set: v.target, step: Step::Degrading, ..v }, now)
+                    }
+                    Step::Degrading if may => self.finish(v, now),
+                    _ => Event::Waits,
+                }
+            }
+        }
+    }
+
+    fn begin(&self, epochs: &Epochs, v: SwitchView, now: u64, stop_all: bool) -> Event {
+        self.started_by.store(v.by, Ordering::Relaxed);
+        self.started_why.store(v.why as u32, Ordering::Relaxed);
+        self.began_at.store(now, Ordering::Relaxed);
+        let (from, target) = (v.set, v.wanted);
+        let set = if stop_all { v.set } else { v.set.union(v.wanted) };
+        let step = if stop_all { Step::Stopping } else { Step::Upgrading };
+        if stop_all {
+            epochs.stop();
+        }
+        self.step(epochs, v, SwitchView { set, from, target, step, ..v }, now)
+    }
+
+    fn advance_stopped(&self, epochs: &Epochs, v: SwitchView, passed: Passed, now: u64) -> Event {
+        if !epochs.is_stopped() {
+            epochs.stop(); // the coordinator that began this has ended
+            return Event::Waits;
+        }
+        if !passed.is_quiet() {
+            return Event::Waits;
+        }
+        self.step_at.store(now, Ordering::Relaxed);
+        self.finish(SwitchView { set: v.target, ..v }, now)
+    }
+
+    fn finish(&self, v: SwitchView, now: u64) -> Event {
+        let [asked, began, step] = self.times();
+        let (by, why) = self.started();
+        self.change(|w| SwitchView { set: v.set, ..w }.settled());
+        Event::Done(Done { from: v.from, to: v.set, by, why, times: [asked.min(began), began, step, now] })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use Protocol::{Occ, PartCc, TwoPhase};
+
+    fn world() -> (Epochs, Switch, AtomicU64) {
+        // SAFETY: all-zero is a valid switch and valid epochs.
+        let (e, s): (Epochs, Switch) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        e.init();
+        s.put(ProtocolSet::of(Occ), Some(false));
+        (e, s, AtomicU64::new(0))
+    }
+
+    #[test]
+    fn views_round_trip() {
+        let v = SwitchView {
+            set: ProtocolSet::mediated(Occ, TwoPhase),
+            from: ProtocolSet::of(Occ),
+            target: ProtocolSet::of(TwoPhase),
+            wanted: ProtocolSet::of(PartCc),
+            step: Step::Stopping,
+            pinned: true,
+            why: Why::TakenBack,
+            by: u32::MAX,
+        };
+        assert_eq!(SwitchView::unpack(v.pack()), v);
+    }
+
+    #[test]
+    fn each_step_waits_for_those_that_began_before() {
+        let (e, s, slot) = world();
+        let look = |e: &Epochs| e.look([&slot].into_iter());
+        assert!(e.enter(&slot));
+        assert_eq!(s.ask(TwoPhase, true, Why::Asked, 10, 1), Asked::Started);
+        assert_eq!(s.advance(&e, look(&e), 2, false), Event::Stepped);
+        assert_eq!(s.set(), ProtocolSet::mediated(Occ, TwoPhase));
+        assert_eq!(s.advance(&e, look(&e), 3, false), Event::Waits, "the slot began under the old set");
+        Epochs::leave(&slot);
+        assert!(e.enter(&slot));
+        assert_eq!(s.advance(&e, look(&e), 4, false), Event::Stepped);
+        assert_eq!(s.set(), ProtocolSet::of(TwoPhase));
+        assert_eq!(s.advance(&e, look(&e), 5, false), Event::Waits);
+        Epochs::leave(&slot);
+        let Event::Done(d) = s.advance(&e, look(&e), 6, false) else { panic!("not done") };
+        assert_eq!((d.from, d.to, d.by), (ProtocolSet::of(Occ), ProtocolSet::of(TwoPhase), 10));
+        assert_eq!(d.times, [1, 2, 4, 6]);
+        assert_eq!(s.advance(&e, look(&e), 7, false), Event::Settled);
+        assert!(s.view().pinned && s.unpin() && !s.view().pinned);
+    }
+
+    #[test]
+    fn a_look_from_before_a_step_does_not_complete_it() {
+        let (e, s, slot) = world();
+        let before = e.look([&slot].into_iter());
+        s.ask(TwoPhase, false, Why::Asked, 0, 1);
+        s.advance(&e, before, 2, false);
+        assert_eq!(s.advance(&e, before, 3, false), Event::Waits);
+    }
+
+    #[test]
+    fn requests_in_the_middle() {
+        let (e, s, slot) = world();
+        let look = |e: &Epochs| e.look([&slot].into_iter());
+        e.enter(&slot);
+        s.ask(TwoPhase, false, Why::Asked, 0, 1);
+        s.advance(&e, look(&e), 2, false);
+        // Back to the old one while the upgrade waits: at once.
+        assert_eq!(s.ask(Occ, false, Why::Asked, 0, 3), Asked::Queued);
+        assert_eq!(s.advance(&e, look(&e), 4, false), Event::Stepped);
+        assert_eq!(s.set(), ProtocolSet::of(Occ));
+        assert_eq!(s.advance(&e, look(&e), 5, false), Event::Waits, "it may follow both");
+        Epochs::leave(&slot);
+        assert!(matches!(s.advance(&e, look(&e), 6, false), Event::Done(d) if d.from == d.to));
+        // A third one waits its turn.
+        s.ask(TwoPhase, false, Why::Asked, 0, 7);
+        s.advance(&e, look(&e), 8, false);
+        assert_eq!(s.ask(PartCc, false, Why::Asked, 0, 9), Asked::Queued);
+        let mut sets = Vec::new();
+        for now in 10..20 {
+            sets.push(s.set());
+            if s.advance(&e, look(&e), now, false) == Event::Settled {
+                break;
+            }
+        }
+        sets.dedup();
+        let of = ProtocolSet::of;
+        let both = ProtocolSet::mediated;
+        assert_eq!(sets, [both(Occ, TwoPhase), of(TwoPhase), both(TwoPhase, PartCc), of(PartCc)]);
+    }
+
+    #[test]
+    fn another_coordinator_goes_on_from_any_state() {
+        for dies_at in 0..3 {
+            let (e, s, slot) = world();
+            let look = |e: &Epochs| e.look([&slot].into_iter());
+            s.ask(TwoPhase, false, Why::Asked, 0, 1);
+            for now in 0..20 {
+                faults::set((now == dies_at).then_some(Fault::CoordinatorDies));
+                // A transaction that begins after each step must be waited for.
+                Epochs::leave(&slot);
+                s.advance(&e, look(&e), now, false);
+                faults::set(None);
+                if s.epoch.load(Ordering::SeqCst) == 0 && s.view().step != Step::Settled {
+                    assert!(!e.look([&slot].into_iter()).has(0), "a step that was not announced is complete");
+                }
+                e.enter(&slot);
+            }
+            assert_eq!((s.set(), s.view().step), (ProtocolSet::of(TwoPhase), Step::Settled));
+        }
+    }
+
+    #[test]
+    fn stop_all_waits_for_everybody() {
+        let (e, s, slot) = world();
+        let look = |e: &Epochs| e.look([&slot].into_iter());
+        e.enter(&slot);
+        s.ask(PartCc, false, Why::Asked, 0, 1);
+        s.advance(&e, look(&e), 2, true);
+        let late = AtomicU64::new(0);
+        assert!(!e.enter(&late), "nobody begins");
+        assert_eq!(s.advance(&e, look(&e), 3, true), Event::Waits);
+        Epochs::leave(&slot);
+        assert!(matches!(s.advance(&e, look(&e), 4, true), Event::Done(_)));
+        assert_eq!(s.set(), ProtocolSet::of(PartCc));
+        e.go_on();
+        assert!(e.enter(&late));
+    }
+
+    #[test]
+    fn who_excludes_everybody_ends_a_switch() {
+        let (e, s, slot) = world();
+        s.ask(PartCc, true, Why::Asked, 0, 1);
+        s.advance(&e, e.look([&slot].into_iter()), 2, false);
+        s.put(ProtocolSet::of(TwoPhase), Some(false));
+        assert!(!s.view().is_open() && !s.view().pinned);
+        assert_eq!(s.advance(&e, e.look([&slot].into_iter()), 3, false), Event::Settled);
+    }
+}
