@@ -18,6 +18,7 @@ pub static PG: Pg = Pg;
 const TAG_SUBXACT: u16 = 7;
 const TAG_RECORD: u16 = 8;
 const TAG_PARTITION: u16 = 9;
+const TAG_RANGE: u16 = 11;
 /// A table that is being attached (see `rel.rs`).
 pub const TAG_ATTACH: u16 = 10;
 
@@ -37,6 +38,7 @@ fn queue_tag(q: Queue) -> pg_sys::LOCKTAG {
     match q {
         Queue::Record(t, n) => lock_tag(t as u32, n as u32, (n >> 32) as u32, TAG_RECORD),
         Queue::Partition(t, n) => lock_tag(t as u32, n, (t >> 32) as u32, TAG_PARTITION),
+        Queue::Range(t, index, n) => lock_tag(t as u32, index as u32, n, TAG_RANGE),
     }
 }
 

@@ -20,8 +20,8 @@ macro_rules! abort_reasons {
 
 abort_reasons! {
     ReadChanged = "a row that was read has changed", "A read does not validate.";
-    Phantom = "rows were inserted into what was scanned", "A predicate does not validate.";
-    PredicateWrapped = "too many concurrent inserts into what was scanned", "The registrations that a predicate needs were overwritten.";
+    Phantom = "rows in what was scanned have changed", "A predicate does not validate.";
+    PredicateWrapped = "too many concurrent writes into what was scanned", "The registrations that a predicate needs were overwritten.";
     LockConflict = "a lock conflicts and the waiting policy is no_wait", "`2pl` under `no_wait`.";
     WaitDie = "a lock is held by an older transaction", "`2pl` under `wait_die`.";
     UpgradeConflict = "two transactions want to write the row that both have read", "Two upgrades of read locks of one record.";

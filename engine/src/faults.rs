@@ -27,6 +27,20 @@ pub enum Fault {
     ForgetsProtocols,
     /// What is retired is freed by the next collection, whoever may reach it.
     NoGracePeriod,
+    /// An entry of a list of registrations is reused while a predicate needs it, unnoticed.
+    EntryReused,
+    /// Own registrations count in validation.
+    OwnCounts,
+    /// The end of a predicate is left out of it.
+    BoundOffByOne,
+    /// Writes are not registered in one of the table's indexes.
+    IndexForgotten,
+    /// A scan that ends early protects one key too little.
+    LimitTooLittle,
+    /// New boundaries are used at once, and writers use only them.
+    NoMediation,
+    /// A commit looks for ranges before it says that it is under way.
+    LookBeforeCommitting,
 }
 
 #[cfg(feature = "faults")]

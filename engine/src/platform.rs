@@ -21,6 +21,8 @@ pub enum Queue {
     Record(u64, u64),
     /// A partition of a table: table id, partition number.
     Partition(u64, u32),
+    /// A range of an index: table id, index, number of the range.
+    Range(u64, u64, u32),
 }
 
 /// Named points at which tests can stop or fail a transaction.
@@ -49,7 +51,7 @@ pub enum StopEvent {
 
 /// The outside of the engine.
 ///
-/// An implementation may unwind out of `wait_for`, `enter_queue`, `pause` and `stop_event` (an
+/// An implementation may unwind out of `wait_for`, `enter_queue`, `pause`, `compare_keys` and `stop_event` (an
 /// ERROR of PostgreSQL does): the engine holds no latch at these calls and its transaction can be
 /// aborted after them.
 pub trait Platform {
@@ -65,6 +67,11 @@ pub trait Platform {
     fn lock_tag(&self) -> u32;
     /// Does the process of this slot hold no snapshot, so that its pin is stale?
     fn quiescent(&self, slot: SlotId) -> bool;
+    /// Compares two keys of an index whose order has this name, which is not 0. The order is total and does not
+    /// change as long as the index has ranges.
+    fn compare_keys(&self, _order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.cmp(b)
+    }
     /// A point where a test may stop or fail the transaction.
     fn stop_event(&self, _event: StopEvent) -> Result<(), Error> {
         Ok(())

@@ -45,6 +45,11 @@ pub struct Slot {
     pub last_tag: AtomicU32,
     /// Counts the pins. Owner only.
     pin_count: AtomicU32,
+    /// Odd while a commit is under way: from before it looks for ranges to register in until everything that it
+    /// has registered is finished.
+    pub(crate) commits: AtomicU32,
+    /// Does the owner hold pointers that outlive its snapshots, so that nobody else may end its pin?
+    holds: AtomicU32,
     /// Versions that wait until nobody can reach them. Owner only.
     pub retired: RetireQueue,
 }
@@ -227,7 +232,40 @@ impl Engine {
 
     /// Ends the pin of a slot: its process holds no pointer into versions any more.
     pub fn unpin(&self, slot: SlotId) {
-        self.slots[slot as usize].pin.store(UNPINNED, Ordering::SeqCst);
+        let s = &self.slots[slot as usize];
+        if s.holds.load(Ordering::SeqCst) == 0 {
+            s.pin.store(UNPINNED, Ordering::SeqCst);
+        }
+    }
+
+    /// Pins the slot, and keeps the pin whatever snapshots its process has, until `let_go`.
+    ///
+    /// INV-HOLD: a reclaimer that reads this pin, or a later one, sees `holds` and leaves it; one that read an earlier
+    /// pin fails to end it, because the pin has changed.
+    pub(crate) fn hold(&self, slot: SlotId) {
+        self.slots[slot as usize].holds.store(1, Ordering::SeqCst);
+        self.pin(slot);
+    }
+    /// Ends what `hold` began.
+    pub(crate) fn let_go(&self, slot: SlotId) {
+        self.slots[slot as usize].holds.store(0, Ordering::SeqCst);
+    }
+
+    /// Waits until every commit that is under way now has ended; `me` is not looked at. So whoever looks for ranges
+    /// after that, in order to register, sees what was published before this call.
+    pub fn await_commits(&self, p: &dyn Platform, me: SlotId) -> Result<(), Error> {
+        for (i, s) in self.slots.iter().enumerate() {
+            let c = s.commits.load(Ordering::SeqCst);
+            if c & 1 == 0 || i == me as usize {
+                continue;
+            }
+            let mut n = 0;
+            while s.commits.load(Ordering::SeqCst) == c {
+                p.pause(n)?;
+                n += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Is the slot pinned?
@@ -259,8 +297,9 @@ impl Engine {
             if pin == UNPINNED {
                 continue;
             }
-            // INV-PIN: from *preparing* on a pin is not ended by others.
-            let may_end = matches!(self.word(i as SlotId).state(), State::Idle | State::Active);
+            // INV-PIN: from *preparing* on a pin is not ended by others. INV-HOLD: the pin is read before `holds`.
+            let may_end = matches!(self.word(i as SlotId).state(), State::Idle | State::Active)
+                && s.holds.load(Ordering::SeqCst) == 0;
             let stale = may_end
                 && quiescent(i as SlotId)
                 && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();

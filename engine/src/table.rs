@@ -6,6 +6,7 @@ use crate::memory::{OutOfMemory, TidDirectory};
 use crate::partition::{Partition, PartitionMap, SPEC_MAX};
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
+use crate::range::TableRanges;
 use crate::record::{Record, Version, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
 use crate::shared::Engine;
 use std::ptr::NonNull;
@@ -33,6 +34,8 @@ pub struct Table {
     pub note: AtomicU32,
     limbo_csn: AtomicU64,
     map: AtomicPtr<PartitionMap>,
+    /// The logical ranges of its indexes.
+    pub(crate) ranged: TableRanges,
     /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
     pub dead: AtomicU64,
     /// Next dropped table.
@@ -270,6 +273,7 @@ impl Table {
         // in some slot's queue.
         unsafe {
             self.clear(e, slot);
+            self.ranged.destroy(e, slot);
             let map = NonNull::from(self.map());
             e.region.free(slot as usize, map.cast());
             e.region.free(slot as usize, NonNull::from(self).cast());
@@ -301,7 +305,7 @@ impl Table {
         unsafe { self.records.clear(e.region, slot as usize) };
     }
 
-    /// Bytes of the table: records, newest versions, maps.
+    /// Bytes of the table: records, newest versions, maps. (Ranges: [`crate::range::IndexRanges::bytes`].)
     pub fn bytes(&self) -> u64 {
         let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
         let versions: u64 = self.map().partitions().iter().map(|p| p.stats.bytes.load(Ordering::Relaxed)).sum();

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
 use mixedcc_engine::protocol::{Protocol, ProtocolSet};
-use mixedcc_engine::range::{Ring, Verdict};
+use mixedcc_engine::range::{Position, Ring, Verdict};
 use mixedcc_engine::shared::Fate;
 use mixedcc_engine::switch::{Epochs, Event, Switch, Why};
 
@@ -199,12 +199,12 @@ fn phantom(position_is_tail: bool, laps: u64) {
         thread::spawn(move || {
             let (world, row, ring) = &*w;
             let tag = Stamp::tag(0, 0);
-            let pos = ring.register(tag);
+            let (pos, _) = ring.list().register(tag, |_| ());
             row.link(tag);
             let csn = world.take_csn(0);
             world.set(0, 0, State::Committed, csn);
             row.stamp.store(Stamp::csn(csn).0, SeqCst);
-            ring.finish(pos, tag, Stamp::csn(csn));
+            ring.list().finish(pos, tag, Stamp::csn(csn));
             world.set(0, 1, State::Active, 0);
             csn
         })
@@ -212,12 +212,12 @@ fn phantom(position_is_tail: bool, laps: u64) {
     let (world, row, ring) = &*w;
     let me = Stamp::tag(1, 0);
     let tail = position_is_tail.then(|| ring_end(ring));
-    let start = tail.unwrap_or_else(|| ring.position());
+    let start = tail.unwrap_or_else(|| ring.list().position());
     let seen = row.is_new_at(world, Csn::MAX >> 16, true);
     for _ in 0..laps {
         // Others that abort overwrite the ring.
-        let pos = ring.register(me);
-        ring.finish(pos, me, Stamp::ABORTED);
+        let (pos, _) = ring.list().register(me, |_| ());
+        ring.list().finish(pos, me, Stamp::ABORTED);
     }
     let csn = world.take_csn(1);
     let valid = validate(world, ring, start, me, csn);
@@ -228,18 +228,19 @@ fn phantom(position_is_tail: bool, laps: u64) {
 }
 
 /// The ring's end, whatever is open.
-fn ring_end(ring: &Ring) -> u64 {
+fn ring_end(ring: &Ring) -> Position {
     let tag = Stamp::tag(1, 5);
-    let pos = ring.register(tag);
-    ring.finish(pos, tag, Stamp::ABORTED);
-    pos + 1
+    let (pos, _) = ring.list().register(tag, |_| ());
+    ring.list().finish(pos, tag, Stamp::ABORTED);
+    Position::from_low(pos + 1)
 }
 
 /// As `Txn::check_predicate`.
-fn validate(world: &World, ring: &Ring, start: u64, me: Stamp, csn: Csn) -> bool {
-    let mut from = start;
+fn validate(world: &World, ring: &Ring, start: Position, me: Stamp, csn: Csn) -> bool {
+    let ring = ring.list();
+    let mut from = start.low();
     loop {
-        let (stamp, next) = match ring.look(start, from, me, csn) {
+        let (stamp, next) = match ring.look(&start, from, me, csn) {
             Verdict::Valid => return true,
             Verdict::Wrapped => return false,
             Verdict::Look(stamp, next) => (stamp, next),

@@ -10,7 +10,8 @@ pub use word::{Acquired, Conflict, LockWord};
 
 use crate::csn::SlotId;
 
-/// Lock modes, each stronger than the one before (`heap/README.tuplock`).
+/// Lock modes. Of records: the first four, each stronger than the one before (`heap/README.tuplock`). Of ranges:
+/// `Share`, `Intent`, and both together, which is `Update`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mode {
@@ -22,20 +23,40 @@ pub enum Mode {
     NoKeyUpdate = 3,
     /// FOR UPDATE, deletes, moves; and partition locks.
     Update = 4,
+    /// A write somewhere in a range: compatible with itself only.
+    Intent = 5,
 }
 
 impl Mode {
     fn from_bits(b: u64) -> Option<Mode> {
-        [None, Some(Mode::KeyShare), Some(Mode::Share), Some(Mode::NoKeyUpdate), Some(Mode::Update)]
-            [(b & 7).min(4) as usize]
+        use Mode::*;
+        [None, Some(KeyShare), Some(Share), Some(NoKeyUpdate), Some(Update), Some(Intent)][(b & 7).min(5) as usize]
+    }
+    /// Does who holds this mode need nothing more to have the other one?
+    pub fn covers(self, wanted: Mode) -> bool {
+        match (self, wanted) {
+            (Mode::Update, _) => true,
+            (Mode::Intent, w) => w == Mode::Intent,
+            (_, Mode::Intent) => false,
+            (held, w) => held >= w,
+        }
+    }
+    /// The weakest mode that covers both.
+    pub fn join(self, other: Mode) -> Mode {
+        match () {
+            _ if self.covers(other) => self,
+            _ if other.covers(self) => other,
+            _ => Mode::Update,
+        }
     }
     /// Do two holders exclude each other? (README.tuplock's table)
     pub fn conflicts(self, other: Mode) -> bool {
         match self {
-            Mode::KeyShare => other == Mode::Update,
+            Mode::KeyShare => matches!(other, Mode::Update | Mode::Intent),
             Mode::Share => other >= Mode::NoKeyUpdate,
             Mode::NoKeyUpdate => other >= Mode::Share,
             Mode::Update => true,
+            Mode::Intent => other != Mode::Intent,
         }
     }
 }

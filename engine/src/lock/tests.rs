@@ -26,6 +26,41 @@ fn modes_conflict_as_in_readme_tuplock() {
 }
 
 #[test]
+fn intent_is_for_writers_of_a_range() {
+    use Mode::*;
+    for (mode, conflicts) in [(Share, true), (Update, true), (Intent, false)] {
+        assert_eq!((Intent.conflicts(mode), mode.conflicts(Intent)), (conflicts, conflicts), "{mode:?}");
+    }
+    let all = [KeyShare, Share, NoKeyUpdate, Update, Intent];
+    for a in all {
+        assert_eq!(Mode::from_bits(a as u64), Some(a));
+        for b in all {
+            let j = a.join(b);
+            assert!(j.covers(a) && j.covers(b) && b.join(a) == j);
+            // What conflicts with one of them conflicts with both together.
+            assert!(all.iter().all(|&c| j.conflicts(c) || !(a.conflicts(c) || b.conflicts(c))), "{a:?} {b:?}");
+        }
+    }
+    assert_eq!((Share.join(Intent), NoKeyUpdate.join(Share)), (Update, NoKeyUpdate));
+
+    let b = block();
+    let region = b.engine.region;
+    let w = LockWord::new();
+    for s in 0..3 {
+        assert_eq!(w.try_acquire(region, h(s, Intent)), Ok(Acquired::New));
+    }
+    assert!(matches!(w.try_acquire(region, h(1, Share)), Err(Conflict::With(_))), "others write in the range");
+    assert!(matches!(w.try_acquire(region, h(9, Share)), Err(Conflict::With(_))));
+    w.release(region, 0, None);
+    w.release(region, 2, None);
+    assert_eq!(w.try_acquire(region, h(1, Share)), Ok(Acquired::Upgraded(h(1, Intent))));
+    assert_eq!(w.held_by(1), Some(h(1, Update)));
+    assert!(matches!(w.try_acquire(region, h(2, Intent)), Err(Conflict::With(_))));
+    w.release(region, 1, None);
+    assert!(w.is_free());
+}
+
+#[test]
 fn many_share_and_one_is_left() {
     let b = block();
     let region = b.engine.region;
@@ -70,7 +105,7 @@ fn no_two_conflicting_holders() {
     let b = block();
     let region = b.engine.region;
     let w = LockWord::new();
-    let inside: [AtomicU32; 5] = Default::default();
+    let inside: [AtomicU32; 6] = Default::default();
     std::thread::scope(|scope| {
         for s in 0..4u16 {
             let (w, inside) = (&w, &inside);
@@ -80,7 +115,8 @@ fn no_two_conflicting_holders() {
                     x ^= x << 13;
                     x ^= x >> 7;
                     x ^= x << 17;
-                    let mode = [Mode::KeyShare, Mode::Share, Mode::NoKeyUpdate, Mode::Update][(x >> 33) as usize % 4];
+                    use Mode::*;
+                    let mode = [KeyShare, Share, NoKeyUpdate, Update, Intent][(x >> 33) as usize % 5];
                     if w.try_acquire(region, h(s, mode)).is_err() {
                         continue;
                     }
@@ -90,7 +126,8 @@ fn no_two_conflicting_holders() {
                         Mode::KeyShare => assert_eq!(n(Mode::Update), 0),
                         Mode::Share => assert_eq!(n(Mode::Update) + n(Mode::NoKeyUpdate), 0),
                         Mode::NoKeyUpdate => assert_eq!((n(mode), n(Mode::Share), n(Mode::Update)), (1, 0, 0)),
-                        Mode::Update => assert_eq!(n(Mode::KeyShare) + n(Mode::Share) + n(Mode::NoKeyUpdate), 0),
+                        Mode::Update => assert_eq!(n(KeyShare) + n(Share) + n(NoKeyUpdate) + n(Intent), 0),
+                        Mode::Intent => assert_eq!(n(KeyShare) + n(Share) + n(NoKeyUpdate) + n(Update), 0),
                     }
                     inside[mode as usize].fetch_sub(1, Ordering::SeqCst);
                     w.release(region, s, None);

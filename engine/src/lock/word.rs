@@ -122,10 +122,11 @@ impl LockWord {
     fn acquire_inline(&self, region: &Region, w: u64, me: Holder) -> Result<Option<Acquired>, Conflict> {
         let h = Holder::decode(w).expect("an inline lock word names a holder");
         if h.slot == me.slot {
-            if h.mode >= me.mode {
+            if h.mode.covers(me.mode) {
                 return Ok(Some(Acquired::Held));
             }
-            return Ok(self.cas(w, me.encode()).then_some(Acquired::Upgraded(h)));
+            let both = Holder { mode: h.mode.join(me.mode), ..me };
+            return Ok(self.cas(w, both.encode()).then_some(Acquired::Upgraded(h)));
         }
         if h.mode.conflicts(me.mode) {
             return Err(Conflict::With(h));
@@ -143,15 +144,16 @@ impl LockWord {
     }
 
     /// One try on an inflated word; `None`: the word changed.
-    fn acquire_inflated(&self, region: &Region, w: u64, me: Holder) -> Result<Option<Acquired>, Conflict> {
+    fn acquire_inflated(&self, region: &Region, w: u64, mut me: Holder) -> Result<Option<Acquired>, Conflict> {
         let Ok(mut l) = self.latch(w) else { return Ok(None) };
         let head = l.head();
         let mine = head.find(me.slot);
         if let Some(h) = mine.and_then(|i| Holder::decode(head.holders()[i])) {
-            if h.mode >= me.mode {
+            if h.mode.covers(me.mode) {
                 l.unlatch();
                 return Ok(Some(Acquired::Held));
             }
+            me.mode = h.mode.join(me.mode);
         }
         let other = head
             .holders()

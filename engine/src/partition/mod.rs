@@ -39,7 +39,7 @@ pub struct Partition {
     /// `partcc`'s lock.
     pub lock: LockWord,
     _pad2: [u64; 7],
-    /// Registrations of inserts.
+    /// Registrations of inserts, for scans that no index bounds.
     pub ring: Ring,
     /// Counters.
     pub stats: PartitionStats,

@@ -128,6 +128,10 @@ impl ProtocolSet {
     pub fn single(self) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|&p| self == ProtocolSet::of(p))
     }
+    /// The set without a protocol.
+    pub(crate) fn without(self, p: Protocol) -> Self {
+        ProtocolSet(self.0 & !(p as u32))
+    }
     pub(crate) fn bits(self) -> u32 {
         self.0
     }

@@ -1,9 +1,20 @@
-//! What protects scans from phantoms.
+//! Logical ranges (ROCC): what protects scans.
 //!
-//! Each partition is one logical range with a [`Ring`] of the transactions that insert into it
-//! (ROCC, section 3, with one range a partition). Rows that a scan returned are protected by
-//! themselves: locked or in the read set.
+//! The key space of an index is divided into ranges, disjoint and without gaps. Every writer, of every protocol and
+//! level, registers the keys that it writes in the lists of their ranges; a scan remembers a position in the
+//! list of each range that it reads, and the exact bounds. Nothing that it returns is kept.
+//!
+//! * [`List`] has the rules of registration and validation, for entries with ([`KeyEntry`]) and without a key.
+//! * [`RangeSet`] is one division into ranges; [`IndexRanges`] has the one in use, and the one before or after it.
+//! * [`Ring`] is a list without keys: each partition has one, in which inserts register, for scans that no index
+//!   bounds; each index one for writes whose key nobody told us.
 
+mod index;
+mod keyed;
 mod ring;
+mod set;
 
-pub use ring::{Ring, Verdict, RING_SIZE};
+pub use index::{IndexRanges, Iter, TableRanges};
+pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
+pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
+pub use set::{compare, Range, RangeSet, LIST_SIZES};

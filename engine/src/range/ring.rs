@@ -1,36 +1,118 @@
-//! The circular list of registrations of a range.
+//! Circular lists of registrations: the rules, for entries with and without a key.
 
 use crate::csn::{Csn, Stamp};
 use crate::faults::{self, Fault};
 use crate::primitive::{relax, AtomicU64, Ordering};
 
-/// Registrations that a ring remembers.
+/// Registrations that a ring without keys remembers.
 pub const RING_SIZE: usize = if cfg!(loom) { 2 } else { 64 };
-const N: u64 = RING_SIZE as u64;
-/// Tries to count the open registrations at one moment.
+/// Tries to find the open registrations of one moment.
 const SETTLE: u32 = 50;
+/// So many steps back are worth remembering where all is finished.
+const LONG_WALK: u64 = 16;
 /// An entry is being written.
 const BUSY: u64 = 1 << 63;
 
+/// The part that all entries have.
 #[repr(C)]
-struct Entry {
+pub struct EntryHead {
     /// Position + 1 of the registration that it holds, `BUSY` while it changes.
     seq: AtomicU64,
     /// The writer's tag, then its CSN or `ABORTED`.
     stamp: AtomicU64,
 }
 
-/// The registrations of a range.
-///
-/// INV-RING: a writer registers after it holds its locks and before it is *preparing*; it
-/// finishes its registration after its outcome is decided and before its serial advances. So a
-/// validator that has its CSN and finds a position unwritten knows that this writer's CSN is
-/// larger than its own.
+/// An entry of a list.
+pub trait Entry {
+    /// Its head.
+    fn head(&self) -> &EntryHead;
+}
+
+impl Entry for EntryHead {
+    fn head(&self) -> &EntryHead {
+        self
+    }
+}
+
+impl EntryHead {
+    /// An empty entry, of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> EntryHead {
+        EntryHead { seq: AtomicU64::new(0), stamp: AtomicU64::new(0) }
+    }
+}
+
+/// The counters of a list. All-zero is an empty one.
 #[repr(C)]
-pub struct Ring {
+pub struct ListHead {
+    /// Registrations ever made.
     tail: AtomicU64,
+    /// Registrations ever finished.
     finished: AtomicU64,
-    entries: [Entry; RING_SIZE],
+    /// All registrations before this position are finished (and perhaps some after it).
+    done: AtomicU64,
+    /// The largest CSN of a registration that is not in its entry any more.
+    evicted: AtomicU64,
+}
+
+impl ListHead {
+    /// An empty head, of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> ListHead {
+        let zero = || AtomicU64::new(0);
+        ListHead { tail: zero(), finished: zero(), done: zero(), evicted: zero() }
+    }
+
+    /// Registrations ever made: the version of the range.
+    pub fn version(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
+    fn note_evicted(&self, s: Stamp) {
+        if !s.is_tag() && s != Stamp::ABORTED && s.0 > self.evicted.load(Ordering::SeqCst) {
+            self.evicted.fetch_max(s.0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Which registrations a scan that started at one moment must look at: all later ones, and those
+/// that were not finished at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The oldest that must be looked at; `u64::MAX`: not known, the predicate fails.
+    low: u64,
+    /// The end of the list at the start of the scan.
+    tail: u64,
+    /// Bit `i`: `low + i` must be looked at. All from `low + 64` on must be.
+    open: u64,
+}
+
+impl Position {
+    /// Looks at everything from a position on.
+    pub fn from_low(low: u64) -> Position {
+        Position { low, tail: low, open: 0 }
+    }
+    /// A predicate that fails.
+    const LOST: Position = Position { low: u64::MAX, tail: u64::MAX, open: 0 };
+
+    /// The oldest registration that must be looked at.
+    pub fn low(&self) -> u64 {
+        self.low
+    }
+    #[inline]
+    fn needs(&self, pos: u64) -> bool {
+        pos >= self.tail || pos - self.low >= 64 || self.open >> (pos - self.low) & 1 != 0
+    }
+    /// A position that looks at all that either of two positions in the same list looks at.
+    pub fn both(self, other: Position) -> Position {
+        if self.low == u64::MAX || other.low == u64::MAX {
+            return Position::LOST;
+        }
+        let low = self.low.min(other.low);
+        // Bits that move out of the window are of registrations that are looked at anyway.
+        let moved = |p: Position| u32::try_from(p.low - low).ok().and_then(|n| p.open.checked_shl(n)).unwrap_or(0);
+        Position { low, tail: self.tail.min(other.tail), open: moved(self) | moved(other) }
+    }
 }
 
 /// What a predicate's validation found at one look.
@@ -45,132 +127,291 @@ pub enum Verdict {
     Look(Stamp, u64),
 }
 
-impl Ring {
-    /// An empty ring, of the model checker's atomics.
-    #[cfg(loom)]
-    pub fn model() -> Ring {
-        let entry = |_| Entry { seq: AtomicU64::new(0), stamp: AtomicU64::new(0) };
-        Ring { tail: AtomicU64::new(0), finished: AtomicU64::new(0), entries: std::array::from_fn(entry) }
+/// A circular list of the registrations of a range.
+///
+/// INV-RING: a writer registers after it holds its locks and before it is *preparing*; it
+/// finishes its registration after its outcome is decided and before its serial advances. So a
+/// validator that has its CSN and finds a position unwritten knows that this writer's CSN is
+/// larger than its own.
+pub struct List<'a, E> {
+    head: &'a ListHead,
+    /// As many as a power of two.
+    entries: &'a [E],
+}
+
+impl<E> Clone for List<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<E> Copy for List<'_, E> {}
+
+/// A registration that its transaction must finish.
+pub struct Registered {
+    head: &'static ListHead,
+    stamp: &'static AtomicU64,
+}
+
+impl Registered {
+    /// Ends it with the writer's CSN or `ABORTED`. Call it once.
+    pub fn finish(self, tag: Stamp, outcome: Stamp) {
+        finish(self.head, self.stamp, tag, outcome);
+    }
+}
+
+fn finish(head: &ListHead, stamp: &AtomicU64, tag: Stamp, outcome: Stamp) {
+    if stamp.compare_exchange(tag.0, outcome.0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        head.note_evicted(outcome); // lapped
+    }
+    head.finished.fetch_add(1, Ordering::SeqCst);
+}
+
+impl<E: Entry> List<'static, E> {
+    /// What ends the registration at `pos`.
+    pub fn registered(&self, pos: u64) -> Registered {
+        Registered { head: self.head, stamp: &self.entry(pos).head().stamp }
+    }
+}
+
+impl<'a, E: Entry> List<'a, E> {
+    /// The list of these entries.
+    pub fn new(head: &'a ListHead, entries: &'a [E]) -> List<'a, E> {
+        debug_assert!(entries.len().is_power_of_two());
+        List { head, entries }
+    }
+    /// Registrations that it remembers.
+    pub fn size(&self) -> u64 {
+        self.entries.len() as u64
+    }
+    /// The entry of a position.
+    #[inline]
+    pub fn entry(&self, pos: u64) -> &'a E {
+        &self.entries[(pos & (self.size() - 1)) as usize]
     }
 
-    /// Adds a registration; returns its position. Never blocks for longer than a store of another.
-    pub fn register(&self, tag: Stamp) -> u64 {
-        let pos = self.tail.fetch_add(1, Ordering::SeqCst);
-        let e = &self.entries[(pos % N) as usize];
+    /// Adds a registration; returns its position, and what `fill` returned. `fill` writes the rest of the
+    /// entry; it neither waits nor fails. `None`: the list was lapped meanwhile, so whoever needs
+    /// this registration sees that. Never blocks for longer than some stores of another.
+    pub fn register<R>(&self, tag: Stamp, fill: impl FnOnce(&'a E) -> R) -> (u64, Option<R>) {
+        let pos = self.head.tail.fetch_add(1, Ordering::SeqCst);
+        let e = self.entry(pos);
+        let h = e.head();
         let mut n = 0;
         loop {
-            let s = e.seq.load(Ordering::SeqCst);
+            let s = h.seq.load(Ordering::SeqCst);
             if s & BUSY != 0 {
                 relax(n);
                 n += 1;
                 continue;
             }
             if s > pos + 1 {
-                return pos; // lapped: whoever needs this registration sees that the ring wrapped
+                return (pos, None);
             }
-            if e.seq.compare_exchange(s, s | BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                e.stamp.store(tag.0, Ordering::SeqCst);
-                e.seq.store(pos + 1, Ordering::SeqCst);
-                return pos;
+            if h.seq.compare_exchange(s, s | BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                // One step with `finish` of the old one, which notes its CSN if it comes later.
+                let old = Stamp(h.stamp.swap(tag.0, Ordering::SeqCst));
+                if s != 0 {
+                    self.head.note_evicted(old);
+                }
+                let r = fill(e);
+                h.seq.store(pos + 1, Ordering::SeqCst);
+                return (pos, Some(r));
             }
         }
     }
 
     /// Ends a registration with the writer's CSN or `ABORTED`. Call it once for each `register`.
     pub fn finish(&self, pos: u64, tag: Stamp, outcome: Stamp) {
-        let e = &self.entries[(pos % N) as usize];
-        let _lapped = e.stamp.compare_exchange(tag.0, outcome.0, Ordering::SeqCst, Ordering::SeqCst);
-        self.finished.fetch_add(1, Ordering::SeqCst);
+        finish(self.head, &self.entry(pos).head().stamp, tag, outcome);
     }
 
-    /// The position from which a scan that starts now must look: the oldest registration that is
-    /// not finished, or the end.
-    pub fn position(&self) -> u64 {
+    /// The position of a scan that starts now and reads the newest committed versions.
+    pub fn position(&self) -> Position {
         if faults::on(Fault::PositionIsTail) {
-            return self.tail.load(Ordering::SeqCst);
+            return Position::from_low(self.head.tail.load(Ordering::SeqCst));
         }
         let mut n = 0;
         loop {
-            let finished = self.finished.load(Ordering::SeqCst);
-            let tail = self.tail.load(Ordering::SeqCst);
+            let finished = self.head.finished.load(Ordering::SeqCst);
+            let tail = self.head.tail.load(Ordering::SeqCst);
             if finished == tail {
-                return tail;
+                return Position::from_low(tail);
             }
-            let (low, open) = self.open_among_last(tail);
-            if tail <= N || open >= tail - finished {
-                return low;
+            if let Some(p) = self.open_before(tail, tail - finished) {
+                return p;
             }
             if n == SETTLE {
-                return tail - N - 1; // an open one may be older than the ring: the predicate will fail
+                return Position::LOST; // an open one may be older than the list
             }
-            // Some finished while we counted.
+            // Some finished while we counted, or the list was lapped.
             relax(n);
             n += 1;
         }
     }
 
-    /// The oldest registration among the last `N` before `tail` that is not known to be finished,
-    /// and how many such there are.
-    fn open_among_last(&self, tail: u64) -> (u64, u64) {
-        let (mut low, mut open) = (tail, 0);
-        for pos in (tail.saturating_sub(N)..tail).rev() {
-            let e = &self.entries[(pos % N) as usize];
-            let written = e.seq.load(Ordering::SeqCst) == pos + 1;
-            if !written || Stamp(e.stamp.load(Ordering::SeqCst)).is_tag() {
-                low = pos;
-                open += 1;
+    /// The open registrations before `tail`, of which there are `open` at most; `None` if some may
+    /// be in no entry any more.
+    fn open_before(&self, tail: u64, open: u64) -> Option<Position> {
+        let done = self.head.done.load(Ordering::SeqCst);
+        let end = done.max(tail.saturating_sub(self.size()));
+        let (mut low, mut found, mut mask) = (tail, 0, 0u64);
+        let mut pos = tail;
+        while pos > end && found < open {
+            pos -= 1;
+            let h = self.entry(pos).head();
+            let s = h.seq.load(Ordering::SeqCst);
+            if s & !BUSY > pos + 1 || s == BUSY | (pos + 1) {
+                return None; // lapped, or just being so
+            }
+            if s != pos + 1 || Stamp(h.stamp.load(Ordering::SeqCst)).is_tag() {
+                (low, found) = (pos, found + 1);
+                if tail - pos <= 64 {
+                    mask |= 1 << (tail - 1 - pos);
+                }
             }
         }
-        (low, open)
+        if found < open && pos > done {
+            return None;
+        }
+        if tail - pos > LONG_WALK {
+            self.head.done.fetch_max(low, Ordering::SeqCst);
+        }
+        let open = match tail - low {
+            0 => 0,
+            n @ 1..=64 => mask.reverse_bits() >> (64 - n),
+            _ => u64::MAX,
+        };
+        Some(Position { low, tail, open })
+    }
+
+    /// The position of a scan that starts now and reads the snapshot at `csn`: also what is finished with a
+    /// larger CSN must be looked at.
+    pub fn position_at(&self, csn: Csn) -> Position {
+        let mut p = self.position();
+        if p.low == u64::MAX {
+            return p;
+        }
+        let tail = p.tail;
+        for pos in (tail.saturating_sub(self.size())..tail).rev() {
+            let (seq, s) = self.read(pos);
+            // One that is open is in `p`; one that is not in its entry any more is in `evicted`.
+            if seq == pos + 1 && !s.is_tag() && s != Stamp::ABORTED && s.0 > csn {
+                p = Position { low: p.low.min(pos), tail, open: u64::MAX };
+            }
+        }
+        if self.head.evicted.load(Ordering::SeqCst) > csn {
+            return Position::LOST;
+        }
+        p
+    }
+
+    /// What the entry of `pos` holds: position + 1, and the stamp.
+    fn read(&self, pos: u64) -> (u64, Stamp) {
+        let h = self.entry(pos).head();
+        let mut n = 0;
+        loop {
+            let seq = h.seq.load(Ordering::SeqCst);
+            if seq & BUSY == 0 {
+                let stamp = Stamp(h.stamp.load(Ordering::SeqCst));
+                if h.seq.load(Ordering::SeqCst) == seq {
+                    return (seq, stamp);
+                }
+            }
+            relax(n);
+            n += 1;
+        }
     }
 
     /// Looks at the registrations from `from` on, of others than `me`, that are not known to be
     /// aborted or later than `csn`. Call it with a CSN taken before.
-    pub fn look(&self, start: u64, from: u64, me: Stamp, csn: Csn) -> Verdict {
-        let tail = self.tail.load(Ordering::SeqCst);
+    pub fn look(&self, start: &Position, from: u64, me: Stamp, csn: Csn) -> Verdict {
+        let tail = self.head.tail.load(Ordering::SeqCst);
+        let (size, low) = (self.size(), start.low);
+        if low == u64::MAX {
+            return Verdict::Wrapped;
+        }
+        let reused = faults::on(Fault::EntryReused);
         let mut pos = from;
         while pos < tail {
-            if tail - start > N {
+            if tail - low > size && !reused {
                 return Verdict::Wrapped;
             }
-            let e = &self.entries[(pos % N) as usize];
-            let stamp = loop {
-                let s = e.seq.load(Ordering::SeqCst);
-                if s & BUSY != 0 {
-                    relax(0);
-                    continue;
-                }
-                if s > pos + 1 {
-                    return Verdict::Wrapped;
-                }
-                let stamp = Stamp(e.stamp.load(Ordering::SeqCst));
-                if e.seq.load(Ordering::SeqCst) == s {
-                    break (s == pos + 1).then_some(stamp);
-                }
-            };
+            if !start.needs(pos) {
+                pos += 1;
+                continue;
+            }
+            let (seq, s) = self.read(pos);
             pos += 1;
-            match stamp {
-                None => {}
-                Some(s) if s == me || s == Stamp::ABORTED => {}
-                Some(s) if !s.is_tag() && s.0 > csn => {}
-                Some(s) => return Verdict::Look(s, pos),
+            if seq > pos && !reused {
+                return Verdict::Wrapped;
+            }
+            let own = s == me && !faults::on(Fault::OwnCounts);
+            let later = !s.is_tag() && s.0 > csn;
+            if seq == pos && !own && !later {
+                return Verdict::Look(s, pos);
             }
         }
-        if self.tail.load(Ordering::SeqCst) - start > N && tail != start {
+        let end = self.head.tail.load(Ordering::SeqCst);
+        if end != low && end - low > size && !reused {
             return Verdict::Wrapped;
         }
         Verdict::Valid
     }
 
+    /// Has nothing been registered since `start`, when nothing was open?
+    #[inline]
+    pub fn is_unchanged(&self, start: &Position) -> bool {
+        start.low == start.tail && self.head.tail.load(Ordering::SeqCst) == start.tail
+    }
+
+    /// Is every registration finished?
+    pub fn is_finished(&self) -> bool {
+        let finished = self.head.finished.load(Ordering::SeqCst);
+        finished == self.head.tail.load(Ordering::SeqCst)
+    }
+
+    /// Is the registration at `pos` still in its entry?
+    pub fn holds(&self, pos: u64) -> bool {
+        self.entry(pos).head().seq.load(Ordering::SeqCst) == pos + 1
+    }
+
     /// Is the registration at `pos` still the one with this stamp (so that its owner's word, read
     /// in between, was its owner's)?
     pub fn still(&self, pos: u64, stamp: Stamp) -> bool {
-        let e = &self.entries[(pos % N) as usize];
-        e.seq.load(Ordering::SeqCst) == pos + 1 && e.stamp.load(Ordering::SeqCst) == stamp.0
+        self.holds(pos) && self.entry(pos).head().stamp.load(Ordering::SeqCst) == stamp.0
     }
 }
 
-#[cfg(test)]
+/// A list without keys: of a partition, or of writes whose key is not known.
+#[repr(C)]
+pub struct Ring {
+    head: ListHead,
+    entries: [EntryHead; RING_SIZE],
+}
+
+impl Ring {
+    /// An empty ring, of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> Ring {
+        Ring { head: ListHead::model(), entries: std::array::from_fn(|_| EntryHead::model()) }
+    }
+    /// The list.
+    #[inline]
+    pub fn list(&self) -> List<'_, EntryHead> {
+        List { head: &self.head, entries: &self.entries }
+    }
+    /// Its counters.
+    pub fn head(&self) -> &ListHead {
+        &self.head
+    }
+    /// Adds a registration.
+    pub fn register(&'static self, tag: Stamp) -> Registered {
+        let (pos, _) = self.list().register(tag, |_| ());
+        self.list().registered(pos)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -178,52 +419,151 @@ mod tests {
         // SAFETY: INV: all-zero is an empty ring.
         unsafe { Box::new(std::mem::zeroed()) }
     }
-
-    #[test]
-    fn own_aborted_and_later_are_ignored() {
-        let r = ring();
-        let me = Stamp::tag(1, 1);
-        let start = r.position();
-        let p = r.register(me);
-        assert_eq!(r.look(start, start, me, 5), Verdict::Valid);
-        let other = Stamp::tag(2, 1);
-        let q = r.register(other);
-        assert_eq!(r.look(start, start, me, 5), Verdict::Look(other, q + 1));
-        r.finish(q, other, Stamp::csn(9));
-        assert_eq!(r.look(start, start, me, 5), Verdict::Valid);
-        assert_eq!(r.look(start, start, me, 9), Verdict::Look(Stamp::csn(9), q + 1));
-        let a = r.register(other);
-        r.finish(a, other, Stamp::ABORTED);
-        assert_eq!(r.look(start, q + 1, me, 20), Verdict::Valid);
-        r.finish(p, me, Stamp::csn(20));
-        assert_eq!(r.position(), 3);
+    fn add(r: List<'_, EntryHead>, tag: Stamp) -> u64 {
+        r.register(tag, |_| ()).0
     }
 
     #[test]
-    fn a_scan_starts_at_the_oldest_open_registration() {
-        let r = ring();
-        let slow = Stamp::tag(7, 3);
-        let p = r.register(slow);
+    fn own_aborted_and_later_are_ignored() {
+        let ring = ring();
+        let r = ring.list();
+        let me = Stamp::tag(1, 1);
+        let start = r.position();
+        let p = add(r, me);
+        assert_eq!(r.look(&start, 0, me, 5), Verdict::Valid);
+        let other = Stamp::tag(2, 1);
+        let q = add(r, other);
+        assert_eq!(r.look(&start, 0, me, 5), Verdict::Look(other, q + 1));
+        r.finish(q, other, Stamp::csn(9));
+        assert_eq!(r.look(&start, 0, me, 5), Verdict::Valid);
+        assert_eq!(r.look(&start, 0, me, 9), Verdict::Look(Stamp::csn(9), q + 1));
+        let a = add(r, other);
+        r.finish(a, other, Stamp::ABORTED);
+        assert_eq!(r.look(&start, q + 1, me, 20), Verdict::Valid);
+        r.finish(p, me, Stamp::csn(20));
+        assert_eq!(r.position(), Position::from_low(3));
+    }
+
+    #[test]
+    fn a_scan_looks_at_what_was_open_at_its_start_and_not_at_what_was_finished() {
+        let ring = ring();
+        let r = ring.list();
+        let me = Stamp::tag(1, 1);
+        let (slow, slower) = (Stamp::tag(7, 3), Stamp::tag(9, 3));
+        let p = add(r, slow);
         for i in 0..3 {
             let t = Stamp::tag(8, i);
-            let q = r.register(t);
+            let q = add(r, t);
             r.finish(q, t, Stamp::csn(i as u64 + 1));
         }
-        assert_eq!(r.position(), p, "a registration before the scan that is open must be looked at");
+        let q = add(r, slower);
+        let start = r.position();
+        assert_eq!(start, Position { low: p, tail: 5, open: 0b10001 });
+        assert_eq!(r.look(&start, start.low, me, 20), Verdict::Look(slow, p + 1));
+        assert_eq!(r.look(&start, p + 1, me, 20), Verdict::Look(slower, q + 1), "finished before the scan");
         r.finish(p, slow, Stamp::csn(10));
-        assert_eq!(r.position(), 4);
+        r.finish(q, slower, Stamp::ABORTED);
+        assert_eq!(r.look(&start, start.low, me, 20), Verdict::Look(Stamp::csn(10), p + 1));
+        assert_eq!(r.look(&start, p + 1, me, 20), Verdict::Valid);
+        assert_eq!(r.position(), Position::from_low(5));
     }
 
     #[test]
     fn a_wrapped_ring_fails_the_predicate_and_never_the_writer() {
-        let r = ring();
+        let ring = ring();
+        let r = ring.list();
         let start = r.position();
         for i in 0..RING_SIZE as u64 + 1 {
             let t = Stamp::tag(3, (i % 100) as u16);
-            let q = r.register(t);
+            let q = add(r, t);
             r.finish(q, t, Stamp::ABORTED);
         }
-        assert_eq!(r.look(start, start, Stamp::tag(1, 1), 5), Verdict::Wrapped);
-        assert_eq!(r.look(r.position(), r.position(), Stamp::tag(1, 1), 5), Verdict::Valid);
+        let me = Stamp::tag(1, 1);
+        assert_eq!(r.look(&start, start.low, me, 5), Verdict::Wrapped);
+        let now = r.position();
+        assert_eq!(r.look(&now, now.low, me, 5), Verdict::Valid);
+    }
+
+    #[test]
+    fn open_ones_are_found_however_many_are_finished_after_them() {
+        let ring = ring();
+        let r = ring.list();
+        let t = |i: u64| Stamp::tag(3, i as u16);
+        for i in 0..40 {
+            let q = add(r, t(i));
+            r.finish(q, t(i), Stamp::csn(i + 1));
+        }
+        let slow = Stamp::tag(5, 5);
+        let p = add(r, slow);
+        for i in 41..41 + RING_SIZE as u64 - 1 {
+            assert_eq!(r.position().low, p);
+            let q = add(r, t(i));
+            r.finish(q, t(i), Stamp::csn(i + 1));
+        }
+        assert_eq!(r.position().low, p);
+        add(r, t(0));
+        assert_eq!(r.position(), Position::LOST, "it is in no entry any more");
+        r.finish(p, slow, Stamp::csn(500));
+        assert_eq!(r.position().low, 41 + RING_SIZE as u64 - 1);
+    }
+
+    #[test]
+    fn a_snapshot_looks_at_what_committed_after_it() {
+        let ring = ring();
+        let r = ring.list();
+        let me = Stamp::tag(1, 1);
+        for i in 0..10u64 {
+            let t = Stamp::tag(3, i as u16);
+            let q = add(r, t);
+            r.finish(q, t, Stamp::csn(100 - i));
+        }
+        assert_eq!(r.position_at(100), Position::from_low(10));
+        let start = r.position_at(95);
+        assert_eq!(start.low, 0);
+        assert!(matches!(r.look(&start, 0, me, 200), Verdict::Look(_, 1)));
+        let mut late = 0;
+        for i in 0..RING_SIZE as u64 {
+            let t = Stamp::tag(4, i as u16);
+            let q = add(r, t);
+            if i == 0 {
+                late = q; // finishes when it is in no entry any more
+            } else {
+                r.finish(q, t, Stamp::csn(10 + i % 10));
+            }
+        }
+        assert_eq!(r.position_at(99), Position::LOST, "a CSN of 100 was evicted");
+        assert!(r.position_at(100).low != u64::MAX);
+        add(r, Stamp::tag(6, 0));
+        r.finish(late, Stamp::tag(4, 0), Stamp::csn(300));
+        assert_eq!(r.position_at(299), Position::LOST, "a lapped one finished with 300");
+        assert!(r.position_at(300).low != u64::MAX);
+    }
+
+    #[test]
+    fn positions_together_look_at_what_each_looks_at() {
+        let ring = ring();
+        let r = ring.list();
+        let (a, b) = (Stamp::tag(1, 1), Stamp::tag(2, 1));
+        let first = r.position();
+        let p = add(r, a);
+        let q = add(r, b);
+        let second = r.position();
+        r.finish(q, b, Stamp::csn(4));
+        let third = r.position();
+        r.finish(p, a, Stamp::csn(5));
+        let fourth = r.position();
+        let all = [first, second, third, fourth, Position::from_low(1), Position { low: 3, tail: 90, open: 0b1001 }];
+        for x in all {
+            for y in all {
+                let z = x.both(y);
+                for pos in x.low.min(y.low)..200 {
+                    let needs = |p: Position| pos >= p.low && p.needs(pos);
+                    assert!(z.needs(pos) || !(needs(x) || needs(y)), "{x:?} {y:?} {pos}");
+                }
+            }
+            assert_eq!(x.both(x), x);
+            assert_eq!(x.both(Position::LOST), Position::LOST);
+        }
+        assert_eq!(second.both(third), second, "nothing more than the older one");
     }
 }

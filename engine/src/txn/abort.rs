@@ -24,8 +24,9 @@ impl Txn {
         while !self.writes.is_empty() {
             self.undo_last();
         }
-        for (partition, pos) in self.registered.drain(..) {
-            partition.ring.finish(pos, Stamp::tag(self.slot, self.serial), Stamp::ABORTED);
+        let tag = self.tag();
+        for r in self.registered.drain(..) {
+            r.finish(tag, Stamp::ABORTED);
         }
         if let Some((reason, partition)) = self.failed {
             partition.count_abort(reason);

@@ -1,7 +1,7 @@
 //! The commit: the one place that orders its phases.
 //!
 //! 1. lock what the optimistic protocols will write, in canonical order;
-//! 2. register inserts in the ranges;
+//! 2. register the keys of all writes in the ranges, and inserts in their partitions;
 //! 3. link the versions, tombstones too, as pending;
 //! 4. *preparing*, take the CSN, *committing*;
 //! 5. validate reads and predicates at the CSN.
@@ -33,18 +33,18 @@ impl Txn {
             return Ok(());
         }
         if self.writes.is_empty() {
-            if self.level == Level::Serializable && !(self.reads.is_empty() && self.predicates.is_empty()) {
-                self.revalidate(p)?;
-            }
+            let now = self.e.now();
+            self.validate_all(p, now)?;
             self.stage = Stage::Decided;
             return Ok(());
         }
         RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
         p.stop_event(StopEvent::CommitLock)?;
         self.lock_writes(p)?;
+        self.plan_registrations(p)?;
         p.stop_event(StopEvent::CommitRegister)?;
         self.stage = Stage::Committing;
-        self.register_inserts();
+        self.register();
         p.stop_event(StopEvent::CommitLink)?;
         self.link();
         p.stop_event(StopEvent::CommitPrepare)?;
@@ -60,9 +60,7 @@ impl Txn {
             }
         }
         p.stop_event(StopEvent::CommitValidate)?;
-        if self.level == Level::Serializable {
-            self.validate(p, self.csn)?;
-        }
+        self.validate_all(p, self.csn)?;
         self.stage = Stage::Decided;
         p.stop_event(StopEvent::CommitDecided)
     }
@@ -93,19 +91,6 @@ impl Txn {
             }
         }
         Ok(())
-    }
-
-    /// Step 2.
-    fn register_inserts(&mut self) {
-        for i in 0..self.writes.len() {
-            let w = self.writes[i];
-            let partition = w.r.partition();
-            let done = self.registered.iter().any(|(q, _)| std::ptr::eq(*q, partition));
-            if w.kind == WriteKind::Insert && !done {
-                let pos = partition.ring.register(self.tag());
-                self.registered.push((partition, pos));
-            }
-        }
     }
 
     /// Step 3. We hold the write lock of every record, or its partition's, or have inserted it.
@@ -148,8 +133,9 @@ impl Txn {
         if wrote {
             self.set_word(State::Committed, self.csn);
             self.settle_writes();
-            for (partition, pos) in self.registered.drain(..) {
-                partition.ring.finish(pos, Stamp::tag(self.slot, self.serial), Stamp::csn(self.csn));
+            let tag = self.tag();
+            for r in self.registered.drain(..) {
+                r.finish(tag, Stamp::csn(self.csn));
             }
         }
         for t in &self.touched {

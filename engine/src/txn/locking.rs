@@ -81,7 +81,7 @@ impl Txn {
         Ok(())
     }
 
-    fn set_age(&self) {
+    pub(super) fn set_age(&self) {
         let age = &self.e.slots[self.slot as usize].age;
         if age.load(Ordering::Relaxed) == 0 {
             age.store(self.e.shared.last_age.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -91,7 +91,7 @@ impl Txn {
     /// Decides what to do about a conflict: sleeps and gets the lock, or fails.
     #[cold]
     #[allow(clippy::too_many_arguments)]
-    fn contend(
+    pub(super) fn contend(
         &mut self,
         p: &dyn Platform,
         word: &'static LockWord,

@@ -1,16 +1,21 @@
 //! Transactions: the private state of a running one, and its four phases.
 //!
-//! The operations are in `read.rs`, `write.rs` and `locking.rs`; validation in `validate.rs`; the
+//! The operations are in `read.rs`, `scan.rs`, `write.rs` and `locking.rs`; validation in `validate.rs`; the
 //! one place that orders the phases of a commit is `commit.rs`, and its opposite is `abort.rs`.
 
 mod abort;
 mod commit;
 mod locking;
+mod predicate;
 mod read;
+mod register;
+mod scan;
 mod validate;
 mod write;
 
 pub use locking::How;
+pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
+pub use scan::{LookPosition, Scan};
 pub use write::{Own, Write, WriteKind};
 
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
@@ -21,6 +26,7 @@ use crate::partition::Partition;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{ProtocolSet, Touch};
+use crate::range::{Position, Registered};
 use crate::record::{Record, Version};
 use crate::shared::Engine;
 use crate::switch::Epochs;
@@ -72,9 +78,10 @@ struct ReadEntry {
     version: NonNull<Version>,
 }
 
+/// Inserts into a partition from a position on are conflicts.
 struct Predicate {
     at: Touch,
-    start: u64,
+    start: Position,
 }
 
 struct LockEntry {
@@ -122,6 +129,7 @@ pub struct Txn {
     csn: Csn,
     reads: Vec<ReadEntry>,
     predicates: HashMap<usize, Predicate>,
+    ranged: predicate::Predicates,
     writes: Vec<Write>,
     latest: HashMap<usize, u32>,
     locks: Vec<LockEntry>,
@@ -130,7 +138,13 @@ pub struct Txn {
     touched: Vec<Touched>,
     /// Has the slot published the switch epoch?
     following: bool,
-    registered: Vec<(&'static Partition, u64)>,
+    notes: Vec<register::Note>,
+    /// Bytes of noted keys.
+    keys: Vec<u8>,
+    plan: register::Plan,
+    registered: Vec<Registered>,
+    /// Is our pin ours to the end?
+    holds: bool,
     linked: usize,
     commits_since_refresh: u32,
     waiting_at_refresh: u64,
@@ -154,13 +168,18 @@ impl Txn {
             csn: 0,
             reads: Vec::new(),
             predicates: HashMap::new(),
+            ranged: predicate::Predicates::default(),
             writes: Vec::new(),
             latest: HashMap::new(),
             locks: Vec::new(),
             marks: Vec::new(),
             touched: Vec::new(),
             following: false,
+            notes: Vec::new(),
+            keys: Vec::new(),
+            plan: register::Plan::default(),
             registered: Vec::new(),
+            holds: false,
             linked: 0,
             commits_since_refresh: 0,
             waiting_at_refresh: 0,
@@ -208,7 +227,8 @@ impl Txn {
     }
     /// Has it only looked at the clock?
     pub fn is_untouched(&self) -> bool {
-        self.writes.is_empty() && self.locks.is_empty() && self.touched.is_empty() && self.predicates.is_empty()
+        let predicates = !self.predicates.is_empty() || !self.ranged.is_empty();
+        self.writes.is_empty() && self.locks.is_empty() && self.touched.is_empty() && !predicates
     }
 
     fn set_word(&self, state: State, csn: Csn) {
@@ -278,6 +298,12 @@ impl Txn {
         let s = &self.e.slots[self.slot as usize];
         s.read_csn.store(0, Ordering::SeqCst);
         self.set_word(State::Idle, 0);
+        self.leave_commit();
+        self.clear_notes();
+        self.ranged.clear();
+        if std::mem::take(&mut self.holds) {
+            self.e.let_go(self.slot);
+        }
         self.e.unpin(self.slot);
         if self.following {
             // INV-FOLLOW: nothing of it is left.
@@ -305,7 +331,7 @@ impl Txn {
     }
     /// Number of predicates and of remembered reads (for views and tests).
     pub fn footprint(&self) -> (usize, usize) {
-        (self.predicates.len(), self.reads.len())
+        (self.predicates.len() + self.ranged.len(), self.reads.len())
     }
 }
 

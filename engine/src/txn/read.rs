@@ -5,7 +5,7 @@ use crate::csn::{Csn, Stamp};
 use crate::error::Error;
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::Touch;
-use crate::range::Verdict;
+use crate::range::{Position, Verdict};
 use crate::record::{Record, Version};
 use crate::shared::Fate;
 use std::ptr::NonNull;
@@ -133,7 +133,7 @@ impl Txn {
     /// partition are conflicts. Call it before the index is read.
     pub fn scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.before_scan(p, at)?;
-        self.add_predicate(at, at.partition().ring.position());
+        self.predicate(at, at.partition().ring.list().position());
         Ok(())
     }
 
@@ -141,20 +141,24 @@ impl Txn {
     /// [`Txn::add_predicate`] wants if the look-up finds nothing.
     pub fn before_lookup(&mut self, p: &dyn Platform, at: Touch) -> Result<u64, Error> {
         self.before_scan(p, at)?;
-        Ok(at.partition().ring.position())
+        Ok(at.partition().ring.list().position().low())
     }
 
-    fn before_scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
+    pub(super) fn before_scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.follow(p, at.partition())?.before_scan(self, p, at)
     }
 
     /// Inserts into the partition from this position on are conflicts.
     pub fn add_predicate(&mut self, at: Touch, start: u64) {
+        self.predicate(at, Position::from_low(start));
+    }
+
+    fn predicate(&mut self, at: Touch, start: Position) {
         let key = at.partition() as *const _ as usize;
         let pred = self.predicates.entry(key).or_insert(Predicate { at, start });
-        pred.start = pred.start.min(start);
+        pred.start = pred.start.both(start);
         // Who registered since `start` may have committed before `valid`, unseen by the look-up.
-        if at.partition().ring.look(start, start, self.tag(), self.valid) != Verdict::Valid {
+        if at.partition().ring.list().look(&start, start.low(), self.tag(), self.valid) != Verdict::Valid {
             self.valid = 0;
         }
     }

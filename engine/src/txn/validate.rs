@@ -1,12 +1,13 @@
 //! Validation: is everything that was read still so at a CSN?
 
-use super::{RecordRef, Txn};
+use super::predicate::{Predicate, Side};
+use super::{Level, RecordRef, Txn};
 use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
-use crate::range::Verdict;
+use crate::range::{Entry, List, Position, Verdict};
 use crate::record::Version;
 use crate::shared::Fate;
 use crate::table::Table;
@@ -15,13 +16,23 @@ use std::ptr::NonNull;
 /// What stands in the way of a validation.
 enum Outcome {
     Valid,
+    /// Something that an open scan may not have read yet.
+    Doubtful,
     Invalid(AbortReason),
 }
 
 impl Txn {
-    /// Validates all reads and predicates at `csn`, which was taken before. It fails for writers
+    /// What a commit validates at its number: everything, or below [`Level::Serializable`] what was scanned in ranges.
+    pub(super) fn validate_all(&mut self, p: &dyn Platform, csn: Csn) -> Result<(), Error> {
+        if self.level == Level::Serializable {
+            self.validate_partitions(p, csn)?;
+        }
+        self.validate_ranges(p, csn, false).map(|_| ())
+    }
+
+    /// Validates reads, and predicates on partitions, at `csn`, which was taken before. It fails for writers
     /// that committed at or before it, waits for such as are about to, and ignores all others.
-    pub(super) fn validate(&mut self, p: &dyn Platform, csn: Csn) -> Result<(), Error> {
+    fn validate_partitions(&mut self, p: &dyn Platform, csn: Csn) -> Result<(), Error> {
         if faults::on(Fault::NoValidation) {
             return Ok(());
         }
@@ -31,27 +42,45 @@ impl Txn {
                 return Err(self.fail(reason, r.touch()));
             }
         }
-        let broken = {
-            let mut broken = None;
-            for pred in self.predicates.values() {
-                if let Outcome::Invalid(reason) = self.check_predicate(p, &pred.at.partition().ring, pred.start, csn)? {
-                    broken = Some((reason, pred.at));
-                    break;
-                }
+        let mut broken = None;
+        for pred in self.predicates.values() {
+            let list = pred.at.partition().ring.list();
+            if let Outcome::Invalid(reason) = self.check_list(p, list, &pred.start, csn, |_| Some(Side::Read))? {
+                broken = Some((reason, pred.at));
+                break;
             }
-            broken
-        };
+        }
         match broken {
             Some((reason, at)) => Err(self.fail(reason, at)),
             None => Ok(()),
         }
     }
 
+    /// Validates what was scanned in ranges of indexes. `middle`: the transaction goes on; then a conflict in what
+    /// an open scan may not have read yet is not a failure. Is there none of these either?
+    fn validate_ranges(&mut self, p: &dyn Platform, csn: Csn, middle: bool) -> Result<bool, Error> {
+        if faults::on(Fault::NoValidation) {
+            return Ok(true);
+        }
+        let mut certain = true;
+        for i in 0..self.ranged.len() {
+            match self.check_predicate(p, self.ranged.get(i), csn, middle)? {
+                Outcome::Valid => {}
+                Outcome::Doubtful => certain = false,
+                Outcome::Invalid(reason) => {
+                    let at = self.ranged.get(i).at;
+                    return Err(self.fail(reason, at));
+                }
+            }
+        }
+        Ok(certain)
+    }
+
     /// Validates at the present moment and remembers it.
     pub fn revalidate(&mut self, p: &dyn Platform) -> Result<(), Error> {
         let now = self.e.now();
-        self.validate(p, now)?;
-        self.valid = now;
+        self.validate_partitions(p, now)?;
+        self.valid = if self.validate_ranges(p, now, true)? { now } else { 0 };
         Ok(())
     }
 
@@ -78,24 +107,78 @@ impl Txn {
         }
     }
 
-    fn check_predicate(
+    fn check_predicate(&self, p: &dyn Platform, q: &Predicate, csn: Csn, middle: bool) -> Result<Outcome, Error> {
+        let mut doubtful = false;
+        let unknown = q.ranges.unknown().list();
+        if !unknown.is_unchanged(&q.unknown) {
+            let side = if middle && q.is_open() { Side::Unread } else { Side::Read };
+            match self.check_list(p, unknown, &q.unknown, csn, |_| Some(side))? {
+                Outcome::Valid => {}
+                Outcome::Doubtful => doubtful = true,
+                Outcome::Invalid(AbortReason::PredicateWrapped) if side == Side::Unread => doubtful = true,
+                bad => {
+                    q.ranges.unknown_aborts.fetch_add(1, Ordering::Relaxed);
+                    return Ok(bad);
+                }
+            }
+        }
+        for no in q.first..=q.last {
+            let (list, start) = (q.set.list(no), self.ranged.start(q, no));
+            if list.is_unchanged(&start) {
+                continue;
+            }
+            let side = |pos| {
+                // A covered range: every key is in it.
+                if q.covers(no) && !(middle && q.is_open()) {
+                    return Some(Side::Read);
+                }
+                list.key(pos).map(|k| self.ranged.side(p, q, no, k.bytes(), middle))
+            };
+            match self.check_list(p, list, &start, csn, side)? {
+                Outcome::Valid => {}
+                Outcome::Doubtful => doubtful = true,
+                Outcome::Invalid(AbortReason::PredicateWrapped) if middle && q.is_open() => doubtful = true,
+                Outcome::Invalid(reason) => {
+                    let r = q.set.range(no);
+                    let c = if reason == AbortReason::PredicateWrapped { &r.wraps } else { &r.aborts };
+                    c.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Outcome::Invalid(reason));
+                }
+            }
+        }
+        Ok(if doubtful { Outcome::Doubtful } else { Outcome::Valid })
+    }
+
+    /// Looks at the registrations of a list. `side`: where the one at a position lies; `None`: it is not there any more.
+    fn check_list<E: Entry>(
         &self,
         p: &dyn Platform,
-        ring: &crate::range::Ring,
-        start: u64,
+        list: List<'_, E>,
+        start: &Position,
         csn: Csn,
+        side: impl Fn(u64) -> Option<Side>,
     ) -> Result<Outcome, Error> {
-        let mut from = start;
+        let mut from = start.low();
         let mut n = 0;
+        let mut doubtful = false;
         loop {
-            let (stamp, next) = match ring.look(start, from, self.tag(), csn) {
+            let (stamp, next) = match list.look(start, from, self.tag(), csn) {
+                Verdict::Valid if doubtful => return Ok(Outcome::Doubtful),
                 Verdict::Valid => return Ok(Outcome::Valid),
                 Verdict::Wrapped => return Ok(Outcome::Invalid(AbortReason::PredicateWrapped)),
                 Verdict::Look(stamp, next) => (stamp, next),
             };
             from = next - 1;
-            match self.e.fate(stamp, || ring.still(next - 1, stamp)) {
+            let Some(side) = side(from) else { continue }; // the next look finds that it wrapped
+            if side == Side::Outside {
+                from = next;
+                continue;
+            }
+            match self.e.fate(stamp, || list.still(next - 1, stamp)) {
                 None => {} // finished meanwhile: look again
+                Some(Fate::Committed(c) | Fate::Committing(c)) if c <= csn && side == Side::Unread => {
+                    (doubtful, from) = (true, next);
+                }
                 Some(Fate::Committed(c)) if c <= csn => return Ok(Outcome::Invalid(AbortReason::Phantom)),
                 Some(Fate::Committing(c)) if c <= csn => {
                     p.pause(n)?;
@@ -117,7 +200,9 @@ impl Txn {
         if !self.is_active() {
             return Ok(());
         }
-        self.revalidate(p)?;
+        let now = self.e.now();
+        self.validate_all(p, now)?;
+        self.valid = now;
         for i in 0..self.writes.len() {
             let w = self.writes[i];
             if w.superseded || w.base.is_none() || !std::ptr::eq(w.r.table, table) {
@@ -128,6 +213,7 @@ impl Txn {
             }
         }
         self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
+        self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
         Ok(())
     }
 
@@ -136,6 +222,7 @@ impl Txn {
     pub fn break_validation(&mut self) {
         self.reads.clear();
         self.predicates.clear();
+        self.ranged.clear();
     }
 
     /// For unique checks: the id of the transaction that inserts or deletes this record, 0 if none.

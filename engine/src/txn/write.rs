@@ -47,6 +47,8 @@ pub struct Write {
     pub xid: u32,
     /// Is there a later write of ours of the same record?
     pub superseded: bool,
+    /// Its last note + 1 (see [`Txn::note_key`]).
+    pub(super) notes: u32,
 }
 
 /// What a transaction sees of its own writes of a record.
@@ -158,6 +160,7 @@ impl Txn {
             cid,
             depth: self.depth,
             superseded: false,
+            notes: 0,
             xid,
         });
         rec.set_head(version.as_ptr());
@@ -213,6 +216,7 @@ impl Txn {
             cid,
             depth: self.depth,
             superseded: false,
+            notes: 0,
             xid: 0,
         });
         self.writes.len() as u32 - 1
@@ -242,6 +246,7 @@ impl Txn {
             cid,
             depth: self.depth,
             superseded: false,
+            notes: 0,
             xid: 0,
         });
         self.writes.len() as u32 - 1
@@ -305,6 +310,10 @@ impl Txn {
     /// Takes back the last buffered write.
     pub(super) fn undo_last(&mut self) {
         let Some(w) = self.writes.pop() else { return };
+        // Notes of a write are among the last ones, but for those that came late; they wait for the end.
+        if w.notes as usize == self.notes.len() {
+            self.forget_notes(w.notes);
+        }
         match w.previous {
             Some(n) => {
                 self.writes[n as usize].superseded = false;

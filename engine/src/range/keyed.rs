@@ -1,0 +1,125 @@
+//! Entries with a key: one cache line each.
+
+use super::ring::{Entry, EntryHead, List};
+use crate::primitive::{AtomicU64, Ordering};
+
+const WORDS: usize = 5;
+/// Longest key that an entry holds itself, bytes. A longer one is in a block of its own.
+pub const INLINE_KEY: usize = WORDS * 8;
+
+/// The registration stands for every key of its range.
+const ANY: u64 = 1 << 32;
+/// The first word points to the block with the key.
+const LONG: u64 = 1 << 33;
+
+/// An entry of a range's list. All-zero is an empty one.
+///
+/// INV-KEY: key words and form change only while the entry's head is marked busy, so that who finds the
+/// same registration in the entry before and after has read its key. A block with a long key is reachable
+/// from one entry, and retired by whoever overwrites that.
+#[repr(C)]
+pub struct KeyEntry {
+    head: EntryHead,
+    /// Length of the key, `ANY`, `LONG`.
+    form: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::size_of::<KeyEntry>() == 64);
+
+impl Entry for KeyEntry {
+    fn head(&self) -> &EntryHead {
+        &self.head
+    }
+}
+
+/// What a registration is about.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject<'a> {
+    /// Every key of the range.
+    Any,
+    /// A key of `INLINE_KEY` bytes at most.
+    Short(&'a [u8]),
+    /// A longer key: its block and its length. The entry owns the block from now on.
+    Long(*mut u8, u32),
+}
+
+/// A key that was read from an entry.
+#[derive(Clone, Copy)]
+pub struct EntryKey {
+    form: u64,
+    words: [u64; WORDS],
+}
+
+impl EntryKey {
+    /// The key; `None`: every key of the range.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let len = (self.form as u32) as usize;
+        if self.form & ANY != 0 {
+            return None;
+        }
+        if self.form & LONG != 0 {
+            // SAFETY: INV-KEY, INV-RETIRE: the block was in the entry under our pin.
+            return Some(unsafe { std::slice::from_raw_parts(self.words[0] as *const u8, len) });
+        }
+        let p: *const u8 = self.words.as_ptr().cast();
+        // SAFETY: `len` is at most the size of the words.
+        Some(unsafe { std::slice::from_raw_parts(p, len.min(INLINE_KEY)) })
+    }
+}
+
+impl KeyEntry {
+    /// An empty entry, of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> KeyEntry {
+        let zero = |_| AtomicU64::new(0);
+        KeyEntry { head: EntryHead::model(), form: zero(0), words: std::array::from_fn(zero) }
+    }
+
+    /// Puts another subject in. Returns the block of the old one, if it has one. Only while busy.
+    pub fn fill(&self, s: Subject<'_>) -> *mut u8 {
+        let old = self.block();
+        match s {
+            Subject::Any => self.form.store(ANY, Ordering::Release),
+            Subject::Short(key) => {
+                debug_assert!(key.len() <= INLINE_KEY);
+                for (w, part) in self.words.iter().zip(key.chunks(8)) {
+                    let mut word = [0; 8];
+                    word[..part.len()].copy_from_slice(part);
+                    w.store(u64::from_ne_bytes(word), Ordering::Release);
+                }
+                self.form.store(key.len() as u64, Ordering::Release);
+            }
+            Subject::Long(p, len) => {
+                self.words[0].store(p as u64, Ordering::Release);
+                self.form.store(LONG | len as u64, Ordering::Release);
+            }
+        }
+        old
+    }
+
+    /// The block of a long key, null if there is none.
+    pub fn block(&self) -> *mut u8 {
+        if self.form.load(Ordering::Acquire) & LONG == 0 {
+            return std::ptr::null_mut();
+        }
+        self.words[0].load(Ordering::Acquire) as *mut u8
+    }
+}
+
+impl List<'_, KeyEntry> {
+    /// The key of the registration at `pos`; `None` if that is not in its entry any more.
+    pub fn key(&self, pos: u64) -> Option<EntryKey> {
+        let e = self.entry(pos);
+        if !self.holds(pos) {
+            return None;
+        }
+        let form = e.form.load(Ordering::Acquire);
+        let mut words = [0; WORDS];
+        let used = if form & LONG != 0 { 1 } else { (form as u32 as usize).div_ceil(8).min(WORDS) };
+        for (to, from) in words.iter_mut().zip(&e.words).take(used) {
+            *to = from.load(Ordering::Acquire);
+        }
+        self.holds(pos).then_some(EntryKey { form, words })
+    }
+}

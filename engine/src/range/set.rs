@@ -1,0 +1,249 @@
+//! A division of the key space of an index into ranges, each with the list of its writers.
+
+use super::keyed::KeyEntry;
+use super::ring::{List, ListHead};
+use crate::csn::SlotId;
+use crate::error::Error;
+use crate::lock::LockWord;
+use crate::platform::Platform;
+use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
+use crate::shared::Engine;
+use std::cmp;
+use std::ops::Bound;
+use std::ptr::NonNull;
+
+/// Compares two keys of an index. `order` 0: as bytes. May unwind otherwise.
+#[inline]
+pub fn compare(p: &dyn Platform, order: u32, a: &[u8], b: &[u8]) -> cmp::Ordering {
+    if order == 0 {
+        a.cmp(b)
+    } else {
+        p.compare_keys(order, a, b)
+    }
+}
+
+/// One range.
+#[repr(C)]
+pub struct Range {
+    list: ListHead,
+    _pad: [u64; 4],
+    /// `2pl`: [`crate::lock::Mode::Share`] of scans that cover it, [`crate::lock::Mode::Intent`] of writers.
+    pub lock: LockWord,
+    /// Scans that read in it.
+    pub scans: AtomicU64,
+    /// Transactions aborted because of a write in it.
+    pub aborts: AtomicU64,
+    /// Transactions aborted because its list wrapped.
+    pub wraps: AtomicU64,
+    _pad2: [u64; 4],
+}
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::size_of::<Range>() == 128);
+
+impl Range {
+    /// Registrations of writers ever made: the range's version.
+    pub fn version(&self) -> u64 {
+        self.list.version()
+    }
+}
+
+/// Least and largest number of registrations that a range remembers.
+pub const LIST_SIZES: std::ops::RangeInclusive<u32> = 8..=65536;
+
+/// `n` ranges: range `i` holds the keys from boundary `i - 1` (inclusive) to boundary `i` (exclusive),
+/// the first and the last one are open to their outer sides.
+///
+/// INV-SET: boundaries ascend and do not change after publication. A set is freed when every pin is larger
+/// than the clock's value at the time when nobody could find it any more.
+#[repr(C)]
+pub struct RangeSet {
+    n: u32,
+    list_size: u32,
+    bytes: u64,
+    pub(super) next_dead: AtomicPtr<RangeSet>,
+    pub(super) dead_at: AtomicU64,
+    _pad: [u64; 4],
+    // n ranges, n * list_size entries, n offsets (u32) of boundary i from the first, and the boundaries follow
+}
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::size_of::<RangeSet>() == 64);
+
+impl RangeSet {
+    /// Bytes of a set of so many ranges, whose boundaries have `blob` bytes together.
+    pub fn size(n: u32, list_size: u32, blob: usize) -> usize {
+        let (n, size) = (n as usize, list_size as usize);
+        std::mem::size_of::<RangeSet>()
+            + n * std::mem::size_of::<Range>()
+            + n * size * std::mem::size_of::<KeyEntry>()
+            + n * 4
+            + blob
+    }
+
+    /// Makes a set. Boundaries that do not ascend are left out. Comparisons may unwind.
+    pub(super) fn create(
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        order: u32,
+        boundaries: &[&[u8]],
+        list_size: u32,
+    ) -> Result<&'static RangeSet, Error> {
+        let mut kept: Vec<&[u8]> = Vec::with_capacity(boundaries.len());
+        for &b in boundaries {
+            if kept.last().is_none_or(|last| compare(p, order, last, b).is_lt()) {
+                kept.push(b);
+            }
+        }
+        let list_size = list_size.clamp(*LIST_SIZES.start(), *LIST_SIZES.end()).next_power_of_two();
+        let (n, blob) = (kept.len() as u32 + 1, kept.iter().map(|b| b.len()).sum::<usize>());
+        let bytes = RangeSet::size(n, list_size, blob);
+        if u32::try_from(blob).is_err() {
+            return Err(Error::OutOfMemory);
+        }
+        let mem = e.region.alloc(slot as usize, bytes)?;
+        // SAFETY: fresh memory of that size; all-zero is valid for ranges and entries, the rest is written here.
+        unsafe {
+            mem.as_ptr().write_bytes(0, bytes);
+            let set = mem.cast::<RangeSet>().as_ptr();
+            ((*set).n, (*set).list_size, (*set).bytes) = (n, list_size, bytes as u64);
+            let offsets = (*set).offsets().cast_mut();
+            let first = offsets.wrapping_add(n as usize).cast::<u8>();
+            let mut at = 0;
+            for (i, b) in kept.iter().enumerate() {
+                first.add(at).copy_from_nonoverlapping(b.as_ptr(), b.len());
+                at += b.len();
+                offsets.add(i + 1).write(at as u32);
+            }
+            Ok(&*set)
+        }
+    }
+
+    /// Number of ranges, at least 1.
+    pub fn len(&self) -> u32 {
+        self.n
+    }
+    /// Never: a set has at least one range.
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+    /// Registrations that each range remembers.
+    pub fn list_size(&self) -> u32 {
+        self.list_size
+    }
+    /// Bytes in the region.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn ranges(&self) -> *const Range {
+        (self as *const RangeSet).wrapping_add(1).cast()
+    }
+    fn entries(&self) -> *const KeyEntry {
+        self.ranges().wrapping_add(self.n as usize).cast()
+    }
+    fn offsets(&self) -> *const u32 {
+        self.entries().wrapping_add(self.n as usize * self.list_size as usize).cast()
+    }
+
+    /// Range `i`.
+    pub fn range(&self, i: u32) -> &Range {
+        assert!(i < self.n);
+        // SAFETY: INV-SET: `n` ranges follow the header.
+        unsafe { &*self.ranges().add(i as usize) }
+    }
+    /// The list of range `i`.
+    pub fn list(&self, i: u32) -> List<'_, KeyEntry> {
+        let head = &self.range(i).list;
+        let size = self.list_size as usize;
+        // SAFETY: INV-SET: `n * list_size` entries follow the ranges, and `i < n`.
+        let entries = unsafe { std::slice::from_raw_parts(self.entries().add(i as usize * size), size) };
+        List::new(head, entries)
+    }
+    /// Boundary `i`, between ranges `i` and `i + 1`.
+    pub fn boundary(&self, i: u32) -> &[u8] {
+        assert!(i + 1 < self.n);
+        let at = self.offsets();
+        // SAFETY: INV-SET: `n` offsets and the boundaries follow the entries.
+        unsafe {
+            let (from, to) = (*at.add(i as usize) as usize, *at.add(i as usize + 1) as usize);
+            let first = at.add(self.n as usize).cast::<u8>();
+            std::slice::from_raw_parts(first.add(from), to - from)
+        }
+    }
+
+    /// The range of a key. Comparisons may unwind.
+    pub fn locate(&self, p: &dyn Platform, order: u32, key: &[u8]) -> u32 {
+        let (mut low, mut high) = (0, self.n - 1);
+        while low < high {
+            let mid = (low + high) / 2;
+            if compare(p, order, self.boundary(mid), key).is_le() {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        low
+    }
+
+    /// The first range that a scan from `lo` on reads, and whether it reads the range's lower part whole.
+    pub(crate) fn first_of(&self, p: &dyn Platform, order: u32, lo: Bound<&[u8]>) -> (u32, bool) {
+        match lo {
+            Bound::Unbounded => (0, true),
+            Bound::Included(k) => {
+                let i = self.locate(p, order, k);
+                let whole = match i {
+                    0 => order == 0 && k.is_empty(),
+                    _ => compare(p, order, self.boundary(i - 1), k).is_eq(),
+                };
+                (i, whole)
+            }
+            Bound::Excluded(k) => (self.locate(p, order, k), false),
+        }
+    }
+
+    /// The last range that a scan up to `hi` reads, and whether it reads the range's upper part whole.
+    pub(crate) fn last_of(&self, p: &dyn Platform, order: u32, hi: Bound<&[u8]>) -> (u32, bool) {
+        match hi {
+            Bound::Unbounded => (self.n - 1, true),
+            Bound::Included(k) => (self.locate(p, order, k), false),
+            Bound::Excluded(k) => {
+                let i = self.locate(p, order, k);
+                if i > 0 && compare(p, order, self.boundary(i - 1), k).is_eq() {
+                    (i - 1, true)
+                } else {
+                    (i, false)
+                }
+            }
+        }
+    }
+
+    /// Frees the set and the long keys in it.
+    ///
+    /// # Safety
+    /// Nobody else can reach it.
+    pub(super) unsafe fn destroy(&self, e: &Engine, slot: SlotId) {
+        for i in 0..self.n as usize * self.list_size as usize {
+            // SAFETY: INV-SET.
+            let block = unsafe { &*self.entries().add(i) }.block();
+            if let Some(b) = NonNull::new(block) {
+                // SAFETY: INV-KEY: reachable from this entry only.
+                unsafe { e.region.free(slot as usize, b) };
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { e.region.free(slot as usize, NonNull::from(self).cast()) };
+    }
+
+    /// Versions, scans, aborts, wraps of all ranges together.
+    pub fn totals(&self) -> [u64; 4] {
+        let mut sum = [0; 4];
+        for i in 0..self.n {
+            let r = self.range(i);
+            let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
+            for (s, n) in sum.iter_mut().zip([r.version(), of(&r.scans), of(&r.aborts), of(&r.wraps)]) {
+                *s += n;
+            }
+        }
+        sum
+    }
+}

@@ -1,0 +1,444 @@
+//! The predicates of a transaction: what it has scanned, in ranges of indexes.
+
+use crate::faults::{self, Fault};
+use crate::platform::Platform;
+use crate::protocol::Touch;
+use crate::range::{compare, IndexRanges, Position, RangeSet};
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+/// With more predicates than this, neighbours are merged.
+pub const MAX_PREDICATES: usize = if cfg!(test) { 64 } else { 4096 };
+
+/// Which end of a scan is not known before it ends (LIMIT, cursors).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenEnd {
+    /// None: the scan will read all between its bounds.
+    No,
+    /// It reads upwards, and may end before its upper bound.
+    High,
+    /// It reads downwards, and may end before its lower bound.
+    Low,
+}
+
+/// A scan that a transaction has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanId {
+    id: u32,
+    /// Are whole ranges locked, so that rows need not be?
+    pub(super) locked: bool,
+}
+
+/// Bounds of keys.
+pub type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// A piece of `Predicates::keys`.
+type Key = (usize, usize);
+
+pub(super) struct Predicate {
+    id: u32,
+    pub ranges: &'static IndexRanges,
+    pub set: &'static RangeSet,
+    pub at: Touch,
+    lo: Bound<Key>,
+    hi: Bound<Key>,
+    /// The ranges that it reads now.
+    pub first: u32,
+    pub last: u32,
+    whole_low: bool,
+    whole_high: bool,
+    /// The range whose position is `positions[starts]`.
+    base: u32,
+    starts: usize,
+    pub unknown: Position,
+    open: OpenEnd,
+    /// The extreme key that an open scan is known to have read.
+    reached: Option<Vec<u8>>,
+}
+
+/// Where a key lies, seen from a predicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Outside,
+    /// In what was read.
+    Read,
+    /// In what an open scan may not have read yet.
+    Unread,
+}
+
+/// A predicate as views show it.
+pub struct PredicateView<'a> {
+    /// The ranges.
+    pub ranges: &'static IndexRanges,
+    /// What was read, or will be.
+    pub bounds: Bounds<'a>,
+    /// Number of ranges that it touches.
+    pub touched: u32,
+    /// Number of ranges that it reads as a whole.
+    pub covered: u32,
+    /// Is the scan under way, with an end that is not known?
+    pub open: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Predicates {
+    last_id: u32,
+    /// By id.
+    all: Vec<Predicate>,
+    keys: Vec<u8>,
+    positions: Vec<Position>,
+}
+
+/// What a new predicate is made of.
+pub(super) struct New<'a> {
+    pub ranges: &'static IndexRanges,
+    pub set: &'static RangeSet,
+    pub at: Touch,
+    pub bounds: Bounds<'a>,
+    pub extent: Extent,
+    pub open: OpenEnd,
+}
+
+/// The ranges between two bounds.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub first: u32,
+    pub last: u32,
+    whole_low: bool,
+    whole_high: bool,
+}
+
+impl Extent {
+    /// `None` if nothing is between the bounds. Comparisons may unwind.
+    pub fn of(p: &dyn Platform, order: u32, set: &RangeSet, (lo, hi): Bounds) -> Option<Extent> {
+        use Bound::{Excluded, Included};
+        if let (Included(a) | Excluded(a), Included(b) | Excluded(b)) = (lo, hi) {
+            let both = matches!((lo, hi), (Included(_), Included(_)));
+            match compare(p, order, a, b) {
+                Ordering::Greater => return None,
+                Ordering::Equal if !both => return None,
+                _ => {}
+            }
+        }
+        let (first, whole_low) = set.first_of(p, order, lo);
+        let (last, whole_high) = set.last_of(p, order, hi);
+        debug_assert!(first <= last);
+        Some(Extent { first, last, whole_low, whole_high })
+    }
+    /// Is all of a range between the bounds?
+    pub fn covers(self, range: u32) -> bool {
+        (range > self.first || self.whole_low) && (range < self.last || self.whole_high)
+    }
+    /// Number of ranges that it covers.
+    pub fn covered(self) -> u32 {
+        match self.last - self.first {
+            0 => (self.whole_low && self.whole_high) as u32,
+            n => n - 1 + self.whole_low as u32 + self.whole_high as u32,
+        }
+    }
+}
+
+impl Predicate {
+    fn extent(&self) -> Extent {
+        Extent { first: self.first, last: self.last, whole_low: self.whole_low, whole_high: self.whole_high }
+    }
+    pub fn covers(&self, range: u32) -> bool {
+        self.extent().covers(range)
+    }
+    /// Is its end still open, for a validation in the middle of the transaction?
+    pub fn is_open(&self) -> bool {
+        self.open != OpenEnd::No
+    }
+}
+
+fn above(p: &dyn Platform, order: u32, key: &[u8], lo: Bound<&[u8]>) -> bool {
+    match lo {
+        Bound::Unbounded => true,
+        Bound::Included(b) => compare(p, order, key, b).is_ge(),
+        Bound::Excluded(b) => compare(p, order, key, b).is_gt(),
+    }
+}
+
+fn below(p: &dyn Platform, order: u32, key: &[u8], hi: Bound<&[u8]>) -> bool {
+    match hi {
+        Bound::Unbounded => true,
+        Bound::Included(b) if faults::on(Fault::BoundOffByOne) => compare(p, order, key, b).is_lt(),
+        Bound::Included(b) => compare(p, order, key, b).is_le(),
+        Bound::Excluded(b) => compare(p, order, key, b).is_lt(),
+    }
+}
+
+/// The higher of two lower bounds.
+fn higher<'a>(p: &dyn Platform, order: u32, a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+    use Bound::*;
+    match (a, b) {
+        (Unbounded, x) | (x, Unbounded) => x,
+        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => match compare(p, order, x, y) {
+            Ordering::Less => b,
+            Ordering::Greater => a,
+            Ordering::Equal if matches!(a, Excluded(_)) => a,
+            Ordering::Equal => b,
+        },
+    }
+}
+
+/// The lower of two upper bounds.
+fn lower<'a>(p: &dyn Platform, order: u32, a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+    use Bound::*;
+    match (a, b) {
+        (Unbounded, x) | (x, Unbounded) => x,
+        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => match compare(p, order, x, y) {
+            Ordering::Less => a,
+            Ordering::Greater => b,
+            Ordering::Equal if matches!(a, Excluded(_)) => a,
+            Ordering::Equal => b,
+        },
+    }
+}
+
+/// Does a lower bound come before another one?
+fn starts_before(p: &dyn Platform, order: u32, a: Bound<&[u8]>, b: Bound<&[u8]>) -> Ordering {
+    use Bound::*;
+    match (a, b) {
+        (Unbounded, Unbounded) => Ordering::Equal,
+        (Unbounded, _) => Ordering::Less,
+        (_, Unbounded) => Ordering::Greater,
+        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => {
+            let rank = |b: Bound<&[u8]>| matches!(b, Excluded(_)) as u8;
+            compare(p, order, x, y).then(rank(a).cmp(&rank(b)))
+        }
+    }
+}
+
+/// The lower bound that is lower, or the upper bound that is higher: what a hull has.
+fn looser<'a>(p: &dyn Platform, order: u32, a: Bound<&'a [u8]>, b: Bound<&'a [u8]>, upper: bool) -> Bound<&'a [u8]> {
+    use Bound::*;
+    match (a, b) {
+        (Unbounded, _) | (_, Unbounded) => Unbounded,
+        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => {
+            let c = compare(p, order, x, y);
+            match if upper { c.reverse() } else { c } {
+                Ordering::Less => a,
+                Ordering::Greater => b,
+                Ordering::Equal if matches!(a, Included(_)) => a,
+                Ordering::Equal => b,
+            }
+        }
+    }
+}
+
+impl Predicates {
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+    pub fn get(&self, i: usize) -> &Predicate {
+        &self.all[i]
+    }
+    /// The position in range `no` of a predicate's set.
+    pub fn start(&self, q: &Predicate, no: u32) -> Position {
+        self.positions[q.starts + (no - q.base) as usize]
+    }
+    fn key(&self, k: Key) -> &[u8] {
+        &self.keys[k.0..k.0 + k.1]
+    }
+    fn bounds(&self, q: &Predicate) -> Bounds<'_> {
+        (q.lo.map(|k| self.key(k)), q.hi.map(|k| self.key(k)))
+    }
+    fn store(&mut self, b: Bound<&[u8]>) -> Bound<Key> {
+        b.map(|k| {
+            self.keys.extend_from_slice(k);
+            (self.keys.len() - k.len(), k.len())
+        })
+    }
+
+    /// A scan without anything to protect.
+    pub fn nothing() -> ScanId {
+        ScanId { id: 0, locked: false }
+    }
+
+    /// Adds a predicate whose positions are taken now, or those given.
+    pub fn add(&mut self, n: New, unknown: Position, start: impl Fn(u32) -> Position) -> u32 {
+        let starts = self.positions.len();
+        self.positions.extend((n.extent.first..=n.extent.last).map(start));
+        let (lo, hi) = (self.store(n.bounds.0), self.store(n.bounds.1));
+        self.last_id += 1;
+        self.all.push(Predicate {
+            id: self.last_id,
+            ranges: n.ranges,
+            set: n.set,
+            at: n.at,
+            lo,
+            hi,
+            first: n.extent.first,
+            last: n.extent.last,
+            whole_low: n.extent.whole_low,
+            whole_high: n.extent.whole_high,
+            base: n.extent.first,
+            starts,
+            unknown,
+            open: n.open,
+            reached: None,
+        });
+        self.last_id
+    }
+
+    pub fn id(&self, id: u32, locked: bool) -> ScanId {
+        ScanId { id, locked }
+    }
+
+    /// The predicate of a scan, if it is one of its own still.
+    fn find(&self, scan: ScanId) -> Option<usize> {
+        match self.all.last() {
+            Some(q) if q.id == scan.id => Some(self.all.len() - 1),
+            _ => self.all.binary_search_by_key(&scan.id, |q| q.id).ok(),
+        }
+    }
+
+    /// Where a key of range `no` lies; `None`: any key of it. `middle`: open scans have not read all.
+    pub fn side(&self, p: &dyn Platform, q: &Predicate, no: u32, key: Option<&[u8]>, middle: bool) -> Side {
+        let open = middle && q.is_open();
+        if !open && q.covers(no) {
+            return Side::Read;
+        }
+        let Some(key) = key else { return if open { Side::Unread } else { Side::Read } };
+        let order = q.ranges.order;
+        let (lo, hi) = self.bounds(q);
+        if !above(p, order, key, lo) || !below(p, order, key, hi) {
+            return Side::Outside;
+        }
+        if !open {
+            return Side::Read;
+        }
+        let read = q.reached.as_ref().is_some_and(|r| match q.open {
+            OpenEnd::Low => compare(p, order, key, r).is_ge(),
+            _ => compare(p, order, key, r).is_le(),
+        });
+        if read {
+            Side::Read
+        } else {
+            Side::Unread
+        }
+    }
+
+    /// See [`super::Txn::narrow_scan`].
+    pub fn narrow(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
+        let Some(i) = self.find(scan) else { return };
+        let q = &self.all[i];
+        let (order, (old_lo, old_hi)) = (q.ranges.order, self.bounds(q));
+        let little = |b| match b {
+            Bound::Included(k) if faults::on(Fault::LimitTooLittle) => Bound::Excluded(k),
+            b => b,
+        };
+        let lo = lo.map_or(old_lo, |b| higher(p, order, old_lo, little(b)));
+        let hi = hi.map_or(old_hi, |b| lower(p, order, old_hi, little(b)));
+        let Some(x) = Extent::of(p, order, q.set, (lo, hi)) else {
+            self.all.remove(i);
+            return;
+        };
+        let copy = |b: Bound<&[u8]>| b.map(<[u8]>::to_vec);
+        let (lo, hi) = (copy(lo), copy(hi));
+        let lo = self.store(lo.as_ref().map(Vec::as_slice));
+        let hi = self.store(hi.as_ref().map(Vec::as_slice));
+        let q = &mut self.all[i];
+        debug_assert!(x.first >= q.first && x.last <= q.last);
+        (q.lo, q.hi, q.open, q.reached) = (lo, hi, OpenEnd::No, None);
+        (q.first, q.last, q.whole_low, q.whole_high) = (x.first, x.last, x.whole_low, x.whole_high);
+    }
+
+    /// See [`super::Txn::scan_reached`].
+    pub fn reached(&mut self, scan: ScanId, key: &[u8]) {
+        if let Some(i) = self.find(scan) {
+            let q = &mut self.all[i];
+            if q.is_open() {
+                let r = q.reached.get_or_insert_default();
+                r.clear();
+                r.extend_from_slice(key);
+            }
+        }
+    }
+
+    /// Forgets a predicate.
+    pub fn cancel(&mut self, scan: ScanId) {
+        if let Some(i) = self.find(scan) {
+            self.all.remove(i);
+        }
+    }
+
+    /// Forgets the predicates that `f` does not want.
+    pub fn retain(&mut self, f: impl Fn(&Predicate) -> bool) {
+        self.all.retain(f);
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.last_id = 0;
+        super::clear_vec(&mut self.all);
+        super::clear_vec(&mut self.keys);
+        super::clear_vec(&mut self.positions);
+    }
+
+    /// Merges neighbours, if there are too many predicates: each pair of the same index becomes its hull. Open ones
+    /// stay. Nothing is lost: a hull protects what both protect, and what is between them. Comparisons may
+    /// unwind; then nothing has changed.
+    pub fn make_room(&mut self, p: &dyn Platform) {
+        if self.all.len() < MAX_PREDICATES {
+            return;
+        }
+        let mut sorted: Vec<usize> = (0..self.all.len()).filter(|&i| !self.all[i].is_open()).collect();
+        let place = |q: &Predicate| (q.ranges.table().id, q.ranges.index, q.set as *const RangeSet as usize);
+        sorted.sort_by(|&a, &b| {
+            let (a, b) = (&self.all[a], &self.all[b]);
+            let (lo, other) = (self.bounds(a).0, self.bounds(b).0);
+            place(a).cmp(&place(b)).then_with(|| starts_before(p, a.ranges.order, lo, other))
+        });
+        let mut fewer = Predicates { last_id: self.last_id, ..Predicates::default() };
+        let mut at = 0;
+        while at < sorted.len() {
+            let a = sorted[at];
+            let b = sorted.get(at + 1).copied().filter(|&b| place(&self.all[a]) == place(&self.all[b]));
+            at += 1 + b.is_some() as usize;
+            self.merge_into(p, &mut fewer, a, b.unwrap_or(a));
+        }
+        for i in (0..self.all.len()).filter(|&i| self.all[i].is_open()) {
+            self.merge_into(p, &mut fewer, i, i);
+        }
+        fewer.all.sort_by_key(|q| q.id);
+        *self = fewer;
+    }
+
+    /// The hull of two predicates, or one as it is, as a predicate of `to`.
+    fn merge_into(&self, p: &dyn Platform, to: &mut Predicates, a: usize, b: usize) {
+        let (a, b) = (&self.all[a], &self.all[b]);
+        let ((lo_a, hi_a), (lo_b, hi_b)) = (self.bounds(a), self.bounds(b));
+        let order = a.ranges.order;
+        let bounds = (looser(p, order, lo_a, lo_b, false), looser(p, order, hi_a, hi_b, true));
+        let Some(extent) = Extent::of(p, order, a.set, bounds) else { return };
+        let of = |q: &Predicate, no: u32| (q.first..=q.last).contains(&no).then(|| self.start(q, no));
+        let start = |no| match (of(a, no), of(b, no)) {
+            (Some(x), Some(y)) => x.both(y),
+            (Some(x), None) | (None, Some(x)) => x,
+            (None, None) => a.set.list(no).position(),
+        };
+        let new = New { ranges: a.ranges, set: a.set, at: a.at, bounds, extent, open: a.open };
+        to.add(new, a.unknown.both(b.unknown), start);
+        let q = to.all.last_mut().expect("added just now");
+        if a.id == b.id {
+            // A hull has an id of its own: nobody narrows it.
+            (q.id, q.reached) = (a.id, a.reached.clone());
+        }
+    }
+
+    /// For views.
+    pub fn views(&self) -> impl Iterator<Item = PredicateView<'_>> {
+        self.all.iter().map(|q| PredicateView {
+            ranges: q.ranges,
+            bounds: self.bounds(q),
+            touched: q.last - q.first + 1,
+            covered: q.extent().covered(),
+            open: q.is_open(),
+        })
+    }
+}

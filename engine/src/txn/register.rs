@@ -1,0 +1,309 @@
+//! Registration: the keys that a transaction writes, in the ranges of every index of their tables.
+//!
+//! What compares keys or allocates happens in [`Txn::plan_registrations`]; then the commit says that it is under way,
+//! looks again which ranges there are, and registers.
+
+use super::write::WriteKind;
+use super::{Level, Txn};
+use crate::csn::Stamp;
+use crate::error::Error;
+use crate::faults::{self, Fault};
+use crate::lock::Mode;
+use crate::partition::Partition;
+use crate::platform::Platform;
+use crate::primitive::Ordering;
+use crate::protocol::Protocol;
+use crate::range::{IndexRanges, List, RangeSet, Subject, INLINE_KEY};
+use crate::retire::RetireQueue;
+use crate::table::Table;
+use std::ptr::NonNull;
+
+/// The key of a buffered write in an index.
+#[derive(Clone, Copy)]
+pub(super) struct Note {
+    ranges: &'static IndexRanges,
+    /// A piece of `Txn::keys`; `None`: the row is not in the index.
+    key: Option<(usize, usize)>,
+    /// The next note of the write, + 1.
+    next: u32,
+}
+
+/// A registration to be made.
+#[derive(Clone, Copy)]
+struct Planned {
+    set: &'static RangeSet,
+    no: u32,
+    /// A piece of `Txn::keys`; `None`: every key of the range.
+    key: Option<(usize, usize)>,
+    /// The block of a long key, ours until the registration has it.
+    block: *mut u8,
+}
+
+/// Ranges that the plan knows, with the sets that it registers in.
+struct Known {
+    ranges: &'static IndexRanges,
+    sets: [Option<&'static RangeSet>; 2],
+    /// Is there a write without a known key?
+    unknown: bool,
+}
+
+/// What a commit will register.
+#[derive(Default)]
+pub(super) struct Plan {
+    tables: Vec<&'static Table>,
+    known: Vec<Known>,
+    all: Vec<Planned>,
+    /// Where inserts have registered.
+    partitions: Vec<&'static Partition>,
+}
+
+fn same<T>(a: Option<&T>, b: Option<&T>) -> bool {
+    a.map(std::ptr::from_ref) == b.map(std::ptr::from_ref)
+}
+
+impl Plan {
+    fn add_table(&mut self, t: &'static Table) {
+        if !self.tables.iter().rev().any(|q| std::ptr::eq(*q, t)) {
+            self.tables.push(t);
+        }
+    }
+    fn known(&mut self, ranges: &'static IndexRanges) -> &mut Known {
+        let at = self.known.iter().position(|k| std::ptr::eq(k.ranges, ranges)).unwrap_or_else(|| {
+            self.known.push(Known { ranges, sets: ranges.sets(), unknown: false });
+            self.known.len() - 1
+        });
+        &mut self.known[at]
+    }
+    /// Must a registration without a key be made too?
+    fn needs_unknown(&self, ranges: &'static IndexRanges) -> bool {
+        let Some(k) = self.known.iter().find(|k| std::ptr::eq(k.ranges, ranges)) else { return true };
+        // A set that appeared since, too: the planned registrations are not in it.
+        k.unknown || ranges.sets().iter().flatten().any(|s| !k.sets.iter().any(|t| same(Some(*s), *t)))
+    }
+
+    /// A transaction that writes many keys of one range registers once for all of it: it shall not wrap the list.
+    fn collapse(&mut self) {
+        let place = |r: &Planned| (std::ptr::from_ref(r.set) as usize, r.no);
+        self.all.sort_by_key(place);
+        let mut kept = 0;
+        let mut at = 0;
+        while at < self.all.len() {
+            let first = self.all[at];
+            let n = self.all[at..].iter().take_while(|r| place(r) == place(&first)).count();
+            if n > (first.set.list_size() / 4) as usize {
+                self.all[kept] = Planned { key: None, ..first };
+                kept += 1;
+            } else {
+                self.all.copy_within(at..at + n, kept);
+                kept += n;
+            }
+            at += n;
+        }
+        self.all.truncate(kept);
+    }
+}
+
+impl Txn {
+    /// The key of buffered write `write` in an index with ranges; `None`: the row is not in the index. A delete has
+    /// the key of the row that it deletes, an insert that of the new row, an update (of columns in no index) that of
+    /// the row. One note of a record in an index is enough.
+    ///
+    /// A write without a note is registered as a write of an unknown key: sound, but every scan of the index
+    /// conflicts with it. Under `2pl` the key's range is locked for writing.
+    pub fn note_key(
+        &mut self,
+        p: &dyn Platform,
+        write: u32,
+        ranges: &'static IndexRanges,
+        key: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let Some(w) = self.writes.get(write as usize).copied() else { return Ok(()) };
+        if let (Some(key), Level::Serializable) = (key, self.level) {
+            if self.followed(w.r.partition()).has(Protocol::TwoPhase) {
+                self.hold();
+                let set = ranges.current();
+                let no = set.locate(p, ranges.order, key);
+                self.lock_range(p, ranges, set, no, Mode::Intent, w.r.touch())?;
+            }
+        }
+        let key = key.map(|k| {
+            self.keys.extend_from_slice(k);
+            (self.keys.len() - k.len(), k.len())
+        });
+        self.notes.push(Note { ranges, key, next: w.notes });
+        self.writes[write as usize].notes = self.notes.len() as u32;
+        Ok(())
+    }
+
+    /// The number of the write buffered last.
+    pub fn newest_write(&self) -> Option<u32> {
+        (self.writes.len() as u32).checked_sub(1)
+    }
+
+    /// What was noted of a write's record in an index.
+    fn noted(&self, write: usize, ranges: &'static IndexRanges) -> Option<Note> {
+        let mut at = Some(write);
+        while let Some(i) = at {
+            let w = &self.writes[i];
+            let mut n = w.notes;
+            while let Some(k) = n.checked_sub(1) {
+                let note = self.notes[k as usize];
+                if std::ptr::eq(note.ranges, ranges) {
+                    return Some(note);
+                }
+                n = note.next;
+            }
+            // The key of a record does not change.
+            at = w.previous.map(|i| i as usize);
+        }
+        None
+    }
+
+    /// Before step 2: which keys go into which ranges. Compares, allocates, may unwind.
+    pub(super) fn plan_registrations(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        let mut plan = std::mem::take(&mut self.plan);
+        debug_assert!(plan.all.is_empty() && plan.tables.is_empty());
+        for i in (0..self.writes.len()).filter(|&i| self.is_latest(i)) {
+            plan.add_table(self.writes[i].r.table);
+        }
+        let any = plan.tables.iter().any(|t| !t.ranged.is_empty());
+        self.plan = plan;
+        if !any {
+            return Ok(());
+        }
+        self.hold();
+        for i in 0..self.writes.len() {
+            let w = &self.writes[i];
+            // Nobody ever sees a row that we have inserted and deleted.
+            if self.is_latest(i) && !(w.base.is_none() && w.kind == WriteKind::Delete) {
+                self.plan_write(p, i);
+            }
+        }
+        self.plan.collapse();
+        self.give_blocks()
+    }
+
+    fn plan_write(&mut self, p: &dyn Platform, i: usize) {
+        for ranges in self.writes[i].r.table.ranged.iter() {
+            let note = self.noted(i, ranges);
+            let known = self.plan.known(ranges);
+            let Some(note) = note else {
+                known.unknown |= !faults::on(Fault::IndexForgotten);
+                continue;
+            };
+            let Some((at, len)) = note.key else { continue };
+            for set in known.sets.into_iter().flatten() {
+                let no = set.locate(p, ranges.order, &self.keys[at..at + len]);
+                let block = std::ptr::null_mut();
+                self.plan.all.push(Planned { set, no, key: note.key, block });
+            }
+        }
+    }
+
+    /// Memory for long keys, and room for the blocks that the registrations displace.
+    fn give_blocks(&mut self) -> Result<(), Error> {
+        let room = self.writes.len() as u64 + 8 + self.plan.all.len() as u64;
+        RetireQueue::reserve(&self.e, self.slot, room)?;
+        for r in &mut self.plan.all {
+            let Some((at, len)) = r.key.filter(|k| k.1 > INLINE_KEY) else { continue };
+            let block = self.e.region.alloc(self.slot as usize, len)?;
+            // SAFETY: fresh memory of that size.
+            unsafe { block.as_ptr().copy_from_nonoverlapping(self.keys[at..].as_ptr(), len) };
+            r.block = block.as_ptr();
+        }
+        self.registered.reserve(self.plan.all.len() + self.plan.known.len() + 1);
+        Ok(())
+    }
+
+    /// The commit is under way: who gives an index ranges from now on waits for its end.
+    pub(super) fn enter_commit(&self) {
+        let c = &self.e.slots[self.slot as usize].commits;
+        c.store(c.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
+    }
+    /// It has ended, and everything registered is finished.
+    pub(super) fn leave_commit(&self) {
+        let c = &self.e.slots[self.slot as usize].commits;
+        let n = c.load(Ordering::Relaxed);
+        if n & 1 == 1 {
+            c.store(n.wrapping_add(1), Ordering::SeqCst);
+        }
+    }
+
+    /// Step 2. Neither fails nor sleeps.
+    pub(super) fn register(&mut self) {
+        let late = faults::on(Fault::LookBeforeCommitting);
+        if !late {
+            self.enter_commit();
+        }
+        let tag = self.tag();
+        let seen: Vec<_> = self.plan.tables.iter().flat_map(|t| t.ranged.iter()).collect();
+        if late {
+            std::thread::yield_now();
+            self.enter_commit();
+        }
+        for ranges in seen {
+            if self.plan.needs_unknown(ranges) && !faults::on(Fault::IndexForgotten) {
+                self.registered.push(ranges.unknown().register(tag));
+            }
+        }
+        for i in 0..self.plan.all.len() {
+            let r = self.plan.all[i];
+            let list: List<'static, _> = r.set.list(r.no);
+            let subject = match r.key {
+                None => Subject::Any,
+                Some((_, len)) if !r.block.is_null() => Subject::Long(r.block, len as u32),
+                Some((at, len)) => Subject::Short(&self.keys[at..at + len]),
+            };
+            let (pos, old) = list.register(tag, |e| e.fill(subject));
+            self.registered.push(list.registered(pos));
+            if let Some(displaced) = old {
+                self.plan.all[i].block = std::ptr::null_mut();
+                if let Some(b) = NonNull::new(displaced) {
+                    // The entry has another key already (INV-RETIRE). Room was made in `give_blocks`.
+                    RetireQueue::push(&self.e, self.slot, b, self.e.now());
+                }
+            }
+        }
+        self.register_inserts(tag);
+    }
+
+    /// Inserts, in the rings of their partitions.
+    fn register_inserts(&mut self, tag: Stamp) {
+        for i in 0..self.writes.len() {
+            let w = self.writes[i];
+            let partition = w.r.partition();
+            let done = |q: &&Partition| std::ptr::eq(*q, partition);
+            if w.kind == WriteKind::Insert && !self.plan.partitions.iter().any(done) {
+                self.plan.partitions.push(partition);
+                self.registered.push(partition.ring.register(tag));
+            }
+        }
+    }
+
+    /// Forgets the notes of a write, the last of which is the last of all.
+    pub(super) fn forget_notes(&mut self, mut last: u32) {
+        while last > 0 && last as usize == self.notes.len() {
+            let Some(note) = self.notes.pop() else { return };
+            if let Some((at, _)) = note.key {
+                self.keys.truncate(at);
+            }
+            last = note.next;
+        }
+    }
+
+    /// Forgets notes and plan; blocks that no list took are freed.
+    pub(super) fn clear_notes(&mut self) {
+        for r in self.plan.all.drain(..) {
+            if let Some(b) = NonNull::new(r.block) {
+                // SAFETY: allocated for this plan, and nobody saw it.
+                unsafe { self.e.region.free(self.slot as usize, b) };
+            }
+        }
+        self.plan.tables.clear();
+        self.plan.known.clear();
+        self.plan.partitions.clear();
+        super::clear_vec(&mut self.plan.all);
+        super::clear_vec(&mut self.notes);
+        super::clear_vec(&mut self.keys);
+    }
+}

@@ -1,0 +1,244 @@
+//! Scans of ranges of an index.
+
+use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId};
+use super::{How, Level, LockEntry, RecordRef, Txn};
+use crate::csn::{Csn, State};
+use crate::error::Error;
+use crate::lock::{Acquired, Holder, LockWord, Mode};
+use crate::platform::{Platform, Queue, StopEvent};
+use crate::primitive::Ordering;
+use crate::protocol::{Policy, Protocol, Touch};
+use crate::range::{IndexRanges, Position, RangeSet};
+use crate::record::Version;
+use std::ops::Bound;
+use std::ptr::NonNull;
+
+/// A scan that is about to begin.
+#[derive(Clone, Copy)]
+pub struct Scan<'a> {
+    /// The partitions that rows between the bounds can be in.
+    pub at: &'a [Touch],
+    /// Exact lower bound.
+    pub lo: Bound<&'a [u8]>,
+    /// Exact upper bound.
+    pub hi: Bound<&'a [u8]>,
+    /// Which end may come early.
+    pub open: OpenEnd,
+    /// The snapshot that it reads; `None`: the newest committed versions.
+    pub snapshot: Option<Csn>,
+}
+
+/// What a look-up of one key has seen of the ranges before it looked.
+#[derive(Clone, Copy)]
+pub struct LookPosition {
+    ranges: &'static IndexRanges,
+    set: &'static RangeSet,
+    at: Touch,
+    no: u32,
+    start: Position,
+    unknown: Position,
+}
+
+fn starts(ranges: &IndexRanges, snapshot: Option<Csn>) -> Position {
+    let list = ranges.unknown().list();
+    snapshot.map_or_else(|| list.position(), |csn| list.position_at(csn))
+}
+
+impl Txn {
+    /// A scan of a range of an index begins. Call it before the index is read; then read the rows with
+    /// [`Txn::read_scanned`] (or from the snapshot that `scan` names).
+    ///
+    /// Partitions are locked after their protocols, and under `2pl` the ranges that the scan covers. From now on
+    /// writes of keys between the bounds are conflicts, whatever the level of this transaction.
+    pub fn begin_scan(
+        &mut self,
+        p: &dyn Platform,
+        ranges: &'static IndexRanges,
+        scan: &Scan<'_>,
+    ) -> Result<ScanId, Error> {
+        debug_assert!(ranges.is_active());
+        if self.level == Level::Serializable {
+            for &at in scan.at {
+                self.before_scan(p, at)?;
+            }
+        }
+        self.hold();
+        let set = ranges.current();
+        let bounds = (scan.lo, scan.hi);
+        let Some(extent) = Extent::of(p, ranges.order, set, bounds) else { return Ok(Predicates::nothing()) };
+        self.ranged.make_room(p);
+        let locked = self.lock_covered(p, ranges, set, extent, scan.at)?;
+        let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
+        let new = New { ranges, set, at, bounds, extent, open: scan.open };
+        let id = self.ranged.add(new, starts(ranges, scan.snapshot), |no| {
+            set.range(no).scans.fetch_add(1, Ordering::Relaxed);
+            let list = set.list(no);
+            scan.snapshot.map_or_else(|| list.position(), |csn| list.position_at(csn))
+        });
+        Ok(self.ranged.id(id, locked))
+    }
+
+    /// Locks the covered ranges for reading if `2pl` runs one of the partitions; were there any?
+    fn lock_covered(
+        &mut self,
+        p: &dyn Platform,
+        ranges: &'static IndexRanges,
+        set: &'static RangeSet,
+        extent: Extent,
+        at: &[Touch],
+    ) -> Result<bool, Error> {
+        let two_phase = |t: &&Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
+        let Some(&at) = at.iter().find(two_phase).filter(|_| self.level == Level::Serializable) else {
+            return Ok(false);
+        };
+        let mut any = false;
+        for no in (extent.first..=extent.last).filter(|&no| extent.covers(no)) {
+            self.lock_range(p, ranges, set, no, Mode::Share, at)?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Locks a range, to the end of the transaction.
+    pub(super) fn lock_range(
+        &mut self,
+        p: &dyn Platform,
+        ranges: &'static IndexRanges,
+        set: &'static RangeSet,
+        no: u32,
+        mode: Mode,
+        at: Touch,
+    ) -> Result<(), Error> {
+        let policy = at.partition().policy();
+        if policy == Policy::WaitDie {
+            self.set_age();
+        }
+        let word: &'static LockWord = &set.range(no).lock;
+        let me = Holder { slot: self.slot, mode, tag: 0 };
+        let queue = Queue::Range(ranges.table().id, ranges.index, no);
+        let got = match word.try_acquire(self.e.region, me) {
+            Ok(a) => a,
+            Err(c) => self.contend(p, word, me, How::Policy(policy), queue, at, c)?,
+        };
+        let previous = match got {
+            Acquired::Held => return Ok(()),
+            Acquired::New => None,
+            Acquired::Upgraded(h) => Some(h),
+        };
+        self.locks.push(LockEntry { word, rec: None, previous, mode, depth: 0 });
+        Ok(())
+    }
+
+    /// The scan has ended early: it has read nothing beyond these bounds. They only ever shrink; `None` leaves one
+    /// as it is. Call it with `None` for both where the scan has read all.
+    pub fn narrow_scan(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
+        self.ranged.narrow(p, scan, lo, hi);
+    }
+
+    /// The scan has read nothing at all.
+    pub fn cancel_scan(&mut self, scan: ScanId) {
+        self.ranged.cancel(scan);
+    }
+
+    /// The extreme key that a scan with an open end has read so far. Until it is told, a conflict in what the scan
+    /// may not have read yet dooms nobody, but costs validations.
+    pub fn scan_reached(&mut self, scan: ScanId, key: &[u8]) {
+        self.ranged.reached(scan, key);
+    }
+
+    /// As [`Txn::read`], of a row that a scan found: the scan's predicate protects it, nothing is remembered. Under
+    /// `2pl` the row is locked if it will be written, or if the scan covers no range.
+    pub fn read_scanned(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        for_write: bool,
+        scan: ScanId,
+    ) -> Result<Option<NonNull<Version>>, Error> {
+        p.stop_event(StopEvent::Read)?;
+        let head = r.rec.head();
+        if head.is_null() {
+            return Ok(None);
+        }
+        let partition = r.partition();
+        let all = self.follow(p, partition)?;
+        let protocols = if scan.locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
+        protocols.read(self, p, r, for_write)?;
+        self.touch(partition).reads += 1;
+        let found = self.newest(p, r.rec)?;
+        if let Some((_, csn)) = found.filter(|(_, csn)| *csn > self.valid) {
+            debug_assert!(csn > self.valid);
+            self.revalidate(p)?;
+        }
+        let seen = found.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
+        if r.rec.head() != seen && self.is_committing_head(r) {
+            self.valid = 0; // a commit that we did not wait for may be older than `valid`
+        }
+        // SAFETY: INV-RETIRE: reached under our pin.
+        Ok(found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone()))
+    }
+
+    /// May the owner of the newest version have committed?
+    fn is_committing_head(&self, r: RecordRef) -> bool {
+        let Some(v) = NonNull::new(r.rec.head()) else { return true };
+        // SAFETY: INV-RETIRE: reached under our pin.
+        let v = unsafe { v.as_ref() };
+        let stamp = v.stamp();
+        if !stamp.is_tag() || stamp == self.tag() {
+            return !stamp.is_tag();
+        }
+        let state = self.e.word(stamp.slot()).state();
+        // A slot that has gone on has stamped the version before.
+        !matches!(state, State::Active | State::Idle) || v.stamp() != stamp
+    }
+
+    /// A look-up of one full key in an index is about to be made. Returns what [`Txn::add_point_predicate`] wants if
+    /// it finds nothing. Locks nothing: [`Txn::before_lookup`] does.
+    pub fn look_position(
+        &mut self,
+        p: &dyn Platform,
+        at: Touch,
+        ranges: &'static IndexRanges,
+        key: &[u8],
+    ) -> LookPosition {
+        self.hold();
+        let set = ranges.current();
+        let no = set.locate(p, ranges.order, key);
+        let unknown = ranges.unknown().list().position();
+        LookPosition { ranges, set, at, no, start: set.list(no).position(), unknown }
+    }
+
+    /// The look-up found nothing: from its position on, writes of the key are conflicts.
+    pub fn add_point_predicate(&mut self, p: &dyn Platform, look: &LookPosition, key: &[u8]) {
+        let bounds = (Bound::Included(key), Bound::Included(key));
+        self.ranged.make_room(p);
+        let Some(extent) = Extent::of(p, look.ranges.order, look.set, bounds) else { return };
+        debug_assert_eq!((extent.first, extent.last), (look.no, look.no));
+        let new = New { ranges: look.ranges, set: look.set, at: look.at, bounds, extent, open: OpenEnd::No };
+        self.ranged.add(new, look.unknown, |_| look.start);
+        look.set.range(look.no).scans.fetch_add(1, Ordering::Relaxed);
+        // Who registered since may have committed before `valid`, unseen by the look-up.
+        let same = look.set.list(look.no).is_unchanged(&look.start)
+            && look.ranges.unknown().list().is_unchanged(&look.unknown);
+        if !same {
+            self.valid = 0;
+        }
+    }
+
+    /// The predicates in ranges of indexes.
+    pub fn range_predicates(&self) -> impl Iterator<Item = PredicateView<'_>> {
+        self.ranged.views()
+    }
+    /// The predicates on whole partitions: no row may be inserted into these.
+    pub fn partition_predicates(&self) -> impl Iterator<Item = Touch> + '_ {
+        self.predicates.values().map(|q| q.at)
+    }
+
+    /// From now on others do not end our pin: ranges that we hold on to stay.
+    pub(super) fn hold(&mut self) {
+        if !self.holds {
+            self.holds = true;
+            self.e.hold(self.slot);
+        }
+    }
+}
