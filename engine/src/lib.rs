@@ -10,6 +10,7 @@ pub mod csn;
 pub mod error;
 #[doc(hidden)]
 pub mod faults;
+pub mod index;
 pub mod lock;
 pub mod memory;
 pub mod partition;

@@ -67,8 +67,8 @@ pub trait Platform {
     fn lock_tag(&self) -> u32;
     /// Does the process of this slot hold no snapshot, so that its pin is stale?
     fn quiescent(&self, slot: SlotId) -> bool;
-    /// Compares two keys of an index whose order has this name, which is not 0. The order is total and does not
-    /// change as long as the index has ranges.
+    /// The order of two keys of an index whose order has this name, which is not 0. The order is total and does not
+    /// change as long as the index exists. May unwind, as `wait_for` may.
     fn compare_keys(&self, _order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         a.cmp(b)
     }

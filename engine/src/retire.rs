@@ -1,6 +1,6 @@
 //! Memory that waits until nobody can reach it.
 //!
-//! INV-RETIRE: a version is retired, with the clock's value, after it became unreachable for
+//! INV-RETIRE: memory is retired, with the clock's value, after it became unreachable for
 //! readers that pin from then on; it is freed when every pin is larger than that value.
 
 use crate::csn::{Csn, SlotId};
@@ -89,6 +89,12 @@ impl RetireQueue {
         Ok(())
     }
 
+    /// Entries that fit without an allocation, for the owner of the slot.
+    pub fn room(e: &Engine, slot: SlotId) -> u64 {
+        // SAFETY: only the owner changes the room.
+        unsafe { (*Self::me(e, slot)).room }
+    }
+
     /// Gives back room that was reserved for more than a few entries and is not needed any more.
     pub fn trim(e: &Engine, slot: SlotId) {
         // SAFETY: only the owner changes the room.
@@ -160,6 +166,21 @@ impl RetireQueue {
                 budget -= 1;
                 e.region.free(me as usize, NonNull::new_unchecked(p));
             }
+        }
+    }
+
+    /// Gives back all memory of a queue in which nothing waits: tests look for what is left.
+    #[cfg(test)]
+    pub(crate) fn free_all(e: &Engine, slot: SlotId) {
+        assert_eq!(Self::len(e, slot), 0);
+        let q = Self::lock(e, slot).0;
+        // SAFETY: as in `reserve`; the test is alone.
+        unsafe {
+            while let Some(s) = NonNull::new((*q).first) {
+                (*q).first = s.as_ref().next;
+                e.region.free(slot as usize, s.cast());
+            }
+            ((*q).last, (*q).end, (*q).room) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         }
     }
 

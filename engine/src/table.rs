@@ -2,8 +2,10 @@
 
 use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
+use crate::index::{Primary, Reuse};
 use crate::memory::{OutOfMemory, TidDirectory};
 use crate::partition::{Partition, PartitionMap, SPEC_MAX};
+use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
@@ -28,14 +30,19 @@ pub struct Table {
     latch: AtomicU32,
     /// Free records (number + 1).
     free: AtomicU32,
-    /// Records without index entries that wait for their grace period.
+    /// Records without index entries that wait for their grace period, all for that of `limbo_csn`.
     limbo: AtomicU32,
+    /// Such that were given back since: they become the next `limbo`.
+    given: AtomicU32,
     /// The platform's. (For PostgreSQL: is a warning due that the table starts empty?)
     pub note: AtomicU32,
     limbo_csn: AtomicU64,
+    given_csn: AtomicU64,
     map: AtomicPtr<PartitionMap>,
     /// The logical ranges of its indexes.
     pub(crate) ranged: TableRanges,
+    /// The primary index, if there is one.
+    primary: AtomicPtr<Primary>,
     /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
     pub dead: AtomicU64,
     /// Next dropped table.
@@ -106,6 +113,79 @@ impl Table {
     pub fn replace_map(&self, map: NonNull<PartitionMap>) -> NonNull<PartitionMap> {
         NonNull::new(self.map.swap(map.as_ptr(), Ordering::SeqCst)).expect("a table has a map")
     }
+    /// Gives the table a primary index without entries. With [`Reuse::AtOnce`] records that are dead
+    /// already go soon. The caller excludes everybody else; the table has none yet.
+    pub fn create_primary(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        order: u32,
+        reuse: Reuse,
+    ) -> Result<&'static Primary, OutOfMemory> {
+        assert!(self.primary().is_none(), "a table has one primary index");
+        let primary = Primary::create(e, slot, order, reuse)?;
+        let homes = (0..self.len()).step_by(TidDirectory::CHUNK as usize);
+        for n in homes {
+            if let Err(err) = primary.ensure(e, slot, n) {
+                // SAFETY: not published.
+                unsafe { primary.destroy(e, slot, 0) };
+                return Err(err);
+            }
+        }
+        for n in 0..self.len() {
+            let Some(r) = self.record(n) else { continue };
+            let deleted = NonNull::new(r.head()).and_then(|v| {
+                // SAFETY: the caller excludes everybody else.
+                let v = unsafe { v.as_ref() };
+                v.csn().filter(|_| v.is_tombstone())
+            });
+            let aborted = (r.state.load(Ordering::Acquire) == REC_DEAD).then_some(0);
+            if let Some(csn) = deleted.or(aborted) {
+                primary.bury(n, csn);
+            }
+        }
+        self.primary.store(std::ptr::from_ref(primary).cast_mut(), Ordering::SeqCst);
+        Ok(primary)
+    }
+
+    /// Frees the primary index: another one may be created.
+    ///
+    /// # Safety
+    /// Nobody else uses the table.
+    pub unsafe fn drop_primary(&self, e: &Engine, slot: SlotId) {
+        let primary = self.primary();
+        self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
+        if let Some(primary) = primary {
+            // SAFETY: the caller's promise.
+            unsafe { primary.destroy(e, slot, self.len()) };
+        }
+    }
+
+    /// The primary index.
+    #[inline]
+    pub fn primary(&self) -> Option<&'static Primary> {
+        // SAFETY: INV-TABLE: it lives as long as its table.
+        unsafe { self.primary.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Adds the primary index's entry of a row that was loaded. Exclusive access, pinned.
+    pub fn load_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
+        self.primary().map_or(Ok(()), |primary| primary.add(e, slot, p, no, key))
+    }
+
+    /// Must VACUUM leave this dead record alone, because the primary index has an entry of it, or gives
+    /// the number back itself?
+    pub fn is_indexed(&self, no: u64) -> bool {
+        self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce || i.has_entry(no))
+    }
+
+    /// The record is dead, of an insert that was aborted (0), or of a delete at this CSN.
+    pub(crate) fn bury(&self, no: u64, csn: Csn) {
+        if let Some(primary) = self.primary() {
+            primary.bury(no, csn);
+        }
+    }
+
     /// The partition of a record.
     pub fn partition_no(&self, r: &Record) -> u32 {
         r.part[self.map().field as usize].load(Ordering::Relaxed) as u32
@@ -144,14 +224,17 @@ impl Table {
         r
     }
 
+    /// Memory for record `n` and what belongs to it.
+    fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
+        self.records.ensure(e.region, slot as usize, n)?;
+        self.primary().map_or(Ok(()), |primary| primary.ensure(e, slot, n))
+    }
+
     /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
     pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
         let reused = self.latched(|| {
-            if self.free.load(Ordering::Relaxed) == 0 && self.limbo.load(Ordering::Relaxed) != 0 {
-                let min = e.shared.min_pin.0.load(Ordering::SeqCst);
-                if self.limbo_csn.load(Ordering::Relaxed) < min {
-                    self.free.store(self.limbo.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-                }
+            if self.free.load(Ordering::Relaxed) == 0 {
+                self.end_grace(e.shared.min_pin.0.load(Ordering::SeqCst));
             }
             let f = self.free.load(Ordering::Relaxed);
             let r = self.record((f as u64).checked_sub(1)?)?;
@@ -166,7 +249,7 @@ impl Table {
                 if n >= MAX_RECORDS {
                     return Err(Error::OutOfMemory);
                 }
-                self.records.ensure(e.region, slot as usize, n)?;
+                self.ensure(e, slot, n)?;
                 if self.next.compare_exchange(n, n + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                     return self.take_record(e, slot);
                 }
@@ -177,6 +260,17 @@ impl Table {
         r.writer.store(0, Ordering::Relaxed);
         r.state.store(REC_USED, Ordering::Release);
         Ok((n, r))
+    }
+
+    /// Moves the lists of records on, as far as the pins allow. The free list is empty; under the latch.
+    fn end_grace(&self, min_pin: Csn) {
+        if self.limbo.load(Ordering::Relaxed) == 0 {
+            self.limbo.store(self.given.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+            self.limbo_csn.store(self.given_csn.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if self.limbo_csn.load(Ordering::Relaxed) < min_pin {
+            self.free.store(self.limbo.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     fn put_free(&self, n: u64) {
@@ -194,9 +288,9 @@ impl Table {
         r.set_head(std::ptr::null_mut());
         r.state.store(REC_FREE, Ordering::Release);
         self.latched(|| {
-            r.next_free.store(self.limbo.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.limbo.store(n as u32 + 1, Ordering::Relaxed);
-            self.limbo_csn.fetch_max(now, Ordering::Relaxed);
+            r.next_free.store(self.given.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.given.store(n as u32 + 1, Ordering::Relaxed);
+            self.given_csn.fetch_max(now, Ordering::Relaxed);
         });
     }
 
@@ -272,6 +366,7 @@ impl Table {
         // SAFETY: the caller's promise; only newest versions hang in the table, older ones are
         // in some slot's queue.
         unsafe {
+            self.drop_primary(e, slot);
             self.clear(e, slot);
             self.ranged.destroy(e, slot);
             let map = NonNull::from(self.map());
@@ -292,6 +387,10 @@ impl Table {
                 unsafe { e.region.free(slot as usize, v.cast()) };
             }
         }
+        if let Some(primary) = self.primary() {
+            // SAFETY: the caller's promise.
+            unsafe { primary.clear(e, slot, self.len()) };
+        }
         for p in self.map().partitions() {
             for c in [&p.stats.rows, &p.stats.versions, &p.stats.bytes] {
                 c.store(0, Ordering::Relaxed);
@@ -300,6 +399,7 @@ impl Table {
         self.next.store(0, Ordering::SeqCst);
         self.free.store(0, Ordering::SeqCst);
         self.limbo.store(0, Ordering::SeqCst);
+        self.given.store(0, Ordering::SeqCst);
         self.dead.store(0, Ordering::SeqCst);
         // SAFETY: the caller's promise.
         unsafe { self.records.clear(e.region, slot as usize) };
@@ -309,7 +409,8 @@ impl Table {
     pub fn bytes(&self) -> u64 {
         let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
         let versions: u64 = self.map().partitions().iter().map(|p| p.stats.bytes.load(Ordering::Relaxed)).sum();
-        records + versions + PartitionMap::size(self.map().n) as u64
+        let primary = self.primary().map_or(0, Primary::bytes);
+        records + versions + PartitionMap::size(self.map().n) as u64 + primary
     }
     /// Rows, about.
     pub fn rows(&self) -> u64 {
@@ -322,7 +423,7 @@ impl Table {
         if n >= MAX_RECORDS {
             return Err(OutOfMemory);
         }
-        self.records.ensure(e.region, slot as usize, n)?;
+        self.ensure(e, slot, n)?;
         self.next.store(n + 1, Ordering::SeqCst);
         Ok((n, self.record(n).ok_or(OutOfMemory)?))
     }

@@ -6,10 +6,14 @@
 //! model has a broken variant in which the checker must find the error.
 #![cfg(loom)]
 
-use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use loom::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release, SeqCst},
+};
 use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
+use mixedcc_engine::index::VersionWord;
 use mixedcc_engine::protocol::{Protocol, ProtocolSet};
 use mixedcc_engine::range::{Position, Ring, Verdict};
 use mixedcc_engine::shared::Fate;
@@ -414,4 +418,157 @@ fn they_do_not_if_the_epoch_is_announced_before_the_set() {
 #[test]
 fn they_do_not_if_nobody_looks_at_the_slots() {
     assert!(fails(|| switching(Broken::NoLook)));
+}
+
+/// What a part of the index's protocol is left out of.
+#[derive(Clone, Copy, PartialEq)]
+enum Without {
+    Nothing,
+    /// The look at the leaf's version after its entries were read.
+    Check,
+    /// The second look at the parent's version, after the child's was read.
+    Coupling,
+    /// The comparison of the version when the latch is taken.
+    Latch,
+}
+
+/// A leaf with two entries at most.
+#[derive(Default)]
+struct Leaf {
+    version: VersionWord,
+    count: AtomicU64,
+    keys: [AtomicU64; 2],
+}
+
+impl Leaf {
+    fn read(&self) -> Vec<u64> {
+        let n = self.count.load(Acquire).min(2) as usize;
+        self.keys[..n].iter().map(|k| k.load(Acquire)).collect()
+    }
+    fn set(&self, i: usize, key: u64) {
+        self.keys[i].store(key, Release);
+    }
+    fn latch(&self, version: u64, w: Without) -> bool {
+        self.version.latch(if w == Without::Latch { self.version.read() } else { version })
+    }
+}
+
+/// A root with one leaf, `[2]`, or two: keys from `separator` on (0: none) are in the second.
+#[derive(Default)]
+struct Tree {
+    version: VersionWord,
+    separator: AtomicU64,
+    leaves: [Leaf; 2],
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let t = Tree::default();
+        t.leaves[0].set(0, 2);
+        t.leaves[0].count.store(1, Release);
+        t
+    }
+    /// As `Index::try_descend`: the leaf of a key, its version, the root's.
+    fn descend(&self, key: u64, w: Without) -> Option<(&Leaf, u64, u64)> {
+        let root = self.version.read();
+        let separator = self.separator.load(Acquire);
+        let leaf = &self.leaves[usize::from(separator != 0 && key >= separator)];
+        self.version.is(root).then_some(())?;
+        let version = leaf.version.read();
+        (w == Without::Coupling || self.version.is(root)).then_some((leaf, version, root))
+    }
+    fn find(&self, key: u64, w: Without) -> bool {
+        loop {
+            if let Some((leaf, version, _)) = self.descend(key, w) {
+                let keys = leaf.read();
+                if w == Without::Check || leaf.version.is(version) {
+                    return keys.contains(&key);
+                }
+            }
+            thread::yield_now();
+        }
+    }
+    /// As `Index::insert_entry` and `Index::split`.
+    fn insert(&self, key: u64, w: Without) {
+        loop {
+            if let Some((leaf, version, root)) = self.descend(key, w) {
+                let mut keys = leaf.read();
+                if leaf.version.is(version) && keys.len() == 2 {
+                    self.split(leaf, version, root);
+                } else if leaf.latch(version, w) {
+                    keys.push(key);
+                    keys.sort_unstable();
+                    keys.iter().enumerate().rev().for_each(|(i, k)| leaf.set(i, *k));
+                    leaf.count.store(keys.len() as u64, Release);
+                    leaf.version.release(version);
+                    return;
+                }
+            }
+            thread::yield_now();
+        }
+    }
+    fn split(&self, leaf: &Leaf, version: u64, root: u64) {
+        if !self.version.latch(root) {
+            return;
+        }
+        if !leaf.version.latch(version) {
+            self.version.release_unchanged(root);
+            return;
+        }
+        let key = leaf.keys[1].load(Acquire);
+        self.leaves[1].set(0, key);
+        self.leaves[1].count.store(1, Release);
+        leaf.count.store(1, Release);
+        self.separator.store(key, Release);
+        leaf.version.release(version);
+        self.version.release(root);
+    }
+}
+
+/// An inserter that splits the leaf, and a reader of a key that is always there. The reader is the
+/// spawned thread: the model checker forgets a load when the storing thread has loaded the same word
+/// itself, so that it must find the stores first.
+fn index(w: Without) {
+    let t = Arc::new(Tree::new());
+    let reader = {
+        let t = t.clone();
+        thread::spawn(move || assert!(t.find(2, w), "a key that is there was not found"))
+    };
+    // The second one splits.
+    [1, 3].iter().for_each(|key| t.insert(*key, w));
+    reader.join().unwrap();
+    assert!((1..=3).all(|key| t.find(key, Without::Nothing)));
+}
+
+/// Two inserts into one leaf, of which the second splits it.
+fn inserts(w: Without) {
+    let t = Arc::new(Tree::new());
+    let other = {
+        let t = t.clone();
+        thread::spawn(move || t.insert(3, w))
+    };
+    t.insert(1, w);
+    other.join().unwrap();
+    assert!((1..=3).all(|key| t.find(key, Without::Nothing)), "a key is lost");
+}
+
+#[test]
+fn the_index_finds_what_is_there() {
+    model(|| index(Without::Nothing));
+}
+#[test]
+fn two_inserts_into_one_leaf_are_both_kept() {
+    model(|| inserts(Without::Nothing));
+}
+#[test]
+fn without_a_check_it_does_not() {
+    assert!(fails(|| index(Without::Check)));
+}
+#[test]
+fn without_coupling_it_does_not() {
+    assert!(fails(|| index(Without::Coupling)));
+}
+#[test]
+fn with_a_latch_at_any_version_an_insert_is_lost() {
+    assert!(fails(|| inserts(Without::Latch)));
 }

@@ -58,7 +58,7 @@ fn mark_dead(table: &'static Table) -> Vec<u64> {
     let mut dead = Vec::new();
     for n in 0..table.len() {
         let Some(r) = RecordRef::find(table, n) else { continue };
-        if t.last_write(r).is_none() && table.is_dead(r.rec, min_pin) {
+        if t.last_write(r).is_none() && table.is_dead(r.rec, min_pin) && !table.is_indexed(r.no) {
             r.rec.state.store(REC_VACUUM, Ordering::Release);
             dead.push(n);
         }

@@ -38,6 +38,7 @@ impl Txn {
             self.stage = Stage::Decided;
             return Ok(());
         }
+        self.sweep_written(p);
         RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
         p.stop_event(StopEvent::CommitLock)?;
         self.lock_writes(p)?;
@@ -63,6 +64,16 @@ impl Txn {
         self.validate_all(p, self.csn)?;
         self.stage = Stage::Decided;
         p.stop_event(StopEvent::CommitDecided)
+    }
+
+    /// Who deletes removes entries of what was deleted before. (Others may have no snapshot any more,
+    /// and so no pin.)
+    fn sweep_written(&mut self, p: &dyn Platform) {
+        let deletes = self.writes.iter().filter(|w| w.kind == WriteKind::Delete);
+        let Some(table) = deletes.map(|w| w.r.table).next_back() else { return };
+        if self.level == Level::Serializable {
+            self.sweep(p, table, 2 * self.writes.len());
+        }
     }
 
     /// Is this write the last one of its record?
@@ -185,6 +196,7 @@ impl Txn {
                     if kind == WriteKind::Delete {
                         d.rows = -1;
                         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+                        w.r.table.bury(w.r.no, self.csn);
                     }
                     RetireQueue::push(&self.e, self.slot, base.cast(), now);
                 }

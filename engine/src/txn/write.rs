@@ -4,6 +4,7 @@ use super::locking::How;
 use super::read::Committed;
 use super::{Level, RecordRef, Txn};
 use crate::error::Error;
+use crate::index::Primary;
 use crate::lock::Mode;
 use crate::memory::{OutOfMemory, Region};
 use crate::partition::Partition;
@@ -165,6 +166,31 @@ impl Txn {
         });
         rec.set_head(version.as_ptr());
         Ok(r)
+    }
+
+    /// Adds the primary index's entry of a row that we have just inserted. On an error, and when a
+    /// comparison unwinds, the insert must be undone. Entries of dead records are removed on the way.
+    pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<(), Error> {
+        let Some(primary) = r.table.primary() else { return Ok(()) };
+        debug_assert!(self.last_write(r).is_some(), "an insert of ours");
+        self.sweep(p, r.table, 2);
+        match primary.add(&self.e, self.slot, p, r.no, key) {
+            Err(Error::OutOfMemory) => {
+                self.reclaim();
+                primary.add(&self.e, self.slot, p, r.no, key)
+            }
+            done => done,
+        }
+    }
+
+    /// Removes at most `budget` entries of dead records from the primary index of a table; returns
+    /// how many. The process has a snapshot, so that its pin stays. May unwind where a comparison does.
+    pub fn sweep(&mut self, p: &dyn Platform, table: &'static Table, budget: usize) -> usize {
+        let Some(primary) = table.primary().filter(|i| i.graves() > 0) else { return 0 };
+        let owed = self.writes.len() as u64 + 8;
+        // Without memory there is less room, and the entries stay for now.
+        let _ = RetireQueue::reserve(&self.e, self.slot, owed + Primary::ROOM + 2 * budget as u64);
+        primary.sweep(&self.e, self.slot, p, table, owed, budget)
     }
 
     fn push(&mut self, mut w: Write) {
@@ -337,6 +363,7 @@ impl Txn {
         w.r.rec.set_head(std::ptr::null_mut());
         w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+        w.r.table.bury(w.r.no, 0);
     }
 
     /// An own version that nobody will see any more. Room in the queue was reserved.

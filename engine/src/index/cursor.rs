@@ -1,0 +1,142 @@
+//! Scans: a leaf is copied, then its entries are handed out.
+
+use super::descend::{Direction, Path};
+use super::key::{Entry, Key, Position};
+use super::node::CAPACITY;
+use super::Index;
+use crate::platform::Platform;
+use std::ops::Bound;
+
+/// Entries copied from the first leaf: many scans want few.
+const FIRST: usize = if CAPACITY < 8 { 3 } else { 8 };
+
+/// A scan of a part of an index in one direction.
+///
+/// Every entry that is there from beginning to end is returned once, in order; of those that come or
+/// go meanwhile, some. It holds no latch and no place in the tree: it goes on behind the last entry.
+/// The caller stays pinned.
+pub struct Cursor {
+    index: &'static Index,
+    way: Direction,
+    /// Where to go on: behind what was copied. `None`: nowhere.
+    next: Option<Position>,
+    /// Entries beyond are not wanted.
+    end: Option<Position>,
+    copied: [Entry; CAPACITY],
+    /// Entries `at..len` were not handed out yet.
+    at: usize,
+    len: usize,
+    most: usize,
+}
+
+/// In front of the first key within a lower bound.
+fn low_end(b: Bound<&[u8]>) -> Option<Position> {
+    match b {
+        Bound::Included(k) => Some(Position::of_key(k, false)),
+        Bound::Excluded(k) => Some(Position::of_key(k, true)),
+        Bound::Unbounded => None,
+    }
+}
+
+/// Behind the last key within an upper bound.
+fn high_end(b: Bound<&[u8]>) -> Option<Position> {
+    match b {
+        Bound::Included(k) => Some(Position::of_key(k, true)),
+        Bound::Excluded(k) => Some(Position::of_key(k, false)),
+        Bound::Unbounded => None,
+    }
+}
+
+impl Index {
+    /// A scan of the keys within the bounds. The bounds are copied.
+    pub fn scan(&'static self, low: Bound<&[u8]>, high: Bound<&[u8]>, way: Direction) -> Cursor {
+        let (low, high) = (low_end(low), high_end(high));
+        let (start, end) = match way {
+            Direction::Forward => (low.unwrap_or_else(Position::lowest), high),
+            Direction::Backward => (high.unwrap_or_else(Position::highest), low),
+        };
+        Cursor { index: self, way, next: Some(start), end, copied: [Entry::LOW; CAPACITY], at: 0, len: 0, most: FIRST }
+    }
+}
+
+impl Cursor {
+    /// The next entry: key and record number. May unwind where a comparison does; the cursor is then
+    /// as before.
+    #[inline]
+    pub fn next(&mut self, p: &dyn Platform) -> Option<(Key<'_>, u64)> {
+        while self.at == self.len {
+            self.fill(p)?;
+        }
+        let e = self.copied[self.at];
+        self.at += 1;
+        Some((e.key(), e.record as u64))
+    }
+
+    /// Copies the next entries, from one leaf. `None`: there are none.
+    fn fill(&mut self, p: &dyn Platform) -> Option<()> {
+        let start = self.next.as_ref()?;
+        let mut path = Path::new();
+        (self.at, self.len) = (0, 0);
+        let (n, rest) = loop {
+            self.index.descend(p, start, self.way, 0, &mut path);
+            let leaf = path.last();
+            let ahead = if self.way == Direction::Forward { leaf.count - leaf.at } else { leaf.at };
+            let n = ahead.min(self.most);
+            for (i, to) in self.copied[..n].iter_mut().enumerate() {
+                *to = leaf.node.words(if self.way == Direction::Forward { leaf.at + i } else { leaf.at - 1 - i });
+            }
+            if leaf.node.check(leaf.version).is_ok() {
+                break (n, ahead - n);
+            }
+        };
+        let batch = &self.copied[..n];
+        let mut next = self.go_on(p, &path, batch, rest);
+        if let Some(end) = &self.end {
+            let len = self.within(p, end, batch);
+            if len < n {
+                next = None;
+            }
+            self.len = len;
+        } else {
+            self.len = n;
+        }
+        self.next = next;
+        self.most = CAPACITY;
+        Some(())
+    }
+
+    /// Where to go on behind a batch, of which `rest` entries of the leaf were left. The leaf may have
+    /// covered more than the path says: then its last entry counts.
+    pub(super) fn go_on(&self, p: &dyn Platform, path: &Path, batch: &[Entry], rest: usize) -> Option<Position> {
+        let behind = batch.last().map(|&e| match self.way {
+            Direction::Forward => Position::behind(e),
+            Direction::Backward => Position::before(e),
+        });
+        let edge = match self.way {
+            Direction::Forward => path.upper,
+            Direction::Backward => path.lower,
+        };
+        if rest > 0 {
+            return behind;
+        }
+        let edge = edge?;
+        let Some(behind) = behind else { return Some(Position::before(edge)) };
+        let edge_is_farther = match self.way {
+            Direction::Forward => behind.compare(self.index, p, &edge).is_gt(),
+            Direction::Backward => behind.compare(self.index, p, &edge).is_lt(),
+        };
+        Some(if edge_is_farther { Position::before(edge) } else { behind })
+    }
+
+    /// How many entries of the batch are within the end.
+    fn within(&self, p: &dyn Platform, end: &Position, batch: &[Entry]) -> usize {
+        let inside = |e: &Entry| match self.way {
+            Direction::Forward => end.compare(self.index, p, e).is_lt(),
+            Direction::Backward => end.compare(self.index, p, e).is_ge(),
+        };
+        if batch.last().is_none_or(inside) {
+            return batch.len();
+        }
+        batch.partition_point(inside)
+    }
+}

@@ -1,0 +1,127 @@
+//! The way from the root to a leaf, without latches.
+
+use super::key::{Entry, Position};
+use super::node::{NodeRef, Restart};
+use super::{race, Index};
+use crate::platform::Platform;
+use crate::primitive::relax;
+
+/// Most levels of a tree. A split of a root takes half a node's splits of each of its levels, so that
+/// more levels than this would want 38^12 inserts.
+pub(super) const MAX_HEIGHT: usize = 12;
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Backward,
+}
+
+/// A node on the way, the version under which it was read, and the child that was taken (in the last
+/// node: how many of its entries are below the position).
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub node: NodeRef,
+    pub version: u64,
+    pub at: usize,
+    /// Entries at that version, if the version is still the same.
+    pub count: usize,
+}
+
+/// The nodes from the root down.
+pub(super) struct Path {
+    steps: [Option<Step>; MAX_HEIGHT],
+    len: usize,
+    /// What the last node covers begins here; `None`: it is the first of its level.
+    pub lower: Option<Entry>,
+    /// What it covers ends here; `None`: it is the last of its level.
+    pub upper: Option<Entry>,
+}
+
+impl Path {
+    pub fn new() -> Path {
+        Path { steps: [None; MAX_HEIGHT], len: 0, lower: None, upper: None }
+    }
+    fn clear(&mut self) {
+        (self.len, self.lower, self.upper) = (0, None, None);
+    }
+    /// A path of which only the edges matter.
+    #[cfg(test)]
+    pub fn with_edges(lower: Option<Entry>, upper: Option<Entry>) -> Path {
+        Path { lower, upper, ..Path::new() }
+    }
+    fn push(&mut self, s: Step) -> Result<(), Restart> {
+        *self.steps.get_mut(self.len).ok_or(Restart)? = Some(s);
+        self.len += 1;
+        Ok(())
+    }
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// The steps from the root down.
+    pub fn step(&self, i: usize) -> Step {
+        self.steps[i].expect("a step of the path")
+    }
+    /// The last node.
+    pub fn last(&self) -> Step {
+        self.step(self.len - 1)
+    }
+}
+
+impl Index {
+    /// Finds the node of `level` that covers the position, going forward, or what is right below it,
+    /// going backward. Its version was read while it covered this; what it covers can only grow as
+    /// long as it has this version, so `lower` and `upper` are safe, but may be narrower than the truth.
+    pub(super) fn descend(&self, p: &dyn Platform, t: &Position, way: Direction, level: u32, path: &mut Path) {
+        let mut n = 0;
+        while self.try_descend(p, t, way, level, path).is_err() {
+            relax(n);
+            n += 1;
+        }
+    }
+
+    fn try_descend(
+        &self,
+        p: &dyn Platform,
+        t: &Position,
+        way: Direction,
+        level: u32,
+        path: &mut Path,
+    ) -> Result<(), Restart> {
+        path.clear();
+        let mut node = self.root();
+        race();
+        let mut version = node.node().version.read();
+        // A root that was split since is half of the tree.
+        if self.root() != node {
+            return Err(Restart);
+        }
+        while node.level() > level {
+            let at = node.below(self, p, version, 1, t, way == Direction::Forward)? - 1;
+            let count = node.count();
+            let child = node.child(at);
+            let (low, high) = (node.words(at), node.words((at + 1).min(super::node::CAPACITY - 1)));
+            node.check(version)?;
+            let child = child.ok_or(Restart)?;
+            path.push(Step { node, version, at, count })?;
+            if at > 0 {
+                path.lower = Some(low);
+            }
+            if at + 1 < count {
+                path.upper = Some(high);
+            }
+            race();
+            let next = child.node().version.read();
+            // The child's version is of a time when the child was there, for this part of the keys.
+            race();
+            node.check(version)?;
+            (node, version) = (child, next);
+        }
+        let at = node.below(self, p, version, 0, t, false)?;
+        let count = node.count();
+        node.check(version)?;
+        path.push(Step { node, version, at, count })
+    }
+}

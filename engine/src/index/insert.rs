@@ -1,0 +1,139 @@
+//! Inserts and splits.
+
+use super::descend::{Direction, Path, MAX_HEIGHT};
+use super::key::{Entry, Position};
+use super::node::NodeRef;
+use super::Index;
+use crate::csn::SlotId;
+use crate::error::Error;
+use crate::memory::OutOfMemory;
+use crate::platform::Platform;
+use crate::primitive::Ordering;
+use crate::shared::Engine;
+use std::ptr;
+
+/// Memory that nobody else knows yet; freed if it is not used, also when a comparison unwinds.
+struct Fresh<'a> {
+    e: &'a Engine,
+    slot: SlotId,
+    /// A blob, a node, a root.
+    parts: [Option<std::ptr::NonNull<u8>>; 3],
+}
+
+impl<'a> Fresh<'a> {
+    fn new(e: &'a Engine, slot: SlotId) -> Fresh<'a> {
+        Fresh { e, slot, parts: [None; 3] }
+    }
+    /// It belongs to the tree now.
+    fn used(mut self) {
+        self.parts = [None; 3];
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        for p in self.parts.into_iter().flatten() {
+            // SAFETY: allocated by us and not published.
+            unsafe { self.e.region.free(self.slot as usize, p) };
+        }
+    }
+}
+
+impl Index {
+    /// Adds an entry. False: it is there already. On an error, and when a comparison unwinds,
+    /// nothing has changed.
+    pub fn insert(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> Result<bool, Error> {
+        let entry = Entry::new(e.region, slot as usize, key, record as u32)?;
+        let mut fresh = Fresh::new(e, slot);
+        fresh.parts[0] = entry.memory();
+        let added = self.insert_entry(e, slot, p, entry)?;
+        if added {
+            fresh.used();
+        }
+        Ok(added)
+    }
+
+    /// Adds an entry with its memory, which is the tree's if it was added.
+    pub(super) fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<bool, Error> {
+        let t = Position::before(entry);
+        let mut path = Path::new();
+        loop {
+            self.descend(p, &t, Direction::Forward, 0, &mut path);
+            let leaf = path.last();
+            if leaf.at < leaf.count {
+                let Ok(there) = leaf.node.entry(leaf.at, leaf.version) else { continue };
+                if t.compare(self, p, &there).is_eq() {
+                    return Ok(false);
+                }
+            }
+            if leaf.count == super::node::CAPACITY {
+                self.split(e, slot, &path)?;
+                continue;
+            }
+            if !leaf.node.node().version.latch(leaf.version) {
+                continue;
+            }
+            leaf.node.insert_at(leaf.at, entry, ptr::null_mut());
+            leaf.node.node().version.release(leaf.version);
+            self.len.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
+            return Ok(true);
+        }
+    }
+
+    /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing
+    /// if somebody else has changed these nodes. Fails only before it changes anything.
+    fn split(&self, e: &Engine, slot: SlotId, path: &Path) -> Result<(), OutOfMemory> {
+        let mut depth = path.len() - 1;
+        while depth > 0 && path.step(depth - 1).count == super::node::CAPACITY {
+            depth -= 1;
+        }
+        let old = path.step(depth);
+        // Ascending keys fill their nodes.
+        let at_end = path.upper.is_none() && path.last().at == path.last().count;
+        let mid = if at_end { old.count - 1 } else { old.count / 2 };
+        let Ok(first) = old.node.entry(mid, old.version) else { return Ok(()) };
+        let level = old.node.level();
+
+        let mut fresh = Fresh::new(e, slot);
+        let separator = Entry::new(e.region, slot as usize, &first.key(), first.record)?;
+        fresh.parts[0] = separator.memory();
+        let right = NodeRef::new(e.region, slot as usize, level)?;
+        fresh.parts[1] = Some(right.memory());
+        let mut bytes = NodeRef::bytes(level) as u64 + separator.blob_bytes();
+        if depth > 0 {
+            let parent = path.step(depth - 1);
+            if !parent.node.node().version.latch(parent.version) {
+                return Ok(());
+            }
+            if !old.node.node().version.latch(old.version) {
+                parent.node.node().version.release_unchanged(parent.version);
+                return Ok(());
+            }
+            old.node.split_to(mid, right);
+            parent.node.insert_at(parent.at + 1, separator, right.as_ptr());
+            old.node.node().version.release(old.version);
+            parent.node.node().version.release(parent.version);
+        } else {
+            if level as usize + 2 > MAX_HEIGHT {
+                return Err(OutOfMemory);
+            }
+            let root = NodeRef::new(e.region, slot as usize, level + 1)?;
+            fresh.parts[2] = Some(root.memory());
+            bytes += NodeRef::bytes(level + 1) as u64;
+            if !old.node.node().version.latch(old.version) {
+                return Ok(());
+            }
+            // A root stops being one only under its latch.
+            debug_assert_eq!(self.root(), old.node);
+            old.node.split_to(mid, right);
+            root.insert_at(0, Entry::LOW, old.node.as_ptr());
+            root.insert_at(1, separator, right.as_ptr());
+            self.root.store(root.as_ptr(), Ordering::SeqCst);
+            old.node.node().version.release(old.version);
+        }
+        fresh.used();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! Keys: entries of nodes, positions to search for, and their order.
+
+use super::Index;
+use crate::memory::{OutOfMemory, Region};
+use crate::platform::Platform;
+use std::cmp::Ordering;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+/// Keys of at most so many bytes are in the entry itself.
+pub(super) const INLINE: usize = 8;
+const LEN_BYTES: usize = size_of::<u32>();
+
+/// An entry of a node, as words: in a leaf a key and its record, in an inner node the lower bound
+/// of a child.
+///
+/// INV-BLOB: `blob` is the length of the key if it is at most 8 bytes (they are in `prefix`), else the
+/// address of a blob: a length and the key, complete before it is published and never changed, freed
+/// through the queue of retired memory after no node names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The first 8 bytes of the key, big endian, filled up with zeroes: they compare as the keys do.
+    pub prefix: u64,
+    pub blob: u64,
+    pub record: u32,
+}
+
+impl Entry {
+    /// Stands in front of an inner node's first child: never compared.
+    pub const LOW: Entry = Entry { prefix: 0, blob: 0, record: 0 };
+
+    /// An entry with a blob of its own if the key is long.
+    pub fn new(region: &Region, slot: usize, key: &[u8], record: u32) -> Result<Entry, OutOfMemory> {
+        let blob = if key.len() <= INLINE { key.len() as u64 } else { new_blob(region, slot, key)? };
+        Ok(Entry { prefix: prefix_of(key), blob, record })
+    }
+
+    pub fn is_inline(&self) -> bool {
+        self.blob <= INLINE as u64
+    }
+
+    /// The memory that the entry owns.
+    pub fn memory(&self) -> Option<NonNull<u8>> {
+        if self.is_inline() {
+            return None;
+        }
+        NonNull::new(ptr::with_exposed_provenance_mut(self.blob as usize))
+    }
+
+    /// Bytes of that memory.
+    pub fn blob_bytes(&self) -> u64 {
+        if self.is_inline() {
+            return 0;
+        }
+        (LEN_BYTES + self.key().len()) as u64
+    }
+
+    /// The key. The entry was read whole from a node, under the pin of the caller, or is its own.
+    pub fn key(&self) -> Key<'static> {
+        Key { inline: self.prefix.to_be_bytes(), blob: self.blob, pinned: PhantomData }
+    }
+}
+
+fn prefix_of(key: &[u8]) -> u64 {
+    let mut bytes = [0; INLINE];
+    let n = key.len().min(INLINE);
+    bytes[..n].copy_from_slice(&key[..n]);
+    u64::from_be_bytes(bytes)
+}
+
+fn new_blob(region: &Region, slot: usize, key: &[u8]) -> Result<u64, OutOfMemory> {
+    let len = u32::try_from(key.len()).map_err(|_| OutOfMemory)?;
+    let p = region.alloc(slot, LEN_BYTES + key.len())?;
+    // SAFETY: fresh memory of that size, 8-byte aligned.
+    unsafe {
+        p.cast::<u32>().write(len);
+        ptr::copy_nonoverlapping(key.as_ptr(), p.as_ptr().add(LEN_BYTES), key.len());
+    }
+    Ok(p.as_ptr().expose_provenance() as u64)
+}
+
+/// A key in the index. It lives as long as the pin under which it was read.
+#[derive(Clone, Copy)]
+pub struct Key<'a> {
+    inline: [u8; INLINE],
+    blob: u64,
+    pinned: PhantomData<&'a [u8]>,
+}
+
+impl Key<'_> {
+    /// Its bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        if self.blob <= INLINE as u64 {
+            return &self.inline[..self.blob as usize];
+        }
+        let p = ptr::with_exposed_provenance::<u8>(self.blob as usize);
+        // SAFETY: INV-BLOB: the address was read whole from a node (INV-OLC), so that it was the
+        // address of a blob then; INV-RETIRE: the caller has been pinned since.
+        unsafe { std::slice::from_raw_parts(p.add(LEN_BYTES), *p.cast::<u32>() as usize) }
+    }
+}
+
+impl std::ops::Deref for Key<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// Where the bytes of a position are.
+#[derive(Clone)]
+enum Source {
+    Entry,
+    Own(Box<[u8]>),
+    /// In front of all entries: no key.
+    Lowest,
+    /// Behind all entries: no key.
+    Highest,
+}
+
+/// A place between entries: in front of the first entry that is not smaller.
+#[derive(Clone)]
+pub(super) struct Position {
+    entry: Entry,
+    source: Source,
+    /// `u64::MAX`: behind all entries of the key.
+    record: u64,
+}
+
+impl Position {
+    /// In front of all entries of the key, or behind them.
+    pub fn of_key(key: &[u8], behind: bool) -> Position {
+        let record = if behind { u64::MAX } else { 0 };
+        Self::of(key, record)
+    }
+
+    /// In front of this entry.
+    pub fn of(key: &[u8], record: u64) -> Position {
+        let inline = key.len() <= INLINE;
+        let entry = Entry { prefix: prefix_of(key), blob: if inline { key.len() as u64 } else { 0 }, record: 0 };
+        let source = if inline { Source::Entry } else { Source::Own(key.into()) };
+        Position { entry, source, record }
+    }
+
+    /// In front of an entry that was read under the pin of the caller, or is its own.
+    pub fn before(e: Entry) -> Position {
+        Position { entry: e, source: Source::Entry, record: e.record as u64 }
+    }
+
+    /// In front of all entries.
+    pub fn lowest() -> Position {
+        Position { entry: Entry::LOW, source: Source::Lowest, record: 0 }
+    }
+
+    /// Behind all entries.
+    pub fn highest() -> Position {
+        Position { entry: Entry::LOW, source: Source::Highest, record: 0 }
+    }
+
+    /// Behind it.
+    pub fn behind(e: Entry) -> Position {
+        Position { record: e.record as u64 + 1, ..Self::before(e) }
+    }
+
+    fn is_inline(&self) -> bool {
+        matches!(self.source, Source::Entry) && self.entry.is_inline()
+    }
+
+    fn compare_rest(&self, index: &Index, p: &dyn Platform, e: &Entry) -> Ordering {
+        let (own, key) = (self.entry.key(), e.key());
+        let bytes = match &self.source {
+            Source::Own(b) => b,
+            _ => own.bytes(),
+        };
+        if index.order() == 0 {
+            key.bytes().cmp(bytes)
+        } else {
+            p.compare_keys(index.order(), key.bytes(), bytes)
+        }
+    }
+}
+
+/// What is left to compare of two keys after their prefixes.
+pub(super) enum Quick {
+    /// Nothing.
+    Decided(Ordering),
+    /// The whole keys.
+    Open,
+}
+
+impl Position {
+    /// The order of an entry and the position, as far as no blob is needed. Any words will do.
+    #[inline]
+    pub fn quick(&self, index: &Index, e: &Entry) -> Quick {
+        match self.source {
+            Source::Lowest => return Quick::Decided(Ordering::Greater),
+            Source::Highest => return Quick::Decided(Ordering::Less),
+            _ if index.order() != 0 => return Quick::Open,
+            _ => {}
+        }
+        match e.prefix.cmp(&self.entry.prefix) {
+            // Equal prefixes: of two short keys the shorter one is followed by zeroes in the other.
+            Ordering::Equal if e.is_inline() && self.is_inline() => {
+                let by_length = e.blob.cmp(&self.entry.blob);
+                Quick::Decided(by_length.then_with(|| (e.record as u64).cmp(&self.record)))
+            }
+            Ordering::Equal => Quick::Open,
+            o => Quick::Decided(o),
+        }
+    }
+
+    /// The order of an entry and the position. The entry was read whole under the pin of the caller,
+    /// or is its own. May unwind: no latch is held.
+    pub fn compare(&self, index: &Index, p: &dyn Platform, e: &Entry) -> Ordering {
+        match self.quick(index, e) {
+            Quick::Decided(o) => o,
+            Quick::Open => self.compare_rest(index, p, e).then_with(|| (e.record as u64).cmp(&self.record)),
+        }
+    }
+}

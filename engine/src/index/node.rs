@@ -1,0 +1,231 @@
+//! Nodes: layout, optimistic reads, and the moves of words under the latch.
+
+use super::key::{Entry, Position, Quick};
+use super::word::VersionWord;
+use super::{race, Index};
+use crate::memory::{OutOfMemory, Region};
+use crate::platform::Platform;
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::ptr::{self, NonNull};
+
+/// Entries of a node. (Unit tests want splits.)
+pub(super) const CAPACITY: usize = if cfg!(test) { 6 } else { 76 };
+
+/// A node: a leaf, or the part of an inner node in front of its children.
+///
+/// Entries are sorted. Entry `i` of an inner node is the lower bound of child `i`, which goes up to
+/// entry `i + 1`; entry 0 counts as lower than everything. Each entry owns its blob.
+#[repr(C, align(64))]
+pub(super) struct Node {
+    pub version: VersionWord,
+    count: AtomicU32,
+    /// 0: a leaf. Never changes.
+    level: u32,
+    prefix: [AtomicU64; CAPACITY],
+    blob: [AtomicU64; CAPACITY],
+    record: [AtomicU32; CAPACITY],
+}
+
+#[repr(C)]
+struct Inner {
+    node: Node,
+    child: [AtomicPtr<Node>; CAPACITY],
+}
+
+#[cfg(not(any(loom, test)))]
+const _: () = assert!(size_of::<Node>() == 1536 && size_of::<Inner>() == 2176);
+
+/// A node of an index. Whoever has one is pinned since before it was read from the tree, has just
+/// made it, or excludes all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeRef(NonNull<Node>);
+
+/// The latch that a reader's version did not survive: start again.
+pub(super) struct Restart;
+
+impl NodeRef {
+    /// Bytes of a node of this level.
+    pub fn bytes(level: u32) -> usize {
+        if level == 0 {
+            size_of::<Node>()
+        } else {
+            size_of::<Inner>()
+        }
+    }
+
+    /// An empty node.
+    pub fn new(region: &Region, slot: usize, level: u32) -> Result<NodeRef, OutOfMemory> {
+        let size = Self::bytes(level);
+        let p = region.alloc(slot, size)?.cast::<Node>();
+        // SAFETY: fresh memory of that size, 64-byte aligned because the size is a multiple of 64;
+        // all-zero is a valid node.
+        unsafe {
+            p.cast::<u8>().write_bytes(0, size);
+            (*p.as_ptr()).level = level;
+        }
+        p.as_ptr().expose_provenance();
+        Ok(NodeRef(p))
+    }
+
+    pub fn from_ptr(p: *mut Node) -> Option<NodeRef> {
+        NonNull::new(p).map(NodeRef)
+    }
+    pub fn as_ptr(self) -> *mut Node {
+        self.0.as_ptr()
+    }
+    pub fn memory(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    /// The node.
+    #[inline]
+    pub fn node(self) -> &'static Node {
+        // SAFETY: INV-RETIRE and the promise of `NodeRef`; nodes are atomics but for their level.
+        unsafe { &*self.0.as_ptr() }
+    }
+
+    #[inline]
+    fn child_word(self, i: usize) -> &'static AtomicPtr<Node> {
+        debug_assert!(self.node().level > 0 && i < CAPACITY);
+        // SAFETY: as in `node`; a node with a level above 0 is an `Inner`.
+        unsafe { &(&(*self.0.as_ptr().cast::<Inner>()).child)[i] }
+    }
+
+    #[inline]
+    pub fn level(self) -> u32 {
+        self.node().level
+    }
+    /// Entries. Of a node that changes, any number up to the capacity.
+    #[inline]
+    pub fn count(self) -> usize {
+        (self.node().count.load(Ordering::Acquire) as usize).min(CAPACITY)
+    }
+    /// Child `i`. To be followed only after the version was compared.
+    #[inline]
+    pub fn child(self, i: usize) -> Option<NodeRef> {
+        Self::from_ptr(self.child_word(i).load(Ordering::Acquire))
+    }
+
+    /// The words of entry `i`, one by one: they belong together only if the version is the same
+    /// afterwards.
+    #[inline]
+    pub fn words(self, i: usize) -> Entry {
+        let n = self.node();
+        let prefix = n.prefix[i].load(Ordering::Acquire);
+        race();
+        Entry { prefix, blob: n.blob[i].load(Ordering::Acquire), record: n.record[i].load(Ordering::Acquire) }
+    }
+
+    /// Entry `i` as it is at `version`.
+    #[inline]
+    pub fn entry(self, i: usize, version: u64) -> Result<Entry, Restart> {
+        let e = self.words(i);
+        self.check(version)?;
+        Ok(e)
+    }
+
+    /// Is everything that was read of the node from `version`?
+    #[inline]
+    pub fn check(self, version: u64) -> Result<(), Restart> {
+        if self.node().version.is(version) {
+            Ok(())
+        } else {
+            Err(Restart)
+        }
+    }
+
+    /// How many entries from `from` on, with `from` itself, are below the position (`or_at`: or are the
+    /// position's own). Takes no latch; a blob is looked at only after the version was compared.
+    #[inline]
+    pub fn below(
+        self,
+        index: &Index,
+        p: &dyn Platform,
+        version: u64,
+        from: usize,
+        t: &Position,
+        or_at: bool,
+    ) -> Result<usize, Restart> {
+        let (mut low, mut high) = (from, self.count().max(from));
+        while low < high {
+            let mid = (low + high) / 2;
+            let e = self.words(mid);
+            let order = match t.quick(index, &e) {
+                Quick::Decided(o) => o,
+                Quick::Open => {
+                    self.check(version)?;
+                    t.compare(index, p, &e)
+                }
+            };
+            if order.is_lt() || (or_at && order.is_eq()) {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        Ok(low)
+    }
+
+    // What follows is for the holder of the latch, or of a node that nobody else knows.
+
+    fn set(self, i: usize, e: Entry, child: *mut Node) {
+        let n = self.node();
+        n.prefix[i].store(e.prefix, Ordering::Release);
+        race();
+        n.blob[i].store(e.blob, Ordering::Release);
+        n.record[i].store(e.record, Ordering::Release);
+        if n.level > 0 {
+            self.child_word(i).store(child, Ordering::Release);
+        }
+    }
+
+    fn child_ptr(self, i: usize) -> *mut Node {
+        if self.level() == 0 {
+            ptr::null_mut()
+        } else {
+            self.child_word(i).load(Ordering::Acquire)
+        }
+    }
+
+    fn set_count(self, n: usize) {
+        self.node().count.store(n as u32, Ordering::Release);
+    }
+
+    /// Forgets all entries.
+    pub fn empty(self) {
+        self.set_count(0);
+    }
+
+    /// Puts an entry in front of entry `at`. There is room.
+    pub fn insert_at(self, at: usize, e: Entry, child: *mut Node) {
+        let n = self.count();
+        debug_assert!(at <= n && n < CAPACITY);
+        for i in (at..n).rev() {
+            self.set(i + 1, self.words(i), self.child_ptr(i));
+        }
+        self.set(at, e, child);
+        self.set_count(n + 1);
+    }
+
+    /// Takes entry `at` out.
+    pub fn remove_at(self, at: usize) -> Entry {
+        let n = self.count();
+        debug_assert!(at < n);
+        let e = self.words(at);
+        for i in at + 1..n {
+            self.set(i - 1, self.words(i), self.child_ptr(i));
+        }
+        self.set_count(n - 1);
+        e
+    }
+
+    /// Moves the entries from `mid` on to `right`, which is empty and of the same level.
+    pub fn split_to(self, mid: usize, right: NodeRef) {
+        let n = self.count();
+        for i in mid..n {
+            right.set(i - mid, self.words(i), self.child_ptr(i));
+        }
+        right.set_count(n - mid);
+        self.set_count(mid);
+    }
+}

@@ -1,0 +1,344 @@
+//! Entries come with records and vanish with them.
+
+use super::{Direction, Primary, Reuse};
+use crate::csn::SlotId;
+use crate::error::Error;
+use crate::platform::{Platform, Queue, WaitFor};
+use crate::primitive::Ordering;
+use crate::record::{Successor, REC_DEAD, REC_FREE};
+use crate::retire::RetireQueue;
+use crate::threads::{Block, Threads, Waits};
+use crate::{Engine, Level, Policy, Protocol, ProtocolSet, RecordRef, Table, Txn};
+use std::cell::Cell;
+use std::ops::Bound;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// Threads, with comparisons that unwind after so many calls (0: never).
+struct Fused {
+    threads: Threads,
+    fuse: Cell<u32>,
+}
+
+impl Platform for Fused {
+    fn wait_for(&self, who: WaitFor) -> Result<(), Error> {
+        self.threads.wait_for(who)
+    }
+    fn enter_queue(&self, q: Queue) -> Result<(), Error> {
+        self.threads.enter_queue(q)
+    }
+    fn leave_queue(&self, q: Queue) {
+        self.threads.leave_queue(q);
+    }
+    fn pause(&self, n: u32) -> Result<(), Error> {
+        self.threads.pause(n)
+    }
+    fn lock_tag(&self) -> u32 {
+        0
+    }
+    fn quiescent(&self, _: SlotId) -> bool {
+        false
+    }
+    fn compare_keys(&self, _: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        match self.fuse.get() {
+            0 => {}
+            1 => {
+                self.fuse.set(0);
+                std::panic::resume_unwind(Box::new(()));
+            }
+            n => self.fuse.set(n - 1),
+        }
+        a.cmp(b)
+    }
+}
+
+struct World {
+    e: Engine,
+    table: &'static Table,
+    p: Fused,
+    live_before: usize,
+    _block: Block,
+}
+
+const SLOTS: usize = 3;
+
+fn live(e: &Engine) -> usize {
+    e.region.usage().classes.iter().map(|c| c.live).sum()
+}
+
+impl World {
+    fn new(order: u32, reuse: Reuse) -> World {
+        let block = Block::new(16 << 20, SLOTS).expect("a block");
+        let e = block.engine;
+        let live_before = live(&e);
+        let set = ProtocolSet::of(Protocol::Occ);
+        let map = Table::new_map(&e, 0, 1, 0, b"", set, Policy::Wait).expect("a map");
+        let table = Table::create(&e, 0, [1; 4], map).expect("a table");
+        table.create_primary(&e, 0, order, reuse).expect("an index");
+        let p = Fused { threads: Threads::new(e, 0, Waits::default().into()), fuse: Cell::new(0) };
+        World { e, table, p, live_before, _block: block }
+    }
+    fn primary(&self) -> &'static Primary {
+        self.table.primary().expect("an index")
+    }
+    fn begin(&self, slot: SlotId) -> Txn {
+        let mut t = Txn::new(self.e, slot);
+        t.begin(Level::Serializable, 1 + slot as u64);
+        t
+    }
+    fn commit(&self, t: &mut Txn) {
+        t.prepare(&self.p, &|_, _| {}).expect("a commit");
+        t.publish(&self.p);
+    }
+    fn insert(&self, t: &mut Txn, n: u64) -> Result<RecordRef, Error> {
+        let v = t.new_version(0, 0)?;
+        let r = t.insert(&self.p, self.table, [0, 0], v, 0, 0)?;
+        t.add_entry(&self.p, r, &key(n))?;
+        Ok(r)
+    }
+    fn delete(&self, t: &mut Txn, r: RecordRef) {
+        let lock = crate::lock::Mode::Update;
+        let base = t.lock_for_write(&self.p, r, lock, crate::txn::How::Wait, true).expect("a lock");
+        let tombstone = t.new_tombstone(Successor { record: 0 }).expect("memory");
+        t.delete(r, base.map(|(v, _)| v), tombstone, 0, 0);
+    }
+    fn find(&self, n: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        self.e.pin(2);
+        self.primary().index.get(&self.p, &key(n), &mut found);
+        self.e.unpin(2);
+        found
+    }
+    /// A transaction of its own removes what it may.
+    fn sweep(&self) -> usize {
+        // Behind every commit so far.
+        self.e.tick();
+        let mut t = self.begin(0);
+        let mut n = 0;
+        self.e.refresh_min_pin(&self.p);
+        while self.primary().graves() > 0 {
+            match t.sweep(&self.p, self.table, 16) {
+                0 => break,
+                m => n += m,
+            }
+        }
+        self.commit(&mut t);
+        n
+    }
+    fn end(self) {
+        for slot in 0..SLOTS as SlotId {
+            let min = self.e.tick();
+            RetireQueue::drain(&self.e, slot, min, usize::MAX);
+            RetireQueue::free_all(&self.e, slot);
+        }
+        // SAFETY: nobody else is left.
+        unsafe { self.table.destroy(&self.e, 0) };
+        assert_eq!(live(&self.e), self.live_before, "memory is left");
+    }
+}
+
+/// Half of the keys are long.
+fn key(n: u64) -> Vec<u8> {
+    if n.is_multiple_of(2) {
+        n.to_be_bytes().to_vec()
+    } else {
+        [&n.to_be_bytes()[..], b" and more"].concat()
+    }
+}
+
+#[test]
+fn an_aborted_insert_leaves_nothing() {
+    let w = World::new(0, Reuse::AtOnce);
+    for _ in 0..3 {
+        let mut t = w.begin(0);
+        let numbers: Vec<u64> = (0..20).map(|n| w.insert(&mut t, n).expect("memory").no).collect();
+        assert_eq!(w.find(7).len(), 1);
+        t.abort();
+        assert_eq!((w.primary().graves(), w.primary().index.len()), (20, 20));
+        assert_eq!(w.sweep(), 20);
+        assert!(w.primary().index.is_empty() && w.find(7).is_empty());
+        for no in numbers {
+            assert_eq!(w.table.record(no).unwrap().state.load(Ordering::SeqCst), REC_FREE);
+        }
+        assert_eq!(w.table.dead.load(Ordering::SeqCst), 0);
+        // Pins of now are larger than the clock was when the records were given back.
+        w.e.tick();
+        w.e.refresh_min_pin(&w.p);
+        assert_eq!(w.table.len(), 20, "numbers are used again");
+    }
+    w.end();
+}
+
+#[test]
+fn a_deleted_row_is_found_by_those_who_may_see_it() {
+    let w = World::new(0, Reuse::AtOnce);
+    let mut t = w.begin(0);
+    let r = w.insert(&mut t, 1).expect("memory");
+    w.commit(&mut t);
+    let mut old = Txn::new(w.e, 1);
+    old.begin(Level::Snapshot, 9);
+    let at = w.e.now();
+    let mut t = w.begin(0);
+    w.delete(&mut t, r);
+    w.commit(&mut t);
+    assert_eq!(w.sweep(), 0, "a pin holds it");
+    assert_eq!(w.find(1), [r.no]);
+    assert!(old.read_snapshot(&w.p, r, at).expect("a read").is_some());
+    old.abort();
+    assert_eq!(w.sweep(), 1);
+    assert!(w.find(1).is_empty() && w.primary().index.is_empty());
+    assert_eq!(r.rec.state.load(Ordering::SeqCst), REC_FREE);
+    w.end();
+}
+
+#[test]
+fn a_locked_record_stays_until_it_is_released() {
+    let w = World::new(0, Reuse::AtOnce);
+    let mut t = w.begin(0);
+    let r = w.insert(&mut t, 1).expect("memory");
+    w.commit(&mut t);
+    let mut t = w.begin(0);
+    w.delete(&mut t, r);
+    w.commit(&mut t);
+    w.e.tick();
+    let mut other = w.begin(1);
+    other.lock_record(&w.p, r, crate::lock::Mode::Share, crate::txn::How::Wait, true).expect("a lock");
+    assert_eq!((w.sweep(), w.primary().graves()), (0, 1));
+    other.abort();
+    assert_eq!((w.sweep(), w.primary().graves()), (1, 0));
+    w.end();
+}
+
+#[test]
+fn undone_and_superseded_inserts_vanish_too() {
+    let w = World::new(0, Reuse::AtOnce);
+    let mut t = w.begin(0);
+    let kept = w.insert(&mut t, 1).expect("memory");
+    t.set_depth(2);
+    w.insert(&mut t, 2).expect("memory");
+    t.abort_sub(2);
+    let gone = w.insert(&mut t, 3).expect("memory");
+    let tombstone = t.new_tombstone(Successor { record: 0 }).expect("memory");
+    t.delete(gone, None, tombstone, 1, 0);
+    w.commit(&mut t);
+    // (An insert removes what it can of what is dead before it.)
+    w.sweep();
+    assert_eq!((w.primary().graves(), w.primary().index.len()), (0, 1));
+    assert_eq!((w.find(1), w.find(2), w.find(3)), (vec![kept.no], vec![], vec![]));
+    w.end();
+}
+
+#[test]
+fn vacuum_waits_for_the_entry_where_other_indexes_remain() {
+    let w = World::new(0, Reuse::Vacuum);
+    let mut t = w.begin(0);
+    let r = w.insert(&mut t, 1).expect("memory");
+    t.abort();
+    assert!(w.table.is_indexed(r.no));
+    assert_eq!(w.sweep(), 1);
+    assert!(!w.table.is_indexed(r.no) && w.primary().index.is_empty());
+    assert_eq!(r.rec.state.load(Ordering::SeqCst), REC_DEAD, "VACUUM gives it back");
+    w.end();
+}
+
+#[test]
+fn nothing_grows_under_churn() {
+    for window in [1, 50] {
+        let w = World::new(0, Reuse::AtOnce);
+        let mut rows = std::collections::VecDeque::new();
+        let mut bytes = 0;
+        for n in 0..5000u64 {
+            let mut t = w.begin(0);
+            rows.push_back(w.insert(&mut t, n).expect("memory"));
+            if rows.len() > window {
+                let r = rows.pop_front().unwrap();
+                w.delete(&mut t, r);
+            }
+            if n % 7 == 3 {
+                // Another transaction's insert is aborted.
+                let mut other = w.begin(1);
+                w.insert(&mut other, n + 1_000_000).expect("memory");
+                other.abort();
+            }
+            w.commit(&mut t);
+            if n == 1000 {
+                bytes = w.primary().bytes();
+            }
+        }
+        assert!(w.table.len() < 400, "{} numbers for {window} rows", w.table.len());
+        assert!(w.primary().bytes() <= 2 * bytes, "{bytes} became {}", w.primary().bytes());
+        assert!(w.primary().graves() < 200, "{} dead entries", w.primary().graves());
+        w.end();
+    }
+}
+
+#[test]
+fn comparisons_that_unwind_lose_nothing() {
+    let w = World::new(1, Reuse::AtOnce);
+    let mut unwound = [0; 2];
+    for n in 0..400u64 {
+        let mut t = w.begin(0);
+        w.p.fuse.set((n % 23) as u32);
+        let done = catch_unwind(AssertUnwindSafe(|| w.insert(&mut t, n % 40)));
+        unwound[0] += u32::from(done.is_err());
+        w.p.fuse.set(0);
+        match done {
+            Ok(_) if n.is_multiple_of(3) => w.commit(&mut t),
+            _ => t.abort(),
+        }
+        w.p.fuse.set((n % 5) as u32);
+        w.e.tick();
+        let mut t = w.begin(0);
+        let done = catch_unwind(AssertUnwindSafe(|| t.sweep(&w.p, w.table, 1)));
+        unwound[1] += u32::from(done.is_err());
+        w.p.fuse.set(0);
+        t.abort();
+    }
+    assert!(unwound.iter().all(|n| *n > 20), "{unwound:?}");
+    w.sweep();
+    assert_eq!(w.primary().graves(), 0);
+    let rows = w.table.rows();
+    assert_eq!(w.primary().index.len(), rows);
+    w.e.pin(2);
+    let mut c = w.primary().index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    let mut n = 0;
+    while let Some((k, no)) = c.next(&w.p) {
+        assert!(!w.table.record(no).unwrap().head().is_null());
+        assert_eq!(w.primary().key_of(no).unwrap().bytes(), k.bytes());
+        n += 1;
+    }
+    w.e.unpin(2);
+    assert_eq!(n, rows);
+    w.end();
+}
+
+#[test]
+fn an_index_of_a_table_with_dead_rows_takes_them_over() {
+    let w = World::new(0, Reuse::Vacuum);
+    let mut t = w.begin(0);
+    let rows: Vec<RecordRef> = (0..5).map(|n| w.insert(&mut t, n).expect("memory")).collect();
+    w.commit(&mut t);
+    let mut t = w.begin(0);
+    w.delete(&mut t, rows[0]);
+    w.commit(&mut t);
+    let mut t = w.begin(0);
+    w.insert(&mut t, 9).expect("memory");
+    t.abort();
+    // SAFETY: nobody else uses the table.
+    unsafe { w.table.drop_primary(&w.e, 0) };
+    let primary = w.table.create_primary(&w.e, 0, 0, Reuse::AtOnce).expect("memory");
+    assert_eq!(primary.graves(), 2);
+    w.e.pin(0);
+    for r in &rows[1..] {
+        w.table.load_entry(&w.e, 0, &w.p, r.no, &key(r.no)).expect("memory");
+    }
+    w.e.unpin(0);
+    assert_eq!((w.sweep(), primary.index.len()), (2, 4));
+    // SAFETY: as above.
+    unsafe { w.table.clear(&w.e, 0) };
+    assert_eq!((primary.index.len(), primary.graves()), (0, 0));
+    let mut t = w.begin(0);
+    w.insert(&mut t, 3).expect("memory");
+    w.commit(&mut t);
+    assert_eq!(w.find(3).len(), 1);
+    w.end();
+}

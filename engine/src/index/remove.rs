@@ -1,0 +1,124 @@
+//! Removals. A leaf that becomes empty leaves the tree.
+
+use super::descend::{Direction, Path, MAX_HEIGHT};
+use super::key::Position;
+use super::node::NodeRef;
+use super::Index;
+use crate::csn::SlotId;
+use crate::platform::Platform;
+use crate::primitive::Ordering;
+use crate::retire::RetireQueue;
+use crate::shared::Engine;
+use std::ptr::NonNull;
+
+/// What left the tree: retired when no latch is held.
+struct Gone {
+    parts: [Option<NonNull<u8>>; Index::ROOM as usize],
+    len: usize,
+    bytes: u64,
+}
+
+impl Gone {
+    fn new() -> Gone {
+        Gone { parts: [None; Index::ROOM as usize], len: 0, bytes: 0 }
+    }
+    fn add(&mut self, p: NonNull<u8>, bytes: u64) {
+        self.parts[self.len] = Some(p);
+        self.len += 1;
+        self.bytes += bytes;
+    }
+    fn add_entry(&mut self, entry: super::key::Entry) {
+        if let Some(blob) = entry.memory() {
+            self.add(blob, entry.blob_bytes());
+        }
+    }
+    /// A node with one entry or none, and its entry's blob.
+    fn add_node(&mut self, node: NodeRef) {
+        for i in 0..node.count() {
+            self.add_entry(node.words(i));
+        }
+        self.add(node.memory(), NodeRef::bytes(node.level()) as u64);
+    }
+}
+
+impl Index {
+    /// Removes an entry. False: it is not there. When a comparison unwinds, nothing has changed.
+    ///
+    /// The caller has reserved [`Index::ROOM`] in its queue of retired memory, beyond what it owes
+    /// otherwise: nothing can fail.
+    pub fn remove(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> bool {
+        let t = Position::of(key, record);
+        let mut path = Path::new();
+        let mut gone = Gone::new();
+        loop {
+            self.descend(p, &t, Direction::Forward, 0, &mut path);
+            let leaf = path.last();
+            if leaf.at == leaf.count {
+                return false;
+            }
+            let Ok(there) = leaf.node.entry(leaf.at, leaf.version) else { continue };
+            if t.compare(self, p, &there).is_ne() {
+                return false;
+            }
+            let keeper = (0..path.len() - 1).rev().find(|&i| path.step(i).count > 1);
+            let done = match keeper {
+                Some(i) if leaf.count == 1 => self.unlink(&path, i, &mut gone),
+                _ => self.take_out(&path, &mut gone),
+            };
+            if done {
+                break;
+            }
+        }
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(gone.bytes, Ordering::Relaxed);
+        // INV-RETIRE: the clock is read after all of it became unreachable.
+        let now = e.now();
+        for p in gone.parts.into_iter().flatten() {
+            RetireQueue::push(e, slot, p, now);
+        }
+        true
+    }
+
+    /// Takes the entry out of a leaf that keeps others, or is the only one.
+    fn take_out(&self, path: &Path, gone: &mut Gone) -> bool {
+        let leaf = path.last();
+        if !leaf.node.node().version.latch(leaf.version) {
+            return false;
+        }
+        gone.add_entry(leaf.node.remove_at(leaf.at));
+        leaf.node.node().version.release(leaf.version);
+        true
+    }
+
+    /// Takes a leaf with its last entry out of the tree, and the inner nodes above it up to `top`, the
+    /// lowest that keeps a child. A root that keeps one is replaced by this child.
+    fn unlink(&self, path: &Path, top: usize, gone: &mut Gone) -> bool {
+        let last = path.len() - 1;
+        for i in top..=last {
+            let s = path.step(i);
+            if !s.node.node().version.latch(s.version) {
+                for j in (top..i).rev() {
+                    path.step(j).node.node().version.release_unchanged(path.step(j).version);
+                }
+                return false;
+            }
+        }
+        let keeper = path.step(top);
+        gone.add_entry(keeper.node.remove_at(keeper.at));
+        for i in top + 1..=last {
+            gone.add_node(path.step(i).node);
+        }
+        if top == 0 && keeper.count == 2 {
+            let child = keeper.node.child(0).expect("the child that is left");
+            self.root.store(child.as_ptr(), Ordering::SeqCst);
+            gone.add_node(keeper.node);
+        }
+        for i in top..=last {
+            path.step(i).node.node().version.release(path.step(i).version);
+        }
+        true
+    }
+}
+
+// A leaf and all but one of the inner nodes, each with a blob, a separator's blob, the root with its last one's.
+const _: () = assert!(2 * MAX_HEIGHT as u64 + 4 <= Index::ROOM);

@@ -1,0 +1,61 @@
+//! The version word of a node: optimistic reads, and the latch of writers.
+
+use crate::primitive::{relax, AtomicU64, Ordering};
+
+const LATCHED: u64 = 1;
+const STEP: u64 = 2;
+
+/// Version and latch of a node. All zero: never changed, free.
+///
+/// INV-OLC: the words of a node change only while its version is latched, and the version that is
+/// stored at the release was never there before. So a reader that finds the same version before
+/// and after it read some words has read them as they were together.
+/// Words are loaded with Acquire and stored with Release: whoever reads a new word finds at least
+/// the latched version when it looks again. Versions are sequentially consistent, because
+/// INV-RETIRE orders them with pins and the clock.
+#[repr(transparent)]
+pub struct VersionWord(AtomicU64);
+
+impl Default for VersionWord {
+    fn default() -> Self {
+        VersionWord(AtomicU64::new(0))
+    }
+}
+
+impl VersionWord {
+    /// The version, once no writer holds the latch.
+    #[inline]
+    pub fn read(&self) -> u64 {
+        let mut n = 0;
+        loop {
+            let v = self.0.load(Ordering::SeqCst);
+            if v & LATCHED == 0 {
+                return v;
+            }
+            relax(n);
+            n += 1;
+        }
+    }
+
+    /// Is it still this version, and not latched?
+    #[inline]
+    pub fn is(&self, version: u64) -> bool {
+        self.0.load(Ordering::SeqCst) == version
+    }
+
+    /// Takes the latch if the version is still this one. Never waits.
+    #[must_use]
+    pub fn latch(&self, version: u64) -> bool {
+        self.0.compare_exchange(version, version | LATCHED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Releases the latch that was taken at `version`; the node has changed, or left the tree.
+    pub fn release(&self, version: u64) {
+        self.0.store(version + STEP, Ordering::SeqCst);
+    }
+
+    /// Releases the latch that was taken at `version`; the node has not changed.
+    pub fn release_unchanged(&self, version: u64) {
+        self.0.store(version, Ordering::SeqCst);
+    }
+}
