@@ -72,6 +72,11 @@ impl Cursor {
         Some((e.key(), e.record as u64))
     }
 
+    /// The key that `next` returned last; `None` if it returned none, or the scan has ended.
+    pub fn last(&self) -> Option<Key<'_>> {
+        self.at.checked_sub(1).map(|i| self.copied[i].key())
+    }
+
     /// Copies the next entries, from one leaf. `None`: there are none.
     fn fill(&mut self, p: &dyn Platform) -> Option<()> {
         let start = self.next.as_ref()?;

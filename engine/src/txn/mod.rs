@@ -5,6 +5,7 @@
 
 mod abort;
 mod commit;
+mod keyed;
 mod locking;
 mod predicate;
 mod read;
@@ -13,6 +14,7 @@ mod scan;
 mod validate;
 mod write;
 
+pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
 pub use scan::{LookPosition, Scan};

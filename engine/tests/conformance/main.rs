@@ -5,6 +5,7 @@ mod client;
 mod faults;
 mod histories;
 mod invariants;
+mod keyed;
 mod load;
 mod model;
 mod switches;

@@ -93,8 +93,11 @@ pub enum PanicAt {
 
 impl Jitter {
     pub fn new(w: &World, slot: SlotId, seed: u64) -> Jitter {
+        Self::of(w.e, w.waits.clone(), slot, seed)
+    }
+    pub fn of(e: Engine, waits: Arc<Waits>, slot: SlotId, seed: u64) -> Jitter {
         Jitter {
-            threads: Threads::new(w.e, slot, w.waits.clone()),
+            threads: Threads::new(e, slot, waits),
             rng: Cell::new(seed | 1),
             yields: Cell::new(0),
             panic_at: Cell::new(None),

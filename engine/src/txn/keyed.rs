@@ -1,0 +1,247 @@
+//! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows in the engine
+//! alone; every key has one row at most, which serializable writers see to by looking before they insert.
+
+use super::{How, LookPosition, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
+use crate::csn::{Csn, SlotId};
+use crate::error::{AbortReason, Error};
+use crate::index::{Cursor, Direction, Primary};
+use crate::lock::Mode;
+use crate::platform::Platform;
+use crate::protocol::Touch;
+use crate::range::IndexRanges;
+use crate::record::{Successor, Version};
+use crate::shared::Engine;
+use crate::table::Table;
+use std::ops::Bound;
+use std::ptr::NonNull;
+
+/// The name of the primary index among the indexes with logical ranges.
+pub const PRIMARY: u64 = 0;
+
+/// Rows between two looks of an open scan at how far it has come.
+const REACHED: u32 = 64;
+
+/// A row that was found.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Its record.
+    pub r: RecordRef,
+    /// What we see of it.
+    pub version: NonNull<Version>,
+    /// Have we written it ourselves?
+    pub own: bool,
+}
+
+/// A scan of the primary index under way.
+pub struct RowScan {
+    table: &'static Table,
+    cursor: Cursor,
+    way: Direction,
+    /// Its predicate; `None`: the partitions' predicates and the read set protect it, or nothing.
+    id: Option<ScanId>,
+    snapshot: Option<Csn>,
+    read: u32,
+    ended: bool,
+}
+
+impl Table {
+    /// Logical ranges of the primary index: `n` of about equal size, made at the first call, with so many
+    /// registrations each. The caller is pinned.
+    pub fn primary_ranges(
+        &'static self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        n: usize,
+        list_size: u32,
+    ) -> Result<&'static IndexRanges, Error> {
+        if let Some(ranges) = self.ranges(PRIMARY) {
+            return Ok(ranges);
+        }
+        let index = &self.index().index;
+        let keys = index.sample(p, n);
+        let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+        self.activate_ranges(e, slot, p, PRIMARY, index.order(), &keys, list_size)
+    }
+
+    fn index(&self) -> &'static Primary {
+        self.primary().expect("a table with a primary index")
+    }
+}
+
+impl Txn {
+    /// A scan by key begins. With `scan.snapshot` it reads that snapshot, unprotected if `protect` is false.
+    pub fn scan_rows(
+        &mut self,
+        p: &dyn Platform,
+        table: &'static Table,
+        scan: &Scan<'_>,
+        way: Direction,
+        protect: bool,
+    ) -> Result<RowScan, Error> {
+        debug_assert!(protect || scan.snapshot.is_some());
+        let id = match table.ranges(PRIMARY).filter(|_| protect) {
+            Some(ranges) => Some(self.begin_scan(p, ranges, scan)?),
+            None => None,
+        };
+        if id.is_none() && scan.snapshot.is_none() {
+            for &at in scan.at {
+                self.scan(p, at)?;
+            }
+        }
+        let cursor = table.index().index.scan(scan.lo, scan.hi, way);
+        Ok(RowScan { table, cursor, way, id, snapshot: scan.snapshot, read: 0, ended: false })
+    }
+
+    /// The next row of a scan. `for_write`: it will be written.
+    pub fn next_row(&mut self, p: &dyn Platform, s: &mut RowScan, for_write: bool) -> Result<Option<Row>, Error> {
+        while let Some((_, no)) = s.cursor.next(p) {
+            let Some(r) = RecordRef::find(s.table, no) else { continue };
+            s.read += 1;
+            if let Some(id) = s.id.filter(|_| s.read.is_multiple_of(REACHED)) {
+                if let Some(key) = s.cursor.last() {
+                    self.scan_reached(id, &key);
+                }
+            }
+            if let Some(row) = self.see(p, r, for_write, s.id, s.snapshot)? {
+                return Ok(Some(row));
+            }
+        }
+        s.ended = true;
+        Ok(None)
+    }
+
+    /// The scan has ended, here: what it did not read is not protected any more.
+    pub fn end_scan(&mut self, p: &dyn Platform, s: RowScan) {
+        let Some(id) = s.id else { return };
+        let last = s.cursor.last().filter(|_| !s.ended);
+        let edge = last.as_ref().map(|k| Bound::Included(k.bytes()));
+        match (edge, s.way) {
+            (None, _) if !s.ended => self.cancel_scan(id),
+            (None, _) => self.narrow_scan(p, id, None, None),
+            (edge, Direction::Forward) => self.narrow_scan(p, id, None, edge),
+            (edge, Direction::Backward) => self.narrow_scan(p, id, edge, None),
+        }
+    }
+
+    /// What we see of a record: our own write, or what snapshot or protocol give.
+    fn see(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        for_write: bool,
+        scan: Option<ScanId>,
+        snapshot: Option<Csn>,
+    ) -> Result<Option<Row>, Error> {
+        if let Own::Write(n) = self.own(r, None) {
+            let w = *self.write(n).expect("an own write");
+            return Ok((w.kind != WriteKind::Delete).then_some(Row { r, version: w.version, own: true }));
+        }
+        let version = match (snapshot, scan) {
+            (Some(csn), _) => self.read_snapshot(p, r, csn)?,
+            (None, Some(scan)) => self.read_scanned(p, r, for_write, scan)?,
+            (None, None) => self.read(p, r, for_write)?,
+        };
+        Ok(version.map(|version| Row { r, version, own: false }))
+    }
+
+    /// The row with a key, which is or would be in the partition `at`.
+    pub fn find_row(
+        &mut self,
+        p: &dyn Platform,
+        at: Touch,
+        key: &[u8],
+        for_write: bool,
+        snapshot: Option<Csn>,
+    ) -> Result<Option<Row>, Error> {
+        let table = at.table;
+        let start = if snapshot.is_none() { Some(self.before_lookup(p, at)?) } else { None };
+        let ranges = table.ranges(PRIMARY).filter(|_| start.is_some());
+        let look: Option<LookPosition> = ranges.map(|ranges| self.look_position(p, at, ranges, key));
+        let mut all = table.index().index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
+        while let Some((_, no)) = all.next(p) {
+            let Some(r) = RecordRef::find(table, no) else { continue };
+            if let Some(row) = self.see(p, r, for_write, None, snapshot)? {
+                return Ok(Some(row));
+            }
+        }
+        match (look, start) {
+            (Some(look), _) => self.add_point_predicate(p, &look, key),
+            (None, Some(start)) => self.add_predicate(at, start),
+            (None, None) => {}
+        }
+        Ok(None)
+    }
+
+    /// Notes the key of a buffered write, so that it registers in its range only.
+    fn note_row(&mut self, p: &dyn Platform, n: u32, key: &[u8]) -> Result<(), Error> {
+        let Some(w) = self.write(n) else { return Ok(()) };
+        match w.r.table.ranges(PRIMARY) {
+            Some(ranges) => self.note_key(p, n, ranges, Some(key)),
+            None => Ok(()),
+        }
+    }
+
+    /// Inserts a row with its entry. On an error the version is freed with the transaction.
+    pub fn insert_row(
+        &mut self,
+        p: &dyn Platform,
+        at: Touch,
+        key: &[u8],
+        version: NonNull<Version>,
+        cid: u32,
+    ) -> Result<RecordRef, Error> {
+        let r = match self.insert(p, at.table, [at.no as u16; 2], version, cid, 0) {
+            Ok(r) => r,
+            Err(e) => {
+                self.discard(version);
+                return Err(e);
+            }
+        };
+        let n = self.newest_write().expect("the insert");
+        self.add_entry(p, r, key)?;
+        self.note_row(p, n, key)?;
+        Ok(r)
+    }
+
+    /// The version that a write of a row that was found replaces; a failure if it is not the newest one any more.
+    fn replaced(&mut self, p: &dyn Platform, row: &Row, mode: Mode) -> Result<Option<NonNull<Version>>, Error> {
+        if let Some(n) = self.last_write(row.r) {
+            return Ok(self.write(n).and_then(|w| w.base));
+        }
+        let how = How::Policy(row.r.partition().policy());
+        let newest = self.lock_for_write(p, row.r, mode, how, false)?.map(|(v, _)| v);
+        if newest != Some(row.version) {
+            return Err(self.fail(AbortReason::WriteConflict, row.r.touch()));
+        }
+        Ok(newest)
+    }
+
+    /// Replaces a row that a serializable read has found. On an error the version is freed.
+    pub fn update_row(
+        &mut self,
+        p: &dyn Platform,
+        row: &Row,
+        version: NonNull<Version>,
+        cid: u32,
+    ) -> Result<(), Error> {
+        let base = self.replaced(p, row, Mode::NoKeyUpdate).inspect_err(|_| self.discard(version));
+        let n = self.update(row.r, base?, version, cid);
+        self.note_own_key(p, n, row.r)
+    }
+
+    /// Deletes a row that a serializable read has found.
+    pub fn delete_row(&mut self, p: &dyn Platform, row: &Row, cid: u32) -> Result<(), Error> {
+        let base = self.replaced(p, row, Mode::Update)?;
+        let tombstone = self.new_tombstone(Successor { record: 0 })?;
+        let n = self.delete(row.r, base, tombstone, cid, 0);
+        self.note_own_key(p, n, row.r)
+    }
+
+    fn note_own_key(&mut self, p: &dyn Platform, n: u32, r: RecordRef) -> Result<(), Error> {
+        match r.table.index().key_of(r.no) {
+            Some(key) => self.note_row(p, n, &key),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Transactions by key, in a table that has nothing but its primary index: look-ups, scans in both directions and
+//! with limits, inserts, updates and deletes; records are used again at once; boundaries of the ranges change.
+
+use crate::load::find_anomaly_in;
+use crate::world::{checked, Jitter, Rng, Row};
+use mixedcc_engine::checker::{self};
+use mixedcc_engine::checker::{check, History, Log, Options, Payload, Predicate, Recorder, Seen, Session, WriteKind};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::index::{Direction, Reuse};
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::threads::{Block, Waits};
+use mixedcc_engine::txn::{OpenEnd, Row as Found, RowScan, Scan, PRIMARY};
+use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
+use std::cell::Cell;
+use std::ops::Bound;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const KEYS: i64 = 48;
+const PARTITIONS: i64 = 4;
+const THREADS: u16 = 5;
+
+struct World {
+    e: Engine,
+    table: &'static Table,
+    waits: Arc<Waits>,
+    ident: AtomicU64,
+    _block: Block,
+}
+
+/// Every third key is too long for an entry of the index.
+fn bytes(key: i64) -> Vec<u8> {
+    let mut b = (key as u64).to_be_bytes().to_vec();
+    if key % 3 == 0 {
+        b.extend_from_slice(b"third");
+    }
+    b
+}
+
+impl World {
+    fn new(sets: &[ProtocolSet], policy: Policy, order: u32) -> World {
+        let block = Block::new(16 << 20, THREADS as usize + 2).expect("a block");
+        let e = block.engine;
+        let map = Table::new_map(&e, 0, PARTITIONS as u32, 0, b"", sets[0], policy).expect("a map");
+        let table = Table::create(&e, 0, [1; 4], map).expect("a table");
+        for (i, p) in table.map().partitions().iter().enumerate() {
+            p.set_protocols(sets[i % sets.len()]);
+        }
+        table.create_primary(&e, 0, order, Reuse::AtOnce).expect("an index");
+        World { e, table, waits: Arc::default(), ident: AtomicU64::new(1), _block: block }
+    }
+    fn at(&self, key: i64) -> Touch {
+        Touch { table: self.table, no: (key * PARTITIONS / KEYS) as u32 }
+    }
+}
+
+struct Client<'w> {
+    w: &'w World,
+    t: Txn,
+    p: Jitter,
+    session: Session,
+    log: Option<Log>,
+    snapshot: Option<Csn>,
+}
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        self.t.abort(); // a test that fails must not leave the other threads waiting
+    }
+}
+
+impl<'w> Client<'w> {
+    fn new(w: &'w World, slot: u16, session: Session, seed: u64) -> Client<'w> {
+        let p = Jitter::of(w.e, w.waits.clone(), slot, seed);
+        p.yields.set(40);
+        Client { w, t: Txn::new(w.e, slot), p, session, log: None, snapshot: None }
+    }
+    fn begin(&mut self, read_only: bool) {
+        let level = if read_only { checker::Level::SerializableReadOnly } else { checker::Level::Serializable };
+        self.log = Some(self.session.begin(level));
+        let level = if read_only { Level::Snapshot } else { Level::Serializable };
+        self.t.begin(level, self.w.ident.fetch_add(1, Ordering::SeqCst));
+        self.snapshot = read_only.then(|| self.w.e.now());
+    }
+    fn commit(&mut self) -> Result<(), Error> {
+        let csn = Cell::new(None);
+        self.t.prepare(&self.p, &|_, c| csn.set(Some(c)))?;
+        self.t.publish(&self.p);
+        self.log.take().expect("a transaction").commit(csn.get());
+        Ok(())
+    }
+    fn abort(&mut self) {
+        self.t.abort();
+        if let Some(l) = self.log.take() {
+            l.abort();
+        }
+    }
+    fn log(&mut self) -> &mut Log {
+        self.log.as_mut().expect("a transaction")
+    }
+    fn get(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
+        let at = self.w.at(key);
+        let found = self.t.find_row(&self.p, at, &bytes(key), for_write, self.snapshot)?;
+        let seen = found.map_or(Seen::Absent, |f| Row::read(f.version).seen());
+        self.log().read(checked(key), seen);
+        Ok(found)
+    }
+    /// Reads the keys from `low` to `high`, `limit` rows at most.
+    fn scan(&mut self, low: i64, high: i64, way: Direction, limit: usize) -> Result<usize, Error> {
+        let (lo, hi) = (bytes(low), bytes(high));
+        let at: Vec<Touch> = (0..PARTITIONS)
+            .map(|n| self.w.at(n * KEYS / PARTITIONS))
+            .filter(|t| (self.w.at(low).no..=self.w.at(high).no).contains(&t.no))
+            .collect();
+        let open = match way {
+            _ if limit == usize::MAX => OpenEnd::No,
+            Direction::Forward => OpenEnd::High,
+            Direction::Backward => OpenEnd::Low,
+        };
+        let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
+        let scan = Scan { at: &at, lo, hi, open, snapshot: self.snapshot };
+        let mut s: RowScan = self.t.scan_rows(&self.p, self.w.table, &scan, way, self.snapshot.is_none())?;
+        let mut rows = Vec::new();
+        while rows.len() < limit {
+            self.p.jitter();
+            let Some(f) = self.t.next_row(&self.p, &mut s, false)? else { break };
+            rows.push(Row::read(f.version));
+        }
+        let ended = rows.len() < limit;
+        self.t.end_scan(&self.p, s);
+        let (mut low, mut high) = (low, high);
+        match (rows.last(), way) {
+            (Some(last), Direction::Forward) if !ended => high = last.key,
+            (Some(last), Direction::Backward) if !ended => low = last.key,
+            _ => {}
+        }
+        let seen = rows.iter().map(|r| (checked(r.key), r.seen())).collect();
+        self.log().scan(Predicate::range(0, low, high), seen);
+        Ok(rows.len())
+    }
+    fn version(&mut self, key: i64, kind: WriteKind) -> Result<NonNull<Version>, Error> {
+        let v = self.t.new_version(size_of::<Row>(), 0)?;
+        let txn = self.log().id();
+        let nth = self.log().write(checked(key), kind, Payload::Opaque) as u64;
+        // SAFETY: fresh, and that large.
+        unsafe { Version::payload(v.as_ptr()).cast::<Row>().write_unaligned(Row { key, txn, nth, value: 0 }) };
+        Ok(v)
+    }
+    /// Inserts or updates; or deletes.
+    fn put(&mut self, key: i64, delete: bool) -> Result<(), Error> {
+        match self.get(key, true)? {
+            None if delete => {}
+            None => {
+                let v = self.version(key, WriteKind::Insert)?;
+                self.t.insert_row(&self.p, self.w.at(key), &bytes(key), v, 0)?;
+            }
+            Some(f) if delete => {
+                self.t.delete_row(&self.p, &f, 0)?;
+                self.log().write(checked(key), WriteKind::Delete, Payload::Opaque);
+            }
+            Some(f) => {
+                let v = self.version(key, WriteKind::Update)?;
+                self.t.update_row(&self.p, &f, v, 0)?;
+            }
+        }
+        Ok(())
+    }
+    fn transaction(&mut self, rng: &mut Rng, read_only: bool) -> Result<(), Error> {
+        for _ in 0..1 + rng.below(4) {
+            let key = rng.below(KEYS as u64) as i64;
+            let dice = rng.below(100);
+            if dice < 40 {
+                let high = (key + rng.below(16) as i64).min(KEYS - 1);
+                let way = if rng.percent(50) { Direction::Forward } else { Direction::Backward };
+                let limit = if rng.percent(40) { rng.below(4) as usize + 1 } else { usize::MAX };
+                self.scan(key, high, way, limit)?;
+            } else if read_only || dice < 55 {
+                self.get(key, false)?;
+            } else {
+                self.put(key, dice >= 80)?;
+            }
+        }
+        self.commit()
+    }
+}
+
+struct Load {
+    sets: Vec<ProtocolSet>,
+    policy: Policy,
+    order: u32,
+    /// Are there ranges, or only the partitions' lists of inserts?
+    ranges: bool,
+    seed: u64,
+    fault: Option<Fault>,
+}
+
+/// Boundaries change all the time.
+fn rebuild_loop(w: &World, l: &Load, stop: &AtomicBool) {
+    faults::set(l.fault);
+    let p = Jitter::of(w.e, w.waits.clone(), THREADS, l.seed);
+    let mut rng = Rng::new(l.seed + 99);
+    while l.ranges && !stop.load(Ordering::Relaxed) {
+        let mut cuts: Vec<Vec<u8>> = (0..1 + rng.below(8)).map(|_| bytes(rng.below(KEYS as u64) as i64)).collect();
+        cuts.sort();
+        cuts.dedup();
+        let cuts: Vec<&[u8]> = cuts.iter().map(Vec::as_slice).collect();
+        w.e.pin(THREADS);
+        match w.table.ranges(PRIMARY) {
+            Some(r) => drop(r.rebuild(&w.e, THREADS, &p, &cuts, 16).expect("memory")),
+            None => drop(w.table.activate_ranges(&w.e, THREADS, &p, PRIMARY, l.order, &cuts, 16).expect("memory")),
+        }
+        w.e.unpin(THREADS);
+        w.table.reap_ranges(&w.e, THREADS, w.e.refresh_min_pin(&p));
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    faults::set(None);
+}
+
+fn run(l: &Load) -> (History, u64) {
+    let w = World::new(&l.sets, l.policy, l.order);
+    let recorder = Recorder::new();
+    let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let work = |slot: u16| {
+        faults::set(l.fault);
+        let mut c = Client::new(&w, slot, recorder.session(), l.seed + slot as u64);
+        let mut rng = Rng::new(l.seed ^ ((slot as u64 + 1) << 32));
+        while commits.load(Ordering::Relaxed) < 2000 && Instant::now() < deadline {
+            let read_only = slot == 0;
+            c.begin(read_only);
+            match c.transaction(&mut rng, read_only) {
+                Ok(()) => drop(commits.fetch_add(u64::from(!read_only), Ordering::Relaxed)),
+                Err(Error::Abort { .. } | Error::Deadlock) => {
+                    assert!(!read_only, "a read-only transaction was aborted");
+                    c.abort();
+                }
+                Err(e) => panic!("seed {}: {e:?}", l.seed),
+            }
+        }
+        faults::set(None);
+    };
+    std::thread::scope(|s| {
+        let (work, w) = (&work, &w);
+        let rebuilds = s.spawn(|| rebuild_loop(w, l, &stop));
+        let threads: Vec<_> = (0..THREADS).map(|slot| s.spawn(move || work(slot))).collect();
+        let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        stop.store(true, Ordering::SeqCst);
+        if let Some(panic) = ends.into_iter().chain([rebuilds.join()]).filter_map(Result::err).next() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let mut last = Client::new(&w, THREADS, recorder.session(), 1);
+    last.begin(true);
+    let rows = last.scan(0, KEYS - 1, Direction::Forward, usize::MAX).expect("a last scan");
+    last.commit().expect("a read-only commit");
+    assert_eq!(rows as u64, w.table.rows(), "rows and entries");
+    assert!(l.fault.is_some() || w.table.len() < 2000, "{} numbers were used for {KEYS} keys", w.table.len());
+    let mut h = recorder.history();
+    h.initial.clear();
+    (h, commits.into_inner())
+}
+
+fn judge(l: Load) {
+    let (h, commits) = run(&l);
+    let v = check(&h, &Options::strict());
+    assert!(v.accepts(), "seed {}: {v}", l.seed);
+    assert!(commits > 200 && v.edges as u64 > commits, "seed {}: {commits} commits, {v}", l.seed);
+}
+
+fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
+    for (i, (order, ranges)) in [(0, true), (1, true), (0, false)].into_iter().enumerate() {
+        judge(Load { sets: sets.to_vec(), policy, order, ranges, seed: seed + i as u64, fault: None });
+    }
+}
+
+#[test]
+fn keyed_occ() {
+    all_ways(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 10);
+}
+#[test]
+fn keyed_two_phase() {
+    for (i, policy) in Policy::ALL.into_iter().enumerate() {
+        all_ways(&[ProtocolSet::of(Protocol::TwoPhase)], policy, 20 + 10 * i as u64);
+    }
+}
+#[test]
+fn keyed_partcc() {
+    all_ways(&[ProtocolSet::of(Protocol::PartCc)], Policy::Wait, 50);
+}
+#[test]
+fn keyed_mixed() {
+    let [a, b, c] = [Protocol::PartCc, Protocol::Occ, Protocol::TwoPhase].map(ProtocolSet::of);
+    let both = ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase);
+    all_ways(&[a, b, c, both], Policy::Wait, 60);
+}
+
+/// The checker finds what is wrong in such histories.
+#[test]
+fn keyed_faults_are_found() {
+    use Fault::*;
+    for fault in [NoValidation, PositionIsTail, IndexForgotten, LimitTooLittle, BoundOffByOne, NoMediation] {
+        let sets = vec![ProtocolSet::of(Protocol::Occ)];
+        let load = |i: u64| Load {
+            sets: sets.clone(),
+            policy: Policy::Wait,
+            order: 0,
+            ranges: true,
+            seed: 1000 + i,
+            fault: Some(fault),
+        };
+        let found = find_anomaly_in(20, |i| run(&load(i)).0);
+        assert!(found.is_some(), "{fault:?} was not found");
+    }
+}
