@@ -45,6 +45,7 @@ SELECT count(*), sum(id) FROM op_late;
 SELECT mixedcc.set_protocol('op_late', 'occ');
 SELECT mixedcc.set_protocol('op_late', 'partcc', 2);
 SELECT mixedcc.set_protocol('op_late', '2pl', 0);
+SELECT mixedcc.await_switches('op_late');
 SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass ORDER BY partition;
 -- Bad values change nothing.
 CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 0);

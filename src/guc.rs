@@ -2,6 +2,8 @@
 
 use mixedcc_engine::{Policy, Protocol};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+use pgrx::PgLogLevel;
+use std::ffi::CString;
 
 /// Values of `mixedcc.default_protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
@@ -45,6 +47,42 @@ pub enum Mixed {
     Allow,
 }
 
+/// Values of `mixedcc.switch_method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum SwitchMethod {
+    /// Old, both, new: nobody waits.
+    #[name = c"mediated"]
+    Mediated,
+    /// Everybody waits until nobody runs.
+    #[name = c"stop_all"]
+    StopAll,
+}
+
+/// Values of `mixedcc.log_switches`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum LogLevel {
+    /// Not at all.
+    #[name = c"off"]
+    Off,
+    /// For developers.
+    #[name = c"debug1"]
+    Debug1,
+    /// For administrators.
+    #[name = c"log"]
+    Log,
+}
+
+impl LogLevel {
+    /// PostgreSQL's level.
+    pub fn level(self) -> Option<PgLogLevel> {
+        match self {
+            LogLevel::Off => None,
+            LogLevel::Debug1 => Some(PgLogLevel::DEBUG1),
+            LogLevel::Log => Some(PgLogLevel::LOG),
+        }
+    }
+}
+
 /// Size of the shared region, MB.
 pub static MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(256);
 /// Protocol of new tables.
@@ -55,6 +93,12 @@ pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
 pub static WAITING_POLICY: GucSetting<PolicyName> = GucSetting::<PolicyName>::new(PolicyName::Wait);
 /// What to do when a serializable transaction touches tables of mixedcc and of another method.
 pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Error);
+/// How the coordinator switches partitions.
+pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>::new(SwitchMethod::Mediated);
+/// At which level the coordinator logs switches.
+pub static LOG_SWITCHES: GucSetting<LogLevel> = GucSetting::<LogLevel>::new(LogLevel::Debug1);
+/// Members of this role may switch protocols of all tables.
+pub static ADMIN_ROLE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -123,6 +167,30 @@ pub fn init() {
         c"Such a transaction is atomic, but neither side alone guarantees that it is serializable. Catalogs and temporary tables do not count.",
         &MIXED_SERIALIZABLE,
         GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.switch_method",
+        c"How partitions get another protocol.",
+        c"mediated: through a mix of both, nobody waits; stop_all: new transactions wait until all others are over, for comparison in benchmarks only.",
+        &SWITCH_METHOD,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.log_switches",
+        c"Level at which the coordinator logs completed switches of partitions.",
+        c"off, debug1 or log.",
+        &LOG_SWITCHES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"mixedcc.admin_role",
+        c"Members of this role may switch and pin the protocols of all mixedcc tables, as their owners may.",
+        c"Empty: owners and superusers only.",
+        &ADMIN_ROLE,
+        GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(

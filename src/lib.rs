@@ -8,6 +8,7 @@ use pgrx::prelude::*;
 mod annotate;
 mod callbacks;
 mod compat;
+mod coordinator;
 mod errors;
 mod guc;
 mod handler;
@@ -49,4 +50,5 @@ pub extern "C-unwind" fn _PG_init() {
     xact::init();
     options::init();
     hooks::init();
+    coordinator::init();
 }

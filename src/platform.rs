@@ -2,7 +2,7 @@
 //! detector, timeouts, cancels and pg_locks see them.
 
 pub use crate::compat::my_ident;
-use crate::{compat, stop, xact};
+use crate::{compat, coordinator, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::Error;
@@ -88,7 +88,8 @@ impl Platform for Pg {
         xact::subxact_lock_tag()
     }
     fn quiescent(&self, slot: SlotId) -> bool {
-        compat::has_no_snapshot(slot)
+        // The coordinator has no snapshot, but pins what it looks at.
+        compat::has_no_snapshot(slot) && !coordinator::is_slot(slot)
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         stop::at(e)

@@ -197,7 +197,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>) -> &'static Tabl
     t
 }
 
-/// A copy of a map without its partitions' counters.
+/// A copy of a map without its partitions' counters. Switches under way are over in it.
 pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     let e = shmem::engine();
     let first = &m.partitions()[0];
@@ -206,7 +206,8 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     // SAFETY: ours alone.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {
-        n.set_protocols(o.protocols());
+        let v = o.switch.view();
+        n.switch.put(v.wanted, Some(v.pinned));
         n.set_policy(o.policy());
     }
     new

@@ -7,11 +7,13 @@ use crate::{annotate, compat, guc, rel, shmem, stop, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::{AbortReason, Protocol, ProtocolSet, Table};
+use mixedcc_engine::{AbortReason, Table};
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
+
+mod switches;
 
 /// A value of a partition key: datum, NULL, type.
 pub type Value = (Datum, bool, Oid);
@@ -72,41 +74,6 @@ fn must_own(oid: Oid) {
             let kind = pg_sys::get_relkind_objtype(kind);
             pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NOT_OWNER, kind, pg_sys::get_rel_name(oid));
         }
-    }
-}
-
-#[pg_extern(sql = false)]
-fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
-    let Some(name) = protocol else {
-        complain(
-            PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-            "the protocol must not be null",
-            "Available protocols: partcc, occ, 2pl.",
-        )
-    };
-    let Some(p) = Protocol::parse(name) else {
-        let all = Protocol::ALL.map(Protocol::name).join(", ");
-        complain(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            &format!("unknown protocol \"{name}\""),
-            &format!("Available protocols: {all}."),
-        )
-    };
-    must_own(table);
-    let rel = open(table, pg_sys::AccessExclusiveLock);
-    let map = rel::info(rel.0).table.map();
-    let chosen = match partition {
-        None => map.partitions(),
-        Some(n) if n >= 0 && (n as u32) < map.n => &map.partitions()[n as usize..=n as usize],
-        Some(n) => complain(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            &format!("table \"{}\" has no partition {n}", relation_name(table)),
-            &format!("Its partitions are 0 to {}.", map.n - 1),
-        ),
-    };
-    xact::before_change(rel::info(rel.0).table);
-    for part in chosen {
-        part.set_protocols(ProtocolSet::of(p));
     }
 }
 
@@ -186,7 +153,7 @@ fn aborts(p: &Partition) -> String {
     format!("{{{}}}", items.join(", "))
 }
 
-type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, i64, String);
+type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, i64, String, bool);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -205,6 +172,7 @@ fn partition_rows() -> TableIterator<
         name!(commits, i64),
         name!(waits, i64),
         name!(aborts, String),
+        name!(pinned, bool),
     ),
 > {
     let mut out: Vec<PartitionRow> = Vec::new();
@@ -229,6 +197,7 @@ fn partition_rows() -> TableIterator<
                 commits,
                 count(&s.waits),
                 aborts(p),
+                p.switch.view().pinned,
             ));
         }
     }

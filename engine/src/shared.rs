@@ -77,8 +77,6 @@ pub struct Shared {
     pub adoptions: AtomicU32,
     /// Dropped tables that wait until nobody can reach them.
     pub dropped: AtomicPtr<Table>,
-    /// Requests for switches so far: coordinators look for those that are new.
-    pub switches_asked: AtomicU64,
     /// The coordinator.
     pub coordinator: Coordinator,
     /// The last switches.

@@ -33,7 +33,9 @@ pub use catalog::{attribute, indexed_columns, key_columns, owns_function, owns_r
 pub use maintenance::{
     count_returned_row, count_scan, count_update, index_vacuum_info, is_verbose, report_vacuum, update_statistics,
 };
-pub use process::{addin_shmem_lock, exporter, has_no_snapshot, my_ident, my_lxid, my_slot, wait_for_end};
+pub use process::{
+    addin_shmem_lock, exporter, has_no_snapshot, my_ident, my_lxid, my_slot, pid_of, wait_for_end, wake,
+};
 pub use storage::{
     create_storage, empty_index, relation_of, storage, storage_key, storage_number, storage_of, Storage,
 };

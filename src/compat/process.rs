@@ -57,6 +57,27 @@ pub fn has_no_snapshot(slot: SlotId) -> bool {
     }
 }
 
+/// Sets the latch of a slot's process; of whoever has the slot by now, if it ended.
+pub fn wake(slot: SlotId) {
+    // SAFETY: slots are PGPROC numbers; the array lives as long as shared memory, and a latch may
+    // be set without cause.
+    unsafe {
+        if (slot as u32) < (*pg_sys::ProcGlobal).allProcCount {
+            pg_sys::SetLatch(&raw mut (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).procLatch);
+        }
+    }
+}
+
+/// The process id of a slot, if there is one.
+pub fn pid_of(slot: SlotId) -> Option<i32> {
+    // SAFETY: as above; a racy read of a word.
+    unsafe {
+        let n = (*pg_sys::ProcGlobal).allProcCount;
+        let proc = ((slot as u32) < n).then(|| (*pg_sys::ProcGlobal).allProcs.add(slot as usize))?;
+        Some(std::ptr::read_volatile(&raw const (*proc).pid)).filter(|&pid| pid != 0)
+    }
+}
+
 /// Slot and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with the
 /// virtual transaction id (snapmgr.c, ExportSnapshot).
 pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {

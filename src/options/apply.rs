@@ -4,7 +4,7 @@ use super::{complain, Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::errors::ok;
 use crate::partkey::PartKey;
 use crate::{compat, rel, shmem, tuple, xact};
-use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::partition::{Partition, PartitionMap};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
@@ -265,7 +265,8 @@ pub fn sync(relid: Oid, apply: Apply) {
         let table = rel::info(rel).table;
         let map = table.map();
         let other = map.partitions().iter().any(|p| {
-            (apply.protocol && p.protocols() != ProtocolSet::of(w.protocol)) || (apply.policy && p.policy() != w.policy)
+            (apply.protocol && p.switch.view().wanted != ProtocolSet::of(w.protocol))
+                || (apply.policy && p.policy() != w.policy)
         });
         if !other && !differs(map, &w) {
             return;
@@ -346,11 +347,13 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
     // SAFETY: ours alone until it is put in use.
     let map = unsafe { new.as_ref() };
     // What all partitions have in common stays.
-    let same_protocol = old.partitions().iter().all(|p| p.protocols() == first.protocols());
+    let wanted = |p: &Partition| (p.switch.view().wanted, p.switch.view().pinned);
+    let (protocol, pinned) = wanted(first);
+    let same_protocol = old.partitions().iter().all(|p| wanted(p) == (protocol, pinned));
     let same_policy = old.partitions().iter().all(|p| p.policy() == first.policy());
     for p in map.partitions() {
         if same_protocol && !apply.protocol {
-            p.set_protocols(first.protocols());
+            p.switch.put(protocol, Some(pinned));
         }
         if same_policy && !apply.policy {
             p.set_policy(first.policy());

@@ -3,7 +3,21 @@
 CREATE FUNCTION mixedcc.set_protocol("table" regclass, protocol text, partition int DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'set_protocol_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.set_protocol(regclass, text, int) IS
-    'puts a partition, or all of a table, under a protocol (partcc, occ, 2pl); waits for transactions that use the table; takes effect at once and is not undone by ROLLBACK';
+    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl) and pins it; waits for nothing and is not undone by ROLLBACK; who holds the table''s ACCESS EXCLUSIVE lock switches at once';
+
+CREATE FUNCTION mixedcc.unpin("table" regclass, partition int DEFAULT NULL) RETURNS void
+    AS 'MODULE_PATHNAME', 'unpin_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.unpin(regclass, int) IS
+    'takes back the pin of set_protocol from a partition, or all of a table; the protocol stays; not undone by ROLLBACK';
+
+CREATE FUNCTION mixedcc.await_switches_ms("table" regclass, timeout_ms float8) RETURNS bool
+    AS 'MODULE_PATHNAME', 'await_switches_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.await_switches_ms(regclass, float8) IS 'source of mixedcc.await_switches';
+
+CREATE FUNCTION mixedcc.await_switches("table" regclass DEFAULT NULL, timeout interval DEFAULT '10 s') RETURNS bool
+    LANGUAGE SQL VOLATILE AS $$ SELECT mixedcc.await_switches_ms("table", extract(epoch FROM timeout)::float8 * 1000) $$;
+COMMENT ON FUNCTION mixedcc.await_switches(regclass, interval) IS
+    'waits until no switch is under way in a table, or in all tables of this database; false if the time is over before';
 
 CREATE FUNCTION mixedcc.declare_partition("table" regclass, VARIADIC key "any") RETURNS void
     AS 'MODULE_PATHNAME', 'declare_partition_wrapper' LANGUAGE C VOLATILE;
@@ -12,17 +26,17 @@ COMMENT ON FUNCTION mixedcc.declare_partition(regclass, "any") IS
 
 CREATE FUNCTION mixedcc.partition_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT waiting_policy text,
         OUT rows bigint, OUT versions bigint, OUT bytes bigint, OUT reads bigint, OUT writes bigint, OUT commits bigint,
-        OUT waits bigint, OUT aborts text) RETURNS SETOF record
+        OUT waits bigint, OUT aborts text, OUT pinned bool) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'partition_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.partition_rows() IS 'source of the view mixedcc.partitions';
 
 CREATE VIEW mixedcc.partitions AS
-    SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts, waits
+    SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts, waits, pinned
     FROM mixedcc.partition_rows();
 COMMENT ON VIEW mixedcc.partitions IS 'partitions of the mixedcc tables of this database, their protocols and counters';
 COMMENT ON COLUMN mixedcc.partitions."table" IS 'the table';
 COMMENT ON COLUMN mixedcc.partitions.partition IS 'number of the partition, from 0';
-COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ or 2pl';
+COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ or 2pl; two joined by + in the middle of a switch';
 COMMENT ON COLUMN mixedcc.partitions.waiting_policy IS 'what 2pl does when a row lock conflicts: wait, no_wait or wait_die';
 COMMENT ON COLUMN mixedcc.partitions.rows IS 'committed rows';
 COMMENT ON COLUMN mixedcc.partitions.versions IS 'newest versions, with those of deleted rows that were not vacuumed yet';
@@ -33,10 +47,78 @@ COMMENT ON COLUMN mixedcc.partitions.commits IS 'transactions that used the part
 COMMENT ON COLUMN mixedcc.partitions.aborts IS 'transactions that failed because of this partition, by reason';
 COMMENT ON COLUMN mixedcc.partitions.waits IS 'sleeps for a lock of the partition or of one of its rows';
 
+COMMENT ON COLUMN mixedcc.partitions.pinned IS 'was the protocol set by mixedcc.set_protocol?';
+
 CREATE FUNCTION mixedcc.reset_stats("table" regclass DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'reset_stats_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.reset_stats(regclass) IS
     'sets reads, writes, commits, aborts and waits of a table''s partitions to zero; without a table, of all tables of the user in this database';
+
+-- Switches.
+
+CREATE FUNCTION mixedcc.switch_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT old text, OUT new text, OUT step text,
+        OUT why text, OUT asked_by oid, OUT asked_at float8, OUT began_at float8, OUT step_at float8, OUT waits_for int[]) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'switch_rows_wrapper' LANGUAGE C VOLATILE ROWS 10;
+COMMENT ON FUNCTION mixedcc.switch_rows() IS 'source of the view mixedcc.switches';
+
+CREATE VIEW mixedcc.switches AS
+    SELECT "table", partition, protocol, old, new, step, why, CASE WHEN asked_by <> 0 THEN asked_by::regrole END AS asked_by,
+        to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(step_at) AS step_at, waits_for
+    FROM mixedcc.switch_rows();
+COMMENT ON VIEW mixedcc.switches IS 'switches of partitions of this database that are under way or asked for';
+COMMENT ON COLUMN mixedcc.switches."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.switches.partition IS 'number of the partition';
+COMMENT ON COLUMN mixedcc.switches.protocol IS 'protocol in use';
+COMMENT ON COLUMN mixedcc.switches.old IS 'protocol before the switch';
+COMMENT ON COLUMN mixedcc.switches.new IS 'protocol that is wanted; another than the one that the step leads to, if it was asked for later';
+COMMENT ON COLUMN mixedcc.switches.step IS 'asked, upgrade (both protocols are in use, transactions of the old one may run), degrade (the new one is, transactions of both may run), or stop all';
+COMMENT ON COLUMN mixedcc.switches.why IS 'asked, chosen or taken back';
+COMMENT ON COLUMN mixedcc.switches.asked_by IS 'role that asked for it; null: the coordinator';
+COMMENT ON COLUMN mixedcc.switches.asked_at IS 'time of the last request for this partition';
+COMMENT ON COLUMN mixedcc.switches.began_at IS 'when the switch began';
+COMMENT ON COLUMN mixedcc.switches.step_at IS 'when its step began';
+COMMENT ON COLUMN mixedcc.switches.waits_for IS 'processes whose transactions have to end before the step is complete';
+
+CREATE FUNCTION mixedcc.switch_history_rows(OUT number bigint, OUT "table" regclass, OUT partition int, OUT old text, OUT new text,
+        OUT why text, OUT asked_by oid, OUT asked_at float8, OUT began_at float8, OUT ended_at float8, OUT upgrade_ms float8,
+        OUT degrade_ms float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'switch_history_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.switch_history_rows() IS 'source of the view mixedcc.switch_history';
+
+CREATE VIEW mixedcc.switch_history AS
+    SELECT number, "table", partition, old, new, why,
+        CASE WHEN asked_by <> 0 THEN coalesce(pg_catalog.pg_get_userbyid(asked_by), asked_by::text) END AS asked_by,
+        to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(ended_at) AS ended_at, upgrade_ms, degrade_ms
+    FROM mixedcc.switch_history_rows();
+COMMENT ON VIEW mixedcc.switch_history IS 'the last switches of partitions that are complete: of the last 256 of the cluster, those of this database';
+COMMENT ON COLUMN mixedcc.switch_history.number IS 'number of the switch in the cluster, since the start of the server';
+COMMENT ON COLUMN mixedcc.switch_history."table" IS 'the table; null if it was dropped or rewritten since';
+COMMENT ON COLUMN mixedcc.switch_history.partition IS 'number of the partition';
+COMMENT ON COLUMN mixedcc.switch_history.old IS 'protocol before';
+COMMENT ON COLUMN mixedcc.switch_history.new IS 'protocol after; the same if the switch was taken back before its upgrade was complete';
+COMMENT ON COLUMN mixedcc.switch_history.why IS 'asked, chosen or taken back';
+COMMENT ON COLUMN mixedcc.switch_history.asked_by IS 'role that asked for it; null: the coordinator';
+COMMENT ON COLUMN mixedcc.switch_history.asked_at IS 'when it was asked for';
+COMMENT ON COLUMN mixedcc.switch_history.began_at IS 'when it began';
+COMMENT ON COLUMN mixedcc.switch_history.ended_at IS 'when it was complete';
+COMMENT ON COLUMN mixedcc.switch_history.upgrade_ms IS 'duration of its first step, milliseconds';
+COMMENT ON COLUMN mixedcc.switch_history.degrade_ms IS 'duration of its second step, milliseconds';
+
+CREATE FUNCTION mixedcc.coordinator_row(OUT pid int, OUT started_at float8, OUT last_pass_at float8, OUT passes bigint, OUT starts bigint,
+        OUT under_way bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'coordinator_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
+COMMENT ON FUNCTION mixedcc.coordinator_row() IS 'source of the view mixedcc.coordinator';
+
+CREATE VIEW mixedcc.coordinator AS
+    SELECT pid, to_timestamp(started_at) AS started_at, to_timestamp(last_pass_at) AS last_pass_at, passes, starts, under_way
+    FROM mixedcc.coordinator_row();
+COMMENT ON VIEW mixedcc.coordinator IS 'the background worker that switches partitions, for all databases';
+COMMENT ON COLUMN mixedcc.coordinator.pid IS 'its process; null: it does not run at this moment';
+COMMENT ON COLUMN mixedcc.coordinator.started_at IS 'when it started last';
+COMMENT ON COLUMN mixedcc.coordinator.last_pass_at IS 'its heartbeat: at least once a second';
+COMMENT ON COLUMN mixedcc.coordinator.passes IS 'passes over all partitions since the start of the server';
+COMMENT ON COLUMN mixedcc.coordinator.starts IS 'how often it was started';
+COMMENT ON COLUMN mixedcc.coordinator.under_way IS 'switches under way after the last pass';
 
 -- Sizes.
 

@@ -127,13 +127,15 @@ def create_table(connection, name, columns, **settings):
     query(connection, f"CREATE UNLOGGED TABLE {name} ({columns}) USING {METHOD} {options(**settings)}")
 
 
-def set_protocol(connection, table, protocol, partition=None):
+def set_protocol(connection, table, protocol, partition=None, wait=True):
     if not OURS:
         return
     if partition is None:
         query(connection, "SELECT mixedcc.set_protocol(%s::regclass, %s)", (table, protocol))
     else:
         query(connection, "SELECT mixedcc.set_protocol(%s::regclass, %s, %s)", (table, protocol, partition))
+    if wait and not value(connection, "SELECT mixedcc.await_switches(%s::regclass)", (table,)):
+        raise RuntimeError(f"the switch of {table} to {protocol} does not end")
 
 
 def seconds(default):

@@ -19,6 +19,7 @@ LEVELS = {
     "repeatable read": "REPEATABLE READ",
     "read committed": "READ COMMITTED",
 }
+TERMINATED = "57P01"
 # What may end a transaction of any level, and what only some may meet.
 ALLOWED = {"40P01", "23505"}
 ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
@@ -27,12 +28,14 @@ ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
 class Load:
     """What a client does: tables with their weights, keys, levels with their weights."""
 
-    def __init__(self, read_tables, write_tables, keys=12, levels=None, length=6):
+    def __init__(self, read_tables, write_tables, keys=12, levels=None, length=6, killed=False):
         self.read_tables = read_tables
         self.write_tables = write_tables
         self.keys = keys
         self.levels = levels or {"serializable": 9, "serializable read only": 1}
         self.length = length
+        # Sessions are terminated now and then.
+        self.killed = killed
 
 
 class Undo(Exception):
@@ -41,8 +44,8 @@ class Undo(Exception):
 
 class Client:
     def __init__(self, database, number, load, path):
-        self.connection = connect(database, options="-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s")
-        self.cursor = self.connection.cursor()
+        self.database = database
+        self.connect()
         self.number = number
         self.load = load
         self.file = open(path, "w", encoding="ascii")
@@ -53,6 +56,11 @@ class Client:
         self.committed = 0
         self.events = []
         self.statement = 0
+
+    def connect(self):
+        settings = "-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s"
+        self.connection = connect(self.database, options=settings)
+        self.cursor = self.connection.cursor()
 
     def execute(self, sql, *parameters):
         self.statement += 1
@@ -198,10 +206,10 @@ class Client:
             status = "committed"
             self.committed += 1
         except Undo:
-            self.cursor.execute("ROLLBACK")
+            self.rollback()
         except psycopg2.Error as error:
             self.failed(error)
-            if error.pgcode:
+            if error.pgcode and not (status == "unknown" and error.pgcode == TERMINATED):
                 status = "aborted"
         line = {"id": self.next_transaction, "client": self.number, "status": status, "level": self.level,
                 "begin": begin, "commit": time.monotonic_ns(), "events": self.events}
@@ -209,11 +217,22 @@ class Client:
 
     def failed(self, error):
         allowed = ALLOWED if self.level == "read committed" else ALLOWED_ABOVE_READ_COMMITTED
+        if self.load.killed and self.connection.closed:
+            self.connect()
+            return
         if error.pgcode not in allowed:
             self.problems.append(f"{self.level}: {error.pgcode} {error}")
         if self.connection.closed:
             raise error
-        self.cursor.execute("ROLLBACK")
+        self.rollback()
+
+    def rollback(self):
+        try:
+            self.cursor.execute("ROLLBACK")
+        except psycopg2.OperationalError:
+            if not self.load.killed:
+                raise
+            self.connect()
 
     def run(self, until):
         while time.monotonic() < until and len(self.problems) < 5:

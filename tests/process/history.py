@@ -70,9 +70,16 @@ def run_clients(load, directory, duration):
     return sum(committed for committed, _ in outcomes), [p for _, problems in outcomes for p in problems]
 
 
-def judge(name, load, connection, duration):
+def judge(name, load, connection, duration, meanwhile=None):
+    """`meanwhile` runs beside the clients; it is called with the time at which it has to end."""
     with tempfile.TemporaryDirectory() as directory:
+        beside = multiprocessing.Process(target=meanwhile, args=(time.monotonic() + duration,)) if meanwhile else None
+        if beside:
+            beside.start()
         committed, problems = run_clients(load, directory, duration)
+        if beside:
+            beside.join()
+            check(f"history {name}: what ran beside it ended well", beside.exitcode == 0)
         write_last(connection, ["a", "b"], f"{directory}/last.jsonl")
         files = sorted(os.path.join(directory, file) for file in os.listdir(directory))
         # Heap's SSI keeps neither real-time nor session order.
@@ -118,6 +125,7 @@ def test_histories():
     drop_database(DATABASE)
 
 
+CHECKER = checker()
+
 if __name__ == "__main__":
-    CHECKER = checker()
     main(test_histories)

@@ -24,7 +24,9 @@ use std::io::{Read, Write};
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+/// Beside the protocols of a partition: it is pinned.
+const PINNED: u32 = 1 << 8;
 
 const FREE: u8 = 0;
 const DEAD: u8 = 1;
@@ -107,7 +109,9 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bo
     w.put_u32(map.spec_len)?;
     w.put(map.spec())?;
     for p in map.partitions() {
-        w.put_u32(p.protocols().bits())?;
+        // No transaction runs any more: a switch under way is over.
+        let v = p.switch.view();
+        w.put_u32(v.wanted.bits() | if v.pinned { PINNED } else { 0 })?;
         w.put_u32(p.policy() as u32)?;
     }
     w.put_u64(t.len())?;
@@ -207,16 +211,17 @@ fn read_map<R: Read>(
     let mut rules = Vec::with_capacity(n as usize);
     for _ in 0..n {
         let (protocols, policy) = (r.get_u32()?, r.get_u32()?);
+        let (pinned, protocols) = (protocols & PINNED != 0, protocols & !PINNED);
         if protocols == 0 || protocols & !all != 0 {
             return Err(LoadError::Damaged("a partition has no known protocol"));
         }
-        rules.push((ProtocolSet::from_bits(protocols), Policy::from_bits(policy)));
+        rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));
     }
-    let map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].1);
+    let map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].2);
     if let Ok(m) = &map {
         // SAFETY: ours alone.
-        for (p, (protocols, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
-            p.set_protocols(protocols);
+        for (p, (protocols, pinned, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
+            p.switch.put(protocols, Some(pinned));
             p.set_policy(policy);
         }
     }

@@ -30,7 +30,7 @@ impl World {
         // SAFETY: ours alone.
         let parts = unsafe { map.as_ref() }.partitions();
         for (i, p) in parts.iter().enumerate() {
-            p.set_protocols(ProtocolSet::of(Protocol::ALL[i % 3]));
+            p.switch.put(ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1));
             p.set_policy(Policy::ALL[i % 3]);
         }
         Table::create(&e, 0, [1, 2, no, 0], map).unwrap()
@@ -128,12 +128,21 @@ fn contents(t: &Table) -> Vec<Content> {
         .collect()
 }
 
-fn rules(t: &Table) -> Vec<(ProtocolSet, Policy, u64, u64, u64)> {
+fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, u64, u64, u64)> {
     let count = |c: &crate::primitive::AtomicU64| c.load(Ordering::SeqCst);
     t.map()
         .partitions()
         .iter()
-        .map(|p| (p.protocols(), p.policy(), count(&p.stats.rows), count(&p.stats.versions), count(&p.stats.bytes)))
+        .map(|p| {
+            (
+                p.protocols(),
+                p.switch.view().pinned,
+                p.policy(),
+                count(&p.stats.rows),
+                count(&p.stats.versions),
+                count(&p.stats.bytes),
+            )
+        })
         .collect()
 }
 
@@ -141,6 +150,25 @@ fn used(e: &Engine) -> usize {
     e.region.flush_slot(0);
     let u = e.region.usage();
     u.run_bytes + u.classes.iter().map(|c| c.live * c.object_bytes).sum::<usize>()
+}
+
+#[test]
+fn a_switch_that_is_not_complete_is_over_after_a_restart() {
+    let w = World::new(16 * MB);
+    let t = w.table(1, 2);
+    let (asked, begun) = (&t.map().partitions()[0].switch, &t.map().partitions()[1].switch);
+    begun.ask(Protocol::TwoPhase, true, crate::switch::Why::Asked, 0, 1);
+    w.e().advance_switches(&[t], 2, false);
+    asked.ask(Protocol::Occ, false, crate::switch::Why::Asked, 0, 3);
+    assert_eq!(begun.set(), ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase));
+    let (bytes, _) = w.save(&[t]);
+    let n = World::new(16 * MB);
+    let (tables, end) = load(&n.e(), &bytes);
+    end.unwrap();
+    let loaded = tables.into_iter().map(Result::unwrap).next().expect("the table");
+    let sets: Vec<_> = rules(loaded).iter().map(|r| (r.0, r.1)).collect();
+    assert_eq!(sets, [(ProtocolSet::of(Protocol::Occ), false), (ProtocolSet::of(Protocol::TwoPhase), true)]);
+    assert!(loaded.map().partitions().iter().all(|p| !p.switch.view().is_open()));
 }
 
 #[test]
@@ -163,7 +191,7 @@ fn tables_come_back_as_they_were() {
     let live = |t| contents(t).iter().filter(|c| matches!(c, Content::Row(..))).count() as u64;
     assert_eq!((a2.rows(), live(a2)), (a.rows(), live(a)));
     let (old, new) = (rules(a), rules(a2));
-    assert!(old.iter().zip(&new).all(|(o, n)| (o.0, o.1, o.2) == (n.0, n.1, n.2)));
+    assert!(old.iter().zip(&new).all(|(o, n)| (o.0, o.1, o.2) == (n.0, n.1, n.2)), "protocols, pins, policies");
     let dead = contents(a2).iter().filter(|c| **c == Content::Dead).count() as u64;
     assert_eq!(a2.dead.load(Ordering::SeqCst), dead);
 
