@@ -33,7 +33,7 @@ pub enum Fault {
     OwnCounts,
     /// The end of a predicate is left out of it.
     BoundOffByOne,
-    /// Writes are not registered in one of the table's indexes.
+    /// Writes are not registered in the indexes with even names.
     IndexForgotten,
     /// A scan that ends early protects one key too little.
     LimitTooLittle,

@@ -174,6 +174,9 @@ impl Txn {
                 from = next;
                 continue;
             }
+            if stamp == self.tag() {
+                return Ok(Outcome::Invalid(AbortReason::Phantom)); // a fault: own registrations do not count
+            }
             match self.e.fate(stamp, || list.still(next - 1, stamp)) {
                 None => {} // finished meanwhile: look again
                 Some(Fate::Committed(c) | Fate::Committing(c)) if c <= csn && side == Side::Unread => {

@@ -1,12 +1,13 @@
 //! A client: statements against the table, recorded for the checker.
 
+use crate::spans::encode;
 use crate::world::{checked, partition_of, Jitter, Row, World, SHARED, WIDTH};
 use mixedcc_engine::checker::{self, Log, Payload, Predicate, Savepoint, Seen, WriteKind};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::record::{Successor, Version};
-use mixedcc_engine::txn::{How, Own, WriteKind as Kind};
+use mixedcc_engine::txn::{How, Own, ScanId, WriteKind as Kind};
 use mixedcc_engine::{Error, Level, RecordRef, Txn};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -55,7 +56,7 @@ pub struct Client<'w> {
     pub p: Jitter,
     session: checker::Session,
     log: Option<Log>,
-    mood: Mood,
+    pub mood: Mood,
     snapshot: Csn,
     depth: u32,
     open: Vec<(Savepoint, u32)>,
@@ -107,12 +108,12 @@ impl<'w> Client<'w> {
         self.statement();
     }
 
-    fn log(&mut self) -> &mut Log {
+    pub fn log(&mut self) -> &mut Log {
         self.log.as_mut().expect("a transaction runs")
     }
 
     /// A new statement: at read committed, a new snapshot.
-    fn statement(&mut self) {
+    pub fn statement(&mut self) {
         self.cid += 1;
         self.log().statement();
         if self.mood == Mood::ReadCommitted || self.snapshot == 0 {
@@ -163,6 +164,15 @@ impl<'w> Client<'w> {
 
     /// What we see of a record: our own row, a committed one, or none.
     fn look(&mut self, r: RecordRef, for_write: bool) -> Result<Option<Found>, Error> {
+        self.look_in(r, for_write, None)
+    }
+
+    /// The same of a record that a scan found.
+    pub fn look_scanned(&mut self, r: RecordRef, for_write: bool, scan: ScanId) -> Result<Option<Found>, Error> {
+        self.look_in(r, for_write, Some(scan))
+    }
+
+    fn look_in(&mut self, r: RecordRef, for_write: bool, scan: Option<ScanId>) -> Result<Option<Found>, Error> {
         match self.t.own(r, None) {
             Own::Write(n) => {
                 let w = *self.t.write(n).expect("an own write");
@@ -175,10 +185,10 @@ impl<'w> Client<'w> {
             Own::Nothing => {}
         }
         self.p.jitter();
-        let v = if self.mood == Mood::Serializable {
-            self.t.read(&self.p, r, for_write)?
-        } else {
-            self.t.read_snapshot(&self.p, r, self.snapshot)?
+        let v = match (self.mood, scan) {
+            (Mood::Serializable, Some(id)) => self.t.read_scanned(&self.p, r, for_write, id)?,
+            (Mood::Serializable, None) => self.t.read(&self.p, r, for_write)?,
+            _ => self.t.read_snapshot(&self.p, r, self.snapshot)?,
         };
         Ok(v.map(|v| Found { r, row: Row::read(v), version: Some(v) }))
     }
@@ -189,6 +199,10 @@ impl<'w> Client<'w> {
             Mood::Serializable => Some(self.t.before_lookup(&self.p, at)?),
             _ => None,
         };
+        // A look-up is protected by the key's range, if there are any.
+        let ranges = self.w.index_ranges((self.cid % 2) as usize).filter(|_| start.is_some() && self.cid % 5 != 0);
+        let key_there = encode((self.cid % 2) as usize, key);
+        let seen = ranges.map(|r| self.t.look_position(&self.p, at, r, &key_there));
         let mut found = None;
         for r in self.w.records(key) {
             if let Some(f) = self.look(r, for_write)?.filter(|f| f.row.key == key) {
@@ -199,8 +213,10 @@ impl<'w> Client<'w> {
                 found = Some(f);
             }
         }
-        if let (None, Some(start)) = (&found, start) {
-            self.t.add_predicate(at, start);
+        match (&found, start, seen) {
+            (None, _, Some(seen)) => self.t.add_point_predicate(&self.p, &seen, &key_there),
+            (None, Some(start), None) => self.t.add_predicate(at, start),
+            _ => {}
         }
         Ok(found)
     }
@@ -289,7 +305,8 @@ impl<'w> Client<'w> {
         let Some(base) = self.lock(&mut f, Mode::NoKeyUpdate, at_once)? else { return Ok(false) };
         let row = self.own_row(key, WriteKind::Update, f.row.value + delta);
         let v = self.w.version(&mut self.t, row)?;
-        self.t.update(f.r, base, v, self.cid);
+        let n = self.t.update(f.r, base, v, self.cid);
+        self.w.note(&mut self.t, &self.p, n, key)?;
         Ok(true)
     }
 
@@ -306,7 +323,8 @@ impl<'w> Client<'w> {
         let tomb = self.t.new_tombstone(Successor { record: if successor { u64::MAX } else { 0 } })?;
         let held = f.r.rec.lock.held_by(self.t.slot).is_some_and(|h| h.mode == Mode::Update);
         let xid = if held { self.t.slot as u32 + 1 } else { 0 };
-        self.t.delete(f.r, base, tomb, self.cid, xid);
+        let n = self.t.delete(f.r, base, tomb, self.cid, xid);
+        self.w.note(&mut self.t, &self.p, n, key)?;
         self.own_row(key, WriteKind::Delete, 0);
         Ok(true)
     }

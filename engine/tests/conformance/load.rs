@@ -1,6 +1,7 @@
 //! Random transactions of many clients, and the verdict on their history.
 
 use crate::client::{Client, Mood};
+use crate::spans::Span;
 use crate::world::{checked, initial_keys, Rng, World, PARTITIONS, SHARED, WIDTH};
 use mixedcc_engine::checker::{check, History, Options, Recorder, Verdict};
 use mixedcc_engine::faults::{self, Fault};
@@ -30,6 +31,8 @@ pub struct Load {
     pub churn: u64,
     /// Percent of the writes that lock their record at once under every protocol.
     pub at_once: u64,
+    /// Percent of the statements that scan a key range through an index.
+    pub spans: u64,
 }
 
 /// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
@@ -63,6 +66,7 @@ impl Load {
             statements: 5,
             churn: 40,
             at_once: 30,
+            spans: 0,
         }
     }
     pub fn serializable_only(mut self) -> Load {
@@ -224,6 +228,10 @@ fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), 
     let shared = |rng: &mut Rng| partition as i64 * WIDTH + rng.below(SHARED as u64) as i64;
     let key = shared(rng);
     let dice = rng.below(100);
+    if mood == Mood::Serializable && rng.percent(l.spans) {
+        c.span(Span::random(rng), rng)?;
+        return Ok(());
+    }
     if mood == Mood::ReadOnly || dice < 40 {
         if rng.percent(25) {
             c.scan(partition)?;

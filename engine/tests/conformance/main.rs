@@ -8,5 +8,8 @@ mod invariants;
 mod keyed;
 mod load;
 mod model;
+mod precision;
+mod ranges;
+mod spans;
 mod switches;
 mod world;

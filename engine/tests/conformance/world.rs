@@ -1,5 +1,6 @@
 //! A table with an index, as an SQL engine would keep them, and the platform of the tests.
 
+use crate::spans::DOWNWARDS;
 use mixedcc_engine::checker::{Key, Seen};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
@@ -86,6 +87,7 @@ pub struct Jitter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanicAt {
     Event(StopEvent),
+    Compare,
     WaitFor,
     Pause,
     EnterQueue,
@@ -140,6 +142,13 @@ impl Platform for Jitter {
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         self.threads.quiescent(slot)
+    }
+    fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        self.panic_if(PanicAt::Compare);
+        match order {
+            DOWNWARDS => b.cmp(a),
+            _ => a.cmp(b),
+        }
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         self.panic_if(PanicAt::Event(e));
@@ -253,6 +262,8 @@ impl World {
         match t.insert(p, self.table, [part, 0], v, cid, 0) {
             Ok(r) => {
                 self.index.lock().unwrap().entry(row.key).or_default().push(r.no);
+                let n = t.newest_write().expect("written just now");
+                self.note(t, p, n, row.key)?;
                 Ok(r)
             }
             Err(e) => {
