@@ -12,7 +12,7 @@ SER = "serializable"
 
 # What a committed transaction of each script adds to sum(value): proves that it ran.
 ADDED_BY_SCRIPT = {"update1": 1, "read20": 0, "read10_update10": 10, "hot_update": 1,
-                   "hot10_random": 10, "hot10_sorted": 10}
+                   "hot10_random": 10, "hot10_sorted": 10, "scan1000": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +148,13 @@ def _hot_function() -> Test:
                 (heap, partcc, heap_sorted, partcc_sorted), goals)
 
 
+def _scan() -> Test:
+    variants = [Variant(engine, SER, "scan1000") for engine in (HEAP, OCC, TWO_PL, PARTCC)]
+    goals = [Goal("cpu_us", v.label, variants[0].label, at_most=1 / 1.6) for v in variants[1:]]
+    return Test("scan1000", "scan of 1000 rows by key and an UPDATE elsewhere, SERIALIZABLE", 2,
+                tuple(variants), tuple(goals))
+
+
 TESTS = (
     _update_by_key(),
     _function("read20", "20 reads", 0.85),
@@ -156,6 +163,7 @@ TESTS = (
     _own_cost("read10_update10", "10 reads and 10 updates"),
     _hot_update(),
     _hot_function(),
+    _scan(),
 )
 
 # Memory: bytes of table and indexes, for these engines, at these moments.

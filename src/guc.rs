@@ -99,6 +99,10 @@ pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>:
 pub static LOG_SWITCHES: GucSetting<LogLevel> = GucSetting::<LogLevel>::new(LogLevel::Debug1);
 /// Members of this role may switch protocols of all tables.
 pub static ADMIN_ROLE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// Rows that a logical range is to hold.
+pub static RANGE_ROWS: GucSetting<i32> = GucSetting::<i32>::new(1000);
+/// Writes that the list of a logical range remembers.
+pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(128);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -191,6 +195,26 @@ pub fn init() {
         c"Empty: owners and superusers only.",
         &ADMIN_ROLE,
         GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.range_rows",
+        c"Rows of each logical range of an index when its ranges are made.",
+        c"A range is what a SERIALIZABLE scan is validated by. Ranges should be about as long as the scans.",
+        &RANGE_ROWS,
+        1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.range_list_size",
+        c"Concurrent writes that each logical range of an index remembers when its ranges are made.",
+        c"A SERIALIZABLE scan fails if more writes than this are made to one of its ranges before it commits. Rounded up to a power of two; each takes 64 bytes.",
+        &RANGE_LIST_SIZE,
+        8,
+        65536,
+        GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(

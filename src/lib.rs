@@ -13,6 +13,7 @@ mod errors;
 mod guc;
 mod handler;
 mod hooks;
+mod keys;
 mod options;
 mod partkey;
 mod pg;

@@ -98,6 +98,7 @@ pub mod raw {
         );
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
         pub fn ActiveSnapshotSet() -> bool;
+        pub fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
         pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
         #[allow(clippy::too_many_arguments)]
         pub fn standard_ProcessUtility(

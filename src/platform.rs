@@ -91,6 +91,12 @@ impl Platform for Pg {
         // The coordinator has no snapshot, but pins what it looks at.
         compat::has_no_snapshot(slot) && !coordinator::is_slot(slot)
     }
+    fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        crate::keys::codec::compare(order, a, b)
+    }
+    fn reached(&self, scan: u32) -> Option<(Vec<u8>, bool)> {
+        crate::hooks::protect::reached(scan)
+    }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         stop::at(e)
     }

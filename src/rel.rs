@@ -27,6 +27,8 @@ pub struct RelInfo {
     pub moving: Vec<bool>,
     /// Must inserts, deletes and moves take a transaction id?
     pub needs_xid: bool,
+    /// Its indexes that have ranges.
+    pub active: crate::keys::Active,
 }
 
 #[repr(C)]
@@ -101,6 +103,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             partkey,
             moving,
             needs_xid: needs_xid(rel),
+            active: Default::default(),
         });
         remember(rel, info)
     }

@@ -13,6 +13,8 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
+pub mod range_scan;
+pub mod ranges;
 mod switches;
 
 /// A value of a partition key: datum, NULL, type.
@@ -344,6 +346,17 @@ fn has_rights(table: Oid, role: Oid) -> bool {
 }
 
 /// Raises an error unless the user has some right on the table's rows.
+fn must_select(table: Oid) {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        let kind = pg_sys::get_rel_relkind(table);
+        if kind != 0 && !compat::relation_rights(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT) {
+            let name = pg_sys::get_rel_name(table);
+            pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NO_PRIV, pg_sys::get_relkind_objtype(kind), name);
+        }
+    }
+}
+
 fn may_use(table: Oid) {
     // SAFETY: catalog look-ups.
     unsafe {

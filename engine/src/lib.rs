@@ -11,6 +11,7 @@ pub mod error;
 #[doc(hidden)]
 pub mod faults;
 pub mod index;
+pub mod key;
 pub mod lock;
 pub mod memory;
 pub mod partition;

@@ -72,6 +72,11 @@ pub trait Platform {
     fn compare_keys(&self, _order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         a.cmp(b)
     }
+    /// How far a scan of this transaction with an open end has come, if the platform knows: the last key that it
+    /// read, and whether it reads upwards. `scan`: its number ([`crate::txn::ScanId::number`]). May unwind.
+    fn reached(&self, _scan: u32) -> Option<(Vec<u8>, bool)> {
+        None
+    }
     /// A point where a test may stop or fail the transaction.
     fn stop_event(&self, _event: StopEvent) -> Result<(), Error> {
         Ok(())

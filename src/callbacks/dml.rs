@@ -2,6 +2,8 @@
 
 use super::visible;
 use crate::errors::{ok, raise};
+use crate::keys;
+use crate::keys::rows::Row;
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
@@ -55,9 +57,20 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         }
         let r = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
+        note_insert(rel, info, r, slot);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         r
+    }
+}
+
+/// The keys of a row that was inserted just now.
+unsafe fn note_insert(rel: pg_sys::Relation, info: &RelInfo, r: RecordRef, slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        if let Some(n) = xact::txn().last_write(r) {
+            keys::note(rel, info, n, Row::Slot(slot));
+        }
     }
 }
 
@@ -298,11 +311,12 @@ pub unsafe extern "C-unwind" fn delete(
         if let Target::Fail(f) = target {
             return f;
         }
-        let (base, _) = base_and_version(t, &target);
+        let (base, old) = base_and_version(t, &target);
         let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
         let tomb = ok(t.new_tombstone(to));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         visible::note_write(t, n, snapshot);
+        keys::note(rel, info, n, Row::Version(old.as_ptr()));
         pg_sys::pgstat_count_heap_delete(rel);
         TM_Ok
     }
@@ -393,16 +407,17 @@ pub unsafe fn update(
         if let Target::Fail(f) = target {
             return f;
         }
-        let (base, _) = base_and_version(t, &target);
+        let (base, old) = base_and_version(t, &target);
         let f = tuple::form(t, slot, xid);
         if moves {
-            let n = move_row(rel, info, t, r, base, f, slot, cid, xid);
+            let n = move_row(rel, info, t, r, base, old, f, slot, cid, xid);
             visible::note_write(t, n, snapshot);
             *moved = true;
         } else {
             let n = t.update(r, base, f.version(), cid);
             f.taken();
             visible::note_write(t, n, snapshot);
+            keys::note(rel, info, n, Row::Slot(slot));
             let trig = (*rel).trigdesc;
             let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
@@ -421,6 +436,7 @@ unsafe fn move_row(
     t: &mut Txn,
     r: RecordRef,
     base: Option<NonNull<Version>>,
+    old: NonNull<Version>,
     f: Fresh,
     slot: *mut pg_sys::TupleTableSlot,
     cid: u32,
@@ -431,8 +447,10 @@ unsafe fn move_row(
         let part = partition_of(info, slot);
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
+        note_insert(rel, info, to, slot);
         let tomb = ok(t.new_tombstone(Successor { record: to.no + 1 }));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        keys::note(rel, info, n, Row::Version(old.as_ptr()));
         (*slot).tts_tid = Tid::Record(to.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         n

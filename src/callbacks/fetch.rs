@@ -2,43 +2,64 @@
 
 use super::visible;
 use crate::errors::ok;
-use crate::hooks::{executor, rowmarks};
+use crate::hooks::{indexscan, protect, rowmarks};
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::tuple;
 use crate::xact::{self, Mode};
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::record::REC_FREE;
-use mixedcc_engine::txn::WriteKind;
+use mixedcc_engine::record::{Version, REC_FREE};
+use mixedcc_engine::txn::{ScanId, WriteKind};
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// Partitions of a table whose look-ups need no memory of their own.
-pub const FEW: usize = 2;
+/// How far a scan has come.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// It went forward.
+    pub forward: bool,
+    /// It went backward.
+    pub backward: bool,
+    /// It reached an end.
+    pub ended: bool,
+    /// It went back to a mark.
+    pub rewound: bool,
+}
 
-/// Our part of an index scan.
+impl Seen {
+    /// A step, which found an entry or the end.
+    #[inline]
+    pub fn step(&mut self, direction: pg_sys::ScanDirection::Type, found: bool) {
+        self.forward |= direction >= 0;
+        self.backward |= direction < 0;
+        self.ended |= !found;
+    }
+}
+
+/// Our part of an index scan. All-zero is a scan that has not started.
 #[repr(C)]
 pub struct Fetch {
     /// PostgreSQL's part.
     pub base: pg_sys::IndexFetchTableData,
     /// The relation.
     pub info: *const RelInfo,
-    /// The snapshot of the executor, when the scan runs with one of ours (see hooks/executor.rs).
+    /// The snapshot of the executor, when the scan runs with one of ours (see hooks/indexscan.rs).
     pub snapshot: pg_sys::Snapshot,
     /// Will the rows be written next?
     pub for_write: bool,
-    /// A look-up of one key that has found nothing yet: registrations seen before, one for each of
-    /// `n_positions` partitions from `first_partition` on.
-    pub positions: *mut u64,
-    /// Room for `positions` of tables with few partitions.
-    pub few: [u64; FEW],
-    /// See `positions`; 0: no look-up is open.
-    pub n_positions: u32,
-    /// See `positions`.
-    pub first_partition: u32,
+    /// Is it a look-up of one key that has found nothing yet?
+    pub look: bool,
+    /// How far it has come.
+    pub seen: Seen,
+    /// The predicate that protects the rows of the scan.
+    pub scan: ScanId,
+    /// Number of our memory of the scan (hooks/protect.rs), plus 1.
+    pub open: u32,
+    /// The last row that it returned.
+    pub last: *const Version,
 }
 
 #[pg_guard]
@@ -59,29 +80,8 @@ pub unsafe extern "C-unwind" fn reset(_a: *mut pg_sys::IndexFetchTableData) {}
 pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
     // SAFETY: made by `begin`.
     unsafe {
-        settle_lookup(f.cast());
-        let p = (*f.cast::<Fetch>()).positions;
-        if !p.is_null() && !std::ptr::eq(p, (*f.cast::<Fetch>()).few.as_ptr()) {
-            crate::pg::raw::pfree(p.cast());
-        }
+        protect::close(f.cast());
         crate::pg::raw::pfree(f.cast());
-    }
-}
-
-/// A look-up that found nothing is a predicate: the key must stay absent.
-pub unsafe fn settle_lookup(f: *mut Fetch) {
-    // SAFETY: made by `begin`; `positions` has `n_positions` entries.
-    unsafe {
-        let n = (*f).n_positions;
-        (*f).n_positions = 0;
-        if n == 0 {
-            return;
-        }
-        let t = xact::txn();
-        for i in 0..n {
-            let at = Touch { table: (*(*f).info).table, no: (*f).first_partition + i };
-            t.add_predicate(at, *(*f).positions.add(i as usize));
-        }
     }
 }
 
@@ -105,10 +105,11 @@ pub unsafe extern "C-unwind" fn tuple(
         let tid = Tid::read(&*tid);
         let Some(r) = visible::record(info.table, tid) else { return false };
         let t = xact::txn();
-        let s = if executor::is_ours(snapshot) { (*f).snapshot } else { snapshot };
-        match visible::by_snapshot(t, r, s, (*f).for_write) {
+        let s = if indexscan::is_ours(snapshot) { (*f).snapshot } else { snapshot };
+        match visible::by_scan(t, r, s, (*f).for_write, (*f).scan) {
             Some(v) => {
-                (*f).n_positions = 0; // found: the row itself is protected
+                (*f).look = false; // found: the row itself is protected
+                (*f).last = v.as_ptr();
                 tuple::store(slot, info.oid, tid, v.as_ptr());
                 true
             }

@@ -116,7 +116,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
 }
 
 /// `ExecQual`.
-unsafe fn qual(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext) -> bool {
+pub unsafe fn qual(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext) -> bool {
     // SAFETY: a prepared qualification and its context.
     unsafe {
         let old = pg_sys::MemoryContextSwitchTo((*econtext).ecxt_per_tuple_memory);

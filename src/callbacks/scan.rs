@@ -2,13 +2,14 @@
 
 use super::visible;
 use crate::errors::ok;
-use crate::hooks::executor;
+use crate::hooks::{seqscan, statements};
 use crate::pg::{tid_bound, Tid, ROWS};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
 use crate::{compat, errors, tuple};
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -38,6 +39,12 @@ pub struct Scan {
     pub n_offsets: u32,
     /// Which is next.
     pub at: u32,
+    /// The predicate that protects the rows.
+    pub id: ScanId,
+    /// Was a sequential scan protected already?
+    pub protected: bool,
+    /// The only partition whose rows it wants, plus 1; 0: all.
+    pub partition: u32,
 }
 
 /// Flags of `scan_begin` for scans that read rows of the table in general.
@@ -87,7 +94,7 @@ pub unsafe extern "C-unwind" fn begin(
         (*s).base.rs_key = key;
         (*s).base.rs_flags = flags;
         (*s).info = info;
-        (*s).for_write = xact::mode() == Mode::Serializable && executor::will_write(snapshot, info.oid);
+        (*s).for_write = xact::mode() == Mode::Serializable && statements::will_write(snapshot, info.oid);
         start(s);
         if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN != 0 {
             compat::count_scan(rel);
@@ -96,12 +103,29 @@ pub unsafe extern "C-unwind" fn begin(
     }
 }
 
+/// Protects a scan before its first row. What it starts again is protected since the first time.
+unsafe fn protect(s: *mut Scan) {
+    // SAFETY: a scan of ours with an MVCC snapshot.
+    unsafe {
+        let info = &*(*s).info;
+        if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
+            protect_all(info);
+        } else if !(*s).protected {
+            let p = seqscan::protect((*s).base.rs_rd, info, (*s).base.rs_snapshot);
+            (*s).id = p.id;
+            (*s).for_write &= !p.is_filtered;
+            (*s).partition = p.partition.map_or(0, |p| p as u32 + 1);
+            (*s).protected = true;
+        }
+    }
+}
+
 unsafe fn start(s: *mut Scan) {
     // SAFETY: a scan of ours.
     unsafe {
         let info = &*(*s).info;
         if (*s).base.rs_flags & READS != 0 && is_mvcc((*s).base.rs_snapshot) {
-            protect_all(info);
+            protect(s);
         }
         xact::txn();
         (*s).all = info.table.len();
@@ -139,6 +163,13 @@ pub unsafe extern "C-unwind" fn rescan(
     unsafe { start(scan.cast()) }
 }
 
+/// Is the record in the partition that the scan wants? One without a row has no partition yet: it
+/// may get one, and reading it finds nothing.
+unsafe fn wanted(s: *const Scan, r: RecordRef) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe { (*s).partition == 0 || r.rec.head().is_null() || (*s).partition == r.touch().no + 1 }
+}
+
 /// The next visible record in `first..end`, in a direction.
 unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
     // SAFETY: a scan of ours; the slot is of our kind.
@@ -165,8 +196,8 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
             if n % 1024 == 0 && pg_sys::InterruptPending != 0 {
                 pg_sys::ProcessInterrupts();
             }
-            let Some(r) = RecordRef::find(info.table, n) else { continue };
-            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, (*s).for_write) {
+            let Some(r) = RecordRef::find(info.table, n).filter(|r| wanted(s, *r)) else { continue };
+            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
                 compat::count_returned_row((*s).base.rs_rd);
                 return true;
@@ -265,7 +296,10 @@ pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option
         (*s).block = block as u64;
         // The scan began before the statement was looked at.
         let info = &*(*s).info;
-        (*s).for_write = xact::mode() == Mode::Serializable && executor::will_write((*s).base.rs_snapshot, info.oid);
+        if xact::mode() == Mode::Serializable {
+            (*s).for_write = statements::will_write((*s).base.rs_snapshot, info.oid);
+            (*s).id = statements::bitmap_rows((*s).base.rs_snapshot, info.oid);
+        }
         match offsets {
             None => {
                 for o in 1..=ROWS {
@@ -295,7 +329,7 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
             (*s).at += 1;
             let n = (*s).block * ROWS + o as u64 - 1;
             let Some(r) = RecordRef::find(info.table, n) else { continue };
-            if let Some(v) = visible::by_snapshot(t, r, (*s).base.rs_snapshot, (*s).for_write) {
+            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
                 compat::count_returned_row((*s).base.rs_rd);
                 return true;

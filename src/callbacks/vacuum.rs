@@ -97,6 +97,17 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
     table.dead.store(left, Ordering::Relaxed);
 }
 
+/// Ends the ranges of indexes that are gone, and frees old boundaries. The table is locked so that no
+/// index comes or goes.
+fn tidy_ranges(table: &'static Table, indexes: &[u64]) {
+    let t = xact::txn();
+    for r in table.all_ranges().filter(|r| !indexes.contains(&r.index)).collect::<Vec<_>>() {
+        table.drop_ranges(&t.e, t.slot, r.index);
+    }
+    let min = t.e.refresh_min_pin(&PG);
+    table.reap_ranges(&t.e, t.slot, min);
+}
+
 #[pg_guard]
 pub unsafe extern "C-unwind" fn vacuum(
     rel: pg_sys::Relation,
@@ -131,6 +142,8 @@ pub unsafe extern "C-unwind" fn vacuum(
             }
         }
         free_dead(table, &dead);
+        let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
+        tidy_ranges(table, &there);
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
         report(rel, params, table, nindexes > 0, dead.len());
     }

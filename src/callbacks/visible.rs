@@ -7,7 +7,7 @@ use crate::xact::{self, Mode};
 use mixedcc_engine::error::{AbortReason, Error};
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::shared::Fate;
-use mixedcc_engine::txn::{Own, WriteKind};
+use mixedcc_engine::txn::{Own, ScanId, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::SnapshotType;
@@ -19,7 +19,7 @@ pub type Seen = Option<NonNull<Version>>;
 
 /// What an MVCC snapshot sees of a record.
 #[inline]
-pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
+pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
     // SAFETY: a valid snapshot.
     let cid = unsafe { (*s).curcid };
     match t.own(r, Some(cid)) {
@@ -33,7 +33,11 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, f
         }
     }
     if mode == Mode::Serializable {
-        return ok(t.read(&PG, r, for_write));
+        return ok(if scan == ScanId::NONE {
+            t.read(&PG, r, for_write)
+        } else {
+            t.read_scanned(&PG, r, for_write, scan)
+        });
     }
     let csn = xact::snapshot_csn(s);
     ok(t.read_snapshot(&PG, r, csn))
@@ -214,11 +218,18 @@ unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
 
 /// What any kind of snapshot sees of a record.
 pub unsafe fn by_snapshot(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
+    // SAFETY: the caller's.
+    unsafe { by_scan(t, r, s, for_write, ScanId::NONE) }
+}
+
+/// The same for a row that a scan has found. `scan`: the predicate that protects it, or `NONE`.
+#[inline]
+pub unsafe fn by_scan(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
     let mode = xact::mode();
     // SAFETY: a valid snapshot.
     unsafe {
         match (*s).snapshot_type {
-            SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, for_write),
+            SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, for_write, scan),
             SnapshotType::SNAPSHOT_DIRTY => dirty(t, mode, r, s),
             SnapshotType::SNAPSHOT_ANY => any(t, mode, r).map(|x| x.0),
             SnapshotType::SNAPSHOT_NON_VACUUMABLE => {

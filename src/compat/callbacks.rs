@@ -91,6 +91,34 @@ unsafe extern "C-unwind" fn bitmap_next_tuple(
     unsafe { scan::next_of_block(scan.cast(), slot) }
 }
 
+/// What EXPLAIN does with a query when no hook is there (ExplainOneQuery in explain.c; from 17 on
+/// `standard_ExplainOneQuery`).
+///
+/// # Safety
+/// The contract of `ExplainOneQuery_hook`.
+pub unsafe fn explain_query(
+    query: *mut pg_sys::Query,
+    options: i32,
+    into: *mut pg_sys::IntoClause,
+    es: *mut pg_sys::ExplainState,
+    text: *const core::ffi::c_char,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let before = pg_sys::pgBufferUsage;
+        let start = std::time::Instant::now();
+        let plan = pg_sys::pg_plan_query(query, text, options, params);
+        let spent = start.elapsed();
+        let spent = pg_sys::instr_time { tv_sec: spent.as_secs() as i64, tv_nsec: spent.subsec_nanos() as i64 };
+        let mut buffers = pg_sys::BufferUsage::default();
+        pg_sys::BufferUsageAccumDiff(&mut buffers, &raw const pg_sys::pgBufferUsage, &before);
+        let buffers = if (*es).buffers { &raw const buffers } else { std::ptr::null() };
+        pg_sys::ExplainOnePlan(plan, into, es, text, params, env, &spent, buffers);
+    }
+}
+
 /// Notes the bounds of a TID range scan where PostgreSQL expects them.
 ///
 /// # Safety

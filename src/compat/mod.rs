@@ -11,6 +11,7 @@
 //! | attributes are compact (18) | `catalog` |
 //! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
+//! | EXPLAIN of one query: standard_ExplainOneQuery (17) | `callbacks` |
 //! | rs_mintid is in a union (18); prefetch of bitmap scans is gone (18) | `callbacks` |
 //! | MyBackendId is MyProcNumber, from 0; lxid and the number of a PGPROC move (17) | `process` |
 //! | number of AddinShmemInitLock | `process` |
@@ -28,7 +29,7 @@ mod maintenance;
 mod process;
 mod storage;
 
-pub use callbacks::{routine, set_tid_bounds, without_prefetch};
+pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch};
 pub use catalog::{attribute, indexed_columns, key_columns, owns_function, owns_relation, relation_rights};
 pub use maintenance::{
     count_returned_row, count_scan, count_update, index_vacuum_info, is_verbose, report_vacuum, update_statistics,

@@ -1,18 +1,26 @@
 //! Hooks into planner, executor and utility commands.
 
 pub mod executor;
+pub mod explain;
+pub mod indexscan;
 pub mod planner;
+pub mod protect;
 pub mod rowmarks;
+pub mod seqscan;
+pub mod statements;
 pub mod utility;
 
 /// Installs all hooks.
 pub fn init() {
     planner::init();
     executor::init();
+    explain::init();
+    indexscan::init();
     utility::init();
 }
 
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
-    executor::end_transaction();
+    statements::end_transaction();
+    protect::end_transaction();
 }

@@ -138,6 +138,48 @@ COMMENT ON COLUMN mixedcc.memory.used_bytes IS 'pages that hold rows and other o
 COMMENT ON COLUMN mixedcc.memory.free_bytes IS 'pages that are free';
 COMMENT ON COLUMN mixedcc.memory.live_bytes IS 'objects in the pages that are used';
 
+-- Logical ranges and scans.
+
+CREATE FUNCTION mixedcc.range_rows(OUT "table" regclass, OUT index regclass, OUT range int, OUT lower text, OUT upper text,
+        OUT version bigint, OUT scans bigint, OUT aborts bigint, OUT wraps bigint, OUT list_size int) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'range_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.range_rows() IS 'source of the view mixedcc.ranges';
+
+CREATE VIEW mixedcc.ranges AS SELECT * FROM mixedcc.range_rows();
+COMMENT ON VIEW mixedcc.ranges IS 'logical ranges of the indexes that SERIALIZABLE transactions have scanned';
+COMMENT ON COLUMN mixedcc.ranges."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.ranges.index IS 'the index whose keys are divided';
+COMMENT ON COLUMN mixedcc.ranges.range IS 'number of the range, from 0';
+COMMENT ON COLUMN mixedcc.ranges.lower IS 'first key of the range; null without the right to read the table';
+COMMENT ON COLUMN mixedcc.ranges.upper IS 'key before which the range ends; null without the right to read the table';
+COMMENT ON COLUMN mixedcc.ranges.version IS 'writes registered in the range since it was made';
+COMMENT ON COLUMN mixedcc.ranges.scans IS 'scans that have read in the range';
+COMMENT ON COLUMN mixedcc.ranges.aborts IS 'transactions that failed because of a write in what they had scanned here';
+COMMENT ON COLUMN mixedcc.ranges.wraps IS 'transactions that failed because more writes came than the list holds';
+COMMENT ON COLUMN mixedcc.ranges.list_size IS 'writes that the range remembers';
+
+CREATE FUNCTION mixedcc.predicate_rows(OUT "table" regclass, OUT index regclass, OUT partition int, OUT lower text, OUT upper text,
+        OUT ranges int, OUT covered int) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'predicate_rows_wrapper' LANGUAGE C VOLATILE ROWS 10;
+COMMENT ON FUNCTION mixedcc.predicate_rows() IS 'source of the view mixedcc.predicates';
+
+CREATE VIEW mixedcc.predicates AS SELECT * FROM mixedcc.predicate_rows();
+COMMENT ON VIEW mixedcc.predicates IS 'what this transaction has scanned and will validate when it commits';
+COMMENT ON COLUMN mixedcc.predicates."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.predicates.index IS 'the index whose keys were scanned; null: all of a partition';
+COMMENT ON COLUMN mixedcc.predicates.partition IS 'the partition, where the predicate is on one';
+COMMENT ON COLUMN mixedcc.predicates.lower IS 'first key that is protected';
+COMMENT ON COLUMN mixedcc.predicates.upper IS 'key before which the protection ends; (a, infinity) is after all keys that begin with a';
+COMMENT ON COLUMN mixedcc.predicates.ranges IS 'logical ranges that it touches';
+COMMENT ON COLUMN mixedcc.predicates.covered IS 'logical ranges that it covers, which are validated without looking at keys';
+
+CREATE FUNCTION mixedcc.range_scan("row" anyelement, lower "any" DEFAULT NULL, upper "any" DEFAULT NULL,
+        lower_inclusive boolean DEFAULT true, upper_inclusive boolean DEFAULT true,
+        descending boolean DEFAULT false, max_rows bigint DEFAULT NULL) RETURNS SETOF anyelement
+    AS 'MODULE_PATHNAME', 'range_scan_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.range_scan(anyelement, "any", "any", boolean, boolean, boolean, bigint) IS
+    'rows of a mixedcc table (NULL::table) by its key, between two bounds: a value, a ROW of the key''s first columns, or NULL for an open end; validated at commit at every isolation level';
+
 -- Options.
 
 CREATE FUNCTION mixedcc.label_items(label text, OUT option text, OUT value text) RETURNS SETOF record

@@ -12,6 +12,9 @@ const ANY: u64 = 1 << 32;
 /// The first word points to the block with the key.
 const LONG: u64 = 1 << 33;
 
+/// The write is of a row that was there before: an update or a delete.
+const EXISTING: u64 = 1 << 34;
+
 /// An entry of a range's list. All-zero is an empty one.
 ///
 /// INV-KEY: key words and form change only while the entry's head is marked busy, so that who finds the
@@ -20,7 +23,7 @@ const LONG: u64 = 1 << 33;
 #[repr(C)]
 pub struct KeyEntry {
     head: EntryHead,
-    /// Length of the key, `ANY`, `LONG`.
+    /// Length of the key, `ANY`, `LONG`, `EXISTING`.
     form: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -52,6 +55,10 @@ pub struct EntryKey {
 }
 
 impl EntryKey {
+    /// Is the write of a row that was there before: an update or a delete?
+    pub fn is_existing(&self) -> bool {
+        self.form & EXISTING != 0
+    }
     /// The key; `None`: every key of the range.
     pub fn bytes(&self) -> Option<&[u8]> {
         let len = (self.form as u32) as usize;
@@ -76,9 +83,11 @@ impl KeyEntry {
         KeyEntry { head: EntryHead::model(), form: zero(0), words: std::array::from_fn(zero) }
     }
 
-    /// Puts another subject in. Returns the block of the old one, if it has one. Only while busy.
-    pub fn fill(&self, s: Subject<'_>) -> *mut u8 {
+    /// Puts another subject in. `existing`: see [`EntryKey::is_existing`]. Returns the block of the old one, if it
+    /// has one. Only while busy.
+    pub fn fill(&self, s: Subject<'_>, existing: bool) -> *mut u8 {
         let old = self.block();
+        let existing = if existing { EXISTING } else { 0 };
         match s {
             Subject::Any => self.form.store(ANY, Ordering::Release),
             Subject::Short(key) => {
@@ -88,11 +97,11 @@ impl KeyEntry {
                     word[..part.len()].copy_from_slice(part);
                     w.store(u64::from_ne_bytes(word), Ordering::Release);
                 }
-                self.form.store(key.len() as u64, Ordering::Release);
+                self.form.store(existing | key.len() as u64, Ordering::Release);
             }
             Subject::Long(p, len) => {
                 self.words[0].store(p as u64, Ordering::Release);
-                self.form.store(LONG | len as u64, Ordering::Release);
+                self.form.store(existing | LONG | len as u64, Ordering::Release);
             }
         }
         old

@@ -29,6 +29,21 @@ pub struct ScanId {
     pub(super) locked: bool,
 }
 
+impl ScanId {
+    pub(super) fn is_locked(self) -> bool {
+        self.locked
+    }
+    pub(super) fn locked(self) -> ScanId {
+        ScanId { locked: true, ..self }
+    }
+    /// Number of the scan in its transaction, from 1.
+    pub fn number(self) -> u32 {
+        self.id
+    }
+    /// No scan. All its bytes are zero.
+    pub const NONE: ScanId = ScanId { id: 0, locked: false };
+}
+
 /// Bounds of keys.
 pub type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
@@ -52,6 +67,8 @@ pub(super) struct Predicate {
     starts: usize,
     pub unknown: Position,
     open: OpenEnd,
+    /// Are its rows locked by `2pl`, each before it is read? Then only inserts are conflicts.
+    pub rows_locked: bool,
     /// The extreme key that an open scan is known to have read.
     reached: Option<Vec<u8>>,
 }
@@ -97,6 +114,13 @@ pub(super) struct New<'a> {
     pub bounds: Bounds<'a>,
     pub extent: Extent,
     pub open: OpenEnd,
+}
+
+/// The ranges of a scan.
+pub(super) struct Place {
+    pub set: &'static RangeSet,
+    pub first: u32,
+    pub last: u32,
 }
 
 /// The ranges between two bounds.
@@ -280,6 +304,7 @@ impl Predicates {
             starts,
             unknown,
             open: n.open,
+            rows_locked: false,
             reached: None,
         });
         self.last_id
@@ -323,6 +348,16 @@ impl Predicates {
         }
     }
 
+    /// The ranges of a scan.
+    pub fn place(&self, scan: ScanId) -> Option<Place> {
+        let q = &self.all[self.find(scan)?];
+        Some(Place { set: q.set, first: q.first, last: q.last })
+    }
+    /// Does a predicate read in this range?
+    pub fn touches(&self, set: &RangeSet, no: u32) -> bool {
+        self.all.iter().any(|q| std::ptr::eq(q.set, set) && (q.first..=q.last).contains(&no))
+    }
+
     /// See [`super::Txn::narrow_scan`].
     pub fn narrow(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
         let Some(i) = self.find(scan) else { return };
@@ -346,6 +381,26 @@ impl Predicates {
         debug_assert!(x.first >= q.first && x.last <= q.last);
         (q.lo, q.hi, q.open, q.reached) = (lo, hi, OpenEnd::No, None);
         (q.first, q.last, q.whole_low, q.whole_high) = (x.first, x.last, x.whole_low, x.whole_high);
+    }
+
+    /// Are the rows of the scan locked one by one?
+    pub fn lock_rows(&mut self, scan: ScanId, yes: bool) {
+        if let Some(i) = self.find(scan) {
+            self.all[i].rows_locked = yes;
+        }
+    }
+    /// Are they?
+    pub fn locks_rows(&self, scan: ScanId) -> bool {
+        self.find(scan).is_some_and(|i| self.all[i].rows_locked)
+    }
+
+    /// The platform may know how far an open scan is: then conflicts in what it has read are told from others.
+    pub fn ask_reached(&mut self, p: &dyn Platform, i: usize) -> bool {
+        let id = ScanId { id: self.all[i].id, locked: false };
+        let Some((key, upwards)) = p.reached(id.id).filter(|_| self.all[i].is_open()) else { return false };
+        self.all[i].open = if upwards { OpenEnd::High } else { OpenEnd::Low };
+        self.reached(id, &key);
+        true
     }
 
     /// See [`super::Txn::scan_reached`].
@@ -429,6 +484,7 @@ impl Predicates {
             // A hull has an id of its own: nobody narrows it.
             (q.id, q.reached) = (a.id, a.reached.clone());
         }
+        q.rows_locked = a.rows_locked && b.rows_locked;
     }
 
     /// For views.

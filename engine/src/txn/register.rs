@@ -4,7 +4,7 @@
 //! looks again which ranges there are, and registers.
 
 use super::write::WriteKind;
-use super::{Level, Txn};
+use super::Txn;
 use crate::csn::Stamp;
 use crate::error::Error;
 use crate::faults::{self, Fault};
@@ -35,6 +35,8 @@ struct Planned {
     no: u32,
     /// A piece of `Txn::keys`; `None`: every key of the range.
     key: Option<(usize, usize)>,
+    /// Was the row there before the transaction?
+    existing: bool,
     /// The block of a long key, ours until the registration has it.
     block: *mut u8,
 }
@@ -109,7 +111,7 @@ impl Txn {
     /// the row. One note of a record in an index is enough.
     ///
     /// A write without a note is registered as a write of an unknown key: sound, but every scan of the index
-    /// conflicts with it. Under `2pl` the key's range is locked for writing.
+    /// conflicts with it. Under `2pl` the key's range is locked for writing, at every level.
     pub fn note_key(
         &mut self,
         p: &dyn Platform,
@@ -118,13 +120,11 @@ impl Txn {
         key: Option<&[u8]>,
     ) -> Result<(), Error> {
         let Some(w) = self.writes.get(write as usize).copied() else { return Ok(()) };
-        if let (Some(key), Level::Serializable) = (key, self.level) {
-            if self.followed(w.r.partition()).has(Protocol::TwoPhase) {
-                self.hold();
-                let set = ranges.current();
-                let no = set.locate(p, ranges.order, key);
-                self.lock_range(p, ranges, set, no, Mode::Intent, w.r.touch())?;
-            }
+        if let Some(key) = key.filter(|_| self.followed(w.r.partition()).has(Protocol::TwoPhase)) {
+            self.hold();
+            let set = ranges.current();
+            let no = set.locate(p, ranges.order, key);
+            self.lock_range(p, ranges, set, no, Mode::Intent, w.r.touch())?;
         }
         let key = key.map(|k| {
             self.keys.extend_from_slice(k);
@@ -188,6 +188,7 @@ impl Txn {
     }
 
     fn plan_write(&mut self, p: &dyn Platform, i: usize) {
+        let existing = self.writes[i].base.is_some();
         for ranges in self.writes[i].r.table.ranged.iter() {
             let note = self.noted(i, ranges);
             let known = self.plan.known(ranges);
@@ -202,7 +203,7 @@ impl Txn {
             for set in known.sets.into_iter().flatten() {
                 let no = set.locate(p, ranges.order, &self.keys[at..at + len]);
                 let block = std::ptr::null_mut();
-                self.plan.all.push(Planned { set, no, key: note.key, block });
+                self.plan.all.push(Planned { set, no, key: note.key, existing, block });
             }
         }
     }
@@ -261,7 +262,7 @@ impl Txn {
                 Some((_, len)) if !r.block.is_null() => Subject::Long(r.block, len as u32),
                 Some((at, len)) => Subject::Short(&self.keys[at..at + len]),
             };
-            let (pos, old) = list.register(tag, |e| e.fill(subject));
+            let (pos, old) = list.register(tag, |e| e.fill(subject, r.existing));
             self.registered.push(list.registered(pos));
             if let Some(displaced) = old {
                 self.plan.all[i].block = std::ptr::null_mut();

@@ -1,7 +1,7 @@
 //! Scans of ranges of an index.
 
-use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId};
-use super::{How, Level, LockEntry, RecordRef, Txn};
+use super::predicate::{Extent, New, OpenEnd, Place, PredicateView, Predicates, ScanId};
+use super::{How, Level, LockEntry, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, State};
 use crate::error::Error;
 use crate::lock::{Acquired, Holder, LockWord, Mode};
@@ -70,12 +70,19 @@ impl Txn {
         let locked = self.lock_covered(p, ranges, set, extent, scan.at)?;
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
         let new = New { ranges, set, at, bounds, extent, open: scan.open };
+        let two_phase = |t: &Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
+        let rows_locked =
+            !locked && self.level == Level::Serializable && !scan.at.is_empty() && scan.at.iter().all(two_phase);
         let id = self.ranged.add(new, starts(ranges, scan.snapshot), |no| {
             set.range(no).scans.fetch_add(1, Ordering::Relaxed);
             let list = set.list(no);
             scan.snapshot.map_or_else(|| list.position(), |csn| list.position_at(csn))
         });
-        Ok(self.ranged.id(id, locked))
+        let id = self.ranged.id(id, locked);
+        if rows_locked {
+            self.ranged.lock_rows(id, true);
+        }
+        Ok(id)
     }
 
     /// Locks the covered ranges for reading if `2pl` runs one of the partitions; were there any?
@@ -109,7 +116,8 @@ impl Txn {
         mode: Mode,
         at: Touch,
     ) -> Result<(), Error> {
-        let policy = at.partition().policy();
+        let serializable = self.level == Level::Serializable;
+        let policy = if serializable { at.partition().policy() } else { Policy::Wait };
         if policy == Policy::WaitDie {
             self.set_age();
         }
@@ -132,12 +140,47 @@ impl Txn {
     /// The scan has ended early: it has read nothing beyond these bounds. They only ever shrink; `None` leaves one
     /// as it is. Call it with `None` for both where the scan has read all.
     pub fn narrow_scan(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
+        let before = self.ranged.place(scan);
         self.ranged.narrow(p, scan, lo, hi);
+        self.unlock_unread(before, scan);
+    }
+
+    /// `2pl` has locked what the scan might read; what it has not read is unlocked.
+    fn unlock_unread(&mut self, before: Option<Place>, scan: ScanId) {
+        let Some(before) = before.filter(|_| scan.is_locked()) else { return };
+        let after = self.ranged.place(scan);
+        for no in before.first..=before.last {
+            let read = after.as_ref().is_some_and(|a| (a.first..=a.last).contains(&no));
+            if !read && !self.ranged.touches(before.set, no) {
+                self.unlock_range(&before.set.range(no).lock);
+            }
+        }
+    }
+
+    /// Gives up a read lock of a range; one that was upgraded stays.
+    fn unlock_range(&mut self, word: &'static LockWord) {
+        let Some(at) = self.locks.iter().rposition(|l| std::ptr::eq(l.word, word)) else { return };
+        if self.locks[at].mode == Mode::Share && self.locks[at].previous.is_none() {
+            word.release(self.e.region, self.slot, None);
+            self.locks.remove(at);
+            for mark in self.marks.iter_mut().filter(|m| **m > at) {
+                *mark -= 1;
+            }
+        }
+    }
+
+    /// Rows of the scan will not be locked one by one under `2pl`: for a scan that meets rows that it does not want.
+    /// Returns the id to read them with.
+    pub fn without_row_locks(&mut self, scan: ScanId) -> ScanId {
+        self.ranged.lock_rows(scan, false);
+        scan.locked()
     }
 
     /// The scan has read nothing at all.
     pub fn cancel_scan(&mut self, scan: ScanId) {
+        let before = self.ranged.place(scan);
         self.ranged.cancel(scan);
+        self.unlock_unread(before, scan);
     }
 
     /// The extreme key that a scan with an open end has read so far. Until it is told, a conflict in what the scan
@@ -166,6 +209,12 @@ impl Txn {
         protocols.read(self, p, r, for_write)?;
         self.touch(partition).reads += 1;
         let found = self.newest(p, r.rec)?;
+        if !all.has(Protocol::TwoPhase) && self.ranged.locks_rows(scan) {
+            // A switch has taken `2pl` away since the scan began: the row protects itself.
+            if let Some((v, _)) = found {
+                self.reads.push(ReadEntry { r, version: v });
+            }
+        }
         if let Some((_, csn)) = found.filter(|(_, csn)| *csn > self.valid) {
             debug_assert!(csn > self.valid);
             self.revalidate(p)?;

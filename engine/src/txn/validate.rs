@@ -64,7 +64,11 @@ impl Txn {
         }
         let mut certain = true;
         for i in 0..self.ranged.len() {
-            match self.check_predicate(p, self.ranged.get(i), csn, middle)? {
+            let mut outcome = self.check_predicate(p, self.ranged.get(i), csn, middle)?;
+            if matches!(outcome, Outcome::Doubtful) && self.ranged.ask_reached(p, i) {
+                outcome = self.check_predicate(p, self.ranged.get(i), csn, middle)?;
+            }
+            match outcome {
                 Outcome::Valid => {}
                 Outcome::Doubtful => certain = false,
                 Outcome::Invalid(reason) => {
@@ -132,7 +136,12 @@ impl Txn {
                 if q.covers(no) && !(middle && q.is_open()) {
                     return Some(Side::Read);
                 }
-                list.key(pos).map(|k| self.ranged.side(p, q, no, k.bytes(), middle))
+                let key = list.key(pos)?;
+                if q.rows_locked && key.is_existing() {
+                    // INV-ROWS: it held the row's lock before we did, or will after us.
+                    return Some(Side::Outside);
+                }
+                Some(self.ranged.side(p, q, no, key.bytes(), middle))
             };
             match self.check_list(p, list, &start, csn, side)? {
                 Outcome::Valid => {}

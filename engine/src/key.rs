@@ -1,0 +1,190 @@
+//! Keys as byte strings that compare like the values they stand for.
+//!
+//! A key is a sequence of columns; each is a marker and, for a value, its payload. Payloads are
+//! *self-delimiting* (no payload is a prefix of another one of its column), so that comparing the
+//! bytes of two keys compares their columns one after the other. A *bound* is a key of some first
+//! columns: as it is, it is at or before all keys that begin with them; with a last byte
+//! [`AFTER`], which is greater than any marker, it is after all of them.
+//!
+//! Values without a known byte order are kept as they are, with their length (*raw* columns); the
+//! owner of the key compares them. Keys with such a column have lengths for all columns
+//! ([`columns`]).
+
+/// Marker of a NULL that sorts before all values.
+pub const NULL_FIRST: u8 = 0x10;
+/// Marker of a value.
+pub const VALUE: u8 = 0x20;
+/// Marker of a NULL that sorts after all values.
+pub const NULL_LAST: u8 = 0x30;
+/// Last byte of a bound: after all keys with this prefix.
+pub const AFTER: u8 = 0xff;
+
+/// Appends a signed integer.
+pub fn put_int(out: &mut Vec<u8>, v: i64) {
+    out.extend(((v as u64) ^ (1 << 63)).to_be_bytes());
+}
+
+/// Appends an unsigned integer.
+pub fn put_uint(out: &mut Vec<u8>, v: u64) {
+    out.extend(v.to_be_bytes());
+}
+
+/// Appends a floating-point number: both zeros are equal, NaN is greater than all (as in SQL).
+pub fn put_float(out: &mut Vec<u8>, v: f64) {
+    let bits = if v.is_nan() {
+        u64::MAX
+    } else if v == 0.0 {
+        1 << 63
+    } else if v.is_sign_negative() {
+        !v.to_bits()
+    } else {
+        v.to_bits() | (1 << 63)
+    };
+    out.extend(bits.to_be_bytes());
+}
+
+/// Appends bytes of any length.
+pub fn put_bytes(out: &mut Vec<u8>, v: &[u8]) {
+    let mut rest = v;
+    while let Some(at) = rest.iter().position(|b| *b == 0) {
+        out.extend(&rest[..at]);
+        out.extend([0, 0xff]);
+        rest = &rest[at + 1..];
+    }
+    out.extend(rest);
+    out.extend([0, 0]);
+}
+
+/// Reverses the order of what was appended from `start` on: a column in descending order.
+pub fn reverse(out: &mut [u8], start: usize) {
+    for b in &mut out[start..] {
+        *b = !*b;
+    }
+}
+
+/// A column of a key with lengths, or the last byte of a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column<'a> {
+    /// NULL, or the end of a bound: its marker.
+    Mark(u8),
+    /// The payload of a value.
+    Value(&'a [u8]),
+}
+
+impl Column<'_> {
+    /// The marker.
+    pub fn mark(self) -> u8 {
+        match self {
+            Column::Mark(m) => m,
+            Column::Value(_) => VALUE,
+        }
+    }
+}
+
+/// Bytes of a length.
+const LENGTH: usize = 4;
+
+/// Starts a value of a key with lengths; give what it returns to [`end_value`].
+pub fn start_value(out: &mut Vec<u8>) -> usize {
+    out.extend([0; LENGTH]);
+    out.len()
+}
+
+/// Ends a value of a key with lengths.
+pub fn end_value(out: &mut [u8], start: usize) {
+    let len = (out.len() - start) as u32;
+    out[start - LENGTH..start].copy_from_slice(&len.to_le_bytes());
+}
+
+/// The columns of a key with lengths.
+pub fn columns(mut key: &[u8]) -> impl Iterator<Item = Column<'_>> {
+    std::iter::from_fn(move || {
+        let (&mark, rest) = key.split_first()?;
+        if mark != VALUE {
+            key = rest;
+            return Some(Column::Mark(mark));
+        }
+        let (len, rest) = rest.split_first_chunk::<LENGTH>()?;
+        let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        key = rest;
+        Some(Column::Value(value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(f: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut v = Vec::new();
+        f(&mut v);
+        v
+    }
+
+    #[test]
+    fn integers_and_floats_keep_their_order() {
+        let ints = [i64::MIN, -256, -1, 0, 1, 255, 256, i64::MAX];
+        assert!(ints.windows(2).all(|w| key(|k| put_int(k, w[0])) < key(|k| put_int(k, w[1]))));
+        let floats = [f64::NEG_INFINITY, -1e300, -1.5, -1e-300, 0.0, 1e-300, 1.5, 1e300, f64::INFINITY, f64::NAN];
+        assert!(floats.windows(2).all(|w| key(|k| put_float(k, w[0])) < key(|k| put_float(k, w[1]))));
+        assert_eq!(key(|k| put_float(k, -0.0)), key(|k| put_float(k, 0.0)));
+        assert_eq!(key(|k| put_float(k, -f64::NAN)), key(|k| put_float(k, f64::NAN)));
+    }
+
+    #[test]
+    fn bytes_keep_their_order_whatever_follows() {
+        let values: [&[u8]; 9] = [b"", b"\0", b"\0\0", b"\0\x01", b"\0\xff", b"\x01", b"a", b"a\0", b"ab"];
+        for w in values.windows(2) {
+            for (x, y) in [(0u8, 255u8), (255, 0), (VALUE, NULL_LAST)] {
+                let a = key(|k| {
+                    put_bytes(k, w[0]);
+                    k.push(x);
+                });
+                let b = key(|k| {
+                    put_bytes(k, w[1]);
+                    k.push(y);
+                });
+                assert!(a < b, "{:?} {:?}", w[0], w[1]);
+                let (mut a, mut b) = (a, b);
+                reverse(&mut a, 0);
+                reverse(&mut b, 0);
+                assert!(a > b);
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_lie_around_all_keys_with_their_prefix() {
+        let prefix = |k: &mut Vec<u8>| {
+            k.push(VALUE);
+            put_int(k, 7);
+        };
+        let (lo, mut hi) = (key(prefix), key(prefix));
+        hi.push(AFTER);
+        assert!(lo < hi);
+        for mark in [NULL_FIRST, VALUE, NULL_LAST] {
+            let mut k = key(prefix);
+            k.push(mark);
+            put_bytes(&mut k, b"\xff\xff");
+            assert!(lo < k && k < hi);
+        }
+        let next = key(|k| {
+            k.push(VALUE);
+            put_int(k, 8);
+        });
+        assert!(hi < next);
+    }
+
+    #[test]
+    fn columns_with_lengths_are_read_back() {
+        let mut k = vec![VALUE];
+        let s = start_value(&mut k);
+        k.extend(b"xyz");
+        end_value(&mut k, s);
+        k.push(NULL_LAST);
+        k.push(AFTER);
+        let got: Vec<_> = columns(&k).collect();
+        assert_eq!(got, [Column::Value(b"xyz"), Column::Mark(NULL_LAST), Column::Mark(AFTER)]);
+        assert_eq!(columns(&[VALUE, 9, 0, 0, 0, 1]).count(), 0, "a key that is cut ends");
+    }
+}

@@ -1,0 +1,142 @@
+//! EXPLAIN (VERBOSE): the partitions and protocols of the statement's tables. EXPLAIN (ANALYZE) in a
+//! SERIALIZABLE transaction: the keys that are protected, too.
+
+use crate::{rel, xact};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ffi::{CStr, CString};
+
+static mut PREV: pg_sys::ExplainOneQuery_hook_type = None;
+
+/// Installs the hook.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV = pg_sys::ExplainOneQuery_hook;
+        pg_sys::ExplainOneQuery_hook = Some(explain);
+    }
+}
+
+/// The hook: plans, explains, and adds our lines. The times of planning are measured as
+/// PostgreSQL does it (ExplainOneQuery).
+#[pg_guard]
+unsafe extern "C-unwind" fn explain(
+    query: *mut pg_sys::Query,
+    options: i32,
+    into: *mut pg_sys::IntoClause,
+    es: *mut pg_sys::ExplainState,
+    text: *const core::ffi::c_char,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+) {
+    // SAFETY: the hook's contract.
+    unsafe {
+        let tables = tables_of(query);
+        let before = predicates();
+        match PREV {
+            Some(prev) => prev(query, options, into, es, text, params, env),
+            None => crate::compat::explain_query(query, options, into, es, text, params, env),
+        }
+        let protects = predicates() > before;
+        if protects || (*es).verbose && !tables.is_empty() {
+            add(es, &tables, before);
+        }
+    }
+}
+
+fn predicates() -> usize {
+    xact::known_mode().map_or(0, |_| xact::txn().range_predicates().count())
+}
+
+/// The tables of ours that a query names, views and rules expanded.
+unsafe fn tables_of(query: *mut pg_sys::Query) -> Vec<pg_sys::Oid> {
+    let mut found = Vec::new();
+    // SAFETY: a rewritten query, whose tables are locked.
+    unsafe { walk(query.cast(), (&raw mut found).cast()) };
+    found
+}
+
+unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: the walker's contract.
+    unsafe {
+        if node.is_null() {
+            return false;
+        }
+        match (*node).type_ {
+            pg_sys::NodeTag::T_Query => {
+                pg_sys::query_tree_walker(node.cast(), Some(walk), context, pg_sys::QTW_EXAMINE_RTES_BEFORE as i32)
+            }
+            pg_sys::NodeTag::T_RangeTblEntry => {
+                let rte = node.cast::<pg_sys::RangeTblEntry>();
+                if (*rte).rtekind == pg_sys::RTEKind::RTE_RELATION {
+                    add_table((*rte).relid, &mut *context.cast::<Vec<pg_sys::Oid>>());
+                }
+                false
+            }
+            _ => pg_sys::expression_tree_walker(node, Some(walk), context),
+        }
+    }
+}
+
+unsafe fn add_table(oid: pg_sys::Oid, found: &mut Vec<pg_sys::Oid>) {
+    // SAFETY: a table that the query has locked.
+    unsafe {
+        let r = pg_sys::RelationIdGetRelation(oid);
+        if !r.is_null() {
+            if rel::is_ours(r) && !found.contains(&oid) {
+                found.push(oid);
+            }
+            pg_sys::RelationClose(r);
+        }
+    }
+}
+
+unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usize) {
+    // SAFETY: an EXPLAIN that is being written.
+    unsafe {
+        let group = c"mixedcc".as_ptr();
+        pg_sys::ExplainOpenGroup(group, std::ptr::null(), true, es);
+        for &oid in tables {
+            let r = pg_sys::RelationIdGetRelation(oid);
+            if r.is_null() {
+                continue;
+            }
+            let map = rel::info(r).table.map();
+            let mut protocols: Vec<_> = map.partitions().iter().map(|p| p.protocols().name()).collect();
+            protocols.sort();
+            protocols.dedup();
+            let n = map.n;
+            let partitions = if n == 1 { "1 partition".into() } else { format!("{n} partitions") };
+            pg_sys::RelationClose(r);
+            put(es, c"mixedcc Table", format!("{}: {partitions}, {}", name(oid), protocols.join(" and ")));
+        }
+        if xact::known_mode().is_some() {
+            for d in crate::sql::ranges::described(before) {
+                let ranges = if d.ranges == 1 { "1 range".into() } else { format!("{} ranges", d.ranges) };
+                let what =
+                    format!("{} from {} to {} in {ranges}, {} covered", name(d.index), d.lower, d.upper, d.covered);
+                put(es, c"mixedcc Protected Keys", what);
+            }
+        }
+        pg_sys::ExplainCloseGroup(group, std::ptr::null(), true, es);
+    }
+}
+
+unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, value: String) {
+    if let Ok(v) = CString::new(value) {
+        // SAFETY: an EXPLAIN that is being written.
+        unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), v.as_ptr(), es) };
+    }
+}
+
+unsafe fn name(oid: pg_sys::Oid) -> String {
+    // SAFETY: a catalog look-up.
+    unsafe {
+        let p = pg_sys::get_rel_name(oid);
+        if p.is_null() {
+            oid.to_u32().to_string()
+        } else {
+            CStr::from_ptr(p).to_string_lossy().into_owned()
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! What protects the index scans of a SERIALIZABLE transaction: predicates on the ranges of the
+//! index, or, where its keys have no ranges, on partitions.
+//!
+//! A look-up of a full key of a unique index is a read of its row, and a predicate only if there is
+//! none. Other scans are predicates from the moment before they read the index; if they end early
+//! (LIMIT, min and max) the predicate shrinks to what they have read.
+
+use super::indexscan::{fetch_of, is_ours, ours};
+use super::statements;
+use crate::callbacks::fetch::Fetch;
+use crate::errors::ok;
+use crate::keys::bounds::{self, Interval};
+use crate::keys::rows::{Row, Rows};
+use crate::keys::{self, Ranged};
+use crate::platform::PG;
+use crate::rel::{self, RelInfo};
+use crate::xact::{self, Mode};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::txn::{LookPosition, OpenEnd, Scan, ScanId};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+/// The predicates of a scan that is under way.
+struct Open {
+    /// The scan's part of our memory, null if it is over.
+    fetch: *mut Fetch,
+    ranged: Option<Ranged>,
+    ids: Vec<ScanId>,
+    intervals: Vec<Interval>,
+    /// A look-up of one key: where its predicate would start, in the ranges or in partitions.
+    position: Option<LookPosition>,
+    index: pg_sys::Oid,
+    key: Vec<u8>,
+    /// Is `key` the key that is looked up?
+    has_key: bool,
+    partitions: Vec<(Touch, u64)>,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open {
+            fetch: std::ptr::null_mut(),
+            ranged: None,
+            ids: Vec::new(),
+            intervals: Vec::new(),
+            position: None,
+            index: pg_sys::InvalidOid,
+            key: Vec::new(),
+            has_key: false,
+            partitions: Vec::new(),
+        }
+    }
+}
+
+/// The scans of this transaction that are under way; `Fetch::open` is a number in here, plus 1.
+static mut OPEN: Vec<Open> = Vec::new();
+static mut FREE: Vec<u32> = Vec::new();
+
+/// Forgets what belonged to the transaction.
+pub fn end_transaction() {
+    // SAFETY: one thread; no scan outlives its transaction.
+    unsafe {
+        let open = &mut *(&raw mut OPEN);
+        open.truncate(64);
+        open.iter_mut().for_each(|o| o.fetch = std::ptr::null_mut());
+        let free = &mut *(&raw mut FREE);
+        free.clear();
+        free.extend(0..open.len() as u32);
+    }
+}
+
+unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
+    // SAFETY: one thread; callers keep no reference over a call that may come back here.
+    unsafe {
+        let open = &mut *(&raw mut OPEN);
+        if (*f).open == 0 {
+            let n = (*(&raw mut FREE)).pop().unwrap_or_else(|| {
+                open.push(Open::default());
+                open.len() as u32 - 1
+            });
+            (*f).open = n + 1;
+        }
+        let o = &mut open[(*f).open as usize - 1];
+        o.fetch = f;
+        (o.ranged, o.position, o.has_key) = (None, None, false);
+        o.ids.clear();
+        o.intervals.clear();
+        o.partitions.clear();
+        o.key.clear();
+        o
+    }
+}
+
+/// The scan's part of our memory is not needed any more.
+///
+/// # Safety
+/// A fetch of ours.
+pub unsafe fn close(f: *mut Fetch) {
+    // SAFETY: one thread.
+    unsafe {
+        settle(f);
+        if (*f).open != 0 {
+            (&mut *(&raw mut OPEN))[(*f).open as usize - 1].fetch = std::ptr::null_mut();
+            (*(&raw mut FREE)).push((*f).open - 1);
+            (*f).open = 0;
+        }
+    }
+}
+
+unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe { !s.is_null() && ((*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC || is_ours(s)) }
+}
+
+unsafe fn keys_of<'a>(scan: pg_sys::IndexScanDesc) -> &'a [pg_sys::ScanKeyData] {
+    // SAFETY: `keyData` has `numberOfKeys` entries.
+    unsafe {
+        match (*scan).numberOfKeys as usize {
+            0 => &[],
+            n => std::slice::from_raw_parts((*scan).keyData, n),
+        }
+    }
+}
+
+/// Protects an index scan of a serializable transaction, before it reads the index.
+///
+/// # Safety
+/// A scan of an index of ours whose keys are set.
+pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: the caller's.
+    unsafe {
+        let index = (*scan).indexRelation;
+        let Some(info) = rel::by_oid((*(*index).rd_index).indrelid) else {
+            error!("mixedcc does not know the table of an index that is scanned")
+        };
+        let f = fetch_of(scan);
+        if !f.is_null() {
+            settle(f);
+            let s = (*scan).xs_snapshot;
+            if !is_ours(s) {
+                (*f).snapshot = s;
+                (*f).for_write = statements::will_write(s, info.oid);
+            }
+        }
+        if !is_mvcc((*scan).xs_snapshot) {
+            return; // a unique check, or the planner: not reads of the transaction
+        }
+        let snapshot = (*scan).xs_snapshot;
+        (*scan).xs_snapshot = ours();
+        if xact::mode() == Mode::SerializableReadOnly {
+            return; // a snapshot is a serial prefix: nothing to protect
+        }
+        let (one_row, partition) = examine(scan, info);
+        if one_row && !f.is_null() {
+            look_up(scan, f, info, partition);
+        } else if f.is_null() {
+            bitmap(scan, info, partition, snapshot);
+        } else {
+            range_scan(scan, f, info, partition);
+        }
+    }
+}
+
+/// The partitions that a scan can touch.
+fn touches(info: &RelInfo, partition: Option<u16>) -> Vec<Touch> {
+    match partition {
+        Some(p) => vec![Touch { table: info.table, no: p as u32 }],
+        None => (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect(),
+    }
+}
+
+/// A scan of a key range, whose rows are fetched through `f`.
+unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let at = touches(info, partition);
+        let heap = (*f).base.rel;
+        match intervals_of(scan, heap, info) {
+            Some((ranged, intervals)) => {
+                let ids = begin(&at, ranged, &intervals, true);
+                let o = open_of(f);
+                (o.ranged, o.ids, o.intervals) = (Some(ranged), ids, intervals);
+                (*f).scan = o.ids.first().copied().unwrap_or(ScanId::NONE);
+            }
+            None => coarse(&at),
+        }
+    }
+}
+
+/// A scan whose rows come through a bitmap: it is read to its end, and its rows are read later.
+unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<u16>, snapshot: pg_sys::Snapshot) {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let at = touches(info, partition);
+        let heap = pg_sys::RelationIdGetRelation(info.oid);
+        let found = intervals_of(scan, heap, info);
+        pg_sys::RelationClose(heap);
+        let id = match found {
+            Some((ranged, intervals)) => begin(&at, ranged, &intervals, false).first().copied().unwrap_or(ScanId::NONE),
+            None => {
+                coarse(&at);
+                ScanId::NONE
+            }
+        };
+        statements::bitmap_scan(scan, snapshot, info.oid, id);
+    }
+}
+
+/// Predicates on partitions: the rows are protected by themselves.
+fn coarse(at: &[Touch]) {
+    for touch in at {
+        ok(xact::txn().scan(&PG, *touch));
+    }
+}
+
+fn begin(at: &[Touch], ranged: Ranged, intervals: &[Interval], open_end: bool) -> Vec<ScanId> {
+    intervals.iter().map(|i| begin_one(at, ranged, i, open_end)).collect()
+}
+
+/// Adds the predicate of an interval. `open`: the scan may end before it has read all of it.
+pub fn begin_one(at: &[Touch], ranged: Ranged, i: &Interval, open: bool) -> ScanId {
+    let open = if open { OpenEnd::High } else { OpenEnd::No };
+    let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
+    ok(xact::txn().begin_scan(&PG, ranged.ranges, &Scan { at, lo, hi, open, snapshot: None }))
+}
+
+/// Adds the predicate of an interval that is read as a snapshot at `csn` shows it.
+pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, csn: Csn) -> ScanId {
+    let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
+    let scan = Scan { at, lo, hi, open: OpenEnd::No, snapshot: Some(csn) };
+    ok(xact::txn().begin_scan(&PG, ranged.ranges, &scan))
+}
+
+/// The interval of the scan that starts next, where its keys do not say all.
+static mut GIVEN: Option<Interval> = None;
+
+struct Forget;
+impl Drop for Forget {
+    fn drop(&mut self) {
+        // SAFETY: one thread.
+        unsafe { GIVEN = None };
+    }
+}
+
+/// The scan that `start` starts reads this interval.
+pub fn with_interval(i: &Interval, start: impl FnOnce()) {
+    // SAFETY: one thread. Forgotten also if an ERROR unwinds.
+    unsafe { GIVEN = Some(i.clone()) };
+    let _forget = Forget;
+    start();
+}
+
+/// The caller has read all that it wanted of a scan, which is all between its bounds.
+///
+/// # Safety
+/// A scan with a fetch of ours.
+pub unsafe fn ran_to_its_end(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: the caller's.
+    unsafe { (*fetch_of(scan)).seen.ended = true };
+}
+
+/// What a scan will read of its index, if that is known.
+unsafe fn intervals_of(
+    scan: pg_sys::IndexScanDesc,
+    heap: pg_sys::Relation,
+    info: &RelInfo,
+) -> Option<(Ranged, Vec<Interval>)> {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let ranged = keys::of_index(heap, info, (*scan).indexRelation)?;
+        if let Some(i) = (*(&raw mut GIVEN)).take() {
+            return Some((ranged, vec![i]));
+        }
+        let intervals = if ranged.codec.hash {
+            bounds::of_hash(ranged.codec, keys_of(scan))?
+        } else {
+            bounds::of_scan(ranged.codec, keys_of(scan))
+        };
+        Some((ranged, intervals))
+    }
+}
+
+/// A look-up of one key: notes from where on it would have to stay absent.
+unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        (*f).look = true;
+        let ranged = keys::ranged(info, (*scan).indexRelation);
+        let t = xact::txn();
+        let n = info.table.map().n;
+        let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
+        let o = open_of(f);
+        for no in first..first + count {
+            let touch = Touch { table: info.table, no };
+            let position = ok(t.before_lookup(&PG, touch));
+            o.partitions.push((touch, position));
+        }
+        o.index = (*(*scan).indexRelation).rd_id;
+        let Some(codec) = keys::codec::of((*scan).indexRelation) else { return };
+        let mut key = std::mem::take(&mut o.key);
+        // A value of a type whose order against the column's is not known here is no key.
+        o.has_key = (0..codec.columns.len()).all(|c| {
+            let k = keys_of(scan).iter().find(|k| k.sk_attno as usize == c + 1 && bounds::equality(k).is_some());
+            k.is_some_and(|k| codec.put_foreign(c, k.sk_argument, k.sk_subtype, &mut key))
+        });
+        o.key = key;
+        if let Some(r) = ranged.filter(|_| o.has_key) {
+            let at = Touch { table: info.table, no: first };
+            o.position = Some(t.look_position(&PG, at, r.ranges, &o.key));
+            o.partitions.clear();
+        }
+    }
+}
+
+/// A look-up that found nothing is a predicate: the key must stay absent. A scan that ended early
+/// has read less than its bounds say.
+///
+/// # Safety
+/// A fetch of ours.
+pub unsafe fn settle(f: *mut Fetch) {
+    // SAFETY: the caller's.
+    unsafe {
+        if (*f).look {
+            (*f).look = false;
+            missed(f);
+        } else if (*f).scan != ScanId::NONE {
+            shrink(f);
+        }
+        (*f).scan = ScanId::NONE;
+        (*f).seen = Default::default();
+        (*f).last = std::ptr::null();
+    }
+}
+
+unsafe fn missed(f: *mut Fetch) {
+    // SAFETY: one thread; the fetch's look-up has an entry.
+    unsafe {
+        let at = (*f).open as usize - 1;
+        let o = &mut (&mut *(&raw mut OPEN))[at];
+        let t = xact::txn();
+        if let Some(position) = o.position.take() {
+            t.add_point_predicate(&PG, &position, &o.key);
+            return;
+        }
+        let (key, partitions) = (std::mem::take(&mut o.key), std::mem::take(&mut o.partitions));
+        if !(o.has_key && missed_first(f, o.index, &key, &partitions)) {
+            for &(touch, position) in &partitions {
+                t.add_predicate(touch, position);
+            }
+        }
+        let o = &mut (&mut *(&raw mut OPEN))[at];
+        (o.key, o.partitions) = (key, partitions);
+        o.partitions.clear();
+    }
+}
+
+/// The first look-up in an index that finds nothing gives it ranges. If no insert into its partitions
+/// was registered between the look-up and the moment from which all writes register in the ranges,
+/// a predicate on the key that starts then protects what the look-up saw.
+unsafe fn missed_first(f: *mut Fetch, index: pg_sys::Oid, key: &[u8], partitions: &[(Touch, u64)]) -> bool {
+    // SAFETY: as in `missed`; the scan's index is open.
+    unsafe {
+        let info = &*(*f).info;
+        let r = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
+        let ranged = keys::of_index((*f).base.rel, info, r);
+        pg_sys::index_close(r, pg_sys::NoLock as i32);
+        let Some(ranged) = ranged else { return false };
+        let t = xact::txn();
+        let Some(&(at, _)) = partitions.first() else { return false };
+        let position = t.look_position(&PG, at, ranged.ranges, key);
+        let quiet = |(at, start): &(Touch, u64)| at.partition().ring.head().version() == *start;
+        if partitions.iter().all(quiet) {
+            t.add_point_predicate(&PG, &position, key);
+            return true;
+        }
+        false
+    }
+}
+
+/// The last key that a scan of this transaction has read, and whether it reads upwards.
+pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
+    // SAFETY: one thread; the fetch of an open scan is alive, and so is the row that it returned last.
+    unsafe {
+        let o = (*(&raw const OPEN)).iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
+        let (f, r) = (o.fetch, o.ranged?);
+        if f.is_null() || (*f).last.is_null() || (*f).seen.rewound || (*f).seen.forward == (*f).seen.backward {
+            return None;
+        }
+        let mut key = Vec::new();
+        Rows::new((*f).base.rel, r.codec).key(Row::Version((*f).last), &mut key)?;
+        Some((key, (*f).seen.forward))
+    }
+}
+
+/// The scan stopped before its end: the predicates end at the last row that it returned.
+unsafe fn shrink(f: *mut Fetch) {
+    // SAFETY: one thread; the version is reachable under the transaction's pin.
+    unsafe {
+        let seen = (*f).seen;
+        if (*f).open == 0 {
+            return;
+        }
+        let o = &(&*(&raw const OPEN))[(*f).open as usize - 1];
+        let Some(r) = o.ranged else { return };
+        let started = seen.forward || seen.backward;
+        // Without a last row: it met rows that it could not see, and then stopped: an error.
+        let all = seen.ended || seen.rewound || seen.forward && seen.backward || r.codec.hash;
+        let mut key = Vec::new();
+        let all = all
+            || started
+                && ((*f).last.is_null()
+                    || Rows::new((*f).base.rel, r.codec).key(Row::Version((*f).last), &mut key).is_none());
+        let t = xact::txn();
+        for (id, i) in o.ids.iter().zip(&o.intervals) {
+            if !started {
+                t.cancel_scan(*id);
+            } else if all {
+                t.narrow_scan(&PG, *id, None, None);
+            } else if seen.forward {
+                let end = [&key[..], &[mixedcc_engine::key::AFTER]].concat();
+                if r.codec.compare(&i.lo, &key) == Ordering::Greater {
+                    t.cancel_scan(*id);
+                } else {
+                    t.narrow_scan(&PG, *id, None, Some(Bound::Excluded(&end)));
+                }
+            } else if r.codec.compare(&i.hi, &key) != Ordering::Greater {
+                t.cancel_scan(*id);
+            } else {
+                t.narrow_scan(&PG, *id, Some(Bound::Included(&key)), None);
+            }
+        }
+    }
+}
+
+/// The value that a key of the scan fixes for a column of the index, and its type.
+unsafe fn equal_to(scan: pg_sys::IndexScanDesc, column: usize) -> Option<(pg_sys::Datum, pg_sys::Oid)> {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let k = keys_of(scan).iter().find(|k| k.sk_attno as usize == column + 1 && bounds::equality(k).is_some())?;
+        let index = (*scan).indexRelation;
+        let t = if k.sk_subtype == pg_sys::InvalidOid { *(*index).rd_opcintype.add(column) } else { k.sk_subtype };
+        Some((k.sk_argument, t))
+    }
+}
+
+/// Does the scan look up one key of a unique index? In which partition are all its rows?
+unsafe fn examine(scan: pg_sys::IndexScanDesc, info: &RelInfo) -> (bool, Option<u16>) {
+    // SAFETY: an open index.
+    unsafe {
+        let index = (*scan).indexRelation;
+        let form = (*index).rd_index;
+        let one_partition = info.table.map().n == 1;
+        if (*(*index).rd_rel).relam.to_u32() != pg_sys::BTREE_AM_OID.to_u32() {
+            return (false, one_partition.then_some(0));
+        }
+        let n = (*form).indnkeyatts as usize;
+        let one_row = (*form).indisunique && (*form).indimmediate && (0..n).all(|c| equal_to(scan, c).is_some());
+        let partition = if one_partition { Some(0) } else { partition_of(scan, info, n) };
+        (one_row, partition)
+    }
+}
+
+unsafe fn partition_of(scan: pg_sys::IndexScanDesc, info: &RelInfo, n: usize) -> Option<u16> {
+    // SAFETY: `indkey` has an entry for each column of the index.
+    unsafe {
+        let index = (*scan).indexRelation;
+        let form = (*index).rd_index;
+        let attnums = (*form).indkey.values.as_slice((*form).indnatts as usize);
+        let mut key = Vec::new();
+        for c in info.partkey.columns() {
+            let at = attnums[..n].iter().position(|a| *a == c)?;
+            if !info.partkey.agrees_with(index, at, c) {
+                return None;
+            }
+            let (v, t) = equal_to(scan, at)?;
+            key.push((v, false, t));
+        }
+        if key.is_empty() {
+            return None;
+        }
+        info.partkey.partition_of_key(&key)
+    }
+}

@@ -1,0 +1,285 @@
+//! What the keys of an index scan bound: intervals of the index's keys.
+//!
+//! The conditions of a B-tree scan on its first columns, as far as they are equalities, make a
+//! prefix; the conditions on the next column make an interval below it (nbtree's own rule,
+//! `_bt_first`). All intervals hold at least what the scan can return.
+
+use super::codec::Codec;
+use mixedcc_engine::key::{AFTER, NULL_FIRST, NULL_LAST};
+use pgrx::pg_sys::{self, Datum, ScanKeyData};
+use std::cmp::Ordering;
+
+/// Keys from `lo` to before `hi`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interval {
+    pub lo: Vec<u8>,
+    pub hi: Vec<u8>,
+}
+
+impl Interval {
+    /// All keys.
+    pub fn all() -> Interval {
+        Interval { lo: Vec::new(), hi: vec![AFTER] }
+    }
+}
+
+/// More intervals than this become one that holds them all.
+const MANY: usize = 256;
+
+const LT: u32 = pg_sys::BTLessStrategyNumber;
+const LE: u32 = pg_sys::BTLessEqualStrategyNumber;
+const EQ: u32 = pg_sys::BTEqualStrategyNumber;
+const GE: u32 = pg_sys::BTGreaterEqualStrategyNumber;
+const GT: u32 = pg_sys::BTGreaterStrategyNumber;
+
+/// The conditions on one column.
+#[derive(Default)]
+struct Conditions {
+    /// The column's encoded values that are allowed: one, or those of an array.
+    equal: Option<Vec<Vec<u8>>>,
+    /// Encoded value that keys must be above, or equal to if the flag is set.
+    lo: Option<(Vec<u8>, bool)>,
+    hi: Option<(Vec<u8>, bool)>,
+    is_null: bool,
+    not_null: bool,
+    /// They exclude each other.
+    nothing: bool,
+}
+
+/// The intervals of a scan with these keys. None at all: the scan can return no row.
+///
+/// # Safety
+/// The keys are those of a scan of the codec's index.
+pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
+    let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
+    for column in 0..codec.columns.len() {
+        // SAFETY: the caller's.
+        let c = unsafe { conditions(codec, keys, column) };
+        if c.nothing {
+            return Vec::new();
+        }
+        if c.is_null {
+            prefixes.iter_mut().for_each(|p| codec.put_null(column, p));
+            continue;
+        }
+        match c.equal {
+            Some(values) if values.len() * prefixes.len() <= MANY => {
+                prefixes = prefixes.iter().flat_map(|p| values.iter().map(move |v| [&p[..], v].concat())).collect();
+            }
+            Some(values) => return hull(codec, &prefixes, &values),
+            None => return below(codec, column, &prefixes, &c),
+        }
+    }
+    prefixes.into_iter().map(|p| Interval { hi: with(&p, &[AFTER]), lo: p }).collect()
+}
+
+fn with(prefix: &[u8], tail: &[u8]) -> Vec<u8> {
+    [prefix, tail].concat()
+}
+
+/// The interval around too many prefixes.
+fn hull(codec: &Codec, prefixes: &[Vec<u8>], values: &[Vec<u8>]) -> Vec<Interval> {
+    let least = |a: &Vec<u8>, b: &Vec<u8>| codec.compare(a, b);
+    let min = |v: &[Vec<u8>]| v.iter().min_by(|a, b| least(a, b)).cloned().unwrap_or_default();
+    let max = |v: &[Vec<u8>]| v.iter().max_by(|a, b| least(a, b)).cloned().unwrap_or_default();
+    let lo = with(&min(prefixes), &min(values));
+    let mut hi = with(&max(prefixes), &max(values));
+    hi.push(AFTER);
+    vec![Interval { lo, hi }]
+}
+
+/// The intervals of a column without an equality, below each prefix.
+fn below(codec: &Codec, column: usize, prefixes: &[Vec<u8>], c: &Conditions) -> Vec<Interval> {
+    let null = codec.columns[column].null();
+    let no_nulls = c.lo.is_some() || c.hi.is_some() || c.not_null;
+    let lo = match &c.lo {
+        Some((v, inclusive)) => {
+            if *inclusive {
+                v.clone()
+            } else {
+                with(v, &[AFTER])
+            }
+        }
+        None if no_nulls && null == NULL_FIRST => vec![NULL_FIRST, AFTER],
+        None => Vec::new(),
+    };
+    let hi = match &c.hi {
+        Some((v, inclusive)) => {
+            if *inclusive {
+                with(v, &[AFTER])
+            } else {
+                v.clone()
+            }
+        }
+        None if no_nulls && null == NULL_LAST => vec![NULL_LAST],
+        None => vec![AFTER],
+    };
+    prefixes
+        .iter()
+        .map(|p| Interval { lo: with(p, &lo), hi: with(p, &hi) })
+        .filter(|i| codec.compare(&i.lo, &i.hi) == Ordering::Less)
+        .collect()
+}
+
+unsafe fn conditions(codec: &Codec, keys: &[ScanKeyData], column: usize) -> Conditions {
+    let mut c = Conditions::default();
+    for k in keys.iter().filter(|k| k.sk_attno as usize == column + 1) {
+        // SAFETY: the caller's.
+        unsafe { c.add(codec, k, column) };
+    }
+    c
+}
+
+impl Conditions {
+    unsafe fn add(&mut self, codec: &Codec, k: &ScanKeyData, column: usize) {
+        let flags = k.sk_flags as u32;
+        // SAFETY: the caller's.
+        unsafe {
+            if flags & pg_sys::SK_ROW_HEADER != 0 {
+                self.add_row(codec, k, column);
+            } else if flags & pg_sys::SK_SEARCHNULL != 0 {
+                self.is_null = true;
+            } else if flags & pg_sys::SK_SEARCHNOTNULL != 0 {
+                self.not_null = true;
+            } else if flags & pg_sys::SK_ISNULL != 0 {
+                self.nothing = true; // the operators are strict
+            } else if flags & pg_sys::SK_SEARCHARRAY != 0 {
+                self.add_array(codec, k, column);
+            } else {
+                self.not_null = true;
+                let mut v = Vec::new();
+                if codec.put_foreign(column, k.sk_argument, k.sk_subtype, &mut v) {
+                    self.add_value(codec, column, k.sk_strategy as u32, v);
+                }
+            }
+        }
+        self.nothing |= self.is_null && (self.not_null || self.equal.is_some());
+    }
+
+    fn add_value(&mut self, codec: &Codec, column: usize, strategy: u32, v: Vec<u8>) {
+        let strategy = if codec.columns[column].desc { 6 - strategy } else { strategy };
+        match strategy {
+            EQ => self.keep(codec, vec![v]),
+            GT | GE => {
+                let inclusive = strategy == GE;
+                if self.lo.as_ref().is_none_or(|(o, i)| above(codec, (&v, !inclusive), (o, !*i))) {
+                    self.lo = Some((v, inclusive));
+                }
+            }
+            LT | LE => {
+                let inclusive = strategy == LE;
+                if self.hi.as_ref().is_none_or(|(o, i)| above(codec, (o, *i), (&v, inclusive))) {
+                    self.hi = Some((v, inclusive));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Only these values, and only such as were allowed before.
+    fn keep(&mut self, codec: &Codec, mut values: Vec<Vec<u8>>) {
+        values.sort_by(|a, b| codec.compare(a, b));
+        values.dedup_by(|a, b| codec.compare(a, b) == Ordering::Equal);
+        if let Some(old) = &self.equal {
+            values.retain(|v| old.iter().any(|o| codec.compare(o, v) == Ordering::Equal));
+        }
+        self.nothing |= values.is_empty();
+        self.equal = Some(values);
+    }
+
+    /// `= ANY (array)`; other operators with arrays bound nothing here.
+    unsafe fn add_array(&mut self, codec: &Codec, k: &ScanKeyData, column: usize) {
+        self.not_null = true;
+        if k.sk_strategy as u32 != EQ {
+            return;
+        }
+        // SAFETY: the argument is an array.
+        unsafe {
+            let array = pg_sys::pg_detoast_datum(k.sk_argument.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+            let elem = (*array).elemtype;
+            let (mut len, mut byval, mut align) = (0, false, 0);
+            pg_sys::get_typlenbyvalalign(elem, &mut len, &mut byval, &mut align);
+            let (mut datums, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+            pg_sys::deconstruct_array(array, elem, len as i32, byval, align, &mut datums, &mut nulls, &mut n);
+            let mut values = Vec::new();
+            for i in (0..n as usize).filter(|i| !*nulls.add(*i)) {
+                let mut v = Vec::new();
+                if !codec.put_foreign(column, *datums.add(i), k.sk_subtype, &mut v) {
+                    return;
+                }
+                values.push(v);
+            }
+            self.keep(codec, values);
+        }
+    }
+
+    /// `(a, b) < (x, y)`: the first members, as far as they are neighbours in the index and sorted
+    /// in one direction, make a bound.
+    unsafe fn add_row(&mut self, codec: &Codec, header: &ScanKeyData, column: usize) {
+        self.not_null = true;
+        let desc = codec.columns[column].desc;
+        let mut strategy = header.sk_strategy as u32;
+        let mut v = Vec::new();
+        // SAFETY: the argument is an array of keys, the last one marked.
+        unsafe {
+            let mut member = header.sk_argument.cast_mut_ptr::<ScanKeyData>();
+            for at in column.. {
+                let m = &*member;
+                let null = m.sk_flags as u32 & pg_sys::SK_ISNULL != 0;
+                if null && at == column {
+                    self.nothing = true;
+                    return;
+                }
+                let fits = !null
+                    && m.sk_attno as usize == at + 1
+                    && codec.columns[at].desc == desc
+                    && codec.put_foreign(at, m.sk_argument, m.sk_subtype, &mut v);
+                if !fits {
+                    // The rest decides among equal ones.
+                    strategy = match strategy {
+                        LT => LE,
+                        GT => GE,
+                        s => s,
+                    };
+                    break;
+                }
+                if m.sk_flags as u32 & pg_sys::SK_ROW_END != 0 {
+                    break;
+                }
+                member = member.add(1);
+            }
+        }
+        if !v.is_empty() {
+            self.add_value(codec, column, strategy, v);
+        }
+    }
+}
+
+/// Is the first bound above the second one? Of equal values the one with the flag is.
+fn above(codec: &Codec, a: (&[u8], bool), b: (&[u8], bool)) -> bool {
+    codec.compare(a.0, b.0).then(a.1.cmp(&b.1)) == Ordering::Greater
+}
+
+/// The intervals of a look-up of one value in a hash index; `None`: unknown.
+///
+/// # Safety
+/// As for [`of_scan`].
+pub unsafe fn of_hash(codec: &Codec, keys: &[ScanKeyData]) -> Option<Vec<Interval>> {
+    for k in keys {
+        let flags = k.sk_flags as u32;
+        if flags & pg_sys::SK_ISNULL != 0 && flags & pg_sys::SK_SEARCHNULL == 0 {
+            return Some(Vec::new());
+        }
+        let mut v = Vec::new();
+        // SAFETY: the caller's. Only values of the column's own type have its hash.
+        if flags == 0 && unsafe { codec.put_foreign(0, k.sk_argument, k.sk_subtype, &mut v) } {
+            return Some(vec![Interval { hi: with(&v, &[AFTER]), lo: v }]);
+        }
+    }
+    None
+}
+
+/// The value of a scan key that is a plain equality.
+pub fn equality(k: &ScanKeyData) -> Option<Datum> {
+    (k.sk_flags & 0xffff == 0 && k.sk_strategy as u32 == EQ).then_some(k.sk_argument)
+}

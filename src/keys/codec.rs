@@ -1,0 +1,410 @@
+//! Keys of an index as bytes that the engine can compare (see `mixedcc_engine::key`).
+//!
+//! Which types have an exact byte order is known by the comparison function of the operator class.
+//! A key with a column of another type keeps that column's value as it is, and compares by the
+//! operator class's function and the index's collation: its `order` is the OID of the index.
+
+use mixedcc_engine::key::{self, Column, NULL_FIRST, NULL_LAST, VALUE};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+/// Support function 1: comparison of B-trees, hash function of hash indexes.
+const FIRST_PROC: u16 = 1;
+
+/// How values of a column become bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    Char,
+    Int2,
+    Int4,
+    Int8,
+    Oid,
+    Float4,
+    Float8,
+    /// Text whose collation is C.
+    Text,
+    /// The same, trailing blanks do not count.
+    Bpchar,
+    Name,
+    Uuid,
+    /// The hash value, of a hash index.
+    Hash,
+    /// No byte order: the value itself.
+    Raw,
+}
+
+impl Kind {
+    /// By the comparison function of the operator class.
+    fn of(function: u32, collation: Oid) -> Kind {
+        // SAFETY: a catalog look-up.
+        let is_c = || unsafe { collation == pg_sys::InvalidOid || crate::pg::raw::lc_collate_is_c(collation) };
+        match function {
+            pg_sys::F_BTBOOLCMP => Kind::Bool,
+            pg_sys::F_BTCHARCMP => Kind::Char,
+            pg_sys::F_BTINT2CMP => Kind::Int2,
+            pg_sys::F_BTINT4CMP | pg_sys::F_DATE_CMP => Kind::Int4,
+            pg_sys::F_BTINT8CMP | pg_sys::F_TIMESTAMP_CMP | pg_sys::F_TIMESTAMPTZ_CMP | pg_sys::F_TIME_CMP => {
+                Kind::Int8
+            }
+            pg_sys::F_BTOIDCMP => Kind::Oid,
+            pg_sys::F_BTFLOAT4CMP => Kind::Float4,
+            pg_sys::F_BTFLOAT8CMP => Kind::Float8,
+            pg_sys::F_BTTEXTCMP if is_c() => Kind::Text,
+            pg_sys::F_BTTEXT_PATTERN_CMP | pg_sys::F_BYTEACMP => Kind::Text,
+            pg_sys::F_BPCHARCMP if is_c() => Kind::Bpchar,
+            pg_sys::F_BTBPCHAR_PATTERN_CMP => Kind::Bpchar,
+            pg_sys::F_BTNAMECMP if is_c() => Kind::Name,
+            pg_sys::F_UUID_CMP => Kind::Uuid,
+            _ => Kind::Raw,
+        }
+    }
+}
+
+/// A key column of an index.
+pub struct KeyColumn {
+    pub(super) kind: Kind,
+    /// In descending order?
+    pub desc: bool,
+    nulls_first: bool,
+    /// Type of the operator class.
+    typid: Oid,
+    /// Type of the index's column.
+    pub(super) atttypid: Oid,
+    collation: Oid,
+    typlen: i16,
+    byval: bool,
+    /// Comparison or hash function, if it is called.
+    function: Option<RefCell<Box<pg_sys::FmgrInfo>>>,
+}
+
+/// What is known of the keys of an index. An index never changes: kept for the life of the backend.
+pub struct Codec {
+    /// The index.
+    pub index: Oid,
+    /// 0: keys compare as bytes; else the OID of the index.
+    pub order: u32,
+    /// The key columns.
+    pub columns: Vec<KeyColumn>,
+    /// Numbers of the table's columns, 0 for expressions.
+    pub attnums: Vec<i16>,
+    /// Has it expressions or a predicate?
+    pub special: bool,
+    /// A hash index: equality only.
+    pub hash: bool,
+}
+
+thread_local! {
+    static CODECS: RefCell<HashMap<u32, Option<&'static Codec>>> = RefCell::new(HashMap::new());
+}
+
+/// The codec of an open index; `None` if its keys have no order and no hash.
+pub unsafe fn of(index: pg_sys::Relation) -> Option<&'static Codec> {
+    // SAFETY: an open index.
+    let oid = unsafe { (*index).rd_id };
+    if let Some(c) = by_oid(oid) {
+        return c;
+    }
+    // SAFETY: as above. Made outside of the borrow: it calls PostgreSQL.
+    let codec = unsafe { build(index) }.map(|c| &*Box::leak(Box::new(c)));
+    CODECS.with(|all| all.borrow_mut().insert(oid.to_u32(), codec));
+    codec
+}
+
+/// The codec of an index that [`of`] was asked for in this backend.
+fn by_oid(index: Oid) -> Option<Option<&'static Codec>> {
+    CODECS.with(|all| all.borrow().get(&index.to_u32()).copied())
+}
+
+/// Compares two keys of an order that is not that of their bytes. May raise an ERROR.
+pub fn compare(order: u32, a: &[u8], b: &[u8]) -> Ordering {
+    match by_oid(Oid::from(order)) {
+        Some(Some(c)) => c.compare(a, b),
+        _ => pgrx::error!("mixedcc does not know the order of index {order}"),
+    }
+}
+
+unsafe fn build(index: pg_sys::Relation) -> Option<Codec> {
+    // SAFETY: an open index; its arrays have an entry for each key column.
+    unsafe {
+        let am = (*(*index).rd_rel).relam;
+        let hash = am == Oid::from(pg_sys::HASH_AM_OID);
+        if !hash && am != Oid::from(pg_sys::BTREE_AM_OID) {
+            return None;
+        }
+        let form = (*index).rd_index;
+        let n = (*form).indnkeyatts as usize;
+        let attnums = (*form).indkey.values.as_slice(n).to_vec();
+        let columns: Vec<_> = (0..n).map(|i| column(index, i, hash)).collect();
+        let raw = columns.iter().any(|c| c.kind == Kind::Raw);
+        let has = |a| !pg_sys::heap_attisnull((*index).rd_indextuple, a as i32, std::ptr::null_mut());
+        Some(Codec {
+            index: (*index).rd_id,
+            order: if raw { (*index).rd_id.to_u32() } else { 0 },
+            special: has(pg_sys::Anum_pg_index_indexprs) || has(pg_sys::Anum_pg_index_indpred),
+            columns,
+            attnums,
+            hash,
+        })
+    }
+}
+
+unsafe fn column(index: pg_sys::Relation, i: usize, hash: bool) -> KeyColumn {
+    // SAFETY: as in `build`.
+    unsafe {
+        let typid = *(*index).rd_opcintype.add(i);
+        let collation = *(*index).rd_indcollation.add(i);
+        let option = *(*index).rd_indoption.add(i) as u32;
+        let proc = pg_sys::index_getprocid(index, i as i16 + 1, FIRST_PROC);
+        let kind = if hash { Kind::Hash } else { Kind::of(proc.to_u32(), collation) };
+        let att = &(*(*index).rd_att).attrs.as_slice((*(*index).rd_att).natts as usize)[i];
+        KeyColumn {
+            kind,
+            desc: option & pg_sys::INDOPTION_DESC != 0,
+            nulls_first: option & pg_sys::INDOPTION_NULLS_FIRST != 0,
+            typid,
+            atttypid: att.atttypid,
+            collation,
+            typlen: att.attlen,
+            byval: att.attbyval,
+            function: matches!(kind, Kind::Raw | Kind::Hash).then(|| RefCell::new(function(proc))),
+        }
+    }
+}
+
+fn function(proc: Oid) -> Box<pg_sys::FmgrInfo> {
+    let mut f = Box::new(pg_sys::FmgrInfo::default());
+    // SAFETY: what the function caches lives as long as the codec.
+    unsafe { pg_sys::fmgr_info_cxt(proc, &mut *f, pg_sys::TopMemoryContext) };
+    f
+}
+
+/// The bytes of a varlena value.
+unsafe fn bytes<'a>(d: Datum) -> &'a [u8] {
+    // SAFETY: a varlena value, detoasted into the current memory context if need be.
+    unsafe {
+        let v = pg_sys::pg_detoast_datum_packed(d.cast_mut_ptr());
+        std::slice::from_raw_parts(pgrx::vardata_any(v).cast(), pgrx::varsize_any_exhdr(v))
+    }
+}
+
+unsafe fn name_bytes<'a>(d: Datum) -> &'a [u8] {
+    // SAFETY: a name.
+    unsafe { std::ffi::CStr::from_ptr(d.cast_mut_ptr()) }.to_bytes()
+}
+
+fn without_blanks(v: &[u8]) -> &[u8] {
+    let n = v.iter().rposition(|b| *b != b' ').map_or(0, |i| i + 1);
+    &v[..n]
+}
+
+/// An integer of one of the integer types.
+fn integer(typid: Oid, d: Datum) -> Option<i64> {
+    match typid {
+        pg_sys::INT2OID => Some(d.value() as i16 as i64),
+        pg_sys::INT4OID => Some(d.value() as i32 as i64),
+        pg_sys::INT8OID => Some(d.value() as i64),
+        _ => None,
+    }
+}
+
+impl KeyColumn {
+    unsafe fn payload(&self, d: Datum, out: &mut Vec<u8>) {
+        // SAFETY: a value of the column's type.
+        unsafe {
+            match self.kind {
+                Kind::Bool => out.push((d.value() as u8 != 0) as u8),
+                Kind::Char => out.push(d.value() as u8),
+                Kind::Int2 => key::put_int(out, d.value() as i16 as i64),
+                Kind::Int4 => key::put_int(out, d.value() as i32 as i64),
+                Kind::Int8 => key::put_int(out, d.value() as i64),
+                Kind::Oid => key::put_uint(out, d.value() as u32 as u64),
+                Kind::Float4 => key::put_float(out, f32::from_bits(d.value() as u32) as f64),
+                Kind::Float8 => key::put_float(out, f64::from_bits(d.value() as u64)),
+                Kind::Text => key::put_bytes(out, bytes(d)),
+                Kind::Bpchar => key::put_bytes(out, without_blanks(bytes(d))),
+                Kind::Name => key::put_bytes(out, name_bytes(d)),
+                Kind::Uuid => out.extend(std::slice::from_raw_parts(d.cast_mut_ptr::<u8>(), 16)),
+                Kind::Hash => out.extend(self.hash(d).to_be_bytes()),
+                Kind::Raw => self.raw(d, out),
+            }
+        }
+    }
+
+    /// A constant of another type, where it compares like a value of the column's type.
+    unsafe fn foreign(&self, d: Datum, typid: Oid, out: &mut Vec<u8>) -> bool {
+        // SAFETY: a value of that type.
+        unsafe {
+            match self.kind {
+                Kind::Int2 | Kind::Int4 | Kind::Int8 => {
+                    let (Some(v), Some(_)) = (integer(typid, d), integer(self.typid, Datum::from(0))) else {
+                        return false;
+                    };
+                    key::put_int(out, v);
+                }
+                Kind::Float4 | Kind::Float8 if typid == pg_sys::FLOAT8OID => {
+                    key::put_float(out, f64::from_bits(d.value() as u64));
+                }
+                Kind::Float4 | Kind::Float8 if typid == pg_sys::FLOAT4OID => {
+                    key::put_float(out, f32::from_bits(d.value() as u32) as f64);
+                }
+                Kind::Text if typid == pg_sys::NAMEOID => key::put_bytes(out, name_bytes(d)),
+                Kind::Name if typid == pg_sys::TEXTOID => key::put_bytes(out, bytes(d)),
+                _ => return false,
+            }
+            true
+        }
+    }
+
+    unsafe fn hash(&self, d: Datum) -> u32 {
+        let f = self.function.as_ref().expect("a hash column has its function");
+        let at = f.as_ptr();
+        // SAFETY: the operator class's hash function and a value of its type. No borrow is held.
+        unsafe { pg_sys::FunctionCall1Coll(&mut **at, self.collation, d).value() as u32 }
+    }
+
+    /// The value as it is stored, with a plain header if it is a varlena.
+    unsafe fn raw(&self, d: Datum, out: &mut Vec<u8>) {
+        // SAFETY: a value of the column's type.
+        unsafe {
+            if self.byval {
+                out.extend(d.value().to_ne_bytes());
+                return;
+            }
+            let (p, n) = match self.typlen {
+                -1 => {
+                    let v = pg_sys::pg_detoast_datum(d.cast_mut_ptr());
+                    (v.cast::<u8>(), pgrx::varsize_any(v))
+                }
+                -2 => (d.cast_mut_ptr::<u8>(), name_bytes(d).len() + 1),
+                n => (d.cast_mut_ptr::<u8>(), n as usize),
+            };
+            out.extend(std::slice::from_raw_parts(p, n));
+        }
+    }
+
+    /// A copy of a value's bytes that is aligned as PostgreSQL expects it.
+    pub(super) fn aligned(&self, v: &[u8], room: &mut Vec<u64>) -> Datum {
+        room.clear();
+        room.resize(v.len().div_ceil(8).max(1), 0);
+        // SAFETY: the room is that large, and any bytes are valid words.
+        unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), room.as_mut_ptr().cast(), v.len()) };
+        Datum::from(room.as_ptr())
+    }
+
+    /// The value of a raw payload; `room` keeps it.
+    pub(super) fn unraw(&self, v: &[u8], room: &mut Vec<u64>) -> Datum {
+        let d = self.aligned(v, room);
+        if self.byval {
+            Datum::from(room[0] as usize)
+        } else {
+            d
+        }
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.kind != Kind::Raw {
+            return a.cmp(b);
+        }
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        let (x, y) = (self.unraw(a, &mut x), self.unraw(b, &mut y));
+        let f = self.function.as_ref().expect("a raw column has its function").as_ptr();
+        // SAFETY: the operator class's comparison function and values of its type. No borrow is held.
+        let r = unsafe { pg_sys::FunctionCall2Coll(&mut **f, self.collation, x, y).value() as i32 };
+        if self.desc {
+            0.cmp(&r)
+        } else {
+            r.cmp(&0)
+        }
+    }
+
+    /// Marker of its NULLs.
+    pub fn null(&self) -> u8 {
+        if self.nulls_first {
+            NULL_FIRST
+        } else {
+            NULL_LAST
+        }
+    }
+}
+
+impl Codec {
+    /// Appends a NULL of a column.
+    pub fn put_null(&self, column: usize, out: &mut Vec<u8>) {
+        out.push(self.columns[column].null());
+    }
+
+    /// Appends a value of a column's type.
+    pub unsafe fn put(&self, column: usize, d: Datum, out: &mut Vec<u8>) {
+        // SAFETY: the caller's.
+        unsafe { self.put_with(column, out, |c, out| c.payload(d, out)) };
+    }
+
+    /// Appends a value of any type; false, and nothing is appended, if it does not compare exactly.
+    #[must_use]
+    pub unsafe fn put_foreign(&self, column: usize, d: Datum, typid: Oid, out: &mut Vec<u8>) -> bool {
+        let c = &self.columns[column];
+        if typid == pg_sys::InvalidOid || typid == c.typid {
+            // SAFETY: the caller's.
+            unsafe { self.put(column, d, out) };
+            return true;
+        }
+        let start = out.len();
+        let mut fits = false;
+        // SAFETY: the caller's.
+        unsafe { self.put_with(column, out, |c, out| fits = c.foreign(d, typid, out)) };
+        if !fits {
+            out.truncate(start);
+        }
+        fits
+    }
+
+    unsafe fn put_with(&self, column: usize, out: &mut Vec<u8>, payload: impl FnOnce(&KeyColumn, &mut Vec<u8>)) {
+        let c = &self.columns[column];
+        out.push(VALUE);
+        let start = if self.order == 0 { out.len() } else { key::start_value(out) };
+        payload(c, out);
+        if c.desc && c.kind != Kind::Raw {
+            key::reverse(out, start);
+        }
+        if self.order != 0 {
+            key::end_value(out, start);
+        }
+    }
+
+    /// Compares two keys or bounds of this index. May raise an ERROR.
+    pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.order == 0 {
+            return a.cmp(b);
+        }
+        let (mut x, mut y) = (key::columns(a), key::columns(b));
+        for c in self.columns.iter().map(Some).chain(std::iter::repeat(None)) {
+            let order = match (x.next(), y.next(), c) {
+                (None, None, _) => return Ordering::Equal,
+                (None, _, _) => return Ordering::Less,
+                (_, None, _) => return Ordering::Greater,
+                (Some(Column::Value(a)), Some(Column::Value(b)), Some(c)) => c.compare(a, b),
+                (Some(a), Some(b), _) => a.mark().cmp(&b.mark()),
+            };
+            if order != Ordering::Equal {
+                return order;
+            }
+        }
+        Ordering::Equal
+    }
+
+    /// The key of a row: its values in the index's key columns. `None`: no key (a NULL in a hash index).
+    pub unsafe fn key(&self, out: &mut Vec<u8>, mut value: impl FnMut(usize) -> Option<Datum>) -> Option<()> {
+        for i in 0..self.columns.len() {
+            match value(i) {
+                // SAFETY: the caller's: values of the columns' types.
+                Some(d) => unsafe { self.put(i, d, out) },
+                None if self.hash => return None,
+                None => self.put_null(i, out),
+            }
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Keys of rows and scans in the engine's logical ranges (ROCC).
+//!
+//! An index gets ranges at its first scan in a SERIALIZABLE transaction. From then on every write
+//! tells the engine its row's key in that index ([`note`]); a write that does not is taken for one
+//! whose key is unknown, which is right but not precise. Scans give the intervals that they read
+//! ([`bounds`]).
+
+pub mod bounds;
+pub mod codec;
+pub mod describe;
+mod ranges;
+pub mod rows;
+
+pub use ranges::{of_index, ranged, usable, whole, Ranged};
+
+use crate::errors::ok;
+use crate::platform::PG;
+use crate::rel::RelInfo;
+use crate::xact;
+use codec::Codec;
+use mixedcc_engine::range::IndexRanges;
+use pgrx::pg_sys;
+use rows::{Row, Rows};
+use std::cell::{Cell, RefCell};
+
+/// Scans of a relation between two looks at the size of the ranges.
+const LOOK: u32 = 64;
+
+/// The indexes of a relation that have ranges, as this backend knows them.
+#[derive(Default)]
+pub struct Active {
+    /// The table's generation when the list was made; 0: never.
+    generation: Cell<u64>,
+    list: RefCell<Vec<(&'static IndexRanges, &'static Codec)>>,
+    /// Scans since the ranges' size was looked at.
+    scans: Cell<u32>,
+    /// Number of ranges that was wanted when the size was looked at last.
+    tried: Cell<u64>,
+    /// Codecs of its indexes that `usable` returns.
+    usable: RefCell<Option<Vec<&'static Codec>>>,
+}
+
+impl Active {
+    /// Should the ranges' size be looked at? Now and then.
+    fn is_time_to_look(&self) -> bool {
+        self.scans.set(self.scans.get().wrapping_add(1));
+        self.scans.get() % LOOK == 1
+    }
+}
+
+thread_local! {
+    /// Room for a key.
+    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Tells the engine the keys of a buffered write.
+///
+/// # Safety
+/// An open relation of ours; `n` is a write of the row's table.
+#[inline]
+pub unsafe fn note(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row) {
+    let generation = info.table.ranges_generation();
+    if generation == 0 {
+        return;
+    }
+    // SAFETY: the caller's.
+    unsafe { note_keys(rel, info, n, row, generation) };
+}
+
+unsafe fn note_keys(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, generation: u64) {
+    if info.active.generation.get() != generation {
+        // SAFETY: the caller's.
+        unsafe { refresh(rel, info, generation) };
+    }
+    let count = info.active.list.borrow().len();
+    for i in 0..count {
+        let (ranges, codec) = info.active.list.borrow()[i];
+        let mut key = KEY.take();
+        key.clear();
+        // SAFETY: the caller's.
+        let there = unsafe { Rows::new(rel, codec).key(row, &mut key) };
+        ok(xact::txn().note_key(&PG, n, ranges, there.map(|()| &key[..])));
+        KEY.set(key);
+    }
+}
+
+/// Makes the list of the indexes that have ranges.
+#[cold]
+unsafe fn refresh(rel: pg_sys::Relation, info: &RelInfo, generation: u64) {
+    // SAFETY: an open relation; its indexes exist while it is locked.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let mut found = Vec::new();
+        for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
+            let Some(ranges) = info.table.ranges(oid.to_u32() as u64) else { continue };
+            let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+            if let Some(codec) = codec::of(index) {
+                found.push((ranges, codec));
+            }
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
+        }
+        pg_sys::list_free(list);
+        *info.active.list.borrow_mut() = found;
+        info.active.generation.set(generation);
+    }
+}

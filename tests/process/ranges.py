@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Predicates of SERIALIZABLE scans: what each kind of scan protects, and what not.
+
+One session scans; another one writes and commits. If the write is within what was
+scanned, the first one's commit must fail (or the write must wait for it, by the
+protocol); if not, both must succeed at once. Each scan runs under every protocol,
+before its index has ranges (the first scan makes them) and after, and with ranges of
+few rows and of all rows.
+"""
+
+import psycopg2
+
+import _common as c
+
+SETUP = """
+CREATE TABLE t (id int PRIMARY KEY, a int, b text COLLATE "C", d int NOT NULL, n numeric, v int, h int DEFAULT -1) USING mixedcc WITH ({options});
+INSERT INTO t SELECT i * 10, i % 7, 'k' || (i % 5), i, i / 2.0, 0, i FROM generate_series(1, 200) i;
+CREATE INDEX t_ab ON t (a, b, id);
+CREATE INDEX t_d_desc ON t (d DESC NULLS LAST);
+CREATE INDEX t_n ON t (n);
+CREATE INDEX t_lower ON t ((id / 100)) WHERE a <> 6;
+CREATE INDEX t_hash ON t USING hash (h);
+INSERT INTO t VALUES (5000, NULL, 'kz', 5000, NULL, 0);
+CREATE TABLE u (id int PRIMARY KEY, t_id int REFERENCES t (id), w int) USING mixedcc WITH ({options});
+INSERT INTO u SELECT i, 1600 + i * 10, 0 FROM generate_series(1, 20) i;
+CREATE INDEX u_t ON u (t_id);
+ANALYZE t; ANALYZE u;
+"""
+
+INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
+BITMAP = "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; "
+SEQ = "SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_indexonlyscan = off; "
+
+INSERT = "INSERT INTO t VALUES ({0}, {1}, '{2}', {3}, {4}, 1)"
+
+
+def ins(id, a=3, b="q", d=9000, n="9000"):
+    return INSERT.format(id, a, b, d, n)
+
+
+def upd(id):
+    return f"UPDATE t SET v = v + 1 WHERE id = {id}"
+
+
+def delete(id):
+    return f"DELETE FROM t WHERE id = {id}"
+
+
+# name, settings and statements of the scan, writes inside, writes outside
+CASES = [
+    ("equality, present", INDEX + "SELECT v FROM t WHERE id = 50", [upd(50), delete(50)], [upd(60), ins(55)]),
+    ("equality, absent", INDEX + "SELECT v FROM t WHERE id = 55", [ins(55)], [ins(56), ins(54), upd(50)]),
+    ("BETWEEN", INDEX + "SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200",
+     [upd(100), upd(200), ins(101), delete(150), "UPDATE t SET id = 155 WHERE id = 900", "UPDATE t SET id = 901 WHERE id = 150"],
+     [upd(90), upd(210), ins(99), ins(201), "UPDATE t SET id = 905 WHERE id = 910"]),
+    ("open bounds", INDEX + "SELECT sum(v) FROM t WHERE id > 100 AND id < 200",
+     [upd(110), upd(190), ins(101), ins(199)], [upd(100), upd(200)]),
+    ("open end", INDEX + "SELECT sum(v) FROM t WHERE id >= 1900", [ins(999999), upd(1900)], [upd(1890), ins(1899)]),
+    ("cross-type bounds", INDEX + "SELECT sum(v) FROM t WHERE id > 100::bigint AND id <= 200::smallint",
+     [upd(110), upd(200)], [upd(100), upd(210)]),
+    ("contradiction", INDEX + "SELECT sum(v) FROM t WHERE id > 200 AND id < 100", [], [upd(150), ins(155)]),
+    ("NULL argument", INDEX + "SELECT sum(v) FROM t WHERE id = NULL::int", [], [upd(150), ins(155)]),
+    ("prefix of a multi-column index", INDEX + "SELECT sum(v) FROM t WHERE a = 4",
+     [upd(40), ins(55, a=4)], [upd(50), ins(55, a=5), ins(56, a=3)]),
+    ("prefix and range", INDEX + "SELECT sum(v) FROM t WHERE a = 4 AND b > 'k2' AND b <= 'k4'",
+     [ins(55, a=4, b="k3"), ins(55, a=4, b="k4")], [ins(55, a=4, b="k2"), ins(56, a=4, b="k5"), ins(57, a=5, b="k3")]),
+    ("row comparison", INDEX + "SELECT sum(v) FROM t WHERE (a, b) >= (4, 'k3') AND (a, b) < (5, 'k1')",
+     [ins(55, a=4, b="k3"), ins(55, a=5, b="k0"), ins(55, a=4, b="z")], [ins(55, a=4, b="k2"), ins(56, a=5, b="k1")]),
+    ("IN list", INDEX + "SELECT sum(v) FROM t WHERE id IN (100, 155, 300)",
+     [upd(100), ins(155), delete(300)], [upd(200), ins(156)]),
+    ("= ANY of a prefix", INDEX + "SELECT sum(v) FROM t WHERE a = ANY (ARRAY[2, 4]) AND b = 'k1'",
+     [ins(55, a=2, b="k1"), ins(55, a=4, b="k1")], [ins(55, a=3, b="k1"), ins(56, a=2, b="k2")]),
+    ("IS NULL", INDEX + "SELECT sum(v) FROM t WHERE a IS NULL", [upd(5000), ins(55, a="NULL")], [upd(50), ins(55, a=0)]),
+    ("IS NOT NULL", INDEX + "SELECT sum(v) FROM t WHERE n IS NOT NULL AND n < 3", [upd(40), ins(55, n="1.5")],
+     [upd(5000), ins(55, n="NULL"), ins(56, n="3")]),
+    ("numeric, which has no byte order", INDEX + "SELECT sum(v) FROM t WHERE n > 10.0 AND n <= 20",
+     [ins(55, n="10.25"), ins(55, n="20.000")], [ins(55, n="10.000"), ins(56, n="20.01")]),
+    ("descending index", INDEX + "SELECT sum(v) FROM t WHERE d >= 10 AND d < 20", [ins(55, d=10), ins(55, d=19), upd(150)],
+     [ins(55, d=20), ins(56, d=9), upd(90), upd(200)]),
+    ("LIMIT", INDEX + "SELECT id FROM t WHERE id >= 100 ORDER BY id LIMIT 3",
+     [ins(105), upd(120), ins(119)], [upd(130), ins(121), ins(95)]),
+    ("LIMIT, backwards", INDEX + "SELECT id FROM t WHERE id <= 100 ORDER BY id DESC LIMIT 3",
+     [ins(95), upd(80), ins(81)], [upd(70), ins(79), ins(101)]),
+    ("min", INDEX + "SELECT min(id) FROM t WHERE id > 95", [ins(96), upd(100)], [ins(101), ins(95), upd(110)]),
+    ("max", INDEX + "SELECT max(id) FROM t WHERE id < 95", [ins(94), upd(90)], [ins(89), ins(95), upd(80)]),
+    ("max of all", INDEX + "SELECT max(id) FROM t", [ins(5001), upd(5000)], [ins(4999), upd(2000)]),
+    ("LIMIT with duplicates", INDEX + "SELECT a FROM t WHERE a >= 2 ORDER BY a LIMIT 1",
+     [ins(55, a=2, b="a"), delete(300)], [ins(55, a=3), ins(56, a=1)]),
+    ("cursor, partly read", INDEX + "DECLARE x CURSOR FOR SELECT id FROM t WHERE id >= 100 ORDER BY id; FETCH 3 FROM x; CLOSE x",
+     [ins(105), upd(120)], [upd(130), ins(121)]),
+    ("cursor, still open at commit", INDEX + "DECLARE x CURSOR FOR SELECT id FROM t WHERE id >= 100 ORDER BY id; FETCH 3 FROM x",
+     [ins(105), upd(120)], [upd(130), ins(121)]),
+    ("scroll cursor, back and forth", INDEX + "DECLARE x SCROLL CURSOR FOR SELECT id FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; "
+     "FETCH 5 FROM x; FETCH BACKWARD 3 FROM x; CLOSE x", [ins(105), upd(120)], [upd(90), upd(210)]),
+    ("nested loop", INDEX + "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_memoize = off; "
+     "SELECT sum(t.v) FROM u JOIN t ON t.id = u.t_id WHERE u.id BETWEEN 3 AND 5",
+     [upd(1630), upd(1650), "UPDATE u SET w = 1 WHERE id = 4"], [upd(1620), upd(1660), "UPDATE u SET w = 1 WHERE id = 6"]),
+    ("merge join", INDEX + "SET LOCAL enable_hashjoin = off; SET LOCAL enable_nestloop = off; "
+     "SELECT sum(x.v) FROM t x JOIN t y ON x.id = y.id WHERE x.id BETWEEN 100 AND 140 AND y.id BETWEEN 100 AND 140",
+     [upd(100), ins(135)], [upd(90), ins(145)]),
+    ("bitmap", BITMAP + "SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200", [upd(100), ins(105), delete(200)], [upd(90), ins(205)]),
+    ("bitmap OR", BITMAP + "SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 120 OR id BETWEEN 300 AND 320",
+     [upd(110), ins(305)], [upd(130), ins(205)]),
+    ("index-only", INDEX + "SELECT count(*) FROM (SELECT id FROM t WHERE id BETWEEN 100 AND 200) s", [ins(105), delete(200)],
+     [delete(90), ins(205)]),
+    ("expression and partial index", INDEX + "SELECT sum(v) FROM t WHERE id / 100 = 3 AND a <> 6",
+     [upd(310), ins(355), "UPDATE t SET a = 5 WHERE id = 340"], [upd(410), ins(401)]),
+    ("partial index: rows outside of it", INDEX + "SELECT sum(v) FROM t WHERE id / 100 = 3 AND a <> 6", [], [ins(356, a=6), upd(340)]),
+    ("sequential, no filter", SEQ + "SELECT sum(v) FROM t", [upd(50), ins(55), delete(2000)], []),
+    ("sequential, filter on the key", SEQ + "SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200 AND v < 1000",
+     [upd(150), ins(155)], [upd(90), ins(205)]),
+    ("sequential, key equal to a constant", SEQ + "SELECT sum(v) FROM t WHERE id = 150", [upd(150)], [upd(90), ins(155)]),
+    ("sequential, filter that could fail", SEQ + "SELECT sum(v) FROM t WHERE id = 150 AND 1000 / (v + 1) > 5", [upd(150), upd(90)], []),
+    ("several scans, one transaction", INDEX + "SELECT sum(v) FROM t WHERE id BETWEEN 10 AND 20; SELECT sum(v) FROM t WHERE id BETWEEN 500 AND 520",
+     [upd(20), upd(510)], [upd(30), upd(490)]),
+    ("savepoint that is rolled back", INDEX + "SAVEPOINT s; SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200; ROLLBACK TO s",
+     [upd(150), ins(155)], [upd(90)]),
+    ("foreign key check", "INSERT INTO u VALUES (100, 150, 0)", [delete(150)], [upd(160)]),
+    ("foreign key, from the other side", INDEX + "DELETE FROM t WHERE id = 1000", ["INSERT INTO u VALUES (101, 1000, 0)"],
+     ["INSERT INTO u VALUES (102, 1010, 0)"]),
+    ("ON CONFLICT DO NOTHING that found a row", "INSERT INTO t VALUES (150, 1, 'x', 1, 1, 1) ON CONFLICT DO NOTHING", [delete(150)],
+     [upd(160), ins(155)]),
+    ("failed unique check", "SAVEPOINT s; DO $$ BEGIN INSERT INTO t VALUES (150, 1, 'x', 1, 1, 1); EXCEPTION WHEN unique_violation THEN NULL; END $$",
+     [delete(150)], [ins(155)]),
+    ("UPDATE of a range", INDEX + "UPDATE t SET v = v + 1 WHERE id BETWEEN 100 AND 120", [ins(105), upd(110)], [ins(125), upd(90)]),
+    ("scan and update of one table", INDEX + "SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200; UPDATE t SET v = 7 WHERE id BETWEEN 100 AND 200; "
+     "INSERT INTO t VALUES (111, 1, 'x', 1, 1, 1)", [upd(110), ins(115)], [upd(90), ins(95)]),
+    ("hash index", INDEX + "SELECT sum(v) FROM t WHERE h = 15",
+     [upd(150), "INSERT INTO t (id, d, h) VALUES (55, 1, 15)"], [upd(160), "INSERT INTO t (id, d, h) VALUES (55, 1, 16)", ins(56)]),
+    ("range_scan", "SELECT count(*) FROM mixedcc.range_scan(NULL::t, 100, 200)", [upd(100), ins(105), delete(200)], [upd(90), ins(205)]),
+    ("range_scan, exclusive", "SELECT count(*) FROM mixedcc.range_scan(NULL::t, 100, 200, false, false)", [upd(110), ins(105)],
+     [upd(100), upd(200)]),
+    ("range_scan, limit", "SELECT count(*) FROM mixedcc.range_scan(NULL::t, 100, 200, max_rows => 3)", [upd(120), ins(105)],
+     [upd(130), ins(125)]),
+    ("range_scan, descending limit", "SELECT count(*) FROM mixedcc.range_scan(NULL::t, 100, 200, descending => true, max_rows => 3)",
+     [upd(180), ins(195)], [upd(170), ins(175), ins(205)]),
+]
+
+FAILURES = ("40001", "40P01", "55P03")
+
+
+DATABASE = "mixedcc_ranges"
+
+
+def run(conn, sql):
+    with conn.cursor() as cur:
+        cur.execute(sql)
+
+
+def state(e):
+    return getattr(e, "pgcode", None)
+
+
+def conflict(level, scan, write):
+    """Does the write conflict with the scan? Returns how, or None."""
+    one, two = c.connect(DATABASE), c.connect(DATABASE)
+    try:
+        run(two, "SET lock_timeout = '150ms'; SET default_transaction_isolation = 'read committed'")
+        run(one, f"BEGIN ISOLATION LEVEL {level}")
+        run(one, scan)
+        try:
+            run(two, write)
+        except psycopg2.Error as e:
+            if state(e) not in FAILURES:
+                raise
+            return "waits"
+        try:
+            run(one, "COMMIT")
+        except psycopg2.Error as e:
+            if state(e) not in FAILURES:
+                raise
+            return "fails"
+        return None
+    finally:
+        one.close()
+        two.close()
+
+
+def fresh(boss, options, rows):
+    run(boss, f"DROP TABLE IF EXISTS u, t CASCADE; SET mixedcc.range_rows = {rows};" + SETUP.format(options=options))
+
+
+def try_case(boss, options, rows, case, level="SERIALIZABLE", exact=True):
+    name, scan, inside, outside = case
+    for write in inside:
+        fresh(boss, options, rows)
+        how = conflict(level, f"SET LOCAL mixedcc.range_rows = {rows}; {scan}", write)
+        c.check(f"{options}, {rows} rows a range, {name}: {write}", how is not None, "no conflict")
+    for write in outside if exact else ():
+        fresh(boss, options, rows)
+        how = conflict(level, f"SET LOCAL mixedcc.range_rows = {rows}; {scan}", write)
+        c.check(f"{options}, {rows} rows a range, {name}: not {write}", how is None, f"the scan {how}" if how else "")
+
+
+def occ_small_ranges():
+    for case in CASES:
+        try_case(boss, "mixedcc.protocol = 'occ'", 10, case)
+
+
+def occ_one_range():
+    for case in CASES[::3]:
+        try_case(boss, "mixedcc.protocol = 'occ', mixedcc.partitions = 4", 1000, case)
+
+
+def two_phase_locking():
+    for case in CASES[1::3]:
+        try_case(boss, "mixedcc.protocol = '2pl'", 10, case)
+
+
+def partition_locks():
+    for case in CASES[2::3]:
+        try_case(boss, "mixedcc.protocol = 'partcc', mixedcc.partitions = 2", 10, case, exact=False)
+
+
+def range_scan_at_other_levels():
+    for level in ("READ COMMITTED", "REPEATABLE READ"):
+        for case in CASES:
+            if case[0].startswith("range_scan"):
+                try_case(boss, "mixedcc.protocol = 'occ'", 10, case, level=level)
+
+
+if __name__ == "__main__":
+    boss = c.make_database(DATABASE)
+    run(boss, "SET client_min_messages = warning")
+    c.main(occ_small_ranges, occ_one_range, two_phase_locking, partition_locks, range_scan_at_other_levels)
