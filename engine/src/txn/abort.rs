@@ -28,10 +28,11 @@ impl Txn {
         for r in self.registered.drain(..) {
             r.finish(tag, Stamp::ABORTED);
         }
-        if let Some((reason, partition)) = self.failed {
-            partition.count_abort(reason);
+        match self.failed {
+            Some((reason, partition)) => partition.count_abort(reason),
+            None => self.age = 0, // who fails for another reason does not retry for having lost
         }
-        for t in &self.touched {
+        for t in self.touched.iter() {
             t.partition.stats.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
         }
         self.stage = Stage::Execute;

@@ -149,11 +149,13 @@ impl Txn {
                 r.finish(tag, Stamp::csn(self.csn));
             }
         }
-        for t in &self.touched {
+        for t in self.touched.iter() {
             t.partition.stats.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
             t.partition.stats.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
-            t.partition.stats.commits.fetch_add(1, Ordering::Relaxed);
+            let used = t.reads + t.writes != 0; // else all that it did there was undone
+            t.partition.stats.commits.fetch_add(used as u64, Ordering::Relaxed);
         }
+        self.age = 0;
         self.reset();
         if wrote {
             self.collect(p);

@@ -81,10 +81,15 @@ impl Txn {
         Ok(())
     }
 
-    pub(super) fn set_age(&self) {
+    /// Takes part in `wait_die`'s order, at the first lock under this policy. Ages are unique: a slot
+    /// has one transaction at a time, and its next one either has its age or a new one.
+    pub(super) fn set_age(&mut self) {
         let age = &self.e.slots[self.slot as usize].age;
         if age.load(Ordering::Relaxed) == 0 {
-            age.store(self.e.shared.last_age.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            if self.age == 0 {
+                self.age = self.e.shared.last_age.fetch_add(1, Ordering::SeqCst) + 1;
+            }
+            age.store(self.age, Ordering::SeqCst);
         }
     }
 

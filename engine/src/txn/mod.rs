@@ -11,6 +11,7 @@ mod predicate;
 mod read;
 mod register;
 mod scan;
+mod touched;
 mod validate;
 mod write;
 
@@ -35,6 +36,7 @@ use crate::switch::Epochs;
 use crate::table::Table;
 use hashbrown::HashMap;
 use std::ptr::NonNull;
+use touched::{Touched, TouchedList};
 
 /// Isolation of a transaction, as the engine tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,15 +98,6 @@ struct LockEntry {
     depth: u32,
 }
 
-/// What a transaction did in a partition, for its counters.
-struct Touched {
-    partition: &'static Partition,
-    /// The protocols that are followed in it; empty: only snapshots were read.
-    set: ProtocolSet,
-    reads: u32,
-    writes: u32,
-}
-
 /// How far a transaction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -137,7 +130,7 @@ pub struct Txn {
     locks: Vec<LockEntry>,
     /// By depth of a subtransaction: the number of locks when it started.
     marks: Vec<usize>,
-    touched: Vec<Touched>,
+    touched: TouchedList,
     /// Has the slot published the switch epoch?
     following: bool,
     notes: Vec<register::Note>,
@@ -154,6 +147,9 @@ pub struct Txn {
     last_partition: (u64, u32),
     /// What the last serialization failure was about.
     failed: Option<(AbortReason, &'static Partition)>,
+    /// Age in `wait_die`'s order, 0 for none. A transaction that follows one that ended with a
+    /// serialization failure has its age, so that a retry gets older until it wins.
+    age: u64,
 }
 
 impl Txn {
@@ -175,7 +171,7 @@ impl Txn {
             latest: HashMap::new(),
             locks: Vec::new(),
             marks: Vec::new(),
-            touched: Vec::new(),
+            touched: TouchedList::default(),
             following: false,
             notes: Vec::new(),
             keys: Vec::new(),
@@ -187,6 +183,7 @@ impl Txn {
             waiting_at_refresh: 0,
             last_partition: (0, 0),
             failed: None,
+            age: 0,
         }
     }
 
@@ -239,12 +236,7 @@ impl Txn {
     }
 
     fn touch(&mut self, partition: &'static Partition) -> &mut Touched {
-        let at = self.touched.iter().rposition(|t| std::ptr::eq(t.partition, partition));
-        let at = at.unwrap_or_else(|| {
-            self.touched.push(Touched { partition, set: ProtocolSet::EMPTY, reads: 0, writes: 0 });
-            self.touched.len() - 1
-        });
-        &mut self.touched[at]
+        self.touched.entry(partition)
     }
 
     /// The protocols that the transaction follows in a partition from now on: those in use, and those
@@ -275,8 +267,7 @@ impl Txn {
         if faults::on(Fault::ForgetsProtocols) {
             return partition.protocols();
         }
-        let t = self.touched.iter().rev().find(|t| std::ptr::eq(t.partition, partition));
-        t.map_or(ProtocolSet::EMPTY, |t| t.set)
+        self.touched.get(partition).map_or(ProtocolSet::EMPTY, |t| t.set)
     }
 
     /// An abort, remembered for the partition's counters.

@@ -200,6 +200,7 @@ impl Txn {
             self.writes[p as usize].superseded = true;
         }
         self.writes.push(w);
+        self.touch(w.r.partition()); // so that `publish` finds its counters
     }
 
     /// Locks a record in order to write it, as level and protocol want, and returns its newest

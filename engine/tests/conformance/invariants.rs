@@ -12,6 +12,7 @@ use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{REC_DEAD, REC_FREE, REC_USED};
 use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::threads::{Block, Threads};
 use mixedcc_engine::txn::How;
 use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -524,4 +525,96 @@ fn a_predicate_added_late_dooms_early() {
     assert!(matches!(r, Err(Error::Abort { reason: AbortReason::Phantom, .. })), "{r:?}");
     t.abort();
     assert_quiet(&w, "after both");
+}
+
+/// `wait_die`: who lost and tries again is older than all that came after its first try, so that it
+/// does not lose to them; after its commit it starts anew.
+#[test]
+fn a_retry_keeps_its_age() {
+    let w = World::new(&[ProtocolSet::of(Protocol::TwoPhase)], Policy::WaitDie, 3);
+    let row = |key: i64| w.records(key)[0];
+    let age = |slot: u16| w.e.slots[slot as usize].age.load(Ordering::SeqCst);
+    let p: Vec<Jitter> = (0..3).map(|s| Jitter::new(&w, s, 1)).collect();
+    let mut t: Vec<Txn> = (0..3).map(|s| Txn::new(w.e, s)).collect();
+    let write = |t: &mut Txn, p: &Jitter, key: i64| {
+        t.lock_for_write(p, row(key), Mode::NoKeyUpdate, How::Wait, false).map(|_| ())
+    };
+    t[0].begin(Level::Serializable, w.ident());
+    write(&mut t[0], &p[0], 0).expect("nobody is in the way");
+    t[1].begin(Level::Serializable, w.ident());
+    write(&mut t[1], &p[1], 2).expect("nobody is in the way");
+    let first = age(1);
+    let died = |e: Result<(), Error>| matches!(e, Err(Error::Abort { reason: AbortReason::WaitDie, .. }));
+    assert!(died(write(&mut t[1], &p[1], 0)), "the holder is older");
+    t[1].abort();
+    // Somebody else comes in between.
+    t[2].begin(Level::Serializable, w.ident());
+    write(&mut t[2], &p[2], 2).expect("nobody is in the way");
+    t[1].begin(Level::Serializable, w.ident());
+    write(&mut t[1], &p[1], 1000).expect("nobody is in the way");
+    assert_eq!(age(1), first);
+    assert!(died(write(&mut t[2], &p[2], 1000)), "the holder has retried and is older");
+    assert!(died(write(&mut t[1], &p[1], 0)), "the oldest is older still");
+    t[0].abort();
+    // It waits for the younger one instead of losing to it: a wait that fails shows it.
+    p[1].panic_at.set(Some(PanicAt::WaitFor));
+    let waits = catch_unwind(AssertUnwindSafe(|| write(&mut t[1], &p[1], 2)));
+    assert!(waits.is_err_and(|p| p.is::<PanicAt>()), "an older one waits for a younger one");
+    t[2].abort();
+    write(&mut t[1], &p[1], 2).expect("nobody is in the way");
+    t[1].prepare(&p[1], &|_, _| {}).expect("nothing to validate");
+    t[1].publish(&p[1]);
+    for (commits, same) in [(true, false), (false, false)] {
+        t[1].begin(Level::Serializable, w.ident());
+        write(&mut t[1], &p[1], 0).expect("nobody is in the way");
+        assert_eq!(age(1) == first, same, "a new transaction after a commit, or an abort of its own");
+        if commits {
+            t[1].prepare(&p[1], &|_, _| {}).expect("nothing to validate");
+            t[1].publish(&p[1]);
+        } else {
+            t[1].abort();
+        }
+    }
+    assert_quiet(&w, "ages");
+}
+
+/// The counters of a transaction that touches more partitions than are looked at one by one.
+#[test]
+fn every_partition_of_many_is_counted() {
+    const MANY: u32 = 300;
+    let block = Block::new(16 << 20, 1).expect("memory for a block");
+    let e = block.engine;
+    let set = ProtocolSet::of(Protocol::Occ);
+    let map = Table::new_map(&e, 0, MANY, 0, b"", set, Policy::Wait).expect("a map");
+    let table = Table::create(&e, 0, [1, 2, 3, 4], map).expect("a table");
+    let p = Threads::new(e, 0, Default::default());
+    let mut t = Txn::new(e, 0);
+    t.begin(Level::Serializable, 1);
+    let insert = |t: &mut Txn, part: u32| {
+        let v = t.new_version(8, 0).expect("memory for a version");
+        t.insert(&p, table, [part as u16, 0], v, 0, 0).expect("memory for a record")
+    };
+    // A partition is touched again after more others than are near, and after few.
+    let rows: Vec<_> = (0..MANY).map(|i| insert(&mut t, i)).collect();
+    for i in (0..MANY).rev().chain(0..MANY / 2) {
+        insert(&mut t, i);
+    }
+    t.set_depth(2);
+    insert(&mut t, MANY - 1);
+    t.abort_sub(2);
+    t.prepare(&p, &|_, _| {}).expect("nothing to validate");
+    t.publish(&p);
+    t.begin(Level::Snapshot, 2);
+    for r in rows.iter().chain(&rows) {
+        let csn = e.now();
+        t.read_snapshot(&p, *r, csn).expect("no failure");
+    }
+    t.prepare(&p, &|_, _| {}).expect("nothing to validate");
+    t.publish(&p);
+    for (i, part) in table.map().partitions().iter().enumerate() {
+        let s = &part.stats;
+        let counts = [&s.reads, &s.writes, &s.commits].map(|c| c.load(Ordering::SeqCst));
+        let writes = if (i as u32) < MANY / 2 { 3 } else { 2 };
+        assert_eq!(counts, [2, writes, 2], "partition {i}");
+    }
 }
