@@ -6,6 +6,7 @@ use crate::{compat, guc, shmem, xact};
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
+use std::ffi::CStr;
 use std::ptr::NonNull;
 
 mod attach;
@@ -21,6 +22,9 @@ pub struct RelInfo {
     pub key: [u32; 4],
     /// OID of the relation.
     pub oid: pg_sys::Oid,
+    /// Its name, and its table's id: what an error says, without a look at a catalog.
+    pub name: String,
+    id: u64,
     /// How rows map to partitions.
     pub partkey: PartKey,
     /// Columns (by number - 1) in an index or the partition key: an update of them moves the row.
@@ -100,6 +104,8 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             map: table.map(),
             key,
             oid: (*rel).rd_id,
+            name: CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy().into_owned(),
+            id: table.id,
             partkey,
             moving,
             needs_xid: needs_xid(rel),
@@ -132,6 +138,15 @@ unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInf
 pub fn by_oid(oid: pg_sys::Oid) -> Option<&'static RelInfo> {
     // SAFETY: one thread.
     unsafe { (*(&raw const LIVE)).iter().find(|i| i.oid == oid).map(|b| &*(&**b as *const RelInfo)) }
+}
+
+/// The info of a table that the running transaction has used, by the table's id. Takes no lock.
+pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
+    // SAFETY: one thread. Only the id is looked at: the tables of others may be gone.
+    unsafe {
+        let (live, old) = (&*(&raw const LIVE), &*(&raw const OLD));
+        live.iter().chain(old).find(|i| i.id == id).map(|b| &*(&**b as *const RelInfo))
+    }
 }
 
 /// Unique and exclusion checks wait for other transactions by their id; foreign keys ask by it

@@ -223,8 +223,3 @@ fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
         }
     }
 }
-
-/// The table of an id.
-pub fn by_id(id: u64) -> Option<&'static Table> {
-    all(None).into_iter().find(|t| t.id == id)
-}

@@ -2,7 +2,7 @@
 
 use crate::errors::{ok, raise, unsupported};
 use crate::platform::{self, PG};
-use crate::{compat, pg, rel, shmem, tuple};
+use crate::{pg, rel, shmem, tuple};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::retire::RetireQueue;
@@ -511,19 +511,12 @@ unsafe extern "C-unwind" fn on_subxact(
     }
 }
 
-/// Table, partition and protocol of an error, as words.
+/// Table, partition and protocol of an error, as words. Takes no lock and looks at no catalog: the
+/// caller may hold the page of an index (a unique check that fails is a read, and may find the
+/// transaction doomed).
 pub fn describe_partition(table: u64, partition: u32) -> String {
-    let Some(t) = shmem::by_id(table) else { return format!("Partition {partition}") };
-    let protocol = t.map().partitions().get(partition as usize).map(|p| p.protocols().name()).unwrap_or_default();
-    // SAFETY: catalog look-ups within a transaction that is not aborted yet.
-    let name = unsafe {
-        let oid = compat::relation_of(t.key);
-        let p = if oid == pg_sys::InvalidOid { std::ptr::null_mut() } else { pg_sys::get_rel_name(oid) };
-        if p.is_null() {
-            format!("{}", t.key[2])
-        } else {
-            std::ffi::CStr::from_ptr(p).to_string_lossy().into_owned()
-        }
-    };
-    format!("Table \"{name}\", partition {partition}, protocol {protocol}")
+    let Some(info) = rel::by_table_id(table) else { return format!("Partition {partition}") };
+    // The transaction has used the table: its pin keeps it (INV-TABLE).
+    let protocol = info.table.map().partitions().get(partition as usize).map(|p| p.protocols().name());
+    format!("Table \"{}\", partition {partition}, protocol {}", info.name, protocol.unwrap_or_default())
 }

@@ -53,7 +53,9 @@ pub enum StopEvent {
 ///
 /// An implementation may unwind out of `wait_for`, `enter_queue`, `pause`, `compare_keys` and `stop_event` (an
 /// ERROR of PostgreSQL does): the engine holds no latch at these calls and its transaction can be
-/// aborted after them.
+/// aborted after them. A platform that unwinds out of `wait_for` takes the caller out of its queue
+/// itself, at the latest when its (sub)transaction is aborted, as PostgreSQL's lock manager does; after an
+/// error that is returned the engine leaves the queue.
 pub trait Platform {
     /// Sleeps until the holder may have released its lock. Returns at once if it ended.
     fn wait_for(&self, who: WaitFor) -> Result<(), Error>;
