@@ -156,6 +156,32 @@ def order_of(name, steps, protocols):
     return parsed
 
 
+# For each kind of scan: the scan, a write within what it reads, and one just beside it.
+INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
+BITMAP = "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; "
+SEQUENTIAL = "SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_indexonlyscan = off; "
+PRECISION = {
+    "equal": (INDEX + "SELECT v FROM test WHERE id = 35", "INSERT INTO test VALUES (35, 9, 'x', 0)", "INSERT INTO test VALUES (36, 9, 'x', 0)"),
+    "between": (INDEX + "SELECT sum(v) FROM test WHERE id BETWEEN 30 AND 50", "UPDATE test SET v = 1 WHERE id = 50", "UPDATE test SET v = 1 WHERE id = 60"),
+    "open": (INDEX + "SELECT sum(v) FROM test WHERE id > 30 AND id < 50", "INSERT INTO test VALUES (31, 9, 'x', 0)", "DELETE FROM test WHERE id = 30"),
+    "prefix": (INDEX + "SELECT sum(v) FROM test WHERE g = 2", "INSERT INTO test VALUES (35, 2, 'z', 0)", "INSERT INTO test VALUES (35, 3, 'a', 0)"),
+    "prefix-range": (INDEX + "SELECT sum(v) FROM test WHERE g = 2 AND t > 'b'", "INSERT INTO test VALUES (35, 2, 'c', 0)", "INSERT INTO test VALUES (35, 2, 'b', 0)"),
+    "row": (INDEX + "SELECT sum(v) FROM test WHERE (g, t) >= (2, 'b') AND (g, t) < (3, 'b')", "INSERT INTO test VALUES (35, 3, 'a', 0)", "INSERT INTO test VALUES (35, 3, 'b', 0)"),
+    "in": (INDEX + "SELECT sum(v) FROM test WHERE id IN (20, 35, 60)", "INSERT INTO test VALUES (35, 9, 'x', 0)", "UPDATE test SET v = 1 WHERE id = 30"),
+    "null": (INDEX + "SELECT sum(v) FROM test WHERE g IS NULL", "INSERT INTO test VALUES (35, NULL, 'x', 0)", "INSERT INTO test VALUES (35, 3, 'x', 0)"),
+    "limit": (INDEX + "SELECT id FROM test WHERE id >= 20 ORDER BY id LIMIT 2", "INSERT INTO test VALUES (25, 9, 'x', 0)", "INSERT INTO test VALUES (35, 9, 'x', 0)"),
+    "limit-desc": (INDEX + "SELECT id FROM test WHERE id <= 50 ORDER BY id DESC LIMIT 2", "DELETE FROM test WHERE id = 40", "DELETE FROM test WHERE id = 30"),
+    "min": (INDEX + "SELECT min(id) FROM test WHERE id > 25", "INSERT INTO test VALUES (26, 9, 'x', 0)", "INSERT INTO test VALUES (31, 9, 'x', 0)"),
+    "cursor": (INDEX + "DECLARE x CURSOR FOR SELECT id FROM test ORDER BY id; FETCH 2 FROM x", "UPDATE test SET v = 1 WHERE id = 20", "UPDATE test SET v = 1 WHERE id = 30"),
+    "bitmap": (BITMAP + "SELECT sum(v) FROM test WHERE id < 30 OR id > 50", "INSERT INTO test VALUES (55, 9, 'x', 0)", "UPDATE test SET v = 1 WHERE id = 40"),
+    "sequential": (SEQUENTIAL + "SELECT sum(v) FROM test WHERE id BETWEEN 30 AND 50", "UPDATE test SET id = 35 WHERE id = 70", "UPDATE test SET v = 1 WHERE id = 60"),
+    "join": (INDEX + "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SELECT sum(b.v) FROM test a JOIN test b ON b.id = a.id + 20 WHERE a.id <= 20",
+             "UPDATE test SET v = 1 WHERE id = 40", "UPDATE test SET v = 1 WHERE id = 50"),
+    "expression": (INDEX + "SELECT sum(v) FROM test WHERE id / 20 = 2 AND t <> 'z'", "INSERT INTO test VALUES (45, 9, 'x', 0)", "INSERT INTO test VALUES (45, 9, 'z', 0)"),
+    "range-scan": ("SELECT count(*) FROM mixedcc.range_scan(NULL::test, 30, 50, upper_inclusive => false)", "DELETE FROM test WHERE id = 40", "DELETE FROM test WHERE id = 50"),
+}
+
+
 def table(protocols, leaves):
     """One table, or one leaf for each row, so that a partition lock is a row's."""
     protocol = "SET mixedcc.default_protocol = '{}';"
@@ -244,6 +270,27 @@ def phantoms(protocols, policy):
     return "\n".join(lines) + "\n" + last(orders)
 
 
+def precision(protocol):
+    """Each kind of scan, a write within it and one beside it, in ranges of two rows."""
+    ddl = [f"SET mixedcc.default_protocol = '{protocol}';",
+           'CREATE UNLOGGED TABLE test (id int PRIMARY KEY, g int, t text COLLATE "C", v int) USING mixedcc;',
+           "CREATE INDEX test_g ON test (g, t);",
+           "CREATE INDEX test_e ON test ((id / 20)) WHERE t <> 'z';",
+           "INSERT INTO test VALUES (10, 1, 'a', 0), (20, 2, 'a', 0), (30, 2, 'b', 0), (40, 3, 'a', 0), (50, 3, 'b', 0), (60, NULL, 'a', 0), (70, 5, 'c', 0);"]
+    lines = head("what scans protect, and what not", [protocol], None, ddl)
+    one, three, orders = {"c1": "COMMIT;"}, {}, []
+    for name, (read, inside, outside) in PRECISION.items():
+        word = name.replace("-", "_")
+        one["r_" + word], three["in_" + word], three["out_" + word] = read + ";", inside + ";", outside + ";"
+        orders.append((f"# {name}: a write within it is a conflict, one beside it is none.", ["r_" + word, "in_" + word, "c1"]))
+        orders.append(("#", ["r_" + word, "out_" + word, "c1"]))
+    small = " SET mixedcc.range_rows = 2;"
+    lines += session("s1", "SERIALIZABLE", one, small)
+    lines += ["session s3", "setup { SET client_min_messages = error; }"]
+    lines += [f"step {step} {{ {sql} }}" for step, sql in sorted(three.items())] + [""]
+    return "\n".join(lines) + "\n" + last(orders)
+
+
 def files():
     """File name to content."""
     made = {}
@@ -264,6 +311,8 @@ def files():
                 made[f"hermitage-ser-{first}-{second}"] = spec("ser", [first, second], "wait", True)
     made["phantoms-occ"] = phantoms(["occ"], None)
     made["phantoms-partcc"] = phantoms(["partcc"], None)
+    made["precision-occ"] = precision("occ")
+    made["precision-2pl"] = precision("2pl")
     made["phantoms-2pl"] = phantoms(["2pl"], "wait")
     made["phantoms-2pl-no-wait"] = phantoms(["2pl"], "no_wait")
     return made
