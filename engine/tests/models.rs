@@ -6,6 +6,9 @@
 //! model has a broken variant in which the checker must find the error.
 #![cfg(loom)]
 
+#[path = "models/ranges.rs"]
+mod ranges;
+
 use loom::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
@@ -15,7 +18,7 @@ use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
 use mixedcc_engine::index::VersionWord;
 use mixedcc_engine::protocol::{Protocol, ProtocolSet};
-use mixedcc_engine::range::{Position, Ring, Verdict};
+use mixedcc_engine::range::{Entry, List, Position, Ring, Verdict};
 use mixedcc_engine::shared::Fate;
 use mixedcc_engine::switch::{Epochs, Event, Switch, Why};
 
@@ -241,7 +244,10 @@ fn ring_end(ring: &Ring) -> Position {
 
 /// As `Txn::check_predicate`.
 fn validate(world: &World, ring: &Ring, start: Position, me: Stamp, csn: Csn) -> bool {
-    let ring = ring.list();
+    validate_list(world, ring.list(), start, me, csn)
+}
+
+fn validate_list<E: Entry>(world: &World, ring: List<'_, E>, start: Position, me: Stamp, csn: Csn) -> bool {
     let mut from = start.low();
     loop {
         let (stamp, next) = match ring.look(&start, from, me, csn) {

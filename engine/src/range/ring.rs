@@ -293,10 +293,11 @@ impl<'a, E: Entry> List<'a, E> {
         }
         let tail = p.tail;
         for pos in (tail.saturating_sub(self.size())..tail).rev() {
+            // One that is open is in `p`; one that is not in its entry any more is in `evicted`. The entry may
+            // have the registration before that of `pos` still.
             let (seq, s) = self.read(pos);
-            // One that is open is in `p`; one that is not in its entry any more is in `evicted`.
-            if seq == pos + 1 && !s.is_tag() && s != Stamp::ABORTED && s.0 > csn {
-                p = Position { low: p.low.min(pos), tail, open: u64::MAX };
+            if seq > 0 && !s.is_tag() && s != Stamp::ABORTED && s.0 > csn {
+                p = Position { low: p.low.min(seq - 1), tail, open: u64::MAX };
             }
         }
         if self.head.evicted.load(Ordering::SeqCst) > csn {

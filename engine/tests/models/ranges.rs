@@ -1,0 +1,302 @@
+//! Logical ranges: the list with keys is the engine's own; the handshakes of commits with whoever gives an index
+//! ranges, or other boundaries, are modelled with the engine's words.
+//!
+//! Fences stand between a store and a load whose order matters: the model checker knows the total order of
+//! sequentially consistent accesses of fences only.
+
+use crate::{fails, model, model_within, validate_list, Record, World};
+use loom::sync::atomic::{fence, AtomicU64, Ordering::SeqCst};
+use loom::sync::Arc;
+use loom::thread;
+use mixedcc_engine::csn::{Csn, Stamp, State};
+use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Ring, Subject};
+
+/// A list with two keyed entries.
+struct Keyed(ListHead, [KeyEntry; 2]);
+
+impl Keyed {
+    fn new() -> Keyed {
+        Keyed(ListHead::model(), [KeyEntry::model(), KeyEntry::model()])
+    }
+    fn list(&self) -> List<'_, KeyEntry> {
+        List::new(&self.0, &self.1)
+    }
+    fn register(&self, tag: Stamp, key: &[u8]) -> u64 {
+        self.list().register(tag, |e| e.fill(Subject::Short(key))).0
+    }
+}
+
+/// A key that a reader finds in an entry is the key of that registration, however often it is overwritten.
+fn key_of_an_entry(in_turn: bool) {
+    let w = Arc::new(Keyed::new());
+    let (short, long) = ([1; 9], [2; 16]);
+    w.register(Stamp::tag(0, 0), &short);
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            if in_turn {
+                w.register(Stamp::tag(0, 1), &long);
+                w.register(Stamp::tag(0, 2), &long);
+            } else {
+                w.list().entry(0).fill(Subject::Short(&long)); // not marked busy
+            }
+        })
+    };
+    if let Some(k) = w.list().key(0) {
+        assert_eq!(k.bytes(), Some(&short[..]));
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_key_is_read_whole() {
+    model(|| key_of_an_entry(true));
+}
+#[test]
+fn changed_under_the_reader_it_is_not() {
+    assert!(fails(|| key_of_an_entry(false)));
+}
+
+/// A writer commits, and its registration is overwritten, while another transaction scans its snapshot and commits.
+fn scan_of_a_snapshot(position_of_newest: bool, laps: u64) {
+    let w = Arc::new((World::new(), Record::new(), Ring::model()));
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            let (world, row, ring) = &*w;
+            let csn = commit(world, row, &[ring.list()]);
+            for _ in 0..laps {
+                let tag = Stamp::tag(0, 1);
+                let (pos, _) = ring.list().register(tag, |_| ());
+                ring.list().finish(pos, tag, Stamp::ABORTED);
+            }
+            csn
+        })
+    };
+    let (world, row, ring) = &*w;
+    let snapshot = world.clock.load(SeqCst);
+    let start = if position_of_newest { ring.list().position() } else { ring.list().position_at(snapshot) };
+    let seen = row.is_new_at(world, snapshot, true);
+    let csn = world.take_csn(1);
+    let valid = validate_list(world, ring.list(), start, Stamp::tag(1, 0), csn);
+    let theirs = writer.join().unwrap();
+    assert_eq!(seen, theirs <= snapshot);
+    assert!(!valid || seen || theirs > csn, "missed: their CSN {theirs}, snapshot {snapshot}, ours {csn}");
+}
+
+/// Writes the row under the tag of slot 0, registered in these lists.
+fn commit(world: &World, row: &Record, lists: &[List<'_, EntryHead>]) -> Csn {
+    let tag = Stamp::tag(0, 0);
+    let registered: Vec<u64> = lists.iter().map(|l| l.register(tag, |_| ()).0).collect();
+    row.link(tag);
+    let csn = world.take_csn(0);
+    world.set(0, 0, State::Committed, csn);
+    row.stamp.store(Stamp::csn(csn).0, SeqCst);
+    for (l, pos) in lists.iter().zip(registered) {
+        l.finish(pos, tag, Stamp::csn(csn));
+    }
+    csn
+}
+
+#[test]
+fn a_snapshot_scan_misses_nothing() {
+    model(|| scan_of_a_snapshot(false, 0));
+}
+#[test]
+fn nor_what_is_in_no_entry_any_more() {
+    model_within(2, || scan_of_a_snapshot(false, 2));
+}
+#[test]
+fn from_the_position_of_the_newest_versions_it_does() {
+    assert!(fails(|| scan_of_a_snapshot(true, 0)));
+}
+
+/// Waits as `Engine::await_commits`.
+fn await_commit(commits: &AtomicU64) {
+    fence(SeqCst);
+    let c = commits.load(SeqCst);
+    while c & 1 == 1 && commits.load(SeqCst) == c {
+        thread::yield_now();
+    }
+}
+
+/// An index gets ranges, and is scanned, while a writer commits.
+fn activation(looks_first: bool) {
+    let w = Arc::new((World::new(), Record::new(), Ring::model(), AtomicU64::new(0), AtomicU64::new(0)));
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            let (world, row, ring, published, commits) = &*w;
+            let early = published.load(SeqCst);
+            commits.store(1, SeqCst);
+            fence(SeqCst);
+            let there = if looks_first { early } else { published.load(SeqCst) };
+            let lists = [ring.list()];
+            let csn = commit(world, row, &lists[..there as usize]);
+            commits.store(2, SeqCst);
+            csn
+        })
+    };
+    let (world, row, ring, published, commits) = &*w;
+    published.store(1, SeqCst);
+    await_commit(commits);
+    let start = ring.list().position();
+    let seen = row.is_new_at(world, Csn::MAX >> 16, true);
+    let csn = world.take_csn(1);
+    let valid = validate_list(world, ring.list(), start, Stamp::tag(1, 0), csn);
+    let theirs = writer.join().unwrap();
+    assert!(!valid || seen == (theirs < csn), "a phantom: seen {seen}, their CSN {theirs}, ours {csn}");
+}
+
+#[test]
+fn ranges_can_appear_at_any_moment() {
+    model(|| activation(false));
+}
+#[test]
+fn not_if_commits_look_for_them_before_they_say_so() {
+    assert!(fails(|| activation(true)));
+}
+
+/// What a rebuild can leave out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// It does not wait for the commits that do not know the new set.
+    NoWait,
+    /// It ends the old set although somebody who uses it is pinned.
+    NoPins,
+}
+
+struct Rebuilt {
+    world: World,
+    row: Record,
+    rings: [Ring; 2],
+    /// Does the set exist?
+    sets: [AtomicU64; 2],
+    current: AtomicU64,
+    commits: AtomicU64,
+    /// The scanner's pin; `u64::MAX`: none.
+    pin: AtomicU64,
+}
+
+/// Boundaries are rebuilt, and the old ones ended, while one transaction writes and another one scans.
+fn rebuild(fault: Fault) {
+    let w = Arc::new(Rebuilt {
+        world: World::new(),
+        row: Record::new(),
+        rings: [Ring::model(), Ring::model()],
+        sets: [AtomicU64::new(1), AtomicU64::new(0)],
+        current: AtomicU64::new(0),
+        commits: AtomicU64::new(0),
+        pin: AtomicU64::new(u64::MAX),
+    });
+    let rebuilder = {
+        let w = w.clone();
+        thread::spawn(move || {
+            w.sets[1].store(1, SeqCst);
+            if fault != Fault::NoWait {
+                await_commit(&w.commits);
+            }
+            w.current.store(1, SeqCst);
+            fence(SeqCst);
+            let switched = w.world.clock.load(SeqCst);
+            w.world.clock.fetch_add(1, SeqCst);
+            let min = w.world.clock.load(SeqCst).min(w.pin.load(SeqCst));
+            if switched < min || fault == Fault::NoPins {
+                w.sets[0].store(0, SeqCst);
+            }
+        })
+    };
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            w.commits.store(1, SeqCst);
+            fence(SeqCst);
+            let there = |i: usize| w.sets[i].load(SeqCst) == 1;
+            let lists: Vec<_> = (0..2).filter(|&i| there(i)).map(|i| w.rings[i].list()).collect();
+            let csn = commit(&w.world, &w.row, &lists);
+            w.commits.store(2, SeqCst);
+            csn
+        })
+    };
+    w.pin.store(w.world.clock.load(SeqCst), SeqCst);
+    fence(SeqCst);
+    let list = w.rings[w.current.load(SeqCst) as usize].list();
+    let start = list.position();
+    let seen = w.row.is_new_at(&w.world, Csn::MAX >> 16, true);
+    let csn = w.world.take_csn(1);
+    let valid = validate_list(&w.world, list, start, Stamp::tag(1, 0), csn);
+    let theirs = writer.join().unwrap();
+    rebuilder.join().unwrap();
+    assert!(!valid || seen == (theirs < csn), "a phantom: seen {seen}, their CSN {theirs}, ours {csn}");
+}
+
+#[test]
+fn boundaries_can_change_at_any_moment() {
+    model_within(2, || rebuild(Fault::None));
+}
+#[test]
+fn not_without_waiting_for_commits() {
+    assert!(fails(|| rebuild(Fault::NoWait)));
+}
+#[test]
+fn not_without_looking_at_pins() {
+    assert!(fails(|| rebuild(Fault::NoPins)));
+}
+
+const UNPINNED: u64 = u64::MAX;
+
+/// A process without a snapshot takes hold of something that another one takes away and frees.
+fn hold(in_time: bool) {
+    struct Shared {
+        pin: AtomicU64,
+        holds: AtomicU64,
+        there: AtomicU64,
+        freed: AtomicU64,
+    }
+    let w = Arc::new(Shared {
+        pin: AtomicU64::new(10), // stale: the process has no snapshot
+        holds: AtomicU64::new(0),
+        there: AtomicU64::new(1),
+        freed: AtomicU64::new(0),
+    });
+    let reclaimer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            w.there.store(0, SeqCst);
+            fence(SeqCst);
+            let pin = w.pin.load(SeqCst);
+            let ended = w.holds.load(SeqCst) == 0 && w.pin.compare_exchange(pin, UNPINNED, SeqCst, SeqCst).is_ok();
+            if pin == UNPINNED || ended {
+                w.freed.store(1, SeqCst);
+            }
+        })
+    };
+    // As `Engine::hold`: a new tag at each pin.
+    w.holds.store(in_time as u64, SeqCst);
+    fence(SeqCst);
+    let mut tag = 20;
+    loop {
+        let old = w.pin.load(SeqCst);
+        if w.pin.compare_exchange(old, tag, SeqCst, SeqCst).is_ok() {
+            break;
+        }
+        tag += 1;
+    }
+    fence(SeqCst);
+    if w.there.load(SeqCst) == 1 {
+        w.holds.store(1, SeqCst);
+        thread::yield_now();
+        assert_eq!(w.freed.load(SeqCst), 0, "freed under a pin");
+    }
+    reclaimer.join().unwrap();
+}
+
+#[test]
+fn what_is_held_is_not_freed() {
+    model(|| hold(true));
+}
+#[test]
+fn unless_it_is_said_after_the_pin() {
+    assert!(fails(|| hold(false)));
+}
