@@ -12,7 +12,7 @@ SER = "serializable"
 
 # What a committed transaction of each script adds to sum(value): proves that it ran.
 ADDED_BY_SCRIPT = {"update1": 1, "read20": 0, "read10_update10": 10, "hot_update": 1,
-                   "hot10_random": 10, "hot10_sorted": 10, "scan1000": 1}
+                   "hot10_random": 10, "hot10_sorted": 10, "scan1000": 1, "disjoint": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +155,14 @@ def _scan() -> Test:
                 tuple(variants), tuple(goals))
 
 
+def _disjoint() -> Test:
+    """Nobody reads what another one writes: each retry is a false conflict."""
+    variants = [Variant(engine, SER, "disjoint") for engine in (HEAP, OCC, TWO_PL)]
+    goals = [Goal("retries_per_commit", v.label, variants[0].label, at_most=0) for v in variants[1:]]
+    return Test("disjoint", "scan of 10 rows and an UPDATE beside them, 8 clients with rows of their own, SERIALIZABLE",
+                8, tuple(variants), tuple(goals))
+
+
 TESTS = (
     _update_by_key(),
     _function("read20", "20 reads", 0.85),
@@ -164,6 +172,7 @@ TESTS = (
     _hot_update(),
     _hot_function(),
     _scan(),
+    _disjoint(),
 )
 
 # Memory: bytes of table and indexes, for these engines, at these moments.

@@ -103,6 +103,8 @@ pub static ADMIN_ROLE: GucSetting<Option<CString>> = GucSetting::<Option<CString
 pub static RANGE_ROWS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// Writes that the list of a logical range remembers.
 pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(128);
+/// Does EXPLAIN show our lines?
+pub static EXPLAIN: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -214,6 +216,14 @@ pub fn init() {
         &RANGE_LIST_SIZE,
         8,
         65536,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.explain",
+        c"Lets EXPLAIN (VERBOSE) show partitions and protocols, and EXPLAIN (ANALYZE) the keys that a SERIALIZABLE transaction protects.",
+        c"",
+        &EXPLAIN,
         GucContext::Userset,
         GucFlags::default(),
     );

@@ -506,6 +506,7 @@ unsafe extern "C-unwind" fn on_subxact(
             undo_pending(level);
             b.locked.retain(|_, l| l.depth < level);
             tags::drop_from(level);
+            crate::hooks::abort_subtransactions(level);
         }
         _ => {}
     }

@@ -38,7 +38,7 @@ unsafe extern "C-unwind" fn explain(
             None => crate::compat::explain_query(query, options, into, es, text, params, env),
         }
         let protects = predicates() > before;
-        if protects || (*es).verbose && !tables.is_empty() {
+        if crate::guc::EXPLAIN.get() && (protects || (*es).verbose && !tables.is_empty()) {
             add(es, &tables, before);
         }
     }

@@ -19,6 +19,13 @@ pub fn init() {
     utility::init();
 }
 
+/// Forgets what belonged to the subtransactions at `level` and deeper, which abort: their statements
+/// did not end.
+pub fn abort_subtransactions(level: u32) {
+    statements::abort_subtransactions(level);
+    protect::abort_subtransactions(level);
+}
+
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
     statements::end_transaction();

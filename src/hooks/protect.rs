@@ -27,6 +27,8 @@ use std::ops::Bound;
 struct Open {
     /// The scan's part of our memory, null if it is over.
     fetch: *mut Fetch,
+    /// Nesting depth at which it began.
+    level: u32,
     ranged: Option<Ranged>,
     ids: Vec<ScanId>,
     intervals: Vec<Interval>,
@@ -43,6 +45,7 @@ impl Default for Open {
     fn default() -> Open {
         Open {
             fetch: std::ptr::null_mut(),
+            level: 0,
             ranged: None,
             ids: Vec::new(),
             intervals: Vec::new(),
@@ -72,6 +75,20 @@ pub fn end_transaction() {
     }
 }
 
+/// Scans of aborted subtransactions are gone without an end.
+pub fn abort_subtransactions(level: u32) {
+    // SAFETY: one thread.
+    unsafe {
+        let free = &mut *(&raw mut FREE);
+        for (i, o) in (*(&raw mut OPEN)).iter_mut().enumerate() {
+            if !o.fetch.is_null() && o.level >= level {
+                o.fetch = std::ptr::null_mut();
+                free.push(i as u32);
+            }
+        }
+    }
+}
+
 unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
     // SAFETY: one thread; callers keep no reference over a call that may come back here.
     unsafe {
@@ -82,9 +99,9 @@ unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
                 open.len() as u32 - 1
             });
             (*f).open = n + 1;
+            (open[n as usize].fetch, open[n as usize].level) = (f, xact::depth());
         }
         let o = &mut open[(*f).open as usize - 1];
-        o.fetch = f;
         (o.ranged, o.position, o.has_key) = (None, None, false);
         o.ids.clear();
         o.intervals.clear();

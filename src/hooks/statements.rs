@@ -2,6 +2,7 @@
 
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
+use crate::xact;
 use mixedcc_engine::txn::ScanId;
 use pgrx::pg_sys::{self, Oid};
 
@@ -19,6 +20,8 @@ pub struct Filter {
 struct Note {
     snapshot: usize,
     table: Oid,
+    /// Nesting depth of its statement.
+    level: u32,
     what: What,
 }
 
@@ -39,7 +42,7 @@ fn notes() -> &'static mut Vec<Note> {
 }
 
 fn note(snapshot: usize, table: Oid, what: What) {
-    notes().push(Note { snapshot, table, what });
+    notes().push(Note { snapshot, table, level: xact::depth(), what });
 }
 
 fn of(snapshot: pg_sys::Snapshot, table: Oid) -> impl Iterator<Item = &'static What> {
@@ -50,6 +53,11 @@ fn of(snapshot: pg_sys::Snapshot, table: Oid) -> impl Iterator<Item = &'static W
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
     notes().clear();
+}
+
+/// Statements of aborted subtransactions have not ended: their snapshots' addresses may be used again.
+pub fn abort_subtransactions(level: u32) {
+    notes().retain(|n| n.level < level);
 }
 
 /// A statement has ended.
