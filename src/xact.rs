@@ -388,6 +388,28 @@ fn end_pending(commit: bool) {
     }
 }
 
+/// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable before
+/// PostgreSQL removes the files, which it does next. An abort is not flushed otherwise, and a crash
+/// before the WAL writer comes would leave a main fork without its init fork, while recovery makes
+/// the init fork again and then fails to copy it over the main fork ("File exists"): the server would
+/// not start. (Heap's unlogged tables have this gap.)
+fn flush_abort(level: u32) {
+    let made = backend().pending.iter().any(|p| p.0 >= level && matches!(p.1, Pending::Created(_)));
+    // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a PANIC.
+    unsafe {
+        if made && pg_sys::ProcLastRecPtr != 0 {
+            raw::XLogFlush(pg_sys::ProcLastRecPtr + 1);
+        }
+    }
+}
+
+mod raw {
+    extern "C-unwind" {
+        // Without the guard of the bindings: it raises no ERROR.
+        pub fn XLogFlush(upto: pgrx::pg_sys::XLogRecPtr);
+    }
+}
+
 /// Undoes what the subtransaction at `level` did. Its tables and maps are freed when the
 /// transaction ends: it may hold locks in them, and counts what it did in them.
 fn undo_pending(level: u32) {
@@ -447,6 +469,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
             }
         }
         XACT_EVENT_ABORT => {
+            flush_abort(1);
             b.txn.abort();
             end_pending(false);
             end_transaction(b);
@@ -502,6 +525,7 @@ unsafe extern "C-unwind" fn on_subxact(
             }
         }
         SUBXACT_EVENT_ABORT_SUB => {
+            flush_abort(level);
             b.txn.abort_sub(level);
             undo_pending(level);
             b.locked.retain(|_, l| l.depth < level);

@@ -73,6 +73,7 @@ def test_dumps():
         connect_to_empty(extension=False)
         tool("pg_restore", "-j", "3", "-d", COPY, f"{directory}/jobs")
         check_copy("a dump and restore with several jobs", wanted, wanted_layout)
+        check_deferrable(wanted, wanted_layout, directory)
         check_snapshots(wanted)
     finally:
         shutil.rmtree(directory)
@@ -87,6 +88,32 @@ def connect_to_empty(extension):
         connection = connect(COPY)
         query(connection, "CREATE EXTENSION mixedcc")
         connection.close()
+
+
+def check_deferrable(wanted, wanted_layout, directory):
+    """--serializable-deferrable: of tables of ours alone as any dump; with heap beside them it reads two
+    snapshots of different moments, which mixedcc.mixed_serializable must allow."""
+    dump = ("pg_dump", "--serializable-deferrable", "-f", f"{directory}/deferrable.sql", DATABASE)
+    tool(*dump)
+    connect_to_empty(extension=False)
+    tool("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", COPY, "-f", f"{directory}/deferrable.sql")
+    check_copy("a serializable deferrable dump", wanted, wanted_layout)
+    if not OURS:
+        return
+    connection = connect(DATABASE)
+    query(connection, "CREATE TABLE d_heap USING heap AS SELECT 1 AS i")
+    try:
+        tool(*dump)
+        refused = ""
+    except RuntimeError as e:
+        refused = str(e)
+    check("dump: a serializable deferrable dump of both kinds is refused", "mixed_serializable" in refused, refused)
+    tool(*dump, env={**os.environ, "PGOPTIONS": "-c mixedcc.mixed_serializable=allow"})
+    connect_to_empty(extension=False)
+    tool("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", COPY, "-f", f"{directory}/deferrable.sql")
+    check_copy("a serializable deferrable dump of both kinds", wanted, wanted_layout)
+    query(connection, "DROP TABLE d_heap")
+    connection.close()
 
 
 def check_snapshots(wanted):

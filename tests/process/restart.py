@@ -285,6 +285,23 @@ def test_less_memory():
     connection.close()
 
 
+def test_crash_after_rollback():
+    """A crash right after the rollback of what made files, whose records are on disk and whose abort
+    would not be: the server starts. (On unlogged heap tables it may not.)"""
+    for number, (begin, end) in enumerate((("BEGIN", "ROLLBACK"), ("BEGIN; SAVEPOINT s", "ROLLBACK TO s"))):
+        connection = connect(DATABASE)
+        query(connection, begin)
+        query(connection, "TRUNCATE r_occ")
+        other = connect(DATABASE)
+        query(other, "SET synchronous_commit = on")
+        query(other, f"CREATE TABLE r_flush_{number} USING heap AS SELECT 1")
+        query(connection, end)
+        server("crash")
+        connection = connect(DATABASE)
+        equal(f"restart: the server starts after a crash behind {end}", value(connection, "SELECT count(*) FROM r_occ"), 0)
+        connection.close()
+
+
 def test_crash_after_load():
     """The saved rows are used once: a crash right after a clean start shows none of them."""
     server("restart")
@@ -296,5 +313,6 @@ def test_crash_after_load():
 if __name__ == "__main__":
     tests = [test_clean, test_restart_in_a_transaction, test_crash, test_backend_crash]
     if OURS:
-        tests += [test_damaged_file, test_file_of_another_shutdown, test_immediate_shutdown, test_less_memory]
+        tests += [test_damaged_file, test_file_of_another_shutdown, test_immediate_shutdown, test_less_memory,
+                  test_crash_after_rollback]
     main(*tests, test_crash_after_load)
