@@ -474,12 +474,12 @@ fn what_unwinds_in_a_comparison_leaves_nothing_behind() {
         c.p.panic_at.set(None);
         scan(&mut c, 1, Included(3), Included(5));
         other.begin(ReadCommitted);
-        other.update(4, false).expect("an update");
-        other.update(WIDTH, false).expect("an update");
+        other.insert(3).expect("an insert");
         other.commit().expect("a commit");
         unwinds(&mut c, &mut |c| {
             let _ = c.commit();
         });
+        write(&mut other, 3, true, 2);
         // While boundaries are rebuilt.
         c.begin(ReadCommitted);
         unwinds(&mut c, &mut |c| {
