@@ -237,22 +237,26 @@ impl Txn {
         }
     }
 
+    /// The ranges in which a write without its key must be registered.
+    fn missing_in_plan(&self) -> Vec<&'static IndexRanges> {
+        let there = self.plan.tables.iter().flat_map(|t| t.ranged.iter());
+        there.filter(|r| self.plan.needs_unknown(r)).collect()
+    }
+
     /// Step 2. Neither fails nor sleeps.
     pub(super) fn register(&mut self) {
-        let late = faults::on(Fault::LookBeforeCommitting);
-        if !late {
-            self.enter_commit();
-        }
         let tag = self.tag();
-        let seen: Vec<_> = self.plan.tables.iter().flat_map(|t| t.ranged.iter()).collect();
-        if late {
-            std::thread::yield_now();
+        let missing = if faults::on(Fault::LookBeforeCommitting) {
+            let missing = self.missing_in_plan();
+            std::thread::sleep(std::time::Duration::from_micros(50));
             self.enter_commit();
-        }
-        for ranges in seen {
-            if self.plan.needs_unknown(ranges) {
-                self.registered.push(ranges.unknown().register(tag));
-            }
+            missing
+        } else {
+            self.enter_commit();
+            self.missing_in_plan()
+        };
+        for ranges in missing {
+            self.registered.push(ranges.unknown().register(tag));
         }
         for i in 0..self.plan.all.len() {
             let r = self.plan.all[i];

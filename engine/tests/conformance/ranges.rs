@@ -167,6 +167,10 @@ fn boundaries_without_mediation() {
     finds(Fault::NoMediation, Occ, Plan { rebuilds: 200, fault: Some(Fault::NoMediation), ..STILL }, |_| {});
 }
 #[test]
+fn commits_that_look_for_ranges_too_early() {
+    finds(Fault::LookBeforeCommitting, Occ, Plan { rebuilds: 300, ..STILL }, |_| {});
+}
+#[test]
 fn a_writer_before_the_scan_missed() {
     finds(Fault::PositionIsTail, Occ, STILL, |l| l.yields = 60);
 }
