@@ -10,7 +10,7 @@
 use crate::{compat, guc, shmem};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::Passes;
-use mixedcc_engine::Engine;
+use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -29,6 +29,8 @@ const NAME: &CStr = c"mixedcc coordinator";
 const RESTART_S: i32 = 1;
 /// With nothing to do, the coordinator shows at this interval that it lives, ms.
 const HEARTBEAT_MS: i64 = 1000;
+/// Length of a period of the statistics, microseconds.
+const PERIOD_US: u64 = 1_000_000;
 /// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
 const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
 
@@ -80,8 +82,8 @@ pub fn is_slot(slot: mixedcc_engine::csn::SlotId) -> bool {
     shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst) == slot as u32 + 1
 }
 
-/// One pass over all tables of all databases.
-fn pass(e: &Engine) -> Passes {
+/// All tables of all databases, for as long as `f` runs.
+fn with_tables<R>(e: &Engine, f: impl FnOnce(&[&'static Table]) -> R) -> R {
     let slot = shmem::my_slot();
     // INV-TABLE, INV-MAP: the pin keeps what is found from now on. A single-user server is pinned
     // by its transaction, or alone.
@@ -89,13 +91,17 @@ fn pass(e: &Engine) -> Passes {
     if !pinned {
         e.pin(slot);
     }
-    let tables = shmem::all(None);
-    let stop_all = guc::SWITCH_METHOD.get() == guc::SwitchMethod::StopAll;
-    let made = e.advance_switches(&tables, now(), stop_all);
+    let r = f(&shmem::all(None));
     if !pinned {
         e.unpin(slot);
     }
-    made
+    r
+}
+
+/// One pass over all tables.
+fn pass(e: &Engine) -> Passes {
+    let stop_all = guc::SWITCH_METHOD.get() == guc::SwitchMethod::StopAll;
+    with_tables(e, |tables| e.advance_switches(tables, now(), stop_all))
 }
 
 fn log_switches(e: &Engine, from: u64) -> u64 {
@@ -124,6 +130,15 @@ fn log_switches(e: &Engine, from: u64) -> u64 {
         );
     }
     end
+}
+
+/// Another period of the statistics: what was marked in the last one is forgotten.
+fn new_period(e: &Engine) {
+    with_tables(e, |tables| {
+        for p in tables.iter().flat_map(|t| t.map().partitions()) {
+            p.stats.sampled.clear_marks();
+        }
+    });
 }
 
 /// What pg_stat_activity shows.
@@ -158,6 +173,7 @@ fn start(e: &Engine) {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         c.ident.store(pg_sys::MyProcPid as u32, Ordering::SeqCst);
     }
+    e.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
     e.unpin(shmem::my_slot());
     c.slot.store(shmem::my_slot() as u32 + 1, Ordering::SeqCst);
 }
@@ -177,6 +193,7 @@ fn sleep(ms: i64) {
         if pg_sys::ConfigReloadPending != 0 {
             pg_sys::ConfigReloadPending = 0;
             pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+            shmem::engine().shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
         }
     }
 }
@@ -195,6 +212,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     let e = shmem::engine();
     start(&e);
     let (mut open, mut idle_passes) = (0, 0u32);
+    let mut period = now();
     let mut logged = e.shared.switches.len();
     loop {
         let made = pass(&e);
@@ -203,6 +221,10 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         if made.under_way != open || progress {
             open = made.under_way;
             report(open);
+        }
+        if now().saturating_sub(period) >= PERIOD_US {
+            period = now();
+            new_period(&e);
         }
         idle_passes = if progress { 0 } else { idle_passes.saturating_add(1) };
         sleep(match open {

@@ -1,5 +1,6 @@
 //! Settings.
 
+use mixedcc_engine::partition::SampleEvery;
 use mixedcc_engine::{Policy, Protocol};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use pgrx::PgLogLevel;
@@ -97,6 +98,8 @@ pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixe
 pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>::new(SwitchMethod::Mediated);
 /// At which level the coordinator logs switches.
 pub static LOG_SWITCHES: GucSetting<LogLevel> = GucSetting::<LogLevel>::new(LogLevel::Debug1);
+/// One transaction in so many is sampled for the statistics of partitions.
+pub static SAMPLE_EVERY: GucSetting<i32> = GucSetting::<i32>::new(SampleEvery::DEFAULT as i32);
 /// Members of this role may switch protocols of all tables.
 pub static ADMIN_ROLE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 /// Rows that a logical range is to hold.
@@ -188,6 +191,16 @@ pub fn init() {
         c"Level at which the coordinator logs completed switches of partitions.",
         c"off, debug1 or log.",
         &LOG_SWITCHES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.sample_every",
+        c"One transaction in so many is sampled for the statistics of partitions.",
+        c"0: none is.",
+        &SAMPLE_EVERY,
+        0,
+        1 << 20,
         GucContext::Sighup,
         GucFlags::default(),
     );

@@ -71,6 +71,8 @@ pub fn tid_bound(t: &pg_sys::ItemPointerData) -> (u64, u64) {
 pub mod raw {
     use pgrx::pg_sys;
     extern "C-unwind" {
+        // Raises nothing.
+        pub fn GetCurrentStatementStartTimestamp() -> pgrx::pg_sys::TimestampTz;
         pub fn standard_ExecutorStart(q: *mut pg_sys::QueryDesc, eflags: core::ffi::c_int);
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
         pub fn planstate_tree_walker(

@@ -114,6 +114,7 @@ unsafe extern "C-unwind" fn startup() {
         let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock }));
         CURRENT = Some(h);
         if !found {
+            engine.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
             save::at_start(&engine);
         }
     }

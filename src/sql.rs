@@ -15,6 +15,7 @@ use std::ffi::CStr;
 
 pub mod range_scan;
 pub mod ranges;
+mod stats;
 mod switches;
 
 /// A value of a partition key: datum, NULL, type.
@@ -180,12 +181,11 @@ fn partition_rows() -> TableIterator<
     let mut out: Vec<PartitionRow> = Vec::new();
     for (oid, table) in visible_tables() {
         for (no, p) in table.map().partitions().iter().enumerate() {
-            // Counters that shrink can be read below zero for an instant.
-            let count = |c: &mixedcc_engine::primitive::AtomicU64| (c.load(Ordering::Relaxed) as i64).max(0);
             let s = &p.stats;
             let words = (p.protocols().name(), p.policy().name().to_owned());
-            let sizes = (count(&s.rows), count(&s.versions), count(&s.bytes));
-            let (reads, writes, commits) = (count(&s.reads), count(&s.writes), count(&s.commits));
+            let sizes = (s.sum(|s| &s.rows) as i64, s.sum(|s| &s.versions) as i64, s.sum(|s| &s.bytes) as i64);
+            let reads = s.sum(|s| &s.reads) as i64;
+            let (writes, commits) = (s.sum(|s| &s.writes) as i64, s.sum(|s| &s.commits) as i64);
             out.push((
                 oid,
                 no as i32,
@@ -197,7 +197,7 @@ fn partition_rows() -> TableIterator<
                 reads,
                 writes,
                 commits,
-                count(&s.waits),
+                s.waits.load(Ordering::Relaxed) as i64,
                 aborts(p),
                 p.switch.view().pinned,
             ));
@@ -220,10 +220,7 @@ fn reset_stats(table: Option<Oid>) {
             continue;
         }
         for p in t.map().partitions() {
-            let s = &p.stats;
-            for c in [&s.reads, &s.writes, &s.commits, &s.waits].into_iter().chain(&s.aborts) {
-                c.store(0, Ordering::Relaxed);
-            }
+            p.stats.reset();
         }
     }
 }

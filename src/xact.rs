@@ -86,6 +86,9 @@ struct Backend {
     mixed: Touched,
     /// Our part of the commit is over.
     precommitted: bool,
+    /// Statements of the client that used tables of ours, and when the last one came.
+    round_trips: u32,
+    statement_at: pg_sys::TimestampTz,
 }
 
 /// Kinds of tables that a serializable transaction has touched.
@@ -127,6 +130,8 @@ fn new_backend() -> &'static mut Backend {
             locked: HashMap::new(),
             mixed: Touched::default(),
             precommitted: false,
+            round_trips: 0,
+            statement_at: 0,
         })
     }
 }
@@ -321,6 +326,17 @@ pub fn last_write() -> &'static mut Option<LastWrite> {
     &mut backend().last_write
 }
 
+/// The executor starts on tables of ours: is it for another statement of the client?
+pub fn note_statement() {
+    let b = backend();
+    // SAFETY: a plain read of a static.
+    let at = unsafe { pg::raw::GetCurrentStatementStartTimestamp() };
+    if at != b.statement_at {
+        b.statement_at = at;
+        b.round_trips += 1;
+    }
+}
+
 /// What a serializable transaction has touched.
 pub fn touched() -> &'static mut Touched {
     &mut backend().mixed
@@ -431,6 +447,7 @@ fn undo_pending(level: u32) {
 fn end_transaction(b: &mut Backend) {
     b.mode = None;
     b.precommitted = false;
+    (b.round_trips, b.statement_at) = (0, 0);
     b.read_csn = 0;
     if b.locked.capacity() > 1024 {
         b.locked = HashMap::new();
@@ -454,6 +471,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
     let b = backend();
     match event {
         XACT_EVENT_PRE_COMMIT => {
+            b.txn.set_round_trips(b.round_trips);
             if let Err(e) = b.txn.prepare(&PG, &tuple::stamp) {
                 raise(e);
             }

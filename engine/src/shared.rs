@@ -4,6 +4,7 @@ use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::memory::{OutOfMemory, Region};
+use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::retire::RetireQueue;
@@ -77,6 +78,8 @@ pub struct Shared {
     pub adoptions: AtomicU32,
     /// Dropped tables that wait until nobody can reach them.
     pub dropped: AtomicPtr<Table>,
+    /// How many transactions are sampled.
+    pub sample_every: SampleEvery,
     /// The coordinator.
     pub coordinator: Coordinator,
     /// The last switches.
@@ -134,6 +137,7 @@ impl Engine {
             (*sh).region = region;
             (*sh).clock.0.store(1, Ordering::SeqCst);
             (*sh).epochs.init();
+            (*sh).sample_every.set(SampleEvery::DEFAULT);
             (*sh).magic = MAGIC;
             Ok(Self::attach(base).expect("formatted just now"))
         }

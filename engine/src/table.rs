@@ -392,9 +392,7 @@ impl Table {
             unsafe { primary.clear(e, slot, self.len()) };
         }
         for p in self.map().partitions() {
-            for c in [&p.stats.rows, &p.stats.versions, &p.stats.bytes] {
-                c.store(0, Ordering::Relaxed);
-            }
+            p.stats.clear_sizes();
         }
         self.next.store(0, Ordering::SeqCst);
         self.free.store(0, Ordering::SeqCst);
@@ -408,13 +406,13 @@ impl Table {
     /// Bytes of the table: records, newest versions, maps. (Ranges: [`crate::range::IndexRanges::bytes`].)
     pub fn bytes(&self) -> u64 {
         let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
-        let versions: u64 = self.map().partitions().iter().map(|p| p.stats.bytes.load(Ordering::Relaxed)).sum();
+        let versions: u64 = self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.bytes)).sum();
         let primary = self.primary().map_or(0, Primary::bytes);
         records + versions + PartitionMap::size(self.map().n) as u64 + primary
     }
     /// Rows, about.
     pub fn rows(&self) -> u64 {
-        self.map().partitions().iter().map(|p| p.stats.rows.load(Ordering::Relaxed)).sum()
+        self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.rows)).sum()
     }
 
     /// Adds the next record, of a table that is being loaded. Exclusive access.
@@ -452,7 +450,7 @@ impl Table {
         }
         r.set_head(v);
         r.state.store(REC_USED, Ordering::Release);
-        let s = &self.partition(r).stats;
+        let s = self.partition(r).stats.stripe(slot);
         s.rows.fetch_add(1, Ordering::Relaxed);
         s.versions.fetch_add(1, Ordering::Relaxed);
         // SAFETY: allocated just now.

@@ -78,7 +78,7 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
             }
             // SAFETY: a tombstone that is dead to everybody.
             let size = unsafe { t.e.region.usable_size(v.cast()) } as u64;
-            let stats = &table.partition(r).stats;
+            let stats = table.partition(r).stats.stripe(t.slot);
             stats.bytes.fetch_sub(size, Ordering::Relaxed);
             stats.versions.fetch_sub(1, Ordering::Relaxed);
             table.give_back(n, t.e.now());

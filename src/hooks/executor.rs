@@ -92,6 +92,9 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
         if explain_only {
             return;
         }
+        if ours {
+            xact::note_statement();
+        }
         if crate::pg::is_serializable() {
             check_mixture(ours, rels);
         }

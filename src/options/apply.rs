@@ -304,19 +304,7 @@ fn set_all(map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
 fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
     // SAFETY: ours alone until it is put in use.
     for (n, o) in unsafe { new.as_ref() }.partitions().iter().zip(old.partitions()) {
-        let (n, o) = (&n.stats, &o.stats);
-        let plain = [
-            (&n.rows, &o.rows),
-            (&n.versions, &o.versions),
-            (&n.bytes, &o.bytes),
-            (&n.reads, &o.reads),
-            (&n.writes, &o.writes),
-            (&n.commits, &o.commits),
-            (&n.waits, &o.waits),
-        ];
-        for (n, o) in plain.into_iter().chain(n.aborts.iter().zip(&o.aborts)) {
-            n.store(o.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
+        n.stats.copy_from(&o.stats);
     }
 }
 
@@ -408,7 +396,7 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
     if unsafe { (*v).csn() }.is_none() {
         return;
     }
-    let s = &map.partitions()[part as usize].stats;
+    let s = map.partitions()[part as usize].stats.stripe(0);
     // SAFETY: as above; versions are allocated in the region.
     unsafe {
         s.rows.fetch_add(!(*v).is_tombstone() as u64, Ordering::Relaxed);

@@ -41,7 +41,7 @@ COMMENT ON COLUMN mixedcc.partitions.waiting_policy IS 'what 2pl does when a row
 COMMENT ON COLUMN mixedcc.partitions.rows IS 'committed rows';
 COMMENT ON COLUMN mixedcc.partitions.versions IS 'newest versions, with those of deleted rows that were not vacuumed yet';
 COMMENT ON COLUMN mixedcc.partitions.bytes IS 'memory of these versions';
-COMMENT ON COLUMN mixedcc.partitions.reads IS 'rows read by committed transactions';
+COMMENT ON COLUMN mixedcc.partitions.reads IS 'rows read';
 COMMENT ON COLUMN mixedcc.partitions.writes IS 'rows written by committed transactions';
 COMMENT ON COLUMN mixedcc.partitions.commits IS 'transactions that used the partition and committed';
 COMMENT ON COLUMN mixedcc.partitions.aborts IS 'transactions that failed because of this partition, by reason';
@@ -52,7 +52,40 @@ COMMENT ON COLUMN mixedcc.partitions.pinned IS 'was the protocol set by mixedcc.
 CREATE FUNCTION mixedcc.reset_stats("table" regclass DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'reset_stats_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.reset_stats(regclass) IS
-    'sets reads, writes, commits, aborts and waits of a table''s partitions to zero; without a table, of all tables of the user in this database';
+    'sets what is counted of the transactions of a table''s partitions to zero; without a table, of all tables of the user in this database';
+
+-- Statistics.
+
+CREATE FUNCTION mixedcc.partition_stat_rows(OUT "table" regclass, OUT partition int, OUT sampled bigint, OUT read_share float8, OUT records float8,
+        OUT multi_share float8, OUT partitions float8, OUT partners text, OUT conflict_rate float8, OUT serializable_share float8,
+        OUT weak_writer_share float8, OUT duration_ms float8, OUT round_trips float8, OUT idle_share float8, OUT retry_share float8,
+        OUT aborts bigint, OUT waits bigint, OUT wait_ms float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'partition_stat_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.partition_stat_rows() IS 'source of the view mixedcc.partition_stats';
+
+CREATE VIEW mixedcc.partition_stats AS
+    SELECT "table", partition, sampled, read_share, records, multi_share, partitions, partners::jsonb AS partners, conflict_rate,
+        serializable_share, weak_writer_share, duration_ms, round_trips, idle_share, retry_share, aborts, waits, wait_ms
+    FROM mixedcc.partition_stat_rows();
+COMMENT ON VIEW mixedcc.partition_stats IS 'features of the load of each partition, from a sample of the transactions that committed';
+COMMENT ON COLUMN mixedcc.partition_stats."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.partition_stats.partition IS 'number of the partition';
+COMMENT ON COLUMN mixedcc.partition_stats.sampled IS 'sampled transactions that used the partition and committed (one in mixedcc.sample_every)';
+COMMENT ON COLUMN mixedcc.partition_stats.read_share IS 'share of reads among their accesses to its rows';
+COMMENT ON COLUMN mixedcc.partition_stats.records IS 'rows that a transaction reads and writes in it, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.multi_share IS 'share of transactions that use other partitions too';
+COMMENT ON COLUMN mixedcc.partition_stats.partitions IS 'partitions that a transaction uses, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.partners IS 'partitions that are used together with it, most frequent first';
+COMMENT ON COLUMN mixedcc.partition_stats.conflict_rate IS 'share of accesses to rows that another session had marked in the same second, one of the two a write; does not depend on the protocol';
+COMMENT ON COLUMN mixedcc.partition_stats.serializable_share IS 'share of transactions at SERIALIZABLE';
+COMMENT ON COLUMN mixedcc.partition_stats.weak_writer_share IS 'share of transactions of lower levels that wrote into it';
+COMMENT ON COLUMN mixedcc.partition_stats.duration_ms IS 'time from their first use of a mixedcc table to their end, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.round_trips IS 'statements of the client on mixedcc tables in a transaction, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.idle_share IS 'share of transactions with more than one such statement';
+COMMENT ON COLUMN mixedcc.partition_stats.retry_share IS 'share of transactions that followed a serialization failure in their session';
+COMMENT ON COLUMN mixedcc.partition_stats.aborts IS 'transactions that failed because of the partition (all, not sampled)';
+COMMENT ON COLUMN mixedcc.partition_stats.waits IS 'sleeps for its lock or for one of its rows'' (all, not sampled)';
+COMMENT ON COLUMN mixedcc.partition_stats.wait_ms IS 'time slept so, milliseconds';
 
 -- Switches.
 

@@ -1,32 +1,14 @@
 //! Partitions of a table and the map from rows to partitions.
 
-use crate::error::{AbortReason, ABORT_REASONS};
+mod stats;
+
+pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
+
 use crate::lock::LockWord;
-use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicU32, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::Ring;
 use crate::switch::Switch;
-
-/// Counters of a partition. Transactions add to them when they end.
-#[repr(C)]
-pub struct PartitionStats {
-    /// Rows (committed, not deleted).
-    pub rows: AtomicU64,
-    /// Versions linked.
-    pub versions: AtomicU64,
-    /// Bytes of versions.
-    pub bytes: AtomicU64,
-    /// Records read by statements.
-    pub reads: AtomicU64,
-    /// Records written by committed transactions.
-    pub writes: AtomicU64,
-    /// Transactions that touched the partition and committed.
-    pub commits: AtomicU64,
-    /// Transactions aborted because of this partition, by reason.
-    pub aborts: [AtomicU64; ABORT_REASONS],
-    /// Sleeps for a lock of this partition or a record of it.
-    pub waits: AtomicU64,
-}
 
 /// A partition: the unit that has a protocol.
 #[repr(C, align(128))]
@@ -64,10 +46,6 @@ impl Partition {
     /// Sets the waiting policy.
     pub fn set_policy(&self, p: Policy) {
         self.policy.store(p as u32, Ordering::Release);
-    }
-    /// Counts an abort.
-    pub fn count_abort(&self, r: AbortReason) {
-        self.stats.aborts[r as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -129,7 +129,6 @@ fn contents(t: &Table) -> Vec<Content> {
 }
 
 fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, u64, u64, u64)> {
-    let count = |c: &crate::primitive::AtomicU64| c.load(Ordering::SeqCst);
     t.map()
         .partitions()
         .iter()
@@ -138,9 +137,9 @@ fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, u64, u64, u64)> {
                 p.protocols(),
                 p.switch.view().pinned,
                 p.policy(),
-                count(&p.stats.rows),
-                count(&p.stats.versions),
-                count(&p.stats.bytes),
+                p.stats.sum(|s| &s.rows),
+                p.stats.sum(|s| &s.versions),
+                p.stats.sum(|s| &s.bytes),
             )
         })
         .collect()

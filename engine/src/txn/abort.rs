@@ -2,7 +2,6 @@
 
 use super::{Stage, Txn};
 use crate::csn::{Stamp, State};
-use crate::primitive::Ordering;
 use crate::record::Version;
 
 impl Txn {
@@ -28,12 +27,9 @@ impl Txn {
         for r in self.registered.drain(..) {
             r.finish(tag, Stamp::ABORTED);
         }
-        match self.failed {
-            Some((reason, partition)) => partition.count_abort(reason),
-            None => self.age = 0, // who fails for another reason does not retry for having lost
-        }
-        for t in self.touched.iter() {
-            t.partition.stats.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+        self.count(false);
+        if self.failed.is_none() {
+            self.age = 0; // who fails for another reason does not retry for having lost
         }
         self.stage = Stage::Execute;
         self.reset();

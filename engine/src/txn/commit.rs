@@ -149,12 +149,7 @@ impl Txn {
                 r.finish(tag, Stamp::csn(self.csn));
             }
         }
-        for t in self.touched.iter() {
-            t.partition.stats.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
-            t.partition.stats.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
-            let used = t.reads + t.writes != 0; // else all that it did there was undone
-            t.partition.stats.commits.fetch_add(used as u64, Ordering::Relaxed);
-        }
+        self.count(true);
         self.age = 0;
         self.reset();
         if wrote {
@@ -203,7 +198,7 @@ impl Txn {
                     RetireQueue::push(&self.e, self.slot, base.cast(), now);
                 }
             }
-            d.apply(w.r.partition());
+            d.apply(w.r.partition().stats.stripe(self.slot));
             self.touch(w.r.partition()).writes += 1;
         }
     }

@@ -5,6 +5,7 @@ use crate::csn::State;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
+use crate::partition::Partition;
 use crate::platform::{Platform, Queue, StopEvent, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, Touch};
@@ -159,7 +160,7 @@ impl Txn {
         at: Touch,
     ) -> Result<Acquired, Error> {
         p.stop_event(StopEvent::LockWait)?;
-        at.partition().stats.waits.fetch_add(1, Ordering::Relaxed);
+        let slept = Slept::start(at.partition());
         let queued = word.held_by(self.slot).is_none();
         if queued {
             p.enter_queue(queue)?;
@@ -186,6 +187,7 @@ impl Txn {
         if queued {
             p.leave_queue(queue);
         }
+        drop(slept);
         got
     }
 
@@ -278,6 +280,22 @@ impl Txn {
                 word.release(self.e.region, self.slot, Some(Holder { tag: to, ..h }));
             }
         }
+    }
+}
+
+/// Counts a sleep, also when the platform unwinds.
+struct Slept(&'static Partition, std::time::Instant);
+
+impl Slept {
+    fn start(p: &'static Partition) -> Slept {
+        p.stats.waits.fetch_add(1, Ordering::Relaxed);
+        Slept(p, std::time::Instant::now())
+    }
+}
+
+impl Drop for Slept {
+    fn drop(&mut self) {
+        self.0.stats.wait_us.fetch_add(self.1.elapsed().as_micros() as u64, Ordering::Relaxed);
     }
 }
 

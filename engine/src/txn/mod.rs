@@ -5,6 +5,7 @@
 
 mod abort;
 mod commit;
+mod count;
 mod keyed;
 mod locking;
 mod predicate;
@@ -25,7 +26,7 @@ use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::{Holder, LockWord, Mode};
-use crate::partition::Partition;
+use crate::partition::{Partition, Sampler};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{ProtocolSet, Touch};
@@ -133,6 +134,13 @@ pub struct Txn {
     touched: TouchedList,
     /// Has the slot published the switch epoch?
     following: bool,
+    /// Which transactions are sampled, and what is known of this one if it is.
+    sampler: Sampler,
+    sample: Option<count::SampledTxn>,
+    /// Statements of the client, about.
+    round_trips: u32,
+    /// Did the transaction before this one end with a serialization failure?
+    retries: bool,
     notes: Vec<register::Note>,
     /// Bytes of noted keys.
     keys: Vec<u8>,
@@ -173,6 +181,10 @@ impl Txn {
             marks: Vec::new(),
             touched: TouchedList::default(),
             following: false,
+            sampler: Sampler::new(slot),
+            sample: None,
+            round_trips: 0,
+            retries: false,
             notes: Vec::new(),
             keys: Vec::new(),
             plan: register::Plan::default(),
@@ -201,6 +213,8 @@ impl Txn {
         self.depth = 1;
         self.csn = 0;
         self.valid = self.e.now();
+        self.round_trips = 0;
+        self.sample = self.sampler.next(self.e.shared.sample_every.get()).then(count::SampledTxn::begin);
     }
 
     /// Is a transaction running?

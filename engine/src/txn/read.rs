@@ -27,6 +27,7 @@ impl Txn {
         csn: Csn,
     ) -> Result<Option<NonNull<Version>>, Error> {
         self.touch(r.partition()).reads += 1;
+        self.sample_access(r, false);
         let v = self.at_snapshot(p, r.rec, csn)?;
         Ok(v.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v)))
     }
@@ -98,6 +99,7 @@ impl Txn {
         let protocols = self.follow(p, partition)?;
         protocols.read(self, p, r, for_write)?;
         self.touch(partition).reads += 1;
+        self.sample_access(r, false);
         let Some((v, csn)) = self.newest(p, r.rec)? else { return Ok(None) };
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::index::Primary;
 use crate::lock::Mode;
 use crate::memory::{OutOfMemory, Region};
-use crate::partition::Partition;
+use crate::partition::Stripe;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::{Protocol, Touch};
@@ -224,6 +224,7 @@ impl Txn {
         if self.level != Level::Serializable || at_once {
             self.lock_record(p, r, mode, how, false)?;
         }
+        self.sample_access(r, true);
         let newest = self.newest(p, r.rec)?;
         if self.level == Level::Serializable && newest.is_some_and(|(_, csn)| csn > self.valid) {
             self.revalidate(p)?;
@@ -394,11 +395,6 @@ pub(super) fn size_of(region: &Region, v: NonNull<Version>) -> u64 {
     unsafe { region.usable_size(v.cast()) as u64 }
 }
 
-/// Adds to a counter that may shrink.
-pub(super) fn add(c: &crate::primitive::AtomicU64, n: i64) {
-    c.fetch_add(n as u64, Ordering::Relaxed);
-}
-
 /// Per-partition change of a commit.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Delta {
@@ -408,9 +404,11 @@ pub(super) struct Delta {
 }
 
 impl Delta {
-    pub(super) fn apply(self, p: &Partition) {
-        add(&p.stats.rows, self.rows);
-        add(&p.stats.versions, self.versions);
-        add(&p.stats.bytes, self.bytes);
+    pub(super) fn apply(self, s: &Stripe) {
+        for (c, n) in [(&s.rows, self.rows), (&s.versions, self.versions), (&s.bytes, self.bytes)] {
+            if n != 0 {
+                c.fetch_add(n as u64, Ordering::Relaxed);
+            }
+        }
     }
 }

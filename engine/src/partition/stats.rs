@@ -1,0 +1,364 @@
+//! What is counted of a partition.
+//!
+//! INV-STATS: no transaction changes a line that all others change too. Counters that every
+//! transaction adds to, once, at its end, are striped by slot. The rest is added to by what is slow
+//! anyway (sleeps, aborts), or by samples: one transaction in `every` (see [`Sampler`]).
+
+use crate::csn::SlotId;
+use crate::error::{AbortReason, ABORT_REASONS};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+
+/// Stripes of the counters.
+pub const STRIPES: usize = 8;
+/// Records that are marked at a time (see [`Sampled::mark`]).
+pub const MARKS: usize = 64;
+/// Partitions that are remembered as touched together with one.
+pub const PARTNERS: usize = 8;
+
+/// Counters that the transactions of some slots add to.
+#[repr(C, align(64))]
+pub struct Stripe {
+    /// Rows (committed, not deleted).
+    pub rows: AtomicU64,
+    /// Versions linked.
+    pub versions: AtomicU64,
+    /// Bytes of versions.
+    pub bytes: AtomicU64,
+    /// Records read.
+    pub reads: AtomicU64,
+    /// Records written by committed transactions.
+    pub writes: AtomicU64,
+    /// Transactions that touched the partition and committed.
+    pub commits: AtomicU64,
+}
+const _: () = assert!(std::mem::size_of::<Stripe>() == 64);
+
+macro_rules! sampled {
+    ($($name:ident: $doc:literal,)*) => {
+        /// Counters of sampled transactions that touched the partition and committed, and the marks by
+        /// which conflicts are estimated.
+        #[repr(C)]
+        pub struct Sampled {
+            $(#[doc = $doc] pub $name: AtomicU64,)*
+            marks: [AtomicU64; MARKS],
+            partners: [Partner; PARTNERS],
+        }
+
+        /// The counters of [`Sampled`] at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub struct Sample { $(pub $name: u64,)* }
+
+        impl Sampled {
+            /// The counters.
+            pub fn get(&self) -> Sample {
+                Sample { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+            fn clear_counters(&self) {
+                $(self.$name.store(0, Ordering::Relaxed);)*
+            }
+            /// Adds a transaction's.
+            pub fn add(&self, s: &Sample) {
+                $(if s.$name != 0 { self.$name.fetch_add(s.$name, Ordering::Relaxed); })*
+            }
+        }
+        impl Sample {
+            /// What was counted since `before`; nothing if the counters were reset meanwhile.
+            pub fn since(&self, before: &Sample) -> Sample {
+                Sample { $($name: self.$name.saturating_sub(before.$name),)* }
+            }
+        }
+    };
+}
+
+sampled! {
+    txns: "Transactions.",
+    reads: "Records that they read here.",
+    writes: "Records that they wrote here.",
+    serializable: "Those at SERIALIZABLE.",
+    weak_writers: "Those of other levels that wrote here.",
+    multi: "Those that touched other partitions too.",
+    partitions: "Partitions that they touched, this one included.",
+    duration_us: "Microseconds from their first touch of any partition to their end.",
+    round_trips: "Statements of the client in that time, about.",
+    idle: "Those with more than one statement of the client.",
+    retries: "Those that followed a serialization failure in their slot.",
+    looks: "Accesses that were compared with marks.",
+    conflicts: "Accesses that met a mark of another slot, one of the two a write.",
+}
+
+/// A partition that is touched together with this one.
+#[repr(C)]
+struct Partner {
+    /// Address of the partition, never followed; 0: free.
+    who: AtomicU64,
+    count: AtomicU64,
+}
+
+/// Counters of a partition. All-zero: nothing was counted.
+#[repr(C)]
+pub struct PartitionStats {
+    stripes: [Stripe; STRIPES],
+    /// Transactions aborted because of this partition, by reason.
+    pub aborts: [AtomicU64; ABORT_REASONS],
+    /// Sleeps for a lock of this partition or a record of it.
+    pub waits: AtomicU64,
+    /// Time slept so, microseconds.
+    pub wait_us: AtomicU64,
+    /// See [`Sampled`].
+    pub sampled: Sampled,
+}
+
+impl PartitionStats {
+    /// Where the transactions of a slot count.
+    #[inline]
+    pub fn stripe(&self, slot: SlotId) -> &Stripe {
+        &self.stripes[slot as usize % STRIPES]
+    }
+    /// A counter of all stripes. Those that shrink can be read below zero for an instant: 0 then.
+    pub fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
+        let n = self.stripes.iter().fold(0u64, |n, s| n.wrapping_add(counter(s).load(Ordering::Relaxed)));
+        if (n as i64) < 0 {
+            0
+        } else {
+            n
+        }
+    }
+    /// Transactions that were aborted because of the partition.
+    pub fn all_aborts(&self) -> u64 {
+        self.aborts.iter().map(|a| a.load(Ordering::Relaxed)).sum()
+    }
+    /// Counts an abort.
+    pub fn count_abort(&self, r: AbortReason) {
+        self.aborts[r as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sizes are zero: the rows are gone. Nobody else counts.
+    pub fn clear_sizes(&self) {
+        for s in &self.stripes {
+            for c in [&s.rows, &s.versions, &s.bytes] {
+                c.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+    /// What is counted of transactions starts again; sizes stay.
+    pub fn reset(&self) {
+        for s in &self.stripes {
+            for c in [&s.reads, &s.writes, &s.commits] {
+                c.store(0, Ordering::Relaxed);
+            }
+        }
+        for c in self.aborts.iter().chain([&self.waits, &self.wait_us]) {
+            c.store(0, Ordering::Relaxed);
+        }
+        self.sampled.clear();
+    }
+    /// Takes over what another partition has counted. Nobody else counts here.
+    pub fn copy_from(&self, o: &PartitionStats) {
+        let mine = &self.stripes[0];
+        type Get = fn(&Stripe) -> &AtomicU64;
+        let all: [Get; 6] = [|s| &s.rows, |s| &s.versions, |s| &s.bytes, |s| &s.reads, |s| &s.writes, |s| &s.commits];
+        for get in all {
+            get(mine).store(o.sum(get), Ordering::Relaxed);
+        }
+        let pairs = self.aborts.iter().zip(&o.aborts).chain([(&self.waits, &o.waits), (&self.wait_us, &o.wait_us)]);
+        for (n, o) in pairs {
+            n.store(o.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.sampled.add(&o.sampled.get());
+    }
+}
+
+impl Sampled {
+    /// A sampled transaction of `slot` accesses a record: compares with the marks of this period, and
+    /// marks the record itself (ACC, section 4: mark and detect). True if another slot has marked it
+    /// and one of the two writes. The estimate does not depend on the protocol, since marks outlive
+    /// their transactions: it tells how likely accesses of different sessions meet.
+    pub fn mark(&self, slot: SlotId, record: u64, writes: bool) -> bool {
+        // A mark: [hash:46][slot:16][written:1][set:1].
+        let hash = record.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let m = &self.marks[(hash >> 58) as usize % MARKS];
+        let mine = (hash & ((1 << 46) - 1)) << 18 | (slot as u64) << 2 | (writes as u64) << 1 | 1;
+        let old = m.load(Ordering::Relaxed);
+        if old == 0 {
+            m.store(mine, Ordering::Relaxed);
+            return false;
+        }
+        let same = old >> 18 == mine >> 18;
+        let other = (old >> 2) as u16 != slot;
+        if same && !other && writes && old & 2 == 0 {
+            m.store(mine, Ordering::Relaxed);
+        }
+        same && other && (writes || old & 2 != 0)
+    }
+
+    /// A new period: nothing is marked.
+    pub fn clear_marks(&self) {
+        for m in &self.marks {
+            if m.load(Ordering::Relaxed) != 0 {
+                m.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A sampled transaction has touched this partition and another one. The most frequent ones stay
+    /// (Space-Saving: a new one takes the place, and the count, of the rarest).
+    pub fn meet(&self, who: u64) {
+        let mut rarest = &self.partners[0];
+        for p in &self.partners {
+            let at = p.who.load(Ordering::Relaxed);
+            if at == who || at == 0 {
+                p.who.store(who, Ordering::Relaxed);
+                p.count.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            if p.count.load(Ordering::Relaxed) < rarest.count.load(Ordering::Relaxed) {
+                rarest = p;
+            }
+        }
+        rarest.who.store(who, Ordering::Relaxed);
+        rarest.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Address and count of what was touched together with this one, most frequent first. A partition
+    /// of a map that was replaced since is nowhere.
+    pub fn partners(&self) -> Vec<(u64, u64)> {
+        let all = self.partners.iter().map(|p| (p.who.load(Ordering::Relaxed), p.count.load(Ordering::Relaxed)));
+        let mut out: Vec<_> = all.filter(|p| p.0 != 0).collect();
+        out.sort_by_key(|p| std::cmp::Reverse(p.1));
+        out
+    }
+
+    fn clear(&self) {
+        self.clear_counters();
+        self.clear_marks();
+        for p in &self.partners {
+            p.who.store(0, Ordering::Relaxed);
+            p.count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Decides which transactions of a slot are sampled: one in `every`, at random distances, so that no
+/// rhythm of the load meets that of the samples.
+pub struct Sampler {
+    left: u32,
+    random: u32,
+}
+
+impl Sampler {
+    /// Of a slot.
+    pub fn new(slot: SlotId) -> Sampler {
+        Sampler { left: 1 + slot as u32 % 7, random: slot as u32 * 2_654_435_761 | 1 }
+    }
+    /// Is the next transaction sampled? `every` 0: none is.
+    #[inline]
+    pub fn next(&mut self, every: u32) -> bool {
+        self.left = self.left.saturating_sub(1);
+        if self.left != 0 {
+            return false;
+        }
+        self.restart(every)
+    }
+    #[cold]
+    fn restart(&mut self, every: u32) -> bool {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        // Uniform in 1..2 * every - 1: `every` on average.
+        self.left = 1 + self.random % (2 * every.max(1) - 1);
+        every != 0
+    }
+}
+
+/// One transaction in so many is sampled: the setting of the whole cluster.
+#[repr(C)]
+pub struct SampleEvery(AtomicU32);
+
+impl SampleEvery {
+    /// The default.
+    pub const DEFAULT: u32 = 16;
+    /// The setting; 0: none.
+    #[inline]
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// Changes it.
+    pub fn set(&self, every: u32) {
+        self.0.store(every, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn stats() -> Box<PartitionStats> {
+        // SAFETY: all-zero is valid.
+        unsafe { Box::new(std::mem::zeroed()) }
+    }
+
+    #[test]
+    fn stripes_add_up_and_never_show_less_than_nothing() {
+        let s = stats();
+        for slot in 0..20 {
+            s.stripe(slot).rows.fetch_add(slot as u64, Ordering::Relaxed);
+        }
+        assert_eq!(s.sum(|s| &s.rows), 190);
+        s.stripe(3).rows.fetch_sub(200, Ordering::Relaxed);
+        assert_eq!(s.sum(|s| &s.rows), 0);
+        s.stripe(4).rows.fetch_add(11, Ordering::Relaxed);
+        let t = stats();
+        t.copy_from(&s);
+        assert_eq!(t.sum(|s| &s.rows), 1);
+        t.clear_sizes();
+        assert_eq!(t.sum(|s| &s.rows), 0);
+    }
+
+    #[test]
+    fn one_in_so_many_is_sampled() {
+        for every in [1, 2, 16, 100] {
+            let mut s = Sampler::new(5);
+            let n = (0..100_000).filter(|_| s.next(every)).count() as f64;
+            let wanted = 100_000.0 / every as f64;
+            assert!((n - wanted).abs() < 0.1 * wanted, "{n} of {wanted}");
+        }
+        let mut s = Sampler::new(5);
+        assert_eq!((0..1000).filter(|_| s.next(0)).count(), 0);
+    }
+
+    /// Share of accesses that conflict, of two sessions that access records at random.
+    fn conflicts(records: u64, writes: u64) -> f64 {
+        let s = stats();
+        let (mut met, mut random) = (0, 7u64);
+        for i in 0..10_000u64 {
+            if i % 500 == 0 {
+                s.sampled.clear_marks();
+            }
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let write = (random >> 20) % 100 < writes;
+            met += s.sampled.mark((i % 2) as u16, 4096 + 32 * ((random >> 33) % records), write) as u32;
+        }
+        met as f64 / 10_000.0
+    }
+
+    #[test]
+    fn marks_tell_hot_records_from_cold_ones_and_writes_from_reads() {
+        assert!(conflicts(10, 50) > 0.2, "{}", conflicts(10, 50));
+        assert!(conflicts(1_000_000, 50) < 0.01);
+        assert!(conflicts(1000, 50) < conflicts(100, 50));
+        assert_eq!(conflicts(10, 0), 0.0, "readers do not conflict");
+    }
+
+    #[test]
+    fn frequent_partners_stay() {
+        let s = stats();
+        for i in 0..1000u32 {
+            s.sampled.meet(7);
+            s.sampled.meet(100 + i as u64 % 50);
+        }
+        assert_eq!(s.sampled.partners()[0], (7, 1000));
+        s.reset();
+        assert!(s.sampled.partners().is_empty());
+    }
+}

@@ -1,0 +1,103 @@
+//! What a transaction adds to the counters of the partitions that it touched, at its end.
+
+use super::{Level, RecordRef, Txn};
+use crate::partition::Sample;
+use crate::primitive::Ordering;
+use std::time::Instant;
+
+/// Accesses of a sampled transaction that are compared with marks, at most.
+const ACCESSES: u32 = 16;
+/// Partitions of a sampled transaction that are noted as touched together, at most.
+const TOGETHER: usize = 4;
+
+/// A transaction that is sampled.
+pub(super) struct SampledTxn {
+    began: Instant,
+    accesses: u32,
+}
+
+impl SampledTxn {
+    pub(super) fn begin() -> SampledTxn {
+        SampledTxn { began: Instant::now(), accesses: 0 }
+    }
+}
+
+impl Txn {
+    /// How many statements the client has sent in this transaction, about.
+    #[inline]
+    pub fn set_round_trips(&mut self, n: u32) {
+        self.round_trips = n;
+    }
+
+    /// A record is read, or locked to be written.
+    #[inline]
+    pub(super) fn sample_access(&mut self, r: RecordRef, writes: bool) {
+        if self.sample.is_some() {
+            self.mark_access(r, writes);
+        }
+    }
+
+    #[cold]
+    fn mark_access(&mut self, r: RecordRef, writes: bool) {
+        let Some(s) = self.sample.as_mut().filter(|s| s.accesses < ACCESSES) else { return };
+        s.accesses += 1;
+        let sampled = &r.partition().stats.sampled;
+        sampled.looks.fetch_add(1, Ordering::Relaxed);
+        if sampled.mark(self.slot, r.key() as u64, writes) {
+            sampled.conflicts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the transaction. Allocates nothing and cannot fail.
+    pub(super) fn count(&mut self, committed: bool) {
+        for t in self.touched.iter() {
+            let s = t.partition.stats.stripe(self.slot);
+            if t.reads != 0 {
+                s.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+            }
+            if committed {
+                if t.writes != 0 {
+                    s.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
+                }
+                let used = t.reads + t.writes != 0; // else all that it did there was undone
+                s.commits.fetch_add(used as u64, Ordering::Relaxed);
+            }
+        }
+        if committed {
+            self.count_sample();
+        } else if let Some((reason, partition)) = self.failed {
+            partition.stats.count_abort(reason);
+        }
+        self.sample = None;
+        self.retries = !committed && self.failed.is_some();
+    }
+
+    fn count_sample(&mut self) {
+        let Some(s) = &self.sample else { return };
+        let n = self.touched.iter().count() as u64;
+        let all = Sample {
+            txns: 1,
+            multi: (n > 1) as u64,
+            partitions: n,
+            duration_us: s.began.elapsed().as_micros() as u64,
+            round_trips: self.round_trips as u64,
+            idle: (self.round_trips > 1) as u64,
+            retries: self.retries as u64,
+            ..Sample::default()
+        };
+        for t in self.touched.iter() {
+            t.partition.stats.sampled.add(&Sample {
+                reads: t.reads as u64,
+                writes: t.writes as u64,
+                serializable: (self.level == Level::Serializable) as u64,
+                weak_writers: (self.level != Level::Serializable && t.writes != 0) as u64,
+                ..all
+            });
+        }
+        for a in self.touched.iter().take(TOGETHER) {
+            for b in self.touched.iter().take(TOGETHER).filter(|b| !std::ptr::eq(a.partition, b.partition)) {
+                a.partition.stats.sampled.meet(std::ptr::from_ref(b.partition) as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+-- Switches of protocols in one session: requests, pins, history, rights; statistics of partitions.
+CREATE UNLOGGED TABLE sw_t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 3);
+INSERT INTO sw_t SELECT i, 0 FROM generate_series(1, 30) i;
+SELECT partition, protocol, pinned FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass ORDER BY partition;
+SELECT mixedcc.set_protocol('sw_t', '2pl');
+SELECT mixedcc.await_switches('sw_t');
+SELECT mixedcc.set_protocol('sw_t', 'partcc', 1), mixedcc.await_switches();
+SELECT partition, protocol, pinned FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass ORDER BY partition;
+SELECT mixedcc.unpin('sw_t', 1);
+SELECT partition, protocol, pinned FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass ORDER BY partition;
+SELECT mixedcc.unpin('sw_t');
+SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass AND pinned;
+-- To what a partition has already: nothing to do, but it is pinned.
+SELECT mixedcc.set_protocol('sw_t', 'partcc', 1), mixedcc.await_switches();
+SELECT partition, old, new, why, asked_by = current_user AS by_me, began_at <= ended_at AS ordered, upgrade_ms >= 0 AND degrade_ms >= 0 AS timed
+    FROM mixedcc.switch_history WHERE "table" = 'sw_t'::regclass ORDER BY number;
+SELECT * FROM mixedcc.switches;
+-- In the middle of a transaction: its own end completes it, whatever its outcome.
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+UPDATE sw_t SET v = 1 WHERE id = 1;
+SELECT mixedcc.set_protocol('sw_t', 'occ');
+UPDATE sw_t SET v = v + 1 WHERE id IN (1, 2, 3);
+ROLLBACK;
+SELECT mixedcc.await_switches('sw_t');
+SELECT DISTINCT protocol FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass;
+SELECT sum(v) FROM sw_t;
+-- With the table locked: at once.
+BEGIN;
+LOCK TABLE sw_t;
+SELECT mixedcc.set_protocol('sw_t', '2pl', 0);
+SELECT protocol FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass AND partition = 0;
+ROLLBACK;
+SELECT protocol FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass AND partition = 0;
+-- New storage and new maps have the protocols, and the pins.
+TRUNCATE sw_t;
+SELECT partition, protocol, pinned FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass ORDER BY partition;
+-- Errors and rights.
+SELECT mixedcc.set_protocol('sw_t', 'none');
+SELECT mixedcc.set_protocol('sw_t', 'occ', 3);
+SELECT mixedcc.unpin('sw_t', -1);
+SELECT mixedcc.unpin('pg_class');
+SELECT mixedcc.await_switches('sw_t', '-1 s');
+CREATE ROLE sw_user;
+SET ROLE sw_user;
+SELECT mixedcc.set_protocol('sw_t', 'occ');
+SELECT mixedcc.unpin('sw_t');
+SELECT count(*) FROM mixedcc.switches;
+SELECT count(*) > 0 AS shown FROM mixedcc.switch_history;
+SELECT pid IS NOT NULL AS runs, passes > 0 AS passes, under_way FROM mixedcc.coordinator;
+RESET ROLE;
+DROP ROLE sw_user;
+-- Statistics: a sample of the transactions.
+INSERT INTO sw_t SELECT i, 0 FROM generate_series(1, 30) i;
+SELECT mixedcc.reset_stats('sw_t');
+SELECT DISTINCT sampled, aborts, waits, wait_ms, partners FROM mixedcc.partition_stats WHERE "table" = 'sw_t'::regclass;
+CREATE PROCEDURE sw_run() LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1..2000 LOOP
+        UPDATE sw_t SET v = v + 1 WHERE id = 1 + i % 30;
+        PERFORM v FROM sw_t WHERE id = 1 + i % 30;
+        COMMIT;
+    END LOOP;
+END $$;
+CALL sw_run();
+SELECT partition, sampled > 10 AS sampled, round(read_share::numeric, 1) AS read_share, multi_share, partitions, conflict_rate, serializable_share,
+    weak_writer_share, duration_ms < 1000 AS duration, round_trips, idle_share, retry_share, aborts, waits
+    FROM mixedcc.partition_stats WHERE "table" = 'sw_t'::regclass ORDER BY partition;
+DROP TABLE sw_t;
+DROP PROCEDURE sw_run;

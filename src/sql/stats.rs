@@ -1,0 +1,108 @@
+//! Statistics of partitions: the source of the view `mixedcc.partition_stats`.
+
+use super::{relation_name, visible_tables};
+use mixedcc_engine::partition::{Partition, Sample};
+use mixedcc_engine::primitive::Ordering;
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys::Oid;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+
+/// A share or average; `None` where nothing was counted.
+fn per(n: u64, of: u64) -> Option<f64> {
+    (of != 0).then(|| n as f64 / of as f64)
+}
+
+/// Text as a JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c < ' ' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+type Names = HashMap<u64, (Oid, u32)>;
+
+/// What is touched together with a partition, most frequent first, as JSON text.
+fn partners(p: &Partition, names: &Names) -> String {
+    let all = p.stats.sampled.partners().into_iter().filter_map(|(who, n)| Some((names.get(&who)?, n)));
+    let items: Vec<_> = all
+        .map(|((oid, no), n)| {
+            let table = quoted(&relation_name(*oid));
+            format!("{{\"table\": {table}, \"partition\": {no}, \"transactions\": {n}}}")
+        })
+        .collect();
+    format!("[{}]", items.join(", "))
+}
+
+type Share = Option<f64>;
+type Row =
+    (Oid, i32, i64, Share, Share, Share, Share, String, Share, Share, Share, Share, Share, Share, Share, i64, i64, f64);
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn partition_stat_rows() -> TableIterator<
+    'static,
+    (
+        name!(table, Oid),
+        name!(partition, i32),
+        name!(sampled, i64),
+        name!(read_share, Option<f64>),
+        name!(records, Option<f64>),
+        name!(multi_share, Option<f64>),
+        name!(partitions, Option<f64>),
+        name!(partners, String),
+        name!(conflict_rate, Option<f64>),
+        name!(serializable_share, Option<f64>),
+        name!(weak_writer_share, Option<f64>),
+        name!(duration_ms, Option<f64>),
+        name!(round_trips, Option<f64>),
+        name!(idle_share, Option<f64>),
+        name!(retry_share, Option<f64>),
+        name!(aborts, i64),
+        name!(waits, i64),
+        name!(wait_ms, f64),
+    ),
+> {
+    let tables = visible_tables();
+    let mut names = Names::new();
+    for (oid, t) in &tables {
+        for (no, p) in t.map().partitions().iter().enumerate() {
+            names.insert(std::ptr::from_ref(p) as u64, (*oid, no as u32));
+        }
+    }
+    let mut out: Vec<Row> = Vec::new();
+    for (oid, t) in &tables {
+        for (no, p) in t.map().partitions().iter().enumerate() {
+            let s: Sample = p.stats.sampled.get();
+            let of = |n| per(n, s.txns);
+            out.push((
+                *oid,
+                no as i32,
+                s.txns as i64,
+                per(s.reads, s.reads + s.writes),
+                of(s.reads + s.writes),
+                of(s.multi),
+                of(s.partitions),
+                partners(p, &names),
+                per(s.conflicts, s.looks),
+                of(s.serializable),
+                of(s.weak_writers),
+                of(s.duration_us).map(|us| us / 1000.0),
+                of(s.round_trips),
+                of(s.idle),
+                of(s.retries),
+                p.stats.all_aborts() as i64,
+                p.stats.waits.load(Ordering::Relaxed) as i64,
+                p.stats.wait_us.load(Ordering::Relaxed) as f64 / 1000.0,
+            ));
+        }
+    }
+    TableIterator::new(out)
+}
