@@ -105,7 +105,7 @@ pub static ADMIN_ROLE: GucSetting<Option<CString>> = GucSetting::<Option<CString
 /// Rows that a logical range is to hold.
 pub static RANGE_ROWS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// Writes that the list of a logical range remembers.
-pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(128);
+pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(256);
 /// Does EXPLAIN show our lines?
 pub static EXPLAIN: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Are stop events on?

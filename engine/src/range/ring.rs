@@ -103,6 +103,10 @@ impl Position {
     fn needs(&self, pos: u64) -> bool {
         pos >= self.tail || pos - self.low >= 64 || self.open >> (pos - self.low) & 1 != 0
     }
+    /// Must a scan that started at this position look at the registration at `pos`?
+    pub fn looks_at(&self, pos: u64) -> bool {
+        self.low == u64::MAX || pos >= self.low && self.needs(pos)
+    }
     /// A position that looks at all that either of two positions in the same list looks at.
     pub fn both(self, other: Position) -> Position {
         if self.low == u64::MAX || other.low == u64::MAX {

@@ -67,8 +67,15 @@ pub(super) struct Predicate {
     starts: usize,
     pub unknown: Position,
     open: OpenEnd,
-    /// Are its rows locked by `2pl`, each before it is read? Then only inserts are conflicts.
+    /// Are its rows locked by `2pl`, each before it is read? Then only inserts are conflicts (INV-ROWS).
     pub rows_locked: bool,
+    /// Rows that it has locked so.
+    locked_rows: u32,
+    /// Its ranges are locked instead, since positions `positions[escalated..]`: updates and deletes are conflicts
+    /// from there on.
+    escalated: Option<usize>,
+    /// The range of the first of these.
+    escalated_from: u32,
     /// The extreme key that an open scan is known to have read.
     reached: Option<Vec<u8>>,
 }
@@ -305,6 +312,9 @@ impl Predicates {
             unknown,
             open: n.open,
             rows_locked: false,
+            locked_rows: 0,
+            escalated: None,
+            escalated_from: 0,
             reached: None,
         });
         self.last_id
@@ -392,6 +402,30 @@ impl Predicates {
     /// Are they?
     pub fn locks_rows(&self, scan: ScanId) -> bool {
         self.find(scan).is_some_and(|i| self.all[i].rows_locked)
+    }
+    /// A row of the scan was locked; how many now?
+    pub fn count_locked_row(&mut self, scan: ScanId) -> u32 {
+        let Some(i) = self.find(scan).filter(|&i| self.all[i].rows_locked) else { return 0 };
+        self.all[i].locked_rows += 1;
+        self.all[i].locked_rows
+    }
+    /// The scan's ranges are locked from now on, its next rows are not.
+    pub fn escalate(&mut self, scan: ScanId) {
+        let Some(i) = self.find(scan) else { return };
+        let q = &mut self.all[i];
+        (q.rows_locked, q.escalated) = (false, Some(self.positions.len()));
+        q.escalated_from = q.first;
+        self.positions.extend((q.first..=q.last).map(|no| q.set.list(no).position()));
+    }
+    /// Are the ranges of the scan locked in place of its next rows?
+    pub fn is_escalated(&self, scan: ScanId) -> bool {
+        self.find(scan).is_some_and(|i| self.all[i].escalated.is_some())
+    }
+    /// Is a registered update or delete, of a row that was there, no conflict: the row was locked before it was read,
+    /// or the write was over when the ranges were locked?
+    pub fn spares(&self, q: &Predicate, no: u32, pos: u64) -> bool {
+        let before = |e: usize| !self.positions[e + (no - q.escalated_from) as usize].looks_at(pos);
+        q.rows_locked || q.escalated.is_some_and(before)
     }
 
     /// The platform may know how far an open scan is: then conflicts in what it has read are told from others.

@@ -13,6 +13,9 @@ use crate::record::Version;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
+/// Rows that a scan locks under `2pl` before it locks its ranges instead.
+const ESCALATE: u32 = 64;
+
 /// A scan that is about to begin.
 #[derive(Clone, Copy)]
 pub struct Scan<'a> {
@@ -190,7 +193,8 @@ impl Txn {
     }
 
     /// As [`Txn::read`], of a row that a scan found: the scan's predicate protects it, nothing is remembered. Under
-    /// `2pl` the row is locked if it will be written, or if the scan covers no range.
+    /// `2pl` the row is locked if it will be written, or if the scan covers no range; after many rows, which the
+    /// policy `wait` allows, the ranges are.
     pub fn read_scanned(
         &mut self,
         p: &dyn Platform,
@@ -205,8 +209,12 @@ impl Txn {
         }
         let partition = r.partition();
         let all = self.follow(p, partition)?;
-        let protocols = if scan.locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
+        let ranges_locked = scan.locked || self.ranged.is_escalated(scan);
+        let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
         protocols.read(self, p, r, for_write)?;
+        if !ranges_locked && self.ranged.count_locked_row(scan) % ESCALATE == ESCALATE - 1 {
+            self.escalate(scan, r.touch());
+        }
         self.touch(partition).reads += 1;
         let found = self.newest(p, r.rec)?;
         if !all.has(Protocol::TwoPhase) && self.ranged.locks_rows(scan) {
@@ -225,6 +233,24 @@ impl Txn {
         }
         // SAFETY: INV-RETIRE: reached under our pin.
         Ok(found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone()))
+    }
+
+    /// The scan has locked many rows: locks its ranges instead of the rows to come, if that takes no waiting. Other
+    /// policies than waiting would fail writers of the rest of the ranges.
+    fn escalate(&mut self, scan: ScanId, at: Touch) {
+        let Some(place) = self.ranged.place(scan).filter(|_| at.partition().policy() == Policy::Wait) else { return };
+        let me = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
+        for no in place.first..=place.last {
+            let word: &'static LockWord = &place.set.range(no).lock;
+            let previous = match word.try_acquire(self.e.region, me) {
+                Ok(Acquired::Held) => continue,
+                Ok(Acquired::New) => None,
+                Ok(Acquired::Upgraded(h)) => Some(h),
+                Err(_) => return,
+            };
+            self.locks.push(LockEntry { word, rec: None, previous, mode: Mode::Share, depth: 0 });
+        }
+        self.ranged.escalate(scan);
     }
 
     /// May the owner of the newest version have committed?

@@ -137,8 +137,7 @@ impl Txn {
                     return Some(Side::Read);
                 }
                 let key = list.key(pos)?;
-                if q.rows_locked && key.is_existing() {
-                    // INV-ROWS: it held the row's lock before we did, or will after us.
+                if key.is_existing() && self.ranged.spares(q, no, pos) {
                     return Some(Side::Outside);
                 }
                 Some(self.ranged.side(p, q, no, key.bytes(), middle))
