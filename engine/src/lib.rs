@@ -6,6 +6,8 @@
 #![warn(missing_docs)]
 
 pub mod checker;
+#[doc(hidden)]
+pub mod counts;
 pub mod csn;
 pub mod error;
 #[doc(hidden)]

@@ -36,3 +36,16 @@ pub fn model_fence() {}
 pub fn model_fence() {
     fence(Ordering::SeqCst);
 }
+
+/// Asks for the cache line at an address that will be read soon. Any address will do.
+#[inline(always)]
+pub fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint: it reads nothing and never faults.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}

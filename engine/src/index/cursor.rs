@@ -72,6 +72,12 @@ impl Cursor {
         Some((e.key(), e.record as u64))
     }
 
+    /// The record of the entry that comes after `n` others, if it was copied already.
+    #[inline]
+    pub fn ahead(&self, n: usize) -> Option<u64> {
+        self.copied[..self.len].get(self.at + n).map(|e| e.record as u64)
+    }
+
     /// The key that `next` returned last; `None` if it returned none, or the scan has ended.
     pub fn last(&self) -> Option<Key<'_>> {
         self.at.checked_sub(1).map(|i| self.copied[i].key())

@@ -1,5 +1,6 @@
 //! Circular lists of registrations: the rules, for entries with and without a key.
 
+use crate::counts;
 use crate::csn::{Csn, Stamp};
 use crate::faults::{self, Fault};
 use crate::primitive::{relax, AtomicU64, Ordering};
@@ -197,6 +198,7 @@ impl<'a, E: Entry> List<'a, E> {
     /// entry; it neither waits nor fails. `None`: the list was lapped meanwhile, so whoever needs
     /// this registration sees that. Never blocks for longer than some stores of another.
     pub fn register<R>(&self, tag: Stamp, fill: impl FnOnce(&'a E) -> R) -> (u64, Option<R>) {
+        counts::add(|w| w.registered += 1);
         let pos = self.head.tail.fetch_add(1, Ordering::SeqCst);
         let e = self.entry(pos);
         let h = e.head();
@@ -345,6 +347,7 @@ impl<'a, E: Entry> List<'a, E> {
                 pos += 1;
                 continue;
             }
+            counts::add(|w| w.entries += 1);
             let (seq, s) = self.read(pos);
             pos += 1;
             if seq > pos && !reused {

@@ -1,13 +1,14 @@
 //! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows in the engine
 //! alone; every key has one row at most, which serializable writers see to by looking before they insert.
 
-use super::{How, LookPosition, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
+use super::{How, Level, LookPosition, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
 use crate::index::{Cursor, Direction, Primary};
 use crate::lock::Mode;
 use crate::platform::Platform;
-use crate::protocol::Touch;
+use crate::primitive::prefetch;
+use crate::protocol::{Protocol, ProtocolSet, Touch};
 use crate::range::IndexRanges;
 use crate::record::{Successor, Version};
 use crate::shared::Engine;
@@ -69,6 +70,24 @@ impl Table {
     }
 }
 
+/// Entries between a row that is read and the record, and the version, that are fetched for later.
+const RECORD_AHEAD: usize = 8;
+const VERSION_AHEAD: usize = 4;
+
+impl RowScan {
+    /// Has the cache fetch what comes soon: rows lie anywhere.
+    #[inline]
+    fn fetch_ahead(&self) {
+        let record = |n| self.cursor.ahead(n).and_then(|no| self.table.record(no));
+        if let Some(rec) = record(RECORD_AHEAD) {
+            prefetch(rec);
+        }
+        if let Some(rec) = record(VERSION_AHEAD) {
+            prefetch(rec.head());
+        }
+    }
+}
+
 impl Txn {
     /// A scan by key begins. With `scan.snapshot` it reads that snapshot, unprotected if `protect` is false.
     pub fn scan_rows(
@@ -80,8 +99,13 @@ impl Txn {
         protect: bool,
     ) -> Result<RowScan, Error> {
         debug_assert!(protect || scan.snapshot.is_some());
+        let mut snapshot = scan.snapshot;
         let id = match table.ranges(PRIMARY).filter(|_| protect) {
-            Some(ranges) => Some(self.begin_scan(p, ranges, scan)?),
+            Some(ranges) => {
+                let id = self.begin_scan(p, ranges, scan)?;
+                snapshot = self.optimistic_snapshot(p, scan)?;
+                Some(id)
+            }
             None => None,
         };
         if id.is_none() && scan.snapshot.is_none() {
@@ -90,12 +114,29 @@ impl Txn {
             }
         }
         let cursor = table.index().index.scan(scan.lo, scan.hi, way);
-        Ok(RowScan { table, cursor, way, id, snapshot: scan.snapshot, read: 0, ended: false })
+        Ok(RowScan { table, cursor, way, id, snapshot, read: 0, ended: false })
+    }
+
+    /// Where all partitions of a scan are `occ`'s, it reads a snapshot: at the CSN at which everything read so far is
+    /// valid, which is now. So it needs no validation on the way, whatever it meets. The predicate's positions are
+    /// older: it answers for all that the snapshot does not see.
+    fn optimistic_snapshot(&mut self, p: &dyn Platform, scan: &Scan<'_>) -> Result<Option<Csn>, Error> {
+        if scan.snapshot.is_some() || self.level != Level::Serializable {
+            return Ok(scan.snapshot);
+        }
+        for t in scan.at {
+            if self.follow(p, t.partition())? != ProtocolSet::of(Protocol::Occ) {
+                return Ok(None);
+            }
+        }
+        self.revalidate(p)?;
+        Ok((self.valid > 0).then_some(self.valid))
     }
 
     /// The next row of a scan. `for_write`: it will be written.
     pub fn next_row(&mut self, p: &dyn Platform, s: &mut RowScan, for_write: bool) -> Result<Option<Row>, Error> {
         while let Some((_, no)) = s.cursor.next(p) {
+            s.fetch_ahead();
             let Some(r) = RecordRef::find(s.table, no) else { continue };
             s.read += 1;
             if let Some(id) = s.id.filter(|_| s.read.is_multiple_of(REACHED)) {

@@ -2,6 +2,7 @@
 
 use super::predicate::{Predicate, Side};
 use super::{Level, RecordRef, Txn};
+use crate::counts;
 use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
@@ -89,6 +90,7 @@ impl Txn {
     }
 
     fn check_read(&self, p: &dyn Platform, r: RecordRef, seen: NonNull<Version>, csn: Csn) -> Result<Outcome, Error> {
+        counts::add(|w| w.records += 1);
         let mut v = r.rec.head();
         let mut n = 0;
         loop {
@@ -128,6 +130,7 @@ impl Txn {
         }
         for no in q.first..=q.last {
             let (list, start) = (q.set.list(no), self.ranged.start(q, no));
+            counts::add(|w| w.lists += 1);
             if list.is_unchanged(&start) {
                 continue;
             }

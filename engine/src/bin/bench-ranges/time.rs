@@ -1,0 +1,134 @@
+//! How long transactions take, with two threads: CPU time of the threads, so that what else runs on the machine
+//! disturbs little.
+
+use crate::store::{Method, Store, Worker};
+use crate::workload::{Program, Rng, Workload, Zipf};
+use crate::{Setting, LIST, RANGE};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const THREADS: usize = 2;
+
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+extern "C" {
+    fn clock_gettime(clock: i32, to: *mut Timespec) -> i32;
+}
+
+/// CPU time of this thread, ns.
+fn cpu_ns() -> u64 {
+    const THREAD_CPU: i32 = 3;
+    let mut t = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the C library's function on Linux; `t` has the layout of its `timespec` on 64-bit machines.
+    let failed = unsafe { clock_gettime(THREAD_CPU, &raw mut t) } != 0;
+    assert!(!failed, "no clock of CPU time");
+    t.seconds as u64 * 1_000_000_000 + t.nanoseconds as u64
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    commits: u64,
+    aborts: u64,
+    scans: u64,
+    scan_ns: u64,
+    cpu_ns: u64,
+    sum: u64,
+}
+
+fn line(test: &str, theta: f64, scan: u64, method: &str, round: u64, s: Sums) {
+    let us = |ns: u64, n: u64| ns as f64 / 1000.0 / n.max(1) as f64;
+    let (scan_us, us) = (us(s.scan_ns, s.scans), us(s.cpu_ns, s.commits));
+    println!("{test},{theta},{scan},{method},{round},{},{},{scan_us:.3},{us:.4},{}", s.commits, s.scans, s.aborts);
+    std::hint::black_box(s.sum);
+}
+
+/// Programs are made before the time is taken.
+fn programs(w: &Workload, thread: u64, seed: u64) -> Vec<Program> {
+    let mut rng = Rng::new(seed * 1000 + thread);
+    (0..4096).map(|i| w.next(thread, i, &mut rng)).collect()
+}
+
+fn run(store: &Store, w: &Workload, method: Method, seed: u64, seconds: f64) -> Sums {
+    let stop = AtomicBool::new(false);
+    let work = |thread: u64| {
+        let all = programs(w, thread, seed);
+        let mut me = Worker::new(store, thread as u16 + 1, method);
+        let mut s = Sums::default();
+        let start = cpu_ns();
+        for program in all.iter().cycle() {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let scan = program.scan().is_some();
+            let began = if scan { cpu_ns() } else { 0 };
+            if !me.run(program) {
+                s.aborts += 1;
+                continue;
+            }
+            s.commits += 1;
+            if scan {
+                s.scans += 1;
+                s.scan_ns += cpu_ns() - began;
+            }
+        }
+        s.cpu_ns = cpu_ns() - start;
+        s.sum = me.sum.get();
+        s
+    };
+    std::thread::scope(|sc| {
+        let (work, stop) = (&work, &stop);
+        let threads: Vec<_> = (0..THREADS as u64).map(|i| sc.spawn(move || work(i))).collect();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|t| t.join().expect("a worker")).fold(Sums::default(), |a, b| Sums {
+            commits: a.commits + b.commits,
+            aborts: a.aborts + b.aborts,
+            scans: a.scans + b.scans,
+            scan_ns: a.scan_ns + b.scan_ns,
+            cpu_ns: a.cpu_ns + b.cpu_ns,
+            sum: a.sum.wrapping_add(b.sum),
+        })
+    })
+}
+
+pub fn all(s: &Setting) {
+    println!("test,theta,scan,method,round,commits,scans,scan_us,transaction_us,aborts");
+    let methods = [Method::Rv, Method::Lrv, Method::Rescan, Method::Gwv];
+    let ranges = (s.rows / RANGE) as usize;
+    let mut workload = Workload::Ycsb { keys: Zipf::new(s.rows, 0.7), scan: 100 };
+    let store = Store::new(&workload, THREADS);
+    for round in 0..s.rounds {
+        for scan in [10, 100, 300, 1000, 1500, 3000] {
+            let Workload::Ycsb { keys, .. } = workload else { unreachable!("made above") };
+            workload = Workload::Ycsb { keys, scan };
+            let mut order = methods;
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for m in order {
+                store.set_ranges(if m == Method::Rv { ranges } else { 0 }, LIST);
+                let sums = run(&store, &workload, m, s.seed + round, s.seconds);
+                line("length", 0.7, scan, m.name(), round, sums);
+            }
+        }
+    }
+    drop(store);
+    // Registration, with nobody who scans.
+    for theta in [0.0, 0.7, 0.88, 1.04] {
+        let workload = Workload::Points { keys: Zipf::new(s.rows, theta) };
+        let store = Store::new(&workload, THREADS);
+        for round in 0..2 * s.rounds {
+            let order = if round % 2 == 0 { [ranges, 0] } else { [0, ranges] };
+            for n in order {
+                store.set_ranges(n, LIST);
+                let sums = run(&store, &workload, Method::Rv, s.seed + round, s.seconds);
+                let name = if n > 0 { "registered" } else { "unregistered" };
+                line("registration", theta, 0, name, round, sums);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The work of registration and validation, counted for benchmarks, by thread.
+//!
+//! Without the feature `counts` nothing is counted, and it costs nothing.
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Records that were read again.
+    pub records: u64,
+    /// Registrations of others that were looked at.
+    pub entries: u64,
+    /// Lists of ranges of which at least the end was looked at.
+    pub lists: u64,
+    /// Registrations made.
+    pub registered: u64,
+}
+
+#[cfg(feature = "counts")]
+mod on {
+    use super::Work;
+    use std::cell::Cell;
+
+    thread_local! {
+        static DONE: Cell<Work> = const { Cell::new(Work { records: 0, entries: 0, lists: 0, registered: 0 }) };
+    }
+    /// Adds to what was done.
+    pub fn add(f: impl FnOnce(&mut Work)) {
+        let mut w = DONE.get();
+        f(&mut w);
+        DONE.set(w);
+    }
+    /// What this thread has done since the last call.
+    pub fn take() -> Work {
+        DONE.take()
+    }
+}
+#[cfg(feature = "counts")]
+pub use on::{add, take};
+
+/// Adds to what was done.
+#[cfg(not(feature = "counts"))]
+#[inline(always)]
+pub fn add(_: impl FnOnce(&mut Work)) {}
+/// What this thread has done since the last call: nothing was counted.
+#[cfg(not(feature = "counts"))]
+pub fn take() -> Work {
+    Work::default()
+}
