@@ -92,10 +92,11 @@ impl KeyEntry {
             Subject::Any => self.form.store(ANY, Ordering::Release),
             Subject::Short(key) => {
                 debug_assert!(key.len() <= INLINE_KEY);
-                for (w, part) in self.words.iter().zip(key.chunks(8)) {
-                    let mut word = [0; 8];
-                    word[..part.len()].copy_from_slice(part);
-                    w.store(u64::from_ne_bytes(word), Ordering::Release);
+                let mut bytes = [0; INLINE_KEY];
+                bytes[..key.len()].copy_from_slice(key);
+                let used = key.len().div_ceil(8);
+                for (w, part) in self.words.iter().zip(bytes.as_chunks().0).take(used) {
+                    w.store(u64::from_ne_bytes(*part), Ordering::Release);
                 }
                 self.form.store(existing | key.len() as u64, Ordering::Release);
             }

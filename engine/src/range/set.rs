@@ -22,6 +22,14 @@ pub fn compare(p: &dyn Platform, order: u32, a: &[u8], b: &[u8]) -> cmp::Orderin
     }
 }
 
+/// The first bytes of a key: keys whose prefixes differ are in the order of these as bytes.
+fn prefix(key: &[u8]) -> u64 {
+    match key.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => key.iter().rev().fold(0, |p, b| p >> 8 | (*b as u64) << 56),
+    }
+}
+
 /// One range.
 #[repr(C)]
 pub struct Range {
@@ -63,7 +71,8 @@ pub struct RangeSet {
     pub(super) next_dead: AtomicPtr<RangeSet>,
     pub(super) dead_at: AtomicU64,
     _pad: [u64; 4],
-    // n ranges, n * list_size entries, n offsets (u32) of boundary i from the first, and the boundaries follow
+    // n ranges, n * list_size entries, n prefixes of boundaries, n offsets (u32) of boundary i from the first, and
+    // the boundaries follow
 }
 #[cfg(not(loom))]
 const _: () = assert!(std::mem::size_of::<RangeSet>() == 64);
@@ -75,7 +84,7 @@ impl RangeSet {
         std::mem::size_of::<RangeSet>()
             + n * std::mem::size_of::<Range>()
             + n * size * std::mem::size_of::<KeyEntry>()
-            + n * 4
+            + n * (8 + 4)
             + blob
     }
 
@@ -113,6 +122,7 @@ impl RangeSet {
                 first.add(at).copy_from_nonoverlapping(b.as_ptr(), b.len());
                 at += b.len();
                 offsets.add(i + 1).write(at as u32);
+                (*set).prefixes().cast_mut().add(i).write(prefix(b));
             }
             Ok(&*set)
         }
@@ -141,8 +151,11 @@ impl RangeSet {
     fn entries(&self) -> *const KeyEntry {
         self.ranges().wrapping_add(self.n as usize).cast()
     }
-    fn offsets(&self) -> *const u32 {
+    fn prefixes(&self) -> *const u64 {
         self.entries().wrapping_add(self.n as usize * self.list_size as usize).cast()
+    }
+    fn offsets(&self) -> *const u32 {
+        self.prefixes().wrapping_add(self.n as usize).cast()
     }
 
     /// Range `i`.
@@ -174,9 +187,17 @@ impl RangeSet {
     /// The range of a key. Comparisons may unwind.
     pub fn locate(&self, p: &dyn Platform, order: u32, key: &[u8]) -> u32 {
         let (mut low, mut high) = (0, self.n - 1);
+        // SAFETY: INV-SET: `n` prefixes follow the entries.
+        let prefixes = unsafe { std::slice::from_raw_parts(self.prefixes(), self.n as usize) };
+        let first = prefix(key);
         while low < high {
             let mid = (low + high) / 2;
-            if compare(p, order, self.boundary(mid), key).is_le() {
+            let is_at_or_below = match prefixes[mid as usize].cmp(&first) {
+                _ if order != 0 => compare(p, order, self.boundary(mid), key).is_le(),
+                cmp::Ordering::Equal => self.boundary(mid) <= key,
+                c => c.is_lt(),
+            };
+            if is_at_or_below {
                 low = mid + 1;
             } else {
                 high = mid;
@@ -245,5 +266,38 @@ impl RangeSet {
             }
         }
         sum
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::threads::{Block, Threads};
+
+    #[test]
+    fn every_key_is_in_the_range_between_its_boundaries() {
+        let b = Block::new(16 << 20, 2).expect("a block");
+        let p = Threads::new(b.engine, 0, Default::default());
+        let mut cuts: Vec<&[u8]> = vec![b"", b"a", b"a\0", b"abcdefgh", b"abcdefgh\0", b"abcdefgi", b"abcdefgia", b"b"];
+        cuts.extend([&[0xff; 8][..], &[0xff; 9], &[0xff; 300]]);
+        let more: [&[u8]; 7] = [b"\0", b"a\0\0", b"abcdefg", b"abcdefgha", b"c", &[0xff; 7], &[0xff; 10]];
+        for skip in 0..cuts.len() {
+            let chosen: Vec<&[u8]> =
+                cuts.iter().enumerate().filter(|(i, _)| i % (skip + 1) == 0).map(|c| *c.1).collect();
+            // What does not ascend is left out.
+            let mut given = chosen.clone();
+            given.insert(chosen.len() / 2 + 1, b"");
+            let set = RangeSet::create(&b.engine, 0, &p, 0, &given, 9).expect("room");
+            assert_eq!((set.len() as usize, set.list_size()), (chosen.len() + 1, 16));
+            for (i, c) in chosen.iter().enumerate() {
+                assert_eq!(set.boundary(i as u32), *c);
+            }
+            for key in cuts.iter().chain(&more) {
+                let want = chosen.iter().filter(|c| *c <= key).count() as u32;
+                assert_eq!(set.locate(&p, 0, key), want, "{key:?} in {chosen:?}");
+            }
+            // SAFETY: nobody else knows it.
+            unsafe { set.destroy(&b.engine, 0) };
+        }
     }
 }

@@ -85,6 +85,10 @@ impl Plan {
 
     /// A transaction that writes many keys of one range registers once for all of it: it shall not wrap the list.
     fn collapse(&mut self) {
+        let many = |k: &Known| k.sets.iter().flatten().any(|s| self.all.len() > (s.list_size() / 4) as usize);
+        if !self.known.iter().any(many) {
+            return;
+        }
         let place = |r: &Planned| (std::ptr::from_ref(r.set) as usize, r.no);
         self.all.sort_by_key(place);
         let mut kept = 0;
@@ -119,18 +123,18 @@ impl Txn {
         ranges: &'static IndexRanges,
         key: Option<&[u8]>,
     ) -> Result<(), Error> {
-        let Some(w) = self.writes.get(write as usize).copied() else { return Ok(()) };
-        if let Some(key) = key.filter(|_| self.followed(w.r.partition()).has(Protocol::TwoPhase)) {
+        let Some(&super::Write { r, notes, .. }) = self.writes.get(write as usize) else { return Ok(()) };
+        if let Some(key) = key.filter(|_| self.followed(r.partition()).has(Protocol::TwoPhase)) {
             self.hold();
             let set = ranges.current();
             let no = set.locate(p, ranges.order, key);
-            self.lock_range(p, ranges, set, no, Mode::Intent, w.r.touch())?;
+            self.lock_range(p, ranges, set, no, Mode::Intent, r.touch())?;
         }
         let key = key.map(|k| {
             self.keys.extend_from_slice(k);
             (self.keys.len() - k.len(), k.len())
         });
-        self.notes.push(Note { ranges, key, next: w.notes });
+        self.notes.push(Note { ranges, key, next: notes });
         self.writes[write as usize].notes = self.notes.len() as u32;
         Ok(())
     }
@@ -173,8 +177,10 @@ impl Txn {
         }
         self.hold();
         // Also those in which nothing is to be registered: what appears from now on is not known.
-        for ranges in self.plan.tables.iter().flat_map(|t| t.ranged.iter()).collect::<Vec<_>>() {
-            self.plan.known(ranges);
+        for i in 0..self.plan.tables.len() {
+            for ranges in self.plan.tables[i].ranged.iter() {
+                self.plan.known(ranges);
+            }
         }
         for i in 0..self.writes.len() {
             let w = &self.writes[i];
