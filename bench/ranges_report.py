@@ -69,9 +69,14 @@ def paired(rows: list[Row], over: str, under: str, column: str) -> tuple[float, 
     found = []
     for r in select(rows, method=over):
         base = select(rows, method=under, round=r["round"])
-        found += [float(r[column]) / float(b[column]) for b in base]
+        found += [quotient(float(r[column]), float(b[column])) for b in base]
     middle = statistics.median(found) if found else float("nan")
     return middle, f"{middle:.2f} [{min(found, default=0):.2f} to {max(found, default=0):.2f}]"
+
+
+def quotient(a: float, b: float) -> float:
+    """a / b, and not a number where nothing was measured."""
+    return a / b if b else float("nan")
 
 
 def goals(counts: list[Row], time: list[Row]) -> list[list[str]]:
@@ -91,11 +96,11 @@ def goals(counts: list[Row], time: list[Row]) -> list[list[str]]:
     def rate(method: str, scan: int, theta: object = 0.7) -> float:
         return median(select(length, method=method, scan=scan, theta=theta), "scans_per_mega_line")
 
-    out.append(["scans of 10 keys: LRV's rate to GWV's", f"{rate('lrv', 10) / rate('gwv', 10):.2f}", "above 1",
+    out.append(["scans of 10 keys: LRV's rate to GWV's", f"{quotient(rate('lrv', 10), rate('gwv', 10)):.2f}", "above 1",
                 verdict(rate("lrv", 10) > rate("gwv", 10))])
-    out.append(["scans of 10 keys: LRV's rate to the ranges'", f"{rate('lrv', 10) / rate('rv', 10):.2f}", "above 1",
+    out.append(["scans of 10 keys: LRV's rate to the ranges'", f"{quotient(rate('lrv', 10), rate('rv', 10)):.2f}", "above 1",
                 verdict(rate("lrv", 10) > rate("rv", 10))])
-    out.append(["scans of 3000 keys: GWV's rate to LRV's", f"{rate('gwv', 3000) / rate('lrv', 3000):.2f}", "above 1",
+    out.append(["scans of 3000 keys: GWV's rate to LRV's", f"{quotient(rate('gwv', 3000), rate('lrv', 3000)):.2f}", "above 1",
                 verdict(rate("gwv", 3000) > rate("lrv", 3000))])
     for base in ("lrv_rescan", "lrv"):
         ratio, text = paired(select(time, test="length", scan=1500), "rv", base, "scan_us")

@@ -41,6 +41,11 @@ class Goals(unittest.TestCase):
                      "false aborts of ranges, all lengths and skews"):
             self.assertEqual(met[name], "**missed**")
 
+    def test_a_run_without_scans_is_summed_up(self):
+        counts = [count_row(m, s, scans_per_mega_line=0) for m in ("rv", "lrv", "gwv") for s in (10, 3000)]
+        time = [time_row("length", m, 0, 0) for m in ("rv", "lrv", "lrv_rescan")]
+        self.assertIn("nan", ranges_report.summary(counts, time))
+
     def test_ratios_are_of_one_round(self):
         rows = [time_row("length", m, r, us) for m, r, us in
                 [("rv", 0, 1), ("lrv", 0, 2), ("rv", 1, 10), ("lrv", 1, 40), ("rv", 2, 9), ("lrv", 2, 9)]]
