@@ -22,7 +22,7 @@ impl Keyed {
         List::new(&self.0, &self.1)
     }
     fn register(&self, tag: Stamp, key: &[u8]) -> u64 {
-        self.list().register(tag, |e| e.fill(Subject::Short(key))).0
+        self.list().register(tag, |e| e.fill(Subject::Short(key), false)).0
     }
 }
 
@@ -38,7 +38,7 @@ fn key_of_an_entry(in_turn: bool) {
                 w.register(Stamp::tag(0, 1), &long);
                 w.register(Stamp::tag(0, 2), &long);
             } else {
-                w.list().entry(0).fill(Subject::Short(&long)); // not marked busy
+                w.list().entry(0).fill(Subject::Short(&long), false); // not marked busy
             }
         })
     };
