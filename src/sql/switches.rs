@@ -78,7 +78,7 @@ fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
     let (from, to) = (part.switch.view().set, ProtocolSet::of(p));
     part.switch.put(to, Some(true));
     if from != to {
-        let done = Done { from, to, by, why: Why::Asked, times: [coordinator::now(); 4] };
+        let done = Done { from, to, by, why: Why::AtOnce, times: [coordinator::now(); 4] };
         shmem::engine().shared.switches.push(t.id, t.key, no, done);
     }
 }

@@ -126,7 +126,7 @@ mod tests {
             from: ProtocolSet::of(Protocol::Occ),
             to: ProtocolSet::of(Protocol::TwoPhase),
             by: n as u32,
-            why: Why::Chosen,
+            why: Why::AtOnce,
             times: [n, n + 1, n + 2, n + 3],
         };
         assert!(h.entries().is_empty());

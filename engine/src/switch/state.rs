@@ -37,17 +37,14 @@ impl Step {
 pub enum Why {
     /// Somebody asked for it.
     Asked = 0,
-    /// The coordinator's model chose it.
-    Chosen = 1,
-    /// A choice did worse than what it replaced.
-    TakenBack = 2,
+    /// By who excluded everybody: without steps.
+    AtOnce = 1,
 }
 
 impl Why {
     pub(super) fn from_bits(b: u64) -> Why {
         match b {
-            1 => Why::Chosen,
-            2 => Why::TakenBack,
+            1 => Why::AtOnce,
             _ => Why::Asked,
         }
     }
@@ -55,8 +52,7 @@ impl Why {
     pub fn name(self) -> &'static str {
         match self {
             Why::Asked => "asked",
-            Why::Chosen => "chosen",
-            Why::TakenBack => "taken back",
+            Why::AtOnce => "at once",
         }
     }
 }
@@ -75,7 +71,7 @@ pub struct SwitchView {
     pub wanted: ProtocolSet,
     /// How far the switch has come.
     pub step: Step,
-    /// Does the coordinator's model keep its hands off?
+    /// Was the protocol asked for, and not given free again?
     pub pinned: bool,
     /// Why `wanted` is wanted.
     pub why: Why,
@@ -266,28 +262,10 @@ impl Switch {
         }
     }
 
-    /// As [`Switch::ask`], of the coordinator itself: not where the partition is pinned or a switch is
-    /// under way.
-    pub fn choose(&self, p: Protocol, why: Why, now: u64) -> bool {
-        let wanted = ProtocolSet::of(p);
-        let old = self.view();
-        if old.pinned || old.is_open() || old.set == wanted {
-            return false;
-        }
-        self.asked_at.store(now, Ordering::Relaxed);
-        let new = SwitchView { wanted, why, by: 0, ..old };
-        self.word.compare_exchange(old.pack(), new.pack(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// The coordinator's model may choose the protocol. False: it could before.
+    /// Takes the pin back. False: there was none.
     pub fn unpin(&self) -> bool {
         self.change(|v| SwitchView { pinned: false, ..v }).0.pinned
     }
-    /// The coordinator's model keeps its hands off.
-    pub fn pin(&self) {
-        self.change(|v| SwitchView { pinned: true, ..v });
-    }
-
     /// Goes from `old` to `new` if nobody asked for something else meanwhile. The next epoch is not
     /// announced yet: whoever finds the step in this state announces it (again).
     fn step(&self, epochs: &Epochs, old: SwitchView, new: SwitchView, now: u64) -> Event {
@@ -393,7 +371,7 @@ mod tests {
             wanted: ProtocolSet::of(PartCc),
             step: Step::Stopping,
             pinned: true,
-            why: Why::TakenBack,
+            why: Why::AtOnce,
             by: u32::MAX,
         };
         assert_eq!(SwitchView::unpack(v.pack()), v);
