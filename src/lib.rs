@@ -10,6 +10,7 @@ mod callbacks;
 mod compat;
 mod coordinator;
 mod errors;
+mod faults;
 mod guc;
 mod handler;
 mod hooks;
@@ -47,6 +48,8 @@ pub extern "C-unwind" fn _PG_init() {
         .report(PgLogLevel::ERROR);
     }
     guc::init();
+    #[cfg(feature = "faults")]
+    faults::init();
     shmem::init();
     xact::init();
     options::init();

@@ -225,6 +225,8 @@ pub fn mode() -> Mode {
     match b.mode {
         Some(m) => m,
         None => {
+            #[cfg(feature = "faults")]
+            crate::faults::begin();
             // SAFETY: plain reads of backend-local state.
             let read_only = if depth() == 1 { unsafe { pg_sys::XactReadOnly } } else { top_is_read_only() };
             let m = if pg::is_serializable() {

@@ -9,6 +9,7 @@ use super::indexscan::{fetch_of, is_ours, ours};
 use super::statements;
 use crate::callbacks::fetch::Fetch;
 use crate::errors::ok;
+use crate::faults::{self, Fault};
 use crate::keys::bounds::{self, Interval};
 use crate::keys::rows::{Row, Rows};
 use crate::keys::{self, Ranged};
@@ -437,7 +438,10 @@ unsafe fn shrink(f: *mut Fetch) {
             } else if all {
                 t.narrow_scan(&PG, *id, None, None);
             } else if seen.forward {
-                let end = [&key[..], &[mixedcc_engine::key::AFTER]].concat();
+                let mut end = key.clone();
+                if !faults::on(Fault::LimitTooLittle) {
+                    end.push(mixedcc_engine::key::AFTER);
+                }
                 if r.codec.compare(&i.lo, &key) == Ordering::Greater {
                     t.cancel_scan(*id);
                 } else {

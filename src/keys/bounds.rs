@@ -5,6 +5,7 @@
 //! `_bt_first`). All intervals hold at least what the scan can return.
 
 use super::codec::Codec;
+use crate::faults::{self, Fault};
 use mixedcc_engine::key::{AFTER, NULL_FIRST, NULL_LAST};
 use pgrx::pg_sys::{self, Datum, ScanKeyData};
 use std::cmp::Ordering;
@@ -60,6 +61,9 @@ pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
         }
         if c.is_null {
             prefixes.iter_mut().for_each(|p| codec.put_null(column, p));
+            if faults::on(Fault::NullMarker) {
+                prefixes.iter_mut().flat_map(|p| p.last_mut()).for_each(|m| *m ^= NULL_FIRST ^ NULL_LAST);
+            }
             continue;
         }
         match c.equal {
@@ -91,7 +95,7 @@ fn hull(codec: &Codec, prefixes: &[Vec<u8>], values: &[Vec<u8>]) -> Vec<Interval
 /// The intervals of a column without an equality, below each prefix.
 fn below(codec: &Codec, column: usize, prefixes: &[Vec<u8>], c: &Conditions) -> Vec<Interval> {
     let null = codec.columns[column].null();
-    let no_nulls = c.lo.is_some() || c.hi.is_some() || c.not_null;
+    let no_nulls = c.lo.is_some() || c.hi.is_some() || c.not_null || faults::on(Fault::NullsLeftOut);
     let lo = match &c.lo {
         Some((v, inclusive)) => {
             if *inclusive {
@@ -105,7 +109,7 @@ fn below(codec: &Codec, column: usize, prefixes: &[Vec<u8>], c: &Conditions) -> 
     };
     let hi = match &c.hi {
         Some((v, inclusive)) => {
-            if *inclusive {
+            if *inclusive && !faults::on(Fault::UpperBound) {
                 with(v, &[AFTER])
             } else {
                 v.clone()
@@ -157,7 +161,8 @@ impl Conditions {
     }
 
     fn add_value(&mut self, codec: &Codec, column: usize, strategy: u32, v: Vec<u8>) {
-        let strategy = if codec.columns[column].desc { 6 - strategy } else { strategy };
+        let reverses = codec.columns[column].desc && !faults::on(Fault::DescendingBounds);
+        let strategy = if reverses { 6 - strategy } else { strategy };
         match strategy {
             EQ => self.keep(codec, vec![v]),
             GT | GE => {
@@ -209,6 +214,9 @@ impl Conditions {
                 }
                 values.push(v);
             }
+            if faults::on(Fault::FirstOfArray) {
+                values.truncate(1);
+            }
             self.keep(codec, values);
         }
     }
@@ -237,6 +245,7 @@ impl Conditions {
                 if !fits {
                     // The rest decides among equal ones.
                     strategy = match strategy {
+                        s if faults::on(Fault::RowComparison) => s,
                         LT => LE,
                         GT => GE,
                         s => s,

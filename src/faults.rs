@@ -1,0 +1,99 @@
+//! Deliberate faults of the scans' bounds, with which tests show that they would find such an error.
+//!
+//! Only a build with the feature `faults` has them, and the setting `mixedcc.fault` that switches
+//! them and the engine's on in a session (see tests/README.md). Elsewhere they cost nothing.
+
+/// A fault of the extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An inclusive upper bound is taken for an exclusive one.
+    UpperBound,
+    /// A lower bound of a descending column is taken for an upper one.
+    DescendingBounds,
+    /// A scan without bounds does not protect NULLs.
+    NullsLeftOut,
+    /// IS NULL protects the other end of the index.
+    NullMarker,
+    /// Of an array only the first value is protected.
+    FirstOfArray,
+    /// A row comparison is cut off as if it were strict in its first columns.
+    RowComparison,
+    /// A scan that ends early does not protect the last row that it returned.
+    LimitTooLittle,
+}
+
+#[cfg(feature = "faults")]
+mod switch {
+    use super::Fault;
+    use mixedcc_engine::faults::{self, Fault as Engine};
+    use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+    use std::cell::Cell;
+    use std::ffi::CString;
+
+    const OURS: [(&str, Fault); 7] = [
+        ("upper_bound", Fault::UpperBound),
+        ("descending_bounds", Fault::DescendingBounds),
+        ("nulls_left_out", Fault::NullsLeftOut),
+        ("null_marker", Fault::NullMarker),
+        ("first_of_array", Fault::FirstOfArray),
+        ("row_comparison", Fault::RowComparison),
+        ("limit_too_little", Fault::LimitTooLittle),
+    ];
+    const ENGINE: [(&str, Engine); 10] = [
+        ("no_validation", Engine::NoValidation),
+        ("late_csn", Engine::LateCsn),
+        ("position_is_tail", Engine::PositionIsTail),
+        ("slot_reused", Engine::SlotReused),
+        ("preparing_is_active", Engine::PreparingIsActive),
+        ("entry_reused", Engine::EntryReused),
+        ("index_forgotten", Engine::IndexForgotten),
+        ("limit_too_little", Engine::LimitTooLittle),
+        ("no_mediation", Engine::NoMediation),
+        ("look_before_committing", Engine::LookBeforeCommitting),
+    ];
+
+    static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+
+    thread_local! {
+        static ON: Cell<Option<Fault>> = const { Cell::new(None) };
+    }
+
+    /// Defines the setting.
+    pub fn init() {
+        GucRegistry::define_string_guc(
+            c"mixedcc.fault",
+            c"A deliberate fault, from the session's next transaction on.",
+            c"In test builds only.",
+            &NAME,
+            GucContext::Userset,
+            GucFlags::default(),
+        );
+    }
+
+    /// A transaction begins: puts the setting in use.
+    pub fn begin() {
+        let name = NAME.get();
+        let name = name.as_deref().and_then(|n| n.to_str().ok()).unwrap_or("");
+        let ours = OURS.iter().find(|f| f.0 == name).map(|f| f.1);
+        let engine = ENGINE.iter().find(|f| f.0 == name).map(|f| f.1);
+        if !name.is_empty() && ours.is_none() && engine.is_none() {
+            pgrx::error!("mixedcc has no fault \"{name}\"");
+        }
+        ON.set(ours);
+        faults::set(engine);
+    }
+
+    /// Is the fault on?
+    pub fn on(f: Fault) -> bool {
+        ON.get() == Some(f)
+    }
+}
+#[cfg(feature = "faults")]
+pub use switch::{begin, init, on};
+
+/// Is the fault on?
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub const fn on(_: Fault) -> bool {
+    false
+}
