@@ -18,7 +18,8 @@ import time
 
 from _common import OURS, check, connect, drop_database, equal, main, make_database, seconds, set_protocol, value
 from _history import Load
-from _predicates import Reader, Table, stir, write_ends
+from _predicates import Table
+from _readers import Reader, stir, write_ends
 from history import SINGLE, checker
 
 DATABASE = "process_predicates"
@@ -72,6 +73,7 @@ def prepare(connection, name, seed):
         for partition, protocol in enumerate(rng.sample(PROTOCOLS, 3) + [rng.choice(PROTOCOLS)]):
             set_protocol(connection, "t", protocol, partition)
     table.waits = name in ("mixed", "switched") or settings["protocol"] != "occ"
+    table.coarse = seed % 2 == 0  # one range for an index, and it stays
     table.make_predicates(connection, PREDICATES)
     table.guards = [p for p in table.predicates if p.kind == "guarded"]
     return table, partitions
@@ -92,7 +94,7 @@ def run(connection, name, seed, duration, fault=None):
         ]
         if name == "switched" and OURS:
             processes.append(multiprocessing.Process(target=switch, args=(partitions, seed, until)))
-        if OURS:
+        if OURS and not table.coarse:
             processes.append(multiprocessing.Process(target=stirrer, args=(table, seed, until)))
         for process in processes:
             process.start()
@@ -117,7 +119,7 @@ def judge(connection, name, seed, duration):
     table, committed, problems, done = run(connection, name, seed, duration)
     about = f"key {table.key_type}, {table.indexes}\n"
     equal(f"{label}: no unexpected error", problems[:5], [])
-    check(f"{label}: transactions commit", committed >= 10, f"{committed} commits")
+    check(f"{label}: transactions commit", committed >= 5, f"{committed} commits")
     good = check(f"{label}: correct", done.returncode == 0, about + done.stdout[:3000] + done.stdout[-200:])
     if os.environ.get("MIXEDCC_VERBOSE"):
         print(f"   {committed} commits, {done.stdout.splitlines()[-1]}")
