@@ -568,3 +568,37 @@ fn dropped_ranges_give_their_memory_back() {
     }
     assert_eq!(w.table.ranges_generation(), generation + 12);
 }
+
+#[test]
+fn a_scan_that_has_locked_many_rows_locks_its_ranges() {
+    let w = world(Protocol::TwoPhase, Policy::Wait, &[100, 200], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    for key in [6, 8, 10, 12] {
+        write(&mut writer, key, false, 0);
+    }
+    let read = |reader: &mut Client, key: i64, id: ScanId| {
+        let rec = reader.w.records(2 * key)[0];
+        assert!(reader.t.read_scanned(&reader.p, rec, false, id).expect("a read").is_some(), "{key}");
+    };
+    reader.begin(Serializable);
+    let id = scan(&mut reader, 0, Included(0), Included(12));
+    for key in 0..2 {
+        read(&mut reader, key, id);
+    }
+    // Rows that are not locked yet may change; the scan reads them as they are then.
+    writer.begin(ReadCommitted);
+    assert_eq!(writer.update(10, false), Ok(true));
+    writer.commit().expect("nobody holds the row");
+    let lock = &ranges(&w, 0).current().range(0).lock;
+    assert!(lock.held_by(reader.t.slot).is_none());
+    for key in 2..6 {
+        read(&mut reader, key, id);
+    }
+    assert_eq!(lock.held_by(reader.t.slot).map(|h| h.mode), Some(Mode::Share));
+    let free = |key: i64| w.records(2 * key)[0].rec.lock.is_free();
+    assert!(!free(1) && free(5), "rows that were read after that are not locked");
+    reader.update(12, false).expect("a write");
+    assert_eq!(reader.commit(), Ok(()));
+    assert!(lock.is_free());
+}
