@@ -212,7 +212,8 @@ impl Txn {
         let ranges_locked = scan.locked || self.ranged.is_escalated(scan);
         let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
         protocols.read(self, p, r, for_write)?;
-        if !ranges_locked && self.ranged.count_locked_row(scan) % ESCALATE == ESCALATE - 1 {
+        let locked = if ranges_locked { 0 } else { self.ranged.count_locked_row(scan) };
+        if locked > 0 && locked % ESCALATE == 0 {
             self.escalate(scan, r.touch());
         }
         self.touch(partition).reads += 1;
