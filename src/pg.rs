@@ -117,6 +117,21 @@ pub mod raw {
     }
 }
 
+/// Calls what may run SQL, as functions of users do, with an active snapshot: at the end of a statement and at COMMIT
+/// there is none.
+pub fn with_snapshot<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: plain calls within a transaction; an ERROR's clean-up pops the snapshot.
+    unsafe {
+        if raw::ActiveSnapshotSet() {
+            return f();
+        }
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let r = f();
+        pg_sys::PopActiveSnapshot();
+        r
+    }
+}
+
 /// Are two values the same bytes (datum.h)? Raises nothing for values that are in memory.
 pub unsafe fn same(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool {
     // SAFETY: the caller's: values of a type with this length.

@@ -47,6 +47,39 @@ pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
     lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
 }
 
+/// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of indexes)?
+static mut INSIDE: bool = false;
+
+/// While it lives, functions of users run with the engine in the middle of a call.
+struct Inside(bool);
+
+impl Inside {
+    fn enter() -> Inside {
+        // SAFETY: one thread. Taken back also if an ERROR unwinds.
+        Inside(unsafe { std::mem::replace(&mut *(&raw mut INSIDE), true) })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // SAFETY: one thread.
+        unsafe { INSIDE = self.0 };
+    }
+}
+
+/// INV-OUTSIDE: the engine's state of the transaction is not touched while the engine is in the middle of a call.
+/// Called wherever PostgreSQL begins to use a table of ours.
+#[inline]
+pub fn outside() {
+    // SAFETY: one thread.
+    if unsafe { INSIDE } {
+        crate::errors::unsupported(
+            "a function that an index uses must not access mixedcc tables",
+            "Functions of index expressions and operator classes may depend on their arguments only.",
+        );
+    }
+}
+
 impl Platform for Pg {
     fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
         // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
@@ -92,9 +125,11 @@ impl Platform for Pg {
         compat::has_no_snapshot(slot) && !coordinator::is_slot(slot)
     }
     fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        let _inside = Inside::enter();
         crate::keys::codec::compare(order, a, b)
     }
     fn reached(&self, scan: u32) -> Option<(Vec<u8>, bool)> {
+        let _inside = Inside::enter();
         crate::hooks::protect::reached(scan)
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {

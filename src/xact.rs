@@ -179,6 +179,7 @@ pub fn txn() -> &'static mut Txn {
 
 /// The running transaction, to write with it: not after its commit has begun.
 pub fn writing() -> &'static mut Txn {
+    platform::outside();
     let t = txn();
     if t.is_committing() || backend().precommitted {
         unsupported(
@@ -537,6 +538,7 @@ unsafe extern "C-unwind" fn on_subxact(
         SUBXACT_EVENT_COMMIT_SUB => {
             tags::hand_to_parent(&mut b.txn, level);
             b.txn.commit_sub(level);
+            crate::hooks::commit_subtransaction(level);
             for p in b.pending.iter_mut().filter(|p| p.0 >= level) {
                 p.0 = level - 1;
             }

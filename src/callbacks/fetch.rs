@@ -66,6 +66,7 @@ pub struct Fetch {
 pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::IndexFetchTableData {
     // SAFETY: the memory is zeroed and large enough.
     unsafe {
+        crate::platform::outside();
         let info = rel::info(rel);
         let f = crate::pg::raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
         (*f).base.rel = rel;
@@ -179,6 +180,7 @@ pub unsafe extern "C-unwind" fn row_version(
 ) -> bool {
     // SAFETY: tableam.h's contract.
     unsafe {
+        crate::platform::outside();
         let snapshot = rowmarks::snapshot_of(slot).unwrap_or(snapshot);
         match find(rel, Tid::read(&*tid), snapshot) {
             Some((v, tid)) => {
@@ -199,8 +201,12 @@ pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_s
     unsafe {
         match Tid::read(&*tid) {
             Tid::Record(n) => {
-                let len = (*(*scan.cast::<super::scan::Scan>()).info).table.len();
-                n / crate::pg::ROWS < len.div_ceil(crate::pg::ROWS)
+                let info = &*(*scan.cast::<super::scan::Scan>()).info;
+                let there = n / crate::pg::ROWS < info.table.len().div_ceil(crate::pg::ROWS);
+                if !there {
+                    super::scan::protect_all(info); // a later insert may get it
+                }
+                there
             }
             _ => true,
         }

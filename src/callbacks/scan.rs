@@ -85,6 +85,7 @@ pub unsafe extern "C-unwind" fn begin(
                 "Set max_parallel_workers_per_gather to 0.",
             );
         }
+        crate::platform::outside();
         let info = rel::info(rel);
         pg_sys::RelationIncrementReferenceCount(rel);
         let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();

@@ -1,7 +1,8 @@
 //! The executor's start and end: which tables and indexes a statement uses, and how.
 
 use super::indexscan::wrap;
-use super::{seqscan, statements};
+use super::seqscan;
+use super::statements::{self, Statement};
 use crate::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::rel;
 use crate::xact::{self, Mode};
@@ -103,8 +104,8 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
         }
         if ours {
             super::rowmarks::note(q);
-            let mut walk =
-                Walk { snapshot: (*estate).es_snapshot as usize, serializable: crate::pg::is_serializable() };
+            let of = Statement { snapshot: (*estate).es_snapshot as usize, owner: estate as usize };
+            let mut walk = Walk { of, serializable: crate::pg::is_serializable() };
             visit((*q).planstate, (&raw mut walk).cast());
         }
     }
@@ -114,7 +115,7 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
     // SAFETY: the hook's contract.
     unsafe {
         if !(*q).estate.is_null() {
-            statements::end_statement((*(*q).estate).es_snapshot as usize);
+            statements::end_statement((*q).estate as usize);
         }
         match PREV_END {
             Some(prev) => prev(q),
@@ -166,7 +167,7 @@ pub unsafe fn check_mixture(ours: bool, rels: &[pg_sys::Relation]) {
 }
 
 struct Walk {
-    snapshot: usize,
+    of: Statement,
     serializable: bool,
 }
 
@@ -197,21 +198,25 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
                 if !index.is_null() {
                     let heap = pg_sys::RelationIdGetRelation((*(*index).rd_index).indrelid);
                     wrap(heap, index);
+                    if rel::is_ours(heap) && xact::known_mode() == Some(Mode::Serializable) {
+                        let scan = (*ps.cast::<pg_sys::BitmapIndexScanState>()).biss_ScanDesc;
+                        statements::bitmap(walk.of, (*heap).rd_id, scan);
+                    }
                     pg_sys::RelationClose(heap);
                 }
             }
             pg_sys::NodeTag::T_SeqScanState if xact::known_mode() == Some(Mode::Serializable) => {
-                seqscan::inspect(ps.cast(), walk.snapshot);
+                seqscan::inspect(ps.cast(), walk.of);
             }
-            pg_sys::NodeTag::T_ModifyTableState if walk.serializable => note_writes(ps.cast(), walk.snapshot),
-            pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.snapshot),
+            pg_sys::NodeTag::T_ModifyTableState if walk.serializable => note_writes(ps.cast(), walk.of),
+            pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.of),
             _ => {}
         }
         crate::pg::raw::planstate_tree_walker(ps, visit, context)
     }
 }
 
-unsafe fn note_writes(m: *mut pg_sys::ModifyTableState, snapshot: usize) {
+unsafe fn note_writes(m: *mut pg_sys::ModifyTableState, of: Statement) {
     // SAFETY: a valid node.
     unsafe {
         if !matches!((*m).operation, pg_sys::CmdType::CMD_UPDATE | pg_sys::CmdType::CMD_DELETE) {
@@ -220,19 +225,19 @@ unsafe fn note_writes(m: *mut pg_sys::ModifyTableState, snapshot: usize) {
         for i in 0..(*m).mt_nrels as usize {
             let r = (*(*m).resultRelInfo.add(i)).ri_RelationDesc;
             if rel::is_ours(r) {
-                statements::writes(snapshot, (*r).rd_id);
+                statements::writes(of, (*r).rd_id);
             }
         }
     }
 }
 
-unsafe fn note_locks(l: *mut pg_sys::LockRowsState, snapshot: usize) {
+unsafe fn note_locks(l: *mut pg_sys::LockRowsState, of: Statement) {
     // SAFETY: a valid node.
     unsafe {
         for a in pgrx::PgList::<pg_sys::ExecAuxRowMark>::from_pg((*l).lr_arowMarks).iter_ptr() {
             let erm = (*a).rowmark;
             if (*erm).markType <= pg_sys::RowMarkType::ROW_MARK_NOKEYEXCLUSIVE && rel::is_ours((*erm).relation) {
-                statements::writes(snapshot, (*erm).relid);
+                statements::writes(of, (*erm).relid);
             }
         }
     }

@@ -26,6 +26,11 @@ pub fn abort_subtransactions(level: u32) {
     protect::abort_subtransactions(level);
 }
 
+/// A subtransaction ends well.
+pub fn commit_subtransaction(level: u32) {
+    statements::commit_subtransaction(level);
+}
+
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
     statements::end_transaction();

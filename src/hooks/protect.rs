@@ -28,9 +28,12 @@ use std::ops::Bound;
 struct Open {
     /// The scan's part of our memory, null if it is over.
     fetch: *mut Fetch,
-    /// Nesting depth at which it began.
+    /// Nesting depth at which it began; `u32::MAX` if that subtransaction was aborted. The scan may go on, if its
+    /// cursor is older, or be gone.
     level: u32,
     ranged: Option<Ranged>,
+    /// Does it read its index in one pass, so that what it has not reached it has not read?
+    one_pass: bool,
     ids: Vec<ScanId>,
     intervals: Vec<Interval>,
     /// A look-up of one key: where its predicate would start, in the ranges or in partitions.
@@ -48,6 +51,7 @@ impl Default for Open {
             fetch: std::ptr::null_mut(),
             level: 0,
             ranged: None,
+            one_pass: false,
             ids: Vec::new(),
             intervals: Vec::new(),
             position: None,
@@ -76,17 +80,47 @@ pub fn end_transaction() {
     }
 }
 
-/// Scans of aborted subtransactions are gone without an end.
+/// Scans that began in aborted subtransactions: those of older cursors go on, others are gone without an end,
+/// when their memory is.
 pub fn abort_subtransactions(level: u32) {
     // SAFETY: one thread.
     unsafe {
-        let free = &mut *(&raw mut FREE);
-        for (i, o) in (*(&raw mut OPEN)).iter_mut().enumerate() {
-            if !o.fetch.is_null() && o.level >= level {
-                o.fetch = std::ptr::null_mut();
-                free.push(i as u32);
-            }
+        for o in (*(&raw mut OPEN)).iter_mut().filter(|o| o.level >= level) {
+            o.level = u32::MAX;
         }
+    }
+}
+
+/// What tells that a scan's memory goes away, in whatever way.
+#[repr(C)]
+struct Gone {
+    callback: pg_sys::MemoryContextCallback,
+    fetch: *mut Fetch,
+    open: u32,
+}
+
+unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
+    // SAFETY: made by `watch`, in the memory that goes away now; one thread. Nothing here can fail but for memory.
+    unsafe {
+        let g = &*arg.cast::<Gone>();
+        if let Some(o) = (&mut *(&raw mut OPEN)).get_mut(g.open as usize).filter(|o| o.fetch == g.fetch) {
+            o.fetch = std::ptr::null_mut();
+            (*(&raw mut FREE)).push(g.open);
+        }
+    }
+}
+
+/// An entry lives as long as the memory of its scan. (A subtransaction's end does not tell: a cursor outlives one in
+/// which it was read, and another one in which it was declared.)
+unsafe fn watch(f: *mut Fetch, open: u32) {
+    // SAFETY: the fetch was allocated in a memory context.
+    unsafe {
+        let context = pg_sys::GetMemoryChunkContext(f.cast());
+        let g = pg_sys::MemoryContextAllocZero(context, std::mem::size_of::<Gone>()).cast::<Gone>();
+        ((*g).fetch, (*g).open) = (f, open);
+        (*g).callback.func = Some(gone);
+        (*g).callback.arg = g.cast();
+        pg_sys::MemoryContextRegisterResetCallback(context, &mut (*g).callback);
     }
 }
 
@@ -95,14 +129,19 @@ unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
     unsafe {
         let open = &mut *(&raw mut OPEN);
         if (*f).open == 0 {
-            let n = (*(&raw mut FREE)).pop().unwrap_or_else(|| {
-                open.push(Open::default());
-                open.len() as u32 - 1
-            });
+            let n = match (*(&raw mut FREE)).pop() {
+                Some(n) => n,
+                None => {
+                    open.push(Open::default());
+                    open.len() as u32 - 1
+                }
+            };
+            watch(f, n);
             (*f).open = n + 1;
             (open[n as usize].fetch, open[n as usize].level) = (f, xact::depth());
         }
         let o = &mut open[(*f).open as usize - 1];
+        o.level = o.level.min(xact::depth());
         (o.ranged, o.position, o.has_key) = (None, None, false);
         o.ids.clear();
         o.intervals.clear();
@@ -199,9 +238,11 @@ unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo,
         match intervals_of(scan, heap, info) {
             Some((ranged, intervals)) => {
                 let ids = begin(&at, ranged, &intervals, true);
+                let id = xact::txn().share_rows(&mut ids.clone());
+                let one_pass = !ranged.codec.hash && bounds::is_one_pass(ranged.codec, keys_of(scan));
                 let o = open_of(f);
-                (o.ranged, o.ids, o.intervals) = (Some(ranged), ids, intervals);
-                (*f).scan = o.ids.first().copied().unwrap_or(ScanId::NONE);
+                (o.ranged, o.ids, o.intervals, o.one_pass) = (Some(ranged), ids, intervals, one_pass);
+                (*f).scan = id;
             }
             None => coarse(&at),
         }
@@ -217,13 +258,26 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
         let found = intervals_of(scan, heap, info);
         pg_sys::RelationClose(heap);
         let id = match found {
-            Some((ranged, intervals)) => begin(&at, ranged, &intervals, false).first().copied().unwrap_or(ScanId::NONE),
+            Some((ranged, intervals)) => rows_of_bitmap(&begin(&at, ranged, &intervals, false)),
             None => {
                 coarse(&at);
                 ScanId::NONE
             }
         };
         statements::bitmap_scan(scan, snapshot, info.oid, id);
+    }
+}
+
+/// The id to read a bitmap's rows with. One predicate of several cannot rely on locks of rows: other bitmaps of the
+/// statement may come, whose rows are not told from these.
+fn rows_of_bitmap(ids: &[ScanId]) -> ScanId {
+    match ids {
+        [] => ScanId::NONE,
+        [id] => *id,
+        _ => {
+            let all: Vec<_> = ids.iter().map(|id| xact::txn().without_row_locks(*id)).collect();
+            all[0]
+        }
     }
 }
 
@@ -404,7 +458,13 @@ pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
     unsafe {
         let o = (*(&raw const OPEN)).iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
         let (f, r) = (o.fetch, o.ranged?);
-        if f.is_null() || (*f).last.is_null() || (*f).seen.rewound || (*f).seen.forward == (*f).seen.backward {
+        if f.is_null()
+            || o.level == u32::MAX
+            || !o.one_pass
+            || (*f).last.is_null()
+            || (*f).seen.rewound
+            || (*f).seen.forward == (*f).seen.backward
+        {
             return None;
         }
         let mut key = Vec::new();
@@ -421,18 +481,21 @@ unsafe fn shrink(f: *mut Fetch) {
         if (*f).open == 0 {
             return;
         }
-        let o = &(&*(&raw const OPEN))[(*f).open as usize - 1];
-        let Some(r) = o.ranged else { return };
+        let at = (*f).open as usize - 1;
+        let o = &mut (&mut *(&raw mut OPEN))[at];
+        let (Some(r), one_pass) = (o.ranged, o.one_pass) else { return };
+        // Taken out: expressions of the index run, and may scan too.
+        let (ids, intervals) = (std::mem::take(&mut o.ids), std::mem::take(&mut o.intervals));
         let started = seen.forward || seen.backward;
         // Without a last row: it met rows that it could not see, and then stopped: an error.
-        let all = seen.ended || seen.rewound || seen.forward && seen.backward || r.codec.hash;
+        let all = seen.ended || seen.rewound || seen.forward && seen.backward || !one_pass;
         let mut key = Vec::new();
         let all = all
             || started
                 && ((*f).last.is_null()
                     || Rows::new((*f).base.rel, r.codec).key(Row::Version((*f).last), &mut key).is_none());
         let t = xact::txn();
-        for (id, i) in o.ids.iter().zip(&o.intervals) {
+        for (id, i) in ids.iter().zip(&intervals) {
             if !started {
                 t.cancel_scan(*id);
             } else if all {

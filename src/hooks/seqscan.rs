@@ -5,7 +5,7 @@
 //! discards (they are leakproof): then such rows have no influence on the transaction.
 
 use super::protect::begin_one;
-use super::statements::{self, Filter};
+use super::statements::{self, Filter, Statement};
 use crate::errors::ok;
 use crate::keys;
 use crate::keys::bounds::{self, Interval};
@@ -22,7 +22,7 @@ use pgrx::PgList;
 ///
 /// # Safety
 /// A scan's state after the executor's start.
-pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, snapshot: usize) {
+pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, of: Statement) {
     // SAFETY: the caller's.
     unsafe {
         let r = (*s).ss.ss_currentRelation;
@@ -30,7 +30,7 @@ pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, snapshot: usize) {
             return;
         }
         let ps = &(*s).ss.ps;
-        statements::sequential(snapshot, (*r).rd_id, filter(r, (*ps.plan).qual, ps.state));
+        statements::sequential(of, (*r).rd_id, filter(r, (*ps.plan).qual, ps.state));
     }
 }
 

@@ -16,20 +16,29 @@ pub struct Filter {
     pub partition: Option<u16>,
 }
 
+/// A running statement: the addresses of its snapshot and of the executor's state.
+#[derive(Clone, Copy)]
+pub struct Statement {
+    pub snapshot: usize,
+    pub owner: usize,
+}
+
 /// Something about a table in the statement of a snapshot.
 struct Note {
     snapshot: usize,
     table: Oid,
     /// Nesting depth of its statement.
     level: u32,
+    /// The executor's state of the statement. Functions that see their caller's snapshot share only that.
+    owner: usize,
     what: What,
 }
 
 enum What {
     /// The statement reads rows of the table in order to write them.
     Writes,
-    /// A scan that makes a bitmap, and the predicate that protects its rows.
-    Bitmap { scan: usize, id: ScanId },
+    /// A scan that makes a bitmap, and the predicate that protects its rows, once it has started.
+    Bitmap { scan: usize, id: Option<ScanId> },
     /// A sequential scan; `None`: of all rows.
     Sequential(Option<Filter>),
 }
@@ -41,8 +50,8 @@ fn notes() -> &'static mut Vec<Note> {
     unsafe { &mut *(&raw mut NOTES) }
 }
 
-fn note(snapshot: usize, table: Oid, what: What) {
-    notes().push(Note { snapshot, table, level: xact::depth(), what });
+fn note(of: Statement, table: Oid, what: What) {
+    notes().push(Note { snapshot: of.snapshot, table, level: xact::depth(), owner: of.owner, what });
 }
 
 fn of(snapshot: pg_sys::Snapshot, table: Oid) -> impl Iterator<Item = &'static What> {
@@ -60,16 +69,21 @@ pub fn abort_subtransactions(level: u32) {
     notes().retain(|n| n.level < level);
 }
 
+/// What the subtransaction at `level` began belongs to its parent now: its cursors go on.
+pub fn commit_subtransaction(level: u32) {
+    notes().iter_mut().filter(|n| n.level >= level).for_each(|n| n.level = level - 1);
+}
+
 /// A statement has ended.
-pub fn end_statement(snapshot: usize) {
+pub fn end_statement(owner: usize) {
     if !notes().is_empty() {
-        notes().retain(|n| n.snapshot != snapshot);
+        notes().retain(|n| n.owner != owner);
     }
 }
 
 /// The statement reads rows of the table in order to write them.
-pub fn writes(snapshot: usize, table: Oid) {
-    note(snapshot, table, What::Writes);
+pub fn writes(of: Statement, table: Oid) {
+    note(of, table, What::Writes);
 }
 
 /// Does the statement of this snapshot read the table in order to write it?
@@ -77,24 +91,51 @@ pub fn will_write(s: pg_sys::Snapshot, table: Oid) -> bool {
     of(s, table).any(|w| matches!(w, What::Writes))
 }
 
+/// The statement has a scan that makes bitmaps. It may have started with the statement.
+pub fn bitmap(of: Statement, table: Oid, scan: pg_sys::IndexScanDesc) {
+    let scan = scan as usize;
+    let there = notes().iter_mut().find(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
+    match there {
+        Some(n) => n.owner = of.owner,
+        None => note(of, table, What::Bitmap { scan, id: None }),
+    }
+}
+
 /// A scan that makes a bitmap is about to start, or to start again. `snapshot`: the executor's, or
 /// ours if it is not the first time. `id`: what protects its rows, or `NONE`.
 pub fn bitmap_scan(scan: pg_sys::IndexScanDesc, snapshot: pg_sys::Snapshot, table: Oid, id: ScanId) {
     let scan = scan as usize;
-    let old = notes().iter_mut().find_map(|n| match &mut n.what {
-        What::Bitmap { scan: s, id } if *s == scan => Some((&mut n.snapshot, &mut n.table, id)),
-        _ => None,
-    });
     let again = super::indexscan::is_ours(snapshot);
-    match old {
-        Some((_, _, old)) if again => {
-            if *old != ScanId::NONE {
-                *old = id;
-            }
-        }
-        Some((s, t, old)) => (*s, *t, *old) = (snapshot as usize, table, id),
-        None => note(snapshot as usize, table, What::Bitmap { scan, id }),
+    let there = notes().iter().position(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
+    let at = there.unwrap_or_else(|| {
+        note(Statement { snapshot: snapshot as usize, owner: 0 }, table, What::Bitmap { scan, id: None });
+        notes().len() - 1
+    });
+    let n = &mut notes()[at];
+    if !again {
+        (n.snapshot, n.table) = (snapshot as usize, table);
     }
+    if let What::Bitmap { id: old, .. } = &mut n.what {
+        // Rows of the bitmap before may be read still.
+        *old = Some(if again && *old == Some(ScanId::NONE) { ScanId::NONE } else { id });
+    }
+    share_rows(n.snapshot, n.table);
+}
+
+/// Which of several bitmaps a row comes from is not known when it is read: no predicate may rely on
+/// locks of rows that another one would have to take.
+fn share_rows(snapshot: usize, table: Oid) {
+    let ids = || {
+        notes().iter_mut().filter(move |n| n.snapshot == snapshot && n.table == table).filter_map(|n| {
+            match &mut n.what {
+                What::Bitmap { id: Some(id), .. } if *id != ScanId::NONE => Some(id),
+                _ => None,
+            }
+        })
+    };
+    let mut shared: Vec<ScanId> = ids().map(|id| *id).collect();
+    xact::txn().share_rows(&mut shared);
+    ids().zip(shared).for_each(|(id, new)| *id = new);
 }
 
 /// The predicate that protects the rows that the statement reads through bitmaps, if all of them
@@ -103,8 +144,8 @@ pub fn bitmap_rows(snapshot: pg_sys::Snapshot, table: Oid) -> ScanId {
     let mut found = ScanId::NONE;
     for w in of(snapshot, table) {
         match w {
-            What::Bitmap { id, .. } if *id == ScanId::NONE => return ScanId::NONE,
-            What::Bitmap { id, .. } => found = *id,
+            What::Bitmap { id: Some(id), .. } if *id == ScanId::NONE => return ScanId::NONE,
+            What::Bitmap { id: Some(id), .. } => found = *id,
             _ => {}
         }
     }
@@ -112,8 +153,8 @@ pub fn bitmap_rows(snapshot: pg_sys::Snapshot, table: Oid) -> ScanId {
 }
 
 /// The statement scans the table sequentially.
-pub fn sequential(snapshot: usize, table: Oid, filter: Option<Filter>) {
-    note(snapshot, table, What::Sequential(filter));
+pub fn sequential(of: Statement, table: Oid, filter: Option<Filter>) {
+    note(of, table, What::Sequential(filter));
 }
 
 /// The filters of the statement's sequential scans of the table; `None`: some scan has none.

@@ -77,6 +77,20 @@ pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
     prefixes.into_iter().map(|p| Interval { hi: with(&p, &[AFTER]), lo: p }).collect()
 }
 
+/// Does a B-tree scan with these keys read the index in one pass, so that the rows come in the order of the keys?
+/// Arrays are gone through one value after another, the last column's fastest: behind a column without an
+/// equality each value is a pass of its own.
+pub fn is_one_pass(codec: &Codec, keys: &[ScanKeyData]) -> bool {
+    let of = |column: usize| keys.iter().filter(move |k| k.sk_attno as usize == column + 1);
+    let array = |k: &ScanKeyData| k.sk_flags as u32 & pg_sys::SK_SEARCHARRAY != 0;
+    let fixes = |k: &ScanKeyData| {
+        let flags = k.sk_flags as u32;
+        flags & pg_sys::SK_SEARCHNULL != 0 || flags & pg_sys::SK_ROW_HEADER == 0 && k.sk_strategy as u32 == EQ
+    };
+    let prefix = (0..codec.columns.len()).take_while(|c| of(*c).any(fixes)).count();
+    !(prefix + 1..codec.columns.len()).any(|c| of(c).any(array))
+}
+
 fn with(prefix: &[u8], tail: &[u8]) -> Vec<u8> {
     [prefix, tail].concat()
 }
@@ -207,17 +221,24 @@ impl Conditions {
             let (mut datums, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
             pg_sys::deconstruct_array(array, elem, len as i32, byval, align, &mut datums, &mut nulls, &mut n);
             let mut values = Vec::new();
+            let mut known = true;
             for i in (0..n as usize).filter(|i| !*nulls.add(*i)) {
                 let mut v = Vec::new();
-                if !codec.put_foreign(column, *datums.add(i), k.sk_subtype, &mut v) {
-                    return;
-                }
+                known &= codec.put_foreign(column, *datums.add(i), k.sk_subtype, &mut v);
                 values.push(v);
             }
             if faults::on(Fault::FirstOfArray) {
                 values.truncate(1);
             }
-            self.keep(codec, values);
+            // Scans start again and again within one statement.
+            pg_sys::pfree(datums.cast());
+            pg_sys::pfree(nulls.cast());
+            if array.cast() != k.sk_argument.cast_mut_ptr::<core::ffi::c_void>() {
+                pg_sys::pfree(array.cast());
+            }
+            if known {
+                self.keep(codec, values);
+            }
         }
     }
 

@@ -76,6 +76,8 @@ pub struct KeyColumn {
     collation: Oid,
     typlen: i16,
     byval: bool,
+    /// May its comparison run functions of users?
+    may_run_sql: bool,
     /// Comparison or hash function, if it is called.
     function: Option<RefCell<Box<pg_sys::FmgrInfo>>>,
 }
@@ -169,6 +171,15 @@ unsafe fn column(index: pg_sys::Relation, i: usize, hash: bool) -> KeyColumn {
             collation,
             typlen: att.attlen,
             byval: att.attbyval,
+            may_run_sql: proc.to_u32() >= pg_sys::FirstNormalObjectId
+                || matches!(
+                    proc.to_u32(),
+                    pg_sys::F_BTRECORDCMP
+                        | pg_sys::F_BTRECORDIMAGECMP
+                        | pg_sys::F_BTARRAYCMP
+                        | pg_sys::F_RANGE_CMP
+                        | pg_sys::F_MULTIRANGE_CMP
+                ),
             function: matches!(kind, Kind::Raw | Kind::Hash).then(|| RefCell::new(function(proc))),
         }
     }
@@ -276,7 +287,11 @@ impl KeyColumn {
             let (p, n) = match self.typlen {
                 -1 => {
                     let v = pg_sys::pg_detoast_datum(d.cast_mut_ptr());
-                    (v.cast::<u8>(), pgrx::varsize_any(v))
+                    out.extend(std::slice::from_raw_parts(v.cast::<u8>(), pgrx::varsize_any(v)));
+                    if v != d.cast_mut_ptr() {
+                        pg_sys::pfree(v.cast()); // one for each row that a statement writes
+                    }
+                    return;
                 }
                 -2 => (d.cast_mut_ptr::<u8>(), name_bytes(d).len() + 1),
                 n => (d.cast_mut_ptr::<u8>(), n as usize),
@@ -312,7 +327,8 @@ impl KeyColumn {
         let (x, y) = (self.unraw(a, &mut x), self.unraw(b, &mut y));
         let f = self.function.as_ref().expect("a raw column has its function").as_ptr();
         // SAFETY: the operator class's comparison function and values of its type. No borrow is held.
-        let r = unsafe { pg_sys::FunctionCall2Coll(&mut **f, self.collation, x, y).value() as i32 };
+        let call = || unsafe { pg_sys::FunctionCall2Coll(&mut **f, self.collation, x, y).value() as i32 };
+        let r = if self.may_run_sql { crate::pg::with_snapshot(call) } else { call() };
         if self.desc {
             0.cmp(&r)
         } else {

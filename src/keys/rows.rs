@@ -25,6 +25,8 @@ pub struct Rows {
 /// What expressions and predicates need. An ERROR leaves it to the memory context and the resource
 /// owner.
 struct Special {
+    /// All that it allocates: it may be made for each row that a statement writes.
+    context: pg_sys::MemoryContext,
     index: pg_sys::Relation,
     info: *mut pg_sys::IndexInfo,
     estate: *mut pg_sys::EState,
@@ -49,7 +51,7 @@ impl Rows {
         // SAFETY: the caller's.
         unsafe {
             match &mut self.special {
-                Some(s) => s.key(self.rel, self.codec, row, out),
+                Some(s) => crate::pg::with_snapshot(|| s.key(self.rel, self.codec, row, out)),
                 None => plain(self.rel, self.codec, row, out),
             }
         }
@@ -93,12 +95,21 @@ impl Special {
     unsafe fn new(rel: pg_sys::Relation, codec: &Codec) -> Special {
         // SAFETY: the index exists while its table is locked.
         unsafe {
+            let context = pg_sys::AllocSetContextCreateInternal(
+                pg_sys::CurrentMemoryContext,
+                c"mixedcc index expressions".as_ptr(),
+                pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+                pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+            let old = pg_sys::MemoryContextSwitchTo(context);
             let index = pg_sys::index_open(codec.index, pg_sys::AccessShareLock as i32);
             let info = pg_sys::BuildIndexInfo(index);
             let estate = pg_sys::CreateExecutorState();
             let predicate = pg_sys::ExecPrepareQual((*info).ii_Predicate, estate);
             let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
-            Special { index, info, estate, slot, predicate }
+            pg_sys::MemoryContextSwitchTo(old);
+            Special { context, index, info, estate, slot, predicate }
         }
     }
 
@@ -135,6 +146,7 @@ impl Special {
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
             pg_sys::FreeExecutorState(self.estate);
             pg_sys::index_close(self.index, pg_sys::NoLock as i32);
+            pg_sys::MemoryContextDelete(self.context);
         }
     }
 }

@@ -12,15 +12,26 @@ import psycopg2
 
 import _common as c
 
+# Functions that are not inlined, so that they run SQL, and an operator class that compares by one.
+FUNCTIONS = """
+CREATE FUNCTION compare_ints(int, int) RETURNS int LANGUAGE sql IMMUTABLE AS
+    'SELECT CASE WHEN $1 < $2 THEN -1 WHEN $1 > $2 THEN 1 ELSE 0 END';
+CREATE OPERATOR CLASS by_function FOR TYPE int USING btree AS
+    OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compare_ints(int, int);
+CREATE FUNCTION halves(int) RETURNS int LANGUAGE sql IMMUTABLE SECURITY DEFINER AS 'SELECT $1 / 2';
+"""
+
 SETUP = """
-CREATE TABLE t (id int PRIMARY KEY, a int, b text COLLATE "C", d int NOT NULL, n numeric, v int, h int DEFAULT -1) USING mixedcc WITH ({options});
-INSERT INTO t SELECT i * 10, i % 7, 'k' || (i % 5), i, i / 2.0, 0, i FROM generate_series(1, 200) i;
+CREATE TABLE t (id int PRIMARY KEY, a int, b text COLLATE "C", d int NOT NULL, n numeric, v int, h int DEFAULT -1, g int) USING mixedcc WITH ({options});
+INSERT INTO t SELECT i * 10, i % 7, 'k' || (i % 5), i, i / 2.0, 0, i, i FROM generate_series(1, 200) i;
 CREATE INDEX t_ab ON t (a, b, id);
 CREATE INDEX t_d_desc ON t (d DESC NULLS LAST);
 CREATE INDEX t_n ON t (n);
 CREATE INDEX t_lower ON t ((id / 100)) WHERE a <> 6;
 CREATE INDEX t_hash ON t USING hash (h);
-INSERT INTO t VALUES (5000, NULL, 'kz', 5000, NULL, 0);
+CREATE INDEX t_g ON t (g by_function);
+CREATE INDEX t_halves ON t (halves(id));
+INSERT INTO t VALUES (5000, NULL, 'kz', 5000, NULL, 0), (4990, 9, 'kz', 4990, 4990, 0);
 CREATE TABLE u (id int PRIMARY KEY, t_id int REFERENCES t (id), w int) USING mixedcc WITH ({options});
 INSERT INTO u SELECT i, 1600 + i * 10, 0 FROM generate_series(1, 20) i;
 CREATE INDEX u_t ON u (t_id);
@@ -46,6 +57,8 @@ def delete(id):
     return f"DELETE FROM t WHERE id = {id}"
 
 
+OTHER_CURSOR = ("DECLARE y CURSOR FOR SELECT id FROM t WHERE id BETWEEN 500 AND 520 ORDER BY id; FETCH ALL FROM y; CLOSE x; CLOSE y")
+
 # name, settings and statements of the scan, writes inside, writes outside
 CASES = [
     ("equality, present", INDEX + "SELECT v FROM t WHERE id = 50", [upd(50), delete(50)], [upd(60), ins(55)]),
@@ -68,8 +81,8 @@ CASES = [
      [ins(55, a=4, b="k3"), ins(55, a=5, b="k0"), ins(55, a=4, b="z")], [ins(55, a=4, b="k2"), ins(56, a=5, b="k1")]),
     ("IN list", INDEX + "SELECT sum(v) FROM t WHERE id IN (100, 155, 300)",
      [upd(100), ins(155), delete(300)], [upd(200), ins(156)]),
-    ("= ANY of a prefix", INDEX + "SELECT sum(v) FROM t WHERE a = ANY (ARRAY[2, 4]) AND b = 'k1'",
-     [ins(55, a=2, b="k1"), ins(55, a=4, b="k1")], [ins(55, a=3, b="k1"), ins(56, a=2, b="k2")]),
+    ("= ANY of a prefix", INDEX + "SELECT sum(v) FROM t WHERE a = ANY (ARRAY[4, 6]) AND b = 'k1'",
+     [ins(55, a=6, b="k1"), ins(55, a=4, b="k1")], [ins(55, a=5, b="k1"), ins(56, a=6, b="k2")]),
     ("IS NULL", INDEX + "SELECT sum(v) FROM t WHERE a IS NULL", [upd(5000), ins(55, a="NULL")], [upd(50), ins(55, a=0)]),
     ("IS NOT NULL", INDEX + "SELECT sum(v) FROM t WHERE n IS NOT NULL AND n < 3", [upd(40), ins(55, n="1.5")],
      [upd(5000), ins(55, n="NULL"), ins(56, n="3")]),
@@ -134,6 +147,21 @@ CASES = [
      [upd(130), ins(125)]),
     ("range_scan, descending limit", "SELECT count(*) FROM mixedcc.range_scan(NULL::t, 100, 200, descending => true, max_rows => 3)",
      [upd(180), ins(195)], [upd(170), ins(175), ins(205)]),
+    ("array behind an interval, LIMIT: several passes", INDEX + "SET LOCAL random_page_cost = 100; "
+     "SELECT count(*) FROM (SELECT v FROM t WHERE a >= 2 AND a <= 5 AND b = ANY (ARRAY['k1', 'k3']) AND v + 0 = 0 LIMIT 26) s",
+     [ins(55, a=5, b="k1")], [ins(55, a=6, b="k1")]),
+    ("array, of which one value covers ranges", INDEX + "SELECT sum(v) FROM t WHERE a = ANY (ARRAY[6, 9])", [upd(4990), upd(60)],
+     [upd(50)]),
+    ("bitmap OR, of which one part covers ranges", BITMAP + "SELECT sum(v) FROM t WHERE id BETWEEN 305 AND 310 OR id BETWEEN 500 AND 900",
+     [upd(310), upd(600)], [upd(320), upd(490)]),
+    ("cursor of a savepoint that was released", INDEX + "SAVEPOINT a; DECLARE x CURSOR FOR SELECT id FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; "
+     "FETCH 1 FROM x; RELEASE a; SAVEPOINT b; SELECT 1; ROLLBACK TO b; " + OTHER_CURSOR, [upd(100), ins(505)], [upd(110), upd(530)]),
+    ("cursor that was read in a savepoint", INDEX + "DECLARE x CURSOR FOR SELECT id FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; SAVEPOINT b; "
+     "FETCH 1 FROM x; ROLLBACK TO b; " + OTHER_CURSOR, [upd(100), ins(505)], [upd(110), upd(530)]),
+    ("TID behind the end", "SELECT v FROM t WHERE ctid = '(1,1)'",
+     ["INSERT INTO t (id, d) SELECT 6000 + i, i FROM generate_series(1, 60) i"], [upd(50)]),
+    ("comparisons by a function in SQL", INDEX + "SELECT sum(v) FROM t WHERE g BETWEEN 5 AND 7", [upd(60)], [upd(100)]),
+    ("LIMIT, expression by a function in SQL", INDEX + "SELECT v FROM t WHERE halves(id) >= 300 ORDER BY halves(id) LIMIT 2", [upd(600), upd(610)], [upd(630)]),
 ]
 
 FAILURES = ("40001", "40P01", "55P03")
@@ -203,7 +231,7 @@ def occ_one_range():
 
 
 def two_phase_locking():
-    for case in CASES[1::3]:
+    for case in CASES[1::3] + [q for q in CASES if "covers ranges" in q[0]]:
         try_case(boss, "mixedcc.protocol = '2pl'", 10, case)
 
 
@@ -222,4 +250,5 @@ def range_scan_at_other_levels():
 if __name__ == "__main__":
     boss = c.make_database(DATABASE)
     run(boss, "SET client_min_messages = warning")
+    run(boss, FUNCTIONS)
     c.main(occ_small_ranges, occ_one_range, two_phase_locking, partition_locks, range_scan_at_other_levels)

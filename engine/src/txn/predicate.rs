@@ -69,6 +69,8 @@ pub(super) struct Predicate {
     open: OpenEnd,
     /// Are its rows locked by `2pl`, each before it is read? Then only inserts are conflicts (INV-ROWS).
     pub rows_locked: bool,
+    /// Are rows of other scans read with its id? Then its ranges are not locked in place of rows.
+    shared: bool,
     /// Rows that it has locked so.
     locked_rows: u32,
     /// Its ranges are locked instead, since positions `positions[escalated..]`: updates and deletes are conflicts
@@ -312,6 +314,7 @@ impl Predicates {
             unknown,
             open: n.open,
             rows_locked: false,
+            shared: false,
             locked_rows: 0,
             escalated: None,
             escalated_from: 0,
@@ -405,9 +408,15 @@ impl Predicates {
     }
     /// A row of the scan was locked; how many now?
     pub fn count_locked_row(&mut self, scan: ScanId) -> u32 {
-        let Some(i) = self.find(scan).filter(|&i| self.all[i].rows_locked) else { return 0 };
+        let Some(i) = self.find(scan).filter(|&i| self.all[i].rows_locked && !self.all[i].shared) else { return 0 };
         self.all[i].locked_rows += 1;
         self.all[i].locked_rows
+    }
+    /// See [`super::Txn::share_rows`].
+    pub fn share(&mut self, scan: ScanId) {
+        if let Some(i) = self.find(scan) {
+            self.all[i].shared = true;
+        }
     }
     /// The scan's ranges are locked from now on, its next rows are not.
     pub fn escalate(&mut self, scan: ScanId) {
@@ -516,7 +525,7 @@ impl Predicates {
         let q = to.all.last_mut().expect("added just now");
         if a.id == b.id {
             // A hull has an id of its own: nobody narrows it.
-            (q.id, q.reached) = (a.id, a.reached.clone());
+            (q.id, q.shared, q.reached) = (a.id, a.shared, a.reached.clone());
         }
         q.rows_locked = a.rows_locked && b.rows_locked;
     }

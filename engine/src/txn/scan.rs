@@ -179,6 +179,22 @@ impl Txn {
         scan.locked()
     }
 
+    /// The rows of these scans will be read with the id that is returned, because which of them a row belongs to is not
+    /// known. Under `2pl` either all rows are locked or none is relied on to be.
+    pub fn share_rows(&mut self, scans: &mut [ScanId]) -> ScanId {
+        let Some(&first) = scans.first() else { return ScanId::NONE };
+        if scans.len() == 1 {
+            return first;
+        }
+        let whole = |t: &Txn, id: ScanId| id.is_locked() || t.ranged.is_escalated(id);
+        if scans.iter().any(|&id| whole(self, id)) {
+            scans.iter_mut().for_each(|id| *id = self.without_row_locks(*id));
+        } else {
+            scans.iter().for_each(|&id| self.ranged.share(id));
+        }
+        scans[0]
+    }
+
     /// The scan has read nothing at all.
     pub fn cancel_scan(&mut self, scan: ScanId) {
         let before = self.ranged.place(scan);
