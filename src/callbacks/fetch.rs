@@ -15,6 +15,9 @@ use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
+/// Partitions of a look-up that needs no memory of its own.
+pub const FEW: usize = 2;
+
 /// How far a scan has come.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -52,6 +55,13 @@ pub struct Fetch {
     pub for_write: bool,
     /// Is it a look-up of one key that has found nothing yet?
     pub look: bool,
+    /// A look-up in a table without ranges: where its predicates would start, in `n_few` partitions from
+    /// `first_partition` on. 0: it has an entry in hooks/protect.rs.
+    pub few: [u64; FEW],
+    /// See `few`.
+    pub n_few: u32,
+    /// See `few`.
+    pub first_partition: u32,
     /// How far it has come.
     pub seen: Seen,
     /// The predicate that protects the rows of the scan.

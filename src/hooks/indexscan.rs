@@ -116,9 +116,9 @@ unsafe extern "C-unwind" fn guarded_protect(scan: pg_sys::IndexScanDesc) {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn guarded_missed(f: *mut Fetch) {
+unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
     // SAFETY: as in `gettuple`.
-    unsafe { protect::settle(f) }
+    unsafe { protect::look_up_missed(scan, f) }
 }
 
 /// Our part of a scan.
@@ -138,7 +138,7 @@ unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_
         if !f.is_null() {
             (*f).seen.step(direction, found);
             if !found && (*f).look {
-                guarded_missed(f);
+                guarded_missed(scan, f);
             }
         }
         found

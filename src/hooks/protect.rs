@@ -7,7 +7,7 @@
 
 use super::indexscan::{fetch_of, is_ours, ours};
 use super::statements;
-use crate::callbacks::fetch::Fetch;
+use crate::callbacks::fetch::{Fetch, FEW};
 use crate::errors::ok;
 use crate::faults::{self, Fault};
 use crate::keys::bounds::{self, Interval};
@@ -360,16 +360,37 @@ unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, pa
     // SAFETY: as in `index_scan`.
     unsafe {
         (*f).look = true;
-        let ranged = keys::ranged(info, (*scan).indexRelation);
         let t = xact::txn();
         let n = info.table.map().n;
         let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
+        if count as usize <= FEW && info.table.ranges_generation() == 0 {
+            for i in 0..count {
+                let touch = Touch { table: info.table, no: first + i };
+                (*f).few[i as usize] = ok(t.before_lookup(&PG, touch));
+            }
+            ((*f).n_few, (*f).first_partition) = (count, first);
+            return;
+        }
+        let ranged = keys::ranged(info, (*scan).indexRelation);
         let o = open_of(f);
         for no in first..first + count {
             let touch = Touch { table: info.table, no };
             let position = ok(t.before_lookup(&PG, touch));
             o.partitions.push((touch, position));
         }
+        find_key(scan, o);
+        if let Some(r) = ranged.filter(|_| o.has_key) {
+            let at = Touch { table: info.table, no: first };
+            o.position = Some(t.look_position(&PG, at, r.ranges, &o.key));
+            o.partitions.clear();
+        }
+    }
+}
+
+/// The key that a look-up looks up.
+unsafe fn find_key(scan: pg_sys::IndexScanDesc, o: &mut Open) {
+    // SAFETY: as in `index_scan`.
+    unsafe {
         o.index = (*(*scan).indexRelation).rd_id;
         let Some(codec) = keys::codec::of((*scan).indexRelation) else { return };
         let mut key = std::mem::take(&mut o.key);
@@ -379,11 +400,34 @@ unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, pa
             k.is_some_and(|k| codec.put_foreign(c, k.sk_argument, k.sk_subtype, &mut key))
         });
         o.key = key;
-        if let Some(r) = ranged.filter(|_| o.has_key) {
-            let at = Touch { table: info.table, no: first };
-            o.position = Some(t.look_position(&PG, at, r.ranges, &o.key));
-            o.partitions.clear();
+    }
+}
+
+/// The partitions and positions of a look-up without an entry.
+unsafe fn few_of(f: *mut Fetch) -> Vec<(Touch, u64)> {
+    // SAFETY: a fetch of ours.
+    unsafe {
+        let n = std::mem::take(&mut (*f).n_few);
+        let table = (*(*f).info).table;
+        let touch = |i: u32| Touch { table, no: (*f).first_partition + i };
+        (0..n).map(|i| (touch(i), (*f).few[i as usize])).collect()
+    }
+}
+
+/// A look-up has found nothing.
+///
+/// # Safety
+/// A scan of ours and its fetch.
+pub unsafe fn look_up_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
+    // SAFETY: the caller's.
+    unsafe {
+        if (*f).n_few > 0 {
+            let partitions = few_of(f);
+            let o = open_of(f);
+            o.partitions = partitions;
+            find_key(scan, o);
         }
+        settle(f);
     }
 }
 
@@ -397,11 +441,16 @@ pub unsafe fn settle(f: *mut Fetch) {
     unsafe {
         if (*f).look {
             (*f).look = false;
-            missed(f);
+            if (*f).n_few == 0 {
+                missed(f);
+            } else if (*f).seen.forward || (*f).seen.backward {
+                few_of(f).into_iter().for_each(|(touch, position)| xact::txn().add_predicate(touch, position));
+            }
         } else if (*f).scan != ScanId::NONE {
             shrink(f);
         }
         (*f).scan = ScanId::NONE;
+        (*f).n_few = 0;
         (*f).seen = Default::default();
         (*f).last = std::ptr::null();
     }
