@@ -359,7 +359,6 @@ unsafe fn intervals_of(
 unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
     // SAFETY: as in `index_scan`.
     unsafe {
-        (*f).look = true;
         let t = xact::txn();
         let n = info.table.map().n;
         let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
@@ -368,7 +367,8 @@ unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, pa
                 let touch = Touch { table: info.table, no: first + i };
                 (*f).few[i as usize] = ok(t.before_lookup(&PG, touch));
             }
-            ((*f).n_few, (*f).first_partition) = (count, first);
+            // Last: what fails before leaves nothing to settle.
+            ((*f).look, (*f).n_few, (*f).first_partition) = (true, count, first);
             return;
         }
         let ranged = keys::ranged(info, (*scan).indexRelation);
@@ -384,6 +384,7 @@ unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, pa
             o.position = Some(t.look_position(&PG, at, r.ranges, &o.key));
             o.partitions.clear();
         }
+        (*f).look = true;
     }
 }
 
