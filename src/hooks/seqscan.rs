@@ -34,6 +34,9 @@ pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, of: Statement) {
     }
 }
 
+/// Rows of a small table.
+const SMALL: u64 = 64;
+
 /// What protects a sequential scan.
 pub struct Protection {
     /// The predicate that protects its rows; `NONE`: they protect themselves.
@@ -83,6 +86,8 @@ unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -
             pg_sys::index_close(index, pg_sys::NoLock as i32);
             ranged.push(found?);
         }
+        // Of a small table `2pl` locks every row: those that it wants are often hot.
+        let small = info.table.rows() <= SMALL;
         let mut id = ScanId::NONE;
         for (f, ranged) in filters.iter().zip(ranged) {
             let at: Vec<Touch> = match f.partition {
@@ -90,15 +95,18 @@ unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -
                 None => (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect(),
             };
             for i in &f.intervals {
-                // It reads rows that it does not want: none is locked.
-                id = xact::txn().without_row_locks(begin_one(&at, ranged, i, false));
+                id = begin_one(&at, ranged, i, false);
+                if !small {
+                    // It reads rows that it does not want: none is locked.
+                    id = xact::txn().without_row_locks(id);
+                }
             }
         }
         let one = match filters {
             [f] => f.partition,
             _ => None,
         };
-        (id != ScanId::NONE).then_some(Protection { id, partition: one, is_filtered: true })
+        (id != ScanId::NONE).then_some(Protection { id, partition: one, is_filtered: !small })
     }
 }
 
