@@ -63,6 +63,7 @@ impl Index {
             let keeper = (0..path.len() - 1).rev().find(|&i| path.step(i).count > 1);
             let done = match keeper {
                 Some(i) if leaf.count == 1 => self.unlink(&path, i, &mut gone),
+                None if leaf.count == 1 && path.len() > 1 => self.last_entry(&path, &mut gone),
                 _ => self.take_out(&path, &mut gone),
             };
             if done {
@@ -90,22 +91,51 @@ impl Index {
         true
     }
 
-    /// Takes a leaf with its last entry out of the tree, and the inner nodes above it up to `top`, the
-    /// lowest that keeps a child. A root that keeps one is replaced by this child.
-    fn unlink(&self, path: &Path, top: usize, gone: &mut Gone) -> bool {
-        let last = path.len() - 1;
-        for i in top..=last {
+    /// Takes out the last entry of the tree, under inner nodes that have one child each (a root is
+    /// replaced by its last child, whatever is below that). The leaf becomes the root.
+    fn last_entry(&self, path: &Path, gone: &mut Gone) -> bool {
+        if !Self::latch_from(path, 0) {
+            return false;
+        }
+        let leaf = path.last().node;
+        gone.add_entry(leaf.remove_at(0));
+        self.root.store(leaf.as_ptr(), Ordering::SeqCst);
+        for i in 0..path.len() - 1 {
+            gone.add_node(path.step(i).node);
+        }
+        Self::release_from(path, 0);
+        true
+    }
+
+    /// Latches the nodes of the path from `top` down, all or none.
+    fn latch_from(path: &Path, top: usize) -> bool {
+        for i in top..path.len() {
             let s = path.step(i);
             if !s.node.node().version.latch(s.version) {
-                for j in (top..i).rev() {
-                    path.step(j).node.node().version.release_unchanged(path.step(j).version);
+                for s in (top..i).map(|j| path.step(j)) {
+                    s.node.node().version.release_unchanged(s.version);
                 }
                 return false;
             }
         }
+        true
+    }
+
+    fn release_from(path: &Path, top: usize) {
+        for s in (top..path.len()).map(|i| path.step(i)) {
+            s.node.node().version.release(s.version);
+        }
+    }
+
+    /// Takes a leaf with its last entry out of the tree, and the inner nodes above it up to `top`, the
+    /// lowest that keeps a child. A root that keeps one is replaced by this child.
+    fn unlink(&self, path: &Path, top: usize, gone: &mut Gone) -> bool {
+        if !Self::latch_from(path, top) {
+            return false;
+        }
         let keeper = path.step(top);
         gone.add_entry(keeper.node.remove_at(keeper.at));
-        for i in top + 1..=last {
+        for i in top + 1..path.len() {
             gone.add_node(path.step(i).node);
         }
         if top == 0 && keeper.count == 2 {
@@ -113,9 +143,7 @@ impl Index {
             self.root.store(child.as_ptr(), Ordering::SeqCst);
             gone.add_node(keeper.node);
         }
-        for i in top..=last {
-            path.step(i).node.node().version.release(path.step(i).version);
-        }
+        Self::release_from(path, top);
         true
     }
 }

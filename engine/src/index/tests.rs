@@ -584,6 +584,27 @@ fn threads_that_empty_whole_subtrees() {
     w.end();
 }
 
+/// A root that is replaced by its last child can leave a chain of nodes with one child each.
+#[test]
+fn the_last_entry_below_a_chain_of_nodes() {
+    let w = World::new(4 << 20, 1, 0);
+    let p = Comparer::default();
+    let keys = 6 * 6 * 2;
+    for n in 0..keys {
+        w.pinned(0, || assert!(w.index.insert(&w.e, 0, &p, &long(n), n).unwrap()));
+    }
+    assert_eq!(w.index.root().level(), 2);
+    // The first and the last leaf are left, then the first only, then nothing.
+    for n in (1..keys - 1).chain([keys - 1]) {
+        w.pinned(0, || assert!(w.index.remove(&w.e, 0, &p, &long(n), n)));
+    }
+    assert_eq!((w.index.root().level(), w.index.root().count()), (1, 1), "no chain: the test is about nothing");
+    w.pinned(0, || assert!(w.index.remove(&w.e, 0, &p, &long(0), 0)));
+    w.pinned(0, || check_tree(w.index, &p));
+    assert_eq!(w.index.root().level(), 0);
+    w.end();
+}
+
 /// A node can cover more than the way to it said: neighbours of nodes above it have left since. (The
 /// threads meet this too rarely.)
 #[test]
