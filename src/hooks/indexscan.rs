@@ -4,7 +4,7 @@
 //! the relation cache's private copy of its routine), where the keys are known. There the scan also
 //! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it.
 
-use super::protect;
+use super::{lookup, protect};
 use crate::callbacks::fetch::Fetch;
 use crate::rel;
 use crate::xact::{self, Mode};
@@ -118,7 +118,7 @@ unsafe extern "C-unwind" fn guarded_protect(scan: pg_sys::IndexScanDesc) {
 #[pg_guard]
 unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
     // SAFETY: as in `gettuple`.
-    unsafe { protect::look_up_missed(scan, f) }
+    unsafe { lookup::found_nothing(scan, f) }
 }
 
 /// Our part of a scan.

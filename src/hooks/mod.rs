@@ -3,6 +3,7 @@
 pub mod executor;
 pub mod explain;
 pub mod indexscan;
+pub mod lookup;
 pub mod planner;
 pub mod protect;
 pub mod rowmarks;
