@@ -29,6 +29,12 @@ pub fn raise(e: Error) -> ! {
                 .set_detail(format!("All {} MB of mixedcc.memory are in use.", crate::guc::MEMORY_MB.get()))
                 .set_hint("Delete rows and VACUUM, drop tables, end long transactions, or increase mixedcc.memory.")
         }
+        // PostgreSQL's detector sees all waits of ours.
+        Error::WaitingPhases => ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+            "these protocols cannot be in use together without a deadlock detector",
+            "mixedcc",
+        ),
         Error::Injected => {
             ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, "stop event failed the transaction", "mixedcc")
         }

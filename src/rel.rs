@@ -176,8 +176,7 @@ unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
 /// A map with one partition and the default protocol.
 pub fn default_map() -> NonNull<PartitionMap> {
     let e = shmem::engine();
-    ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy())
-        .map_err(Into::into))
+    ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy()))
 }
 
 /// Makes and registers the table of a storage. `like`: take over this table's map.
@@ -219,14 +218,13 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>) -> &'static Tabl
 pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     let e = shmem::engine();
     let first = &m.partitions()[0];
-    let new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy())
-        .map_err(Into::into));
+    let new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
     // SAFETY: ours alone.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {
         let v = o.switch.view();
-        n.switch.put(v.wanted, Some(v.pinned));
-        n.set_policy(o.policy());
+        ok(n.put(&e, v.wanted, Some(v.pinned)));
+        ok(n.set_policy(&e, o.policy()));
     }
     new
 }

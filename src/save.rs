@@ -83,6 +83,7 @@ fn left_out(key: [u32; 4], why: Skipped) {
     let why = match why {
         Skipped::OutOfMemory => "mixedcc.memory is too small",
         Skipped::Unsettled => "it was in the middle of a change",
+        Skipped::WaitingPhases => "its protocols cannot be in use together without a deadlock detector",
     };
     warning!("mixedcc could not load the table in file {} of database {}, which starts empty: {why}", key[2], key[1]);
 }

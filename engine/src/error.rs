@@ -50,6 +50,9 @@ pub enum Error {
     WouldBlock,
     /// The shared region is full.
     OutOfMemory,
+    /// The platform's detector does not see all waits, and these protocols would wait in one phase with others
+    /// that are in use (CormCC, section 4.2).
+    WaitingPhases,
     /// An injected failure (tests).
     Injected,
 }

@@ -7,12 +7,13 @@ use crate::memory::{OutOfMemory, Region};
 use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::protocol::InUse;
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
 
 /// Changes with every change of a shared structure.
-pub const LAYOUT_VERSION: u64 = 2;
+pub const LAYOUT_VERSION: u64 = 3;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 /// A cache line of its own.
@@ -78,6 +79,8 @@ pub struct Shared {
     pub adoptions: AtomicU32,
     /// Dropped tables that wait until nobody can reach them.
     pub dropped: AtomicPtr<Table>,
+    /// The protocols in use, and whether a detector sees their waits.
+    pub protocols: InUse,
     /// How many transactions are sampled.
     pub sample_every: SampleEvery,
     /// The coordinator.

@@ -83,7 +83,8 @@ impl Table {
         spec: &[u8],
         protocols: ProtocolSet,
         policy: Policy,
-    ) -> Result<NonNull<PartitionMap>, OutOfMemory> {
+    ) -> Result<NonNull<PartitionMap>, Error> {
+        e.shared.protocols.add(protocols, policy)?;
         assert!(spec.len() <= SPEC_MAX && n >= 1 && n <= u16::MAX as u32 && field < 2);
         let size = PartitionMap::size(n);
         let p = e.region.alloc(slot as usize, size)?;
@@ -96,8 +97,7 @@ impl Table {
             m.spec_len = spec.len() as u32;
             m.spec[..spec.len()].copy_from_slice(spec);
             for part in m.partitions() {
-                part.set_protocols(protocols);
-                part.set_policy(policy);
+                part.init(protocols, policy);
             }
         }
         Ok(p.cast())

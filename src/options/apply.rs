@@ -246,8 +246,7 @@ fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
 }
 
 fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
-    ok(Table::new_map(&shmem::engine(), shmem::my_slot(), w.n, field, &w.spec, ProtocolSet::of(w.protocol), w.policy)
-        .map_err(Into::into))
+    ok(Table::new_map(&shmem::engine(), shmem::my_slot(), w.n, field, &w.spec, ProtocolSet::of(w.protocol), w.policy))
 }
 
 fn differs(map: &PartitionMap, w: &Wanted) -> bool {
@@ -289,13 +288,14 @@ pub fn sync(relid: Oid, apply: Apply) {
 }
 
 fn set_all(map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
+    let e = shmem::engine();
     // SAFETY: ours alone until it is put in use.
     for p in unsafe { map.as_ref() }.partitions() {
         if apply.protocol {
-            p.set_protocols(ProtocolSet::of(w.protocol));
+            ok(p.put(&e, ProtocolSet::of(w.protocol), None));
         }
         if apply.policy {
-            p.set_policy(w.policy);
+            ok(p.set_policy(&e, w.policy));
         }
     }
 }
@@ -339,12 +339,13 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
     let (protocol, pinned) = wanted(first);
     let same_protocol = old.partitions().iter().all(|p| wanted(p) == (protocol, pinned));
     let same_policy = old.partitions().iter().all(|p| p.policy() == first.policy());
+    let e = shmem::engine();
     for p in map.partitions() {
         if same_protocol && !apply.protocol {
-            p.switch.put(protocol, Some(pinned));
+            ok(p.put(&e, protocol, Some(pinned)));
         }
         if same_policy && !apply.policy {
-            p.set_policy(first.policy());
+            ok(p.set_policy(&e, first.policy()));
         }
     }
     let key = PartKey::parse(rel, map);

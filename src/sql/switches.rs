@@ -1,6 +1,7 @@
 //! Functions about the protocols of partitions: requests for switches, their state, their history.
 
 use super::{complain, open, relation_name, visible_tables, Open};
+use crate::errors::ok;
 use crate::{compat, coordinator, guc, rel, shmem};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
@@ -76,7 +77,7 @@ fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'static Table, &'
 /// Who holds the table's ACCESS EXCLUSIVE lock is alone with it: the protocol changes at once.
 fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
     let (from, to) = (part.switch.view().set, ProtocolSet::of(p));
-    part.switch.put(to, Some(true));
+    ok(part.put(&shmem::engine(), to, Some(true)));
     if from != to {
         let done = Done { from, to, by, why: Why::AtOnce, times: [coordinator::now(); 4] };
         shmem::engine().shared.switches.push(t.id, t.key, no, done);
@@ -97,7 +98,7 @@ fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
         if alone {
             put_alone(t, first + i as u32, part, p, by);
         } else {
-            part.switch.ask(p, true, Why::Asked, by, coordinator::now());
+            ok(part.ask(&shmem::engine(), p, true, Why::Asked, by, coordinator::now()));
         }
     }
     if !alone {

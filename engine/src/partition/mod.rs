@@ -4,11 +4,13 @@ mod stats;
 
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 
+use crate::error::Error;
 use crate::lock::LockWord;
 use crate::primitive::{AtomicU32, Ordering};
-use crate::protocol::{Policy, ProtocolSet};
+use crate::protocol::{Policy, Protocol, ProtocolSet};
 use crate::range::Ring;
-use crate::switch::Switch;
+use crate::shared::Engine;
+use crate::switch::{Asked, Switch, Why};
 
 /// A partition: the unit that has a protocol.
 #[repr(C, align(128))]
@@ -35,17 +37,33 @@ impl Partition {
     pub fn protocols(&self) -> ProtocolSet {
         self.switch.set()
     }
-    /// Puts a set of protocols in use. The caller sees to it that no other transaction is in the middle.
-    pub fn set_protocols(&self, p: ProtocolSet) {
-        self.switch.put(p, None);
+    /// Of a map that is being made; the rule on waiting phases has accepted them.
+    pub(crate) fn init(&self, set: ProtocolSet, policy: Policy) {
+        self.policy.store(policy as u32, Ordering::Release);
+        self.switch.put(set, None);
+    }
+    /// Puts a set of protocols in use at once, see [`Switch::put`], if the rule on waiting phases accepts it.
+    pub fn put(&self, e: &Engine, set: ProtocolSet, pinned: Option<bool>) -> Result<(), Error> {
+        e.shared.protocols.add(set, self.policy())?;
+        self.switch.put(set, pinned);
+        Ok(())
+    }
+    /// Asks for a protocol, see [`Switch::ask`], if the rule on waiting phases accepts it.
+    pub fn ask(&self, e: &Engine, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Result<Asked, Error> {
+        e.shared.protocols.add(ProtocolSet::of(p), self.policy())?;
+        Ok(self.switch.ask(p, pin, why, by, now))
     }
     /// Waiting policy of `2pl` in this partition.
     pub fn policy(&self) -> Policy {
         Policy::from_bits(self.policy.load(Ordering::Acquire))
     }
-    /// Sets the waiting policy.
-    pub fn set_policy(&self, p: Policy) {
+    /// Sets the waiting policy, if the rule on waiting phases accepts it. Nobody else changes the partition's
+    /// protocols or policy meanwhile.
+    pub fn set_policy(&self, e: &Engine, p: Policy) -> Result<(), Error> {
+        let v = self.switch.view();
+        e.shared.protocols.add(v.set.union(v.wanted), p)?;
         self.policy.store(p as u32, Ordering::Release);
+        Ok(())
     }
 }
 

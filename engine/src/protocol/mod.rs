@@ -9,6 +9,9 @@
 mod occ;
 mod partcc;
 mod two_phase;
+mod waits;
+
+pub use waits::{accepts, waits_in, InUse};
 
 use crate::error::Error;
 use crate::lock::Mode;
@@ -223,50 +226,5 @@ impl ProtocolSet {
     }
     pub(crate) fn locks_at_commit(self) -> bool {
         self.has(Protocol::Occ) && occ::Occ::LOCKS_AT_COMMIT
-    }
-}
-
-/// Phases in which a protocol makes transactions wait under a policy.
-///
-/// `declared`: are all partitions of `partcc` declared beforehand?
-pub fn waits_in(p: Protocol, policy: Policy, declared: bool) -> u8 {
-    match p {
-        Protocol::PartCc if declared => Phase::Preprocess as u8,
-        Protocol::PartCc => partcc::PartCc::WAITS,
-        Protocol::Occ => occ::Occ::WAITS,
-        Protocol::TwoPhase if policy == Policy::NoWait => 0,
-        Protocol::TwoPhase => two_phase::TwoPhase::WAITS,
-    }
-}
-
-/// May these protocols be in use together? (CormCC, section 4.2)
-///
-/// Yes if the platform's deadlock detector sees all waits; else if each protocol waits in one phase at most
-/// and no two wait in the same phase.
-pub fn accepts(set: &[(Protocol, Policy, bool)], detector: bool) -> bool {
-    let mut seen = 0u8;
-    detector
-        || set.iter().all(|&(p, policy, declared)| {
-            let w = waits_in(p, policy, declared);
-            let fine = w.count_ones() <= 1 && seen & w == 0;
-            seen |= w;
-            fine
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rule_on_waiting_phases() {
-        let occ = (Protocol::Occ, Policy::Wait, false);
-        let two = (Protocol::TwoPhase, Policy::Wait, false);
-        let part = (Protocol::PartCc, Policy::Wait, true);
-        let undeclared = (Protocol::PartCc, Policy::Wait, false);
-        assert!(accepts(&[occ, two, part], false));
-        assert!(!accepts(&[undeclared, two], false), "undeclared partcc and 2pl wait in one phase");
-        assert!(accepts(&[undeclared, two], true), "a detector that sees the waits allows it");
-        assert!(accepts(&[undeclared, (Protocol::TwoPhase, Policy::NoWait, false)], false));
     }
 }

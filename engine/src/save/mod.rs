@@ -65,6 +65,8 @@ pub enum Skipped {
     OutOfMemory,
     /// It was in the middle of a change when it was saved.
     Unsettled,
+    /// The rule on waiting phases refuses its protocols here.
+    WaitingPhases,
 }
 
 impl From<OutOfMemory> for Skipped {
@@ -217,15 +219,18 @@ fn read_map<R: Read>(
         }
         rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));
     }
+    if rules.iter().any(|&(set, _, policy)| e.shared.protocols.add(set, policy).is_err()) {
+        return Ok((n, Err(Skipped::WaitingPhases)));
+    }
     let map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].2);
     if let Ok(m) = &map {
         // SAFETY: ours alone.
         for (p, (protocols, pinned, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
+            p.init(protocols, policy);
             p.switch.put(protocols, Some(pinned));
-            p.set_policy(policy);
         }
     }
-    Ok((n, map.map_err(Into::into)))
+    Ok((n, map.map_err(|_| Skipped::OutOfMemory)))
 }
 
 /// A table that is being loaded; thrown away unless it is finished.

@@ -30,8 +30,8 @@ impl World {
         // SAFETY: ours alone.
         let parts = unsafe { map.as_ref() }.partitions();
         for (i, p) in parts.iter().enumerate() {
-            p.switch.put(ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1));
-            p.set_policy(Policy::ALL[i % 3]);
+            p.put(&e, ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1)).unwrap();
+            p.set_policy(&e, Policy::ALL[i % 3]).unwrap();
         }
         Table::create(&e, 0, [1, 2, no, 0], map).unwrap()
     }

@@ -48,7 +48,7 @@ impl World {
         let map = Table::new_map(&e, 0, PARTITIONS as u32, 0, b"", sets[0], policy).expect("a map");
         let table = Table::create(&e, 0, [1; 4], map).expect("a table");
         for (i, p) in table.map().partitions().iter().enumerate() {
-            p.set_protocols(sets[i % sets.len()]);
+            p.put(&e, sets[i % sets.len()], None).unwrap();
         }
         table.create_primary(&e, 0, order, Reuse::AtOnce).expect("an index");
         World { e, table, waits: Arc::default(), ident: AtomicU64::new(1), _block: block }

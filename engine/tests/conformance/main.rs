@@ -12,4 +12,5 @@ mod precision;
 mod ranges;
 mod spans;
 mod switches;
+mod waits;
 mod world;

@@ -193,7 +193,7 @@ impl World {
         let map = Table::new_map(&e, slots, PARTITIONS, 0, b"", sets[0], policy).expect("a map");
         let table = Table::create(&e, slots, [1, 2, 3, 4], map).expect("a table");
         for (i, p) in table.map().partitions().iter().enumerate() {
-            p.set_protocols(sets[i % sets.len()]);
+            p.put(&e, sets[i % sets.len()], None).unwrap();
         }
         let w = World {
             e,
