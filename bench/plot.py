@@ -8,7 +8,7 @@ import math
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 80, 140, 40, 50
-COLOURS = ("#1b6ca8", "#c8553d", "#e0a030", "#4f8a4b", "#7d5ba6", "#555555")
+COLOURS = ("#1b6ca8", "#c8553d", "#e0a030", "#4f8a4b", "#7d5ba6", "#555555", "#2aa5a0", "#d4679b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,4 +77,35 @@ def svg(figure: Figure) -> str:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="3" fill="{colour}"/>' for x, y in line]
         parts.append(text(WIDTH - RIGHT + 10, TOP + 16 * i + 8, name, "start", f'fill="{colour}"'))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+ROW, BAR_LEFT, BAR_WIDTH = 11, 150, 520
+
+
+def bars(title: str, groups: dict[str, dict[str, float]], order: tuple[str, ...]) -> str:
+    """A horizontal bar for each member of each group; the line at 1 is what they are compared with."""
+    most = max(1.0, *(v for members in groups.values() for v in members.values() if math.isfinite(v)))
+    scale = BAR_WIDTH / most
+    height = 60 + sum((len(members) + 1) * ROW for members in groups.values()) + 20
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{BAR_LEFT + BAR_WIDTH + 150}" height="{height}" '
+             'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>',
+             text((BAR_LEFT + BAR_WIDTH) / 2, 20, title, extra='font-size="14"')]
+    y = 40.0
+    for name, members in groups.items():
+        parts.append(text(BAR_LEFT - 8, y + ROW * len(members) / 2 + 4, name, "end"))
+        for member in (m for m in order if m in members):
+            value = members[member]
+            width = scale * (value if math.isfinite(value) else 0)
+            colour = COLOURS[order.index(member) % len(COLOURS)]
+            parts.append(f'<rect x="{BAR_LEFT}" y="{y:.1f}" width="{width:.1f}" height="{ROW - 1}" fill="{colour}">'
+                         f'<title>{html.escape(f"{name}, {member}: {value:.3g}")}</title></rect>')
+            parts.append(text(BAR_LEFT + width + 4, y + ROW - 2, f"{value:.2f}", "start", 'font-size="9" fill="#555"'))
+            y += ROW
+        y += ROW
+    x = BAR_LEFT + scale
+    parts.append(f'<path d="M{x:.1f} 34V{y:.1f}" stroke="#333" stroke-dasharray="3,3"/>')
+    for i, member in enumerate(order):
+        parts.append(text(BAR_LEFT + BAR_WIDTH + 60, 50 + 16 * i, member, "start",
+                          f'fill="{COLOURS[i % len(COLOURS)]}"'))
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -10,12 +10,16 @@ import statistics
 from workloads import Goal
 
 COLUMNS = ("git_commit", "configuration_hash", "machine", "postgres", "seed", "test", "engine",
-           "protocol", "table", "isolation", "label", "clients", "round", "metric", "value")
+           "protocol", "table", "isolation", "label", "clients", "round", "metric", "value",
+           "workload", "style", "factor")
 UNITS = {"tps": "transactions/s", "cpu_us": "server CPU, us per transaction",
          "retries_per_commit": "retries per commit", "failed": "failed",
          "instructions": "instructions per transaction", "bytes_loaded": "bytes after load",
          "bytes_updated": "bytes after the updates",
-         "bytes_vacuumed": "bytes after the updates and VACUUM"}
+         "bytes_vacuumed": "bytes after the updates and VACUUM",
+         "commits_per_cpu_s": "committed per server CPU second", "committed": "committed",
+         "retried": "retried", "p50_ms": "p50, ms", "p95_ms": "p95, ms", "p99_ms": "p99, ms",
+         "p999_ms": "p99.9, ms", "bytes": "bytes of tables and indexes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +35,34 @@ class Context:
 class Rows:
     """Writes each row at once, so that a run that is broken off keeps what it measured."""
 
-    def __init__(self, path: str, context: Context):
+    def __init__(self, path: str, context: Context, resume: bool = False):
+        """resume: goes on with the rows of a run of the same commit and configuration."""
         self.context = context
         self.values: dict[tuple[str, str, str], dict[int, float]] = {}
-        self._file = open(path, "w", newline="", encoding="utf-8")
+        if resume:
+            _cut_off_half_a_line(path)
+            before = Rows.read(path)
+            if before.context != context:
+                raise ValueError(f"{path} is of {before.context}, not of {context}")
+            self.values = before.values
+        self._file = open(path, "a" if resume else "w", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, COLUMNS)
-        self._writer.writeheader()
+        if not resume:
+            self._writer.writeheader()
+
+    @classmethod
+    def read(cls, path: str) -> "Rows":
+        """The rows of a run that has ended; nothing can be added."""
+        rows = cls.__new__(cls)
+        rows.values, rows.context = {}, Context("", "", "", "")
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if row["factor"] is None:  # the last line, if the run was broken off in it
+                    continue
+                rows.context = Context(*(row[field.name] for field in dataclasses.fields(Context)))
+                key = (row["test"], row["label"], row["metric"])
+                rows.values.setdefault(key, {})[int(row["round"])] = float(row["value"])
+        return rows
 
     def add(self, test: str, label: str, round_number: int, metrics: dict[str, float],
             **fields: object) -> None:
@@ -55,6 +81,11 @@ class Rows:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _cut_off_half_a_line(path: str) -> None:
+    with open(path, "rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def ratios(measured: dict[int, float], base: dict[int, float]) -> list[float]:

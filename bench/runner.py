@@ -87,7 +87,8 @@ class Server:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One pgbench run. Give either `builtin` or `script` (the path of a file)."""
+    """One pgbench run of `builtin`, of `script` (the path of a file), or of `scripts`: (path,
+    weight) each, of which every transaction draws one."""
 
     database: str
     seconds: int
@@ -102,11 +103,15 @@ class Job:
     seed: int | None = None
     variables: dict[str, object] = dataclasses.field(default_factory=dict)
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    scripts: tuple[tuple[str, int], ...] = ()
+    log_prefix: str | None = None  # pgbench writes a line for each transaction to files named so
 
     def command(self, bin_dir: str) -> list[str]:
-        if (self.builtin is None) == (self.script is None):
-            raise ValueError("a job has either a builtin or a script")
+        if (self.builtin is not None) + (self.script is not None) + bool(self.scripts) != 1:
+            raise ValueError("a job has either a builtin or a script or scripts")
         source = ["-b", self.builtin] if self.builtin else ["-f", str(self.script)]
+        if self.scripts:
+            source = [word for path, weight in self.scripts for word in ("-f", f"{path}@{weight}")]
         command = [f"{bin_dir}/pgbench", "-n", *source, "-M", self.query_mode,
                    "-c", str(self.clients), "-j", str(self.threads), "-T", str(self.seconds),
                    f"--max-tries={self.max_tries}", "--failures-detailed"]
@@ -114,6 +119,8 @@ class Job:
             command += ["-s", str(self.scale)]
         if self.seed is not None:
             command += [f"--random-seed={self.seed}"]
+        if self.log_prefix is not None:
+            command += ["--log", f"--log-prefix={self.log_prefix}"]
         for name, value in self.variables.items():
             command += ["-D", f"{name}={value}"]
         return [*command, self.database]
@@ -130,6 +137,7 @@ class Result:
     latency_ms: float  # average, tries included
     server_cpu_seconds: float
     wall_seconds: float
+    committed_by_script: tuple[int, ...]  # in the order of the job's scripts
 
     @property
     def cpu_us_per_transaction(self) -> float:
@@ -157,15 +165,27 @@ def run(server: Server, job: Job) -> Result:
     wall_seconds = time.monotonic() - start
     server.wait_for_clients_to_leave(job.database)
     cpu_used = server.cpu_seconds() - cpu_before
+    committed = _number(r"transactions actually processed: (\d+)", output, int)
     return Result(
-        committed=_number(r"transactions actually processed: (\d+)", output, int),
+        committed=committed,
         failed=_number(r"number of failed transactions: (\d+)", output, int),
         retries=_number(r"total number of retries: (\d+)", output, int, missing=0),
         tps=_number(r"tps = ([\d.]+)", output, float, missing=0.0),
         latency_ms=_number(r"latency average = ([\d.]+) ms", output, float, missing=0.0),
         server_cpu_seconds=cpu_used,
         wall_seconds=wall_seconds,
+        committed_by_script=_by_script(output, job, committed),
     )
+
+
+def _by_script(output: str, job: Job, committed: int) -> tuple[int, ...]:
+    """pgbench counts for each script only if it has several; the counts must add up."""
+    if len(job.scripts) < 2:
+        return (committed,)
+    found = tuple(map(int, re.findall(r"^ - (\d+) transactions \(", output, re.MULTILINE)))
+    if len(found) != len(job.scripts) or sum(found) != committed:
+        raise RunError(f"pgbench's counts for each script do not add up to {committed}: {found}")
+    return found
 
 
 def _pgbench(command: list[str], env: dict[str, str], timeout_seconds: int) -> str:

@@ -1,0 +1,45 @@
+"""Who is compared: heap at three levels, and mixedcc under each protocol, a hybrid and adaptive."""
+
+from __future__ import annotations
+
+import dataclasses
+
+RC, RR, SER = "read committed", "repeatable read", "serializable"
+ADAPTIVE = "adaptive"
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    name: str
+    title: str
+    isolation: str
+    layout: str | None  # of the tables; None: heap
+    protocol: str = ""
+    locks: bool = False  # explicit row locks, as an application below SERIALIZABLE has to take them
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Which lines of the workloads' SQL and scripts are for it (loads.base.render)."""
+        tags = {"mixedcc", self.protocol} if self.layout else {"heap"}
+        if self.protocol in ("partcc", ADAPTIVE):
+            tags.add("annotated")
+        if self.locks:
+            tags.add("locks")
+        return frozenset(tags)
+
+    @property
+    def is_mixedcc(self) -> bool:
+        return self.layout is not None
+
+
+CONTENDERS = (
+    Contender("heap_rc", "heap, READ COMMITTED, explicit row locks", RC, None, locks=True),
+    Contender("heap_rr", "heap, REPEATABLE READ", RR, None),
+    Contender("heap_ser", "heap, SERIALIZABLE", SER, None),
+    Contender("occ", "mixedcc, occ, SERIALIZABLE", SER, "spread", "occ"),
+    Contender("2pl", "mixedcc, 2pl, SERIALIZABLE", SER, "spread", "2pl"),
+    Contender("partcc", "mixedcc, partcc, SERIALIZABLE", SER, "partcc", "partcc"),
+    Contender("hybrid", "mixedcc, a hybrid by hand, SERIALIZABLE", SER, "hybrid", "hybrid"),
+    Contender(ADAPTIVE, "mixedcc, adaptive, SERIALIZABLE", SER, "hybrid", ADAPTIVE),
+)
+BY_NAME = {contender.name: contender for contender in CONTENDERS}

@@ -1,0 +1,70 @@
+"""What the suite runs: points, each a workload with its parameters, style and number of clients."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import contenders
+import loads
+from loads.base import INTERACTIVE, PROCEDURE, Workload
+
+ALL = tuple(contender.name for contender in contenders.CONTENDERS)
+BASE_CLIENTS = 8
+PER_CELL_SECONDS = 1.5  # VACUUM, checks and the start of pgbench, as a first guess
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    workload: Workload
+    style: str = PROCEDURE
+    clients: int = BASE_CLIENTS
+    rounds: int = 1
+    seconds: int = 2
+    factor: str = "base"  # what is varied here: base, clients, or a parameter's name
+    contenders: tuple[str, ...] = ALL
+
+    @property
+    def name(self) -> str:
+        more = "".join(f", {k}={v:g}" for k, v in sorted(self.workload.parameters.items()))
+        return f"{self.workload.name}, {self.style}, {self.clients} clients{more}"
+
+    @property
+    def value(self) -> float:
+        """Of the factor."""
+        return self.clients if self.factor == "clients" else self.workload.values[self.factor]
+
+    def cells(self) -> list[tuple[int, str]]:
+        """(round, contender): odd rounds in one order, even ones in the other."""
+        return [(r, c) for r in range(1, self.rounds + 1)
+                for c in (self.contenders if r % 2 else reversed(self.contenders))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    name: str
+    rounds: int
+    seconds: int
+    limit_minutes: int
+    points: tuple[Point, ...]
+
+
+# Scaled-down TPC-C and the like: a quick run spends its time on running, not on loading.
+QUICK_DATA = {"tpcc": {"items": 10_000, "customers": 300}}
+
+
+def quick() -> Mode:
+    rounds, seconds = 1, 2
+    points = [Point(loads.make(name, **QUICK_DATA.get(name, {})), rounds=rounds, seconds=seconds)
+              for name in loads.KINDS]
+    points += [Point(loads.make(name, **QUICK_DATA.get(name, {})), INTERACTIVE, rounds=rounds, seconds=seconds)
+               for name in ("smallbank", "votes", "tpcc") if name in loads.KINDS]
+    return Mode("quick", rounds, seconds, 10, sorted_by_data(points))
+
+
+def sorted_by_data(points: list[Point]) -> tuple[Point, ...]:
+    """Points on the same tables one after another, else in the order given."""
+    order = {key: i for i, key in reversed(list(enumerate(point.workload.data_key for point in points)))}
+    return tuple(sorted(points, key=lambda point: order[point.workload.data_key]))
+
+
+MODES = {"quick": quick}

@@ -1,0 +1,115 @@
+"""Tests of the suite on a private server with heap tables: what it does when a result is wrong."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH_DIR = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(BENCH_DIR))
+sys.dont_write_bytecode = True
+
+import cluster  # noqa: E402
+import contenders  # noqa: E402
+import loads  # noqa: E402
+import plan  # noqa: E402
+import report  # noqa: E402
+import runner  # noqa: E402
+from loads.base import STYLES  # noqa: E402
+from loads.zipf import Zipf  # noqa: E402
+
+
+def suite_program():
+    loader = importlib.machinery.SourceFileLoader("suite", str(BENCH_DIR / "suite"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("suite", loader))
+    loader.exec_module(module)
+    return module
+
+
+# Small tables, so that the tests are short.
+SMALL = {"smallbank": {"rows": 1000}, "votes": {"rows": 1000}}
+# What makes a table forget every tenth update, as an engine with a bug would.
+FORGET = """CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN IF random() < 0.1 THEN RETURN NULL; END IF; RETURN NEW; END $$;
+    CREATE TRIGGER forget BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION forget()"""
+
+
+def small(name):
+    return loads.make(name, **SMALL.get(name, {"rows": 1000}))
+
+
+class OnAServer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.program = suite_program()
+        cls.private = cls.enterClassContext(cluster.private_cluster(
+            None, cluster.settings(False, {"shared_buffers": "64MB", "max_connections": "20"})))
+        cls.server = cls.private.start()
+        cls.directory = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+
+    def setUp(self):
+        context = report.Context("commit", "hash", "machine", "postgres")
+        self.rows = report.Rows(str(self.directory / "rows.csv"), context)
+        self.addCleanup(self.rows.close)
+        self.suite = self.program.Suite(self.server, self.rows, self.directory, 1)
+
+    def point(self, workload, **more):
+        return plan.Point(workload, **{"clients": 2, "seconds": 1, "contenders": ("heap_ser",), **more})
+
+    def run_plan(self, point):
+        mode = plan.Mode("test", 1, 1, 5, (point,))
+        self.program.run_plan(self.suite, mode, self.program.Progress(mode, 300))
+
+    def test_each_workload_runs_and_is_right(self):
+        for name in loads.KINDS:
+            workload = small(name)
+            for style in workload.styles:
+                with self.subTest(workload=name, style=style):
+                    who = contenders.BY_NAME["heap_rc" if style == STYLES[0] else "heap_ser"]
+                    metrics = self.suite.run_cell(self.point(workload, style=style), who, 1)
+                    self.assertGreater(metrics["committed"], 0)
+                    self.assertLessEqual(metrics["p50_ms"], metrics["p999_ms"])
+
+    def test_pgbench_computes_the_ranks_that_python_does(self):
+        zipf = Zipf(100_000, 0.9)
+        shares = [1e-9, 0.01, 0.04, 0.08, 0.1, 0.2, 0.37, 0.5, 0.71, 0.9, 0.99999, 1 - 1e-12]
+        text = "".join(re.sub(r"^\\set r_x .*", lambda _: f"\\set r_x {u * zipf.total!r}", zipf.script("r"))
+                       + f"INSERT INTO ranks VALUES ({i}, :r);\n" for i, u in enumerate(shares))
+        script = self.directory / "ranks.pgbench"
+        script.write_text(text)
+        self.server.psql("postgres", "CREATE TABLE ranks (i int, r int)")
+        subprocess.run([f"{self.server.bin_dir}/pgbench", "-n", "-t", "1", "-f", str(script), "postgres"],
+                       env=self.server.environment(), check=True, capture_output=True)
+        found = self.server.psql("postgres", "SELECT string_agg(r::text, ',' ORDER BY i) FROM ranks")
+        self.assertEqual([int(r) for r in found.split(",")], [zipf.rank(u) for u in shares])
+
+    def test_a_lost_update_fails_the_run(self):
+        point = self.point(small("votes"))
+        self.suite.load(point.workload, contenders.BY_NAME["heap_ser"])
+        self.server.psql("postgres", FORGET.format(table="contestant"), {"search_path": "data_heap"})
+        self.run_plan(point)
+        self.assertEqual(self.rows.labels(point.name), [])
+        self.assertEqual(len(self.suite.failures), 1)
+        self.assertRegex(self.suite.failures[0], "wrong result: .*counted has grown by")
+
+    def test_what_follows_a_failure_runs_on_new_tables(self):
+        point = self.point(small("votes"))
+        self.suite.load(point.workload, contenders.BY_NAME["heap_ser"])
+        self.server.psql("postgres", FORGET.format(table="contestant"), {"search_path": "data_heap"})
+        self.run_plan(point)
+        self.run_plan(self.point(small("votes"), contenders=("heap_rc",)))
+        self.assertEqual(self.rows.labels(point.name), ["heap_rc"])
+
+    def test_no_time_left_is_said(self):
+        point = self.point(small("votes"))
+        mode = plan.Mode("test", 1, 1, 0, (point,))
+        self.program.run_plan(self.suite, mode, self.program.Progress(mode, 0))
+        self.assertIn("the time limit", self.suite.failures[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
