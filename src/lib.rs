@@ -10,6 +10,7 @@ mod callbacks;
 mod compat;
 mod coordinator;
 mod errors;
+mod fast;
 mod faults;
 mod guc;
 mod handler;

@@ -3,6 +3,7 @@
 use crate::errors::ok;
 use crate::partkey::PartKey;
 use crate::{compat, guc, shmem, xact};
+use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
@@ -33,6 +34,16 @@ pub struct RelInfo {
     pub needs_xid: bool,
     /// Its indexes that have ranges.
     pub active: crate::keys::Active,
+    /// The engine's primary index.
+    pub primary: Option<crate::fast::primary::Kept>,
+}
+
+impl RelInfo {
+    fn is_current(&self) -> bool {
+        let primary = |p: Option<&Primary>| p.map_or(std::ptr::null(), std::ptr::from_ref);
+        std::ptr::eq(self.map, self.table.map())
+            && primary(self.primary.as_ref().map(|k| k.index)) == primary(self.table.primary())
+    }
 }
 
 #[repr(C)]
@@ -64,7 +75,7 @@ pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
         let c = (*rel).rd_amcache.cast::<AmCache>();
         if !c.is_null() {
             let i = &*(*c).info;
-            if i.key[2] == compat::storage_number(rel) && std::ptr::eq(i.map, i.table.map()) {
+            if i.key[2] == compat::storage_number(rel) && i.is_current() {
                 return i;
             }
         }
@@ -96,7 +107,8 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             }
         }
         pg_sys::bms_free(indexed);
-        for c in partkey.columns() {
+        let primary = table.primary().map(crate::fast::primary::Kept::new);
+        for c in partkey.columns().chain(primary.iter().flat_map(|k| k.columns())) {
             moving[c as usize - 1] = true;
         }
         let info = Box::new(RelInfo {
@@ -110,6 +122,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             moving,
             needs_xid: needs_xid(rel),
             active: Default::default(),
+            primary,
         });
         remember(rel, info)
     }
@@ -179,13 +192,14 @@ pub fn default_map() -> NonNull<PartitionMap> {
     ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy()))
 }
 
-/// Makes and registers the table of a storage. `like`: take over this table's map.
+/// Makes and registers the table of a storage. `like`: take over this table's map and primary index.
 pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
-    create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())))
+    let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
+    create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec)
 }
 
-/// Makes and registers the table of a storage, with a map of its own.
-fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>) -> &'static Table {
+/// Makes and registers the table of a storage, with a map of its own. `spec`: of its primary index.
+fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u8]>) -> &'static Table {
     let e = shmem::engine();
     let slot = shmem::my_slot();
     let t = match Table::create(&e, slot, key, map) {
@@ -196,6 +210,16 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>) -> &'static Tabl
             crate::errors::raise(x.into())
         }
     };
+    if let Some(spec) = spec {
+        match t.new_primary(&e, slot, 0, Reuse::Vacuum, spec) {
+            Ok(primary) => assert!(t.replace_primary(Some(primary)), "a new table"),
+            Err(x) => {
+                // SAFETY: nobody else knows the table.
+                unsafe { t.destroy(&e, slot) };
+                crate::errors::raise(x.into())
+            }
+        }
+    }
     match shmem::register(t) {
         Some(true) => {}
         Some(false) => {

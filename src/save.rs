@@ -5,6 +5,7 @@
 //! names the system and its shutdown checkpoint. Tables that it does not bring back are not
 //! registered, and so start empty, with empty indexes (see `rel/attach.rs`).
 
+use crate::platform::PG;
 use crate::{pg, shmem};
 use mixedcc_engine::save::{self, LoadError, Reader, Skipped, Writer};
 use mixedcc_engine::{Engine, Table};
@@ -56,9 +57,10 @@ fn load(e: &Engine, file: File, identity: &[u8]) -> Result<(), LoadError> {
     }
     // No process has a slot yet.
     let slot = 0;
+    e.pin(slot);
     let (mut tables, mut rows) = (0, 0);
     let end = loop {
-        match save::read_table(&mut r, e, slot) {
+        match save::read_table(&mut r, e, slot, &PG) {
             Ok(None) => break Ok(()),
             Err(x) => break Err(x),
             Ok(Some(Err((key, why)))) => left_out(key, why),
@@ -74,6 +76,7 @@ fn load(e: &Engine, file: File, identity: &[u8]) -> Result<(), LoadError> {
             }
         }
     };
+    e.unpin(slot);
     e.region.flush_slot(slot as usize);
     log!("mixedcc loaded {rows} rows of {tables} tables");
     end

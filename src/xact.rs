@@ -4,6 +4,7 @@ use crate::errors::{ok, raise, unsupported};
 use crate::platform::{self, PG};
 use crate::{pg, rel, shmem, tuple};
 use mixedcc_engine::csn::Csn;
+use mixedcc_engine::index::Primary;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::{Level, Table, Txn};
@@ -38,6 +39,8 @@ enum Pending {
     Orphan(&'static Table),
     /// In no table any more.
     OldMap(NonNull<PartitionMap>),
+    /// The table has got another primary index, or none.
+    Primary(&'static Table),
     Map {
         table: &'static Table,
         old: NonNull<PartitionMap>,
@@ -368,6 +371,19 @@ pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<
     backend().pending.push((depth(), Pending::Map { table, old, new }));
 }
 
+/// The transaction, which has locked the table exclusively, gives it another primary index, or none. False: it has
+/// replaced one already.
+pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) -> bool {
+    let b = backend();
+    let changes = b.pending.len() as u64;
+    ok(txn().make_room(2 * changes + 2).map_err(Into::into));
+    if !table.replace_primary(new) {
+        return false;
+    }
+    b.pending.push((depth(), Pending::Primary(table)));
+    true
+}
+
 /// The transaction has locked the table exclusively and is about to change its partitions or
 /// their protocols: what it has read and written so far is validated now.
 pub fn before_change(table: &'static Table) {
@@ -389,8 +405,33 @@ fn free_map(m: NonNull<PartitionMap>) {
     RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
 }
 
+/// A change of a table's primary index stays, or is undone. The transaction has the table's exclusive lock still.
+fn end_primary(table: &'static Table, commit: bool) {
+    let b = backend();
+    let (e, slot) = (b.txn.e, b.txn.slot);
+    // SAFETY: the lock; what looks at the index without one looks at its sizes only.
+    unsafe {
+        if !commit {
+            table.restore_primary(&e, slot);
+            return;
+        }
+        table.keep_primary(&e, slot);
+    }
+    if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
+        primary.set_complete_from(e.now());
+    }
+}
+
 /// Ends what depends on the outcome of the transaction.
 fn end_pending(commit: bool) {
+    // First, while all tables are there: those that were thrown out may be freed from then on.
+    let all = std::mem::take(&mut backend().pending);
+    for (_, p) in all.iter().rev() {
+        if let Pending::Primary(table) = p {
+            end_primary(table, commit);
+        }
+    }
+    backend().pending = all;
     while let Some((_, p)) = backend().pending.pop() {
         match p {
             Pending::Created(k) if !commit => throw_away(k),
@@ -442,6 +483,7 @@ fn undo_pending(level: u32) {
                 b.pending.push((0, Pending::OldMap(new)));
             }
             Pending::Dropped(_) => {}
+            Pending::Primary(table) => end_primary(table, false),
             p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
         }
     }

@@ -43,6 +43,8 @@ pub struct Table {
     pub(crate) ranged: TableRanges,
     /// The primary index, if there is one.
     primary: AtomicPtr<Primary>,
+    /// The one that comes back if the transaction that has replaced it aborts.
+    spare: AtomicPtr<Primary>,
     /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
     pub dead: AtomicU64,
     /// Next dropped table.
@@ -123,15 +125,7 @@ impl Table {
         reuse: Reuse,
     ) -> Result<&'static Primary, OutOfMemory> {
         assert!(self.primary().is_none(), "a table has one primary index");
-        let primary = Primary::create(e, slot, order, reuse)?;
-        let homes = (0..self.len()).step_by(TidDirectory::CHUNK as usize);
-        for n in homes {
-            if let Err(err) = primary.ensure(e, slot, n) {
-                // SAFETY: not published.
-                unsafe { primary.destroy(e, slot, 0) };
-                return Err(err);
-            }
-        }
+        let primary = self.new_primary(e, slot, order, reuse, &[])?;
         for n in 0..self.len() {
             let Some(r) = self.record(n) else { continue };
             let deleted = NonNull::new(r.head()).and_then(|v| {
@@ -148,17 +142,95 @@ impl Table {
         Ok(primary)
     }
 
+    /// An index without entries for the records of this table, which does not have it yet. `spec`: see
+    /// [`Primary::spec`]. The caller excludes everybody else; it hands the index over with
+    /// [`Table::replace_primary`], or frees it with [`Table::discard_primary`].
+    pub fn new_primary(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        order: u32,
+        reuse: Reuse,
+        spec: &[u8],
+    ) -> Result<&'static Primary, OutOfMemory> {
+        let primary = Primary::create(e, slot, order, reuse, spec)?;
+        for n in (0..self.len()).step_by(TidDirectory::CHUNK as usize) {
+            if let Err(err) = primary.ensure(e, slot, n) {
+                // SAFETY: not published.
+                unsafe { primary.destroy(e, slot, 0) };
+                return Err(err);
+            }
+        }
+        Ok(primary)
+    }
+
+    /// Frees an index that was not handed over.
+    ///
+    /// # Safety
+    /// It comes from [`Table::new_primary`] of this table, and nobody else knows it.
+    pub unsafe fn discard_primary(&self, e: &Engine, slot: SlotId, primary: &'static Primary) {
+        // SAFETY: the caller's promise.
+        unsafe { primary.destroy(e, slot, self.len()) };
+    }
+
+    /// Gives the table another primary index, or none. The old one is kept up, but for new entries, until
+    /// [`Table::keep_primary`] or [`Table::restore_primary`] ends the change: what is inserted meanwhile is the
+    /// caller's, and dies if the change is undone. False: a change is under way already. The caller excludes everybody
+    /// else until then.
+    #[must_use]
+    pub fn replace_primary(&self, new: Option<&'static Primary>) -> bool {
+        if self.spare().is_some() {
+            return false;
+        }
+        let old = self.primary.load(Ordering::SeqCst);
+        self.spare.store(old, Ordering::SeqCst);
+        self.primary.store(new.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
+        true
+    }
+
+    /// The change of the primary index stays. The queue of retired memory has room for an entry.
+    ///
+    /// # Safety
+    /// Nobody else is in the middle of using the table.
+    pub unsafe fn keep_primary(&self, e: &Engine, slot: SlotId) {
+        let old = self.spare();
+        self.spare.store(std::ptr::null_mut(), Ordering::SeqCst);
+        if let Some(old) = old {
+            // SAFETY: the caller's promise.
+            unsafe { old.retire(e, slot, self.len()) };
+        }
+    }
+
+    /// The change of the primary index is undone; what was inserted since is dead.
+    ///
+    /// # Safety
+    /// As for [`Table::keep_primary`].
+    pub unsafe fn restore_primary(&self, e: &Engine, slot: SlotId) {
+        let new = self.primary();
+        self.primary.store(self.spare.swap(std::ptr::null_mut(), Ordering::SeqCst), Ordering::SeqCst);
+        if let Some(new) = new {
+            // SAFETY: the caller's promise.
+            unsafe { new.retire(e, slot, self.len()) };
+        }
+    }
+
     /// Frees the primary index: another one may be created.
     ///
     /// # Safety
     /// Nobody else uses the table.
     pub unsafe fn drop_primary(&self, e: &Engine, slot: SlotId) {
-        let primary = self.primary();
+        let both = [self.primary(), self.spare()];
         self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
-        if let Some(primary) = primary {
+        self.spare.store(std::ptr::null_mut(), Ordering::SeqCst);
+        for primary in both.into_iter().flatten() {
             // SAFETY: the caller's promise.
             unsafe { primary.destroy(e, slot, self.len()) };
         }
+    }
+
+    fn spare(&self) -> Option<&'static Primary> {
+        // SAFETY: as for `primary`.
+        unsafe { self.spare.load(Ordering::Acquire).as_ref() }
     }
 
     /// The primary index.
@@ -176,12 +248,13 @@ impl Table {
     /// Must VACUUM leave this dead record alone, because the primary index has an entry of it, or gives
     /// the number back itself?
     pub fn is_indexed(&self, no: u64) -> bool {
-        self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce || i.has_entry(no))
+        let has = |i: &Primary| i.reuse() == Reuse::AtOnce || i.has_entry(no);
+        self.primary().is_some_and(has) || self.spare().is_some_and(has)
     }
 
     /// The record is dead, of an insert that was aborted (0), or of a delete at this CSN.
     pub(crate) fn bury(&self, no: u64, csn: Csn) {
-        if let Some(primary) = self.primary() {
+        for primary in [self.primary(), self.spare()].into_iter().flatten() {
             primary.bury(no, csn);
         }
     }
@@ -227,7 +300,8 @@ impl Table {
     /// Memory for record `n` and what belongs to it.
     fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
         self.records.ensure(e.region, slot as usize, n)?;
-        self.primary().map_or(Ok(()), |primary| primary.ensure(e, slot, n))
+        self.primary().map_or(Ok(()), |primary| primary.ensure(e, slot, n))?;
+        self.spare().map_or(Ok(()), |spare| spare.ensure(e, slot, n))
     }
 
     /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
@@ -387,7 +461,7 @@ impl Table {
                 unsafe { e.region.free(slot as usize, v.cast()) };
             }
         }
-        if let Some(primary) = self.primary() {
+        for primary in [self.primary(), self.spare()].into_iter().flatten() {
             // SAFETY: the caller's promise.
             unsafe { primary.clear(e, slot, self.len()) };
         }

@@ -2,6 +2,7 @@
 
 use super::visible;
 use crate::errors::{ok, raise};
+use crate::fast::primary;
 use crate::keys;
 use crate::keys::rows::Row;
 use crate::pg::Tid;
@@ -57,6 +58,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         }
         let r = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
+        primary::add(rel, info, t, r, slot);
         note_insert(rel, info, r, slot);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
@@ -447,6 +449,7 @@ unsafe fn move_row(
         let part = partition_of(info, slot);
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
+        primary::add(rel, info, t, to, slot);
         note_insert(rel, info, to, slot);
         let tomb = ok(t.new_tombstone(Successor { record: to.no + 1 }));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });

@@ -51,9 +51,16 @@ unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut co
     }
 }
 
+/// Entries of dead records that are removed from the primary index at a time.
+const SWEEP: usize = 1024;
+
 /// Marks the records that are dead to everybody; returns how many.
 fn mark_dead(table: &'static Table) -> Vec<u64> {
     let t = xact::txn();
+    t.e.refresh_min_pin(&PG);
+    while t.sweep(&PG, table, SWEEP) > 0 {
+        pgrx::check_for_interrupts!();
+    }
     let min_pin = t.e.refresh_min_pin(&PG);
     let mut dead = Vec::new();
     for n in 0..table.len() {

@@ -161,7 +161,8 @@ pub unsafe fn missed(f: *mut Fetch) {
             return;
         }
         let (key, partitions) = (std::mem::take(&mut o.key), std::mem::take(&mut o.partitions));
-        if !(o.has_key && missed_first(f, o.index, &key, &partitions)) {
+        let (rel, info) = ((*f).base.rel, &*(*f).info);
+        if !(o.has_key && missed_first(rel, info, o.index, &key, &partitions)) {
             for &(touch, position) in &partitions {
                 t.add_predicate(touch, position);
             }
@@ -175,12 +176,20 @@ pub unsafe fn missed(f: *mut Fetch) {
 /// The first look-up in an index that finds nothing gives it ranges. If no insert into its partitions
 /// was registered between the look-up and the moment from which all writes register in the ranges,
 /// a predicate on the key that starts then protects what the look-up saw.
-unsafe fn missed_first(f: *mut Fetch, index: pg_sys::Oid, key: &[u8], partitions: &[(Touch, u64)]) -> bool {
-    // SAFETY: as in `missed`; the scan's index is open.
+///
+/// # Safety
+/// An open relation of ours, its info and an index of it.
+pub unsafe fn missed_first(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    index: pg_sys::Oid,
+    key: &[u8],
+    partitions: &[(Touch, u64)],
+) -> bool {
+    // SAFETY: the caller's.
     unsafe {
-        let info = &*(*f).info;
         let r = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
-        let ranged = keys::of_index((*f).base.rel, info, r);
+        let ranged = keys::of_index(rel, info, r);
         pg_sys::index_close(r, pg_sys::NoLock as i32);
         let Some(ranged) = ranged else { return false };
         let t = xact::txn();

@@ -346,10 +346,83 @@ impl KeyColumn {
     }
 }
 
+/// First byte of a spec: changes with the meaning of the others and of the keys.
+const SPEC: u8 = 1;
+const DESC: u8 = 1;
+const NULLS_FIRST: u8 = 2;
+/// Kinds whose bytes need no function of the type, with their numbers in specs, which must not change.
+const EXACT: [(Kind, u8); 12] = [
+    (Kind::Bool, 1),
+    (Kind::Char, 2),
+    (Kind::Int2, 3),
+    (Kind::Int4, 4),
+    (Kind::Int8, 5),
+    (Kind::Oid, 6),
+    (Kind::Float4, 7),
+    (Kind::Float8, 8),
+    (Kind::Text, 9),
+    (Kind::Bpchar, 10),
+    (Kind::Name, 11),
+    (Kind::Uuid, 12),
+];
+
+impl KeyColumn {
+    /// A column of which only kind and order are known: enough to make keys.
+    fn bare(kind: Kind, flags: u8) -> KeyColumn {
+        KeyColumn {
+            kind,
+            desc: flags & DESC != 0,
+            nulls_first: flags & NULLS_FIRST != 0,
+            typid: pg_sys::InvalidOid,
+            atttypid: pg_sys::InvalidOid,
+            collation: pg_sys::InvalidOid,
+            typlen: 0,
+            byval: false,
+            may_run_sql: false,
+            function: None,
+        }
+    }
+}
+
 impl Codec {
+    /// How the keys are made of the table's columns, in bytes that mean the same in every process and after a restart.
+    /// `None` if a key needs more than the columns' bytes.
+    pub fn spec(&self) -> Option<Vec<u8>> {
+        if self.order != 0 || self.special || self.hash {
+            return None;
+        }
+        let mut spec = vec![SPEC];
+        for (c, attnum) in self.columns.iter().zip(&self.attnums) {
+            let (_, kind) = EXACT.iter().find(|(k, _)| *k == c.kind)?;
+            spec.extend([*kind, if c.desc { DESC } else { 0 } | if c.nulls_first { NULLS_FIRST } else { 0 }]);
+            spec.extend(attnum.to_le_bytes());
+        }
+        Some(spec)
+    }
+
+    /// Makes keys as a spec says; there is no index to ask. `None`: the spec is not known.
+    pub fn from_spec(spec: &[u8]) -> Option<Codec> {
+        let (&SPEC, columns) = spec.split_first()? else { return None };
+        let kind = |c: &[u8]| EXACT.iter().find(|(_, n)| *n == c[0]).map(|(k, _)| KeyColumn::bare(*k, c[1]));
+        Some(Codec {
+            index: pg_sys::InvalidOid,
+            order: 0,
+            columns: columns.chunks_exact(4).map(kind).collect::<Option<_>>()?,
+            attnums: columns.chunks_exact(4).map(|c| i16::from_le_bytes([c[2], c[3]])).collect(),
+            special: false,
+            hash: false,
+        })
+    }
+
     /// Appends a NULL of a column.
     pub fn put_null(&self, column: usize, out: &mut Vec<u8>) {
         out.push(self.columns[column].null());
+    }
+
+    /// The type of a column's values, as its operators take them.
+    #[allow(dead_code)]
+    pub fn typid(&self, column: usize) -> Oid {
+        self.columns[column].typid
     }
 
     /// Appends a value of a column's type.

@@ -67,7 +67,11 @@ impl Drop for Rows {
     }
 }
 
-unsafe fn plain(rel: pg_sys::Relation, codec: &Codec, row: Row, out: &mut Vec<u8>) -> Option<()> {
+/// Appends the key of a row, of columns alone.
+///
+/// # Safety
+/// The row is of the relation, and the codec's columns are columns of it.
+pub unsafe fn plain(rel: pg_sys::Relation, codec: &Codec, row: Row, out: &mut Vec<u8>) -> Option<()> {
     // SAFETY: the caller's; columns of an index exist in the row type.
     unsafe {
         match row {

@@ -268,7 +268,8 @@ pub fn sync(relid: Oid, apply: Apply) {
                 || (apply.policy && p.policy() != w.policy)
         });
         if !other && !differs(map, &w) {
-            return;
+            // SAFETY: an open relation of ours.
+            return unsafe { crate::fast::primary::sync(rel) };
         }
         // SAFETY: a plain call. With the lock no other transaction is in the middle.
         unsafe { pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32) };
@@ -284,6 +285,8 @@ pub fn sync(relid: Oid, apply: Apply) {
         }
         // SAFETY: a plain call: other backends forget what they know of the map.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relid) };
+        // SAFETY: an open relation of ours.
+        unsafe { crate::fast::primary::sync(rel) };
     });
 }
 

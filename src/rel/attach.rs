@@ -62,7 +62,8 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
             for node in index_storages(rel) {
                 compat::empty_index(node);
             }
-            let t = create_table_with(key, options::initial_map(rel));
+            let primary = crate::fast::primary::wanted(rel);
+            let t = create_table_with(key, options::initial_map(rel), primary.as_ref().map(|w| &w.spec[..]));
             t.note.store(1, Ordering::SeqCst);
             t
         });

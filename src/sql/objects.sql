@@ -171,6 +171,19 @@ COMMENT ON COLUMN mixedcc.memory.used_bytes IS 'pages that hold rows and other o
 COMMENT ON COLUMN mixedcc.memory.free_bytes IS 'pages that are free';
 COMMENT ON COLUMN mixedcc.memory.live_bytes IS 'objects in the pages that are used';
 
+-- The primary index.
+
+CREATE FUNCTION mixedcc.primary_index("table" regclass, OUT index regclass, OUT usable boolean, OUT entries bigint,
+        OUT dead bigint, OUT bytes bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'primary_index_wrapper' LANGUAGE C VOLATILE STRICT ROWS 1;
+COMMENT ON FUNCTION mixedcc.primary_index(regclass) IS
+    'the primary index of a mixedcc table in shared memory: the PRIMARY KEY that it serves, whether it can be used now, its entries, those of dead rows, and its size';
+
+CREATE FUNCTION mixedcc.check_primary_index("table" regclass) RETURNS bigint
+    AS 'MODULE_PATHNAME', 'check_primary_index_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.check_primary_index(regclass) IS
+    'compares the rows of a mixedcc table with its primary index; returns the number of rows, 0 without such an index';
+
 -- Logical ranges and scans.
 
 CREATE FUNCTION mixedcc.range_rows(OUT "table" regclass, OUT index regclass, OUT range int, OUT lower text, OUT upper text,

@@ -68,6 +68,10 @@ def check_indexes(connection, what):
     query(connection, "RESET ALL")
     equal(f"restart: the indexes of g agree {what}", by_index, by_scan)
     equal(f"restart: the keys agree {what}", by_key, by_scan)
+    if OURS:
+        for table in TABLES:
+            state = query(connection, "SELECT usable, mixedcc.check_primary_index(%s) FROM mixedcc.primary_index(%s)", (table, table))
+            equal(f"restart: the primary index of {table} is there and agrees {what}", state, [(True, len(by_scan[table]))])
 
 
 def test_clean():
@@ -136,6 +140,9 @@ def check_empty(what):
     rows = query(connection, "SELECT id, v FROM r_occ ORDER BY id")
     equal(f"restart: the table holds the new rows only {what}", rows, [(i, "after") for i in range(1, 9)])
     for table in TABLES:
+        if OURS:
+            state = query(connection, "SELECT usable, mixedcc.check_primary_index(%s) FROM mixedcc.primary_index(%s)", (table, table))
+            equal(f"restart: {table} has a primary index {what}", state, [(True, 8 if table == "r_occ" else 0)])
         if table != "r_occ":
             equal(f"restart: {table} is empty {what}", value(connection, f"SELECT count(*) FROM {table}"), 0)
             query(connection, f"INSERT INTO {table} (id, g, v) SELECT i, 7, 'again' FROM generate_series(1, 500) i")

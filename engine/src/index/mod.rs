@@ -21,7 +21,7 @@ mod word;
 pub use cursor::Cursor;
 pub use descend::Direction;
 pub use key::Key;
-pub use primary::{Primary, Reuse};
+pub use primary::{Primary, Reuse, PRIMARY_SPEC_MAX};
 pub use word::VersionWord;
 
 use crate::csn::SlotId;

@@ -50,6 +50,8 @@ pub struct Primary {
     /// The entries.
     pub index: Index,
     homes: TidDirectory,
+    /// Snapshots below see versions that it may not have.
+    complete_from: AtomicU64,
     reuse: Reuse,
     /// Latch of the list.
     latch: AtomicU32,
@@ -59,8 +61,12 @@ pub struct Primary {
     /// Length of the list.
     graves: AtomicU64,
     sweeps: AtomicU32,
-    _pad: u32,
+    spec_len: u32,
+    spec: [u8; PRIMARY_SPEC_MAX],
 }
+
+/// Longest description of a primary index.
+pub const PRIMARY_SPEC_MAX: usize = 128;
 
 /// A sweep looks at all pins only so often.
 const SWEEPS_A_LOOK: u32 = 16;
@@ -82,7 +88,15 @@ impl Drop for Grave<'_> {
 }
 
 impl Primary {
-    pub(crate) fn create(e: &Engine, slot: SlotId, order: u32, reuse: Reuse) -> Result<&'static Primary, OutOfMemory> {
+    /// An empty index that belongs to no table yet. `spec`: the platform's description of the keys.
+    pub(crate) fn create(
+        e: &Engine,
+        slot: SlotId,
+        order: u32,
+        reuse: Reuse,
+        spec: &[u8],
+    ) -> Result<&'static Primary, OutOfMemory> {
+        assert!(spec.len() <= PRIMARY_SPEC_MAX);
         let p = e.region.alloc(slot as usize, size_of::<Primary>())?.cast::<Primary>();
         // SAFETY: fresh memory of that size; all-zero is valid for what is not set here.
         unsafe {
@@ -92,6 +106,8 @@ impl Primary {
                 return Err(err);
             }
             (*p.as_ptr()).reuse = reuse;
+            (*p.as_ptr()).spec_len = spec.len() as u32;
+            (&mut (*p.as_ptr()).spec)[..spec.len()].copy_from_slice(spec);
             TidDirectory::init(&raw mut (*p.as_ptr()).homes, size_of::<Home>() as u32);
             Ok(p.as_ref())
         }
@@ -108,6 +124,18 @@ impl Primary {
         unsafe { p.cast::<Home>().as_ref() }
     }
 
+    /// The platform's description of the keys.
+    pub fn spec(&self) -> &[u8] {
+        &self.spec[..self.spec_len as usize]
+    }
+    /// Snapshots at this CSN or later find by their keys all rows that they see; 0: all do.
+    pub fn complete_from(&self) -> Csn {
+        self.complete_from.load(Ordering::SeqCst)
+    }
+    /// See [`Primary::complete_from`].
+    pub fn set_complete_from(&self, csn: Csn) {
+        self.complete_from.store(csn, Ordering::SeqCst);
+    }
     /// Who gives numbers back.
     pub fn reuse(&self) -> Reuse {
         self.reuse
@@ -132,9 +160,9 @@ impl Primary {
         (home.state.load(Ordering::Acquire) == LINKED).then(|| home.entry(n).key())
     }
 
-    /// Adds the entry of a record: its inserter's, or of a table that is being loaded. Once for each life of a
-    /// record. If it fails or unwinds, the entry may be missing: the record must die.
-    pub(crate) fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
+    /// Adds the entry of a record: its inserter's, or of a table that is being loaded or gets the index. Once for each
+    /// life of a record. If it fails or unwinds, the entry may be missing: the record or the index must die.
+    pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
         let home = self.home(no);
         if home.state.load(Ordering::Relaxed) == NO_KEY {
             let entry = Entry::new(e.region, slot as usize, key, no as u32)?;
@@ -275,7 +303,7 @@ impl Primary {
     /// # Safety
     /// Nobody else uses the table.
     unsafe fn free_homes(&self, e: &Engine, slot: SlotId, records: u64) {
-        for no in 0..records {
+        for no in (0..records).filter(|&no| self.homes.get(no).is_some()) {
             let home = self.home(no);
             if home.state.load(Ordering::Relaxed) == KEY {
                 if let Some(blob) = home.entry(no).memory() {
@@ -299,6 +327,20 @@ impl Primary {
             self.index.destroy(e, slot, false);
             e.region.free(slot as usize, NonNull::from(self).cast());
         }
+    }
+
+    /// As `destroy`, but views may look at its sizes until the grace period is over. The queue of retired memory has
+    /// room.
+    ///
+    /// # Safety
+    /// It is no table's any more, and nobody else was in the middle of using it.
+    pub(crate) unsafe fn retire(&'static self, e: &Engine, slot: SlotId, records: u64) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.free_homes(e, slot, records);
+            self.index.destroy(e, slot, false);
+        }
+        RetireQueue::push(e, slot, NonNull::from(self).cast(), e.now());
     }
 
     /// Forgets all entries.

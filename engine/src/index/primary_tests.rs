@@ -342,3 +342,45 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     assert_eq!(w.find(3).len(), 1);
     w.end();
 }
+
+/// A transaction that excludes all others gives the table another index; nothing is missed, whatever its end is.
+#[test]
+fn an_index_is_replaced_or_comes_back() {
+    for keeps in [false, true] {
+        let w = World::new(0, Reuse::Vacuum);
+        let mut t = w.begin(0);
+        let rows: Vec<RecordRef> = (0..600).map(|n| w.insert(&mut t, n).expect("memory")).collect();
+        w.commit(&mut t);
+        let old = w.primary();
+        let mut t = w.begin(0);
+        let before = w.insert(&mut t, 700).expect("memory");
+        let new = w.table.new_primary(&w.e, 0, 0, Reuse::Vacuum, b"other").expect("memory");
+        for r in rows.iter().chain([&before]) {
+            new.add(&w.e, 0, &w.p, r.no, &key(10_000 - r.no)).expect("memory");
+        }
+        t.make_room(8).expect("memory");
+        assert!(w.table.replace_primary(Some(new)));
+        assert!(!w.table.replace_primary(None), "one change at a time");
+        // More records than the old index had room for, and deletes.
+        for n in 0..700 {
+            w.insert(&mut t, 20_000 + n).expect("memory");
+        }
+        rows[..300].iter().for_each(|r| w.delete(&mut t, *r));
+        if keeps {
+            w.commit(&mut t);
+            // SAFETY: nobody else uses the table.
+            unsafe { w.table.keep_primary(&w.e, 0) };
+        } else {
+            t.abort();
+            // SAFETY: as above.
+            unsafe { w.table.restore_primary(&w.e, 0) };
+        }
+        assert!(std::ptr::eq(w.primary(), if keeps { new } else { old }));
+        w.sweep();
+        let left = if keeps { 600 - 300 + 1 + 700 } else { 600 };
+        assert_eq!((w.primary().index.len(), w.primary().graves()), (left, 0));
+        assert_eq!(w.find(10).len() + w.find(590).len(), if keeps { 0 } else { 2 });
+        assert!((0..w.table.len()).all(|no| w.table.is_indexed(no) == w.primary().has_entry(no)));
+        w.end();
+    }
+}

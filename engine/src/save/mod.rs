@@ -13,8 +13,10 @@ mod tests;
 pub use frames::{Reader, Writer};
 
 use crate::csn::SlotId;
+use crate::index::{Primary, Reuse, PRIMARY_SPEC_MAX};
 use crate::memory::OutOfMemory;
 use crate::partition::{PartitionMap, SPEC_MAX};
+use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, ProtocolSet};
 use crate::record::{Record, Version, REC_FREE, REC_USED};
@@ -24,13 +26,15 @@ use std::io::{Read, Write};
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Beside the protocols of a partition: it is pinned.
 const PINNED: u32 = 1 << 8;
 
 const FREE: u8 = 0;
 const DEAD: u8 = 1;
 const ROW: u8 = 2;
+/// In place of the length of a description or a key: there is none.
+const NONE: u32 = u32::MAX;
 /// In place of a record: the outcome of its writer is open. The table ends here and is not loaded.
 const UNSETTLED: u8 = 3;
 
@@ -116,10 +120,20 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bo
         w.put_u32(v.wanted.bits() | if v.pinned { PINNED } else { 0 })?;
         w.put_u32(p.policy() as u32)?;
     }
+    // An order of the platform's own may not be known where the file is read.
+    let primary = t.primary().filter(|i| i.index.order() == 0);
+    match primary {
+        Some(i) => {
+            w.put_u32(i.spec().len() as u32)?;
+            w.put(i.spec())?;
+            w.put_u32(i.reuse() as u32)?;
+        }
+        None => w.put_u32(NONE)?,
+    }
     w.put_u64(t.len())?;
     for n in 0..t.len() {
         let settled = match t.record(n) {
-            Some(r) => write_record(w, r)?,
+            Some(r) => write_record(w, r, primary.map(|i| (i, n)))?,
             None => {
                 w.put(&[FREE])?;
                 true
@@ -132,7 +146,8 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bo
     Ok(true)
 }
 
-fn write_record<W: Write>(w: &mut Writer<W>, r: &Record) -> std::io::Result<bool> {
+/// `at`: the primary index and the record's number.
+fn write_record<W: Write>(w: &mut Writer<W>, r: &Record, at: Option<(&Primary, u64)>) -> std::io::Result<bool> {
     let state = r.state.load(Ordering::Acquire);
     let head = r.head();
     if state != REC_USED || head.is_null() {
@@ -156,6 +171,15 @@ fn write_record<W: Write>(w: &mut Writer<W>, r: &Record) -> std::io::Result<bool
     w.put_u32(v.len)?;
     // SAFETY: INV-VERSION: `len` bytes of payload follow the header.
     w.put(unsafe { std::slice::from_raw_parts(Version::payload(head), v.len as usize) })?;
+    if let Some((primary, n)) = at {
+        match primary.key_of(n) {
+            Some(key) => {
+                w.put_u32(key.bytes().len() as u32)?;
+                w.put(key.bytes())?;
+            }
+            None => w.put_u32(NONE)?,
+        }
+    }
     Ok(true)
 }
 
@@ -168,8 +192,13 @@ pub fn write_end<W: Write>(mut w: Writer<W>) -> std::io::Result<W> {
 /// A table of a stream: loaded, or its key and why it was not.
 pub type Loaded = Result<&'static Table, ([u32; 4], Skipped)>;
 
-/// Reads the next table; `None` at the end.
-pub fn read_table<R: Read>(r: &mut Reader<R>, e: &Engine, slot: SlotId) -> Result<Option<Loaded>, LoadError> {
+/// Reads the next table; `None` at the end. The slot is pinned.
+pub fn read_table<R: Read>(
+    r: &mut Reader<R>,
+    e: &Engine,
+    slot: SlotId,
+    p: &dyn Platform,
+) -> Result<Option<Loaded>, LoadError> {
     match r.get_u8()? {
         0 => return Ok(None),
         1 => {}
@@ -187,7 +216,8 @@ pub fn read_table<R: Read>(r: &mut Reader<R>, e: &Engine, slot: SlotId) -> Resul
             x.into()
         })
     });
-    let mut building = Building { e, slot, n, table };
+    let mut building = Building { e, slot, p, n, table, has_keys: false };
+    building.primary(r)?;
     let records = r.get_u64()?;
     for _ in 0..records {
         if !building.record(r)? {
@@ -237,11 +267,60 @@ fn read_map<R: Read>(
 struct Building<'a> {
     e: &'a Engine,
     slot: SlotId,
+    p: &'a dyn Platform,
     n: u32,
     table: Result<&'static Table, Skipped>,
+    /// Does a key follow each row?
+    has_keys: bool,
 }
 
 impl Building<'_> {
+    /// Reads what its primary index is, if it has one.
+    fn primary<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
+        let len = r.get_u32()?;
+        if len == NONE {
+            return Ok(());
+        }
+        if len as usize > PRIMARY_SPEC_MAX {
+            return Err(LoadError::Damaged("the description of a primary index is impossible"));
+        }
+        let mut spec = vec![0; len as usize];
+        r.get(&mut spec)?;
+        let reuse = match r.get_u32()? {
+            0 => Reuse::AtOnce,
+            1 => Reuse::Vacuum,
+            _ => return Err(LoadError::Damaged("a primary index is of no known kind")),
+        };
+        self.has_keys = true;
+        if let Ok(t) = self.table {
+            match t.new_primary(self.e, self.slot, 0, reuse, &spec) {
+                Ok(primary) => assert!(t.replace_primary(Some(primary)), "a new table"),
+                Err(OutOfMemory) => self.give_up(Skipped::OutOfMemory),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the key of the row that was read last.
+    fn key<R: Read>(&mut self, r: &mut Reader<R>) -> Result<Result<(), OutOfMemory>, LoadError> {
+        let len = r.get_u32()?;
+        if len == NONE {
+            // The row would not be found by its key.
+            if let Ok(t) = self.table {
+                // SAFETY: nobody else knows the table.
+                unsafe { t.drop_primary(self.e, self.slot) };
+            }
+            return Ok(Ok(()));
+        }
+        let (Ok(t), Some(last)) = (self.table, self.table.ok().and_then(|t| t.len().checked_sub(1))) else {
+            r.skip(len as usize)?;
+            return Ok(Ok(()));
+        };
+        let mut key = vec![0; len as usize];
+        r.get(&mut key)?;
+        Ok(t.load_entry(self.e, self.slot, self.p, last, &key).map_err(|_| OutOfMemory))
+    }
+
     /// Gives up: the records that follow are read and forgotten.
     fn give_up(&mut self, why: Skipped) {
         if let Ok(t) = std::mem::replace(&mut self.table, Err(why)) {
@@ -256,7 +335,11 @@ impl Building<'_> {
         let made = match (tag, self.table) {
             (FREE | DEAD, Ok(t)) => t.load_rowless(self.e, self.slot, tag == DEAD),
             (FREE | DEAD, Err(_)) => Ok(()),
-            (ROW, _) => self.row(r)?,
+            (ROW, _) => {
+                let row = self.row(r)?;
+                let key = if self.has_keys { self.key(r)? } else { Ok(()) };
+                row.and(key)
+            }
             (UNSETTLED, _) => {
                 self.give_up(Skipped::Unsettled);
                 return Ok(false);

@@ -94,7 +94,7 @@ fn load(e: &Engine, bytes: &[u8]) -> (Vec<Loaded>, Result<(), LoadError>) {
     let mut out = Vec::new();
     let end = (|| {
         assert!(read_head(&mut r, e, IDENTITY)?);
-        while let Some(t) = read_table(&mut r, e, 0)? {
+        while let Some(t) = read_table(&mut r, e, 0, &Threads::new(*e, 0, Arc::default()))? {
             out.push(t);
         }
         Ok(())
@@ -212,6 +212,48 @@ fn tables_come_back_as_they_were() {
 }
 
 #[test]
+fn primary_indexes_come_back() {
+    let mut w = World::new(16 * MB);
+    let (a, b) = (w.table(1, 2), w.table(2, 2));
+    let keys: Vec<Vec<u8>> =
+        (0..500u32).map(|n| [&(n * 7919 % 500).to_be_bytes()[..], &[9; 11][..n as usize % 12]].concat()).collect();
+    for t in [a, b] {
+        let primary = t.new_primary(&w.e(), 0, 0, Reuse::Vacuum, b"how").unwrap();
+        assert!(t.replace_primary(Some(primary)));
+        w.begin();
+        for (n, key) in keys.iter().enumerate() {
+            let r = w.insert(t, b"row");
+            // One row of the second table has no entry.
+            if !std::ptr::eq(t, b) || n != 300 {
+                w.txn.add_entry(&w.p, r, key).unwrap();
+            }
+        }
+        w.commit();
+        w.begin();
+        (0..500).step_by(9).for_each(|no| w.delete(t, no));
+        w.commit();
+    }
+    let (bytes, _) = w.save(&[a, b]);
+    let n = World::new(16 * MB);
+    n.e().pin(0);
+    let (tables, end) = load(&n.e(), &bytes);
+    end.unwrap();
+    let [a2, b2] = tables.into_iter().map(Result::unwrap).collect::<Vec<_>>()[..] else { panic!("two tables") };
+    assert_eq!((contents(a2), contents(b2)), (contents(a), contents(b)));
+    assert!(b2.primary().is_none(), "an index that lacks a row is none");
+    let primary = a2.primary().expect("an index");
+    assert_eq!((primary.spec(), primary.reuse(), primary.complete_from()), (&b"how"[..], Reuse::Vacuum, 0));
+    for (no, key) in keys.iter().enumerate() {
+        let mut found = Vec::new();
+        primary.index.get(&n.p, key, &mut found);
+        let there = no % 9 != 0;
+        assert_eq!(found.contains(&(no as u64)), there);
+        assert_eq!(primary.key_of(no as u64).map(|k| k.bytes().to_vec()), there.then(|| key.clone()));
+    }
+    assert_eq!(primary.index.len(), 500 - 500u64.div_ceil(9));
+}
+
+#[test]
 fn another_shutdown_is_refused() {
     let w = World::new(4 * MB);
     let (bytes, _) = w.save(&[]);
@@ -229,7 +271,14 @@ fn damage_is_noticed() {
     let mut w = World::new(16 * MB);
     let (a, b) = (w.table(1, 3), w.table(2, 1));
     w.fill(a, 400);
-    w.fill(b, 10);
+    let primary = b.new_primary(&w.e(), 0, 0, Reuse::Vacuum, b"how").unwrap();
+    assert!(b.replace_primary(Some(primary)));
+    w.begin();
+    for n in 0..300u32 {
+        let r = w.insert(b, &[1; 40]);
+        w.txn.add_entry(&w.p, r, &[n.to_be_bytes(), [7; 4], [0; 4]].concat()).unwrap();
+    }
+    w.commit();
     let (bytes, _) = w.save(&[a, b]);
     let right = [contents(a), contents(b)];
     let n = World::new(16 * MB);

@@ -1,0 +1,146 @@
+-- The engine's primary index: when a table has one, and that it follows the rows.
+CREATE SCHEMA pk; SET search_path = pk, public;
+-- What there is: the key that it serves; and a comparison with the rows.
+CREATE FUNCTION state(t regclass) RETURNS text LANGUAGE sql AS $$
+    SELECT coalesce((SELECT format('%s %s', index, mixedcc.check_primary_index(t)) FROM mixedcc.primary_index(t)), 'none') $$;
+CREATE FUNCTION usable(t regclass) RETURNS boolean LANGUAGE sql AS $$ SELECT usable FROM mixedcc.primary_index(t) $$;
+
+-- Keys with exact bytes have one, others do not.
+CREATE TABLE ints (a int2, b int8, PRIMARY KEY (b, a)) USING mixedcc;
+CREATE TABLE texts (t text COLLATE "C" PRIMARY KEY) USING mixedcc;
+CREATE TABLE mixed (d date, f float8, u uuid, o oid, n name, c char(3) COLLATE "C", ts timestamptz, x bytea, ok boolean,
+    PRIMARY KEY (d, f, u, o, n, c, ts, x, ok)) USING mixedcc;
+CREATE TABLE numerics (n numeric PRIMARY KEY) USING mixedcc;
+CREATE TABLE collated (t text COLLATE "en-x-icu" PRIMARY KEY) USING mixedcc;
+CREATE TABLE arrays (a int[] PRIMARY KEY) USING mixedcc;
+CREATE TABLE late (a int PRIMARY KEY DEFERRABLE) USING mixedcc;
+CREATE TABLE uniques (a int NOT NULL UNIQUE) USING mixedcc;
+SELECT t, state(t::regclass) FROM unnest('{ints,texts,mixed,numerics,collated,arrays,late,uniques}'::text[]) t;
+INSERT INTO mixed SELECT '2000-01-01', i * -0.5, md5(i::text)::uuid, i, 'n' || i, i % 9, now(), '\x00ff00'::bytea || i::text::bytea, i % 2 = 0
+    FROM generate_series(-50, 50) i;
+INSERT INTO mixed VALUES ('-infinity', 'NaN', md5('')::uuid, 0, '', '', 'infinity', '', true), ('4713-01-01 BC', '-0', md5('')::uuid, 0, '', '', '-infinity', '\x00', true);
+SELECT state('mixed');
+
+-- Inserts, moves, deletes, rollbacks.
+CREATE TABLE t (id int PRIMARY KEY, v text) USING mixedcc;
+INSERT INTO t SELECT i, 'v' FROM generate_series(1, 300) i;
+UPDATE t SET v = 'w' WHERE id <= 10;
+UPDATE t SET id = id + 1000 WHERE id BETWEEN 11 AND 20;
+DELETE FROM t WHERE id BETWEEN 21 AND 30;
+SELECT mixedcc.check_primary_index('t');
+BEGIN;
+INSERT INTO t VALUES (2001), (2002);
+SAVEPOINT s;
+INSERT INTO t VALUES (2003);
+UPDATE t SET id = 2004 WHERE id = 2001;
+SELECT mixedcc.check_primary_index('t');
+ROLLBACK TO s;
+SELECT mixedcc.check_primary_index('t');
+ROLLBACK;
+SELECT mixedcc.check_primary_index('t');
+INSERT INTO t VALUES (1), (9001) ON CONFLICT DO NOTHING;
+INSERT INTO t VALUES (1, 'x'), (9002, 'x') ON CONFLICT (id) DO UPDATE SET v = excluded.v, id = 9003;
+INSERT INTO t VALUES (5), (5);
+COPY t FROM stdin;
+7001	copied
+7002	copied
+\.
+SELECT mixedcc.check_primary_index('t'), count(*) FROM t;
+SELECT entries >= 294 AS entries, usable FROM mixedcc.primary_index('t');
+VACUUM t;
+
+-- Changes of the key.
+ALTER TABLE t DROP CONSTRAINT t_pkey;
+SELECT state('t');
+UPDATE t SET id = id + 100000 WHERE id <= 50;
+INSERT INTO t VALUES (100001, 'not unique any more');
+BEGIN;
+DELETE FROM t WHERE v = 'not unique any more';
+ALTER TABLE t ADD PRIMARY KEY (id);
+-- Not used before the commit, and then when older snapshots are gone.
+SELECT state('t'), usable('t');
+COMMIT;
+SELECT state('t');
+DO $$ BEGIN FOR i IN 1..500 LOOP EXIT WHEN pk.usable('pk.t'); PERFORM pg_sleep(0.01); COMMIT; END LOOP; END $$;
+SELECT usable('t');
+BEGIN;
+ALTER TABLE t DROP CONSTRAINT t_pkey;
+INSERT INTO t VALUES (100001, 'again'), (-7, 'new');
+UPDATE t SET id = 5 WHERE id = 100002;
+SELECT state('t');
+ROLLBACK;
+SELECT state('t'), count(*) FROM t WHERE id IN (100001, 100002);
+-- Another key in the same command, undone with a savepoint and for good.
+BEGIN;
+INSERT INTO t VALUES (-1, 'before');
+SAVEPOINT s;
+ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER v SET NOT NULL;
+ROLLBACK TO s;
+UPDATE t SET v = id::text;
+SAVEPOINT s2;
+ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER v TYPE text COLLATE "C", ADD PRIMARY KEY (v, id);
+INSERT INTO t VALUES (-2, 'after');
+SELECT state('t');
+ROLLBACK TO s2;
+SELECT state('t');
+ROLLBACK;
+SELECT state('t');
+UPDATE t SET v = id::text;
+CREATE TABLE t2 (LIKE t INCLUDING ALL) USING mixedcc;
+INSERT INTO t2 SELECT * FROM t;
+SELECT state('t2');
+ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id);
+SELECT state('t');
+ALTER TABLE t DROP CONSTRAINT t_pkey;
+CREATE UNIQUE INDEX t_u ON t (id DESC);
+ALTER TABLE t ADD CONSTRAINT t_key PRIMARY KEY USING INDEX t_u;
+ALTER TABLE t ADD CONSTRAINT t_key PRIMARY KEY (id);
+SELECT state('t');
+-- Rewrites, TRUNCATE, REINDEX, types.
+ALTER TABLE t ALTER id TYPE int8;
+SELECT state('t');
+ALTER TABLE t ALTER id TYPE numeric;
+SELECT state('t');
+ALTER TABLE t ALTER id TYPE int4;
+SELECT state('t');
+REINDEX TABLE t;
+BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 'one'); SELECT state('t'); ROLLBACK;
+SELECT state('t');
+BEGIN; CREATE TABLE made (a int PRIMARY KEY) USING mixedcc; INSERT INTO made VALUES (1), (2); TRUNCATE made; INSERT INTO made VALUES (3); SELECT state('made'); COMMIT;
+SELECT state('made');
+TRUNCATE t;
+INSERT INTO t SELECT i, i FROM generate_series(1, 10) i;
+SELECT state('t');
+ALTER TABLE t SET ACCESS METHOD heap;
+ALTER TABLE t SET ACCESS METHOD mixedcc;
+SELECT state('t');
+ALTER TABLE t DROP COLUMN id;
+SELECT state('t');
+INSERT INTO t VALUES ('ten');
+SELECT count(*) FROM t;
+-- Of another partition map.
+CREATE TABLE p (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc WITH (mixedcc.partitions = 4);
+INSERT INTO p SELECT i % 10, i, 0 FROM generate_series(1, 100) i;
+ALTER TABLE p SET (mixedcc.partitions = 2);
+SELECT state('p');
+-- Declarative partitions.
+CREATE TABLE parts (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100) USING mixedcc;
+CREATE TABLE parts_2 (id int NOT NULL, v int) USING mixedcc;
+INSERT INTO parts SELECT i FROM generate_series(0, 99) i;
+INSERT INTO parts_2 SELECT i FROM generate_series(100, 150) i;
+ALTER TABLE parts ATTACH PARTITION parts_2 FOR VALUES FROM (100) TO (200);
+UPDATE parts SET id = id + 90 WHERE id BETWEEN 80 AND 99 AND id > 60;
+SELECT state('parts_1'), state('parts_2');
+ALTER TABLE parts DROP CONSTRAINT parts_pkey;
+SELECT state('parts_1'), state('parts_2');
+ALTER TABLE parts ADD PRIMARY KEY (id);
+SELECT state('parts_1'), state('parts_2');
+-- Not for everybody.
+CREATE ROLE pk_nobody;
+SET ROLE pk_nobody;
+SELECT mixedcc.check_primary_index('pk.p');
+RESET ROLE;
+DROP ROLE pk_nobody;
+SET client_min_messages = warning;
+DROP SCHEMA pk CASCADE;

@@ -1,0 +1,100 @@
+//! A row by its primary key.
+#![allow(dead_code)]
+
+use super::primary::PrimaryKey;
+use crate::callbacks::visible;
+use crate::errors::ok;
+use crate::hooks::lookup;
+use crate::platform::PG;
+use crate::rel::RelInfo;
+use crate::xact::{self, Mode};
+use mixedcc_engine::index::Direction;
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys;
+use std::ops::Bound;
+use std::ptr::NonNull;
+
+/// A row that was found.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// Its record.
+    pub r: RecordRef,
+    /// The version that is seen.
+    pub version: NonNull<Version>,
+}
+
+/// The row with a key, as a statement sees it at the transaction's level. At SERIALIZABLE all that the protocols ask of
+/// a look-up is done: a row that is found protects itself, a key that is not becomes a predicate.
+///
+/// `partition`: where the row is or would be, if that is known; `snapshot`: the statement's; `for_write`: the row will be
+/// written next.
+///
+/// # Safety
+/// An open relation of ours, its info, its key that is usable now (`primary::usable`), and an MVCC snapshot.
+pub unsafe fn by_key(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &[u8],
+    partition: Option<u16>,
+    snapshot: pg_sys::Snapshot,
+    for_write: bool,
+) -> Option<Found> {
+    let mode = xact::mode();
+    if mode != Mode::Serializable {
+        // Before the index is read: it may have to take the snapshot's CSN, and the pin.
+        // SAFETY: the caller's.
+        xact::snapshot_csn(snapshot);
+        // SAFETY: the caller's.
+        return unsafe { search(pk, info, mode, key, snapshot, for_write) };
+    }
+    let t = xact::txn();
+    let n = info.table.map().n;
+    let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
+    let touch = |no| Touch { table: info.table, no };
+    let start = ok(t.before_lookup(&PG, touch(first)));
+    let rest: Vec<_> = (first + 1..first + count).map(|no| (touch(no), ok(t.before_lookup(&PG, touch(no))))).collect();
+    let ranges = info.table.ranges(pk.index.to_u32() as u64).filter(|r| r.is_active());
+    let look = ranges.map(|r| t.look_position(&PG, touch(first), r, key));
+    // SAFETY: the caller's.
+    unsafe {
+        if let Some(found) = search(pk, info, mode, key, snapshot, for_write) {
+            return Some(found);
+        }
+        match look {
+            Some(look) => t.add_point_predicate(&PG, &look, key),
+            None => {
+                let mut partitions = vec![(touch(first), start)];
+                partitions.extend(rest);
+                if !lookup::missed_first(rel, info, pk.index, key, &partitions) {
+                    partitions.into_iter().for_each(|(at, start)| t.add_predicate(at, start));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The row with a key that is seen. Several records may have the key: one row and those that it replaced.
+unsafe fn search(
+    pk: &PrimaryKey,
+    info: &RelInfo,
+    mode: Mode,
+    key: &[u8],
+    snapshot: pg_sys::Snapshot,
+    for_write: bool,
+) -> Option<Found> {
+    let t = xact::txn();
+    let mut all = pk.primary.index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
+    while let Some((_, no)) = all.next(&PG) {
+        let Some(r) = RecordRef::find(info.table, no) else { continue };
+        // SAFETY: the caller's.
+        if let Some(version) = unsafe { visible::mvcc(t, mode, r, snapshot, for_write, ScanId::NONE) } {
+            return Some(Found { r, version });
+        }
+    }
+    None
+}

@@ -1,0 +1,275 @@
+//! The engine's primary index of a table, beside the nbtree of its PRIMARY KEY: how it is made and kept up, and when it
+//! may be used.
+//!
+//! A table has one if the key is checked at once and all its columns have exact bytes (`keys/codec.rs`, order 0). Its
+//! keys are those of the key's nbtree index as `keys` makes them, so that the logical ranges of the nbtree index, under
+//! its OID, are the ranges of this index too: writers register in one set for both.
+//!
+//! INV-PRIMARY: every version of a record with an entry has the entry's key, because an update of the key's columns
+//! moves the row to a new record (`RelInfo::moving`). Every row that a snapshot at `complete_from` or later sees has an
+//! entry: its insert adds it before it commits, and the index is built while the table is locked exclusively. It is
+//! used only if no older snapshot is left.
+
+use crate::errors::ok;
+use crate::keys::codec::{self, Codec};
+use crate::keys::rows::{self, Row};
+use crate::platform::PG;
+use crate::rel::{self, RelInfo};
+use crate::{shmem, xact};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::index::{Primary, Reuse};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::{Engine, RecordRef, Table, Txn};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::{Cell, OnceCell};
+use std::ptr::NonNull;
+
+/// A table's primary index, as a backend knows it.
+pub struct Kept {
+    /// The index.
+    pub index: &'static Primary,
+    /// Makes its keys; `None`: of a version that this one does not know, and not used.
+    codec: Option<Codec>,
+    /// The key that it serves.
+    key: OnceCell<Option<PrimaryKey>>,
+}
+
+/// The PRIMARY KEY of a table whose primary index has the same keys.
+pub struct PrimaryKey {
+    /// Its nbtree index: the name of its ranges.
+    pub index: Oid,
+    /// Makes its keys and bounds.
+    pub codec: &'static Codec,
+    /// The index.
+    pub primary: &'static Primary,
+    /// Where the columns of the partition key are in the key, if all are and mean the same there.
+    #[allow(dead_code)]
+    partition: Option<Vec<usize>>,
+}
+
+/// What the primary index of a relation should be.
+pub struct Wanted {
+    /// See [`Primary::spec`].
+    pub spec: Vec<u8>,
+    index: Oid,
+    codec: &'static Codec,
+}
+
+thread_local! {
+    /// Room for a key.
+    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Kept {
+    /// What is known of an index.
+    pub fn new(index: &'static Primary) -> Kept {
+        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new() }
+    }
+
+    /// Numbers of its columns.
+    pub fn columns(&self) -> impl Iterator<Item = i16> + '_ {
+        self.codec.iter().flat_map(|c| c.attnums.iter().copied())
+    }
+}
+
+#[allow(dead_code)]
+impl PrimaryKey {
+    /// The partition of the row with a key. `values`: of the key's columns, in their types; none is NULL. `None`: any.
+    ///
+    /// # Safety
+    /// As it says.
+    pub unsafe fn partition(&self, info: &RelInfo, values: &[Datum]) -> Option<u16> {
+        if info.table.map().n == 1 {
+            return Some(0);
+        }
+        let key: Vec<_> =
+            self.partition.as_ref()?.iter().map(|&at| (values[at], false, self.codec.typid(at))).collect();
+        // SAFETY: the caller's; `find_key` has seen to the equality.
+        unsafe { info.partkey.partition_of_key(&key) }
+    }
+
+    /// The bytes of a key, in place of what was in `out`. `values`: as for [`PrimaryKey::partition`].
+    ///
+    /// # Safety
+    /// As it says.
+    #[inline]
+    pub unsafe fn encode(&self, values: &[Datum], out: &mut Vec<u8>) {
+        out.clear();
+        for (i, d) in values.iter().enumerate() {
+            // SAFETY: the caller's.
+            unsafe { self.codec.put(i, *d, out) };
+        }
+    }
+}
+
+/// The primary index that the PRIMARY KEY of a relation asks for.
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
+    // SAFETY: the caller's; the key's index exists while its table is locked.
+    unsafe {
+        let index = pg_sys::RelationGetPrimaryKeyIndex(rel);
+        if index == pg_sys::InvalidOid {
+            return None;
+        }
+        let r = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
+        let form = (*r).rd_index;
+        let fits = (*form).indisvalid && (*form).indisunique && (*form).indimmediate;
+        let codec = if fits { codec::of(r) } else { None };
+        pg_sys::index_close(r, pg_sys::NoLock as i32);
+        Some(Wanted { spec: codec?.spec()?, index, codec: codec? })
+    }
+}
+
+/// The PRIMARY KEY of a relation, if its primary index has the same keys.
+///
+/// # Safety
+/// An open relation of ours, and its info.
+#[inline]
+pub unsafe fn key(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKey> {
+    let kept = info.primary.as_ref()?;
+    // SAFETY: the caller's.
+    kept.key.get_or_init(|| unsafe { find_key(rel, info, kept) }).as_ref()
+}
+
+/// The key by which the primary index of a relation can be used now, by whatever snapshot.
+///
+/// # Safety
+/// As for [`key`].
+#[inline]
+pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKey> {
+    // SAFETY: the caller's.
+    let key = unsafe { key(rel, info) }?;
+    let from = key.primary.complete_from();
+    (from == 0 || is_complete(key.primary, from)).then_some(key)
+}
+
+/// Does no snapshot need rows from before `from` any more?
+#[cold]
+fn is_complete(index: &Primary, from: Csn) -> bool {
+    let e = shmem::engine();
+    if from == Csn::MAX || e.shared.min_pin.0.load(Ordering::SeqCst) < from && e.refresh_min_pin(&PG) < from {
+        return false;
+    }
+    index.set_complete_from(0); // pins only grow
+    true
+}
+
+unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option<PrimaryKey> {
+    kept.codec.as_ref()?;
+    // SAFETY: the caller's.
+    unsafe {
+        let w = wanted(rel).filter(|w| w.spec == kept.index.spec())?;
+        let r = pg_sys::index_open(w.index, pg_sys::AccessShareLock as i32);
+        let place = |c: i16| {
+            let at = w.codec.attnums.iter().position(|a| *a == c)?;
+            info.partkey.agrees_with(r, at, c).then_some(at)
+        };
+        let partition: Option<Vec<usize>> = info.partkey.columns().map(place).collect();
+        pg_sys::index_close(r, pg_sys::NoLock as i32);
+        let partition = partition.filter(|p| !p.is_empty());
+        Some(PrimaryKey { index: w.index, codec: w.codec, primary: kept.index, partition })
+    }
+}
+
+/// Adds the entry of a row that was inserted just now.
+///
+/// # Safety
+/// A relation of ours and a slot of its row type, with the row of the record.
+#[inline]
+pub unsafe fn add(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordRef, slot: *mut pg_sys::TupleTableSlot) {
+    let Some(codec) = info.primary.as_ref().and_then(|k| k.codec.as_ref()) else { return };
+    xact::renew_pin();
+    let mut key = KEY.take();
+    key.clear();
+    // SAFETY: the caller's.
+    if unsafe { rows::plain(rel, codec, Row::Slot(slot), &mut key) }.is_some() {
+        ok(t.add_entry(&PG, r, &key));
+    }
+    KEY.set(key);
+}
+
+/// An index that is being built; freed if an error unwinds.
+struct Building {
+    e: Engine,
+    table: &'static Table,
+    index: Option<&'static Primary>,
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if let Some(index) = self.index {
+            // SAFETY: it was not handed over.
+            unsafe { self.table.discard_primary(&self.e, shmem::my_slot(), index) };
+        }
+    }
+}
+
+/// Brings the primary index in line with the PRIMARY KEY, after commands that may have changed it. They have locked the
+/// table against writers at least (a partition, when its parent gets a key); where a command has not, there is nothing
+/// to do.
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn sync(rel: pg_sys::Relation) {
+    // SAFETY: the caller's.
+    unsafe {
+        let table = rel::info(rel).table;
+        let wanted = wanted(rel);
+        if table.primary().map(Primary::spec) == wanted.as_ref().map(|w| &w.spec[..])
+            || !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true)
+        {
+            return;
+        }
+        pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
+        let mut building = Building { e: shmem::engine(), table, index: None };
+        if let Some(w) = &wanted {
+            building.index = Some(build(rel, table, w, &building.e));
+        }
+        if xact::replace_primary(table, building.index) {
+            building.index = None;
+        }
+        pg_sys::CacheInvalidateRelcacheByRelid((*rel).rd_id);
+    }
+}
+
+/// Makes an index of all rows. The caller holds the table exclusively: nobody else has open writes in it.
+unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> &'static Primary {
+    let index = ok(table.new_primary(e, shmem::my_slot(), 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
+    let mut building = Building { e: *e, table, index: Some(index) };
+    let t = xact::txn();
+    xact::renew_pin();
+    let mut key = Vec::new();
+    let mut has_past = false;
+    for no in 0..table.len() {
+        if no % 1024 == 0 {
+            pgrx::check_for_interrupts!();
+        }
+        let Some(r) = RecordRef::find(table, no) else { continue };
+        let Some((v, is_own)) = row(t, r) else { continue };
+        has_past |= !is_own;
+        key.clear();
+        // SAFETY: a version of the relation, reached under our pin.
+        if unsafe { rows::plain(rel, w.codec, Row::Version(v.as_ptr()), &mut key) }.is_some() {
+            ok(index.add(e, shmem::my_slot(), &PG, no, &key));
+        }
+    }
+    if has_past {
+        // Until the commit, and until all snapshots of now are gone (xact.rs: end_primary).
+        index.set_complete_from(Csn::MAX);
+    }
+    building.index = None;
+    index
+}
+
+/// The row of a record: our newest, or the newest committed one; and whether the record is our insert.
+fn row(t: &mut Txn, r: RecordRef) -> Option<(NonNull<Version>, bool)> {
+    if let Some(n) = t.last_write(r) {
+        let is_own = t.write(n)?.base.is_none();
+        return crate::callbacks::visible::own_version(t, n).map(|v| (v, is_own));
+    }
+    let (v, _) = ok(t.newest(&PG, r.rec))?;
+    crate::callbacks::visible::live(Some(v)).map(|v| (v, false))
+}
