@@ -31,11 +31,30 @@ def suite_program():
 
 
 # Small tables, so that the tests are short.
-SMALL = {"smallbank": {"rows": 1000}, "votes": {"rows": 1000}}
+SMALL = {"tpcc": {"items": 1000, "customers": 100}, "reward": {"shoppers": 600}, "queue": {},
+         "mocc_scan": {"rows": 2000}}
 # What makes a table forget every tenth update, as an engine with a bug would.
 FORGET = """CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN IF random() < 0.1 THEN RETURN NULL; END IF; RETURN NEW; END $$;
     CREATE TRIGGER forget BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION forget()"""
+
+
+# What breaks each condition of TPC-C, and nothing else if it can be helped.
+BREAKS = {
+    1: "UPDATE district SET d_ytd = d_ytd + 1 WHERE d_id = 1 AND d_w_id = 1",
+    2: "UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_id = 1 AND d_w_id = 1",
+    3: "DELETE FROM new_order WHERE no_o_id = (SELECT max(no_o_id) - 3 FROM new_order) AND no_d_id = 1 AND no_w_id = 1",
+    4: "UPDATE orders SET o_ol_cnt = o_ol_cnt + 1 WHERE o_id = 1 AND o_d_id = 1 AND o_w_id = 1",
+    5: "UPDATE orders SET o_carrier_id = NULL WHERE o_id = 1 AND o_d_id = 1 AND o_w_id = 1",
+    6: "DELETE FROM order_line WHERE ol_o_id = 5 AND ol_d_id = 1 AND ol_w_id = 1 AND ol_number = 1",
+    7: "UPDATE order_line SET ol_delivery_d = NULL WHERE ol_o_id = 5 AND ol_d_id = 1 AND ol_w_id = 1 AND ol_number = 1",
+    8: "UPDATE warehouse SET w_ytd = w_ytd - 1 WHERE w_id = 2",
+    9: "UPDATE history SET h_d_id = 2 WHERE h_d_id = 1 AND h_c_id = 1",
+    10: "UPDATE customer SET c_balance = c_balance + 1 WHERE c_id = 3 AND c_d_id = 3 AND c_w_id = 1",
+    11: "UPDATE orders SET o_carrier_id = NULL WHERE o_id < 30 AND o_d_id = 4 AND o_w_id = 2",
+    12: "UPDATE customer SET c_ytd_payment = c_ytd_payment + 1 WHERE c_id = 3 AND c_d_id = 3 AND c_w_id = 1",
+    13: "UPDATE stock SET s_ytd = s_ytd + 1 WHERE s_i_id = 7 AND s_w_id = 1",
+}
 
 
 def small(name):
@@ -95,6 +114,16 @@ class OnAServer(unittest.TestCase):
         self.assertEqual(self.rows.labels(point.name), [])
         self.assertEqual(len(self.suite.failures), 1)
         self.assertRegex(self.suite.failures[0], "wrong result: .*counted has grown by")
+
+    def test_each_condition_of_tpcc_sees_broken_data(self):
+        tpcc, who = small("tpcc"), contenders.BY_NAME["heap_ser"]
+        self.suite.load(tpcc, who)  # and it is right before
+        for condition, sql in BREAKS.items():
+            with self.subTest(condition=condition):
+                # In a transaction that is rolled back, so that the next one meets right data.
+                found = tpcc.further_problems(lambda text, sql=sql: self.suite.sql(
+                    tpcc, who, f"BEGIN; {sql}; {text}; ROLLBACK;"))
+                self.assertTrue([p for p in found if p.startswith(f"condition {condition}:")], found)
 
     def test_what_follows_a_failure_runs_on_new_tables(self):
         point = self.point(small("votes"))

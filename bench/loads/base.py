@@ -30,20 +30,19 @@ class Script:
 def render(text: str, tags: frozenset[str], values: dict[str, object]) -> str:
     """Keeps the lines whose ending `--[tag other]` names one of the tags, drops those of other
     tags (`--[!tag]`: the other way round), and puts values for `{{name}}`."""
+    def value_of(found: re.Match) -> str:
+        if found.group(1) not in values:
+            raise TemplateError(f"nothing is given for {found.group(0)}")
+        return str(values[found.group(1)])
     lines = []
-    for line in text.splitlines():
+    for line in re.sub(r"\{\{([a-z0-9_]+)\}\}", value_of, text).splitlines():
         tag = _TAG.search(line)
         if tag:
             if bool(tags & set(tag.group(2).split())) == (tag.group(1) == "!"):
                 continue
             line = line[:tag.start()]
         lines.append(line)
-
-    def value_of(found: re.Match) -> str:
-        if found.group(1) not in values:
-            raise TemplateError(f"nothing is given for {found.group(0)}")
-        return str(values[found.group(1)])
-    return re.sub(r"\{\{([a-z0-9_]+)\}\}", value_of, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 class Workload:
