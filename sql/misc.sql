@@ -140,3 +140,7 @@ DO $$ BEGIN FOR i IN 1..10 LOOP EXECUTE format('UPDATE mi_t SET g = g + 1 WHERE 
 SELECT array_agg(g ORDER BY id) FROM mi_t WHERE id BETWEEN 1 AND 10;
 DROP VIEW mi_v;
 DROP TABLE mi_t;
+
+-- Shared memory by memory node.
+SELECT node, total_bytes > 0 AS has_memory, used_bytes + free_bytes <= total_bytes AS adds_up FROM mixedcc.memory_nodes;
+SELECT sum(n.total_bytes) <= m.total_bytes AS of_all FROM mixedcc.memory_nodes n, mixedcc.memory m GROUP BY m.total_bytes;

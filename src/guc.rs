@@ -86,6 +86,8 @@ impl LogLevel {
 
 /// Size of the shared region, MB.
 pub static MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(256);
+/// Is the region divided over the machine's memory nodes?
+pub static NUMA: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Protocol of new tables.
 pub static DEFAULT_PROTOCOL: GucSetting<ProtocolName> = GucSetting::<ProtocolName>::new(ProtocolName::Occ);
 /// Partitions of new tables that have a key.
@@ -143,6 +145,14 @@ pub fn init() {
         1 << 20,
         GucContext::Postmaster,
         GucFlags::UNIT_MB,
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.numa",
+        c"Divides mixedcc.memory over the machine's memory nodes (NUMA).",
+        c"Rows of partition n lie on node n modulo the number of nodes that the server may use.",
+        &NUMA,
+        GucContext::Postmaster,
+        GucFlags::default(),
     );
     GucRegistry::define_enum_guc(
         c"mixedcc.default_protocol",

@@ -16,6 +16,7 @@ mod guc;
 mod handler;
 mod hooks;
 mod keys;
+mod numa;
 mod options;
 mod partkey;
 mod pg;

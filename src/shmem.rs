@@ -1,7 +1,7 @@
 //! The shared block, and the hash from storage to tables.
 
 pub use crate::compat::my_slot;
-use crate::{compat, guc, save};
+use crate::{compat, guc, numa, save};
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -18,6 +18,8 @@ struct Handles {
     engine: Engine,
     tables: *mut pg_sys::HTAB,
     lock: *mut pg_sys::LWLock,
+    /// The system's numbers of the memory nodes.
+    nodes: Vec<i32>,
 }
 // SAFETY: a backend has one thread; the pointers are to shared memory.
 unsafe impl Send for Handles {}
@@ -60,13 +62,14 @@ unsafe extern "C-unwind" fn request() {
         if let Some(prev) = PREV_REQUEST {
             prev();
         }
-        if block_size() < Engine::min_size(slots()) {
+        let needed = Engine::min_size_on(slots(), numa::nodes().len());
+        if block_size() < needed {
             ErrorReport::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "mixedcc.memory is too small", "mixedcc")
                 .set_detail(format!(
                     "{} MB are set; {} backends need at least {} MB.",
                     guc::MEMORY_MB.get(),
                     slots(),
-                    (Engine::min_size(slots()) >> 20) + 1
+                    (needed >> 20) + 1
                 ))
                 .set_hint("Increase mixedcc.memory.")
                 .report(PgLogLevel::FATAL);
@@ -90,14 +93,16 @@ unsafe extern "C-unwind" fn startup() {
         let p = pg_sys::ShmemInitStruct(c"mixedcc region".as_ptr(), block_size() + (1 << 16), &mut found);
         let base = p.cast::<u8>();
         let base = base.wrapping_add(base.align_offset(1 << 16));
+        let nodes = numa::nodes();
         let engine = if found {
             Engine::attach(base)
         } else {
+            numa::bind(&nodes, Engine::node_ranges(base, block_size(), slots(), nodes.len()));
             // Shared memory is fresh from the operating system or not: it must be zero.
             if *base != 0 {
                 base.write_bytes(0, block_size());
             }
-            Engine::create(base, block_size(), slots()).ok()
+            Engine::create_on(base, block_size(), slots(), nodes.len()).ok()
         };
         let mut ctl = pg_sys::HASHCTL { keysize: 12, entrysize: std::mem::size_of::<Entry>(), ..Default::default() };
         let tables = pg_sys::ShmemInitHash(
@@ -111,7 +116,7 @@ unsafe extern "C-unwind" fn startup() {
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
         let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
         // The postmaster runs this again after a crash, with new memory.
-        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock }));
+        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock, nodes }));
         CURRENT = Some(h);
         if !found {
             engine.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
@@ -131,6 +136,11 @@ fn handles() -> &'static Handles {
 /// The engine.
 pub fn engine() -> Engine {
     handles().engine
+}
+
+/// The system's numbers of the engine's memory nodes.
+pub fn nodes() -> &'static [i32] {
+    &handles().nodes
 }
 
 /// Was shared memory set up?

@@ -237,6 +237,26 @@ fn memory_usage() -> TableIterator<
 }
 
 #[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn memory_node_rows() -> TableIterator<
+    'static,
+    (
+        name!(node, i32),
+        name!(system_node, i32),
+        name!(total_bytes, i64),
+        name!(used_bytes, i64),
+        name!(free_bytes, i64),
+    ),
+> {
+    let region = shmem::engine().region;
+    let rows = shmem::nodes().iter().enumerate().map(move |(n, &system)| {
+        let u = region.node_usage(n);
+        (n as i32, system, region.node_range(n).len() as i64, u.used_page_bytes as i64, u.free_page_bytes as i64)
+    });
+    TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+#[pg_extern(sql = false)]
 fn label_items(label: &str) -> TableIterator<'static, (name!(option, String), name!(value, String))> {
     let items = crate::options::Options::parse(label).items();
     TableIterator::new(items.into_iter().map(|(n, v)| (n.to_owned(), v)).collect::<Vec<_>>())

@@ -4,6 +4,7 @@
 use crate::compat::{attribute, key_columns};
 use crate::errors::ok;
 use crate::pg::Tid;
+use crate::rel::RelInfo;
 use crate::xact;
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::record::Version;
@@ -73,7 +74,12 @@ unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: 
 }
 
 /// Makes a version of what is in a slot. `xid`: its raw xmin until commit.
-pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::TransactionId) -> Fresh {
+pub unsafe fn form(
+    t: &mut Txn,
+    info: &RelInfo,
+    slot: *mut pg_sys::TupleTableSlot,
+    xid: pg_sys::TransactionId,
+) -> Fresh {
     // SAFETY: a valid slot; the payload is allocated as large as computed.
     unsafe {
         let desc = (*slot).tts_tupleDescriptor;
@@ -103,7 +109,10 @@ pub unsafe fn form(t: &mut Txn, slot: *mut pg_sys::TupleTableSlot, xid: pg_sys::
         }
         let hoff = (len + 7) & !7;
         let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
-        let f = Fresh::new(ok(t.new_version(hoff + data, 0)));
+        // Which partition it is in matters for the memory node alone.
+        let several = t.e.region.nodes() > 1;
+        let partition = if several { info.partkey.partition(values, isnull) } else { 0 };
+        let f = Fresh::new(ok(t.new_version(partition as u32, hoff + data, 0)));
         let td = header(f.version().as_ptr());
         // Padding must be zero: readers tell it from short varlena headers by that.
         td.cast::<u8>().write_bytes(0, hoff + data);

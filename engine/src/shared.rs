@@ -11,6 +11,7 @@ use crate::protocol::InUse;
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
+use std::ops::Range;
 
 /// Changes with every change of a shared structure.
 pub const LAYOUT_VERSION: u64 = 3;
@@ -116,13 +117,34 @@ impl Engine {
         head_size(nslots) + Region::min_size(nslots)
     }
 
-    /// Formats a zeroed block of shared memory.
+    /// The least size of a block for so many slots and memory nodes, bytes.
+    pub fn min_size_on(nslots: usize, nodes: usize) -> usize {
+        head_size(nslots) + Region::min_size_on(nslots, nodes)
+    }
+
+    /// The addresses that each memory node will have in a block; its first bytes belong to none.
+    pub fn node_ranges(base: *const u8, len: usize, nslots: usize, nodes: usize) -> impl Iterator<Item = Range<usize>> {
+        let h = head_size(nslots);
+        Region::node_ranges(base.wrapping_add(h), len - h, nodes)
+    }
+
+    /// Formats a zeroed block of shared memory, for one memory node.
+    ///
+    /// # Safety
+    /// As [`Engine::create_on`].
+    pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<Engine, OutOfMemory> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::create_on(base, len, nslots, 1) }
+    }
+
+    /// Formats a zeroed block of shared memory, with an arena for each of so many memory nodes. Which memory
+    /// is whose: [`Engine::node_ranges`]; to bind it to the nodes, before, is the caller's affair.
     ///
     /// # Safety
     /// `base..base+len` is zeroed, 64 KiB aligned or at least page aligned, mapped at the same
     /// address in every process that uses it, and stays mapped.
-    pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<Engine, OutOfMemory> {
-        if len < Self::min_size(nslots) || nslots >= u16::MAX as usize {
+    pub unsafe fn create_on(base: *mut u8, len: usize, nslots: usize, nodes: usize) -> Result<Engine, OutOfMemory> {
+        if len < Self::min_size_on(nslots, nodes) || nslots >= u16::MAX as usize {
             return Err(OutOfMemory);
         }
         let h = head_size(nslots);
@@ -131,7 +153,7 @@ impl Engine {
         let slots = base.wrapping_add(slots_at).cast::<Slot>();
         // SAFETY: the block is the caller's, zeroed and large enough; zero is a valid `Slot`.
         unsafe {
-            let region = Region::create(base.add(h), len - h, nslots)?;
+            let region = Region::create(base.add(h), len - h, nslots, nodes)?;
             for i in 0..nslots {
                 (*slots.add(i)).pin.store(UNPINNED, Ordering::SeqCst);
             }

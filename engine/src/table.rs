@@ -515,7 +515,8 @@ impl Table {
     /// Adds a row, committed before all. The caller fills `len` bytes at the returned address. Exclusive access.
     pub(crate) fn load_row(&self, e: &Engine, slot: SlotId, part: [u16; 2], len: u32) -> Result<*mut u8, OutOfMemory> {
         let (_, r) = self.add_record(e, slot)?;
-        let p = e.region.alloc(slot as usize, crate::record::VERSION_HEADER + len as usize)?;
+        let node = e.region.node_of_partition(part[self.map().field as usize] as u32);
+        let p = e.region.alloc_on(node, slot as usize, crate::record::VERSION_HEADER + len as usize)?;
         let v = p.cast::<Version>().as_ptr();
         // SAFETY: fresh memory of that size.
         unsafe { Version::init(v, Stamp::csn(1), len, 0) };

@@ -115,6 +115,10 @@ unsafe impl Sync for Block {}
 impl Block {
     /// Allocates and formats `len` bytes for so many slots.
     pub fn new(len: usize, nslots: usize) -> Result<Block, Error> {
+        Block::on(len, nslots, 1)
+    }
+    /// The same, as if the machine had so many memory nodes.
+    pub fn on(len: usize, nslots: usize, nodes: usize) -> Result<Block, Error> {
         let layout = std::alloc::Layout::from_size_align(len, 1 << 16).map_err(|_| Error::OutOfMemory)?;
         // SAFETY: the layout is not empty; the block is zeroed, ours, and lives as long as `Block`.
         unsafe {
@@ -122,7 +126,7 @@ impl Block {
             if base.is_null() {
                 return Err(Error::OutOfMemory);
             }
-            match Engine::create(base, len, nslots) {
+            match Engine::create_on(base, len, nslots, nodes) {
                 Ok(engine) => Ok(Block { base, layout, engine }),
                 Err(e) => {
                     std::alloc::dealloc(base, layout);

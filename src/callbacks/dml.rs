@@ -47,7 +47,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         let info = rel::info(rel);
         let t = xact::writing();
         let xid = xid_for(info);
-        let f = tuple::form(t, slot, xid);
+        let f = tuple::form(t, info, slot, xid);
         let part = partition_of(info, slot);
         let td = tuple::header(f.version().as_ptr());
         if token != 0 {
@@ -410,7 +410,7 @@ pub unsafe fn update(
             return f;
         }
         let (base, old) = base_and_version(t, &target);
-        let f = tuple::form(t, slot, xid);
+        let f = tuple::form(t, info, slot, xid);
         if moves {
             let n = move_row(rel, info, t, r, base, old, f, slot, cid, xid);
             visible::note_write(t, n, snapshot);

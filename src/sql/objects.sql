@@ -184,6 +184,19 @@ CREATE FUNCTION mixedcc.check_primary_index("table" regclass) RETURNS bigint
 COMMENT ON FUNCTION mixedcc.check_primary_index(regclass) IS
     'compares the rows of a mixedcc table with its primary index; returns the number of rows, 0 without such an index';
 
+CREATE FUNCTION mixedcc.memory_node_rows(OUT node int, OUT system_node int, OUT total_bytes bigint, OUT used_bytes bigint, OUT free_bytes bigint)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'memory_node_rows_wrapper' LANGUAGE C VOLATILE ROWS 4;
+COMMENT ON FUNCTION mixedcc.memory_node_rows() IS 'source of the view mixedcc.memory_nodes';
+
+CREATE VIEW mixedcc.memory_nodes AS SELECT * FROM mixedcc.memory_node_rows();
+COMMENT ON VIEW mixedcc.memory_nodes IS 'shared memory by memory node (mixedcc.numa); one row where it is not divided';
+COMMENT ON COLUMN mixedcc.memory_nodes.node IS 'number of the node here: rows of partition n lie on node n modulo the number of nodes';
+COMMENT ON COLUMN mixedcc.memory_nodes.system_node IS 'the operating system''s number of the node';
+COMMENT ON COLUMN mixedcc.memory_nodes.total_bytes IS 'its part of the shared memory';
+COMMENT ON COLUMN mixedcc.memory_nodes.used_bytes IS 'pages of it that hold rows and other objects';
+COMMENT ON COLUMN mixedcc.memory_nodes.free_bytes IS 'pages of it that are free';
+
 -- Logical ranges and scans.
 
 CREATE FUNCTION mixedcc.range_rows(OUT "table" regclass, OUT index regclass, OUT range int, OUT lower text, OUT upper text,

@@ -90,7 +90,7 @@ impl World {
         t.publish(&self.p);
     }
     fn insert(&self, t: &mut Txn, n: u64) -> Result<RecordRef, Error> {
-        let v = t.new_version(0, 0)?;
+        let v = t.new_version(0, 0, 0)?;
         let r = t.insert(&self.p, self.table, [0, 0], v, 0, 0)?;
         t.add_entry(&self.p, r, &key(n))?;
         Ok(r)

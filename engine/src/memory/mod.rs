@@ -1,9 +1,10 @@
 //! The shared region and everything that is allocated in it.
 //!
-//! One block of memory, mapped at the same address in every process, is cut
-//! into pages of 64 KiB. Pages become slabs of one size class, or runs for
+//! One block of memory, mapped at the same address in every process, has an arena for each
+//! memory node of the machine (one, unless asked for more), cut into pages of 64 KiB. Pages become slabs of one size class, or runs for
 //! objects above [`MAX_SLAB_OBJECT`]. The invariants are in `README.md`.
 
+mod arena;
 mod classes;
 mod directory;
 mod latch;
@@ -15,10 +16,13 @@ mod slab;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+#[cfg(all(test, not(loom)))]
+mod node_tests;
+
 pub use classes::{CLASS_COUNT, MAX_SLAB_OBJECT};
 pub use directory::TidDirectory;
 pub use pages::PAGE_BYTES;
-pub use region::Region;
+pub use region::{Region, MAX_NODES, NODE_ALIGN};
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the shared region keeps 64-bit addresses");
@@ -49,6 +53,21 @@ pub struct Usage {
     pub run_bytes: usize,
     /// Each size class.
     pub classes: [ClassUsage; CLASS_COUNT],
+}
+
+impl Usage {
+    fn plus(mut self, other: Usage) -> Usage {
+        self.total_bytes += other.total_bytes;
+        self.used_page_bytes += other.used_page_bytes;
+        self.free_page_bytes += other.free_page_bytes;
+        self.run_bytes += other.run_bytes;
+        for (a, b) in self.classes.iter_mut().zip(other.classes) {
+            a.pages += b.pages;
+            a.live += b.live;
+            a.cached += b.cached;
+        }
+        self
+    }
 }
 
 /// One size class of [`Usage`].

@@ -1,96 +1,123 @@
-//! The region: format, attach, and the entry points of the allocator.
+//! The region: the arenas of the machine's memory nodes, behind one allocator.
 
-use super::classes::{class_of, CLASSES, CLASS_COUNT, MAX_SLAB_OBJECT};
-use super::magazine::SlotCache;
-use super::pages::{PageDesc, PageKind, PagePool, Pages, PAGE_BYTES};
-use super::slab::SlabClass;
-use super::{ClassUsage, OutOfMemory, Usage};
+use super::arena::Arena;
+use super::pages::PAGE_BYTES;
+use super::{OutOfMemory, Usage};
 use crate::primitive::{AtomicU64, Ordering};
-use std::mem::align_of;
+use std::mem::{align_of, offset_of};
+use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::slice;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"mixedcc\0");
 /// Changes with every change of a layout in this module.
-const LAYOUT_VERSION: u32 = 1;
-/// Alignment of page 0, and so of every run.
-const PAGES_ALIGN: usize = 4096;
-/// A region with fewer pages is of no use.
-const MIN_PAGES: usize = 16;
+const LAYOUT_VERSION: u32 = 2;
 
-/// The header, at the base of the block. Behind it: a [`SlotCache`] for each
-/// slot, a [`PageDesc`] for each page, and the pages.
+/// Most memory nodes of a region.
+pub const MAX_NODES: usize = 64;
+
+/// Arenas of several nodes begin at multiples of this address, a large page of the common machines, so that
+/// each page is of one node.
+pub const NODE_ALIGN: usize = 2 << 20;
+
+/// The header, at the base of the block, with the arena of node 0 right behind it. Arenas of other nodes
+/// follow at equal distances.
 #[repr(C, align(64))]
 pub struct Region {
     /// Written last by `create`.
     magic: AtomicU64,
     layout_version: u32,
-    slot_count: u32,
+    nodes: u32,
     base: usize,
     total_bytes: usize,
-    descs: usize,
-    page_count: usize,
-    pages: usize,
+    /// Where node 1 begins.
+    second: usize,
+    /// From one node to the next, bytes.
+    stride: usize,
+    slot_count: u64,
     _pad: u64,
-    pool: PagePool,
-    classes: [SlabClass; CLASS_COUNT],
+    first: Arena,
 }
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Region>() == 64 + 192 + 64 * CLASS_COUNT);
 
 impl Region {
     /// Bytes that a region for `nslots` slots needs at least.
     pub fn min_size(nslots: usize) -> usize {
-        Self::header_bytes(nslots)
-            .saturating_add(MIN_PAGES * (PAGE_BYTES + size_of::<PageDesc>()))
-            .saturating_add(PAGES_ALIGN)
+        offset_of!(Region, first).saturating_add(Arena::min_size(nslots))
     }
 
-    fn header_bytes(nslots: usize) -> usize {
-        nslots.saturating_mul(size_of::<SlotCache>()).saturating_add(size_of::<Region>())
+    /// Where node 1 begins, and how far it is from one node to the next. Node 0 has the header too.
+    fn layout(start: usize, len: usize, nodes: usize) -> (usize, usize) {
+        if nodes <= 1 {
+            return (start + len, len);
+        }
+        let stride = len.saturating_sub(NODE_ALIGN) / nodes / NODE_ALIGN * NODE_ALIGN;
+        ((start + stride).next_multiple_of(NODE_ALIGN), stride)
     }
 
-    /// Formats a block.
+    fn range(start: usize, len: usize, nodes: usize, node: usize) -> Range<usize> {
+        let (second, stride) = Self::layout(start, len, nodes);
+        let from = if node == 0 { start } else { second + (node - 1) * stride };
+        let to = if node + 1 >= nodes { start + len } else { second + node * stride };
+        from..to
+    }
+
+    /// The addresses that each of so many nodes will have in a block, so that they can be bound before
+    /// [`create`](Self::create) touches them. From a multiple of [`NODE_ALIGN`] on, but for node 0.
+    pub fn node_ranges(base: *const u8, len: usize, nodes: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..nodes).map(move |n| Self::range(base as usize, len, nodes, n))
+    }
+
+    /// Bytes that a region of so many nodes needs at least.
+    pub fn min_size_on(nslots: usize, nodes: usize) -> usize {
+        match nodes {
+            0 | 1 => Self::min_size(nslots),
+            n => (Self::min_size(nslots).next_multiple_of(NODE_ALIGN)).saturating_mul(n).saturating_add(NODE_ALIGN),
+        }
+    }
+
+    /// Formats a block, with an arena for each of so many memory nodes, of about equal size.
     ///
     /// # Safety
     /// `base` points to `len` writable bytes that stay mapped for the life of
     /// the process, at this address in every process, and that nobody else
     /// uses. `base` is 64-byte aligned.
-    pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<&'static Region, OutOfMemory> {
-        let slot_count = u32::try_from(nslots).map_err(|_| OutOfMemory)?;
-        if len < Self::min_size(nslots) || !(base as usize).is_multiple_of(align_of::<Region>()) {
+    pub unsafe fn create(
+        base: *mut u8,
+        len: usize,
+        nslots: usize,
+        nodes: usize,
+    ) -> Result<&'static Region, OutOfMemory> {
+        if !(1..=MAX_NODES).contains(&nodes)
+            || len < Self::min_size_on(nslots, nodes)
+            || !(base as usize).is_multiple_of(align_of::<Region>())
+        {
             return Err(OutOfMemory);
         }
         let start = base.expose_provenance();
-        let descs = start + Self::header_bytes(nslots);
-        let room = len - Self::header_bytes(nslots) - PAGES_ALIGN;
-        let page_count = room / (PAGE_BYTES + size_of::<PageDesc>());
-        if u32::try_from(page_count).is_err() {
-            return Err(OutOfMemory);
-        }
-        let pages = (descs + page_count * size_of::<PageDesc>()).next_multiple_of(PAGES_ALIGN);
-        debug_assert!(pages + page_count * PAGE_BYTES <= start + len);
+        let end = start + len;
+        let (second, stride) = Self::layout(start, len, nodes);
         let region = base.cast::<Region>();
-        // SAFETY: the block is ours and long enough; zero bytes are valid for
-        // every field of header and magazines, and the plain fields are set
-        // before a reference exists.
+        // SAFETY: the block is ours and long enough; zero is valid for every field, and the plain fields are
+        // set before a reference exists. Arenas do not overlap: the last begins at `second + (nodes - 2) * stride`
+        // and `second` is at most `start + stride + NODE_ALIGN`.
         unsafe {
-            ptr::write_bytes(base, 0, Self::header_bytes(nslots));
+            ptr::write_bytes(base, 0, offset_of!(Region, first));
             (*region).layout_version = LAYOUT_VERSION;
-            (*region).slot_count = slot_count;
+            (*region).nodes = nodes as u32;
             (*region).base = start;
             (*region).total_bytes = len;
-            (*region).descs = descs;
-            (*region).page_count = page_count;
-            (*region).pages = pages;
+            (*region).second = second;
+            (*region).stride = stride;
+            (*region).slot_count = nslots as u64;
+            let first = base.add(offset_of!(Region, first));
+            Arena::create(first, second - first as usize, nslots)?;
+            for n in 1..nodes {
+                let at = second + (n - 1) * stride;
+                let to = if n + 1 == nodes { end } else { at + stride };
+                Arena::create(base.add(at - start), to - at, nslots)?;
+            }
         }
         // SAFETY: initialised above; from here on only atomics are written (INV-M5).
         let region: &'static Region = unsafe { &*region };
-        for class in &region.classes {
-            class.init();
-        }
-        region.pool.init(region.pages().descs);
         // Pairs with the Acquire in `attach`.
         region.magic.store(MAGIC, Ordering::Release);
         Ok(region)
@@ -113,150 +140,88 @@ impl Region {
         let known = region.magic.load(Ordering::Acquire) == MAGIC
             && region.layout_version == LAYOUT_VERSION
             && region.base == start;
-        known.then_some(region)
+        // SAFETY: `create` has formatted the first arena there.
+        known.then(|| unsafe { Arena::attach(base.add(offset_of!(Region, first))) })??;
+        Some(region)
     }
 
+    /// Memory nodes, at least 1.
     #[inline]
-    fn pages(&self) -> Pages<'_> {
-        let descs = ptr::with_exposed_provenance::<PageDesc>(self.descs);
-        // SAFETY: INV-M5, `create` reserved `page_count` descriptors there, which are atomics only.
-        let descs = unsafe { slice::from_raw_parts(descs, self.page_count) };
-        Pages { pool: &self.pool, descs, base: self.pages }
+    pub fn nodes(&self) -> usize {
+        self.nodes as usize
     }
 
-    /// None for a slot that does not exist: it works without magazines.
+    /// Addresses of a node's memory.
+    pub fn node_range(&self, node: usize) -> Range<usize> {
+        Self::range(self.base, self.total_bytes, self.nodes(), node)
+    }
+
+    /// The node of an address in the region.
     #[inline]
-    fn cache(&self, slot: usize) -> Option<&SlotCache> {
-        if slot >= self.slot_count as usize {
-            return None;
+    pub fn node_of(&self, address: usize) -> usize {
+        if self.nodes == 1 || address < self.second {
+            return 0;
         }
-        let first = ptr::from_ref(self) as usize + size_of::<Region>();
-        let caches = ptr::with_exposed_provenance::<SlotCache>(first);
-        // SAFETY: INV-M5, `create` reserved `slot_count` caches behind the header, which are atomics only.
-        Some(unsafe { &*caches.add(slot) })
+        ((address - self.second) / self.stride + 1).min(self.nodes as usize - 1)
+    }
+
+    /// The node of what belongs to a partition.
+    #[inline]
+    pub fn node_of_partition(&self, partition: u32) -> usize {
+        if self.nodes == 1 {
+            return 0;
+        }
+        partition as usize % self.nodes()
+    }
+
+    #[inline]
+    fn arena(&self, node: usize) -> &Arena {
+        if node == 0 {
+            return &self.first;
+        }
+        let at = self.second + (node - 1) * self.stride;
+        // SAFETY: `create` has formatted an arena there, and it lives as long as the region.
+        unsafe { &*ptr::with_exposed_provenance::<Arena>(at) }
+    }
+
+    fn arenas(&self) -> impl Iterator<Item = &Arena> {
+        (0..self.nodes()).map(|n| self.arena(n))
     }
 
     /// Allocates `size` bytes, 8-byte aligned, or 64-byte aligned if the
     /// object's [`usable_size`](Self::usable_size) is a multiple of 64. The
-    /// content is arbitrary.
+    /// content is arbitrary. What belongs to no partition is spread over the nodes by the slots.
     ///
     /// `slot` is the caller's: one thread at a time may use it, in any of the
     /// region's functions. A number from `nslots` on means no slot, which any
     /// thread may use, slower.
     #[inline]
     pub fn alloc(&self, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
-        if size > MAX_SLAB_OBJECT {
-            return self.alloc_run(slot, size);
+        if self.nodes == 1 {
+            return self.first.alloc(slot, size);
         }
-        let class = class_of(size);
-        if let Some(cache) = self.cache(slot) {
-            let _inside = cache.enter();
-            if let Some(object) = cache.magazines[class].pop() {
-                return object_pointer(object);
-            }
-        }
-        self.alloc_slow(slot, class)
+        self.alloc_on(slot % self.nodes(), slot, size)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn alloc_slow(&self, slot: usize, class: usize) -> Result<NonNull<u8>, OutOfMemory> {
-        if let Some(object) = self.refill(slot, class) {
-            return object_pointer(object);
+    /// Allocates memory of a node, or of the next ones that have some if this one is full.
+    #[inline]
+    pub fn alloc_on(&self, node: usize, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        let n = self.nodes();
+        if n == 1 {
+            return self.first.alloc(slot, size);
         }
-        self.flush_slot(slot);
-        match self.refill(slot, class) {
-            Some(object) => object_pointer(object),
-            None => Err(OutOfMemory),
-        }
+        (0..n).find_map(|i| self.arena((node + i) % n).alloc(slot, size).ok()).ok_or(OutOfMemory)
     }
 
-    /// Takes an object from the class, and a batch for the empty magazine.
-    fn refill(&self, slot: usize, class: usize) -> Option<usize> {
-        let cache = self.cache(slot).filter(|_| CLASSES[class].magazine_limit > 0);
-        let Some(cache) = cache else {
-            let chain = self.classes[class].take(self.pages(), class, 1);
-            return (chain.count > 0).then_some(chain.head);
-        };
-        let _inside = cache.enter();
-        let chain = self.classes[class].take_batch(self.pages(), class);
-        let magazine = &cache.magazines[class];
-        magazine.load(chain);
-        magazine.pop()
-    }
-
-    #[cold]
-    fn alloc_run(&self, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
-        let len = u32::try_from(size.div_ceil(PAGE_BYTES)).map_err(|_| OutOfMemory)?;
-        let pages = self.pages();
-        let first = pages.pool.take(pages.descs, len, true).or_else(|| {
-            self.flush_slot(slot);
-            pages.pool.take(pages.descs, len, true)
-        });
-        object_pointer(pages.address(first.ok_or(OutOfMemory)?))
-    }
-
-    /// Gives an object back.
+    /// Gives an object back, to its node.
     ///
     /// # Safety
     /// `p` came from `alloc` of this region, was not freed since, and nobody
     /// uses it any more. `slot` as in [`alloc`](Self::alloc).
     #[inline]
     pub unsafe fn free(&self, slot: usize, p: NonNull<u8>) {
-        let object = p.as_ptr().expose_provenance();
-        let pages = self.pages();
-        let PageKind::Slab(class) = pages.desc_at(object).kind() else {
-            return self.free_run(object);
-        };
-        let info = &CLASSES[class];
-        debug_assert!((object - pages.address(pages.page_at(object))).is_multiple_of(info.object_bytes as usize));
-        if cfg!(debug_assertions) {
-            // SAFETY: the object is `object_bytes` long and the allocator's
-            // again (INV-M1). Readers of freed memory shall notice.
-            unsafe { ptr::write_bytes(p.as_ptr(), 0xDB, info.object_bytes as usize) };
-        }
-        if let Some(cache) = self.cache(slot) {
-            let _inside = cache.enter();
-            let magazine = &cache.magazines[class];
-            if magazine.count() < info.magazine_limit {
-                // SAFETY: the caller's; the page descriptor names the class (INV-M3).
-                return unsafe { magazine.push(object) };
-            }
-        }
-        // SAFETY: as above.
-        unsafe { self.free_slow(slot, class, object) }
-    }
-
-    /// # Safety
-    /// `object` is a free object of `class` in no list (INV-M1).
-    #[cold]
-    #[inline(never)]
-    unsafe fn free_slow(&self, slot: usize, class: usize, object: usize) {
-        let info = &CLASSES[class];
-        let cache = self.cache(slot).filter(|_| info.magazine_limit > 0);
-        let Some(cache) = cache else {
-            // SAFETY: the caller's.
-            unsafe { self.classes[class].give_one(self.pages(), class, object) };
-            return;
-        };
-        let _inside = cache.enter();
-        let magazine = &cache.magazines[class];
-        let chain = magazine.unload(info.batch);
-        // SAFETY: the chain just left the magazine of this class (INV-M4).
-        unsafe { self.classes[class].give_batch(self.pages(), class, chain) };
-        // SAFETY: the caller's; `unload` made room.
-        unsafe { magazine.push(object) };
-    }
-
-    #[cold]
-    fn free_run(&self, object: usize) {
-        let pages = self.pages();
-        let desc = pages.desc_at(object);
-        debug_assert_eq!(desc.kind(), PageKind::Run, "free of memory that is not allocated");
-        debug_assert!((object - pages.base).is_multiple_of(PAGE_BYTES));
-        if desc.kind() == PageKind::Run {
-            pages.pool.put(pages.descs, pages.page_at(object), desc.run_pages(), true);
-        }
+        // SAFETY: the caller's; the address tells the arena.
+        unsafe { self.arena(self.node_of(p.as_ptr() as usize)).free(slot, p) }
     }
 
     /// Bytes that the object really has: its class, or its pages.
@@ -265,11 +230,8 @@ impl Region {
     /// `p` came from `alloc` of this region and was not freed since.
     #[inline]
     pub unsafe fn usable_size(&self, p: NonNull<u8>) -> usize {
-        let desc = self.pages().desc_at(p.as_ptr() as usize);
-        match desc.kind() {
-            PageKind::Slab(class) => CLASSES[class].object_bytes as usize,
-            _ => desc.run_pages() as usize * PAGE_BYTES,
-        }
+        // SAFETY: the caller's; the address tells the arena.
+        unsafe { self.arena(self.node_of(p.as_ptr() as usize)).usable_size(p) }
     }
 
     /// Returns the objects in the slot's magazines, and in the stashes that
@@ -277,52 +239,20 @@ impl Region {
     /// another owner or none.
     #[cold]
     pub fn flush_slot(&self, slot: usize) {
-        self.empty_magazines(slot);
-        for (class, state) in self.classes.iter().enumerate() {
-            state.empty_stash(self.pages(), class);
-        }
-    }
-
-    fn empty_magazines(&self, slot: usize) {
-        let Some(cache) = self.cache(slot) else {
-            return;
-        };
-        let _inside = cache.enter();
-        for (class, magazine) in cache.magazines.iter().enumerate() {
-            let chain = magazine.unload(u32::MAX);
-            if chain.count > 0 {
-                // SAFETY: the chain just left the magazine of this class (INV-M4).
-                unsafe { self.classes[class].give(self.pages(), class, chain) };
-            }
-        }
+        self.arenas().for_each(|a| a.flush_slot(slot));
     }
 
     /// What the region holds now.
     pub fn usage(&self) -> Usage {
-        let free_pages = (self.pool.free_pages() as usize).min(self.page_count);
-        let classes = std::array::from_fn(|class| {
-            let state = &self.classes[class];
-            let caches = (0..self.slot_count as usize).filter_map(|slot| self.cache(slot));
-            let in_magazines: usize = caches.map(|cache| cache.magazines[class].count() as usize).sum();
-            let cached = in_magazines + state.stashed_objects(class) as usize;
-            ClassUsage {
-                object_bytes: CLASSES[class].object_bytes as usize,
-                pages: state.pages() as usize,
-                live: (state.outside() as usize).saturating_sub(cached),
-                cached,
-            }
-        });
-        Usage {
-            total_bytes: self.total_bytes,
-            used_page_bytes: (self.page_count - free_pages) * PAGE_BYTES,
-            free_page_bytes: free_pages * PAGE_BYTES,
-            run_bytes: self.pool.run_pages() as usize * PAGE_BYTES,
-            classes,
-        }
+        let mut all = self.arenas().map(Arena::usage).reduce(Usage::plus).expect("node 0");
+        all.total_bytes = self.total_bytes;
+        all
+    }
+
+    /// What a node's arena holds now.
+    pub fn node_usage(&self, node: usize) -> Usage {
+        self.arena(node).usage()
     }
 }
 
-#[inline]
-fn object_pointer(object: usize) -> Result<NonNull<u8>, OutOfMemory> {
-    NonNull::new(ptr::with_exposed_provenance_mut(object)).ok_or(OutOfMemory)
-}
+const _: () = assert!(NODE_ALIGN.is_multiple_of(PAGE_BYTES) && offset_of!(Region, first) == 64);

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
 /// A block that outlives the region in it.
-struct Block {
-    base: *mut u8,
-    layout: Layout,
+pub(super) struct Block {
+    pub base: *mut u8,
+    pub layout: Layout,
 }
 
 impl Block {
-    fn new(bytes: usize) -> Block {
+    pub fn new(bytes: usize) -> Block {
         let layout = Layout::from_size_align(bytes, 4096).unwrap();
         // SAFETY: the size is not zero.
         let base = unsafe { alloc_zeroed(layout) };
@@ -22,8 +22,11 @@ impl Block {
     }
 
     fn region(&self, slots: usize) -> &Region {
+        self.region_on(slots, 1)
+    }
+    pub fn region_on(&self, slots: usize, nodes: usize) -> &Region {
         // SAFETY: the block is ours and lives as long as the returned reference.
-        unsafe { Region::create(self.base, self.layout.size(), slots) }.unwrap()
+        unsafe { Region::create(self.base, self.layout.size(), slots, nodes) }.unwrap()
     }
 }
 
@@ -59,7 +62,7 @@ impl Random {
 }
 
 /// An allocated object whose first `size` bytes are filled with `tag`.
-struct Object {
+pub(super) struct Object {
     address: NonNull<u8>,
     size: usize,
     tag: u8,
@@ -81,7 +84,7 @@ impl Object {
         Some(Object { address, size, tag })
     }
 
-    fn free(self, region: &Region, slot: usize) {
+    pub fn free(self, region: &Region, slot: usize) {
         // SAFETY: `size` bytes are ours and were written by `new`.
         let bytes = unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.size) };
         assert!(bytes.iter().all(|byte| *byte == self.tag), "somebody wrote to an object of {} bytes", self.size);
@@ -110,10 +113,10 @@ fn create_refuses_small_blocks_and_attach_strange_ones() {
     let block = Block::new(bytes.next_multiple_of(4096));
     // SAFETY: the block is ours.
     unsafe {
-        assert!(Region::create(block.base, bytes - 1, slots).is_err());
-        assert!(Region::create(block.base.add(8), bytes, slots).is_err());
+        assert!(Region::create(block.base, bytes - 1, slots, 1).is_err());
+        assert!(Region::create(block.base.add(8), bytes, slots, 1).is_err());
         assert!(Region::attach(block.base).is_none());
-        let region = Region::create(block.base, bytes, slots).unwrap();
+        let region = Region::create(block.base, bytes, slots, 1).unwrap();
         assert!(std::ptr::eq(Region::attach(block.base).unwrap(), region));
         assert_empty(region);
     }
@@ -224,7 +227,7 @@ fn runs_are_joined_whatever_the_order_of_frees() {
 
 /// One thread of the stress test: allocates, checks, frees, and hands half of
 /// its objects to other threads.
-fn churn(region: &Region, slot: usize, exchange: &Mutex<Vec<Object>>, rounds: u32, failures: &AtomicU64) {
+pub(super) fn churn(region: &Region, slot: usize, exchange: &Mutex<Vec<Object>>, rounds: u32, failures: &AtomicU64) {
     let mut random = Random(0x9E37_79B9 + slot as u64);
     let mut mine: Vec<Object> = Vec::new();
     for round in 0..rounds {

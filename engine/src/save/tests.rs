@@ -43,7 +43,7 @@ impl World {
         self.txn.publish(&self.p);
     }
     fn insert(&mut self, t: &'static Table, payload: &[u8]) -> RecordRef {
-        let v = self.txn.new_version(payload.len(), 0).unwrap();
+        let v = self.txn.new_version(payload.len() as u32 % t.map().n, payload.len(), 0).unwrap();
         // SAFETY: fresh, with room for the payload.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), Version::payload(v.as_ptr()), payload.len()) };
         let part = (payload.len() as u32 % t.map().n) as u16;

@@ -65,14 +65,16 @@ pub enum Own {
 
 impl Txn {
     /// Memory for a version with `len` bytes of payload, marked as ours. The caller fills the
-    /// payload, then hands it to one of the functions below; [`Txn::discard`] if it cannot.
-    pub fn new_version(&mut self, len: usize, flags: u32) -> Result<NonNull<Version>, Error> {
+    /// payload, then hands it to one of the functions below; [`Txn::discard`] if it cannot. `partition`: the
+    /// row's, whose memory node it comes from if there are several.
+    pub fn new_version(&mut self, partition: u32, len: usize, flags: u32) -> Result<NonNull<Version>, Error> {
         // Each write retires one version at most, published or undone.
-        let v = match self.allocate(len) {
+        let node = self.e.region.node_of_partition(partition);
+        let v = match self.allocate(node, len) {
             Ok(v) => v,
             Err(OutOfMemory) => {
                 self.reclaim();
-                self.allocate(len)?
+                self.allocate(node, len)?
             }
         };
         // SAFETY: fresh memory of that size.
@@ -80,9 +82,9 @@ impl Txn {
         Ok(v)
     }
 
-    fn allocate(&mut self, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
+    fn allocate(&mut self, node: usize, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
         RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
-        Ok(self.e.region.alloc(self.slot as usize, VERSION_HEADER + len)?.cast())
+        Ok(self.e.region.alloc_on(node, self.slot as usize, VERSION_HEADER + len)?.cast())
     }
 
     /// The region is full: frees what nobody can reach any more, of all slots and dropped tables.
@@ -103,7 +105,7 @@ impl Txn {
 
     /// A tombstone that names where the row went.
     pub fn new_tombstone(&mut self, to: Successor) -> Result<NonNull<Version>, Error> {
-        let v = self.new_version(std::mem::size_of::<Successor>(), VER_TOMBSTONE)?;
+        let v = self.new_version(0, std::mem::size_of::<Successor>(), VER_TOMBSTONE)?;
         // SAFETY: the payload is that large, and ours.
         unsafe { Version::payload(v.as_ptr()).cast::<Successor>().write_unaligned(to) };
         Ok(v)

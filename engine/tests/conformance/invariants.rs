@@ -354,7 +354,7 @@ fn a_dropped_table_is_freed_after_its_readers() {
     let mut writer = Txn::new(w.e, w.slots);
     writer.begin(Level::Snapshot, w.ident());
     for _ in 0..300 {
-        let v = writer.new_version(500, 0).expect("memory for a row");
+        let v = writer.new_version(0, 500, 0).expect("memory for a row");
         // SAFETY: 500 bytes, ours.
         unsafe { mixedcc_engine::record::Version::payload(v.as_ptr()).write_bytes(7, 500) };
         writer.insert(&p, t, [1, 0], v, 0, 0).expect("memory for a row");
@@ -591,7 +591,7 @@ fn every_partition_of_many_is_counted() {
     let mut t = Txn::new(e, 0);
     t.begin(Level::Serializable, 1);
     let insert = |t: &mut Txn, part: u32| {
-        let v = t.new_version(8, 0).expect("memory for a version");
+        let v = t.new_version(part, 8, 0).expect("memory for a version");
         t.insert(&p, table, [part as u16, 0], v, 0, 0).expect("memory for a record")
     };
     // A partition is touched again after more others than are near, and after few.

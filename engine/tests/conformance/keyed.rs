@@ -143,7 +143,7 @@ impl<'w> Client<'w> {
         Ok(rows.len())
     }
     fn version(&mut self, key: i64, kind: WriteKind) -> Result<NonNull<Version>, Error> {
-        let v = self.t.new_version(size_of::<Row>(), 0)?;
+        let v = self.t.new_version(0, size_of::<Row>(), 0)?;
         let txn = self.log().id();
         let nth = self.log().write(checked(key), kind, Payload::Opaque) as u64;
         // SAFETY: fresh, and that large.

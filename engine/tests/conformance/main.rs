@@ -8,6 +8,7 @@ mod invariants;
 mod keyed;
 mod load;
 mod model;
+mod nodes;
 mod precision;
 mod ranges;
 mod spans;

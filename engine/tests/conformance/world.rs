@@ -189,6 +189,11 @@ impl World {
     /// test itself.
     pub fn new(sets: &[ProtocolSet], policy: Policy, slots: u16) -> World {
         let block = Block::new(8 << 20, slots as usize + 1).expect("memory for a block");
+        World::within(block, sets, policy, slots)
+    }
+
+    /// The same in a block that has a slot more.
+    pub fn within(block: Block, sets: &[ProtocolSet], policy: Policy, slots: u16) -> World {
         let e = block.engine;
         let map = Table::new_map(&e, slots, PARTITIONS, 0, b"", sets[0], policy).expect("a map");
         let table = Table::create(&e, slots, [1, 2, 3, 4], map).expect("a table");
@@ -249,7 +254,7 @@ impl World {
 
     /// A version with a row, not handed over yet.
     pub fn version(&self, t: &mut Txn, row: Row) -> Result<NonNull<Version>, Error> {
-        let v = t.new_version(std::mem::size_of::<Row>(), 0)?;
+        let v = t.new_version(partition_of(row.key), std::mem::size_of::<Row>(), 0)?;
         // SAFETY: fresh, and that large.
         unsafe { Version::payload(v.as_ptr()).cast::<Row>().write_unaligned(row) };
         Ok(v)

@@ -153,7 +153,7 @@ impl Store {
 
 /// A new row of a key.
 fn version(t: &mut Txn, key: u64) -> Result<NonNull<Version>, Error> {
-    let v = t.new_version(ROW, 0)?;
+    let v = t.new_version(0, ROW, 0)?;
     // SAFETY: fresh memory with `ROW` bytes of payload.
     unsafe {
         Version::payload(v.as_ptr()).write_bytes(0, ROW);

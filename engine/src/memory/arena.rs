@@ -1,0 +1,328 @@
+//! An arena: format, attach, and the entry points of the allocator.
+
+use super::classes::{class_of, CLASSES, CLASS_COUNT, MAX_SLAB_OBJECT};
+use super::magazine::SlotCache;
+use super::pages::{PageDesc, PageKind, PagePool, Pages, PAGE_BYTES};
+use super::slab::SlabClass;
+use super::{ClassUsage, OutOfMemory, Usage};
+use crate::primitive::{AtomicU64, Ordering};
+use std::mem::align_of;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"mixedcc\0");
+/// Changes with every change of a layout in this module.
+const LAYOUT_VERSION: u32 = 1;
+/// Alignment of page 0, and so of every run.
+const PAGES_ALIGN: usize = 4096;
+/// A arena with fewer pages is of no use.
+const MIN_PAGES: usize = 16;
+
+/// The header, at the base of the block. Behind it: a [`SlotCache`] for each
+/// slot, a [`PageDesc`] for each page, and the pages.
+#[repr(C, align(64))]
+pub(super) struct Arena {
+    /// Written last by `create`.
+    magic: AtomicU64,
+    layout_version: u32,
+    slot_count: u32,
+    base: usize,
+    total_bytes: usize,
+    descs: usize,
+    page_count: usize,
+    pages: usize,
+    _pad: u64,
+    pool: PagePool,
+    classes: [SlabClass; CLASS_COUNT],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Arena>() == 64 + 192 + 64 * CLASS_COUNT);
+
+impl Arena {
+    /// Bytes that a arena for `nslots` slots needs at least.
+    pub fn min_size(nslots: usize) -> usize {
+        Self::header_bytes(nslots)
+            .saturating_add(MIN_PAGES * (PAGE_BYTES + size_of::<PageDesc>()))
+            .saturating_add(PAGES_ALIGN)
+    }
+
+    fn header_bytes(nslots: usize) -> usize {
+        nslots.saturating_mul(size_of::<SlotCache>()).saturating_add(size_of::<Arena>())
+    }
+
+    /// Formats a block.
+    ///
+    /// # Safety
+    /// `base` points to `len` writable bytes that stay mapped for the life of
+    /// the process, at this address in every process, and that nobody else
+    /// uses. `base` is 64-byte aligned.
+    pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<&'static Arena, OutOfMemory> {
+        let slot_count = u32::try_from(nslots).map_err(|_| OutOfMemory)?;
+        if len < Self::min_size(nslots) || !(base as usize).is_multiple_of(align_of::<Arena>()) {
+            return Err(OutOfMemory);
+        }
+        let start = base.expose_provenance();
+        let descs = start + Self::header_bytes(nslots);
+        let room = len - Self::header_bytes(nslots) - PAGES_ALIGN;
+        let page_count = room / (PAGE_BYTES + size_of::<PageDesc>());
+        if u32::try_from(page_count).is_err() {
+            return Err(OutOfMemory);
+        }
+        let pages = (descs + page_count * size_of::<PageDesc>()).next_multiple_of(PAGES_ALIGN);
+        debug_assert!(pages + page_count * PAGE_BYTES <= start + len);
+        let arena = base.cast::<Arena>();
+        // SAFETY: the block is ours and long enough; zero bytes are valid for
+        // every field of header and magazines, and the plain fields are set
+        // before a reference exists.
+        unsafe {
+            ptr::write_bytes(base, 0, Self::header_bytes(nslots));
+            (*arena).layout_version = LAYOUT_VERSION;
+            (*arena).slot_count = slot_count;
+            (*arena).base = start;
+            (*arena).total_bytes = len;
+            (*arena).descs = descs;
+            (*arena).page_count = page_count;
+            (*arena).pages = pages;
+        }
+        // SAFETY: initialised above; from here on only atomics are written (INV-M5).
+        let arena: &'static Arena = unsafe { &*arena };
+        for class in &arena.classes {
+            class.init();
+        }
+        arena.pool.init(arena.pages().descs);
+        // Pairs with the Acquire in `attach`.
+        arena.magic.store(MAGIC, Ordering::Release);
+        Ok(arena)
+    }
+
+    /// The arena that `create` formatted at `base`; None if there is none,
+    /// if it has another layout or if it was formatted at another address.
+    ///
+    /// # Safety
+    /// `base` points to a mapped block that is `size_of::<Arena>()` long at
+    /// least, and as `create` demands otherwise.
+    pub unsafe fn attach(base: *mut u8) -> Option<&'static Arena> {
+        let start = base.expose_provenance();
+        if base.is_null() || !start.is_multiple_of(align_of::<Arena>()) {
+            return None;
+        }
+        // SAFETY: mapped, long enough and aligned; every bit pattern is valid
+        // for the header's fields.
+        let arena: &'static Arena = unsafe { &*base.cast::<Arena>() };
+        let known = arena.magic.load(Ordering::Acquire) == MAGIC
+            && arena.layout_version == LAYOUT_VERSION
+            && arena.base == start;
+        known.then_some(arena)
+    }
+
+    #[inline]
+    fn pages(&self) -> Pages<'_> {
+        let descs = ptr::with_exposed_provenance::<PageDesc>(self.descs);
+        // SAFETY: INV-M5, `create` reserved `page_count` descriptors there, which are atomics only.
+        let descs = unsafe { slice::from_raw_parts(descs, self.page_count) };
+        Pages { pool: &self.pool, descs, base: self.pages }
+    }
+
+    /// None for a slot that does not exist: it works without magazines.
+    #[inline]
+    fn cache(&self, slot: usize) -> Option<&SlotCache> {
+        if slot >= self.slot_count as usize {
+            return None;
+        }
+        let first = ptr::from_ref(self) as usize + size_of::<Arena>();
+        let caches = ptr::with_exposed_provenance::<SlotCache>(first);
+        // SAFETY: INV-M5, `create` reserved `slot_count` caches behind the header, which are atomics only.
+        Some(unsafe { &*caches.add(slot) })
+    }
+
+    /// Allocates `size` bytes, 8-byte aligned, or 64-byte aligned if the
+    /// object's [`usable_size`](Self::usable_size) is a multiple of 64. The
+    /// content is arbitrary.
+    ///
+    /// `slot` is the caller's: one thread at a time may use it, in any of the
+    /// arena's functions. A number from `nslots` on means no slot, which any
+    /// thread may use, slower.
+    #[inline]
+    pub fn alloc(&self, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        if size > MAX_SLAB_OBJECT {
+            return self.alloc_run(slot, size);
+        }
+        let class = class_of(size);
+        if let Some(cache) = self.cache(slot) {
+            let _inside = cache.enter();
+            if let Some(object) = cache.magazines[class].pop() {
+                return object_pointer(object);
+            }
+        }
+        self.alloc_slow(slot, class)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, slot: usize, class: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        if let Some(object) = self.refill(slot, class) {
+            return object_pointer(object);
+        }
+        self.flush_slot(slot);
+        match self.refill(slot, class) {
+            Some(object) => object_pointer(object),
+            None => Err(OutOfMemory),
+        }
+    }
+
+    /// Takes an object from the class, and a batch for the empty magazine.
+    fn refill(&self, slot: usize, class: usize) -> Option<usize> {
+        let cache = self.cache(slot).filter(|_| CLASSES[class].magazine_limit > 0);
+        let Some(cache) = cache else {
+            let chain = self.classes[class].take(self.pages(), class, 1);
+            return (chain.count > 0).then_some(chain.head);
+        };
+        let _inside = cache.enter();
+        let chain = self.classes[class].take_batch(self.pages(), class);
+        let magazine = &cache.magazines[class];
+        magazine.load(chain);
+        magazine.pop()
+    }
+
+    #[cold]
+    fn alloc_run(&self, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        let len = u32::try_from(size.div_ceil(PAGE_BYTES)).map_err(|_| OutOfMemory)?;
+        let pages = self.pages();
+        let first = pages.pool.take(pages.descs, len, true).or_else(|| {
+            self.flush_slot(slot);
+            pages.pool.take(pages.descs, len, true)
+        });
+        object_pointer(pages.address(first.ok_or(OutOfMemory)?))
+    }
+
+    /// Gives an object back.
+    ///
+    /// # Safety
+    /// `p` came from `alloc` of this arena, was not freed since, and nobody
+    /// uses it any more. `slot` as in [`alloc`](Self::alloc).
+    #[inline]
+    pub unsafe fn free(&self, slot: usize, p: NonNull<u8>) {
+        let object = p.as_ptr().expose_provenance();
+        let pages = self.pages();
+        let PageKind::Slab(class) = pages.desc_at(object).kind() else {
+            return self.free_run(object);
+        };
+        let info = &CLASSES[class];
+        debug_assert!((object - pages.address(pages.page_at(object))).is_multiple_of(info.object_bytes as usize));
+        if cfg!(debug_assertions) {
+            // SAFETY: the object is `object_bytes` long and the allocator's
+            // again (INV-M1). Readers of freed memory shall notice.
+            unsafe { ptr::write_bytes(p.as_ptr(), 0xDB, info.object_bytes as usize) };
+        }
+        if let Some(cache) = self.cache(slot) {
+            let _inside = cache.enter();
+            let magazine = &cache.magazines[class];
+            if magazine.count() < info.magazine_limit {
+                // SAFETY: the caller's; the page descriptor names the class (INV-M3).
+                return unsafe { magazine.push(object) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.free_slow(slot, class, object) }
+    }
+
+    /// # Safety
+    /// `object` is a free object of `class` in no list (INV-M1).
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_slow(&self, slot: usize, class: usize, object: usize) {
+        let info = &CLASSES[class];
+        let cache = self.cache(slot).filter(|_| info.magazine_limit > 0);
+        let Some(cache) = cache else {
+            // SAFETY: the caller's.
+            unsafe { self.classes[class].give_one(self.pages(), class, object) };
+            return;
+        };
+        let _inside = cache.enter();
+        let magazine = &cache.magazines[class];
+        let chain = magazine.unload(info.batch);
+        // SAFETY: the chain just left the magazine of this class (INV-M4).
+        unsafe { self.classes[class].give_batch(self.pages(), class, chain) };
+        // SAFETY: the caller's; `unload` made room.
+        unsafe { magazine.push(object) };
+    }
+
+    #[cold]
+    fn free_run(&self, object: usize) {
+        let pages = self.pages();
+        let desc = pages.desc_at(object);
+        debug_assert_eq!(desc.kind(), PageKind::Run, "free of memory that is not allocated");
+        debug_assert!((object - pages.base).is_multiple_of(PAGE_BYTES));
+        if desc.kind() == PageKind::Run {
+            pages.pool.put(pages.descs, pages.page_at(object), desc.run_pages(), true);
+        }
+    }
+
+    /// Bytes that the object really has: its class, or its pages.
+    ///
+    /// # Safety
+    /// `p` came from `alloc` of this arena and was not freed since.
+    #[inline]
+    pub unsafe fn usable_size(&self, p: NonNull<u8>) -> usize {
+        let desc = self.pages().desc_at(p.as_ptr() as usize);
+        match desc.kind() {
+            PageKind::Slab(class) => CLASSES[class].object_bytes as usize,
+            _ => desc.run_pages() as usize * PAGE_BYTES,
+        }
+    }
+
+    /// Returns the objects in the slot's magazines, and in the stashes that
+    /// all slots share, to their pages; to be called when the slot gets
+    /// another owner or none.
+    #[cold]
+    pub fn flush_slot(&self, slot: usize) {
+        self.empty_magazines(slot);
+        for (class, state) in self.classes.iter().enumerate() {
+            state.empty_stash(self.pages(), class);
+        }
+    }
+
+    fn empty_magazines(&self, slot: usize) {
+        let Some(cache) = self.cache(slot) else {
+            return;
+        };
+        let _inside = cache.enter();
+        for (class, magazine) in cache.magazines.iter().enumerate() {
+            let chain = magazine.unload(u32::MAX);
+            if chain.count > 0 {
+                // SAFETY: the chain just left the magazine of this class (INV-M4).
+                unsafe { self.classes[class].give(self.pages(), class, chain) };
+            }
+        }
+    }
+
+    /// What the arena holds now.
+    pub fn usage(&self) -> Usage {
+        let free_pages = (self.pool.free_pages() as usize).min(self.page_count);
+        let classes = std::array::from_fn(|class| {
+            let state = &self.classes[class];
+            let caches = (0..self.slot_count as usize).filter_map(|slot| self.cache(slot));
+            let in_magazines: usize = caches.map(|cache| cache.magazines[class].count() as usize).sum();
+            let cached = in_magazines + state.stashed_objects(class) as usize;
+            ClassUsage {
+                object_bytes: CLASSES[class].object_bytes as usize,
+                pages: state.pages() as usize,
+                live: (state.outside() as usize).saturating_sub(cached),
+                cached,
+            }
+        });
+        Usage {
+            total_bytes: self.total_bytes,
+            used_page_bytes: (self.page_count - free_pages) * PAGE_BYTES,
+            free_page_bytes: free_pages * PAGE_BYTES,
+            run_bytes: self.pool.run_pages() as usize * PAGE_BYTES,
+            classes,
+        }
+    }
+}
+
+#[inline]
+fn object_pointer(object: usize) -> Result<NonNull<u8>, OutOfMemory> {
+    NonNull::new(ptr::with_exposed_provenance_mut(object)).ok_or(OutOfMemory)
+}
