@@ -12,6 +12,7 @@ sys.path.insert(0, str(BENCH_DIR))
 sys.dont_write_bytecode = True
 
 import contenders  # noqa: E402
+import flame  # noqa: E402
 import latency  # noqa: E402
 import loads  # noqa: E402
 import plan  # noqa: E402
@@ -154,6 +155,22 @@ class Latency(unittest.TestCase):
                          [500, 950, 990, 999, 1000])
         self.assertEqual(latency.percentile([7000], 0.999), 7)
         self.assertEqual(latency.percentile([], 0.5), math.inf)
+
+
+class FlameGraphs(unittest.TestCase):
+    FOLDED = "server;main;mixedcc_read 3\nserver;main;heap_fetch 1\n"
+
+    def test_counts_are_of_all_inside(self):
+        root = flame.tree(self.FOLDED)
+        self.assertEqual(root.count, 4)
+        self.assertEqual(root.inner["server"].inner["main"].inner["heap_fetch"].count, 1)
+        self.assertEqual(flame.depth(root), 3)
+
+    def test_widths_are_shares(self):
+        svg = flame.svg(self.FOLDED, "a < b")
+        self.assertIn("mixedcc_read: 3 samples, 75.0 %", svg)
+        self.assertIn(f'width="{flame.WIDTH * 3 / 4:.1f}"', svg)
+        self.assertIn("a &lt; b", svg)
 
 
 class ScriptCounts(unittest.TestCase):
