@@ -15,7 +15,7 @@ mod declare;
 mod fit;
 mod plan;
 
-pub use declare::{around_call, at_argument, at_statement, evaluate};
+pub use declare::{around_call, at_argument, at_statement, evaluate, redeclare};
 
 /// One annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]

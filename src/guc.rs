@@ -110,6 +110,8 @@ pub static RANGE_ROWS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(256);
 /// Does EXPLAIN show our lines?
 pub static EXPLAIN: GucSetting<bool> = GucSetting::<bool>::new(true);
+/// Do statements by key run without the executor?
+pub static ENABLE_BYPASS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -247,6 +249,14 @@ pub fn init() {
         c"Lets EXPLAIN (VERBOSE) show partitions and protocols, and EXPLAIN (ANALYZE) the keys that a SERIALIZABLE transaction protects.",
         c"",
         &EXPLAIN,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.enable_bypass",
+        c"Runs simple statements by primary key on mixedcc tables without the executor's nodes.",
+        c"The view mixedcc.bypass tells how many take it, and why others do not.",
+        &ENABLE_BYPASS,
         GucContext::Userset,
         GucFlags::default(),
     );

@@ -6,6 +6,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 mod annotate;
+mod bypass;
 mod callbacks;
 mod compat;
 mod coordinator;

@@ -74,7 +74,48 @@ pub mod raw {
         // Raises nothing.
         pub fn GetCurrentStatementStartTimestamp() -> pgrx::pg_sys::TimestampTz;
         pub fn standard_ExecutorStart(q: *mut pg_sys::QueryDesc, eflags: core::ffi::c_int);
+        pub fn standard_ExecutorFinish(q: *mut pg_sys::QueryDesc);
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
+        pub fn IsInParallelMode() -> bool;
+        pub fn GetUserId() -> pg_sys::Oid;
+        pub fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
+        pub fn MemoryContextReset(context: pg_sys::MemoryContext);
+        pub fn RelationIdGetRelation(oid: pg_sys::Oid) -> pg_sys::Relation;
+        pub fn RelationClose(rel: pg_sys::Relation);
+        pub fn ProcessInterrupts();
+        pub fn InstrStartNode(instr: *mut pg_sys::Instrumentation);
+        pub fn InstrStopNode(instr: *mut pg_sys::Instrumentation, n: f64);
+        pub fn index_open(oid: pg_sys::Oid, lock: core::ffi::c_int) -> pg_sys::Relation;
+        pub fn index_close(index: pg_sys::Relation, lock: core::ffi::c_int);
+        pub fn index_beginscan(
+            heap: pg_sys::Relation,
+            index: pg_sys::Relation,
+            snapshot: pg_sys::Snapshot,
+            nkeys: core::ffi::c_int,
+            norderbys: core::ffi::c_int,
+        ) -> pg_sys::IndexScanDesc;
+        pub fn index_rescan(
+            scan: pg_sys::IndexScanDesc,
+            keys: pg_sys::ScanKey,
+            nkeys: core::ffi::c_int,
+            orderbys: pg_sys::ScanKey,
+            norderbys: core::ffi::c_int,
+        );
+        pub fn index_getnext_slot(
+            scan: pg_sys::IndexScanDesc,
+            direction: pg_sys::ScanDirection::Type,
+            slot: *mut pg_sys::TupleTableSlot,
+        ) -> bool;
+        pub fn index_endscan(scan: pg_sys::IndexScanDesc);
+        pub fn InitResultRelInfo(
+            info: *mut pg_sys::ResultRelInfo,
+            rel: pg_sys::Relation,
+            rti: pg_sys::Index,
+            root: *mut pg_sys::ResultRelInfo,
+            instrument: core::ffi::c_int,
+        );
+        pub fn ExecOpenIndices(info: *mut pg_sys::ResultRelInfo, speculative: bool);
+        pub fn ExecCloseIndices(info: *mut pg_sys::ResultRelInfo);
         pub fn planstate_tree_walker(
             ps: *mut pg_sys::PlanState,
             walker: unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,

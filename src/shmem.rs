@@ -35,7 +35,8 @@ struct Entry {
     table: *const Table,
 }
 
-fn slots() -> usize {
+/// Processes that may use shared memory.
+pub fn slots() -> usize {
     // SAFETY: set before the hook is called. Auxiliary processes come after the backends.
     (unsafe { pg_sys::MaxBackends }) as usize + 16
 }
@@ -76,6 +77,7 @@ unsafe extern "C-unwind" fn request() {
         }
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
+        pg_sys::RequestAddinShmemSpace(crate::bypass::counts::size());
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
     }
 }
@@ -112,6 +114,7 @@ unsafe extern "C-unwind" fn startup() {
             &mut ctl,
             (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
         );
+        crate::bypass::counts::startup();
         pg_sys::LWLockRelease(lock);
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
         let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
@@ -158,6 +161,11 @@ fn with_lock<R>(mode: pg_sys::LWLockMode::Type, f: impl FnOnce(*mut pg_sys::HTAB
     // SAFETY: acquired above.
     unsafe { pg_sys::LWLockRelease(h.lock) };
     r
+}
+
+/// Runs `f` while nobody else runs anything so.
+pub fn exclusively(f: impl FnOnce()) {
+    with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |_| f());
 }
 
 fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type) -> (*mut Entry, bool) {

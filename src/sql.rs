@@ -13,6 +13,7 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
+mod bypass;
 mod primary;
 pub mod range_scan;
 pub mod ranges;

@@ -256,7 +256,7 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
 }
 
 /// A new transaction within procedures: what their arguments named is declared again.
-fn redeclare() {
+pub fn redeclare() {
     let frames = frames();
     let now = my_lxid();
     if frames.iter().all(|f| f.transaction == now) {

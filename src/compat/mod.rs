@@ -11,6 +11,7 @@
 //! | attributes are compact (18) | `catalog` |
 //! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
+//! | ExecutorRun_hook has one argument less (18); rights are in a list besides the range table, ExecInsertIndexTuples has one argument more (16) | `executor` |
 //! | EXPLAIN of one query: standard_ExplainOneQuery (17) | `callbacks` |
 //! | rs_mintid is in a union (18); prefetch of bitmap scans is gone (18) | `callbacks` |
 //! | MyBackendId is MyProcNumber, from 0; lxid and the number of a PGPROC move (17) | `process` |
@@ -21,16 +22,19 @@
 //! Not hidden, because no code of ours depends on it yet: MERGE and BEFORE triggers refetch with
 //! SnapshotAny in new places (17, 18: `callbacks/visible.rs: any`), slot operations have new members
 //! (ours are heap's), virtual generated columns (18: rows with them must not be formed from all
-//! attributes), `ExecutorRun_hook` loses an argument (18).
+//! attributes; `bypass/program.rs` must refuse them), the executor's part in what the bypass does (`bypass/`: read
+//! execMain.c and nodeModifyTable.c of the version again).
 
 mod callbacks;
 mod catalog;
+mod executor;
 mod maintenance;
 mod process;
 mod storage;
 
 pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch};
 pub use catalog::{attribute, indexed_columns, key_columns, owns_function, owns_relation, relation_rights};
+pub use executor::{check_constraints, has_rights, init_run, insert_index_entries};
 pub use maintenance::{
     count_returned_row, count_scan, count_update, index_vacuum_info, is_verbose, report_vacuum, update_statistics,
 };

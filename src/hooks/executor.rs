@@ -3,6 +3,7 @@
 use super::indexscan::wrap;
 use super::seqscan;
 use super::statements::{self, Statement};
+use crate::bypass::{self, Reason};
 use crate::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::rel;
 use crate::xact::{self, Mode};
@@ -21,6 +22,7 @@ pub fn init() {
         pg_sys::ExecutorStart_hook = Some(start);
         PREV_END = pg_sys::ExecutorEnd_hook;
         pg_sys::ExecutorEnd_hook = Some(end);
+        bypass::init((*(&raw const PREV_START)).is_some() || (*(&raw const PREV_END)).is_some());
     }
 }
 
@@ -32,11 +34,24 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
         if wants_snapshot((*q).snapshot) {
             before(q);
         }
+        if let Some(why) = bypass::start(q, eflags) {
+            start_executor(q, eflags, why);
+        }
+    }
+}
+
+/// Starts a statement in the executor, because the bypass does not run it.
+///
+/// # Safety
+/// The contract of `ExecutorStart`.
+pub unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
+    // SAFETY: the caller's; nothing here needs to be dropped.
+    unsafe {
         match PREV_START {
             Some(prev) => prev(q, eflags),
             None => crate::pg::raw::standard_ExecutorStart(q, eflags),
         }
-        inspect(q, eflags);
+        inspect(q, eflags, why);
     }
 }
 
@@ -75,7 +90,7 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
 
 /// Looks at the tables of a statement that is about to run.
 #[pg_guard]
-unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
+unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
     // SAFETY: the executor's state after its start.
     unsafe {
         let estate = (*q).estate;
@@ -95,6 +110,7 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
         }
         if ours {
             xact::note_statement();
+            bypass::counts::refused(why);
         }
         if crate::pg::is_serializable() {
             check_mixture(ours, rels);
@@ -114,6 +130,9 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32) {
 unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
     // SAFETY: the hook's contract.
     unsafe {
+        if bypass::end(q) {
+            return;
+        }
         if !(*q).estate.is_null() {
             statements::end_statement((*q).estate as usize);
         }

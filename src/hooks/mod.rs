@@ -23,17 +23,20 @@ pub fn init() {
 /// Forgets what belonged to the subtransactions at `level` and deeper, which abort: their statements
 /// did not end.
 pub fn abort_subtransactions(level: u32) {
+    crate::bypass::abort_subtransactions(level);
     statements::abort_subtransactions(level);
     protect::abort_subtransactions(level);
 }
 
 /// A subtransaction ends well.
 pub fn commit_subtransaction(level: u32) {
+    crate::bypass::commit_subtransaction(level);
     statements::commit_subtransaction(level);
 }
 
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
+    crate::bypass::end_transaction();
     statements::end_transaction();
     protect::end_transaction();
 }

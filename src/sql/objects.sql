@@ -153,6 +153,21 @@ COMMENT ON COLUMN mixedcc.coordinator.passes IS 'passes over all partitions sinc
 COMMENT ON COLUMN mixedcc.coordinator.starts IS 'how often it was started';
 COMMENT ON COLUMN mixedcc.coordinator.under_way IS 'switches under way after the last pass';
 
+-- The executor bypass.
+
+CREATE FUNCTION mixedcc.bypass_rows(OUT statement text, OUT reason text, OUT n bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'bypass_rows_wrapper' LANGUAGE C VOLATILE ROWS 21;
+COMMENT ON FUNCTION mixedcc.bypass_rows() IS 'source of the view mixedcc.bypass';
+
+CREATE VIEW mixedcc.bypass AS SELECT statement, reason, n AS statements FROM mixedcc.bypass_rows();
+COMMENT ON VIEW mixedcc.bypass IS 'statements on mixedcc tables that ran without the executor, and why others did not, of all databases';
+COMMENT ON COLUMN mixedcc.bypass.statement IS 'kind of statement that took the bypass; null: of those that did not';
+COMMENT ON COLUMN mixedcc.bypass.reason IS 'why they did not take it';
+COMMENT ON COLUMN mixedcc.bypass.statements IS 'how many, since the start of the server or the last reset';
+
+CREATE FUNCTION mixedcc.reset_bypass() RETURNS void AS 'MODULE_PATHNAME', 'reset_bypass_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.reset_bypass() IS 'sets the counters of mixedcc.bypass to zero';
+
 -- Sizes.
 
 CREATE FUNCTION mixedcc.table_size("table" regclass) RETURNS bigint
@@ -290,5 +305,6 @@ CREATE FUNCTION mixedcc.set_stop_event(name text, action text) RETURNS void
 COMMENT ON FUNCTION mixedcc.set_stop_event(text, text) IS
     'for tests: what this session does at a named point: off, error, panic, or wait KEY (until the advisory lock is free)';
 REVOKE ALL ON FUNCTION mixedcc.set_stop_event(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION mixedcc.reset_bypass() FROM PUBLIC;
 
 GRANT SELECT ON ALL TABLES IN SCHEMA mixedcc TO PUBLIC;

@@ -1,0 +1,122 @@
+-- The executor bypass: which statements take it, and why others do not.
+SET client_min_messages = warning;
+CREATE FUNCTION by_took(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    before jsonb;
+    after jsonb;
+BEGIN
+    SELECT jsonb_object_agg(coalesce(statement, reason), statements) INTO before FROM mixedcc.bypass;
+    BEGIN
+        EXECUTE sql;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING '%: %', SQLSTATE, SQLERRM;
+    END;
+    SELECT jsonb_object_agg(coalesce(statement, reason), statements) INTO after FROM mixedcc.bypass;
+    RETURN (SELECT string_agg(key || CASE WHEN n > 1 THEN ' ' || n ELSE '' END, ', ' ORDER BY key)
+            FROM (SELECT key, value::int - (before ->> key)::int AS n FROM jsonb_each_text(after)) AS d WHERE n <> 0);
+END $$;
+CREATE UNLOGGED TABLE by_t (a int, b text, v int CHECK (v < 1000), w numeric NOT NULL DEFAULT 1, i int, PRIMARY KEY (a, b)) USING mixedcc;
+CREATE INDEX ON by_t (i);
+INSERT INTO by_t SELECT n, 'x', n, n, n FROM generate_series(1, 5) AS n;
+-- Those that take it.
+SELECT by_took('SELECT * FROM by_t WHERE a = 1 AND b = ''x''');
+SELECT by_took('SELECT v + 1, upper(b) FROM by_t WHERE ''x'' = b AND a = 1::bigint AND v > 0 LIMIT 1');
+SELECT by_took('UPDATE by_t SET v = v + 1, w = w * 2 WHERE a = 1 AND b = ''x'' RETURNING v');
+SELECT by_took('INSERT INTO by_t VALUES (10, ''x'', 1, 1, 1) RETURNING a');
+SELECT by_took('DELETE FROM by_t WHERE a = 10 AND b = ''x'' RETURNING a');
+SELECT by_took('UPDATE by_t SET v = 1000 WHERE a = 1 AND b = ''x''');
+SELECT by_took('UPDATE by_t SET w = NULL WHERE a = 1 AND b = ''x''');
+SELECT by_took('INSERT INTO by_t VALUES (1, ''x'', 1, 1, 1)');
+-- A parameter that is NULL or of another type.
+PREPARE by_s (bigint) AS SELECT v FROM by_t WHERE a = $1 AND b = 'x';
+SET plan_cache_mode = force_generic_plan;
+SELECT by_took('EXECUTE by_s (2)'), by_took('EXECUTE by_s (NULL)'), by_took('EXECUTE by_s (99999999999)');
+RESET plan_cache_mode;
+-- Those that do not, by reason.
+SET mixedcc.enable_bypass = off;
+SELECT by_took('SELECT * FROM by_t WHERE a = 1 AND b = ''x''');
+RESET mixedcc.enable_bypass;
+SELECT by_took('EXPLAIN (ANALYZE) SELECT * FROM by_t WHERE a = 1 AND b = ''x''');
+SELECT by_took('DO ''DECLARE c CURSOR FOR SELECT v FROM by_t WHERE a = 1 AND b = $x$x$x$; r int; BEGIN OPEN c; FETCH c INTO r; END''');
+BEGIN READ ONLY;
+SELECT by_took('UPDATE by_t SET v = 1 WHERE a = 1 AND b = ''x''');
+COMMIT;
+SELECT by_took('SELECT count(*) FROM by_t WHERE a = 1 AND b = ''x''');
+SELECT by_took('SELECT * FROM by_t WHERE a = 1 AND b = ''x'' FOR UPDATE');
+SELECT by_took('INSERT INTO by_t VALUES (11, ''x''), (12, ''x'')');
+SELECT by_took('SELECT * FROM by_t WHERE a = 1');
+SELECT by_took('SELECT * FROM by_t WHERE a > 1 AND b = ''x''');
+SELECT by_took('SELECT ctid FROM by_t WHERE a = 1 AND b = ''x''');
+SELECT by_took('SELECT random() FROM by_t WHERE a = 1 AND b = ''x''');
+SELECT by_took('SELECT by_t FROM by_t WHERE a = 1 AND b = ''x''');
+SELECT by_took('INSERT INTO by_t VALUES (1, ''x'') ON CONFLICT DO NOTHING');
+SELECT by_took('UPDATE by_t SET i = 1 WHERE a = 1 AND b = ''x''');
+SELECT by_took('UPDATE by_t SET a = 1 WHERE a = 1 AND b = ''x''');
+-- Rights are those of the moment.
+CREATE ROLE by_user;
+GRANT SELECT ON by_t TO by_user;
+PREPARE by_p AS SELECT v FROM by_t WHERE a = 2 AND b = 'x';
+EXECUTE by_p;
+SET ROLE by_user;
+EXECUTE by_p;
+RESET ROLE;
+REVOKE SELECT ON by_t FROM by_user;
+SET ROLE by_user;
+EXECUTE by_p;
+SELECT by_took('SELECT v FROM by_t WHERE a = 2 AND b = ''x''');
+RESET ROLE;
+-- Changes of the table are seen at once by statements that were prepared before.
+PREPARE by_u AS UPDATE by_t SET v = v + 1 WHERE a = 2 AND b = 'x';
+SELECT by_took('EXECUTE by_u');
+CREATE FUNCTION by_tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE WARNING ''trigger''; RETURN NEW; END';
+CREATE TRIGGER by_trig BEFORE UPDATE ON by_t FOR EACH ROW EXECUTE FUNCTION by_tell();
+SELECT by_took('EXECUTE by_u');
+DROP TRIGGER by_trig ON by_t;
+SELECT by_took('EXECUTE by_u');
+ALTER TABLE by_t ADD CONSTRAINT by_c CHECK (v < 4) NOT VALID;
+SELECT by_took('EXECUTE by_u');
+ALTER TABLE by_t DROP CONSTRAINT by_c;
+CREATE INDEX by_v ON by_t (v);
+SELECT by_took('EXECUTE by_u');
+DROP INDEX by_v;
+ALTER TABLE by_t ENABLE ROW LEVEL SECURITY;
+SELECT by_took('EXECUTE by_u');
+ALTER TABLE by_t DISABLE ROW LEVEL SECURITY;
+ALTER TABLE by_t ADD COLUMN g int GENERATED ALWAYS AS (v * 2) STORED;
+SELECT by_took('EXECUTE by_u');
+ALTER TABLE by_t DROP COLUMN g;
+SELECT by_took('EXECUTE by_u'), by_took('INSERT INTO by_t (a, b) VALUES (20, ''x'')');
+ALTER TABLE by_t ALTER v TYPE bigint;
+SELECT by_took('EXECUTE by_u'), by_took('SELECT v FROM by_t WHERE a = 20 AND b = ''x''');
+SELECT v FROM by_t WHERE a = 2 AND b = 'x';
+-- Partitions: reads of one take it.
+CREATE UNLOGGED TABLE by_part (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE UNLOGGED TABLE by_part1 PARTITION OF by_part FOR VALUES FROM (0) TO (10) USING mixedcc;
+CREATE UNLOGGED TABLE by_part2 PARTITION OF by_part FOR VALUES FROM (10) TO (20) USING mixedcc;
+SELECT by_took('INSERT INTO by_part VALUES (1, 1)');
+SELECT by_took('SELECT v FROM by_part WHERE id = 1');
+SELECT by_took('UPDATE by_part SET v = 2 WHERE id = 1');
+SELECT by_took('UPDATE by_part1 SET v = 2 WHERE id = 1');
+-- Foreign keys: an update of other columns has nothing to check, but for rows that the transaction wrote itself.
+CREATE UNLOGGED TABLE by_parent (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE UNLOGGED TABLE by_child (id int PRIMARY KEY, p int REFERENCES by_parent, v int) USING mixedcc;
+INSERT INTO by_parent VALUES (1, 1);
+SELECT by_took('INSERT INTO by_child VALUES (1, 1, 1)');
+SELECT by_took('UPDATE by_child SET v = 2 WHERE id = 1');
+SELECT by_took('UPDATE by_child SET p = 2 WHERE id = 1');
+SELECT by_took('UPDATE by_parent SET v = 2 WHERE id = 1');
+SELECT by_took('DELETE FROM by_parent WHERE id = 1');
+BEGIN;
+SELECT by_took('UPDATE by_child SET v = 3 WHERE id = 1'), by_took('UPDATE by_child SET v = 4 WHERE id = 1');
+COMMIT;
+SELECT by_took('DELETE FROM by_child WHERE id = 1');
+-- Tables without an index in memory use nbtree.
+CREATE UNLOGGED TABLE by_n (id numeric PRIMARY KEY, v int) USING mixedcc;
+SELECT by_took('INSERT INTO by_n VALUES (1.0, 1)'), by_took('UPDATE by_n SET v = 2 WHERE id = 1');
+SELECT * FROM by_n WHERE id = 1.00;
+SET ROLE by_user;
+SELECT mixedcc.reset_bypass();
+RESET ROLE;
+DROP OWNED BY by_user;
+DROP ROLE by_user;
+DROP TABLE by_t, by_part, by_child, by_parent, by_n;

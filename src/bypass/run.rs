@@ -1,0 +1,211 @@
+//! Running a program.
+
+use super::exec::{self, Exec};
+use super::program::Program;
+use super::{counts, probe, write, Reason};
+use crate::hooks::executor;
+use crate::pg::raw;
+use pgrx::pg_sys::{self, CmdType, Datum};
+use pgrx::prelude::*;
+
+/// `ExecutorRun` of a statement that the bypass has started; false: the executor's.
+///
+/// # Safety
+/// The contract of `ExecutorRun`.
+pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        let Some(x) = exec::of(q) else { return false };
+        match guarded_run(q, x, direction) {
+            None => true,
+            Some(why) => {
+                to_executor(q, x, why);
+                false
+            }
+        }
+    }
+}
+
+/// The statement is the executor's after all: nothing of it has happened yet.
+unsafe fn to_executor(q: *mut pg_sys::QueryDesc, x: *mut Exec, why: Reason) {
+    // SAFETY: a statement that the bypass has started, and not run.
+    unsafe {
+        let flags = (*x).estate.es_top_eflags;
+        (*q).estate = std::ptr::null_mut();
+        (*q).planstate = std::ptr::null_mut();
+        (*q).tupDesc = std::ptr::null_mut();
+        executor::start_executor(q, flags, why);
+        exec::replace(x, (*q).estate);
+    }
+}
+
+#[pg_guard]
+#[allow(improper_ctypes_definitions)] // called from here only
+unsafe extern "C-unwind" fn guarded_run(
+    q: *mut pg_sys::QueryDesc,
+    x: *mut Exec,
+    direction: pg_sys::ScanDirection::Type,
+) -> Option<Reason> {
+    // SAFETY: as in `run`.
+    unsafe {
+        let p = (*x).program;
+        let moves = direction != pg_sys::ScanDirection::NoMovementScanDirection;
+        let first = moves && !(*x).done;
+        if first && !(*p).running.is_null() {
+            return Some(Reason::Busy);
+        }
+        let e = &mut (*x).estate;
+        let old = pg_sys::CurrentMemoryContext;
+        pg_sys::CurrentMemoryContext = e.es_query_cxt;
+        if !(*q).totaltime.is_null() {
+            raw::InstrStartNode((*q).totaltime);
+        }
+        e.es_processed = 0;
+        let sends = !(*p).out.is_null();
+        let dest = (*q).dest;
+        if sends {
+            if let Some(f) = (*dest).rStartup {
+                f(dest, (*p).op as i32, (*q).tupDesc);
+            }
+        }
+        let mut why = None;
+        if first {
+            (*p).running = x;
+            why = step(p, x, dest);
+            (*p).running = std::ptr::null_mut();
+            if why.is_none() {
+                (*x).done = true;
+                counts::taken((*p).op);
+            }
+        }
+        if sends {
+            if let Some(f) = (*dest).rShutdown {
+                f(dest);
+            }
+        }
+        if !(*q).totaltime.is_null() {
+            raw::InstrStopNode((*q).totaltime, (*x).estate.es_processed as f64);
+        }
+        pg_sys::CurrentMemoryContext = old;
+        why
+    }
+}
+
+/// Runs the statement. A reason: only the executor can; then it has no output.
+unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver) -> Option<Reason> {
+    // SAFETY: as in `run`.
+    unsafe {
+        if pg_sys::InterruptPending != 0 {
+            raw::ProcessInterrupts();
+        }
+        let rel = raw::RelationIdGetRelation((*p).table);
+        let c = (*p).econtext;
+        (*c).ecxt_param_list_info = (*x).estate.es_param_list_info;
+        let why = if (*p).op == CmdType::CMD_INSERT {
+            write::insert(p, x, rel, dest);
+            None
+        } else if !probe::find(p, x, rel, (*p).op != CmdType::CMD_SELECT) {
+            None
+        } else {
+            (*c).ecxt_scantuple = (*p).row;
+            let fits = (*p).rest.is_null() || holds((*p).rest, c);
+            match (*p).op {
+                _ if !fits => None,
+                CmdType::CMD_SELECT => {
+                    send(p, dest);
+                    (*x).estate.es_processed += 1;
+                    None
+                }
+                CmdType::CMD_UPDATE => write::update(p, x, rel, dest),
+                _ => {
+                    write::delete(p, x, rel, dest);
+                    None
+                }
+            }
+        };
+        clear((*p).row);
+        raw::RelationClose(rel);
+        raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
+        why
+    }
+}
+
+/// Empties a slot.
+///
+/// # Safety
+/// A slot.
+#[inline]
+pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Some(f) = (*(*slot).tts_ops).clear {
+            f(slot);
+        }
+    }
+}
+
+/// Evaluates an expression.
+///
+/// # Safety
+/// A state of this context. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn evaluate(state: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext, null: &mut bool) -> Datum {
+    // SAFETY: the caller's.
+    unsafe {
+        let old = pg_sys::CurrentMemoryContext;
+        pg_sys::CurrentMemoryContext = (*c).ecxt_per_tuple_memory;
+        let v = match (*state).evalfunc {
+            Some(f) => f(state, c, null),
+            None => Datum::from(0),
+        };
+        pg_sys::CurrentMemoryContext = old;
+        v
+    }
+}
+
+/// Is a condition true (not NULL)?
+///
+/// # Safety
+/// As `evaluate`.
+pub unsafe fn holds(state: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) -> bool {
+    let mut null = false;
+    // SAFETY: the caller's.
+    let v = unsafe { evaluate(state, c, &mut null) };
+    !null && v.value() != 0
+}
+
+/// Makes the row of a projection.
+///
+/// # Safety
+/// As `evaluate`.
+#[inline]
+pub unsafe fn project(proj: *mut pg_sys::ProjectionInfo) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: the caller's; the slot is a virtual one.
+    unsafe {
+        let slot = (*proj).pi_state.resultslot;
+        clear(slot);
+        let mut null = false;
+        evaluate(&raw mut (*proj).pi_state, (*proj).pi_exprContext, &mut null);
+        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
+        (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
+        slot
+    }
+}
+
+/// Gives what the statement returns of a row to the receiver.
+///
+/// # Safety
+/// As `evaluate`; the row is in the program's expression context.
+pub unsafe fn send(p: *mut Program, dest: *mut pg_sys::DestReceiver) {
+    // SAFETY: the caller's.
+    unsafe {
+        if (*p).out.is_null() {
+            return;
+        }
+        let slot = project((*p).out);
+        if let Some(f) = (*dest).receiveSlot {
+            f(slot, dest);
+        }
+        clear(slot);
+    }
+}

@@ -1,0 +1,210 @@
+//! INSERT, UPDATE and DELETE of one row, as nodeModifyTable.c does it.
+
+use super::exec::Exec;
+use super::program::{self, Program};
+use super::run::{holds, project, send};
+use super::Reason;
+use crate::callbacks::{dml, lock, visible};
+use crate::pg::{self, raw, Tid};
+use crate::{compat, rel, xact};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, LockTupleMode, TM_Result};
+use pgrx::prelude::*;
+
+/// Inserts the program's row.
+///
+/// # Safety
+/// A statement that runs; the table is open. An ERROR jumps over this frame.
+pub unsafe fn insert(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver) {
+    // SAFETY: the caller's.
+    unsafe {
+        let e = &raw mut (*x).estate;
+        let slot = project((*p).new);
+        check(p, rel, slot);
+        dml::insert(rel, slot, (*e).es_output_cid, 0, std::ptr::null_mut());
+        if (*(*rel).rd_rel).relhasindex {
+            let mut info = std::mem::MaybeUninit::<pg_sys::ResultRelInfo>::zeroed();
+            let info = info.as_mut_ptr();
+            raw::InitResultRelInfo(info, rel, (*p).rti, std::ptr::null_mut(), 0);
+            raw::ExecOpenIndices(info, false);
+            if (*info).ri_NumIndices > 0 {
+                compat::insert_index_entries(info, slot, e);
+            }
+            raw::ExecCloseIndices(info);
+        }
+        done(p, x, slot, dest);
+    }
+}
+
+/// A row has been written: counts it, and returns what is to be returned.
+unsafe fn done(p: *mut Program, x: *mut Exec, row: *mut pg_sys::TupleTableSlot, dest: *mut pg_sys::DestReceiver) {
+    // SAFETY: as in `insert`.
+    unsafe {
+        if (*p).sets_tag {
+            (*x).estate.es_processed += 1;
+        }
+        (*(*p).econtext).ecxt_scantuple = row;
+        send(p, dest);
+    }
+}
+
+/// NOT NULL and CHECK constraints of the new row.
+unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: as in `insert`; the slot has all columns.
+    unsafe {
+        let columns = std::slice::from_raw_parts((*p).not_null, (*p).n_not_null);
+        let mut good = columns.iter().all(|c| !*(*slot).tts_isnull.add(*c as usize - 1));
+        if good && (*p).n_checks > 0 {
+            let c = (*p).econtext;
+            let before = std::mem::replace(&mut (*c).ecxt_scantuple, slot);
+            for i in 0..(*p).n_checks {
+                good = good && !fails(*(*p).checks.add(i), c);
+            }
+            (*c).ecxt_scantuple = before;
+        }
+        if !good {
+            (*slot).tts_tableOid = (*p).table;
+            compat::check_constraints(rel, (*p).rti, (*p).rtable, slot);
+        }
+    }
+}
+
+/// A CHECK fails if it is false; NULL does.
+unsafe fn fails(state: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) -> bool {
+    let mut null = false;
+    // SAFETY: as in `insert`.
+    let v = unsafe { super::run::evaluate(state, c, &mut null) };
+    !null && v.value() == 0
+}
+
+/// Updates the row in the program's slot.
+///
+/// # Safety
+/// As `insert`.
+pub unsafe fn update(
+    p: *mut Program,
+    x: *mut Exec,
+    rel: pg_sys::Relation,
+    dest: *mut pg_sys::DestReceiver,
+) -> Option<Reason> {
+    // SAFETY: the caller's.
+    unsafe {
+        let e = &raw mut (*x).estate;
+        let row = (*p).row;
+        if program::moves(p, rel::info(rel)) || (*p).own_rows && wrote(rel, &(*row).tts_tid) {
+            return Some(Reason::Row);
+        }
+        loop {
+            let slot = project((*p).new);
+            check(p, rel, slot);
+            let mut tid = (*row).tts_tid;
+            let mut failed = pg_sys::TM_FailureData::default();
+            let mut mode = LockTupleMode::LockTupleNoKeyExclusive;
+            let mut moved = false;
+            let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
+            let result = dml::update(rel, &mut tid, slot, cid, snapshot, cross, &mut failed, &mut mode, &mut moved);
+            if result == TM_Result::TM_Ok {
+                if moved {
+                    error!("mixedcc moved a row whose key did not change");
+                }
+                done(p, x, slot, dest);
+                return None;
+            }
+            if !again(p, x, rel, result, &mut tid, mode, &mut failed, "updated") {
+                return None;
+            }
+        }
+    }
+}
+
+/// Deletes the row in the program's slot.
+///
+/// # Safety
+/// As `insert`.
+pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver) {
+    // SAFETY: the caller's.
+    unsafe {
+        let e = &raw mut (*x).estate;
+        loop {
+            let mut tid = (*(*p).row).tts_tid;
+            let mut failed = pg_sys::TM_FailureData::default();
+            let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
+            let result = dml::delete(rel, &mut tid, cid, snapshot, cross, true, &mut failed, false);
+            if result == TM_Result::TM_Ok {
+                return done(p, x, (*p).row, dest);
+            }
+            let mode = LockTupleMode::LockTupleExclusive;
+            if !again(p, x, rel, result, &mut tid, mode, &mut failed, "deleted") {
+                return;
+            }
+        }
+    }
+}
+
+/// Has this transaction written the row?
+unsafe fn wrote(rel: pg_sys::Relation, tid: &pg_sys::ItemPointerData) -> bool {
+    // SAFETY: a table of ours that is open.
+    let r = visible::record(rel::info(rel).table, Tid::read(tid));
+    r.is_none_or(|r| xact::txn().last_write(r).is_some())
+}
+
+/// A row could not be written. True: the newest version is in the program's slot, fulfils the conditions (EvalPlanQual), and is to
+/// be written; false: there is nothing to do.
+#[cold]
+#[allow(clippy::too_many_arguments)]
+unsafe fn again(
+    p: *mut Program,
+    x: *mut Exec,
+    rel: pg_sys::Relation,
+    result: TM_Result::Type,
+    tid: &mut pg_sys::ItemPointerData,
+    mode: LockTupleMode::Type,
+    failed: &mut pg_sys::TM_FailureData,
+    what: &str,
+) -> bool {
+    // SAFETY: as in `insert`.
+    unsafe {
+        let cid = (*x).estate.es_output_cid;
+        match result {
+            TM_Result::TM_SelfModified => return already(failed, cid, what),
+            TM_Result::TM_Updated | TM_Result::TM_Deleted if pg::uses_xact_snapshot() => {
+                let what = if result == TM_Result::TM_Updated { "update" } else { "delete" };
+                ErrorReport::new(
+                    PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+                    format!("could not serialize access due to concurrent {what}"),
+                    "mixedcc",
+                )
+                .report(PgLogLevel::ERROR);
+            }
+            TM_Result::TM_Deleted => return false,
+            TM_Result::TM_Updated => {}
+            _ => error!("unexpected status of a write: {result}"),
+        }
+        let follow = pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8;
+        let wait = pg_sys::LockWaitPolicy::LockWaitBlock;
+        let (row, snapshot) = ((*p).row, (*x).estate.es_snapshot);
+        match lock::tuple_lock(rel, tid, snapshot, row, cid, mode, wait, follow, failed) {
+            TM_Result::TM_Ok => {
+                (*(*p).econtext).ecxt_scantuple = row;
+                (*p).all.is_null() || holds((*p).all, (*p).econtext)
+            }
+            TM_Result::TM_SelfModified => already(failed, cid, what),
+            TM_Result::TM_Deleted => false,
+            other => error!("unexpected status of a row lock: {other}"),
+        }
+    }
+}
+
+/// A row that this command has written before is passed over; one that a function within it has written is an error.
+fn already(failed: &pg_sys::TM_FailureData, cid: pg_sys::CommandId, what: &str) -> bool {
+    if failed.cmax != cid {
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
+            format!("tuple to be {what} was already modified by an operation triggered by the current command"),
+            "mixedcc",
+        )
+        .set_hint("Consider using an AFTER trigger instead of a BEFORE trigger to propagate changes to other rows.")
+        .report(PgLogLevel::ERROR);
+    }
+    false
+}

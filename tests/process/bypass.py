@@ -1,0 +1,422 @@
+#!/usr/bin/python3
+"""The executor bypass against the executor: the same random schemas and statements give the same rows, tags, errors
+and tables; waits for others' writes end alike; errors and cancels leave nothing; memory does not grow.
+
+bypass.py [SEED]: one round of the random test."""
+
+import os
+import random
+import sys
+import threading
+import time
+
+from _common import check, connect, drop_database, equal, fail, main, make_database, ok, query, seconds, value, wait_until
+from _wire import Client
+
+DATABASE = "mixedcc_bypass"
+LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+ON, OFF = "on", "off"
+TYPES = {
+    "int": lambda r: str(r.randint(-3, 6)),
+    "bigint": lambda r: str(r.choice((r.randint(-3, 6), 2 ** 40))),
+    "smallint": lambda r: str(r.randint(0, 5)),
+    "text": lambda r: r.choice(("a", "b", "", "a long value " * r.randint(1, 300))),
+    "varchar(8)": lambda r: r.choice(("a", "b", "abcdefgh")),
+    "date": lambda r: r.choice(("2020-01-01", "2021-06-30")),
+    "boolean": lambda r: r.choice(("true", "false")),
+    "numeric": lambda r: r.choice(("1", "1.0", "2.50")),
+    "uuid": lambda r: "00000000-0000-0000-0000-00000000000" + str(r.randint(0, 4)),
+}
+
+
+class Schema:
+    """A random table: columns, key, constraints, indexes, triggers."""
+
+    def __init__(self, r):
+        self.r = r
+        types = list(TYPES)
+        self.columns = [(f"c{i}", r.choice(types)) for i in range(r.randint(2, 6))]
+        self.key = r.sample(self.columns, r.choice((1, 1, 1, 2, 2, 3)) if len(self.columns) > 3 else 1)
+        self.rest = [c for c in self.columns if c not in self.key]
+        parts = []
+        for name, kind in self.columns:
+            extra = ""
+            if (name, kind) in self.rest:
+                extra = r.choice(("", "", "", " NOT NULL", f" DEFAULT '{TYPES[kind](r)}'"))
+                if kind in ("int", "bigint") and r.random() < 0.3:
+                    extra += f" CHECK ({name} < 5)"
+            parts.append(f"{name} {kind}{extra}")
+        parts.append("PRIMARY KEY (" + ", ".join(name for name, _ in self.key) + ")")
+        self.setup = [f"CREATE UNLOGGED TABLE t ({', '.join(parts)}) USING mixedcc WITH (mixedcc.partitions = "
+                      f"{r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(('occ', '2pl', 'partcc'))}')"]
+        if self.rest and r.random() < 0.4:
+            self.setup.append(f"CREATE {r.choice(('', 'UNIQUE '))}INDEX ON t ({r.choice(self.rest)[0]})")
+        if r.random() < 0.15:
+            self.setup.append(f"CREATE TRIGGER trig {r.choice(('BEFORE', 'AFTER'))} {r.choice(('INSERT', 'UPDATE', 'DELETE'))} "
+                              "ON t FOR EACH ROW EXECUTE FUNCTION public.tell()")
+        if self.rest and r.random() < 0.2:
+            self.setup.append(f"ALTER TABLE t ADD COLUMN late int DEFAULT {r.randint(0, 9)}")
+        if self.rest and r.random() < 0.15:
+            gone = self.rest.pop()
+            self.columns.remove(gone)
+            self.setup.append(f"ALTER TABLE t DROP COLUMN {gone[0]}")
+        if r.random() < 0.15:
+            self.setup.append("ALTER TABLE t ADD COLUMN parent int REFERENCES p")
+        self.setup.append(f"GRANT SELECT, INSERT{r.choice(('', ', UPDATE', ', UPDATE, DELETE'))} ON t TO bypass_user")
+        self.setup.append("CREATE VIEW v AS SELECT * FROM t")
+
+    def literal(self, column):
+        if self.r.random() < 0.06:
+            return "NULL"
+        return f"'{TYPES[column[1]](self.r)}'"
+
+    def by_key(self, values):
+        parts = []
+        for column in self.key:
+            text = values(column)
+            parts.append(f"{column[0]} = {text}" if self.r.random() < 0.8 else f"{text} = {column[0]}")
+        if self.r.random() < 0.1:
+            parts = parts[1:] or ["true"]
+        if self.rest and self.r.random() < 0.2:
+            column = self.r.choice(self.rest)
+            parts.append(self.r.choice((f"{column[0]} IS NOT NULL", f"{column[0]} = {values(column)}")))
+        self.r.shuffle(parts)
+        return " AND ".join(parts)
+
+    def expression(self, column, values):
+        name, kind = column
+        if kind in ("int", "bigint", "smallint", "numeric") and self.r.random() < 0.6:
+            return self.r.choice((f"{name} + 1", f"{name} * 2 - 1", f"coalesce({name}, 0) + 1", f"10 / {name}",
+                                  f"CASE WHEN {name} > 2 THEN 0 ELSE {name} END", f"greatest({name}, 1)"))
+        if kind == "text" and self.r.random() < 0.5:
+            return self.r.choice((f"{name} || 'x'", f"upper({name})", f"left({name}, 3)", "current_user"))
+        return values(column)
+
+    def returned(self):
+        choices = ["*", "1 AS one", ", ".join(self.r.sample([n for n, _ in self.columns], 1))]
+        choices += [f"{n} + 1 AS next" for n, k in self.columns if k in ("int", "bigint")]
+        choices += [f"length({n}) AS size, {n} IS NULL AS missing" for n, k in self.columns if k == "text"]
+        return self.r.choice(choices)
+
+    def statement(self, values):
+        """`values` gives a literal or a parameter for a column."""
+        table = "v" if self.r.random() < 0.05 else "t"
+        kind = self.r.choice(("select", "select", "update", "update", "insert", "delete"))
+        returning = f" RETURNING {self.returned()}" if self.r.random() < 0.3 else ""
+        if kind == "select":
+            limit = self.r.choice(("", "", "", "", " LIMIT 1", " FOR UPDATE"))
+            return f"SELECT {self.returned()} FROM {table} WHERE {self.by_key(values)}{limit}"
+        if kind == "update":
+            columns = self.rest if self.rest and self.r.random() < 0.9 else self.columns
+            columns = self.r.sample(columns, min(len(columns), self.r.randint(1, 2)))
+            sets = ", ".join(f"{c[0]} = {self.expression(c, values)}" for c in columns)
+            return f"UPDATE {table} SET {sets} WHERE {self.by_key(values)}{returning}"
+        if kind == "delete":
+            return f"DELETE FROM {table} WHERE {self.by_key(values)}{returning}"
+        columns = self.columns if self.r.random() < 0.7 else self.key
+        conflict = self.r.choice(("", "", "", "", " ON CONFLICT DO NOTHING"))
+        names = ", ".join(c[0] for c in columns)
+        return f"INSERT INTO {table} ({names}) VALUES ({', '.join(values(c) for c in columns)}){conflict}{returning}"
+
+
+def make(boss, r):
+    schema = Schema(r)
+    for name in (ON, OFF):
+        query(boss, f"DROP SCHEMA IF EXISTS schema_{name} CASCADE")
+        query(boss, f"CREATE SCHEMA schema_{name}; GRANT ALL ON SCHEMA schema_{name} TO bypass_user; "
+                    f"SET search_path = schema_{name}")
+        query(boss, "CREATE UNLOGGED TABLE p (id int PRIMARY KEY, n int DEFAULT 0) USING mixedcc; INSERT INTO p VALUES (1), (2)")
+        for sql in schema.setup:
+            query(boss, sql)
+    return schema
+
+
+def both(clients, action):
+    """The same by both clients: (what the bypass gave, what the executor gave)."""
+    return tuple(action(clients[name]) for name in (ON, OFF))
+
+
+def clean(said):
+    """Names of schemas differ, and the order of several rows is free."""
+    said = [tuple(None if part is None else part.replace("schema_on", "schema_off") for part in m) for m in said]
+    rows = sorted((m for m in said if m[0] == "row"), key=str)
+    return [rows.pop(0) if m[0] == "row" else m for m in said]
+
+
+def one_statement(r, schema, number):
+    """Something to do with a client: a function of it, and its text."""
+    used = []
+
+    def parameter(column):
+        if r.random() < 0.3:
+            return schema.literal(column)
+        used.append(column)
+        return f"${len(used)}::{column[1]}" if r.random() < 0.5 else f"CAST(${len(used)} AS {column[1]})"
+
+    way = r.choice(("simple", "prepared", "prepared", "execute", "plpgsql", "plpgsql", "exception"))
+    if way == "simple":
+        sql = schema.statement(schema.literal)
+        return way + ": " + sql, lambda c: c.simple(sql)
+    sql = schema.statement(parameter)
+    runs = [[None if r.random() < 0.05 else TYPES[c[1]](r) for c in used] for _ in range(r.randint(1, 8))]
+    name = f"s{number}"
+    if way == "prepared":
+        limits = r.choice(((0,), (0,), (1, 1), (1, 0), (1, 1, 1)))
+        portal = r.choice(("", "", "named"))
+        def prepared(c):
+            said = c.prepare(name, sql)
+            return said if said else [m for run in runs for m in c.execute(name, run, limits, portal)]
+        return f"{way} {limits}: {sql} {runs}", prepared
+    quoted = [", ".join("NULL" if v is None else f"'{v}'" for v in run) for run in runs]
+    if way == "execute":
+        calls = [f"EXECUTE {name}" + (f"({q})" if q else "") for q in quoted]
+        return f"{way}: {sql} {calls}", lambda c: [m for s in (f"PREPARE {name} AS {sql}", *calls) for m in c.simple(s)]
+    types = [c[1] for c in used]
+    body = "GET DIAGNOSTICS n = ROW_COUNT; RETURN coalesce(x::text, 'nothing') || n::text || FOUND::text;"
+    into = sql if sql.startswith("SELECT") or "RETURNING" in sql else ""
+    stmt = sql.replace(" FROM ", " INTO x FROM ", 1) if sql.startswith("SELECT") else sql + (" INTO x" if into else "")
+    if way == "exception":
+        body = f"FOR i IN 1..2 LOOP BEGIN {stmt}; EXCEPTION WHEN unique_violation OR check_violation OR not_null_violation " \
+               f"OR division_by_zero OR foreign_key_violation THEN RAISE NOTICE '% %', SQLSTATE, SQLERRM; END; END LOOP; {body}"
+    else:
+        body = f"{stmt}; {body}"
+    make_it = f"CREATE FUNCTION f{number}({', '.join(types)}) RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT AS " \
+              f"$f$ DECLARE x record; n bigint; BEGIN {body} END $f$"
+    calls = [f"SELECT f{number}({q})" for q in quoted]
+    return f"{way}: {make_it} {calls}", lambda c: [m for s in (make_it, *calls) for m in c.simple(s)]
+
+
+def round_of(seed):
+    r = random.Random(seed)
+    boss = connect(DATABASE)
+    schema = make(boss, r)
+    clients = {}
+    for name in (ON, OFF):
+        clients[name] = Client(DATABASE, options=f"-c search_path=schema_{name} -c mixedcc.enable_bypass={name} "
+                                                 "-c client_min_messages=notice")
+    good = True
+    for number in range(60):
+        begin = r.random() < 0.4
+        if begin:
+            level = r.choice(LEVELS) + r.choice(("", "", "", " READ ONLY"))
+            both(clients, lambda c: c.simple(f"BEGIN ISOLATION LEVEL {level}"))
+        role = r.random() < 0.1 and not begin
+        if role:
+            both(clients, lambda c: c.simple("SET ROLE bypass_user"))
+        if r.random() < 0.05 and not begin:
+            change = r.choice(("ANALYZE t", "CREATE INDEX ON t (c0)", "ALTER TABLE t ALTER c0 SET STATISTICS 10",
+                               "VACUUM t", "REINDEX TABLE t", "ALTER TABLE t ADD COLUMN IF NOT EXISTS more int DEFAULT 3"))
+            both(clients, lambda c: c.simple(change))
+        for step in range(r.randint(1, 5) if begin else 1):
+            point = begin and r.random() < 0.3
+            if point:
+                both(clients, lambda c: c.simple("SAVEPOINT a"))
+            text, action = one_statement(r, schema, number * 10 + step)
+            got, wanted = both(clients, lambda c: clean(action(c)))
+            if got != wanted:
+                good = fail(f"seed {seed}", f"{schema.setup}\n{text}\nbypass   {got}\nexecutor {wanted}") and False
+            if point:
+                back = r.choice(("ROLLBACK TO a", "RELEASE a"))
+                both(clients, lambda c: c.simple(back))
+        if begin:
+            end = r.choice(("COMMIT", "COMMIT", "ROLLBACK"))
+            got, wanted = both(clients, lambda c: c.simple(end))
+            good = good and equal_quietly(seed, end, clean(got), clean(wanted))
+        if role:
+            both(clients, lambda c: c.simple("RESET ROLE"))
+        leaks = [m for m in got + wanted if m[0] == "notice" and "leak" in m[2]]
+        if leaks:
+            good = fail(f"seed {seed}", f"{text}\n{leaks}") and False
+        rows = both(clients, lambda c: c.simple("SELECT * FROM t ORDER BY t::text COLLATE \"C\""))
+        good = good and equal_quietly(seed, text, *rows)
+        if not good:
+            break
+    for client in clients.values():
+        client.close()
+    boss.close()
+    return good
+
+
+def equal_quietly(seed, what, got, wanted):
+    if got != wanted:
+        fail(f"seed {seed}", f"{what}\nbypass   {got}\nexecutor {wanted}")
+    return got == wanted
+
+
+def same_as_the_executor():
+    seed = int(os.environ.get("MIXEDCC_SEED", "1"))
+    end = time.monotonic() + seconds(40)
+    rounds = 0
+    boss = connect(DATABASE)
+    query(boss, "SELECT mixedcc.reset_bypass()")
+    while time.monotonic() < end:
+        if not round_of(seed + rounds):
+            return
+        rounds += 1
+    taken = dict(query(boss, "SELECT statement, statements FROM mixedcc.bypass WHERE statement IS NOT NULL"))
+    check("random statements give the same with and without the bypass", all(n > 20 for n in taken.values()),
+          f"too few took it: {taken}")
+    print(f"  {rounds} schemas, {taken}")
+
+
+FIRST = {
+    "changes another column": "UPDATE t SET w = w + 10 WHERE id = 1",
+    "changes it so that the condition fails": "UPDATE t SET v = 100 WHERE id = 1",
+    "changes the key": "UPDATE t SET id = 7 WHERE id = 1",
+    "changes the key and back": "UPDATE t SET id = 7 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 7",
+    "deletes it": "DELETE FROM t WHERE id = 1",
+    "deletes it and inserts another": "DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 50, 50)",
+    "does nothing": "SELECT 1",
+    "inserts the other": "INSERT INTO t VALUES (3, 9, 9)",
+}
+SECOND = ("UPDATE t SET v = v + 1 WHERE id = $1 RETURNING id, v, w", "UPDATE t SET v = v + w WHERE id = $1 AND v < 50 RETURNING v",
+          "DELETE FROM t WHERE id = $1 RETURNING *", "DELETE FROM t WHERE id = $1 AND v < 50 RETURNING *",
+          "INSERT INTO t VALUES (3, $1, 1) RETURNING *", "SELECT * FROM t WHERE id = $1")
+
+
+def meeting(boss, bypass, protocol, level, first, end, second):
+    """What `second` gives while `first` is not committed, and the table afterwards."""
+    query(boss, "DROP TABLE IF EXISTS t")
+    query(boss, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int, w int) USING mixedcc "
+                f"WITH (mixedcc.protocol = '{protocol}'); INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)")
+    one = Client(DATABASE)
+    two = Client(DATABASE, options=f"-c mixedcc.enable_bypass={bypass} -c lock_timeout=20s")
+    two.prepare("s", second)
+    two.simple(f"BEGIN ISOLATION LEVEL {level}")
+    if (protocol, level) != ("partcc", "SERIALIZABLE"):
+        two.simple("SELECT count(*) FROM t WHERE id = 2")  # would lock the partition
+    one.simple("BEGIN")
+    for sql in FIRST[first].split("; "):
+        one.simple(sql)
+    said = []
+    worker = threading.Thread(target=lambda: said.extend(two.execute("s", (1,))))
+    worker.start()
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    wait_until(lambda: not worker.is_alive() or value(boss, waits) > 0, 5)
+    waited = worker.is_alive()
+    one.simple(end)
+    worker.join()
+    said += two.simple("COMMIT")
+    one.close()
+    two.close()
+    return waited, said, query(boss, "SELECT * FROM t ORDER BY 1")
+
+
+def same_when_others_write():
+    boss = connect(DATABASE)
+    query(boss, "SET search_path = public")
+    r = random.Random(5)
+    cases = [(protocol, level, first, end, second) for protocol in ("occ", "2pl", "partcc") for level in LEVELS
+             for first in FIRST for end in ("COMMIT", "ROLLBACK") for second in SECOND]
+    for case in r.sample(cases, int(os.environ.get("MIXEDCC_MEETINGS", "60"))):
+        got, wanted = (meeting(boss, bypass, *case) for bypass in (ON, OFF))
+        if got != wanted:
+            fail(" ".join(case), f"bypass   {got}\nexecutor {wanted}")
+            return
+    ok("statements that meet others' writes end alike")
+
+
+def memory(connection):
+    return value(connection, "SELECT sum(total_bytes)::bigint FROM pg_backend_memory_contexts")
+
+
+def memory_does_not_grow():
+    boss = connect(DATABASE)
+    query(boss, "DROP TABLE IF EXISTS t")
+    query(boss, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int CHECK (v < 1000000000)) USING mixedcc; INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i")
+    loops = {
+        "cached statements": "PERFORM v FROM t WHERE id = i % 100 + 1; UPDATE t SET v = v + 1 WHERE id = i % 100 + 1;"
+                             "INSERT INTO t VALUES (i + 1000, 1); DELETE FROM t WHERE id = i + 1000;",
+        "errors": "BEGIN UPDATE t SET v = 1 / (v - v) WHERE id = i % 100 + 1; EXCEPTION WHEN division_by_zero THEN NULL; END;",
+        "constraints": "BEGIN UPDATE t SET v = 2000000000 WHERE id = i % 100 + 1; EXCEPTION WHEN check_violation THEN NULL; END;",
+        "statements that are planned each time": "EXECUTE 'UPDATE t SET v = v + 1 WHERE id = ' || i % 100 + 1;",
+    }
+    for name, body in loops.items():
+        session = connect(DATABASE)
+        commit = "" if "BEGIN" in body else "IF i % 1000 = 0 THEN COMMIT; END IF;"
+        call = "DO $$ BEGIN FOR i IN 1..{} LOOP {} {} END LOOP; END $$"
+        query(session, call.format(2000, body, commit))
+        before = memory(session)
+        query(session, call.format(25000, body, commit))
+        after = memory(session)
+        check(f"memory: {name}", after - before < 300000, f"{before} bytes before, {after} after")
+        session.close()
+
+
+def nothing_is_left():
+    """Errors and cancels in the middle leave no lock, slot, relation or snapshot behind."""
+    boss = connect(DATABASE)
+    query(boss, "DROP TABLE IF EXISTS t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1), (2, 2)")
+    holder = Client(DATABASE)
+    session = Client(DATABASE, options="-c statement_timeout=200")
+    said = []
+    for name, sql in (("u", "UPDATE t SET v = v + 1 WHERE id = $1"), ("d", "DELETE FROM t WHERE id = $1"),
+                      ("e", "UPDATE t SET v = 1 / (v - v) WHERE id = $1"), ("i", "INSERT INTO t VALUES ($1, 1)")):
+        session.prepare(name, sql)
+    holder.simple("BEGIN")
+    holder.simple("UPDATE t SET v = 10 WHERE id = 1")
+    for _ in range(3):
+        for name in ("u", "d"):
+            said += session.execute(name, (1,))
+        said += session.execute("e", (2,))
+        said += session.execute("i", (2,))
+        for sql in ("BEGIN", "SAVEPOINT a"):
+            said += session.simple(sql)
+        said += session.execute("u", (1,))
+        for sql in ("ROLLBACK TO a", "SELECT v FROM t WHERE id = 2", "COMMIT"):
+            said += session.simple(sql)
+    holder.simple("COMMIT")
+    said += session.execute("u", (1,))
+    codes = [m[1] for m in said if m[0] == "error"]
+    equal("cancels and errors in the middle", codes, ["57014", "57014", "22012", "23505", "57014"] * 3)
+    check("nothing leaks", not any(m[0] == "notice" for m in said), said)
+    equal("the row after all", query(boss, "SELECT * FROM t ORDER BY 1"), [(1, 11), (2, 2)])
+    equal("no lock is left", query(boss, "SELECT locktype, mode FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()"), [])
+    holder.close()
+    session.close()
+
+
+def libraries():
+    """auto_explain and pg_stat_statements, loaded after us, see the statements."""
+    session = connect(DATABASE)
+    query(session, "DROP TABLE IF EXISTS t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1)")
+    query(session, "SELECT mixedcc.reset_bypass(); LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; "
+                   "SET auto_explain.log_nested_statements = on; SET client_min_messages = log; SET auto_explain.log_verbose = on")
+    del session.notices[:]
+    query(session, "SELECT v FROM t WHERE id = 1")
+    query(session, "UPDATE t SET v = v + 1 WHERE id = 1 RETURNING v")
+    query(session, "DELETE FROM t WHERE id = 2")
+    query(session, "INSERT INTO t VALUES (2, 2)")
+    query(session, "DO $$ DECLARE x int; BEGIN SELECT v INTO x FROM t WHERE id = 1; END $$")
+    plans = [n for n in session.notices if "plan:" in n]
+    check("auto_explain logs all statements", len(plans) >= 5, session.notices)
+    for part in ("Update on", "Insert on", "Delete on", "Scan"):
+        check(f"auto_explain shows {part}", any(part in n for n in plans), plans)
+    taken = value(session, "SELECT sum(statements) FROM mixedcc.bypass WHERE statement IS NOT NULL")
+    check("statements take the bypass under auto_explain", taken >= 5, taken)
+    query(session, "SET auto_explain.log_analyze = on")
+    query(session, "SELECT v FROM t WHERE id = 1")
+    check("log_analyze goes to the executor",
+          value(session, "SELECT statements FROM mixedcc.bypass WHERE reason = 'instrumented'") == 1)
+    session.close()
+
+
+def all_tests():
+    boss = make_database(DATABASE)
+    query(boss, "DROP ROLE IF EXISTS bypass_user; CREATE ROLE bypass_user")
+    query(boss, "CREATE FUNCTION public.tell() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE NOTICE '% %', TG_OP, coalesce(NEW::text, OLD::text); RETURN coalesce(NEW, OLD); END $$")
+    boss.close()
+    if len(sys.argv) > 1:
+        main(lambda: round_of(int(sys.argv[1])))
+    tests = (same_as_the_executor, same_when_others_write, nothing_is_left, libraries, memory_does_not_grow)
+    try:
+        main(*tests)
+    finally:
+        drop_database(DATABASE)
+        boss = connect("postgres")
+        query(boss, "DROP ROLE IF EXISTS bypass_user")
+
+
+if __name__ == "__main__":
+    all_tests()
