@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.machinery
+import importlib.util
 import os
 import pathlib
 import platform
@@ -53,10 +55,22 @@ def settings(with_mixedcc: bool, changed: dict[str, str]) -> dict[str, str]:
     return {**SETTINGS, **(MIXEDCC_SETTINGS if with_mixedcc else {}), **changed}
 
 
-def mixedcc_is_installed() -> bool:
+def library_path() -> pathlib.Path:
     pg_config = os.path.join(BIN_DIR, "pg_config")
     library_dir = subprocess.check_output([pg_config, "--pkglibdir"], text=True).strip()
-    return pathlib.Path(library_dir, "mixedcc.so").exists()
+    return pathlib.Path(library_dir, "mixedcc.so")
+
+
+def mixedcc_is_installed() -> bool:
+    return library_path().exists()
+
+
+def program(name: str):
+    """A program of this directory, as a module."""
+    loader = importlib.machinery.SourceFileLoader(name, str(BENCH_DIR / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
 
 
 def as_server_user() -> dict[str, object]:

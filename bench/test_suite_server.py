@@ -1,7 +1,5 @@
 """Tests of the suite on a private server with heap tables: what it does when a result is wrong."""
 
-import importlib.machinery
-import importlib.util
 import pathlib
 import re
 import subprocess
@@ -21,13 +19,6 @@ import report  # noqa: E402
 import runner  # noqa: E402
 from loads.base import STYLES  # noqa: E402
 from loads.zipf import Zipf  # noqa: E402
-
-
-def suite_program():
-    loader = importlib.machinery.SourceFileLoader("suite", str(BENCH_DIR / "suite"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("suite", loader))
-    loader.exec_module(module)
-    return module
 
 
 # Small tables, so that the tests are short.
@@ -64,7 +55,7 @@ def small(name):
 class OnAServer(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.program = suite_program()
+        cls.program = cluster.program("suite")
         cls.private = cls.enterClassContext(cluster.private_cluster(
             None, cluster.settings(False, {"shared_buffers": "64MB", "max_connections": "20"})))
         cls.server = cls.private.start()
