@@ -17,6 +17,7 @@ mod guc;
 mod handler;
 mod hooks;
 mod keys;
+mod native;
 mod numa;
 mod options;
 mod partkey;

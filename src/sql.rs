@@ -37,7 +37,7 @@ impl Drop for Open {
     }
 }
 
-fn relation_name(oid: Oid) -> String {
+pub(crate) fn relation_name(oid: Oid) -> String {
     // SAFETY: a catalog look-up.
     let p = unsafe { pg_sys::get_rel_name(oid) };
     if p.is_null() {
@@ -392,7 +392,7 @@ fn may_use(table: Oid) {
 
 /// A value of a key as its column's type: unknown literals are read, others cast where that is
 /// implicit. Integers and what has no such cast stay.
-fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
+pub(crate) fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
     // SAFETY: a valid relation and column; an unknown literal is a C string.
     unsafe {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);

@@ -254,6 +254,47 @@ CREATE FUNCTION mixedcc.range_scan("row" anyelement, lower "any" DEFAULT NULL, u
 COMMENT ON FUNCTION mixedcc.range_scan(anyelement, "any", "any", boolean, boolean, boolean, bigint) IS
     'rows of a mixedcc table (NULL::table) by its key, between two bounds: a value, a ROW of the key''s first columns, or NULL for an open end; validated at commit at every isolation level';
 
+-- Native access by the primary key.
+
+CREATE FUNCTION mixedcc.get("row" anyelement, VARIADIC key "any") RETURNS anyelement
+    AS 'MODULE_PATHNAME', 'mixedcc_get' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.get(anyelement, "any") IS
+    'the row of a mixedcc table (NULL::table) with this primary key, or null; as SELECT reads it';
+
+CREATE FUNCTION mixedcc.set("row" anyelement, "column" name, value "any", VARIADIC key "any") RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_set' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.set(anyelement, name, "any", "any") IS
+    'gives a column of the row with this primary key a value, as UPDATE does; false: there is no such row';
+
+CREATE FUNCTION mixedcc.add("row" anyelement, "column" name, value "any", VARIADIC key "any") RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_add' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.add(anyelement, name, "any", "any") IS
+    'adds a value to a column of the row with this primary key, as UPDATE does; false: there is no such row';
+
+CREATE FUNCTION mixedcc.remove("row" anyelement, VARIADIC key "any") RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_remove' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.remove(anyelement, "any") IS
+    'deletes the row of a mixedcc table (NULL::table) with this primary key; false: there is none';
+
+CREATE FUNCTION mixedcc.put("row" anyelement) RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_put' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.put(anyelement) IS
+    'gives the row that has the primary key of this row its values, as UPDATE does; false: there is no such row';
+
+CREATE FUNCTION mixedcc.insert("row" anyelement) RETURNS void
+    AS 'MODULE_PATHNAME', 'mixedcc_insert' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.insert(anyelement) IS 'inserts a row into the mixedcc table of its type, as INSERT does';
+
+CREATE FUNCTION mixedcc.get_each("row" anyelement, keys "any") RETURNS SETOF anyelement
+    AS 'MODULE_PATHNAME', 'mixedcc_get_each' LANGUAGE C VOLATILE ROWS 20;
+COMMENT ON FUNCTION mixedcc.get_each(anyelement, "any") IS
+    'the rows of a mixedcc table (NULL::table) with the primary keys in an array, in its order; keys without a row are left out';
+
+CREATE FUNCTION mixedcc.add_each("row" anyelement, "column" name, "values" "any", keys "any") RETURNS bigint
+    AS 'MODULE_PATHNAME', 'mixedcc_add_each' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.add_each(anyelement, name, "any", "any") IS
+    'adds each value of an array to a column of the row with the primary key at its place in another; returns how many rows there were';
+
 -- Options.
 
 CREATE FUNCTION mixedcc.label_items(label text, OUT option text, OUT value text) RETURNS SETOF record

@@ -11,7 +11,7 @@ import time
 
 import psycopg2
 
-from _common import connect
+from _common import OURS, connect
 
 LEVELS = {
     "serializable": "SERIALIZABLE",
@@ -84,8 +84,40 @@ class Client:
 
     def read(self):
         table, key = self.random.choice(self.load.read_tables), self.key()
-        rows = self.execute(f"SELECT l FROM {table} WHERE k = %s", key)
+        if self.native():
+            seen = self.get(table, key)
+            rows = [] if seen is None else [(seen,)]
+        else:
+            rows = self.execute(f"SELECT l FROM {table} WHERE k = %s", key)
         self.log("read", table, k=key, **({"list": rows[0][0]} if rows else {"absent": True}))
+
+    def native(self):
+        """Some operations go by native access. Its changes are made of what a read before has seen, which READ COMMITTED
+        does not protect."""
+        return OURS and self.random.random() < 0.3
+
+    def get(self, table, key):
+        return self.execute(f"SELECT (mixedcc.get(NULL::{table}, %s)).l", key)[0][0]
+
+    def native_update(self, table, key, append):
+        seen = self.get(table, key)
+        if seen is None:
+            return self.log("read", table, k=key, absent=True)
+        self.log("read", table, k=key, list=seen)
+        new = seen + [append]
+        done = self.execute(f"SELECT mixedcc.set(NULL::{table}, 'l', %s::bigint[], %s)", new, key)[0][0]
+        assert done, "a row that was read is gone"
+        self.log("update", table, k=key, append=append, saw=new)
+
+    def native_delete(self, table, key):
+        seen = self.get(table, key)
+        done = self.execute(f"SELECT mixedcc.remove(NULL::{table}, %s)", key)[0][0]
+        assert done == (seen is not None), "what was read has changed"
+        if done:
+            self.log("read", table, k=key, list=seen)
+            self.log("delete", table, k=key, saw=seen)
+        else:
+            self.log("read", table, k=key, absent=True)
 
     def lock(self):
         table, key = self.random.choice(self.load.read_tables), self.key()
@@ -107,6 +139,8 @@ class Client:
 
     def update(self):
         table, key, append = self.random.choice(self.load.write_tables), self.key(), self.fresh()
+        if self.level != "read committed" and self.native():
+            return self.native_update(table, key, append)
         rows = self.execute(f"UPDATE {table} SET l = l || %s::bigint WHERE k = %s RETURNING l", append, key)
         if rows:
             self.log("update", table, k=key, append=append, saw=rows[0][0])
@@ -143,6 +177,8 @@ class Client:
 
     def delete(self):
         table, key = self.random.choice(self.load.write_tables), self.key()
+        if self.level == "serializable" and self.native():
+            return self.native_delete(table, key)
         rows = self.execute(f"DELETE FROM {table} WHERE k = %s RETURNING l", key)
         if rows:
             self.log("delete", table, k=key, saw=rows[0][0])

@@ -1,0 +1,106 @@
+-- Native access by the primary key.
+CREATE TABLE na_acc (id int PRIMARY KEY, owner text NOT NULL DEFAULT 'nobody', bal bigint NOT NULL DEFAULT 0, note text) USING mixedcc
+    WITH (mixedcc.partitions = 4);
+INSERT INTO na_acc SELECT g, 'o' || g, 100 * g, NULL FROM generate_series(1, 10) g;
+
+SELECT mixedcc.get(NULL::na_acc, 3);
+SELECT (mixedcc.get(NULL::na_acc, 3::bigint)).bal, (mixedcc.get(NULL::na_acc, '4')).owner, mixedcc.get(NULL::na_acc, 3.0) IS NOT DISTINCT FROM mixedcc.get(NULL::na_acc, 3) AS numeric_key;
+SELECT mixedcc.get(NULL::na_acc, 99) IS NULL AS absent, mixedcc.get(NULL::na_acc, NULL::int) IS NULL AS null_key;
+SELECT mixedcc.set(NULL::na_acc, 'note', 'hello'::text, 3), mixedcc.set(NULL::na_acc, 'note', 'literal', 4), mixedcc.set(NULL::na_acc, 'bal', 7, 5), mixedcc.set(NULL::na_acc, 'bal', 7, 99);
+SELECT mixedcc.set(NULL::na_acc, 'note', NULL::text, 3);
+SELECT mixedcc.add(NULL::na_acc, 'bal', 5::bigint, 3), mixedcc.add(NULL::na_acc, 'bal', 5, 3), mixedcc.add(NULL::na_acc, 'bal', 1.5, 3), mixedcc.add(NULL::na_acc, 'bal', 5::bigint, 99);
+SELECT mixedcc.remove(NULL::na_acc, 10), mixedcc.remove(NULL::na_acc, 10);
+SELECT mixedcc.put(ROW(6, 'six', 66, 'put')::na_acc), mixedcc.put(ROW(99, 'six', 66, 'put')::na_acc);
+SELECT mixedcc.insert(ROW(11, 'new', 1, NULL)::na_acc);
+SELECT * FROM na_acc ORDER BY id;
+
+-- Each call sees what the calls before it have done, in one statement too.
+SELECT sum(mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 1)::int) FROM generate_series(1, 5);
+SELECT bal FROM na_acc WHERE id = 1;
+SELECT i, (mixedcc.get(NULL::na_acc, 2)).bal, mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 2) FROM generate_series(1, 3) i;
+
+-- Batches.
+SELECT * FROM mixedcc.get_each(NULL::na_acc, ARRAY[5, 1, 99, NULL, 5]);
+SELECT mixedcc.add_each(NULL::na_acc, 'bal', ARRAY[1, 2, 3]::bigint[], ARRAY[7, 7, 99]), mixedcc.add_each(NULL::na_acc, 'bal', NULL::bigint[], '{}'::int[]);
+SELECT bal FROM na_acc WHERE id = 7;
+
+-- In plpgsql they are simple expressions.
+CREATE FUNCTION na_move(a int, b int, amount bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE r na_acc; done boolean;
+BEGIN
+    r := mixedcc.get(NULL::na_acc, a);
+    IF r.bal < amount THEN RETURN false; END IF;
+    done := mixedcc.add(NULL::na_acc, 'bal', -amount, a);
+    done := mixedcc.add(NULL::na_acc, 'bal', amount, b);
+    RETURN (mixedcc.get(NULL::na_acc, a)).bal = r.bal - amount;
+END $$;
+SELECT na_move(8, 9, 300), na_move(8, 9, 5000);
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT na_move(9, 8, 300);
+SAVEPOINT s;
+SELECT mixedcc.remove(NULL::na_acc, 9), mixedcc.get(NULL::na_acc, 9);
+ROLLBACK TO s;
+SELECT mixedcc.get(NULL::na_acc, 9);
+COMMIT;
+SELECT id, bal FROM na_acc WHERE id IN (8, 9) ORDER BY id;
+
+-- What a statement would do besides is done: triggers, constraints, generated columns, other indexes, partial rights, policies.
+CREATE TABLE na_full (a int, b text, v int CHECK (v >= 0), twice int GENERATED ALWAYS AS (v * 2) STORED, n numeric(6, 2), u int UNIQUE, PRIMARY KEY (a, b)) USING mixedcc;
+CREATE FUNCTION na_log() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE '% % -> %', TG_OP, OLD, NEW; RETURN coalesce(NEW, OLD); END $$;
+CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON na_full FOR EACH ROW EXECUTE FUNCTION na_log();
+SELECT mixedcc.insert(ROW(1, 'x', 5, NULL, 1.239, 1)::na_full);
+SELECT mixedcc.insert(ROW(2, 'y', 5, NULL, 1, 2)::na_full);
+SELECT mixedcc.add(NULL::na_full, 'v', 2, 1, 'x'), mixedcc.set(NULL::na_full, 'n', 2.999, 1, 'x'), mixedcc.set(NULL::na_full, 'u', 3, 1, 'x');
+SELECT mixedcc.add(NULL::na_full, 'v', -100, 1, 'x');
+SELECT mixedcc.set(NULL::na_full, 'u', 2, 1, 'x');
+SELECT mixedcc.set(NULL::na_full, 'twice', 2, 1, 'x');
+SELECT mixedcc.remove(NULL::na_full, 2, 'y'), mixedcc.get(NULL::na_full, 1, 'x');
+ALTER TABLE na_acc ADD COLUMN later int NOT NULL DEFAULT 42;
+SELECT mixedcc.get(NULL::na_acc, 1), (mixedcc.get(NULL::na_acc, 1)).later, mixedcc.add(NULL::na_acc, 'later', 1, 1), (mixedcc.get(NULL::na_acc, 1)).later AS after;
+ALTER TABLE na_acc RENAME COLUMN later TO sooner;
+SELECT mixedcc.add(NULL::na_acc, 'sooner', 1, 1), mixedcc.get(NULL::na_acc, 1);
+
+CREATE ROLE na_user;
+SELECT mixedcc.get(NULL::na_acc, 1) IS DISTINCT FROM NULL AS owner_sees;
+GRANT SELECT (id, bal), UPDATE (bal) ON na_acc TO na_user;
+SET ROLE na_user;
+SELECT mixedcc.get(NULL::na_acc, 1);
+SELECT mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 1);
+SELECT mixedcc.set(NULL::na_acc, 'note', 'x'::text, 1);
+SELECT mixedcc.remove(NULL::na_acc, 1);
+SELECT mixedcc.insert(ROW(50, 'new', 1, NULL, 1)::na_acc);
+RESET ROLE;
+GRANT ALL ON na_acc TO na_user;
+ALTER TABLE na_acc ENABLE ROW LEVEL SECURITY;
+CREATE POLICY p ON na_acc USING (id < 3);
+SET ROLE na_user;
+SELECT mixedcc.get(NULL::na_acc, 2) IS DISTINCT FROM NULL AS allowed, mixedcc.get(NULL::na_acc, 3) IS NULL AS hidden, mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 3) AS changed;
+RESET ROLE;
+ALTER TABLE na_acc DISABLE ROW LEVEL SECURITY;
+
+-- Errors.
+BEGIN READ ONLY;
+SELECT mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 1);
+ROLLBACK;
+CREATE TABLE na_heap (id int PRIMARY KEY) USING heap;
+CREATE TABLE na_nokey (id int) USING mixedcc;
+SELECT mixedcc.get(NULL::na_heap, 1);
+SELECT mixedcc.get(NULL::na_nokey, 1);
+SELECT mixedcc.get(1, 1);
+SELECT mixedcc.get(NULL::na_full, 1);
+SELECT mixedcc.get(NULL::na_full, 1, 'x', 2);
+SELECT mixedcc.get(NULL::na_acc, VARIADIC ARRAY[1]);
+SELECT mixedcc.get(NULL::na_acc, 'one');
+SELECT mixedcc.set(NULL::na_acc, 'nothing', 1, 1);
+SELECT mixedcc.set(NULL::na_acc, NULL, 1, 1);
+SELECT mixedcc.set(NULL::na_acc, 'owner', NULL::text, 1);
+SELECT mixedcc.add(NULL::na_acc, 'bal', 9223372036854775807, 1);
+SELECT mixedcc.add(NULL::na_acc, 'bal', 'x'::text, 1);
+SELECT mixedcc.add_each(NULL::na_acc, 'bal', ARRAY[1, 2], ARRAY[1]);
+SELECT mixedcc.add_each(NULL::na_acc, 'bal', 1, ARRAY[1]);
+SELECT mixedcc.put(NULL::na_acc);
+SELECT mixedcc.insert(NULL::na_acc);
+
+DROP FUNCTION na_move, na_log CASCADE;
+DROP TABLE na_acc, na_full, na_heap, na_nokey;
+DROP ROLE na_user;

@@ -1,0 +1,244 @@
+//! The statement that a native call stands for, through SPI.
+
+use super::row::Change;
+use super::Value;
+use crate::errors;
+use crate::options::complain;
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::ffi::CString;
+
+/// What comes of a statement: a value of its first row and column, and how many rows it had.
+pub struct Done {
+    /// The value, in the caller's memory.
+    pub value: Option<Datum>,
+    /// Rows.
+    pub rows: u64,
+}
+
+/// A statement that is kept from call to call.
+pub struct Plan {
+    sql: String,
+    plan: pg_sys::SPIPlanPtr,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: kept by `prepare`, and ours.
+        unsafe { pg_sys::SPI_freeplan(self.plan) };
+    }
+}
+
+/// Runs a statement with parameters as a statement of a volatile function, with a snapshot of its own.
+///
+/// # Safety
+/// Values of their types. An ERROR's clean-up ends SPI.
+unsafe fn run(sql: String, values: &[Value], kept: Option<&mut Option<Plan>>, reads: bool) -> Done {
+    let mut datums: Vec<Datum> = values.iter().map(|v| v.0).collect();
+    let nulls: Vec<std::ffi::c_char> = values.iter().map(|v| if v.1 { b'n' } else { b' ' } as _).collect();
+    // SAFETY: the arrays have an entry for each parameter.
+    unsafe {
+        if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
+            error!("SPI_connect failed");
+        }
+        let plan = match kept {
+            None => prepare(&sql, values),
+            Some(kept) => {
+                if kept.as_ref().is_none_or(|k| k.sql != sql) {
+                    let plan = prepare(&sql, values);
+                    pg_sys::SPI_keepplan(plan);
+                    *kept = Some(Plan { sql, plan });
+                }
+                kept.as_ref().map_or(std::ptr::null_mut(), |k| k.plan)
+            }
+        };
+        let rc = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), false, 0);
+        if rc < 0 {
+            error!("a statement of mixedcc failed: SPI error {rc}");
+        }
+        let rows = pg_sys::SPI_processed;
+        let mut value = None;
+        if reads && rows > 0 {
+            let table = pg_sys::SPI_tuptable;
+            let mut null = false;
+            let d = pg_sys::SPI_getbinval(*(*table).vals, (*table).tupdesc, 1, &mut null);
+            // Rows are composite values, by reference.
+            value = (!null).then(|| pg_sys::SPI_datumTransfer(d, false, -1));
+        }
+        pg_sys::SPI_finish();
+        Done { value, rows }
+    }
+}
+
+/// Prepares a statement, until SPI ends.
+unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
+    let text = CString::new(sql).expect("no zero byte in quoted names");
+    let mut types: Vec<Oid> = values.iter().map(|v| v.2).collect();
+    // SAFETY: connected to SPI; a type for each parameter.
+    let plan = unsafe { pg_sys::SPI_prepare(text.as_ptr(), values.len() as i32, types.as_mut_ptr()) };
+    if plan.is_null() {
+        error!("a statement of mixedcc could not be prepared");
+    }
+    plan
+}
+
+/// `schema.table`, quoted.
+unsafe fn name(r: pg_sys::Relation) -> String {
+    // SAFETY: an open relation.
+    unsafe {
+        let schema = pg_sys::get_namespace_name((*(*r).rd_rel).relnamespace);
+        let q = pg_sys::quote_qualified_identifier(schema, (*(*r).rd_rel).relname.data.as_ptr());
+        std::ffi::CStr::from_ptr(q).to_string_lossy().into_owned()
+    }
+}
+
+/// The quoted name of a column, by its number from 1.
+pub unsafe fn column(r: pg_sys::Relation, no: i16) -> String {
+    // SAFETY: an open relation with this column.
+    unsafe {
+        let att = crate::compat::attribute((*r).rd_att, no as usize - 1);
+        let q = pg_sys::quote_identifier(att.attname.data.as_ptr());
+        std::ffi::CStr::from_ptr(q).to_string_lossy().into_owned()
+    }
+}
+
+/// The columns of the primary key, in its order, by number from 1.
+pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
+    // SAFETY: an open relation; its index exists while it is locked.
+    unsafe {
+        let index = pg_sys::RelationGetPrimaryKeyIndex(r);
+        if index == pg_sys::InvalidOid {
+            complain(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                &format!("table \"{}\" has no primary key", crate::sql::relation_name((*r).rd_id)),
+                "Native access is by the primary key.",
+            );
+        }
+        let i = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
+        let form = (*i).rd_index;
+        let n = (*form).indnkeyatts as usize;
+        let columns = (*form).indkey.values.as_slice(n).to_vec();
+        pg_sys::index_close(i, pg_sys::NoLock as i32);
+        columns
+    }
+}
+
+/// ` WHERE k1 = $from AND ...`, and the values as the columns' types.
+unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut Vec<Value>) -> String {
+    // SAFETY: an open relation.
+    unsafe {
+        let columns = key(r);
+        if columns.len() != given.len() {
+            complain(
+                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+                &format!("values of the key: {}; columns of the primary key: {}", given.len(), columns.len()),
+                "Give a value for each column of the primary key, in its order.",
+            );
+        }
+        let mut all = Vec::new();
+        for (i, (&c, &v)) in columns.iter().zip(given).enumerate() {
+            values.push(crate::sql::fit(r, c, v));
+            all.push(format!("{} = ${}", column(r, c), from + i));
+        }
+        format!(" WHERE {}", all.join(" AND "))
+    }
+}
+
+/// `SELECT t FROM t WHERE key`.
+///
+/// # Safety
+/// An open relation; values of their types.
+pub unsafe fn get(r: pg_sys::Relation, given: &[Value]) -> Option<Datum> {
+    let mut values = Vec::new();
+    // SAFETY: the caller's.
+    unsafe {
+        let condition = by_key(r, given, 1, &mut values);
+        run(format!("SELECT mixedcc_row FROM ONLY {} mixedcc_row{condition}", name(r)), &values, None, true).value
+    }
+}
+
+/// `UPDATE t SET column = value WHERE key`, `SET column = column + value`, or `DELETE FROM t WHERE key`. False: there is no such row.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe fn change(r: pg_sys::Relation, given: &[Value], change: &Change) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut values = Vec::new();
+        let what = match change {
+            Change::Remove => format!("DELETE FROM ONLY {}", name(r)),
+            Change::Set(c, v) | Change::Add(c, v) => {
+                let no = c.at as i16 + 1;
+                values.push(assigned(r, no, *v));
+                let column = column(r, no);
+                let sum = if matches!(change, Change::Add(..)) { format!("{column} + ") } else { String::new() };
+                format!("UPDATE ONLY {} SET {column} = {sum}$1", name(r))
+            }
+        };
+        let condition = by_key(r, given, values.len() + 1, &mut values);
+        run(what + &condition, &values, None, false).rows > 0
+    }
+}
+
+/// An unknown literal as the column's type; everything else as it is, for the statement to convert.
+unsafe fn assigned(r: pg_sys::Relation, no: i16, v: Value) -> Value {
+    if v.2 != pg_sys::UNKNOWNOID {
+        return v;
+    }
+    // SAFETY: an open relation with this column.
+    unsafe { crate::sql::fit(r, no, v) }
+}
+
+/// Columns of a row value that an INSERT or UPDATE may name: not dropped, not generated.
+unsafe fn columns(r: pg_sys::Relation) -> Vec<i16> {
+    // SAFETY: an open relation.
+    unsafe {
+        let desc = (*r).rd_att;
+        let plain = |i: &usize| {
+            let a = crate::compat::attribute(desc, *i);
+            !a.attisdropped && a.attgenerated == 0
+        };
+        (0..(*desc).natts as usize).filter(plain).map(|i| i as i16 + 1).collect()
+    }
+}
+
+/// `INSERT INTO t VALUES (row's columns)`.
+///
+/// # Safety
+/// As [`get`]; `row` is of the table's row type.
+pub unsafe fn insert(r: pg_sys::Relation, kept: &mut Option<Plan>, row: Value) {
+    // SAFETY: the caller's.
+    unsafe {
+        not_null(row);
+        let names: Vec<String> = columns(r).into_iter().map(|c| column(r, c)).collect();
+        let fields: Vec<String> = names.iter().map(|n| format!("($1).{n}")).collect();
+        let sql = format!("INSERT INTO {} ({}) VALUES ({})", name(r), names.join(", "), fields.join(", "));
+        run(sql, &[row], Some(kept), false);
+    }
+}
+
+/// `UPDATE t SET (all columns) = row WHERE key = the row's key`. False: there is no such row.
+///
+/// # Safety
+/// As [`insert`].
+pub unsafe fn put(r: pg_sys::Relation, kept: &mut Option<Plan>, row: Value) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        not_null(row);
+        let key = key(r);
+        let same = |c: i16| format!("{0} = ($1).{0}", column(r, c));
+        let sets: Vec<String> = columns(r).into_iter().filter(|c| !key.contains(c)).map(same).collect();
+        if sets.is_empty() {
+            errors::unsupported("put changes the columns beside the primary key, and the table has none", "");
+        }
+        let conditions: Vec<String> = key.into_iter().map(same).collect();
+        let sql = format!("UPDATE ONLY {} SET {} WHERE {}", name(r), sets.join(", "), conditions.join(" AND "));
+        run(sql, &[row], Some(kept), false).rows > 0
+    }
+}
+
+fn not_null(row: Value) {
+    if row.1 {
+        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the row must not be null", "");
+    }
+}
