@@ -185,8 +185,7 @@ unsafe fn assigned(r: pg_sys::Relation, no: i16, v: Value) -> Value {
     if v.2 != pg_sys::UNKNOWNOID {
         return v;
     }
-    // SAFETY: an open relation with this column.
-    unsafe { crate::sql::fit(r, no, v) }
+    crate::sql::fit(r, no, v)
 }
 
 /// Columns of a row value that an INSERT or UPDATE may name: not dropped, not generated.
