@@ -41,6 +41,14 @@ pub enum Fault {
     NoMediation,
     /// A commit looks for ranges before it says that it is under way.
     LookBeforeCommitting,
+    /// Ranges fall asleep while there are predicates on them.
+    SleepsAtOnce,
+    /// Ranges are used as soon as they are woken up.
+    WakesAtOnce,
+    /// A look-up that found nothing is not repeated, although somebody inserted before its predicate began.
+    LooksOnce,
+    /// Lists answer for what committed before they began.
+    ForgetsWhatWasBefore,
 }
 
 #[cfg(feature = "faults")]

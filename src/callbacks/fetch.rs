@@ -55,7 +55,7 @@ pub struct Fetch {
     pub for_write: bool,
     /// Is it a look-up of one key that has found nothing yet?
     pub look: bool,
-    /// A look-up in a table without ranges: where its predicates would start, in `n_few` partitions from
+    /// A look-up in few partitions: where predicates on these would start, in `n_few` partitions from
     /// `first_partition` on. 0: it has an entry in hooks/protect.rs.
     pub few: [u64; FEW],
     /// See `few`.

@@ -57,23 +57,27 @@ pub unsafe fn by_key(
     let touch = |no| Touch { table: info.table, no };
     let start = ok(t.before_lookup(&PG, touch(first)));
     let rest: Vec<_> = (first + 1..first + count).map(|no| (touch(no), ok(t.before_lookup(&PG, touch(no))))).collect();
-    let ranges = info.table.ranges(pk.index.to_u32() as u64).filter(|r| r.is_active());
-    let look = ranges.map(|r| t.look_position(&PG, touch(first), r, key));
     // SAFETY: the caller's.
     unsafe {
         if let Some(found) = search(pk, info, mode, key, snapshot, for_write) {
             return Some(found);
         }
-        match look {
-            Some(look) => t.add_point_predicate(&PG, &look, key),
-            None => {
-                let mut partitions = vec![(touch(first), start)];
-                partitions.extend(rest);
-                if !lookup::missed_first(rel, info, pk.index, key, &partitions) {
-                    partitions.into_iter().for_each(|(at, start)| t.add_predicate(at, start));
-                }
+        let mut partitions = vec![(touch(first), start)];
+        partitions.extend(rest);
+        let index = pg_sys::index_open(pk.index, pg_sys::AccessShareLock as i32);
+        let after = lookup::position_after(rel, info, index, key, &partitions);
+        pg_sys::index_close(index, pg_sys::NoLock as i32);
+        let Some((position, again)) = after else {
+            partitions.into_iter().for_each(|(at, start)| t.add_predicate(at, start));
+            return None;
+        };
+        if again {
+            let found = search(pk, info, mode, key, snapshot, for_write);
+            if found.is_some() {
+                return found;
             }
         }
+        t.add_point_predicate(&PG, &position, key);
     }
     None
 }

@@ -116,7 +116,7 @@ unsafe extern "C-unwind" fn guarded_protect(scan: pg_sys::IndexScanDesc) {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
+unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
     // SAFETY: as in `gettuple`.
     unsafe { lookup::found_nothing(scan, f) }
 }
@@ -137,11 +137,24 @@ unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_
         let f = fetch_of(scan);
         if !f.is_null() {
             (*f).seen.step(direction, found);
-            if !found && (*f).look {
-                guarded_missed(scan, f);
+            if !found && (*f).look && guarded_missed(scan, f) {
+                return look_again(scan, direction);
             }
         }
         found
+    }
+}
+
+/// A look-up that found nothing starts anew, with the same keys.
+#[cold]
+unsafe fn look_again(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
+    // SAFETY: as in `rescan`: without keys those that are there stay.
+    unsafe {
+        (*scan).kill_prior_tuple = false;
+        if let Some(f) = wrapped((*scan).indexRelation).rescan {
+            f(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
+        }
+        gettuple(scan, direction)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::platform::PG;
 use crate::rel::RelInfo;
 use crate::xact;
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::txn::LookPosition;
 use pgrx::pg_sys;
 
 /// The value that a key of the scan fixes for a column of the index, and its type.
@@ -64,7 +65,8 @@ unsafe fn partition_of(scan: pg_sys::IndexScanDesc, info: &RelInfo, n: usize) ->
     }
 }
 
-/// A look-up of one key: notes from where on it would have to stay absent.
+/// A look-up of one key: notes from where on inserts into its partitions would matter. What a predicate on the key
+/// needs is looked for when nothing was found.
 ///
 /// # Safety
 /// As for [`examine`]; `f` is the scan's fetch.
@@ -74,7 +76,7 @@ pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo
         let t = xact::txn();
         let n = info.table.map().n;
         let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
-        if count as usize <= FEW && info.table.ranges_generation() == 0 {
+        if count as usize <= FEW {
             for i in 0..count {
                 let touch = Touch { table: info.table, no: first + i };
                 (*f).few[i as usize] = ok(t.before_lookup(&PG, touch));
@@ -83,7 +85,6 @@ pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo
             ((*f).look, (*f).n_few, (*f).first_partition) = (true, count, first);
             return;
         }
-        let ranged = keys::ranged(info, (*scan).indexRelation);
         let o = open_of(f);
         for no in first..first + count {
             let touch = Touch { table: info.table, no };
@@ -91,11 +92,6 @@ pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo
             o.partitions.push((touch, position));
         }
         find_key(scan, o);
-        if let Some(r) = ranged.filter(|_| o.has_key) {
-            let at = Touch { table: info.table, no: first };
-            o.position = Some(t.look_position(&PG, at, r.ranges, &o.key));
-            o.partitions.clear();
-        }
         (*f).look = true;
     }
 }
@@ -104,7 +100,6 @@ pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo
 unsafe fn find_key(scan: pg_sys::IndexScanDesc, o: &mut Open) {
     // SAFETY: the caller's.
     unsafe {
-        o.index = (*(*scan).indexRelation).rd_id;
         let Some(codec) = keys::codec::of((*scan).indexRelation) else { return };
         let mut key = std::mem::take(&mut o.key);
         // A value of a type whose order against the column's is not known here is no key.
@@ -130,12 +125,15 @@ pub unsafe fn few_of(f: *mut Fetch) -> Vec<(Touch, u64)> {
     }
 }
 
-/// A look-up has found nothing.
+/// A look-up has found nothing. Must it look again? Else its predicate is made.
+///
+/// The position from which on writes of the key are conflicts is taken now, after the look-up. What was inserted in
+/// between has registered in its partition: if nothing has, the look-up is as good as one after the position.
 ///
 /// # Safety
 /// A scan of ours and its fetch.
-pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
-    // SAFETY: the caller's.
+pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
+    // SAFETY: the caller's; the scan's index is open.
     unsafe {
         if (*f).n_few > 0 {
             let partitions = few_of(f);
@@ -143,63 +141,56 @@ pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
             o.partitions = partitions;
             find_key(scan, o);
         }
+        let o = entry_of(f);
+        if o.position.is_none() && o.has_key {
+            let (key, partitions) = (std::mem::take(&mut o.key), std::mem::take(&mut o.partitions));
+            let after = position_after((*f).base.rel, &*(*f).info, (*scan).indexRelation, &key, &partitions);
+            let o = entry_of(f);
+            (o.key, o.partitions) = (key, partitions);
+            o.position = after.map(|(position, _)| position);
+            if after.is_some_and(|(_, again)| again) {
+                return true;
+            }
+        }
         settle(f);
+        false
     }
 }
 
-/// A look-up with an entry has found nothing: its key is a predicate.
+/// The position of a key that a look-up has not found, in the ranges of its index, which get made if it has none. The flag
+/// says that a row with the key may have been inserted between the look-up, which began at the positions in
+/// `partitions`, and this one: then it must be made again. `None`: there are no ranges.
+///
+/// # Safety
+/// An open relation of ours, its info and an open index of it.
+pub unsafe fn position_after(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    index: pg_sys::Relation,
+    key: &[u8],
+    partitions: &[(Touch, u64)],
+) -> Option<(LookPosition, bool)> {
+    // SAFETY: the caller's.
+    let ranged = unsafe { keys::of_index(rel, info, index) }?;
+    let position = ok(xact::txn().look_position(&PG, partitions.first()?.0, ranged.ranges, key));
+    let quiet = |(at, start): &(Touch, u64)| at.partition().ring.list().is_quiet_since(*start);
+    Some((position, !partitions.iter().all(quiet)))
+}
+
+/// A look-up with an entry has found nothing, or it is not known what: its key is a predicate, or the partitions
+/// that it can be in.
 ///
 /// # Safety
 /// A fetch of ours whose look-up has an entry.
 pub unsafe fn missed(f: *mut Fetch) {
-    // SAFETY: one thread; the fetch's look-up has an entry.
-    unsafe {
-        let o = entry_of(f);
-        let t = xact::txn();
-        if let Some(position) = o.position.take() {
-            t.add_point_predicate(&PG, &position, &o.key);
-            return;
-        }
-        let (key, partitions) = (std::mem::take(&mut o.key), std::mem::take(&mut o.partitions));
-        let (rel, info) = ((*f).base.rel, &*(*f).info);
-        if !(o.has_key && missed_first(rel, info, o.index, &key, &partitions)) {
-            for &(touch, position) in &partitions {
-                t.add_predicate(touch, position);
-            }
-        }
-        let o = entry_of(f);
-        (o.key, o.partitions) = (key, partitions);
-        o.partitions.clear();
-    }
-}
-
-/// The first look-up in an index that finds nothing gives it ranges. If no insert into its partitions
-/// was registered between the look-up and the moment from which all writes register in the ranges,
-/// a predicate on the key that starts then protects what the look-up saw.
-///
-/// # Safety
-/// An open relation of ours, its info and an index of it.
-pub unsafe fn missed_first(
-    rel: pg_sys::Relation,
-    info: &RelInfo,
-    index: pg_sys::Oid,
-    key: &[u8],
-    partitions: &[(Touch, u64)],
-) -> bool {
     // SAFETY: the caller's.
     unsafe {
-        let r = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
-        let ranged = keys::of_index(rel, info, r);
-        pg_sys::index_close(r, pg_sys::NoLock as i32);
-        let Some(ranged) = ranged else { return false };
+        let o = entry_of(f);
         let t = xact::txn();
-        let Some(&(at, _)) = partitions.first() else { return false };
-        let position = t.look_position(&PG, at, ranged.ranges, key);
-        let quiet = |(at, start): &(Touch, u64)| at.partition().ring.head().version() == *start;
-        if partitions.iter().all(quiet) {
-            t.add_point_predicate(&PG, &position, key);
-            return true;
+        match o.position.take() {
+            Some(position) => t.add_point_predicate(&PG, &position, &o.key),
+            None => o.partitions.iter().for_each(|&(touch, start)| t.add_predicate(touch, start)),
         }
-        false
+        o.partitions.clear();
     }
 }

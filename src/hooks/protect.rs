@@ -37,9 +37,8 @@ pub(super) struct Open {
     one_pass: bool,
     ids: Vec<ScanId>,
     intervals: Vec<Interval>,
-    /// A look-up of one key: where its predicate would start, in the ranges or in partitions.
+    /// A look-up of one key that has found nothing: where its predicate starts in the ranges. Else in partitions.
     pub(super) position: Option<LookPosition>,
-    pub(super) index: pg_sys::Oid,
     pub(super) key: Vec<u8>,
     /// Is `key` the key that is looked up?
     pub(super) has_key: bool,
@@ -56,7 +55,6 @@ impl Default for Open {
             ids: Vec::new(),
             intervals: Vec::new(),
             position: None,
-            index: pg_sys::InvalidOid,
             key: Vec::new(),
             has_key: false,
             partitions: Vec::new(),
@@ -372,9 +370,11 @@ pub unsafe fn settle(f: *mut Fetch) {
     unsafe {
         if (*f).look {
             (*f).look = false;
-            if (*f).n_few == 0 {
+            if !((*f).seen.forward || (*f).seen.backward) {
+                // It has not started.
+            } else if (*f).n_few == 0 {
                 lookup::missed(f);
-            } else if (*f).seen.forward || (*f).seen.backward {
+            } else {
                 lookup::few_of(f).into_iter().for_each(|(touch, position)| xact::txn().add_predicate(touch, position));
             }
         } else if (*f).scan != ScanId::NONE {

@@ -11,7 +11,7 @@ pub mod describe;
 mod ranges;
 pub mod rows;
 
-pub use ranges::{of_index, ranged, usable, whole, Ranged};
+pub use ranges::{of_index, usable, whole, Ranged};
 
 use crate::errors::ok;
 use crate::platform::PG;
@@ -75,6 +75,9 @@ unsafe fn note_keys(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, gen
     let count = info.active.list.borrow().len();
     for i in 0..count {
         let (ranges, codec) = info.active.list.borrow()[i];
+        if ranges.is_asleep() {
+            continue;
+        }
         let mut key = KEY.take();
         key.clear();
         // SAFETY: the caller's.

@@ -53,18 +53,6 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
     }
 }
 
-/// The ranges of an index, if it has any.
-///
-/// # Safety
-/// An open index of the table.
-pub unsafe fn ranged(info: &RelInfo, index: pg_sys::Relation) -> Option<Ranged> {
-    // SAFETY: the caller's.
-    let name = unsafe { (*index).rd_id }.to_u32() as u64;
-    let ranges = info.table.ranges(name).filter(|r| r.is_active())?;
-    // SAFETY: as above.
-    Some(Ranged { ranges, codec: unsafe { codec::of(index) }? })
-}
-
 /// The indexes that hold every row under an ordered key made of columns: without expressions and
 /// predicates. The primary key's comes first.
 ///

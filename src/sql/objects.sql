@@ -215,8 +215,8 @@ COMMENT ON COLUMN mixedcc.memory_nodes.free_bytes IS 'pages of it that are free'
 -- Logical ranges and scans.
 
 CREATE FUNCTION mixedcc.range_rows(OUT "table" regclass, OUT index regclass, OUT range int, OUT lower text, OUT upper text,
-        OUT version bigint, OUT scans bigint, OUT aborts bigint, OUT wraps bigint, OUT list_size int) RETURNS SETOF record
-    AS 'MODULE_PATHNAME', 'range_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+        OUT version bigint, OUT scans bigint, OUT aborts bigint, OUT wraps bigint, OUT list_size int, OUT asleep boolean)
+    RETURNS SETOF record AS 'MODULE_PATHNAME', 'range_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.range_rows() IS 'source of the view mixedcc.ranges';
 
 CREATE VIEW mixedcc.ranges AS SELECT * FROM mixedcc.range_rows();
@@ -231,6 +231,7 @@ COMMENT ON COLUMN mixedcc.ranges.scans IS 'scans that have read in the range';
 COMMENT ON COLUMN mixedcc.ranges.aborts IS 'transactions that failed because of a write in what they had scanned here';
 COMMENT ON COLUMN mixedcc.ranges.wraps IS 'transactions that failed because more writes came than the list holds';
 COMMENT ON COLUMN mixedcc.ranges.list_size IS 'writes that the range remembers';
+COMMENT ON COLUMN mixedcc.ranges.asleep IS 'nobody has scanned the index for 65536 commits, and writers register again only after the next scan has begun';
 
 CREATE FUNCTION mixedcc.predicate_rows(OUT "table" regclass, OUT index regclass, OUT partition int, OUT lower text, OUT upper text,
         OUT ranges int, OUT covered int) RETURNS SETOF record

@@ -70,6 +70,7 @@ fn range_rows() -> TableIterator<
         name!(aborts, i64),
         name!(wraps, i64),
         name!(list_size, i32),
+        name!(asleep, bool),
     ),
 > {
     let mut rows = Vec::new();
@@ -84,7 +85,7 @@ fn range_rows() -> TableIterator<
     TableIterator::new(rows)
 }
 
-type RangeRow = (Oid, Oid, i32, Option<String>, Option<String>, i64, i64, i64, i64, i32);
+type RangeRow = (Oid, Oid, i32, Option<String>, Option<String>, i64, i64, i64, i64, i32, bool);
 
 fn rows_of(table: Oid, r: &'static IndexRanges, codec: &Codec, see: bool) -> Vec<RangeRow> {
     let set = r.current();
@@ -99,7 +100,8 @@ fn rows_of(table: Oid, r: &'static IndexRanges, codec: &Codec, see: bool) -> Vec
             let version = range.version() as i64;
             let (scans, aborts, wraps) = (count(&range.scans), count(&range.aborts), count(&range.wraps));
             let index = Oid::from(r.index as u32);
-            (table, index, i as i32, lower, upper, version, scans, aborts, wraps, set.list_size() as i32)
+            let list_size = set.list_size() as i32;
+            (table, index, i as i32, lower, upper, version, scans, aborts, wraps, list_size, r.is_asleep())
         })
         .collect()
 }

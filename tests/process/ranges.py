@@ -247,8 +247,53 @@ def range_scan_at_other_levels():
                 try_case(boss, "mixedcc.protocol = 'occ'", 10, case, level=level)
 
 
+SLEEP = """CREATE OR REPLACE PROCEDURE spin(n int) LANGUAGE plpgsql AS $$
+BEGIN FOR i IN 1..n LOOP UPDATE t SET v = v + 1 WHERE id = 900; COMMIT; END LOOP; END $$"""
+
+
+def asleep():
+    with boss.cursor() as cur:
+        cur.execute("SELECT bool_and(asleep) FROM mixedcc.ranges WHERE \"table\" = 't'::regclass")
+        return cur.fetchone()[0]
+
+
+def sleeping_ranges():
+    scan = INDEX + "SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200"
+    for write, fails in [(upd(150), True), (ins(155), True), (upd(300), False)]:
+        fresh(boss, "mixedcc.protocol = 'occ'", 10)
+        run(boss, SLEEP)
+        boss.autocommit = True
+        run(boss, "SET default_transaction_isolation = 'read committed'")
+        run(boss, f"BEGIN ISOLATION LEVEL SERIALIZABLE; {scan}; COMMIT")
+        c.check("ranges are awake after a scan", asleep() is False)
+        run(boss, "CALL spin(70000)")
+        c.check("asleep after many commits", asleep() is True)
+        how = conflict("SERIALIZABLE", scan, write)
+        c.check(f"a scan that wakes ranges up: {write}", (how == "fails") == fails, str(how))
+
+
+def snapshot_older_than_the_ranges():
+    for old, fails in [(True, True), (False, False)]:
+        fresh(boss, "mixedcc.protocol = 'occ'", 10)
+        one, two = c.connect(DATABASE), c.connect(DATABASE)
+        run(one, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+        if old:
+            run(one, "SELECT v FROM t WHERE id = 990")
+        run(two, ins(155))
+        run(one, "SELECT * FROM mixedcc.range_scan(NULL::t, 100, 200); UPDATE t SET v = 0 WHERE id = 990")
+        try:
+            run(one, "COMMIT")
+            failed = False
+        except psycopg2.Error as e:
+            failed = state(e) == "40001"
+        c.check(f"REPEATABLE READ, range_scan, insert before it, snapshot older: {old}", failed == fails)
+        one.close()
+        two.close()
+
+
 if __name__ == "__main__":
     boss = c.make_database(DATABASE)
     run(boss, "SET client_min_messages = warning")
     run(boss, FUNCTIONS)
-    c.main(occ_small_ranges, occ_one_range, two_phase_locking, partition_locks, range_scan_at_other_levels)
+    c.main(occ_small_ranges, occ_one_range, two_phase_locking, partition_locks, range_scan_at_other_levels,
+           sleeping_ranges, snapshot_older_than_the_ranges)

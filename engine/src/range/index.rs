@@ -1,6 +1,7 @@
 //! The ranges of an index: activation, rebuild by mediation, end.
 
-use super::ring::Ring;
+use super::rest::Rest;
+use super::ring::{Position, Ring};
 use super::set::RangeSet;
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
@@ -29,6 +30,8 @@ pub struct IndexRanges {
     current: AtomicU32,
     /// Try-latch of changes of the sets. Its holder may sleep.
     busy: AtomicU32,
+    /// Do writers register?
+    rest: Rest,
     /// Writers register in both. The one that is not current is being introduced, or was current before.
     sets: [AtomicPtr<RangeSet>; 2],
     /// The clock when scans began to use the current set.
@@ -113,6 +116,30 @@ impl IndexRanges {
         // SAFETY: as in `current`.
         std::array::from_fn(|i| unsafe { self.sets[i].load(Ordering::SeqCst).as_ref() })
     }
+    /// Are the ranges at rest, so that writers need not register?
+    pub fn is_asleep(&self) -> bool {
+        self.rest.is_asleep()
+    }
+    /// Times that they fell asleep.
+    pub fn sleeps(&self) -> u64 {
+        self.rest.sleeps()
+    }
+    /// All writers register when this returns, for as long as the caller's pin stays, which it holds. Sleeps for commits
+    /// in progress.
+    pub(crate) fn wake(&self, e: &Engine, slot: SlotId, p: &dyn Platform) -> Result<(), Error> {
+        self.rest.wake(|| e.now(), || e.await_commits(p, slot))
+    }
+    /// A writer looks whether the ranges are needed.
+    pub(crate) fn tire(&self, e: &Engine, slot: SlotId, p: &dyn Platform) {
+        self.rest.tire(slot, || e.now(), || e.refresh_min_pin(p));
+    }
+    /// The position of a scan of the snapshot at `csn`: `list` gives it for a list that has all commits after it.
+    pub(crate) fn position_at(&self, csn: Csn, list: impl FnOnce() -> Position) -> Position {
+        if csn < self.rest.complete_since() && !faults::on(Fault::ForgetsWhatWasBefore) {
+            return Position::LOST;
+        }
+        list()
+    }
     /// Writes whose key is not known.
     pub(crate) fn unknown(&self) -> &Ring {
         &self.unknown
@@ -163,6 +190,7 @@ impl IndexRanges {
             e.await_commits(p, slot)?;
         }
         std::mem::forget(upcoming);
+        self.rest.begin(e.now());
         self.current.store(other as u32, Ordering::SeqCst);
         self.switched_at.store(e.now(), Ordering::SeqCst);
         e.tick(); // pins from now on are larger
@@ -348,7 +376,7 @@ impl Table {
             None => self.publish_ranges(e, slot, p, index, order, boundaries, list_size)?,
         };
         if !r.is_active() {
-            e.await_commits(p, slot)?;
+            r.wake(e, slot, p)?;
             r.active.store(1, Ordering::SeqCst);
             self.ranged.generation.fetch_add(1, Ordering::SeqCst);
         }

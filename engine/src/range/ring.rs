@@ -94,7 +94,7 @@ impl Position {
         Position { low, tail: low, open: 0 }
     }
     /// A predicate that fails.
-    const LOST: Position = Position { low: u64::MAX, tail: u64::MAX, open: 0 };
+    pub(super) const LOST: Position = Position { low: u64::MAX, tail: u64::MAX, open: 0 };
 
     /// The oldest registration that must be looked at.
     pub fn low(&self) -> u64 {
@@ -370,6 +370,12 @@ impl<'a, E: Entry> List<'a, E> {
     #[inline]
     pub fn is_unchanged(&self, start: &Position) -> bool {
         start.low == start.tail && self.head.tail.load(Ordering::SeqCst) == start.tail
+    }
+
+    /// Was everything finished at the position whose oldest registration to be looked at is `low`, and has nothing
+    /// been registered since?
+    pub fn is_quiet_since(&self, low: u64) -> bool {
+        self.head.tail.load(Ordering::SeqCst) == low || faults::on(Fault::LooksOnce)
     }
 
     /// Is every registration finished?

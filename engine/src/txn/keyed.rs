@@ -1,7 +1,7 @@
 //! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows in the engine
 //! alone; every key has one row at most, which serializable writers see to by looking before they insert.
 
-use super::{How, Level, LookPosition, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
+use super::{How, Level, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
 use crate::index::{Cursor, Direction, Primary};
@@ -195,10 +195,34 @@ impl Txn {
         for_write: bool,
         snapshot: Option<Csn>,
     ) -> Result<Option<Row>, Error> {
-        let table = at.table;
         let start = if snapshot.is_none() { Some(self.before_lookup(p, at)?) } else { None };
-        let ranges = table.ranges(PRIMARY).filter(|_| start.is_some());
-        let look: Option<LookPosition> = ranges.map(|ranges| self.look_position(p, at, ranges, key));
+        let found = self.look_for(p, at.table, key, for_write, snapshot)?;
+        let Some(start) = start.filter(|_| found.is_none()) else { return Ok(found) };
+        let Some(ranges) = at.table.ranges(PRIMARY) else {
+            self.add_predicate(at, start);
+            return Ok(None);
+        };
+        let look = self.look_position(p, at, ranges, key)?;
+        if !at.partition().ring.list().is_quiet_since(start) {
+            // Somebody may have inserted the row between the look-up and the position.
+            let found = self.look_for(p, at.table, key, for_write, snapshot)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        self.add_point_predicate(p, &look, key);
+        Ok(None)
+    }
+
+    /// The row with a key that we see.
+    fn look_for(
+        &mut self,
+        p: &dyn Platform,
+        table: &'static Table,
+        key: &[u8],
+        for_write: bool,
+        snapshot: Option<Csn>,
+    ) -> Result<Option<Row>, Error> {
         let mut all = table.index().index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
         while let Some((_, no)) = all.next(p) {
             let Some(r) = RecordRef::find(table, no) else { continue };
@@ -206,18 +230,13 @@ impl Txn {
                 return Ok(Some(row));
             }
         }
-        match (look, start) {
-            (Some(look), _) => self.add_point_predicate(p, &look, key),
-            (None, Some(start)) => self.add_predicate(at, start),
-            (None, None) => {}
-        }
         Ok(None)
     }
 
     /// Notes the key of a buffered write, so that it registers in its range only.
     fn note_row(&mut self, p: &dyn Platform, n: u32, key: &[u8]) -> Result<(), Error> {
         let Some(w) = self.write(n) else { return Ok(()) };
-        match w.r.table.ranges(PRIMARY) {
+        match w.r.table.ranges(PRIMARY).filter(|r| !r.is_asleep()) {
             Some(ranges) => self.note_key(p, n, ranges, Some(key)),
             None => Ok(()),
         }

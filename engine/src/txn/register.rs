@@ -47,6 +47,8 @@ struct Known {
     sets: [Option<&'static RangeSet>; 2],
     /// Is there a write without a known key?
     unknown: bool,
+    /// Were they asleep when the plan was made? Then they have no sets in it.
+    asleep: bool,
 }
 
 /// What a commit will register.
@@ -57,7 +59,12 @@ pub(super) struct Plan {
     all: Vec<Planned>,
     /// Where inserts have registered.
     partitions: Vec<&'static Partition>,
+    /// Commits in tables with ranges.
+    commits: u32,
 }
+
+/// Commits of a slot between two looks whether ranges are needed.
+const LOOK: u32 = if cfg!(feature = "faults") { 1 } else { 256 };
 
 fn same<T>(a: Option<&T>, b: Option<&T>) -> bool {
     a.map(std::ptr::from_ref) == b.map(std::ptr::from_ref)
@@ -71,13 +78,18 @@ impl Plan {
     }
     fn known(&mut self, ranges: &'static IndexRanges) -> &mut Known {
         let at = self.known.iter().position(|k| std::ptr::eq(k.ranges, ranges)).unwrap_or_else(|| {
-            self.known.push(Known { ranges, sets: ranges.sets(), unknown: false });
+            let asleep = ranges.is_asleep();
+            let sets = if asleep { [None; 2] } else { ranges.sets() };
+            self.known.push(Known { ranges, sets, unknown: false, asleep });
             self.known.len() - 1
         });
         &mut self.known[at]
     }
-    /// Must a registration without a key be made too?
+    /// Must a registration without a key be made too? (INV-REST: asked after the commit has said that it is under way.)
     fn needs_unknown(&self, ranges: &'static IndexRanges) -> bool {
+        if ranges.is_asleep() {
+            return false;
+        }
         let Some(k) = self.known.iter().find(|k| std::ptr::eq(k.ranges, ranges)) else { return true };
         // A set that appeared since, too: the planned registrations are not in it.
         k.unknown || ranges.sets().iter().flatten().any(|s| !k.sets.iter().any(|t| same(Some(*s), *t)))
@@ -177,8 +189,12 @@ impl Txn {
         }
         self.hold();
         // Also those in which nothing is to be registered: what appears from now on is not known.
+        let looks = self.is_time_to_look();
         for i in 0..self.plan.tables.len() {
             for ranges in self.plan.tables[i].ranged.iter() {
+                if looks {
+                    ranges.tire(&self.e, self.slot, p);
+                }
                 self.plan.known(ranges);
             }
         }
@@ -193,9 +209,18 @@ impl Txn {
         self.give_blocks()
     }
 
+    /// Now and then a commit looks whether the ranges are needed.
+    fn is_time_to_look(&mut self) -> bool {
+        self.plan.commits = self.plan.commits.wrapping_add(1);
+        self.plan.commits.is_multiple_of(LOOK)
+    }
+
     fn plan_write(&mut self, p: &dyn Platform, i: usize) {
         let existing = self.writes[i].base.is_some();
         for ranges in self.writes[i].r.table.ranged.iter() {
+            if self.plan.known(ranges).asleep {
+                continue;
+            }
             let note = self.noted(i, ranges);
             let known = self.plan.known(ranges);
             if faults::on(Fault::IndexForgotten) && ranges.index & 1 == 0 {

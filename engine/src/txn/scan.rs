@@ -8,7 +8,7 @@ use crate::lock::{Acquired, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, Touch};
-use crate::range::{IndexRanges, Position, RangeSet};
+use crate::range::{Entry, IndexRanges, List, Position, RangeSet};
 use crate::record::Version;
 use std::ops::Bound;
 use std::ptr::NonNull;
@@ -42,9 +42,12 @@ pub struct LookPosition {
     unknown: Position,
 }
 
-fn starts(ranges: &IndexRanges, snapshot: Option<Csn>) -> Position {
-    let list = ranges.unknown().list();
-    snapshot.map_or_else(|| list.position(), |csn| list.position_at(csn))
+/// The position of a scan that starts now, in a list of an index.
+fn start<E: Entry>(ranges: &IndexRanges, list: List<'_, E>, snapshot: Option<Csn>) -> Position {
+    match snapshot {
+        None => list.position(),
+        Some(csn) => ranges.position_at(csn, || list.position_at(csn)),
+    }
 }
 
 impl Txn {
@@ -66,6 +69,7 @@ impl Txn {
             }
         }
         self.hold();
+        ranges.wake(&self.e, self.slot, p)?;
         let set = ranges.current();
         let bounds = (scan.lo, scan.hi);
         let Some(extent) = Extent::of(p, ranges.order, set, bounds) else { return Ok(Predicates::nothing()) };
@@ -76,10 +80,10 @@ impl Txn {
         let two_phase = |t: &Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
         let rows_locked =
             !locked && self.level == Level::Serializable && !scan.at.is_empty() && scan.at.iter().all(two_phase);
-        let id = self.ranged.add(new, starts(ranges, scan.snapshot), |no| {
+        let unknown = start(ranges, ranges.unknown().list(), scan.snapshot);
+        let id = self.ranged.add(new, unknown, |no| {
             set.range(no).scans.fetch_add(1, Ordering::Relaxed);
-            let list = set.list(no);
-            scan.snapshot.map_or_else(|| list.position(), |csn| list.position_at(csn))
+            start(ranges, set.list(no), scan.snapshot)
         });
         let id = self.ranged.id(id, locked);
         if rows_locked {
@@ -292,12 +296,13 @@ impl Txn {
         at: Touch,
         ranges: &'static IndexRanges,
         key: &[u8],
-    ) -> LookPosition {
+    ) -> Result<LookPosition, Error> {
         self.hold();
+        ranges.wake(&self.e, self.slot, p)?;
         let set = ranges.current();
         let no = set.locate(p, ranges.order, key);
         let unknown = ranges.unknown().list().position();
-        LookPosition { ranges, set, at, no, start: set.list(no).position(), unknown }
+        Ok(LookPosition { ranges, set, at, no, start: set.list(no).position(), unknown })
     }
 
     /// The look-up found nothing: from its position on, writes of the key are conflicts.

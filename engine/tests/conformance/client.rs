@@ -6,6 +6,7 @@ use mixedcc_engine::checker::{self, Log, Payload, Predicate, Savepoint, Seen, Wr
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::platform::{Platform, StopEvent};
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::txn::{How, Own, ScanId, WriteKind as Kind};
 use mixedcc_engine::{Error, Level, RecordRef, Txn};
@@ -63,6 +64,8 @@ pub struct Client<'w> {
     cid: u32,
     /// A fault is on: what is wrong is the checker's to find.
     pub faulty: bool,
+    /// See [`crate::load::Load::keyed`].
+    pub keyed: bool,
 }
 
 impl Drop for Client<'_> {
@@ -95,6 +98,7 @@ impl<'w> Client<'w> {
             open: Vec::new(),
             cid: 0,
             faulty: false,
+            keyed: true,
         }
     }
 
@@ -193,16 +197,7 @@ impl<'w> Client<'w> {
         Ok(v.map(|v| Found { r, row: Row::read(v), version: Some(v) }))
     }
 
-    fn find(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
-        let at = self.w.touch(partition_of(key));
-        let start = match self.mood {
-            Mood::Serializable => Some(self.t.before_lookup(&self.p, at)?),
-            _ => None,
-        };
-        // A look-up is protected by the key's range, if there are any.
-        let ranges = self.w.index_ranges((self.cid % 2) as usize).filter(|_| start.is_some() && self.cid % 5 != 0);
-        let key_there = encode((self.cid % 2) as usize, key);
-        let seen = ranges.map(|r| self.t.look_position(&self.p, at, r, &key_there));
+    fn row_with(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
         let mut found = None;
         for r in self.w.records(key) {
             if let Some(f) = self.look(r, for_write)?.filter(|f| f.row.key == key) {
@@ -211,6 +206,33 @@ impl<'w> Client<'w> {
                     panic!("two rows with key {key} for {mood:?} {id}: {} and {}", describe(g), describe(&f));
                 }
                 found = Some(f);
+            }
+        }
+        Ok(found)
+    }
+
+    fn find(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
+        let at = self.w.touch(partition_of(key));
+        let start = match self.mood {
+            Mood::Serializable => Some(self.t.before_lookup(&self.p, at)?),
+            _ => None,
+        };
+        // A look-up is protected by the key's range, if there are any.
+        let ranges =
+            self.w.index_ranges((self.cid % 2) as usize).filter(|_| self.keyed && start.is_some() && self.cid % 5 != 0);
+        let key_there = encode((self.cid % 2) as usize, key);
+        // Its position is taken before it, or after it: then it is made again if somebody has inserted meanwhile.
+        let late = self.cid % 3 == 0;
+        let mut seen = None;
+        if let Some(r) = ranges.filter(|_| !late) {
+            seen = Some(self.t.look_position(&self.p, at, r, &key_there)?);
+        }
+        let mut found = self.row_with(key, for_write)?;
+        if let (Some(r), Some(start)) = (ranges.filter(|_| late && found.is_none()), start) {
+            self.p.stop_event(StopEvent::Read)?; // others may insert the row now
+            seen = Some(self.t.look_position(&self.p, at, r, &key_there)?);
+            if !at.partition().ring.list().is_quiet_since(start) {
+                found = self.row_with(key, for_write)?;
             }
         }
         match (&found, start, seen) {

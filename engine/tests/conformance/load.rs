@@ -33,6 +33,8 @@ pub struct Load {
     pub at_once: u64,
     /// Percent of the statements that scan a key range through an index.
     pub spans: u64,
+    /// Do look-ups by key that find nothing keep predicates in ranges?
+    pub keyed: bool,
 }
 
 /// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
@@ -67,6 +69,7 @@ impl Load {
             churn: 40,
             at_once: 30,
             spans: 0,
+            keyed: true,
         }
     }
     pub fn serializable_only(mut self) -> Load {
@@ -172,6 +175,7 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
     let mut rng = Rng::new(l.seed ^ ((client.t.slot as u64 + 1) << 32));
     client.p.yields.set(l.yields);
     client.faulty = l.faulty || l.fault.is_some();
+    client.keyed = l.keyed;
     while !c.over(l.commits) {
         client.begin(mood);
         match transaction(&mut client, l, &mut rng, mood) {

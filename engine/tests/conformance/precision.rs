@@ -8,7 +8,7 @@ use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::range::IndexRanges;
+use mixedcc_engine::range::{IndexRanges, SLEEP_AFTER};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::txn::{OpenEnd, Scan, ScanId, MAX_PREDICATES};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
@@ -285,6 +285,143 @@ fn weaker_levels_validate_what_they_scanned_in_ranges() {
 }
 
 #[test]
+fn a_snapshot_from_before_the_lists_began_fails() {
+    // What was there when the snapshot was taken, and what happened then: ranges appear, change, or wake up.
+    for (early, fault) in [(false, None), (true, None), (false, Some(Fault::ForgetsWhatWasBefore))] {
+        let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        if early {
+            w.activate(&reader.p, 0, 0, &[3], 16).expect("room");
+        }
+        for older in [true, false] {
+            reader.begin(ReadCommitted);
+            let before = w.e.now();
+            write(&mut writer, 2, true, 0);
+            match early {
+                true => assert!(w.rebuild(&writer.p, 1, 0, &[2 + older as i64], 16).expect("room")),
+                false => w.activate(&writer.p, 1, 0, &[3], 16).expect("room"),
+            }
+            let csn = if older { before } else { w.e.now() };
+            let (lo, hi) = (encode(0, 0), encode(0, 2));
+            let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(csn) };
+            faults::set(fault);
+            reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
+            faults::set(None);
+            assert_eq!(reader.commit().is_err(), older && fault.is_none(), "early {early} older {older}");
+            reader.abort();
+            w.e.tick();
+        }
+    }
+}
+
+#[test]
+fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
+    let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    writer.keyed = false;
+    let all_asleep = || [0, 1].iter().all(|&i| ranges(&w, i).is_asleep());
+    reader.begin(Serializable);
+    scan(&mut reader, 0, Included(0), Included(1));
+    scan(&mut reader, 1, Included(0), Included(1));
+    for _ in 0..4 * SLEEP_AFTER {
+        write(&mut writer, 4, true, 0);
+    }
+    assert!(!all_asleep(), "there is a predicate");
+    write(&mut writer, 0, true, 0);
+    assert!(reader.commit().is_err(), "and it is validated");
+    reader.abort();
+    for _ in 0..2 * SLEEP_AFTER {
+        write(&mut writer, 4, true, 0);
+    }
+    assert!(all_asleep());
+    let versions = || ranges(&w, 0).current().totals()[0] + ranges(&w, 0).unknown_version();
+    let before = versions();
+    write(&mut writer, 4, true, 0);
+    assert_eq!(versions(), before, "nobody registers");
+    // A snapshot from that time does not know what was written then; one from now on does.
+    for (csn, lost) in [(w.e.now(), true), (0, false)] {
+        reader.begin(ReadCommitted);
+        write(&mut writer, 0, true, 0);
+        let csn = if csn == 0 { w.e.now() } else { csn };
+        let (lo, hi) = (encode(0, 0), encode(0, 2));
+        let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(csn) };
+        reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
+        assert_eq!(reader.commit().is_err(), lost);
+        reader.abort();
+    }
+    // A scan wakes them up, and a write that began before that conflicts with it.
+    writer.begin(Serializable);
+    assert_eq!(writer.update(0, false), Ok(true));
+    reader.begin(Serializable);
+    scan(&mut reader, 1, Included(0), Included(1));
+    assert!(!ranges(&w, 1).is_asleep());
+    writer.commit().expect("a write");
+    assert!(reader.commit().is_err());
+    reader.abort();
+}
+
+/// Writes until all ranges are asleep.
+fn put_to_sleep(w: &World, writer: &mut Client) {
+    writer.keyed = false;
+    for _ in 0..4 * SLEEP_AFTER {
+        write(writer, 4, true, 0);
+    }
+    assert!([0, 1].iter().all(|&i| ranges(w, i).is_asleep()));
+}
+
+#[test]
+fn ranges_that_fall_asleep_under_a_scan_miss_its_conflicts() {
+    let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    reader.begin(Serializable);
+    scan(&mut reader, 0, Included(0), Included(1));
+    scan(&mut reader, 1, Included(0), Included(1));
+    faults::set(Some(Fault::SleepsAtOnce));
+    put_to_sleep(&w, &mut writer);
+    faults::set(None);
+    write(&mut writer, 0, true, 0);
+    assert_eq!(reader.commit(), Ok(()), "the fault has no effect");
+}
+
+#[test]
+fn a_scan_that_wakes_ranges_up_waits_for_commits_under_way() {
+    for fault in [None, Some(Fault::WakesAtOnce)] {
+        let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
+        let r = Recorder::new();
+        let mut writer = session(&w, &r, 1);
+        put_to_sleep(&w, &mut writer);
+        writer.begin(Serializable);
+        assert_eq!(writer.update(0, false), Ok(true));
+        writer.t.prepare(&writer.p, &|_, _| {}).expect("a write");
+        let begun = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut reader = session(&w, &r, 0);
+                faults::set(fault);
+                reader.begin(Serializable);
+                scan(&mut reader, 0, Included(0), Included(1));
+                begun.store(true, std::sync::atomic::Ordering::SeqCst);
+                reader.commit().expect("nothing was read");
+            });
+            let mut early = false;
+            for _ in 0..if fault.is_none() { 50 } else { 10_000 } {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                early = early || begun.load(std::sync::atomic::Ordering::SeqCst);
+                if early {
+                    break;
+                }
+            }
+            assert_eq!(early, fault.is_some(), "{fault:?}");
+            writer.t.publish(&writer.p);
+        });
+        writer.abort();
+    }
+}
+
+#[test]
 fn a_key_that_was_not_found_stays_absent() {
     let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
     let r = Recorder::new();
@@ -292,7 +429,7 @@ fn a_key_that_was_not_found_stays_absent() {
     for (key, fails) in [(3, true), (1, false), (5, false)] {
         reader.begin(Serializable);
         let three = encode(1, 3);
-        let look = reader.t.look_position(&reader.p, w.touch(0), ranges(&w, 1), &three);
+        let look = reader.t.look_position(&reader.p, w.touch(0), ranges(&w, 1), &three).expect("awake");
         let there = w_has(&mut writer, key);
         write(&mut writer, key, there, 0);
         reader.t.add_point_predicate(&reader.p, &look, &three);

@@ -9,7 +9,7 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering::SeqCst};
 use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, Stamp, State};
-use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Ring, Subject};
+use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Rest, Ring, Subject};
 
 /// A list with two keyed entries.
 struct Keyed(ListHead, [KeyEntry; 2]);
@@ -242,6 +242,105 @@ fn not_without_waiting_for_commits() {
 #[test]
 fn not_without_looking_at_pins() {
     assert!(fails(|| rebuild(Fault::NoPins)));
+}
+
+/// What can be left out when ranges sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hurry {
+    None,
+    /// They fall asleep although somebody is pinned.
+    NoPins,
+    /// They are awake before the commits that do not know it have ended.
+    NoWait,
+}
+
+/// Ranges fall asleep, and are woken up by a scan, while a transaction commits.
+fn sleep(hurry: Hurry, asleep: bool) {
+    struct Shared {
+        world: World,
+        row: Record,
+        ring: Ring,
+        rest: Rest,
+        commits: AtomicU64,
+        pin: AtomicU64,
+    }
+    let w = Arc::new(Shared {
+        world: World::new(),
+        row: Record::new(),
+        ring: Ring::model(),
+        rest: Rest::model(),
+        commits: AtomicU64::new(0),
+        pin: AtomicU64::new(UNPINNED),
+    });
+    fn tire(w: &Shared, hurry: Hurry) {
+        let now = || {
+            fence(SeqCst);
+            w.world.clock.load(SeqCst)
+        };
+        w.rest.tire(0, now, || {
+            let min = now().min(w.pin.load(SeqCst));
+            if hurry == Hurry::NoPins {
+                UNPINNED
+            } else {
+                min
+            }
+        });
+        w.world.clock.fetch_add(1, SeqCst);
+    }
+    w.rest.wake(|| 1, || Ok::<(), ()>(())).unwrap();
+    w.world.clock.fetch_add(1, SeqCst);
+    if asleep {
+        tire(&w, hurry);
+        tire(&w, hurry);
+        assert!(w.rest.is_asleep());
+    }
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            if !asleep {
+                tire(&w, hurry);
+                tire(&w, hurry);
+            }
+            w.commits.store(1, SeqCst);
+            fence(SeqCst);
+            let lists = [w.ring.list()];
+            let csn = commit(&w.world, &w.row, &lists[..!w.rest.is_asleep() as usize]);
+            w.commits.store(2, SeqCst);
+            csn
+        })
+    };
+    w.pin.store(w.world.clock.load(SeqCst), SeqCst);
+    fence(SeqCst);
+    let wait = || {
+        if hurry != Hurry::NoWait {
+            await_commit(&w.commits);
+        }
+        Ok::<(), ()>(())
+    };
+    w.rest.wake(|| w.world.clock.load(SeqCst), wait).unwrap();
+    let start = w.ring.list().position();
+    let seen = w.row.is_new_at(&w.world, Csn::MAX >> 16, true);
+    let csn = w.world.take_csn(1);
+    let valid = validate_list(&w.world, w.ring.list(), start, Stamp::tag(1, 0), csn);
+    let theirs = writer.join().unwrap();
+    assert!(!valid || seen == (theirs < csn), "a phantom: seen {seen}, their CSN {theirs}, ours {csn}");
+}
+
+#[test]
+fn ranges_can_fall_asleep_at_any_moment() {
+    model(|| sleep(Hurry::None, false));
+}
+#[test]
+fn and_be_woken_up() {
+    model(|| sleep(Hurry::None, true));
+}
+#[test]
+fn not_under_a_pin() {
+    assert!(fails(|| sleep(Hurry::NoPins, false)));
+}
+#[test]
+fn not_before_all_commits_know() {
+    assert!(fails(|| sleep(Hurry::NoWait, true)));
 }
 
 const UNPINNED: u64 = u64::MAX;

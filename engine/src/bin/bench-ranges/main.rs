@@ -1,7 +1,7 @@
 //! Benchmarks of logical ranges against other ways to validate scans: `bench/ranges` runs it.
 //!
 //! `bench-ranges counts` (feature `counts`) prints what many logical workers do; `bench-ranges time` how long it takes
-//! with two threads. Both print CSV.
+//! with two threads; `bench-ranges repeat` is for profilers. All print CSV.
 
 mod mvrcc;
 mod sim;
@@ -26,6 +26,7 @@ pub struct Setting {
     pub seconds: f64,
     pub rounds: u64,
     pub seed: u64,
+    pub theta: f64,
 }
 
 fn setting(args: &[String]) -> Setting {
@@ -39,6 +40,7 @@ fn setting(args: &[String]) -> Setting {
         seconds: number("--seconds", 0.4),
         rounds: number("--rounds", 7.0) as u64,
         seed: number("--seed", 1.0) as u64,
+        theta: number("--theta", 0.0),
     }
 }
 
@@ -56,8 +58,9 @@ fn main() {
             assert!(counts::take().lists == 0, "build it without the feature `counts`");
             time::all(&s);
         }
+        Some("repeat") => time::repeat(&s, args.get(2).map_or("registered", String::as_str)),
         _ => {
-            eprintln!("bench-ranges counts|time [--rows N] [--transactions N] [--seconds S] [--rounds N] [--seed N]");
+            eprintln!("bench-ranges counts|time|repeat registered|unregistered|rv|lrv|lrv_rescan|gwv [--theta Z] [--rows N] [--transactions N] [--seconds S] [--rounds N] [--seed N]");
             std::process::exit(2);
         }
     }

@@ -36,6 +36,9 @@ pub enum Method {
 }
 
 impl Method {
+    pub fn by_name(name: &str) -> Option<Method> {
+        [Method::Rv, Method::Lrv, Method::Rescan, Method::Gwv].into_iter().find(|m| m.name() == name)
+    }
     pub fn name(self) -> &'static str {
         match self {
             Method::Rv => "rv",

@@ -95,6 +95,35 @@ fn run(store: &Store, w: &Workload, method: Method, seed: u64, seconds: f64) -> 
     })
 }
 
+/// One thread runs so many transactions, for profilers: `registered` and `unregistered` point operations, or a method
+/// by its name, whose transactions all scan 1500 keys.
+pub fn repeat(s: &Setting, what: &str) {
+    let keys = Zipf::new(s.rows, s.theta);
+    let registered = what == "registered" || what == "rv";
+    let method = Method::by_name(what);
+    let workload = match method {
+        None => Workload::Points { keys },
+        Some(_) => Workload::Ycsb { keys, scan: 1500 },
+    };
+    let store = Store::new(&workload, 1);
+    store.set_ranges(if registered { (s.rows / RANGE) as usize } else { 0 }, LIST);
+    let mut all = programs(&workload, 0, s.seed);
+    all.retain(|p| method.is_none() || p.scan().is_some());
+    let mut me = Worker::new(&store, 1, method.unwrap_or(Method::Rv));
+    counted(&mut me, &all, s.transactions / 10);
+    println!("commits,cpu_us");
+    let before = cpu_ns();
+    let commits = counted(&mut me, &all, s.transactions);
+    println!("{commits},{:.4}", (cpu_ns() - before) as f64 / 1000.0 / commits as f64);
+    std::hint::black_box(me.sum.get());
+}
+
+/// A function of its own, so that a profiler can be told to count in it only.
+#[inline(never)]
+fn counted(me: &mut Worker<'_>, all: &[Program], n: u64) -> u64 {
+    all.iter().cycle().take(n as usize).map(|p| u64::from(me.run(p))).sum()
+}
+
 pub fn all(s: &Setting) {
     println!("test,theta,scan,method,round,commits,scans,scan_us,transaction_us,aborts");
     let methods = [Method::Rv, Method::Lrv, Method::Rescan, Method::Gwv];
