@@ -61,7 +61,7 @@ class Objects(unittest.TestCase):
         self.assertEqual(self.what("LWLockRelease'0x1'ReadBufferExtended'ReadBuffer'_bt_getbuf'_bt_getroot"),
                          "buffer mapping lock of the root page")
         self.assertEqual(self.what("LWLockRelease'PreCommit_CheckForSerializationFailure'0x1"),
-                         "SSI: lock of all transactions")
+                         "SSI: SerializableXactHashLock")
         self.assertIsNone(self.what("nobody_knows"))
 
     def test_half_of_the_additions_at_the_commit_are_the_clock_s(self):
