@@ -8,7 +8,7 @@ use crate::hooks::lookup;
 use crate::platform::PG;
 use crate::rel::RelInfo;
 use crate::xact::{self, Mode};
-use mixedcc_engine::index::Direction;
+use mixedcc_engine::index::{Direction, FEW};
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
@@ -92,13 +92,16 @@ unsafe fn search(
     for_write: bool,
 ) -> Option<Found> {
     let t = xact::txn();
-    let mut all = pk.primary.index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
-    while let Some((_, no)) = all.next(&PG) {
-        let Some(r) = RecordRef::find(info.table, no) else { continue };
+    let see = |no| {
+        let r = RecordRef::find(info.table, no)?;
         // SAFETY: the caller's.
-        if let Some(version) = unsafe { visible::mvcc(t, mode, r, snapshot, for_write, ScanId::NONE) } {
-            return Some(Found { r, version });
-        }
+        let version = unsafe { visible::mvcc(t, mode, r, snapshot, for_write, ScanId::NONE) }?;
+        Some(Found { r, version })
+    };
+    let mut few = [0; FEW];
+    if let Some(n) = pk.primary.index.few(key, &mut few) {
+        return few[..n].iter().copied().find_map(see);
     }
-    None
+    let mut all = pk.primary.index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
+    std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).find_map(see)
 }

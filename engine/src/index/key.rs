@@ -61,7 +61,8 @@ impl Entry {
     }
 }
 
-fn prefix_of(key: &[u8]) -> u64 {
+#[inline]
+pub(super) fn prefix_of(key: &[u8]) -> u64 {
     let mut bytes = [0; INLINE];
     let n = key.len().min(INLINE);
     bytes[..n].copy_from_slice(&key[..n]);

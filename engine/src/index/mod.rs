@@ -9,6 +9,7 @@ mod descend;
 mod insert;
 mod key;
 mod node;
+mod point;
 mod primary;
 #[cfg(all(test, not(loom)))]
 mod primary_tests;
@@ -21,6 +22,7 @@ mod word;
 pub use cursor::Cursor;
 pub use descend::Direction;
 pub use key::Key;
+pub use point::FEW;
 pub use primary::{Primary, Reuse, PRIMARY_SPEC_MAX};
 pub use word::VersionWord;
 
@@ -109,6 +111,10 @@ impl Index {
 
     /// Records with this key, in ascending order, are added to `found`.
     pub fn get(&'static self, p: &dyn Platform, key: &[u8], found: &mut Vec<u64>) {
+        let mut few = [0; FEW];
+        if let Some(n) = self.few(key, &mut few) {
+            return found.extend(&few[..n]);
+        }
         let mut all = self.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
         while let Some((_, record)) = all.next(p) {
             found.push(record);

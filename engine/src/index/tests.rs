@@ -269,19 +269,25 @@ fn against_model(order: u32, ops: &[Op], fuses: &[u32]) {
     w.end();
 }
 
+/// A look-up of one key, which may be there or not.
+fn same_records(w: &World, p: &Comparer, model: &Model, k: &[u8]) {
+    let mut found = Vec::new();
+    w.index.get(p, k, &mut found);
+    let own = model.iter().filter(|(m, _)| m.1 == *k).map(|(_, r)| *r);
+    assert_eq!(found, own.collect::<Vec<_>>());
+}
+
 fn run(w: &World, p: &Comparer, order: u32, op: &Op, model: &mut Model) {
     match op {
         Op::Insert(k, r) => {
             let added = w.index.insert(&w.e, 0, p, k, *r).expect("memory");
             assert_eq!(added, model.insert((Ordered(order, k.clone()), *r)));
+            same_records(w, p, model, k);
         }
         Op::Remove(k, r) => {
             let removed = w.index.remove(&w.e, 0, p, k, *r);
             assert_eq!(removed, model.remove(&(Ordered(order, k.clone()), *r)));
-            let mut left = Vec::new();
-            w.index.get(p, k, &mut left);
-            let own = model.iter().filter(|(m, _)| m.1 == *k).map(|(_, r)| *r);
-            assert_eq!(left, own.collect::<Vec<_>>());
+            same_records(w, p, model, k);
         }
         Op::Scan(low, high, forward) => {
             let way = if *forward { Direction::Forward } else { Direction::Backward };
@@ -474,6 +480,12 @@ fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, r
                 }
             });
             *there = !*there;
+            // Nobody else touches this key, and nobody the one in front of it.
+            for (n, there) in [(n, *there), (n - 1 - writer, true)] {
+                let mut found = Vec::new();
+                w.pinned(slot, || w.index.get(&p, &keys(n), &mut found));
+                assert_eq!(found, if there { vec![n] } else { vec![] }, "a look-up of one key");
+            }
         }
         running.fetch_sub(1, Ordering::SeqCst);
         mine
