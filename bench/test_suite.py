@@ -11,6 +11,7 @@ BENCH_DIR = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(BENCH_DIR))
 sys.dont_write_bytecode = True
 
+import cluster  # noqa: E402
 import contenders  # noqa: E402
 import flame  # noqa: E402
 import latency  # noqa: E402
@@ -171,6 +172,14 @@ class FlameGraphs(unittest.TestCase):
         self.assertIn("mixedcc_read: 3 samples, 75.0 %", svg)
         self.assertIn(f'width="{flame.WIDTH * 3 / 4:.1f}"', svg)
         self.assertIn("a &lt; b", svg)
+
+
+class EngineAccess(unittest.TestCase):
+    def test_the_median_decides(self):
+        rows = [{"layout": "occ", "threads": "1", "commits": "10", "aborts": "1", "deadlocks": "1", "ns_per_access": ns}
+                for ns in ("100", "110", "500")]
+        table = "\n".join(cluster.program("access").summary(rows))
+        self.assertIn("| occ | 1 | 110 [100 to 500] | at most 120 | met | 0.2 [0.2 to 0.2] |", table)
 
 
 class ScriptCounts(unittest.TestCase):

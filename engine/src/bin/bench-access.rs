@@ -1,0 +1,259 @@
+//! What an access costs in the engine alone, without PostgreSQL: `bench/access` runs it.
+//!
+//! Transactions of 16 accesses to rows of 100 bytes by primary key (the engine's B+tree), zipf 0.9, half of them
+//! read-modify-write, in one or two threads, with partitions under each protocol and under a mix of all. An aborted
+//! transaction is tried again. Prints CSV; the sum of the rows' counters is checked at the end.
+
+#[path = "bench-ranges/workload.rs"]
+#[allow(dead_code)]
+mod workload;
+
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::index::Reuse;
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::threads::{Block, Threads, Waits};
+use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use workload::{Rng, Zipf};
+
+const ROW: usize = 100;
+const ACCESSES: usize = 16;
+const THETA: f64 = 0.9;
+/// Transactions of a thread, drawn before the time is taken.
+const PROGRAMS: usize = 1 << 14;
+
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+extern "C" {
+    fn clock_gettime(clock: i32, to: *mut Timespec) -> i32;
+}
+
+/// CPU time of this thread, ns.
+fn cpu_ns() -> u64 {
+    const THREAD_CPU: i32 = 3;
+    let mut t = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the C library's function on Linux; `t` has the layout of its `timespec` on 64-bit machines.
+    let failed = unsafe { clock_gettime(THREAD_CPU, &raw mut t) } != 0;
+    assert!(!failed, "no clock of CPU time");
+    t.seconds as u64 * 1_000_000_000 + t.nanoseconds as u64
+}
+
+struct Layout {
+    name: &'static str,
+    /// Of the partitions, which take the keys in turn.
+    protocols: &'static [Protocol],
+}
+
+const LAYOUTS: [Layout; 4] = [
+    Layout { name: "occ", protocols: &[Protocol::Occ] },
+    Layout { name: "2pl", protocols: &[Protocol::TwoPhase] },
+    Layout { name: "partcc", protocols: &[Protocol::PartCc] },
+    Layout { name: "mixed", protocols: &[Protocol::Occ, Protocol::TwoPhase, Protocol::PartCc] },
+];
+
+struct Store {
+    e: Engine,
+    table: &'static Table,
+    partitions: u32,
+    waits: Arc<Waits>,
+    _block: Block,
+}
+
+impl Store {
+    fn new(rows: u64, layout: &Layout, threads: usize) -> Store {
+        let block = Block::new(rows as usize * 320 + (512 << 20), threads + 1).expect("memory for the table");
+        let e = block.engine;
+        let partitions = layout.protocols.len() as u32;
+        let set = ProtocolSet::of(Protocol::Occ);
+        let map = Table::new_map(&e, 0, partitions, 0, b"", set, Policy::Wait).expect("memory");
+        let table = Table::create(&e, 0, [1; 4], map).expect("memory");
+        table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
+        let store = Store { e, table, partitions, waits: Arc::default(), _block: block };
+        for (no, &protocol) in layout.protocols.iter().enumerate() {
+            let at = Touch { table, no: no as u32 };
+            at.partition().put(&e, ProtocolSet::of(protocol), None).expect("a protocol");
+        }
+        store.load(rows);
+        store
+    }
+
+    fn load(&self, rows: u64) {
+        let (mut t, p) = (Txn::new(self.e, 0), Threads::new(self.e, 0, self.waits.clone()));
+        for first in (0..rows).step_by(1000) {
+            t.begin(Level::Serializable, 1);
+            for key in first..rows.min(first + 1000) {
+                let v = version(&mut t, 0).expect("memory");
+                t.insert_row(&p, self.at(key), &key.to_be_bytes(), v, 0).expect("memory");
+            }
+            t.prepare(&p, &|_, _| {}).expect("a first commit");
+            t.publish(&p);
+        }
+    }
+
+    fn at(&self, key: u64) -> Touch {
+        Touch { table: self.table, no: (key % u64::from(self.partitions)) as u32 }
+    }
+
+    /// The sum of all rows' counters.
+    fn sum(&self, rows: u64) -> u64 {
+        let (mut t, p) = (Txn::new(self.e, 0), Threads::new(self.e, 0, self.waits.clone()));
+        let mut sum = 0;
+        t.begin(Level::Serializable, 1);
+        for key in 0..rows {
+            let row = t.find_row(&p, self.at(key), &key.to_be_bytes(), false, None).expect("a read").expect("a row");
+            sum += counter(row.version);
+        }
+        t.prepare(&p, &|_, _| {}).expect("nobody else runs");
+        t.publish(&p);
+        sum
+    }
+}
+
+/// A new version of a row with this counter.
+fn version(t: &mut Txn, count: u64) -> Result<NonNull<Version>, Error> {
+    let v = t.new_version(0, ROW, 0)?;
+    // SAFETY: fresh memory with `ROW` bytes of payload.
+    unsafe {
+        Version::payload(v.as_ptr()).write_bytes(0, ROW);
+        Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(count);
+    }
+    Ok(v)
+}
+
+fn counter(v: NonNull<Version>) -> u64 {
+    // SAFETY: found by a transaction that is pinned; payloads begin with the counter's 8 bytes.
+    unsafe { Version::payload(v.as_ptr()).cast::<u64>().read_unaligned() }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    commits: u64,
+    aborts: u64,
+    deadlocks: u64,
+    cpu_ns: u64,
+}
+
+struct Worker<'s> {
+    s: &'s Store,
+    slot: SlotId,
+    t: Txn,
+    p: Threads,
+}
+
+impl Worker<'_> {
+    /// The odd accesses read and write, the even ones read.
+    fn attempt(&mut self, keys: &[u64; ACCESSES]) -> Result<(), Error> {
+        self.t.begin(Level::Serializable, u64::from(self.slot) + 1);
+        for (i, &key) in keys.iter().enumerate() {
+            let write = i % 2 == 1;
+            let found = self.t.find_row(&self.p, self.s.at(key), &key.to_be_bytes(), write, None)?;
+            let row = found.expect("a row that nobody deletes");
+            let count = counter(row.version);
+            if write {
+                let v = version(&mut self.t, count + 1)?;
+                self.t.update_row(&self.p, &row, v, 0)?;
+            } else {
+                std::hint::black_box(count);
+            }
+        }
+        self.t.prepare(&self.p, &|_, _| {})?;
+        self.t.publish(&self.p);
+        Ok(())
+    }
+
+    fn run(&mut self, programs: &[[u64; ACCESSES]], stop: &AtomicBool) -> Sums {
+        let mut s = Sums::default();
+        let start = cpu_ns();
+        for keys in programs.iter().cycle() {
+            while let Err(error) = self.attempt(keys) {
+                self.t.abort();
+                match error {
+                    Error::Abort { .. } => s.aborts += 1,
+                    Error::Deadlock => s.deadlocks += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+            s.commits += 1;
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        s.cpu_ns = cpu_ns() - start;
+        s
+    }
+}
+
+fn programs(zipf: &Zipf, seed: u64) -> Vec<[u64; ACCESSES]> {
+    let mut rng = Rng::new(seed);
+    (0..PROGRAMS).map(|_| std::array::from_fn(|_| zipf.draw(&mut rng))).collect()
+}
+
+/// All threads for so long; their sums.
+fn round(store: &Store, zipf: &Zipf, threads: usize, seconds: f64, seed: u64) -> (Sums, f64) {
+    let stop = AtomicBool::new(false);
+    let all: Vec<_> = (0..threads as u64).map(|n| programs(zipf, seed * 100 + n)).collect();
+    let began = Instant::now();
+    let sums = std::thread::scope(|scope| {
+        let stop = &stop;
+        let workers = all.iter().enumerate().map(|(n, mine)| {
+            scope.spawn(move || {
+                let slot = n as SlotId + 1;
+                let (t, p) = (Txn::new(store.e, slot), Threads::new(store.e, slot, store.waits.clone()));
+                Worker { s: store, slot, t, p }.run(mine, stop)
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().map(|w| w.join().expect("a worker")).fold(Sums::default(), |a, b| Sums {
+            commits: a.commits + b.commits,
+            aborts: a.aborts + b.aborts,
+            deadlocks: a.deadlocks + b.deadlocks,
+            cpu_ns: a.cpu_ns + b.cpu_ns,
+        })
+    });
+    (sums, began.elapsed().as_secs_f64())
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let number = |name: &str, default: f64| {
+        let at = args.iter().position(|a| a == name);
+        at.and_then(|i| args.get(i + 1)).map_or(default, |v| v.parse().expect("a number"))
+    };
+    let (rows, rounds) = (number("--rows", 1e6) as u64, number("--rounds", 5.0) as u64);
+    let (seconds, seed) = (number("--seconds", 1.0), number("--seed", 1.0) as u64);
+    let zipf = Zipf::new(rows, THETA);
+    println!("layout,threads,round,commits,aborts,deadlocks,ns_per_access,tps");
+    for threads in [1, 2] {
+        let stores: Vec<_> = LAYOUTS.iter().map(|l| (l, Store::new(rows, l, threads))).collect();
+        let mut commits = vec![0; stores.len()];
+        // Round 0 warms up.
+        for n in 0..=rounds {
+            for (i, (layout, store)) in stores.iter().enumerate() {
+                let (s, wall) = round(store, &zipf, threads, seconds, seed + n);
+                commits[i] += s.commits;
+                let ns = s.cpu_ns as f64 / (s.commits * ACCESSES as u64) as f64;
+                if n > 0 {
+                    let tps = s.commits as f64 / wall;
+                    println!(
+                        "{},{threads},{n},{},{},{},{ns:.2},{tps:.0}",
+                        layout.name, s.commits, s.aborts, s.deadlocks
+                    );
+                }
+            }
+        }
+        for ((layout, store), commits) in stores.iter().zip(commits) {
+            let (sum, wanted) = (store.sum(rows), commits * (ACCESSES / 2) as u64);
+            assert!(sum == wanted, "wrong result of {}: {sum} updates, not {wanted}", layout.name);
+        }
+    }
+}
