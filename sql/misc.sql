@@ -32,7 +32,8 @@ BEGIN;
 ANALYZE mi_t;
 ROLLBACK;
 SELECT count(*), min(id), max(id) FROM mi_t;
--- Plans.
+-- Plans. (Scans of the primary index: primary_scan.sql.)
+SET mixedcc.enable_primary_scan = off;
 CREATE INDEX mi_g ON mi_t (g);
 SET enable_bitmapscan = off;
 SET enable_seqscan = off;

@@ -112,6 +112,8 @@ pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(256);
 pub static EXPLAIN: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Do statements by key run without the executor?
 pub static ENABLE_BYPASS: GucSetting<bool> = GucSetting::<bool>::new(true);
+/// May plans scan the primary index?
+pub static ENABLE_PRIMARY_SCAN: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -257,6 +259,14 @@ pub fn init() {
         c"Runs simple statements by primary key on mixedcc tables without the executor's nodes.",
         c"The view mixedcc.bypass tells how many take it, and why others do not.",
         &ENABLE_BYPASS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.enable_primary_scan",
+        c"Enables the planner's use of scans of the primary index of mixedcc tables.",
+        c"Off, or with enable_indexscan off, plans use PostgreSQL's index of the primary key. The primary index is kept up in any case.",
+        &ENABLE_PRIMARY_SCAN,
         GucContext::Userset,
         GucFlags::default(),
     );

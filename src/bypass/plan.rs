@@ -4,6 +4,7 @@
 //! is left to the executor.
 
 use super::Reason;
+use crate::fast;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Oid, Plan};
 use pgrx::PgList;
 
@@ -66,11 +67,10 @@ pub unsafe fn table_of(stmt: *mut pg_sys::PlannedStmt) -> u32 {
             p = (*p).lefttree;
         }
         match (*p).type_ {
-            NodeTag::T_IndexScan
-            | NodeTag::T_IndexOnlyScan
-            | NodeTag::T_SeqScan
-            | NodeTag::T_BitmapHeapScan
-            | NodeTag::T_CustomScan => (*p.cast::<pg_sys::Scan>()).scanrelid,
+            NodeTag::T_IndexScan | NodeTag::T_IndexOnlyScan | NodeTag::T_SeqScan | NodeTag::T_BitmapHeapScan => {
+                (*p.cast::<pg_sys::Scan>()).scanrelid
+            }
+            NodeTag::T_CustomScan if fast::scan::conditions(p).is_some() => (*p.cast::<pg_sys::Scan>()).scanrelid,
             _ => 0,
         }
     }
@@ -133,7 +133,7 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
                 [s.indexqual, (*p).qual]
             }
             NodeTag::T_BitmapHeapScan => [(*p.cast::<pg_sys::BitmapHeapScan>()).bitmapqualorig, (*p).qual],
-            NodeTag::T_CustomScan => [of_primary_scan(p.cast())?, (*p).qual],
+            NodeTag::T_CustomScan => [fast::scan::conditions(p).ok_or(Reason::Plan)?, (*p).qual],
             _ => return Err(Reason::Plan),
         };
         let rti = (*p.cast::<pg_sys::Scan>()).scanrelid;
@@ -145,18 +145,6 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
         }
         let null = std::ptr::null_mut();
         Ok(Shape { op, rti, list: null, columns: null, returning: null, quals })
-    }
-}
-
-/// The index conditions of a scan of the primary index (`fast/scan/plan.rs`).
-unsafe fn of_primary_scan(c: *mut pg_sys::CustomScan) -> Found<*mut List> {
-    // SAFETY: a valid plan node.
-    unsafe {
-        let ours = std::ffi::CStr::from_ptr((*(*c).methods).CustomName) == c"MixedccScan";
-        if !ours || !(*c).custom_scan_tlist.is_null() || pg_sys::list_length((*c).custom_exprs) < 2 {
-            return Err(Reason::Plan);
-        }
-        Ok(pg_sys::list_nth((*c).custom_exprs, 1).cast())
     }
 }
 

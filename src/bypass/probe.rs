@@ -57,17 +57,17 @@ unsafe fn by_primary(
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
         let mut key = KEY.take();
         key.clear();
-        let mut own_types = true;
+        let mut types = [pg_sys::InvalidOid; MAX];
         for (c, v) in values.iter().enumerate() {
             let subtype = (*(*p).keys.add(c)).scan.sk_subtype;
             let own = subtype == (*(*p).keys.add(c)).own_type;
-            own_types &= own;
+            types[c] = subtype;
             if !pk.codec.put_foreign(c, *v, if own { pg_sys::InvalidOid } else { subtype }, &mut key) {
                 KEY.set(key);
                 return None;
             }
         }
-        let partition = if own_types { pk.partition(info, values) } else { None };
+        let partition = pk.partition(info, values, &types[..values.len()]);
         let found = find::by_key(table, info, pk, &key, partition, (*x).estate.es_snapshot, for_write);
         KEY.set(key);
         let Some(found) = found else { return Some(false) };

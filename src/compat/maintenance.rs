@@ -103,6 +103,21 @@ pub unsafe fn count_scan(rel: pg_sys::Relation) {
     }
 }
 
+/// Counts a row that a scan of an index has found.
+///
+/// # Safety
+/// An open relation and an index of it.
+#[inline]
+pub unsafe fn count_fetched_row(rel: pg_sys::Relation, index: pg_sys::Relation) {
+    // SAFETY: the caller's.
+    unsafe {
+        count_returned_row(index);
+        if let Some(c) = counters(rel) {
+            c.t_tuples_fetched += 1;
+        }
+    }
+}
+
 /// Counts a row that a scan has returned.
 ///
 /// # Safety

@@ -1,5 +1,4 @@
 //! A row by its primary key.
-#![allow(dead_code)]
 
 use super::primary::PrimaryKey;
 use crate::callbacks::visible;

@@ -2,3 +2,4 @@
 
 pub mod find;
 pub mod primary;
+pub mod scan;

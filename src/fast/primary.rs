@@ -44,7 +44,6 @@ pub struct PrimaryKey {
     /// The index.
     pub primary: &'static Primary,
     /// Where the columns of the partition key are in the key, if all are and mean the same there.
-    #[allow(dead_code)]
     partition: Option<Vec<usize>>,
 }
 
@@ -73,27 +72,28 @@ impl Kept {
     }
 }
 
-#[allow(dead_code)]
 impl PrimaryKey {
-    /// The partition of the row with a key. `values`: of the key's columns, in their types; none is NULL. `None`: any.
-    ///
-    /// # Safety
-    /// As it says.
-    pub unsafe fn partition(&self, info: &RelInfo, values: &[Datum]) -> Option<u16> {
-        if info.table.map().n == 1 {
-            return Some(0);
-        }
-        let key: Vec<_> =
-            self.partition.as_ref()?.iter().map(|&at| (values[at], false, self.codec.typid(at))).collect();
-        // SAFETY: the caller's; `find_key` has seen to the equality.
-        unsafe { info.partkey.partition_of_key(&key) }
-    }
-
-    /// The bytes of a key, in place of what was in `out`. `values`: as for [`PrimaryKey::partition`].
+    /// The partition of the row with a key. `values`: of the key's columns, none of them NULL, with their types, each one
+    /// that compares exactly ([`Codec::is_exact`]). `None`: any.
     ///
     /// # Safety
     /// As it says.
     #[inline]
+    pub unsafe fn partition(&self, info: &RelInfo, values: &[Datum], types: &[Oid]) -> Option<u16> {
+        if info.table.map().n == 1 {
+            return Some(0);
+        }
+        let key: Vec<_> = self.partition.as_ref()?.iter().map(|&at| (values[at], false, types[at])).collect();
+        // SAFETY: the caller's; `find_key` has seen to the equality.
+        unsafe { info.partkey.partition_of_key(&key) }
+    }
+
+    /// The bytes of a key, in place of what was in `out`. `values`: of the key's columns, in their own types, none NULL.
+    ///
+    /// # Safety
+    /// As it says.
+    #[inline]
+    #[allow(dead_code)]
     pub unsafe fn encode(&self, values: &[Datum], out: &mut Vec<u8>) {
         out.clear();
         for (i, d) in values.iter().enumerate() {

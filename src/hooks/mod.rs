@@ -18,6 +18,7 @@ pub fn init() {
     explain::init();
     indexscan::init();
     utility::init();
+    crate::fast::scan::init();
 }
 
 /// Forgets what belonged to the subtransactions at `level` and deeper, which abort: their statements

@@ -52,12 +52,22 @@ struct Conditions {
 /// # Safety
 /// The keys are those of a scan of the codec's index.
 pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
+    // SAFETY: the caller's.
+    unsafe { of_keys(codec, keys, MANY) }.0
+}
+
+/// As [`of_scan`], with at most so many intervals for arrays; true: more would have been needed, and it is one that
+/// holds them all.
+///
+/// # Safety
+/// As there.
+pub unsafe fn of_keys(codec: &Codec, keys: &[ScanKeyData], many: usize) -> (Vec<Interval>, bool) {
     let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
     for column in 0..codec.columns.len() {
         // SAFETY: the caller's.
         let c = unsafe { conditions(codec, keys, column) };
         if c.nothing {
-            return Vec::new();
+            return (Vec::new(), false);
         }
         if c.is_null {
             prefixes.iter_mut().for_each(|p| codec.put_null(column, p));
@@ -67,14 +77,47 @@ pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
             continue;
         }
         match c.equal {
-            Some(values) if values.len() * prefixes.len() <= MANY => {
+            Some(values) if values.len() * prefixes.len() <= many => {
                 prefixes = prefixes.iter().flat_map(|p| values.iter().map(move |v| [&p[..], v].concat())).collect();
             }
-            Some(values) => return hull(codec, &prefixes, &values),
-            None => return below(codec, column, &prefixes, &c),
+            Some(values) => return (hull(codec, &prefixes, &values), true),
+            None => return (below(codec, column, &prefixes, &c), false),
         }
     }
-    prefixes.into_iter().map(|p| Interval { hi: with(&p, &[AFTER]), lo: p }).collect()
+    (prefixes.into_iter().map(|p| Interval { hi: with(&p, &[AFTER]), lo: p }).collect(), false)
+}
+
+/// Do the intervals of a scan say exactly which keys meet its conditions?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exact {
+    /// They do.
+    Always,
+    /// They do if they are not one for too many values of an array.
+    UnlessHull,
+    /// They may hold other keys too.
+    Never,
+}
+
+/// See [`Exact`]. The values of the keys need not be known yet.
+pub fn is_exact(codec: &Codec, keys: &[ScanKeyData]) -> Exact {
+    const ARRAY: u32 = pg_sys::SK_SEARCHARRAY;
+    // PostgreSQL's flags, but for a value that is NULL: such a scan finds nothing.
+    let flags = |k: &ScanKeyData| k.sk_flags as u32 & 0xffff & !pg_sys::SK_ISNULL;
+    let known = |k: &ScanKeyData, column| codec.is_exact(column, k.sk_subtype);
+    let mut exact = Exact::Always;
+    let mut open = false;
+    for column in 0..codec.columns.len() {
+        let here: Vec<_> = keys.iter().filter(|k| k.sk_attno as usize == column + 1).collect();
+        match here.as_slice() {
+            [] => open = true,
+            _ if open || !here.iter().all(|k| known(k, column)) => return Exact::Never,
+            [k] if k.sk_strategy as u32 == EQ && flags(k) == 0 => {}
+            [k] if k.sk_strategy as u32 == EQ && flags(k) == ARRAY => exact = Exact::UnlessHull,
+            _ if here.iter().all(|k| flags(k) == 0 && k.sk_strategy as u32 != EQ) => open = true,
+            _ => return Exact::Never,
+        }
+    }
+    exact
 }
 
 /// Does a B-tree scan with these keys read the index in one pass, so that the rows come in the order of the keys?

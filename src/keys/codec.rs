@@ -116,7 +116,7 @@ pub unsafe fn of(index: pg_sys::Relation) -> Option<&'static Codec> {
 }
 
 /// The codec of an index that [`of`] was asked for in this backend.
-fn by_oid(index: Oid) -> Option<Option<&'static Codec>> {
+pub fn by_oid(index: Oid) -> Option<Option<&'static Codec>> {
     CODECS.with(|all| all.borrow().get(&index.to_u32()).copied())
 }
 
@@ -419,10 +419,21 @@ impl Codec {
         out.push(self.columns[column].null());
     }
 
-    /// The type of a column's values, as its operators take them.
-    #[allow(dead_code)]
-    pub fn typid(&self, column: usize) -> Oid {
-        self.columns[column].typid
+    /// Do values of a type compare with a column's as their bytes do?
+    pub fn is_exact(&self, column: usize, typid: Oid) -> bool {
+        let c = &self.columns[column];
+        let own = typid == pg_sys::InvalidOid || typid == c.typid;
+        match c.kind {
+            Kind::Raw | Kind::Hash => false,
+            _ if own => true,
+            Kind::Int2 | Kind::Int4 | Kind::Int8 => {
+                integer(typid, Datum::from(0)).is_some() && integer(c.typid, Datum::from(0)).is_some()
+            }
+            Kind::Float4 | Kind::Float8 => typid == pg_sys::FLOAT8OID || typid == pg_sys::FLOAT4OID,
+            Kind::Text => typid == pg_sys::NAMEOID,
+            Kind::Name => typid == pg_sys::TEXTOID,
+            _ => false,
+        }
     }
 
     /// Appends a value of a column's type.

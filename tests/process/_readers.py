@@ -13,14 +13,17 @@ from _predicates import VARIANTS, literal, runs
 EPOCH = 0.15  # seconds that the same few predicates stay hot
 
 
-def plan(seq, index, bitmap, sort):
+def plan(seq, index, bitmap, sort, primary=False):
+    """Settings that leave the planner these kinds of scans. `primary`: of the primary index, in place of nbtree's."""
+    mine = f"SET LOCAL mixedcc.enable_primary_scan = {'on' if primary else 'off'}; " if OURS else ""
     on = {"seqscan": seq, "indexscan": index, "indexonlyscan": index, "bitmapscan": bitmap, "sort": sort}
-    return "".join(f"SET LOCAL enable_{name} = {'on' if flag else 'off'}; " for name, flag in on.items())
+    return mine + "".join(f"SET LOCAL enable_{name} = {'on' if flag else 'off'}; " for name, flag in on.items())
 
 
 PLANS = {
-    "any": plan(True, True, True, True),
+    "any": plan(True, True, True, True, True),
     "index": plan(False, True, False, False),
+    "primary": plan(False, True, False, False, True),
     "bitmap": plan(False, False, True, True),
     "sequential": plan(True, False, False, True),
 }
@@ -248,7 +251,7 @@ class Reader(Client):
             self.savepoint()
 
     def settings(self):
-        plan = PLANS[self.random.choices(list(PLANS), [1, 5, 2, 2])[0]]
+        plan = PLANS[self.random.choices(list(PLANS), [1, 4, 4, 2, 2])[0]]
         more = NESTED if self.random.random() < 0.5 else ""
         if OURS:
             more += f"SET LOCAL mixedcc.range_rows = {50 if self.table.coarse else self.random.choice([1, 2, 5, 50])}; SET LOCAL mixedcc.range_list_size = 8; "

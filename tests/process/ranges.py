@@ -38,6 +38,8 @@ CREATE INDEX u_t ON u (t_id);
 ANALYZE t; ANALYZE u;
 """
 
+# Where there is a primary index, its scan is cheaper than nbtree's.
+NBTREE = "SET LOCAL mixedcc.enable_primary_scan = off; "
 INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
 BITMAP = "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; "
 SEQ = "SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_indexonlyscan = off; "
@@ -164,6 +166,9 @@ CASES = [
     ("LIMIT, expression by a function in SQL", INDEX + "SELECT v FROM t WHERE halves(id) >= 300 ORDER BY halves(id) LIMIT 2", [upd(600), upd(610)], [upd(630)]),
 ]
 
+# Those that may scan the primary index, with nbtree in its place.
+NBTREE_CASES = [(f"{name}, nbtree", NBTREE + scan, inside, outside) for name, scan, inside, outside in CASES if scan.startswith(INDEX)]
+
 FAILURES = ("40001", "40P01", "55P03")
 
 
@@ -223,6 +228,24 @@ def try_case(boss, options, rows, case, level="SERIALIZABLE", exact=True):
 def occ_small_ranges():
     for case in CASES:
         try_case(boss, "mixedcc.protocol = 'occ'", 10, case)
+
+
+def the_scans_are_what_they_are_meant_to_be():
+    fresh(boss, "mixedcc.protocol = 'occ'", 10)
+    for settings, node in ((INDEX, "MixedccScan"), (NBTREE + INDEX, "Index Scan")):
+        for condition in ("id = 50", "id BETWEEN 100 AND 200", "id IN (100, 155)"):
+            with boss.cursor() as cur:
+                cur.execute(f"BEGIN; {settings} EXPLAIN SELECT v FROM t WHERE {condition}")
+                lines = cur.fetchall()
+            run(boss, "ROLLBACK")
+            c.check(f"{condition} is a {node}", node in lines[0][0], str(lines))
+
+
+def nbtree():
+    for case in NBTREE_CASES[::2]:
+        try_case(boss, "mixedcc.protocol = 'occ'", 10, case)
+    for case in NBTREE_CASES[1::2]:
+        try_case(boss, "mixedcc.protocol = '2pl'", 10, case)
 
 
 def occ_one_range():
@@ -295,5 +318,5 @@ if __name__ == "__main__":
     boss = c.make_database(DATABASE)
     run(boss, "SET client_min_messages = warning")
     run(boss, FUNCTIONS)
-    c.main(occ_small_ranges, occ_one_range, two_phase_locking, partition_locks, range_scan_at_other_levels,
-           sleeping_ranges, snapshot_older_than_the_ranges)
+    c.main(the_scans_are_what_they_are_meant_to_be, occ_small_ranges, nbtree, occ_one_range, two_phase_locking, partition_locks,
+           range_scan_at_other_levels, sleeping_ranges, snapshot_older_than_the_ranges)

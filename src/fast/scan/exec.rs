@@ -1,0 +1,589 @@
+//! The node: a look-up of one key, or a scan of intervals of keys, in either direction.
+//!
+//! At SERIALIZABLE a scan is protected as one of the nbtree index would be, by the same code (hooks/protect.rs): it is
+//! shown a scan descriptor with the keys. Conditions that the intervals do not express are tested on whatever version a
+//! record has, before the row is read through the protocols: all versions have the same key.
+
+use super::EXEC;
+use crate::callbacks::fetch::Fetch;
+use crate::callbacks::visible;
+use crate::fast::{find, primary};
+use crate::hooks::{lookup, protect, statements};
+use crate::keys::bounds::{self, Exact, Interval};
+use crate::pg::Tid;
+use crate::platform::PG;
+use crate::rel::{self, RelInfo};
+use crate::xact::{self, Mode};
+use crate::{compat, tuple};
+use mixedcc_engine::index::{Cursor, Direction, Primary};
+use mixedcc_engine::primitive::prefetch;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
+use pgrx::prelude::*;
+use std::ops::Bound;
+use std::ptr::NonNull;
+
+mod raw {
+    use pgrx::pg_sys;
+    extern "C-unwind" {
+        // Not in the bindings (executor/nodeIndexscan.h).
+        #[allow(clippy::too_many_arguments)]
+        pub fn ExecIndexBuildScanKeys(
+            planstate: *mut pg_sys::PlanState,
+            index: pg_sys::Relation,
+            quals: *mut pg_sys::List,
+            isorderby: bool,
+            keys: *mut pg_sys::ScanKey,
+            nkeys: *mut i32,
+            runtime: *mut *mut pg_sys::IndexRuntimeKeyInfo,
+            nruntime: *mut i32,
+            arrays: *mut *mut core::ffi::c_void,
+            narrays: *mut i32,
+        );
+        pub fn ExecIndexEvalRuntimeKeys(
+            context: *mut pg_sys::ExprContext,
+            keys: *mut pg_sys::IndexRuntimeKeyInfo,
+            n: i32,
+        );
+        pub fn ExecScan(
+            node: *mut pg_sys::ScanState,
+            access: unsafe extern "C-unwind" fn(*mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot,
+            recheck: unsafe extern "C-unwind" fn(*mut pg_sys::ScanState, *mut pg_sys::TupleTableSlot) -> bool,
+        ) -> *mut pg_sys::TupleTableSlot;
+    }
+}
+
+/// Intervals that a scan reads one by one; more become one that holds them all, with a test of each row.
+const MANY: usize = 1 << 16;
+/// Entries between a row that is read and the record, and the version, that are fetched for later.
+const RECORD_AHEAD: usize = 8;
+const VERSION_AHEAD: usize = 4;
+
+/// The node's state.
+#[repr(C)]
+pub struct State {
+    css: pg_sys::CustomScanState,
+    /// The index of the PRIMARY KEY. Not locked: it exists while its table is locked.
+    index: pg_sys::Relation,
+    /// What the scan would be in nbtree; null for look-ups of the whole key.
+    scan: *mut pg_sys::IndexScanDescData,
+    runtime: *mut pg_sys::IndexRuntimeKeyInfo,
+    n_runtime: i32,
+    /// Where the keys that are computed at run time are.
+    context: *mut pg_sys::ExprContext,
+    /// The values of the whole key, and their types.
+    values: *mut *mut pg_sys::ExprState,
+    types: *const Oid,
+    n_values: usize,
+    /// The index conditions; null if the intervals express them exactly, and nobody tests other rows.
+    recheck: *mut pg_sys::ExprState,
+    backward: bool,
+    inner: *mut Inner,
+}
+
+/// Where the scan stands, in the order of the index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// In front of the first row.
+    Start,
+    /// On a row.
+    Row,
+    /// Behind the last row.
+    End,
+}
+
+/// What is dropped with the statement's memory.
+struct Inner {
+    /// Were keys computed since the last rescan?
+    started: bool,
+    at: At,
+    key: Vec<u8>,
+    /// The row of a look-up; `None`: not looked up, or there is none.
+    row: Option<(u64, NonNull<Version>)>,
+    looked: bool,
+    intervals: Vec<Interval>,
+    /// The interval of the cursor.
+    interval: usize,
+    cursor: Option<(Cursor, Direction)>,
+    /// Does each entry need the test of `recheck`?
+    filters: bool,
+    /// Do the intervals express the conditions, if there are not too many?
+    exact: bool,
+}
+
+impl State {
+    /// The index of the PRIMARY KEY that a plan scans.
+    pub unsafe fn index_of(plan: *mut pg_sys::CustomScan) -> Oid {
+        // SAFETY: made by plan.rs.
+        unsafe { pg_sys::list_nth_oid(pg_sys::list_nth((*plan).custom_private, 0).cast(), 0) }
+    }
+    /// Does a plan scan it backward?
+    pub unsafe fn is_backward(plan: *mut pg_sys::CustomScan) -> bool {
+        // SAFETY: as above.
+        unsafe { pg_sys::list_nth_int(pg_sys::list_nth((*plan).custom_private, 1).cast(), 0) < 0 }
+    }
+    unsafe fn slot(&self) -> *mut pg_sys::TupleTableSlot {
+        self.css.ss.ss_ScanTupleSlot
+    }
+    unsafe fn snapshot(&self) -> pg_sys::Snapshot {
+        // SAFETY: a node that runs.
+        unsafe { (*self.css.ss.ps.state).es_snapshot }
+    }
+    unsafe fn fetch(&self) -> *mut Fetch {
+        // SAFETY: a scan has one.
+        unsafe { (*self.scan).xs_heapfetch.cast() }
+    }
+}
+
+/// `CreateCustomScanState`.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn create(_plan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
+    // SAFETY: zeroed memory of that size.
+    unsafe {
+        let s = pg_sys::palloc0(std::mem::size_of::<State>()).cast::<State>();
+        (*s).css.ss.ps.type_ = NodeTag::T_CustomScanState;
+        (*s).css.methods = &EXEC.0;
+        s.cast()
+    }
+}
+
+/// `BeginCustomScan`.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate: *mut pg_sys::EState, eflags: i32) {
+    // SAFETY: a state of ours, as ExecInitCustomScan leaves it.
+    unsafe {
+        let s = node.cast::<State>();
+        let ss = &raw mut (*s).css.ss;
+        let plan = (*ss).ps.plan.cast::<pg_sys::CustomScan>();
+        // Our rows are heap tuples, and not taken apart before somebody asks for a column.
+        let rel = (*ss).ss_currentRelation;
+        pg_sys::ExecInitScanTupleSlot(estate, ss, (*rel).rd_att, &pg_sys::TTSOpsHeapTuple);
+        pg_sys::ExecAssignScanProjectionInfo(ss);
+        if !(*plan).scan.plan.qual.is_null() {
+            (*ss).ps.qual = pg_sys::ExecInitQual((*plan).scan.plan.qual, ss.cast());
+        }
+        (*s).backward = State::is_backward(plan);
+        if eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0 {
+            return;
+        }
+        (*s).inner = pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(Inner {
+            started: false,
+            at: At::Start,
+            key: Vec::new(),
+            row: None,
+            looked: false,
+            intervals: Vec::new(),
+            interval: 0,
+            cursor: None,
+            filters: false,
+            exact: true,
+        });
+        (*s).index = pg_sys::RelationIdGetRelation(State::index_of(plan));
+        if (*s).index.is_null() {
+            error!("mixedcc has lost the index of a primary key");
+        }
+        let exprs = pg_sys::list_nth((*plan).custom_exprs, 0).cast::<pg_sys::List>();
+        let types = pg_sys::list_nth((*plan).custom_private, 2).cast::<pg_sys::List>();
+        let exact = if types.is_null() { begin_scan(s, estate, exprs) } else { begin_look_up(s, exprs, types) };
+        if exact != Exact::Always || !(*estate).es_epq_active.is_null() {
+            let original = pg_sys::list_nth((*plan).custom_exprs, 1).cast();
+            (*s).recheck = pg_sys::ExecInitQual(original, ss.cast());
+        }
+        (*(*s).inner).exact = exact != Exact::Never;
+        (*(*s).inner).at = if (*s).backward { At::End } else { At::Start };
+    }
+}
+
+/// The values of a key.
+unsafe fn begin_look_up(s: *mut State, exprs: *mut pg_sys::List, types: *mut pg_sys::List) -> Exact {
+    // SAFETY: as in `begin`.
+    unsafe {
+        let n = (*exprs).length as usize;
+        (*s).values = pg_sys::palloc(n * std::mem::size_of::<*mut pg_sys::ExprState>()).cast();
+        let t = pg_sys::palloc(n * std::mem::size_of::<Oid>()).cast::<Oid>();
+        for i in 0..n {
+            let e = pg_sys::list_nth(exprs, i as i32).cast();
+            *(*s).values.add(i) = pg_sys::ExecInitExpr(e, &raw mut (*s).css.ss.ps);
+            *t.add(i) = pg_sys::list_nth_oid(types, i as i32);
+        }
+        ((*s).types, (*s).n_values) = (t, n);
+        Exact::Always
+    }
+}
+
+/// The keys of a scan, as nbtree would get them.
+unsafe fn begin_scan(s: *mut State, estate: *mut pg_sys::EState, exprs: *mut pg_sys::List) -> Exact {
+    // SAFETY: as in `begin`; the fetch is a chunk of its own, which protect.rs watches.
+    unsafe {
+        let ps = &raw mut (*s).css.ss.ps;
+        let d = pg_sys::palloc0(std::mem::size_of::<pg_sys::IndexScanDescData>()).cast::<pg_sys::IndexScanDescData>();
+        let mut arrays = std::ptr::null_mut();
+        let mut n_arrays = 0;
+        raw::ExecIndexBuildScanKeys(
+            ps,
+            (*s).index,
+            exprs,
+            false,
+            &mut (*d).keyData,
+            &mut (*d).numberOfKeys,
+            &mut (*s).runtime,
+            &mut (*s).n_runtime,
+            &raw mut arrays,
+            &mut n_arrays,
+        );
+        if n_arrays > 0 {
+            error!("mixedcc does not know arrays that nbtree does not search");
+        }
+        if (*s).n_runtime > 0 {
+            let usual = (*ps).ps_ExprContext;
+            pg_sys::ExecAssignExprContext(estate, ps);
+            (*s).context = (*ps).ps_ExprContext;
+            (*ps).ps_ExprContext = usual;
+        }
+        let rel = (*s).css.ss.ss_currentRelation;
+        let f = pg_sys::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
+        ((*f).base.rel, (*f).info) = (rel, rel::info(rel));
+        (*d).heapRelation = rel;
+        (*d).indexRelation = (*s).index;
+        (*d).xs_snapshot = (*estate).es_snapshot;
+        (*d).xs_heapfetch = f.cast();
+        (*s).scan = d;
+        let codec = key_of(s).codec;
+        bounds::is_exact(codec, keys(d))
+    }
+}
+
+unsafe fn keys<'a>(d: *mut pg_sys::IndexScanDescData) -> &'a [pg_sys::ScanKeyData] {
+    // SAFETY: `keyData` has `numberOfKeys` entries.
+    unsafe {
+        match (*d).numberOfKeys as usize {
+            0 => &[],
+            n => std::slice::from_raw_parts((*d).keyData, n),
+        }
+    }
+}
+
+/// The primary key of the scanned table. A plan is made again when the table's definition changes.
+unsafe fn key_of(s: *mut State) -> &'static primary::PrimaryKey {
+    // SAFETY: the node's table is open and locked.
+    unsafe {
+        let rel = (*s).css.ss.ss_currentRelation;
+        match primary::key(rel, rel::info(rel)) {
+            Some(key) if key.index == (*(*s).index).rd_id => key,
+            _ => error!("mixedcc has lost the primary index of a table that is scanned"),
+        }
+    }
+}
+
+/// `ExecCustomScan`. What runs below is guarded where it is ours, and not where it is PostgreSQL's.
+pub unsafe extern "C-unwind" fn run(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: a state of ours; this frame owns nothing.
+    unsafe { raw::ExecScan(&raw mut (*node).ss, access, recheck) }
+}
+
+/// Does a row that the scan did not find meet its conditions? (EvalPlanQual)
+#[pg_guard]
+unsafe extern "C-unwind" fn recheck(node: *mut pg_sys::ScanState, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: a state of ours.
+    unsafe {
+        let s = node.cast::<State>();
+        if (*s).recheck.is_null() {
+            return true; // it has no conditions
+        }
+        passes(s, slot)
+    }
+}
+
+unsafe fn passes(s: *mut State, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: a prepared qualification; the slot holds a row of the table.
+    unsafe {
+        let context = (*s).css.ss.ps.ps_ExprContext;
+        (*context).ecxt_scantuple = slot;
+        crate::callbacks::index::qual((*s).recheck, context)
+    }
+}
+
+/// The next row, in the direction of plan and executor.
+#[pg_guard]
+unsafe extern "C-unwind" fn access(node: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: a state of ours.
+    unsafe {
+        let s = node.cast::<State>();
+        let forward = (*(*s).css.ss.ps.state).es_direction >= 0;
+        let up = forward != (*s).backward;
+        let found = if (*s).scan.is_null() { look_up(s, up) } else { step(s, up) };
+        let slot = (*s).slot();
+        match found {
+            Some((no, v)) => {
+                let rel = (*s).css.ss.ss_currentRelation;
+                tuple::store(slot, (*rel).rd_id, Tid::Record(no), v.as_ptr());
+                compat::count_fetched_row(rel, (*s).index);
+                slot
+            }
+            None => {
+                crate::callbacks::scan::clear(slot);
+                std::ptr::null_mut()
+            }
+        }
+    }
+}
+
+/// A scan of one row: the row, or nothing behind it.
+unsafe fn look_up(s: *mut State, up: bool) -> Option<(u64, NonNull<Version>)> {
+    // SAFETY: as in `access`.
+    unsafe {
+        let inner = &mut *(*s).inner;
+        if !inner.looked {
+            inner.looked = true;
+            inner.row = find_row(s, inner);
+        }
+        let to = if up { At::End } else { At::Start };
+        if inner.at == to {
+            return None;
+        }
+        inner.at = if inner.at == At::Row || inner.row.is_none() { to } else { At::Row };
+        inner.row.filter(|_| inner.at == At::Row)
+    }
+}
+
+unsafe fn find_row(s: *mut State, inner: &mut Inner) -> Option<(u64, NonNull<Version>)> {
+    // SAFETY: as in `access`. Values are in memory that is reset with the next row.
+    unsafe {
+        crate::platform::outside();
+        let rel = (*s).css.ss.ss_currentRelation;
+        let info = rel::info(rel);
+        let key = key_of(s);
+        compat::count_scan((*s).index);
+        let mut values = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+        inner.key.clear();
+        for i in 0..(*s).n_values {
+            let (d, null) = evaluate(*(*s).values.add(i), (*s).css.ss.ps.ps_ExprContext);
+            if null || !key.codec.put_foreign(i, d, *(*s).types.add(i), &mut inner.key) {
+                return None; // operators are strict
+            }
+            values[i] = d;
+        }
+        let types = std::slice::from_raw_parts((*s).types, (*s).n_values);
+        let partition = key.partition(info, &values[..(*s).n_values], types);
+        let snapshot = (*s).snapshot();
+        let for_write = xact::mode() == Mode::Serializable && statements::will_write(snapshot, info.oid);
+        let found = find::by_key(rel, info, key, &inner.key, partition, snapshot, for_write)?;
+        Some((found.r.no, found.version))
+    }
+}
+
+/// `ExecEvalExprSwitchContext`.
+unsafe fn evaluate(e: *mut pg_sys::ExprState, context: *mut pg_sys::ExprContext) -> (Datum, bool) {
+    // SAFETY: a prepared expression.
+    unsafe {
+        let old = pg_sys::MemoryContextSwitchTo((*context).ecxt_per_tuple_memory);
+        let mut null = false;
+        let d = (*e).evalfunc.map_or(Datum::from(0), |f| f(e, context, &mut null));
+        pg_sys::MemoryContextSwitchTo(old);
+        (d, null)
+    }
+}
+
+/// Computes the intervals, and protects them.
+unsafe fn start(s: *mut State, inner: &mut Inner) {
+    // SAFETY: as in `access`.
+    unsafe {
+        crate::platform::outside();
+        if (*s).n_runtime > 0 {
+            pg_sys::ReScanExprContext((*s).context);
+            raw::ExecIndexEvalRuntimeKeys((*s).context, (*s).runtime, (*s).n_runtime);
+        }
+        let key = key_of(s);
+        let f = (*s).fetch();
+        (*f).info = rel::info((*f).base.rel);
+        compat::count_scan((*s).index);
+        let is_hull;
+        (inner.intervals, is_hull) = bounds::of_keys(key.codec, keys((*s).scan), MANY);
+        inner.intervals.sort_by(|a, b| a.lo.cmp(&b.lo));
+        inner.filters = is_hull || !inner.exact;
+        if matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly) {
+            protect::index_scan((*s).scan);
+        } else {
+            (*f).snapshot = (*s).snapshot();
+            // Takes the snapshot's CSN and the pin, if it must, before the index is read.
+            xact::snapshot_csn((*f).snapshot);
+        }
+        inner.started = true;
+    }
+}
+
+/// The next row in the order of the index, or in the opposite one.
+unsafe fn step(s: *mut State, up: bool) -> Option<(u64, NonNull<Version>)> {
+    // SAFETY: as in `access`.
+    unsafe {
+        let inner = &mut *(*s).inner;
+        if !inner.started {
+            start(s, inner);
+        }
+        let f = (*s).fetch();
+        if inner.at == if up { At::End } else { At::Start } {
+            return None;
+        }
+        let found = loop {
+            let found = next_row(s, inner, f, up);
+            (*f).seen.step(if up { 1 } else { -1 }, found.is_some());
+            if found.is_some() || !(*f).look || !lookup::found_nothing((*s).scan, f) {
+                break found;
+            }
+            // A row of the key may have come meanwhile: once more, from the beginning.
+            inner.at = if up { At::Start } else { At::End };
+        };
+        match found {
+            Some((_, v)) => {
+                (*f).look = false; // found: the row itself is protected
+                (*f).last = v.as_ptr();
+                inner.at = At::Row;
+            }
+            None => inner.at = if up { At::End } else { At::Start },
+        }
+        found
+    }
+}
+
+/// The next row that the scan returns.
+unsafe fn next_row(s: *mut State, inner: &mut Inner, f: *mut Fetch, up: bool) -> Option<(u64, NonNull<Version>)> {
+    // SAFETY: as in `access`.
+    unsafe {
+        let last = inner.intervals.len().checked_sub(1)?;
+        let primary = key_of(s).primary;
+        if inner.at == At::Row {
+            turn(inner, primary, up);
+        } else {
+            inner.interval = if up { 0 } else { last };
+            inner.open(primary, up, None);
+        }
+        loop {
+            if let Some(found) = next_in_interval(s, inner, f) {
+                return Some(found);
+            }
+            if inner.interval == if up { last } else { 0 } {
+                return None;
+            }
+            inner.interval = if up { inner.interval + 1 } else { inner.interval - 1 };
+            inner.open(primary, up, None);
+        }
+    }
+}
+
+/// Has the cursor look in the direction that is wanted.
+fn turn(inner: &mut Inner, primary: &'static Primary, up: bool) {
+    let way = if up { Direction::Forward } else { Direction::Backward };
+    if let Some((cursor, _)) = inner.cursor.as_ref().filter(|c| c.1 != way) {
+        // From the row that was returned last.
+        let key = cursor.last().map(|k| k.bytes().to_vec());
+        inner.open(primary, up, key);
+    }
+}
+
+impl Inner {
+    /// Opens a cursor on the interval, or on what is behind a key of it.
+    fn open(&mut self, primary: &'static Primary, up: bool, from: Option<Vec<u8>>) {
+        let i = &self.intervals[self.interval];
+        let (mut lo, mut hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
+        match &from {
+            Some(key) if up => lo = Bound::Excluded(key),
+            Some(key) => hi = Bound::Excluded(key),
+            None => {}
+        }
+        let way = if up { Direction::Forward } else { Direction::Backward };
+        self.cursor = Some((primary.index.scan(lo, hi, way), way));
+    }
+}
+
+/// The next row that the scan returns, of the interval that the cursor reads.
+unsafe fn next_in_interval(s: *mut State, inner: &mut Inner, f: *mut Fetch) -> Option<(u64, NonNull<Version>)> {
+    // SAFETY: as in `access`.
+    unsafe {
+        let info = &*(*f).info;
+        let t = xact::txn();
+        let (cursor, _) = inner.cursor.as_mut()?;
+        while let Some((_, no)) = cursor.next(&PG) {
+            fetch_ahead(cursor, info);
+            if pg_sys::InterruptPending != 0 {
+                pg_sys::ProcessInterrupts();
+            }
+            let Some(r) = RecordRef::find(info.table, no) else { continue };
+            if inner.filters && !meets_conditions(s, info, r) {
+                continue;
+            }
+            if let Some(v) = visible::by_scan(t, r, (*f).snapshot, (*f).for_write, (*f).scan) {
+                return Some((no, v));
+            }
+        }
+        None
+    }
+}
+
+/// Has the cache fetch what comes soon: rows lie anywhere.
+#[inline]
+fn fetch_ahead(cursor: &Cursor, info: &RelInfo) {
+    let record = |n| cursor.ahead(n).and_then(|no| info.table.record(no));
+    if let Some(rec) = record(RECORD_AHEAD) {
+        prefetch(rec);
+    }
+    if let Some(rec) = record(VERSION_AHEAD) {
+        prefetch(rec.head());
+    }
+}
+
+/// Do the columns of the record's key, which all its versions share, meet the conditions?
+unsafe fn meets_conditions(s: *mut State, info: &RelInfo, r: RecordRef) -> bool {
+    let mut v = r.rec.head();
+    // SAFETY: reached under our pin; a version that is no tombstone has a row.
+    unsafe {
+        while !v.is_null() && (*v).is_tombstone() {
+            v = (*v).older();
+        }
+        if v.is_null() {
+            return true; // nothing to test, and nothing to see
+        }
+        let slot = (*s).slot();
+        tuple::store(slot, info.oid, Tid::Record(r.no), v);
+        passes(s, slot)
+    }
+}
+
+/// `ReScanCustomScan`.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
+    // SAFETY: a state of ours.
+    unsafe {
+        let s = node.cast::<State>();
+        if let Some(inner) = (*s).inner.as_mut() {
+            (inner.started, inner.looked, inner.row, inner.cursor) = (false, false, None, None);
+            inner.at = if (*s).backward { At::End } else { At::Start };
+            inner.interval = 0;
+            if !(*s).scan.is_null() {
+                // What it protects is known now; the next start protects anew.
+                protect::settle((*s).fetch());
+            }
+        }
+        pg_sys::ExecScanReScan(&raw mut (*node).ss);
+    }
+}
+
+/// `EndCustomScan`.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn end(node: *mut pg_sys::CustomScanState) {
+    // SAFETY: a state of ours.
+    unsafe {
+        let s = node.cast::<State>();
+        if !(*s).scan.is_null() {
+            protect::close((*s).fetch());
+            (*s).scan = std::ptr::null_mut();
+        }
+        if !(*s).inner.is_null() {
+            (*(*s).inner).cursor = None;
+        }
+        if !(*s).index.is_null() {
+            pg_sys::RelationClose((*s).index);
+            (*s).index = std::ptr::null_mut();
+        }
+    }
+}
