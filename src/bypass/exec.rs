@@ -78,27 +78,6 @@ unsafe fn make(q: *mut pg_sys::QueryDesc, p: *mut Program) -> *mut Exec {
     }
 }
 
-struct Methods(pg_sys::CustomExecMethods);
-// SAFETY: constant pointers.
-unsafe impl Sync for Methods {}
-
-/// A custom scan that is only printed.
-static NO_METHODS: Methods = Methods(pg_sys::CustomExecMethods {
-    CustomName: c"MixedccScan".as_ptr(),
-    BeginCustomScan: None,
-    ExecCustomScan: None,
-    EndCustomScan: None,
-    ReScanCustomScan: None,
-    MarkPosCustomScan: None,
-    RestrPosCustomScan: None,
-    EstimateDSMCustomScan: None,
-    InitializeDSMCustomScan: None,
-    ReInitializeDSMCustomScan: None,
-    InitializeWorkerCustomScan: None,
-    ShutdownCustomScan: None,
-    ExplainCustomScan: None,
-});
-
 /// States of the nodes of a plan: enough to print the plan (auto_explain), no more.
 unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut PlanState {
     // SAFETY: a valid plan of a shape that the bypass knows. The memory is as large as the largest of these nodes.
@@ -131,7 +110,7 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
         (*ps).ExecProcNode = Some(not_a_node);
         (*ps).lefttree = tree((*plan).lefttree, estate, rti);
         if tag == T_CustomScanState {
-            (*ps.cast::<pg_sys::CustomScanState>()).methods = &NO_METHODS.0;
+            (*ps.cast::<pg_sys::CustomScanState>()).methods = crate::fast::scan::methods();
         }
         if tag == T_ModifyTableState {
             let m = ps.cast::<pg_sys::ModifyTableState>();

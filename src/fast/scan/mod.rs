@@ -73,3 +73,8 @@ pub unsafe fn conditions(plan: *mut pg_sys::Plan) -> Option<*mut pg_sys::List> {
         ((*c).methods == &raw const SCAN.0).then(|| pg_sys::list_nth((*c).custom_exprs, 1).cast())
     }
 }
+
+/// The callbacks of the node's state.
+pub fn methods() -> *const pg_sys::CustomExecMethods {
+    &EXEC.0
+}
