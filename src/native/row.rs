@@ -52,19 +52,15 @@ unsafe fn is_plain(r: pg_sys::Relation, rights: &[u32], writes: bool) -> bool {
 unsafe fn encode(info: &RelInfo, pk: &primary::PrimaryKey, values: &[Value], out: &mut Vec<u8>) -> Option<Option<u16>> {
     // SAFETY: values of their types, one for each column of the key, none NULL.
     unsafe {
-        let mut own = true;
+        let mut datums = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+        let mut types = [pg_sys::InvalidOid; pg_sys::INDEX_MAX_KEYS as usize];
         for (i, &(d, _, typid)) in values.iter().enumerate() {
             if typid == pg_sys::UNKNOWNOID || !pk.codec.put_foreign(i, d, typid, out) {
                 return None;
             }
-            own &= typid == pk.codec.typid(i);
+            (datums[i], types[i]) = (d, typid);
         }
-        if !own {
-            return Some(None);
-        }
-        let mut datums = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
-        datums.iter_mut().zip(values).for_each(|(d, v)| *d = v.0);
-        Some(pk.partition(info, &datums[..values.len()]))
+        Some(pk.partition(info, &datums[..values.len()], &types[..values.len()]))
     }
 }
 
