@@ -25,6 +25,8 @@ class Contender:
             tags.add("annotated")
         if self.locks:
             tags.add("locks")
+        if self.isolation == RR:
+            tags.add("rr")
         return frozenset(tags)
 
     @property

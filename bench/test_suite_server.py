@@ -97,6 +97,12 @@ class OnAServer(unittest.TestCase):
         found = self.server.psql("postgres", "SELECT string_agg(r::text, ',' ORDER BY i) FROM ranks")
         self.assertEqual([int(r) for r in found.split(",")], [zipf.rank(u) for u in shares])
 
+    def test_seats_at_repeatable_read_has_no_unique_violations(self):
+        for style in STYLES:
+            point = self.point(loads.make("seats", rows=100, flights=1, seats=8), style=style, clients=6)
+            metrics = self.suite.run_cell(point, contenders.BY_NAME["heap_rr"], 1)
+            self.assertGreater(metrics["committed"], 0)
+
     def test_a_lost_update_fails_the_run(self):
         point = self.point(small("votes"))
         self.suite.load(point.workload, contenders.BY_NAME["heap_ser"])

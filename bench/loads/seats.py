@@ -13,7 +13,9 @@ MIX = {"find_open_seats": 35, "new_reservation": 20, "update_reservation": 15, "
 PROCEDURES = {"find_open_seats": "find_open_seats(:f)", "new_reservation": "new_reservation(:c, :f, :s)",
               "update_reservation": "update_reservation(:f, :s, :s2)",
               "delete_reservation": "delete_reservation(:f, :s)"}
-LOCK_FLIGHT = "SELECT 1 FROM flight WHERE id = :f FOR UPDATE; --[locks]\n"
+# At REPEATABLE READ a change of the seats must be one of the flight: see seats.sql.
+LOCK_FLIGHT = ("SELECT 1 FROM flight WHERE id = :f FOR UPDATE; --[locks]\n"
+               "UPDATE flight SET seats_left = seats_left WHERE id = :f; --[rr]\n")
 STATEMENTS = {
     "find_open_seats": "SELECT seats FROM flight WHERE id = :f;\n"
                        "SELECT seat FROM reservation WHERE flight = :f ORDER BY seat;\n",

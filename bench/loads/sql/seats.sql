@@ -29,6 +29,8 @@ UPDATE customer SET reservations = n, balance = balance - paid
     FROM (SELECT customer, count(*) AS n, sum(price) AS paid FROM reservation GROUP BY 1) AS r WHERE id = customer;
 
 -- == functions
+-- At REPEATABLE READ (tag rr) the flight is locked too: else a seat that was taken since the snapshot is a
+-- unique violation, not a serialization failure.
 -- The free seats of a flight, by looking at those taken.
 CREATE FUNCTION find_open_seats(f int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
@@ -46,8 +48,8 @@ DECLARE
     fare int;
     remaining int;
 BEGIN
-    SELECT price, seats_left INTO fare, remaining FROM flight WHERE id = f; --[!locks]
-    SELECT price, seats_left INTO fare, remaining FROM flight WHERE id = f FOR UPDATE; --[locks]
+    SELECT price, seats_left INTO fare, remaining FROM flight WHERE id = f; --[!locks rr]
+    SELECT price, seats_left INTO fare, remaining FROM flight WHERE id = f FOR UPDATE; --[locks rr]
     IF remaining = 0 THEN
         RETURN 0;
     END IF;
@@ -66,7 +68,7 @@ DECLARE
     fare int;
     who int;
 BEGIN
-    PERFORM 1 FROM flight WHERE id = f FOR UPDATE; --[locks]
+    PERFORM 1 FROM flight WHERE id = f FOR UPDATE; --[locks rr]
     DELETE FROM reservation WHERE flight = f AND seat = s RETURNING customer, price INTO who, fare;
     IF NOT FOUND THEN
         RETURN 0;
@@ -80,6 +82,7 @@ END $$;
 CREATE FUNCTION update_reservation(f int, s int, wanted int) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM flight WHERE id = f FOR UPDATE; --[locks]
+    UPDATE flight SET seats_left = seats_left WHERE id = f; --[rr]
     PERFORM 1 FROM reservation WHERE flight = f AND seat = wanted;
     IF FOUND THEN
         RETURN 0;
