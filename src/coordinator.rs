@@ -6,14 +6,20 @@
 //! signal barriers. All of its state is in shared memory: one that ends by SIGTERM or an ERROR is
 //! started again by the postmaster, and goes on with every switch where it stands. If it is killed
 //! outright, PostgreSQL ends all processes and shared memory starts afresh.
+//!
+//! It also chooses protocols: see [`choose`].
 
 use crate::{compat, guc, shmem};
+use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::Passes;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
+
+mod choose;
+pub use choose::candidates;
 
 /// Signal handlers must be the C functions themselves.
 mod raw {
@@ -29,8 +35,6 @@ const NAME: &CStr = c"mixedcc coordinator";
 const RESTART_S: i32 = 1;
 /// With nothing to do, the coordinator shows at this interval that it lives, ms.
 const HEARTBEAT_MS: i64 = 1000;
-/// Length of a period of the statistics, microseconds.
-const PERIOD_US: u64 = 1_000_000;
 /// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
 const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
 
@@ -132,15 +136,6 @@ fn log_switches(e: &Engine, from: u64) -> u64 {
     end
 }
 
-/// Another period of the statistics: what was marked in the last one is forgotten.
-fn new_period(e: &Engine) {
-    with_tables(e, |tables| {
-        for p in tables.iter().flat_map(|t| t.map().partitions()) {
-            p.stats.sampled.clear_marks();
-        }
-    });
-}
-
 /// What pg_stat_activity shows.
 fn report(under_way: u64) {
     let (state, text) = match under_way {
@@ -173,13 +168,12 @@ fn start(e: &Engine) {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         c.ident.store(pg_sys::MyProcPid as u32, Ordering::SeqCst);
     }
-    e.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
     e.unpin(shmem::my_slot());
     c.slot.store(shmem::my_slot() as u32 + 1, Ordering::SeqCst);
 }
 
-/// Sleeps until the latch is set or the time is over; handles what signals ask for.
-fn sleep(ms: i64) {
+/// Sleeps until the latch is set or the time is over; handles what signals ask for. True: settings may have changed.
+fn sleep(ms: i64) -> bool {
     // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
     unsafe {
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
@@ -193,9 +187,10 @@ fn sleep(ms: i64) {
         if pg_sys::ConfigReloadPending != 0 {
             pg_sys::ConfigReloadPending = 0;
             pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
-            shmem::engine().shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
+            return true;
         }
     }
+    false
 }
 
 /// The worker.
@@ -212,26 +207,27 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     let e = shmem::engine();
     start(&e);
     let (mut open, mut idle_passes) = (0, 0u32);
-    let mut period = now();
+    let mut choice = Choice::start(&e, now());
     let mut logged = e.shared.switches.len();
     loop {
         let made = pass(&e);
-        let progress = made.steps + made.done > 0;
+        let mut progress = made.steps + made.done > 0;
         logged = log_switches(&e, logged);
         if made.under_way != open || progress {
             open = made.under_way;
             report(open);
         }
-        if now().saturating_sub(period) >= PERIOD_US {
-            period = now();
-            new_period(&e);
+        if choice.is_due(now()) {
+            progress |= with_tables(&e, |tables| choice.interval(&e, tables, now())) > 0;
         }
         idle_passes = if progress { 0 } else { idle_passes.saturating_add(1) };
-        sleep(match open {
+        let poll = match open {
             0 => HEARTBEAT_MS,
-            _ if progress => 0,
             _ => POLLS.iter().find(|p| idle_passes < p.0).map_or(HEARTBEAT_MS, |p| p.1),
-        });
+        };
+        if sleep(if progress { 0 } else { poll.min(choice.due_in_ms(now())) }) {
+            choice.reload();
+        }
     }
 }
 

@@ -100,6 +100,28 @@ pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixe
 pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>::new(SwitchMethod::Mediated);
 /// At which level the coordinator logs switches.
 pub static LOG_SWITCHES: GucSetting<LogLevel> = GucSetting::<LogLevel>::new(LogLevel::Debug1);
+/// Does the coordinator choose protocols, where a table does not say?
+pub static ADAPTIVE: GucSetting<bool> = GucSetting::<bool>::new(true);
+/// Length of its intervals, ms.
+pub static ADAPTIVE_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
+/// Protocols that it chooses from; empty: all.
+pub static ADAPTIVE_CANDIDATES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// Gain that is worth a switch, percent.
+pub static ADAPTIVE_MIN_GAIN: GucSetting<f64> = GucSetting::<f64>::new(10.0);
+/// Growth of the cost at which a switch is taken back, percent.
+pub static ADAPTIVE_MAX_LOSS: GucSetting<f64> = GucSetting::<f64>::new(5.0);
+/// Intervals in which a protocol must be better.
+pub static ADAPTIVE_CONFIRM: GucSetting<i32> = GucSetting::<i32>::new(2);
+/// Sampled transactions that a decision needs.
+pub static ADAPTIVE_MIN_SAMPLES: GucSetting<i32> = GucSetting::<i32>::new(20);
+/// Half-life of what was learned, s.
+pub static ADAPTIVE_FORGET_S: GucSetting<i32> = GucSetting::<i32>::new(600);
+/// No partcc above this share of weak writers, or of transactions idle between statements; percent.
+pub static PARTCC_MAX_SHARE: GucSetting<f64> = GucSetting::<f64>::new(5.0);
+/// The model's file; empty: the built-in one.
+pub static MODEL_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// At which level the coordinator logs decisions.
+pub static LOG_DECISIONS: GucSetting<LogLevel> = GucSetting::<LogLevel>::new(LogLevel::Debug1);
 /// One transaction in so many is sampled for the statistics of partitions.
 pub static SAMPLE_EVERY: GucSetting<i32> = GucSetting::<i32>::new(SampleEvery::DEFAULT as i32);
 /// Members of this role may switch protocols of all tables.
@@ -137,6 +159,105 @@ pub fn default_policy() -> Policy {
 
 /// Most partitions of a table.
 pub const MAX_PARTITIONS: i32 = 4096;
+
+/// The settings of the choice of protocols.
+fn define_adaptive() {
+    let percent = |name, what, more, of: &'static GucSetting<f64>, most| {
+        GucRegistry::define_float_guc(name, what, more, of, 0.0, most, GucContext::Sighup, GucFlags::default());
+    };
+    let number = |name, what, more, of: &'static GucSetting<i32>, least, most, flags| {
+        GucRegistry::define_int_guc(name, what, more, of, least, most, GucContext::Sighup, flags);
+    };
+    GucRegistry::define_bool_guc(
+        c"mixedcc.adaptive",
+        c"Lets the coordinator choose the protocols of partitions by their load.",
+        c"Of tables whose options name neither mixedcc.adaptive nor mixedcc.protocol. Pinned partitions keep their protocol.",
+        &ADAPTIVE,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    number(
+        c"mixedcc.adaptive_interval",
+        c"Time between two looks of the coordinator at the load of the partitions.",
+        c"",
+        &ADAPTIVE_INTERVAL_MS,
+        100,
+        3_600_000,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_string_guc(
+        c"mixedcc.adaptive_candidates",
+        c"Protocols that the coordinator chooses from, separated by commas.",
+        c"Empty: all.",
+        &ADAPTIVE_CANDIDATES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    percent(
+        c"mixedcc.adaptive_min_gain",
+        c"Reduction of a transaction's cost, in percent, for which the coordinator switches a partition.",
+        c"",
+        &ADAPTIVE_MIN_GAIN,
+        1000.0,
+    );
+    percent(
+        c"mixedcc.adaptive_max_loss",
+        c"Growth of a transaction's cost, in percent, for which the coordinator takes a switch back.",
+        c"If the growth is larger than the noise of the measurements, too.",
+        &ADAPTIVE_MAX_LOSS,
+        1000.0,
+    );
+    number(
+        c"mixedcc.adaptive_confirm",
+        c"Intervals in which another protocol must be better before the coordinator switches a partition.",
+        c"",
+        &ADAPTIVE_CONFIRM,
+        1,
+        1000,
+        GucFlags::default(),
+    );
+    number(
+        c"mixedcc.adaptive_min_samples",
+        c"Sampled transactions of a partition that the coordinator needs for a decision.",
+        c"With fewer in an interval, it waits for more.",
+        &ADAPTIVE_MIN_SAMPLES,
+        1,
+        1_000_000,
+        GucFlags::default(),
+    );
+    number(
+        c"mixedcc.adaptive_forget",
+        c"Time in which what the coordinator has learned from a switch loses half of its weight.",
+        c"Longer where it has learned the same before.",
+        &ADAPTIVE_FORGET_S,
+        1,
+        i32::MAX,
+        GucFlags::UNIT_S,
+    );
+    percent(
+        c"mixedcc.partcc_max_share",
+        c"Share of transactions, in percent, that write below SERIALIZABLE, or are idle between their statements, up to which the coordinator chooses partcc.",
+        c"Such transactions hold a partition's lock while nothing happens, or make all others wait.",
+        &PARTCC_MAX_SHARE,
+        100.0,
+    );
+    GucRegistry::define_string_guc(
+        c"mixedcc.model_file",
+        c"File of the model by which the coordinator chooses.",
+        c"Empty: the built-in one. A file that cannot be used is logged, and the model in use stays.",
+        &MODEL_FILE,
+        GucContext::Sighup,
+        GucFlags::SUPERUSER_ONLY,
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.log_decisions",
+        c"Level at which the coordinator logs its decisions to switch a partition, with their reasons.",
+        c"off, debug1 or log.",
+        &LOG_DECISIONS,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+}
 
 /// Defines the settings.
 pub fn init() {
@@ -218,6 +339,7 @@ pub fn init() {
         GucContext::Sighup,
         GucFlags::default(),
     );
+    define_adaptive();
     GucRegistry::define_string_guc(
         c"mixedcc.admin_role",
         c"Members of this role may switch and pin the protocols of all mixedcc tables, as their owners may.",

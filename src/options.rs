@@ -4,7 +4,8 @@
 //! restores them before the data. `WITH (mixedcc....)` and `ALTER TABLE ... SET` write the label.
 
 use crate::guc;
-use mixedcc_engine::{Policy, Protocol};
+use mixedcc_engine::partition::Tuning;
+use mixedcc_engine::{Policy, Protocol, ProtocolSet};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -15,7 +16,16 @@ pub use apply::{check_is_ours, check_table, initial_map, partition_key, sync, Ap
 
 /// The label provider, and the namespace of the options.
 pub const PROVIDER: &CStr = c"mixedcc";
-const NAMES: [&str; 6] = ["partitions", "partition_by", "partition_method", "bounds", "protocol", "waiting_policy"];
+const NAMES: [&str; 8] = [
+    "partitions",
+    "partition_by",
+    "partition_method",
+    "bounds",
+    "protocol",
+    "waiting_policy",
+    "adaptive",
+    "candidates",
+];
 
 /// How a key maps to partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +51,10 @@ pub struct Options {
     pub protocol: Option<Protocol>,
     /// Initial waiting policy.
     pub policy: Option<Policy>,
+    /// Does the coordinator choose the protocols?
+    pub adaptive: Option<bool>,
+    /// From which?
+    pub candidates: Option<ProtocolSet>,
 }
 
 /// Protocol of a table whose options name none.
@@ -147,6 +161,12 @@ pub fn quote_name(name: &str) -> String {
     quote(name, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$')
 }
 
+/// Protocols by name; `None`: there is none, or an unknown one.
+pub fn candidates(names: Vec<String>) -> Option<ProtocolSet> {
+    let all: Option<Vec<Protocol>> = names.iter().map(|n| Protocol::parse(&unquote(n).0)).collect();
+    all?.into_iter().map(ProtocolSet::of).reduce(ProtocolSet::union)
+}
+
 fn no_empty(name: &str, list: Vec<String>) -> Vec<String> {
     if list.iter().any(String::is_empty) {
         invalid(&format!("mixedcc.{name} has an empty item"), "Separate items by commas.");
@@ -212,8 +232,24 @@ impl Options {
                 Some(p) => self.policy = Some(p),
                 None => wrong(&hint(&Policy::ALL.map(Policy::name))),
             },
+            "adaptive" => match word.to_lowercase().as_str() {
+                "on" | "true" | "yes" | "1" => self.adaptive = Some(true),
+                "off" | "false" | "no" | "0" => self.adaptive = Some(false),
+                _ => wrong(&hint(&["on", "off"])),
+            },
+            "candidates" => match candidates(split(value, &[&['+'], separators].concat())) {
+                Some(set) => self.candidates = Some(set),
+                None => wrong(&hint(&Protocol::ALL.map(Protocol::name))),
+            },
             _ => unknown(name),
         }
+    }
+
+    /// Whether and from what the coordinator chooses. A table whose options name its protocol keeps it, unless
+    /// they say that it is adaptive.
+    pub fn tuning(&self) -> Tuning {
+        let adaptive = self.adaptive.or(self.protocol.map(|_| false));
+        Tuning { adaptive, candidates: self.candidates }
     }
 
     /// Goes back to the default of one option.
@@ -225,6 +261,8 @@ impl Options {
             "bounds" => self.bounds = None,
             "protocol" => self.protocol = None,
             "waiting_policy" => self.policy = None,
+            "adaptive" => self.adaptive = None,
+            "candidates" => self.candidates = None,
             _ => unknown(name),
         }
     }
@@ -255,6 +293,8 @@ impl Options {
             self.bounds.as_ref().map(|l| list(l, |c| c.is_ascii_alphanumeric() || "_.:-".contains(c))),
             self.protocol.map(|p| p.name().to_owned()),
             self.policy.map(|p| p.name().to_owned()),
+            self.adaptive.map(|on| if on { "on" } else { "off" }.to_owned()),
+            self.candidates.map(ProtocolSet::name),
         ];
         NAMES.into_iter().zip(values).filter_map(|(n, v)| v.map(|v| (n, v))).collect()
     }
@@ -315,11 +355,22 @@ mod unit {
             bounds: Some(vec!["-5".into(), "a,b".into(), "".into()]),
             protocol: Some(Protocol::TwoPhase),
             policy: Some(Policy::WaitDie),
+            adaptive: Some(true),
+            candidates: candidates(vec!["2pl".into(), "occ".into()]),
         };
         let label = o.label().unwrap();
         assert!(label.starts_with("partitions=16,partition_by=w_id+\"odd"), "{label}");
         assert_eq!(Options::parse(&label), o);
         assert_eq!(Options::default().label(), None);
+    }
+
+    #[test]
+    fn a_protocol_that_is_named_stays_unless_the_table_is_adaptive() {
+        let tuning = |label: &str| Options::parse(label).tuning().adaptive;
+        assert_eq!(tuning("partitions=2"), None);
+        assert_eq!(tuning("protocol=occ"), Some(false));
+        assert_eq!(tuning("protocol=occ,adaptive=on"), Some(true));
+        assert_eq!(tuning("adaptive=off"), Some(false));
     }
 
     #[test]
@@ -337,6 +388,10 @@ mod unit {
         use crate::stand_ins::raised;
         let set = |name: &str, value: &str| raised(|| Options::default().set(name, value, &[',']));
         assert_eq!(set("partitions", "1"), None);
+        assert_eq!(set("candidates", "occ, 2pl"), None);
+        assert_eq!(set("candidates", "occ, tea").unwrap(), "invalid value for mixedcc.candidates: \"occ, tea\"");
+        assert_eq!(set("candidates", "").unwrap(), "invalid value for mixedcc.candidates: \"\"");
+        assert_eq!(set("adaptive", "maybe").unwrap(), "invalid value for mixedcc.adaptive: \"maybe\"");
         assert_eq!(set("partitions", "0").unwrap(), "invalid value for mixedcc.partitions: \"0\"");
         assert_eq!(set("partitions", "1e3").unwrap(), "invalid value for mixedcc.partitions: \"1e3\"");
         assert_eq!(set("colour", "red").unwrap(), "unrecognized option \"mixedcc.colour\"");

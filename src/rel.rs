@@ -249,6 +249,7 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
         let v = o.switch.view();
         ok(n.put(&e, v.wanted, Some(v.pinned)));
         ok(n.set_policy(&e, o.policy()));
+        n.set_tuning(o.tuning());
     }
     new
 }

@@ -14,6 +14,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 mod bypass;
+mod choice;
 mod primary;
 pub mod range_scan;
 pub mod ranges;

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod checker;
+pub mod choice;
 #[doc(hidden)]
 pub mod counts;
 pub mod csn;

@@ -88,6 +88,8 @@ pub struct Shared {
     pub coordinator: Coordinator,
     /// The last switches.
     pub switches: History,
+    /// What the coordinator has learned about protocols.
+    pub learned: crate::choice::Blackboard,
 }
 
 /// A handle to the shared block: cheap to copy, the same in every process.

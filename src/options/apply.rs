@@ -4,7 +4,7 @@ use super::{complain, Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::errors::ok;
 use crate::partkey::PartKey;
 use crate::{compat, rel, shmem, tuple, xact};
-use mixedcc_engine::partition::{Partition, PartitionMap};
+use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
@@ -37,6 +37,7 @@ struct Wanted {
     spec: Vec<u8>,
     protocol: Protocol,
     policy: Policy,
+    tuning: Tuning,
 }
 
 /// Refuses options that do not fit the table.
@@ -196,6 +197,7 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
         spec,
         protocol: o.protocol.unwrap_or(BUILT_IN_PROTOCOL),
         policy: o.policy.unwrap_or(BUILT_IN_POLICY),
+        tuning: o.tuning(),
     };
     let invalid = |m: &str, hint: &str| -> ! { complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint) };
     // SAFETY: a valid relation.
@@ -246,7 +248,13 @@ fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
 }
 
 fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
-    ok(Table::new_map(&shmem::engine(), shmem::my_slot(), w.n, field, &w.spec, ProtocolSet::of(w.protocol), w.policy))
+    let (e, slot, set) = (shmem::engine(), shmem::my_slot(), ProtocolSet::of(w.protocol));
+    let map = ok(Table::new_map(&e, slot, w.n, field, &w.spec, set, w.policy));
+    // SAFETY: ours alone until it is put in use.
+    for p in unsafe { map.as_ref() }.partitions() {
+        p.set_tuning(w.tuning);
+    }
+    map
 }
 
 fn differs(map: &PartitionMap, w: &Wanted) -> bool {
@@ -266,6 +274,7 @@ pub fn sync(relid: Oid, apply: Apply) {
         let other = map.partitions().iter().any(|p| {
             (apply.protocol && p.switch.view().wanted != ProtocolSet::of(w.protocol))
                 || (apply.policy && p.policy() != w.policy)
+                || p.tuning() != w.tuning
         });
         if !other && !differs(map, &w) {
             // SAFETY: an open relation of ours.
@@ -300,6 +309,7 @@ fn set_all(map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
         if apply.policy {
             ok(p.set_policy(&e, w.policy));
         }
+        p.set_tuning(w.tuning);
     }
 }
 

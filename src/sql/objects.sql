@@ -59,13 +59,15 @@ COMMENT ON FUNCTION mixedcc.reset_stats(regclass) IS
 CREATE FUNCTION mixedcc.partition_stat_rows(OUT "table" regclass, OUT partition int, OUT sampled bigint, OUT read_share float8, OUT records float8,
         OUT multi_share float8, OUT partitions float8, OUT partners text, OUT conflict_rate float8, OUT serializable_share float8,
         OUT weak_writer_share float8, OUT duration_ms float8, OUT round_trips float8, OUT idle_share float8, OUT retry_share float8,
-        OUT aborts bigint, OUT waits bigint, OUT wait_ms float8) RETURNS SETOF record
+        OUT aborts bigint, OUT waits bigint, OUT wait_ms float8, OUT cpu_ms float8, OUT lost_share float8, OUT declared_share float8,
+        OUT ordered_share float8) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'partition_stat_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.partition_stat_rows() IS 'source of the view mixedcc.partition_stats';
 
 CREATE VIEW mixedcc.partition_stats AS
     SELECT "table", partition, sampled, read_share, records, multi_share, partitions, partners::jsonb AS partners, conflict_rate,
-        serializable_share, weak_writer_share, duration_ms, round_trips, idle_share, retry_share, aborts, waits, wait_ms
+        serializable_share, weak_writer_share, duration_ms, round_trips, idle_share, retry_share, aborts, waits, wait_ms,
+        cpu_ms, lost_share, declared_share, ordered_share
     FROM mixedcc.partition_stat_rows();
 COMMENT ON VIEW mixedcc.partition_stats IS 'features of the load of each partition, from a sample of the transactions that committed';
 COMMENT ON COLUMN mixedcc.partition_stats."table" IS 'the table';
@@ -86,6 +88,10 @@ COMMENT ON COLUMN mixedcc.partition_stats.retry_share IS 'share of transactions 
 COMMENT ON COLUMN mixedcc.partition_stats.aborts IS 'transactions that failed because of the partition (all, not sampled)';
 COMMENT ON COLUMN mixedcc.partition_stats.waits IS 'sleeps for its lock or for one of its rows'' (all, not sampled)';
 COMMENT ON COLUMN mixedcc.partition_stats.wait_ms IS 'time slept so, milliseconds';
+COMMENT ON COLUMN mixedcc.partition_stats.cpu_ms IS 'processor time of a committed transaction in that time, failed attempts included, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.lost_share IS 'share of the time that went into attempts that failed';
+COMMENT ON COLUMN mixedcc.partition_stats.declared_share IS 'share of transactions that declared partitions, by call or annotation';
+COMMENT ON COLUMN mixedcc.partition_stats.ordered_share IS 'share of transactions that accessed their rows in the order of the rows'' numbers, and so do not deadlock with each other';
 
 -- Switches.
 
@@ -95,7 +101,7 @@ CREATE FUNCTION mixedcc.switch_rows(OUT "table" regclass, OUT partition int, OUT
 COMMENT ON FUNCTION mixedcc.switch_rows() IS 'source of the view mixedcc.switches';
 
 CREATE VIEW mixedcc.switches AS
-    SELECT "table", partition, protocol, old, new, step, why, CASE WHEN asked_by <> 0 THEN asked_by::regrole END AS asked_by,
+    SELECT "table", partition, protocol, old, new, step, why, CASE WHEN asked_by IS NULL THEN 'coordinator' ELSE pg_catalog.pg_get_userbyid(asked_by)::text END AS asked_by,
         to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(step_at) AS step_at, waits_for
     FROM mixedcc.switch_rows();
 COMMENT ON VIEW mixedcc.switches IS 'switches of partitions of this database that are under way or asked for';
@@ -105,8 +111,8 @@ COMMENT ON COLUMN mixedcc.switches.protocol IS 'protocol in use';
 COMMENT ON COLUMN mixedcc.switches.old IS 'protocol before the switch';
 COMMENT ON COLUMN mixedcc.switches.new IS 'protocol that is wanted; another than the one that the step leads to, if it was asked for later';
 COMMENT ON COLUMN mixedcc.switches.step IS 'asked, upgrade (both protocols are in use, transactions of the old one may run), degrade (the new one is, transactions of both may run), or stop all';
-COMMENT ON COLUMN mixedcc.switches.why IS 'asked: by mixedcc.set_protocol';
-COMMENT ON COLUMN mixedcc.switches.asked_by IS 'role that asked for it';
+COMMENT ON COLUMN mixedcc.switches.why IS 'asked: by mixedcc.set_protocol; chosen, tried, or taken back: by the coordinator';
+COMMENT ON COLUMN mixedcc.switches.asked_by IS 'role that asked for it; coordinator: nobody did';
 COMMENT ON COLUMN mixedcc.switches.asked_at IS 'time of the last request for this partition';
 COMMENT ON COLUMN mixedcc.switches.began_at IS 'when the switch began';
 COMMENT ON COLUMN mixedcc.switches.step_at IS 'when its step began';
@@ -120,7 +126,7 @@ COMMENT ON FUNCTION mixedcc.switch_history_rows() IS 'source of the view mixedcc
 
 CREATE VIEW mixedcc.switch_history AS
     SELECT number, "table", partition, old, new, why,
-        CASE WHEN asked_by <> 0 THEN coalesce(pg_catalog.pg_get_userbyid(asked_by), asked_by::text) END AS asked_by,
+        CASE WHEN asked_by IS NULL THEN 'coordinator' ELSE pg_catalog.pg_get_userbyid(asked_by)::text END AS asked_by,
         to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(ended_at) AS ended_at, upgrade_ms, degrade_ms
     FROM mixedcc.switch_history_rows();
 COMMENT ON VIEW mixedcc.switch_history IS 'the last switches of partitions that are complete: of the last 256 of the cluster, those of this database';
@@ -129,8 +135,8 @@ COMMENT ON COLUMN mixedcc.switch_history."table" IS 'the table; null if it was d
 COMMENT ON COLUMN mixedcc.switch_history.partition IS 'number of the partition';
 COMMENT ON COLUMN mixedcc.switch_history.old IS 'protocol before';
 COMMENT ON COLUMN mixedcc.switch_history.new IS 'protocol after; the same if the switch was taken back before its upgrade was complete';
-COMMENT ON COLUMN mixedcc.switch_history.why IS 'asked: by mixedcc.set_protocol; at once: by it, with the table locked';
-COMMENT ON COLUMN mixedcc.switch_history.asked_by IS 'role that asked for it';
+COMMENT ON COLUMN mixedcc.switch_history.why IS 'asked: by mixedcc.set_protocol; at once: by it, with the table locked; chosen, tried, or taken back: by the coordinator';
+COMMENT ON COLUMN mixedcc.switch_history.asked_by IS 'role that asked for it; coordinator: nobody did';
 COMMENT ON COLUMN mixedcc.switch_history.asked_at IS 'when it was asked for';
 COMMENT ON COLUMN mixedcc.switch_history.began_at IS 'when it began';
 COMMENT ON COLUMN mixedcc.switch_history.ended_at IS 'when it was complete';
@@ -339,6 +345,74 @@ CREATE FUNCTION mixedcc.declaring(argument anyelement, function oid, argument_no
     AS 'MODULE_PATHNAME', 'declaring_wrapper' LANGUAGE C STABLE;
 COMMENT ON FUNCTION mixedcc.declaring(anyelement, oid, int) IS
     'returns its first argument; plans wrap it around arguments of annotated functions, to declare their partitions';
+
+-- The choice of protocols.
+
+CREATE FUNCTION mixedcc.explain_choice("table" regclass, partition int DEFAULT 0, OUT item text, OUT name text, OUT value float8, OUT note text)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'explain_choice_wrapper' LANGUAGE C VOLATILE STRICT ROWS 40;
+COMMENT ON FUNCTION mixedcc.explain_choice(regclass, int) IS
+    'why a partition has its protocol: its state, the features of its load, the predicted cost of a transaction under each protocol (1: the best one the model can think of), and what was learned from switches';
+
+CREATE VIEW mixedcc.advice AS
+WITH load AS (
+    SELECT "table", count(*) AS partitions, sum(sampled) AS sampled, sum(sampled * multi_share) / sum(sampled) AS multi,
+        sum(sampled * partitions) / sum(sampled) AS used, sum(sampled * declared_share) / sum(sampled) AS declared,
+        sum(sampled * weak_writer_share) / sum(sampled) AS weak, sum(sampled * idle_share) / sum(sampled) AS idle,
+        sum(sampled * serializable_share) / sum(sampled) AS serializable,
+        sum(sampled * least(records * conflict_rate, 1)) / sum(sampled) AS clash, max(sampled) / sum(sampled) AS largest,
+        sum(sampled * lost_share) / sum(sampled) AS lost,
+        (SELECT sum((q->>'transactions')::numeric) / nullif(sum(s2.sampled), 0) FROM mixedcc.partition_stats s2
+            LEFT JOIN LATERAL jsonb_array_elements(s2.partners) q ON q->>'table' = s.relname AND (q->>'partition')::int <> s2.partition
+            WHERE s2."table" = s."table") AS with_own,
+        (SELECT string_agg(DISTINCT q->>'table', ', ') FROM mixedcc.partition_stats s2, jsonb_array_elements(s2.partners) q
+            WHERE s2."table" = s."table" AND q->>'table' <> s.relname) AS others
+    FROM (SELECT p.*, c.relname FROM mixedcc.partition_stats p JOIN pg_catalog.pg_class c ON c.oid = p."table") s
+    WHERE sampled > 0 GROUP BY "table", relname
+), key AS (
+    SELECT l.*, (SELECT array_agg(a.attname::text ORDER BY k.n) FROM pg_catalog.pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, n)
+            JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
+            WHERE i.indrelid = l."table" AND i.indisprimary AND a.attrelid = l."table" AND k.n <= i.indnkeyatts) AS columns,
+        (SELECT value FROM mixedcc.options o WHERE o."table" = l."table" AND option = 'partition_by') AS partition_by
+    FROM load l WHERE sampled >= 20
+)
+SELECT "table", 'partcc' AS topic,
+    format('Transactions stay in one partition (%s %% do not) and meet each other''s rows (%s %% of them): partcc may pay. Let the coordinator try it (mixedcc.candidates), or mixedcc.set_protocol.',
+        round(100 * multi::numeric), round(100 * clash::numeric)) AS advice
+FROM key WHERE partitions > 1 AND multi < 0.05 AND clash > 0.3 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'annotate',
+    format('%s %% of the transactions use several partitions (%s on average), and %s %% declare them. If a function''s arguments tell which, mixedcc.annotate it: partcc then locks them in order, without 40001.',
+        round(100 * multi::numeric), round(used::numeric, 1), round(100 * declared::numeric))
+FROM key WHERE multi >= 0.05 AND declared < 0.5 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Transactions use several partitions of this table (%s others on average). If they share the first columns of the key, partition by these: ALTER TABLE %s SET (mixedcc.partition_by = ''%s'').',
+        round(with_own, 1), "table", array_to_string(columns[1:array_length(columns, 1) - 1], ', '))
+FROM key WHERE with_own >= 0.2 AND array_length(columns, 1) > 1 AND partition_by IS NULL
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Transactions use several partitions of this table (%s others on average), and its key has one column. Rows that are used together need a common column in the key, or bounds (mixedcc.partition_method = ''range'') that keep them together.',
+        round(with_own, 1))
+FROM key WHERE with_own >= 0.2 AND array_length(columns, 1) = 1 AND partition_by IS NULL
+UNION ALL
+SELECT "table", 'partitions',
+    format('The table has one partition, and transactions meet each other''s rows (%s %% of them). With several (ALTER TABLE %s SET (mixedcc.partitions = 16)) each gets its own protocol%s.',
+        round(100 * clash::numeric), "table", CASE WHEN columns IS NULL THEN ', but it needs a primary key first' ELSE '' END)
+FROM key WHERE partitions = 1 AND clash > 0.1
+UNION ALL
+SELECT "table", 'align',
+    format('Transactions use it together with %s. If these tables are partitioned by the same column and number, a transaction needs one partition of each, in the same order.', others)
+FROM key WHERE others IS NOT NULL AND multi >= 0.05
+UNION ALL
+SELECT "table", 'transactions',
+    format('%s %% of the transactions wait for their client between statements, %s %% write below SERIALIZABLE: partcc is not chosen here. One function or one round trip a transaction would allow it.',
+        round(100 * idle::numeric), round(100 * weak::numeric))
+FROM key WHERE (idle > 0.05 OR weak > 0.05) AND clash > 0.1;
+COMMENT ON VIEW mixedcc.advice IS 'what would make tables run better, from the load that was sampled: partition keys, annotations, partcc';
+COMMENT ON COLUMN mixedcc.advice."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.advice.topic IS 'partcc, annotate, partition_by, partitions, align or transactions';
+COMMENT ON COLUMN mixedcc.advice.advice IS 'what was seen and what could be done; nothing is done by itself';
 
 -- For tests.
 

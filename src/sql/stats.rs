@@ -42,8 +42,8 @@ fn partners(p: &Partition, names: &Names) -> String {
 }
 
 type Share = Option<f64>;
-type Row =
-    (Oid, i32, i64, Share, Share, Share, Share, String, Share, Share, Share, Share, Share, Share, Share, i64, i64, f64);
+#[rustfmt::skip]
+type Row = (Oid, i32, i64, Share, Share, Share, Share, String, Share, Share, Share, Share, Share, Share, Share, i64, i64, f64, Share, Share, Share, Share);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -68,6 +68,10 @@ fn partition_stat_rows() -> TableIterator<
         name!(aborts, i64),
         name!(waits, i64),
         name!(wait_ms, f64),
+        name!(cpu_ms, Option<f64>),
+        name!(lost_share, Option<f64>),
+        name!(declared_share, Option<f64>),
+        name!(ordered_share, Option<f64>),
     ),
 > {
     let tables = visible_tables();
@@ -94,13 +98,17 @@ fn partition_stat_rows() -> TableIterator<
                 per(s.conflicts, s.looks),
                 of(s.serializable),
                 of(s.weak_writers),
-                of(s.duration_us).map(|us| us / 1000.0),
+                of(s.duration_ns).map(|ns| ns / 1e6),
                 of(s.round_trips),
                 of(s.idle),
                 of(s.retries),
                 p.stats.all_aborts() as i64,
                 p.stats.waits.load(Ordering::Relaxed) as i64,
                 p.stats.wait_us.load(Ordering::Relaxed) as f64 / 1000.0,
+                of(s.cpu_ns).map(|ns| ns / 1e6),
+                per(s.lost_ns, s.lost_ns + s.duration_ns),
+                of(s.declared),
+                of(s.ordered),
             ));
         }
     }

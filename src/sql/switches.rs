@@ -60,7 +60,7 @@ fn control(table: Oid) -> Open {
 }
 
 /// A partition, or all of a table, with their numbers.
-fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'static Table, &'static [Partition], u32) {
+pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'static Table, &'static [Partition], u32) {
     let t = rel::info(rel.0).table;
     let map = t.map();
     match partition {

@@ -19,7 +19,9 @@ pub struct Partition {
     pub switch: Switch,
     /// Waiting policy of `2pl`.
     policy: AtomicU32,
-    _pad: [u32; 3],
+    /// See [`Tuning`].
+    tuning: AtomicU32,
+    _pad: [u32; 2],
     /// `partcc`'s lock.
     pub lock: LockWord,
     _pad2: [u64; 7],
@@ -27,6 +29,31 @@ pub struct Partition {
     pub ring: Ring,
     /// Counters.
     pub stats: PartitionStats,
+    /// What the coordinator has decided last.
+    pub decided: crate::choice::Published,
+}
+
+/// What the platform says of the choice of a partition's protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Does the coordinator choose? `None`: as for the whole cluster.
+    pub adaptive: Option<bool>,
+    /// Protocols to choose from; empty: as for the whole cluster.
+    pub candidates: Option<ProtocolSet>,
+}
+
+impl Tuning {
+    pub(crate) fn pack(self) -> u32 {
+        let adaptive = self.adaptive.map_or(0, |on| if on { 1 } else { 2 });
+        adaptive | self.candidates.map_or(0, ProtocolSet::bits) << 4
+    }
+    pub(crate) fn unpack(w: u32) -> Tuning {
+        let candidates = ProtocolSet::from_bits(w >> 4 & 15);
+        Tuning {
+            adaptive: [None, Some(true), Some(false), None][w as usize & 3],
+            candidates: (candidates != ProtocolSet::EMPTY).then_some(candidates),
+        }
+    }
 }
 
 #[cfg(not(loom))]
@@ -52,6 +79,18 @@ impl Partition {
     pub fn ask(&self, e: &Engine, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Result<Asked, Error> {
         e.shared.protocols.add(ProtocolSet::of(p), self.policy())?;
         Ok(self.switch.ask(p, pin, why, by, now))
+    }
+    /// The coordinator wants a protocol, see [`Switch::choose`]; not if the rule on waiting phases refuses it.
+    pub fn choose(&self, e: &Engine, p: Protocol, why: Why, now: u64) -> bool {
+        e.shared.protocols.add(ProtocolSet::of(p), self.policy()).is_ok() && self.switch.choose(p, why, now)
+    }
+    /// Whether and from what its protocol is chosen.
+    pub fn tuning(&self) -> Tuning {
+        Tuning::unpack(self.tuning.load(Ordering::Acquire))
+    }
+    /// Sets it.
+    pub fn set_tuning(&self, t: Tuning) {
+        self.tuning.store(t.pack(), Ordering::Release);
     }
     /// Waiting policy of `2pl` in this partition.
     pub fn policy(&self) -> Policy {

@@ -30,6 +30,9 @@ pub struct Stripe {
     pub writes: AtomicU64,
     /// Transactions that touched the partition and committed.
     pub commits: AtomicU64,
+    /// Nanoseconds from begin to end of the transactions that touched it, but for those that were rolled back by
+    /// their own will.
+    pub busy_ns: AtomicU64,
 }
 const _: () = assert!(std::mem::size_of::<Stripe>() == 64);
 
@@ -79,7 +82,12 @@ sampled! {
     weak_writers: "Those of other levels that wrote here.",
     multi: "Those that touched other partitions too.",
     partitions: "Partitions that they touched, this one included.",
-    duration_us: "Microseconds from their first touch of any partition to their end.",
+    duration_ns: "Nanoseconds from their first touch of any partition to their end.",
+    lost: "Attempts that touched the partition and failed because of others: a serialization failure, or a wait that was given up.",
+    lost_ns: "Nanoseconds of those attempts.",
+    cpu_ns: "Nanoseconds of the processor's time in both, as their threads used it.",
+    declared: "Those that had declared partitions.",
+    ordered: "Those that accessed their first records in the order of the records' numbers, as those do that cannot deadlock.",
     round_trips: "Statements of the client in that time, about.",
     idle: "Those with more than one statement of the client.",
     retries: "Those that followed a serialization failure in their slot.",
@@ -144,7 +152,7 @@ impl PartitionStats {
     /// What is counted of transactions starts again; sizes stay.
     pub fn reset(&self) {
         for s in &self.stripes {
-            for c in [&s.reads, &s.writes, &s.commits] {
+            for c in [&s.reads, &s.writes, &s.commits, &s.busy_ns] {
                 c.store(0, Ordering::Relaxed);
             }
         }
@@ -157,7 +165,8 @@ impl PartitionStats {
     pub fn copy_from(&self, o: &PartitionStats) {
         let mine = &self.stripes[0];
         type Get = fn(&Stripe) -> &AtomicU64;
-        let all: [Get; 6] = [|s| &s.rows, |s| &s.versions, |s| &s.bytes, |s| &s.reads, |s| &s.writes, |s| &s.commits];
+        let all: [Get; 7] =
+            [|s| &s.rows, |s| &s.versions, |s| &s.bytes, |s| &s.reads, |s| &s.writes, |s| &s.commits, |s| &s.busy_ns];
         for get in all {
             get(mine).store(o.sum(get), Ordering::Relaxed);
         }

@@ -15,7 +15,7 @@ pub use frames::{Reader, Writer};
 use crate::csn::SlotId;
 use crate::index::{Primary, Reuse, PRIMARY_SPEC_MAX};
 use crate::memory::OutOfMemory;
-use crate::partition::{PartitionMap, SPEC_MAX};
+use crate::partition::{PartitionMap, Tuning, SPEC_MAX};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, ProtocolSet};
@@ -26,7 +26,9 @@ use std::io::{Read, Write};
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
+/// Beside the policy of a partition, from this bit on: its tuning.
+const TUNING: u32 = 8;
 /// Beside the protocols of a partition: it is pinned.
 const PINNED: u32 = 1 << 8;
 
@@ -118,7 +120,7 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bo
         // No transaction runs any more: a switch under way is over.
         let v = p.switch.view();
         w.put_u32(v.wanted.bits() | if v.pinned { PINNED } else { 0 })?;
-        w.put_u32(p.policy() as u32)?;
+        w.put_u32(p.policy() as u32 | p.tuning().pack() << TUNING)?;
     }
     // An order of the platform's own may not be known where the file is read.
     let primary = t.primary().filter(|i| i.index.order() == 0);
@@ -247,17 +249,20 @@ fn read_map<R: Read>(
         if protocols == 0 || protocols & !all != 0 {
             return Err(LoadError::Damaged("a partition has no known protocol"));
         }
-        rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));
+        let tuning = Tuning::unpack(policy >> TUNING);
+        let policy = Policy::from_bits(policy & ((1 << TUNING) - 1));
+        rules.push((ProtocolSet::from_bits(protocols), pinned, policy, tuning));
     }
-    if rules.iter().any(|&(set, _, policy)| e.shared.protocols.add(set, policy).is_err()) {
+    if rules.iter().any(|&(set, _, policy, _)| e.shared.protocols.add(set, policy).is_err()) {
         return Ok((n, Err(Skipped::WaitingPhases)));
     }
     let map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].2);
     if let Ok(m) = &map {
         // SAFETY: ours alone.
-        for (p, (protocols, pinned, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
+        for (p, (protocols, pinned, policy, tuning)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
             p.init(protocols, policy);
             p.switch.put(protocols, Some(pinned));
+            p.set_tuning(tuning);
         }
     }
     Ok((n, map.map_err(|_| Skipped::OutOfMemory)))

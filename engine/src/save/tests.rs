@@ -8,6 +8,11 @@ use std::sync::Arc;
 const IDENTITY: &[u8] = b"this shutdown";
 const MB: usize = 1 << 20;
 
+fn tuning(i: usize) -> Tuning {
+    let candidates = (i % 2 == 1).then(|| ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase));
+    Tuning { adaptive: [None, Some(true), Some(false)][i % 3], candidates }
+}
+
 struct World {
     block: Block,
     txn: Txn,
@@ -32,6 +37,7 @@ impl World {
         for (i, p) in parts.iter().enumerate() {
             p.put(&e, ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1)).unwrap();
             p.set_policy(&e, Policy::ALL[i % 3]).unwrap();
+            p.set_tuning(tuning(i));
         }
         Table::create(&e, 0, [1, 2, no, 0], map).unwrap()
     }
@@ -128,7 +134,7 @@ fn contents(t: &Table) -> Vec<Content> {
         .collect()
 }
 
-fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, u64, u64, u64)> {
+fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, Tuning, u64, u64, u64)> {
     t.map()
         .partitions()
         .iter()
@@ -137,6 +143,7 @@ fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, u64, u64, u64)> {
                 p.protocols(),
                 p.switch.view().pinned,
                 p.policy(),
+                p.tuning(),
                 p.stats.sum(|s| &s.rows),
                 p.stats.sum(|s| &s.versions),
                 p.stats.sum(|s| &s.bytes),

@@ -39,12 +39,21 @@ pub enum Why {
     Asked = 0,
     /// By who excluded everybody: without steps.
     AtOnce = 1,
+    /// The coordinator expects it to run the load best.
+    Chosen = 2,
+    /// The coordinator's last choice made it worse.
+    TakenBack = 3,
+    /// The coordinator tries it, because much work is lost.
+    Probe = 4,
 }
 
 impl Why {
     pub(super) fn from_bits(b: u64) -> Why {
         match b {
             1 => Why::AtOnce,
+            2 => Why::Chosen,
+            3 => Why::TakenBack,
+            4 => Why::Probe,
             _ => Why::Asked,
         }
     }
@@ -53,12 +62,15 @@ impl Why {
         match self {
             Why::Asked => "asked",
             Why::AtOnce => "at once",
+            Why::Chosen => "chosen: fits the load better",
+            Why::TakenBack => "taken back: it was worse",
+            Why::Probe => "tried: much work was lost",
         }
     }
 }
 
 /// The word, unpacked:
-/// `[by:32][unused:8][why:2][pinned:1][step:2][wanted:4][target:4][from:4][set:4]`... low bits last.
+/// `[by:32][unused:10][why:3][pinned:1][step:2][wanted:4][target:4][from:4][set:4]`... low bits last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchView {
     /// What transactions follow.
@@ -104,7 +116,7 @@ impl SwitchView {
                 _ => Step::Settled,
             },
             pinned: w & (1 << 18) != 0,
-            why: Why::from_bits((w >> 19) & 3),
+            why: Why::from_bits((w >> 19) & 7),
             by: (w >> 32) as u32,
         }
     }
@@ -262,6 +274,25 @@ impl Switch {
         }
     }
 
+    /// The coordinator wants another protocol. False, and nothing done, if the protocol is pinned or a switch is
+    /// asked for or under way: whoever asked goes before.
+    pub fn choose(&self, p: Protocol, why: Why, now: u64) -> bool {
+        let mut w = self.word.load(Ordering::SeqCst);
+        loop {
+            let old = SwitchView::unpack(w);
+            if old.pinned || old.is_open() {
+                return false;
+            }
+            let new = SwitchView { wanted: ProtocolSet::of(p), why, by: 0, ..old };
+            match self.word.compare_exchange(w, new.pack(), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => w = now,
+            }
+        }
+        self.asked_at.store(now, Ordering::Relaxed);
+        true
+    }
+
     /// Takes the pin back. False: there was none.
     pub fn unpin(&self) -> bool {
         self.change(|v| SwitchView { pinned: false, ..v }).0.pinned
@@ -371,10 +402,27 @@ mod tests {
             wanted: ProtocolSet::of(PartCc),
             step: Step::Stopping,
             pinned: true,
-            why: Why::AtOnce,
+            why: Why::Probe,
             by: u32::MAX,
         };
         assert_eq!(SwitchView::unpack(v.pack()), v);
+    }
+
+    #[test]
+    fn the_coordinator_does_not_overrule_who_asked() {
+        let (e, s, slot) = world();
+        assert!(s.choose(TwoPhase, Why::Chosen, 1));
+        assert_eq!((s.view().by, s.view().why), (0, Why::Chosen));
+        assert!(!s.choose(PartCc, Why::Chosen, 2), "one at a time");
+        for now in 3..6 {
+            s.advance(&e, e.look([&slot].into_iter()), now, false);
+        }
+        assert_eq!((s.set(), s.view().is_open()), (ProtocolSet::of(TwoPhase), false));
+        s.ask(TwoPhase, true, Why::Asked, 10, 6);
+        assert!(!s.choose(Occ, Why::TakenBack, 7), "pinned");
+        s.unpin();
+        s.ask(PartCc, false, Why::Asked, 10, 8);
+        assert!(!s.choose(Occ, Why::TakenBack, 9), "asked for");
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use super::{Level, RecordRef, Txn};
 use crate::partition::Sample;
-use crate::primitive::Ordering;
-use std::time::Instant;
+use crate::primitive::{thread_cpu_ns, Ordering};
 
 /// Accesses of a sampled transaction that are compared with marks, at most.
 const ACCESSES: u32 = 16;
@@ -12,13 +11,15 @@ const TOGETHER: usize = 4;
 
 /// A transaction that is sampled.
 pub(super) struct SampledTxn {
-    began: Instant,
+    cpu_ns: u64,
     accesses: u32,
+    last: (u64, u64),
+    disordered: bool,
 }
 
 impl SampledTxn {
     pub(super) fn begin() -> SampledTxn {
-        SampledTxn { began: Instant::now(), accesses: 0 }
+        SampledTxn { cpu_ns: thread_cpu_ns(), accesses: 0, last: (0, 0), disordered: false }
     }
 }
 
@@ -41,6 +42,9 @@ impl Txn {
     fn mark_access(&mut self, r: RecordRef, writes: bool) {
         let Some(s) = self.sample.as_mut().filter(|s| s.accesses < ACCESSES) else { return };
         s.accesses += 1;
+        let at = (r.table.id, r.no);
+        s.disordered |= at < s.last;
+        s.last = at;
         let sampled = &r.partition().stats.sampled;
         sampled.looks.fetch_add(1, Ordering::Relaxed);
         if sampled.mark(self.slot, r.key() as u64, writes) {
@@ -50,10 +54,15 @@ impl Txn {
 
     /// Counts the transaction. Allocates nothing and cannot fail.
     pub(super) fn count(&mut self, committed: bool) {
+        let lost = !committed && (self.failed.is_some() || self.gave_up);
+        let busy_ns = if committed || lost { self.began.elapsed().as_nanos() as u64 } else { 0 };
         for t in self.touched.iter() {
             let s = t.partition.stats.stripe(self.slot);
             if t.reads != 0 {
                 s.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+            }
+            if busy_ns != 0 {
+                s.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
             }
             if committed {
                 if t.writes != 0 {
@@ -64,22 +73,39 @@ impl Txn {
             }
         }
         if committed {
-            self.count_sample();
-        } else if let Some((reason, partition)) = self.failed {
-            partition.stats.count_abort(reason);
+            self.count_sample(busy_ns);
+        } else {
+            if let Some((reason, partition)) = self.failed {
+                partition.stats.count_abort(reason);
+            }
+            if lost {
+                self.count_lost(busy_ns);
+            }
         }
         self.sample = None;
         self.retries = !committed && self.failed.is_some();
     }
 
-    fn count_sample(&mut self) {
+    /// An attempt that ended because of others costs what it took.
+    fn count_lost(&self, lost_ns: u64) {
+        let Some(s) = &self.sample else { return };
+        let lost = Sample { lost: 1, lost_ns, cpu_ns: thread_cpu_ns().saturating_sub(s.cpu_ns), ..Sample::default() };
+        for t in self.touched.iter() {
+            t.partition.stats.sampled.add(&lost);
+        }
+    }
+
+    fn count_sample(&mut self, duration_ns: u64) {
         let Some(s) = &self.sample else { return };
         let n = self.touched.iter().count() as u64;
         let all = Sample {
             txns: 1,
             multi: (n > 1) as u64,
             partitions: n,
-            duration_us: s.began.elapsed().as_micros() as u64,
+            duration_ns,
+            cpu_ns: thread_cpu_ns().saturating_sub(s.cpu_ns),
+            declared: self.declared as u64,
+            ordered: !s.disordered as u64,
             round_trips: self.round_trips as u64,
             idle: (self.round_trips > 1) as u64,
             retries: self.retries as u64,

@@ -161,6 +161,7 @@ impl Txn {
     ) -> Result<Acquired, Error> {
         p.stop_event(StopEvent::LockWait)?;
         let slept = Slept::start(at.partition());
+        self.gave_up = true; // until it got it; an unwinding platform leaves it so
         let queued = word.held_by(self.slot).is_none();
         if queued {
             p.enter_queue(queue)?;
@@ -188,6 +189,7 @@ impl Txn {
             p.leave_queue(queue);
         }
         drop(slept);
+        self.gave_up = got.is_err();
         got
     }
 

@@ -141,6 +141,12 @@ pub struct Txn {
     round_trips: u32,
     /// Did the transaction before this one end with a serialization failure?
     retries: bool,
+    /// When it began.
+    began: std::time::Instant,
+    /// Has it declared a partition?
+    declared: bool,
+    /// Does it sleep for a lock, or did it stop sleeping without getting it?
+    gave_up: bool,
     notes: Vec<register::Note>,
     /// Bytes of noted keys.
     keys: Vec<u8>,
@@ -185,6 +191,9 @@ impl Txn {
             sample: None,
             round_trips: 0,
             retries: false,
+            began: std::time::Instant::now(),
+            declared: false,
+            gave_up: false,
             notes: Vec::new(),
             keys: Vec::new(),
             plan: register::Plan::default(),
@@ -214,6 +223,8 @@ impl Txn {
         self.csn = 0;
         self.valid = self.e.now();
         self.round_trips = 0;
+        (self.declared, self.gave_up) = (false, false);
+        self.began = std::time::Instant::now();
         self.sample = self.sampler.next(self.e.shared.sample_every.get()).then(count::SampledTxn::begin);
     }
 
@@ -295,6 +306,7 @@ impl Txn {
         if self.level != Level::Serializable {
             return Ok(());
         }
+        self.declared = true;
         self.follow(p, at.partition())?.preprocess(self, p, at)
     }
 

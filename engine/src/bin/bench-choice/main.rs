@@ -1,0 +1,81 @@
+//! Benchmarks of the choice of protocols, with threads: `bench/train` and `bench/choice` run it.
+//!
+//! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol.
+
+mod outside;
+mod run;
+mod store;
+mod workload;
+
+use mixedcc_engine::choice::NAMES;
+use mixedcc_engine::Protocol;
+use std::collections::HashMap;
+use store::Store;
+use workload::Workload;
+
+struct Args(Vec<String>);
+
+impl Args {
+    fn text(&self, name: &str) -> Option<&str> {
+        let at = self.0.iter().position(|a| a == name)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+    fn number(&self, name: &str, default: f64) -> f64 {
+        self.text(name).map_or(default, |v| v.parse().expect("a number"))
+    }
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|a| a == name)
+    }
+}
+
+/// Each workload under each protocol, `rounds` times in turns.
+fn measure(a: &Args) {
+    let (from, to) = (a.number("--from", 0.0) as u64, a.number("--to", 10.0) as u64);
+    let (seconds, rounds) = (a.number("--seconds", 0.12), a.number("--rounds", 1.0) as u64);
+    let unseen = a.has("--unseen");
+    println!(
+        "number,round,protocol,threads,table_partitions,skew,reads,ops,crossed,cross,home,declared,ordered,yields,work_ns,{},commits,attempts,cpu_us,elapsed_us,cost_us,load_cost_us,lost",
+        NAMES.join(",")
+    );
+    let mut stores: HashMap<u64, Store> = HashMap::new();
+    for number in from..to {
+        let w = Workload::random(number, unseen);
+        let store = stores.entry(w.partitions).or_insert_with(|| Store::new(w.partitions, w.rows, 0));
+        let programs = run::programs(&w, number);
+        for round in 0..rounds {
+            let mut order = Protocol::ALL;
+            order.rotate_left(((number + round) % 3) as usize);
+            for p in order {
+                store.set(Some(p));
+                let r = run::run(store, &w, &programs, seconds);
+                let Some(load) = r.load else { continue };
+                let features: Vec<_> = load.features.iter().map(|f| format!("{f:.5}")).collect();
+                let per = |s: f64| s * 1e6 / r.commits.max(1) as f64;
+                println!(
+                    "{number},{round},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.4}",
+                    p.name(),
+                    w.describe(),
+                    features.join(","),
+                    r.commits,
+                    r.attempts,
+                    per(r.cpu_s),
+                    per(r.elapsed_s),
+                    r.cost_us(w.threads),
+                    load.cost_us,
+                    load.lost
+                );
+            }
+        }
+    }
+}
+
+fn main() {
+    let a = Args(std::env::args().collect());
+    match a.0.get(1).map(String::as_str) {
+        Some("measure") => measure(&a),
+        _ => {
+            eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
+            std::process::exit(2);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A run: threads that repeat a workload's transactions for some time.
+
+use crate::store::{Store, Worker};
+use crate::workload::{Keys, Program, Rng, Workload};
+use mixedcc_engine::choice::{Load, Reading};
+use mixedcc_engine::partition::Sample;
+use mixedcc_engine::primitive::thread_cpu_ns;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Programs of a thread, repeated.
+const PROGRAMS: usize = 1024;
+
+pub fn programs(w: &Workload, seed: u64) -> Vec<Vec<Program>> {
+    let keys = Keys::new(w.rows, w.skew);
+    let one = |thread: u64| {
+        let mut rng = Rng::new(seed * 1000 + thread);
+        (0..PROGRAMS).map(|_| w.program(thread, &keys, &mut rng)).collect()
+    };
+    (0..w.threads).map(one).collect()
+}
+
+/// What a run did.
+pub struct Result {
+    pub commits: u64,
+    pub attempts: u64,
+    pub cpu_s: f64,
+    pub elapsed_s: f64,
+    pub load: Option<Load>,
+}
+
+impl Result {
+    /// Microseconds: see [`Load::cost_us`], of what the processor's time and the threads' time were in all.
+    pub fn cost_us(&self, threads: u64) -> f64 {
+        let n = self.commits.max(1) as f64;
+        (self.cpu_s / n * (self.elapsed_s * threads as f64 / n)).sqrt() * 1e6
+    }
+}
+
+/// All partitions' counters together.
+pub fn reading(store: &Store, at_us: u64) -> Reading {
+    let mut all = Reading { at_us, ..Reading::default() };
+    for p in store.table.map().partitions() {
+        let r = Reading::of(p, at_us);
+        all.commits += r.commits;
+        all.busy_ns += r.busy_ns;
+        all.sample = sum(&all.sample, &r.sample);
+    }
+    all
+}
+
+fn sum(a: &Sample, b: &Sample) -> Sample {
+    Sample {
+        txns: a.txns + b.txns,
+        reads: a.reads + b.reads,
+        writes: a.writes + b.writes,
+        serializable: a.serializable + b.serializable,
+        weak_writers: a.weak_writers + b.weak_writers,
+        multi: a.multi + b.multi,
+        partitions: a.partitions + b.partitions,
+        duration_ns: a.duration_ns + b.duration_ns,
+        lost: a.lost + b.lost,
+        lost_ns: a.lost_ns + b.lost_ns,
+        cpu_ns: a.cpu_ns + b.cpu_ns,
+        declared: a.declared + b.declared,
+        ordered: a.ordered + b.ordered,
+        round_trips: a.round_trips + b.round_trips,
+        idle: a.idle + b.idle,
+        retries: a.retries + b.retries,
+        looks: a.looks + b.looks,
+        conflicts: a.conflicts + b.conflicts,
+    }
+}
+
+/// Runs a workload for so long. A warm-up of a quarter of it is not counted.
+pub fn run(store: &Store, w: &Workload, all: &[Vec<Program>], seconds: f64) -> Result {
+    let (stop, counted) = (AtomicBool::new(false), AtomicBool::new(false));
+    let sums: [AtomicU64; 3] = Default::default();
+    for p in store.table.map().partitions() {
+        p.stats.reset();
+    }
+    let work = |thread: usize| {
+        let mut me = Worker::new(store, thread as u16 + 1);
+        (me.yields, me.work_ns, me.declared) = (w.yields, w.work_ns, w.declared);
+        let (mut commits, mut attempts, mut from) = (0u64, 0u64, None);
+        'all: for program in all[thread].iter().cycle() {
+            loop {
+                if stop.load(Ordering::Relaxed) {
+                    break 'all;
+                }
+                if from.is_none() && counted.load(Ordering::Relaxed) {
+                    (from, commits, attempts) = (Some(thread_cpu_ns()), 0, 0);
+                }
+                attempts += 1;
+                if me.run(program) {
+                    commits += 1;
+                    break;
+                }
+            }
+        }
+        let cpu = thread_cpu_ns() - from.unwrap_or_else(thread_cpu_ns);
+        if from.is_some() {
+            for (to, n) in sums.iter().zip([commits, attempts, cpu]) {
+                to.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    };
+    let begun = Instant::now();
+    let at = || begun.elapsed().as_micros() as u64;
+    let mut load = None;
+    let mut elapsed_s = 0.0;
+    std::thread::scope(|sc| {
+        let work = &work;
+        for i in 0..w.threads as usize {
+            sc.spawn(move || work(i));
+        }
+        std::thread::sleep(Duration::from_secs_f64(seconds * 0.25));
+        let before = reading(store, at());
+        counted.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        load = Load::between(&before, &reading(store, at()));
+        stop.store(true, Ordering::Relaxed);
+        elapsed_s = start.elapsed().as_secs_f64();
+    });
+    let [commits, attempts, cpu] = sums.map(|s| s.into_inner());
+    Result { commits, attempts, cpu_s: cpu as f64 / 1e9, elapsed_s, load }
+}

@@ -1,0 +1,146 @@
+//! The coordinator's part: decisions about the partitions of all tables.
+
+use super::decide::{Decision, Settings, State, Status};
+use super::features::Reading;
+use super::learned::Learned;
+use super::model::Model;
+use crate::partition::Partition;
+use crate::protocol::Protocol;
+use crate::shared::Engine;
+use crate::switch::Why;
+use crate::table::Table;
+use std::collections::HashMap;
+
+/// The coordinator's knowledge. What has to outlive it is in shared memory too.
+pub struct Chooser {
+    /// The model in use.
+    pub model: Model,
+    learned: Learned,
+    /// By table and partition; the address tells maps apart.
+    states: HashMap<(u64, u32), (usize, State)>,
+    /// Commits of all partitions at the last pass, and when.
+    last: (u64, u64),
+}
+
+/// A decision that asked for a protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The table's platform's name.
+    pub key: [u32; 4],
+    /// The partition.
+    pub partition: u32,
+    /// From which protocol, to which, and why.
+    pub from: Protocol,
+    /// See `from`.
+    pub to: Protocol,
+    /// See `from`.
+    pub why: Why,
+    /// The reasons.
+    pub decision: Decision,
+}
+
+/// Commits per second of the cluster up to which every transaction is sampled: so many cost nothing.
+const SAMPLE_ALL: u64 = 500;
+
+impl Chooser {
+    /// With a model, and with what the coordinator before this one has learned.
+    pub fn new(e: &Engine, model: Model) -> Chooser {
+        Chooser { model, learned: Learned::new(e.shared.learned.read()), states: HashMap::new(), last: (0, 0) }
+    }
+
+    /// An interval is over: looks at all partitions of the tables, decides, and asks for switches. `adaptive`: where a
+    /// table does not say. The caller is pinned since before it found the tables.
+    pub fn pass(
+        &mut self,
+        e: &Engine,
+        tables: &[&'static Table],
+        now: u64,
+        adaptive: bool,
+        s: &Settings,
+    ) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        let mut seen = HashMap::with_capacity(self.states.len());
+        let before = self.learned.all().len();
+        let newest = self.learned.all().last().copied();
+        for t in tables {
+            for (no, p) in t.map().partitions().iter().enumerate() {
+                let id = (t.id, no as u32);
+                let at = std::ptr::from_ref(p) as usize;
+                let mut state = match self.states.remove(&id) {
+                    Some((a, state)) if a == at => state,
+                    _ => State::default(),
+                };
+                let d = self.decide(t, p, &mut state, now, adaptive, s);
+                if let (Some(to), Some(from)) = (d.ask, p.protocols().single()) {
+                    let why = match d.status {
+                        Status::TakesBack => Why::TakenBack,
+                        Status::Probes => Why::Probe,
+                        _ => Why::Chosen,
+                    };
+                    if p.choose(e, to, why, now) {
+                        asked.push(Asked { key: t.key, partition: no as u32, from, to, why, decision: d });
+                    }
+                }
+                p.decided.write(now, &d);
+                seen.insert(id, (at, state));
+            }
+        }
+        self.states = seen;
+        self.keep_lessons(e, before, newest);
+        asked
+    }
+
+    fn decide(
+        &mut self,
+        t: &Table,
+        p: &Partition,
+        state: &mut State,
+        now: u64,
+        adaptive: bool,
+        s: &Settings,
+    ) -> Decision {
+        let v = p.switch.view();
+        let reading = Reading::of(p, now);
+        let idle = |status| Decision { status, ..Decision::default() };
+        let tuning = p.tuning();
+        if v.is_open() {
+            state.switching(reading);
+            return idle(Status::Switching);
+        }
+        if v.pinned || !tuning.adaptive.unwrap_or(adaptive) {
+            state.restart(reading, None);
+            return idle(if v.pinned { Status::Pinned } else { Status::Off });
+        }
+        let Some(protocol) = v.set.single() else { return idle(Status::Switching) };
+        let own;
+        let s = match tuning.candidates {
+            Some(candidates) => {
+                own = Settings { candidates, ..s.clone() };
+                &own
+            }
+            None => s,
+        };
+        state.observe(t.id, protocol, reading, (&self.model, &mut self.learned, s))
+    }
+
+    /// New lessons are written where the next coordinator finds them.
+    fn keep_lessons(&self, e: &Engine, before: usize, newest: Option<super::learned::Lesson>) {
+        let all = self.learned.all();
+        // The list is a ring: what comes behind the one that was last is new.
+        let from = match newest {
+            Some(l) => all.iter().rposition(|o| *o == l).map_or(0, |i| i + 1),
+            None => before.min(all.len()),
+        };
+        for l in &all[from..] {
+            e.shared.learned.write(l);
+        }
+    }
+
+    /// How many transactions there are to a sample: all while there are few, and one in `most` while there are many.
+    pub fn sample_every(&mut self, commits: u64, now: u64, most: u32) -> u32 {
+        let (last, at) = std::mem::replace(&mut self.last, (commits, now));
+        let us = now.saturating_sub(at).max(1);
+        let rate = commits.saturating_sub(last).saturating_mul(1_000_000) / us;
+        ((rate / SAMPLE_ALL + 1).min(most as u64)) as u32
+    }
+}

@@ -1,0 +1,483 @@
+//! The decision for one partition, interval by interval.
+//!
+//! INV-CHOICE: a partition is asked to switch only if the corrected prediction was better by the margin in
+//! `confirm` intervals running, or by a rule, or by a probe; and after such a switch it is not asked again until the
+//! switch was verified, or its load is another one.
+
+use super::features::{Load, Reading, FEATURES};
+use super::learned::{Correction, Learned, Lesson};
+use super::model::Model;
+use crate::protocol::{Protocol, ProtocolSet};
+use std::collections::VecDeque;
+
+/// What decisions go by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Protocols to choose from.
+    pub candidates: ProtocolSet,
+    /// Gain that is worth a switch, as a share: 0.1 is 10 %.
+    pub min_gain: f64,
+    /// A switch is taken back if the cost grew by this share and by more than noise.
+    pub max_loss: f64,
+    /// Intervals in which the same protocol must be better.
+    pub confirm: u32,
+    /// Sampled transactions that make a load.
+    pub min_samples: u64,
+    /// No `partcc` if the share of transactions that write below SERIALIZABLE is larger.
+    pub max_weak_writers: f64,
+    /// No `partcc` if the share of transactions that are idle between statements is larger.
+    pub max_idle: f64,
+    /// A lesson loses half of its weight in this time, microseconds.
+    pub forget_us: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            candidates: Protocol::ALL.into_iter().fold(ProtocolSet::EMPTY, |s, p| s.union(ProtocolSet::of(p))),
+            min_gain: 0.1,
+            max_loss: 0.05,
+            confirm: 2,
+            min_samples: 20,
+            max_weak_writers: 0.05,
+            max_idle: 0.05,
+            forget_us: 600_000_000,
+        }
+    }
+}
+
+/// What came of an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// The partition was not looked at yet.
+    #[default]
+    New = 0,
+    /// Too few transactions were sampled.
+    FewSamples = 1,
+    /// No protocol is better by the margin.
+    Keeps = 2,
+    /// Another one is, but not for long enough.
+    Confirms = 3,
+    /// A switch to another protocol was asked for.
+    Switches = 4,
+    /// The last switch is being verified.
+    Verifies = 5,
+    /// The last switch was verified: it stays.
+    Accepts = 6,
+    /// The last switch made it worse: the old protocol was asked for.
+    TakesBack = 7,
+    /// A protocol that the model does not prefer was asked for, because much work is lost.
+    Probes = 8,
+    /// The protocol was set by somebody.
+    Pinned = 9,
+    /// Not adaptive.
+    Off = 10,
+    /// A switch is under way.
+    Switching = 11,
+}
+
+impl Status {
+    /// All, by number.
+    pub const ALL: [Status; 12] = [
+        Status::New,
+        Status::FewSamples,
+        Status::Keeps,
+        Status::Confirms,
+        Status::Switches,
+        Status::Verifies,
+        Status::Accepts,
+        Status::TakesBack,
+        Status::Probes,
+        Status::Pinned,
+        Status::Off,
+        Status::Switching,
+    ];
+    /// For views.
+    pub fn text(self) -> &'static str {
+        match self {
+            Status::New => "not looked at yet",
+            Status::FewSamples => "too few transactions were sampled",
+            Status::Keeps => "no protocol is better by the margin",
+            Status::Confirms => "another protocol is better, but not for long enough yet",
+            Status::Switches => "another protocol is better: switched",
+            Status::Verifies => "the last switch is being verified",
+            Status::Accepts => "the last switch was verified and stays",
+            Status::TakesBack => "the last switch made it worse: taken back",
+            Status::Probes => "much work is lost: another protocol is tried",
+            Status::Pinned => "pinned",
+            Status::Off => "not adaptive",
+            Status::Switching => "a switch is under way",
+        }
+    }
+}
+
+/// A decision, with its reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// What came of the interval.
+    pub status: Status,
+    /// The load that it is about.
+    pub load: Load,
+    /// The model's predictions, in the order of [`Protocol::ALL`]: logarithms of relative costs.
+    pub predicted: [f64; 3],
+    /// What was learned about the protocols other than the current one.
+    pub learned: Correction,
+    /// Predictions with what was learned: lower is better.
+    pub scores: [f64; 3],
+    /// Bits of the protocols that candidates and rules allow.
+    pub allowed: u32,
+    /// The best of them, as a place in [`Protocol::ALL`].
+    pub best: usize,
+    /// Cost before the switch that is being verified, microseconds; 0: none is.
+    pub before_us: f64,
+    /// The protocol to ask for.
+    pub ask: Option<Protocol>,
+}
+
+/// A switch that is being verified.
+#[derive(Clone, Debug)]
+struct Trial {
+    from: usize,
+    to: usize,
+    features: [f64; FEATURES],
+    before: f64,
+    n_before: usize,
+    rate_before: f64,
+    predicted: f64,
+    after: Vec<f64>,
+    /// Intervals since the switch, whatever was sampled in them.
+    intervals: u32,
+    stalled: u32,
+}
+
+/// What is known of a partition.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    last: Option<Reading>,
+    protocol: Option<usize>,
+    /// Load and logarithm of the cost of the last intervals under the current protocol.
+    history: VecDeque<([f64; FEATURES], f64, f64)>,
+    /// Variance of the logarithm of the cost from interval to interval; 0: not known.
+    variance: f64,
+    challenger: Option<(usize, u32)>,
+    trial: Option<Trial>,
+    lossy: u32,
+    probed_at: u64,
+    /// The last switches: load, from, to, when.
+    switches: VecDeque<([f64; FEATURES], usize, usize, u64)>,
+}
+
+/// Intervals of a load that are compared with what comes after a switch.
+const HISTORY: usize = 8;
+/// The first interval after a switch has transactions of before in it.
+const SKIP: u32 = 1;
+/// Measured intervals after a switch: at least, and at most.
+const AFTER: (usize, usize) = (2, 5);
+/// Noise that is assumed at least, and where nothing is known, of a logarithm of a cost.
+const NOISE: (f64, f64) = (0.03, 0.08);
+/// Loads are the same load up to this distance of their shapes.
+const SAME: f64 = 1.0;
+/// So far, with room for noise, a switch and the one that reversed it are about the same load.
+const LIKE: f64 = 1.5;
+/// A partition is probed if this share of the time is lost, for so many intervals running.
+const LOSSY: (f64, u32) = (0.25, 5);
+/// Switches that are remembered, and how often the time to confirm doubles at most.
+const SWITCHES: usize = 32;
+const DOUBLED: u32 = 5;
+/// Intervals between two probes of a partition, and the prediction that forbids one.
+const PROBE_EVERY_US: u64 = 30_000_000;
+const PROBE_WORST: f64 = 0.7;
+
+fn index(p: Protocol) -> usize {
+    Protocol::ALL.iter().position(|q| *q == p).unwrap_or(0)
+}
+
+/// Distance of loads by what does not depend on the protocol in use.
+fn shape_distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
+    let (p, q) = (super::features::place(a), super::features::place(b));
+    [0, 1, 2, 5].iter().map(|&i| (p[i] - q[i]) * (p[i] - q[i])).sum::<f64>().sqrt()
+}
+
+fn mean(v: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let n = v.len().max(1) as f64;
+    v.sum::<f64>() / n
+}
+
+/// Protocols that candidates and rules allow.
+pub fn allowed(s: &Settings, l: &Load) -> ProtocolSet {
+    let weak = l.weak_writers > s.max_weak_writers || l.idle > s.max_idle;
+    let some = s.candidates.iter().filter(|p| !(weak && *p == Protocol::PartCc));
+    some.fold(ProtocolSet::EMPTY, |set, p| set.union(ProtocolSet::of(p)))
+}
+
+impl State {
+    /// Forgets what depends on the current protocol or load; `reading`: go on from here.
+    pub fn restart(&mut self, reading: Reading, protocol: Option<Protocol>) {
+        self.last = Some(reading);
+        self.protocol = protocol.map(index);
+        self.history.clear();
+        self.challenger = None;
+        self.lossy = 0;
+        if protocol.is_none() || self.trial.as_ref().is_some_and(|t| Some(t.to) != self.protocol) {
+            self.trial = None;
+        }
+    }
+
+    /// A switch is under way: its transactions count for nothing.
+    pub fn switching(&mut self, reading: Reading) {
+        self.last = Some(reading);
+        self.history.clear();
+        self.challenger = None;
+    }
+
+    /// An interval is over. `table` tells whose lessons count.
+    pub fn observe(
+        &mut self,
+        table: u64,
+        protocol: Protocol,
+        reading: Reading,
+        (model, learned, s): (&Model, &mut Learned, &Settings),
+    ) -> Decision {
+        let now = index(protocol);
+        if self.protocol != Some(now) {
+            self.restart(reading, Some(protocol));
+            return Decision::default();
+        }
+        let Some(last) = self.last else {
+            self.last = Some(reading);
+            return Decision::default();
+        };
+        if let Some(d) = self.stalls(table, &last, &reading, learned, s) {
+            self.last = Some(reading);
+            return d;
+        }
+        let Some(load) = Load::between(&last, &reading).filter(|l| l.txns >= s.min_samples) else {
+            if reading.sample.txns < last.sample.txns || reading.commits < last.commits {
+                self.last = Some(reading); // the counters started again
+            }
+            return Decision { status: Status::FewSamples, ..Decision::default() };
+        };
+        self.last = Some(reading);
+        let mut d = self.judge(table, now, &load, reading.at_us, (model, learned, s));
+        self.note(&load);
+        if !self.verify(table, &load, reading.at_us, learned, s, &mut d) {
+            self.decide(now, reading.at_us, s, &mut d);
+        }
+        if let Some(to) = d.ask.map(index) {
+            if d.status != Status::TakesBack {
+                self.begin_trial(now, to, &load, &d);
+            }
+            if self.switches.len() == SWITCHES {
+                self.switches.pop_front();
+            }
+            self.switches.push_back((d.load.features, now, to, reading.at_us));
+            self.challenger = None;
+            self.lossy = 0;
+        }
+        d
+    }
+
+    fn judge(
+        &self,
+        table: u64,
+        now: usize,
+        load: &Load,
+        at_us: u64,
+        (model, learned, s): (&Model, &Learned, &Settings),
+    ) -> Decision {
+        let load = &self.smooth(load);
+        let predicted = model.predict(&load.features);
+        let c = learned.correction(table, now, &load.features, at_us, s.forget_us);
+        let scores: [f64; 3] = std::array::from_fn(|i| predicted[i] + c.add[i]);
+        let set = allowed(s, load);
+        let can = |i: &usize| set.has(Protocol::ALL[*i]);
+        let best = (0..3).filter(can).min_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(now);
+        Decision {
+            load: *load,
+            predicted,
+            learned: c,
+            scores,
+            allowed: (0..3).filter(can).map(|i| Protocol::ALL[i] as u32).sum(),
+            best,
+            ..Decision::default()
+        }
+    }
+
+    /// The load with the mean features of those of the last intervals that are like it: less noise, and no delay
+    /// where it changes.
+    fn smooth(&self, load: &Load) -> Load {
+        let near: Vec<_> =
+            self.history.iter().map(|h| &h.0).filter(|f| super::features::distance(f, &load.features) < SAME).collect();
+        let n = near.len() as f64 + 1.0;
+        let sum = |i: usize| near.iter().map(|f| f[i]).sum::<f64>() + load.features[i];
+        Load { features: std::array::from_fn(|i| sum(i) / n), ..*load }
+    }
+
+    /// Intervals in which a switch must be better: more, the more often switches of loads like this one were reversed.
+    fn confirm(&self, to: usize, f: &[f64; FEATURES], at_us: u64, s: &Settings) -> u32 {
+        let reversed = |w: &&([f64; FEATURES], usize, usize, u64)| {
+            w.1 == to && at_us.saturating_sub(w.3) < s.forget_us && super::features::distance(&w.0, f) < LIKE
+        };
+        s.confirm << (self.switches.iter().filter(reversed).count() as u32).min(DOUBLED)
+    }
+
+    /// Remembers the cost, and how much it varies.
+    fn note(&mut self, load: &Load) {
+        let cost = load.cost_us.max(1e-3).ln();
+        if let Some((f, before, _)) = self.history.back() {
+            if shape_distance(f, &load.features) < SAME {
+                let square = (cost - before) * (cost - before) / 2.0;
+                self.variance = if self.variance == 0.0 { square } else { 0.8 * self.variance + 0.2 * square };
+            }
+        }
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back((load.features, cost, load.rate));
+    }
+
+    fn deviation(&self, n_before: usize, n_after: usize) -> f64 {
+        let v = if self.variance == 0.0 { NOISE.1 * NOISE.1 } else { self.variance.max(NOISE.0 * NOISE.0) };
+        (v * (1.0 / n_before.max(1) as f64 + 1.0 / n_after.max(1) as f64)).sqrt()
+    }
+
+    fn begin_trial(&mut self, from: usize, to: usize, load: &Load, d: &Decision) {
+        let f = load.features;
+        let same: Vec<_> = self.history.iter().filter(|h| super::features::distance(&h.0, &f) < SAME).collect();
+        self.trial = Some(Trial {
+            from,
+            to,
+            features: f,
+            before: mean(same.iter().map(|h| h.1)),
+            n_before: same.len(),
+            rate_before: mean(same.iter().map(|h| h.2)),
+            predicted: d.predicted[to] - d.predicted[from],
+            after: Vec::new(),
+            intervals: 0,
+            stalled: 0,
+        });
+    }
+
+    /// During a trial: did the partition come to a halt, so that too few transactions commit to tell anything?
+    fn stalls(
+        &mut self,
+        table: u64,
+        last: &Reading,
+        now: &Reading,
+        learned: &mut Learned,
+        s: &Settings,
+    ) -> Option<Decision> {
+        let t = self.trial.as_mut()?;
+        let us = now.at_us.saturating_sub(last.at_us).max(1);
+        let commits = now.commits.saturating_sub(last.commits);
+        let rate = commits as f64 * 1e6 / us as f64;
+        let troubles = now.troubles.saturating_sub(last.troubles);
+        t.intervals += 1;
+        let few = now.sample.txns.saturating_sub(last.sample.txns) < s.min_samples;
+        let stalled = few && rate < t.rate_before / 4.0 && troubles * 2 > commits;
+        t.stalled = if stalled { t.stalled + 1 } else { 0 };
+        if t.stalled < AFTER.0 as u32 {
+            return None;
+        }
+        let measured = (t.rate_before / rate.max(1e-9)).ln().min(3.0);
+        let t = self.trial.take()?;
+        learn(table, &t, measured, now.at_us, learned, s);
+        self.challenger = None;
+        let ask = Some(Protocol::ALL[t.from]);
+        Some(Decision {
+            status: Status::TakesBack,
+            before_us: t.before.exp(),
+            best: t.from,
+            ask,
+            ..Decision::default()
+        })
+    }
+
+    /// Verifies the last switch. False: there is none to verify, so decide.
+    fn verify(
+        &mut self,
+        table: u64,
+        load: &Load,
+        at_us: u64,
+        learned: &mut Learned,
+        s: &Settings,
+        d: &mut Decision,
+    ) -> bool {
+        let Some(t) = self.trial.as_mut() else { return false };
+        let banned = d.allowed & Protocol::ALL[t.to] as u32 == 0;
+        if banned || shape_distance(&t.features, &load.features) > SAME {
+            self.trial = None; // a rule against it, or another load: nothing can be compared
+            return false;
+        }
+        d.before_us = t.before.exp();
+        d.status = Status::Verifies;
+        if t.intervals > SKIP {
+            t.after.push(load.cost_us.max(1e-3).ln());
+        }
+        if t.after.len() < AFTER.0 {
+            return true;
+        }
+        let (n_before, n_after) = (t.n_before, t.after.len());
+        let measured = mean(t.after.iter().copied()) - t.before;
+        let moved = (d.predicted[t.to] - d.predicted[t.from]) - t.predicted;
+        let noise = self.deviation(n_before, n_after);
+        let loss = (1.0 + s.max_loss).ln();
+        let worse = measured > loss && (measured > 2.0 * noise || n_after >= AFTER.1);
+        if !worse && moved > (1.0 + s.min_gain).ln() {
+            self.trial = None; // so does the model say of a load of the same shape
+            return false;
+        }
+        if !worse && measured > 0.0 && n_after < AFTER.1 {
+            return true;
+        }
+        let Some(t) = self.trial.take() else { return true };
+        learn(table, &t, measured, at_us, learned, s);
+        // Not to where a rule forbids it.
+        let back = worse && d.allowed & Protocol::ALL[t.from] as u32 != 0;
+        d.status = if back { Status::TakesBack } else { Status::Accepts };
+        d.ask = back.then_some(Protocol::ALL[t.from]);
+        true
+    }
+
+    /// Asks for another protocol if it is better, for long enough.
+    fn decide(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
+        let banned = d.allowed & Protocol::ALL[now] as u32 == 0;
+        let gain = d.scores[now] - d.scores[d.best];
+        if d.best != now && (banned || gain > (1.0 + s.min_gain).ln()) {
+            let n = self.challenger.filter(|c| c.0 == d.best).map_or(0, |c| c.1) + 1;
+            self.challenger = Some((d.best, n));
+            self.lossy = 0;
+            d.status = Status::Confirms;
+            let confirm = if banned { s.confirm } else { self.confirm(d.best, &d.load.features, at_us, s) };
+            if n >= confirm {
+                d.status = Status::Switches;
+                d.ask = Some(Protocol::ALL[d.best]);
+            }
+            return;
+        }
+        self.challenger = None;
+        d.status = Status::Keeps;
+        self.lossy = if d.load.lost > LOSSY.0 { self.lossy + 1 } else { 0 };
+        if self.lossy >= LOSSY.1 && at_us.saturating_sub(self.probed_at) > PROBE_EVERY_US {
+            // The model calls it the best, and yet much is lost: look whether another one is better here.
+            let can = |i: &usize| {
+                *i != now
+                    && d.allowed & Protocol::ALL[*i] as u32 != 0
+                    && d.learned.weight[*i] < 0.3
+                    && d.scores[*i] - d.scores[now] < PROBE_WORST
+            };
+            if let Some(to) = (0..3).filter(can).min_by(|a, b| d.scores[*a].total_cmp(&d.scores[*b])) {
+                self.probed_at = at_us;
+                d.status = Status::Probes;
+                d.ask = Some(Protocol::ALL[to]);
+            }
+        }
+    }
+}
+
+fn learn(table: u64, t: &Trial, measured: f64, at_us: u64, learned: &mut Learned, s: &Settings) {
+    let residual = measured - t.predicted;
+    let l = Lesson { table, from: t.from, to: t.to, features: t.features, measured, residual, repeats: 0, at_us };
+    learned.add(l, s.forget_us);
+}

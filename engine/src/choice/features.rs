@@ -1,0 +1,211 @@
+//! Features of a partition's load, from two readings of its counters.
+
+use crate::partition::{Partition, Sample};
+use crate::primitive::Ordering;
+
+/// Number of features.
+pub const FEATURES: usize = 15;
+
+/// Names of the features, in the order of [`Load::features`]; models and views use them.
+///
+/// Measured: share of reads among the accesses to records; records and partitions that a transaction accesses; share of
+/// transactions that use other partitions too; share of accesses that meet another session's mark; transactions at a
+/// time; share of those that declared partitions, and that access records in order; processor time of a record and of
+/// a transaction, microseconds. Made of them, because a small tree cannot multiply: records written; `pressure`,
+/// accesses of a transaction that meet another session's, times the other transactions at a time; `clash`, the same
+/// with less weight of many others; `deadlock`, clashes out of order; `disorder`, share of transactions that come to
+/// several partitions neither declared nor in order.
+pub const NAMES: [&str; FEATURES] = [
+    "read_share",
+    "records",
+    "partitions",
+    "multi_share",
+    "conflict_rate",
+    "concurrency",
+    "declared_share",
+    "ordered_share",
+    "record_us",
+    "txn_us",
+    "writes",
+    "clash",
+    "pressure",
+    "deadlock",
+    "disorder",
+];
+
+/// The counters of a partition at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// When, microseconds.
+    pub at_us: u64,
+    /// Transactions that touched it and committed, all of them.
+    pub commits: u64,
+    /// Time that they took, failed attempts included; nanoseconds, all of them.
+    pub busy_ns: u64,
+    /// Failed attempts and sleeps for locks.
+    pub troubles: u64,
+    /// What was sampled.
+    pub sample: Sample,
+}
+
+impl Reading {
+    /// Of a partition, now.
+    pub fn of(p: &Partition, at_us: u64) -> Reading {
+        let (commits, busy_ns) = (p.stats.sum(|s| &s.commits), p.stats.sum(|s| &s.busy_ns));
+        let troubles = p.stats.all_aborts() + p.stats.waits.load(Ordering::Relaxed);
+        Reading { at_us, commits, busy_ns, troubles, sample: p.stats.sampled.get() }
+    }
+}
+
+/// The load of a partition between two readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// What models look at; see [`NAMES`].
+    pub features: [f64; FEATURES],
+    /// Cost of a committed transaction, microseconds: the geometric mean of the processor's time and of the
+    /// elapsed time that it took, failed attempts and waits included. Processor time alone would not see
+    /// that a protocol makes everybody sleep; elapsed time alone sees whatever else runs on the machine.
+    pub cost_us: f64,
+    /// Sampled transactions that committed.
+    pub txns: u64,
+    /// Transactions per second that committed (all).
+    pub rate: f64,
+    /// Share of the transactions that wrote at a level below SERIALIZABLE.
+    pub weak_writers: f64,
+    /// Share of the transactions that were idle between statements of their client.
+    pub idle: f64,
+    /// Share of the elapsed time that went into attempts that failed.
+    pub lost: f64,
+}
+
+impl Load {
+    /// Between two readings; `None` if nothing was sampled between them, or the counters started again.
+    pub fn between(before: &Reading, after: &Reading) -> Option<Load> {
+        let seconds = after.at_us.checked_sub(before.at_us).filter(|us| *us > 0)? as f64 / 1e6;
+        let commits = after.commits.checked_sub(before.commits).filter(|n| *n > 0)? as f64;
+        let busy_ns = after.busy_ns.checked_sub(before.busy_ns)? as f64;
+        if after.sample.txns < before.sample.txns {
+            return None;
+        }
+        Load::of(&after.sample.since(&before.sample), commits, busy_ns, seconds)
+    }
+
+    /// Of what was counted in so many seconds.
+    pub fn of(s: &Sample, commits: f64, busy_ns: f64, seconds: f64) -> Option<Load> {
+        if s.txns == 0 {
+            return None;
+        }
+        let n = s.txns as f64;
+        let accesses = s.reads + s.writes;
+        let records = accesses as f64 / n;
+        // How many transactions are in the partition at a time.
+        let concurrency = busy_ns / 1e9 / seconds;
+        let conflict_rate = s.conflicts as f64 / s.looks.max(1) as f64;
+        let each_ns = busy_ns / commits;
+        let cpu_ns = if s.cpu_ns == 0 { each_ns } else { s.cpu_ns as f64 / n };
+        // How many others a transaction meets: where there are fewer than two at a time, they come and go.
+        let others = (concurrency - 1.0).max(concurrency / 2.0);
+        let reads = s.reads as f64 / accesses.max(1) as f64;
+        let (multi, declared, ordered) = (s.multi as f64 / n, s.declared as f64 / n, s.ordered as f64 / n);
+        let pressure = records * conflict_rate * others;
+        let clash = pressure / (1.0 + others);
+        Some(Load {
+            features: [
+                reads,
+                records,
+                s.partitions as f64 / n,
+                multi,
+                conflict_rate,
+                concurrency,
+                declared,
+                ordered,
+                cpu_ns / 1000.0 / records.max(1.0),
+                cpu_ns / 1000.0,
+                records * (1.0 - reads),
+                clash,
+                pressure,
+                clash * (1.0 - ordered),
+                multi * (1.0 - declared) * (1.0 - ordered),
+            ],
+            cost_us: (cpu_ns * each_ns).sqrt() / 1000.0,
+            txns: s.txns,
+            rate: commits / seconds,
+            weak_writers: s.weak_writers as f64 / n,
+            idle: s.idle as f64 / n,
+            lost: s.lost_ns as f64 / ((s.duration_ns + s.lost_ns) as f64).max(1.0),
+        })
+    }
+}
+
+/// Where a load lies among others: features on scales on which a difference of 1 is a considerable one.
+pub fn place(f: &[f64; FEATURES]) -> [f64; 6] {
+    let log = |x: f64, least: f64| x.max(least).ln() / 0.7;
+    [f[0] / 0.25, log(f[1], 1.0), f[3] / 0.25, log(f[4] + 0.003, 0.003), log(f[5], 0.5), f[6] / 0.5]
+}
+
+/// How different two loads are; 1: considerably.
+pub fn distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
+    place(a).iter().zip(place(b)).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Sample {
+        Sample {
+            txns: 100,
+            reads: 800,
+            writes: 200,
+            multi: 25,
+            partitions: 150,
+            duration_ns: 100 * 2_000_000,
+            lost_ns: 100 * 2_000_000,
+            cpu_ns: 100 * 1_000_000,
+            looks: 1000,
+            conflicts: 100,
+            declared: 50,
+            ordered: 40,
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn features_are_shares_and_means() {
+        let before = Reading { at_us: 1_000_000, commits: 400, busy_ns: 7, troubles: 0, sample: Sample::default() };
+        let after = Reading { at_us: 3_000_000, commits: 2400, busy_ns: 8_000_000_007, troubles: 0, sample: sample() };
+        let l = Load::between(&before, &after).unwrap();
+        // 2000 commits in 2 s, 4 ms each with what failed: 4 at a time.
+        let wanted = [0.8, 10.0, 1.5, 0.25, 0.1, 4.0, 0.5, 0.4, 100.0, 1000.0, 2.0, 0.75, 3.0, 0.45, 0.075];
+        for ((got, wanted), name) in l.features.iter().zip(wanted).zip(NAMES) {
+            assert!((got - wanted).abs() < 1e-9, "{name}: {got}, not {wanted}");
+        }
+        assert!((l.cost_us - 2000.0).abs() < 1e-9, "the mean of 1 ms and 4 ms: {}", l.cost_us);
+        assert_eq!((l.txns, l.rate, l.lost), (100, 1000.0, 0.5));
+    }
+
+    #[test]
+    fn nothing_comes_of_nothing_or_of_counters_that_started_again() {
+        let at = |at_us, commits, txns| Reading {
+            at_us,
+            commits,
+            busy_ns: 0,
+            troubles: 0,
+            sample: Sample { txns, ..sample() },
+        };
+        assert_eq!(Load::between(&at(1, 5, 100), &at(2, 9, 100)), None, "no sample");
+        assert_eq!(Load::between(&at(1, 5, 100), &at(2, 9, 3)), None, "reset");
+        assert_eq!(Load::between(&at(1, 5, 100), &at(2, 3, 200)), None, "reset");
+        assert_eq!(Load::between(&at(2, 5, 100), &at(2, 9, 200)), None, "no time");
+    }
+
+    #[test]
+    fn loads_are_apart_as_their_features_are() {
+        let l = Load::of(&sample(), 1000.0, 4e9, 1.0).unwrap();
+        let mut more = l.features;
+        more[1] *= 1.05;
+        assert!(distance(&l.features, &more) < 0.2);
+        more[0] = 0.2;
+        assert!(distance(&l.features, &more) > 1.0);
+    }
+}

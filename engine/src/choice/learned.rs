@@ -1,0 +1,227 @@
+//! What verification has taught: how far the model's predictions were off, and where.
+//!
+//! A lesson is the result of one switch that was verified. Predictions for loads like its own are corrected by it;
+//! the weight falls with the distance of the loads, and by half in `forget_us`, so that what was once bad is
+//! tried again, but less and less often where it stays bad: a lesson that confirms another one doubles that time.
+
+use super::features::{distance, FEATURES};
+use crate::primitive::{AtomicU64, Ordering};
+use crate::protocol::Protocol;
+
+/// Lessons that are remembered, of all tables.
+pub const LESSONS: usize = 128;
+/// A lesson is remembered at most 2^this times as long as one that stands alone.
+const REPEATS: u32 = 6;
+/// Weight of the model itself beside lessons.
+const MODEL: f64 = 0.05;
+
+/// The result of one switch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lesson {
+    /// The table.
+    pub table: u64,
+    /// The protocol before, as a place in [`Protocol::ALL`].
+    pub from: usize,
+    /// The protocol after.
+    pub to: usize,
+    /// The load's features before the switch.
+    pub features: [f64; FEATURES],
+    /// Logarithm of the cost after over the cost before.
+    pub measured: f64,
+    /// `measured` less what the model had said.
+    pub residual: f64,
+    /// Lessons before it that said the same.
+    pub repeats: u32,
+    /// When, microseconds.
+    pub at_us: u64,
+}
+
+impl Lesson {
+    fn age_weight(&self, now_us: u64, forget_us: u64) -> f64 {
+        let half = forget_us.max(1) as f64 * f64::from(1u32 << self.repeats.min(REPEATS));
+        0.5f64.powf(now_us.saturating_sub(self.at_us) as f64 / half)
+    }
+    /// How much it counts for a load now.
+    pub fn weight(&self, f: &[f64; FEATURES], now_us: u64, forget_us: u64) -> f64 {
+        let d = distance(f, &self.features);
+        (-d * d / 2.0).exp() * self.age_weight(now_us, forget_us)
+    }
+}
+
+/// All lessons.
+#[derive(Clone, Debug, Default)]
+pub struct Learned {
+    all: Vec<Lesson>,
+}
+
+/// What lessons say about the protocols other than the current one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Correction {
+    /// To add to the model's prediction for a protocol, relative to the current one.
+    pub add: [f64; 3],
+    /// Weight of the lessons about it; 1: one that is new and of just this load.
+    pub weight: [f64; 3],
+}
+
+impl Learned {
+    /// From what was kept.
+    pub fn new(all: Vec<Lesson>) -> Learned {
+        Learned { all }
+    }
+    /// All, oldest first.
+    pub fn all(&self) -> &[Lesson] {
+        &self.all
+    }
+
+    /// Adds a lesson; the oldest of too many is forgotten.
+    pub fn add(&mut self, mut l: Lesson, forget_us: u64) {
+        let same = |o: &&Lesson| {
+            (o.table, o.from, o.to) == (l.table, l.from, l.to) && (o.measured > 0.0) == (l.measured > 0.0)
+        };
+        let near = |o: &&Lesson| distance(&o.features, &l.features) < 1.0 && o.age_weight(l.at_us, forget_us) > 0.1;
+        l.repeats = self.all.iter().filter(same).filter(near).map(|o| o.repeats + 1).max().unwrap_or(0);
+        if self.all.len() == LESSONS {
+            self.all.remove(0);
+        }
+        self.all.push(l);
+    }
+
+    /// What they say about a load of a table under its current protocol.
+    pub fn correction(&self, table: u64, now: usize, f: &[f64; FEATURES], at_us: u64, forget_us: u64) -> Correction {
+        let mut c = Correction::default();
+        for l in self.all.iter().filter(|l| l.table == table) {
+            let (other, sign) = match (l.from == now, l.to == now) {
+                (true, false) => (l.to, 1.0),
+                (false, true) => (l.from, -1.0),
+                _ => continue,
+            };
+            let w = l.weight(f, at_us, forget_us);
+            c.add[other] += sign * w * l.residual;
+            c.weight[other] += w;
+        }
+        for (add, w) in c.add.iter_mut().zip(c.weight) {
+            *add /= w + MODEL;
+        }
+        c
+    }
+}
+
+const WORDS: usize = 6 + FEATURES;
+
+#[repr(C)]
+struct Cell {
+    seq: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// The lessons in shared memory, for those who look and for the next coordinator. One coordinator writes.
+/// All-zero: there are none.
+#[repr(C)]
+pub struct Blackboard {
+    next: AtomicU64,
+    cells: [Cell; LESSONS],
+}
+
+impl Blackboard {
+    /// Adds a lesson.
+    pub fn write(&self, l: &Lesson) {
+        let n = self.next.load(Ordering::SeqCst);
+        let c = &self.cells[n as usize % LESSONS];
+        c.seq.store(2 * n + 1, Ordering::SeqCst);
+        let head = [
+            l.table,
+            l.from as u64 | (l.to as u64) << 8 | (l.repeats as u64) << 16,
+            l.measured.to_bits(),
+            l.residual.to_bits(),
+            l.at_us,
+            0,
+        ];
+        let words = head.into_iter().chain(l.features.iter().map(|f| f.to_bits()));
+        for (to, w) in c.words.iter().zip(words) {
+            to.store(w, Ordering::SeqCst);
+        }
+        c.seq.store(2 * n + 2, Ordering::SeqCst);
+        self.next.store(n + 1, Ordering::SeqCst);
+    }
+
+    /// All that are whole, oldest first.
+    pub fn read(&self) -> Vec<Lesson> {
+        let end = self.next.load(Ordering::SeqCst);
+        (end.saturating_sub(LESSONS as u64)..end).filter_map(|n| self.lesson(n)).collect()
+    }
+
+    fn lesson(&self, n: u64) -> Option<Lesson> {
+        let c = &self.cells[n as usize % LESSONS];
+        let whole = || c.seq.load(Ordering::SeqCst) == 2 * n + 2;
+        if !whole() {
+            return None;
+        }
+        let w: [u64; WORDS] = std::array::from_fn(|i| c.words[i].load(Ordering::SeqCst));
+        let all = Protocol::ALL.len() - 1;
+        let l = Lesson {
+            table: w[0],
+            from: (w[1] as usize & 255).min(all),
+            to: (w[1] as usize >> 8 & 255).min(all),
+            repeats: (w[1] >> 16) as u32,
+            measured: f64::from_bits(w[2]),
+            residual: f64::from_bits(w[3]),
+            at_us: w[4],
+            features: std::array::from_fn(|i| f64::from_bits(w[6 + i])),
+        };
+        whole().then_some(l)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000_000;
+
+    fn lesson(at_us: u64) -> Lesson {
+        Lesson { table: 7, from: 1, to: 2, features: [0.5; FEATURES], measured: 0.4, residual: 0.9, repeats: 0, at_us }
+    }
+
+    #[test]
+    fn lessons_correct_what_is_like_them_both_ways() {
+        let mut l = Learned::default();
+        l.add(lesson(0), MINUTE);
+        let at = |table, now, f: &[f64; FEATURES]| l.correction(table, now, f, 0, MINUTE);
+        let c = at(7, 1, &[0.5; FEATURES]);
+        assert!((c.add[2] - 0.9 / 1.05).abs() < 1e-9 && c.add[0] == 0.0, "{c:?}");
+        assert!((at(7, 2, &[0.5; FEATURES]).add[1] + 0.9 / 1.05).abs() < 1e-9);
+        assert_eq!(at(8, 1, &[0.5; FEATURES]), Correction::default(), "another table");
+        let mut far = [0.5; FEATURES];
+        far[0] = 1.0;
+        assert!(at(7, 1, &far).weight[2] < 0.2, "another load");
+    }
+
+    #[test]
+    fn lessons_fade_and_those_that_repeat_fade_later() {
+        let mut l = Learned::default();
+        l.add(lesson(0), MINUTE);
+        let weight = |l: &Learned, at| l.correction(7, 1, &[0.5; FEATURES], at, MINUTE).weight[2];
+        assert!((weight(&l, MINUTE) - 0.5).abs() < 1e-9);
+        assert!(weight(&l, 6 * MINUTE) < 0.02);
+        l.add(lesson(MINUTE), MINUTE);
+        assert_eq!(l.all()[1].repeats, 1);
+        assert!(weight(&l, 3 * MINUTE) > 0.5, "two minutes after the second");
+        for i in 0..2 * LESSONS as u64 {
+            l.add(lesson(2 * MINUTE + i), MINUTE);
+        }
+        assert_eq!(l.all().len(), LESSONS);
+        assert!(weight(&l, 40 * MINUTE) > 0.5);
+    }
+
+    #[test]
+    fn the_next_coordinator_knows_them() {
+        // SAFETY: all-zero is an empty one.
+        let b: Box<Blackboard> = unsafe { Box::new(std::mem::zeroed()) };
+        assert!(b.read().is_empty());
+        for i in 0..LESSONS as u64 + 5 {
+            b.write(&Lesson { repeats: 3, ..lesson(i) });
+        }
+        let all = b.read();
+        assert_eq!((all.len(), all[0].at_us, all[9]), (LESSONS, 5, Lesson { repeats: 3, ..lesson(14) }));
+    }
+}

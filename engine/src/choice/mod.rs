@@ -1,0 +1,25 @@
+//! The choice of protocols: which one runs a partition's load best, and whether it really did.
+//!
+//! Every interval the coordinator takes a reading of each partition's counters. Two readings make a load: its
+//! features and the cost of a transaction ([`Load`]). The model predicts from the features the costs under all
+//! protocols ([`Model`]); rules exclude what throughput does not show ([`allowed`]). If another protocol is better by
+//! a margin in some intervals running, the partition is switched; then the cost is compared with that of before,
+//! and the switch taken back where it grew. What came of it corrects later predictions for loads like this one
+//! ([`Learned`]). See the README beside this file.
+
+mod chooser;
+mod decide;
+mod features;
+mod learned;
+mod model;
+mod publish;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use chooser::{Asked, Chooser};
+pub use decide::{allowed, Decision, Settings, State, Status};
+pub use features::{distance, place, Load, Reading, FEATURES, NAMES};
+pub use learned::{Blackboard, Correction, Learned, Lesson, LESSONS};
+pub use model::{Model, BUILT_IN};
+pub use publish::{Published, Shown};

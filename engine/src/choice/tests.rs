@@ -1,0 +1,302 @@
+//! Decisions in a simulated world: loads whose true costs are known, with noise.
+
+use super::decide::{Decision, Settings, State, Status};
+use super::features::Reading;
+use super::learned::Learned;
+use super::model::Model;
+use crate::partition::Sample;
+use crate::protocol::{Protocol, ProtocolSet};
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000;
+
+/// A load: features that the simulation varies, and the true cost under each protocol (in the order of `ALL`), us.
+#[derive(Clone, Copy, Debug)]
+struct Truth {
+    reads: f64,
+    conflicts: f64,
+    multi: f64,
+    weak: f64,
+    lost: f64,
+    cost_us: [f64; 3],
+}
+
+const CALM: Truth =
+    Truth { reads: 0.8, conflicts: 0.01, multi: 0.0, weak: 0.0, lost: 0.0, cost_us: [130.0, 100.0, 125.0] };
+const HOT: Truth = Truth { reads: 0.5, conflicts: 0.5, cost_us: [200.0, 300.0, 150.0], ..CALM };
+
+struct World {
+    state: State,
+    learned: Learned,
+    model: Model,
+    settings: Settings,
+    protocol: Protocol,
+    reading: Reading,
+    noise: f64,
+    random: u64,
+    asked: Vec<(u64, Protocol, Status)>,
+}
+
+fn at(p: Protocol) -> usize {
+    Protocol::ALL.iter().position(|q| *q == p).unwrap()
+}
+
+/// A tree with one split on a feature.
+fn split(feature: &str, value: f64, below: f64, above: f64) -> String {
+    format!(
+        r#"[{{"feature": "{feature}", "at": {value}, "below": 1, "above": 2}}, {{"log_cost": {below}}}, {{"log_cost": {above}}}]"#
+    )
+}
+
+fn model(partcc: &str, occ: &str, two: &str) -> Model {
+    Model::parse(&format!(r#"{{"format": 1, "trees": {{"partcc": {partcc}, "occ": {occ}, "2pl": {two}}}}}"#)).unwrap()
+}
+
+/// What is true of `CALM` and `HOT`.
+fn right() -> Model {
+    let s = |below, above| split("conflict_rate", 0.2, below, above);
+    model(&s(0.1, 0.0), &s(-0.16, 0.4), &s(0.06, -0.3))
+}
+
+impl World {
+    fn new(model: Model, noise: f64) -> World {
+        World {
+            state: State::default(),
+            learned: Learned::default(),
+            model,
+            settings: Settings::default(),
+            protocol: Protocol::Occ,
+            reading: Reading { at_us: 1, ..Reading::default() },
+            noise,
+            random: 12345,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Log-normal noise, about.
+    fn noisy(&mut self, x: f64) -> f64 {
+        let mut sum = 0.0;
+        for _ in 0..6 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            sum += (self.random >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+        }
+        x * (sum * 2f64.sqrt() * self.noise).exp()
+    }
+
+    /// An interval under a load; the switch that it asks for is complete at its end.
+    fn interval(&mut self, t: &Truth) -> Decision {
+        let cost_us = self.noisy(t.cost_us[at(self.protocol)]);
+        // 8 clients, always busy; processor and elapsed time are off by the same noise.
+        let each_us = cost_us * 2.0;
+        let commits = (8.0 * SECOND as f64 / each_us).max(1.0);
+        let txns = (commits / 16.0) as u64;
+        let n = txns as f64;
+        let reads = self.noisy(10.0 * t.reads);
+        let conflicts = self.noisy(t.conflicts).min(1.0);
+        let s = &mut self.reading.sample;
+        *s = Sample {
+            txns: s.txns + txns,
+            reads: s.reads + (n * reads) as u64,
+            writes: s.writes + (n * 10.0 * (1.0 - t.reads)) as u64,
+            multi: s.multi + (n * t.multi) as u64,
+            partitions: s.partitions + txns,
+            weak_writers: s.weak_writers + (n * t.weak) as u64,
+            duration_ns: s.duration_ns + (n * each_us * 1000.0 * (1.0 - t.lost)) as u64,
+            lost_ns: s.lost_ns + (n * each_us * 1000.0 * t.lost) as u64,
+            cpu_ns: s.cpu_ns + (n * cost_us / 2.0 * 1000.0) as u64,
+            looks: s.looks + txns * 10,
+            conflicts: s.conflicts + (n * 10.0 * conflicts) as u64,
+            ordered: s.ordered + txns,
+            ..*s
+        };
+        self.reading.commits += commits as u64;
+        self.reading.busy_ns += (commits * each_us * 1000.0) as u64;
+        self.reading.at_us += SECOND;
+        let d = self.state.observe(1, self.protocol, self.reading, (&self.model, &mut self.learned, &self.settings));
+        if let Some(p) = d.ask {
+            self.asked.push((self.reading.at_us / SECOND, p, d.status));
+            self.protocol = p;
+        }
+        d
+    }
+
+    fn run(&mut self, t: &Truth, intervals: u32) -> u32 {
+        (0..intervals).filter(|_| self.interval(t).ask.is_some()).count() as u32
+    }
+}
+
+#[test]
+fn a_change_of_the_load_is_followed_within_three_intervals() {
+    for noise in [0.0, 0.05, 0.1] {
+        let mut w = World::new(right(), noise);
+        w.run(&CALM, 30);
+        assert_eq!(w.protocol, Protocol::Occ, "it fits: {:?}", w.asked);
+        for (load, best) in [(HOT, Protocol::TwoPhase), (CALM, Protocol::Occ), (HOT, Protocol::TwoPhase)] {
+            w.run(&load, 3);
+            assert_eq!(w.protocol, best, "noise {noise}: {:?}", w.asked);
+            w.run(&load, 17);
+            assert_eq!(w.protocol, best, "noise {noise}: {:?}", w.asked);
+        }
+        assert_eq!(w.asked.len(), 3, "noise {noise}: {:?}", w.asked);
+    }
+}
+
+#[test]
+fn noise_alone_does_not_make_it_flap() {
+    // The load lies on the edge of the model's leaves, and the protocols are alike.
+    let edge = Truth { conflicts: 0.2, cost_us: [140.0, 100.0, 103.0], ..CALM };
+    for (noise, most) in [(0.05, 4), (0.1, 6), (0.2, 12), (0.4, 24)] {
+        let mut w = World::new(right(), noise);
+        w.run(&edge, 1000);
+        assert!(w.asked.len() <= most, "noise {noise}: {} switches in 1000 intervals: {:?}", w.asked.len(), w.asked);
+    }
+}
+
+#[test]
+fn a_model_made_wrong_on_purpose_is_overruled() {
+    let s = |below, above| split("conflict_rate", 0.2, below, above);
+    // The worst protocol is the best one, it says.
+    let wrong = model(&s(-0.6, 0.0), &s(0.5, -0.5), &s(0.4, 0.5));
+    for (load, best, noise) in
+        [(CALM, Protocol::Occ, 0.05), (CALM, Protocol::Occ, 0.15), (HOT, Protocol::TwoPhase, 0.05)]
+    {
+        let mut w = World::new(wrong.clone(), noise);
+        w.protocol = best;
+        let mut good = 0;
+        for _ in 0..1800 {
+            w.interval(&load);
+            good += (w.protocol == best) as u32;
+        }
+        assert!(!w.asked.is_empty(), "the model was not asked");
+        assert!(good > 1700, "{good} of 1800 intervals under the best protocol, noise {noise}: {:?}", w.asked);
+        // What was learned lasts.
+        let tries = |from: u64, to: u64| {
+            w.asked.iter().filter(|a| (from..to).contains(&a.0) && a.2 == Status::Switches).count()
+        };
+        assert!(tries(600, 1800) <= 8, "{:?}", w.asked);
+    }
+}
+
+#[test]
+fn what_verification_takes_back_is_taken_back_soon() {
+    let wrong =
+        model(&split("records", 1.0, 0.0, -0.8), &split("records", 1.0, 0.0, 0.8), &split("records", 1.0, 0.0, 0.8));
+    let mut w = World::new(wrong, 0.05);
+    w.run(&CALM, 3);
+    assert_eq!(w.protocol, Protocol::PartCc);
+    w.run(&CALM, 5);
+    assert_eq!(w.protocol, Protocol::Occ, "{:?}", w.asked);
+    assert_eq!(w.asked.last().unwrap().2, Status::TakesBack);
+    assert_eq!(w.run(&CALM, 60), 0, "not again at once: {:?}", w.asked);
+}
+
+#[test]
+fn a_partition_that_comes_to_a_halt_is_rescued() {
+    let wrong =
+        model(&split("records", 1.0, 0.0, 0.5), &split("records", 1.0, 0.0, 0.3), &split("records", 1.0, 0.0, -0.8));
+    let mut w = World::new(wrong, 0.05);
+    w.run(&CALM, 4);
+    assert_eq!(w.protocol, Protocol::TwoPhase);
+    // Everybody waits for everybody: three commits a second, and sleeps.
+    for _ in 0..4 {
+        w.reading.at_us += SECOND;
+        w.reading.commits += 3;
+        w.reading.troubles += 40;
+        let d = w.state.observe(1, w.protocol, w.reading, (&w.model, &mut w.learned, &w.settings));
+        if let Some(p) = d.ask {
+            assert_eq!((p, d.status), (Protocol::Occ, Status::TakesBack));
+            w.protocol = p;
+            assert_eq!(w.run(&CALM, 60), 0);
+            return;
+        }
+    }
+    panic!("it was left alone");
+}
+
+#[test]
+fn rules_keep_weak_writers_out_of_partcc() {
+    let m =
+        model(&split("records", 1.0, 0.0, -0.8), &split("records", 1.0, 0.0, 0.2), &split("records", 1.0, 0.0, 0.2));
+    let truth = Truth { cost_us: [50.0, 100.0, 90.0], ..CALM };
+    let weak = Truth { weak: 0.3, ..truth };
+    let mut w = World::new(m, 0.05);
+    w.run(&weak, 30);
+    assert_eq!((w.protocol, w.asked.len()), (Protocol::Occ, 0));
+    w.run(&truth, 10);
+    assert_eq!(w.protocol, Protocol::PartCc, "{:?}", w.asked);
+    w.run(&weak, 3);
+    assert_ne!(w.protocol, Protocol::PartCc, "they came later: {:?}", w.asked);
+    w.settings.candidates = ProtocolSet::of(Protocol::PartCc);
+    let before = w.asked.len();
+    w.run(&weak, 10);
+    assert_eq!(w.asked.len(), before, "nothing is allowed: nothing changes");
+}
+
+#[test]
+fn work_that_is_lost_makes_it_try_what_the_model_does_not_want() {
+    // The model calls occ the best; in truth half of the work is lost, and 2pl is twice as good.
+    let s = |c| split("records", 1.0, 0.0, c);
+    let m = model(&s(0.4), &s(-0.3), &s(0.1));
+    let lossy = Truth { lost: 0.6, cost_us: [300.0, 200.0, 100.0], ..HOT };
+    let mut w = World::new(m, 0.05);
+    for _ in 0..300 {
+        let lost = if w.protocol == Protocol::Occ { 0.6 } else { 0.0 };
+        w.interval(&Truth { lost, ..lossy });
+    }
+    assert_eq!(w.protocol, Protocol::TwoPhase, "{:?}", w.asked);
+    assert_eq!(w.asked[0].2, Status::Probes);
+    assert_eq!(w.asked.len(), 1, "it stays: {:?}", w.asked);
+}
+
+#[test]
+fn few_samples_decide_nothing_until_there_are_enough() {
+    let mut w = World::new(right(), 0.0);
+    w.protocol = Protocol::PartCc;
+    let rare = Truth { cost_us: [60_000.0, 60_000.0, 60_000.0], ..HOT }; // 67 commits, 4 samples a second
+    let statuses: Vec<_> = (0..8).map(|_| w.interval(&rare).status).collect();
+    assert_eq!(
+        statuses[..5],
+        [Status::New, Status::FewSamples, Status::FewSamples, Status::FewSamples, Status::FewSamples]
+    );
+    assert!(statuses[5..].contains(&Status::Confirms), "{statuses:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever model, load and noise: only candidates are asked for, no switch is asked for while one is verified,
+    /// and a load that stays the same settles.
+    #[test]
+    fn any_model_and_load_settle(
+        below in prop::array::uniform3(-1.0f64..1.0),
+        above in prop::array::uniform3(-1.0f64..1.0),
+        edge in 0.05f64..0.6,
+        conflicts in 0.05f64..0.6,
+        costs in prop::array::uniform3(50.0f64..500.0),
+        noise in 0.0f64..0.3,
+        without in 0usize..4,
+        random in 1u64..u64::MAX,
+    ) {
+        let tree = |i: usize| split("conflict_rate", edge, below[i], above[i]);
+        let mut w = World::new(model(&tree(0), &tree(1), &tree(2)), noise);
+        w.random = random;
+        if without < 3 && Protocol::ALL[without] != Protocol::Occ {
+            let some = Protocol::ALL.into_iter().filter(|p| *p != Protocol::ALL[without]);
+            w.settings.candidates = some.fold(ProtocolSet::EMPTY, |s, p| s.union(ProtocolSet::of(p)));
+        }
+        let t = Truth { conflicts, cost_us: costs, ..CALM };
+        let (mut verifying, mut total) = (false, 0);
+        for _ in 0..600 {
+            let d = w.interval(&t);
+            if let Some(p) = d.ask {
+                prop_assert!(w.settings.candidates.has(p));
+                prop_assert!(!(verifying && d.status != Status::TakesBack && d.before_us > 0.0));
+                total += 1;
+            }
+            verifying = d.status == Status::Verifies;
+        }
+        prop_assert!(total <= 24, "{} switches in 600 intervals: {:?}", total, w.asked);
+    }
+}

@@ -1,0 +1,150 @@
+//! The coordinator's intervals: readings of all partitions, decisions, and what is logged of them.
+
+use crate::{guc, options};
+use mixedcc_engine::choice::{Asked, Chooser, Model, Settings, NAMES};
+use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
+use pgrx::prelude::*;
+
+/// The choice of protocols, between two intervals.
+pub struct Choice {
+    chooser: Chooser,
+    settings: Settings,
+    adaptive: bool,
+    /// Name of the model's file in use, or tried last.
+    file: String,
+    last: u64,
+}
+
+/// A setting that is text; empty if it is not set.
+fn text(setting: &pgrx::GucSetting<Option<std::ffi::CString>>) -> String {
+    setting.get().map_or(String::new(), |s| s.to_string_lossy().trim().to_owned())
+}
+
+fn warn(message: String, detail: String) {
+    ereport!(PgLogLevel::WARNING, PgSqlErrorCode::ERRCODE_CONFIG_FILE_ERROR, message, detail);
+}
+
+/// Candidates of the whole cluster.
+pub fn candidates() -> ProtocolSet {
+    let names = text(&guc::ADAPTIVE_CANDIDATES);
+    let all = || Settings::default().candidates;
+    if names.is_empty() {
+        return all();
+    }
+    let list = names.split(',').map(|n| n.trim().to_owned()).collect();
+    options::candidates(list).unwrap_or_else(|| {
+        let available = Protocol::ALL.map(Protocol::name).join(", ");
+        warn(
+            format!("mixedcc.adaptive_candidates is not a list of protocols: \"{names}\""),
+            format!("All are candidates. Available protocols: {available}."),
+        );
+        all()
+    })
+}
+
+/// What the settings say.
+fn settings() -> Settings {
+    let share = guc::PARTCC_MAX_SHARE.get() / 100.0;
+    Settings {
+        candidates: candidates(),
+        min_gain: guc::ADAPTIVE_MIN_GAIN.get() / 100.0,
+        max_loss: guc::ADAPTIVE_MAX_LOSS.get() / 100.0,
+        confirm: guc::ADAPTIVE_CONFIRM.get() as u32,
+        min_samples: guc::ADAPTIVE_MIN_SAMPLES.get() as u64,
+        max_weak_writers: share,
+        max_idle: share,
+        forget_us: guc::ADAPTIVE_FORGET_S.get() as u64 * 1_000_000,
+    }
+}
+
+/// Reads the model's file; `None`: it cannot be used, which is logged.
+fn read_model(file: &str) -> Option<Model> {
+    let read = std::fs::read_to_string(file).map_err(|e| format!("It cannot be read: {e}."));
+    match read.and_then(|t| Model::parse(&t).map_err(|e| format!("In the file, {e}."))) {
+        Ok(m) => {
+            log!("mixedcc chooses by the model in \"{file}\": {}", m.about);
+            Some(m)
+        }
+        Err(why) => {
+            warn(format!("mixedcc cannot use the model in \"{file}\"; the model in use stays"), why);
+            None
+        }
+    }
+}
+
+impl Choice {
+    pub fn start(e: &Engine, now: u64) -> Choice {
+        let chooser = Chooser::new(e, Model::built_in());
+        let mut c = Choice { chooser, settings: settings(), adaptive: false, file: String::new(), last: now };
+        c.reload();
+        c
+    }
+
+    /// Settings may have changed.
+    pub fn reload(&mut self) {
+        self.settings = settings();
+        self.adaptive = guc::ADAPTIVE.get();
+        let file = text(&guc::MODEL_FILE);
+        if file != self.file {
+            match file.as_str() {
+                "" => self.chooser.model = Model::built_in(),
+                _ => {
+                    if let Some(m) = read_model(&file) {
+                        self.chooser.model = m;
+                    }
+                }
+            }
+            self.file = file;
+        }
+    }
+
+    fn length_us() -> u64 {
+        guc::ADAPTIVE_INTERVAL_MS.get() as u64 * 1000
+    }
+    pub fn is_due(&self, now: u64) -> bool {
+        now.saturating_sub(self.last) >= Self::length_us()
+    }
+    pub fn due_in_ms(&self, now: u64) -> i64 {
+        let left = (self.last + Self::length_us()).saturating_sub(now);
+        (left / 1000 + 1) as i64
+    }
+
+    /// An interval is over: decides about all partitions; how many switches were asked for.
+    pub fn interval(&mut self, e: &Engine, tables: &[&'static Table], now: u64) -> usize {
+        self.last = now;
+        let asked = self.chooser.pass(e, tables, now, self.adaptive, &self.settings);
+        let mut commits = 0;
+        for p in tables.iter().flat_map(|t| t.map().partitions()) {
+            p.stats.sampled.clear_marks();
+            commits += p.stats.sum(|s| &s.commits);
+        }
+        let most = guc::SAMPLE_EVERY.get() as u32;
+        e.shared.sample_every.set(self.chooser.sample_every(commits, now, most));
+        for a in &asked {
+            log_decision(a);
+        }
+        asked.len()
+    }
+}
+
+fn log_decision(a: &Asked) {
+    let Some(level) = guc::LOG_DECISIONS.get().level() else { return };
+    let d = &a.decision;
+    let features: Vec<_> = NAMES.iter().zip(d.load.features).map(|(n, f)| format!("{n} {f:.3}")).collect();
+    let scores: Vec<_> =
+        Protocol::ALL.iter().zip(d.scores).map(|(p, s)| format!("{} {:.2}", p.name(), s.exp())).collect();
+    ereport!(
+        level,
+        PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+        format!(
+            "mixedcc switches partition {} of the table in file {} of database {} from {} to {} ({})",
+            a.partition,
+            a.key[2],
+            a.key[1],
+            a.from.name(),
+            a.to.name(),
+            a.why.name()
+        ),
+        format!("Predicted costs: {}. Features: {}.", scores.join(", "), features.join(", "))
+    );
+}

@@ -1,0 +1,116 @@
+//! Why a partition has its protocol: the source of `mixedcc.explain_choice`.
+
+use super::open;
+use super::switches::chosen;
+use crate::{coordinator, guc};
+use mixedcc_engine::choice::{Decision, Lesson, NAMES};
+use mixedcc_engine::partition::Partition;
+use mixedcc_engine::{Protocol, ProtocolSet, Table};
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+
+type Row = (String, String, Option<f64>, Option<String>);
+
+fn row(item: &str, name: &str, value: Option<f64>, note: String) -> Row {
+    (item.to_owned(), name.to_owned(), value, Some(note).filter(|n| !n.is_empty()))
+}
+
+fn state(p: &Partition, at_us: u64, d: &Decision, out: &mut Vec<Row>) {
+    let v = p.switch.view();
+    let t = p.tuning();
+    let adaptive = match (v.pinned, t.adaptive) {
+        (true, _) => "no: the partition is pinned".to_owned(),
+        (_, Some(true)) => "yes: the table's option".to_owned(),
+        (_, Some(false)) => "no: the table's options say so, or name a protocol".to_owned(),
+        (_, None) => format!("{}: mixedcc.adaptive", if guc::ADAPTIVE.get() { "yes" } else { "no" }),
+    };
+    out.push(row("state", "protocol", None, v.set.name()));
+    out.push(row("state", "adaptive", None, adaptive));
+    let candidates = t.candidates.unwrap_or_else(coordinator::candidates);
+    out.push(row("state", "candidates", None, candidates.name().replace('+', ", ")));
+    let ago = (at_us != 0).then(|| coordinator::now().saturating_sub(at_us) as f64 / 1e6);
+    out.push(row("state", "decision", ago, d.status.text().to_owned()));
+}
+
+fn load(d: &Decision, out: &mut Vec<Row>) {
+    let l = &d.load;
+    for (name, value) in NAMES.iter().zip(l.features) {
+        out.push(row("feature", name, Some(value), String::new()));
+    }
+    let before = if d.before_us > 0.0 {
+        format!("{:.1} before the switch that is verified", d.before_us)
+    } else {
+        String::new()
+    };
+    out.push(row("load", "cost_us", Some(l.cost_us), before));
+    out.push(row("load", "sampled", Some(l.txns as f64), String::new()));
+    out.push(row("load", "commits_per_s", Some(l.rate), String::new()));
+    out.push(row("load", "weak_writer_share", Some(l.weak_writers), String::new()));
+    out.push(row("load", "idle_share", Some(l.idle), String::new()));
+    out.push(row("load", "lost_share", Some(l.lost), String::new()));
+}
+
+fn scores(p: &Partition, d: &Decision, out: &mut Vec<Row>) {
+    let candidates = p.tuning().candidates.unwrap_or_else(coordinator::candidates);
+    for (i, protocol) in Protocol::ALL.into_iter().enumerate() {
+        let mut notes = Vec::new();
+        if p.protocols() == ProtocolSet::of(protocol) {
+            notes.push("in use".to_owned());
+        }
+        if d.allowed & protocol as u32 == 0 {
+            let why = if candidates.has(protocol) {
+                "excluded by a rule: mixedcc.partcc_max_share"
+            } else {
+                "not a candidate"
+            };
+            notes.push(why.to_owned());
+        } else if i == d.best {
+            notes.push("best".to_owned());
+        }
+        notes.push(format!("model {:.2}", d.predicted[i].exp()));
+        if d.learned.weight[i] > 0.01 {
+            notes.push(format!("learned x {:.2} (weight {:.2})", d.learned.add[i].exp(), d.learned.weight[i]));
+        }
+        out.push(row("cost", protocol.name(), Some(d.scores[i].exp()), notes.join("; ")));
+    }
+}
+
+fn lesson(l: &Lesson, d: &Decision, now: u64) -> Row {
+    let forget_us = guc::ADAPTIVE_FORGET_S.get() as u64 * 1_000_000;
+    let name = |i: usize| Protocol::ALL[i].name();
+    let note = format!(
+        "{:.0} s ago: the cost became {:.2} times as large, the model had said {:.2}; weight for this load now {:.2}",
+        now.saturating_sub(l.at_us) as f64 / 1e6,
+        l.measured.exp(),
+        (l.measured - l.residual).exp(),
+        l.weight(&d.load.features, now, forget_us)
+    );
+    row("learned", &format!("{} to {}", name(l.from), name(l.to)), Some(l.measured.exp()), note)
+}
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn explain_choice(
+    table: Oid,
+    partition: i32,
+) -> TableIterator<
+    'static,
+    (name!(item, String), name!(name, String), name!(value, Option<f64>), name!(note, Option<String>)),
+> {
+    let rel = open(table, pg_sys::AccessShareLock);
+    let (t, parts, _): (&Table, &[Partition], u32) = chosen(&rel, table, Some(partition));
+    let p = &parts[0];
+    let shown = p.decided.read();
+    let d = &shown.decision;
+    let mut out = Vec::new();
+    state(p, shown.at_us, d, &mut out);
+    if d.load.txns > 0 {
+        load(d, &mut out);
+        scores(p, d, &mut out);
+    }
+    let now = coordinator::now();
+    let lessons = crate::shmem::engine().shared.learned.read();
+    out.extend(lessons.iter().rev().filter(|l| l.table == t.id).map(|l| lesson(l, d, now)));
+    TableIterator::new(out)
+}

@@ -1,0 +1,327 @@
+#!/usr/bin/python3
+"""The coordinator chooses protocols while the load changes: a small model decides by reads and writes, so that each
+step can be foreseen; pins, options, candidates, rules, a model that cannot be used, a coordinator that is
+terminated; a model made wrong on purpose; then a history with the coordinator switching by itself."""
+
+import json
+import os
+import pathlib
+import signal
+import tempfile
+import threading
+import time
+
+import history
+from _common import OURS, check, connect, drop_database, equal, main, make_database, ok, query, seconds, value, wait_until
+from _history import Load
+
+DATABASE = "process_choice"
+SERIALIZABLE = "-c default_transaction_isolation=serializable -c deadlock_timeout=50ms -c enable_seqscan=off"
+PATIENCE = 30.0  # intervals last 0.1 s
+FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="mixedcc-choice."))
+
+
+def leaf(cost):
+    return [{"log_cost": cost}]
+
+
+def split(feature, at, below, above):
+    return [{"feature": feature, "at": at, "below": 1, "above": 2}, {"log_cost": below}, {"log_cost": above}]
+
+
+def model_file(name, partcc, occ, two):
+    """A model that the server can read."""
+    path = FOLDER / name
+    path.write_text(json.dumps({"format": 1, "about": name, "trees": {"partcc": partcc, "occ": occ, "2pl": two}}))
+    FOLDER.chmod(0o755)
+    path.chmod(0o644)
+    return str(path)
+
+
+def configure(**settings):
+    for name, text in settings.items():
+        query(BOSS, f"ALTER SYSTEM SET mixedcc.{name} = '{text}'")
+    query(BOSS, "SELECT pg_reload_conf()")
+
+
+def reset():
+    for (name,) in query(BOSS, "SELECT name FROM pg_settings WHERE name LIKE 'mixedcc.%' AND context = 'sighup'"):
+        query(BOSS, f"ALTER SYSTEM RESET {name}")
+    query(BOSS, "SELECT pg_reload_conf()")
+
+
+def table(options="", name="t"):
+    query(BOSS, f"DROP TABLE IF EXISTS {name}")
+    query(BOSS, f"CREATE UNLOGGED TABLE {name} (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2{options})")
+    query(BOSS, f"INSERT INTO {name} SELECT i, 0 FROM generate_series(0, 199) i")
+
+
+def protocols(name="t"):
+    return [p for (p,) in query(BOSS, "SELECT protocol FROM mixedcc.partitions WHERE \"table\" = %s::regclass ORDER BY partition", (name,))]
+
+
+class Clients:
+    """Sessions that read or write rows until they are stopped; `writes` may change meanwhile."""
+
+    def __init__(self, writes, isolation="serializable", name="t", n=3):
+        self.writes, self.isolation, self.name = writes, isolation, name
+        self.going, self.problems, self.added = True, [], 0
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n)]
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *_):
+        self.going = False
+        for t in self.threads:
+            t.join()
+
+    def run(self, i):
+        try:
+            c = connect(DATABASE, options=SERIALIZABLE.replace("serializable", self.isolation.replace(" ", "\\ ")))
+            n = i
+            while self.going:
+                n = (n + 7) % 200
+                try:
+                    if self.writes:
+                        query(c, f"UPDATE {self.name} SET v = v + 1 WHERE id = {n}")
+                        with self.lock:
+                            self.added += 1
+                    else:
+                        query(c, f"SELECT v FROM {self.name} WHERE id = {n}")
+                except Exception as e:  # noqa: BLE001
+                    if getattr(e, "pgcode", None) not in ("40001", "40P01"):
+                        raise
+            c.close()
+        except Exception as e:  # noqa: BLE001
+            self.problems.append(str(e))
+
+
+def gets(wanted, name="t"):
+    return wait_until(lambda: protocols(name) == [wanted] * 2, PATIENCE)
+
+
+def stays(wanted, name="t", limit=2.0):
+    return not wait_until(lambda: protocols(name) != [wanted] * 2, limit)
+
+
+def why(partition=0, name="t"):
+    rows = query(BOSS, "SELECT item, name, value, note FROM mixedcc.explain_choice(%s::regclass, %s)", (name, partition))
+    return {(item, n): (v, note) for item, n, v, note in rows}
+
+
+def history_of(name="t"):
+    return query(BOSS, "SELECT old, new, why, asked_by FROM mixedcc.switch_history WHERE \"table\" = %s::regclass AND partition = 0 ORDER BY number", (name,))
+
+
+def fast(**settings):
+    """Intervals of 0.1 s, and a model that only the clearest measurements overrule: others load the machine too."""
+    reset()
+    defaults = {"adaptive_interval": "100ms", "sample_every": "1", "adaptive_min_samples": "5", "adaptive_max_loss": "900", "adaptive_min_gain": "60"}
+    configure(**{**defaults, **settings})
+
+
+def test_changes():
+    """Reads want occ, writes want 2pl: the coordinator follows the load, and tells why."""
+    fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
+    table()
+    with Clients(writes=False) as clients:
+        check("choice: reads keep occ", wait_until(lambda: ("cost", "occ") in why(), PATIENCE) and stays("occ", limit=1))
+        clients.writes = True
+        check("choice: writes get 2pl", gets("2pl"), why())
+        clients.writes = False
+        check("choice: reads get occ again", gets("occ"), why())
+        told = why()
+        equal("choice: explain_choice has all features", sum(item == "feature" for item, _ in told), 15)
+        check("choice: explain_choice names the protocol in use", "in use" in told["cost", "occ"][1], told)
+    equal("choice: no session had another error", clients.problems, [])
+    equal("choice: nothing is lost", value(BOSS, "SELECT sum(v) FROM t"), clients.added)
+    rows = history_of()
+    equal("choice: the history says who and why", rows[:2],
+          [("occ", "2pl", "chosen: fits the load better", "coordinator"), ("2pl", "occ", "chosen: fits the load better", "coordinator")])
+
+
+def test_left_alone():
+    """Pins, options, settings and rules."""
+    fast(model_file=model_file("partcc.json", leaf(0.0), leaf(0.9), leaf(0.9)))
+    table(", mixedcc.protocol = occ")
+    with Clients(writes=True):
+        check("choice: a table that names its protocol keeps it", stays("occ"))
+        equal("choice: and says so", why()["state", "adaptive"][1], "no: the table's options say so, or name a protocol")
+        query(BOSS, "ALTER TABLE t SET (mixedcc.adaptive = on)")
+        check("choice: unless it is adaptive too", gets("partcc"), why())
+        query(BOSS, "SELECT mixedcc.set_protocol('t', '2pl')")
+        check("choice: a pin", gets("2pl") and stays("2pl"))
+        equal("choice: is shown", why()["state", "adaptive"][1], "no: the partition is pinned")
+        query(BOSS, "SELECT mixedcc.unpin('t')")
+        check("choice: and given back", gets("partcc"), why())
+        query(BOSS, "ALTER TABLE t SET (mixedcc.candidates = 'occ, 2pl')")
+        check("choice: candidates of the table", wait_until(lambda: "partcc" not in protocols(), PATIENCE), why())
+        equal("choice: are an option", query(BOSS, "SELECT value FROM mixedcc.options WHERE \"table\" = 't'::regclass AND option = 'candidates'"), [("occ+2pl",)])
+        query(BOSS, "ALTER TABLE t RESET (mixedcc.candidates)")
+        check("choice: and can be reset", gets("partcc"), why())
+        configure(adaptive_candidates="2pl,occ")
+        check("choice: candidates of the cluster", wait_until(lambda: "partcc" not in protocols(), PATIENCE), why())
+        configure(adaptive_candidates="tea", adaptive="off")
+        query(BOSS, "ALTER TABLE t RESET (mixedcc.adaptive); ALTER TABLE t RESET (mixedcc.protocol)")
+        query(BOSS, "SELECT mixedcc.set_protocol('t', '2pl'), mixedcc.unpin('t')")
+        check("choice: off for all", gets("2pl") and stays("2pl"))
+        configure(adaptive="on")
+        check("choice: a wrong list of candidates: all", gets("partcc"), why())
+
+
+def test_rules():
+    """No partcc where READ COMMITTED writers are frequent, whatever the model says."""
+    fast(model_file=model_file("partcc.json", leaf(0.0), leaf(0.9), leaf(0.9)))
+    table()
+    with Clients(writes=True, isolation="read committed"):
+        check("choice: weak writers are seen", wait_until(lambda: why().get(("load", "weak_writer_share"), (0,))[0] > 0.5, PATIENCE), why())
+        check("choice: no partcc for them", stays("occ"))
+        check("choice: explained", "excluded by a rule" in why()["cost", "partcc"][1], why())
+
+
+def test_bad_models():
+    """A file that cannot be used changes nothing."""
+    good = model_file("partcc.json", leaf(0.0), leaf(0.9), leaf(0.9))
+    fast(model_file=good)
+    table()
+    bad = FOLDER / "bad.json"
+    bad.write_text('{"format": 1, "trees": {}}')
+    bad.chmod(0o644)
+    coordinator = value(BOSS, "SELECT pid FROM mixedcc.coordinator")
+    with Clients(writes=True):
+        check("choice: a model from a file", gets("partcc"), why())
+        for path in (str(bad), str(FOLDER / "absent.json")):
+            configure(model_file=path)
+            check("choice: one that cannot be used changes nothing", stays("partcc", limit=0.6), (history_of(), why()))
+    equal("choice: and ends nobody", value(BOSS, "SELECT pid FROM mixedcc.coordinator"), coordinator)
+
+
+def test_deaths():
+    """The coordinator is terminated again and again: the next one goes on choosing, and knows what was learned."""
+    fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
+    table()
+    with Clients(writes=True) as clients:
+        for writes, wanted in ((True, "2pl"), (False, "occ"), (True, "2pl")):
+            clients.writes = writes
+            old = value(BOSS, "SELECT pid FROM mixedcc.coordinator")
+            if old is not None:
+                os.kill(old, signal.SIGTERM)
+            check("choice: a new coordinator chooses", gets(wanted), why())
+    equal("choice: nothing is lost over their deaths", (clients.problems, value(BOSS, "SELECT sum(v) FROM t")), ([], clients.added))
+
+
+def test_wrong_model():
+    """The model calls partcc the best for sessions that hold a lock across a sleep: verification overrules it."""
+    reset()
+    configure(adaptive_interval="300ms", sample_every="1", adaptive_min_samples="5",
+              model_file=model_file("wrong.json", leaf(0.0), leaf(0.5), leaf(1.0)), adaptive_candidates="occ,partcc")
+    table()
+    query(BOSS, """CREATE OR REPLACE FUNCTION slow(n int) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN PERFORM v FROM t WHERE id = n; PERFORM pg_sleep(0.01); UPDATE t SET v = v + 1 WHERE id = n; END $$""")
+    going = [True]
+
+    def run(i):
+        c = connect(DATABASE, options=SERIALIZABLE)
+        while going[0]:
+            query(c, "SELECT slow(%s)", (i,))
+        c.close()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    try:
+        # Eight sessions with a row each: under occ side by side, under partcc one after another.
+        back = "SELECT count(*) FROM mixedcc.switch_history WHERE \"table\" = 't'::regclass AND why LIKE 'taken back%'"
+        check("choice: a wrong model is overruled", wait_until(lambda: value(BOSS, back) >= 2, 2 * PATIENCE), (history_of(), why()))
+        check("choice: the old protocol is back", gets("occ"), why())
+        check("choice: and stays", stays("occ", limit=4), (history_of(), why()))
+        check("choice: what was learned is shown", any(item == "learned" for item, _ in why()), why())
+    finally:
+        going[0] = False
+        for t in threads:
+            t.join()
+
+
+def test_advice():
+    """Transactions over several partitions: the advice names the columns to partition by."""
+    reset()
+    configure(sample_every="1")
+    query(BOSS, "DROP TABLE IF EXISTS o")
+    query(BOSS, "CREATE UNLOGGED TABLE o (w int, i int, v int, PRIMARY KEY (w, i)) USING mixedcc WITH (mixedcc.partitions = 4)")
+    query(BOSS, "INSERT INTO o SELECT w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i")
+    query(BOSS, "SELECT mixedcc.reset_stats('o')")
+    c = connect(DATABASE, options=SERIALIZABLE)
+    for n in range(80):
+        query(c, f"DO $$ BEGIN FOR k IN 1..6 LOOP PERFORM v FROM o WHERE w = {n % 4 + 1} AND i = k; END LOOP; END $$")
+    c.close()
+    advice = dict(query(BOSS, "SELECT topic, advice FROM mixedcc.advice WHERE \"table\" = 'o'::regclass"))
+    check("choice: advice on the partition key", "mixedcc.partition_by = 'w'" in advice.get("partition_by", ""), advice)
+    check("choice: and on declarations", "mixedcc.annotate" in advice.get("annotate", ""), advice)
+    query(BOSS, "ALTER TABLE o SET (mixedcc.partition_by = 'w')")
+    query(BOSS, "SELECT mixedcc.reset_stats('o')")
+    c = connect(DATABASE, options=SERIALIZABLE)
+    for n in range(80):
+        query(c, f"DO $$ BEGIN FOR k IN 1..6 LOOP PERFORM v FROM o WHERE w = {n % 4 + 1} AND i = k; END LOOP; END $$")
+    c.close()
+    advice = dict(query(BOSS, "SELECT topic, advice FROM mixedcc.advice WHERE \"table\" = 'o'::regclass"))
+    check("choice: followed, it is gone", "partition_by" not in advice and "annotate" not in advice, advice)
+
+
+def test_history():
+    """Histories at all levels while the coordinator switches by itself: the model changes its mind all the time."""
+    fast(adaptive_confirm="1", adaptive_min_gain="1", partcc_max_share="100", adaptive_forget="1")
+    BOSS.close()
+    duration = seconds(24) / 3
+    for name, load in (("choice, serializable", Load(["a", "b"], ["a", "b"])),
+                       ("choice, all levels", Load(["a", "b"], ["a", "b"], levels=history.ALL_LEVELS)),
+                       ("choice, terminated", Load(["a", "b"], ["a", "b"], levels=history.ALL_LEVELS, killed=True))):
+        connection = connect(DATABASE)
+        history.make_tables(connection, {"waiting_policy": "wait"}, {"waiting_policy": "wait"})
+        first = value(connection, "SELECT coalesce(max(number), 0) FROM mixedcc.switch_history")
+        connection.close()
+        history.DATABASE = DATABASE
+        connection = connect(DATABASE)
+        query(connection, "SET application_name = 'judge'")
+        history.judge(name, load, connection, duration, lambda until: disturb(until, load.killed))
+        check(f"{name}: no switch is left", value(connection, "SELECT mixedcc.await_switches(NULL, '20 s')"))
+        made = value(connection, "SELECT count(*) FROM mixedcc.switch_history WHERE asked_by = 'coordinator' AND number > %s", (first,))
+        check(f"{name}: the coordinator switched", made > 0, f"{made} switches")
+        query(connection, "DROP TABLE a, b")
+        connection.close()
+
+
+def disturb(until, kill):
+    """Models that contradict each other; with `kill`, sessions and coordinators are terminated."""
+    boss = connect(DATABASE)
+    query(boss, "SET application_name = 'judge'")
+    best = [model_file(f"{i}.json", *(leaf(0.0 if i == j else 0.9) for j in range(3))) for i in range(3)]
+    n = 0
+    while time.monotonic() < until:
+        time.sleep(0.4)
+        n += 1
+        query(boss, f"ALTER SYSTEM SET mixedcc.model_file = '{best[n % 3]}'")
+        query(boss, "SELECT pg_reload_conf()")
+        if kill:
+            query(boss, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid() "
+                        "AND application_name = 'process test' AND backend_start < now() - interval '100 ms' ORDER BY random() LIMIT 1", (DATABASE,))
+            query(boss, "SELECT pg_terminate_backend(pid) FROM mixedcc.coordinator WHERE pid IS NOT NULL AND random() < 0.2")
+    boss.close()
+
+
+def clean_up():
+    global BOSS
+    BOSS = connect("postgres")
+    reset()
+    drop_database(DATABASE)
+
+
+if __name__ == "__main__":
+    if not OURS:
+        ok("choice: heap has no protocols")
+        raise SystemExit(0)
+    BOSS = make_database(DATABASE)
+    main(test_changes, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_advice, test_history, clean_up)
