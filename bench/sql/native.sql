@@ -1,0 +1,33 @@
+-- The functions of functions.sql by native access; SQL stands for them on heap (native_heap.sql).
+
+CREATE FUNCTION native20(seed bigint, row_count int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    key   int;
+    total bigint := 0;
+BEGIN
+    FOR i IN 1..20 LOOP
+        state := state * 48271 % 2147483647;
+        key := (1 + state % row_count)::int;
+        total := total + (mixedcc.get(NULL::item, key)).value;
+    END LOOP;
+    RETURN total;
+END $$;
+
+CREATE FUNCTION native10_10(seed bigint, row_count int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    key   int;
+    done  boolean;
+    total bigint := 0;
+BEGIN
+    FOR i IN 1..10 LOOP
+        state := state * 48271 % 2147483647;
+        key := (1 + state % row_count)::int;
+        total := total + (mixedcc.get(NULL::item, key)).value;
+        state := state * 48271 % 2147483647;
+        key := (1 + state % row_count)::int;
+        done := mixedcc.add(NULL::item, 'value', 1, key);
+    END LOOP;
+    RETURN total;
+END $$;
