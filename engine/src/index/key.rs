@@ -211,6 +211,13 @@ impl Position {
         }
     }
 
+    /// The first bytes of the key as a number, if entries with other first bytes are on the same side of the
+    /// position as their number is of this one.
+    #[inline]
+    pub fn leading(&self, index: &Index) -> Option<u64> {
+        (index.order() == 0 && !matches!(self.source, Source::Lowest | Source::Highest)).then_some(self.entry.prefix)
+    }
+
     /// The order of an entry and the position. The entry was read whole under the pin of the caller,
     /// or is its own. May unwind: no latch is held.
     pub fn compare(&self, index: &Index, p: &dyn Platform, e: &Entry) -> Ordering {

@@ -147,23 +147,58 @@ impl NodeRef {
         or_at: bool,
     ) -> Result<usize, Restart> {
         let (mut low, mut high) = (from, self.count().max(from));
+        if let Some(leading) = t.leading(index) {
+            low = self.below_leading(leading, low, high);
+            // Few entries, or none, have the same first bytes: often it is the first of them or not even that.
+            if low == high || !self.is_below(index, p, version, t, low, or_at)? {
+                return Ok(low);
+            }
+        }
         while low < high {
             let mid = (low + high) / 2;
-            let e = self.words(mid);
-            let order = match t.quick(index, &e) {
-                Quick::Decided(o) => o,
-                Quick::Open => {
-                    self.check(version)?;
-                    t.compare(index, p, &e)
-                }
-            };
-            if order.is_lt() || (or_at && order.is_eq()) {
+            if self.is_below(index, p, version, t, mid, or_at)? {
                 low = mid + 1;
             } else {
                 high = mid;
             }
         }
         Ok(low)
+    }
+
+    /// Is entry `i` below the position, or, with `or_at`, the position's own?
+    #[inline]
+    fn is_below(
+        self,
+        index: &Index,
+        p: &dyn Platform,
+        version: u64,
+        t: &Position,
+        i: usize,
+        or_at: bool,
+    ) -> Result<bool, Restart> {
+        let e = self.words(i);
+        let order = match t.quick(index, &e) {
+            Quick::Decided(o) => o,
+            Quick::Open => {
+                self.check(version)?;
+                t.compare(index, p, &e)
+            }
+        };
+        Ok(order.is_lt() || (or_at && order.is_eq()))
+    }
+
+    /// The first of the entries `low..high` whose first bytes are not below these.
+    #[inline]
+    pub fn below_leading(self, leading: u64, mut low: usize, high: usize) -> usize {
+        let prefix = &self.node().prefix[..high];
+        let mut left = high - low;
+        while left > 0 {
+            let half = left / 2;
+            let below = prefix[low + half].load(Ordering::Acquire) < leading;
+            low = if below { low + half + 1 } else { low };
+            left = if below { left - half - 1 } else { half };
+        }
+        low
     }
 
     // What follows is for the holder of the latch, or of a node that nobody else knows.

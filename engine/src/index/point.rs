@@ -33,18 +33,28 @@ impl Wanted<'_> {
     /// key can have (record 0).
     #[inline]
     fn below(&self, node: NodeRef, version: u64, from: usize, or_at: bool) -> Result<usize, Restart> {
-        let (mut low, mut high) = (from, node.count().max(from));
+        let mut high = node.count().max(from);
+        let mut low = node.below_leading(self.prefix, from, high);
+        // Few entries have the same first bytes: often it is the first of them, or none.
+        if low == high || !self.is_below(node, version, low, or_at)? {
+            return Ok(low);
+        }
         while low < high {
             let mid = (low + high) / 2;
-            let e = node.words(mid);
-            let order = self.compare(node, version, &e)?;
-            if order.is_lt() || or_at && order.is_eq() && e.record == 0 {
+            if self.is_below(node, version, mid, or_at)? {
                 low = mid + 1;
             } else {
                 high = mid;
             }
         }
         Ok(low)
+    }
+
+    #[inline]
+    fn is_below(&self, node: NodeRef, version: u64, i: usize, or_at: bool) -> Result<bool, Restart> {
+        let e = node.words(i);
+        let order = self.compare(node, version, &e)?;
+        Ok(order.is_lt() || or_at && order.is_eq() && e.record == 0)
     }
 }
 
