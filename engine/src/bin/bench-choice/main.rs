@@ -1,13 +1,15 @@
 //! Benchmarks of the choice of protocols, with threads: `bench/train` and `bench/choice` run it.
 //!
-//! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol.
+//! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol;
+//! `bench-choice schedule` what is committed under loads that change.
 
 mod outside;
 mod run;
+mod schedule;
 mod store;
 mod workload;
 
-use mixedcc_engine::choice::NAMES;
+use mixedcc_engine::choice::{Model, NAMES};
 use mixedcc_engine::Protocol;
 use std::collections::HashMap;
 use store::Store;
@@ -69,12 +71,30 @@ fn measure(a: &Args) {
     }
 }
 
+/// Loads that change, under each mode.
+fn schedule(a: &Args) {
+    let plan = schedule::Plan {
+        seed: a.number("--seed", 1.0) as u64,
+        phases: a.number("--phases", 10.0) as u64,
+        intervals: a.number("--intervals", 8.0) as u64,
+        interval_s: a.number("--interval", 0.2),
+        half: a.has("--half"),
+    };
+    println!("seed,mode,interval,phase,seconds,commits,cpu_s,asked,protocols");
+    for mode in a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',') {
+        let text = a.text("--model").map(|f| std::fs::read_to_string(f).expect("a model's file"));
+        schedule::run(&plan, mode, text.map(|t| Model::parse(&t).expect("a model")));
+    }
+}
+
 fn main() {
     let a = Args(std::env::args().collect());
     match a.0.get(1).map(String::as_str) {
         Some("measure") => measure(&a),
+        Some("schedule") => schedule(&a),
         _ => {
             eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
+            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--half] [--model FILE] [--modes M,...]");
             std::process::exit(2);
         }
     }
