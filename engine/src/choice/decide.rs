@@ -459,7 +459,7 @@ impl State {
         self.challenger = None;
         d.status = Status::Keeps;
         self.lossy = if d.load.lost > LOSSY.0 { self.lossy + 1 } else { 0 };
-        if self.lossy >= LOSSY.1 && at_us.saturating_sub(self.probed_at) > PROBE_EVERY_US {
+        if self.lossy >= LOSSY.1 && (self.probed_at == 0 || at_us.saturating_sub(self.probed_at) > PROBE_EVERY_US) {
             // The model calls it the best, and yet much is lost: look whether another one is better here.
             let can = |i: &usize| {
                 *i != now
