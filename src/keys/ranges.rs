@@ -36,12 +36,15 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
         let codec = codec::of(index)?;
         let name = codec.index.to_u32() as u64;
         if let Some(ranges) = info.table.ranges(name).filter(|r| r.is_active()) {
-            if info.active.is_time_to_look() && has_outgrown(info, ranges) {
-                rebuild(rel, info, ranges, codec);
+            if info.active.is_time_to_look() {
+                let skewed = ranges.is_skewed();
+                if skewed || has_outgrown(info, ranges) {
+                    rebuild(rel, info, ranges, codec, skewed);
+                }
             }
             return Some(Ranged { ranges, codec });
         }
-        let boundaries = sample(rel, info, codec);
+        let boundaries = quantiles(sample(rel, info, codec), wanted(info) as usize, codec);
         let keys: Vec<&[u8]> = boundaries.iter().map(|k| &k[..]).collect();
         let t = xact::txn();
         let list_size = guc::RANGE_LIST_SIZE.get() as u32;
@@ -117,9 +120,18 @@ fn has_outgrown(info: &RelInfo, ranges: &IndexRanges) -> bool {
     yes
 }
 
-unsafe fn rebuild(rel: pg_sys::Relation, info: &RelInfo, ranges: &'static IndexRanges, codec: &'static Codec) {
+/// Makes the boundaries again. `skewed`: after the writes too, which the lists know.
+unsafe fn rebuild(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    ranges: &'static IndexRanges,
+    codec: &'static Codec,
+    skewed: bool,
+) {
     // SAFETY: the caller's.
-    let boundaries = unsafe { sample(rel, info, codec) };
+    let rows = unsafe { sample(rel, info, codec) };
+    let n = wanted(info) as usize;
+    let boundaries = if skewed { ranges.balanced(&PG, rows, n) } else { quantiles(rows, n, codec) };
     let keys: Vec<&[u8]> = boundaries.iter().map(|k| &k[..]).collect();
     let t = xact::txn();
     match ranges.rebuild(&t.e, t.slot, &PG, &keys, guc::RANGE_LIST_SIZE.get() as u32) {
@@ -128,7 +140,7 @@ unsafe fn rebuild(rel: pg_sys::Relation, info: &RelInfo, ranges: &'static IndexR
     }
 }
 
-/// Boundaries that put the same number of rows into each range: quantiles of a sample.
+/// Keys of a sample of the rows.
 unsafe fn sample(rel: pg_sys::Relation, info: &RelInfo, codec: &'static Codec) -> Vec<Vec<u8>> {
     let n = wanted(info);
     if n == 1 {
@@ -157,10 +169,11 @@ unsafe fn sample(rel: pg_sys::Relation, info: &RelInfo, codec: &'static Codec) -
             no += step;
         }
         drop(of_row);
-        quantiles(keys, n as usize, codec)
+        keys
     }
 }
 
+/// Boundaries that put the same number of rows into each range.
 fn quantiles(mut keys: Vec<Vec<u8>>, n: usize, codec: &Codec) -> Vec<Vec<u8>> {
     keys.sort_by(|a, b| codec.compare(a, b));
     keys.dedup_by(|a, b| codec.compare(a, b) == Ordering::Equal);

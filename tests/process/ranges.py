@@ -314,9 +314,27 @@ def snapshot_older_than_the_ranges():
         two.close()
 
 
+def boundaries_follow_writes():
+    fresh(boss, "mixedcc.protocol = 'occ'", 10)
+    run(boss, SLEEP)
+    scan = f"BEGIN ISOLATION LEVEL SERIALIZABLE; {INDEX} SELECT sum(v) FROM t WHERE id BETWEEN 100 AND 200; COMMIT"
+    run(boss, scan)
+    alone = "SELECT count(*) FROM mixedcc.ranges WHERE index = 't_pkey'::regclass AND lower = '900' AND upper = '910'"
+    with boss.cursor() as cur:
+        cur.execute(alone)
+        c.check("900 shares a range at first", cur.fetchone()[0] == 0)
+        run(boss, "CALL spin(6000)")
+        for _ in range(130):
+            run(boss, scan)
+        cur.execute(alone)
+        found = cur.fetchone()[0]
+        cur.execute("SELECT lower, upper, version FROM mixedcc.ranges WHERE index = 't_pkey'::regclass ORDER BY range")
+        c.check("a hot row has a range of its own after some scans", found == 1, str(cur.fetchall()))
+
+
 if __name__ == "__main__":
     boss = c.make_database(DATABASE)
     run(boss, "SET client_min_messages = warning")
     run(boss, FUNCTIONS)
     c.main(the_scans_are_what_they_are_meant_to_be, occ_small_ranges, nbtree, occ_one_range, two_phase_locking, partition_locks,
-           range_scan_at_other_levels, sleeping_ranges, snapshot_older_than_the_ranges)
+           range_scan_at_other_levels, sleeping_ranges, snapshot_older_than_the_ranges, boundaries_follow_writes)

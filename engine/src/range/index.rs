@@ -12,6 +12,9 @@ use crate::shared::Engine;
 use crate::table::Table;
 use std::ptr::NonNull;
 
+/// Registrations in a set before somebody looks whether they are skewed.
+const LOOK_AT: u64 = 4096;
+
 /// The ranges of one index of a table.
 ///
 /// INV-RANGES: a commit says that it is under way (`Slot::commits`) before it looks which
@@ -43,6 +46,8 @@ pub struct IndexRanges {
     dropped_at: AtomicU64,
     /// Times that the boundaries were rebuilt.
     pub rebuilds: AtomicU64,
+    /// Registrations in the current set when somebody looked last whether they are skewed.
+    looked_at: AtomicU64,
     /// Transactions aborted because of a write whose key is not known.
     pub unknown_aborts: AtomicU64,
     /// Writes whose key in this index is not known.
@@ -158,6 +163,14 @@ impl IndexRanges {
         sets + std::mem::size_of::<IndexRanges>() as u64
     }
 
+    /// With so many registrations, is it time to look whether they are skewed? Yes for one caller.
+    pub(super) fn may_look_at(&self, registrations: u64) -> bool {
+        let last = self.looked_at.load(Ordering::Relaxed);
+        let least = LOOK_AT << self.rebuilds.load(Ordering::Relaxed).min(10);
+        registrations >= least.max(2 * last)
+            && self.looked_at.compare_exchange(last, registrations, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     fn try_busy(&'static self) -> Option<Busy> {
         let free = self.busy.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         free.then(|| Busy(self))
@@ -194,6 +207,7 @@ impl IndexRanges {
         self.current.store(other as u32, Ordering::SeqCst);
         self.switched_at.store(e.now(), Ordering::SeqCst);
         e.tick(); // pins from now on are larger
+        self.looked_at.store(0, Ordering::Relaxed);
         self.rebuilds.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }

@@ -9,6 +9,7 @@
 //! * [`Ring`] is a list without keys: each partition has one, in which inserts register, for scans that no index
 //!   bounds; each index one for writes whose key nobody told us.
 
+mod balance;
 mod index;
 mod keyed;
 mod rest;

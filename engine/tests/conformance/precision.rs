@@ -62,6 +62,14 @@ fn failed_with(r: Result<(), Error>, reason: AbortReason) {
     }
 }
 
+fn compare(i: usize, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    if i == 0 {
+        a.cmp(b)
+    } else {
+        b.cmp(a)
+    }
+}
+
 /// Writes a key in one of four ways; whatever is there.
 fn write(c: &mut Client, key: i64, there: bool, how: u32) {
     c.begin([Serializable, ReadCommitted][how as usize % 2]);
@@ -360,6 +368,36 @@ fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
     writer.commit().expect("a write");
     assert!(reader.commit().is_err());
     reader.abort();
+}
+
+#[test]
+fn hot_keys_get_ranges_of_their_own() {
+    let cuts: Vec<i64> = (1..9).map(|k| k * 100).collect();
+    let w = world(Protocol::Occ, Policy::Wait, &cuts, 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    let rows = |i: usize| -> Vec<Vec<u8>> { (0..90).map(|k| encode(i, k * 10)).collect() };
+    let mut told = 0;
+    for n in 0..20_000 {
+        reader.begin(Serializable);
+        scan(&mut reader, 0, Included(0), Included(1));
+        scan(&mut reader, 1, Included(0), Included(1));
+        reader.abort();
+        write(&mut writer, 4, true, n % 2);
+        told += ranges(&w, 0).is_skewed() as u32;
+    }
+    assert_eq!(told, 3, "told at 4096 registrations, 8192, 16384");
+    for i in [0, 1] {
+        let had = ranges(&w, i).balanced(&reader.p, rows(i), 9);
+        let neighbours = [encode(i, 4), encode(i, [10, 0][i])];
+        assert!(neighbours.iter().all(|k| had.contains(k)), "the hot key is not alone: {had:?}");
+        assert!((7..=10).contains(&had.len()) && had.is_sorted_by(|a, b| compare(i, a, b).is_lt()), "{had:?}");
+    }
+    // Without writes in the lists only the rows count.
+    assert!(w.rebuild(&writer.p, 1, 0, &cuts, 16).expect("room"));
+    let even = ranges(&w, 0).balanced(&reader.p, rows(0), 9);
+    assert_eq!(even, (1..9).map(|k| encode(0, k * 100)).collect::<Vec<_>>());
+    assert!(!ranges(&w, 0).is_skewed());
 }
 
 /// Writes until all ranges are asleep.

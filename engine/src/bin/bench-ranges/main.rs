@@ -100,6 +100,14 @@ impl Runner<'_> {
             list_size: case.list as usize,
             seed: self.s.seed,
         };
+        if method == Method::Rv && !matches!(case.test, "granularity" | "list_size") {
+            // Boundaries follow the writes.
+            sim::run(
+                &Config { transactions: self.s.transactions / 4, seed: self.s.seed + 1, ..c.clone() },
+                &self.store,
+            );
+            self.store.rebalance(case.list);
+        }
         let r = sim::run(&c, &self.store);
         let each = |n: u64| n as f64 / r.scans.max(1) as f64;
         println!(

@@ -46,6 +46,7 @@ pub struct Counts {
     pub given_up: u64,
 }
 
+#[derive(Clone)]
 pub struct Config<'a> {
     pub workload: &'a Workload,
     pub method: Method,

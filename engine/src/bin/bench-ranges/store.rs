@@ -140,6 +140,20 @@ impl Store {
         }
     }
 
+    /// Other boundaries, after the writes so far.
+    pub fn rebalance(&self, list_size: u32) {
+        let Some(ranges) = self.table.ranges(PRIMARY) else { return };
+        let p = self.platform(0);
+        self.e.pin(0);
+        let n = ranges.current().len() as usize;
+        let cuts = ranges.balanced(&p, self.index().sample(&p, 4 * n).iter().map(|k| k.to_vec()).collect(), n);
+        let cuts: Vec<&[u8]> = cuts.iter().map(|k| &k[..]).collect();
+        assert!(ranges.rebuild(&self.e, 0, &p, &cuts, list_size).expect("memory for ranges"), "nobody else rebuilds");
+        self.e.unpin(0);
+        self.e.tick();
+        self.table.reap_ranges(&self.e, 0, self.e.refresh_min_pin(&p));
+    }
+
     pub fn platform(&self, slot: SlotId) -> Outside {
         Outside { threads: Threads::new(self.e, slot, self.waits.clone()), rescan: RefCell::default() }
     }
