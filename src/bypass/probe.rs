@@ -8,15 +8,12 @@ use crate::hooks::indexscan;
 use crate::pg::{raw, Tid};
 use crate::{rel, tuple};
 use pgrx::pg_sys::{self, Datum};
-use std::cell::Cell;
 
 /// Most columns of a key.
 const MAX: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
-thread_local! {
-    /// Room for a key.
-    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
+/// Room for a key. Taken while it is used.
+static mut KEY: Vec<u8> = Vec::new();
 
 /// Finds the row with the program's key, as the statement's snapshot and the isolation level show it, and protects
 /// what it has found. True: it is in the program's slot.
@@ -55,7 +52,7 @@ unsafe fn by_primary(
     unsafe {
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
-        let mut key = KEY.take();
+        let mut key = std::mem::take(&mut *(&raw mut KEY));
         key.clear();
         let mut types = [pg_sys::InvalidOid; MAX];
         for (c, v) in values.iter().enumerate() {
@@ -63,13 +60,13 @@ unsafe fn by_primary(
             let own = subtype == (*(*p).keys.add(c)).own_type;
             types[c] = subtype;
             if !pk.codec.put_foreign(c, *v, if own { pg_sys::InvalidOid } else { subtype }, &mut key) {
-                KEY.set(key);
+                KEY = key;
                 return None;
             }
         }
         let partition = pk.partition(info, values, &types[..values.len()]);
         let found = find::by_key(table, info, pk, &key, partition, (*x).estate.es_snapshot, for_write);
-        KEY.set(key);
+        KEY = key;
         let Some(found) = found else { return Some(false) };
         tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());
         Some(true)

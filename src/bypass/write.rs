@@ -91,7 +91,8 @@ pub unsafe fn update(
     unsafe {
         let e = &raw mut (*x).estate;
         let row = (*p).row;
-        if program::moves(p, rel::info(rel)) || (*p).own_rows && wrote(rel, &(*row).tts_tid) {
+        let info = rel::info(rel);
+        if program::moves(p, info) || (*p).own_rows && wrote(rel, &(*row).tts_tid) {
             return Some(Reason::Row);
         }
         loop {
@@ -99,17 +100,13 @@ pub unsafe fn update(
             check(p, rel, slot);
             let mut tid = (*row).tts_tid;
             let mut failed = pg_sys::TM_FailureData::default();
-            let mut mode = LockTupleMode::LockTupleNoKeyExclusive;
-            let mut moved = false;
             let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
-            let result = dml::update(rel, &mut tid, slot, cid, snapshot, cross, &mut failed, &mut mode, &mut moved);
+            let result = dml::update_in_place(rel, info, Tid::read(&tid), slot, cid, snapshot, cross, &mut failed);
             if result == TM_Result::TM_Ok {
-                if moved {
-                    error!("mixedcc moved a row whose key did not change");
-                }
                 done(p, x, slot, dest);
                 return None;
             }
+            let mode = LockTupleMode::LockTupleNoKeyExclusive;
             if !again(p, x, rel, result, &mut tid, mode, &mut failed, "updated") {
                 return None;
             }

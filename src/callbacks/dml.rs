@@ -416,16 +416,77 @@ pub unsafe fn update(
             visible::note_write(t, n, snapshot);
             *moved = true;
         } else {
-            let n = t.update(r, base, f.version(), cid);
-            f.taken();
-            visible::note_write(t, n, snapshot);
-            keys::note(rel, info, n, Row::Slot(slot));
+            let n = put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
             let trig = (*rel).trigdesc;
             let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
         }
         (*slot).tts_tableOid = (*rel).rd_id;
         crate::compat::count_update(rel, !moves);
+        TM_Ok
+    }
+}
+
+/// Buffers a new version of the same record. Its number among the writes.
+#[inline]
+#[allow(clippy::too_many_arguments)]
+unsafe fn put_in_place(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    base: Option<NonNull<Version>>,
+    f: Fresh,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: u32,
+    snapshot: pg_sys::Snapshot,
+) -> u32 {
+    // SAFETY: as in `update`.
+    unsafe {
+        let n = t.update(r, base, f.version(), cid);
+        f.taken();
+        visible::note_write(t, n, snapshot);
+        keys::note(rel, info, n, Row::Slot(slot));
+        n
+    }
+}
+
+/// `tuple_update` where the caller knows that no column changes that is in an index or the partition key, and that no
+/// trigger will look at the row by its TID.
+///
+/// # Safety
+/// tableam.h's contract for `tuple_update`.
+#[inline]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn update_in_place(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    tid: Tid,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> TmResult {
+    // SAFETY: the caller's.
+    unsafe {
+        let t = xact::writing();
+        let Some(r) = resolve(t, info, tid) else { error!("attempted to update a row that does not exist") };
+        let xid = if (*rel).trigdesc.is_null() {
+            crate::pg::raw::GetCurrentTransactionIdIfAny()
+        } else {
+            xid_for(info) // foreign keys ask by it
+        };
+        let target = target(t, r, LockMode::NoKeyUpdate, false, snapshot, crosscheck, cid, tmfd);
+        if let Target::Fail(f) = target {
+            return f;
+        }
+        let (base, _) = base_and_version(t, &target);
+        let f = tuple::form(t, info, slot, xid);
+        put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
+        (*slot).tts_tid = Tid::Record(r.no).item();
+        (*slot).tts_tableOid = (*rel).rd_id;
+        crate::compat::count_update(rel, true);
         TM_Ok
     }
 }

@@ -55,7 +55,10 @@ pub unsafe fn by_key(
     let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
     let touch = |no| Touch { table: info.table, no };
     let start = ok(t.before_lookup(&PG, touch(first)));
-    let rest: Vec<_> = (first + 1..first + count).map(|no| (touch(no), ok(t.before_lookup(&PG, touch(no))))).collect();
+    let mut rest = Vec::new();
+    if count > 1 {
+        rest.extend((first + 1..first + count).map(|no| (touch(no), ok(t.before_lookup(&PG, touch(no))))));
+    }
     // SAFETY: the caller's.
     unsafe {
         if let Some(found) = search(pk, info, mode, key, snapshot, for_write) {
