@@ -105,7 +105,10 @@ class Schema:
         returning = f" RETURNING {self.returned()}" if self.r.random() < 0.3 else ""
         if kind == "select":
             limit = self.r.choice(("", "", "", "", " LIMIT 1", " FOR UPDATE"))
-            return f"SELECT {self.returned()} FROM {table} WHERE {self.by_key(values)}{limit}"
+            by_key = self.by_key(values)
+            if limit == " LIMIT 1" and not all(f"{name} = " in by_key or f"= {name}" in by_key for name, _ in self.key):
+                limit = ""  # which of several rows comes first is free
+            return f"SELECT {self.returned()} FROM {table} WHERE {by_key}{limit}"
         if kind == "update":
             columns = self.rest if self.rest and self.r.random() < 0.9 else self.columns
             columns = self.r.sample(columns, min(len(columns), self.r.randint(1, 2)))
