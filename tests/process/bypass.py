@@ -4,6 +4,7 @@ and tables; waits for others' writes end alike; errors and cancels leave nothing
 
 bypass.py [SEED]: one round of the random test."""
 
+import itertools
 import os
 import random
 import sys
@@ -71,17 +72,19 @@ class Schema:
         return f"'{TYPES[column[1]](self.r)}'"
 
     def by_key(self, values):
+        """A condition, mostly on the whole key, and whether it is."""
         parts = []
         for column in self.key:
             text = values(column)
             parts.append(f"{column[0]} = {text}" if self.r.random() < 0.8 else f"{text} = {column[0]}")
-        if self.r.random() < 0.1:
+        one = self.r.random() >= 0.1
+        if not one:
             parts = parts[1:] or ["true"]
         if self.rest and self.r.random() < 0.2:
             column = self.r.choice(self.rest)
             parts.append(self.r.choice((f"{column[0]} IS NOT NULL", f"{column[0]} = {values(column)}")))
         self.r.shuffle(parts)
-        return " AND ".join(parts)
+        return " AND ".join(parts), one
 
     def expression(self, column, values):
         name, kind = column
@@ -102,20 +105,20 @@ class Schema:
         """`values` gives a literal or a parameter for a column."""
         table = "v" if self.r.random() < 0.05 else "t"
         kind = self.r.choice(("select", "select", "update", "update", "insert", "delete"))
-        returning = f" RETURNING {self.returned()}" if self.r.random() < 0.3 else ""
+        by_key, one = self.by_key(values) if kind != "insert" else ("", True)
+        # Which of several rows comes first is free: what depends on it is not asked for.
+        returning = f" RETURNING {self.returned() if one else '1 AS one'}" if self.r.random() < 0.3 else ""
         if kind == "select":
+            order = "" if one else " ORDER BY " + ", ".join(name for name, _ in self.columns)
             limit = self.r.choice(("", "", "", "", " LIMIT 1", " FOR UPDATE"))
-            by_key = self.by_key(values)
-            if limit == " LIMIT 1" and not all(f"{name} = " in by_key or f"= {name}" in by_key for name, _ in self.key):
-                limit = ""  # which of several rows comes first is free
-            return f"SELECT {self.returned()} FROM {table} WHERE {by_key}{limit}"
+            return f"SELECT {self.returned()} FROM {table} WHERE {by_key}{order}{limit}"
         if kind == "update":
             columns = self.rest if self.rest and self.r.random() < 0.9 else self.columns
             columns = self.r.sample(columns, min(len(columns), self.r.randint(1, 2)))
-            sets = ", ".join(f"{c[0]} = {self.expression(c, values)}" for c in columns)
-            return f"UPDATE {table} SET {sets} WHERE {self.by_key(values)}{returning}"
+            sets = ", ".join(f"{c[0]} = {self.expression(c, values) if one else c[0]}" for c in columns)
+            return f"UPDATE {table} SET {sets} WHERE {by_key}{returning}"
         if kind == "delete":
-            return f"DELETE FROM {table} WHERE {self.by_key(values)}{returning}"
+            return f"DELETE FROM {table} WHERE {by_key}{returning}"
         columns = self.columns if self.r.random() < 0.7 else self.key
         conflict = self.r.choice(("", "", "", "", " ON CONFLICT DO NOTHING"))
         names = ", ".join(c[0] for c in columns)
@@ -140,10 +143,12 @@ def both(clients, action):
 
 
 def clean(said):
-    """Names of schemas differ, and the order of several rows is free."""
+    """Names of schemas differ, and the order of several rows is free, and with it the order of triggers' notices."""
     said = [tuple(None if part is None else part.replace("schema_on", "schema_off") for part in m) for m in said]
-    rows = sorted((m for m in said if m[0] == "row"), key=str)
-    return [rows.pop(0) if m[0] == "row" else m for m in said]
+    rows = iter(sorted((m for m in said if m[0] == "row"), key=str))
+    said = [next(rows) if m[0] == "row" else m for m in said]
+    runs = [(kind, list(run)) for kind, run in itertools.groupby(said, key=lambda m: m[0])]
+    return [m for kind, run in runs for m in (sorted(run, key=str) if kind == "notice" else run)]
 
 
 def one_statement(r, schema, number):
