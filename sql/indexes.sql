@@ -164,3 +164,29 @@ SELECT count(*), min(id), max(id) FROM ix_late;
 DROP TABLE ix_late, ix_e, ix_d, ix_k, ix_u, ix_t;
 DROP FUNCTION ix_check;
 DROP EXTENSION btree_gist;
+
+-- amcheck: every row is in its indexes
+CREATE EXTENSION amcheck;
+CREATE UNLOGGED TABLE checked (id int PRIMARY KEY, v text COLLATE "C" UNIQUE, n int) USING mixedcc;
+CREATE INDEX ON checked (n) WHERE n > 2;
+CREATE INDEX ON checked (lower(v));
+INSERT INTO checked SELECT i, 'v' || i, i % 5 FROM generate_series(1, 1000) i;
+UPDATE checked SET n = n + 1 WHERE id % 3 = 0;
+DELETE FROM checked WHERE id % 7 = 0;
+SELECT bt_index_check('checked_pkey');
+SELECT bt_index_check('checked_pkey', true);  -- needs a lock
+SELECT bt_index_parent_check(c.oid, true, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+LOCK TABLE checked IN SHARE MODE;
+INSERT INTO checked VALUES (2000, 'v2000', 4);
+SELECT bt_index_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
+COMMIT;
+-- and one that is missing is found
+UPDATE pg_index SET indisready = false WHERE indexrelid = 'checked_v_key'::regclass;
+INSERT INTO checked VALUES (3000, 'v3000', 4);
+UPDATE pg_index SET indisready = true WHERE indexrelid = 'checked_v_key'::regclass;
+\set VERBOSITY sqlstate
+SELECT bt_index_parent_check('checked_v_key', true);
+\set VERBOSITY default
+DROP TABLE checked;
+DROP EXTENSION amcheck;

@@ -42,6 +42,27 @@ unsafe fn entry(t: &mut Txn, r: RecordRef, min_pin: u64) -> Option<Entry> {
     }
 }
 
+/// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its snapshot after it has read
+/// the index: a snapshot of PostgreSQL gets its CSN only then, so nobody may have written in between.
+unsafe fn may_check(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) {
+    // SAFETY: an open relation and its scan.
+    let (parallel, locked) = unsafe {
+        (!(*scan).rs_parallel.is_null(), pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true))
+    };
+    if parallel {
+        unsupported(
+            "mixedcc tables do not support parallel index builds",
+            "Set max_parallel_maintenance_workers to 0.",
+        );
+    }
+    if !locked {
+        unsupported(
+            "mixedcc tables cannot be compared with an index while others write",
+            "Use bt_index_parent_check, or LOCK TABLE ... IN SHARE MODE before.",
+        );
+    }
+}
+
 #[pg_guard]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C-unwind" fn build_range_scan(
@@ -59,11 +80,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
 ) -> f64 {
     // SAFETY: tableam.h's contract; the executor state is made and freed here.
     unsafe {
-        if !scan.is_null() {
-            unsupported(
-                "mixedcc tables do not support parallel index builds",
-                "Set max_parallel_maintenance_workers to 0.",
-            );
+        let checks = !scan.is_null();
+        if checks {
+            may_check(rel, scan);
         }
         let table = rel::info(rel).table;
         let estate = pg_sys::CreateExecutorState();
@@ -92,6 +111,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
             }
             let Some(r) = RecordRef::find(table, n) else { continue };
             let Some(e) = entry(t, r, min_pin) else { continue };
+            if checks && !e.alive {
+                continue;
+            }
             (*info).ii_BrokenHotChain |= e.has_past;
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             tuple::store(slot, (*rel).rd_id, Tid::Record(n), e.version.as_ptr());
@@ -109,6 +131,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         }
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         pg_sys::FreeExecutorState(estate);
+        if checks {
+            super::scan::end(scan);
+        }
         (*info).ii_ExpressionsState = std::ptr::null_mut();
         (*info).ii_PredicateState = std::ptr::null_mut();
         rows
