@@ -57,6 +57,10 @@ const SWEEP: usize = 1024;
 /// Marks the records that are dead to everybody; returns how many.
 fn mark_dead(table: &'static Table) -> Vec<u64> {
     let t = xact::txn();
+    // VACUUM looks at no version as its snapshot sees it: its pin need not keep what was deleted just before.
+    t.e.unpin(t.slot);
+    t.e.tick();
+    t.e.pin(t.slot);
     t.e.refresh_min_pin(&PG);
     while t.sweep(&PG, table, SWEEP) > 0 {
         pgrx::check_for_interrupts!();

@@ -74,6 +74,7 @@ def test_full():
     make(connection, "m")
     check_refill(connection, "m", rows, "DROP TABLE")
     equal("memory: other tables are untouched", query(connection, "SELECT * FROM other"), [(1, "small")])
+    vacuum_at_once(connection)
     rollback(connection, rows)
     versions(connection, rows)
     connection.close()
@@ -83,6 +84,18 @@ def test_full():
     check_refill(connection, "m", rows, "DROP DATABASE")
     connection.close()
     drop_database(DATABASE)
+
+
+def vacuum_at_once(connection):
+    """VACUUM frees what the last commit before it has deleted. Another process may hold a snapshot for a moment."""
+    create_table(connection, "small", "id int PRIMARY KEY", protocol="occ")
+    def removed():
+        query(connection, "INSERT INTO small SELECT generate_series(1, 100); DELETE FROM small")
+        connection.notices.clear()
+        query(connection, "VACUUM (VERBOSE) small")
+        return any("removed 100 dead records" in notice for notice in connection.notices)
+    check("memory: VACUUM frees what was deleted just before", any(removed() for _ in range(5)), str(connection.notices))
+    query(connection, "DROP TABLE small")
 
 
 def rollback(connection, rows):
