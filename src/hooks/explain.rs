@@ -96,6 +96,7 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
     unsafe {
         let group = c"mixedcc".as_ptr();
         pg_sys::ExplainOpenGroup(group, std::ptr::null(), true, es);
+        let mut shown = Vec::new();
         for &oid in tables {
             let r = pg_sys::RelationIdGetRelation(oid);
             if r.is_null() {
@@ -108,24 +109,40 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
             let n = map.n;
             let partitions = if n == 1 { "1 partition".into() } else { format!("{n} partitions") };
             pg_sys::RelationClose(r);
-            put(es, c"mixedcc Table", format!("{}: {partitions}, {}", name(oid), protocols.join(" and ")));
+            shown.push(format!("{}: {partitions}, {}", name(oid), protocols.join(" and ")));
         }
+        put(es, c"mixedcc Table", &shown);
+        shown.clear();
         if xact::known_mode().is_some() {
             for d in crate::sql::ranges::described(before) {
                 let ranges = if d.ranges == 1 { "1 range".into() } else { format!("{} ranges", d.ranges) };
-                let what =
-                    format!("{} from {} to {} in {ranges}, {} covered", name(d.index), d.lower, d.upper, d.covered);
-                put(es, c"mixedcc Protected Keys", what);
+                shown.push(format!(
+                    "{} from {} to {} in {ranges}, {} covered",
+                    name(d.index),
+                    d.lower,
+                    d.upper,
+                    d.covered
+                ));
             }
         }
+        put(es, c"mixedcc Protected Keys", &shown);
         pg_sys::ExplainCloseGroup(group, std::ptr::null(), true, es);
     }
 }
 
-unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, value: String) {
-    if let Ok(v) = CString::new(value) {
-        // SAFETY: an EXPLAIN that is being written.
-        unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), v.as_ptr(), es) };
+/// A line for each value; in the formats for programs one list.
+unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, values: &[String]) {
+    // SAFETY: an EXPLAIN that is being written.
+    unsafe {
+        let values = values.iter().filter_map(|v| CString::new(v.as_str()).ok());
+        if (*es).format == pg_sys::ExplainFormat::EXPLAIN_FORMAT_TEXT {
+            values.for_each(|v| pg_sys::ExplainPropertyText(label.as_ptr(), v.as_ptr(), es));
+            return;
+        }
+        let list = values.fold(std::ptr::null_mut(), |l, v| pg_sys::lappend(l, pg_sys::pstrdup(v.as_ptr()).cast()));
+        if !list.is_null() {
+            pg_sys::ExplainPropertyList(label.as_ptr(), list, es);
+        }
     }
 }
 
