@@ -33,6 +33,7 @@ COMMIT;
 
 -- sequential scans
 SET enable_seqscan = on;
+SET mixedcc.enable_bypass = off; -- which would look the key up
 SET enable_indexscan = off;
 SET enable_indexonlyscan = off;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
@@ -47,6 +48,7 @@ SELECT index, lower, upper, ranges, covered FROM mixedcc.predicates;
 COMMIT;
 RESET enable_seqscan;
 RESET enable_bitmapscan;
+RESET mixedcc.enable_bypass;
 RESET enable_indexscan;
 RESET enable_indexonlyscan;
 

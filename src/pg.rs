@@ -154,6 +154,7 @@ pub mod raw {
             dest: *mut pg_sys::DestReceiver,
             completion: *mut pg_sys::QueryCompletion,
         );
+        pub fn datumCopy(d: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> pg_sys::Datum;
         pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
     }
 }

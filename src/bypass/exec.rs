@@ -96,6 +96,9 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
             T_BitmapHeapScan => T_BitmapHeapScanState,
             T_BitmapIndexScan => T_BitmapIndexScanState,
             T_CustomScan => T_CustomScanState,
+            T_Agg => T_AggState,
+            T_LockRows => T_LockRowsState,
+            T_SubqueryScan => T_SubqueryScanState,
             _ => T_ScanState,
         };
         const SIZE: usize = 1024;
@@ -103,12 +106,18 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
         const _: () = assert!(std::mem::size_of::<pg_sys::BitmapHeapScanState>() <= SIZE);
         const _: () = assert!(std::mem::size_of::<pg_sys::IndexOnlyScanState>() <= SIZE);
         const _: () = assert!(std::mem::size_of::<pg_sys::CustomScanState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::AggState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::LockRowsState>() <= SIZE);
         let ps = pg_sys::palloc0(SIZE).cast::<PlanState>();
         (*ps).type_ = tag;
         (*ps).plan = plan;
         (*ps).state = estate;
         (*ps).ExecProcNode = Some(not_a_node);
         (*ps).lefttree = tree((*plan).lefttree, estate, rti);
+        if tag == T_SubqueryScanState {
+            let below = (*plan.cast::<pg_sys::SubqueryScan>()).subplan;
+            (*ps.cast::<pg_sys::SubqueryScanState>()).subplan = tree(below, estate, rti);
+        }
         if tag == T_CustomScanState {
             (*ps.cast::<pg_sys::CustomScanState>()).methods = crate::fast::scan::methods();
         }
@@ -153,7 +162,8 @@ pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) {
         e.es_top_eflags = eflags;
         e.es_processed = 0;
         e.es_finished = false;
-        e.es_output_cid = if (*p).op == CmdType::CMD_SELECT { 0 } else { pg::raw::GetCurrentCommandId(true) };
+        let reads = (*p).op == CmdType::CMD_SELECT && !(*p).locks;
+        e.es_output_cid = if reads { 0 } else { pg::raw::GetCurrentCommandId(true) };
         e.es_direction = pg_sys::ScanDirection::ForwardScanDirection;
         (*q).estate = e;
         (*q).planstate = (*x).tree;

@@ -16,6 +16,7 @@ use crate::{annotate, compat, guc, hooks, pg, xact};
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;
 
+mod agg;
 mod cache;
 pub mod counts;
 mod exec;
@@ -23,6 +24,7 @@ mod plan;
 mod probe;
 mod program;
 mod run;
+mod select;
 mod write;
 
 pub use exec::{abort_subtransactions, commit_subtransaction};
@@ -39,11 +41,11 @@ pub enum Reason {
     Instrumented,
     /// It belongs to a named cursor, or the caller wants more than to run it forward once.
     Cursor,
-    /// It writes in a read-only transaction or in parallel mode.
+    /// It writes or locks rows in a read-only transaction or in parallel mode.
     ReadOnly,
-    /// Its plan is another: joins, several rows, subqueries, sorting, row locks.
+    /// Its plan is another: joins, subqueries, sorting, groups, writes of several rows.
     Plan,
-    /// It does not ask for one key of the primary key.
+    /// It does not ask for one key of the primary key, nor for a range by the scan of the primary index.
     Key,
     /// An expression with a function of a user, a volatile function, or of a kind that is not known here.
     Expression,
@@ -185,11 +187,10 @@ unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Progr
         if eflags & !(pg_sys::EXEC_FLAG_SKIP_TRIGGERS as i32) != 0 {
             return Some(Reason::Cursor);
         }
-        if (*p).op == CmdType::CMD_SELECT {
-            if is_cursor() {
-                return Some(Reason::Cursor);
-            }
-        } else if pg_sys::XactReadOnly || pg::raw::IsInParallelMode() {
+        if (*p).op == CmdType::CMD_SELECT && is_cursor() {
+            return Some(Reason::Cursor);
+        }
+        if ((*p).op != CmdType::CMD_SELECT || (*p).locks) && (pg_sys::XactReadOnly || pg::raw::IsInParallelMode()) {
             return Some(Reason::ReadOnly);
         }
         None

@@ -22,12 +22,43 @@ pub struct Shape {
     pub returning: *mut List,
     /// Conditions that a row must fulfil, in the order in which they are evaluated.
     pub quals: Vec<*mut Node>,
+    /// How many of them the index decides.
+    pub n_index_quals: usize,
+    /// The scan, which is the plan's own.
+    pub node: *mut Plan,
+    /// SELECT: the number of rows and those before them, or null.
+    pub limit: [*mut Node; 2],
+    /// SELECT: the lock that is taken on its rows, or null.
+    pub lock: *mut pg_sys::PlanRowMark,
+    /// SELECT: the list is one row of aggregates, whose arguments are columns of the table.
+    pub aggregates: Vec<*mut pg_sys::Aggref>,
+}
+
+impl Shape {
+    fn new(op: CmdType::Type, rti: u32) -> Shape {
+        let null = std::ptr::null_mut();
+        Shape {
+            op,
+            rti,
+            list: null,
+            columns: null,
+            returning: null,
+            quals: Vec::new(),
+            n_index_quals: 0,
+            node: null.cast(),
+            limit: [null.cast(); 2],
+            lock: null.cast(),
+            aggregates: Vec::new(),
+        }
+    }
 }
 
 /// Language of built-in functions (pg_language).
 const INTERNAL: u32 = 12;
 
 type Found<T> = Result<T, Reason>;
+
+mod select;
 
 /// Reads a plan. Its expressions are copied into the current memory context.
 ///
@@ -37,11 +68,12 @@ pub unsafe fn read(stmt: *mut pg_sys::PlannedStmt) -> Found<Shape> {
     // SAFETY: the caller's; nodes are what their tags say.
     unsafe {
         let s = &*stmt;
-        if !s.subplans.is_null() || !s.rowMarks.is_null() || s.hasModifyingCTE || !s.utilityStmt.is_null() {
+        let others = !s.subplans.is_null() || s.hasModifyingCTE || !s.utilityStmt.is_null();
+        if others || s.commandType != CmdType::CMD_SELECT && !s.rowMarks.is_null() {
             return Err(Reason::Plan);
         }
         match s.commandType {
-            CmdType::CMD_SELECT => select(s.planTree),
+            CmdType::CMD_SELECT => select::read(s.planTree, s.rowMarks),
             CmdType::CMD_INSERT | CmdType::CMD_UPDATE | CmdType::CMD_DELETE => modify(s.planTree),
             _ => Err(Reason::Plan),
         }
@@ -63,8 +95,12 @@ pub unsafe fn table_of(stmt: *mut pg_sys::PlannedStmt) -> u32 {
             let relations = (*p.cast::<pg_sys::ModifyTable>()).resultRelations;
             return if pg_sys::list_length(relations) == 1 { pg_sys::list_nth_int(relations, 0) as u32 } else { 0 };
         }
-        while matches!((*p).type_, NodeTag::T_Limit | NodeTag::T_LockRows) {
-            p = (*p).lefttree;
+        loop {
+            p = match (*p).type_ {
+                NodeTag::T_Limit | NodeTag::T_LockRows | NodeTag::T_Agg => (*p).lefttree,
+                NodeTag::T_SubqueryScan => (*p.cast::<pg_sys::SubqueryScan>()).subplan,
+                _ => break,
+            }
         }
         match (*p).type_ {
             NodeTag::T_IndexScan | NodeTag::T_IndexOnlyScan | NodeTag::T_SeqScan | NodeTag::T_BitmapHeapScan => {
@@ -83,31 +119,6 @@ unsafe fn plain(p: *mut Plan) -> Found<()> {
             return Err(Reason::Plan);
         }
         Ok(())
-    }
-}
-
-unsafe fn select(mut p: *mut Plan) -> Found<Shape> {
-    // SAFETY: a valid plan.
-    unsafe {
-        if (*p).type_ == NodeTag::T_Limit {
-            plain(p)?;
-            let limit = &*p.cast::<pg_sys::Limit>();
-            let n = limit.limitCount.cast::<pg_sys::Const>();
-            let one = limit.limitOption == pg_sys::LimitOption::LIMIT_OPTION_COUNT
-                && limit.limitOffset.is_null()
-                && !n.is_null()
-                && (*n).xpr.type_ == NodeTag::T_Const
-                && !(*n).constisnull
-                && (*n).constvalue.value() as i64 >= 1;
-            if !one {
-                return Err(Reason::Plan);
-            }
-            p = (*p).lefttree;
-        }
-        let mut shape = scan(p, CmdType::CMD_SELECT)?;
-        shape.list = pg_sys::copyObjectImpl((*p).targetlist.cast()).cast();
-        fix_list(p, shape.list)?;
-        Ok(shape)
     }
 }
 
@@ -137,14 +148,14 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
             _ => return Err(Reason::Plan),
         };
         let rti = (*p.cast::<pg_sys::Scan>()).scanrelid;
-        let mut quals = Vec::new();
+        let mut shape = Shape { node: p, ..Shape::new(op, rti) };
         for l in lists {
             let l: *mut List = pg_sys::copyObjectImpl(l.cast()).cast();
             fix_list(p, l)?;
-            quals.extend(PgList::<Node>::from_pg(l).iter_ptr());
+            shape.n_index_quals = shape.quals.len();
+            shape.quals.extend(PgList::<Node>::from_pg(l).iter_ptr());
         }
-        let null = std::ptr::null_mut();
-        Ok(Shape { op, rti, list: null, columns: null, returning: null, quals })
+        Ok(shape)
     }
 }
 
@@ -199,8 +210,7 @@ unsafe fn values(p: *mut Plan, rti: u32) -> Found<Shape> {
         if !simple {
             return Err(Reason::Plan);
         }
-        let null = std::ptr::null_mut();
-        Ok(Shape { op: CmdType::CMD_INSERT, rti, list: null, columns: null, returning: null, quals: Vec::new() })
+        Ok(Shape::new(CmdType::CMD_INSERT, rti))
     }
 }
 
@@ -266,6 +276,7 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
             NodeTag::T_Const | NodeTag::T_SQLValueFunction | NodeTag::T_CaseTestExpr => return false,
             NodeTag::T_FuncExpr if (*node.cast::<pg_sys::FuncExpr>()).funcretset => return true,
             NodeTag::T_OpExpr if (*node.cast::<pg_sys::OpExpr>()).opretset => return true,
+            NodeTag::T_SubscriptingRef if !is_plain_element(node.cast()) => return true,
             NodeTag::T_List
             | NodeTag::T_TargetEntry
             | NodeTag::T_FuncExpr
@@ -282,11 +293,22 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
             | NodeTag::T_MinMaxExpr
             | NodeTag::T_NullTest
             | NodeTag::T_BooleanTest
-            | NodeTag::T_ArrayExpr => {}
+            | NodeTag::T_ArrayExpr
+            | NodeTag::T_SubscriptingRef => {}
             _ => return true,
         }
         pg_sys::check_functions_in_node(node, Some(is_foreign), std::ptr::null_mut())
             || pg_sys::expression_tree_walker(node, Some(refused), context)
+    }
+}
+
+/// An element or a slice of a value of a built-in type: read, not assigned.
+unsafe fn is_plain_element(r: *mut pg_sys::SubscriptingRef) -> bool {
+    // SAFETY: a valid node; a catalog look-up.
+    unsafe {
+        let mut element = pg_sys::InvalidOid;
+        let handler = pg_sys::get_typsubscript((*r).refcontainertype, &mut element);
+        (*r).refassgnexpr.is_null() && handler.to_u32() < pg_sys::FirstUnpinnedObjectId
     }
 }
 
@@ -309,7 +331,7 @@ unsafe fn is_column(v: *mut pg_sys::Var, walk: &Walk) -> bool {
 
 /// Functions of users may do anything, also run the same statement again.
 #[pgrx::pg_guard]
-unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
+pub unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
     // SAFETY: a catalog look-up.
     unsafe {
         if function.to_u32() >= pg_sys::FirstUnpinnedObjectId {

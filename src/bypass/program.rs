@@ -1,8 +1,9 @@
 //! Programs: what a plan's execution needs, made once.
 
 use super::plan::{self, Shape};
-use super::Reason;
+use super::{agg, Reason};
 use crate::compat::{self, attribute};
+use crate::fast::scan::{bare, State};
 use crate::rel;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Oid};
 use pgrx::PgList;
@@ -71,6 +72,26 @@ pub struct Program {
     pub checks: *mut *mut pg_sys::ExprState,
     /// See `checks`.
     pub n_checks: usize,
+    /// SELECT: is it of at most one row, and nothing but to be returned? Else what follows counts.
+    pub one_row: bool,
+    /// The scan of a range of keys, or null: of one key.
+    pub range: *mut State,
+    /// How many rows, and how many before them are passed over; null: all, none.
+    pub limit: *mut pg_sys::ExprState,
+    /// See `limit`.
+    pub offset: *mut pg_sys::ExprState,
+    /// Does it lock its rows (FOR UPDATE ...), how, and is the lock one of writers?
+    pub locks: bool,
+    /// See `locks`.
+    pub lock_mode: pg_sys::LockTupleMode::Type,
+    /// See `locks`.
+    pub lock_policy: pg_sys::LockWaitPolicy::Type,
+    /// See `locks`.
+    pub for_write: bool,
+    /// The version that was locked.
+    pub locked: *mut pg_sys::TupleTableSlot,
+    /// What is computed of all rows, or null.
+    pub aggregates: *mut agg::Aggregates,
     /// Do triggers ask whether this transaction wrote the row before? Then it has no RETURNING.
     pub own_rows: bool,
     /// A state that is not in use, or null.
@@ -140,13 +161,16 @@ pub unsafe fn compile(stmt: *mut pg_sys::PlannedStmt, context: pg_sys::MemoryCon
         (*p).econtext = pg_sys::CreateStandaloneExprContext();
         let desc = pg_sys::CreateTupleDescCopyConstr((*table).rd_att);
         (*p).row = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsHeapTuple);
-        if shape.op != CmdType::CMD_INSERT {
-            key(p, table, &shape)?;
+        match shape.op {
+            CmdType::CMD_INSERT => {}
+            CmdType::CMD_SELECT => select(p, table, &shape)?,
+            _ => key(p, table, &shape)?,
         }
         if shape.op == CmdType::CMD_INSERT || shape.op == CmdType::CMD_UPDATE {
             new_row(p, table, desc, &shape)?;
         }
-        output(p, desc, &shape);
+        let above = if (*p).aggregates.is_null() { desc } else { agg::row_type((*p).aggregates) };
+        output(p, above, &shape);
         if !compat::has_rights(rtable) {
             return Err(Reason::Rights);
         }
@@ -289,6 +313,68 @@ unsafe fn key(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Result
         (*p).rest = pg_sys::ExecInitQual(list_of(&rest), null);
         (*p).all = pg_sys::ExecInitQual(list_of(&shape.quals), null);
         Ok(())
+    }
+}
+
+/// What SELECT reads, and what it does with the rows.
+unsafe fn select(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Result<(), Reason> {
+    // SAFETY: an open relation; `p` is being made.
+    unsafe {
+        let null = std::ptr::null_mut();
+        if let Err(why) = key(p, table, shape) {
+            range(p, table, shape).ok_or(why)?;
+        }
+        [(*p).limit, (*p).offset] = shape.limit.map(|e| pg_sys::ExecInitExpr(e.cast(), null));
+        if !shape.lock.is_null() {
+            use pg_sys::{LockTupleMode as Mode, RowMarkType as Mark};
+            let m = &*shape.lock;
+            (*p).locks = true;
+            (*p).lock_policy = m.waitPolicy;
+            (*p).lock_mode = match m.markType {
+                Mark::ROW_MARK_EXCLUSIVE => Mode::LockTupleExclusive,
+                Mark::ROW_MARK_NOKEYEXCLUSIVE => Mode::LockTupleNoKeyExclusive,
+                Mark::ROW_MARK_SHARE => Mode::LockTupleShare,
+                _ => Mode::LockTupleKeyShare,
+            };
+            (*p).for_write = m.markType <= Mark::ROW_MARK_NOKEYEXCLUSIVE;
+            (*p).locked =
+                pg_sys::MakeTupleTableSlot((*(*p).row).tts_tupleDescriptor, &raw const pg_sys::TTSOpsHeapTuple);
+        }
+        if !shape.aggregates.is_empty() {
+            (*p).aggregates = agg::prepare(&shape.aggregates)?;
+        }
+        let first = shape.limit[0].is_null() || is_positive(shape.limit[0]);
+        let all = first && shape.limit[1].is_null();
+        (*p).one_row = all && (*p).range.is_null() && shape.lock.is_null() && shape.aggregates.is_empty();
+        Ok(())
+    }
+}
+
+/// Is it a constant number of at least one row?
+unsafe fn is_positive(n: *mut Node) -> bool {
+    // SAFETY: a valid expression, of a bigint.
+    unsafe {
+        let n = n.cast::<pg_sys::Const>();
+        (*n).xpr.type_ == NodeTag::T_Const && !(*n).constisnull && (*n).constvalue.value() as i64 >= 1
+    }
+}
+
+/// The plan's own scan of the primary index, if it is one.
+unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Option<()> {
+    // SAFETY: an open relation; `p` is being made.
+    unsafe {
+        let node = shape.node.cast::<pg_sys::CustomScan>();
+        if (*node).scan.plan.type_ != NodeTag::T_CustomScan || !bare::is_range(node) {
+            return None;
+        }
+        let node = pg_sys::copyObjectImpl(node.cast()).cast::<pg_sys::CustomScan>();
+        let null = std::ptr::null_mut();
+        (*p).n_keys = 0;
+        (*p).index = State::index_of(node);
+        (*p).range = bare::prepare(node, table, (*p).econtext, (*p).row);
+        (*p).rest = pg_sys::ExecInitQual(list_of(&shape.quals[shape.n_index_quals..]), null);
+        (*p).all = pg_sys::ExecInitQual(list_of(&shape.quals), null);
+        Some(())
     }
 }
 

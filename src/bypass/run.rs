@@ -2,7 +2,7 @@
 
 use super::exec::{self, Exec};
 use super::program::Program;
-use super::{counts, probe, write, Reason};
+use super::{counts, probe, select, write, Reason};
 use crate::hooks::executor;
 use crate::pg::raw;
 use pgrx::pg_sys::{self, CmdType, Datum};
@@ -12,11 +12,11 @@ use pgrx::prelude::*;
 ///
 /// # Safety
 /// The contract of `ExecutorRun`.
-pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type) -> bool {
+pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64, once: bool) -> bool {
     // SAFETY: the caller's.
     unsafe {
         let Some(x) = exec::of(q) else { return false };
-        match guarded_run(q, x, direction) {
+        match guarded_run(q, x, direction, count, once) {
             None => true,
             Some(why) => {
                 to_executor(q, x, why);
@@ -45,6 +45,8 @@ unsafe extern "C-unwind" fn guarded_run(
     q: *mut pg_sys::QueryDesc,
     x: *mut Exec,
     direction: pg_sys::ScanDirection::Type,
+    count: u64,
+    once: bool,
 ) -> Option<Reason> {
     // SAFETY: as in `run`.
     unsafe {
@@ -53,6 +55,9 @@ unsafe extern "C-unwind" fn guarded_run(
         let first = moves && !(*x).done;
         if first && !(*p).running.is_null() {
             return Some(Reason::Busy);
+        }
+        if first && !(*p).range.is_null() && count != 0 && !once {
+            return Some(Reason::Cursor); // the rest is wanted later
         }
         let e = &mut (*x).estate;
         let old = pg_sys::CurrentMemoryContext;
@@ -71,7 +76,7 @@ unsafe extern "C-unwind" fn guarded_run(
         let mut why = None;
         if first {
             (*p).running = x;
-            why = step(p, x, dest);
+            why = step(p, x, dest, count);
             (*p).running = std::ptr::null_mut();
             if why.is_none() {
                 (*x).done = true;
@@ -92,7 +97,7 @@ unsafe extern "C-unwind" fn guarded_run(
 }
 
 /// Runs the statement. A reason: only the executor can; then it has no output.
-unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver) -> Option<Reason> {
+unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver, count: u64) -> Option<Reason> {
     // SAFETY: as in `run`.
     unsafe {
         if pg_sys::InterruptPending != 0 {
@@ -101,32 +106,41 @@ unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver) -
         let rel = raw::RelationIdGetRelation((*p).table);
         let c = (*p).econtext;
         (*c).ecxt_param_list_info = (*x).estate.es_param_list_info;
-        let why = if (*p).op == CmdType::CMD_INSERT {
-            write::insert(p, x, rel, dest);
-            None
-        } else if !probe::find(p, x, rel, (*p).op != CmdType::CMD_SELECT) {
-            None
-        } else {
-            (*c).ecxt_scantuple = (*p).row;
-            let fits = (*p).rest.is_null() || holds((*p).rest, c);
-            match (*p).op {
-                _ if !fits => None,
-                CmdType::CMD_SELECT => {
-                    send(p, dest);
-                    (*x).estate.es_processed += 1;
-                    None
-                }
-                CmdType::CMD_UPDATE => write::update(p, x, rel, dest),
-                _ => {
-                    write::delete(p, x, rel, dest);
-                    None
-                }
-            }
-        };
+        let mut why = None;
+        match (*p).op {
+            CmdType::CMD_SELECT => select::run(p, x, rel, dest, count),
+            CmdType::CMD_INSERT => write::insert(p, x, rel, dest),
+            _ => why = write_found(p, x, rel, dest),
+        }
         clear((*p).row);
         raw::RelationClose(rel);
         raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
         why
+    }
+}
+
+/// UPDATE and DELETE.
+unsafe fn write_found(
+    p: *mut Program,
+    x: *mut Exec,
+    rel: pg_sys::Relation,
+    dest: *mut pg_sys::DestReceiver,
+) -> Option<Reason> {
+    // SAFETY: as in `run`.
+    unsafe {
+        if !probe::find(p, x, rel, true) {
+            return None;
+        }
+        let c = (*p).econtext;
+        (*c).ecxt_scantuple = (*p).row;
+        if !(*p).rest.is_null() && !holds((*p).rest, c) {
+            return None;
+        }
+        if (*p).op == CmdType::CMD_UPDATE {
+            return write::update(p, x, rel, dest);
+        }
+        write::delete(p, x, rel, dest);
+        None
     }
 }
 

@@ -43,6 +43,14 @@ pub fn owns_function(oid: Oid, role: Oid) -> bool {
     unsafe { pg_sys::pg_proc_ownercheck(oid, role) }
 }
 
+/// May a role call a function, which exists?
+pub fn may_call(oid: Oid, role: Oid) -> bool {
+    // SAFETY: a catalog look-up.
+    unsafe {
+        pg_sys::pg_proc_aclcheck(oid, role, pg_sys::ACL_EXECUTE as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
 /// Has a role any of these rights (`ACL_SELECT` ...) on a relation, which exists?
 pub fn relation_rights(oid: Oid, role: Oid, any_of: u32) -> bool {
     // SAFETY: a catalog look-up.

@@ -3,7 +3,7 @@
 use pgrx::pg_sys;
 
 /// Runs a statement, or returns false: it is the executor's.
-type Run = unsafe fn(*mut pg_sys::QueryDesc, pg_sys::ScanDirection::Type) -> bool;
+type Run = unsafe fn(*mut pg_sys::QueryDesc, pg_sys::ScanDirection::Type, u64, bool) -> bool;
 
 static mut PREV: pg_sys::ExecutorRun_hook_type = None;
 static mut RUN: Option<Run> = None;
@@ -52,7 +52,7 @@ unsafe extern "C-unwind" fn hook(
 ) {
     // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
-        if RUN.is_some_and(|run| run(q, direction)) {
+        if RUN.is_some_and(|run| run(q, direction, count, execute_once)) {
             return;
         }
         match PREV {

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The executor bypass against the executor: the same random schemas and statements give the same rows, tags, errors
-and tables; waits for others' writes end alike; errors and cancels leave nothing; memory does not grow.
+"""The executor bypass, the custom scan, and PostgreSQL's own nodes: the same random schemas and statements give the same rows,
+tags, errors and tables at every isolation level; waits for others' writes end alike; errors and cancels leave nothing; memory does not grow.
 
 bypass.py [SEED]: one round of the random test."""
 
@@ -16,7 +16,11 @@ from _wire import Client
 
 DATABASE = "mixedcc_bypass"
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-ON, OFF = "on", "off"
+# The ways: by the bypass; by the executor with our scans; by the executor without.
+ON, SCAN, OFF = "on", "scan", "off"
+WAYS = {ON: "-c mixedcc.enable_bypass=on", SCAN: "-c mixedcc.enable_bypass=off",
+        OFF: "-c mixedcc.enable_bypass=off -c mixedcc.enable_primary_scan=off"}
+NAMES = {ON: "bypass  ", SCAN: "scan    ", OFF: "executor"}
 TYPES = {
     "int": lambda r: str(r.randint(-3, 6)),
     "bigint": lambda r: str(r.choice((r.randint(-3, 6), 2 ** 40))),
@@ -101,16 +105,64 @@ class Schema:
         choices += [f"length({n}) AS size, {n} IS NULL AS missing" for n, k in self.columns if k == "text"]
         return self.r.choice(choices)
 
+    def range(self, values):
+        """Rows of a part of the key, in its order: the condition, and LIMIT."""
+        r = self.r
+        n = r.randint(0, len(self.key) - 1)
+        parts = [f"{c[0]} = {values(c)}" for c in self.key[:n]]
+        if r.random() < 0.7:
+            c = self.key[n]
+            parts += [f"{c[0]} {op} {values(c)}" for op in r.choice(((">",), (">=",), ("<",), ("<=",), (">=", "<"), ("=",)))]
+        if self.rest and r.random() < 0.2:
+            c = r.choice(self.rest)
+            parts.append(r.choice((f"{c[0]} IS NOT NULL", f"{c[0]} <> {values(c)}")))
+        if r.random() < 0.15:
+            c = r.choice(self.key)
+            parts.append(r.choice((f"{c[0]} <> {values(c)}", f"{c[0]} IN ({values(c)}, {values(c)})")))
+        down = r.choice(("", " DESC"))
+        order = " ORDER BY " + ", ".join(c[0] + down for c in self.key[r.choice((0, n)) if parts[:n] else 0:])
+        count = ("", "bigint")
+        limit = r.choice(("", "", " LIMIT 1", " LIMIT 3", f" LIMIT {values(count)}", " LIMIT 2 OFFSET 1",
+                          f" LIMIT 4 OFFSET {values(count)}", f" OFFSET {values(count)}"))
+        return (" WHERE " + " AND ".join(parts) if parts else "") + order, limit
+
+    def lock(self):
+        strength = self.r.choice(("UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"))
+        return f" FOR {strength}" + self.r.choice(("", "", "", " NOWAIT", " SKIP LOCKED"))
+
+    def aggregates(self):
+        choices = ["count(*)"] + [f"count({n})" for n, _ in self.columns]
+        for n, k in self.columns:
+            if k in ("int", "bigint", "smallint", "numeric"):
+                choices += [f"{f}({n})" for f in ("sum", "avg", "min", "max")] + [f"sum({n} * 2) + 1", f"coalesce(max({n}), 0)"]
+            elif k in ("text", "date"):
+                choices += [f"max({n})", f"min({n})"] + ([f"string_agg({n}, ',')"] if k == "text" else [])
+            elif k == "boolean":
+                choices.append(f"bool_and({n})")
+        return ", ".join(f"{a} AS a{i}" for i, a in enumerate(self.r.choices(choices, k=self.r.randint(1, 3))))
+
+    def ranges(self, table, values):
+        where, limit = self.range(values)
+        kind = self.r.random()
+        if kind < 0.35:
+            inner = self.r.choice(("*", ", ".join(n for n, _ in self.columns)))
+            lock = self.lock() if self.r.random() < 0.2 else ""
+            return f"SELECT {self.aggregates()} FROM (SELECT {inner} FROM {table}{where}{limit}{lock}) AS s"
+        lock = self.lock() if kind < 0.55 else ""
+        return f"SELECT {self.returned()} FROM {table}{where}{limit}{lock}"
+
     def statement(self, values):
         """`values` gives a literal or a parameter for a column."""
         table = "v" if self.r.random() < 0.05 else "t"
-        kind = self.r.choice(("select", "select", "update", "update", "insert", "delete"))
+        kind = self.r.choice(("select", "select", "range", "range", "update", "update", "insert", "delete"))
+        if kind == "range":
+            return self.ranges(table, values)
         by_key, one = self.by_key(values) if kind != "insert" else ("", True)
         # Which of several rows comes first is free: what depends on it is not asked for.
         returning = f" RETURNING {self.returned() if one else '1 AS one'}" if self.r.random() < 0.3 else ""
         if kind == "select":
             order = "" if one else " ORDER BY " + ", ".join(name for name, _ in self.columns)
-            limit = self.r.choice(("", "", "", "", " LIMIT 1", " FOR UPDATE"))
+            limit = self.r.choice(("", "", "", "", " LIMIT 1", f" LIMIT {values(('', 'bigint'))}", self.lock(), self.lock()))
             return f"SELECT {self.returned()} FROM {table} WHERE {by_key}{order}{limit}"
         if kind == "update":
             columns = self.rest if self.rest and self.r.random() < 0.9 else self.columns
@@ -127,7 +179,7 @@ class Schema:
 
 def make(boss, r):
     schema = Schema(r)
-    for name in (ON, OFF):
+    for name in WAYS:
         query(boss, f"DROP SCHEMA IF EXISTS schema_{name} CASCADE")
         query(boss, f"CREATE SCHEMA schema_{name}; GRANT ALL ON SCHEMA schema_{name} TO bypass_user; "
                     f"SET search_path = schema_{name}")
@@ -137,14 +189,22 @@ def make(boss, r):
     return schema
 
 
-def both(clients, action):
-    """The same by both clients: (what the bypass gave, what the executor gave)."""
-    return tuple(action(clients[name]) for name in (ON, OFF))
+def by_all(clients, action):
+    """The same by each client: what each gave, by its name."""
+    return {name: action(client) for name, client in clients.items()}
+
+
+def differ(given):
+    """What the clients gave, if it is not the same; else None."""
+    if all(g == given[OFF] for g in given.values()):
+        return None
+    return "\n".join(f"{NAMES[name]} {g}" for name, g in given.items())
 
 
 def clean(said):
     """Names of schemas differ, and the order of several rows is free, and with it the order of triggers' notices."""
-    said = [tuple(None if part is None else part.replace("schema_on", "schema_off") for part in m) for m in said]
+    for name in (ON, SCAN):
+        said = [tuple(None if part is None else part.replace(f"schema_{name}", f"schema_{OFF}") for part in m) for m in said]
     rows = iter(sorted((m for m in said if m[0] == "row"), key=str))
     said = [next(rows) if m[0] == "row" else m for m in said]
     runs = [(kind, list(run)) for kind, run in itertools.groupby(said, key=lambda m: m[0])]
@@ -198,57 +258,50 @@ def round_of(seed):
     r = random.Random(seed)
     boss = connect(DATABASE)
     schema = make(boss, r)
-    clients = {}
-    for name in (ON, OFF):
-        clients[name] = Client(DATABASE, options=f"-c search_path=schema_{name} -c mixedcc.enable_bypass={name} "
-                                                 "-c client_min_messages=notice")
+    clients = {name: Client(DATABASE, options=f"-c search_path=schema_{name} {way} -c client_min_messages=notice")
+               for name, way in WAYS.items()}
+
+    def simple(sql):
+        return by_all(clients, lambda c: clean(c.simple(sql)))
+
+    def same(what, given):
+        found = differ(given)
+        leaks = [m for m in given[ON] if m[0] == "notice" and "leak" in m[2]]
+        if found or leaks:
+            fail(f"seed {seed}", f"{schema.setup}\n{what}\n{found or leaks}")
+        return not (found or leaks)
+
     good = True
     for number in range(60):
         begin = r.random() < 0.4
         if begin:
-            level = r.choice(LEVELS) + r.choice(("", "", "", " READ ONLY"))
-            both(clients, lambda c: c.simple(f"BEGIN ISOLATION LEVEL {level}"))
+            simple(f"BEGIN ISOLATION LEVEL {r.choice(LEVELS) + r.choice(('', '', '', ' READ ONLY'))}")
         role = r.random() < 0.1 and not begin
         if role:
-            both(clients, lambda c: c.simple("SET ROLE bypass_user"))
+            simple("SET ROLE bypass_user")
         if r.random() < 0.05 and not begin:
-            change = r.choice(("ANALYZE t", "CREATE INDEX ON t (c0)", "ALTER TABLE t ALTER c0 SET STATISTICS 10",
-                               "VACUUM t", "REINDEX TABLE t", "ALTER TABLE t ADD COLUMN IF NOT EXISTS more int DEFAULT 3"))
-            both(clients, lambda c: c.simple(change))
+            simple(r.choice(("ANALYZE t", "CREATE INDEX ON t (c0)", "ALTER TABLE t ALTER c0 SET STATISTICS 10",
+                             "VACUUM t", "REINDEX TABLE t", "ALTER TABLE t ADD COLUMN IF NOT EXISTS more int DEFAULT 3")))
         for step in range(r.randint(1, 5) if begin else 1):
             point = begin and r.random() < 0.3
             if point:
-                both(clients, lambda c: c.simple("SAVEPOINT a"))
+                simple("SAVEPOINT a")
             text, action = one_statement(r, schema, number * 10 + step)
-            got, wanted = both(clients, lambda c: clean(action(c)))
-            if got != wanted:
-                good = fail(f"seed {seed}", f"{schema.setup}\n{text}\nbypass   {got}\nexecutor {wanted}") and False
+            good = same(text, by_all(clients, lambda c: clean(action(c)))) and good
             if point:
-                back = r.choice(("ROLLBACK TO a", "RELEASE a"))
-                both(clients, lambda c: c.simple(back))
+                simple(r.choice(("ROLLBACK TO a", "RELEASE a")))
         if begin:
             end = r.choice(("COMMIT", "COMMIT", "ROLLBACK"))
-            got, wanted = both(clients, lambda c: c.simple(end))
-            good = good and equal_quietly(seed, end, clean(got), clean(wanted))
+            good = same(end, simple(end)) and good
         if role:
-            both(clients, lambda c: c.simple("RESET ROLE"))
-        leaks = [m for m in got + wanted if m[0] == "notice" and "leak" in m[2]]
-        if leaks:
-            good = fail(f"seed {seed}", f"{text}\n{leaks}") and False
-        rows = both(clients, lambda c: c.simple("SELECT * FROM t ORDER BY t::text COLLATE \"C\""))
-        good = good and equal_quietly(seed, text, *rows)
+            simple("RESET ROLE")
+        good = same(text, simple("SELECT * FROM t ORDER BY t::text COLLATE \"C\"")) and good
         if not good:
             break
     for client in clients.values():
         client.close()
     boss.close()
     return good
-
-
-def equal_quietly(seed, what, got, wanted):
-    if got != wanted:
-        fail(f"seed {seed}", f"{what}\nbypass   {got}\nexecutor {wanted}")
-    return got == wanted
 
 
 def same_as_the_executor():
@@ -277,18 +330,26 @@ FIRST = {
     "does nothing": "SELECT 1",
     "inserts the other": "INSERT INTO t VALUES (3, 9, 9)",
 }
+CHILD = "INSERT INTO child VALUES ($1) RETURNING *"  # its foreign key's check takes the bypass
 SECOND = ("UPDATE t SET v = v + 1 WHERE id = $1 RETURNING id, v, w", "UPDATE t SET v = v + w WHERE id = $1 AND v < 50 RETURNING v",
           "DELETE FROM t WHERE id = $1 RETURNING *", "DELETE FROM t WHERE id = $1 AND v < 50 RETURNING *",
-          "INSERT INTO t VALUES (3, $1, 1) RETURNING *", "SELECT * FROM t WHERE id = $1")
+          "INSERT INTO t VALUES (3, $1, 1) RETURNING *", "SELECT * FROM t WHERE id = $1",
+          "SELECT v + w AS n, * FROM t WHERE id = $1 FOR UPDATE", "SELECT * FROM t WHERE id = $1 AND v < 50 FOR SHARE",
+          "SELECT v FROM t WHERE id = $1 FOR KEY SHARE", "SELECT v FROM t WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED",
+          "SELECT * FROM t WHERE id >= $1 ORDER BY id LIMIT 1", "SELECT * FROM t WHERE id >= $1 AND v < 50 ORDER BY id LIMIT 1 FOR UPDATE",
+          "SELECT sum(v) FROM (SELECT v FROM t WHERE id <= $1 ORDER BY id DESC LIMIT 2) AS s",
+          CHILD)
 
 
-def meeting(boss, bypass, protocol, level, first, end, second):
+def meeting(boss, way, protocol, level, first, end, second):
     """What `second` gives while `first` is not committed, and the table afterwards."""
-    query(boss, "DROP TABLE IF EXISTS t")
+    query(boss, "DROP TABLE IF EXISTS child, t")
     query(boss, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int, w int) USING mixedcc "
                 f"WITH (mixedcc.protocol = '{protocol}'); INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)")
+    if second == CHILD:
+        query(boss, "CREATE UNLOGGED TABLE child (id int REFERENCES t) USING mixedcc")
     one = Client(DATABASE)
-    two = Client(DATABASE, options=f"-c mixedcc.enable_bypass={bypass} -c lock_timeout=20s")
+    two = Client(DATABASE, options=f"{WAYS[way]} -c enable_seqscan=off -c enable_bitmapscan=off -c lock_timeout=20s")
     two.prepare("s", second)
     two.simple(f"BEGIN ISOLATION LEVEL {level}")
     if (protocol, level) != ("partcc", "SERIALIZABLE"):
@@ -317,9 +378,9 @@ def same_when_others_write():
     cases = [(protocol, level, first, end, second) for protocol in ("occ", "2pl", "partcc") for level in LEVELS
              for first in FIRST for end in ("COMMIT", "ROLLBACK") for second in SECOND]
     for case in r.sample(cases, int(os.environ.get("MIXEDCC_MEETINGS", "60"))):
-        got, wanted = (meeting(boss, bypass, *case) for bypass in (ON, OFF))
-        if got != wanted:
-            fail(" ".join(case), f"bypass   {got}\nexecutor {wanted}")
+        found = differ({way: meeting(boss, way, *case) for way in WAYS})
+        if found:
+            fail(" ".join(case), found)
             return
     ok("statements that meet others' writes end alike")
 
@@ -330,11 +391,14 @@ def memory(connection):
 
 def memory_does_not_grow():
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS t")
+    query(boss, "DROP TABLE IF EXISTS child, t")
     query(boss, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int CHECK (v < 1000000000)) USING mixedcc; INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i")
     loops = {
         "cached statements": "PERFORM v FROM t WHERE id = i % 100 + 1; UPDATE t SET v = v + 1 WHERE id = i % 100 + 1;"
                              "INSERT INTO t VALUES (i + 1000, 1); DELETE FROM t WHERE id = i + 1000;",
+        "ranges": "PERFORM v FROM t WHERE id > i % 100 ORDER BY id LIMIT 5; PERFORM sum(v), max(v::numeric) FROM t WHERE id < 20;"
+                  "PERFORM v FROM t WHERE id = i % 100 + 1 FOR UPDATE;",
+        "errors in ranges": "BEGIN PERFORM 1 / (v - v) FROM t WHERE id > i % 100; EXCEPTION WHEN division_by_zero THEN NULL; END;",
         "errors": "BEGIN UPDATE t SET v = 1 / (v - v) WHERE id = i % 100 + 1; EXCEPTION WHEN division_by_zero THEN NULL; END;",
         "constraints": "BEGIN UPDATE t SET v = 2000000000 WHERE id = i % 100 + 1; EXCEPTION WHEN check_violation THEN NULL; END;",
         "statements that are planned each time": "EXECUTE 'UPDATE t SET v = v + 1 WHERE id = ' || i % 100 + 1;",
@@ -351,10 +415,43 @@ def memory_does_not_grow():
         session.close()
 
 
+def shapes():
+    """Each statement that has to take the bypass does: by the view."""
+    session = connect(DATABASE)
+    query(session, "DROP TABLE IF EXISTS child, t; CREATE UNLOGGED TABLE t (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc; "
+                   "CREATE UNLOGGED TABLE child (a int, b int, FOREIGN KEY (a, b) REFERENCES t) USING mixedcc; "
+                   "INSERT INTO t SELECT i / 10, i % 10, i FROM generate_series(0, 999) i; ANALYZE t")
+    numbers = "PREPARE n(int, int, int[]) AS "
+    wanted = {
+        "SELECT v FROM t WHERE a = 1 AND b = 2": [(12,)],
+        "SELECT v FROM t WHERE a = 1 AND b = 2 FOR UPDATE": [(12,)],
+        "SELECT v FROM t WHERE a = 1 AND b = 2 FOR SHARE": [(12,)],
+        "SELECT v FROM t WHERE a = 1 AND b = 2 FOR NO KEY UPDATE SKIP LOCKED": [(12,)],
+        "SELECT v FROM t WHERE a = 1 ORDER BY b LIMIT 2": [(10,), (11,)],
+        "SELECT v FROM t WHERE a = 1 ORDER BY b DESC LIMIT 2 OFFSET 1": [(18,), (17,)],
+        "SELECT v FROM t WHERE a = 1 AND b > 7 ORDER BY a, b": [(18,), (19,)],
+        "SELECT v FROM t WHERE a >= 98 AND v % 5 = 0 ORDER BY a, b LIMIT 3": [(980,), (985,), (990,)],
+        "SELECT v FROM t WHERE a = 1 ORDER BY b LIMIT 1 FOR UPDATE": [(10,)],
+        numbers + "SELECT v FROM t WHERE a = $1 ORDER BY b LIMIT $2; EXECUTE n(1, 2, NULL)": [(10,), (11,)],
+        numbers + "SELECT v FROM t WHERE a = $3[1] AND b = $3[2]; EXECUTE n(1, 2, '{1,2}')": [(12,)],
+        "SELECT count(*), sum(v), min(v::numeric) FROM t WHERE a = 1": [(10, 145, 10)],
+        "SELECT coalesce(max(v), -1) FROM t WHERE a = 1 AND b = 2": [(12,)],
+        "SELECT sum(v) FROM (SELECT v FROM t WHERE a >= 50 ORDER BY a, b LIMIT 3) AS s": [(1503,)],
+        "INSERT INTO child VALUES (1, 2) RETURNING a": [(1,)],  # the check of its foreign key
+    }
+    for sql, rows in wanted.items():
+        query(session, "SELECT mixedcc.reset_bypass()")
+        equal(sql, query(session, sql), rows)
+        taken = value(session, "SELECT sum(statements)::int FROM mixedcc.bypass WHERE statement = 'SELECT'")
+        equal("it takes the bypass", taken, 1)
+        query(session, "DEALLOCATE ALL")
+    session.close()
+
+
 def nothing_is_left():
     """Errors and cancels in the middle leave no lock, slot, relation or snapshot behind."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1), (2, 2)")
+    query(boss, "DROP TABLE IF EXISTS child, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1), (2, 2)")
     holder = Client(DATABASE)
     session = Client(DATABASE, options="-c statement_timeout=200")
     said = []
@@ -387,7 +484,7 @@ def nothing_is_left():
 def libraries():
     """auto_explain and pg_stat_statements, loaded after us, see the statements."""
     session = connect(DATABASE)
-    query(session, "DROP TABLE IF EXISTS t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1)")
+    query(session, "DROP TABLE IF EXISTS child, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1)")
     query(session, "SELECT mixedcc.reset_bypass(); LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; "
                    "SET auto_explain.log_nested_statements = on; SET client_min_messages = log; SET auto_explain.log_verbose = on")
     del session.notices[:]
@@ -417,7 +514,7 @@ def all_tests():
     boss.close()
     if len(sys.argv) > 1:
         main(lambda: round_of(int(sys.argv[1])))
-    tests = (same_as_the_executor, same_when_others_write, nothing_is_left, libraries, memory_does_not_grow)
+    tests = (shapes, same_as_the_executor, same_when_others_write, nothing_is_left, libraries, memory_does_not_grow)
     try:
         main(*tests)
     finally:

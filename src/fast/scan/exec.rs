@@ -24,6 +24,8 @@ use pgrx::prelude::*;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
+pub mod bare;
+
 mod raw {
     use pgrx::pg_sys;
     extern "C-unwind" {
@@ -83,9 +85,10 @@ pub struct State {
 }
 
 /// Where the scan stands, in the order of the index.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum At {
     /// In front of the first row.
+    #[default]
     Start,
     /// On a row.
     Row,
@@ -94,6 +97,7 @@ enum At {
 }
 
 /// What is dropped with the statement's memory.
+#[derive(Default)]
 struct Inner {
     /// Were keys computed since the last rescan?
     started: bool,
@@ -167,18 +171,7 @@ pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate
         if eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0 {
             return;
         }
-        (*s).inner = pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(Inner {
-            started: false,
-            at: At::Start,
-            key: Vec::new(),
-            row: None,
-            looked: false,
-            intervals: Vec::new(),
-            interval: 0,
-            cursor: None,
-            filters: false,
-            exact: true,
-        });
+        (*s).inner = pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(Inner::default());
         (*s).index = pg_sys::RelationIdGetRelation(State::index_of(plan));
         if (*s).index.is_null() {
             error!("mixedcc has lost the index of a primary key");

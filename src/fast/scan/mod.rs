@@ -11,6 +11,8 @@ mod plan;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
+pub use exec::{bare, State};
+
 const NAME: &CStr = c"MixedccScan";
 
 /// A table of callbacks that never changes.

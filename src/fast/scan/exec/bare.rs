@@ -1,0 +1,106 @@
+//! A scan without the executor's node: the bypass keeps its state from one execution to the next. It is the same scan:
+//! keys, protection, and rows are those of the functions above.
+
+use super::*;
+
+/// Prepares a scan of a plan. What is kept is allocated in the current memory context.
+///
+/// # Safety
+/// A plan of ours that is no look-up of one key, its table, which is open, and the slot and context of the rows.
+pub unsafe fn prepare(
+    plan: *mut pg_sys::CustomScan,
+    rel: pg_sys::Relation,
+    context: *mut pg_sys::ExprContext,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> *mut State {
+    // SAFETY: the caller's; a state of the executor is needed only to be pointed to, and for its context.
+    unsafe {
+        let estate = pg_sys::palloc0(std::mem::size_of::<pg_sys::EState>()).cast::<pg_sys::EState>();
+        (*estate).type_ = NodeTag::T_EState;
+        (*estate).es_query_cxt = pg_sys::CurrentMemoryContext;
+        let s = create(plan).cast::<State>();
+        let ss = &raw mut (*s).css.ss;
+        (*ss).ps.state = estate;
+        (*ss).ps.ps_ExprContext = context;
+        (*ss).ss_currentRelation = rel;
+        (*ss).ss_ScanTupleSlot = slot;
+        (*s).backward = State::is_backward(plan);
+        (*s).inner = pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(Inner::default());
+        (*s).index = pg_sys::RelationIdGetRelation(State::index_of(plan));
+        let exact = begin_scan(s, estate, pg_sys::list_nth((*plan).custom_exprs, 0).cast());
+        pg_sys::RelationClose((*s).index);
+        (*s).index = std::ptr::null_mut();
+        if exact != Exact::Always {
+            let original = pg_sys::list_nth((*plan).custom_exprs, 1).cast();
+            (*s).recheck = pg_sys::ExecInitQual(original, std::ptr::null_mut());
+        }
+        (*(*s).inner).exact = exact != Exact::Never;
+        s
+    }
+}
+
+/// Is a plan's scan one that [`prepare`] knows?
+///
+/// # Safety
+/// A plan of ours.
+pub unsafe fn is_range(plan: *mut pg_sys::CustomScan) -> bool {
+    // SAFETY: made by plan.rs.
+    unsafe { pg_sys::list_nth((*plan).custom_private, 2).is_null() }
+}
+
+/// Begins an execution. What belongs to it is allocated in the current context: its end, in whatever way, ends the scan.
+///
+/// # Safety
+/// A prepared scan that is not running, its table, which is open, the index, and the state of the execution. An ERROR
+/// jumps over this frame.
+pub unsafe fn open(s: *mut State, rel: pg_sys::Relation, index: Oid, estate: *mut pg_sys::EState) {
+    // SAFETY: the caller's.
+    unsafe {
+        let ss = &raw mut (*s).css.ss;
+        ((*ss).ss_currentRelation, (*ss).ps.state) = (rel, estate);
+        (*s).index = crate::pg::raw::RelationIdGetRelation(index);
+        if !(*s).context.is_null() {
+            (*(*s).context).ecxt_param_list_info = (*estate).es_param_list_info;
+        }
+        let f = crate::pg::raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
+        ((*f).base.rel, (*f).info) = (rel, rel::info(rel));
+        let d = (*s).scan;
+        (*d).heapRelation = rel;
+        (*d).indexRelation = (*s).index;
+        (*d).xs_snapshot = (*estate).es_snapshot;
+        (*d).xs_heapfetch = f.cast();
+        let inner = &mut *(*s).inner;
+        inner.started = false;
+        inner.at = if (*s).backward { At::End } else { At::Start };
+        (inner.interval, inner.cursor) = (0, None);
+    }
+}
+
+/// Puts the next row, in the direction of the plan, into the slot.
+///
+/// # Safety
+/// A scan that is open. An ERROR jumps over this frame.
+pub unsafe fn next(s: *mut State) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        let Some((no, v)) = step(s, !(*s).backward) else { return false };
+        let rel = (*s).css.ss.ss_currentRelation;
+        tuple::store((*s).slot(), (*rel).rd_id, Tid::Record(no), v.as_ptr());
+        compat::count_fetched_row(rel, (*s).index);
+        true
+    }
+}
+
+/// Ends an execution: what the scan protects is known now.
+///
+/// # Safety
+/// A scan that is open.
+pub unsafe fn close(s: *mut State) {
+    // SAFETY: the caller's.
+    unsafe {
+        protect::close((*s).fetch());
+        (*(*s).inner).cursor = None;
+        pg_sys::RelationClose((*s).index);
+        (*s).index = std::ptr::null_mut();
+    }
+}
