@@ -145,3 +145,26 @@ DROP TABLE mi_t;
 -- Shared memory by memory node.
 SELECT node, total_bytes > 0 AS has_memory, used_bytes + free_bytes <= total_bytes AS adds_up FROM mixedcc.memory_nodes;
 SELECT sum(n.total_bytes) <= m.total_bytes AS of_all FROM mixedcc.memory_nodes n, mixedcc.memory m GROUP BY m.total_bytes;
+-- Statistics count as with heap.
+CREATE UNLOGGED TABLE mi_ours (i int PRIMARY KEY, v int) USING mixedcc WITH (autovacuum_enabled = off);
+CREATE UNLOGGED TABLE mi_heap (i int PRIMARY KEY, v int) USING heap WITH (autovacuum_enabled = off);
+CREATE FUNCTION mi_use(t regclass) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM set_config(s, 'off', true) FROM unnest('{enable_seqscan,enable_indexscan,enable_indexonlyscan}'::text[]) s;
+    EXECUTE format('INSERT INTO %s SELECT i, 0 FROM generate_series(1, 100) i', t);
+    EXECUTE format('UPDATE %s SET v = 1 WHERE i <= 10', t);
+    EXECUTE format('DELETE FROM %s WHERE i > 95', t);
+    EXECUTE format('SELECT max(v) FROM %s WHERE i BETWEEN 3 AND 8', t);
+    PERFORM set_config('enable_indexscan', 'on', true), set_config('enable_bitmapscan', 'off', true);
+    EXECUTE format('SELECT max(v) FROM %s WHERE i BETWEEN 3 AND 7', t);
+    PERFORM set_config('enable_seqscan', 'on', true), set_config('enable_indexscan', 'off', true);
+    EXECUTE format('SELECT max(v) FROM %s', t);
+END $$;
+SET mixedcc.enable_primary_scan = off;
+SELECT mi_use('mi_ours'), mi_use('mi_heap');
+RESET mixedcc.enable_primary_scan;
+SELECT pg_stat_force_next_flush();
+SELECT relname, seq_tup_read, idx_scan, idx_tup_fetch, n_tup_ins, n_tup_upd, n_tup_del, n_tup_hot_upd, n_live_tup, n_dead_tup
+    FROM pg_stat_user_tables WHERE relname IN ('mi_ours', 'mi_heap') ORDER BY 1;
+SELECT relname, idx_scan, idx_tup_read, idx_tup_fetch FROM pg_stat_user_indexes WHERE relname IN ('mi_ours', 'mi_heap') ORDER BY 1;
+DROP TABLE mi_ours, mi_heap;
+DROP FUNCTION mi_use;

@@ -324,6 +324,7 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
     // SAFETY: a scan of ours.
     unsafe {
         let info = &*(*s).info;
+        let rel = (*s).base.rs_rd;
         let t = xact::txn();
         while (*s).at < (*s).n_offsets {
             let o = (*s).offsets[(*s).at as usize];
@@ -332,7 +333,12 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
             let Some(r) = RecordRef::find(info.table, n) else { continue };
             if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
-                compat::count_returned_row((*s).base.rs_rd);
+                // The tables' statistics count rows of bitmaps as those of indexes (heapam_scan_bitmap_next_tuple).
+                if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {
+                    compat::count_fetched(rel);
+                } else {
+                    compat::count_returned_row(rel);
+                }
                 return true;
             }
         }

@@ -112,9 +112,19 @@ pub unsafe fn count_fetched_row(rel: pg_sys::Relation, index: pg_sys::Relation) 
     // SAFETY: the caller's.
     unsafe {
         count_returned_row(index);
-        if let Some(c) = counters(rel) {
-            c.t_tuples_fetched += 1;
-        }
+        count_fetched(rel);
+    }
+}
+
+/// Counts a row of a table that was fetched for what an index has found.
+///
+/// # Safety
+/// An open relation.
+#[inline]
+pub unsafe fn count_fetched(rel: pg_sys::Relation) {
+    // SAFETY: the caller's.
+    if let Some(c) = unsafe { counters(rel) } {
+        c.t_tuples_fetched += 1;
     }
 }
 
