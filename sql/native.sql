@@ -101,6 +101,84 @@ SELECT mixedcc.add_each(NULL::na_acc, 'bal', 1, ARRAY[1]);
 SELECT mixedcc.put(NULL::na_acc);
 SELECT mixedcc.insert(NULL::na_acc);
 
+
+-- A column alone.
+SELECT mixedcc.get_value(NULL::bigint, NULL::na_acc, 'bal', 2) > 0 AS bal, mixedcc.get_value(NULL::text, NULL::na_acc, 'owner', 2) AS owner,
+    mixedcc.get_value(NULL::text, NULL::na_acc, 'note', 2) IS NULL AS none, mixedcc.get_value(NULL::int, NULL::na_acc, 'sooner', 99) IS NULL AS absent,
+    mixedcc.get_value(NULL::int, NULL::na_full, 'twice', 1, 'x') AS of_two_keys, mixedcc.get_value(NULL::numeric, NULL::na_full, 'n', 1, 'x') AS n;
+SELECT mixedcc.get_value(NULL::int, NULL::na_acc, 'bal', 2);
+SELECT mixedcc.get_value(NULL::int, NULL::na_acc, 'nothing', 2);
+SELECT mixedcc.get_value(NULL::int, NULL::na_heap, 'id', 2);
+SELECT mixedcc.get_value(NULL::int, 1, 'id', 2);
+
+-- What was found about a table holds until it changes: within a transaction, a savepoint, by another role.
+CREATE TABLE na_kept (id int PRIMARY KEY, v int, w text) USING mixedcc;
+INSERT INTO na_kept VALUES (1, 10, 'one'), (2, 20, 'two');
+CREATE FUNCTION na_try(statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE r text;
+BEGIN EXECUTE statement INTO r; RETURN r; EXCEPTION WHEN OTHERS THEN RETURN SQLSTATE || ' ' || SQLERRM; END $$;
+CREATE FUNCTION na_get(k int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN mixedcc.get_value(NULL::int, NULL::na_kept, 'v', k); END $$;
+CREATE FUNCTION na_add(k int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN mixedcc.add(NULL::na_kept, 'v', 1, k); END $$;
+BEGIN;
+SAVEPOINT a;
+SELECT na_get(1), na_add(1);
+ROLLBACK TO a;
+SELECT mode FROM pg_locks WHERE relation = 'na_kept'::regclass AND pid = pg_backend_pid();
+SELECT na_get(1), na_add(1);
+SELECT mode FROM pg_locks WHERE relation = 'na_kept'::regclass AND pid = pg_backend_pid() ORDER BY mode;
+COMMIT;
+BEGIN;
+SELECT na_get(1);
+ALTER TABLE na_kept DROP COLUMN v;
+SELECT na_try('SELECT na_get(1)');
+ALTER TABLE na_kept ADD COLUMN v int DEFAULT 77;
+SELECT na_get(1), na_add(1), na_get(1);
+ROLLBACK;
+SELECT na_get(1), na_add(1), na_get(1);
+GRANT SELECT, UPDATE ON na_kept TO na_user;
+SET ROLE na_user;
+BEGIN;
+SELECT na_get(1), na_add(1), na_get(1);
+RESET ROLE;
+REVOKE UPDATE ON na_kept FROM na_user;
+SET ROLE na_user;
+SELECT na_get(1), na_try('SELECT na_add(1)');
+RESET ROLE;
+REVOKE SELECT ON na_kept FROM na_user;
+SET ROLE na_user;
+SELECT na_try('SELECT na_get(1)');
+RESET ROLE;
+CREATE ROLE na_group;
+GRANT SELECT ON na_kept TO na_group;
+GRANT na_group TO na_user;
+SET ROLE na_user;
+SELECT na_get(1);
+RESET ROLE;
+REVOKE na_group FROM na_user;
+SET ROLE na_user;
+SELECT na_try('SELECT na_get(1)');
+ROLLBACK;
+RESET ROLE;
+BEGIN;
+SELECT na_add(2);
+CREATE FUNCTION na_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE '%', NEW; RETURN NEW; END $$;
+CREATE TRIGGER t BEFORE UPDATE ON na_kept FOR EACH ROW EXECUTE FUNCTION na_note();
+SELECT na_add(2);
+ROLLBACK;
+SELECT na_add(2);
+BEGIN;
+ALTER TABLE na_kept RENAME TO na_moved;
+CREATE TABLE na_kept (id int PRIMARY KEY, v int) USING mixedcc;
+SELECT na_get(1) AS of_the_same_type, mixedcc.get(NULL::na_moved, 1);
+DROP TABLE na_kept;
+SELECT na_try('SELECT na_get(1)');
+ROLLBACK;
+SELECT na_get(1);
+TRUNCATE na_kept;
+SELECT na_get(1) IS NULL AS empty;
+DROP FUNCTION na_try, na_get, na_add;
+DROP TABLE na_kept;
+
 DROP FUNCTION na_move, na_log CASCADE;
 DROP TABLE na_acc, na_full, na_heap, na_nokey;
 DROP ROLE na_user;

@@ -59,4 +59,5 @@ pub extern "C-unwind" fn _PG_init() {
     options::init();
     hooks::init();
     coordinator::init();
+    native::init();
 }

@@ -78,6 +78,27 @@ pub mod raw {
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
         pub fn IsInParallelMode() -> bool;
         pub fn GetUserId() -> pg_sys::Oid;
+        pub fn GetCurrentTransactionNestLevel() -> core::ffi::c_int;
+        pub fn CommandCounterIncrement();
+        pub fn palloc(size: pg_sys::Size) -> *mut core::ffi::c_void;
+        pub fn heap_copy_tuple_as_datum(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> pg_sys::Datum;
+        pub fn heap_deform_tuple(
+            tuple: pg_sys::HeapTuple,
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            isnull: *mut bool,
+        );
+        pub fn nocachegetattr(
+            tuple: pg_sys::HeapTuple,
+            attnum: core::ffi::c_int,
+            desc: pg_sys::TupleDesc,
+        ) -> pg_sys::Datum;
+        pub fn FunctionCall2Coll(
+            f: *mut pg_sys::FmgrInfo,
+            collation: pg_sys::Oid,
+            a: pg_sys::Datum,
+            b: pg_sys::Datum,
+        ) -> pg_sys::Datum;
         pub fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn RelationIdGetRelation(oid: pg_sys::Oid) -> pg_sys::Relation;

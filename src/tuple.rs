@@ -164,10 +164,40 @@ pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Ti
 
 /// All attributes of a version; columns added later get their defaults.
 pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_sys::Datum, nulls: *mut bool) {
-    // SAFETY: the arrays have an entry for each attribute.
+    // SAFETY: the arrays have an entry for each attribute. Raises nothing.
     unsafe {
         let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
-        pg_sys::heap_deform_tuple(&mut t, (*rel).rd_att, values, nulls);
+        crate::pg::raw::heap_deform_tuple(&mut t, (*rel).rd_att, values, nulls);
+    }
+}
+
+/// How many columns a tuple has; columns that were added later are not in it.
+pub fn columns(t: &pg_sys::HeapTupleData) -> i32 {
+    // SAFETY: a valid tuple.
+    unsafe { ((*t.t_data).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32 }
+}
+
+/// A column (from 0) of a tuple, and is it NULL?
+///
+/// # Safety
+/// The descriptor has the column.
+#[inline]
+pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at: usize) -> (pg_sys::Datum, bool) {
+    // SAFETY: the caller's; a tuple with NULLs has their bits.
+    unsafe {
+        let mut null = false;
+        if at as i32 >= columns(t) {
+            let d = pg_sys::getmissingattr(desc, at as i32 + 1, &mut null);
+            return (d, null);
+        }
+        let td = &*t.t_data;
+        if td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0 {
+            let bits = td.t_bits.as_ptr();
+            if *bits.add(at / 8) & (1 << (at % 8)) == 0 {
+                return (pg_sys::Datum::from(0), true);
+            }
+        }
+        (crate::pg::raw::nocachegetattr(t, at as i32 + 1, desc), false)
     }
 }
 

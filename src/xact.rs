@@ -349,9 +349,10 @@ pub fn touched() -> &'static mut Touched {
 }
 
 /// Nesting depth of the current subtransaction; 1 is the top transaction.
+#[inline]
 pub fn depth() -> u32 {
     // SAFETY: a plain read.
-    unsafe { pg_sys::GetCurrentTransactionNestLevel() as u32 }
+    unsafe { pg::raw::GetCurrentTransactionNestLevel() as u32 }
 }
 
 /// A storage was made by this transaction: dropped if it aborts.

@@ -9,7 +9,7 @@ BEGIN
     FOR i IN 1..20 LOOP
         state := state * 48271 % 2147483647;
         key := (1 + state % row_count)::int;
-        total := total + (mixedcc.get(NULL::item, key)).value;
+        total := total + mixedcc.get_value(NULL::int, NULL::item, 'value', key);
     END LOOP;
     RETURN total;
 END $$;
@@ -24,7 +24,7 @@ BEGIN
     FOR i IN 1..10 LOOP
         state := state * 48271 % 2147483647;
         key := (1 + state % row_count)::int;
-        total := total + (mixedcc.get(NULL::item, key)).value;
+        total := total + mixedcc.get_value(NULL::int, NULL::item, 'value', key);
         state := state * 48271 % 2147483647;
         key := (1 + state % row_count)::int;
         done := mixedcc.add(NULL::item, 'value', 1, key);

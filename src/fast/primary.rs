@@ -83,9 +83,15 @@ impl PrimaryKey {
         if info.table.map().n == 1 {
             return Some(0);
         }
-        let key: Vec<_> = self.partition.as_ref()?.iter().map(|&at| (values[at], false, types[at])).collect();
+        let places = self.partition.as_ref()?;
         // SAFETY: the caller's; `find_key` has seen to the equality.
-        unsafe { info.partkey.partition_of_key(&key) }
+        unsafe {
+            if let [at] = places[..] {
+                return info.partkey.partition_of_key(&[(values[at], false, types[at])]);
+            }
+            let key: Vec<_> = places.iter().map(|&at| (values[at], false, types[at])).collect();
+            info.partkey.partition_of_key(&key)
+        }
     }
 
     /// The bytes of a key, in place of what was in `out`. `values`: of the key's columns, in their own types, none NULL.

@@ -2,7 +2,9 @@
 
 use super::entry::{change, function, get};
 use super::row::Change;
-use super::{Call, Moment, Table, Value};
+use super::moment::{self, Room};
+use super::table::Access;
+use super::{Call, Value};
 use crate::options::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
@@ -37,13 +39,14 @@ function!(pg_finfo_mixedcc_get_each, mixedcc_get_each);
 pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: the caller's.
     unsafe {
-        let call = Call::new(info);
+        let call = Call::new(info, 0);
         pg_sys::InitMaterializedSRF(info, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
         let result = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
-        let table = Table::open(call.table(), pg_sys::AccessShareLock);
-        let moment = Moment::begin();
+        let mut room = Room::uninit();
+        let snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Read);
         for k in elements(call.arg(1)).into_iter().filter(|k| !k.1) {
-            if let Some(d) = get(table.0, &[k]) {
+            if let Some(d) = get(&table, snapshot, &[k][..]) {
                 let row = d.cast_mut_ptr::<pg_sys::HeapTupleHeaderData>();
                 let mut t = pg_sys::HeapTupleData { t_len: pgrx::varsize_any(row.cast()) as u32, ..Default::default() };
                 t.t_data = row;
@@ -52,8 +55,6 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
             }
             pg_sys::check_for_interrupts!();
         }
-        moment.end();
-        table.close();
         (*info).isnull = true;
         Datum::from(0)
     }
@@ -70,7 +71,7 @@ pub unsafe extern "C-unwind" fn mixedcc_add_each(info: pg_sys::FunctionCallInfo)
     // SAFETY: the caller's.
     unsafe {
         (*info).isnull = false;
-        let mut call = Call::new(info);
+        let call = Call::new(info, 0);
         let (deltas, keys) = (elements(call.arg(2)), elements(call.arg(3)));
         if deltas.len() != keys.len() {
             complain(
@@ -79,18 +80,18 @@ pub unsafe extern "C-unwind" fn mixedcc_add_each(info: pg_sys::FunctionCallInfo)
                 "Give a value for each key.",
             );
         }
-        let table = Table::open(call.table(), pg_sys::RowExclusiveLock);
+        let mut room = Room::uninit();
+        let mut snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Write);
         let mut done = 0i64;
         if let Some(first) = deltas.first() {
-            let column = call.column(table.0, 1, Some(first.2));
+            let column = call.column(&table, 1, Some(first.2));
             for (delta, k) in deltas.into_iter().zip(keys).filter(|(_, k)| !k.1) {
-                let moment = Moment::begin();
-                done += i64::from(change(table.0, &[k], &Change::Add(column.clone(), delta)));
-                moment.end();
+                done += i64::from(change(&table, snapshot, &[k][..], &Change::Add(column, delta)));
                 pg_sys::check_for_interrupts!();
+                snapshot = moment::begin(room.as_mut_ptr());
             }
         }
-        table.close();
         Datum::from(done)
     }
 }

@@ -1,7 +1,10 @@
 //! The functions as SQL calls them. (Declared by hand: the bindings' own wrappers cost more than a look-up.)
 
-use super::row::{self, Change, Statement};
-use super::{statement, Call, Moment, Table, Value};
+use super::moment::{self, Room};
+use super::row::{self, Change, Key};
+use super::table::{Access, Open};
+use super::{statement, Arguments, Call, Column, Statement};
+use crate::{compat, pg};
 use pgrx::pg_sys::{self, Datum};
 use pgrx::prelude::*;
 
@@ -27,26 +30,6 @@ unsafe fn null(info: pg_sys::FunctionCallInfo) -> Datum {
     Datum::from(0)
 }
 
-/// Arguments from `from` on: a key. `None`: a value is NULL, which equals nothing.
-fn key(call: &Call, from: usize) -> Option<([Value; pg_sys::INDEX_MAX_KEYS as usize], usize)> {
-    let mut values = [(Datum::from(0), false, pg_sys::InvalidOid); pg_sys::INDEX_MAX_KEYS as usize];
-    let n = call.len() - from;
-    if n > values.len() {
-        crate::options::complain(
-            PgSqlErrorCode::ERRCODE_TOO_MANY_ARGUMENTS,
-            "too many values of a key",
-            "Give a value for each column of the primary key, in its order.",
-        );
-    }
-    for (i, v) in values[..n].iter_mut().enumerate() {
-        *v = call.arg(from + i);
-        if v.1 {
-            return None;
-        }
-    }
-    Some((values, n))
-}
-
 function!(pg_finfo_mixedcc_get, mixedcc_get);
 /// `get("row" anyelement, VARIADIC key "any")`.
 ///
@@ -58,50 +41,112 @@ pub unsafe extern "C-unwind" fn mixedcc_get(info: pg_sys::FunctionCallInfo) -> D
     // SAFETY: the caller's.
     unsafe {
         (*info).isnull = false;
-        let call = Call::new(info);
-        let table = Table::open(call.table(), pg_sys::AccessShareLock);
-        let found = key(&call, 1).and_then(|(k, n)| {
-            let moment = Moment::begin();
-            let found = get(table.0, &k[..n]);
-            moment.end();
-            found
-        });
-        table.close();
+        let call = Call::new(info, 0);
+        let mut room = Room::uninit();
+        let snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Read);
+        let found = call.key(1).and_then(|key| get(&table, snapshot, &key));
         found.unwrap_or_else(|| null(info))
     }
 }
 
+function!(pg_finfo_mixedcc_get_value, mixedcc_get_value);
+/// `get_value("type" anyelement, "row" "any", "column" name, VARIADIC key "any")`.
+///
+/// # Safety
+/// PostgreSQL's contract of function calls.
+#[no_mangle]
+#[pg_guard]
+pub unsafe extern "C-unwind" fn mixedcc_get_value(info: pg_sys::FunctionCallInfo) -> Datum {
+    // SAFETY: the caller's.
+    unsafe {
+        (*info).isnull = false;
+        let call = Call::new(info, 1);
+        let mut room = Room::uninit();
+        let snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Read);
+        let column = call.column(&table, 2, None);
+        let att = compat::attribute((*table.rel).rd_att, column.at);
+        if att.atttypid != call.arg(0).2 {
+            wrong_type(att);
+        }
+        let found = call.key(3).and_then(|key| get_column(&table, snapshot, &key, column));
+        found.unwrap_or_else(|| null(info))
+    }
+}
+
+#[cold]
+fn wrong_type(att: &pg_sys::FormData_pg_attribute) -> ! {
+    // SAFETY: a column of a table; a catalog look-up.
+    let (name, typ) = unsafe {
+        let typ = std::ffi::CStr::from_ptr(pg_sys::format_type_be(att.atttypid)).to_string_lossy();
+        (std::ffi::CStr::from_ptr(att.attname.data.as_ptr()).to_string_lossy(), typ)
+    };
+    crate::options::complain(
+        PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
+        &format!("column \"{name}\" is of type {typ}"),
+        "The first argument is a NULL of the column's type.",
+    )
+}
+
 /// The row with a key.
-pub(super) unsafe fn get(r: pg_sys::Relation, k: &[Value]) -> Option<Datum> {
-    // SAFETY: an open relation of ours; a command has begun.
-    unsafe { row::get(r, k).unwrap_or_else(|Statement| statement::get(r, k)) }
+#[inline]
+pub(super) unsafe fn get<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapshot, key: &K) -> Option<Datum> {
+    // SAFETY: an open table; a command has begun.
+    unsafe {
+        match table.reads_plainly().and_then(|()| row::find(table, snapshot, key, false)) {
+            Ok(found) => found.map(|found| row::as_datum(table, found)),
+            Err(Statement) => statement::get(table.rel, &key.all()),
+        }
+    }
+}
+
+/// A column of the row with a key; `None`: there is no row, or it is NULL.
+#[inline]
+unsafe fn get_column(table: &Open, snapshot: pg_sys::Snapshot, key: &Arguments, column: &Column) -> Option<Datum> {
+    // SAFETY: as in `get`. The value is in the row, which is pinned while the snapshot lives: it is copied.
+    unsafe {
+        match table.reads_plainly().and_then(|()| row::find(table, snapshot, key, false)) {
+            Ok(found) => {
+                let (d, null) = row::column(table, found?.version, column.at);
+                let att = compat::attribute((*table.rel).rd_att, column.at);
+                (!null).then(|| pg::raw::datumCopy(d, att.attbyval, att.attlen as i32))
+            }
+            Err(Statement) => statement::get_column(table.rel, &key.all(), column.at),
+        }
+    }
 }
 
 /// Changes the row with a key.
-pub(super) unsafe fn change(r: pg_sys::Relation, k: &[Value], what: &Change) -> bool {
-    // SAFETY: an open relation of ours, locked for writers; a command has begun.
-    unsafe { row::change(r, k, what).unwrap_or_else(|Statement| statement::change(r, k, what)) }
+#[inline]
+pub(super) unsafe fn change<K: Key + ?Sized>(
+    table: &Open,
+    snapshot: pg_sys::Snapshot,
+    key: &K,
+    what: &Change,
+) -> bool {
+    // SAFETY: an open table, locked for writers; a command has begun.
+    unsafe {
+        row::change(table, snapshot, key, what)
+            .unwrap_or_else(|Statement| statement::change(table.rel, &key.all(), what))
+    }
 }
 
-unsafe fn change_by(
+#[inline]
+unsafe fn change_by<'a>(
     info: pg_sys::FunctionCallInfo,
     from: usize,
-    what: impl FnOnce(&mut Call, pg_sys::Relation) -> Change,
+    what: impl FnOnce(&'a Call, &Open) -> Change<'a>,
+    call: &'a Call,
 ) -> Datum {
     // SAFETY: the caller's.
     unsafe {
         (*info).isnull = false;
-        let mut call = Call::new(info);
-        let table = Table::open(call.table(), pg_sys::RowExclusiveLock);
-        let what = what(&mut call, table.0);
-        let done = key(&call, from).is_some_and(|(k, n)| {
-            let moment = Moment::begin();
-            let done = change(table.0, &k[..n], &what);
-            moment.end();
-            done
-        });
-        table.close();
-        boolean(done)
+        let mut room = Room::uninit();
+        let snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Write);
+        let what = what(call, &table);
+        boolean(call.key(from).is_some_and(|key| change(&table, snapshot, &key, &what)))
     }
 }
 
@@ -114,7 +159,10 @@ function!(pg_finfo_mixedcc_set, mixedcc_set);
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_set(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: the caller's; the arguments are as many as it says.
-    unsafe { change_by(info, 3, |call, r| Change::Set(call.column(r, 1, None), call.arg(2))) }
+    unsafe {
+        let call = Call::new(info, 0);
+        change_by(info, 3, |call, t| Change::Set(call.column(t, 1, None), call.arg(2)), &call)
+    }
 }
 
 function!(pg_finfo_mixedcc_add, mixedcc_add);
@@ -126,7 +174,10 @@ function!(pg_finfo_mixedcc_add, mixedcc_add);
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_add(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: as above.
-    unsafe { change_by(info, 3, |call, r| Change::Add(call.column(r, 1, Some(call.arg(2).2)), call.arg(2))) }
+    unsafe {
+        let call = Call::new(info, 0);
+        change_by(info, 3, |call, t| Change::Add(call.column(t, 1, Some(call.arg(2).2)), call.arg(2)), &call)
+    }
 }
 
 function!(pg_finfo_mixedcc_remove, mixedcc_remove);
@@ -138,7 +189,10 @@ function!(pg_finfo_mixedcc_remove, mixedcc_remove);
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_remove(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: as above.
-    unsafe { change_by(info, 1, |_, _| Change::Remove) }
+    unsafe {
+        let call = Call::new(info, 0);
+        change_by(info, 1, |_, _| Change::Remove, &call)
+    }
 }
 
 function!(pg_finfo_mixedcc_put, mixedcc_put);
@@ -152,12 +206,9 @@ pub unsafe extern "C-unwind" fn mixedcc_put(info: pg_sys::FunctionCallInfo) -> D
     // SAFETY: the caller's.
     unsafe {
         (*info).isnull = false;
-        let mut call = Call::new(info);
-        let table = Table::open(call.table(), pg_sys::RowExclusiveLock);
-        let row = call.arg(0);
-        let done = statement::put(table.0, call.plan(), row);
-        table.close();
-        boolean(done)
+        let mut call = Call::new(info, 0);
+        let (table, row) = (call.open(Access::Write), call.arg(0));
+        boolean(statement::put(table.rel, call.plan(), row))
     }
 }
 
@@ -171,11 +222,9 @@ function!(pg_finfo_mixedcc_insert, mixedcc_insert);
 pub unsafe extern "C-unwind" fn mixedcc_insert(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: the caller's.
     unsafe {
-        let mut call = Call::new(info);
-        let table = Table::open(call.table(), pg_sys::RowExclusiveLock);
-        let row = call.arg(0);
-        statement::insert(table.0, call.plan(), row);
-        table.close();
+        let mut call = Call::new(info, 0);
+        let (table, row) = (call.open(Access::Write), call.arg(0));
+        statement::insert(table.rel, call.plan(), row);
         null(info)
     }
 }

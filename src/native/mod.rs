@@ -10,72 +10,109 @@
 //! very statement, through SPI (`statement`). So whatever is not known here is done by PostgreSQL.
 
 use crate::options::complain;
-use crate::{compat, pg, rel, xact};
+use crate::compat;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
+use table::{Open, Table};
 
 mod batch;
 mod entry;
+mod moment;
 mod row;
 mod statement;
+mod table;
+
+pub use table::init;
 
 /// A value of an argument: datum, NULL, type.
 pub(super) type Value = (Datum, bool, Oid);
 
+/// The statement has to be run.
+pub(super) struct Statement;
+
 /// The arguments of a call, and what was found about it before (`fn_extra`).
+#[derive(Clone, Copy)]
 pub(super) struct Call {
     info: pg_sys::FunctionCallInfo,
     known: *mut Known,
 }
 
-/// What does not change from call to call at one place of a statement.
+/// What does not change from call to call at one place of a statement. In the memory of the place: plpgsql makes its
+/// expressions anew for each transaction, so this is made often.
 pub(super) struct Known {
     /// The table.
-    table: Oid,
+    table: *mut Table,
     /// The arguments' types.
-    types: Vec<Oid>,
-    /// The column that was named last, and the operator that adds to it.
-    column: Option<Column>,
-    /// The statement that was run last.
-    plan: Option<statement::Plan>,
+    types: *const Oid,
+    /// The column that was named last.
+    column: Column,
+    /// The statement that was run last; null: none.
+    plan: *mut Option<statement::Plan>,
 }
 
-/// A column of the table.
-#[derive(Clone)]
+/// A column of the table, and the operator that adds to it.
 pub(super) struct Column {
-    name: Vec<u8>,
-    /// Its number, from 0, when this was found.
+    name: pg_sys::NameData,
+    /// The table's definition when this was found; 0: never.
+    definition: u64,
+    /// Its number, from 0.
     pub at: usize,
-    /// `column + argument`, if there is such an operator with the column's type as result.
-    pub plus: Option<Oid>,
+    /// `column + argument`, if there is such an operator of PostgreSQL's with the column's type as result; else null.
+    pub plus: *mut pg_sys::FmgrInfo,
+    function: pg_sys::FmgrInfo,
+}
+
+/// Arguments from some number on: a key.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments {
+    values: *const pg_sys::NullableDatum,
+    types: *const Oid,
+    n: usize,
+}
+
+impl row::Key for Arguments {
+    #[inline]
+    fn len(&self) -> usize {
+        self.n
+    }
+    #[inline]
+    fn value(&self, i: usize) -> (Datum, Oid) {
+        debug_assert!(i < self.n);
+        // SAFETY: made by `Call::key` of that many arguments.
+        unsafe { ((*self.values.add(i)).value, *self.types.add(i)) }
+    }
 }
 
 impl Call {
-    /// The call of a function whose first argument is `NULL::table`.
+    /// The call of a function whose argument `of` is `NULL::table`.
     ///
     /// # Safety
     /// PostgreSQL's contract of function calls.
-    pub unsafe fn new(info: pg_sys::FunctionCallInfo) -> Call {
+    #[inline]
+    pub unsafe fn new(info: pg_sys::FunctionCallInfo, of: usize) -> Call {
         // SAFETY: the caller's; `fn_extra` is ours, and lives as long as its context.
         unsafe {
             let f = (*info).flinfo;
             if (*f).fn_extra.is_null() {
-                let known = Known::find(info);
-                let mut context = PgMemoryContexts::For((*f).fn_mcxt);
-                (*f).fn_extra = context.leak_and_drop_on_delete(known).cast();
+                Known::find(info, of);
             }
             Call { info, known: (*f).fn_extra.cast() }
         }
     }
 
-    /// The table.
-    pub fn table(&self) -> Oid {
-        // SAFETY: made in `new`.
-        unsafe { (*self.known).table }
+    /// Opens the table.
+    ///
+    /// # Safety
+    /// As `Table::open`.
+    #[inline]
+    pub unsafe fn open(&self, access: table::Access) -> Open {
+        // SAFETY: the caller's.
+        unsafe { Table::open((*self.known).table, access) }
     }
 
     /// Number of arguments.
+    #[inline]
     pub fn len(&self) -> usize {
         // SAFETY: a valid call.
         unsafe { (*self.info).nargs as usize }
@@ -84,60 +121,104 @@ impl Call {
     /// Argument `i`.
     #[inline]
     pub fn arg(&self, i: usize) -> Value {
+        assert!(i < self.len(), "an argument of the call");
         // SAFETY: a valid call with more arguments than `i`.
         unsafe {
-            let a = (*self.info).args.as_slice(self.len())[i];
-            (a.value, a.isnull, (&(*self.known).types)[i])
+            let a = &*(*self.info).args.as_ptr().add(i);
+            (a.value, a.isnull, *(*self.known).types.add(i))
+        }
+    }
+
+    /// Arguments from `from` on. `None`: a value is NULL, which equals nothing.
+    #[inline]
+    pub fn key(&self, from: usize) -> Option<Arguments> {
+        let n = self.len() - from;
+        if n > pg_sys::INDEX_MAX_KEYS as usize {
+            complain(
+                PgSqlErrorCode::ERRCODE_TOO_MANY_ARGUMENTS,
+                "too many values of a key",
+                "Give a value for each column of the primary key, in its order.",
+            );
+        }
+        // SAFETY: a valid call with that many arguments.
+        unsafe {
+            let values = (*self.info).args.as_ptr().add(from);
+            if (0..n).any(|i| (*values.add(i)).isnull) {
+                return None;
+            }
+            Some(Arguments { values, types: (*self.known).types.add(from), n })
         }
     }
 
     /// The statement that was run last from this place.
     pub fn plan(&mut self) -> &mut Option<statement::Plan> {
         // SAFETY: made in `new`; one call at a time uses it.
-        unsafe { &mut (*self.known).plan }
+        unsafe {
+            let known = &mut *self.known;
+            if known.plan.is_null() {
+                let mut context = PgMemoryContexts::For((*(*self.info).flinfo).fn_mcxt);
+                known.plan = context.leak_and_drop_on_delete(None);
+            }
+            &mut *known.plan
+        }
     }
 
     /// The column that argument `i` names, in an open table; with the operator that adds a value of type `operand`.
-    pub unsafe fn column(&mut self, rel: pg_sys::Relation, i: usize, operand: Option<Oid>) -> Column {
+    ///
+    /// # Safety
+    /// The table is the call's.
+    #[inline]
+    pub unsafe fn column(&self, t: &Open, i: usize, operand: Option<Oid>) -> &Column {
         let (name, null, _) = self.arg(i);
         if null {
             complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the column must not be null", "");
         }
-        // SAFETY: an argument of type `name`; an open table.
+        // SAFETY: an argument of type `name`; one call at a time uses what is known.
         unsafe {
-            let name = std::ffi::CStr::from_ptr(name.cast_mut_ptr::<std::ffi::c_char>());
-            if let Some(c) = (*self.known).column.as_ref().filter(|c| c.name == name.to_bytes()) {
-                if c.at < (*(*rel).rd_att).natts as usize {
-                    let att = compat::attribute((*rel).rd_att, c.at);
-                    if std::ffi::CStr::from_ptr(att.attname.data.as_ptr()) == name && !att.attisdropped {
-                        return c.clone();
-                    }
-                }
+            let c = &mut (*self.known).column;
+            let name = name.cast_mut_ptr::<pg_sys::NameData>();
+            if c.definition != t.definition() || c.name.data != (*name).data {
+                self.find_column(c, t, name, operand);
             }
-            let no = pg_sys::get_attnum((*rel).rd_id, name.as_ptr());
+            c
+        }
+    }
+
+    #[cold]
+    unsafe fn find_column(&self, c: &mut Column, t: &Open, name: *const pg_sys::NameData, operand: Option<Oid>) {
+        // SAFETY: as in `column`.
+        unsafe {
+            c.definition = 0;
+            let no = pg_sys::get_attnum((*t.rel).rd_id, (*name).data.as_ptr());
             if no <= 0 {
+                let name = std::ffi::CStr::from_ptr((*name).data.as_ptr()).to_string_lossy();
                 complain(
                     PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
-                    &format!("column \"{}\" of the table does not exist", name.to_string_lossy()),
+                    &format!("column \"{name}\" of the table does not exist"),
                     "",
                 );
             }
-            let at = no as usize - 1;
-            let plus = operand.and_then(|o| plus(compat::attribute((*rel).rd_att, at).atttypid, o));
-            let c = Column { name: name.to_bytes().to_vec(), at, plus };
-            (*self.known).column = Some(c.clone());
-            c
+            c.at = no as usize - 1;
+            c.plus = std::ptr::null_mut();
+            let typid = compat::attribute((*t.rel).rd_att, c.at).atttypid;
+            if let Some(function) = operand.and_then(|o| plus(typid, o)) {
+                pg_sys::fmgr_info_cxt(function, &mut c.function, (*(*self.info).flinfo).fn_mcxt);
+                c.plus = &mut c.function;
+            }
+            c.name = *name;
+            c.definition = t.definition();
         }
     }
 }
 
-/// The function of `a + b`, if its result is an `a`.
+/// The function of `a + b`, if it is PostgreSQL's own and its result is an `a`.
 fn plus(a: Oid, b: Oid) -> Option<Oid> {
     // SAFETY: catalog look-ups.
     unsafe {
         let op = pg_sys::OpernameGetOprid(pg_sys::lappend(std::ptr::null_mut(), plus_name()), a, b);
         let function = if op == pg_sys::InvalidOid { op } else { pg_sys::get_opcode(op) };
-        (function != pg_sys::InvalidOid && pg_sys::get_func_rettype(function) == a).then_some(function)
+        let known = function != pg_sys::InvalidOid && function.to_u32() < pg_sys::FirstNormalObjectId;
+        (known && pg_sys::get_func_rettype(function) == a).then_some(function)
     }
 }
 
@@ -148,8 +229,10 @@ fn plus_name() -> *mut core::ffi::c_void {
 }
 
 impl Known {
-    unsafe fn find(info: pg_sys::FunctionCallInfo) -> Known {
-        // SAFETY: the caller's.
+    /// Finds out what is to be known, and keeps it with the call's place.
+    #[cold]
+    unsafe fn find(info: pg_sys::FunctionCallInfo, of: usize) {
+        // SAFETY: the caller's; all-zero is a valid `Known` without a column and a plan.
         unsafe {
             let f = (*info).flinfo;
             if pg_sys::get_fn_expr_variadic(f) {
@@ -158,78 +241,16 @@ impl Known {
                     "Give the values of the key one by one.",
                 );
             }
-            let types: Vec<Oid> = (0..(*info).nargs as i32).map(|i| pg_sys::get_fn_expr_argtype(f, i)).collect();
-            let table = pg_sys::get_typ_typrelid(pg_sys::getBaseType(types[0]));
-            if table == pg_sys::InvalidOid || pg_sys::get_rel_relkind(table) as u8 != pg_sys::RELKIND_RELATION {
-                complain(
-                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                    "the first argument must be a row of a mixedcc table",
-                    "Write NULL::table_name.",
-                );
+            let n = (*info).nargs as usize;
+            let room = pg_sys::MemoryContextAllocZero((*f).fn_mcxt, size_of::<Known>() + n * size_of::<Oid>());
+            let known = room.cast::<Known>();
+            let types = known.add(1).cast::<Oid>();
+            for i in 0..n {
+                *types.add(i) = pg_sys::get_fn_expr_argtype(f, i as i32);
             }
-            Known { table, types, column: None, plan: None }
-        }
-    }
-}
-
-/// A table that is open for a call.
-pub(super) struct Table(pub pg_sys::Relation);
-
-impl Table {
-    /// Opens a table of ours, or raises an error. An ERROR's clean-up closes it.
-    pub unsafe fn open(oid: Oid, lock: u32) -> Table {
-        // SAFETY: a plain call.
-        unsafe {
-            let r = pg_sys::relation_open(oid, lock as i32);
-            if !rel::is_ours(r) {
-                complain(
-                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                    &format!("\"{}\" is not a mixedcc table", crate::sql::relation_name(oid)),
-                    "Name a table that was created USING mixedcc.",
-                );
-            }
-            Table(r)
-        }
-    }
-
-    /// Closes it; the lock stays.
-    pub fn close(self) {
-        // SAFETY: opened by `open`.
-        unsafe { pg_sys::relation_close(self.0, pg_sys::NoLock as i32) };
-    }
-}
-
-/// The snapshot of a call: the active one, at the newest command id, so that it sees what this transaction has
-/// written before the call, as a statement of a volatile function does.
-pub(super) struct Moment {
-    pushed: bool,
-}
-
-impl Moment {
-    /// Begins a command.
-    pub unsafe fn begin() -> Moment {
-        // SAFETY: a function runs within a statement, which has an active snapshot; an ERROR's clean-up pops ours.
-        unsafe {
-            if !pg::raw::ActiveSnapshotSet() {
-                complain(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "there is no snapshot", "");
-            }
-            pg_sys::CommandCounterIncrement();
-            let pushed = (*pg::raw::GetActiveSnapshot()).curcid != pg_sys::GetCurrentCommandId(false);
-            if pushed {
-                // It has the read CSN that the active one has; both are of one moment.
-                xact::snapshot_csn(pg::raw::GetActiveSnapshot());
-                pg_sys::PushCopiedSnapshot(pg::raw::GetActiveSnapshot());
-                pg_sys::UpdateActiveSnapshotCommandId();
-            }
-            Moment { pushed }
-        }
-    }
-
-    /// Ends it.
-    pub fn end(self) {
-        if self.pushed {
-            // SAFETY: pushed in `begin`.
-            unsafe { pg_sys::PopActiveSnapshot() };
+            (*known).types = types;
+            (*known).table = Table::of_rowtype(*types.add(of));
+            (*f).fn_extra = known.cast();
         }
     }
 }

@@ -1,221 +1,279 @@
 //! A row by its primary key, directly.
 
-use super::{Column, Value};
+use super::table::Open;
+use super::{Column, Statement, Value};
 use crate::callbacks::dml;
 use crate::fast::{find, primary};
 use crate::hooks::executor;
-
 use crate::pg::{self, Tid};
-use crate::rel::{self, RelInfo};
+use crate::rel::RelInfo;
 use crate::{compat, tuple};
-use pgrx::pg_sys::{self, Datum, LockTupleMode, TM_Result};
+use mixedcc_engine::record::Version;
+use pgrx::pg_sys::{self, Datum, NodeTag, Oid, TM_Result};
+use std::ptr::NonNull;
 
-use std::cell::Cell;
-
-thread_local! {
-    /// Room for a key.
-    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// The statement has to be run.
-pub struct Statement;
+/// Room for a key. Taken while it is used.
+static mut KEY: Vec<u8> = Vec::new();
+const MAX: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
 /// What a change makes of a row.
-pub enum Change {
+pub enum Change<'a> {
     /// A column gets a value.
-    Set(Column, Value),
+    Set(&'a Column, Value),
     /// A value is added to a column.
-    Add(Column, Value),
+    Add(&'a Column, Value),
     /// The row goes.
     Remove,
 }
 
-/// Would a statement do nothing but read, or write, the row? `rights`: what it needs on the whole table.
-unsafe fn is_plain(r: pg_sys::Relation, rights: &[u32], writes: bool) -> bool {
-    // SAFETY: an open relation of ours.
-    unsafe {
-        let form = (*r).rd_rel;
-        let user = pg_sys::GetUserId();
-        let constr = (*(*r).rd_att).constr;
-        rights.iter().all(|&right| compat::relation_rights((*r).rd_id, user, right))
-            && !(*form).relrowsecurity
-            && (!writes
-                || (*r).trigdesc.is_null()
-                    && !(*form).relispartition
-                    && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored)
-                    && !pg_sys::XactReadOnly
-                    && !pg_sys::IsInParallelMode())
+/// The values of a key and their types, by number from 0.
+pub trait Key {
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// A value, not NULL, and its type.
+    fn value(&self, i: usize) -> (Datum, Oid);
+    /// All of them.
+    fn all(&self) -> Vec<Value> {
+        (0..self.len()).map(|i| (self.value(i).0, false, self.value(i).1)).collect()
+    }
+}
+
+impl Key for [Value] {
+    fn len(&self) -> usize {
+        <[Value]>::len(self)
+    }
+    fn value(&self, i: usize) -> (Datum, Oid) {
+        (self[i].0, self[i].2)
     }
 }
 
 /// The bytes of a key, if all of its values compare exactly; and its partition, if that is known.
-unsafe fn encode(info: &RelInfo, pk: &primary::PrimaryKey, values: &[Value], out: &mut Vec<u8>) -> Option<Option<u16>> {
+#[inline]
+unsafe fn encode<K: Key + ?Sized>(
+    info: &RelInfo,
+    pk: &primary::PrimaryKey,
+    key: &K,
+    out: &mut Vec<u8>,
+) -> Option<Option<u16>> {
+    let n = key.len();
     // SAFETY: values of their types, one for each column of the key, none NULL.
     unsafe {
-        let mut datums = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
-        let mut types = [pg_sys::InvalidOid; pg_sys::INDEX_MAX_KEYS as usize];
-        for (i, &(d, _, typid)) in values.iter().enumerate() {
-            if typid == pg_sys::UNKNOWNOID || !pk.codec.put_foreign(i, d, typid, out) {
+        if n == 1 {
+            let (d, typid) = key.value(0);
+            let exact = typid != pg_sys::UNKNOWNOID && pk.codec.put_foreign(0, d, typid, out);
+            return exact.then(|| pk.partition(info, &[d], &[typid]));
+        }
+        let mut datums = [Datum::from(0); MAX];
+        let mut types = [pg_sys::InvalidOid; MAX];
+        for i in 0..n {
+            (datums[i], types[i]) = key.value(i);
+            if types[i] == pg_sys::UNKNOWNOID || !pk.codec.put_foreign(i, datums[i], types[i], out) {
                 return None;
             }
-            (datums[i], types[i]) = (d, typid);
         }
-        Some(pk.partition(info, &datums[..values.len()], &types[..values.len()]))
+        Some(pk.partition(info, &datums[..n], &types[..n]))
     }
 }
 
-/// Finds the row with a key as the active snapshot and the isolation level show it.
-unsafe fn look(
-    r: pg_sys::Relation,
-    info: &RelInfo,
-    values: &[Value],
-    writes: bool,
+/// Finds the row with a key as the snapshot and the isolation level show it.
+///
+/// # Safety
+/// An open table, the snapshot of a command that has begun.
+#[inline]
+pub unsafe fn find<K: Key + ?Sized>(
+    t: &Open,
+    snapshot: pg_sys::Snapshot,
+    key: &K,
+    for_write: bool,
 ) -> Result<Option<find::Found>, Statement> {
-    // SAFETY: an open relation of ours, an active snapshot.
+    // SAFETY: the caller's. One thread: the room is put back before anybody else can want it.
     unsafe {
-        let Some(pk) = primary::usable(r, info).filter(|pk| pk.codec.attnums.len() == values.len()) else {
+        if pg::is_serializable() {
+            executor::check_mixture(true, &[]);
+        }
+        let info = t.info();
+        let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
             return Err(Statement);
         };
-        let mut key = KEY.take();
-        key.clear();
-        let Some(partition) = encode(info, pk, values, &mut key) else {
-            KEY.set(key);
+        let mut bytes = std::mem::take(&mut *(&raw mut KEY));
+        bytes.clear();
+        let Some(partition) = encode(info, pk, key, &mut bytes) else {
+            KEY = bytes;
             return Err(Statement);
         };
-        let found = find::by_key(r, info, pk, &key, partition, pg::raw::GetActiveSnapshot(), writes);
-        KEY.set(key);
+        let found = find::by_key(t.rel, info, pk, &bytes, partition, snapshot, for_write);
+        KEY = bytes;
         Ok(found)
     }
 }
 
-/// The row with a key as a value of the table's row type.
+/// A row as a value of the table's row type.
 ///
 /// # Safety
-/// An open relation of ours, an active snapshot; values of their types, none NULL. `rowtype`: the table's, or a domain over it.
-pub unsafe fn get(r: pg_sys::Relation, values: &[Value]) -> Result<Option<Datum>, Statement> {
-    // SAFETY: the caller's.
-    unsafe {
-        if !is_plain(r, &[pg_sys::ACL_SELECT], false) {
-            return Err(Statement);
-        }
-        if pg::is_serializable() {
-            executor::check_mixture(true, &[]);
-        }
-        let info = rel::info(r);
-        let Some(found) = look(r, info, values, false)? else { return Ok(None) };
-        Ok(Some(as_datum(r, found)))
-    }
-}
-
-unsafe fn as_datum(r: pg_sys::Relation, found: find::Found) -> Datum {
+/// A row of the open table, which was found now.
+#[inline]
+pub unsafe fn as_datum(t: &Open, found: find::Found) -> Datum {
     // SAFETY: the version is pinned; the descriptor is the table's.
     unsafe {
-        let desc = (*r).rd_att;
-        let mut t = tuple::as_tuple(found.version.as_ptr(), Tid::Record(found.r.no), (*r).rd_id);
-        let columns = ((*t.t_data).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32;
-        if columns == (*desc).natts {
-            return pg_sys::heap_copy_tuple_as_datum(&mut t, desc);
+        let desc = (*t.rel).rd_att;
+        let mut row = tuple::as_tuple(found.version.as_ptr(), Tid::Record(found.r.no), (*t.rel).rd_id);
+        if tuple::columns(&row) == (*desc).natts {
+            return pg::raw::heap_copy_tuple_as_datum(&mut row, desc);
         }
         // Columns that were added later get their values.
         let n = (*desc).natts as usize;
         let (mut values, mut nulls) = (vec![Datum::from(0); n], vec![false; n]);
-        pg_sys::heap_deform_tuple(&mut t, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+        pg_sys::heap_deform_tuple(&mut row, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
         let whole = pg_sys::heap_form_tuple(desc, values.as_mut_ptr(), nulls.as_mut_ptr());
         pg_sys::heap_copy_tuple_as_datum(whole, desc)
+    }
+}
+
+/// A column of a row that was found. The value is in the row.
+///
+/// # Safety
+/// As `as_datum`; the table has the column, which counts from 0.
+#[inline]
+pub unsafe fn column(t: &Open, version: NonNull<Version>, at: usize) -> (Datum, bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut row = tuple::as_tuple(version.as_ptr(), Tid::Invalid, (*t.rel).rd_id);
+        tuple::column(&mut row, (*t.rel).rd_att, at)
     }
 }
 
 /// Changes the row with a key. False: there is none.
 ///
 /// # Safety
-/// As [`get`]; the relation is locked for writers, and a command has begun.
-pub unsafe fn change(r: pg_sys::Relation, values: &[Value], change: &Change) -> Result<bool, Statement> {
+/// As `find`; the table is open for writing.
+#[inline]
+pub unsafe fn change<K: Key + ?Sized>(
+    t: &Open,
+    snapshot: pg_sys::Snapshot,
+    key: &K,
+    change: &Change,
+) -> Result<bool, Statement> {
     // SAFETY: the caller's.
     unsafe {
-        let (rights, column) = match change {
-            Change::Remove => ([pg_sys::ACL_SELECT, pg_sys::ACL_DELETE], None),
-            Change::Set(c, _) | Change::Add(c, _) => ([pg_sys::ACL_SELECT, pg_sys::ACL_UPDATE], Some(c)),
+        let Some(new) = new_value(t, change)? else {
+            t.writes_plainly(pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
+            return match find(t, snapshot, key, true)? {
+                Some(found) => delete(t, snapshot, found),
+                None => Ok(false),
+            };
         };
-        let info = rel::info(r);
-        if !is_plain(r, &rights, true) || column.is_some_and(|c| info.moving[c.at]) {
-            return Err(Statement);
-        }
-        let operand = match change {
-            Change::Remove => None,
-            Change::Set(c, v) => Some(assignable(r, c, *v)?),
-            Change::Add(c, v) => {
-                // A sum that does not fit into the column's modifier has to be cut or refused.
-                let att = compat::attribute((*r).rd_att, c.at);
-                if c.plus.is_none() || v.1 || att.atttypmod >= 0 {
-                    return Err(Statement);
+        t.writes_plainly(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?;
+        let Some(found) = find(t, snapshot, key, true)? else { return Ok(false) };
+        rewrite(t, snapshot, found, |values, nulls| {
+            let (at, (value, null)) = match new {
+                New::Is(at, d, null) => (at, (d, null)),
+                New::Sum(c, d) => {
+                    if *nulls.add(c.at) {
+                        return Err(Statement);
+                    }
+                    let collation = compat::attribute((*t.rel).rd_att, c.at).attcollation;
+                    (c.at, (pg::raw::FunctionCall2Coll(c.plus, collation, *values.add(c.at), d), false))
                 }
-                Some(v.0)
-            }
-        };
-        if pg::is_serializable() {
-            executor::check_mixture(true, &[]);
-        }
-        let Some(found) = look(r, info, values, true)? else { return Ok(false) };
-        let tid = Tid::Record(found.r.no).item();
-        match (change, operand) {
-            (Change::Set(c, _), Some(d)) => update(r, found, tid, |v| v[c.at] = d, c.at),
-            (Change::Add(c, _), Some(d)) => {
-                let plus = c.plus.ok_or(Statement)?;
-                let collation = compat::attribute((*r).rd_att, c.at).attcollation;
-                update(r, found, tid, |v| v[c.at] = pg_sys::OidFunctionCall2Coll(plus, collation, v[c.at], d), c.at)
-            }
-            _ => delete(r, tid),
-        }
+            };
+            (*values.add(at), *nulls.add(at)) = (value, null);
+            Ok(())
+        })
     }
 }
 
-/// The value for a column, if nothing has to be done to it: same type, no modifier.
-unsafe fn assignable(r: pg_sys::Relation, c: &Column, (d, null, typid): Value) -> Result<Datum, Statement> {
-    // SAFETY: an open relation.
-    let att = unsafe { compat::attribute((*r).rd_att, c.at) };
-    if null || typid != att.atttypid || att.atttypmod >= 0 {
+/// What becomes of a column.
+#[derive(Clone, Copy)]
+enum New<'a> {
+    Is(usize, Datum, bool),
+    /// The column and this.
+    Sum(&'a Column, Datum),
+}
+
+/// What becomes of the column that is changed, if nothing has to be done to the value; `None`: the row goes.
+unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>, Statement> {
+    let (c, (d, null, typid)) = match *change {
+        Change::Remove => return Ok(None),
+        Change::Set(c, v) | Change::Add(c, v) => (c, v),
+    };
+    // SAFETY: an open table, which has the column.
+    let att = unsafe { compat::attribute((*t.rel).rd_att, c.at) };
+    // A value for a column with a modifier may have to be cut or refused.
+    if att.atttypmod >= 0 || t.info().moving[c.at] {
         return Err(Statement);
     }
-    Ok(d)
+    match change {
+        Change::Set(..) if typid == att.atttypid && !(null && att.attnotnull) => Ok(Some(New::Is(c.at, d, null))),
+        Change::Add(..) if !c.plus.is_null() && !null => Ok(Some(New::Sum(c, d))),
+        _ => Err(Statement),
+    }
 }
 
-/// Replaces the row by one with another value in column `at`, which is not NULL and stays so.
-unsafe fn update(
-    r: pg_sys::Relation,
+/// Replaces a row by one in which `change` has changed columns that are in no index and not in the partition key.
+///
+/// # Safety
+/// As `change`; the row was found for writing, and a statement would do nothing but write it. `change` keeps the columns'
+/// types, modifiers and NOT NULL. An ERROR in it may jump over this frame.
+#[inline]
+pub unsafe fn rewrite(
+    t: &Open,
+    snapshot: pg_sys::Snapshot,
     found: find::Found,
-    mut tid: pg_sys::ItemPointerData,
-    change: impl FnOnce(&mut [Datum]),
-    at: usize,
+    change: impl FnOnce(*mut Datum, *mut bool) -> Result<(), Statement>,
 ) -> Result<bool, Statement> {
-    // SAFETY: an open relation; the slot has its descriptor and is dropped here, or with its context.
+    // SAFETY: the caller's; the arrays have an entry for each column. An ERROR leaves them to their memory context.
     unsafe {
-        let desc = (*r).rd_att;
+        let desc = (*t.rel).rd_att;
         let n = (*desc).natts as usize;
-        let slot = pg_sys::MakeSingleTupleTableSlot(desc, &pg_sys::TTSOpsVirtual);
-        tuple::deform(r, found.version.as_ptr(), (*slot).tts_values, (*slot).tts_isnull);
-        if *(*slot).tts_isnull.add(at) {
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            return Err(Statement);
+        let values = pg::raw::palloc(n * (size_of::<Datum>() + 1)).cast::<Datum>();
+        let nulls = values.add(n).cast::<bool>();
+        tuple::deform(t.rel, found.version.as_ptr(), values, nulls);
+        if let Err(e) = change(values, nulls) {
+            pg::raw::pfree(values.cast());
+            return Err(e);
         }
-        change(std::slice::from_raw_parts_mut((*slot).tts_values, n));
-        pg_sys::ExecStoreVirtualTuple(slot);
-        (*slot).tts_tableOid = (*r).rd_id;
+        let mut slot = virtual_slot(t.rel, values, nulls);
         let mut failed = pg_sys::TM_FailureData::default();
-        let (mut mode, mut moved) = (LockTupleMode::LockTupleNoKeyExclusive, false);
-        let (cid, snapshot) = (pg_sys::GetCurrentCommandId(true), pg::raw::GetActiveSnapshot());
-        let none = std::ptr::null_mut();
-        let result = dml::update(r, &mut tid, slot, cid, snapshot, none, &mut failed, &mut mode, &mut moved);
-        pg_sys::ExecDropSingleTupleTableSlot(slot);
+        let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
+        let at = Tid::Record(found.r.no);
+        let result = dml::update_in_place(t.rel, t.info(), at, &mut slot, cid, snapshot, none, &mut failed);
+        pg::raw::pfree(values.cast());
         written(result)
     }
 }
 
-unsafe fn delete(r: pg_sys::Relation, mut tid: pg_sys::ItemPointerData) -> Result<bool, Statement> {
-    // SAFETY: an open relation.
+/// A slot for all columns of a row. It holds no reference to the descriptor, which is the open table's.
+///
+/// # Safety
+/// An open table, whose columns the arrays have.
+pub unsafe fn virtual_slot(r: pg_sys::Relation, values: *mut Datum, nulls: *mut bool) -> pg_sys::TupleTableSlot {
+    // SAFETY: the caller's.
     unsafe {
+        pg_sys::TupleTableSlot {
+            type_: NodeTag::T_TupleTableSlot,
+            tts_flags: pg_sys::TTS_FLAG_FIXED as u16,
+            tts_nvalid: (*(*r).rd_att).natts as i16,
+            tts_ops: &raw const pg_sys::TTSOpsVirtual,
+            tts_tupleDescriptor: (*r).rd_att,
+            tts_values: values,
+            tts_isnull: nulls,
+            tts_mcxt: pg_sys::CurrentMemoryContext,
+            tts_tid: Tid::Invalid.item(),
+            tts_tableOid: (*r).rd_id,
+        }
+    }
+}
+
+/// Deletes a row.
+///
+/// # Safety
+/// As `rewrite`.
+pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: find::Found) -> Result<bool, Statement> {
+    // SAFETY: an open table.
+    unsafe {
+        let mut tid = Tid::Record(found.r.no).item();
         let mut failed = pg_sys::TM_FailureData::default();
-        let (cid, snapshot) = (pg_sys::GetCurrentCommandId(true), pg::raw::GetActiveSnapshot());
-        written(dml::delete(r, &mut tid, cid, snapshot, std::ptr::null_mut(), true, &mut failed, false))
+        let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
+        written(dml::delete(t.rel, &mut tid, cid, snapshot, none, true, &mut failed, false))
     }
 }
 

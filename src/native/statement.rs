@@ -62,8 +62,8 @@ unsafe fn run(sql: String, values: &[Value], kept: Option<&mut Option<Plan>>, re
             let table = pg_sys::SPI_tuptable;
             let mut null = false;
             let d = pg_sys::SPI_getbinval(*(*table).vals, (*table).tupdesc, 1, &mut null);
-            // Rows are composite values, by reference.
-            value = (!null).then(|| pg_sys::SPI_datumTransfer(d, false, -1));
+            let att = crate::compat::attribute((*table).tupdesc, 0);
+            value = (!null).then(|| pg_sys::SPI_datumTransfer(d, att.attbyval, att.attlen as i32));
         }
         pg_sys::SPI_finish();
         Done { value, rows }
@@ -154,6 +154,20 @@ pub unsafe fn get(r: pg_sys::Relation, given: &[Value]) -> Option<Datum> {
     unsafe {
         let condition = by_key(r, given, 1, &mut values);
         run(format!("SELECT mixedcc_row FROM ONLY {} mixedcc_row{condition}", name(r)), &values, None, true).value
+    }
+}
+
+/// `SELECT column FROM t WHERE key`. `at`: the column, from 0.
+///
+/// # Safety
+/// As [`get`]; the table has the column.
+pub unsafe fn get_column(r: pg_sys::Relation, given: &[Value], at: usize) -> Option<Datum> {
+    let mut values = Vec::new();
+    // SAFETY: the caller's.
+    unsafe {
+        let condition = by_key(r, given, 1, &mut values);
+        let sql = format!("SELECT {} FROM ONLY {}{condition}", column(r, at as i16 + 1), name(r));
+        run(sql, &values, None, true).value
     }
 }
 

@@ -268,6 +268,11 @@ CREATE FUNCTION mixedcc.get("row" anyelement, VARIADIC key "any") RETURNS anyele
 COMMENT ON FUNCTION mixedcc.get(anyelement, "any") IS
     'the row of a mixedcc table (NULL::table) with this primary key, or null; as SELECT reads it';
 
+CREATE FUNCTION mixedcc.get_value("type" anyelement, "row" "any", "column" name, VARIADIC key "any") RETURNS anyelement
+    AS 'MODULE_PATHNAME', 'mixedcc_get_value' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.get_value(anyelement, "any", name, "any") IS
+    'a column, of the type of the first argument, of the row of a mixedcc table (NULL::table) with this primary key; as SELECT reads it';
+
 CREATE FUNCTION mixedcc.set("row" anyelement, "column" name, value "any", VARIADIC key "any") RETURNS boolean
     AS 'MODULE_PATHNAME', 'mixedcc_set' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.set(anyelement, name, "any", "any") IS

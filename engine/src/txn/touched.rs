@@ -23,6 +23,8 @@ pub struct Touched {
 #[derive(Default)]
 pub struct TouchedList {
     all: Vec<Touched>,
+    /// Where the entry is that was asked for last.
+    last: usize,
     /// Where they are in `all`, by address: all of them once there are more than `NEAR`.
     at: HashMap<usize, u32>,
 }
@@ -49,11 +51,14 @@ impl TouchedList {
     /// The entry of a partition; allocates at its first touch only.
     #[inline]
     pub fn entry(&mut self, partition: &'static Partition) -> &mut Touched {
-        let at = match self.find(partition) {
-            Some(i) => i,
-            None => self.add(partition),
-        };
-        &mut self.all[at]
+        // One row's operations ask for one partition again and again.
+        if !self.all.get(self.last).is_some_and(|t| std::ptr::eq(t.partition, partition)) {
+            self.last = match self.find(partition) {
+                Some(i) => i,
+                None => self.add(partition),
+            };
+        }
+        &mut self.all[self.last]
     }
 
     #[cold]

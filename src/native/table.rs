@@ -1,0 +1,328 @@
+//! Tables that native access has open: locked once for the transaction, found again without the relation cache.
+//!
+//! INV-OPEN: between two invalidations of a relation its cache entry stays where it is, as long as the transaction holds a
+//! lock on the relation: entries are made again, moved and freed only when an invalidation is processed, which calls
+//! `invalidated` at once, or when a (sub)transaction ends. So an entry that was found under a lock is the right one while
+//! the transaction and `EPOCH` are the same and the table is `valid`. What is known of rights and triggers goes with every
+//! change of the table's pg_class row, which is such an invalidation, and with those of roles and their members.
+//!
+//! INV-PIN: while a call uses a relation its entry is pinned, so that an invalidation in the middle of the call leaves it
+//! in place. A pin is a reference that no resource owner knows; the end of the call gives it back, or the abort of the
+//! (sub)transaction in which it was taken.
+
+use super::Statement;
+use crate::options::complain;
+use crate::rel::RelInfo;
+use crate::{compat, pg, rel, xact};
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::collections::HashMap;
+
+/// Bits of `Table::locks`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// As SELECT does.
+    Read = 1,
+    /// As INSERT, UPDATE and DELETE do.
+    Write = 2,
+}
+
+/// A table of ours in this backend. Never freed: callers keep it.
+pub struct Table {
+    /// Its OID.
+    pub oid: Oid,
+    /// Its row type.
+    pub rowtype: Oid,
+    /// Number of its present definition, which changes whenever it may have become another one.
+    pub definition: u64,
+    valid: bool,
+    /// Where it is locked: in this transaction, since this epoch, in these ways.
+    lxid: u32,
+    epoch: u64,
+    locks: u8,
+    rel: pg_sys::Relation,
+    /// What this user may do with the whole table, as far as it was asked.
+    user: Oid,
+    rights: u32,
+    /// Has a statement nothing to do but read, or write, the row?
+    plain_reads: bool,
+    plain_writes: bool,
+}
+
+/// Grows with every event after which locks may be gone that the transaction had.
+static mut EPOCH: u64 = 1;
+static mut DEFINITIONS: u64 = 0;
+static mut TABLES: Option<HashMap<Oid, &'static mut Table>> = None;
+/// By row type, for those that were found once.
+static mut BY_ROWTYPE: Option<HashMap<Oid, *mut Table>> = None;
+/// Pinned entries, with the nesting depth at which they were.
+static mut PINS: Vec<(pg_sys::Relation, u32)> = Vec::new();
+
+/// Registers the callbacks.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        let none = Datum::from(0);
+        pg_sys::CacheRegisterRelcacheCallback(Some(invalidated), none);
+        use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
+        for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID] {
+            pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), none);
+        }
+        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
+    }
+}
+
+unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
+    // SAFETY: one thread; nothing here can fail.
+    unsafe {
+        let Some(all) = &mut *(&raw mut TABLES) else { return };
+        if oid == pg_sys::InvalidOid {
+            all.values_mut().for_each(|t| t.valid = false);
+        } else if let Some(t) = all.get_mut(&oid) {
+            t.valid = false;
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) {
+    // SAFETY: as above.
+    unsafe { invalidated(Datum::from(0), pg_sys::InvalidOid) };
+}
+
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
+    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
+        unpin_from(0);
+    }
+}
+
+unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    _sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut core::ffi::c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        unpin_from(xact::depth());
+        // SAFETY: one thread. Locks that were taken in it are released.
+        unsafe { EPOCH += 1 };
+    }
+}
+
+/// Gives back the pins that were taken at `depth` or deeper: their calls do not return.
+fn unpin_from(depth: u32) {
+    // SAFETY: one thread; INV-PIN: the entries are there.
+    unsafe {
+        let pins = &mut *(&raw mut PINS);
+        while let Some((rel, _)) = pins.pop_if(|p| p.1 >= depth) {
+            (*rel).rd_refcnt -= 1;
+        }
+    }
+}
+
+/// A pinned relation of ours, locked.
+pub struct Open {
+    /// The relation.
+    pub rel: pg_sys::Relation,
+    table: *mut Table,
+    pin: usize,
+}
+
+impl Drop for Open {
+    /// The end of the call. An ERROR that jumps over it leaves the pin to the abort.
+    fn drop(&mut self) {
+        // SAFETY: INV-PIN. Pins above ours are of calls that did not return.
+        unsafe {
+            let pins = &mut *(&raw mut PINS);
+            while pins.len() > self.pin {
+                if let Some((rel, _)) = pins.pop() {
+                    (*rel).rd_refcnt -= 1;
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    /// The table of an OID.
+    pub fn of(oid: Oid) -> *mut Table {
+        // SAFETY: one thread.
+        unsafe {
+            let all = (*(&raw mut TABLES)).get_or_insert_default();
+            let new = || {
+                Box::leak(Box::new(Table {
+                    oid,
+                    rowtype: pg_sys::InvalidOid,
+                    definition: 0,
+                    valid: false,
+                    lxid: 0,
+                    epoch: 0,
+                    locks: 0,
+                    rel: std::ptr::null_mut(),
+                    user: pg_sys::InvalidOid,
+                    rights: 0,
+                    plain_reads: false,
+                    plain_writes: false,
+                }))
+            };
+            &raw mut **all.entry(oid).or_insert_with(new)
+        }
+    }
+
+    /// The table whose row type this is, or a domain over it.
+    pub fn of_rowtype(typid: Oid) -> *mut Table {
+        // SAFETY: one thread; catalog look-ups.
+        unsafe {
+            let known = (*(&raw mut BY_ROWTYPE)).get_or_insert_default();
+            if let Some(&t) = known.get(&typid).filter(|t| (***t).valid && (***t).rowtype == typid) {
+                return t;
+            }
+            let oid = pg_sys::get_typ_typrelid(pg_sys::getBaseType(typid));
+            if oid == pg_sys::InvalidOid || pg_sys::get_rel_relkind(oid) as u8 != pg_sys::RELKIND_RELATION {
+                complain(
+                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                    "the first argument must be a row of a mixedcc table",
+                    "Write NULL::table_name.",
+                );
+            }
+            let t = Table::of(oid);
+            (*(&raw mut BY_ROWTYPE)).get_or_insert_default().insert(typid, t);
+            t
+        }
+    }
+
+    /// Opens the table, or raises an error if it is not one of ours.
+    ///
+    /// # Safety
+    /// A table of `of`, in a transaction. A command has begun (`moment::begin`): changes that this transaction made to the
+    /// table are known.
+    #[inline]
+    pub unsafe fn open(this: *mut Table, access: Access) -> Open {
+        // SAFETY: one thread; tables are never freed; INV-OPEN.
+        unsafe {
+            let t = &*this;
+            if !(t.valid && t.lxid == compat::my_lxid() && t.epoch == EPOCH && t.locks & access as u8 != 0) {
+                Table::open_again(this, access);
+            }
+            let rel = (*this).rel;
+            let pins = &mut *(&raw mut PINS);
+            let open = Open { rel, table: this, pin: pins.len() };
+            pins.push((rel, xact::depth()));
+            (*rel).rd_refcnt += 1;
+            open
+        }
+    }
+
+    #[cold]
+    unsafe fn open_again(this: *mut Table, access: Access) {
+        // SAFETY: as in `open`. The lock stays to the end of the transaction.
+        unsafe {
+            let oid = (*this).oid;
+            let lock = if access == Access::Write { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
+            let rel = pg_sys::relation_open(oid, lock as i32);
+            if !rel::is_ours(rel) {
+                complain(
+                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                    &format!("\"{}\" is not a mixedcc table", crate::sql::relation_name(oid)),
+                    "Name a table that was created USING mixedcc.",
+                );
+            }
+            let here = (compat::my_lxid(), EPOCH);
+            let kept = if ((*this).lxid, (*this).epoch) == here { (*this).locks } else { 0 };
+            // Outside of a transaction's middle it has no number: then nothing is kept.
+            let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
+            ((*this).lxid, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
+            (*this).rel = rel;
+            if !(*this).valid {
+                // Before it is looked at: an invalidation from then on counts.
+                (*this).valid = true;
+                DEFINITIONS += 1;
+                (*this).definition = DEFINITIONS;
+                (*this).look(rel);
+            }
+            pg_sys::relation_close(rel, pg_sys::NoLock as i32);
+        }
+    }
+
+    /// What the definition says.
+    unsafe fn look(&mut self, r: pg_sys::Relation) {
+        // SAFETY: an open relation.
+        unsafe {
+            let form = (*r).rd_rel;
+            let constr = (*(*r).rd_att).constr;
+            (self.user, self.rights) = (pg_sys::InvalidOid, 0);
+            self.rowtype = (*form).reltype;
+            self.plain_reads = !(*form).relrowsecurity;
+            self.plain_writes = self.plain_reads
+                && (*r).trigdesc.is_null()
+                && !(*form).relispartition
+                && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored);
+        }
+    }
+}
+
+impl Open {
+    /// The table's present definition.
+    pub fn definition(&self) -> u64 {
+        // SAFETY: tables are never freed.
+        unsafe { (*self.table).definition }
+    }
+
+    /// What is known of it.
+    #[inline]
+    pub fn info(&self) -> &'static RelInfo {
+        rel::info(self.rel)
+    }
+
+    /// Would a statement that needs these rights (bits) do nothing but read the row?
+    #[inline]
+    pub fn reads_plainly(&self) -> Result<(), Statement> {
+        // SAFETY: tables are never freed.
+        unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
+    }
+
+    /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole table.
+    #[inline]
+    pub fn writes_plainly(&self, rights: u32) -> Result<(), Statement> {
+        // SAFETY: plain reads of the backend's state.
+        unsafe {
+            let allowed = !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode();
+            self.plain(allowed && (*self.table).plain_writes, rights)
+        }
+    }
+
+    #[inline]
+    unsafe fn plain(&self, plain: bool, rights: u32) -> Result<(), Statement> {
+        // SAFETY: tables are never freed; a plain read.
+        unsafe {
+            let t = &*self.table;
+            // A hook sees statements only.
+            if !plain || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
+                return Err(Statement);
+            }
+            if t.user == pg::raw::GetUserId() && t.rights & rights == rights || self.has_rights(rights) {
+                Ok(())
+            } else {
+                Err(Statement)
+            }
+        }
+    }
+
+    #[cold]
+    fn has_rights(&self, rights: u32) -> bool {
+        // SAFETY: tables are never freed; catalog look-ups, in which an invalidation may come: then nothing is kept.
+        unsafe {
+            let (user, definition) = (pg::raw::GetUserId(), (*self.table).definition);
+            let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);
+            if !bits.all(|b| compat::relation_rights((*self.table).oid, user, b)) {
+                return false;
+            }
+            let t = &mut *self.table;
+            if t.valid && t.definition == definition {
+                t.rights = rights | if t.user == user { t.rights } else { 0 };
+                t.user = user;
+            }
+            true
+        }
+    }
+}
