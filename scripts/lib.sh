@@ -148,7 +148,10 @@ set_up() {
 # Builds in release mode; the files to install end up below $package_dir.
 build_extension() {
     rm -rf "$package_dir"
-    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir")
+    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir") || return
+    # The header for other extensions, where PostgreSQL's own extensions have theirs.
+    install -D -m 644 "$repo_dir/src/native/mixedcc.h" \
+        "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h"
 }
 
 # Copies what differs. `install` unlinks the old file first: a server that has

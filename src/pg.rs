@@ -99,6 +99,13 @@ pub mod raw {
             a: pg_sys::Datum,
             b: pg_sys::Datum,
         ) -> pg_sys::Datum;
+        pub fn FunctionCall3Coll(
+            f: *mut pg_sys::FmgrInfo,
+            collation: pg_sys::Oid,
+            a: pg_sys::Datum,
+            b: pg_sys::Datum,
+            c: pg_sys::Datum,
+        ) -> pg_sys::Datum;
         pub fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn RelationIdGetRelation(oid: pg_sys::Oid) -> pg_sys::Relation;

@@ -73,3 +73,27 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$;
+
+CREATE PROCEDURE loop_call20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := call20(state, row_count);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_call10_10(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := call10_10(state, row_count);
+        COMMIT;
+    END LOOP;
+END $$;

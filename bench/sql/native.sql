@@ -31,3 +31,10 @@ BEGIN
     END LOOP;
     RETURN total;
 END $$;
+
+-- The same as one call of another extension's function (bench/native).
+CREATE FUNCTION call20(seed bigint, row_count int) RETURNS bigint
+    AS ':module', 'mixedcc_example_read20' LANGUAGE C VOLATILE STRICT;
+
+CREATE FUNCTION call10_10(seed bigint, row_count int) RETURNS bigint
+    AS ':module', 'mixedcc_example_read10_update10' LANGUAGE C VOLATILE STRICT;

@@ -1,8 +1,8 @@
 //! Many keys in one call.
 
 use super::entry::{change, function, get};
-use super::row::Change;
 use super::moment::{self, Room};
+use super::row::Change;
 use super::table::Access;
 use super::{Call, Value};
 use crate::options::complain;

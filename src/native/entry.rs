@@ -119,12 +119,7 @@ unsafe fn get_column(table: &Open, snapshot: pg_sys::Snapshot, key: &Arguments, 
 
 /// Changes the row with a key.
 #[inline]
-pub(super) unsafe fn change<K: Key + ?Sized>(
-    table: &Open,
-    snapshot: pg_sys::Snapshot,
-    key: &K,
-    what: &Change,
-) -> bool {
+pub(super) unsafe fn change<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapshot, key: &K, what: &Change) -> bool {
     // SAFETY: an open table, locked for writers; a command has begun.
     unsafe {
         row::change(table, snapshot, key, what)

@@ -9,21 +9,29 @@
 //! would do nothing besides (no trigger, constraint to check, other index to change, policy, partial right); else by this
 //! very statement, through SPI (`statement`). So whatever is not known here is done by PostgreSQL.
 
-use crate::options::complain;
 use crate::compat;
+use crate::options::complain;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use table::{Open, Table};
 
+mod access;
 mod batch;
+mod by_sql;
 mod entry;
+mod interface;
 mod moment;
+mod range;
 mod row;
 mod statement;
 mod table;
 
-pub use table::init;
+/// Registers callbacks, and shows the interface.
+pub fn init() {
+    table::init();
+    interface::init();
+}
 
 /// A value of an argument: datum, NULL, type.
 pub(super) type Value = (Datum, bool, Oid);

@@ -70,6 +70,53 @@ unsafe fn run(sql: String, values: &[Value], kept: Option<&mut Option<Plan>>, re
     }
 }
 
+/// Runs a statement as `run` does, and visits its rows; how many there were. The arrays last for the visit.
+///
+/// # Safety
+/// As [`run`]. `limit`: of rows; 0: none.
+pub unsafe fn each(
+    sql: String,
+    values: &[Value],
+    limit: u64,
+    visit: &mut dyn FnMut(*const Datum, *const bool) -> bool,
+) -> u64 {
+    let mut datums: Vec<Datum> = values.iter().map(|v| v.0).collect();
+    let nulls: Vec<std::ffi::c_char> = values.iter().map(|v| if v.1 { b'n' } else { b' ' } as _).collect();
+    // SAFETY: the arrays have an entry for each parameter, or column.
+    unsafe {
+        let outer = pg_sys::CurrentMemoryContext;
+        if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
+            error!("SPI_connect failed");
+        }
+        let plan = prepare(&sql, values);
+        let limit = i64::try_from(limit).unwrap_or(0);
+        let rc = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), false, limit);
+        if rc < 0 {
+            error!("a statement of mixedcc failed: SPI error {rc}");
+        }
+        let (rows, table) = (pg_sys::SPI_processed, pg_sys::SPI_tuptable);
+        let mut visited = rows;
+        if !table.is_null() {
+            let desc = (*table).tupdesc;
+            let n = (*desc).natts as usize;
+            let (mut row, mut null) = (vec![Datum::from(0); n], vec![false; n]);
+            visited = 0;
+            for i in 0..rows as usize {
+                pg_sys::heap_deform_tuple(*(*table).vals.add(i), desc, row.as_mut_ptr(), null.as_mut_ptr());
+                let inner = pg_sys::MemoryContextSwitchTo(outer);
+                let goes_on = visit(row.as_ptr(), null.as_ptr());
+                pg_sys::MemoryContextSwitchTo(inner);
+                visited += 1;
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+        pg_sys::SPI_finish();
+        visited
+    }
+}
+
 /// Prepares a statement, until SPI ends.
 unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
     let text = CString::new(sql).expect("no zero byte in quoted names");
@@ -83,7 +130,7 @@ unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
 }
 
 /// `schema.table`, quoted.
-unsafe fn name(r: pg_sys::Relation) -> String {
+pub unsafe fn name(r: pg_sys::Relation) -> String {
     // SAFETY: an open relation.
     unsafe {
         let schema = pg_sys::get_namespace_name((*(*r).rd_rel).relnamespace);

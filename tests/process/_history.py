@@ -28,6 +28,9 @@ ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
 class Load:
     """What a client does: tables with their weights, keys, levels with their weights."""
 
+    # Do all operations that can go by mixedcc's interface for C do so? (tests/native)
+    interface = False
+
     def __init__(self, read_tables, write_tables, keys=12, levels=None, length=6, killed=False):
         self.read_tables = read_tables
         self.write_tables = write_tables
@@ -94,9 +97,11 @@ class Client:
     def native(self):
         """Some operations go by native access. Its changes are made of what a read before has seen, which READ COMMITTED
         does not protect."""
-        return OURS and self.random.random() < 0.3
+        return self.load.interface or OURS and self.random.random() < 0.3
 
     def get(self, table, key):
+        if self.load.interface:
+            return self.execute("SELECT probe_get(%s::regclass, %s)", table, key)[0][0]
         return self.execute(f"SELECT (mixedcc.get(NULL::{table}, %s)).l", key)[0][0]
 
     def native_update(self, table, key, append):
@@ -111,7 +116,8 @@ class Client:
 
     def native_delete(self, table, key):
         seen = self.get(table, key)
-        done = self.execute(f"SELECT mixedcc.remove(NULL::{table}, %s)", key)[0][0]
+        remove = f"probe_remove('{table}'" if self.load.interface else f"mixedcc.remove(NULL::{table}"
+        done = self.execute(f"SELECT {remove}, %s)", key)[0][0]
         assert done == (seen is not None), "what was read has changed"
         if done:
             self.log("read", table, k=key, list=seen)
@@ -129,6 +135,12 @@ class Client:
     def scan(self):
         table, low = self.random.choice(self.load.read_tables), self.key()
         high = low + self.random.randrange(4)
+        if self.load.interface:
+            backward = self.random.random() < 0.5
+            text = self.execute("SELECT probe_scan(%s::regclass, %s, %s, false, %s)", table, low, high, backward)[0][0]
+            seen = [line.split(" ") for line in text.split("\n")[:-1]]
+            rows = [{"k": int(k), "list": json.loads(l.replace("{", "[").replace("}", "]"))} for k, l in seen]
+            return self.log("scan", table, low=low, high=high, rows=rows)
         rows = self.execute(f"SELECT k, l FROM {table} WHERE k BETWEEN %s AND %s", low, high)
         self.log("scan", table, low=low, high=high, rows=[{"k": k, "list": seen} for k, seen in rows])
 
@@ -139,6 +151,11 @@ class Client:
 
     def update(self):
         table, key, append = self.random.choice(self.load.write_tables), self.key(), self.fresh()
+        if self.load.interface:
+            seen = self.execute("SELECT probe_append(%s::regclass, %s, %s)", table, key, append)[0][0]
+            if seen is None:
+                return self.absent(table, key)
+            return self.log("update", table, k=key, append=append, saw=seen)
         if self.level != "read committed" and self.native():
             return self.native_update(table, key, append)
         rows = self.execute(f"UPDATE {table} SET l = l || %s::bigint WHERE k = %s RETURNING l", append, key)
@@ -160,6 +177,9 @@ class Client:
     def insert(self):
         table, append = self.random.choice(self.load.write_tables), self.fresh()
         key = self.insert_key()
+        if self.load.interface:
+            self.execute("SELECT probe_insert(%s::regclass, %s, ARRAY[%s::bigint])", table, key, append)
+            return self.log("insert", table, k=key, append=append)
         rows = self.execute(f"INSERT INTO {table} VALUES (%s, ARRAY[%s::bigint]) ON CONFLICT DO NOTHING RETURNING k", key, append)
         if rows:
             self.log("insert", table, k=key, append=append)
