@@ -10,6 +10,7 @@
 
 PG_MODULE_MAGIC;
 
+PG_FUNCTION_INFO_V1(mixedcc_example_nothing);
 PG_FUNCTION_INFO_V1(mixedcc_example_read20);
 PG_FUNCTION_INFO_V1(mixedcc_example_read10_update10);
 
@@ -92,4 +93,11 @@ Datum
 mixedcc_example_read10_update10(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(run(PG_GETARG_INT64(0), PG_GETARG_INT32(1), 10, true));
+}
+
+/* nothing(...): 1. What calling a function costs, for bench/instructions. */
+Datum
+mixedcc_example_nothing(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT32(1);
 }

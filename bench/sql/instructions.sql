@@ -97,3 +97,27 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$;
+
+CREATE PROCEDURE loop_empty20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := empty20(state, row_count);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_empty10_10(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := empty10_10(state, row_count);
+        COMMIT;
+    END LOOP;
+END $$;

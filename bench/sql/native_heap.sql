@@ -19,3 +19,39 @@ CREATE FUNCTION call10_10(seed bigint, row_count int) RETURNS bigint LANGUAGE pl
 BEGIN
     RETURN read10_update10(seed, row_count);
 END $$;
+
+-- The loops of native20 and native10_10 with functions that do nothing: what plpgsql costs in them.
+CREATE FUNCTION nothing("type" anyelement, "row" "any", "column" name, VARIADIC key "any") RETURNS anyelement
+    AS ':module', 'mixedcc_example_nothing' LANGUAGE C VOLATILE;
+
+CREATE FUNCTION empty20(seed bigint, row_count int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    key   int;
+    total bigint := 0;
+BEGIN
+    FOR i IN 1..20 LOOP
+        state := state * 48271 % 2147483647;
+        key := (1 + state % row_count)::int;
+        total := total + nothing(NULL::int, NULL::item, 'value', key);
+    END LOOP;
+    RETURN total;
+END $$;
+
+CREATE FUNCTION empty10_10(seed bigint, row_count int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    key   int;
+    done  boolean;
+    total bigint := 0;
+BEGIN
+    FOR i IN 1..10 LOOP
+        state := state * 48271 % 2147483647;
+        key := (1 + state % row_count)::int;
+        total := total + nothing(NULL::int, NULL::item, 'value', key);
+        state := state * 48271 % 2147483647;
+        key := (1 + state % row_count)::int;
+        done := nothing(NULL::boolean, NULL::item, 'value', 1, key);
+    END LOOP;
+    RETURN total;
+END $$;
