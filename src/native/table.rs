@@ -37,7 +37,7 @@ pub struct Table {
     pub definition: u64,
     valid: bool,
     /// Where it is locked: in this transaction, since this epoch, in these ways.
-    lxid: u32,
+    transaction: u32,
     epoch: u64,
     locks: u8,
     rel: pg_sys::Relation,
@@ -155,7 +155,7 @@ impl Table {
                     rowtype: pg_sys::InvalidOid,
                     definition: 0,
                     valid: false,
-                    lxid: 0,
+                    transaction: 0,
                     epoch: 0,
                     locks: 0,
                     rel: std::ptr::null_mut(),
@@ -201,7 +201,7 @@ impl Table {
         // SAFETY: one thread; tables are never freed; INV-OPEN.
         unsafe {
             let t = &*this;
-            if !(t.valid && t.lxid == compat::my_lxid() && t.epoch == EPOCH && t.locks & access as u8 != 0) {
+            if !(t.valid && t.transaction == compat::my_lxid() && t.epoch == EPOCH && t.locks & access as u8 != 0) {
                 Table::open_again(this, access);
             }
             let rel = (*this).rel;
@@ -228,10 +228,10 @@ impl Table {
                 );
             }
             let here = (compat::my_lxid(), EPOCH);
-            let kept = if ((*this).lxid, (*this).epoch) == here { (*this).locks } else { 0 };
+            let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
             // Outside of a transaction's middle it has no number: then nothing is kept.
             let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
-            ((*this).lxid, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
+            ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
             (*this).rel = rel;
             if !(*this).valid {
                 // Before it is looked at: an invalidation from then on counts.
