@@ -67,22 +67,24 @@ pub fn init() {
     }
 }
 
-/// The program of a plan.
+/// The program of a statement's plan.
 ///
 /// # Safety
-/// A plan that is about to be run.
+/// A statement that is about to be run.
 #[inline]
-pub unsafe fn find(stmt: *mut pg_sys::PlannedStmt) -> Result<*mut Program, Reason> {
+pub unsafe fn find(q: *mut pg_sys::QueryDesc) -> Result<*mut Program, Reason> {
     // SAFETY: the caller's; entries live as long as they are in the hash.
     unsafe {
-        if let Some(e) = plans().get(&(stmt as usize)) {
+        if let Some(e) = plans().get(&((*q).plannedstmt as usize)) {
             match (**e).known {
-                Known::Program(p) if (*p).user == pg::raw::GetUserId() => return Ok(p),
+                Known::Program(p) if (*p).user == pg::raw::GetUserId() && program::knows((*p).params, (*q).params) => {
+                    return Ok(p)
+                }
                 Known::Refused(why) => return Err(why),
                 _ => {}
             }
         }
-        match make(stmt) {
+        match make(q) {
             Made::Program(p) => Ok(p),
             Made::Refused(why) => Err(why),
         }
@@ -97,16 +99,17 @@ enum Made {
 #[pg_guard]
 #[cold]
 #[allow(improper_ctypes_definitions)] // called from here only
-unsafe extern "C-unwind" fn make(stmt: *mut pg_sys::PlannedStmt) -> Made {
+unsafe extern "C-unwind" fn make(q: *mut pg_sys::QueryDesc) -> Made {
     // SAFETY: as in `find`.
     unsafe {
+        let stmt = (*q).plannedstmt;
         // Nothing but the plan is looked at if its table is not ours.
         let rti = super::plan::table_of(stmt);
         if rti == 0 {
             return Made::Refused(Reason::Plan);
         }
         let cached = is_cached(stmt);
-        let known = if is_ours(stmt, rti) { compile(stmt, !cached) } else { Known::Refused(Reason::Plan) };
+        let known = if is_ours(stmt, rti) { compile(q, !cached) } else { Known::Refused(Reason::Plan) };
         if cached && !matches!(known, Known::Refused(Reason::Rights)) {
             remember(stmt, known);
         }
@@ -144,7 +147,7 @@ unsafe fn is_cached(stmt: *mut pg_sys::PlannedStmt) -> bool {
     }
 }
 
-unsafe fn compile(stmt: *mut pg_sys::PlannedStmt, once: bool) -> Known {
+unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
     // SAFETY: as in `find`. Until the program is complete its context goes with the current one, also on an error.
     unsafe {
         let context = pg_sys::AllocSetContextCreateInternal(
@@ -155,7 +158,7 @@ unsafe fn compile(stmt: *mut pg_sys::PlannedStmt, once: bool) -> Known {
             pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
         );
         let old = pg_sys::MemoryContextSwitchTo(context);
-        let made = program::compile(stmt, context);
+        let made = program::compile(q, context);
         pg_sys::MemoryContextSwitchTo(old);
         match made {
             Ok(p) => {
@@ -238,6 +241,9 @@ unsafe fn drop_program(e: *mut Entry) {
     // SAFETY: an entry that is in the hash.
     unsafe {
         let was = std::mem::replace(&mut (*e).known, Known::Nothing);
+        if let Known::Program(p) = was {
+            (*p).open_in = 0; // INV-BYPASS-RELATION
+        }
         match was {
             Known::Program(p) if exec::is_used(p) => (*(&raw mut DROPPED)).push(p),
             Known::Program(p) => free(p),

@@ -2,7 +2,7 @@
 
 use super::cache;
 use super::program::Program;
-use crate::{pg, xact};
+use crate::{compat, pg, xact};
 use pgrx::pg_sys::{self, CmdType, EState, NodeTag, PlanState};
 
 /// The state of an execution. A program keeps one that is not in use.
@@ -19,6 +19,8 @@ pub struct Exec {
     level: u32,
     /// Has it run?
     pub done: bool,
+    /// The table's cache entry, which has a reference that no resource owner knows while the statement runs; or null.
+    pinned: pg_sys::Relation,
 }
 
 /// States that are in use.
@@ -178,11 +180,48 @@ fn not_in_use(x: *mut Exec) {
     }
 }
 
+/// The statement's table, pinned until `unpin` or the abort of the statement's subtransaction.
+///
+/// # Safety
+/// A statement of this program, whose plan's locks are held. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn pin(p: *mut Program, x: *mut Exec) -> pg_sys::Relation {
+    // SAFETY: the caller's; INV-BYPASS-RELATION.
+    unsafe {
+        let now = compat::my_lxid();
+        if (*p).open_in != now || now == 0 {
+            let rel = pg::raw::RelationIdGetRelation((*p).table);
+            pg::raw::RelationClose(rel);
+            ((*p).rel, (*p).open_in) = (rel, now);
+        }
+        let rel = (*p).rel;
+        (*rel).rd_refcnt += 1;
+        (*x).pinned = rel;
+        rel
+    }
+}
+
+/// Ends what `pin` began.
+///
+/// # Safety
+/// A state of ours.
+#[inline]
+pub unsafe fn unpin(x: *mut Exec) {
+    // SAFETY: the caller's.
+    unsafe {
+        if !(*x).pinned.is_null() {
+            (*(*x).pinned).rd_refcnt -= 1;
+            (*x).pinned = std::ptr::null_mut();
+        }
+    }
+}
+
 /// Makes a state ready to be used again.
 unsafe fn give_back(x: *mut Exec) {
     // SAFETY: a state that is in use by nobody, of a program that lives.
     unsafe {
         let p = (*x).program;
+        unpin(x); // after an error
         if (*p).running == x {
             (*p).running = std::ptr::null_mut();
         }
@@ -241,10 +280,19 @@ pub unsafe fn replace(x: *mut Exec, by: *mut EState) {
     }
 }
 
-/// The program goes: its states are in use by nobody.
+/// The program goes: nobody goes on with its states. (After an ERROR a plan may go before its statements' states are
+/// given back.)
 pub fn forget(p: *mut Program) {
-    // SAFETY: states are valid while they are in the list.
-    used().retain(|x| unsafe { (**x).program } != p);
+    used().retain(|x| {
+        // SAFETY: states are valid while they are in the list.
+        unsafe {
+            let other = (**x).program != p;
+            if !other {
+                unpin(*x);
+            }
+            other
+        }
+    });
 }
 
 /// Statements of aborted subtransactions have not ended, and never will.

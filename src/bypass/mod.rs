@@ -10,6 +10,10 @@
 //! catalog changed), until the transaction ends. Whoever runs a plan holds it, so no running program goes away.
 //! INV-BYPASS-EXEC: a state that was handed out is given back when the statement ends, or by the end of the
 //! (sub)transaction that began it.
+//! INV-BYPASS-RELATION: a program's pointer to its table's cache entry is right while `open_in` is the number of the
+//! present transaction: the plan's lock on the table is held since before the statement starts, so that the entry moves or
+//! goes only with an invalidation of the table, which drops the program and sets `open_in` to 0, or at the end of a
+//! transaction. While a statement runs the entry is pinned (`Exec::pinned`), so that an invalidation leaves it in place.
 //! INV-BYPASS-ONCE: a program runs once at a time: its slots and contexts are shared by all its executions.
 
 use crate::{annotate, compat, guc, hooks, pg, xact};
@@ -141,7 +145,7 @@ pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
         if !guc::ENABLE_BYPASS.get() {
             return Some(Reason::Setting);
         }
-        match cache::find((*q).plannedstmt) {
+        match cache::find(q) {
             Ok(p) => guarded_start(q, eflags, p),
             Err(why) => Some(why),
         }

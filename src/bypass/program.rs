@@ -34,6 +34,12 @@ pub struct Program {
     pub sets_tag: bool,
     /// The table, its number in the range table, and the index of the key.
     pub table: Oid,
+    /// The table's entry in the relation cache, if `open_in` is this transaction (INV-BYPASS-RELATION).
+    pub rel: pg_sys::Relation,
+    /// See `rel`.
+    pub open_in: u32,
+    /// How the values of parameters are found: those of `keys` are compiled for this way.
+    pub params: pg_sys::ParamCompileHook,
     /// See `table`.
     pub rti: u32,
     /// See `table`.
@@ -129,13 +135,38 @@ impl Drop for Open {
     }
 }
 
+/// How a list of parameters compiles them.
+#[inline]
+unsafe fn hook_of(params: pg_sys::ParamListInfo) -> pg_sys::ParamCompileHook {
+    // SAFETY: null or a valid list.
+    unsafe {
+        if params.is_null() {
+            None
+        } else {
+            (*params).paramCompile
+        }
+    }
+}
+
+/// Are values of parameters found in the way for which a program was compiled? (A plan of plpgsql may also run with a copy
+/// of the values, as a cursor does.)
+///
+/// # Safety
+/// Null or a valid list.
+#[inline]
+pub unsafe fn knows(hook: pg_sys::ParamCompileHook, params: pg_sys::ParamListInfo) -> bool {
+    // SAFETY: the caller's.
+    unsafe { hook.map(|f| f as usize) == hook_of(params).map(|f| f as usize) }
+}
+
 /// Makes the program of a plan in `context`, which is current. An error leaves the context to the caller.
 ///
 /// # Safety
 /// A valid plan, whose tables are locked.
-pub unsafe fn compile(stmt: *mut pg_sys::PlannedStmt, context: pg_sys::MemoryContext) -> Result<*mut Program, Reason> {
+pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext) -> Result<*mut Program, Reason> {
     // SAFETY: the caller's; all that is kept is allocated in `context`.
     unsafe {
+        let stmt = (*q).plannedstmt;
         let shape = plan::read(stmt)?;
         let rtable: *mut List = pg_sys::copyObjectImpl((*stmt).rtable.cast()).cast();
         let entries = PgList::<pg_sys::RangeTblEntry>::from_pg(rtable);
@@ -152,6 +183,7 @@ pub unsafe fn compile(stmt: *mut pg_sys::PlannedStmt, context: pg_sys::MemoryCon
         let p = zeroed::<Program>(1);
         (*p).context = context;
         (*p).op = shape.op;
+        (*p).params = hook_of((*q).params);
         (*p).user = pg_sys::GetUserId();
         (*p).sets_tag = (*stmt).canSetTag;
         (*p).table = (*entry).relid;
@@ -163,8 +195,8 @@ pub unsafe fn compile(stmt: *mut pg_sys::PlannedStmt, context: pg_sys::MemoryCon
         (*p).row = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsHeapTuple);
         match shape.op {
             CmdType::CMD_INSERT => {}
-            CmdType::CMD_SELECT => select(p, table, &shape)?,
-            _ => key(p, table, &shape)?,
+            CmdType::CMD_SELECT => select(p, table, &shape, (*q).params)?,
+            _ => key(p, table, &shape, (*q).params)?,
         }
         if shape.op == CmdType::CMD_INSERT || shape.op == CmdType::CMD_UPDATE {
             new_row(p, table, desc, &shape)?;
@@ -272,7 +304,12 @@ unsafe fn list_of(nodes: &[*mut Node]) -> *mut List {
 }
 
 /// The conditions: one equality for each column of the primary key, and the rest.
-unsafe fn key(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Result<(), Reason> {
+unsafe fn key(
+    p: *mut Program,
+    table: pg_sys::Relation,
+    shape: &Shape,
+    params: pg_sys::ParamListInfo,
+) -> Result<(), Reason> {
     // SAFETY: an open relation; `p` is being made.
     unsafe {
         let oid = primary(table).ok_or(Reason::Key)?;
@@ -295,7 +332,7 @@ unsafe fn key(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Result
             let (i, e) = found.ok_or(Reason::Key)?;
             rest.remove(i);
             let k = &mut *(*p).keys.add(c);
-            k.value = pg_sys::ExecInitExpr(e.value.cast(), std::ptr::null_mut());
+            k.value = pg_sys::ExecInitExprWithParams(e.value.cast(), params);
             k.own_type = *(*index).rd_opcintype.add(c);
             let func = pg_sys::get_opcode(e.operator);
             pg_sys::ScanKeyEntryInitialize(
@@ -317,11 +354,16 @@ unsafe fn key(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Result
 }
 
 /// What SELECT reads, and what it does with the rows.
-unsafe fn select(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Result<(), Reason> {
+unsafe fn select(
+    p: *mut Program,
+    table: pg_sys::Relation,
+    shape: &Shape,
+    params: pg_sys::ParamListInfo,
+) -> Result<(), Reason> {
     // SAFETY: an open relation; `p` is being made.
     unsafe {
         let null = std::ptr::null_mut();
-        if let Err(why) = key(p, table, shape) {
+        if let Err(why) = key(p, table, shape, params) {
             range(p, table, shape).ok_or(why)?;
         }
         [(*p).limit, (*p).offset] = shape.limit.map(|e| pg_sys::ExecInitExpr(e.cast(), null));

@@ -103,7 +103,7 @@ unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver, c
         if pg_sys::InterruptPending != 0 {
             raw::ProcessInterrupts();
         }
-        let rel = raw::RelationIdGetRelation((*p).table);
+        let rel = exec::pin(p, x);
         let c = (*p).econtext;
         (*c).ecxt_param_list_info = (*x).estate.es_param_list_info;
         let mut why = None;
@@ -113,7 +113,7 @@ unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver, c
             _ => why = write_found(p, x, rel, dest),
         }
         clear((*p).row);
-        raw::RelationClose(rel);
+        exec::unpin(x);
         raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
         why
     }
