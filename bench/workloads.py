@@ -185,7 +185,7 @@ MEMORY_GOALS = tuple(Goal(metric, engine.name, HEAP.name, at_most=1.5)
 
 # Instructions per transaction, on a single-user backend.
 INSTRUCTION_ENGINES = (HEAP, OCC, TWO_PL, PARTCC_ONE)
-INSTRUCTION_LOOPS = ("empty", "update1", "read20", "read10_update10", "native20", "native10_10",
+INSTRUCTION_LOOPS = ("empty", "update1", "read20", "read10_update10", "scan1000", "native20", "native10_10",
                      "call20", "call10_10", "empty20", "empty10_10")
 # At most this share of heap's instructions at SERIALIZABLE: plain SQL, native access from plpgsql, one native call.
 _INSTRUCTION_GOALS = {"read20": 0.33, "read10_update10": 0.25, "native20": 0.18, "native10_10": 0.14,

@@ -51,10 +51,17 @@ pub fn set(name: &str, action: Action) -> bool {
     true
 }
 
+/// May an event be armed? Read without the binding's check of the thread.
+#[inline]
+pub fn is_on() -> bool {
+    // SAFETY: a setting that PostgreSQL has stored; backends have one thread.
+    unsafe { *guc::STOP_EVENTS.as_ptr() }
+}
+
 /// A backend is at an event.
 #[inline]
 pub fn at(e: StopEvent) -> Result<(), Error> {
-    if guc::STOP_EVENTS.get() {
+    if is_on() {
         act(e)
     } else {
         Ok(())

@@ -180,6 +180,13 @@ pub fn txn() -> &'static mut Txn {
     &mut b.txn
 }
 
+/// The running transaction, if there is one. Does not fail.
+#[inline]
+pub fn running() -> Option<&'static mut Txn> {
+    // SAFETY: one thread; see `backend`.
+    unsafe { (*(&raw mut BACKEND)).as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
+}
+
 /// The running transaction, to write with it: not after its commit has begun.
 pub fn writing() -> &'static mut Txn {
     platform::outside();
@@ -295,6 +302,14 @@ pub fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
         return v >> 1;
     }
     first_use(s)
+}
+
+/// The same, if it has one.
+#[inline]
+pub fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
+    // SAFETY: as above.
+    let v = unsafe { (*s).vistest } as u64;
+    (v & 1 == 1).then_some(v >> 1)
 }
 
 #[cold]

@@ -50,6 +50,22 @@ BEGIN
     END LOOP;
 END $$;
 
+-- As the script scan1000: 1000 rows by key, and an update elsewhere.
+CREATE PROCEDURE loop_scan1000(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    low   int;
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        low := (1 + state % (row_count / 2 - 1000))::int;
+        SELECT sum(value) INTO total FROM item WHERE id BETWEEN low AND low + 999;
+        UPDATE item SET value = value + 1 WHERE id = row_count - low;
+        COMMIT;
+    END LOOP;
+END $$;
+
 CREATE PROCEDURE loop_native20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
 DECLARE
     state bigint := seed;

@@ -106,6 +106,7 @@ impl Table {
     }
 
     /// The map in use.
+    #[inline]
     pub fn map(&self) -> &'static PartitionMap {
         // SAFETY: INV-MAP: maps live until their table is freed or an exclusive lock of the
         // table lets `replace_map`'s caller free the old one.
@@ -260,16 +261,19 @@ impl Table {
     }
 
     /// The partition of a record.
+    #[inline]
     pub fn partition_no(&self, r: &Record) -> u32 {
         r.part[self.map().field as usize].load(Ordering::Relaxed) as u32
     }
     /// The partition of a record.
+    #[inline]
     pub fn partition(&self, r: &Record) -> &'static Partition {
         let m = self.map();
         &m.partitions()[r.part[m.field as usize].load(Ordering::Relaxed) as usize]
     }
 
     /// Records ever used.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.next.load(Ordering::Acquire)
     }
@@ -278,6 +282,7 @@ impl Table {
         self.len() == 0
     }
     /// The record of a number, if it exists.
+    #[inline]
     pub fn record(&self, n: u64) -> Option<&'static Record> {
         if n >= self.len() {
             return None;

@@ -14,6 +14,7 @@ use mixedcc_engine::txn::{ScanId, WriteKind};
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::ptr::NonNull;
 
 /// Partitions of a look-up that needs no memory of its own.
 pub const FEW: usize = 2;
@@ -70,6 +71,8 @@ pub struct Fetch {
     pub open: u32,
     /// The last row that it returned.
     pub last: *const Version,
+    /// The index access method's own callback (see hooks/indexscan.rs), once the scan has its keys.
+    pub gettuple: pg_sys::amgettuple_function,
 }
 
 #[pg_guard]
@@ -96,8 +99,51 @@ pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
     }
 }
 
-#[pg_guard]
+/// `index_fetch_tuple`. Guarded only where something can fail.
 pub unsafe extern "C-unwind" fn tuple(
+    scan: *mut pg_sys::IndexFetchTableData,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    call_again: *mut bool,
+    all_dead: *mut bool,
+) -> bool {
+    // SAFETY: tableam.h's contract; this frame owns nothing.
+    unsafe {
+        let f = scan.cast::<Fetch>();
+        let at = Tid::read(&*tid);
+        match peek(f, at, snapshot) {
+            Some(v) => {
+                *call_again = false;
+                if !all_dead.is_null() {
+                    *all_dead = false;
+                }
+                (*f).look = false; // found: the row itself is protected
+                (*f).last = v.as_ptr();
+                tuple::store(slot, (*(*f).info).oid, at, v.as_ptr());
+                true
+            }
+            None => guarded_tuple(scan, tid, snapshot, slot, call_again, all_dead),
+        }
+    }
+}
+
+/// The row of a TID, where a look at its newest version tells that it is seen. Neither fails nor unwinds.
+#[inline]
+unsafe fn peek(f: *mut Fetch, tid: Tid, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
+    // SAFETY: as in `tuple`.
+    unsafe {
+        let s = if indexscan::is_ours(snapshot) { (*f).snapshot } else { snapshot };
+        if (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return None;
+        }
+        let r = visible::record((*(*f).info).table, tid)?;
+        visible::peek(r, s, (*f).for_write, (*f).scan).flatten()
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn guarded_tuple(
     scan: *mut pg_sys::IndexFetchTableData,
     tid: pg_sys::ItemPointer,
     snapshot: pg_sys::Snapshot,

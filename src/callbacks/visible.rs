@@ -3,6 +3,7 @@
 use crate::errors::{ok, raise};
 use crate::pg::Tid;
 use crate::platform::PG;
+use crate::stop;
 use crate::xact::{self, Mode};
 use mixedcc_engine::error::{AbortReason, Error};
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
@@ -41,6 +42,24 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, f
     }
     let csn = xact::snapshot_csn(s);
     ok(t.read_snapshot(&PG, r, csn))
+}
+
+/// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`. Neither fails nor
+/// unwinds. `scan`: as in [`by_scan`].
+///
+/// # Safety
+/// A valid MVCC snapshot.
+#[inline]
+pub unsafe fn peek(r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Option<Seen> {
+    let t = xact::running()?;
+    if stop::is_on() || t.last_write(r).is_some() {
+        return None;
+    }
+    match xact::known_mode()? {
+        Mode::Serializable if for_write || scan == ScanId::NONE => None,
+        Mode::Serializable => t.peek_scanned(r, scan),
+        _ => t.peek_snapshot(r, xact::known_csn(s)?),
+    }
 }
 
 /// The version of an own write; `None` if it deletes.

@@ -103,16 +103,20 @@ pub unsafe fn count_scan(rel: pg_sys::Relation) {
     }
 }
 
-/// Counts a row that a scan of an index has found.
+/// Counts rows that a scan of an index has found.
 ///
 /// # Safety
 /// An open relation and an index of it.
 #[inline]
-pub unsafe fn count_fetched_row(rel: pg_sys::Relation, index: pg_sys::Relation) {
+pub unsafe fn count_fetched_rows(rel: pg_sys::Relation, index: pg_sys::Relation, n: u32) {
     // SAFETY: the caller's.
     unsafe {
-        count_returned_row(index);
-        count_fetched(rel);
+        if let Some(c) = counters(index) {
+            c.t_tuples_returned += n as i64;
+        }
+        if let Some(c) = counters(rel) {
+            c.t_tuples_fetched += n as i64;
+        }
     }
 }
 

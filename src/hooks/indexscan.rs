@@ -103,6 +103,10 @@ unsafe extern "C-unwind" fn rescan(
         if let Some(f) = wrapped((*scan).indexRelation).rescan {
             f(scan, keys, nkeys, orderbys, norderbys);
         }
+        let f = fetch_of(scan);
+        if !f.is_null() {
+            (*f).gettuple = wrapped((*scan).indexRelation).gettuple;
+        }
         if matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly) {
             guarded_protect(scan);
         }
@@ -133,13 +137,15 @@ pub unsafe fn fetch_of(scan: pg_sys::IndexScanDesc) -> *mut Fetch {
 unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
     // SAFETY: as in `rescan`.
     unsafe {
-        let found = wrapped((*scan).indexRelation).gettuple.is_some_and(|f| f(scan, direction));
         let f = fetch_of(scan);
-        if !f.is_null() {
-            (*f).seen.step(direction, found);
-            if !found && (*f).look && guarded_missed(scan, f) {
-                return look_again(scan, direction);
-            }
+        if f.is_null() {
+            return wrapped((*scan).indexRelation).gettuple.is_some_and(|g| g(scan, direction));
+        }
+        let own = (*f).gettuple.or_else(|| wrapped((*scan).indexRelation).gettuple);
+        let found = own.is_some_and(|g| g(scan, direction));
+        (*f).seen.step(direction, found);
+        if !found && (*f).look && guarded_missed(scan, f) {
+            return look_again(scan, direction);
         }
         found
     }

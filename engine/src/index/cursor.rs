@@ -72,10 +72,26 @@ impl Cursor {
         Some((e.key(), e.record as u64))
     }
 
-    /// The record of the entry that comes after `n` others, if it was copied already.
+    /// The next entry of those that were copied: its place among them and its record number.
     #[inline]
-    pub fn ahead(&self, n: usize) -> Option<u64> {
-        self.copied[..self.len].get(self.at + n).map(|e| e.record as u64)
+    pub(super) fn take(&mut self) -> Option<(usize, u64)> {
+        if self.at >= self.len {
+            return None;
+        }
+        let at = self.at;
+        self.at += 1;
+        self.copied.get(at).map(|e| (at, e.record as u64))
+    }
+
+    /// The entry that was handed out last will be the next one again.
+    #[inline]
+    pub(super) fn put_back(&mut self) {
+        self.at = self.at.saturating_sub(1);
+    }
+
+    /// The record numbers of the entries that are copied.
+    pub(super) fn copied(&self) -> impl Iterator<Item = u64> + '_ {
+        self.copied[..self.len].iter().map(|e| e.record as u64)
     }
 
     /// The key that `next` returned last; `None` if it returned none, or the scan has ended.
@@ -84,7 +100,7 @@ impl Cursor {
     }
 
     /// Copies the next entries, from one leaf. `None`: there are none.
-    fn fill(&mut self, p: &dyn Platform) -> Option<()> {
+    pub(super) fn fill(&mut self, p: &dyn Platform) -> Option<()> {
         let start = self.next.as_ref()?;
         let mut path = Path::new();
         (self.at, self.len) = (0, 0);

@@ -13,6 +13,7 @@ mod point;
 mod primary;
 #[cfg(all(test, not(loom)))]
 mod primary_tests;
+mod records;
 mod remove;
 mod sample;
 #[cfg(all(test, not(loom)))]
@@ -24,6 +25,7 @@ pub use descend::Direction;
 pub use key::Key;
 pub use point::FEW;
 pub use primary::{Primary, Reuse, PRIMARY_SPEC_MAX};
+pub use records::Records;
 pub use word::VersionWord;
 
 use crate::csn::SlotId;

@@ -37,6 +37,7 @@ struct Place {
     index: usize,
 }
 
+#[inline]
 fn place_of(chunk: u64) -> Option<Place> {
     if chunk >= MAX_CHUNKS {
         return None;

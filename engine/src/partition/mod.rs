@@ -61,6 +61,7 @@ const _: () = assert!(std::mem::offset_of!(Partition, lock) == 64 && std::mem::o
 
 impl Partition {
     /// The protocols in use. Transactions ask [`crate::Txn::follow`].
+    #[inline]
     pub fn protocols(&self) -> ProtocolSet {
         self.switch.set()
     }
@@ -136,6 +137,7 @@ impl PartitionMap {
         std::mem::size_of::<PartitionMap>() + n as usize * std::mem::size_of::<Partition>()
     }
     /// All partitions.
+    #[inline]
     pub fn partitions(&self) -> &[Partition] {
         let p = (self as *const PartitionMap).wrapping_add(1).cast::<Partition>();
         // SAFETY: INV-MAP: a map is allocated with `size(n)` bytes, zeroed: valid partitions.

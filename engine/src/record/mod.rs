@@ -36,6 +36,7 @@ pub const REC_VACUUM: u32 = 3;
 
 impl Record {
     /// The newest version, pending ones included; null in a free or dead record.
+    #[inline]
     pub fn head(&self) -> *mut Version {
         self.head.load(Ordering::SeqCst)
     }
@@ -90,6 +91,7 @@ impl Version {
         }
     }
     /// The stamp.
+    #[inline]
     pub fn stamp(&self) -> Stamp {
         Stamp(self.stamp.load(Ordering::SeqCst))
     }
@@ -106,6 +108,7 @@ impl Version {
         self.older.store(v, Ordering::Release);
     }
     /// Is it a tombstone?
+    #[inline]
     pub fn is_tombstone(&self) -> bool {
         self.flags & VER_TOMBSTONE != 0
     }

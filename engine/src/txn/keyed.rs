@@ -4,10 +4,9 @@
 use super::{How, Level, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
-use crate::index::{Cursor, Direction, Primary};
+use crate::index::{Direction, Primary, Records};
 use crate::lock::Mode;
 use crate::platform::Platform;
-use crate::primitive::prefetch;
 use crate::protocol::{Protocol, ProtocolSet, Touch};
 use crate::range::IndexRanges;
 use crate::record::{Successor, Version};
@@ -35,8 +34,7 @@ pub struct Row {
 
 /// A scan of the primary index under way.
 pub struct RowScan {
-    table: &'static Table,
-    cursor: Cursor,
+    records: Records,
     way: Direction,
     /// Its predicate; `None`: the partitions' predicates and the read set protect it, or nothing.
     id: Option<ScanId>,
@@ -70,24 +68,6 @@ impl Table {
     }
 }
 
-/// Entries between a row that is read and the record, and the version, that are fetched for later.
-const RECORD_AHEAD: usize = 8;
-const VERSION_AHEAD: usize = 4;
-
-impl RowScan {
-    /// Has the cache fetch what comes soon: rows lie anywhere.
-    #[inline]
-    fn fetch_ahead(&self) {
-        let record = |n| self.cursor.ahead(n).and_then(|no| self.table.record(no));
-        if let Some(rec) = record(RECORD_AHEAD) {
-            prefetch(rec);
-        }
-        if let Some(rec) = record(VERSION_AHEAD) {
-            prefetch(rec.head());
-        }
-    }
-}
-
 impl Txn {
     /// A scan by key begins. With `scan.snapshot` it reads that snapshot, unprotected if `protect` is false.
     pub fn scan_rows(
@@ -113,8 +93,8 @@ impl Txn {
                 self.scan(p, at)?;
             }
         }
-        let cursor = table.index().index.scan(scan.lo, scan.hi, way);
-        Ok(RowScan { table, cursor, way, id, snapshot, read: 0, ended: false })
+        let records = Records::new(table.index().index.scan(scan.lo, scan.hi, way), table);
+        Ok(RowScan { records, way, id, snapshot, read: 0, ended: false })
     }
 
     /// Where all partitions of a scan are `occ`'s, it reads a snapshot: at the CSN at which everything read so far is
@@ -135,12 +115,10 @@ impl Txn {
 
     /// The next row of a scan. `for_write`: it will be written.
     pub fn next_row(&mut self, p: &dyn Platform, s: &mut RowScan, for_write: bool) -> Result<Option<Row>, Error> {
-        while let Some((_, no)) = s.cursor.next(p) {
-            s.fetch_ahead();
-            let Some(r) = RecordRef::find(s.table, no) else { continue };
+        while let Some(r) = s.records.next(p) {
             s.read += 1;
             if let Some(id) = s.id.filter(|_| s.read.is_multiple_of(REACHED)) {
-                if let Some(key) = s.cursor.last() {
+                if let Some(key) = s.records.last() {
                     self.scan_reached(id, &key);
                 }
             }
@@ -155,7 +133,7 @@ impl Txn {
     /// The scan has ended, here: what it did not read is not protected any more.
     pub fn end_scan(&mut self, p: &dyn Platform, s: RowScan) {
         let Some(id) = s.id else { return };
-        let last = s.cursor.last().filter(|_| !s.ended);
+        let last = s.records.last().filter(|_| !s.ended);
         let edge = last.as_ref().map(|k| Bound::Included(k.bytes()));
         match (edge, s.way) {
             (None, _) if !s.ended => self.cancel_scan(id),

@@ -66,7 +66,11 @@ impl Txn {
     }
 
     pub(super) fn lock_partition_how(&mut self, p: &dyn Platform, at: Touch, how: Option<How>) -> Result<(), Error> {
-        let word: &'static LockWord = &at.partition().lock;
+        let partition = at.partition();
+        if self.touch(partition).locked {
+            return Ok(());
+        }
+        let word: &'static LockWord = &partition.lock;
         let me = Holder { slot: self.slot, mode: Mode::Update, tag: 0 };
         let order = (at.table.id, at.no);
         let against = self.level == Level::Serializable && order < self.last_partition;
@@ -79,6 +83,7 @@ impl Txn {
             self.last_partition = self.last_partition.max(order);
             self.locks.push(LockEntry { word, rec: None, previous: None, mode: Mode::Update, depth: 0 });
         }
+        self.touch(partition).locked = true;
         Ok(())
     }
 

@@ -70,6 +70,7 @@ impl RecordRef {
         self.table.partition(self.rec)
     }
     /// Its partition, as something to touch.
+    #[inline]
     pub fn touch(self) -> Touch {
         Touch { table: self.table, no: self.table.partition_no(self.rec) }
     }
@@ -229,6 +230,7 @@ impl Txn {
     }
 
     /// Is a transaction running?
+    #[inline]
     pub fn is_active(&self) -> bool {
         self.stage != Stage::Idle
     }
@@ -260,6 +262,7 @@ impl Txn {
         self.e.slots[self.slot as usize].word.store(w.0, Ordering::SeqCst);
     }
 
+    #[inline(always)]
     fn touch(&mut self, partition: &'static Partition) -> &mut Touched {
         self.touched.entry(partition)
     }
@@ -271,12 +274,20 @@ impl Txn {
         if !self.following {
             self.start_following(p)?;
         }
+        Ok(self.follow_also(partition).set)
+    }
+
+    /// The same for a transaction that follows protocols already, with what it did in the partition.
+    #[inline]
+    fn follow_also(&mut self, partition: &'static Partition) -> &mut Touched {
+        debug_assert!(self.following);
         let now = partition.protocols();
         let t = self.touch(partition);
         t.set = if faults::on(Fault::ForgetsProtocols) { now } else { t.set.union(now) };
-        Ok(t.set)
+        t
     }
 
+    #[cold]
     fn start_following(&mut self, p: &dyn Platform) -> Result<(), Error> {
         let mut n = 0;
         while !self.e.shared.epochs.enter(&self.e.slots[self.slot as usize].following) {

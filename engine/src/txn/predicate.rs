@@ -2,7 +2,7 @@
 
 use crate::faults::{self, Fault};
 use crate::platform::Platform;
-use crate::protocol::Touch;
+use crate::protocol::{Protocol, ProtocolSet, Touch};
 use crate::range::{compare, IndexRanges, Position, RangeSet};
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -113,6 +113,23 @@ pub(super) struct Predicates {
     all: Vec<Predicate>,
     keys: Vec<u8>,
     positions: Vec<Position>,
+}
+
+/// How the rows of a scan are locked.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    /// Its ranges are locked instead.
+    ranges_locked: bool,
+    /// One by one (INV-ROWS).
+    rows_locked: bool,
+}
+
+impl Way {
+    /// May a row that is followed under these protocols be read without a lock of its own, and without being remembered?
+    #[inline]
+    pub fn needs_no_row_locks(self, all: ProtocolSet) -> bool {
+        !self.rows_locked && (self.ranges_locked || !all.has(Protocol::TwoPhase))
+    }
 }
 
 /// What a new predicate is made of.
@@ -328,6 +345,7 @@ impl Predicates {
     }
 
     /// The predicate of a scan, if it is one of its own still.
+    #[inline]
     fn find(&self, scan: ScanId) -> Option<usize> {
         match self.all.last() {
             Some(q) if q.id == scan.id => Some(self.all.len() - 1),
@@ -394,6 +412,16 @@ impl Predicates {
         debug_assert!(x.first >= q.first && x.last <= q.last);
         (q.lo, q.hi, q.open, q.reached) = (lo, hi, OpenEnd::No, None);
         (q.first, q.last, q.whole_low, q.whole_high) = (x.first, x.last, x.whole_low, x.whole_high);
+    }
+
+    /// How the rows of a scan are locked now.
+    #[inline]
+    pub fn way(&self, scan: ScanId) -> Way {
+        let q = self.find(scan).map(|i| &self.all[i]);
+        Way {
+            ranges_locked: scan.locked || q.is_some_and(|q| q.escalated.is_some()),
+            rows_locked: q.is_some_and(|q| q.rows_locked),
+        }
     }
 
     /// Are the rows of the scan locked one by one?

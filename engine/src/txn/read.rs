@@ -28,8 +28,21 @@ impl Txn {
     ) -> Result<Option<NonNull<Version>>, Error> {
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
+        if let Some(seen) = Self::settled(r.rec.head(), csn) {
+            return Ok(seen);
+        }
         let v = self.at_snapshot(p, r.rec, csn)?;
         Ok(v.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v)))
+    }
+
+    /// What [`Txn::read_snapshot`] would return, where looking at the newest version tells; else `None`. It neither fails
+    /// nor unwinds, and calls nobody.
+    #[inline]
+    pub fn peek_snapshot(&mut self, r: RecordRef, csn: Csn) -> Option<Option<NonNull<Version>>> {
+        let seen = Self::settled(r.rec.head(), csn)?;
+        self.touch(r.partition()).reads += 1;
+        self.sample_access(r, false);
+        Some(seen)
     }
 
     fn is_tombstone(&self, v: NonNull<Version>) -> bool {

@@ -223,12 +223,65 @@ impl Txn {
         scan: ScanId,
     ) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
-        let head = r.rec.head();
-        if head.is_null() {
+        if !self.following {
+            self.start_following(p)?;
+        }
+        if !for_write {
+            if let Some(seen) = self.peek_scanned(r, scan) {
+                return Ok(seen);
+            }
+        }
+        if r.rec.head().is_null() {
             return Ok(None);
         }
+        self.read_scanned_row(p, r, for_write, scan)
+    }
+
+    /// What [`Txn::read_scanned`] would return of a row that will not be written, where looking at it is all that it
+    /// would do; else `None`. It neither fails nor unwinds, and calls nobody.
+    #[inline]
+    pub fn peek_scanned(&mut self, r: RecordRef, scan: ScanId) -> Option<Option<NonNull<Version>>> {
+        if !self.following || r.rec.head().is_null() {
+            return None;
+        }
+        // After the look at the head: a record's partition is set before its first version.
+        let partition = r.partition();
+        let way = self.ranged.way(scan);
+        let valid = self.valid;
+        let t = self.follow_also(partition);
+        let free = t.locked || !t.set.has(Protocol::PartCc);
+        if !free || !way.needs_no_row_locks(t.set) {
+            return None;
+        }
+        // The head again, behind the locks.
+        let seen = Self::settled(r.rec.head(), valid)?;
+        t.reads += 1;
+        Some(seen)
+    }
+
+    /// A newest version that was committed at or before `csn`, to which the clock had come before it was looked for, is
+    /// the newest as of `csn`: whoever replaces it later links first, and then takes a larger CSN (INV-CSN). What is seen
+    /// of it; `None`: it is not known to be such.
+    #[inline]
+    pub(super) fn settled(head: *mut Version, csn: Csn) -> Option<Option<NonNull<Version>>> {
+        let v = NonNull::new(head)?;
+        // SAFETY: INV-RETIRE: reached under the caller's pin.
+        let version = unsafe { v.as_ref() };
+        // Neither a tag nor "aborted" is as small as a CSN.
+        (version.stamp().0 <= csn).then(|| (!version.is_tombstone()).then_some(v))
+    }
+
+    #[inline(never)]
+    fn read_scanned_row(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        for_write: bool,
+        scan: ScanId,
+    ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let all = self.follow(p, partition)?;
+        self.touch(partition).reads += 1;
         let ranges_locked = scan.locked || self.ranged.is_escalated(scan);
         let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
         protocols.read(self, p, r, for_write)?;
@@ -236,7 +289,6 @@ impl Txn {
         if locked > 0 && locked % ESCALATE == 0 {
             self.escalate(scan, r.touch());
         }
-        self.touch(partition).reads += 1;
         let found = self.newest(p, r.rec)?;
         if !all.has(Protocol::TwoPhase) && self.ranged.locks_rows(scan) {
             // A switch has taken `2pl` away since the scan began: the row protects itself.

@@ -226,6 +226,7 @@ impl Txn {
                 return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
             }
         }
+        self.touched.forget_locks(); // a new map may lie where one was
         self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
         self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
         Ok(())

@@ -13,12 +13,14 @@ use crate::keys::bounds::{self, Exact, Interval};
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
+use crate::stop;
 use crate::xact::{self, Mode};
 use crate::{compat, tuple};
-use mixedcc_engine::index::{Cursor, Direction, Primary};
-use mixedcc_engine::primitive::prefetch;
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::index::{Direction, Primary, Records};
 use mixedcc_engine::record::Version;
-use mixedcc_engine::RecordRef;
+use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::{RecordRef, Table};
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 use std::ops::Bound;
@@ -48,6 +50,9 @@ mod raw {
             keys: *mut pg_sys::IndexRuntimeKeyInfo,
             n: i32,
         );
+        // Without the bindings' guard.
+        pub fn ProcessInterrupts();
+        pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn ExecScan(
             node: *mut pg_sys::ScanState,
             access: unsafe extern "C-unwind" fn(*mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot,
@@ -58,10 +63,6 @@ mod raw {
 
 /// Intervals that a scan reads one by one; more become one that holds them all, with a test of each row.
 const MANY: usize = 1 << 16;
-/// Entries between a row that is read and the record, and the version, that are fetched for later.
-const RECORD_AHEAD: usize = 8;
-const VERSION_AHEAD: usize = 4;
-
 /// The node's state.
 #[repr(C)]
 pub struct State {
@@ -96,6 +97,21 @@ enum At {
     End,
 }
 
+/// How a row can be had that needs nothing but a look at its newest version.
+#[derive(Clone, Copy, Default)]
+enum Plain {
+    /// Not so: it is not known what to look for.
+    #[default]
+    No,
+    /// A row of this scan.
+    Scan(ScanId),
+    /// As the snapshot at this CSN shows it.
+    Snapshot(Csn),
+}
+
+/// An index, and the table whose records it names.
+type Source = (&'static Primary, &'static Table);
+
 /// What is dropped with the statement's memory.
 #[derive(Default)]
 struct Inner {
@@ -109,7 +125,12 @@ struct Inner {
     intervals: Vec<Interval>,
     /// The interval of the cursor.
     interval: usize,
-    cursor: Option<(Cursor, Direction)>,
+    cursor: Option<(Records, Direction)>,
+    /// The index that is read, and its table, once the scan has started.
+    source: Option<Source>,
+    plain: Plain,
+    /// Rows that were handed out, and not told to the statistics.
+    uncounted: u32,
     /// Does each entry need the test of `recheck`?
     filters: bool,
     /// Do the intervals express the conditions, if there are not too many?
@@ -269,10 +290,62 @@ unsafe fn key_of(s: *mut State) -> &'static primary::PrimaryKey {
     }
 }
 
-/// `ExecCustomScan`. What runs below is guarded where it is ours, and not where it is PostgreSQL's.
+/// `ExecCustomScan`: the next row that passes the qualification, as the plan wants it. What runs below is guarded where
+/// it is ours, and not where it is PostgreSQL's.
 pub unsafe extern "C-unwind" fn run(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
     // SAFETY: a state of ours; this frame owns nothing.
-    unsafe { raw::ExecScan(&raw mut (*node).ss, access, recheck) }
+    unsafe {
+        let ss = &raw mut (*node).ss;
+        let ps = &(*ss).ps;
+        if !(*ps.state).es_epq_active.is_null() {
+            return raw::ExecScan(ss, access, recheck);
+        }
+        let (qual, projection, context) = (ps.qual, ps.ps_ProjInfo, ps.ps_ExprContext);
+        loop {
+            if pg_sys::InterruptPending != 0 {
+                raw::ProcessInterrupts();
+            }
+            let per_tuple = (*context).ecxt_per_tuple_memory;
+            if !(*per_tuple).isReset || !(*per_tuple).firstchild.is_null() {
+                raw::MemoryContextReset(per_tuple);
+            }
+            let slot = access(ss);
+            if slot.is_null() || (*slot).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 != 0 {
+                return if projection.is_null() { slot } else { emptied((*projection).pi_state.resultslot) };
+            }
+            (*context).ecxt_scantuple = slot;
+            if qual.is_null() || crate::callbacks::index::qual(qual, context) {
+                return if projection.is_null() { slot } else { project(projection, context) };
+            }
+            if let Some(i) = (*ss).ps.instrument.as_mut() {
+                i.nfiltered1 += 1.0;
+            }
+        }
+    }
+}
+
+unsafe fn emptied(slot: *mut pg_sys::TupleTableSlot) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: a slot.
+    unsafe {
+        if let Some(clear) = (*(*slot).tts_ops).clear {
+            clear(slot);
+        }
+    }
+    slot
+}
+
+/// The row of the context, as the plan's target list wants it.
+#[inline]
+unsafe fn project(p: *mut pg_sys::ProjectionInfo, context: *mut pg_sys::ExprContext) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: a projection that was prepared for a virtual slot.
+    unsafe {
+        let state = &raw mut (*p).pi_state;
+        let slot = emptied((*state).resultslot);
+        evaluate(state, context);
+        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
+        (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
+        slot
+    }
 }
 
 /// Does a row that the scan did not find meet its conditions? (EvalPlanQual)
@@ -297,28 +370,102 @@ unsafe fn passes(s: *mut State, slot: *mut pg_sys::TupleTableSlot) -> bool {
     }
 }
 
-/// The next row, in the direction of plan and executor.
-#[pg_guard]
+/// The next row, in the direction of plan and executor. Guarded only where something can fail.
 unsafe extern "C-unwind" fn access(node: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: a state of ours; this frame owns nothing, and what is not guarded neither fails nor unwinds.
+    unsafe {
+        let s = node.cast::<State>();
+        match at_hand(s) {
+            Some((no, v)) => {
+                (*(*s).inner).uncounted += 1;
+                hand_out(s, no, v)
+            }
+            None => guarded_access(node),
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn guarded_access(node: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
     // SAFETY: a state of ours.
     unsafe {
         let s = node.cast::<State>();
-        let forward = (*(*s).css.ss.ps.state).es_direction >= 0;
-        let up = forward != (*s).backward;
+        let up = goes_up(s);
         let found = if (*s).scan.is_null() { look_up(s, up) } else { step(s, up) };
-        let slot = (*s).slot();
         match found {
             Some((no, v)) => {
-                let rel = (*s).css.ss.ss_currentRelation;
-                tuple::store(slot, (*rel).rd_id, Tid::Record(no), v.as_ptr());
-                compat::count_fetched_row(rel, (*s).index);
-                slot
+                (*(*s).inner).uncounted += 1;
+                count_rows(s);
+                hand_out(s, no, v)
             }
             None => {
-                crate::callbacks::scan::clear(slot);
+                count_rows(s);
+                crate::callbacks::scan::clear((*s).slot());
                 std::ptr::null_mut()
             }
         }
+    }
+}
+
+unsafe fn goes_up(s: *mut State) -> bool {
+    // SAFETY: a node that runs.
+    let forward = unsafe { (*(*s).css.ss.ps.state).es_direction >= 0 };
+    // SAFETY: as above.
+    forward != unsafe { (*s).backward }
+}
+
+#[inline]
+unsafe fn hand_out(s: *mut State, no: u64, v: NonNull<Version>) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: as in `access`.
+    unsafe {
+        let slot = (*s).slot();
+        tuple::store(slot, (*(*s).css.ss.ss_currentRelation).rd_id, Tid::Record(no), v.as_ptr());
+        slot
+    }
+}
+
+/// Tells the statistics of the rows that were handed out.
+unsafe fn count_rows(s: *mut State) {
+    // SAFETY: as in `access`.
+    unsafe {
+        let n = std::mem::take(&mut (*(*s).inner).uncounted);
+        compat::count_fetched_rows((*s).css.ss.ss_currentRelation, (*s).index, n);
+    }
+}
+
+/// The next row of a scan that goes on in its direction, if its record was found already and a look at the newest
+/// version tells what is seen of it. Most rows are such. Neither fails nor unwinds.
+#[inline]
+unsafe fn at_hand(s: *mut State) -> Option<(u64, NonNull<Version>)> {
+    // SAFETY: as in `access`.
+    unsafe {
+        let inner = (*s).inner.as_mut()?;
+        let (cursor, way) = inner.cursor.as_mut()?;
+        let same_way = goes_up(s) == (*way == Direction::Forward);
+        if inner.at != At::Row || !same_way || pg_sys::InterruptPending != 0 || stop::is_on() {
+            return None;
+        }
+        let t = xact::running()?;
+        while let Some(r) = cursor.next_copied() {
+            let seen = match inner.plain {
+                _ if t.last_write(r).is_some() => None,
+                Plain::No => None,
+                Plain::Scan(id) => t.peek_scanned(r, id),
+                Plain::Snapshot(csn) => t.peek_snapshot(r, csn),
+            };
+            match seen {
+                Some(Some(v)) => {
+                    (*(*s).fetch()).last = v.as_ptr();
+                    return Some((r.no, v));
+                }
+                Some(None) => {}
+                None => {
+                    cursor.put_back();
+                    return None;
+                }
+            }
+        }
+        None
     }
 }
 
@@ -367,6 +514,7 @@ unsafe fn find_row(s: *mut State, inner: &mut Inner) -> Option<(u64, NonNull<Ver
 }
 
 /// `ExecEvalExprSwitchContext`.
+#[inline]
 unsafe fn evaluate(e: *mut pg_sys::ExprState, context: *mut pg_sys::ExprContext) -> (Datum, bool) {
     // SAFETY: a prepared expression.
     unsafe {
@@ -402,7 +550,23 @@ unsafe fn start(s: *mut State, inner: &mut Inner) {
             // Takes the snapshot's CSN and the pin, if it must, before the index is read.
             xact::snapshot_csn((*f).snapshot);
         }
+        inner.source = Some((key.primary, (*(*f).info).table));
+        inner.plain = plain(f, inner);
         inner.started = true;
+    }
+}
+
+/// How its rows can be had by a look.
+unsafe fn plain(f: *mut Fetch, inner: &Inner) -> Plain {
+    // SAFETY: as in `access`; the snapshot is valid.
+    unsafe {
+        let is_mvcc = (*(*f).snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+        match xact::mode() {
+            _ if !is_mvcc || inner.filters || (*f).for_write => Plain::No,
+            Mode::Serializable if (*f).scan == ScanId::NONE => Plain::No,
+            Mode::Serializable => Plain::Scan((*f).scan),
+            _ => Plain::Snapshot(xact::snapshot_csn((*f).snapshot)),
+        }
     }
 }
 
@@ -444,12 +608,12 @@ unsafe fn next_row(s: *mut State, inner: &mut Inner, f: *mut Fetch, up: bool) ->
     // SAFETY: as in `access`.
     unsafe {
         let last = inner.intervals.len().checked_sub(1)?;
-        let primary = key_of(s).primary;
+        let source = inner.source?;
         if inner.at == At::Row {
-            turn(inner, primary, up);
+            turn(inner, source, up);
         } else {
             inner.interval = if up { 0 } else { last };
-            inner.open(primary, up, None);
+            inner.open(source, up, None);
         }
         loop {
             if let Some(found) = next_in_interval(s, inner, f) {
@@ -459,24 +623,24 @@ unsafe fn next_row(s: *mut State, inner: &mut Inner, f: *mut Fetch, up: bool) ->
                 return None;
             }
             inner.interval = if up { inner.interval + 1 } else { inner.interval - 1 };
-            inner.open(primary, up, None);
+            inner.open(source, up, None);
         }
     }
 }
 
 /// Has the cursor look in the direction that is wanted.
-fn turn(inner: &mut Inner, primary: &'static Primary, up: bool) {
+fn turn(inner: &mut Inner, source: Source, up: bool) {
     let way = if up { Direction::Forward } else { Direction::Backward };
     if let Some((cursor, _)) = inner.cursor.as_ref().filter(|c| c.1 != way) {
         // From the row that was returned last.
         let key = cursor.last().map(|k| k.bytes().to_vec());
-        inner.open(primary, up, key);
+        inner.open(source, up, key);
     }
 }
 
 impl Inner {
     /// Opens a cursor on the interval, or on what is behind a key of it.
-    fn open(&mut self, primary: &'static Primary, up: bool, from: Option<Vec<u8>>) {
+    fn open(&mut self, (primary, table): Source, up: bool, from: Option<Vec<u8>>) {
         let i = &self.intervals[self.interval];
         let (mut lo, mut hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
         match &from {
@@ -485,7 +649,7 @@ impl Inner {
             None => {}
         }
         let way = if up { Direction::Forward } else { Direction::Backward };
-        self.cursor = Some((primary.index.scan(lo, hi, way), way));
+        self.cursor = Some((Records::new(primary.index.scan(lo, hi, way), table), way));
     }
 }
 
@@ -496,32 +660,18 @@ unsafe fn next_in_interval(s: *mut State, inner: &mut Inner, f: *mut Fetch) -> O
         let info = &*(*f).info;
         let t = xact::txn();
         let (cursor, _) = inner.cursor.as_mut()?;
-        while let Some((_, no)) = cursor.next(&PG) {
-            fetch_ahead(cursor, info);
+        while let Some(r) = cursor.next(&PG) {
             if pg_sys::InterruptPending != 0 {
                 pg_sys::ProcessInterrupts();
             }
-            let Some(r) = RecordRef::find(info.table, no) else { continue };
             if inner.filters && !meets_conditions(s, info, r) {
                 continue;
             }
             if let Some(v) = visible::by_scan(t, r, (*f).snapshot, (*f).for_write, (*f).scan) {
-                return Some((no, v));
+                return Some((r.no, v));
             }
         }
         None
-    }
-}
-
-/// Has the cache fetch what comes soon: rows lie anywhere.
-#[inline]
-fn fetch_ahead(cursor: &Cursor, info: &RelInfo) {
-    let record = |n| cursor.ahead(n).and_then(|no| info.table.record(no));
-    if let Some(rec) = record(RECORD_AHEAD) {
-        prefetch(rec);
-    }
-    if let Some(rec) = record(VERSION_AHEAD) {
-        prefetch(rec.head());
     }
 }
 
@@ -548,7 +698,9 @@ pub unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
     // SAFETY: a state of ours.
     unsafe {
         let s = node.cast::<State>();
-        if let Some(inner) = (*s).inner.as_mut() {
+        if !(*s).inner.is_null() {
+            count_rows(s);
+            let inner = &mut *(*s).inner;
             (inner.started, inner.looked, inner.row, inner.cursor) = (false, false, None, None);
             inner.at = if (*s).backward { At::End } else { At::Start };
             inner.interval = 0;
@@ -571,7 +723,8 @@ pub unsafe extern "C-unwind" fn end(node: *mut pg_sys::CustomScanState) {
             protect::close((*s).fetch());
             (*s).scan = std::ptr::null_mut();
         }
-        if !(*s).inner.is_null() {
+        if !(*s).inner.is_null() && !(*s).index.is_null() {
+            count_rows(s);
             (*(*s).inner).cursor = None;
         }
         if !(*s).index.is_null() {

@@ -83,10 +83,14 @@ pub unsafe fn open(s: *mut State, rel: pg_sys::Relation, index: Oid, estate: *mu
 pub unsafe fn next(s: *mut State) -> bool {
     // SAFETY: the caller's.
     unsafe {
-        let Some((no, v)) = step(s, !(*s).backward) else { return false };
+        let found = match at_hand(s) {
+            None => step(s, !(*s).backward),
+            at_hand => at_hand,
+        };
+        let Some((no, v)) = found else { return false };
         let rel = (*s).css.ss.ss_currentRelation;
         tuple::store((*s).slot(), (*rel).rd_id, Tid::Record(no), v.as_ptr());
-        compat::count_fetched_row(rel, (*s).index);
+        compat::count_fetched_rows(rel, (*s).index, 1);
         true
     }
 }
