@@ -7,6 +7,8 @@
 pub enum Fault {
     /// Reads and predicates are not validated.
     NoValidation,
+    /// Who lost an upgrade reads again without waiting for the winner.
+    ForgetsLosses,
     /// Read locks of `2pl` are released at once.
     EarlyRelease,
     /// The CSN is taken after validation.

@@ -151,6 +151,7 @@ impl Txn {
         }
         self.count(true);
         self.age = 0;
+        self.lost.clear();
         self.reset();
         if wrote {
             self.collect(p);

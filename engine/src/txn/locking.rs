@@ -23,6 +23,18 @@ pub enum How {
     Abort(AbortReason),
 }
 
+/// Lost upgrades that are remembered.
+const LOSSES: usize = 16;
+
+/// An upgrade that was lost.
+pub(super) struct Lost {
+    /// Address of the lock: only compared, because it may have another use by now. Then a lock is stronger than needed.
+    word: usize,
+    /// Id of its table, which is never used again.
+    table: u64,
+    mode: Mode,
+}
+
 /// Steps of waiting for a holder that is in the act of committing before we sleep.
 const SHORT: u32 = 200;
 
@@ -37,6 +49,7 @@ impl Txn {
         read: bool,
     ) -> Result<(), Error> {
         let depth = if read || self.depth <= 1 { 0 } else { self.depth };
+        let mode = if read { self.mode_of_read(&r.rec.lock, r.table.id, mode) } else { mode };
         let me = Holder { slot: self.slot, mode, tag: if depth == 0 { 0 } else { p.lock_tag() } };
         if how == How::Policy(Policy::WaitDie) {
             self.set_age();
@@ -127,7 +140,7 @@ impl Txn {
         }
         match conflict {
             Conflict::OutOfMemory => return Err(Error::OutOfMemory),
-            Conflict::Upgrade => return Err(self.upgrade_conflict(at)),
+            Conflict::Upgrade => return Err(self.upgrade_conflict(word, me.mode, at)),
             Conflict::With(_) => {}
         }
         match how {
@@ -145,12 +158,27 @@ impl Txn {
         got
     }
 
-    fn upgrade_conflict(&mut self, at: Touch) -> Error {
+    fn upgrade_conflict(&mut self, word: &'static LockWord, mode: Mode, at: Touch) -> Error {
         if self.level == Level::Serializable {
+            if self.lost.len() == LOSSES {
+                self.lost.remove(0);
+            }
+            self.lost.push(Lost { word: std::ptr::from_ref(word) as usize, table: at.table.id, mode });
             self.fail(AbortReason::UpgradeConflict, at)
         } else {
             Error::Deadlock
         }
+    }
+
+    /// INV-LOSER: a transaction that follows one of its slot that lost an upgrade, until one commits, takes that lock
+    /// for reading in the mode that was lost. So it waits for the winner, where it would overtake it by reading again,
+    /// and no transaction and its repetitions lose twice for one lock.
+    pub(super) fn mode_of_read(&self, word: &LockWord, table: u64, mode: Mode) -> Mode {
+        if self.lost.is_empty() || faults::on(Fault::ForgetsLosses) {
+            return mode;
+        }
+        let same = |l: &&Lost| l.word == std::ptr::from_ref(word) as usize && l.table == table;
+        self.lost.iter().filter(same).fold(mode, |m, l| m.join(l.mode))
     }
 
     /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
@@ -175,7 +203,7 @@ impl Txn {
             match word.try_acquire(self.e.region, me) {
                 Ok(a) => break Ok(a),
                 Err(Conflict::OutOfMemory) => break Err(Error::OutOfMemory),
-                Err(Conflict::Upgrade) => break Err(self.upgrade_conflict(at)),
+                Err(Conflict::Upgrade) => break Err(self.upgrade_conflict(word, me.mode, at)),
                 Err(Conflict::With(h)) => {
                     if how == How::Policy(Policy::WaitDie) && self.is_older(h) {
                         break Err(self.fail(AbortReason::WaitDie, at));

@@ -162,6 +162,8 @@ pub struct Txn {
     last_partition: (u64, u32),
     /// What the last serialization failure was about.
     failed: Option<(AbortReason, &'static Partition)>,
+    /// Upgrades that were lost since the last commit (INV-LOSER).
+    lost: Vec<locking::Lost>,
     /// Age in `wait_die`'s order, 0 for none. A transaction that follows one that ended with a
     /// serialization failure has its age, so that a retry gets older until it wins.
     age: u64,
@@ -205,6 +207,7 @@ impl Txn {
             waiting_at_refresh: 0,
             last_partition: (0, 0),
             failed: None,
+            lost: Vec::new(),
             age: 0,
         }
     }

@@ -129,6 +129,7 @@ impl Txn {
             self.set_age();
         }
         let word: &'static LockWord = &set.range(no).lock;
+        let mode = self.mode_of_read(word, ranges.table().id, mode);
         let me = Holder { slot: self.slot, mode, tag: 0 };
         let queue = Queue::Range(ranges.table().id, ranges.index, no);
         let got = match word.try_acquire(self.e.region, me) {
@@ -319,7 +320,11 @@ impl Txn {
                 Ok(Acquired::Held) => continue,
                 Ok(Acquired::New) => None,
                 Ok(Acquired::Upgraded(h)) => Some(h),
-                Err(_) => return,
+                Err(_) => {
+                    // It does not wait, so nobody else's upgrade is hopeless because of it.
+                    word.end_upgrade(self.slot);
+                    return;
+                }
             };
             self.locks.push(LockEntry { word, rec: None, previous, mode: Mode::Share, depth: 0 });
         }

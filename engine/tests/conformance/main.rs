@@ -13,5 +13,6 @@ mod precision;
 mod ranges;
 mod spans;
 mod switches;
+mod upgrades;
 mod waits;
 mod world;
