@@ -134,6 +134,15 @@ class Workloads(unittest.TestCase):
         self.assertTrue(bank.problems(before, {**after, "money": after["money"] - 130}, committed))
         self.assertTrue(bank.problems(before, {**after, "penalties": 3, "money": after["money"] - 200}, committed))
 
+    def test_partitions_of_ycsb_are_those_of_its_tables(self):
+        usual, few = loads.make("ycsb_partitioned"), loads.make("ycsb_partitioned", partitions=4)
+        self.assertEqual(usual.data_key, loads.make("ycsb_a").data_key)
+        self.assertNotEqual(few.data_key, usual.data_key)
+        for layout in ("spread", "partcc", "hybrid"):
+            self.assertEqual(few.options(layout, "usertable"), "mixedcc.partitions = 4")
+        self.assertEqual(few.protocols("hybrid"), {"usertable": {0: "2pl", 1: "2pl"}})
+        self.assertIn("random(1, 4)", few.script("procedure", 8))
+
     def test_ycsb_counts_the_updates_of_each_script(self):
         ycsb = loads.make("ycsb_b")
         before, after = {"updates": 7, "rows_found": 9}, {"updates": 10, "rows_found": 9}

@@ -165,16 +165,24 @@ class YcsbScan(YcsbInserting):
 
 
 class YcsbPartitioned(Ycsb):
-    """A's operations within one of 16 partitions, and a share of transactions over two."""
+    """A's operations within one of some partitions, and a share of transactions over two."""
 
     name = "ycsb_partitioned"
-    title = "YCSB A within one of 16 partitions, a share of transactions across two"
-    partitions = 16
-    defaults = {"rows": 100_000, "length": 16, "theta": 0.9, "writes": 0.5, "cross": 0.1}
-    partcc_options = {"usertable": "mixedcc.partitions = 16"}
-    hybrid_options = {}
-    hybrid = {"usertable": {p: "2pl" for p in range(8)}}
+    title = "YCSB A within one of some partitions, a share of transactions across two"
+    defaults = {"rows": 100_000, "length": 16, "theta": 0.9, "writes": 0.5, "cross": 0.1, "partitions": 16}
     hybrid_text = "2pl for half of the partitions, occ for the others"
+
+    def __init__(self, **parameters):
+        super().__init__(**parameters)
+        options = {"usertable": f"mixedcc.partitions = {self.partitions}"}
+        self.spread_options, self.partcc_options, self.hybrid_options = options, options, {}
+        self.hybrid = {"usertable": {p: "2pl" for p in range(self.partitions // 2)}}
+
+    @property
+    def data_key(self):
+        # With as many partitions as the others' tables have, theirs.
+        usual = self.partitions == self.defaults["partitions"]
+        return super().data_key + (() if usual else (("partitions", self.partitions),))
 
     def scripts(self, style):
         crossing = round(self.cross * 100)
