@@ -179,6 +179,29 @@ SELECT na_get(1) IS NULL AS empty;
 DROP FUNCTION na_try, na_get, na_add;
 DROP TABLE na_kept;
 
+-- Foreign keys: an update of other columns is done directly; what they check is checked.
+CREATE TABLE na_parent (id int PRIMARY KEY, v int NOT NULL) USING mixedcc;
+CREATE TABLE na_child (id int PRIMARY KEY, parent int REFERENCES na_parent ON DELETE CASCADE DEFERRABLE, v int) USING mixedcc;
+INSERT INTO na_parent VALUES (1, 10), (2, 20);
+INSERT INTO na_child VALUES (1, 1, 10), (2, 2, 20);
+SELECT mixedcc.add(NULL::na_parent, 'v', 1, 1), mixedcc.add(NULL::na_child, 'v', 1, 1), mixedcc.set(NULL::na_child, 'parent', 2, 1);
+SELECT mixedcc.set(NULL::na_child, 'parent', 3, 1);
+SELECT mixedcc.set(NULL::na_parent, 'id', 3, 2);
+SELECT mixedcc.insert(ROW(3, 9, 0)::na_child);
+SELECT mixedcc.insert(ROW(9, 0)::na_parent), mixedcc.insert(ROW(3, 9, 0)::na_child);
+BEGIN;
+SET CONSTRAINTS ALL DEFERRED;
+SELECT mixedcc.insert(ROW(4, 99, 0)::na_child), mixedcc.add(NULL::na_child, 'v', 5, 4), mixedcc.add(NULL::na_child, 'v', 5, 4);
+COMMIT;
+BEGIN;
+SET CONSTRAINTS ALL DEFERRED;
+SELECT mixedcc.set(NULL::na_child, 'parent', 98, 1), mixedcc.add(NULL::na_child, 'v', 5, 1);
+COMMIT;
+SELECT mixedcc.remove(NULL::na_parent, 2), mixedcc.remove(NULL::na_child, 3);
+SELECT * FROM na_parent ORDER BY id;
+SELECT * FROM na_child ORDER BY id;
+DROP TABLE na_child, na_parent;
+
 DROP FUNCTION na_move, na_log CASCADE;
 DROP TABLE na_acc, na_full, na_heap, na_nokey;
 DROP ROLE na_user;

@@ -3,7 +3,7 @@
 //! INV-TYPED: before a value is read as, or stored in, a column, the present definition of the table has been compared
 //! with the types that the caller has named: `ready` does it whenever the definition's number is another one.
 
-use super::table::{self, Open, Table};
+use super::table::{self, Open, Table, Write};
 use super::{moment, row, statement, Statement, Value};
 use crate::options::complain;
 use crate::{compat, pg};
@@ -247,11 +247,11 @@ impl Access {
     /// Would an UPDATE of the columns do nothing but replace the row's version?
     #[inline]
     pub fn updates_plainly(&self, t: &Open) -> Result<(), Statement> {
-        let info = t.info();
-        if !self.fits || self.columns.iter().any(|c| info.moving[c.at]) {
+        let info = t.info;
+        if !self.fits || self.columns.iter().any(|c| info.moving[c.at] || t.refers(c.at)) {
             return Err(Statement);
         }
-        t.writes_plainly(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)
+        t.writes_plainly(Write::Update, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)
     }
 
     /// Would an INSERT of the columns do nothing but insert them?
@@ -259,7 +259,7 @@ impl Access {
         if !self.fits || !self.is_row {
             return Err(Statement);
         }
-        t.writes_plainly(pg_sys::ACL_INSERT)
+        t.writes_plainly(Write::Insert, pg_sys::ACL_INSERT)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A row by its primary key, directly.
 
-use super::table::Open;
+use super::table::{Open, Write};
 use super::{Column, Statement, Value};
 use crate::callbacks::dml;
 use crate::fast::{find, primary};
@@ -91,7 +91,7 @@ pub unsafe fn find<K: Key + ?Sized>(
         if pg::is_serializable() {
             executor::check_mixture(true, &[]);
         }
-        let info = t.info();
+        let info = t.info;
         let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
             return Err(Statement);
         };
@@ -156,13 +156,13 @@ pub unsafe fn change<K: Key + ?Sized>(
     // SAFETY: the caller's.
     unsafe {
         let Some(new) = new_value(t, change)? else {
-            t.writes_plainly(pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
+            t.writes_plainly(Write::Delete, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
             return match find(t, snapshot, key, true)? {
                 Some(found) => delete(t, snapshot, found),
                 None => Ok(false),
             };
         };
-        t.writes_plainly(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?;
+        t.writes_plainly(Write::Update, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?;
         let Some(found) = find(t, snapshot, key, true)? else { return Ok(false) };
         rewrite(t, snapshot, found, |values, nulls| {
             let (at, (value, null)) = match new {
@@ -198,7 +198,7 @@ unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>
     // SAFETY: an open table, which has the column.
     let att = unsafe { compat::attribute((*t.rel).rd_att, c.at) };
     // A value for a column with a modifier may have to be cut or refused.
-    if att.atttypmod >= 0 || t.info().moving[c.at] {
+    if att.atttypmod >= 0 || t.info.moving[c.at] || t.refers(c.at) {
         return Err(Statement);
     }
     match change {
@@ -222,6 +222,9 @@ pub unsafe fn rewrite(
 ) -> Result<bool, Statement> {
     // SAFETY: the caller's; the arrays have an entry for each column. An ERROR leaves them to their memory context.
     unsafe {
+        if t.is_checked(found.r) {
+            return Err(Statement);
+        }
         let desc = (*t.rel).rd_att;
         let n = (*desc).natts as usize;
         let values = pg::raw::palloc(n * (size_of::<Datum>() + 1)).cast::<Datum>();
@@ -235,7 +238,7 @@ pub unsafe fn rewrite(
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
         let at = Tid::Record(found.r.no);
-        let result = dml::update_in_place(t.rel, t.info(), at, &mut slot, cid, snapshot, none, &mut failed);
+        let result = dml::update_in_place(t.rel, t.info, at, &mut slot, cid, snapshot, none, &mut failed);
         pg::raw::pfree(values.cast());
         written(result)
     }

@@ -14,6 +14,7 @@ use super::Statement;
 use crate::options::complain;
 use crate::rel::RelInfo;
 use crate::{compat, pg, rel, xact};
+use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::collections::HashMap;
@@ -44,9 +45,25 @@ pub struct Table {
     /// What this user may do with the whole table, as far as it was asked.
     user: Oid,
     rights: u32,
-    /// Has a statement nothing to do but read, or write, the row?
+    /// Has a statement nothing to do but read, update, insert or delete the row?
     plain_reads: bool,
-    plain_writes: bool,
+    plain_updates: bool,
+    plain_inserts: bool,
+    plain_deletes: bool,
+    /// Columns (from 0) of foreign keys of this table: an update of them is checked, and so is any of a row that this
+    /// transaction has written.
+    referring: Vec<usize>,
+}
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Write {
+    /// Columns that no index has.
+    Update,
+    /// A whole row.
+    Insert,
+    /// The row goes.
+    Delete,
 }
 
 /// Grows with every event after which locks may be gone that the transaction had.
@@ -124,6 +141,8 @@ fn unpin_from(depth: u32) {
 pub struct Open {
     /// The relation.
     pub rel: pg_sys::Relation,
+    /// What is known of it.
+    pub info: &'static RelInfo,
     table: *mut Table,
     pin: usize,
 }
@@ -162,7 +181,10 @@ impl Table {
                     user: pg_sys::InvalidOid,
                     rights: 0,
                     plain_reads: false,
-                    plain_writes: false,
+                    plain_updates: false,
+                    plain_inserts: false,
+                    plain_deletes: false,
+                    referring: Vec::new(),
                 }))
             };
             &raw mut **all.entry(oid).or_insert_with(new)
@@ -206,10 +228,11 @@ impl Table {
             }
             let rel = (*this).rel;
             let pins = &mut *(&raw mut PINS);
-            let open = Open { rel, table: this, pin: pins.len() };
+            let pin = pins.len();
             pins.push((rel, xact::depth()));
             (*rel).rd_refcnt += 1;
-            open
+            // May look at catalogs, and raise an error.
+            Open { rel, info: rel::info(rel), table: this, pin }
         }
     }
 
@@ -253,12 +276,59 @@ impl Table {
             (self.user, self.rights) = (pg_sys::InvalidOid, 0);
             self.rowtype = (*form).reltype;
             self.plain_reads = !(*form).relrowsecurity;
-            self.plain_writes = self.plain_reads
-                && (*r).trigdesc.is_null()
+            let writes = self.plain_reads
                 && !(*form).relispartition
                 && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored);
+            let t = (*r).trigdesc.as_ref();
+            self.plain_updates = writes && t.is_none_or(|t| only_foreign_keys(t));
+            self.plain_inserts = writes && t.is_none_or(|t| !inserts(t));
+            self.plain_deletes = writes && t.is_none_or(|t| !deletes(t));
+            self.referring.clear();
+            if t.is_some() {
+                // What refers to this table names columns of a unique index, which no update changes directly.
+                for k in pgrx::PgList::<pg_sys::ForeignKeyCacheInfo>::from_pg(pg_sys::RelationGetFKeyList(r)).iter_ptr()
+                {
+                    let k = &*k;
+                    self.referring.extend(k.conkey[..k.nkeys as usize].iter().map(|c| *c as usize - 1));
+                }
+            }
         }
     }
+}
+
+/// Are all triggers for UPDATE those of foreign keys? They are queued only if the key changes, or for rows that the
+/// transaction has inserted (AfterTriggerSaveEvent).
+unsafe fn only_foreign_keys(t: &pg_sys::TriggerDesc) -> bool {
+    const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
+    const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
+    // SAFETY: a relation's triggers.
+    unsafe {
+        let all = std::slice::from_raw_parts(t.triggers, t.numtriggers as usize);
+        !(t.trig_update_before_row
+            || t.trig_update_instead_row
+            || t.trig_update_before_statement
+            || t.trig_update_after_statement)
+            && all
+                .iter()
+                .filter(|t| t.tgtype & ROW != 0 && t.tgtype & UPDATE != 0)
+                .all(|t| pg_sys::RI_FKey_trigger_type(t.tgfoid) != pg_sys::RI_TRIGGER_NONE as i32)
+    }
+}
+
+fn inserts(t: &pg_sys::TriggerDesc) -> bool {
+    t.trig_insert_before_row
+        || t.trig_insert_after_row
+        || t.trig_insert_instead_row
+        || t.trig_insert_before_statement
+        || t.trig_insert_after_statement
+}
+
+fn deletes(t: &pg_sys::TriggerDesc) -> bool {
+    t.trig_delete_before_row
+        || t.trig_delete_after_row
+        || t.trig_delete_instead_row
+        || t.trig_delete_before_statement
+        || t.trig_delete_after_statement
 }
 
 impl Open {
@@ -268,12 +338,6 @@ impl Open {
         unsafe { (*self.table).definition }
     }
 
-    /// What is known of it.
-    #[inline]
-    pub fn info(&self) -> &'static RelInfo {
-        rel::info(self.rel)
-    }
-
     /// Would a statement that needs these rights (bits) do nothing but read the row?
     #[inline]
     pub fn reads_plainly(&self) -> Result<(), Statement> {
@@ -281,14 +345,34 @@ impl Open {
         unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
     }
 
-    /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole table.
+    /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole table. An update must
+    /// pass `refers` and `is_checked` too.
     #[inline]
-    pub fn writes_plainly(&self, rights: u32) -> Result<(), Statement> {
-        // SAFETY: plain reads of the backend's state.
+    pub fn writes_plainly(&self, write: Write, rights: u32) -> Result<(), Statement> {
+        // SAFETY: plain reads of the backend's state; tables are never freed.
         unsafe {
-            let allowed = !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode();
-            self.plain(allowed && (*self.table).plain_writes, rights)
+            let t = &*self.table;
+            let plain = match write {
+                Write::Update => t.plain_updates,
+                Write::Insert => t.plain_inserts,
+                Write::Delete => t.plain_deletes,
+            };
+            self.plain(plain && !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode(), rights)
         }
+    }
+
+    /// Is a column (from 0) part of a foreign key?
+    #[inline]
+    pub fn refers(&self, at: usize) -> bool {
+        // SAFETY: tables are never freed.
+        unsafe { (*self.table).referring.contains(&at) }
+    }
+
+    /// Would any update of this row be checked by foreign keys?
+    #[inline]
+    pub fn is_checked(&self, r: RecordRef) -> bool {
+        // SAFETY: tables are never freed.
+        unsafe { !(*self.table).referring.is_empty() && xact::txn().last_write(r).is_some() }
     }
 
     #[inline]

@@ -200,6 +200,25 @@ def test_definitions():
     connection.close()
 
 
+def test_foreign_keys():
+    """An update of columns that no key has, in tables that refer to others and are referred to."""
+    connection = connect(DATABASE)
+    query(connection, "CREATE TABLE f (k int PRIMARY KEY, l bigint[], r int REFERENCES f DEFERRABLE INITIALLY DEFERRED) USING mixedcc;"
+                      "INSERT INTO f VALUES (1, '{1}', 2), (2, '{2}', 1)")
+    for level in LEVELS:
+        query(connection, f"BEGIN ISOLATION LEVEL {level}")
+        equal(f"foreign keys, {level}: a change", value(connection, "SELECT probe_append('f', 1, 5)"), [1, 5])
+        equal(f"foreign keys, {level}: once more", value(connection, "SELECT probe_append('f', 1, 6)"), [1, 5, 6])
+        query(connection, "ROLLBACK")
+        # A row that the transaction has inserted is checked, though its key does not change.
+        query(connection, f"BEGIN ISOLATION LEVEL {level}; INSERT INTO f VALUES (3, '{{3}}', 9); SELECT probe_append('f', 3, 5)")
+        equal(f"foreign keys, {level}: a row that refers to nothing", error(connection, "COMMIT")[0], "23503")
+        equal(f"foreign keys, {level}: a row that is referred to", error(connection, "SELECT probe_remove('f', 1)")[0], "23503")
+    equal("foreign keys: nothing has changed", query(connection, "SELECT k, l, r FROM f ORDER BY k"), [(1, [1], 2), (2, [2], 1)])
+    query(connection, "DROP TABLE f")
+    connection.close()
+
+
 def test_subtransactions():
     connection = connect(DATABASE)
     for level in LEVELS:
@@ -316,7 +335,7 @@ def test_all():
     make_probes(connection, build("tests/native", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_subtransactions, test_conflicts, test_interrupts, test_histories, test_examples):
+    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_histories, test_examples):
         try:
             test()
         except Exception:
