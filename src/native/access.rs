@@ -192,11 +192,11 @@ impl Access {
                 return;
             }
             let n = (*(*t.rel).rd_att).natts as usize;
-            let all = pg::raw::palloc(n * (size_of::<Datum>() + 1)).cast::<Datum>();
-            let all_nulls = all.add(n).cast::<bool>();
-            crate::tuple::deform(t.rel, v.as_ptr(), all, all_nulls);
-            self.pick(all, all_nulls, values, nulls);
-            pg::raw::pfree(all.cast());
+            let mut few = row::Columns::few();
+            let all = row::Columns::of(n, &mut few);
+            crate::tuple::deform(t.rel, v.as_ptr(), all.values, all.nulls);
+            self.pick(all.values, all.nulls, values, nulls);
+            row::Columns::free(all.own);
         }
     }
 

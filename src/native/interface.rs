@@ -5,7 +5,7 @@
 //! Callers' functions are called without a guard where this frame owns nothing: their ERROR jumps over it.
 
 use super::access::{Access, Running};
-use super::row::{self, Change};
+use super::row::{self, Change, Columns};
 use super::table::Access as Lock;
 use super::{by_sql, moment::Room, range, statement, Statement};
 use crate::callbacks::dml;
@@ -175,8 +175,8 @@ unsafe fn modify_row(
         a.updates_plainly(&r.open)?;
         let Some(found) = row::find(&r.open, r.snapshot, &a.key(key), true)? else { return Ok(false) };
         let n = a.columns.len();
-        let values = pg::raw::palloc(n.max(1) * (size_of::<Datum>() + 1)).cast::<Datum>();
-        let nulls = values.add(n).cast::<bool>();
+        let mut few = Columns::few();
+        let Columns { values, nulls, own } = Columns::of(n, &mut few);
         let mut stays = false;
         let done = row::rewrite(&r.open, r.snapshot, found, |all, all_nulls| {
             a.pick(all, all_nulls, values, nulls);
@@ -186,7 +186,7 @@ unsafe fn modify_row(
             }
             a.put(&r.open, values, nulls, all, all_nulls)
         });
-        pg::raw::pfree(values.cast());
+        Columns::free(own);
         if stays {
             Ok(true)
         } else {
@@ -213,9 +213,7 @@ unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *
     unsafe {
         let t = &r.open;
         a.inserts_plainly(t)?;
-        if pg::is_serializable() {
-            crate::hooks::executor::check_mixture(true, &[]);
-        }
+        row::check_mixture();
         let n = (*(*t.rel).rd_att).natts as usize;
         let all = pg::raw::palloc(n * (size_of::<Datum>() + 1)).cast::<Datum>();
         let all_nulls = all.add(n).cast::<bool>();

@@ -2,10 +2,10 @@
 
 use super::access::{Access, Running};
 use super::interface::Visit;
-use super::statement;
-use crate::hooks::{executor, indexscan};
+use super::{row, statement};
+use crate::hooks::indexscan;
 use crate::options::complain;
-use crate::pg::{self, raw};
+use crate::pg::raw;
 use pgrx::pg_sys::{self, Datum, ScanKeyData};
 use pgrx::prelude::*;
 use std::ffi::c_void;
@@ -87,9 +87,7 @@ pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c
     // SAFETY: the caller's.
     unsafe {
         let rel = r.open.rel;
-        if pg::is_serializable() {
-            executor::check_mixture(true, &[]);
-        }
+        row::check_mixture();
         statement::key(rel); // raises an error if there is none
         let index = raw::index_open(pg_sys::RelationGetPrimaryKeyIndex(rel), pg_sys::AccessShareLock as i32);
         indexscan::wrap(rel, index);

@@ -7,9 +7,10 @@ use crate::fast::{find, primary};
 use crate::hooks::executor;
 use crate::pg::{self, Tid};
 use crate::rel::RelInfo;
-use crate::{compat, tuple};
+use crate::{compat, tuple, xact};
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid, TM_Result};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// Room for a key. Taken while it is used.
@@ -75,6 +76,18 @@ unsafe fn encode<K: Key + ?Sized>(
     }
 }
 
+/// A SERIALIZABLE transaction uses a table of ours: with tables of others, the setting decides.
+#[inline]
+pub fn check_mixture() {
+    if pg::is_serializable() {
+        let touched = xact::touched();
+        if !touched.ours || touched.others {
+            // SAFETY: no relations.
+            unsafe { executor::check_mixture(true, &[]) };
+        }
+    }
+}
+
 /// Finds the row with a key as the snapshot and the isolation level show it.
 ///
 /// # Safety
@@ -88,9 +101,7 @@ pub unsafe fn find<K: Key + ?Sized>(
 ) -> Result<Option<find::Found>, Statement> {
     // SAFETY: the caller's. One thread: the room is put back before anybody else can want it.
     unsafe {
-        if pg::is_serializable() {
-            executor::check_mixture(true, &[]);
-        }
+        check_mixture();
         let info = t.info;
         let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
             return Err(Statement);
@@ -227,11 +238,11 @@ pub unsafe fn rewrite(
         }
         let desc = (*t.rel).rd_att;
         let n = (*desc).natts as usize;
-        let values = pg::raw::palloc(n * (size_of::<Datum>() + 1)).cast::<Datum>();
-        let nulls = values.add(n).cast::<bool>();
+        let mut few = Columns::few();
+        let Columns { values, nulls, own } = Columns::of(n, &mut few);
         tuple::deform(t.rel, found.version.as_ptr(), values, nulls);
         if let Err(e) = change(values, nulls) {
-            pg::raw::pfree(values.cast());
+            Columns::free(own);
             return Err(e);
         }
         let mut slot = virtual_slot(t.rel, values, nulls);
@@ -239,8 +250,53 @@ pub unsafe fn rewrite(
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
         let at = Tid::Record(found.r.no);
         let result = dml::update_in_place(t.rel, t.info, at, &mut slot, cid, snapshot, none, &mut failed);
-        pg::raw::pfree(values.cast());
+        Columns::free(own);
         written(result)
+    }
+}
+
+/// Room for the values of columns.
+pub struct Columns {
+    /// The values.
+    pub values: *mut Datum,
+    /// Are they NULL?
+    pub nulls: *mut bool,
+    /// The memory, if it has to be freed; an ERROR leaves it to its context.
+    pub own: *mut core::ffi::c_void,
+}
+
+/// So many columns need no memory of their own.
+const FEW: usize = 16;
+/// Room for them.
+pub type Few = MaybeUninit<([Datum; FEW], [bool; FEW])>;
+
+impl Columns {
+    /// Room in the caller's frame.
+    #[inline]
+    pub fn few() -> Few {
+        MaybeUninit::uninit()
+    }
+    /// Room for `n` columns: in `few`, if they fit.
+    #[inline]
+    pub fn of(n: usize, few: &mut Few) -> Columns {
+        // SAFETY: room of that size; an ERROR for want of memory jumps over this frame, which owns nothing.
+        unsafe {
+            if n <= FEW {
+                let few = few.as_mut_ptr();
+                let (values, nulls) = (&raw mut (*few).0, &raw mut (*few).1);
+                return Columns { values: values.cast(), nulls: nulls.cast(), own: std::ptr::null_mut() };
+            }
+            let own = pg::raw::palloc(n * (size_of::<Datum>() + 1));
+            Columns { values: own.cast(), nulls: own.cast::<Datum>().add(n).cast(), own }
+        }
+    }
+    /// Gives the memory back.
+    #[inline]
+    pub fn free(own: *mut core::ffi::c_void) {
+        if !own.is_null() {
+            // SAFETY: made by `of`, once.
+            unsafe { pg::raw::pfree(own) };
+        }
     }
 }
 

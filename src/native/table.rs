@@ -241,7 +241,16 @@ impl Table {
         // SAFETY: as in `open`. The lock stays to the end of the transaction.
         unsafe {
             let oid = (*this).oid;
+            let here = (compat::my_lxid(), EPOCH);
             let lock = if access == Access::Write { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
+            if (*this).valid && ((*this).transaction, (*this).epoch) == here && (*this).locks != 0 {
+                // Locked in a weaker way: it is there, and stays so if nothing is heard of it with the other lock.
+                pg_sys::LockRelationOid(oid, lock as i32);
+                if (*this).valid {
+                    (*this).locks |= access as u8;
+                    return;
+                }
+            }
             let rel = pg_sys::relation_open(oid, lock as i32);
             if !rel::is_ours(rel) {
                 complain(
@@ -250,7 +259,6 @@ impl Table {
                     "Name a table that was created USING mixedcc.",
                 );
             }
-            let here = (compat::my_lxid(), EPOCH);
             let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
             // Outside of a transaction's middle it has no number: then nothing is kept.
             let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
