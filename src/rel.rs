@@ -211,8 +211,8 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         }
     };
     if let Some(spec) = spec {
-        match t.new_primary(&e, slot, 0, Reuse::Vacuum, spec) {
-            Ok(primary) => assert!(t.replace_primary(Some(primary)), "a new table"),
+        match Primary::create(&e, slot, 0, Reuse::Vacuum, spec) {
+            Ok(primary) => t.set_primary(primary),
             Err(x) => {
                 // SAFETY: nobody else knows the table.
                 unsafe { t.destroy(&e, slot) };

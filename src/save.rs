@@ -123,8 +123,11 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
     let mut w = Writer::new(File::create(TEMPORARY)?);
     save::write_head(&mut w, &shmem::engine(), identity)?;
     let mut rows = 0;
+    // Nobody has a slot any more.
+    let (e, slot) = (shmem::engine(), 0);
+    e.pin(slot);
     for t in tables {
-        if save::write_table(&mut w, t)? {
+        if save::write_table(&mut w, t, &PG)? {
             rows += t.rows();
         } else {
             warning!(
@@ -135,6 +138,7 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
         }
     }
     save::write_end(w)?;
+    e.unpin(slot);
     log!("mixedcc saved {rows} rows of {} tables", tables.len());
     Ok(())
 }

@@ -40,7 +40,10 @@ enum Pending {
     /// In no table any more.
     OldMap(NonNull<PartitionMap>),
     /// The table has got another primary index, or none.
-    Primary(&'static Table),
+    Primary {
+        table: &'static Table,
+        old: Option<&'static Primary>,
+    },
     Map {
         table: &'static Table,
         old: NonNull<PartitionMap>,
@@ -387,17 +390,14 @@ pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<
     backend().pending.push((depth(), Pending::Map { table, old, new }));
 }
 
-/// The transaction, which has locked the table exclusively, gives it another primary index, or none. False: it has
-/// replaced one already.
-pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) -> bool {
+/// The transaction, which has locked the table exclusively, gives it another primary index, or none.
+pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
     let b = backend();
     let changes = b.pending.len() as u64;
     ok(txn().make_room(2 * changes + 2).map_err(Into::into));
-    if !table.replace_primary(new) {
-        return false;
-    }
-    b.pending.push((depth(), Pending::Primary(table)));
-    true
+    b.pending.reserve(1);
+    let old = table.replace_primary(new);
+    b.pending.push((depth(), Pending::Primary { table, old }));
 }
 
 /// The transaction has locked the table exclusively and is about to change its partitions or
@@ -422,16 +422,16 @@ fn free_map(m: NonNull<PartitionMap>) {
 }
 
 /// A change of a table's primary index stays, or is undone. The transaction has the table's exclusive lock still.
-fn end_primary(table: &'static Table, commit: bool) {
+fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
     let b = backend();
     let (e, slot) = (b.txn.e, b.txn.slot);
     // SAFETY: the lock; what looks at the index without one looks at its sizes only.
     unsafe {
         if !commit {
-            table.restore_primary(&e, slot);
+            table.restore_primary(&e, slot, old);
             return;
         }
-        table.keep_primary(&e, slot);
+        table.keep_primary(&e, slot, old);
     }
     if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
         primary.set_complete_from(e.now());
@@ -443,8 +443,8 @@ fn end_pending(commit: bool) {
     // First, while all tables are there: those that were thrown out may be freed from then on.
     let all = std::mem::take(&mut backend().pending);
     for (_, p) in all.iter().rev() {
-        if let Pending::Primary(table) = p {
-            end_primary(table, commit);
+        if let Pending::Primary { table, old } = p {
+            end_primary(table, *old, commit);
         }
     }
     backend().pending = all;
@@ -499,7 +499,7 @@ fn undo_pending(level: u32) {
                 b.pending.push((0, Pending::OldMap(new)));
             }
             Pending::Dropped(_) => {}
-            Pending::Primary(table) => end_primary(table, false),
+            Pending::Primary { table, old } => end_primary(table, old, false),
             p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
         }
     }

@@ -51,6 +51,8 @@ pub enum Fault {
     LooksOnce,
     /// Lists answer for what committed before they began.
     ForgetsWhatWasBefore,
+    /// The entry of a dead record stays in the primary index, and nobody knows.
+    EntryForgotten,
 }
 
 #[cfg(feature = "faults")]

@@ -1,6 +1,7 @@
 //! Keys as byte strings that compare like the values they stand for.
 //!
-//! A key is a sequence of columns; each is a marker and, for a value, its payload. Payloads are
+//! A key is a sequence of columns; each is a marker and, for a value, its payload; an integer's marker says how long it is
+//! ([`put_int`]). Payloads are
 //! *self-delimiting* (no payload is a prefix of another one of its column), so that comparing the
 //! bytes of two keys compares their columns one after the other. A *bound* is a key of some first
 //! columns: as it is, it is at or before all keys that begin with them; with a last byte
@@ -19,14 +20,29 @@ pub const NULL_LAST: u8 = 0x30;
 /// Last byte of a bound: after all keys with this prefix.
 pub const AFTER: u8 = 0xff;
 
-/// Appends a signed integer.
+/// Appends a whole column that has an integer as its value: a marker that says how many bytes follow, and only those that
+/// differ from the sign, so that small numbers are short. It is between those of NULLs: from [`VALUE`] on for 0 and above,
+/// below for negative ones.
+#[inline]
 pub fn put_int(out: &mut Vec<u8>, v: i64) {
-    out.extend(((v as u64) ^ (1 << 63)).to_be_bytes());
+    let magnitude = (v ^ (v >> 63)) as u64;
+    let n = (u64::BITS - magnitude.leading_zeros()).div_ceil(8) as u8;
+    let mut column = [0; 9];
+    column[0] = if v < 0 { VALUE - 1 - n } else { VALUE + n };
+    column[1..].copy_from_slice(&(v as u64).checked_shl(64 - 8 * n as u32).unwrap_or(0).to_be_bytes());
+    out.extend_from_slice(&column[..1 + n as usize]);
 }
 
-/// Appends an unsigned integer.
-pub fn put_uint(out: &mut Vec<u8>, v: u64) {
-    out.extend(v.to_be_bytes());
+/// The integer of a column that begins with this marker, and what follows the column in `rest`.
+pub fn get_int(mark: u8, rest: &[u8]) -> Option<(i64, &[u8])> {
+    let (n, sign) = if mark < VALUE { (VALUE - 1 - mark, -1) } else { (mark - VALUE, 0) };
+    let (bytes, tail) = rest.split_at_checked(n as usize).filter(|_| n <= 8)?;
+    Some((bytes.iter().fold(sign, |v, b| v << 8 | *b as i64), tail))
+}
+
+/// Appends a signed integer as the payload of a column, of always 8 bytes.
+pub fn put_wide_int(out: &mut Vec<u8>, v: i64) {
+    out.extend(((v as u64) ^ (1 << 63)).to_be_bytes());
 }
 
 /// Appends a floating-point number: both zeros are equal, NaN is greater than all (as in SQL).
@@ -124,11 +140,39 @@ mod tests {
     #[test]
     fn integers_and_floats_keep_their_order() {
         let ints = [i64::MIN, -256, -1, 0, 1, 255, 256, i64::MAX];
-        assert!(ints.windows(2).all(|w| key(|k| put_int(k, w[0])) < key(|k| put_int(k, w[1]))));
+        assert!(ints.windows(2).all(|w| key(|k| put_wide_int(k, w[0])) < key(|k| put_wide_int(k, w[1]))));
         let floats = [f64::NEG_INFINITY, -1e300, -1.5, -1e-300, 0.0, 1e-300, 1.5, 1e300, f64::INFINITY, f64::NAN];
         assert!(floats.windows(2).all(|w| key(|k| put_float(k, w[0])) < key(|k| put_float(k, w[1]))));
         assert_eq!(key(|k| put_float(k, -0.0)), key(|k| put_float(k, 0.0)));
         assert_eq!(key(|k| put_float(k, -f64::NAN)), key(|k| put_float(k, f64::NAN)));
+    }
+
+    #[test]
+    fn short_integers_keep_their_order_whatever_follows() {
+        let mut ints: Vec<i64> = (0..63).flat_map(|n| [1i64 << n, (1 << n) - 1, (1 << n) + 1]).collect();
+        ints.extend(ints.clone().iter().flat_map(|v| [-v, !v]));
+        ints.extend([i64::MIN, i64::MAX, 0]);
+        ints.sort();
+        ints.dedup();
+        for w in ints.windows(2) {
+            for (x, y) in [(0, 255), (255, 0), (NULL_FIRST, AFTER)] {
+                let column = |v, then| {
+                    key(|k| {
+                        put_int(k, v);
+                        k.push(then);
+                    })
+                };
+                let (a, b) = (column(w[0], x), column(w[1], y));
+                assert!(a < b, "{} {}: {a:?} {b:?}", w[0], w[1]);
+                assert!(NULL_FIRST < a[0] && b[0] < NULL_LAST);
+                assert_eq!(get_int(a[0], &a[1..]), Some((w[0], &[x][..])));
+                // Descending columns have the complement.
+                assert!(column(!w[0], x) > column(!w[1], y));
+            }
+        }
+        assert_eq!([0, 255, 256, -1, -257, 70_000].map(|v| key(|k| put_int(k, v)).len()), [1, 2, 3, 1, 3, 4]);
+        assert_eq!(get_int(VALUE + 3, &[1, 2]), None);
+        assert_eq!(get_int(NULL_LAST, &[0; 32]), None);
     }
 
     #[test]
@@ -155,10 +199,7 @@ mod tests {
 
     #[test]
     fn bounds_lie_around_all_keys_with_their_prefix() {
-        let prefix = |k: &mut Vec<u8>| {
-            k.push(VALUE);
-            put_int(k, 7);
-        };
+        let prefix = |k: &mut Vec<u8>| put_int(k, 7);
         let (lo, mut hi) = (key(prefix), key(prefix));
         hi.push(AFTER);
         assert!(lo < hi);
@@ -168,10 +209,7 @@ mod tests {
             put_bytes(&mut k, b"\xff\xff");
             assert!(lo < k && k < hi);
         }
-        let next = key(|k| {
-            k.push(VALUE);
-            put_int(k, 8);
-        });
+        let next = key(|k| put_int(k, 8));
         assert!(hi < next);
     }
 

@@ -2,10 +2,9 @@
 
 use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
-use crate::index::{Primary, Reuse};
+use crate::index::{Graves, Primary, Reuse};
 use crate::memory::{OutOfMemory, TidDirectory};
 use crate::partition::{Partition, PartitionMap, SPEC_MAX};
-use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
@@ -43,8 +42,11 @@ pub struct Table {
     pub(crate) ranged: TableRanges,
     /// The primary index, if there is one.
     primary: AtomicPtr<Primary>,
-    /// The one that comes back if the transaction that has replaced it aborts.
-    spare: AtomicPtr<Primary>,
+    /// Changes of the primary index that can still be undone.
+    changes: AtomicU32,
+    _pad: u32,
+    /// Dead records whose entries wait to be removed from it.
+    pub(crate) graves: Graves,
     /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
     pub dead: AtomicU64,
     /// Next dropped table.
@@ -53,7 +55,7 @@ pub struct Table {
 }
 
 /// Most records of a table.
-pub const MAX_RECORDS: u64 = (u32::MAX - 1) as u64;
+pub const MAX_RECORDS: u64 = (u32::MAX - 2) as u64;
 
 impl Table {
     /// Creates a table with one map.
@@ -125,94 +127,65 @@ impl Table {
         order: u32,
         reuse: Reuse,
     ) -> Result<&'static Primary, OutOfMemory> {
+        let primary = Primary::create(e, slot, order, reuse, &[])?;
+        self.set_primary(primary);
+        for (n, r) in (0..self.len()).filter_map(|n| Some((n, self.record(n)?))) {
+            // SAFETY: the caller excludes everybody else.
+            let deleted = unsafe { r.head().as_ref() }.is_some_and(|v| v.is_tombstone() && v.csn().is_some());
+            let dead = deleted || r.state.load(Ordering::Acquire) == REC_DEAD;
+            if dead && r.next_free.load(Ordering::Relaxed) == 0 {
+                self.bury(n, r);
+            }
+        }
+        Ok(primary)
+    }
+
+    /// Gives a table that has no primary index this one, for good. The caller excludes everybody else.
+    pub fn set_primary(&self, new: &'static Primary) {
         assert!(self.primary().is_none(), "a table has one primary index");
-        let primary = self.new_primary(e, slot, order, reuse, &[])?;
-        for n in 0..self.len() {
-            let Some(r) = self.record(n) else { continue };
-            let deleted = NonNull::new(r.head()).and_then(|v| {
-                // SAFETY: the caller excludes everybody else.
-                let v = unsafe { v.as_ref() };
-                v.csn().filter(|_| v.is_tombstone())
-            });
-            let aborted = (r.state.load(Ordering::Acquire) == REC_DEAD).then_some(0);
-            if let Some(csn) = deleted.or(aborted) {
-                primary.bury(n, csn);
-            }
-        }
-        self.primary.store(std::ptr::from_ref(primary).cast_mut(), Ordering::SeqCst);
-        Ok(primary)
+        self.primary.store(std::ptr::from_ref(new).cast_mut(), Ordering::SeqCst);
     }
 
-    /// An index without entries for the records of this table, which does not have it yet. `spec`: see
-    /// [`Primary::spec`]. The caller excludes everybody else; it hands the index over with
-    /// [`Table::replace_primary`], or frees it with [`Table::discard_primary`].
-    pub fn new_primary(
-        &self,
-        e: &Engine,
-        slot: SlotId,
-        order: u32,
-        reuse: Reuse,
-        spec: &[u8],
-    ) -> Result<&'static Primary, OutOfMemory> {
-        let primary = Primary::create(e, slot, order, reuse, spec)?;
-        for n in (0..self.len()).step_by(TidDirectory::CHUNK as usize) {
-            if let Err(err) = primary.ensure(e, slot, n) {
-                // SAFETY: not published.
-                unsafe { primary.destroy(e, slot, 0) };
-                return Err(err);
-            }
-        }
-        Ok(primary)
-    }
-
-    /// Frees an index that was not handed over.
-    ///
-    /// # Safety
-    /// It comes from [`Table::new_primary`] of this table, and nobody else knows it.
-    pub unsafe fn discard_primary(&self, e: &Engine, slot: SlotId, primary: &'static Primary) {
-        // SAFETY: the caller's promise.
-        unsafe { primary.destroy(e, slot, self.len()) };
-    }
-
-    /// Gives the table another primary index, or none. The old one is kept up, but for new entries, until
+    /// Gives the table another primary index, or none, and returns the old one, which stays as it is until
     /// [`Table::keep_primary`] or [`Table::restore_primary`] ends the change: what is inserted meanwhile is the
-    /// caller's, and dies if the change is undone. False: a change is under way already. The caller excludes everybody
-    /// else until then.
-    #[must_use]
-    pub fn replace_primary(&self, new: Option<&'static Primary>) -> bool {
-        if self.spare().is_some() {
-            return false;
-        }
-        let old = self.primary.load(Ordering::SeqCst);
-        self.spare.store(old, Ordering::SeqCst);
+    /// caller's, and dies if the change is undone; what is deleted lives again. Changes may be nested. The caller
+    /// excludes everybody else until then.
+    pub fn replace_primary(&self, new: Option<&'static Primary>) -> Option<&'static Primary> {
+        let old = self.primary();
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.primary.store(new.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
-        true
+        old
     }
 
-    /// The change of the primary index stays. The queue of retired memory has room for an entry.
+    /// A change of the primary index stays. The queue of retired memory has room for an entry.
     ///
     /// # Safety
-    /// Nobody else is in the middle of using the table.
-    pub unsafe fn keep_primary(&self, e: &Engine, slot: SlotId) {
-        let old = self.spare();
-        self.spare.store(std::ptr::null_mut(), Ordering::SeqCst);
+    /// `old` is what [`Table::replace_primary`] returned. Nobody else is in the middle of using the table.
+    pub unsafe fn keep_primary(&self, e: &Engine, slot: SlotId, old: Option<&'static Primary>) {
+        self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(old) = old {
             // SAFETY: the caller's promise.
-            unsafe { old.retire(e, slot, self.len()) };
+            unsafe { old.retire(e, slot) };
         }
     }
 
-    /// The change of the primary index is undone; what was inserted since is dead.
+    /// The last change of the primary index is undone; what was inserted since is dead.
     ///
     /// # Safety
     /// As for [`Table::keep_primary`].
-    pub unsafe fn restore_primary(&self, e: &Engine, slot: SlotId) {
+    pub unsafe fn restore_primary(&self, e: &Engine, slot: SlotId, old: Option<&'static Primary>) {
         let new = self.primary();
-        self.primary.store(self.spare.swap(std::ptr::null_mut(), Ordering::SeqCst), Ordering::SeqCst);
+        self.primary.store(old.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
+        self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(new) = new {
             // SAFETY: the caller's promise.
-            unsafe { new.retire(e, slot, self.len()) };
+            unsafe { new.retire(e, slot) };
         }
+    }
+
+    /// Is a change of the primary index under way, of a transaction that excludes all others?
+    pub(crate) fn is_changing(&self) -> bool {
+        self.changes.load(Ordering::SeqCst) > 0
     }
 
     /// Frees the primary index: another one may be created.
@@ -220,18 +193,12 @@ impl Table {
     /// # Safety
     /// Nobody else uses the table.
     pub unsafe fn drop_primary(&self, e: &Engine, slot: SlotId) {
-        let both = [self.primary(), self.spare()];
+        let primary = self.primary();
         self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
-        self.spare.store(std::ptr::null_mut(), Ordering::SeqCst);
-        for primary in both.into_iter().flatten() {
+        if let Some(primary) = primary {
             // SAFETY: the caller's promise.
-            unsafe { primary.destroy(e, slot, self.len()) };
+            unsafe { primary.destroy(e, slot) };
         }
-    }
-
-    fn spare(&self) -> Option<&'static Primary> {
-        // SAFETY: as for `primary`.
-        unsafe { self.spare.load(Ordering::Acquire).as_ref() }
     }
 
     /// The primary index.
@@ -239,25 +206,6 @@ impl Table {
     pub fn primary(&self) -> Option<&'static Primary> {
         // SAFETY: INV-TABLE: it lives as long as its table.
         unsafe { self.primary.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// Adds the primary index's entry of a row that was loaded. Exclusive access, pinned.
-    pub fn load_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
-        self.primary().map_or(Ok(()), |primary| primary.add(e, slot, p, no, key))
-    }
-
-    /// Must VACUUM leave this dead record alone, because the primary index has an entry of it, or gives
-    /// the number back itself?
-    pub fn is_indexed(&self, no: u64) -> bool {
-        let has = |i: &Primary| i.reuse() == Reuse::AtOnce || i.has_entry(no);
-        self.primary().is_some_and(has) || self.spare().is_some_and(has)
-    }
-
-    /// The record is dead, of an insert that was aborted (0), or of a delete at this CSN.
-    pub(crate) fn bury(&self, no: u64, csn: Csn) {
-        for primary in [self.primary(), self.spare()].into_iter().flatten() {
-            primary.bury(no, csn);
-        }
     }
 
     /// The partition of a record.
@@ -302,11 +250,9 @@ impl Table {
         r
     }
 
-    /// Memory for record `n` and what belongs to it.
+    /// Memory for record `n`.
     fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
-        self.records.ensure(e.region, slot as usize, n)?;
-        self.primary().map_or(Ok(()), |primary| primary.ensure(e, slot, n))?;
-        self.spare().map_or(Ok(()), |spare| spare.ensure(e, slot, n))
+        self.records.ensure(e.region, slot as usize, n).map(drop)
     }
 
     /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
@@ -317,7 +263,7 @@ impl Table {
             }
             let f = self.free.load(Ordering::Relaxed);
             let r = self.record((f as u64).checked_sub(1)?)?;
-            self.free.store(r.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.free.store(r.next_free.swap(0, Ordering::Relaxed), Ordering::Relaxed);
             Some((f as u64 - 1, r))
         });
         let (n, r) = match reused {
@@ -466,10 +412,11 @@ impl Table {
                 unsafe { e.region.free(slot as usize, v.cast()) };
             }
         }
-        for primary in [self.primary(), self.spare()].into_iter().flatten() {
+        if let Some(primary) = self.primary() {
             // SAFETY: the caller's promise.
-            unsafe { primary.clear(e, slot, self.len()) };
+            unsafe { primary.index.clear(e, slot) };
         }
+        self.graves.clear();
         for p in self.map().partitions() {
             p.stats.clear_sizes();
         }

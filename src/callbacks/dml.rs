@@ -143,7 +143,7 @@ pub unsafe extern "C-unwind" fn complete_speculative(
                 (*tuple::header(w.version.as_ptr())).t_ctid = none;
             }
         } else if !t.undo_insert(r) {
-            let tomb = ok(t.new_tombstone(Successor { record: 0 }));
+            let tomb = ok(t.new_tombstone(Successor { record: 0 }, None));
             t.delete(r, None, tomb, pg_sys::GetCurrentCommandId(true), 0);
         }
     }
@@ -315,7 +315,7 @@ pub unsafe extern "C-unwind" fn delete(
         }
         let (base, old) = base_and_version(t, &target);
         let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
-        let tomb = ok(t.new_tombstone(to));
+        let tomb = primary::tombstone(rel, info, t, to, base.map(|_| old));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         visible::note_write(t, n, snapshot);
         keys::note(rel, info, n, Row::Version(old.as_ptr()));
@@ -512,7 +512,8 @@ unsafe fn move_row(
         f.taken();
         primary::add(rel, info, t, to, slot);
         note_insert(rel, info, to, slot);
-        let tomb = ok(t.new_tombstone(Successor { record: to.no + 1 }));
+        let to_record = Successor { record: to.no + 1 };
+        let tomb = primary::tombstone(rel, info, t, to_record, base.map(|_| old));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         keys::note(rel, info, n, Row::Version(old.as_ptr()));
         (*slot).tts_tid = Tid::Record(to.no).item();

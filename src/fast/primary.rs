@@ -19,7 +19,7 @@ use crate::{shmem, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::record::Version;
+use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::{Engine, RecordRef, Table, Txn};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, OnceCell};
@@ -197,10 +197,33 @@ pub unsafe fn add(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordR
     KEY.set(key);
 }
 
+/// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can vanish (INV-GRAVE of the
+/// engine). `old`: a version of the row; `None`: it is our own insert, whose key the engine knows.
+///
+/// # Safety
+/// A relation of ours, and a reachable version of its row type.
+#[inline]
+pub unsafe fn tombstone(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    to: Successor,
+    old: Option<NonNull<Version>>,
+) -> NonNull<Version> {
+    let codec = info.primary.as_ref().and_then(|k| k.codec.as_ref());
+    let Some((codec, old)) = codec.zip(old) else { return ok(t.new_tombstone(to, None)) };
+    let mut key = KEY.take();
+    key.clear();
+    // SAFETY: the caller's.
+    let has_entry = unsafe { rows::plain(rel, codec, Row::Version(old.as_ptr()), &mut key) }.is_some();
+    let tombstone = ok(t.new_tombstone(to, has_entry.then_some(&key)));
+    KEY.set(key);
+    tombstone
+}
+
 /// An index that is being built; freed if an error unwinds.
 struct Building {
     e: Engine,
-    table: &'static Table,
     index: Option<&'static Primary>,
 }
 
@@ -208,7 +231,7 @@ impl Drop for Building {
     fn drop(&mut self) {
         if let Some(index) = self.index {
             // SAFETY: it was not handed over.
-            unsafe { self.table.discard_primary(&self.e, shmem::my_slot(), index) };
+            unsafe { index.destroy(&self.e, shmem::my_slot()) };
         }
     }
 }
@@ -230,21 +253,20 @@ pub unsafe fn sync(rel: pg_sys::Relation) {
             return;
         }
         pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
-        let mut building = Building { e: shmem::engine(), table, index: None };
+        let mut building = Building { e: shmem::engine(), index: None };
         if let Some(w) = &wanted {
             building.index = Some(build(rel, table, w, &building.e));
         }
-        if xact::replace_primary(table, building.index) {
-            building.index = None;
-        }
+        xact::replace_primary(table, building.index);
+        building.index = None;
         pg_sys::CacheInvalidateRelcacheByRelid((*rel).rd_id);
     }
 }
 
 /// Makes an index of all rows. The caller holds the table exclusively: nobody else has open writes in it.
 unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> &'static Primary {
-    let index = ok(table.new_primary(e, shmem::my_slot(), 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
-    let mut building = Building { e: *e, table, index: Some(index) };
+    let index = ok(Primary::create(e, shmem::my_slot(), 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
+    let mut building = Building { e: *e, index: Some(index) };
     let t = xact::txn();
     xact::renew_pin();
     let mut key = Vec::new();

@@ -222,16 +222,36 @@ fn integer(typid: Oid, d: Datum) -> Option<i64> {
 }
 
 impl KeyColumn {
+    /// Is it a column of integers?
+    #[inline]
+    pub(super) fn is_int(&self) -> bool {
+        matches!(self.kind, Kind::Int2 | Kind::Int4 | Kind::Int8 | Kind::Oid)
+    }
+
+    /// The integer of a value of such a column.
+    #[inline]
+    fn int(&self, d: Datum) -> i64 {
+        match self.kind {
+            Kind::Int2 => d.value() as i16 as i64,
+            Kind::Int4 => d.value() as i32 as i64,
+            Kind::Oid => d.value() as u32 as i64,
+            _ => d.value() as i64,
+        }
+    }
+
+    /// The integer of a constant of another type, where it compares like a value of the column's type.
+    fn foreign_int(&self, d: Datum, typid: Oid) -> Option<i64> {
+        let fits = self.kind != Kind::Oid && integer(self.typid, Datum::from(0)).is_some();
+        integer(typid, d).filter(|_| fits)
+    }
+
     unsafe fn payload(&self, d: Datum, out: &mut Vec<u8>) {
         // SAFETY: a value of the column's type.
         unsafe {
             match self.kind {
                 Kind::Bool => out.push((d.value() as u8 != 0) as u8),
                 Kind::Char => out.push(d.value() as u8),
-                Kind::Int2 => key::put_int(out, d.value() as i16 as i64),
-                Kind::Int4 => key::put_int(out, d.value() as i32 as i64),
-                Kind::Int8 => key::put_int(out, d.value() as i64),
-                Kind::Oid => key::put_uint(out, d.value() as u32 as u64),
+                Kind::Int2 | Kind::Int4 | Kind::Int8 | Kind::Oid => key::put_wide_int(out, self.int(d)),
                 Kind::Float4 => key::put_float(out, f32::from_bits(d.value() as u32) as f64),
                 Kind::Float8 => key::put_float(out, f64::from_bits(d.value() as u64)),
                 Kind::Text => key::put_bytes(out, bytes(d)),
@@ -249,12 +269,10 @@ impl KeyColumn {
         // SAFETY: a value of that type.
         unsafe {
             match self.kind {
-                Kind::Int2 | Kind::Int4 | Kind::Int8 => {
-                    let (Some(v), Some(_)) = (integer(typid, d), integer(self.typid, Datum::from(0))) else {
-                        return false;
-                    };
-                    key::put_int(out, v);
-                }
+                Kind::Int2 | Kind::Int4 | Kind::Int8 => match self.foreign_int(d, typid) {
+                    Some(v) => key::put_wide_int(out, v),
+                    None => return false,
+                },
                 Kind::Float4 | Kind::Float8 if typid == pg_sys::FLOAT8OID => {
                     key::put_float(out, f64::from_bits(d.value() as u64));
                 }
@@ -347,7 +365,7 @@ impl KeyColumn {
 }
 
 /// First byte of a spec: changes with the meaning of the others and of the keys.
-const SPEC: u8 = 1;
+const SPEC: u8 = 2;
 const DESC: u8 = 1;
 const NULLS_FIRST: u8 = 2;
 /// Kinds whose bytes need no function of the type, with their numbers in specs, which must not change.
@@ -437,7 +455,13 @@ impl Codec {
     }
 
     /// Appends a value of a column's type.
+    #[inline]
     pub unsafe fn put(&self, column: usize, d: Datum, out: &mut Vec<u8>) {
+        let c = &self.columns[column];
+        if self.order == 0 && c.is_int() {
+            let v = c.int(d);
+            return key::put_int(out, if c.desc { !v } else { v });
+        }
         // SAFETY: the caller's.
         unsafe { self.put_with(column, out, |c, out| c.payload(d, out)) };
     }
@@ -450,6 +474,11 @@ impl Codec {
             // SAFETY: the caller's.
             unsafe { self.put(column, d, out) };
             return true;
+        }
+        if self.order == 0 && c.is_int() {
+            let v = c.foreign_int(d, typid);
+            v.inspect(|v| key::put_int(out, if c.desc { !v } else { *v }));
+            return v.is_some();
         }
         let start = out.len();
         let mut fits = false;

@@ -19,11 +19,16 @@ pub fn text(codec: &Codec, key: &[u8]) -> String {
                 columns.next();
                 "NULL".into()
             }
-            VALUE => match columns.next().and_then(|c| Some((c, take(codec, c, &mut rest)?))) {
+            VALUE if !columns.as_slice().first().is_some_and(|c| codec.order == 0 && c.is_int()) => {
+                match columns.next().and_then(|c| Some((c, take(codec, c, &mut rest)?))) {
+                    Some((c, payload)) => value(c, payload),
+                    None => break,
+                }
+            }
+            _ => match columns.next().and_then(|c| Some((c, take_int(codec, c, mark, &mut rest)?))) {
                 Some((c, payload)) => value(c, payload),
                 None => break,
             },
-            _ => break,
         });
     }
     match out.as_slice() {
@@ -31,6 +36,15 @@ pub fn text(codec: &Codec, key: &[u8]) -> String {
         [one] => one.clone(),
         _ => format!("({})", out.join(", ")),
     }
+}
+
+/// Takes the integer of a column with this marker off the rest of a key: its payload.
+fn take_int(codec: &Codec, c: &KeyColumn, mark: u8, rest: &mut &[u8]) -> Option<Vec<u8>> {
+    let (v, tail) = key::get_int(mark, rest).filter(|_| codec.order == 0 && c.is_int())?;
+    *rest = tail;
+    let mut payload = Vec::new();
+    key::put_wide_int(&mut payload, if c.desc { !v } else { v });
+    Some(payload)
 }
 
 /// Takes the payload of a column off the rest of a key, in ascending form.
@@ -104,7 +118,7 @@ fn value(c: &KeyColumn, payload: Vec<u8>) -> String {
         Kind::Int2 => Datum::from(int() as i16),
         Kind::Int4 => Datum::from(int() as i32),
         Kind::Int8 => Datum::from(int()),
-        Kind::Oid => Datum::from(number(&payload) as u32),
+        Kind::Oid => Datum::from(int() as u32),
         Kind::Float4 => Datum::from((float(&payload) as f32).to_bits()),
         Kind::Float8 => Datum::from(float(&payload).to_bits() as usize),
         Kind::Uuid => c.aligned(&payload, &mut room),

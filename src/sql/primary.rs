@@ -2,19 +2,20 @@
 
 use super::{may_use, must_select, open};
 use crate::callbacks::visible;
-use crate::errors::ok;
 use crate::fast::primary;
 use crate::keys::rows::{self, Row};
 use crate::options::complain;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact;
-use mixedcc_engine::index::{Direction, Primary};
+use mixedcc_engine::index::Direction;
+use mixedcc_engine::record::Version;
 use mixedcc_engine::RecordRef;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 use std::ops::Bound;
+use std::ptr::NonNull;
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -31,7 +32,7 @@ fn primary_index(
         // SAFETY: an open relation of ours.
         let (key, now) = unsafe { (primary::key(heap.0, info), primary::usable(heap.0, info)) };
         let p = kept.index;
-        let (entries, dead, bytes) = (p.index.len() as i64, p.graves() as i64, p.bytes() as i64);
+        let (entries, dead, bytes) = (p.index.len() as i64, info.table.graves() as i64, p.bytes() as i64);
         (key.map(|k| k.index), now.is_some(), entries, dead, bytes)
     });
     TableIterator::new(row.into_iter().collect::<Vec<_>>())
@@ -56,7 +57,8 @@ fn check_primary_index(table: Oid) -> i64 {
         // SAFETY: as above.
         n += unsafe { check_row(heap.0, info, key, no) } as i64;
     }
-    check_entries(info, key.primary);
+    // SAFETY: as above.
+    unsafe { check_entries(heap.0, info, key) };
     n
 }
 
@@ -73,21 +75,17 @@ unsafe fn check_row(rel: pg_sys::Relation, info: &RelInfo, key: &primary::Primar
     if unsafe { rows::plain(rel, key.codec, Row::Version(v.as_ptr()), &mut bytes) }.is_none() {
         return false;
     }
-    if key.primary.key_of(no).is_none_or(|k| k.bytes() != bytes) {
-        damaged(no, "has another key than its row");
-    }
-    let mut found = Vec::new();
-    key.primary.index.get(&PG, &bytes, &mut found);
-    if !found.contains(&no) {
+    if !key.primary.has(&PG, &bytes, no) {
         damaged(no, "is not found by its key");
     }
     true
 }
 
 /// Entries ascend, and each is its record's.
-fn check_entries(info: &RelInfo, primary: &'static Primary) {
-    let mut all = primary.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+unsafe fn check_entries(rel: pg_sys::Relation, info: &RelInfo, key: &primary::PrimaryKey) {
+    let mut all = key.primary.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
     let mut last: Option<(Vec<u8>, u64)> = None;
+    let codec = key.codec;
     while let Some((key, no)) = all.next(&PG) {
         let this = (key.bytes().to_vec(), no);
         if last.as_ref().is_some_and(|l| *l >= this) {
@@ -95,8 +93,11 @@ fn check_entries(info: &RelInfo, primary: &'static Primary) {
         }
         let Some(r) = RecordRef::find(info.table, no) else { damaged(no, "does not exist") };
         // An insert that is under way, or an entry that is being removed, has no row to compare.
-        let live = visible::live(ok(xact::txn().newest(&PG, r.rec)).map(|v| v.0)).is_some();
-        if live && primary.key_of(no).is_none_or(|k| k.bytes() != this.0) {
+        let live = visible::newest(xact::txn(), r);
+        let mut bytes = Vec::new();
+        // SAFETY: the caller's; the version is reached under our pin.
+        let mut of_row = |v: NonNull<Version>| unsafe { rows::plain(rel, codec, Row::Version(v.as_ptr()), &mut bytes) };
+        if live.is_some_and(|v| of_row(v).is_none()) || live.is_some() && bytes != this.0 {
             damaged(no, "has an entry of another key");
         }
         last = Some(this);

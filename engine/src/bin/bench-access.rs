@@ -159,7 +159,7 @@ impl Worker<'_> {
             let count = counter(row.version);
             if write {
                 let v = version(&mut self.t, count + 1)?;
-                self.t.update_row(&self.p, &row, v, 0)?;
+                self.t.update_row(&self.p, &row, &key.to_be_bytes(), v, 0)?;
             } else {
                 std::hint::black_box(count);
             }

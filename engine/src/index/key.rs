@@ -61,6 +61,13 @@ impl Entry {
     }
 }
 
+impl Index {
+    /// Does an entry of this key take memory beside its node?
+    pub(crate) fn has_memory(key: &[u8]) -> bool {
+        key.len() > INLINE
+    }
+}
+
 #[inline]
 pub(super) fn prefix_of(key: &[u8]) -> u64 {
     let mut bytes = [0; INLINE];

@@ -6,6 +6,9 @@
 
 mod cursor;
 mod descend;
+mod graves;
+#[cfg(all(test, not(loom)))]
+mod graves_tests;
 mod insert;
 mod key;
 mod node;
@@ -22,6 +25,7 @@ mod word;
 
 pub use cursor::Cursor;
 pub use descend::Direction;
+pub(crate) use graves::Graves;
 pub use key::Key;
 pub use point::FEW;
 pub use primary::{Primary, Reuse, PRIMARY_SPEC_MAX};

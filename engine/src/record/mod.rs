@@ -19,7 +19,8 @@ pub struct Record {
     pub writer: AtomicU32,
     /// One of the `REC_` states.
     pub state: AtomicU32,
-    /// Next free record (number + 1) of the table's free or limbo list.
+    /// Of a free record: the next (number + 1) of the table's free or limbo list. Of a dead one: 0, or it waits for
+    /// its index entry to go (`index/graves.rs`). Else 0.
     pub next_free: AtomicU32,
 }
 #[cfg(not(loom))]
@@ -66,7 +67,10 @@ const _: () = assert!(VERSION_HEADER == 24);
 /// The version is a tombstone: the row is deleted. The payload is a [`Successor`].
 pub const VER_TOMBSTONE: u32 = 1;
 
-/// Where a moved row went: the tombstone's payload.
+/// Beside [`VER_TOMBSTONE`]: the row's key in the primary index follows the [`Successor`].
+pub const VER_KEYED: u32 = 2;
+
+/// Where a moved row went: the tombstone's payload, or its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Successor {
@@ -111,6 +115,23 @@ impl Version {
     #[inline]
     pub fn is_tombstone(&self) -> bool {
         self.flags & VER_TOMBSTONE != 0
+    }
+    /// Is it a tombstone that has its row's key?
+    pub fn is_keyed(&self) -> bool {
+        self.flags & VER_KEYED != 0
+    }
+    /// The key in the primary index that a tombstone has.
+    ///
+    /// # Safety
+    /// `this` is a version that stays as long as the key is used.
+    pub unsafe fn key<'a>(this: *const Version) -> Option<&'a [u8]> {
+        let before = size_of::<Successor>();
+        // SAFETY: INV-VERSION: the payload of a keyed tombstone has `len` bytes, a `Successor` first.
+        unsafe {
+            let len = (*this).len as usize;
+            let key = Version::payload(this).add(before);
+            (*this).is_keyed().then(|| std::slice::from_raw_parts(key, len - before))
+        }
     }
     /// Address of the payload.
     pub fn payload(this: *const Version) -> *mut u8 {

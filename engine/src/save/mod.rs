@@ -13,7 +13,7 @@ mod tests;
 pub use frames::{Reader, Writer};
 
 use crate::csn::SlotId;
-use crate::index::{Primary, Reuse, PRIMARY_SPEC_MAX};
+use crate::index::{Direction, Primary, Reuse, PRIMARY_SPEC_MAX};
 use crate::memory::OutOfMemory;
 use crate::partition::{PartitionMap, Tuning, SPEC_MAX};
 use crate::platform::Platform;
@@ -23,10 +23,11 @@ use crate::record::{Record, Version, REC_FREE, REC_USED};
 use crate::shared::Engine;
 use crate::table::Table;
 use std::io::{Read, Write};
+use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// Beside the policy of a partition, from this bit on: its tuning.
 const TUNING: u32 = 8;
 /// Beside the protocols of a partition: it is pinned.
@@ -35,7 +36,7 @@ const PINNED: u32 = 1 << 8;
 const FREE: u8 = 0;
 const DEAD: u8 = 1;
 const ROW: u8 = 2;
-/// In place of the length of a description or a key: there is none.
+/// In place of the length of a description, or of a record's number behind the last entry: there is none.
 const NONE: u32 = u32::MAX;
 /// In place of a record: the outcome of its writer is open. The table ends here and is not loaded.
 const UNSETTLED: u8 = 3;
@@ -105,8 +106,8 @@ pub fn read_head<R: Read>(r: &mut Reader<R>, e: &Engine, identity: &[u8]) -> Res
     Ok(true)
 }
 
-/// Writes a table. False if a row's writer had not ended: then nothing of it will be loaded.
-pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bool> {
+/// Writes a table. False if a row's writer had not ended: then nothing of it will be loaded. The caller is pinned.
+pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table, p: &dyn Platform) -> std::io::Result<bool> {
     w.put(&[1])?;
     for k in t.key {
         w.put_u32(k)?;
@@ -135,7 +136,7 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bo
     w.put_u64(t.len())?;
     for n in 0..t.len() {
         let settled = match t.record(n) {
-            Some(r) => write_record(w, r, primary.map(|i| (i, n)))?,
+            Some(r) => write_record(w, r)?,
             None => {
                 w.put(&[FREE])?;
                 true
@@ -145,11 +146,31 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table) -> std::io::Result<bo
             return Ok(false);
         }
     }
+    primary.map_or(Ok(()), |i| write_entries(w, t, i, p))?;
     Ok(true)
 }
 
-/// `at`: the primary index and the record's number.
-fn write_record<W: Write>(w: &mut Writer<W>, r: &Record, at: Option<(&Primary, u64)>) -> std::io::Result<bool> {
+/// The entries of rows, in the order of their keys: so they fill their nodes when they are loaded.
+fn write_entries<W: Write>(w: &mut Writer<W>, t: &Table, i: &'static Primary, p: &dyn Platform) -> std::io::Result<()> {
+    let mut all = i.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    while let Some((key, no)) = all.next(p) {
+        if t.record(no).is_some_and(has_row) {
+            w.put_u32(no as u32)?;
+            w.put_u32(key.len() as u32)?;
+            w.put(&key)?;
+        }
+    }
+    w.put_u32(NONE)
+}
+
+/// Is the record saved with a row?
+fn has_row(r: &Record) -> bool {
+    // SAFETY: nobody else runs: heads of used records are not freed.
+    let head = unsafe { r.head().as_ref() };
+    r.state.load(Ordering::Acquire) == REC_USED && head.is_some_and(|v| !v.is_tombstone())
+}
+
+fn write_record<W: Write>(w: &mut Writer<W>, r: &Record) -> std::io::Result<bool> {
     let state = r.state.load(Ordering::Acquire);
     let head = r.head();
     if state != REC_USED || head.is_null() {
@@ -173,15 +194,6 @@ fn write_record<W: Write>(w: &mut Writer<W>, r: &Record, at: Option<(&Primary, u
     w.put_u32(v.len)?;
     // SAFETY: INV-VERSION: `len` bytes of payload follow the header.
     w.put(unsafe { std::slice::from_raw_parts(Version::payload(head), v.len as usize) })?;
-    if let Some((primary, n)) = at {
-        match primary.key_of(n) {
-            Some(key) => {
-                w.put_u32(key.bytes().len() as u32)?;
-                w.put(key.bytes())?;
-            }
-            None => w.put_u32(NONE)?,
-        }
-    }
     Ok(true)
 }
 
@@ -218,13 +230,18 @@ pub fn read_table<R: Read>(
             x.into()
         })
     });
-    let mut building = Building { e, slot, p, n, table, has_keys: false };
+    let mut building = Building { e, slot, p, n, table, has_entries: false };
     building.primary(r)?;
     let records = r.get_u64()?;
+    let mut settled = true;
     for _ in 0..records {
-        if !building.record(r)? {
+        settled = building.record(r)?;
+        if !settled {
             break;
         }
+    }
+    if settled && building.has_entries {
+        building.entries(r)?;
     }
     Ok(Some(building.finish().map_err(|why| (key, why))))
 }
@@ -275,8 +292,8 @@ struct Building<'a> {
     p: &'a dyn Platform,
     n: u32,
     table: Result<&'static Table, Skipped>,
-    /// Does a key follow each row?
-    has_keys: bool,
+    /// Do the primary index's entries follow the records?
+    has_entries: bool,
 }
 
 impl Building<'_> {
@@ -296,34 +313,45 @@ impl Building<'_> {
             1 => Reuse::Vacuum,
             _ => return Err(LoadError::Damaged("a primary index is of no known kind")),
         };
-        self.has_keys = true;
+        self.has_entries = true;
         if let Ok(t) = self.table {
-            match t.new_primary(self.e, self.slot, 0, reuse, &spec) {
-                Ok(primary) => assert!(t.replace_primary(Some(primary)), "a new table"),
+            match Primary::create(self.e, self.slot, 0, reuse, &spec) {
+                Ok(primary) => t.set_primary(primary),
                 Err(OutOfMemory) => self.give_up(Skipped::OutOfMemory),
             }
         }
         Ok(())
     }
 
-    /// Reads the key of the row that was read last.
-    fn key<R: Read>(&mut self, r: &mut Reader<R>) -> Result<Result<(), OutOfMemory>, LoadError> {
-        let len = r.get_u32()?;
-        if len == NONE {
-            // The row would not be found by its key.
-            if let Ok(t) = self.table {
-                // SAFETY: nobody else knows the table.
-                unsafe { t.drop_primary(self.e, self.slot) };
+    /// Reads the entries of the primary index. One that lacks a row is none: the row would not be found by its key.
+    fn entries<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
+        let mut n = 0;
+        let mut key = Vec::new();
+        loop {
+            let no = r.get_u32()?;
+            if no == NONE {
+                break;
             }
-            return Ok(Ok(()));
+            let len = r.get_u32()? as usize;
+            let Some((t, primary)) = self.table.ok().and_then(|t| Some((t, t.primary()?))) else {
+                r.skip(len)?;
+                continue;
+            };
+            if !t.record(no as u64).is_some_and(has_row) {
+                return Err(LoadError::Damaged("an entry of a primary index has no row"));
+            }
+            key.resize(len, 0);
+            r.get(&mut key)?;
+            match primary.add(self.e, self.slot, self.p, no as u64, &key) {
+                Ok(()) => n += 1,
+                Err(_) => self.give_up(Skipped::OutOfMemory),
+            }
         }
-        let (Ok(t), Some(last)) = (self.table, self.table.ok().and_then(|t| t.len().checked_sub(1))) else {
-            r.skip(len as usize)?;
-            return Ok(Ok(()));
-        };
-        let mut key = vec![0; len as usize];
-        r.get(&mut key)?;
-        Ok(t.load_entry(self.e, self.slot, self.p, last, &key).map_err(|_| OutOfMemory))
+        if let Some(t) = self.table.ok().filter(|t| t.rows() != n) {
+            // SAFETY: nobody else knows the table.
+            unsafe { t.drop_primary(self.e, self.slot) };
+        }
+        Ok(())
     }
 
     /// Gives up: the records that follow are read and forgotten.
@@ -340,11 +368,7 @@ impl Building<'_> {
         let made = match (tag, self.table) {
             (FREE | DEAD, Ok(t)) => t.load_rowless(self.e, self.slot, tag == DEAD),
             (FREE | DEAD, Err(_)) => Ok(()),
-            (ROW, _) => {
-                let row = self.row(r)?;
-                let key = if self.has_keys { self.key(r)? } else { Ok(()) };
-                row.and(key)
-            }
+            (ROW, _) => self.row(r)?,
             (UNSETTLED, _) => {
                 self.give_up(Skipped::Unsettled);
                 return Ok(false);

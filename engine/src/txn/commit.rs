@@ -39,7 +39,7 @@ impl Txn {
             return Ok(());
         }
         self.sweep_written(p);
-        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
+        RetireQueue::reserve(&self.e, self.slot, self.owed())?;
         p.stop_event(StopEvent::CommitLock)?;
         self.lock_writes(p)?;
         self.plan_registrations(p)?;
@@ -182,7 +182,7 @@ impl Txn {
                 (None, WriteKind::Delete) => {
                     // Inserted and deleted by us: nobody ever saw it.
                     w.r.rec.writer.store(0, Ordering::SeqCst);
-                    self.kill_insert(&w);
+                    self.kill_insert(&w, self.writes.len() - i);
                     // The clock is read after the unlinking (INV-RETIRE).
                     RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
                     d = Delta::default();
@@ -194,7 +194,7 @@ impl Txn {
                     if kind == WriteKind::Delete {
                         d.rows = -1;
                         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-                        w.r.table.bury(w.r.no, self.csn);
+                        w.r.table.bury(w.r.no, w.r.rec);
                     }
                     RetireQueue::push(&self.e, self.slot, base.cast(), now);
                 }

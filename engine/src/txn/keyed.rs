@@ -255,31 +255,25 @@ impl Txn {
         Ok(newest)
     }
 
-    /// Replaces a row that a serializable read has found. On an error the version is freed.
+    /// Replaces a row that a serializable read has found by this key. On an error the version is freed.
     pub fn update_row(
         &mut self,
         p: &dyn Platform,
         row: &Row,
+        key: &[u8],
         version: NonNull<Version>,
         cid: u32,
     ) -> Result<(), Error> {
         let base = self.replaced(p, row, Mode::NoKeyUpdate).inspect_err(|_| self.discard(version));
         let n = self.update(row.r, base?, version, cid);
-        self.note_own_key(p, n, row.r)
+        self.note_row(p, n, key)
     }
 
-    /// Deletes a row that a serializable read has found.
-    pub fn delete_row(&mut self, p: &dyn Platform, row: &Row, cid: u32) -> Result<(), Error> {
+    /// Deletes a row that a serializable read has found by this key.
+    pub fn delete_row(&mut self, p: &dyn Platform, row: &Row, key: &[u8], cid: u32) -> Result<(), Error> {
         let base = self.replaced(p, row, Mode::Update)?;
-        let tombstone = self.new_tombstone(Successor { record: 0 })?;
+        let tombstone = self.new_tombstone(Successor { record: 0 }, Some(key))?;
         let n = self.delete(row.r, base, tombstone, cid, 0);
-        self.note_own_key(p, n, row.r)
-    }
-
-    fn note_own_key(&mut self, p: &dyn Platform, n: u32, r: RecordRef) -> Result<(), Error> {
-        match r.table.index().key_of(r.no) {
-            Some(key) => self.note_row(p, n, &key),
-            None => Ok(()),
-        }
+        self.note_row(p, n, key)
     }
 }

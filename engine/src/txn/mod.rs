@@ -6,6 +6,7 @@
 mod abort;
 mod commit;
 mod count;
+mod entries;
 mod keyed;
 mod locking;
 mod predicate;
@@ -129,6 +130,7 @@ pub struct Txn {
     ranged: predicate::Predicates,
     writes: Vec<Write>,
     latest: HashMap<usize, u32>,
+    entries: entries::Entries,
     locks: Vec<LockEntry>,
     /// By depth of a subtransaction: the number of locks when it started.
     marks: Vec<usize>,
@@ -186,6 +188,7 @@ impl Txn {
             ranged: predicate::Predicates::default(),
             writes: Vec::new(),
             latest: HashMap::new(),
+            entries: entries::Entries::default(),
             locks: Vec::new(),
             marks: Vec::new(),
             touched: TouchedList::default(),
@@ -349,6 +352,7 @@ impl Txn {
         clear_map(&mut self.predicates);
         clear_vec(&mut self.writes);
         clear_map(&mut self.latest);
+        self.entries.clear();
         self.marks.clear();
         self.touched.clear();
         self.registered.clear();

@@ -241,7 +241,7 @@ impl Txn {
 
     /// Memory for long keys, and room for the blocks that the registrations displace.
     fn give_blocks(&mut self) -> Result<(), Error> {
-        let room = self.writes.len() as u64 + 8 + self.plan.all.len() as u64;
+        let room = self.owed() + self.plan.all.len() as u64;
         RetireQueue::reserve(&self.e, self.slot, room)?;
         for r in &mut self.plan.all {
             let Some((at, len)) = r.key.filter(|k| k.1 > INLINE_KEY) else { continue };

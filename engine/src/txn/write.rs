@@ -4,14 +4,13 @@ use super::locking::How;
 use super::read::Committed;
 use super::{Level, RecordRef, Txn};
 use crate::error::Error;
-use crate::index::Primary;
 use crate::lock::Mode;
 use crate::memory::{OutOfMemory, Region};
 use crate::partition::Stripe;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::{Protocol, Touch};
-use crate::record::{Successor, Version, VERSION_HEADER, VER_TOMBSTONE};
+use crate::record::{Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -50,6 +49,8 @@ pub struct Write {
     pub superseded: bool,
     /// Its last note + 1 (see [`Txn::note_key`]).
     pub(super) notes: u32,
+    /// Of an own insert: where its key in the primary index is among our entries, + 1; 0: it has no entry.
+    pub(super) entry: u32,
 }
 
 /// What a transaction sees of its own writes of a record.
@@ -83,13 +84,13 @@ impl Txn {
     }
 
     fn allocate(&mut self, node: usize, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
-        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8)?;
+        RetireQueue::reserve(&self.e, self.slot, self.owed())?;
         Ok(self.e.region.alloc_on(node, self.slot as usize, VERSION_HEADER + len)?.cast())
     }
 
     /// The region is full: frees what nobody can reach any more, of all slots and dropped tables.
     #[cold]
-    fn reclaim(&self) {
+    pub(super) fn reclaim(&self) {
         self.e.tick();
         let min = self.e.min_pin_of(|_| false);
         for slot in 0..self.e.slots.len() {
@@ -100,14 +101,22 @@ impl Txn {
 
     /// Room in the queue of retired memory for `n` entries beyond those of our writes.
     pub fn make_room(&mut self, n: u64) -> Result<(), OutOfMemory> {
-        RetireQueue::reserve(&self.e, self.slot, self.writes.len() as u64 + 8 + n)
+        RetireQueue::reserve(&self.e, self.slot, self.owed() + n)
     }
 
-    /// A tombstone that names where the row went.
-    pub fn new_tombstone(&mut self, to: Successor) -> Result<NonNull<Version>, Error> {
-        let v = self.new_version(0, std::mem::size_of::<Successor>(), VER_TOMBSTONE)?;
+    /// A tombstone that names where the row went. `key`: the row's in the primary index of its table; `None` if it has
+    /// no entry there (INV-GRAVE).
+    pub fn new_tombstone(&mut self, to: Successor, key: Option<&[u8]>) -> Result<NonNull<Version>, Error> {
+        let before = std::mem::size_of::<Successor>();
+        let flags = if key.is_some() { VER_TOMBSTONE | VER_KEYED } else { VER_TOMBSTONE };
+        let key = key.unwrap_or_default();
+        let v = self.new_version(0, before + key.len(), flags)?;
+        let payload = Version::payload(v.as_ptr());
         // SAFETY: the payload is that large, and ours.
-        unsafe { Version::payload(v.as_ptr()).cast::<Successor>().write_unaligned(to) };
+        unsafe {
+            payload.cast::<Successor>().write_unaligned(to);
+            payload.add(before).copy_from_nonoverlapping(key.as_ptr(), key.len());
+        }
         Ok(v)
     }
 
@@ -164,35 +173,11 @@ impl Txn {
             depth: self.depth,
             superseded: false,
             notes: 0,
+            entry: 0,
             xid,
         });
         rec.set_head(version.as_ptr());
         Ok(r)
-    }
-
-    /// Adds the primary index's entry of a row that we have just inserted. On an error, and when a
-    /// comparison unwinds, the insert must be undone. Entries of dead records are removed on the way.
-    pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<(), Error> {
-        let Some(primary) = r.table.primary() else { return Ok(()) };
-        debug_assert!(self.last_write(r).is_some(), "an insert of ours");
-        self.sweep(p, r.table, 2);
-        match primary.add(&self.e, self.slot, p, r.no, key) {
-            Err(Error::OutOfMemory) => {
-                self.reclaim();
-                primary.add(&self.e, self.slot, p, r.no, key)
-            }
-            done => done,
-        }
-    }
-
-    /// Removes at most `budget` entries of dead records from the primary index of a table; returns
-    /// how many. The process has a snapshot, so that its pin stays. May unwind where a comparison does.
-    pub fn sweep(&mut self, p: &dyn Platform, table: &'static Table, budget: usize) -> usize {
-        let Some(primary) = table.primary().filter(|i| i.graves() > 0) else { return 0 };
-        let owed = self.writes.len() as u64 + 8;
-        // Without memory there is less room, and the entries stay for now.
-        let _ = RetireQueue::reserve(&self.e, self.slot, owed + Primary::ROOM + 2 * budget as u64);
-        primary.sweep(&self.e, self.slot, p, table, owed, budget)
     }
 
     fn push(&mut self, mut w: Write) {
@@ -200,6 +185,7 @@ impl Txn {
         w.previous = self.latest.insert(w.r.key(), n);
         if let Some(p) = w.previous {
             self.writes[p as usize].superseded = true;
+            w.entry = self.writes[p as usize].entry;
         }
         self.writes.push(w);
         self.touch(w.r.partition()); // so that `publish` finds its counters
@@ -247,6 +233,7 @@ impl Txn {
             depth: self.depth,
             superseded: false,
             notes: 0,
+            entry: 0,
             xid: 0,
         });
         self.writes.len() as u32 - 1
@@ -277,6 +264,7 @@ impl Txn {
             depth: self.depth,
             superseded: false,
             notes: 0,
+            entry: 0,
             xid: 0,
         });
         self.writes.len() as u32 - 1
@@ -354,20 +342,28 @@ impl Txn {
             }
         }
         match w.kind {
-            WriteKind::Insert => self.kill_insert(&w),
+            WriteKind::Insert => {
+                self.kill_insert(&w, self.writes.len() + 1);
+                self.forget_entry(&w);
+            }
             WriteKind::Delete if w.base.is_some() => w.r.rec.writer.store(0, Ordering::SeqCst),
             WriteKind::Delete | WriteKind::Update => {}
         }
         self.retire_version(w.version);
     }
 
-    /// An own insert that will never be: index entries may point to it until VACUUM.
-    pub(super) fn kill_insert(&self, w: &Write) {
+    /// An own insert that will never be: other indexes' entries may point to it until VACUUM. `left`: see
+    /// [`Txn::remove_entry`].
+    pub(super) fn kill_insert(&self, w: &Write, left: usize) {
         w.r.rec.writer.store(0, Ordering::SeqCst);
         w.r.rec.set_head(std::ptr::null_mut());
-        w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-        w.r.table.bury(w.r.no, 0);
+        // INV-GRAVE: from *dead* on VACUUM may free the record.
+        let marked = !self.remove_entry(w, left);
+        w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
+        if !marked {
+            w.r.table.bury(w.r.no, w.r.rec);
+        }
     }
 
     /// An own version that nobody will see any more. Room in the queue was reserved.

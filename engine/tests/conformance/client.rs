@@ -342,7 +342,7 @@ impl<'w> Client<'w> {
         }
         let Some(mut f) = found else { return Ok(false) };
         let Some(base) = self.lock(&mut f, Mode::Update, at_once)? else { return Ok(false) };
-        let tomb = self.t.new_tombstone(Successor { record: if successor { u64::MAX } else { 0 } })?;
+        let tomb = self.t.new_tombstone(Successor { record: if successor { u64::MAX } else { 0 } }, None)?;
         let held = f.r.rec.lock.held_by(self.t.slot).is_some_and(|h| h.mode == Mode::Update);
         let xid = if held { self.t.slot as u32 + 1 } else { 0 };
         let n = self.t.delete(f.r, base, tomb, self.cid, xid);

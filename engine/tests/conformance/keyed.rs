@@ -159,12 +159,12 @@ impl<'w> Client<'w> {
                 self.t.insert_row(&self.p, self.w.at(key), &bytes(key), v, 0)?;
             }
             Some(f) if delete => {
-                self.t.delete_row(&self.p, &f, 0)?;
+                self.t.delete_row(&self.p, &f, &bytes(key), 0)?;
                 self.log().write(checked(key), WriteKind::Delete, Payload::Opaque);
             }
             Some(f) => {
                 let v = self.version(key, WriteKind::Update)?;
-                self.t.update_row(&self.p, &f, v, 0)?;
+                self.t.update_row(&self.p, &f, &bytes(key), v, 0)?;
             }
         }
         Ok(())

@@ -118,7 +118,7 @@ impl<'s> Worker<'s> {
         self.work();
         if op.write {
             let v = version(&mut self.t, value + 1)?;
-            self.t.update_row(&self.p, &row, v, 0)?;
+            self.t.update_row(&self.p, &row, &key(op.partition, op.rank), v, 0)?;
         }
         std::hint::black_box(value);
         Ok(())

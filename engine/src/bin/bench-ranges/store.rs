@@ -329,7 +329,7 @@ impl<'s> Worker<'s> {
         }
         let v = version(&mut self.t, key)?;
         match found {
-            Some(row) => self.t.update_row(&self.p, &row, v, 0)?,
+            Some(row) => self.t.update_row(&self.p, &row, &bytes, v, 0)?,
             None => drop(self.t.insert_row(&self.p, at, &bytes, v, 0)?),
         }
         self.keys.push(key);
