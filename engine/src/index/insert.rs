@@ -89,8 +89,8 @@ impl Index {
             depth -= 1;
         }
         let old = path.step(depth);
-        // Ascending keys fill their nodes, those behind a common prefix too: what comes last in its leaf is a sign of it.
-        // (One of as many keys as fit in random order, which costs little.)
+        // Ascending keys fill their nodes: what comes last in its leaf is a sign of them. (One of as many keys as fit in
+        // random order, which costs little.)
         let at_end = (depth + 1..path.len()).all(|i| path.step(i - 1).at + 1 == path.step(i - 1).count)
             && path.last().at == path.last().count;
         let mid = if at_end { old.count - 1 } else { old.count / 2 };
