@@ -126,8 +126,9 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
     // Nobody has a slot any more.
     let (e, slot) = (shmem::engine(), 0);
     e.pin(slot);
+    let learned = e.shared.learned.read();
     for t in tables {
-        if save::write_table(&mut w, t, &PG)? {
+        if save::write_table(&mut w, t, &PG, &learned)? {
             rows += t.rows();
         } else {
             warning!(

@@ -50,6 +50,21 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
+/// Ticks of all processors of the machine since it started: those that were busy, and all; both 0 where the system
+/// does not tell.
+pub fn processor_ticks() -> (u64, u64) {
+    let Ok(text) = std::fs::read_to_string("/proc/stat") else { return (0, 0) };
+    ticks_of(&text).unwrap_or((0, 0))
+}
+
+/// Of the text of Linux's `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn ticks_of(text: &str) -> Option<(u64, u64)> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;
+    let all = fields.iter().sum::<u64>();
+    Some((all - fields.get(3)? - fields.get(4)?, all))
+}
+
 /// Processor time that the calling thread has used, nanoseconds; 0 where the system does not tell.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub fn thread_cpu_ns() -> u64 {
@@ -74,4 +89,18 @@ pub fn thread_cpu_ns() -> u64 {
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub fn thread_cpu_ns() -> u64 {
     0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_busy_when_they_are_not_idle_and_do_not_wait_for_disks() {
+        let text = "cpu  10 2 3 60 5 1 1 8 4 0\ncpu0 5 1 1 30 2 1 1 4 2 0\n";
+        assert_eq!(ticks_of(text), Some((25, 90)), "guests' time is in user time already");
+        for bad in ["", "cpu", "cpu  1 2 3", "cpu  1 2 3 x 5 6 7 8", "intr 5"] {
+            assert_eq!(ticks_of(bad), None, "{bad}");
+        }
+    }
 }

@@ -54,6 +54,7 @@ fn settings() -> Settings {
         max_weak_writers: share,
         max_idle: share,
         forget_us: guc::ADAPTIVE_FORGET_S.get() as u64 * 1_000_000,
+        probes: true,
     }
 }
 

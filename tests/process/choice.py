@@ -12,7 +12,7 @@ import threading
 import time
 
 import history
-from _common import OURS, check, connect, drop_database, equal, main, make_database, ok, query, seconds, value, wait_until
+from _common import OURS, check, connect, drop_database, equal, main, make_database, ok, query, seconds, server, value, wait_until
 from _history import Load
 
 DATABASE = "process_choice"
@@ -135,7 +135,7 @@ def test_changes():
         clients.writes = False
         check("choice: reads get occ again", gets("occ"), why())
         told = why()
-        equal("choice: explain_choice has all features", sum(item == "feature" for item, _ in told), 15)
+        equal("choice: explain_choice has all features", sum(item == "feature" for item, _ in told), 16)
         check("choice: explain_choice names the protocol in use", "in use" in told["cost", "occ"][1], told)
     equal("choice: no session had another error", clients.problems, [])
     equal("choice: nothing is lost", value(BOSS, "SELECT sum(v) FROM t"), clients.added)
@@ -246,6 +246,23 @@ def test_wrong_model():
             t.join()
 
 
+def test_restart():
+    """What was learned outlives a shutdown, with the table that it is about."""
+    reset()
+    before = query(BOSS, "SELECT name, value FROM mixedcc.explain_choice('t'::regclass, 0) WHERE item = 'learned' ORDER BY 1, 2")
+    check("choice: there is something to keep", before)
+    restart()
+    after = query(BOSS, "SELECT name, value FROM mixedcc.explain_choice('t'::regclass, 0) WHERE item = 'learned' ORDER BY 1, 2")
+    equal("choice: lessons outlive a restart", after, before)
+
+
+def restart():
+    global BOSS
+    BOSS.close()
+    server("restart")
+    BOSS = connect(DATABASE)
+
+
 def test_advice():
     """Transactions over several partitions: the advice names the columns to partition by."""
     reset()
@@ -324,4 +341,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_advice, test_history, clean_up)
+    main(test_changes, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_restart, test_advice, test_history, clean_up)

@@ -1,10 +1,11 @@
 //! The coordinator's part: decisions about the partitions of all tables.
 
-use super::decide::{Decision, Settings, State, Status};
+use super::decide::{Decision, Peer, Settings, State, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
 use crate::partition::Partition;
+use crate::primitive::processor_ticks;
 use crate::protocol::Protocol;
 use crate::shared::Engine;
 use crate::switch::Why;
@@ -41,6 +42,8 @@ pub struct Asked {
 
 /// Commits per second of the cluster up to which every transaction is sampled: so many cost nothing.
 const SAMPLE_ALL: u64 = 500;
+/// Partitions of a table with the same protocol that are compared with others: enough for a mean.
+const PEERS: usize = 32;
 
 impl Chooser {
     /// With a model, and with what the coordinator before this one has learned.
@@ -62,15 +65,22 @@ impl Chooser {
         let mut seen = HashMap::with_capacity(self.states.len());
         let before = self.learned.all().len();
         let newest = self.learned.all().last().copied();
+        let ticks = processor_ticks();
         for t in tables {
-            for (no, p) in t.map().partitions().iter().enumerate() {
-                let id = (t.id, no as u32);
-                let at = std::ptr::from_ref(p) as usize;
-                let mut state = match self.states.remove(&id) {
+            let partitions: Vec<_> = t.map().partitions().iter().map(|p| (p, Reading::of(p, now, ticks))).collect();
+            let peers = self.peers(t.id, &partitions, s);
+            let tried = |no: usize| self.states.get(&(t.id, no as u32)).is_some_and(|s| s.1.is_tried());
+            let mut s = Settings { probes: s.probes && !(0..partitions.len()).any(tried), ..s.clone() };
+            for (no, (p, reading)) in partitions.iter().enumerate() {
+                let no = no as u32;
+                let at = std::ptr::from_ref(*p) as usize;
+                let mut state = match self.states.remove(&(t.id, no)) {
                     Some((a, state)) if a == at => state,
                     _ => State::default(),
                 };
-                let d = self.decide(t, p, &mut state, now, adaptive, s);
+                let others: Vec<Peer> = peers.iter().filter(|o| o.no != no).copied().collect();
+                let d = self.decide(t, (p, &others), &mut state, *reading, adaptive, &s);
+                s.probes &= d.status != Status::Probes;
                 if let (Some(to), Some(from)) = (d.ask, p.protocols().single()) {
                     let why = match d.status {
                         Status::TakesBack => Why::TakenBack,
@@ -78,11 +88,11 @@ impl Chooser {
                         _ => Why::Chosen,
                     };
                     if p.choose(e, to, why, now) {
-                        asked.push(Asked { key: t.key, partition: no as u32, from, to, why, decision: d });
+                        asked.push(Asked { key: t.key, partition: no, from, to, why, decision: d });
                     }
                 }
                 p.decided.write(now, &d);
-                seen.insert(id, (at, state));
+                seen.insert((t.id, no), (at, state));
             }
         }
         self.states = seen;
@@ -90,17 +100,35 @@ impl Chooser {
         asked
     }
 
+    /// What the interval was like in partitions of a table, some of them for each protocol: those that are alike are
+    /// judged together.
+    fn peers(&self, table: u64, partitions: &[(&Partition, Reading)], s: &Settings) -> Vec<Peer> {
+        let (mut all, mut n) = (Vec::new(), [0; Protocol::ALL.len()]);
+        for (no, (p, reading)) in partitions.iter().enumerate() {
+            let at = std::ptr::from_ref(*p) as usize;
+            let Some(protocol) = p.protocols().single().filter(|_| !p.switch.view().is_open()) else { continue };
+            let Some((_, state)) = self.states.get(&(table, no as u32)).filter(|s| s.0 == at) else { continue };
+            let of_it = &mut n[Protocol::ALL.iter().position(|q| *q == protocol).unwrap_or(0)];
+            if *of_it < PEERS {
+                if let Some(peer) = state.peer(no as u32, protocol, reading, s) {
+                    all.push(peer);
+                    *of_it += 1;
+                }
+            }
+        }
+        all
+    }
+
     fn decide(
         &mut self,
         t: &Table,
-        p: &Partition,
+        (p, peers): (&Partition, &[Peer]),
         state: &mut State,
-        now: u64,
+        reading: Reading,
         adaptive: bool,
         s: &Settings,
     ) -> Decision {
         let v = p.switch.view();
-        let reading = Reading::of(p, now);
         let idle = |status| Decision { status, ..Decision::default() };
         let tuning = p.tuning();
         if v.is_open() {
@@ -120,7 +148,7 @@ impl Chooser {
             }
             None => s,
         };
-        state.observe(t.id, protocol, reading, (&self.model, &mut self.learned, s))
+        state.observe(t.id, (protocol, peers), reading, (&self.model, &mut self.learned, s))
     }
 
     /// New lessons are written where the next coordinator finds them.

@@ -4,7 +4,7 @@
 //! `confirm` intervals running, or by a rule, or by a probe; and after such a switch it is not asked again until the
 //! switch was verified, or its load is another one.
 
-use super::features::{Load, Reading, FEATURES};
+use super::features::{Cost, Load, Reading, FEATURES};
 use super::learned::{Correction, Learned, Lesson};
 use super::model::Model;
 use crate::protocol::{Protocol, ProtocolSet};
@@ -29,6 +29,8 @@ pub struct Settings {
     pub max_idle: f64,
     /// A lesson loses half of its weight in this time, microseconds.
     pub forget_us: u64,
+    /// May a protocol be tried that the model does not prefer? Not while another partition of the table does.
+    pub probes: bool,
 }
 
 impl Default for Settings {
@@ -42,6 +44,7 @@ impl Default for Settings {
             max_weak_writers: 0.05,
             max_idle: 0.05,
             forget_us: 600_000_000,
+            probes: true,
         }
     }
 }
@@ -133,6 +136,8 @@ pub struct Decision {
     pub before_us: f64,
     /// The protocol to ask for.
     pub ask: Option<Protocol>,
+    /// Do most of the table's partitions that are like this one use the best of them already?
+    pub alone: bool,
 }
 
 /// A switch that is being verified.
@@ -141,14 +146,26 @@ struct Trial {
     from: usize,
     to: usize,
     features: [f64; FEATURES],
-    before: f64,
+    before: Cost,
     n_before: usize,
     rate_before: f64,
     predicted: f64,
-    after: Vec<f64>,
+    /// How much more each interval since has cost, here and in the partitions that were switched alike.
+    more: Vec<f64>,
     /// Intervals since the switch, whatever was sampled in them.
     intervals: u32,
     stalled: u32,
+}
+
+/// What an interval was like in a partition of the same table.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Number of the partition.
+    pub no: u32,
+    protocol: usize,
+    features: [f64; FEATURES],
+    /// The switch that is being verified, and how much more the interval cost than those before it.
+    trial: Option<(usize, usize, f64)>,
 }
 
 /// What is known of a partition.
@@ -156,8 +173,8 @@ struct Trial {
 pub struct State {
     last: Option<Reading>,
     protocol: Option<usize>,
-    /// Load and logarithm of the cost of the last intervals under the current protocol.
-    history: VecDeque<([f64; FEATURES], f64, f64)>,
+    /// Load, cost and commits per second of the last intervals under the current protocol.
+    history: VecDeque<([f64; FEATURES], Cost, f64)>,
     /// Variance of the logarithm of the cost from interval to interval; 0: not known.
     variance: f64,
     challenger: Option<(usize, u32)>,
@@ -180,14 +197,17 @@ const NOISE: (f64, f64) = (0.03, 0.08);
 const SAME: f64 = 1.0;
 /// So far, with room for noise, a switch and the one that reversed it are about the same load.
 const LIKE: f64 = 1.5;
-/// A partition is probed if this share of the time is lost, for so many intervals running.
-const LOSSY: (f64, u32) = (0.25, 5);
+/// A partition is probed if this share of the time is lost, or that share slept while processors are idle, for so many
+/// intervals running.
+const LOSSY: (f64, f64, u32) = (0.25, 0.5, 5);
+const IDLE: f64 = 0.9;
 /// Switches that are remembered, and how often the time to confirm doubles at most.
 const SWITCHES: usize = 32;
 const DOUBLED: u32 = 5;
-/// Intervals between two probes of a partition, and the prediction that forbids one.
-const PROBE_EVERY_US: u64 = 30_000_000;
-const PROBE_WORST: f64 = 0.7;
+/// Between two probes of a partition: this part of the time in which lessons fade; and the predictions that forbid one,
+/// for work that is lost and for time that is slept.
+const PROBE_EVERY: u64 = 20;
+const PROBE_WORST: (f64, f64) = (0.45, 0.15);
 
 fn index(p: Protocol) -> usize {
     Protocol::ALL.iter().position(|q| *q == p).unwrap_or(0)
@@ -231,11 +251,25 @@ impl State {
         self.challenger = None;
     }
 
-    /// An interval is over. `table` tells whose lessons count.
+    /// Is a switch being verified?
+    pub fn is_tried(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// What this interval will have been for the other partitions of the table; before [`State::observe`].
+    pub fn peer(&self, no: u32, protocol: Protocol, reading: &Reading, s: &Settings) -> Option<Peer> {
+        let protocol = index(protocol);
+        let last = self.last.filter(|_| self.protocol == Some(protocol))?;
+        let load = Load::between(&last, reading).filter(|l| l.txns >= s.min_samples)?;
+        let trial = self.trial.as_ref().map(|t| (t.from, t.to, load.cost().over(&t.before)));
+        Some(Peer { no, protocol, features: load.features, trial })
+    }
+
+    /// An interval is over. `table` tells whose lessons count; `peers` are the table's other partitions.
     pub fn observe(
         &mut self,
         table: u64,
-        protocol: Protocol,
+        (protocol, peers): (Protocol, &[Peer]),
         reading: Reading,
         (model, learned, s): (&Model, &mut Learned, &Settings),
     ) -> Decision {
@@ -259,9 +293,13 @@ impl State {
             return Decision { status: Status::FewSamples, ..Decision::default() };
         };
         self.last = Some(reading);
-        let mut d = self.judge(table, now, &load, reading.at_us, (model, learned, s));
+        let apart = |p: &Peer| super::features::distance(&p.features, &load.features);
+        let others: Vec<Peer> = peers.iter().filter(|p| p.protocol != now && apart(p) < LIKE).copied().collect();
+        let peers: Vec<Peer> = peers.iter().filter(|p| p.protocol == now && apart(p) < SAME).copied().collect();
+        let mut d = self.judge(table, now, (&load, &peers), reading.at_us, (model, learned, s));
+        d.alone = others.iter().filter(|p| p.protocol == d.best).count() > 1 + peers.len();
         self.note(&load);
-        if !self.verify(table, &load, reading.at_us, learned, s, &mut d) {
+        if !self.verify(table, (&load, &peers), reading.at_us, learned, s, &mut d) {
             self.decide(now, reading.at_us, s, &mut d);
         }
         if let Some(to) = d.ask.map(index) {
@@ -282,11 +320,11 @@ impl State {
         &self,
         table: u64,
         now: usize,
-        load: &Load,
+        (load, peers): (&Load, &[Peer]),
         at_us: u64,
         (model, learned, s): (&Model, &Learned, &Settings),
     ) -> Decision {
-        let load = &self.smooth(load);
+        let load = &self.smooth(load, peers);
         let predicted = model.predict(&load.features);
         let c = learned.correction(table, now, &load.features, at_us, s.forget_us);
         let scores: [f64; 3] = std::array::from_fn(|i| predicted[i] + c.add[i]);
@@ -304,11 +342,11 @@ impl State {
         }
     }
 
-    /// The load with the mean features of those of the last intervals that are like it: less noise, and no delay
-    /// where it changes.
-    fn smooth(&self, load: &Load) -> Load {
-        let near: Vec<_> =
-            self.history.iter().map(|h| &h.0).filter(|f| super::features::distance(f, &load.features) < SAME).collect();
+    /// The load with the mean features of those of the last intervals that are like it, and of the partitions that are:
+    /// less noise, and no delay where it changes.
+    fn smooth(&self, load: &Load, peers: &[Peer]) -> Load {
+        let near = self.history.iter().map(|h| &h.0).filter(|f| super::features::distance(f, &load.features) < SAME);
+        let near: Vec<_> = near.chain(peers.iter().map(|p| &p.features)).collect();
         let n = near.len() as f64 + 1.0;
         let sum = |i: usize| near.iter().map(|f| f[i]).sum::<f64>() + load.features[i];
         Load { features: std::array::from_fn(|i| sum(i) / n), ..*load }
@@ -324,10 +362,10 @@ impl State {
 
     /// Remembers the cost, and how much it varies.
     fn note(&mut self, load: &Load) {
-        let cost = load.cost_us.max(1e-3).ln();
+        let cost = load.cost();
         if let Some((f, before, _)) = self.history.back() {
             if shape_distance(f, &load.features) < SAME {
-                let square = (cost - before) * (cost - before) / 2.0;
+                let square = cost.over(before).powi(2) / 2.0;
                 self.variance = if self.variance == 0.0 { square } else { 0.8 * self.variance + 0.2 * square };
             }
         }
@@ -349,11 +387,11 @@ impl State {
             from,
             to,
             features: f,
-            before: mean(same.iter().map(|h| h.1)),
+            before: Cost::mean(&same.iter().map(|h| h.1).collect::<Vec<_>>()),
             n_before: same.len(),
             rate_before: mean(same.iter().map(|h| h.2)),
             predicted: d.predicted[to] - d.predicted[from],
-            after: Vec::new(),
+            more: Vec::new(),
             intervals: 0,
             stalled: 0,
         });
@@ -387,7 +425,7 @@ impl State {
         let ask = Some(Protocol::ALL[t.from]);
         Some(Decision {
             status: Status::TakesBack,
-            before_us: t.before.exp(),
+            before_us: t.before.weighed(0.5).exp(),
             best: t.from,
             ask,
             ..Decision::default()
@@ -398,7 +436,7 @@ impl State {
     fn verify(
         &mut self,
         table: u64,
-        load: &Load,
+        (load, peers): (&Load, &[Peer]),
         at_us: u64,
         learned: &mut Learned,
         s: &Settings,
@@ -410,16 +448,18 @@ impl State {
             self.trial = None; // a rule against it, or another load: nothing can be compared
             return false;
         }
-        d.before_us = t.before.exp();
+        d.before_us = t.before.weighed(0.5).exp();
         d.status = Status::Verifies;
         if t.intervals > SKIP {
-            t.after.push(load.cost_us.max(1e-3).ln());
+            let with = peers.iter().filter_map(|p| p.trial).filter(|p| (p.0, p.1) == (t.from, t.to)).map(|p| p.2);
+            let more: Vec<f64> = with.chain([load.cost().over(&t.before)]).collect();
+            t.more.push(mean(more.into_iter()));
         }
-        if t.after.len() < AFTER.0 {
+        if t.more.len() < AFTER.0 {
             return true;
         }
-        let (n_before, n_after) = (t.n_before, t.after.len());
-        let measured = mean(t.after.iter().copied()) - t.before;
+        let (n_before, n_after) = (t.n_before, t.more.len());
+        let measured = mean(t.more.iter().copied());
         let moved = (d.predicted[t.to] - d.predicted[t.from]) - t.predicted;
         let noise = self.deviation(n_before, n_after);
         let loss = (1.0 + s.max_loss).ln();
@@ -444,7 +484,9 @@ impl State {
     fn decide(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
         let banned = d.allowed & Protocol::ALL[now] as u32 == 0;
         let gain = d.scores[now] - d.scores[d.best];
-        if d.best != now && (banned || gain > (1.0 + s.min_gain).ln()) {
+        // Who is left behind by those like it follows them: transactions over several partitions gain by one protocol.
+        let margin = if d.alone { 0.0 } else { (1.0 + s.min_gain).ln() };
+        if d.best != now && (banned || gain > margin) {
             let n = self.challenger.filter(|c| c.0 == d.best).map_or(0, |c| c.1) + 1;
             self.challenger = Some((d.best, n));
             self.lossy = 0;
@@ -458,14 +500,18 @@ impl State {
         }
         self.challenger = None;
         d.status = Status::Keeps;
-        self.lossy = if d.load.lost > LOSSY.0 { self.lossy + 1 } else { 0 };
-        if self.lossy >= LOSSY.1 && (self.probed_at == 0 || at_us.saturating_sub(self.probed_at) > PROBE_EVERY_US) {
+        let lossy = d.load.lost > LOSSY.0;
+        let sleepy = d.load.slept > LOSSY.1 && d.load.busy < IDLE;
+        self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
+        let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
+        let probed = self.probed_at != 0 && at_us.saturating_sub(self.probed_at) < s.forget_us / PROBE_EVERY;
+        if self.lossy >= LOSSY.2 && !probed && s.probes {
             // The model calls it the best, and yet much is lost: look whether another one is better here.
             let can = |i: &usize| {
                 *i != now
                     && d.allowed & Protocol::ALL[*i] as u32 != 0
                     && d.learned.weight[*i] < 0.3
-                    && d.scores[*i] - d.scores[now] < PROBE_WORST
+                    && d.scores[*i] - d.scores[now] < worst
             };
             if let Some(to) = (0..3).filter(can).min_by(|a, b| d.scores[*a].total_cmp(&d.scores[*b])) {
                 self.probed_at = at_us;

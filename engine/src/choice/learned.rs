@@ -36,7 +36,39 @@ pub struct Lesson {
     pub at_us: u64,
 }
 
+/// Words of a lesson, as it is shared and saved.
+pub const WORDS: usize = 6 + FEATURES;
+
 impl Lesson {
+    /// As words.
+    pub fn pack(&self) -> [u64; WORDS] {
+        let mut w = [0; WORDS];
+        w[0] = self.table;
+        w[1] = self.from as u64 | (self.to as u64) << 8 | (self.repeats as u64) << 16;
+        (w[2], w[3], w[4]) = (self.measured.to_bits(), self.residual.to_bits(), self.at_us);
+        for (to, f) in w[6..].iter_mut().zip(self.features) {
+            *to = f.to_bits();
+        }
+        w
+    }
+    /// From words: whatever they are, a lesson comes of them whose protocols exist.
+    pub fn unpack(w: &[u64; WORDS]) -> Lesson {
+        let all = Protocol::ALL.len() - 1;
+        Lesson {
+            table: w[0],
+            from: (w[1] as usize & 255).min(all),
+            to: (w[1] as usize >> 8 & 255).min(all),
+            repeats: (w[1] >> 16) as u32,
+            measured: f64::from_bits(w[2]),
+            residual: f64::from_bits(w[3]),
+            at_us: w[4],
+            features: std::array::from_fn(|i| f64::from_bits(w[6 + i])),
+        }
+    }
+    /// Are all of its figures numbers?
+    pub fn is_sound(&self) -> bool {
+        self.features.iter().chain([&self.measured, &self.residual]).all(|f| f.is_finite())
+    }
     fn age_weight(&self, now_us: u64, forget_us: u64) -> f64 {
         let half = forget_us.max(1) as f64 * f64::from(1u32 << self.repeats.min(REPEATS));
         0.5f64.powf(now_us.saturating_sub(self.at_us) as f64 / half)
@@ -73,11 +105,15 @@ impl Learned {
         &self.all
     }
 
-    /// Adds a lesson; the oldest of too many is forgotten.
+    /// Adds a lesson; the oldest of too many is forgotten. Partitions that were switched alike, together, give one.
     pub fn add(&mut self, mut l: Lesson, forget_us: u64) {
         let same = |o: &&Lesson| {
             (o.table, o.from, o.to) == (l.table, l.from, l.to) && (o.measured > 0.0) == (l.measured > 0.0)
         };
+        let once = |o: &Lesson| same(&o) && o.at_us == l.at_us && distance(&o.features, &l.features) < 1.0;
+        if self.all.iter().any(once) {
+            return;
+        }
         let near = |o: &&Lesson| distance(&o.features, &l.features) < 1.0 && o.age_weight(l.at_us, forget_us) > 0.1;
         l.repeats = self.all.iter().filter(same).filter(near).map(|o| o.repeats + 1).max().unwrap_or(0);
         if self.all.len() == LESSONS {
@@ -106,8 +142,6 @@ impl Learned {
     }
 }
 
-const WORDS: usize = 6 + FEATURES;
-
 #[repr(C)]
 struct Cell {
     seq: AtomicU64,
@@ -128,16 +162,7 @@ impl Blackboard {
         let n = self.next.load(Ordering::SeqCst);
         let c = &self.cells[n as usize % LESSONS];
         c.seq.store(2 * n + 1, Ordering::SeqCst);
-        let head = [
-            l.table,
-            l.from as u64 | (l.to as u64) << 8 | (l.repeats as u64) << 16,
-            l.measured.to_bits(),
-            l.residual.to_bits(),
-            l.at_us,
-            0,
-        ];
-        let words = head.into_iter().chain(l.features.iter().map(|f| f.to_bits()));
-        for (to, w) in c.words.iter().zip(words) {
+        for (to, w) in c.words.iter().zip(l.pack()) {
             to.store(w, Ordering::SeqCst);
         }
         c.seq.store(2 * n + 2, Ordering::SeqCst);
@@ -157,17 +182,7 @@ impl Blackboard {
             return None;
         }
         let w: [u64; WORDS] = std::array::from_fn(|i| c.words[i].load(Ordering::SeqCst));
-        let all = Protocol::ALL.len() - 1;
-        let l = Lesson {
-            table: w[0],
-            from: (w[1] as usize & 255).min(all),
-            to: (w[1] as usize >> 8 & 255).min(all),
-            repeats: (w[1] >> 16) as u32,
-            measured: f64::from_bits(w[2]),
-            residual: f64::from_bits(w[3]),
-            at_us: w[4],
-            features: std::array::from_fn(|i| f64::from_bits(w[6 + i])),
-        };
+        let l = Lesson::unpack(&w);
         whole().then_some(l)
     }
 }

@@ -18,8 +18,8 @@ mod publish;
 mod tests;
 
 pub use chooser::{Asked, Chooser};
-pub use decide::{allowed, Decision, Settings, State, Status};
-pub use features::{distance, place, Load, Reading, FEATURES, NAMES};
-pub use learned::{Blackboard, Correction, Learned, Lesson, LESSONS};
+pub use decide::{allowed, Decision, Peer, Settings, State, Status};
+pub use features::{distance, place, Cost, Load, Reading, FEATURES, NAMES};
+pub use learned::{Blackboard, Correction, Learned, Lesson, LESSONS, WORDS as LESSON_WORDS};
 pub use model::{Model, BUILT_IN};
 pub use publish::{Published, Shown};

@@ -87,6 +87,22 @@ impl World {
 
     /// An interval under a load; the switch that it asks for is complete at its end.
     fn interval(&mut self, t: &Truth) -> Decision {
+        self.pass(t);
+        let d =
+            self.state.observe(1, (self.protocol, &[]), self.reading, (&self.model, &mut self.learned, &self.settings));
+        self.follow(&d);
+        d
+    }
+
+    fn follow(&mut self, d: &Decision) {
+        if let Some(p) = d.ask {
+            self.asked.push((self.reading.at_us / SECOND, p, d.status));
+            self.protocol = p;
+        }
+    }
+
+    /// What is counted in an interval.
+    fn pass(&mut self, t: &Truth) {
         let cost_us = self.noisy(t.cost_us[at(self.protocol)]);
         // 8 clients, always busy; processor and elapsed time are off by the same noise.
         let each_us = cost_us * 2.0;
@@ -114,12 +130,6 @@ impl World {
         self.reading.commits += commits as u64;
         self.reading.busy_ns += (commits * each_us * 1000.0) as u64;
         self.reading.at_us += SECOND;
-        let d = self.state.observe(1, self.protocol, self.reading, (&self.model, &mut self.learned, &self.settings));
-        if let Some(p) = d.ask {
-            self.asked.push((self.reading.at_us / SECOND, p, d.status));
-            self.protocol = p;
-        }
-        d
     }
 
     fn run(&mut self, t: &Truth, intervals: u32) -> u32 {
@@ -204,7 +214,7 @@ fn a_partition_that_comes_to_a_halt_is_rescued() {
         w.reading.at_us += SECOND;
         w.reading.commits += 3;
         w.reading.troubles += 40;
-        let d = w.state.observe(1, w.protocol, w.reading, (&w.model, &mut w.learned, &w.settings));
+        let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
         if let Some(p) = d.ask {
             assert_eq!((p, d.status), (Protocol::Occ, Status::TakesBack));
             w.protocol = p;
@@ -248,6 +258,89 @@ fn work_that_is_lost_makes_it_try_what_the_model_does_not_want() {
     assert_eq!(w.protocol, Protocol::TwoPhase, "{:?}", w.asked);
     assert_eq!(w.asked[0].2, Status::Probes);
     assert_eq!(w.asked.len(), 1, "it stays: {:?}", w.asked);
+}
+
+/// Partitions of a table, each with its own noise.
+struct Table {
+    worlds: Vec<World>,
+    learned: Learned,
+}
+
+impl Table {
+    fn new(n: u64, model: &Model, noise: f64) -> Table {
+        let world = |i| World { random: 77 + 1000 * i, ..World::new(model.clone(), noise) };
+        Table { worlds: (0..n).map(world).collect(), learned: Learned::default() }
+    }
+
+    /// An interval, as the chooser lets the partitions know of each other.
+    fn interval(&mut self, load: impl Fn(&World) -> Truth) -> Vec<Decision> {
+        for w in &mut self.worlds {
+            let t = load(w);
+            w.pass(&t);
+        }
+        let peer = |(no, w): (usize, &World)| w.state.peer(no as u32, w.protocol, &w.reading, &w.settings);
+        let peers: Vec<_> = self.worlds.iter().enumerate().filter_map(peer).collect();
+        let mut probes = !self.worlds.iter().any(|w| w.state.is_tried());
+        let mut all = Vec::new();
+        for (no, w) in self.worlds.iter_mut().enumerate() {
+            let others: Vec<_> = peers.iter().filter(|p| p.no != no as u32).copied().collect();
+            let s = Settings { probes, ..w.settings.clone() };
+            let d = w.state.observe(1, (w.protocol, &others), w.reading, (&w.model, &mut self.learned, &s));
+            probes &= d.status != Status::Probes;
+            w.follow(&d);
+            all.push(d);
+        }
+        all
+    }
+}
+
+#[test]
+fn partitions_that_are_alike_switch_together() {
+    // Near the edge of a leaf: by itself each would decide at another time.
+    let mut t = Table::new(8, &right(), 0.3);
+    for _ in 0..60 {
+        t.interval(|_| Truth { conflicts: 0.3, ..HOT });
+    }
+    let first: Vec<u64> = t.worlds.iter().map(|w| w.asked.first().expect("it switched").0).collect();
+    assert!(first.iter().max().unwrap() - first.iter().min().unwrap() <= 1, "{first:?}");
+    assert!(t.worlds.iter().all(|w| w.protocol == Protocol::TwoPhase && w.asked.len() == 1));
+    let lessons = t.learned.all().len();
+    assert!((1..=3).contains(&lessons), "partitions that were verified together teach once: {lessons}");
+}
+
+#[test]
+fn who_is_left_behind_follows() {
+    // Better by less than the margin: not worth a switch, but for one that is alone with its protocol.
+    let s = |c| split("records", 1.0, 0.0, c);
+    let m = model(&s(0.5), &s(0.05), &s(0.0));
+    for (others, wanted) in [(Protocol::TwoPhase, Protocol::TwoPhase), (Protocol::PartCc, Protocol::Occ)] {
+        let mut t = Table::new(5, &m, 0.02);
+        for w in &mut t.worlds[1..] {
+            w.protocol = others;
+            w.settings.candidates = ProtocolSet::of(others);
+        }
+        for _ in 0..5 {
+            t.interval(|_| CALM);
+        }
+        assert_eq!(t.worlds[0].protocol, wanted, "{:?}", t.worlds[0].asked);
+    }
+}
+
+#[test]
+fn one_partition_of_a_table_probes_for_all() {
+    let s = |c| split("records", 1.0, 0.0, c);
+    let m = model(&s(0.4), &s(-0.3), &s(0.1));
+    let mut t = Table::new(6, &m, 0.05);
+    for _ in 0..100 {
+        let all = t.interval(|w| {
+            let lost = if w.protocol == Protocol::Occ { 0.6 } else { 0.0 };
+            Truth { lost, cost_us: [300.0, 200.0, 100.0], ..HOT }
+        });
+        let probes = all.iter().filter(|d| d.status == Status::Probes).count();
+        let tried = t.worlds.iter().flat_map(|w| &w.asked).filter(|a| a.2 == Status::Probes).count();
+        assert!(probes <= 1 && tried <= 1, "{all:?}");
+    }
+    assert!(t.worlds.iter().all(|w| w.protocol == Protocol::TwoPhase), "what one has learned is all the others'");
 }
 
 #[test]

@@ -7,11 +7,13 @@
 //! A table is loaded as a whole or not at all. Saving and loading exclude everybody else.
 
 mod frames;
+mod lessons;
 #[cfg(test)]
 mod tests;
 
 pub use frames::{Reader, Writer};
 
+use crate::choice::Lesson;
 use crate::csn::SlotId;
 use crate::index::{Direction, Primary, Reuse, PRIMARY_SPEC_MAX};
 use crate::memory::OutOfMemory;
@@ -27,7 +29,7 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 /// Beside the policy of a partition, from this bit on: its tuning.
 const TUNING: u32 = 8;
 /// Beside the protocols of a partition: it is pinned.
@@ -106,8 +108,14 @@ pub fn read_head<R: Read>(r: &mut Reader<R>, e: &Engine, identity: &[u8]) -> Res
     Ok(true)
 }
 
-/// Writes a table. False if a row's writer had not ended: then nothing of it will be loaded. The caller is pinned.
-pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table, p: &dyn Platform) -> std::io::Result<bool> {
+/// Writes a table, and what was learned about it (of all tables in `learned`). False if a row's writer had not ended:
+/// then nothing of it will be loaded. The caller is pinned.
+pub fn write_table<W: Write>(
+    w: &mut Writer<W>,
+    t: &Table,
+    p: &dyn Platform,
+    learned: &[Lesson],
+) -> std::io::Result<bool> {
     w.put(&[1])?;
     for k in t.key {
         w.put_u32(k)?;
@@ -123,6 +131,7 @@ pub fn write_table<W: Write>(w: &mut Writer<W>, t: &Table, p: &dyn Platform) -> 
         w.put_u32(v.wanted.bits() | if v.pinned { PINNED } else { 0 })?;
         w.put_u32(p.policy() as u32 | p.tuning().pack() << TUNING)?;
     }
+    lessons::write(w, t.id, learned)?;
     // An order of the platform's own may not be known where the file is read.
     let primary = t.primary().filter(|i| i.index.order() == 0);
     match primary {
@@ -223,6 +232,7 @@ pub fn read_table<R: Read>(
         *k = r.get_u32()?;
     }
     let (n, map) = read_map(r, e, slot)?;
+    let learned = lessons::read(r)?;
     let table = map.and_then(|m| {
         Table::create(e, slot, key, m).map_err(|x| {
             // SAFETY: in no table.
@@ -243,7 +253,11 @@ pub fn read_table<R: Read>(
     if settled && building.has_entries {
         building.entries(r)?;
     }
-    Ok(Some(building.finish().map_err(|why| (key, why))))
+    let table = building.finish().map_err(|why| (key, why));
+    if let Ok(t) = table {
+        learned.iter().for_each(|l| e.shared.learned.write(&Lesson { table: t.id, ..*l }));
+    }
+    Ok(Some(table))
 }
 
 /// Number of partitions, and the map.

@@ -89,7 +89,8 @@ impl World {
     fn save(&self, tables: &[&'static Table]) -> (Vec<u8>, bool) {
         let mut w = Writer::new(Vec::new());
         write_head(&mut w, &self.e(), IDENTITY).unwrap();
-        let settled = tables.iter().fold(true, |all, t| write_table(&mut w, t, &self.p).unwrap() && all);
+        let learned = self.e().shared.learned.read();
+        let settled = tables.iter().fold(true, |all, t| write_table(&mut w, t, &self.p, &learned).unwrap() && all);
         (write_end(w).unwrap(), settled)
     }
 }
@@ -156,6 +157,35 @@ fn used(e: &Engine) -> usize {
     e.region.flush_slot(0);
     let u = e.region.usage();
     u.run_bytes + u.classes.iter().map(|c| c.live * c.object_bytes).sum::<usize>()
+}
+
+#[test]
+fn lessons_go_with_their_table() {
+    let w = World::new(16 * MB);
+    let (a, b) = (w.table(1, 2), w.table(2, 2));
+    let lesson = |table: u64, n: u32| Lesson {
+        table,
+        from: 1,
+        to: 2,
+        features: std::array::from_fn(|i| i as f64 + 0.25),
+        measured: 0.5,
+        residual: -0.75,
+        repeats: n,
+        at_us: 1000 + n as u64,
+    };
+    let unsound = Lesson { measured: f64::NAN, ..lesson(b.id, 4) };
+    for l in [lesson(b.id, 1), lesson(a.id, 2), lesson(b.id, 3), unsound, lesson(77_777, 5)] {
+        w.e().shared.learned.write(&l);
+    }
+    // Of the first table nothing is saved.
+    let (bytes, _) = w.save(&[b]);
+    let n = World::new(16 * MB);
+    let others: Vec<_> = (7..10).map(|no| n.table(no, 1).id).collect(); // so that the table gets another number
+    let (tables, end) = load(&n.e(), &bytes);
+    end.unwrap();
+    let t = tables.into_iter().map(Result::unwrap).next().expect("the table");
+    assert!(t.id != b.id && !others.contains(&t.id));
+    assert_eq!(n.e().shared.learned.read(), [lesson(t.id, 1), lesson(t.id, 3)]);
 }
 
 #[test]

@@ -23,6 +23,15 @@ impl SampledTxn {
     }
 }
 
+/// Of a time over the processor's time in it: see [`Sample::stretch`]. At most 16 doublings.
+fn stretch(net_ns: u64, cpu_ns: u64) -> u64 {
+    if cpu_ns == 0 {
+        return 0; // the system does not tell
+    }
+    let doublings = (net_ns as f64 / cpu_ns as f64).max(1.0).log2();
+    (doublings.min(16.0) * 1000.0) as u64
+}
+
 impl Txn {
     /// How many statements the client has sent in this transaction, about.
     #[inline]
@@ -89,7 +98,9 @@ impl Txn {
     /// An attempt that ended because of others costs what it took.
     fn count_lost(&self, lost_ns: u64) {
         let Some(s) = &self.sample else { return };
-        let lost = Sample { lost: 1, lost_ns, cpu_ns: thread_cpu_ns().saturating_sub(s.cpu_ns), ..Sample::default() };
+        let cpu_ns = thread_cpu_ns().saturating_sub(s.cpu_ns);
+        let lost =
+            Sample { lost: 1, lost_ns, cpu_ns, lost_cpu_ns: cpu_ns, slept_ns: self.slept_ns, ..Sample::default() };
         for t in self.touched.iter() {
             t.partition.stats.sampled.add(&lost);
         }
@@ -98,12 +109,15 @@ impl Txn {
     fn count_sample(&mut self, duration_ns: u64) {
         let Some(s) = &self.sample else { return };
         let n = self.touched.iter().count() as u64;
+        let cpu_ns = thread_cpu_ns().saturating_sub(s.cpu_ns);
         let all = Sample {
             txns: 1,
             multi: (n > 1) as u64,
             partitions: n,
             duration_ns,
-            cpu_ns: thread_cpu_ns().saturating_sub(s.cpu_ns),
+            cpu_ns,
+            slept_ns: self.slept_ns,
+            stretch: stretch(duration_ns.saturating_sub(self.slept_ns), cpu_ns),
             declared: self.declared as u64,
             ordered: !s.disordered as u64,
             round_trips: self.round_trips as u64,

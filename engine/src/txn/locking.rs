@@ -221,6 +221,7 @@ impl Txn {
         if queued {
             p.leave_queue(queue);
         }
+        self.slept_ns += slept.1.elapsed().as_nanos() as u64;
         drop(slept);
         self.gave_up = got.is_err();
         got

@@ -150,6 +150,8 @@ pub struct Txn {
     declared: bool,
     /// Does it sleep for a lock, or did it stop sleeping without getting it?
     gave_up: bool,
+    /// How long it slept for locks, nanoseconds.
+    slept_ns: u64,
     notes: Vec<register::Note>,
     /// Bytes of noted keys.
     keys: Vec<u8>,
@@ -200,6 +202,7 @@ impl Txn {
             began: std::time::Instant::now(),
             declared: false,
             gave_up: false,
+            slept_ns: 0,
             notes: Vec::new(),
             keys: Vec::new(),
             plan: register::Plan::default(),
@@ -230,7 +233,7 @@ impl Txn {
         self.csn = 0;
         self.valid = self.e.now();
         self.round_trips = 0;
-        (self.declared, self.gave_up) = (false, false);
+        (self.declared, self.gave_up, self.slept_ns) = (false, false, 0);
         self.began = std::time::Instant::now();
         self.sample = self.sampler.next(self.e.shared.sample_every.get()).then(count::SampledTxn::begin);
     }

@@ -1,8 +1,10 @@
 //! Benchmarks of the choice of protocols, with threads: `bench/train` and `bench/choice` run it.
 //!
 //! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol;
-//! `bench-choice schedule` what is committed under loads that change.
+//! `bench-choice schedule` what is committed under loads that change. `bench-choice mixed` runs transactions over
+//! several protocols; `bench/mixed` counts its instructions.
 
+mod mixed;
 mod outside;
 mod run;
 mod schedule;
@@ -11,6 +13,7 @@ mod workload;
 
 use mixedcc_engine::choice::{Model, NAMES};
 use mixedcc_engine::Protocol;
+use schedule::Kind;
 use std::collections::HashMap;
 use store::Store;
 use workload::Workload;
@@ -36,7 +39,7 @@ fn measure(a: &Args) {
     let (seconds, rounds) = (a.number("--seconds", 0.12), a.number("--rounds", 1.0) as u64);
     let unseen = a.has("--unseen");
     println!(
-        "number,round,protocol,threads,table_partitions,skew,reads,ops,crossed,cross,home,declared,ordered,yields,work_ns,{},commits,attempts,cpu_us,elapsed_us,cost_us,load_cost_us,lost",
+        "number,round,protocol,threads,table_partitions,skew,reads,ops,crossed,cross,home,declared,ordered,yields,work_ns,{},commits,attempts,cpu_us,elapsed_us,cost_us,load_cost_us,busy,lost,slept",
         NAMES.join(",")
     );
     let mut stores: HashMap<u64, Store> = HashMap::new();
@@ -54,7 +57,7 @@ fn measure(a: &Args) {
                 let features: Vec<_> = load.features.iter().map(|f| format!("{f:.5}")).collect();
                 let per = |s: f64| s * 1e6 / r.commits.max(1) as f64;
                 println!(
-                    "{number},{round},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.4}",
+                    "{number},{round},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.4},{:.4},{:.4}",
                     p.name(),
                     w.describe(),
                     features.join(","),
@@ -64,7 +67,9 @@ fn measure(a: &Args) {
                     per(r.elapsed_s),
                     r.cost_us(w.threads),
                     load.cost_us,
-                    load.lost
+                    load.busy,
+                    load.lost,
+                    load.slept
                 );
             }
         }
@@ -74,11 +79,12 @@ fn measure(a: &Args) {
 /// Loads that change, under each mode.
 fn schedule(a: &Args) {
     let plan = schedule::Plan {
+        kind: Kind::parse(a.text("--kind").unwrap_or("varied")).expect("a kind of schedule"),
         seed: a.number("--seed", 1.0) as u64,
         phases: a.number("--phases", 10.0) as u64,
         intervals: a.number("--intervals", 8.0) as u64,
         interval_s: a.number("--interval", 0.2),
-        half: a.has("--half"),
+        explain: a.has("--explain"),
     };
     println!("seed,mode,interval,phase,seconds,commits,cpu_s,asked,protocols");
     for mode in a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',') {
@@ -92,9 +98,15 @@ fn main() {
     match a.0.get(1).map(String::as_str) {
         Some("measure") => measure(&a),
         Some("schedule") => schedule(&a),
+        Some("mixed") => mixed::run(
+            a.text("--protocols").unwrap_or("occ"),
+            a.has("--apart"),
+            a.number("--transactions", 1000.0) as u64,
+        ),
         _ => {
             eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
-            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--half] [--model FILE] [--modes M,...]");
+            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind varied|half|undeclared|table1|figure13|figure14] [--explain] [--model FILE] [--modes M,...]");
+            eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");
             std::process::exit(2);
         }
     }

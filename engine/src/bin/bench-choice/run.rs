@@ -4,7 +4,7 @@ use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Workload};
 use mixedcc_engine::choice::{Load, Reading};
 use mixedcc_engine::partition::Sample;
-use mixedcc_engine::primitive::thread_cpu_ns;
+use mixedcc_engine::primitive::{processor_ticks, thread_cpu_ns};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,21 +32,32 @@ pub struct Result {
 impl Result {
     /// Microseconds: see [`Load::cost_us`], of what the processor's time and the threads' time were in all.
     pub fn cost_us(&self, threads: u64) -> f64 {
-        let n = self.commits.max(1) as f64;
-        (self.cpu_s / n * (self.elapsed_s * threads as f64 / n)).sqrt() * 1e6
+        let per = 1e6 / self.commits.max(1) as f64;
+        (self.cpu_s * per * self.elapsed_s * threads as f64 * per).sqrt()
     }
 }
 
-/// All partitions' counters together.
-pub fn reading(store: &Store, at_us: u64) -> Reading {
-    let mut all = Reading { at_us, ..Reading::default() };
-    for p in store.table.map().partitions() {
-        let r = Reading::of(p, at_us);
-        all.commits += r.commits;
-        all.busy_ns += r.busy_ns;
-        all.sample = sum(&all.sample, &r.sample);
+/// All partitions' counters.
+fn readings(store: &Store, at_us: u64) -> Vec<Reading> {
+    let ticks = processor_ticks();
+    store.table.map().partitions().iter().map(|p| Reading::of(p, at_us, ticks)).collect()
+}
+
+/// The load of a partition of those that are used, which are all alike, from what was counted in all together: as the
+/// coordinator would see it, but with less noise.
+fn mean_load(before: &[Reading], after: &[Reading]) -> Option<Load> {
+    let (mut all, mut used) = (Load::default(), 0.0);
+    let (mut s, mut commits, mut busy_ns) = (Sample::default(), 0, 0);
+    for (b, a) in before.iter().zip(after).filter(|(b, a)| a.commits > b.commits) {
+        s = sum(&s, &a.sample.since(&b.sample));
+        commits += a.commits - b.commits;
+        busy_ns += a.busy_ns - b.busy_ns;
+        used += 1.0;
+        all = Load::between(b, a).unwrap_or(all);
     }
-    all
+    let (b, a) = (before.first()?, after.first()?);
+    let seconds = (a.at_us - b.at_us) as f64 / 1e6;
+    Load::of(&s, commits as f64, busy_ns as f64, seconds * used, all.busy)
 }
 
 fn sum(a: &Sample, b: &Sample) -> Sample {
@@ -62,6 +73,9 @@ fn sum(a: &Sample, b: &Sample) -> Sample {
         lost: a.lost + b.lost,
         lost_ns: a.lost_ns + b.lost_ns,
         cpu_ns: a.cpu_ns + b.cpu_ns,
+        lost_cpu_ns: a.lost_cpu_ns + b.lost_cpu_ns,
+        slept_ns: a.slept_ns + b.slept_ns,
+        stretch: a.stretch + b.stretch,
         declared: a.declared + b.declared,
         ordered: a.ordered + b.ordered,
         round_trips: a.round_trips + b.round_trips,
@@ -115,11 +129,11 @@ pub fn run(store: &Store, w: &Workload, all: &[Vec<Program>], seconds: f64) -> R
             sc.spawn(move || work(i));
         }
         std::thread::sleep(Duration::from_secs_f64(seconds * 0.25));
-        let before = reading(store, at());
+        let before = readings(store, at());
         counted.store(true, Ordering::Relaxed);
         let start = Instant::now();
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        load = Load::between(&before, &reading(store, at()));
+        load = mean_load(&before, &readings(store, at()));
         stop.store(true, Ordering::Relaxed);
         elapsed_s = start.elapsed().as_secs_f64();
     });

@@ -89,8 +89,8 @@ pub struct Workload {
     pub skew: Skew,
     /// Percent of the operations that read only; the others read and write.
     pub reads: u64,
-    /// Percent, in the partitions that are not partitionable; equal to `reads` if all are alike.
-    pub cross_reads: u64,
+    /// Partitions, the first ones, in which all operations read only.
+    pub read_only: u64,
     pub ops: u64,
     /// Partitions, the first ones, whose transactions may touch several of them.
     pub crossed: u64,
@@ -100,6 +100,8 @@ pub struct Workload {
     pub home: bool,
     /// Do transactions declare their partitions?
     pub declared: bool,
+    /// Those over several too?
+    pub declared_crossed: bool,
     /// Do they access their keys in order?
     pub ordered: bool,
     /// The core is given away after so many operations; 0: never.
@@ -125,8 +127,12 @@ pub struct Program {
 
 impl Workload {
     /// The workload of a number: training (`unseen` false) and testing draw from different values and distributions.
+    ///
+    /// A third of the workloads is of the kind that changing loads are made of (CormCC, section 6.4): long declared
+    /// transactions over several partitions, which overlap. Drawn evenly, these would be one in fifty.
     pub fn random(number: u64, unseen: bool) -> Workload {
         let mut r = Rng::new(number + if unseen { 1 << 32 } else { 0 });
+        let long = r.percent(33);
         let skew = match (unseen, r.percent(50)) {
             (true, true) => Skew::HotCold { percent: r.of(&[20, 40, 60, 80, 95]), keys: r.of(&[2, 5, 20, 100]) },
             (true, false) => Skew::Zipf(r.of(&[0.3, 0.7, 0.9, 1.1, 1.3])),
@@ -135,21 +141,33 @@ impl Workload {
         let reads = if unseen { r.of(&[10, 40, 70, 85, 98, 100]) } else { r.of(&[0, 20, 50, 80, 90, 95, 100]) };
         let partitions = r.of(&[4, 8, 16]);
         let crossed = if r.percent(50) { partitions } else { 0 };
-        Workload {
+        let w = Workload {
             threads: if unseen { r.of(&[3, 6, 12, 16]) } else { r.of(&[2, 4, 8, 16]) },
             partitions,
             rows: 2000,
             skew,
             reads,
-            cross_reads: reads,
+            read_only: 0,
             ops: if unseen { r.of(&[1, 3, 7, 12, 22]) } else { r.of(&[1, 2, 5, 10, 15, 25]) },
             crossed,
             cross: if unseen { r.of(&[15, 40, 75, 100]) } else { r.of(&[5, 20, 50, 100]) },
             home: r.percent(30),
             declared: r.percent(60),
+            declared_crossed: true,
             ordered: r.percent(40),
             yields: r.of(&[0, 1, 3]),
             work_ns: if unseen { r.of(&[0, 500, 3000]) } else { r.of(&[0, 0, 1000, 5000]) },
+        };
+        if !long {
+            return w;
+        }
+        Workload {
+            threads: if unseen { r.of(&[6, 10, 14]) } else { r.of(&[4, 8, 16]) },
+            ops: if unseen { r.of(&[12, 18, 22]) } else { r.of(&[10, 15, 20, 25]) },
+            cross: if unseen { 45 + r.below(50) } else { 50 + r.below(51) },
+            declared: r.percent(85),
+            yields: r.of(&[1, 1, 3]),
+            ..w
         }
     }
 
@@ -180,10 +198,13 @@ impl Workload {
                 touched.push(rng.below(self.crossed) as u32);
             }
         }
-        let reads = if first < self.crossed { self.cross_reads } else { self.reads };
         let ops = (0..self.ops).map(|i| {
             let partition = if i < touched.len() as u64 { touched[i as usize] } else { rng.of(&touched) };
-            Op { partition, rank: keys.draw(rng) as u32, write: !rng.percent(reads) }
+            Op {
+                partition,
+                rank: keys.draw(rng) as u32,
+                write: !rng.percent(self.reads) && partition as u64 >= self.read_only,
+            }
         });
         let mut ops: Vec<Op> = ops.collect();
         if self.ordered {
