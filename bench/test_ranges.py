@@ -30,11 +30,12 @@ class Goals(unittest.TestCase):
                   [("rv", 10, 90), ("lrv", 10, 120), ("gwv", 10, 100), ("lrv", 3000, 1), ("gwv", 3000, 2)]]
         counts[2]["entries_compared"] = "100"
         time = [time_row("length", "rv", 0, 5), time_row("length", "lrv", 0, 10), time_row("length", "lrv_rescan", 0, 9),
-                time_row("registration", "registered", 0, 11, 0), time_row("registration", "unregistered", 0, 10, 0)]
+                time_row("registration", "registered", 0, 11, 0), time_row("registration", "asleep", 0, 10, 0),
+                time_row("registration", "unregistered", 0, 10, 0)]
         met = self.verdicts(counts, time)
         missed = [name for name, verdict in met.items() if verdict != "met"]
         self.assertEqual(missed, ["CPU of a 1500-key scan transaction, of LRV, repeated scan's",
-                                  "CPU with registration and no scans, zipf 0.7"])
+                                  "CPU of point transactions, ranges awake, no scans, zipf 0.7"])
         counts[0].update(entries_compared="11", records_reread="1", false_aborts="1")
         met = self.verdicts(counts, time)
         for name in ("records that ranges re-read", "entries compared, of GWV's, zipf 0.7 (worst length)",

@@ -60,6 +60,9 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         f.taken();
         primary::add(rel, info, t, r, slot);
         note_insert(rel, info, r, slot);
+        if xact::depth() > 1 && xact::mode() == Mode::Serializable {
+            keys::note_absent(rel, info, r.touch(), Row::Slot(slot));
+        }
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         r

@@ -2,7 +2,8 @@
 
 use super::visible;
 use crate::errors::ok;
-use crate::hooks::{seqscan, statements};
+use crate::hooks::seqscan::{self, Wanted};
+use crate::hooks::statements;
 use crate::pg::{tid_bound, Tid, ROWS};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
@@ -10,7 +11,7 @@ use crate::xact::{self, Mode};
 use crate::{compat, errors, tuple};
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::txn::ScanId;
-use mixedcc_engine::RecordRef;
+use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -45,6 +46,8 @@ pub struct Scan {
     pub protected: bool,
     /// The only partition whose rows it wants, plus 1; 0: all.
     pub partition: u32,
+    /// The rows that it wants, which `2pl` locks; null: all. Dropped with the memory of the scan.
+    pub wanted: *const Wanted,
 }
 
 /// Flags of `scan_begin` for scans that read rows of the table in general.
@@ -114,7 +117,10 @@ unsafe fn protect(s: *mut Scan) {
         } else if !(*s).protected {
             let p = seqscan::protect((*s).base.rs_rd, info, (*s).base.rs_snapshot);
             (*s).id = p.id;
-            (*s).for_write &= !p.is_filtered;
+            if let Some(wanted) = p.wanted {
+                (*s).wanted = pgrx::PgMemoryContexts::For(pg_sys::GetMemoryChunkContext(s.cast()))
+                    .leak_and_drop_on_delete(wanted);
+            }
             (*s).partition = p.partition.map_or(0, |p| p as u32 + 1);
             (*s).protected = true;
         }
@@ -171,6 +177,19 @@ unsafe fn wanted(s: *const Scan, r: RecordRef) -> bool {
     unsafe { (*s).partition == 0 || r.rec.head().is_null() || (*s).partition == r.touch().no + 1 }
 }
 
+/// The predicate to read a record with, and whether it is read to be written: of the rows that a filter does not let
+/// through none is locked.
+unsafe fn way(s: *const Scan, t: &Txn, r: RecordRef) -> (ScanId, bool) {
+    // SAFETY: a scan of ours.
+    unsafe {
+        let id = (*s).id;
+        if (*s).wanted.is_null() || t.locks_rows(id) && (*(*s).wanted).has((*s).base.rs_rd, r) {
+            return (id, (*s).for_write);
+        }
+        (id.outside(), false)
+    }
+}
+
 /// The next visible record in `first..end`, in a direction.
 unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
     // SAFETY: a scan of ours; the slot is of our kind.
@@ -198,7 +217,8 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
                 pg_sys::ProcessInterrupts();
             }
             let Some(r) = RecordRef::find(info.table, n).filter(|r| wanted(s, *r)) else { continue };
-            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
+            let (id, for_write) = way(s, t, r);
+            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, for_write, id) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
                 compat::count_returned_row((*s).base.rs_rd);
                 return true;

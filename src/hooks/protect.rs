@@ -262,27 +262,14 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
         let heap = pg_sys::RelationIdGetRelation(info.oid);
         let found = intervals_of(scan, heap, info);
         pg_sys::RelationClose(heap);
-        let id = match found {
-            Some((ranged, intervals)) => rows_of_bitmap(&begin(&at, ranged, &intervals, false)),
+        let ids = match found {
+            Some((ranged, intervals)) => begin(&at, ranged, &intervals, false),
             None => {
                 coarse(&at);
-                ScanId::NONE
+                vec![ScanId::NONE]
             }
         };
-        statements::bitmap_scan(scan, snapshot, info.oid, id);
-    }
-}
-
-/// The id to read a bitmap's rows with. One predicate of several cannot rely on locks of rows: other bitmaps of the
-/// statement may come, whose rows are not told from these.
-fn rows_of_bitmap(ids: &[ScanId]) -> ScanId {
-    match ids {
-        [] => ScanId::NONE,
-        [id] => *id,
-        _ => {
-            let all: Vec<_> = ids.iter().map(|id| xact::txn().without_row_locks(*id)).collect();
-            all[0]
-        }
+        statements::bitmap_scan(scan, snapshot, info.oid, ids);
     }
 }
 

@@ -10,13 +10,17 @@ use crate::errors::ok;
 use crate::keys;
 use crate::keys::bounds::{self, Interval};
 use crate::keys::codec::Codec;
+use crate::keys::rows::{self, Row};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, NodeTag, ScanKeyData};
 use pgrx::PgList;
+use std::cmp::Ordering;
 
 /// Notes what a sequential scan of a statement that is about to run will read.
 ///
@@ -34,17 +38,42 @@ pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, of: Statement) {
     }
 }
 
-/// Rows of a small table.
-const SMALL: u64 = 64;
-
 /// What protects a sequential scan.
 pub struct Protection {
     /// The predicate that protects its rows; `NONE`: they protect themselves.
     pub id: ScanId,
     /// The only partition whose rows the scan wants.
     pub partition: Option<u16>,
-    /// Does it read rows that it does not want?
-    pub is_filtered: bool,
+    /// The rows that it wants; `None`: all.
+    pub wanted: Option<Wanted>,
+}
+
+/// The keys that a scan's filters let through.
+pub struct Wanted(Vec<(&'static Codec, Vec<Interval>)>);
+
+impl Wanted {
+    /// Does a filter want the record, by the columns that its versions share?
+    ///
+    /// # Safety
+    /// An open relation of ours and a record of it.
+    pub unsafe fn has(&self, rel: pg_sys::Relation, r: RecordRef) -> bool {
+        let mut key = Vec::new();
+        let mut v: *const Version = r.rec.head();
+        // SAFETY: reached under our pin; a version that is no tombstone has a row.
+        unsafe {
+            while !v.is_null() && (*v).is_tombstone() {
+                v = (*v).older();
+            }
+            self.0.iter().any(|(codec, intervals)| {
+                key.clear();
+                if v.is_null() || rows::plain(rel, codec, Row::Version(v), &mut key).is_none() {
+                    return false;
+                }
+                let above = |i: &Interval| codec.compare(&i.lo, &key) != Ordering::Greater;
+                intervals.iter().any(|i| above(i) && codec.compare(&key, &i.hi) == Ordering::Less)
+            })
+        }
+    }
 }
 
 /// Protects a sequential scan that is about to start.
@@ -52,7 +81,7 @@ pub struct Protection {
 /// # Safety
 /// An open relation of ours and a valid snapshot.
 pub unsafe fn protect(r: pg_sys::Relation, info: &RelInfo, snapshot: pg_sys::Snapshot) -> Protection {
-    let none = Protection { id: ScanId::NONE, partition: None, is_filtered: false };
+    let none = Protection { id: ScanId::NONE, partition: None, wanted: None };
     if xact::mode() != Mode::Serializable {
         return none;
     }
@@ -86,27 +115,22 @@ unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -
             pg_sys::index_close(index, pg_sys::NoLock as i32);
             ranged.push(found?);
         }
-        // Of a small table `2pl` locks every row: those that it wants are often hot.
-        let small = info.table.rows() <= SMALL;
-        let mut id = ScanId::NONE;
+        let mut ids = Vec::new();
         for (f, ranged) in filters.iter().zip(ranged) {
             let at: Vec<Touch> = match f.partition {
                 Some(p) => vec![Touch { table: info.table, no: p as u32 }],
                 None => (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect(),
             };
-            for i in &f.intervals {
-                id = begin_one(&at, ranged, i, false);
-                if !small {
-                    // It reads rows that it does not want: none is locked.
-                    id = xact::txn().without_row_locks(id);
-                }
-            }
+            ids.extend(f.intervals.iter().map(|i| begin_one(&at, ranged, i, false)));
         }
         let one = match filters {
             [f] => f.partition,
             _ => None,
         };
-        (id != ScanId::NONE).then_some(Protection { id, partition: one, is_filtered: !small })
+        // Which of several a row belongs to is not asked.
+        let id = xact::txn().share_rows(&mut ids);
+        let wanted = filters.iter().map(|f| (f.codec, f.intervals.clone())).collect();
+        (id != ScanId::NONE).then_some(Protection { id, partition: one, wanted: Some(Wanted(wanted)) })
     }
 }
 

@@ -37,8 +37,9 @@ struct Note {
 enum What {
     /// The statement reads rows of the table in order to write them.
     Writes,
-    /// A scan that makes a bitmap, and the predicate that protects its rows, once it has started.
-    Bitmap { scan: usize, id: Option<ScanId> },
+    /// A scan that makes a bitmap, and the predicates that protect its rows, once it has started: `NONE` among them if
+    /// the rows protect themselves, none at all if there can be no rows.
+    Bitmap { scan: usize, ids: Option<Vec<ScanId>> },
     /// A sequential scan; `None`: of all rows.
     Sequential(Option<Filter>),
 }
@@ -97,27 +98,28 @@ pub fn bitmap(of: Statement, table: Oid, scan: pg_sys::IndexScanDesc) {
     let there = notes().iter_mut().find(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
     match there {
         Some(n) => n.owner = of.owner,
-        None => note(of, table, What::Bitmap { scan, id: None }),
+        None => note(of, table, What::Bitmap { scan, ids: None }),
     }
 }
 
 /// A scan that makes a bitmap is about to start, or to start again. `snapshot`: the executor's, or
-/// ours if it is not the first time. `id`: what protects its rows, or `NONE`.
-pub fn bitmap_scan(scan: pg_sys::IndexScanDesc, snapshot: pg_sys::Snapshot, table: Oid, id: ScanId) {
+/// ours if it is not the first time. `ids`: what protects its rows.
+pub fn bitmap_scan(scan: pg_sys::IndexScanDesc, snapshot: pg_sys::Snapshot, table: Oid, ids: Vec<ScanId>) {
     let scan = scan as usize;
     let again = super::indexscan::is_ours(snapshot);
     let there = notes().iter().position(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
     let at = there.unwrap_or_else(|| {
-        note(Statement { snapshot: snapshot as usize, owner: 0 }, table, What::Bitmap { scan, id: None });
+        note(Statement { snapshot: snapshot as usize, owner: 0 }, table, What::Bitmap { scan, ids: None });
         notes().len() - 1
     });
     let n = &mut notes()[at];
     if !again {
         (n.snapshot, n.table) = (snapshot as usize, table);
     }
-    if let What::Bitmap { id: old, .. } = &mut n.what {
+    if let What::Bitmap { ids: old, .. } = &mut n.what {
         // Rows of the bitmap before may be read still.
-        *old = Some(if again && *old == Some(ScanId::NONE) { ScanId::NONE } else { id });
+        let stays = again && old.as_ref().is_some_and(|old| old.contains(&ScanId::NONE));
+        *old = Some(if stays { vec![ScanId::NONE] } else { ids });
     }
     share_rows(n.snapshot, n.table);
 }
@@ -126,12 +128,12 @@ pub fn bitmap_scan(scan: pg_sys::IndexScanDesc, snapshot: pg_sys::Snapshot, tabl
 /// locks of rows that another one would have to take.
 fn share_rows(snapshot: usize, table: Oid) {
     let ids = || {
-        notes().iter_mut().filter(move |n| n.snapshot == snapshot && n.table == table).filter_map(|n| {
-            match &mut n.what {
-                What::Bitmap { id: Some(id), .. } if *id != ScanId::NONE => Some(id),
-                _ => None,
-            }
-        })
+        let ours = move |n: &&mut Note| n.snapshot == snapshot && n.table == table;
+        let of = |n: &'static mut Note| match &mut n.what {
+            What::Bitmap { ids: Some(ids), .. } => ids.as_mut_slice(),
+            _ => &mut [],
+        };
+        notes().iter_mut().filter(ours).flat_map(of).filter(|id| **id != ScanId::NONE)
     };
     let mut shared: Vec<ScanId> = ids().map(|id| *id).collect();
     xact::txn().share_rows(&mut shared);
@@ -143,10 +145,11 @@ fn share_rows(snapshot: usize, table: Oid) {
 pub fn bitmap_rows(snapshot: pg_sys::Snapshot, table: Oid) -> ScanId {
     let mut found = ScanId::NONE;
     for w in of(snapshot, table) {
-        match w {
-            What::Bitmap { id: Some(id), .. } if *id == ScanId::NONE => return ScanId::NONE,
-            What::Bitmap { id: Some(id), .. } => found = *id,
-            _ => {}
+        if let What::Bitmap { ids: Some(ids), .. } = w {
+            if ids.contains(&ScanId::NONE) {
+                return ScanId::NONE;
+            }
+            found = ids.last().copied().unwrap_or(found);
         }
     }
     found

@@ -18,6 +18,7 @@ use crate::platform::PG;
 use crate::rel::RelInfo;
 use crate::xact;
 use codec::Codec;
+use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::IndexRanges;
 use pgrx::pg_sys;
 use rows::{Row, Rows};
@@ -84,6 +85,42 @@ unsafe fn note_keys(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, gen
         let there = unsafe { Rows::new(rel, codec).key(row, &mut key) };
         ok(xact::txn().note_key(&PG, n, ranges, there.map(|()| &key[..])));
         KEY.set(key);
+    }
+}
+
+/// A row is inserted in a subtransaction, before its unique checks. If they find none like it and the insert is undone,
+/// none may come: the engine is told which keys they are, and where their predicates would start.
+///
+/// # Safety
+/// An open relation of ours; the row is of it, and goes to the partition `at`.
+pub unsafe fn note_absent(rel: pg_sys::Relation, info: &RelInfo, at: Touch, row: Row) {
+    // SAFETY: the caller's; indexes are closed again, by an ERROR's clean-up if it comes to that.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
+            let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+            let form = (*index).rd_index;
+            if (*form).indisunique && (*form).indimmediate {
+                absent_key(rel, info, index, at, row);
+            }
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
+        }
+        pg_sys::list_free(list);
+    }
+}
+
+unsafe fn absent_key(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relation, at: Touch, row: Row) {
+    // SAFETY: as in `note_absent`.
+    unsafe {
+        let Some(ranged) = of_index(rel, info, index) else {
+            ok(xact::txn().scan(&PG, at));
+            return;
+        };
+        let mut key = Vec::new();
+        if Rows::new(rel, ranged.codec).key(row, &mut key).is_some() {
+            let look = ok(xact::txn().look_position(&PG, at, ranged.ranges, &key));
+            xact::txn().note_absent(look, &key);
+        }
     }
 }
 

@@ -140,7 +140,7 @@ unsafe fn run(heap: &Open, q: &Request, out: *mut pg_sys::Tuplestorestate) {
             Mode::SerializableReadOnly => None,
             _ => Some(protect::begin_at(&at, ranged, &interval, xact::snapshot_csn(snapshot))),
         };
-        let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(codec, &lo, &hi), q, out);
+        let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(codec, &lo, &hi, q), q, out);
         if let (Some(id), Some(key)) = (id, last) {
             let end = [&key[..], &[AFTER]].concat();
             let t = xact::txn();
@@ -250,9 +250,9 @@ unsafe fn interval(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> In
     i
 }
 
-/// What nbtree is told of the range: columns whose bounds are equal, and the next column. Rows
-/// outside of the range that this lets through are passed over by their keys.
-fn scan_keys(codec: &Codec, lo: &[Datum], hi: &[Datum]) -> Vec<ScanKeyData> {
+/// What nbtree is told of the range: columns whose bounds are equal, and the next column. Rows outside of the range that
+/// this lets through (of longer bounds) are passed over by their keys.
+fn scan_keys(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> Vec<ScanKeyData> {
     let mut found = Vec::new();
     // SAFETY: an index that is locked; keys are made as ScanKeyInit does it.
     unsafe {
@@ -284,12 +284,20 @@ fn scan_keys(codec: &Codec, lo: &[Datum], hi: &[Datum]) -> Vec<ScanKeyData> {
             add(i, pg_sys::BTEqualStrategyNumber, *v);
         }
         let desc = codec.columns.get(equal).is_some_and(|c| c.desc);
-        let (ge, le) = (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::BTLessEqualStrategyNumber);
+        // A row at an exclusive bound is not wanted: not even read, if the bound ends with this column.
+        let strategy =
+            |upper: bool, bound: &[Datum], inclusive: bool| match (upper != desc, inclusive || bound.len() > equal + 1)
+            {
+                (true, true) => pg_sys::BTLessEqualStrategyNumber,
+                (true, false) => pg_sys::BTLessStrategyNumber,
+                (false, true) => pg_sys::BTGreaterEqualStrategyNumber,
+                (false, false) => pg_sys::BTGreaterStrategyNumber,
+            };
         if let Some(v) = lo.get(equal) {
-            add(equal, if desc { le } else { ge }, *v);
+            add(equal, strategy(false, lo, q.lo_inclusive), *v);
         }
         if let Some(v) = hi.get(equal) {
-            add(equal, if desc { ge } else { le }, *v);
+            add(equal, strategy(true, hi, q.hi_inclusive), *v);
         }
         pg_sys::index_close(index, pg_sys::NoLock as i32);
     }

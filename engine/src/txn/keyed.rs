@@ -1,7 +1,7 @@
 //! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows in the engine
 //! alone; every key has one row at most, which serializable writers see to by looking before they insert.
 
-use super::{How, Level, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
+use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
 use crate::index::{Direction, Primary, Records};
@@ -39,6 +39,8 @@ pub struct RowScan {
     /// Its predicate; `None`: the partitions' predicates and the read set protect it, or nothing.
     id: Option<ScanId>,
     snapshot: Option<Csn>,
+    /// May it end early?
+    open: bool,
     read: u32,
     ended: bool,
 }
@@ -94,7 +96,8 @@ impl Txn {
             }
         }
         let records = Records::new(table.index().index.scan(scan.lo, scan.hi, way), table);
-        Ok(RowScan { records, way, id, snapshot, read: 0, ended: false })
+        let open = scan.open != OpenEnd::No;
+        Ok(RowScan { records, way, id, snapshot, open, read: 0, ended: false })
     }
 
     /// Where all partitions of a scan are `occ`'s, it reads a snapshot: at the CSN at which everything read so far is
@@ -114,10 +117,38 @@ impl Txn {
     }
 
     /// The next row of a scan. `for_write`: it will be written.
+    #[inline]
     pub fn next_row(&mut self, p: &dyn Platform, s: &mut RowScan, for_write: bool) -> Result<Option<Row>, Error> {
+        match self.next_at_hand(s) {
+            None => self.next_row_found(p, s, for_write),
+            row => Ok(row),
+        }
+    }
+
+    /// The next row of a snapshot, if its record was found already and a look at the newest version tells what is seen of
+    /// it: most are such.
+    #[inline]
+    fn next_at_hand(&mut self, s: &mut RowScan) -> Option<Row> {
+        let csn = s.snapshot?;
+        while !(s.open && (s.read + 1).is_multiple_of(REACHED)) {
+            let r = s.records.next_copied()?;
+            let seen = if self.last_write(r).is_some() { None } else { self.peek_snapshot(r, csn) };
+            let Some(seen) = seen else {
+                s.records.put_back();
+                return None;
+            };
+            s.read += 1;
+            if let Some(version) = seen {
+                return Some(Row { r, version, own: false });
+            }
+        }
+        None
+    }
+
+    fn next_row_found(&mut self, p: &dyn Platform, s: &mut RowScan, for_write: bool) -> Result<Option<Row>, Error> {
         while let Some(r) = s.records.next(p) {
             s.read += 1;
-            if let Some(id) = s.id.filter(|_| s.read.is_multiple_of(REACHED)) {
+            if let Some(id) = s.id.filter(|_| s.open && s.read.is_multiple_of(REACHED)) {
                 if let Some(key) = s.records.last() {
                     self.scan_reached(id, &key);
                 }

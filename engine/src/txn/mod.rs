@@ -78,6 +78,11 @@ impl RecordRef {
     fn key(self) -> usize {
         self.rec as *const Record as usize
     }
+    /// One of 64 bits, by a hash.
+    #[inline]
+    fn mark(self) -> u64 {
+        1 << ((self.key() as u64 / std::mem::size_of::<Record>() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+    }
 }
 
 struct ReadEntry {
@@ -128,9 +133,13 @@ pub struct Txn {
     reads: Vec<ReadEntry>,
     predicates: HashMap<usize, Predicate>,
     ranged: predicate::Predicates,
+    /// What inserts of subtransactions have found absent, by depth.
+    absent: Vec<scan::Absent>,
     writes: Vec<Write>,
     latest: HashMap<usize, u32>,
     entries: entries::Entries,
+    /// The marks of all records in `latest`, at least: most records are known not to be in it.
+    written: u64,
     locks: Vec<LockEntry>,
     /// By depth of a subtransaction: the number of locks when it started.
     marks: Vec<usize>,
@@ -188,9 +197,11 @@ impl Txn {
             reads: Vec::new(),
             predicates: HashMap::new(),
             ranged: predicate::Predicates::default(),
+            absent: Vec::new(),
             writes: Vec::new(),
             latest: HashMap::new(),
             entries: entries::Entries::default(),
+            written: 0,
             locks: Vec::new(),
             marks: Vec::new(),
             touched: TouchedList::default(),
@@ -340,6 +351,7 @@ impl Txn {
         self.leave_commit();
         self.clear_notes();
         self.ranged.clear();
+        clear_vec(&mut self.absent);
         if std::mem::take(&mut self.holds) {
             self.e.let_go(self.slot);
         }
@@ -356,6 +368,7 @@ impl Txn {
         clear_vec(&mut self.writes);
         clear_map(&mut self.latest);
         self.entries.clear();
+        self.written = 0;
         self.marks.clear();
         self.touched.clear();
         self.registered.clear();

@@ -40,6 +40,10 @@ impl ScanId {
     pub fn number(self) -> u32 {
         self.id
     }
+    /// To read a row with that is outside of the scan's bounds: it is not locked.
+    pub fn outside(self) -> ScanId {
+        self.locked()
+    }
     /// No scan. All its bytes are zero.
     pub const NONE: ScanId = ScanId { id: 0, locked: false };
 }
@@ -174,6 +178,10 @@ impl Extent {
         let (last, whole_high) = set.last_of(p, order, hi);
         debug_assert!(first <= last);
         Some(Extent { first, last, whole_low, whole_high })
+    }
+    /// Of bounds within one range.
+    pub fn part_of(range: u32) -> Extent {
+        Extent { first: range, last: range, whole_low: false, whole_high: false }
     }
     /// Is all of a range between the bounds?
     pub fn covers(self, range: u32) -> bool {

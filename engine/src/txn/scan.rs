@@ -42,6 +42,13 @@ pub struct LookPosition {
     unknown: Position,
 }
 
+/// A key that an insert of a subtransaction has found absent.
+pub(super) struct Absent {
+    look: LookPosition,
+    key: Box<[u8]>,
+    depth: u32,
+}
+
 /// The position of a scan that starts now, in a list of an index.
 fn start<E: Entry>(ranges: &IndexRanges, list: List<'_, E>, snapshot: Option<Csn>) -> Position {
     match snapshot {
@@ -177,6 +184,11 @@ impl Txn {
         }
     }
 
+    /// Are the rows of the scan locked one by one, under `2pl`, so far?
+    pub fn locks_rows(&self, scan: ScanId) -> bool {
+        self.ranged.locks_rows(scan)
+    }
+
     /// Rows of the scan will not be locked one by one under `2pl`: for a scan that meets rows that it does not want.
     /// Returns the id to read them with.
     pub fn without_row_locks(&mut self, scan: ScanId) -> ScanId {
@@ -260,7 +272,7 @@ impl Txn {
         Some(seen)
     }
 
-    /// A newest version that was committed at or before `csn`, to which the clock had come before it was looked for, is
+    /// INV-SETTLED: a newest version that was committed at or before `csn`, to which the clock had come before it was looked for, is
     /// the newest as of `csn`: whoever replaces it later links first, and then takes a larger CSN (INV-CSN). What is seen
     /// of it; `None`: it is not known to be such.
     #[inline]
@@ -376,6 +388,33 @@ impl Txn {
             && look.ranges.unknown().list().is_unchanged(&look.unknown);
         if !same {
             self.valid = 0;
+        }
+    }
+
+    /// The transaction inserts a row with this key, which it has found absent since `look`, in a subtransaction. If that
+    /// is undone, the key must stay absent: the caller has learned that it was.
+    pub fn note_absent(&mut self, look: LookPosition, key: &[u8]) {
+        self.absent.push(Absent { look, key: key.into(), depth: self.depth });
+    }
+
+    /// The subtransactions at `depth` and deeper are undone: what their inserts found absent is a predicate now. Compares
+    /// no keys, and cannot fail.
+    pub(super) fn keep_absent(&mut self, depth: u32) {
+        while let Some(a) = self.absent.pop_if(|a| a.depth >= depth) {
+            let bounds = (Bound::Included(&a.key[..]), Bound::Included(&a.key[..]));
+            let LookPosition { ranges, set, at, no, start, unknown } = a.look;
+            let new = New { ranges, set, at, bounds, extent: Extent::part_of(no), open: OpenEnd::No };
+            self.ranged.add(new, unknown, |_| start);
+            self.valid = 0; // who registered since may have committed before
+        }
+    }
+
+    /// The subtransaction at `depth` is its parent's; at the top nothing can be undone but all.
+    pub(super) fn merge_absent(&mut self, depth: u32) {
+        if depth <= 2 {
+            self.absent.clear();
+        } else {
+            self.absent.iter_mut().filter(|a| a.depth >= depth).for_each(|a| a.depth = depth - 1);
         }
     }
 

@@ -182,6 +182,7 @@ impl Txn {
 
     fn push(&mut self, mut w: Write) {
         let n = self.writes.len() as u32;
+        self.written |= w.r.mark();
         w.previous = self.latest.insert(w.r.key(), n);
         if let Some(p) = w.previous {
             self.writes[p as usize].superseded = true;
@@ -277,7 +278,7 @@ impl Txn {
     /// Our last write of a record.
     #[inline]
     pub fn last_write(&self, r: RecordRef) -> Option<u32> {
-        if self.writes.is_empty() {
+        if self.written & r.mark() == 0 {
             return None;
         }
         self.latest.get(&r.key()).copied()
@@ -307,6 +308,7 @@ impl Txn {
         while self.writes.last().is_some_and(|w| w.depth >= depth) {
             self.undo_last();
         }
+        self.keep_absent(depth);
         self.release_from(depth);
         self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);
@@ -320,6 +322,7 @@ impl Txn {
         for w in self.writes.iter_mut().rev().take_while(|w| w.depth >= depth) {
             w.depth = depth - 1;
         }
+        self.merge_absent(depth);
         self.keep_locks(depth);
         self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);

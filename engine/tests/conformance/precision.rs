@@ -532,6 +532,25 @@ fn what_a_subtransaction_wrote_is_not_registered_after_its_abort() {
 }
 
 #[test]
+fn a_key_that_an_undone_insert_found_absent_stays_so() {
+    let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    for (keep, key, fails) in [(false, 3, true), (false, 5, false), (true, 3, false)] {
+        reader.begin(Serializable);
+        reader.savepoint();
+        let three = encode(1, 3);
+        let look = reader.t.look_position(&reader.p, w.touch(0), ranges(&w, 1), &three).expect("awake");
+        reader.t.note_absent(look, &three);
+        reader.end_savepoint(keep);
+        let there = w_has(&mut writer, key);
+        write(&mut writer, key, there, 0);
+        assert_eq!(reader.commit().is_err(), fails, "{keep} {key}");
+        reader.abort();
+    }
+}
+
+#[test]
 fn two_phase_locks_the_ranges_that_a_scan_covers() {
     let w = world(Protocol::TwoPhase, Policy::NoWait, &[2, 4], 16);
     let r = Recorder::new();

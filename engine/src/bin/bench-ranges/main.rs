@@ -60,7 +60,7 @@ fn main() {
         }
         Some("repeat") => time::repeat(&s, args.get(2).map_or("registered", String::as_str)),
         _ => {
-            eprintln!("bench-ranges counts|time|repeat registered|unregistered|rv|lrv|lrv_rescan|gwv [--theta Z] [--rows N] [--transactions N] [--seconds S] [--rounds N] [--seed N]");
+            eprintln!("bench-ranges counts|time|repeat registered|asleep|unregistered|rv|lrv|lrv_rescan|gwv [--theta Z] [--rows N] [--transactions N] [--seconds S] [--rounds N] [--seed N]");
             std::process::exit(2);
         }
     }

@@ -23,6 +23,9 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// CSNs without a scan after which ranges may fall asleep.
+const SLEEP_AFTER: u64 = 1 << 16;
+
 /// Bytes of a row.
 pub const ROW: usize = 100;
 
@@ -138,6 +141,24 @@ impl Store {
             self.table.primary_ranges(&self.e, 0, &p, n, list_size).expect("memory for ranges");
             self.e.unpin(0);
         }
+    }
+
+    /// Ranges that a scan has used once, long ago: they fall asleep. Slot 1 does it.
+    pub fn fall_asleep(&self) {
+        let ranges = self.table.ranges(PRIMARY).expect("ranges");
+        let mut me = Worker::new(self, 1, Method::Rv);
+        me.run(&Program { ops: vec![Op::Scan(0, 10)] });
+        for _ in 0..=SLEEP_AFTER {
+            self.e.tick();
+        }
+        // Commits look, now and then, whether they are needed.
+        for _ in 0..10_000 {
+            if ranges.is_asleep() {
+                return;
+            }
+            me.run(&Program { ops: vec![Op::Update(0)] });
+        }
+        panic!("ranges that nobody uses stay awake");
     }
 
     /// Other boundaries, after the writes so far.

@@ -95,11 +95,11 @@ fn run(store: &Store, w: &Workload, method: Method, seed: u64, seconds: f64) -> 
     })
 }
 
-/// One thread runs so many transactions, for profilers: `registered` and `unregistered` point operations, or a method
-/// by its name, whose transactions all scan 1500 keys.
+/// One thread runs so many transactions, for profilers: `registered`, `asleep` and `unregistered` point operations, or a
+/// method by its name, whose transactions all scan 1500 keys.
 pub fn repeat(s: &Setting, what: &str) {
     let keys = Zipf::new(s.rows, s.theta);
-    let registered = what == "registered" || what == "rv";
+    let registered = matches!(what, "registered" | "asleep" | "rv");
     let method = Method::by_name(what);
     let workload = match method {
         None => Workload::Points { keys },
@@ -109,6 +109,9 @@ pub fn repeat(s: &Setting, what: &str) {
     store.set_ranges(if registered { (s.rows / RANGE) as usize } else { 0 }, LIST);
     let mut all = programs(&workload, 0, s.seed);
     all.retain(|p| method.is_none() || p.scan().is_some());
+    if what == "asleep" {
+        store.fall_asleep();
+    }
     let mut me = Worker::new(&store, 1, method.unwrap_or(Method::Rv));
     counted(&mut me, &all, s.transactions / 10);
     println!("commits,cpu_us");
@@ -151,11 +154,16 @@ pub fn all(s: &Setting) {
         let workload = Workload::Points { keys: Zipf::new(s.rows, theta) };
         let store = Store::new(&workload, THREADS);
         for round in 0..2 * s.rounds {
-            let order = if round % 2 == 0 { [ranges, 0] } else { [0, ranges] };
-            for n in order {
-                store.set_ranges(n, LIST);
+            let mut order = ["registered", "asleep", "unregistered"];
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for name in order {
+                store.set_ranges(if name == "unregistered" { 0 } else { ranges }, LIST);
+                if name == "asleep" {
+                    store.fall_asleep();
+                }
                 let sums = run(&store, &workload, Method::Rv, s.seed + round, s.seconds);
-                let name = if n > 0 { "registered" } else { "unregistered" };
                 line("registration", theta, 0, name, round, sums);
             }
         }
