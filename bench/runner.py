@@ -66,11 +66,15 @@ class Server:
         """User and system time of the postmaster and all its processes, ended ones too.
 
         The postmaster's own line holds the time of the children it has reaped; a
-        difference of two calls is right when the same children run at both.
+        difference of two calls is right when the same children run at both, and
+        none is reaped between the looks at its line and the postmaster's.
         """
         postmaster = self.postmaster_pid()
-        ticks = sum(_cpu_ticks(pid) for pid in [postmaster, *_children(postmaster)])
-        return ticks / CLOCK_TICKS_PER_SECOND
+        while True:
+            reaped = _stat_fields(postmaster)[13:15]
+            ticks = sum(_cpu_ticks(pid) for pid in [postmaster, *_children(postmaster)])
+            if _stat_fields(postmaster)[13:15] == reaped:
+                return ticks / CLOCK_TICKS_PER_SECOND
 
     def wait_for_clients_to_leave(self, database: str) -> None:
         """Waits until the backends of a finished pgbench are gone, so that their time is reaped.
