@@ -95,18 +95,23 @@ impl RetireQueue {
         unsafe { (*Self::me(e, slot)).room }
     }
 
-    /// Gives back room that was reserved for more than a few entries and is not needed any more.
-    pub fn trim(e: &Engine, slot: SlotId) {
+    /// Gives back room that was reserved for more than a few entries and is not needed any more. Room for `keep` stays.
+    pub fn trim(e: &Engine, slot: SlotId, keep: u64) {
         // SAFETY: only the owner changes the room.
-        if unsafe { (*Self::me(e, slot)).room } <= 4 * SEGMENT as u64 {
+        if unsafe { (*Self::me(e, slot)).room } <= (4 * SEGMENT as u64).max(keep) {
             return;
         }
         let held = Self::lock(e, slot);
         let q = held.0;
         // SAFETY: as in `reserve`; segments behind `last` hold nothing.
         unsafe {
-            // One segment stays in reserve.
-            let spare = (*(*q).last).next;
+            // One segment stays in reserve, and as many as are to be kept.
+            let mut spare = (*(*q).last).next;
+            let mut kept = 2 * SEGMENT as u64 - (*(*q).last).n as u64;
+            while kept < keep {
+                spare = (*spare).next;
+                kept += SEGMENT as u64;
+            }
             let mut s = (*spare).next;
             (*spare).next = std::ptr::null_mut();
             (*q).end = spare;

@@ -49,6 +49,42 @@ def undone_storage():
     other.close()
 
 
+def dropped_after_savepoint():
+    """A savepoint that was rolled back had touched a table; its lock was gone, and the table could be dropped and
+    freed: at its end the transaction wrote into memory that others had by then."""
+    for protocol, sql in [("occ", "SELECT count(*) FROM gone"), ("partcc", "UPDATE gone SET v = 1 WHERE id = 1")]:
+        create_table(BOSS, "gone", "id int PRIMARY KEY, v int", protocol=protocol)
+        query(BOSS, "INSERT INTO gone SELECT g, 0 FROM generate_series(1, 100) g")
+        other = connect(DATABASE)
+        query(BOSS, "BEGIN; SAVEPOINT s; " + sql + "; ROLLBACK TO s")
+        query(other, "DROP TABLE gone")
+        create_table(other, "heirs", "id int PRIMARY KEY, v text")
+        for length in (100, 700, 1500, 3000, 6000):
+            query(other, f"INSERT INTO heirs SELECT g + {length} * 10000, repeat('a', {length}) FROM generate_series(1, 400) g")
+        query(BOSS, "COMMIT")
+        equal(f"transactions: rows of others after a savepoint's table was dropped, {protocol}",
+              value(other, "SELECT count(*) FROM heirs WHERE v ~ '[^a]'"), 0)
+        query(other, "DROP TABLE heirs")
+        other.close()
+
+
+def many_changes():
+    """The room for what a transaction's end retires was given back before that: the server crashed at the COMMIT of
+    changes of more than about a hundred tables."""
+    n = 150
+    for i in range(n):
+        create_table(BOSS, f"many{i}", "id int PRIMARY KEY, v int")
+    for end in "ROLLBACK", "COMMIT":
+        query(BOSS, "BEGIN")
+        query(BOSS, "INSERT INTO many0 SELECT g, 0 FROM generate_series(1, 1000) g")
+        for i in range(n):
+            query(BOSS, f"ALTER TABLE many{i} SET (mixedcc.partitions = 4); ALTER TABLE many{i} DROP CONSTRAINT many{i}_pkey")
+        query(BOSS, end)
+        equal(f"transactions: {n} tables changed, {end}", value(BOSS, "SELECT count(*) FROM many0"), 1000 * (end == "COMMIT"))
+    for i in range(n):
+        query(BOSS, f"DROP TABLE many{i}")
+
+
 def loop_of_subtransactions():
     """Each subtransaction kept a heavyweight lock to the end: 53200 after some ten thousand."""
     create_table(BOSS, "loop", "id int PRIMARY KEY, v int")
@@ -174,8 +210,8 @@ def two_phase():
 
 BOSS = make_database(DATABASE)
 try:
-    main(undone_ddl, undone_storage, loop_of_subtransactions, index_after_idleness, read_only_below_savepoint,
-         copy_fixes_snapshot, imported_snapshots, two_phase)
+    main(undone_ddl, undone_storage, dropped_after_savepoint, many_changes, loop_of_subtransactions,
+         index_after_idleness, read_only_below_savepoint, copy_fixes_snapshot, imported_snapshots, two_phase)
 finally:
     BOSS.close()
     drop_database(DATABASE)

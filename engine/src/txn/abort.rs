@@ -12,6 +12,10 @@ impl Txn {
         }
         let wrote = !self.writes.is_empty();
         self.set_word(State::Aborted, 0);
+        if wrote {
+            // INV-PIN: it may have been ended, without a snapshot; entries are removed from indexes now.
+            self.e.pin(self.slot);
+        }
         // INV-UNDO: what was linked is unlinked before its memory is retired.
         for i in (0..self.linked).rev() {
             let w = self.writes[i];

@@ -95,6 +95,15 @@ impl Txn {
         self.retries = !committed && self.failed.is_some();
     }
 
+    /// Counts the reads so far, and forgets which partitions were touched.
+    pub(super) fn forget_touched(&mut self) {
+        for t in self.touched.iter().filter(|t| t.reads != 0) {
+            t.partition.stats.stripe(self.slot).reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+        }
+        self.touched.clear();
+        self.failed = None;
+    }
+
     /// An attempt that ended because of others costs what it took.
     fn count_lost(&self, lost_ns: u64) {
         let Some(s) = &self.sample else { return };

@@ -108,9 +108,9 @@ impl Txn {
     }
 
     /// What the queue of retired memory must have room for, whatever else it is used for: each write retires one version
-    /// at most, published or undone; and entries.
+    /// at most, published or undone; entries; and what was promised.
     pub(super) fn owed(&self) -> u64 {
-        self.writes.len() as u64 + 8 + self.entries.room()
+        self.writes.len() as u64 + 8 + self.entries.room() + self.promised
     }
 
     /// Removes the entry of an own insert that will never be. False: the record is marked instead. `left`: writes that
@@ -120,7 +120,10 @@ impl Txn {
             return true;
         }
         let primary = w.r.table.primary().filter(|i| i.index.order() == 0 && !w.r.table.is_changing());
-        let room = RetireQueue::room(&self.e, self.slot) >= left as u64 + 8 + Index::ROOM;
+        let room = RetireQueue::room(&self.e, self.slot) >= left as u64 + 8 + self.promised + Index::ROOM;
+        if cfg!(feature = "faults") {
+            assert!(self.e.is_pinned(self.slot), "INV-PIN: an index is read by who is pinned");
+        }
         if let (Some(i), Some((key, _)), true) = (primary, self.entries.get(w.entry), room) {
             if i.index.remove(&self.e, self.slot, &Bytes, key, w.r.no) {
                 return true;

@@ -168,6 +168,8 @@ pub struct Txn {
     registered: Vec<Registered>,
     /// Is our pin ours to the end?
     holds: bool,
+    /// Room in the queue of retired memory that the platform was promised, until it has used it after our end.
+    promised: u64,
     linked: usize,
     commits_since_refresh: u32,
     waiting_at_refresh: u64,
@@ -219,6 +221,7 @@ impl Txn {
             plan: register::Plan::default(),
             registered: Vec::new(),
             holds: false,
+            promised: 0,
             linked: 0,
             commits_since_refresh: 0,
             waiting_at_refresh: 0,
@@ -362,7 +365,7 @@ impl Txn {
             self.following = false;
         }
         self.stage = Stage::Idle;
-        crate::retire::RetireQueue::trim(&self.e, self.slot);
+        crate::retire::RetireQueue::trim(&self.e, self.slot, std::mem::take(&mut self.promised));
         clear_vec(&mut self.reads);
         clear_map(&mut self.predicates);
         clear_vec(&mut self.writes);

@@ -99,9 +99,12 @@ impl Txn {
         Table::free_dropped(&self.e, self.slot, min);
     }
 
-    /// Room in the queue of retired memory for `n` entries beyond those of our writes.
+    /// Room in the queue of retired memory for `n` entries in all beyond those of our writes. It stays when the
+    /// transaction has ended, until the next one ends: the platform retires what depends on the outcome then.
     pub fn make_room(&mut self, n: u64) -> Result<(), OutOfMemory> {
-        RetireQueue::reserve(&self.e, self.slot, self.owed() + n)
+        let before = self.promised;
+        self.promised = before.max(n);
+        RetireQueue::reserve(&self.e, self.slot, self.owed()).inspect_err(|_| self.promised = before)
     }
 
     /// A tombstone that names where the row went. `key`: the row's in the primary index of its table; `None` if it has
@@ -300,11 +303,17 @@ impl Txn {
 
     /// Undoes the buffered writes of subtransactions at `depth` and deeper, and releases their
     /// locks. Reads, predicates and read locks stay.
+    ///
+    /// INV-TABLE: from now on others may drop the tables that only these subtransactions have touched, and the
+    /// process may have no snapshot. So the pin is ours to the end, unless nothing of any table is left.
     pub fn abort_sub(&mut self, depth: u32) {
         if !self.is_active() {
             return;
         }
         debug_assert!(!self.is_committing());
+        let held = self.holds;
+        // Entries are removed from indexes, too.
+        self.hold();
         while self.writes.last().is_some_and(|w| w.depth >= depth) {
             self.undo_last();
         }
@@ -312,6 +321,20 @@ impl Txn {
         self.release_from(depth);
         self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);
+        if !held {
+            self.let_go_if_unused();
+        }
+    }
+
+    /// Ends the hold on our pin if nothing refers to a table: snapshots were read, at most, and that is counted now.
+    fn let_go_if_unused(&mut self) {
+        let owes_nothing = self.writes.is_empty() && self.locks.is_empty() && self.reads.is_empty();
+        let predicates = !self.predicates.is_empty() || !self.ranged.is_empty();
+        if self.level == Level::Snapshot && owes_nothing && !predicates {
+            self.forget_touched();
+            self.holds = false;
+            self.e.let_go(self.slot);
+        }
     }
 
     /// The subtransaction at `depth` committed: what it did is its parent's.

@@ -6,6 +6,7 @@ mod faults;
 mod histories;
 mod invariants;
 mod keyed;
+mod lifetimes;
 mod load;
 mod model;
 mod nodes;

@@ -1,0 +1,175 @@
+//! What a transaction may still reach when its process has no snapshot any more, and others end its pin: at its end,
+//! after a savepoint was rolled back, and in what the platform retires after its end.
+
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::index::Reuse;
+use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::platform::{Platform, Queue, WaitFor};
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::threads::Block;
+use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
+use std::ptr::NonNull;
+
+/// The platform of processes between two statements of READ COMMITTED: none has a snapshot.
+struct Idle;
+
+impl Platform for Idle {
+    fn wait_for(&self, _: WaitFor) -> Result<(), Error> {
+        panic!("nobody is in the way")
+    }
+    fn enter_queue(&self, _: Queue) -> Result<(), Error> {
+        panic!("nobody is in the way")
+    }
+    fn leave_queue(&self, _: Queue) {}
+    fn pause(&self, _: u32) -> Result<(), Error> {
+        panic!("nobody is in the way")
+    }
+    fn lock_tag(&self) -> u32 {
+        0
+    }
+    fn quiescent(&self, _: SlotId) -> bool {
+        true
+    }
+}
+
+const PARTITIONS: u32 = 3;
+
+fn table(e: &Engine, protocol: Protocol) -> &'static Table {
+    let set = ProtocolSet::of(protocol);
+    let map = Table::new_map(e, 0, PARTITIONS, 0, b"", set, Policy::Wait).expect("a map");
+    let t = Table::create(e, 0, [1; 4], map).expect("a table");
+    t.create_primary(e, 0, 0, Reuse::AtOnce).expect("an index");
+    t
+}
+
+fn insert(t: &mut Txn, at: Touch, key: &[u8]) {
+    let v = t.new_version(0, 8, 0).expect("memory for a row");
+    // SAFETY: 8 bytes, ours.
+    unsafe { Version::payload(v.as_ptr()).write_bytes(7, 8) };
+    t.insert_row(&Idle, at, key, v, 0).expect("nobody is in the way");
+}
+
+fn commit(t: &mut Txn) {
+    t.prepare(&Idle, &|_, _| {}).expect("nobody is in the way");
+    t.publish(&Idle);
+}
+
+/// Entries of own inserts are removed by who is pinned, also if the pin was ended: the engine asserts that (INV-PIN).
+#[test]
+fn undone_inserts_leave_the_index_with_a_pin() {
+    let block = Block::new(8 << 20, 2).expect("a block");
+    let e = block.engine;
+    let table = table(&e, Protocol::Occ);
+    let at = Touch { table, no: 0 };
+    let mut t = Txn::new(e, 0);
+    for whole in [false, true] {
+        t.begin(Level::Snapshot, 1);
+        insert(&mut t, at, b"stays, unless all is undone");
+        t.set_depth(2);
+        insert(&mut t, at, b"undone");
+        e.refresh_min_pin(&Idle);
+        assert!(!e.is_pinned(0), "others end the pin of who has no snapshot");
+        if !whole {
+            t.abort_sub(2);
+            assert_eq!(table.primary().expect("an index").index.len(), 1);
+        }
+        t.abort();
+        assert_eq!(table.primary().expect("an index").index.len(), 0);
+    }
+}
+
+/// Others may drop a table that only a savepoint has touched which was rolled back.
+#[test]
+fn a_table_that_only_a_savepoint_has_read_is_forgotten() {
+    let block = Block::new(8 << 20, 2).expect("a block");
+    let e = block.engine;
+    let table = table(&e, Protocol::Occ);
+    let mut writer = Txn::new(e, 1);
+    writer.begin(Level::Snapshot, 1);
+    insert(&mut writer, Touch { table, no: 1 }, b"a row");
+    commit(&mut writer);
+    let mut t = Txn::new(e, 0);
+    t.begin(Level::Snapshot, 2);
+    t.set_depth(2);
+    let r = mixedcc_engine::RecordRef::find(table, 0).expect("a record");
+    assert!(t.read_snapshot(&Idle, r, e.now()).expect("no wait").is_some());
+    t.abort_sub(2);
+    let reads = &table.map().partitions()[1].stats;
+    assert_eq!(reads.sum(|s| &s.reads), 1, "what it has read is counted");
+    table.retire(&e);
+    Table::free_dropped(&e, 1, e.refresh_min_pin(&Idle));
+    // Somebody else has the memory now.
+    let size = PartitionMap::size(PARTITIONS);
+    let others: Vec<NonNull<u8>> = (0..4).map(|_| e.region.alloc(1, size).expect("memory")).collect();
+    for p in &others {
+        // SAFETY: ours, of that size.
+        unsafe { p.as_ptr().write_bytes(0x55, size) };
+    }
+    commit(&mut t);
+    for p in others {
+        // SAFETY: as above.
+        let now = unsafe { std::slice::from_raw_parts(p.as_ptr(), size) };
+        assert!(now.iter().all(|b| *b == 0x55), "the transaction has written into memory of others");
+    }
+}
+
+/// A partition's lock outlives the savepoint that took it; so does the pin, and with it the table.
+#[test]
+fn a_table_in_which_a_savepoint_has_left_a_lock_stays() {
+    let block = Block::new(8 << 20, 2).expect("a block");
+    let e = block.engine;
+    let table = table(&e, Protocol::PartCc);
+    let mut t = Txn::new(e, 0);
+    t.begin(Level::Snapshot, 1);
+    t.set_depth(2);
+    t.before_write(&Idle, Touch { table, no: 1 }).expect("nobody is in the way");
+    e.refresh_min_pin(&Idle);
+    t.abort_sub(2);
+    let lock = &table.map().partitions()[1].lock;
+    assert!(!lock.is_free(), "a partition's lock stays to the end");
+    let before = e.now();
+    table.retire(&e);
+    assert!(e.refresh_min_pin(&Idle) <= before, "the transaction keeps the table");
+    commit(&mut t);
+    assert!(lock.is_free() && e.refresh_min_pin(&Idle) > before, "to its end");
+    Table::free_dropped(&e, 1, e.refresh_min_pin(&Idle));
+}
+
+/// Room that was promised to the platform is there when the transaction has ended, however it did.
+#[test]
+fn promised_room_outlives_the_transaction() {
+    const PROMISED: u64 = 700;
+    for (end, sub) in [(true, false), (false, false), (true, true), (false, true)] {
+        let block = Block::new(16 << 20, 2).expect("a block");
+        let e = block.engine;
+        let table = table(&e, Protocol::Occ);
+        let mut t = Txn::new(e, 0);
+        t.begin(Level::Snapshot, 1);
+        t.make_room(PROMISED).expect("memory");
+        t.make_room(2).expect("memory");
+        for depth in 1..=1 + u32::from(sub) {
+            t.set_depth(depth);
+            for i in 0..300u32 {
+                insert(&mut t, Touch { table, no: 0 }, format!("a key that is not short {depth} {i}").as_bytes());
+            }
+        }
+        if sub {
+            t.abort_sub(2);
+        }
+        if end {
+            commit(&mut t);
+        } else {
+            t.abort();
+        }
+        assert!(RetireQueue::room(&e, 0) >= PROMISED, "{end} {sub}: {}", RetireQueue::room(&e, 0));
+        for _ in 0..PROMISED {
+            let p = e.region.alloc(0, 64).expect("memory");
+            RetireQueue::push(&e, 0, p, e.now());
+        }
+        t.begin(Level::Snapshot, 2);
+        t.abort();
+        assert!(RetireQueue::room(&e, 0) < 300, "it is given back by the next one");
+    }
+}
