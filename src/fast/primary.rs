@@ -276,8 +276,9 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
             pgrx::check_for_interrupts!();
         }
         let Some(r) = RecordRef::find(table, no) else { continue };
-        let Some((v, is_own)) = row(t, r) else { continue };
-        has_past |= !is_own;
+        // Also of a row that is deleted by now: a snapshot from before the delete will not find it.
+        has_past |= !is_own_insert(t, r) && !r.rec.head().is_null();
+        let Some(v) = row(t, r) else { continue };
         key.clear();
         // SAFETY: a version of the relation, reached under our pin.
         if unsafe { rows::plain(rel, w.codec, Row::Version(v.as_ptr()), &mut key) }.is_some() {
@@ -292,12 +293,15 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
     index
 }
 
-/// The row of a record: our newest, or the newest committed one; and whether the record is our insert.
-fn row(t: &mut Txn, r: RecordRef) -> Option<(NonNull<Version>, bool)> {
+fn is_own_insert(t: &Txn, r: RecordRef) -> bool {
+    t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.base.is_none())
+}
+
+/// The row of a record: our newest, or the newest committed one.
+fn row(t: &mut Txn, r: RecordRef) -> Option<NonNull<Version>> {
     if let Some(n) = t.last_write(r) {
-        let is_own = t.write(n)?.base.is_none();
-        return crate::callbacks::visible::own_version(t, n).map(|v| (v, is_own));
+        return crate::callbacks::visible::own_version(t, n);
     }
     let (v, _) = ok(t.newest(&PG, r.rec))?;
-    crate::callbacks::visible::live(Some(v)).map(|v| (v, false))
+    crate::callbacks::visible::live(Some(v))
 }
