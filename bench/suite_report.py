@@ -37,6 +37,31 @@ def base_points(mode: plan.Mode, style: str) -> list[plan.Point]:
     return [point for point in mode.points if point.factor == "base" and point.style == style]
 
 
+def missed(rows: report.Rows, mode: plan.Mode) -> list[tuple[str, str]]:
+    """(workload, contender) to be profiled: adaptive where it misses a goal, and what it was compared with."""
+    found = []
+    names = {point.name: point.workload.name for point in base_points(mode, PROCEDURE)}
+    for test, goal in goals_of(mode, contenders.ADAPTIVE):
+        ratios = report.ratios(rows.of(test, goal.measured, goal.metric), rows.of(test, goal.base, goal.metric))
+        if ratios and not goal.is_met(statistics.median(ratios)):
+            found += [(names[test], goal.measured), (names[test], goal.base)]
+    return list(dict.fromkeys(found))
+
+
+def profile_section(output: pathlib.Path) -> list[str]:
+    """What `bench/profile --missed` has left there."""
+    texts = sorted(output.glob("profile-*.txt"))
+    if not texts:
+        return []
+    lines = ["## Profiles of missed goals", ""]
+    for path in texts:
+        first, *rest = path.read_text(encoding="utf-8").splitlines()
+        top = [line for line in rest if "%" in line][:15]
+        flame = path.with_suffix(".svg")
+        lines += [f"{first}" + (f" ([flame graph]({flame.name}))" if flame.exists() else ""), "", "```", *top, "```", ""]
+    return lines
+
+
 def goals_of(mode: plan.Mode, who: str) -> list[tuple[str, Goal]]:
     points = {point.workload.name: point.name for point in base_points(mode, PROCEDURE)}
     return [(points[workload], Goal(goal.metric, who, goal.base, goal.at_most, goal.at_least))
@@ -91,6 +116,8 @@ def factor_plots(rows: report.Rows, mode: plan.Mode) -> dict[str, str]:
         for metric in ("tps", "commits_per_cpu_s", "retries_per_commit", "p99_ms"):
             lines = {}
             for who in plan.ALL:
+                if sum(who in point.contenders for point in points) < 2:
+                    continue  # measured at the base point alone: no curve
                 line = [(point.value, median(rows, point, who, metric)) for point in points]
                 line = [(x, y) for x, y in line if y is not None and y != float("inf")]
                 if line:
@@ -125,12 +152,12 @@ def write(output: pathlib.Path, rows: report.Rows, mode: plan.Mode, notes: list[
     figures = {**base_plots(rows, mode), **factor_plots(rows, mode)}
     for name, svg in figures.items():
         (output / name).write_text(svg, encoding="utf-8")
-    text = "\n".join(summary(rows, mode, notes, figures)) + "\n" + report.failure_text(failures)
+    text = "\n".join(summary(rows, mode, notes, figures, profile_section(output))) + "\n" + report.failure_text(failures)
     (output / "summary.md").write_text(text, encoding="utf-8")
     return text
 
 
-def summary(rows, mode, notes, figures) -> list[str]:
+def summary(rows, mode, notes, figures, profiles) -> list[str]:
     lines = report.heading(f"mixedcc against heap: {mode.name} run", rows.context, [
         f"{mode.rounds} interleaved rounds of {mode.seconds} s for each measurement, except where a table's "
         "heading says otherwise; median [smallest to largest]. All in one server, so all with the same settings: "
@@ -144,6 +171,7 @@ def summary(rows, mode, notes, figures) -> list[str]:
         if who in with_rows:
             lines += [f"## Goals, {who}" + ("" if who == contenders.ADAPTIVE else " (the goals are adaptive's)"), "",
                       *report.goal_table(rows, goals_of(mode, who)), ""]
+    lines += profiles
     for style in (PROCEDURE, INTERACTIVE):
         points = base_points(mode, style)
         for metric in ("commits_per_cpu_s", "tps"):

@@ -18,7 +18,7 @@ pub fn raise(e: Error) -> ! {
         .set_hint("The transaction might succeed if retried."),
         Error::Deadlock => {
             ErrorReport::new(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, "deadlock detected", "mixedcc")
-                .set_detail("Two transactions hold a lock of a row and both want a stronger one.")
+                .set_detail("Transactions wait for locks that the others hold.")
                 .set_hint("The transaction might succeed if retried.")
         }
         Error::WouldBlock => {

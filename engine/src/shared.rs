@@ -3,6 +3,7 @@
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Fault};
+use crate::lock::graph::Waiting;
 use crate::memory::{OutOfMemory, Region};
 use crate::partition::SampleEvery;
 use crate::platform::Platform;
@@ -14,7 +15,7 @@ use crate::table::Table;
 use std::ops::Range;
 
 /// Changes with every change of a shared structure.
-pub const LAYOUT_VERSION: u64 = 3;
+pub const LAYOUT_VERSION: u64 = 4;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 /// A cache line of its own.
@@ -53,6 +54,8 @@ pub struct Slot {
     pub(crate) commits: AtomicU32,
     /// Does the owner hold pointers that outlive its snapshots, so that nobody else may end its pin?
     holds: AtomicU32,
+    /// What the owner sleeps for (INV-CYCLE).
+    pub(crate) waiting: Waiting,
     /// Versions that wait until nobody can reach them. Owner only.
     pub retired: RetireQueue,
 }

@@ -3,6 +3,7 @@
 //! A word is free, or names its only holder, or points to a [`head::LockHead`] with all holders.
 //! Waiting is not here: [`crate::txn`] sleeps through the platform, and asks again.
 
+pub(crate) mod graph;
 mod head;
 mod word;
 

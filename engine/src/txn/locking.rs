@@ -4,6 +4,7 @@ use super::{Level, LockEntry, RecordRef, Txn};
 use crate::csn::State;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
+use crate::lock::graph::{self, Edge, First};
 use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
 use crate::partition::Partition;
 use crate::platform::{Platform, Queue, StopEvent, WaitFor};
@@ -159,14 +160,20 @@ impl Txn {
     }
 
     fn upgrade_conflict(&mut self, word: &'static LockWord, mode: Mode, at: Touch) -> Error {
+        self.loses(word, mode, at);
+        if self.level == Level::Serializable {
+            self.fail(AbortReason::UpgradeConflict, at)
+        } else {
+            Error::Deadlock
+        }
+    }
+
+    fn loses(&mut self, word: &'static LockWord, mode: Mode, at: Touch) {
         if self.level == Level::Serializable {
             if self.lost.len() == LOSSES {
                 self.lost.remove(0);
             }
             self.lost.push(Lost { word: std::ptr::from_ref(word) as usize, table: at.table.id, mode });
-            self.fail(AbortReason::UpgradeConflict, at)
-        } else {
-            Error::Deadlock
         }
     }
 
@@ -179,6 +186,24 @@ impl Txn {
         }
         let same = |l: &&Lost| l.word == std::ptr::from_ref(word) as usize && l.table == table;
         self.lost.iter().filter(same).fold(mode, |m, l| m.join(l.mode))
+    }
+
+    /// INV-LOSER: where the row of a lost upgrade is gone, the scan's next row takes its place: the winner has had that
+    /// row, and the loser wants the next one now.
+    pub(super) fn inherit(&mut self, r: RecordRef, live: bool) {
+        if self.lost.is_empty() {
+            return;
+        }
+        if live {
+            self.heir = 0;
+        } else if self.mode_of_read(&r.rec.lock, r.table.id, Mode::KeyShare) != Mode::KeyShare {
+            self.heir = r.table.id;
+        }
+    }
+
+    /// See [`Txn::inherit`].
+    pub(super) fn is_heir(&self, r: RecordRef) -> bool {
+        self.heir != 0 && self.heir == r.table.id && !faults::on(Fault::ForgetsHeirs)
     }
 
     /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
@@ -196,9 +221,15 @@ impl Txn {
         let slept = Slept::start(at.partition());
         self.gave_up = true; // until it got it; an unwinding platform leaves it so
         let queued = word.held_by(self.slot).is_none();
-        if queued {
+        let first = if queued {
+            let name = graph::name(queue);
+            let asleep = self.e.falls_asleep(self.slot, Edge::Queue(name)).ok_or(Error::Deadlock)?;
             p.enter_queue(queue)?;
-        }
+            drop(asleep);
+            Some(First::enter(self.e, self.slot, name))
+        } else {
+            None
+        };
         let got = loop {
             match word.try_acquire(self.e.region, me) {
                 Ok(a) => break Ok(a),
@@ -212,12 +243,16 @@ impl Txn {
                     if word.held_by(h.slot) != Some(h) {
                         continue; // the holder changed while we read its name
                     }
-                    if let Err(e) = p.wait_for(WaitFor { ident, slot: h.slot, tag: h.tag }) {
+                    if let Err(e) = self.wait_for(p, WaitFor { ident, slot: h.slot, tag: h.tag }) {
+                        if !queued && e == Error::Deadlock {
+                            self.loses(word, me.mode, at);
+                        }
                         break Err(e);
                     }
                 }
             }
         };
+        drop(first);
         if queued {
             p.leave_queue(queue);
         }
@@ -225,6 +260,16 @@ impl Txn {
         drop(slept);
         self.gave_up = got.is_err();
         got
+    }
+
+    /// Sleeps until a holder may have released its lock; fails if it waits for us.
+    fn wait_for(&self, p: &dyn Platform, who: WaitFor) -> Result<(), Error> {
+        let edge = Edge::Holder(who.slot, who.ident);
+        let _asleep = match who.tag {
+            0 => Some(self.e.falls_asleep(self.slot, edge).ok_or(Error::Deadlock)?),
+            _ => None, // it may be released before its transaction ends
+        };
+        p.wait_for(who)
     }
 
     /// Is the holder an older transaction than we, in `wait_die`'s order?

@@ -179,6 +179,8 @@ pub struct Txn {
     failed: Option<(AbortReason, &'static Partition)>,
     /// Upgrades that were lost since the last commit (INV-LOSER).
     lost: Vec<locking::Lost>,
+    /// Id of the table whose next scanned row takes the place of a lost one; 0: none.
+    heir: u64,
     /// Age in `wait_die`'s order, 0 for none. A transaction that follows one that ended with a
     /// serialization failure has its age, so that a retry gets older until it wins.
     age: u64,
@@ -228,6 +230,7 @@ impl Txn {
             last_partition: (0, 0),
             failed: None,
             lost: Vec::new(),
+            heir: 0,
             age: 0,
         }
     }
@@ -247,6 +250,7 @@ impl Txn {
         self.csn = 0;
         self.valid = self.e.now();
         self.round_trips = 0;
+        self.heir = 0;
         (self.declared, self.gave_up, self.slept_ns) = (false, false, 0);
         self.began = std::time::Instant::now();
         self.sample = self.sampler.next(self.e.shared.sample_every.get()).then(count::SampledTxn::begin);
@@ -352,6 +356,7 @@ impl Txn {
         s.read_csn.store(0, Ordering::SeqCst);
         self.set_word(State::Idle, 0);
         self.leave_commit();
+        s.waiting.clear();
         self.clear_notes();
         self.ranged.clear();
         clear_vec(&mut self.absent);

@@ -81,7 +81,12 @@ impl Txn {
         let bounds = (scan.lo, scan.hi);
         let Some(extent) = Extent::of(p, ranges.order, set, bounds) else { return Ok(Predicates::nothing()) };
         self.ranged.make_room(p);
-        let locked = self.lock_covered(p, ranges, set, extent, scan.at)?;
+        // A scan to an end of the index that may stop early (the first row, the last one) locks row by row: with its
+        // ranges it would exclude all writers that it may never come to, and those of its kind each other's writes.
+        let endless =
+            (extent.first == 0 && extent.covers(0)) || (extent.last + 1 == set.len() && extent.covers(extent.last));
+        let by_rows = endless && scan.open != OpenEnd::No;
+        let locked = !by_rows && self.lock_covered(p, ranges, set, extent, scan.at)?;
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
         let new = New { ranges, set, at, bounds, extent, open: scan.open };
         let two_phase = |t: &Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
@@ -295,6 +300,10 @@ impl Txn {
         let partition = r.partition();
         let all = self.follow(p, partition)?;
         self.touch(partition).reads += 1;
+        if self.is_gone(r) && !all.has(Protocol::PartCc) {
+            return Ok(None);
+        }
+        let for_write = for_write || self.is_heir(r);
         let ranges_locked = scan.locked || self.ranged.is_escalated(scan);
         let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
         protocols.read(self, p, r, for_write)?;
@@ -318,7 +327,15 @@ impl Txn {
             self.valid = 0; // a commit that we did not wait for may be older than `valid`
         }
         // SAFETY: INV-RETIRE: reached under our pin.
-        Ok(found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone()))
+        let live = found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone());
+        self.inherit(r, live.is_some());
+        Ok(live)
+    }
+
+    /// Was the row deleted before everything that was read was last found valid? It stays deleted, so there is nothing
+    /// to lock; that no other row comes is the predicate's affair.
+    fn is_gone(&self, r: RecordRef) -> bool {
+        matches!(Self::settled(r.rec.head(), self.valid), Some(None))
     }
 
     /// The scan has locked many rows: locks its ranges instead of the rows to come, if that takes no waiting. Other

@@ -2,6 +2,7 @@
 //! it must find, what is left behind by commits and aborts, and a sequential model.
 
 mod client;
+mod deadlocks;
 mod faults;
 mod histories;
 mod invariants;

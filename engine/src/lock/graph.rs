@@ -1,0 +1,262 @@
+//! Who waits for whom: a waits-for graph in the slots, so that a deadlock is found by the transaction whose sleep would
+//! complete it, at once.
+//!
+//! INV-CYCLE: a cycle that is found was there at one moment, all of its transactions asleep or about to fall asleep. An
+//! edge is published before its owner looks for a cycle and before it sleeps, and taken back after the sleep. So of the
+//! owners of a cycle's edges the one that publishes last sees all others. While an edge is published its owner does
+//! nothing, so it does not end either; and it sleeps to the end of the transaction it waits for. Every change
+//! advances `turn`: where all turns of a path are the same before and after the look, all of its edges were there in between.
+//!
+//! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. Not
+//! in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
+//! itself. The platform's detector answers for these.
+
+use crate::csn::SlotId;
+use crate::faults::{self, Fault};
+use crate::platform::Queue;
+use crate::primitive::{AtomicU64, Ordering};
+use crate::shared::Engine;
+
+/// Longest path that is followed: beyond it the platform's detector answers.
+const LONGEST: usize = 32;
+
+/// What a slot waits for. All zero: nothing.
+#[repr(C)]
+pub(crate) struct Waiting {
+    /// Odd while the next three are an edge.
+    turn: AtomicU64,
+    /// Slot of the holder, plus 1; 0: it waits for a place in `queue`.
+    holder: AtomicU64,
+    /// The holder's transaction.
+    ident: AtomicU64,
+    /// A queue, by a hash that is not 0.
+    queue: AtomicU64,
+    /// The queue in which it is the first waiter; 0: none.
+    first_in: AtomicU64,
+}
+
+/// What a transaction is about to sleep for.
+#[derive(Clone, Copy)]
+pub(crate) enum Edge {
+    /// The end of the transaction of this name in this slot.
+    Holder(SlotId, u64),
+    /// To be the first of a queue.
+    Queue(u64),
+}
+
+/// A queue's name in the graph. Two queues of one name would make a deadlock of what is none: one in 2^63.
+pub(crate) fn name(q: Queue) -> u64 {
+    let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_add(v);
+    let (kind, a, b, c) = match q {
+        Queue::Record(t, n) => (1, t, n, 0),
+        Queue::Partition(t, n) => (2, t, n as u64, 0),
+        Queue::Range(t, index, n) => (3, t, index, n as u64),
+    };
+    [a, b, c].into_iter().fold(kind, mix) | 1
+}
+
+/// An edge that is published. Dropping it takes it back, also when the platform unwinds.
+pub(crate) struct Asleep(Engine, SlotId);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.slots[self.1 as usize].waiting.end();
+    }
+}
+
+/// A place as first waiter, given up when it is dropped.
+pub(crate) struct First(Engine, SlotId);
+
+impl First {
+    /// The slot is the first waiter of a queue.
+    pub(crate) fn enter(e: Engine, slot: SlotId, queue: u64) -> First {
+        e.slots[slot as usize].waiting.first_in.store(queue, Ordering::SeqCst);
+        First(e, slot)
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        self.0.slots[self.1 as usize].waiting.first_in.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Waiting {
+    fn publish(&self, edge: Edge) {
+        self.end();
+        let (holder, ident, queue) = match edge {
+            Edge::Holder(slot, ident) => (slot as u64 + 1, ident, 0),
+            Edge::Queue(queue) => (0, 0, queue),
+        };
+        self.holder.store(holder, Ordering::SeqCst);
+        self.ident.store(ident, Ordering::SeqCst);
+        self.queue.store(queue, Ordering::SeqCst);
+        self.turn.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        // The owner alone changes it.
+        if self.turn.load(Ordering::Relaxed) & 1 == 1 {
+            self.turn.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The transaction is over, however it ended.
+    pub(crate) fn clear(&self) {
+        self.end();
+        if self.first_in.load(Ordering::Relaxed) != 0 {
+            self.first_in.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// The edge, and its turn.
+    fn edge(&self) -> Option<(u64, Edge)> {
+        let turn = self.turn.load(Ordering::SeqCst);
+        if turn & 1 == 0 {
+            return None;
+        }
+        let edge = match self.holder.load(Ordering::SeqCst) {
+            0 => Edge::Queue(self.queue.load(Ordering::SeqCst)),
+            n => Edge::Holder((n - 1) as SlotId, self.ident.load(Ordering::SeqCst)),
+        };
+        (self.turn.load(Ordering::SeqCst) == turn).then_some((turn, edge))
+    }
+}
+
+/// An edge that was seen.
+#[derive(Clone, Copy)]
+struct Step {
+    slot: SlotId,
+    turn: u64,
+    edge: Edge,
+}
+
+impl Engine {
+    /// The slot is about to sleep. `None`: for ever, this sleep would complete a deadlock; nothing is published then.
+    pub(crate) fn falls_asleep(&self, slot: SlotId, edge: Edge) -> Option<Asleep> {
+        self.slots[slot as usize].waiting.publish(edge);
+        let asleep = Asleep(*self, slot);
+        (faults::on(Fault::OverlooksCycles) || !self.is_in_cycle(slot)).then_some(asleep)
+    }
+
+    /// Does the path that begins with the edge of `me` come back to it?
+    fn is_in_cycle(&self, me: SlotId) -> bool {
+        let mut path = [Step { slot: me, turn: 0, edge: Edge::Queue(0) }; LONGEST];
+        let mut at = me;
+        for n in 0..LONGEST {
+            let Some((turn, edge)) = self.slots[at as usize].waiting.edge() else { return false };
+            path[n] = Step { slot: at, turn, edge };
+            let Some(next) = self.leads_to(edge) else { return false };
+            if next == me {
+                return path[..=n].iter().all(|s| self.is_still(s));
+            }
+            if path[..=n].iter().any(|s| s.slot == next) {
+                return false; // a cycle of others, who find it
+            }
+            at = next;
+        }
+        false
+    }
+
+    /// The slot of the transaction that an edge leads to, if that runs.
+    fn leads_to(&self, edge: Edge) -> Option<SlotId> {
+        match edge {
+            Edge::Holder(slot, ident) => {
+                let runs = self.slots.get(slot as usize)?.ident.load(Ordering::SeqCst) == ident;
+                runs.then_some(slot)
+            }
+            Edge::Queue(queue) => {
+                let first = |w: &Waiting| w.first_in.load(Ordering::SeqCst) == queue;
+                self.slots.iter().position(|s| first(&s.waiting)).map(|i| i as SlotId)
+            }
+        }
+    }
+
+    /// Is it the edge that was seen, and does it lead to where it led? (A queue has one first waiter, who stays that
+    /// while its own turn stays.)
+    fn is_still(&self, s: &Step) -> bool {
+        self.leads_to(s.edge).is_some() && self.slots[s.slot as usize].waiting.turn.load(Ordering::SeqCst) == s.turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::Block;
+
+    /// Slots 0 to 3 run the transactions 10 to 13.
+    fn engine() -> Block {
+        let block = Block::new(8 << 20, 4).expect("memory");
+        for (i, s) in block.engine.slots.iter().enumerate() {
+            s.ident.store(10 + i as u64, Ordering::SeqCst);
+        }
+        block
+    }
+    fn holder(slot: SlotId) -> Edge {
+        Edge::Holder(slot, 10 + slot as u64)
+    }
+
+    #[test]
+    fn a_cycle_through_a_queue() {
+        let block = engine();
+        let e = block.engine;
+        let queue = name(Queue::Record(1, 5));
+        let first = First::enter(e, 0, queue);
+        let waits = e.falls_asleep(0, holder(2)).expect("2 does not wait");
+        let queued = e.falls_asleep(1, Edge::Queue(queue)).expect("2 does not wait");
+        // 2 -> 1 -> the queue's first, 0 -> 2.
+        assert!(e.falls_asleep(2, holder(1)).is_none());
+        assert!(e.slots[2].waiting.edge().is_none(), "what fails is not published");
+        assert!(e.falls_asleep(2, holder(3)).is_some());
+        drop(waits);
+        assert!(e.falls_asleep(2, holder(1)).is_some(), "0 does not wait any more");
+        let _waits = e.falls_asleep(0, holder(2)).expect("2 does not wait");
+        drop(first);
+        assert!(e.falls_asleep(2, holder(1)).is_some(), "the queue has no first waiter");
+        let _first = First::enter(e, 0, queue);
+        drop(queued);
+        assert!(e.falls_asleep(2, holder(1)).is_some(), "1 does not wait any more");
+    }
+
+    #[test]
+    fn who_waits_for_a_transaction_that_is_over_does_not_count() {
+        let block = engine();
+        let e = block.engine;
+        let _old = e.falls_asleep(0, holder(1)).expect("1 does not wait");
+        e.slots[1].ident.store(99, Ordering::SeqCst);
+        assert!(e.falls_asleep(1, holder(0)).is_some());
+    }
+
+    #[test]
+    fn a_cycle_of_others_is_theirs() {
+        let block = engine();
+        let e = block.engine;
+        e.slots[0].waiting.publish(holder(1));
+        e.slots[1].waiting.publish(holder(0));
+        assert!(e.falls_asleep(2, holder(0)).is_some());
+    }
+
+    #[test]
+    fn what_a_dead_owner_left_is_cleared() {
+        let block = engine();
+        let e = block.engine;
+        std::mem::forget(e.falls_asleep(0, holder(1)));
+        std::mem::forget(First::enter(e, 0, 7));
+        e.slots[0].waiting.clear();
+        assert!(e.falls_asleep(1, holder(0)).is_some());
+        assert_eq!(e.slots[0].waiting.first_in.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn queues_have_names_of_their_own() {
+        let some = [
+            Queue::Record(1, 2),
+            Queue::Record(2, 1),
+            Queue::Partition(1, 2),
+            Queue::Range(1, 2, 0),
+            Queue::Range(1, 0, 2),
+        ];
+        let names: std::collections::HashSet<_> = some.into_iter().map(name).collect();
+        assert_eq!(names.len(), some.len());
+    }
+}

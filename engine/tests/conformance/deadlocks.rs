@@ -1,0 +1,156 @@
+//! Deadlocks are found by the engine, at once (INV-CYCLE): the platform of these tests finds none.
+
+use crate::client::{Client, Mood};
+use crate::spans::{borrowed, encode};
+use crate::world::{Jitter, PanicAt, Rng, World, PARTITIONS, WIDTH};
+use mixedcc_engine::checker::{Recorder, Session};
+use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::txn::{OpenEnd, Scan};
+use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
+use std::ops::Bound;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn world() -> World {
+    World::new(&[ProtocolSet::of(Protocol::TwoPhase)], Policy::Wait, 4)
+}
+
+/// A client whose platform knows nobody's waits but its own.
+fn client(w: &World, slot: u16, session: Session) -> Client<'_> {
+    let mut c = Client::new(w, slot, session, 7 + slot as u64);
+    c.p = Jitter::of(w.e, Arc::default(), slot, 11 + slot as u64);
+    c
+}
+
+fn slept(w: &World) -> u64 {
+    w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum()
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(20)); // the sleep is counted just before it is published
+}
+
+/// Clients lock their first records; all but the last then ask for their second ones, in turn, and sleep. What does the
+/// last one get? `Err(None)`: it fell asleep.
+fn last_of(plan: &[(i64, i64)], fault: Option<Fault>) -> Result<(), Option<Error>> {
+    let (w, recorder, ready) = (&world(), Recorder::new(), &AtomicU64::new(0));
+    let (&(first, second), others) = plan.split_last().expect("a client");
+    std::thread::scope(|s| {
+        let mut sleepers = Vec::new();
+        for (i, &(first, second)) in others.iter().enumerate() {
+            let session = recorder.session();
+            sleepers.push(s.spawn(move || {
+                let mut c = client(w, i as u16, session);
+                c.begin(Mood::Serializable);
+                c.update(first, false).expect("nobody has it");
+                ready.fetch_add(1, Ordering::SeqCst);
+                until("all have their first", || ready.load(Ordering::SeqCst) as usize == plan.len());
+                until("those before it sleep", || slept(w) >= i as u64);
+                c.update(second, false)
+            }));
+        }
+        let mut last = client(w, others.len() as u16, recorder.session());
+        last.begin(Mood::Serializable);
+        last.update(first, false).expect("nobody has it");
+        ready.fetch_add(1, Ordering::SeqCst);
+        until("the others sleep", || slept(w) >= others.len() as u64);
+        last.p.panic_at.set(Some(PanicAt::WaitFor));
+        faults::set(fault);
+        let got = catch_unwind(AssertUnwindSafe(|| last.update(second, false)));
+        faults::set(None);
+        last.abort();
+        for s in sleepers {
+            s.join().expect("a thread").expect("the others go on");
+        }
+        got.map_err(|_| None)?.map(|_| ()).map_err(Some)
+    })
+}
+
+#[test]
+fn the_last_to_wait_fails() {
+    let deadlock = Err(Some(Error::Deadlock));
+    // A ring of two, of three, and one beside which somebody else waits for the last.
+    for plan in [&[(0, 2), (2, 0)][..], &[(0, 2), (2, 4), (4, 0)], &[(4, 0), (2, 0), (0, 2)]] {
+        assert_eq!(last_of(plan, None), deadlock, "{plan:?}");
+        assert_eq!(last_of(plan, Some(Fault::OverlooksCycles)), Err(None), "{plan:?}: the fault");
+    }
+}
+
+/// Two have scanned a range and write the same row of it: one has the row, and waits for the other's lock of the range.
+#[test]
+fn a_cycle_of_a_row_and_a_range_is_found() {
+    let (w, recorder) = (&world(), Recorder::new());
+    let p = Jitter::new(w, w.slots, 1);
+    w.activate(&p, w.slots, 0, &[3 * WIDTH], 64).expect("room for ranges");
+    let scan = |c: &mut Client| {
+        c.statement();
+        let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
+        let hi = Bound::Excluded(encode(0, 3 * WIDTH));
+        let s = Scan { at: &at, lo: Bound::Unbounded, hi: borrowed(&hi), open: OpenEnd::No, snapshot: None };
+        c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s).map(|_| ())
+    };
+    std::thread::scope(|s| {
+        let mut b = client(w, 1, recorder.session());
+        b.begin(Mood::Serializable);
+        scan(&mut b).expect("nobody writes");
+        let session = recorder.session();
+        let first = s.spawn(move || {
+            let mut a = client(w, 0, session);
+            a.begin(Mood::Serializable);
+            scan(&mut a).expect("nobody writes");
+            a.update(0, false)?;
+            a.commit()
+        });
+        until("the first sleeps", || slept(w) > 0);
+        assert_eq!(b.update(0, false), Err(Error::Deadlock));
+        b.abort();
+        first.join().expect("a thread").expect("the other gave way");
+    });
+}
+
+/// Threads update rows until they have committed; in order nobody waits in a circle, else all come to an end.
+fn deadlocks_of(in_order: bool) -> u64 {
+    let (w, recorder) = (&world(), Recorder::new());
+    let found = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for slot in 0..4 {
+            let (session, found) = (recorder.session(), &found);
+            s.spawn(move || {
+                let mut c = client(w, slot, session);
+                let mut rng = Rng::new(slot as u64 + 1);
+                c.p.yields.set(60);
+                for _ in 0..300 {
+                    let mut keys = [0, 2, 4, WIDTH, WIDTH + 2];
+                    for i in (1..keys.len()).rev().filter(|_| !in_order) {
+                        keys.swap(i, rng.below(i as u64 + 1) as usize);
+                    }
+                    loop {
+                        c.begin(Mood::Serializable);
+                        let done =
+                            keys.iter().try_for_each(|&k| c.update(k, false).map(|_| ())).and_then(|_| c.commit());
+                        let Err(e) = done else { break };
+                        assert_eq!(e, Error::Deadlock, "only deadlocks make them fail");
+                        found.fetch_add(1, Ordering::Relaxed);
+                        c.abort();
+                    }
+                }
+            });
+        }
+    });
+    assert!(w.records(0).iter().all(|r| r.rec.lock.is_free()));
+    found.into_inner()
+}
+
+#[test]
+fn there_are_deadlocks_where_there_are_circles_and_nowhere_else() {
+    assert_eq!(deadlocks_of(true), 0);
+    assert!(deadlocks_of(false) > 0);
+}
