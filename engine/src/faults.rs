@@ -11,8 +11,6 @@ pub enum Fault {
     ForgetsLosses,
     /// Who is about to sleep does not look whether that completes a deadlock.
     OverlooksCycles,
-    /// The row of a lost upgrade is gone, and the next one is read as any other.
-    ForgetsHeirs,
     /// Read locks of `2pl` are released at once.
     EarlyRelease,
     /// The CSN is taken after validation.

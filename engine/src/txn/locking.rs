@@ -203,7 +203,7 @@ impl Txn {
 
     /// See [`Txn::inherit`].
     pub(super) fn is_heir(&self, r: RecordRef) -> bool {
-        self.heir != 0 && self.heir == r.table.id && !faults::on(Fault::ForgetsHeirs)
+        self.heir != 0 && self.heir == r.table.id
     }
 
     /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
