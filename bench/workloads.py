@@ -12,7 +12,10 @@ SER = "serializable"
 
 # What a committed transaction of each script adds to sum(value): proves that it ran.
 ADDED_BY_SCRIPT = {"update1": 1, "read20": 0, "read10_update10": 10, "hot_update": 1,
-                   "hot10_random": 10, "hot10_sorted": 10, "scan1000": 1, "disjoint": 1, "point": 0, "select_one": 0}
+                   "hot10_random": 10, "hot10_sorted": 10, "scan1000": 1, "disjoint": 1, "point": 0, "select_one": 0,
+                   "insert1": 1, "insert100": 100}
+# Rows that it adds.
+INSERTED_BY_SCRIPT = {"insert1": 1, "insert100": 100}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +119,13 @@ def _point() -> Test:
     return Test("point", "SELECT by key, READ COMMITTED", 2, (nothing, *variants), tuple(goals))
 
 
+def _insert(script: str, title: str) -> Test:
+    variants = [Variant(engine, RC, script) for engine in (HEAP, OCC, TWO_PL, PARTCC)]
+    goals = [Goal("cpu_us", v.label, variants[0].label, at_most=0.8) for v in variants[1:]]
+    return Test(script, f"INSERT of {title} into a table with a primary key, READ COMMITTED", 2,
+                tuple(variants), tuple(goals))
+
+
 def _function(script: str, title: str, cpu_goal: float) -> Test:
     """Each protocol at SERIALIZABLE against heap; heap's READ COMMITTED for the eye."""
     heap = Variant(HEAP, SER, script)
@@ -160,7 +170,7 @@ def _hot_function() -> Test:
 
 def _scan() -> Test:
     variants = [Variant(engine, SER, "scan1000") for engine in (HEAP, OCC, TWO_PL, PARTCC)]
-    goals = [Goal("cpu_us", v.label, variants[0].label, at_most=1 / 1.6) for v in variants[1:]]
+    goals = [Goal("cpu_us", v.label, variants[0].label, at_most=1 / 3) for v in variants[1:]]
     return Test("scan1000", "scan of 1000 rows by key and an UPDATE elsewhere, SERIALIZABLE", 2,
                 tuple(variants), tuple(goals))
 
@@ -176,6 +186,8 @@ def _disjoint() -> Test:
 TESTS = (
     _update_by_key(),
     _point(),
+    _insert("insert1", "one row"),
+    _insert("insert100", "100 rows"),
     _function("read20", "20 reads", 0.85),
     _function("read10_update10", "10 reads and 10 updates", 0.65),
     _own_cost("read20", "20 reads"),
@@ -197,10 +209,13 @@ MEMORY_GOALS = tuple(Goal(metric, engine.name, HEAP.name, at_most=1.5)
 # Instructions per transaction, on a single-user backend.
 INSTRUCTION_ENGINES = (HEAP, OCC, TWO_PL, PARTCC_ONE)
 INSTRUCTION_LOOPS = ("empty", "update1", "read20", "read10_update10", "scan1000", "native20", "native10_10",
-                     "call20", "call10_10", "empty20", "empty10_10")
+                     "call20", "call10_10", "empty20", "empty10_10", "insert1", "insert20", "insert100",
+                     "copy100")
+INSERTING_LOOPS = ("insert1", "insert20", "insert100", "copy100")
 # At most this share of heap's instructions at SERIALIZABLE: plain SQL, native access from plpgsql, one native call.
 _INSTRUCTION_GOALS = {"read20": 0.33, "read10_update10": 0.25, "native20": 0.18, "native10_10": 0.14,
-                      "call20": 0.06, "call10_10": 0.06}
+                      "call20": 0.06, "call10_10": 0.06,
+                      "insert1": 0.8, "insert20": 0.8, "insert100": 0.8, "copy100": 0.8}
 
 
 def instruction_files(engine: Engine) -> tuple[str, ...]:
@@ -216,6 +231,7 @@ def instruction_goals() -> list[tuple[str, Goal]]:
             serializable = f"{engine.name} {SER}"
             goals.append((loop, Goal("instructions", serializable, f"{HEAP.name} {SER}",
                                      at_most=at_most)))
-            goals.append((loop, Goal("instructions", serializable, f"{engine.name} {RC}",
-                                     at_most=1.08)))
+            if loop not in INSERTING_LOOPS:  # there the second count has the larger table
+                goals.append((loop, Goal("instructions", serializable, f"{engine.name} {RC}",
+                                         at_most=1.08)))
     return goals

@@ -114,9 +114,92 @@ SELECT by_took('DELETE FROM by_child WHERE id = 1');
 CREATE UNLOGGED TABLE by_n (id numeric PRIMARY KEY, v int) USING mixedcc;
 SELECT by_took('INSERT INTO by_n VALUES (1.0, 1)'), by_took('UPDATE by_n SET v = 2 WHERE id = 1');
 SELECT * FROM by_n WHERE id = 1.00;
+-- What an INSERT knows of the indexes holds until one of them changes: each row must be in all indexes of its time.
+CREATE UNLOGGED TABLE by_i (id int PRIMARY KEY, v int, w text) USING mixedcc;
+PREPARE by_add (int) AS INSERT INTO by_i VALUES ($1, $1, 'w' || $1);
+SET plan_cache_mode = force_generic_plan;
+CREATE FUNCTION by_in(condition text) RETURNS bigint LANGUAGE plpgsql SET enable_seqscan = off SET mixedcc.enable_primary_scan = off AS $$
+DECLARE n bigint;
+BEGIN
+    EXECUTE 'SELECT count(*) FROM by_i WHERE ' || condition INTO n;
+    RETURN n;
+END $$;
+SELECT by_took('EXECUTE by_add (1)'), by_took('EXECUTE by_add (1)'), by_took('EXECUTE by_add (2)');
+BEGIN;
+EXECUTE by_add (3);
+SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'by_i_pkey'::regclass AND mode LIKE 'Row%';
+CREATE INDEX by_v ON by_i (v);
+EXECUTE by_add (4);
+ALTER INDEX by_v SET (fillfactor = 50);
+EXECUTE by_add (5);
+ALTER INDEX by_i_pkey SET (fillfactor = 50);
+EXECUTE by_add (6);
+REINDEX TABLE by_i;
+EXECUTE by_add (7);
+COMMIT;
+SELECT by_in('id > 0'), by_in('v > 0');
+DROP INDEX by_v;
+EXECUTE by_add (8);
+-- In a subtransaction, whose locks end with it.
+BEGIN;
+SAVEPOINT s;
+EXECUTE by_add (9);
+ROLLBACK TO s;
+EXECUTE by_add (9);
+SAVEPOINT s;
+EXECUTE by_add (9);
+ROLLBACK TO s;
+SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'by_i_pkey'::regclass AND mode LIKE 'Row%';
+EXECUTE by_add (10);
+ROLLBACK TO s;
+EXECUTE by_add (11);
+COMMIT;
+BEGIN;
+SAVEPOINT s;
+EXECUTE by_add (12);
+ROLLBACK TO s;
+CREATE UNIQUE INDEX by_w ON by_i (w, v);
+EXECUTE by_add (12);
+ROLLBACK TO s;
+EXECUTE by_add (12);
+COMMIT;
+-- Indexes that only the executor knows how to fill.
+CREATE INDEX by_e ON by_i ((v * 2)) WHERE v > 10;
+SELECT by_took('EXECUTE by_add (13)');
+SELECT by_in('v * 2 = 26 AND v > 10'), by_in('id = 13');
+DROP INDEX by_e;
+ALTER TABLE by_i ADD CONSTRAINT by_x UNIQUE (v) DEFERRABLE INITIALLY DEFERRED;
+SELECT by_took('EXECUTE by_add (14)');
+DO $$ BEGIN EXECUTE 'INSERT INTO by_i VALUES (15, 14, NULL)'; SET CONSTRAINTS by_x IMMEDIATE; EXCEPTION WHEN unique_violation THEN RAISE WARNING '%', SQLERRM; END $$;
+SELECT by_in('id > 0'), by_in('v > 0');
+RESET plan_cache_mode;
+-- Aggregates of columns, which are read without a slot: with NULLs, of several types, of columns that came later.
+CREATE UNLOGGED TABLE by_a (id int PRIMARY KEY, s smallint, t text, b bigint, n numeric, f float8, c "char", k bool) USING mixedcc;
+INSERT INTO by_a SELECT i, CASE WHEN i % 5 > 0 THEN -i END, CASE WHEN i % 3 > 0 THEN repeat('t', i) END, -i * 10000000000, i / 4.0, -i / 8.0, 'c', i % 2 = 0
+    FROM generate_series(1, 200) AS i;
+ALTER TABLE by_a ADD COLUMN later int DEFAULT 7, ADD COLUMN none int;
+UPDATE by_a SET later = -1 WHERE id = 100;
+DELETE FROM by_a WHERE id IN (60, 61, 150);
+SELECT by_took('SELECT sum(s), max(t), sum(b), avg(n), min(f), bool_or(k), count(s), count(*) FROM by_a WHERE id BETWEEN 5 AND 190');
+SELECT sum(s), length(max(t)), sum(b), avg(n), min(f), bool_or(k), count(s), count(*), sum(later), sum(none), sum(id)
+    FROM by_a WHERE id BETWEEN 5 AND 190;
+SET mixedcc.enable_bypass = off;
+SELECT sum(s), length(max(t)), sum(b), avg(n), min(f), bool_or(k), count(s), count(*), sum(later), sum(none), sum(id)
+    FROM by_a WHERE id BETWEEN 5 AND 190;
+RESET mixedcc.enable_bypass;
+ALTER TABLE by_a DROP COLUMN t;
+SELECT sum(b), sum(later), max(f) FROM by_a WHERE id > 5;
+-- Rows of this transaction, and those that it deleted.
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+DELETE FROM by_a WHERE id = 7;
+UPDATE by_a SET b = 1 WHERE id = 8;
+INSERT INTO by_a VALUES (300, 1);
+SELECT sum(b), sum(id), count(*) FROM by_a WHERE id > 5;
+ROLLBACK;
 SET ROLE by_user;
 SELECT mixedcc.reset_bypass();
 RESET ROLE;
 DROP OWNED BY by_user;
 DROP ROLE by_user;
-DROP TABLE by_t, by_part, by_child, by_parent, by_n;
+DROP FUNCTION by_in;
+DROP TABLE by_t, by_part, by_child, by_parent, by_n, by_i, by_a;

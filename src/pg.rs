@@ -78,6 +78,7 @@ pub mod raw {
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
         pub fn IsInParallelMode() -> bool;
         pub fn GetUserId() -> pg_sys::Oid;
+        pub fn GetCurrentTransactionId() -> pg_sys::TransactionId;
         pub fn GetCurrentTransactionNestLevel() -> core::ffi::c_int;
         pub fn CommandCounterIncrement();
         pub fn palloc(size: pg_sys::Size) -> *mut core::ffi::c_void;
@@ -110,6 +111,25 @@ pub mod raw {
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn RelationIdGetRelation(oid: pg_sys::Oid) -> pg_sys::Relation;
         pub fn RelationClose(rel: pg_sys::Relation);
+        pub fn LockRelationOid(oid: pg_sys::Oid, lock: pg_sys::LOCKMODE);
+        pub fn FormIndexDatum(
+            info: *mut pg_sys::IndexInfo,
+            slot: *mut pg_sys::TupleTableSlot,
+            estate: *mut pg_sys::EState,
+            values: *mut pg_sys::Datum,
+            isnull: *mut bool,
+        );
+        #[allow(clippy::too_many_arguments)]
+        pub fn index_insert(
+            index: pg_sys::Relation,
+            values: *mut pg_sys::Datum,
+            isnull: *mut bool,
+            tid: pg_sys::ItemPointer,
+            heap: pg_sys::Relation,
+            check: pg_sys::IndexUniqueCheck::Type,
+            unchanged: bool,
+            info: *mut pg_sys::IndexInfo,
+        ) -> bool;
         pub fn ProcessInterrupts();
         pub fn InstrStartNode(instr: *mut pg_sys::Instrumentation);
         pub fn InstrStopNode(instr: *mut pg_sys::Instrumentation, n: f64);
@@ -168,6 +188,8 @@ pub mod raw {
             bit: *mut pg_sys::bits8,
         );
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
+        // Raises nothing.
+        pub fn pgstat_count_heap_insert(rel: pg_sys::Relation, n: pg_sys::PgStat_Counter);
         pub fn ActiveSnapshotSet() -> bool;
         pub fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
         pub fn GetActiveSnapshot() -> pg_sys::Snapshot;

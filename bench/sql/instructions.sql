@@ -137,3 +137,50 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$;
+
+-- Rows are added behind the last one.
+CREATE PROCEDURE loop_insert1(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    last int;
+BEGIN
+    SELECT max(id) INTO last FROM item;
+    FOR pass IN 1..passes LOOP
+        INSERT INTO item VALUES (last + pass, 1, 'a row of the loop');
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_insert20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    last int;
+BEGIN
+    SELECT max(id) INTO last FROM item;
+    FOR pass IN 1..passes LOOP
+        FOR i IN 1..20 LOOP
+            last := last + 1;
+            INSERT INTO item VALUES (last, 1, 'a row of the loop');
+        END LOOP;
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_insert100(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    last int;
+BEGIN
+    SELECT max(id) INTO last FROM item;
+    FOR pass IN 1..passes LOOP
+        INSERT INTO item SELECT last + i, 1, 'a row of the loop' FROM generate_series(1, 100) AS i;
+        last := last + 100;
+        COMMIT;
+    END LOOP;
+END $$;
+
+-- 100 rows from a file each, which copy_files.sql has made.
+CREATE PROCEDURE loop_copy100(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR pass IN 1..passes LOOP
+        EXECUTE 'COPY item FROM ''copy.' || pass || '''';
+        COMMIT;
+    END LOOP;
+END $$;

@@ -3,11 +3,13 @@
 //! Only PostgreSQL's own aggregates with plain arguments are taken: their functions are built in and ask of
 //! their caller only where their state lives (`AggCheckCallContext`).
 
+use super::column::Column;
 use super::plan;
 use super::run::{clear, evaluate};
 use super::Reason;
 use crate::compat;
 use crate::pg::raw;
+use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Aggref, Datum, NodeTag, Oid, SysCacheIdentifier::*};
 use pgrx::PgList;
 
@@ -28,6 +30,8 @@ pub struct Aggregate {
     finish: *mut pg_sys::FunctionCallInfoBaseData,
     args: *mut *mut pg_sys::ExprState,
     n_args: usize,
+    /// The arguments, if all are columns; else null.
+    columns: *mut Column,
     /// The state's type.
     len: i16,
     by_value: bool,
@@ -45,6 +49,8 @@ pub struct Aggregate {
 pub struct Aggregates {
     all: *mut Aggregate,
     n: usize,
+    /// Are all arguments columns of the table?
+    of_columns: bool,
     /// Where states live, until the next execution.
     states: *mut pg_sys::ExprContext,
     /// The row of results.
@@ -64,11 +70,11 @@ unsafe fn alloc<T>(n: usize) -> *mut T {
     unsafe { pg_sys::palloc0(n.max(1) * std::mem::size_of::<T>()).cast() }
 }
 
-/// Prepares the aggregates of a statement. What is kept is allocated in the current memory context.
+/// Prepares the aggregates of a statement over rows of this type. What is kept is allocated in the current memory context.
 ///
 /// # Safety
 /// Aggregates whose arguments `plan` has checked.
-pub unsafe fn prepare(found: &[*mut Aggref]) -> Result<*mut Aggregates, Reason> {
+pub unsafe fn prepare(found: &[*mut Aggref], rows: pg_sys::TupleDesc) -> Result<*mut Aggregates, Reason> {
     // SAFETY: the caller's.
     unsafe {
         let a = alloc::<Aggregates>(1);
@@ -83,14 +89,20 @@ pub unsafe fn prepare(found: &[*mut Aggref]) -> Result<*mut Aggregates, Reason> 
             let name = std::ptr::null();
             pg_sys::TupleDescInitEntry(desc, i as i16 + 1, name, (**r).aggtype, -1, 0);
             pg_sys::TupleDescInitEntryCollation(desc, i as i16 + 1, (**r).aggcollid);
-            one(&mut *(*a).all.add(i), &**r, node)?;
+            one(&mut *(*a).all.add(i), &**r, node, rows)?;
         }
+        (*a).of_columns = (0..found.len()).all(|i| !(*(*a).all.add(i)).columns.is_null());
         (*a).results = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
         Ok(a)
     }
 }
 
-unsafe fn one(a: &mut Aggregate, r: &Aggref, node: *mut pg_sys::AggState) -> Result<(), Reason> {
+unsafe fn one(
+    a: &mut Aggregate,
+    r: &Aggref,
+    node: *mut pg_sys::AggState,
+    rows: pg_sys::TupleDesc,
+) -> Result<(), Reason> {
     // SAFETY: as in `prepare`; what pg_aggregate names exists.
     unsafe {
         let simple = r.aggdirectargs.is_null()
@@ -135,6 +147,11 @@ unsafe fn one(a: &mut Aggregate, r: &Aggref, node: *mut pg_sys::AggState) -> Res
         a.args = alloc(args.len());
         for (i, e) in args.iter().enumerate() {
             *a.args.add(i) = pg_sys::ExecInitExpr((**e).expr, std::ptr::null_mut());
+        }
+        let columns: Option<Vec<_>> = args.iter().map(|e| Column::of((**e).expr.cast(), rows)).collect();
+        if let Some(columns) = columns {
+            a.columns = alloc(columns.len());
+            std::ptr::copy_nonoverlapping(columns.as_ptr(), a.columns, columns.len());
         }
         a.call = call_of(transition, args.len() + 1, r.inputcollid, node);
         if has_finish {
@@ -250,20 +267,61 @@ pub unsafe fn add(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
                 at.value = evaluate(*one.args.add(n), c, &mut at.isnull);
                 missing = missing || at.isnull;
             }
-            if !(*(*one.call).flinfo).fn_strict {
-                transit(a, one, c);
-            } else if missing || one.null && !one.none_yet {
-                // The state stays.
-            } else if one.none_yet {
-                one.value = kept(a, one, arg(one.call, 1).value);
-                (one.null, one.none_yet) = (false, false);
-            } else {
-                transit(a, one, c);
-            }
+            advance(a, one, c, missing);
         }
     }
 }
 
+/// Are all arguments columns of the table, so that [`add_version`] will do?
+///
+/// # Safety
+/// Prepared aggregates.
+pub unsafe fn of_columns(a: *const Aggregates) -> bool {
+    // SAFETY: the caller's.
+    unsafe { (*a).of_columns }
+}
+
+/// Takes a row in, without a slot.
+///
+/// # Safety
+/// Aggregates of columns that were started; a reachable version with a row of the type that they were prepared for. An
+/// ERROR jumps over this frame.
+#[inline]
+pub unsafe fn add_version(a: *mut Aggregates, c: *mut pg_sys::ExprContext, v: *const Version, rows: pg_sys::TupleDesc) {
+    // SAFETY: the caller's.
+    unsafe {
+        for i in 0..(*a).n {
+            let one = &mut *(*a).all.add(i);
+            let mut missing = false;
+            for n in 0..one.n_args {
+                let at = arg(one.call, n + 1);
+                (*one.columns.add(n)).read(v, rows, at);
+                missing = missing || at.isnull;
+            }
+            advance(a, one, c, missing);
+        }
+    }
+}
+
+/// The arguments of a row are there; is one of them NULL? (advance_transition_function)
+#[inline]
+unsafe fn advance(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprContext, missing: bool) {
+    // SAFETY: as in `add`.
+    unsafe {
+        if !(*(*one.call).flinfo).fn_strict {
+            transit(a, one, c);
+        } else if missing || one.null && !one.none_yet {
+            // The state stays.
+        } else if one.none_yet {
+            one.value = kept(a, one, arg(one.call, 1).value);
+            (one.null, one.none_yet) = (false, false);
+        } else {
+            transit(a, one, c);
+        }
+    }
+}
+
+#[inline]
 unsafe fn transit(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprContext) {
     // SAFETY: as in `add`.
     unsafe {

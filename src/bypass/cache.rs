@@ -5,7 +5,7 @@
 //! (simple protocol) have no entry: their program lives as long as the execution.
 
 use super::program::{self, Program};
-use super::{exec, Reason};
+use super::{exec, indexes, Reason};
 use crate::{pg, rel};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
@@ -243,6 +243,7 @@ unsafe fn drop_program(e: *mut Entry) {
         let was = std::mem::replace(&mut (*e).known, Known::Nothing);
         if let Known::Program(p) = was {
             (*p).open_in = 0; // INV-BYPASS-RELATION
+            indexes::forget((*p).indexes);
         }
         match was {
             Known::Program(p) if exec::is_used(p) => (*(&raw mut DROPPED)).push(p),

@@ -1,6 +1,7 @@
 //! States of executions: what stands in for the executor's state.
 
 use super::cache;
+use super::indexes;
 use super::program::Program;
 use crate::{compat, pg, xact};
 use pgrx::pg_sys::{self, CmdType, EState, NodeTag, PlanState};
@@ -223,6 +224,7 @@ unsafe fn give_back(x: *mut Exec) {
         let p = (*x).program;
         unpin(x); // after an error
         if (*p).running == x {
+            indexes::unpin((*p).indexes);
             (*p).running = std::ptr::null_mut();
         }
         let e = &mut (*x).estate;
@@ -289,6 +291,7 @@ pub fn forget(p: *mut Program) {
             let other = (**x).program != p;
             if !other {
                 unpin(*x);
+                indexes::unpin((*p).indexes);
             }
             other
         }

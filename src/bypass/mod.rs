@@ -22,8 +22,10 @@ use pgrx::prelude::*;
 
 mod agg;
 mod cache;
+mod column;
 pub mod counts;
 mod exec;
+mod indexes;
 mod plan;
 mod probe;
 mod program;

@@ -1,5 +1,6 @@
 //! Programs: what a plan's execution needs, made once.
 
+use super::indexes::{self, Indexes};
 use super::plan::{self, Shape};
 use super::{agg, Reason};
 use crate::compat::{self, attribute};
@@ -98,6 +99,8 @@ pub struct Program {
     pub locked: *mut pg_sys::TupleTableSlot,
     /// What is computed of all rows, or null.
     pub aggregates: *mut agg::Aggregates,
+    /// INSERT: the table's indexes; null: they are the executor's affair.
+    pub indexes: *mut Indexes,
     /// Do triggers ask whether this transaction wrote the row before? Then it has no RETURNING.
     pub own_rows: bool,
     /// A state that is not in use, or null.
@@ -194,7 +197,7 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
         let desc = pg_sys::CreateTupleDescCopyConstr((*table).rd_att);
         (*p).row = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsHeapTuple);
         match shape.op {
-            CmdType::CMD_INSERT => {}
+            CmdType::CMD_INSERT => (*p).indexes = indexes::prepare(table),
             CmdType::CMD_SELECT => select(p, table, &shape, (*q).params)?,
             _ => key(p, table, &shape, (*q).params)?,
         }
@@ -383,7 +386,7 @@ unsafe fn select(
                 pg_sys::MakeTupleTableSlot((*(*p).row).tts_tupleDescriptor, &raw const pg_sys::TTSOpsHeapTuple);
         }
         if !shape.aggregates.is_empty() {
-            (*p).aggregates = agg::prepare(&shape.aggregates)?;
+            (*p).aggregates = agg::prepare(&shape.aggregates, (*(*p).row).tts_tupleDescriptor)?;
         }
         let first = shape.limit[0].is_null() || is_positive(shape.limit[0]);
         let all = first && shape.limit[1].is_null();
@@ -601,6 +604,7 @@ pub unsafe fn uses(p: *const Program, oid: Oid) -> bool {
     unsafe {
         (*p).table == oid
             || (*p).index == oid
+            || indexes::has((*p).indexes, oid)
             || PgList::<pg_sys::RangeTblEntry>::from_pg((*p).rtable).iter_ptr().any(|e| (*e).relid == oid)
     }
 }

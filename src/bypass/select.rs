@@ -31,7 +31,11 @@ pub unsafe fn run(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *m
             rows(p, x, rel, dest, if count == 0 { u64::MAX } else { count });
         } else {
             agg::start((*p).aggregates);
-            rows(p, x, rel, dest, u64::MAX);
+            if reads_columns(p) {
+                columns(p, x, rel);
+            } else {
+                rows(p, x, rel, dest, u64::MAX);
+            }
             raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
             agg::results((*p).aggregates, c);
             give(x, project((*p).out), dest);
@@ -111,6 +115,32 @@ unsafe fn rows(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut 
                 break;
             }
         }
+        stop(p, x);
+    }
+}
+
+/// Does it nothing but compute aggregates of columns, of all rows of a range?
+unsafe fn reads_columns(p: *mut Program) -> bool {
+    // SAFETY: as in `run`.
+    unsafe {
+        let all = (*p).limit.is_null() && (*p).offset.is_null() && (*p).rest.is_null();
+        all && !(*p).locks && !(*p).range.is_null() && agg::of_columns((*p).aggregates)
+    }
+}
+
+/// The aggregates of columns, which need no slot.
+unsafe fn columns(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
+    // SAFETY: as in `run`.
+    unsafe {
+        start(p, x, rel);
+        let (range, c, aggregates) = ((*p).range, (*p).econtext, (*p).aggregates);
+        let (memory, desc) = ((*c).ecxt_per_tuple_memory, (*(*p).row).tts_tupleDescriptor);
+        bare::each(range, |v| {
+            agg::add_version(aggregates, c, v.as_ptr(), desc);
+            if !(*memory).isReset || !(*memory).firstchild.is_null() {
+                raw::MemoryContextReset(memory);
+            }
+        });
         stop(p, x);
     }
 }

@@ -1,6 +1,7 @@
 //! INSERT, UPDATE and DELETE of one row, as nodeModifyTable.c does it.
 
 use super::exec::Exec;
+use super::indexes;
 use super::program::{self, Program};
 use super::run::{holds, project, send};
 use super::Reason;
@@ -22,7 +23,9 @@ pub unsafe fn insert(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
         let slot = project((*p).new);
         check(p, rel, slot);
         dml::insert(rel, slot, (*e).es_output_cid, 0, std::ptr::null_mut());
-        if (*(*rel).rd_rel).relhasindex {
+        if !(*p).indexes.is_null() {
+            indexes::insert((*p).indexes, rel, slot);
+        } else if (*(*rel).rd_rel).relhasindex {
             let mut info = std::mem::MaybeUninit::<pg_sys::ResultRelInfo>::zeroed();
             let info = info.as_mut_ptr();
             raw::InitResultRelInfo(info, rel, (*p).rti, std::ptr::null_mut(), 0);

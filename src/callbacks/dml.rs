@@ -20,12 +20,12 @@ use pgrx::pg_sys::TM_Result::*;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
-/// The transaction id that this relation's writes need.
+/// The transaction id that this relation's writes need. An ERROR jumps over the caller's frame.
 unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
     // SAFETY: plain calls.
     unsafe {
         if info.needs_xid {
-            pg_sys::GetCurrentTransactionId()
+            crate::pg::raw::GetCurrentTransactionId()
         } else {
             crate::pg::raw::GetCurrentTransactionIdIfAny()
         }
@@ -90,7 +90,7 @@ pub unsafe extern "C-unwind" fn insert(
     // SAFETY: tableam.h's contract.
     unsafe {
         insert_slot(rel, slot, cid, 0);
-        pg_sys::pgstat_count_heap_insert(rel, 1);
+        crate::pg::raw::pgstat_count_heap_insert(rel, 1);
     }
 }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C-unwind" fn multi_insert(
         for i in 0..n as usize {
             insert_slot(rel, *slots.add(i), cid, 0);
         }
-        pg_sys::pgstat_count_heap_insert(rel, n as i64);
+        crate::pg::raw::pgstat_count_heap_insert(rel, n as i64);
     }
 }
 
@@ -124,7 +124,7 @@ pub unsafe extern "C-unwind" fn insert_speculative(
     // SAFETY: tableam.h's contract.
     unsafe {
         insert_slot(rel, slot, cid, token);
-        pg_sys::pgstat_count_heap_insert(rel, 1);
+        crate::pg::raw::pgstat_count_heap_insert(rel, 1);
     }
 }
 

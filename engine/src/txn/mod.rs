@@ -20,7 +20,7 @@ mod write;
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
-pub use scan::{LookPosition, Scan};
+pub use scan::{Look, LookPosition, Scan};
 pub use write::{Own, Write, WriteKind};
 
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};

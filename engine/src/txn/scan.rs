@@ -1,9 +1,10 @@
 //! Scans of ranges of an index.
 
-use super::predicate::{Extent, New, OpenEnd, Place, PredicateView, Predicates, ScanId};
+use super::predicate::{Extent, New, OpenEnd, Place, PredicateView, Predicates, ScanId, Way};
 use super::{How, Level, LockEntry, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, State};
 use crate::error::Error;
+use crate::index::Records;
 use crate::lock::{Acquired, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, StopEvent};
 use crate::primitive::Ordering;
@@ -29,6 +30,15 @@ pub struct Scan<'a> {
     pub open: OpenEnd,
     /// The snapshot that it reads; `None`: the newest committed versions.
     pub snapshot: Option<Csn>,
+}
+
+/// Which version of a row is wanted, where a look at the newest one may tell.
+#[derive(Clone, Copy, Debug)]
+pub enum Look {
+    /// The newest committed one: a row of this scan.
+    Scan(ScanId),
+    /// That of the snapshot at this CSN.
+    Snapshot(Csn),
 }
 
 /// What a look-up of one key has seen of the ranges before it looked.
@@ -259,12 +269,20 @@ impl Txn {
     /// would do; else `None`. It neither fails nor unwinds, and calls nobody.
     #[inline]
     pub fn peek_scanned(&mut self, r: RecordRef, scan: ScanId) -> Option<Option<NonNull<Version>>> {
-        if !self.following || r.rec.head().is_null() {
+        if !self.following {
+            return None;
+        }
+        let way = self.ranged.way(scan);
+        self.peek_by(r, way)
+    }
+
+    #[inline(always)]
+    fn peek_by(&mut self, r: RecordRef, way: Way) -> Option<Option<NonNull<Version>>> {
+        if r.rec.head().is_null() {
             return None;
         }
         // After the look at the head: a record's partition is set before its first version.
         let partition = r.partition();
-        let way = self.ranged.way(scan);
         let valid = self.valid;
         let t = self.follow_also(partition);
         let free = t.locked || !t.set.has(Protocol::PartCc);
@@ -275,6 +293,46 @@ impl Txn {
         let seen = Self::settled(r.rec.head(), valid)?;
         t.reads += 1;
         Some(seen)
+    }
+
+    /// The rows that come next, as far as [`Txn::peek_scanned`] or [`Txn::peek_snapshot`] tells what is seen of them and
+    /// they were not written by us; how many it has put into `to`. Fewer than fit: the next row needs more than a
+    /// look, or no record is at hand. For who will take them all: what was put there counts as read.
+    pub fn peek_run(&mut self, rows: &mut Records, look: Look, to: &mut [NonNull<Version>]) -> usize {
+        match look {
+            Look::Scan(_) if !self.following => 0,
+            Look::Scan(id) => {
+                let way = self.ranged.way(id);
+                self.peek_while(rows, to, |t, r| t.peek_by(r, way))
+            }
+            Look::Snapshot(csn) => self.peek_while(rows, to, |t, r| t.peek_snapshot(r, csn)),
+        }
+    }
+
+    #[inline(always)]
+    fn peek_while(
+        &mut self,
+        rows: &mut Records,
+        to: &mut [NonNull<Version>],
+        mut peek: impl FnMut(&mut Txn, RecordRef) -> Option<Option<NonNull<Version>>>,
+    ) -> usize {
+        let mut n = 0;
+        while let Some(place) = to.get_mut(n) {
+            let Some(r) = rows.next_copied() else { break };
+            let seen = if self.last_write(r).is_some() { None } else { peek(self, r) };
+            match seen {
+                Some(Some(v)) => {
+                    *place = v;
+                    n += 1;
+                }
+                Some(None) => {}
+                None => {
+                    rows.put_back();
+                    break;
+                }
+            }
+        }
+        n
     }
 
     /// INV-SETTLED: a newest version that was committed at or before `csn`, to which the clock had come before it was looked for, is

@@ -7,11 +7,11 @@ use mixedcc_engine::checker::{self};
 use mixedcc_engine::checker::{check, History, Log, Options, Payload, Predicate, Recorder, Seen, Session, WriteKind};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::faults::{self, Fault};
-use mixedcc_engine::index::{Direction, Reuse};
+use mixedcc_engine::index::{Direction, Records, Reuse};
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Waits};
-use mixedcc_engine::txn::{OpenEnd, Row as Found, RowScan, Scan, PRIMARY};
+use mixedcc_engine::txn::{Look, OpenEnd, Own, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
 use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -123,6 +123,16 @@ impl<'w> Client<'w> {
         };
         let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
         let scan = Scan { at: &at, lo, hi, open, snapshot: self.snapshot };
+        if limit == usize::MAX && (low + high) % 2 == 0 {
+            if let Some(ranges) = self.w.table.ranges(PRIMARY) {
+                let id =
+                    if self.snapshot.is_none() { self.t.begin_scan(&self.p, ranges, &scan)? } else { ScanId::NONE };
+                let rows = self.by_runs(&scan, way, id)?;
+                let seen = rows.iter().map(|r| (checked(r.key), r.seen())).collect();
+                self.log().scan(Predicate::range(0, low, high), seen);
+                return Ok(rows.len());
+            }
+        }
         let mut s: RowScan = self.t.scan_rows(&self.p, self.w.table, &scan, way, self.snapshot.is_none())?;
         let mut rows = Vec::new();
         while rows.len() < limit {
@@ -141,6 +151,31 @@ impl<'w> Client<'w> {
         let seen = rows.iter().map(|r| (checked(r.key), r.seen())).collect();
         self.log().scan(Predicate::range(0, low, high), seen);
         Ok(rows.len())
+    }
+    /// All rows of a scan, several at once where a look tells.
+    fn by_runs(&mut self, scan: &Scan<'_>, way: Direction, id: ScanId) -> Result<Vec<Row>, Error> {
+        let index = &self.w.table.primary().expect("an index").index;
+        let mut records = Records::new(index.scan(scan.lo, scan.hi, way), self.w.table);
+        let look = self.snapshot.map_or(Look::Scan(id), Look::Snapshot);
+        let (mut rows, mut run) = (Vec::new(), [NonNull::dangling(); 5]);
+        loop {
+            self.p.jitter();
+            let n = self.t.peek_run(&mut records, look, &mut run);
+            rows.extend(run[..n].iter().map(|v| Row::read(*v)));
+            if n == run.len() {
+                continue;
+            }
+            let Some(r) = records.next(&self.p) else { return Ok(rows) };
+            let found = match (self.t.own(r, None), self.snapshot) {
+                (Own::Write(n), _) => {
+                    let w = self.t.write(n).expect("an own write");
+                    (w.kind != Kind::Delete).then_some(w.version)
+                }
+                (_, Some(csn)) => self.t.read_snapshot(&self.p, r, csn)?,
+                (_, None) => self.t.read_scanned(&self.p, r, false, id)?,
+            };
+            rows.extend(found.map(Row::read));
+        }
     }
     fn version(&mut self, key: i64, kind: WriteKind) -> Result<NonNull<Version>, Error> {
         let v = self.t.new_version(0, size_of::<Row>(), 0)?;

@@ -16,10 +16,9 @@ use crate::rel::{self, RelInfo};
 use crate::stop;
 use crate::xact::{self, Mode};
 use crate::{compat, tuple};
-use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Direction, Primary, Records};
 use mixedcc_engine::record::Version;
-use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::txn::{Look, ScanId, Txn};
 use mixedcc_engine::{RecordRef, Table};
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
@@ -54,6 +53,19 @@ mod raw {
             n: i32,
         );
         // Without the bindings' guard.
+        pub fn ExecInitScanTupleSlot(
+            estate: *mut pg_sys::EState,
+            node: *mut pg_sys::ScanState,
+            desc: pg_sys::TupleDesc,
+            ops: *const pg_sys::TupleTableSlotOps,
+        );
+        pub fn ExecAssignScanProjectionInfo(node: *mut pg_sys::ScanState);
+        pub fn ExecInitQual(qual: *mut pg_sys::List, parent: *mut pg_sys::PlanState) -> *mut pg_sys::ExprState;
+        pub fn ExecInitExpr(e: *mut pg_sys::Expr, parent: *mut pg_sys::PlanState) -> *mut pg_sys::ExprState;
+        pub fn MemoryContextRegisterResetCallback(
+            context: pg_sys::MemoryContext,
+            callback: *mut pg_sys::MemoryContextCallback,
+        );
         pub fn ProcessInterrupts();
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn ExecScan(
@@ -100,18 +112,6 @@ enum At {
     End,
 }
 
-/// How a row can be had that needs nothing but a look at its newest version.
-#[derive(Clone, Copy, Default)]
-enum Plain {
-    /// Not so: it is not known what to look for.
-    #[default]
-    No,
-    /// A row of this scan.
-    Scan(ScanId),
-    /// As the snapshot at this CSN shows it.
-    Snapshot(Csn),
-}
-
 /// An index, and the table whose records it names.
 type Source = (&'static Primary, &'static Table);
 
@@ -128,10 +128,11 @@ struct Inner {
     intervals: Vec<Interval>,
     /// The interval of the cursor.
     interval: usize,
-    cursor: Option<(Records, Direction)>,
+    cursor: Option<Box<(Records, Direction)>>,
     /// The index that is read, and its table, once the scan has started.
     source: Option<Source>,
-    plain: Plain,
+    /// How a row can be had that needs nothing but a look at its newest version; `None`: not so.
+    look: Option<Look>,
     /// Rows that were handed out, and not told to the statistics.
     uncounted: u32,
     /// Does each entry need the test of `recheck`?
@@ -144,12 +145,12 @@ impl State {
     /// The index of the PRIMARY KEY that a plan scans.
     pub unsafe fn index_of(plan: *mut pg_sys::CustomScan) -> Oid {
         // SAFETY: made by plan.rs.
-        unsafe { pg_sys::list_nth_oid(pg_sys::list_nth((*plan).custom_private, 0).cast(), 0) }
+        unsafe { (*cell(private(plan, 0), 0)).oid_value }
     }
     /// Does a plan scan it backward?
     pub unsafe fn is_backward(plan: *mut pg_sys::CustomScan) -> bool {
         // SAFETY: as above.
-        unsafe { pg_sys::list_nth_int(pg_sys::list_nth((*plan).custom_private, 1).cast(), 0) < 0 }
+        unsafe { (*cell(private(plan, 1), 0)).int_value < 0 }
     }
     unsafe fn slot(&self) -> *mut pg_sys::TupleTableSlot {
         self.css.ss.ss_ScanTupleSlot
@@ -164,48 +165,90 @@ impl State {
     }
 }
 
-/// `CreateCustomScanState`.
-#[pg_guard]
+/// An element of a list (list_nth_cell, without the bindings' guard).
+unsafe fn cell(list: *mut pg_sys::List, n: usize) -> *mut pg_sys::ListCell {
+    // SAFETY: the caller's: the list has it.
+    unsafe { (*list).elements.add(n) }
+}
+
+/// One of the lists of `custom_private`.
+unsafe fn private(plan: *mut pg_sys::CustomScan, n: usize) -> *mut pg_sys::List {
+    // SAFETY: made by plan.rs.
+    unsafe { (*cell((*plan).custom_private, n)).ptr_value.cast() }
+}
+
+/// One of the lists of `custom_exprs`.
+unsafe fn expressions(plan: *mut pg_sys::CustomScan, n: usize) -> *mut pg_sys::List {
+    // SAFETY: made by plan.rs.
+    unsafe { (*cell((*plan).custom_exprs, n)).ptr_value.cast() }
+}
+
+/// `CreateCustomScanState`. Guarded by nobody: it fails only in PostgreSQL's code.
 pub unsafe extern "C-unwind" fn create(_plan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
-    // SAFETY: zeroed memory of that size.
+    // SAFETY: zeroed memory of that size; this frame owns nothing.
     unsafe {
-        let s = pg_sys::palloc0(std::mem::size_of::<State>()).cast::<State>();
+        let s = crate::pg::raw::palloc0(std::mem::size_of::<State>()).cast::<State>();
         (*s).css.ss.ps.type_ = NodeTag::T_CustomScanState;
         (*s).css.methods = &EXEC.0;
         s.cast()
     }
 }
 
+/// A new `Inner`, in the current memory context, and dropped with it.
+unsafe fn make_inner() -> *mut Inner {
+    #[repr(C)]
+    struct Kept {
+        callback: pg_sys::MemoryContextCallback,
+        inner: Inner,
+    }
+    // Dropping it frees memory, and cannot fail.
+    unsafe extern "C-unwind" fn gone(inner: *mut core::ffi::c_void) {
+        // SAFETY: called once, with what was registered.
+        unsafe { std::ptr::drop_in_place(inner.cast::<Inner>()) };
+    }
+    // SAFETY: as large as needed, and aligned for anything; the callback lies in the same memory. Nothing fails between.
+    unsafe {
+        let k = crate::pg::raw::palloc(std::mem::size_of::<Kept>()).cast::<Kept>();
+        let inner = &raw mut (*k).inner;
+        inner.write(Inner::default());
+        (&raw mut (*k).callback).write(pg_sys::MemoryContextCallback {
+            func: Some(gone),
+            arg: inner.cast(),
+            next: std::ptr::null_mut(),
+        });
+        raw::MemoryContextRegisterResetCallback(pg_sys::CurrentMemoryContext, &raw mut (*k).callback);
+        inner
+    }
+}
+
 /// `BeginCustomScan`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate: *mut pg_sys::EState, eflags: i32) {
-    // SAFETY: a state of ours, as ExecInitCustomScan leaves it.
+    // SAFETY: a state of ours, as ExecInitCustomScan leaves it. An ERROR of what is not guarded jumps over frames that own
+    // nothing.
     unsafe {
         let s = node.cast::<State>();
         let ss = &raw mut (*s).css.ss;
         let plan = (*ss).ps.plan.cast::<pg_sys::CustomScan>();
         // Our rows are heap tuples, and not taken apart before somebody asks for a column.
-        let rel = (*ss).ss_currentRelation;
-        pg_sys::ExecInitScanTupleSlot(estate, ss, (*rel).rd_att, &pg_sys::TTSOpsHeapTuple);
-        pg_sys::ExecAssignScanProjectionInfo(ss);
+        raw::ExecInitScanTupleSlot(estate, ss, (*(*ss).ss_currentRelation).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
+        raw::ExecAssignScanProjectionInfo(ss);
         if !(*plan).scan.plan.qual.is_null() {
-            (*ss).ps.qual = pg_sys::ExecInitQual((*plan).scan.plan.qual, ss.cast());
+            (*ss).ps.qual = raw::ExecInitQual((*plan).scan.plan.qual, ss.cast());
         }
         (*s).backward = State::is_backward(plan);
         if eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0 {
             return;
         }
-        (*s).inner = pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(Inner::default());
-        (*s).index = pg_sys::RelationIdGetRelation(State::index_of(plan));
+        (*s).inner = make_inner();
+        (*s).index = crate::pg::raw::RelationIdGetRelation(State::index_of(plan));
         if (*s).index.is_null() {
             error!("mixedcc has lost the index of a primary key");
         }
-        let exprs = pg_sys::list_nth((*plan).custom_exprs, 0).cast::<pg_sys::List>();
-        let types = pg_sys::list_nth((*plan).custom_private, 2).cast::<pg_sys::List>();
+        let (exprs, types) = (expressions(plan, 0), private(plan, 2));
         let exact = if types.is_null() { begin_scan(s, estate, exprs) } else { begin_look_up(s, exprs, types) };
         if exact != Exact::Always || !(*estate).es_epq_active.is_null() {
-            let original = pg_sys::list_nth((*plan).custom_exprs, 1).cast();
-            (*s).recheck = pg_sys::ExecInitQual(original, ss.cast());
+            (*s).recheck = raw::ExecInitQual(expressions(plan, 1), ss.cast());
         }
         (*(*s).inner).exact = exact != Exact::Never;
         (*(*s).inner).at = if (*s).backward { At::End } else { At::Start };
@@ -217,12 +260,13 @@ unsafe fn begin_look_up(s: *mut State, exprs: *mut pg_sys::List, types: *mut pg_
     // SAFETY: as in `begin`.
     unsafe {
         let n = (*exprs).length as usize;
-        (*s).values = pg_sys::palloc(n * std::mem::size_of::<*mut pg_sys::ExprState>()).cast();
-        let t = pg_sys::palloc(n * std::mem::size_of::<Oid>()).cast::<Oid>();
+        let room = n * (std::mem::size_of::<*mut pg_sys::ExprState>() + std::mem::size_of::<Oid>());
+        (*s).values = crate::pg::raw::palloc(room).cast();
+        let t = (*s).values.add(n).cast::<Oid>();
         for i in 0..n {
-            let e = pg_sys::list_nth(exprs, i as i32).cast();
-            *(*s).values.add(i) = pg_sys::ExecInitExpr(e, &raw mut (*s).css.ss.ps);
-            *t.add(i) = pg_sys::list_nth_oid(types, i as i32);
+            let e = (*cell(exprs, i)).ptr_value.cast();
+            *(*s).values.add(i) = raw::ExecInitExpr(e, &raw mut (*s).css.ss.ps);
+            *t.add(i) = (*cell(types, i)).oid_value;
         }
         ((*s).types, (*s).n_values) = (t, n);
         Exact::Always
@@ -442,19 +486,12 @@ unsafe fn count_rows(s: *mut State) {
 unsafe fn at_hand(s: *mut State) -> Option<(u64, NonNull<Version>)> {
     // SAFETY: as in `access`.
     unsafe {
-        let inner = (*s).inner.as_mut()?;
-        let (cursor, way) = inner.cursor.as_mut()?;
-        let same_way = goes_up(s) == (*way == Direction::Forward);
-        if inner.at != At::Row || !same_way || pg_sys::InterruptPending != 0 || stop::is_on() {
-            return None;
-        }
-        let t = xact::running()?;
+        let (t, cursor, look) = looked_for(s)?;
         while let Some(r) = cursor.next_copied() {
-            let seen = match inner.plain {
+            let seen = match look {
                 _ if t.last_write(r).is_some() => None,
-                Plain::No => None,
-                Plain::Scan(id) => t.peek_scanned(r, id),
-                Plain::Snapshot(csn) => t.peek_snapshot(r, csn),
+                Look::Scan(id) => t.peek_scanned(r, id),
+                Look::Snapshot(csn) => t.peek_snapshot(r, csn),
             };
             match seen {
                 Some(Some(v)) => {
@@ -469,6 +506,35 @@ unsafe fn at_hand(s: *mut State) -> Option<(u64, NonNull<Version>)> {
             }
         }
         None
+    }
+}
+
+/// As [`at_hand`], of all rows that are, as many as `to` has room for, for a statement that takes them all; how many.
+unsafe fn all_at_hand(s: *mut State, to: &mut [NonNull<Version>]) -> usize {
+    // SAFETY: as in `access`.
+    unsafe {
+        let Some((t, cursor, look)) = looked_for(s) else { return 0 };
+        let n = t.peek_run(cursor, look, to);
+        if let Some(last) = n.checked_sub(1) {
+            (*(*s).fetch()).last = to[last].as_ptr();
+        }
+        n
+    }
+}
+
+/// What the next row is to be had from by a look, if it can be.
+#[inline]
+unsafe fn looked_for<'a>(s: *mut State) -> Option<(&'a mut Txn, &'a mut Records, Look)> {
+    // SAFETY: as in `access`; the cursor is the state's, which nobody else uses.
+    unsafe {
+        let inner = (*s).inner.as_mut()?;
+        let look = inner.look?;
+        let (cursor, way) = inner.cursor.as_deref_mut()?;
+        let same_way = goes_up(s) == (*way == Direction::Forward);
+        if inner.at != At::Row || !same_way || pg_sys::InterruptPending != 0 || stop::is_on() {
+            return None;
+        }
+        Some((xact::running()?, cursor, look))
     }
 }
 
@@ -565,7 +631,7 @@ pub unsafe extern "C-unwind" fn end(node: *mut pg_sys::CustomScanState) {
             (*(*s).inner).cursor = None;
         }
         if !(*s).index.is_null() {
-            pg_sys::RelationClose((*s).index);
+            crate::pg::raw::RelationClose((*s).index);
             (*s).index = std::ptr::null_mut();
         }
     }

@@ -25,14 +25,13 @@ pub unsafe fn prepare(
         (*ss).ss_currentRelation = rel;
         (*ss).ss_ScanTupleSlot = slot;
         (*s).backward = State::is_backward(plan);
-        (*s).inner = pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(Inner::default());
+        (*s).inner = make_inner();
         (*s).index = pg_sys::RelationIdGetRelation(State::index_of(plan));
-        let exact = begin_scan(s, estate, pg_sys::list_nth((*plan).custom_exprs, 0).cast());
+        let exact = begin_scan(s, estate, expressions(plan, 0));
         pg_sys::RelationClose((*s).index);
         (*s).index = std::ptr::null_mut();
         if exact != Exact::Always {
-            let original = pg_sys::list_nth((*plan).custom_exprs, 1).cast();
-            (*s).recheck = pg_sys::ExecInitQual(original, std::ptr::null_mut());
+            (*s).recheck = pg_sys::ExecInitQual(expressions(plan, 1), std::ptr::null_mut());
         }
         (*(*s).inner).exact = exact != Exact::Never;
         s
@@ -45,7 +44,7 @@ pub unsafe fn prepare(
 /// A plan of ours.
 pub unsafe fn is_range(plan: *mut pg_sys::CustomScan) -> bool {
     // SAFETY: made by plan.rs.
-    unsafe { pg_sys::list_nth((*plan).custom_private, 2).is_null() }
+    unsafe { private(plan, 2).is_null() }
 }
 
 /// Begins an execution. What belongs to it is allocated in the current context: its end, in whatever way, ends the scan.
@@ -72,7 +71,7 @@ pub unsafe fn open(s: *mut State, rel: pg_sys::Relation, index: Oid, estate: *mu
         let inner = &mut *(*s).inner;
         inner.started = false;
         inner.at = if (*s).backward { At::End } else { At::Start };
-        (inner.interval, inner.cursor) = (0, None);
+        (inner.interval, inner.cursor, inner.uncounted) = (0, None, 0);
     }
 }
 
@@ -90,8 +89,33 @@ pub unsafe fn next(s: *mut State) -> bool {
         let Some((no, v)) = found else { return false };
         let rel = (*s).css.ss.ss_currentRelation;
         tuple::store((*s).slot(), (*rel).rd_id, Tid::Record(no), v.as_ptr());
-        compat::count_fetched_rows(rel, (*s).index, 1);
+        (*(*s).inner).uncounted += 1;
         true
+    }
+}
+
+/// Rows that [`each`] asks for at once.
+const RUN: usize = 32;
+
+/// Gives all rows to `take`, in the order of the plan, for those who need no slot. They stay as long as rows in the slot would.
+///
+/// # Safety
+/// A scan that is open, from its first row on. `take` does not touch the scan, nor tables of ours. An ERROR jumps over this frame.
+pub unsafe fn each(s: *mut State, mut take: impl FnMut(NonNull<Version>)) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut run = [NonNull::dangling(); RUN];
+        loop {
+            let n = all_at_hand(s, &mut run);
+            run[..n].iter().for_each(|v| take(*v));
+            (*(*s).inner).uncounted += n as u32;
+            if n == RUN {
+                continue;
+            }
+            let Some((_, v)) = step(s, !(*s).backward) else { return };
+            (*(*s).inner).uncounted += 1;
+            take(v);
+        }
     }
 }
 
@@ -103,6 +127,7 @@ pub unsafe fn close(s: *mut State) {
     // SAFETY: the caller's.
     unsafe {
         protect::close((*s).fetch());
+        count_rows(s);
         (*(*s).inner).cursor = None;
         pg_sys::RelationClose((*s).index);
         (*s).index = std::ptr::null_mut();

@@ -27,21 +27,21 @@ unsafe fn start(s: *mut State, inner: &mut Inner) {
             xact::snapshot_csn((*f).snapshot);
         }
         inner.source = Some((key.primary, (*(*f).info).table));
-        inner.plain = plain(f, inner);
+        inner.look = look(f, inner);
         inner.started = true;
     }
 }
 
 /// How its rows can be had by a look.
-unsafe fn plain(f: *mut Fetch, inner: &Inner) -> Plain {
+unsafe fn look(f: *mut Fetch, inner: &Inner) -> Option<Look> {
     // SAFETY: as in `access`; the snapshot is valid.
     unsafe {
         let is_mvcc = (*(*f).snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
         match xact::mode() {
-            _ if !is_mvcc || inner.filters || (*f).for_write => Plain::No,
-            Mode::Serializable if (*f).scan == ScanId::NONE => Plain::No,
-            Mode::Serializable => Plain::Scan((*f).scan),
-            _ => Plain::Snapshot(xact::snapshot_csn((*f).snapshot)),
+            _ if !is_mvcc || inner.filters || (*f).for_write => None,
+            Mode::Serializable if (*f).scan == ScanId::NONE => None,
+            Mode::Serializable => Some(Look::Scan((*f).scan)),
+            _ => Some(Look::Snapshot(xact::snapshot_csn((*f).snapshot))),
         }
     }
 }
@@ -107,7 +107,7 @@ unsafe fn next_row(s: *mut State, inner: &mut Inner, f: *mut Fetch, up: bool) ->
 /// Has the cursor look in the direction that is wanted.
 fn turn(inner: &mut Inner, source: Source, up: bool) {
     let way = if up { Direction::Forward } else { Direction::Backward };
-    if let Some((cursor, _)) = inner.cursor.as_ref().filter(|c| c.1 != way) {
+    if let Some((cursor, _)) = inner.cursor.as_deref().filter(|c| c.1 != way) {
         // From the row that was returned last.
         let key = cursor.last().map(|k| k.bytes().to_vec());
         inner.open(source, up, key);
@@ -125,7 +125,7 @@ impl Inner {
             None => {}
         }
         let way = if up { Direction::Forward } else { Direction::Backward };
-        self.cursor = Some((Records::new(primary.index.scan(lo, hi, way), table), way));
+        self.cursor = Some(Box::new((Records::new(primary.index.scan(lo, hi, way), table), way)));
     }
 }
 
@@ -135,7 +135,7 @@ unsafe fn next_in_interval(s: *mut State, inner: &mut Inner, f: *mut Fetch) -> O
     unsafe {
         let info = &*(*f).info;
         let t = xact::txn();
-        let (cursor, _) = inner.cursor.as_mut()?;
+        let (cursor, _) = inner.cursor.as_deref_mut()?;
         while let Some(r) = cursor.next(&PG) {
             if pg_sys::InterruptPending != 0 {
                 pg_sys::ProcessInterrupts();
