@@ -89,7 +89,10 @@ def full() -> Mode:
         def point(value):
             more = {"clients": value} if factor == "clients" else {}
             parameters = {} if factor == "clients" else {factor: value}
-            return Point(loads.make(workload, **parameters), rounds=2, seconds=2, factor=factor, contenders=who, **more)
+            # Many sessions take a second or two until each has compiled its functions and planned its statements.
+            seconds = 5 if more.get("clients") == max(CLIENTS) else 2
+            return Point(loads.make(workload, **parameters), rounds=2, seconds=seconds, factor=factor, contenders=who,
+                         **more)
         return [point(value) for value in values]
     factors = [
         *(p for name in ("tpcc", "smallbank", "votes", "ycsb_a") for p in varied(name, "clients", CLIENTS)),

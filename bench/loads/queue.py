@@ -18,8 +18,8 @@ class Queue(Workload):
     defaults = {"rows": 20_000}
     spread_options = {"queue": "mixedcc.partitions = 1"}
     hybrid = {"queue": "2pl"}
-    hybrid_text = "2pl, wait_die"
-    hybrid_options = {"queue": "mixedcc.partitions = 1, mixedcc.waiting_policy = wait_die"}
+    hybrid_text = "2pl"
+    hybrid_options = {"queue": "mixedcc.partitions = 1"}
     state_sql = "SELECT (SELECT count(*) FROM queue) AS waiting"
 
     def scripts(self, style):
