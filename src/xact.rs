@@ -14,8 +14,10 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 
 mod import;
+mod parts;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
+pub use parts::Parts;
 pub use tags::subxact_lock_tag;
 
 /// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
@@ -48,6 +50,8 @@ enum Pending {
         table: &'static Table,
         old: NonNull<PartitionMap>,
         new: NonNull<PartitionMap>,
+        /// What the new map's partitions have overwritten.
+        parts: Option<Parts>,
     },
 }
 
@@ -385,9 +389,15 @@ pub fn dropped(key: [u32; 4]) {
 pub fn orphaned(t: &'static Table) {
     backend().pending.push((0, Pending::Orphan(t)));
 }
-/// A table got another map; it goes back to the old one if the transaction aborts.
-pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>) {
-    backend().pending.push((depth(), Pending::Map { table, old, new }));
+/// Has the transaction given the table another map?
+pub fn is_remapped(table: &'static Table) -> bool {
+    backend().pending.iter().any(|p| matches!(p.1, Pending::Map { table: t, .. } if std::ptr::eq(t, table)))
+}
+
+/// A table got another map; it goes back to the old one if the transaction aborts, and to what the records'
+/// partitions were before.
+pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>, parts: Option<Parts>) {
+    backend().pending.push((depth(), Pending::Map { table, old, new, parts }));
 }
 
 /// The transaction, which has locked the table exclusively, gives it another primary index, or none.
@@ -443,8 +453,14 @@ fn end_pending(commit: bool) {
     // First, while all tables are there: those that were thrown out may be freed from then on.
     let all = std::mem::take(&mut backend().pending);
     for (_, p) in all.iter().rev() {
-        if let Pending::Primary { table, old } = p {
-            end_primary(table, *old, commit);
+        match p {
+            Pending::Primary { table, old } => end_primary(table, *old, commit),
+            Pending::Map { old, .. } if commit => free_map(*old),
+            Pending::Map { table, old, new, parts } => {
+                restore_map(table, *old, parts);
+                free_map(*new);
+            }
+            _ => {}
         }
     }
     backend().pending = all;
@@ -454,14 +470,17 @@ fn end_pending(commit: bool) {
             Pending::Dropped(k) if commit => throw_away(k),
             Pending::Orphan(t) => t.retire(&shmem::engine()),
             Pending::OldMap(m) => free_map(m),
-            Pending::Map { old, .. } if commit => free_map(old),
-            Pending::Map { table, old, new } => {
-                table.replace_map(old);
-                free_map(new);
-            }
             _ => {}
         }
     }
+}
+
+/// A change of a table's map is undone.
+fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>) {
+    if let Some(parts) = parts {
+        parts.restore();
+    }
+    table.replace_map(old);
 }
 
 /// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable before
@@ -494,8 +513,8 @@ fn undo_pending(level: u32) {
     for (l, p) in b.pending.split_off(first).into_iter().rev() {
         match p {
             Pending::Created(k) => b.pending.extend(shmem::unregister(k).map(|t| (0, Pending::Orphan(t)))),
-            Pending::Map { table, old, new } => {
-                table.replace_map(old);
+            Pending::Map { table, old, new, parts } => {
+                restore_map(table, old, &parts);
                 b.pending.push((0, Pending::OldMap(new)));
             }
             Pending::Dropped(_) => {}

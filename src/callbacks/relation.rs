@@ -55,11 +55,11 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let old = shmem::unregister(key);
-        rel::create_table(key, old);
         if let Some(t) = old {
-            // Our own writes still point to it.
+            // Our own writes still point to it. It is freed at our end also if there is no memory for another one.
             xact::orphaned(t);
         }
+        rel::create_table(key, old);
         // The indexes are rebuilt before the invalidation is processed.
         (*rel).rd_amcache = std::ptr::null_mut();
         pg_sys::CacheInvalidateRelcache(rel);

@@ -3,7 +3,8 @@
 use super::{complain, Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::errors::ok;
 use crate::partkey::PartKey;
-use crate::{compat, rel, shmem, tuple, xact};
+use crate::xact::{self, Parts};
+use crate::{compat, rel, shmem, tuple};
 use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
@@ -290,7 +291,7 @@ pub fn sync(relid: Oid, apply: Apply) {
             let new = rel::copy_map(table.map());
             set_all(new, &w, apply);
             keep_counters(table.map(), new);
-            exchange(table, new);
+            exchange(table, new, None);
         }
         // SAFETY: a plain call: other backends forget what they know of the map.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relid) };
@@ -321,17 +322,20 @@ fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
     }
 }
 
-/// Puts a map in use; an abort goes back to the old one.
-fn exchange(table: &'static Table, new: NonNull<PartitionMap>) {
+/// Puts a map in use; an abort goes back to the old one. `parts`: what the records' partitions in it have overwritten.
+fn exchange(table: &'static Table, new: NonNull<PartitionMap>, parts: Option<Parts>) {
     let old = table.replace_map(new);
-    xact::remapped(table, old, new);
+    xact::remapped(table, old, new, parts);
 }
 
-/// Frees a map that was not put in use, also when an error unwinds.
-struct Unused(Option<NonNull<PartitionMap>>);
+/// Frees a map that was not put in use, and puts back what was overwritten for it, also when an error unwinds.
+struct Unused(Option<NonNull<PartitionMap>>, Option<Parts>);
 
 impl Drop for Unused {
     fn drop(&mut self) {
+        if let Some(parts) = &self.1 {
+            parts.restore();
+        }
         if let Some(m) = self.0 {
             // SAFETY: in no table.
             unsafe { shmem::engine().region.free(shmem::my_slot() as usize, m.cast()) };
@@ -343,7 +347,7 @@ impl Drop for Unused {
 fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: Apply) {
     let old = table.map();
     let new = new_map(w, 1 - old.field);
-    let mut unused = Unused(Some(new));
+    let mut unused = Unused(Some(new), None);
     let first = &old.partitions()[0];
     // SAFETY: ours alone until it is put in use.
     let map = unsafe { new.as_ref() };
@@ -366,6 +370,7 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
     let natts = unsafe { (*(*rel).rd_att).natts } as usize;
     let mut values = vec![Datum::from(0usize); natts];
     let mut nulls = vec![true; natts];
+    unused.1 = xact::is_remapped(table).then(|| Parts::of(table, map.field)); // INV-PARTS
     for no in 0..table.len() {
         if no % 1024 == 0 {
             pgrx::check_for_interrupts!();
@@ -385,7 +390,7 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
         count(r, map, part);
     }
     unused.0 = None;
-    exchange(table, new);
+    exchange(table, new, unused.1.take());
 }
 
 /// The row of a record: our newest, or the newest committed one. `None`: there is none.
