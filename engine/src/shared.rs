@@ -305,6 +305,11 @@ impl Engine {
         self.slots[slot as usize].pin.load(Ordering::Relaxed) != UNPINNED
     }
 
+    /// The CSN of the slot's pin: what is retired at this CSN or later stays. Called by its owner.
+    pub(crate) fn pinned_at(&self, slot: SlotId) -> Csn {
+        self.slots[slot as usize].pin.load(Ordering::SeqCst) >> PIN_SHIFT
+    }
+
     /// Recomputes the CSN below which nobody reads: what was retired before it can be freed.
     /// Pins of processes without a snapshot are ended.
     pub fn refresh_min_pin(&self, p: &dyn Platform) -> Csn {

@@ -15,7 +15,6 @@ use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, NodeTag, ScanKeyData};
@@ -58,15 +57,12 @@ impl Wanted {
     /// An open relation of ours and a record of it.
     pub unsafe fn has(&self, rel: pg_sys::Relation, r: RecordRef) -> bool {
         let mut key = Vec::new();
-        let mut v: *const Version = r.rec.head();
-        // SAFETY: reached under our pin; a version that is no tombstone has a row.
+        let Some(v) = xact::txn().any_row(r.rec) else { return false };
+        // SAFETY: a version with a row, reached under our pin.
         unsafe {
-            while !v.is_null() && (*v).is_tombstone() {
-                v = (*v).older();
-            }
             self.0.iter().any(|(codec, intervals)| {
                 key.clear();
-                if v.is_null() || rows::plain(rel, codec, Row::Version(v), &mut key).is_none() {
+                if rows::plain(rel, codec, Row::Version(v.as_ptr()), &mut key).is_none() {
                     return false;
                 }
                 let above = |i: &Interval| codec.compare(&i.lo, &key) != Ordering::Greater;

@@ -97,6 +97,29 @@ impl Txn {
         Ok(None)
     }
 
+    /// The newest version with a row, pending ones and those below tombstones included, if we may see it or an older one:
+    /// for a look at columns that all versions of the record share.
+    ///
+    /// What a commit has replaced is retired at a value of the clock that is at least its CSN. Below a tombstone
+    /// that committed before our pin lies what may be freed, and no snapshot or read of ours sees.
+    pub fn any_row(&self, rec: &Record) -> Option<NonNull<Version>> {
+        let pin = self.e.pinned_at(self.slot);
+        let mut v = NonNull::new(rec.head())?;
+        loop {
+            // SAFETY: INV-RETIRE: the head, or what was replaced at or after our pin, or not yet.
+            let ver = unsafe { v.as_ref() };
+            if !ver.is_tombstone() {
+                return Some(v);
+            }
+            let stamp = ver.stamp();
+            match self.e.fate(stamp, || ver.stamp() == stamp) {
+                None => continue, // stamped meanwhile
+                Some(Fate::Committed(c)) if c < pin => return None,
+                Some(_) => v = NonNull::new(ver.older())?,
+            }
+        }
+    }
+
     /// A serializable read. `for_write`: the record will be written next.
     ///
     /// What it returns is consistent with everything read before: on meeting a version newer than

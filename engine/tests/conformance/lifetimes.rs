@@ -137,6 +137,33 @@ fn a_table_in_which_a_savepoint_has_left_a_lock_stays() {
     Table::free_dropped(&e, 1, e.refresh_min_pin(&Idle));
 }
 
+/// What lies below a tombstone may be freed, for who is pinned since the delete; others may look at it.
+#[test]
+fn below_a_tombstone_looks_only_who_is_pinned_before_it() {
+    let block = Block::new(8 << 20, 3).expect("a block");
+    let e = block.engine;
+    let table = table(&e, Protocol::Occ);
+    let at = Touch { table, no: 0 };
+    let (mut old, mut writer, mut new) = (Txn::new(e, 0), Txn::new(e, 1), Txn::new(e, 2));
+    writer.begin(Level::Snapshot, 1);
+    insert(&mut writer, at, b"a row");
+    commit(&mut writer);
+    let rec = mixedcc_engine::RecordRef::find(table, 0).expect("a record").rec;
+    let row = rec.head();
+    old.begin(Level::Snapshot, 2);
+    writer.begin(Level::Serializable, 3);
+    let found = writer.find_row(&Idle, at, b"a row", true, None).expect("nobody is in the way").expect("a row");
+    writer.delete_row(&Idle, &found, b"a row", 0).expect("nobody is in the way");
+    writer.prepare(&Idle, &|_, _| {}).expect("nobody is in the way");
+    assert_eq!(old.any_row(rec).map(NonNull::as_ptr), Some(row), "the delete is pending");
+    writer.publish(&Idle);
+    new.begin(Level::Snapshot, 4);
+    assert_eq!(old.any_row(rec).map(NonNull::as_ptr), Some(row), "its snapshot may see the row");
+    assert_eq!(new.any_row(rec), None, "its snapshots see no row, and others may free it");
+    old.abort();
+    new.abort();
+}
+
 /// Room that was promised to the platform is there when the transaction has ended, however it did.
 #[test]
 fn promised_room_outlives_the_transaction() {

@@ -1,6 +1,7 @@
 //! The way of a scan through its intervals: from row to row of the index, in both directions.
 
 use super::*;
+use mixedcc_engine::Txn;
 
 /// Computes the intervals, and protects them.
 unsafe fn start(s: *mut State, inner: &mut Inner) {
@@ -140,7 +141,7 @@ unsafe fn next_in_interval(s: *mut State, inner: &mut Inner, f: *mut Fetch) -> O
             if pg_sys::InterruptPending != 0 {
                 pg_sys::ProcessInterrupts();
             }
-            if inner.filters && !meets_conditions(s, info, r) {
+            if inner.filters && !meets_conditions(s, info, t, r) {
                 continue;
             }
             if let Some(v) = visible::by_scan(t, r, (*f).snapshot, (*f).for_write, (*f).scan) {
@@ -152,18 +153,12 @@ unsafe fn next_in_interval(s: *mut State, inner: &mut Inner, f: *mut Fetch) -> O
 }
 
 /// Do the columns of the record's key, which all its versions share, meet the conditions?
-unsafe fn meets_conditions(s: *mut State, info: &RelInfo, r: RecordRef) -> bool {
-    let mut v = r.rec.head();
-    // SAFETY: reached under our pin; a version that is no tombstone has a row.
+unsafe fn meets_conditions(s: *mut State, info: &RelInfo, t: &Txn, r: RecordRef) -> bool {
+    let Some(v) = t.any_row(r.rec) else { return true }; // nothing to test, and nothing to see
+                                                         // SAFETY: a version with a row, reached under our pin.
     unsafe {
-        while !v.is_null() && (*v).is_tombstone() {
-            v = (*v).older();
-        }
-        if v.is_null() {
-            return true; // nothing to test, and nothing to see
-        }
         let slot = (*s).slot();
-        tuple::store(slot, info.oid, Tid::Record(r.no), v);
+        tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
         passes(s, slot)
     }
 }
