@@ -114,13 +114,17 @@ impl Choice {
     pub fn interval(&mut self, e: &Engine, tables: &[&'static Table], now: u64) -> usize {
         self.last = now;
         let asked = self.chooser.pass(e, tables, now, self.adaptive, &self.settings);
-        let mut commits = 0;
+        let (mut commits, mut sampled, mut used) = (0, 0, 0);
         for p in tables.iter().flat_map(|t| t.map().partitions()) {
             p.stats.sampled.clear_marks();
             commits += p.stats.sum(|s| &s.commits);
+            let sample = p.stats.sampled.get();
+            (sampled, used) = (sampled + sample.txns, used + sample.partitions);
         }
         let most = guc::SAMPLE_EVERY.get() as u32;
-        e.shared.sample_every.set(self.chooser.sample_every(commits, now, most));
+        // Weighted by transactions and partitions: rather too many partitions a transaction, so rather more samples.
+        let partitions = used as f64 / sampled.max(1) as f64;
+        e.shared.sample_every.set(self.chooser.sample_every(commits, partitions, now, most));
         for a in &asked {
             log_decision(a);
         }

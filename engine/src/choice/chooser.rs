@@ -1,5 +1,6 @@
 //! The coordinator's part: decisions about the partitions of all tables.
 
+use super::blame::{worst, Suspect, PARTNER};
 use super::decide::{Decision, Peer, Settings, State, Status};
 use super::features::Reading;
 use super::learned::Learned;
@@ -40,8 +41,9 @@ pub struct Asked {
     pub decision: Decision,
 }
 
-/// Commits per second of the cluster up to which every transaction is sampled: so many cost nothing.
-const SAMPLE_ALL: u64 = 500;
+/// Transactions of the cluster that are sampled in a second, about, where that is not one in `most`: so many cost
+/// nothing (two microseconds each), and are enough for decisions about each of some partitions.
+const SAMPLED: u64 = 1500;
 /// Partitions of a table with the same protocol that are compared with others: enough for a mean.
 const PEERS: usize = 32;
 
@@ -66,11 +68,10 @@ impl Chooser {
         let before = self.learned.all().len();
         let newest = self.learned.all().last().copied();
         let ticks = processor_ticks();
+        let to_try = worst(&self.suspects(tables));
         for t in tables {
             let partitions: Vec<_> = t.map().partitions().iter().map(|p| (p, Reading::of(p, now, ticks))).collect();
             let peers = self.peers(t.id, &partitions, s);
-            let tried = |no: usize| self.states.get(&(t.id, no as u32)).is_some_and(|s| s.1.is_tried());
-            let mut s = Settings { probes: s.probes && !(0..partitions.len()).any(tried), ..s.clone() };
             for (no, (p, reading)) in partitions.iter().enumerate() {
                 let no = no as u32;
                 let at = std::ptr::from_ref(*p) as usize;
@@ -79,8 +80,8 @@ impl Chooser {
                     _ => State::default(),
                 };
                 let others: Vec<Peer> = peers.iter().filter(|o| o.no != no).copied().collect();
+                let s = Settings { probes: s.probes && to_try.contains(&(t.id, no)), ..s.clone() };
                 let d = self.decide(t, (p, &others), &mut state, *reading, adaptive, &s);
-                s.probes &= d.status != Status::Probes;
                 if let (Some(to), Some(from)) = (d.ask, p.protocols().single()) {
                     let why = match d.status {
                         Status::TakesBack => Why::TakenBack,
@@ -98,6 +99,28 @@ impl Chooser {
         self.states = seen;
         self.keep_lessons(e, before, newest);
         asked
+    }
+
+    /// The partitions that are used, with what the last interval said of them.
+    fn suspects(&self, tables: &[&'static Table]) -> Vec<Suspect> {
+        let mut all = Vec::new();
+        for t in tables {
+            for (no, p) in t.map().partitions().iter().enumerate() {
+                let address = std::ptr::from_ref(p) as usize;
+                let at = (t.id, no as u32);
+                let Some((_, state)) = self.states.get(&at).filter(|s| s.0 == address) else { continue };
+                let txns = p.stats.sampled.get().txns;
+                let often = p.stats.sampled.partners().into_iter().filter(|o| o.1 * PARTNER > txns);
+                all.push(Suspect {
+                    at,
+                    address: address as u64,
+                    partners: often.map(|o| o.0).collect(),
+                    fault: state.fault(),
+                    busy: state.is_tried() || p.switch.view().is_open(),
+                });
+            }
+        }
+        all
     }
 
     /// What the interval was like in partitions of a table, some of them for each protocol: those that are alike are
@@ -165,10 +188,11 @@ impl Chooser {
     }
 
     /// How many transactions there are to a sample: all while there are few, and one in `most` while there are many.
-    pub fn sample_every(&mut self, commits: u64, now: u64, most: u32) -> u32 {
+    /// `commits` are those of all partitions, `partitions` how many of them a transaction uses.
+    pub fn sample_every(&mut self, commits: u64, partitions: f64, now: u64, most: u32) -> u32 {
         let (last, at) = std::mem::replace(&mut self.last, (commits, now));
-        let us = now.saturating_sub(at).max(1);
-        let rate = commits.saturating_sub(last).saturating_mul(1_000_000) / us;
-        ((rate / SAMPLE_ALL + 1).min(most as u64)) as u32
+        let seconds = now.saturating_sub(at).max(1) as f64 / 1e6;
+        let rate = commits.saturating_sub(last) as f64 / partitions.max(1.0) / seconds;
+        ((rate as u64 / SAMPLED + 1).min(most as u64)) as u32
     }
 }

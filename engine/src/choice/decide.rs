@@ -180,6 +180,7 @@ pub struct State {
     challenger: Option<(usize, u32)>,
     trial: Option<Trial>,
     lossy: u32,
+    fault: f64,
     probed_at: u64,
     /// The last switches: load, from, to, when.
     switches: VecDeque<([f64; FEATURES], usize, usize, u64)>,
@@ -197,10 +198,14 @@ const NOISE: (f64, f64) = (0.03, 0.08);
 const SAME: f64 = 1.0;
 /// So far, with room for noise, a switch and the one that reversed it are about the same load.
 const LIKE: f64 = 1.5;
-/// A partition is probed if this share of the time is lost, or that share slept while processors are idle, for so many
-/// intervals running.
-const LOSSY: (f64, f64, u32) = (0.25, 0.5, 5);
+/// A partition is probed if this share of the time is lost, or that share slept while processors are idle, and it has at
+/// least half of the mean partition's part in it ...
+const LOSSY: (f64, f64) = (0.25, 0.5);
+/// ... or if this share of the time is lost or slept because of it alone; in `confirm` and so many intervals running.
+const OWN: (f64, f64, u32) = (0.05, 0.1, 1);
 const IDLE: f64 = 0.9;
+/// Up to so many records of a partition in a transaction, nobody waits there for who waits there.
+const FEW: f64 = 1.5;
 /// Switches that are remembered, and how often the time to confirm doubles at most.
 const SWITCHES: usize = 32;
 const DOUBLED: u32 = 5;
@@ -238,7 +243,7 @@ impl State {
         self.protocol = protocol.map(index);
         self.history.clear();
         self.challenger = None;
-        self.lossy = 0;
+        (self.lossy, self.fault) = (0, 0.0);
         if protocol.is_none() || self.trial.as_ref().is_some_and(|t| Some(t.to) != self.protocol) {
             self.trial = None;
         }
@@ -251,6 +256,10 @@ impl State {
         self.challenger = None;
     }
 
+    /// Time that is lost for this partition's sake, in sessions, if another protocol is to be tried.
+    pub fn fault(&self) -> f64 {
+        self.fault
+    }
     /// Is a switch being verified?
     pub fn is_tried(&self) -> bool {
         self.trial.is_some()
@@ -410,7 +419,7 @@ impl State {
         let us = now.at_us.saturating_sub(last.at_us).max(1);
         let commits = now.commits.saturating_sub(last.commits);
         let rate = commits as f64 * 1e6 / us as f64;
-        let troubles = now.troubles.saturating_sub(last.troubles);
+        let troubles = now.troubles_since(last);
         t.intervals += 1;
         let few = now.sample.txns.saturating_sub(last.sample.txns) < s.min_samples;
         let stalled = few && rate < t.rate_before / 4.0 && troubles * 2 > commits;
@@ -500,25 +509,44 @@ impl State {
         }
         self.challenger = None;
         d.status = Status::Keeps;
-        let lossy = d.load.lost > LOSSY.0;
-        let sleepy = d.load.slept > LOSSY.1 && d.load.busy < IDLE;
+        self.probe(now, at_us, s, d);
+    }
+
+    /// The model calls the protocol the best, and yet much is lost: looks whether another one is better here.
+    fn probe(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
+        let l = &d.load;
+        let own = |own: f64, all: f64| own * l.features[2] > all / 2.0;
+        let lossy = l.own_lost > OWN.0 || l.lost > LOSSY.0 && own(l.own_lost, l.lost);
+        let sleepy = l.busy < IDLE && (l.own_slept > OWN.1 || l.slept > LOSSY.1 && own(l.own_slept, l.slept));
         self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
-        let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
+        self.fault = 0.0;
         let probed = self.probed_at != 0 && at_us.saturating_sub(self.probed_at) < s.forget_us / PROBE_EVERY;
-        if self.lossy >= LOSSY.2 && !probed && s.probes {
-            // The model calls it the best, and yet much is lost: look whether another one is better here.
-            let can = |i: &usize| {
-                *i != now
-                    && d.allowed & Protocol::ALL[*i] as u32 != 0
-                    && d.learned.weight[*i] < 0.3
-                    && d.scores[*i] - d.scores[now] < worst
-            };
-            if let Some(to) = (0..3).filter(can).min_by(|a, b| d.scores[*a].total_cmp(&d.scores[*b])) {
-                self.probed_at = at_us;
-                d.status = Status::Probes;
-                d.ask = Some(Protocol::ALL[to]);
-            }
+        if probed || self.lossy < s.confirm {
+            return;
         }
+        let Some(to) = self.instead(now, lossy, d) else { return };
+        self.fault = (d.load.own_lost + d.load.own_slept) * d.load.features[5];
+        if s.probes && self.lossy >= s.confirm + OWN.2 {
+            self.probed_at = at_us;
+            d.status = Status::Probes;
+            d.ask = Some(Protocol::ALL[to]);
+        }
+    }
+
+    /// What to try in place of a protocol that is not told good or bad by lessons: what the model calls the second best,
+    /// if that is not far behind. Where attempts fail, and a transaction has one record of the partition, to wait for
+    /// that record is worth a trial whatever the model says: it knows loads whose records are all in like partitions.
+    fn instead(&self, now: usize, lossy: bool, d: &Decision) -> Option<usize> {
+        let f = &d.load.features;
+        let few = f[1] * f[0].max(1.0 - f[0]) < FEW;
+        let (wait, whole) = (index(Protocol::TwoPhase), index(Protocol::PartCc));
+        let can = |i: usize| i != now && d.allowed & Protocol::ALL[i] as u32 != 0 && d.learned.weight[i] < 0.3;
+        if lossy && few && now != wait && can(wait) {
+            return Some(wait);
+        }
+        let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
+        let near = |i: &usize| can(*i) && d.scores[*i] - d.scores[now] < worst && (*i != whole || f[3] < 0.5);
+        (0..3).filter(near).min_by(|a, b| d.scores[*a].total_cmp(&d.scores[*b]))
     }
 }
 

@@ -44,8 +44,12 @@ pub struct Reading {
     pub commits: u64,
     /// Time that they took, failed attempts included; nanoseconds, all of them.
     pub busy_ns: u64,
-    /// Failed attempts and sleeps for locks.
-    pub troubles: u64,
+    /// Failed attempts, and sleeps for locks of the partition, all of them.
+    pub aborts: u64,
+    /// See `aborts`.
+    pub waits: u64,
+    /// Time of those sleeps, microseconds.
+    pub wait_us: u64,
     /// What was sampled.
     pub sample: Sample,
     /// Ticks of the machine's processors: busy, and all; see [`crate::primitive::processor_ticks`].
@@ -53,11 +57,16 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Failures and sleeps since an earlier one.
+    pub fn troubles_since(&self, before: &Reading) -> u64 {
+        self.aborts.saturating_sub(before.aborts) + self.waits.saturating_sub(before.waits)
+    }
     /// Of a partition, now.
     pub fn of(p: &Partition, at_us: u64, ticks: (u64, u64)) -> Reading {
         let (commits, busy_ns) = (p.stats.sum(|s| &s.commits), p.stats.sum(|s| &s.busy_ns));
-        let troubles = p.stats.all_aborts() + p.stats.waits.load(Ordering::Relaxed);
-        Reading { at_us, commits, busy_ns, troubles, sample: p.stats.sampled.get(), ticks }
+        let aborts = p.stats.all_aborts();
+        let (waits, wait_us) = (p.stats.waits.load(Ordering::Relaxed), p.stats.wait_us.load(Ordering::Relaxed));
+        Reading { at_us, commits, busy_ns, aborts, waits, wait_us, sample: p.stats.sampled.get(), ticks }
     }
 }
 
@@ -87,6 +96,11 @@ pub struct Load {
     pub lost: f64,
     /// Share of the elapsed time that was slept for locks.
     pub slept: f64,
+    /// The parts of both that are this partition's own fault: attempts that failed because of it, sleeps for its locks.
+    /// A transaction over many partitions is slow in all of them, for the sake of a few.
+    pub own_lost: f64,
+    /// See `own_lost`.
+    pub own_slept: f64,
 }
 
 /// What a transaction cost in some interval: logarithms, and how busy the processors were.
@@ -142,7 +156,14 @@ impl Load {
         }
         let ticks = |f: fn(&(u64, u64)) -> u64| f(&after.ticks).saturating_sub(f(&before.ticks)) as f64;
         let busy = ticks(|t| t.0) / ticks(|t| t.1).max(1.0);
-        Load::of(&after.sample.since(&before.sample), commits, busy_ns, seconds, busy)
+        let sample = after.sample.since(&before.sample);
+        let mut load = Load::of(&sample, commits, busy_ns, seconds, busy)?;
+        // All failures here, and how many there were in all partitions of those that came here, by the sample.
+        let here = after.aborts.saturating_sub(before.aborts) as f64;
+        let all = sample.lost as f64 / sample.txns as f64 * commits;
+        load.own_lost = load.lost * (here / all.max(1.0)).min(1.0);
+        load.own_slept = (after.wait_us.saturating_sub(before.wait_us) as f64 * 1000.0 / busy_ns.max(1.0)).min(1.0);
+        Some(load)
     }
 
     /// Of what was counted in so many seconds.
@@ -195,6 +216,8 @@ impl Load {
             idle: s.idle as f64 / n,
             lost: s.lost_ns as f64 / ((s.duration_ns + s.lost_ns) as f64).max(1.0),
             slept: (s.slept_ns as f64 / ((s.duration_ns + s.lost_ns) as f64).max(1.0)).min(1.0),
+            own_lost: 0.0,
+            own_slept: 0.0,
         })
     }
 }
@@ -222,6 +245,7 @@ mod tests {
             multi: 25,
             partitions: 150,
             duration_ns: 100 * 2_000_000,
+            lost: 50,
             lost_ns: 100 * 2_000_000,
             cpu_ns: 100 * 1_000_000,
             lost_cpu_ns: 100 * 400_000,
@@ -236,12 +260,14 @@ mod tests {
 
     #[test]
     fn features_are_shares_and_means() {
-        let before = Reading { at_us: 1_000_000, commits: 400, busy_ns: 7, troubles: 0, ..Reading::default() };
+        let before = Reading { at_us: 1_000_000, commits: 400, busy_ns: 7, aborts: 10, ..Reading::default() };
         let after = Reading {
             at_us: 3_000_000,
             commits: 2400,
             busy_ns: 8_000_000_007,
-            troubles: 0,
+            aborts: 260,
+            waits: 3,
+            wait_us: 400_000,
             sample: sample(),
             ticks: (190, 200),
         };
@@ -255,6 +281,9 @@ mod tests {
         assert_eq!(l.busy, 0.95);
         assert!((l.cost_us - 2000.0).abs() < 1e-9, "the mean of 1 ms and 4 ms: {}", l.cost_us);
         assert_eq!((l.txns, l.rate, l.lost), (100, 1000.0, 0.5));
+        // 1000 attempts failed, 250 of them because of this partition; 0.4 of 8 s were slept for its locks.
+        assert_eq!((l.own_lost, l.own_slept), (0.125, 0.05));
+        assert_eq!(after.troubles_since(&before), 253);
     }
 
     #[test]

@@ -125,18 +125,25 @@ impl Learned {
     /// What they say about a load of a table under its current protocol.
     pub fn correction(&self, table: u64, now: usize, f: &[f64; FEATURES], at_us: u64, forget_us: u64) -> Correction {
         let mut c = Correction::default();
+        let (mut model, mut weights) = ([0.0; 3], [0.0; 3]);
         for l in self.all.iter().filter(|l| l.table == table) {
-            let (other, sign) = match (l.from == now, l.to == now) {
-                (true, false) => (l.to, 1.0),
-                (false, true) => (l.from, -1.0),
-                _ => continue,
-            };
             let w = l.weight(f, at_us, forget_us);
-            c.add[other] += sign * w * l.residual;
-            c.weight[other] += w;
+            // Which of its two protocols a lesson is about, it does not say: half of what the model was off by is put
+            // down to each. So it tells of the third one too, where no lesson is about that one itself.
+            let half = |p: usize| 0.5 * l.residual * ((p == l.to) as i32 - (p == l.from) as i32) as f64;
+            for other in (0..3).filter(|p| *p != now) {
+                let error = w * (half(other) - half(now));
+                if [l.from, l.to].contains(&now) && [l.from, l.to].contains(&other) {
+                    c.add[other] += error;
+                    c.weight[other] += w;
+                } else {
+                    model[other] += error;
+                    weights[other] += w;
+                }
+            }
         }
-        for (add, w) in c.add.iter_mut().zip(c.weight) {
-            *add /= w + MODEL;
+        for (i, add) in c.add.iter_mut().enumerate() {
+            *add = (*add + MODEL * model[i] / (weights[i] + MODEL)) / (c.weight[i] + MODEL);
         }
         c
     }
@@ -203,7 +210,12 @@ mod tests {
         l.add(lesson(0), MINUTE);
         let at = |table, now, f: &[f64; FEATURES]| l.correction(table, now, f, 0, MINUTE);
         let c = at(7, 1, &[0.5; FEATURES]);
-        assert!((c.add[2] - 0.9 / 1.05).abs() < 1e-9 && c.add[0] == 0.0, "{c:?}");
+        assert!((c.add[2] - 0.9 / 1.05).abs() < 1e-9, "{c:?}");
+        // Half of the error is that of the protocol in use: the third one is not as good as it seems beside it.
+        assert!((c.add[0] - 0.45 / 1.05).abs() < 1e-9 && c.weight[0] == 0.0, "{c:?}");
+        assert!((at(7, 2, &[0.5; FEATURES]).add[0] + 0.45 / 1.05).abs() < 1e-9);
+        let third = at(7, 0, &[0.5; FEATURES]);
+        assert!((third.add[1] + 0.45 / 1.05).abs() < 1e-9 && (third.add[2] - 0.45 / 1.05).abs() < 1e-9, "{third:?}");
         assert!((at(7, 2, &[0.5; FEATURES]).add[1] + 0.9 / 1.05).abs() < 1e-9);
         assert_eq!(at(8, 1, &[0.5; FEATURES]), Correction::default(), "another table");
         let mut far = [0.5; FEATURES];

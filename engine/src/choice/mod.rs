@@ -7,6 +7,7 @@
 //! and the switch taken back where it grew. What came of it corrects later predictions for loads like this one
 //! ([`Learned`]). See the README beside this file.
 
+mod blame;
 mod chooser;
 mod decide;
 mod features;

@@ -1,5 +1,6 @@
 //! Decisions in a simulated world: loads whose true costs are known, with noise.
 
+use super::blame::{worst, Suspect};
 use super::decide::{Decision, Settings, State, Status};
 use super::features::Reading;
 use super::learned::Learned;
@@ -18,11 +19,22 @@ struct Truth {
     multi: f64,
     weak: f64,
     lost: f64,
+    /// Share of the failures that are the partition's own fault, and records of it in a transaction.
+    fault: f64,
+    records: f64,
     cost_us: [f64; 3],
 }
 
-const CALM: Truth =
-    Truth { reads: 0.8, conflicts: 0.01, multi: 0.0, weak: 0.0, lost: 0.0, cost_us: [130.0, 100.0, 125.0] };
+const CALM: Truth = Truth {
+    reads: 0.8,
+    conflicts: 0.01,
+    multi: 0.0,
+    weak: 0.0,
+    lost: 0.0,
+    fault: 1.0,
+    records: 10.0,
+    cost_us: [130.0, 100.0, 125.0],
+};
 const HOT: Truth = Truth { reads: 0.5, conflicts: 0.5, cost_us: [200.0, 300.0, 150.0], ..CALM };
 
 struct World {
@@ -109,16 +121,18 @@ impl World {
         let commits = (8.0 * SECOND as f64 / each_us).max(1.0);
         let txns = (commits / 16.0) as u64;
         let n = txns as f64;
-        let reads = self.noisy(10.0 * t.reads);
+        let reads = self.noisy(t.records * t.reads);
         let conflicts = self.noisy(t.conflicts).min(1.0);
+        let failures = t.lost / (1.0 - t.lost);
         let s = &mut self.reading.sample;
         *s = Sample {
             txns: s.txns + txns,
             reads: s.reads + (n * reads) as u64,
-            writes: s.writes + (n * 10.0 * (1.0 - t.reads)) as u64,
+            writes: s.writes + (n * t.records * (1.0 - t.reads)) as u64,
             multi: s.multi + (n * t.multi) as u64,
             partitions: s.partitions + txns,
             weak_writers: s.weak_writers + (n * t.weak) as u64,
+            lost: s.lost + (n * failures) as u64,
             duration_ns: s.duration_ns + (n * each_us * 1000.0 * (1.0 - t.lost)) as u64,
             lost_ns: s.lost_ns + (n * each_us * 1000.0 * t.lost) as u64,
             cpu_ns: s.cpu_ns + (n * cost_us / 2.0 * 1000.0) as u64,
@@ -127,6 +141,7 @@ impl World {
             ordered: s.ordered + txns,
             ..*s
         };
+        self.reading.aborts += (commits * failures * t.fault) as u64;
         self.reading.commits += commits as u64;
         self.reading.busy_ns += (commits * each_us * 1000.0) as u64;
         self.reading.at_us += SECOND;
@@ -213,7 +228,7 @@ fn a_partition_that_comes_to_a_halt_is_rescued() {
     for _ in 0..4 {
         w.reading.at_us += SECOND;
         w.reading.commits += 3;
-        w.reading.troubles += 40;
+        w.reading.waits += 40;
         let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
         if let Some(p) = d.ask {
             assert_eq!((p, d.status), (Protocol::Occ, Status::TakesBack));
@@ -260,16 +275,51 @@ fn work_that_is_lost_makes_it_try_what_the_model_does_not_want() {
     assert_eq!(w.asked.len(), 1, "it stays: {:?}", w.asked);
 }
 
+#[test]
+fn who_is_to_blame_is_tried_and_nobody_else() {
+    // The model has never seen such a load, and forbids both others.
+    let s = |c| split("records", 1.0, c, c);
+    let m = model(&s(1.0), &s(0.0), &s(1.0));
+    let one = Truth { lost: 0.2, records: 1.0, cost_us: [300.0, 130.0, 100.0], ..HOT };
+    let run = |t: Truth| {
+        let mut w = World::new(m.clone(), 0.05);
+        for _ in 0..100 {
+            let lost = if w.protocol == Protocol::Occ { t.lost } else { 0.0 };
+            w.interval(&Truth { lost, ..t });
+        }
+        w
+    };
+    let w = run(one);
+    assert_eq!((w.protocol, w.asked.len(), w.asked[0].2), (Protocol::TwoPhase, 1, Status::Probes), "{:?}", w.asked);
+    assert!(w.asked[0].0 <= 5, "soon: {:?}", w.asked);
+    assert_eq!(run(Truth { fault: 0.1, ..one }).asked, [], "others made them fail");
+    assert_eq!(run(Truth { lost: 0.5, fault: 0.1, ..one }).asked, [], "however many failed");
+    assert_eq!(run(Truth { records: 5.0, ..one }).asked, [], "they could wait for each other");
+    let bad = run(Truth { cost_us: [300.0, 130.0, 200.0], ..one });
+    let tries: Vec<_> = bad.asked.iter().map(|a| a.2).collect();
+    assert_eq!(tries, [Status::Probes, Status::TakesBack], "it was worse, and is not tried again: {:?}", bad.asked);
+}
+
 /// Partitions of a table, each with its own noise.
 struct Table {
     worlds: Vec<World>,
     learned: Learned,
+    suspects: Vec<Suspect>,
+}
+
+/// A partition that is used together with others of its table.
+fn suspect(no: u32) -> Suspect {
+    Suspect { at: (1, no), address: no as u64 + 1, partners: vec![1 + (no as u64 + 1) % 2], fault: 0.0, busy: false }
 }
 
 impl Table {
     fn new(n: u64, model: &Model, noise: f64) -> Table {
         let world = |i| World { random: 77 + 1000 * i, ..World::new(model.clone(), noise) };
-        Table { worlds: (0..n).map(world).collect(), learned: Learned::default() }
+        Table {
+            worlds: (0..n).map(world).collect(),
+            learned: Learned::default(),
+            suspects: (0..n as u32).map(suspect).collect(),
+        }
     }
 
     /// An interval, as the chooser lets the partitions know of each other.
@@ -280,15 +330,17 @@ impl Table {
         }
         let peer = |(no, w): (usize, &World)| w.state.peer(no as u32, w.protocol, &w.reading, &w.settings);
         let peers: Vec<_> = self.worlds.iter().enumerate().filter_map(peer).collect();
-        let mut probes = !self.worlds.iter().any(|w| w.state.is_tried());
+        let to_try = worst(&self.suspects);
         let mut all = Vec::new();
         for (no, w) in self.worlds.iter_mut().enumerate() {
             let others: Vec<_> = peers.iter().filter(|p| p.no != no as u32).copied().collect();
-            let s = Settings { probes, ..w.settings.clone() };
+            let s = Settings { probes: to_try.contains(&(1, no as u32)), ..w.settings.clone() };
             let d = w.state.observe(1, (w.protocol, &others), w.reading, (&w.model, &mut self.learned, &s));
-            probes &= d.status != Status::Probes;
             w.follow(&d);
             all.push(d);
+        }
+        for (no, (s, w)) in self.suspects.iter_mut().zip(&self.worlds).enumerate() {
+            *s = Suspect { fault: w.state.fault(), busy: w.state.is_tried(), ..suspect(no as u32) };
         }
         all
     }
@@ -306,6 +358,23 @@ fn partitions_that_are_alike_switch_together() {
     assert!(t.worlds.iter().all(|w| w.protocol == Protocol::TwoPhase && w.asked.len() == 1));
     let lessons = t.learned.all().len();
     assert!((1..=3).contains(&lessons), "partitions that were verified together teach once: {lessons}");
+}
+
+#[test]
+fn partitions_that_are_alike_are_judged_and_verified_by_their_mean() {
+    // The first one differs a little: `noise` tells it. By itself it would be beyond the edge; the mean is not.
+    let first = |w: &World| w.noise == 0.001;
+    let mut t = Table::new(8, &right(), 0.0);
+    t.worlds[0].noise = 0.001;
+    for _ in 0..30 {
+        t.interval(|w| Truth { conflicts: if first(w) { 0.22 } else { 0.15 }, ..CALM });
+    }
+    assert!(t.worlds.iter().all(|w| w.asked.is_empty()), "{:?}", t.worlds[0].asked);
+    // They switch together; the first one is unlucky, and the others gain more than it loses.
+    for _ in 0..30 {
+        t.interval(|w| if first(w) { Truth { cost_us: [200.0, 300.0, 360.0], ..HOT } } else { HOT });
+    }
+    assert!(t.worlds.iter().all(|w| w.protocol == Protocol::TwoPhase && w.asked.len() == 1), "{:?}", t.worlds[0].asked);
 }
 
 #[test]
