@@ -54,7 +54,9 @@ INSERT INTO queries (q) VALUES
     ('SELECT * FROM s WHERE k = ''a'' ORDER BY k, f, d'), ('SELECT * FROM s WHERE k = ''a'' AND f > 0 AND d > ''2000-03-01'' ORDER BY k, f, d'), ('SELECT * FROM s WHERE k = ''b'' AND f = 0.0::float4'),
     ('SELECT * FROM s WHERE k > ''d'' AND k < ''da'' ORDER BY k, f, d'), ('SELECT * FROM s WHERE k >= '''' AND k < ''a'''), ('SELECT * FROM s WHERE f = ''NaN'' AND k = '''''),
     ('SELECT * FROM s WHERE k::varchar = ''ea'' LIMIT 0'), ('SELECT * FROM s WHERE k LIKE ''c%'' AND f < 0 ORDER BY k, f, d'),
-    ('SELECT * FROM s ORDER BY k DESC, f DESC, d DESC LIMIT 9'), ('SELECT * FROM t WHERE a = ANY (ARRAY(SELECT generate_series(0, 700)))  AND b = 3');
+    ('SELECT * FROM s ORDER BY k DESC, f DESC, d DESC LIMIT 9'), ('SELECT * FROM t WHERE a = ANY (ARRAY(SELECT generate_series(0, 700)))  AND b = 3'),
+    ('SELECT * FROM s WHERE k = ''a'' AND f = -2.5 AND d = timestamp ''2000-01-16'''), ('SELECT * FROM s WHERE k = ''a''::name AND f = (-2.5)::float4 AND d = ''2000-01-16'''),
+    ('SELECT a, count(*) FROM t WHERE a = ANY (ARRAY(SELECT x * 2 FROM generate_series(0, 70000) x)) GROUP BY a ORDER BY a');
 CREATE FUNCTION result(q text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE r text;
 BEGIN
@@ -205,7 +207,17 @@ SELECT * FROM parent WHERE id BETWEEN 7 AND 8 ORDER BY id, v;
 -- Columns with defaults that old rows do not have, dropped columns, generated ones.
 ALTER TABLE parent ADD COLUMN late int DEFAULT 5, ADD COLUMN g int GENERATED ALWAYS AS (id * 2) STORED, DROP COLUMN v;
 SELECT * FROM parent WHERE id = 9 ORDER BY tableoid; SELECT late, g FROM ONLY parent WHERE id < 3 AND late = 5 ORDER BY id;
+-- A sample is no scan by key.
+SELECT count(*) FROM o TABLESAMPLE BERNOULLI (0) WHERE id = 7; SELECT count(*) FROM o TABLESAMPLE SYSTEM (0) WHERE id BETWEEN 7 AND 9;
 -- Statistics count scans and rows on the key's index.
+CREATE TABLE counted (id int PRIMARY KEY) USING mixedcc; INSERT INTO counted SELECT generate_series(1, 500); ANALYZE counted;
+SELECT pg_stat_force_next_flush();
+SELECT idx_scan AS before, idx_tup_fetch AS rows_before FROM pg_stat_user_tables WHERE relid = 'ps.counted'::regclass \gset
+SET mixedcc.enable_bypass = off;
+SELECT id FROM counted WHERE id BETWEEN 203 AND 205; SELECT id FROM counted WHERE id = 209; SELECT count(*) FROM generate_series(201, 202) x, LATERAL (SELECT id FROM counted WHERE id > x ORDER BY id LIMIT 2) l;
+RESET mixedcc.enable_bypass;
+SELECT pg_stat_force_next_flush();
+SELECT idx_scan - :before AS scans, idx_tup_fetch - :rows_before AS rows FROM pg_stat_user_tables WHERE relid = 'ps.counted'::regclass;
 SELECT pg_stat_force_next_flush();
 SELECT idx_scan > 0 AS scans, idx_tup_fetch > 0 AS rows FROM pg_stat_user_tables WHERE relid = 'ps.o'::regclass;
 SET client_min_messages = warning;

@@ -164,6 +164,24 @@ pub mod raw {
         );
         pub fn ExecOpenIndices(info: *mut pg_sys::ResultRelInfo, speculative: bool);
         pub fn ExecCloseIndices(info: *mut pg_sys::ResultRelInfo);
+        pub fn ExecARInsertTriggers(
+            estate: *mut pg_sys::EState,
+            info: *mut pg_sys::ResultRelInfo,
+            slot: *mut pg_sys::TupleTableSlot,
+            recheck: *mut pg_sys::List,
+            capture: *mut pg_sys::TransitionCaptureState,
+        );
+        pub fn AfterTriggerBeginQuery();
+        pub fn AfterTriggerEndQuery(estate: *mut pg_sys::EState);
+        pub fn CreateExecutorState() -> *mut pg_sys::EState;
+        pub fn FreeExecutorState(estate: *mut pg_sys::EState);
+        pub fn ExecResetTupleTable(table: *mut pg_sys::List, free: bool);
+        pub fn ExecCloseResultRelations(estate: *mut pg_sys::EState);
+        pub fn ExecConstraints(
+            info: *mut pg_sys::ResultRelInfo,
+            slot: *mut pg_sys::TupleTableSlot,
+            estate: *mut pg_sys::EState,
+        );
         pub fn planstate_tree_walker(
             ps: *mut pg_sys::PlanState,
             walker: unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,

@@ -20,6 +20,8 @@ pub struct Exec {
     level: u32,
     /// Has it run?
     pub done: bool,
+    /// Has it a query level of triggers (INV-BYPASS-QUEUE)?
+    pub queues: bool,
     /// The table's cache entry, which has a reference that no resource owner knows while the statement runs; or null.
     pinned: pg_sys::Relation,
 }
@@ -102,6 +104,7 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
             T_Agg => T_AggState,
             T_LockRows => T_LockRowsState,
             T_SubqueryScan => T_SubqueryScanState,
+            T_ValuesScan => T_ValuesScanState,
             _ => T_ScanState,
         };
         const SIZE: usize = 1024;
@@ -143,7 +146,7 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
 /// # Safety
 /// A statement of this program that has not started.
 #[inline]
-pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) {
+pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) -> *mut Exec {
     // SAFETY: the caller's.
     unsafe {
         let x = match (*p).idle {
@@ -171,6 +174,7 @@ pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) {
         (*q).estate = e;
         (*q).planstate = (*x).tree;
         (*q).tupDesc = (*p).out_desc;
+        x
     }
 }
 

@@ -31,6 +31,7 @@ mod probe;
 mod program;
 mod run;
 mod select;
+mod triggers;
 mod write;
 
 pub use exec::{abort_subtransactions, commit_subtransaction};
@@ -168,7 +169,8 @@ unsafe extern "C-unwind" fn guarded_start(
             return Some(why);
         }
         // First: then whatever fails, the end of the transaction finds it.
-        exec::begin(q, eflags, p);
+        let x = exec::begin(q, eflags, p);
+        triggers::begin(p, x, eflags);
         xact::note_statement();
         if pg::is_serializable() {
             hooks::executor::check_mixture(true, &[]);
@@ -214,9 +216,10 @@ unsafe fn is_cursor() -> bool {
 }
 
 unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the hook's contract. What the bypass runs has nothing left to do.
+    // SAFETY: the hook's contract. What the bypass runs has nothing left to do but triggers.
     unsafe {
-        if exec::of(q).is_some() {
+        if let Some(x) = exec::of(q) {
+            triggers::finish(q, x);
             (*(*q).estate).es_finished = true;
             return;
         }

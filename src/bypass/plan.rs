@@ -32,6 +32,8 @@ pub struct Shape {
     pub lock: *mut pg_sys::PlanRowMark,
     /// SELECT: the list is one row of aggregates, whose arguments are columns of the table.
     pub aggregates: Vec<*mut pg_sys::Aggref>,
+    /// INSERT: the rows of VALUES, if there are several; `list` has their columns.
+    pub rows: Vec<*mut List>,
 }
 
 impl Shape {
@@ -49,9 +51,16 @@ impl Shape {
             limit: [null.cast(); 2],
             lock: null.cast(),
             aggregates: Vec::new(),
+            rows: Vec::new(),
         }
     }
 }
+
+/// nextval, currval, lastval, random, clock_timestamp, timeofday, gen_random_uuid (pg_proc.dat).
+const VARYING: [u32; 7] = [1574, 1575, 2559, 1598, 2649, 274, 3432];
+
+/// More rows of one INSERT than this are the executor's: a program is made for each of them.
+const MOST_ROWS: i32 = 100;
 
 /// Language of built-in functions (pg_language).
 const INTERNAL: u32 = 12;
@@ -185,7 +194,7 @@ unsafe fn modify(p: *mut Plan) -> Found<Shape> {
         }
         if m.operation != CmdType::CMD_DELETE {
             shape.list = without_junk((*below).targetlist);
-            fix_list(below, shape.list)?;
+            fix_new(below, shape.list)?;
         }
         if m.operation == CmdType::CMD_UPDATE {
             shape.columns = pg_sys::copyObjectImpl(pg_sys::list_nth(m.updateColnosLists, 0)).cast();
@@ -198,19 +207,33 @@ unsafe fn modify(p: *mut Plan) -> Found<Shape> {
     }
 }
 
-/// INSERT of one row of expressions.
+/// INSERT of one row of expressions, or of several.
 unsafe fn values(p: *mut Plan, rti: u32) -> Found<Shape> {
     // SAFETY: a valid plan node.
     unsafe {
         plain(p)?;
-        let simple = (*p).type_ == NodeTag::T_Result
-            && (*p).lefttree.is_null()
-            && (*p).qual.is_null()
-            && (*p.cast::<pg_sys::Result>()).resconstantqual.is_null();
-        if !simple {
+        if !(*p).qual.is_null() {
             return Err(Reason::Plan);
         }
-        Ok(Shape::new(CmdType::CMD_INSERT, rti))
+        let mut shape = Shape::new(CmdType::CMD_INSERT, rti);
+        match (*p).type_ {
+            NodeTag::T_Result => {
+                if !(*p).lefttree.is_null() || !(*p.cast::<pg_sys::Result>()).resconstantqual.is_null() {
+                    return Err(Reason::Plan);
+                }
+            }
+            NodeTag::T_ValuesScan => {
+                let lists = (*p.cast::<pg_sys::ValuesScan>()).values_lists;
+                if pg_sys::list_length(lists) > MOST_ROWS {
+                    return Err(Reason::Plan);
+                }
+                let lists: *mut List = pg_sys::copyObjectImpl(lists.cast()).cast();
+                walk(lists.cast(), Walk { may_vary: true, rti: 0, index_list: std::ptr::null_mut() })?;
+                shape.rows = PgList::<List>::from_pg(lists).iter_ptr().collect();
+            }
+            _ => return Err(Reason::Plan),
+        }
+        Ok(shape)
     }
 }
 
@@ -230,20 +253,34 @@ unsafe fn without_junk(list: *mut List) -> *mut List {
 
 /// Checks the expressions of a node of the plan; those of an index-only scan are put in terms of the table.
 unsafe fn fix_list(p: *mut Plan, list: *mut List) -> Found<()> {
+    // SAFETY: as in `fix`.
+    unsafe { fix(p, list, false) }
+}
+
+/// The same for the values of a new row, each of which is computed once.
+unsafe fn fix_new(p: *mut Plan, list: *mut List) -> Found<()> {
+    // SAFETY: as in `fix`.
+    unsafe { fix(p, list, true) }
+}
+
+unsafe fn fix(p: *mut Plan, list: *mut List, may_vary: bool) -> Found<()> {
     // SAFETY: a valid plan node, and a copy of a list of its expressions.
     unsafe {
-        match (*p).type_ {
+        let (rti, index_list) = match (*p).type_ {
             NodeTag::T_IndexOnlyScan => {
                 let s = &*p.cast::<pg_sys::IndexOnlyScan>();
-                check(list.cast(), s.scan.scanrelid, s.indextlist)
+                (s.scan.scanrelid, s.indextlist)
             }
-            NodeTag::T_Result => check(list.cast(), 0, std::ptr::null_mut()),
-            _ => check(list.cast(), (*p.cast::<pg_sys::Scan>()).scanrelid, std::ptr::null_mut()),
-        }
+            NodeTag::T_Result => (0, std::ptr::null_mut()),
+            _ => ((*p.cast::<pg_sys::Scan>()).scanrelid, std::ptr::null_mut()),
+        };
+        walk(list.cast(), Walk { may_vary, rti, index_list })
     }
 }
 
 struct Walk {
+    /// May functions occur that give another value each time, but do nothing else that matters?
+    may_vary: bool,
     /// The table whose columns may occur, or 0.
     rti: u32,
     /// What columns of the index stand for, or null.
@@ -255,8 +292,12 @@ struct Walk {
 /// # Safety
 /// An expression, or a list of some, that may be changed.
 pub unsafe fn check(node: *mut Node, rti: u32, index_list: *mut List) -> Found<()> {
-    let mut walk = Walk { rti, index_list };
     // SAFETY: the caller's.
+    unsafe { walk(node, Walk { may_vary: false, rti, index_list }) }
+}
+
+unsafe fn walk(node: *mut Node, mut walk: Walk) -> Found<()> {
+    // SAFETY: as in `check`.
     if unsafe { refused(node, (&raw mut walk).cast()) } {
         return Err(Reason::Expression);
     }
@@ -274,7 +315,11 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
             NodeTag::T_Var => return !is_column(node.cast(), &*context.cast::<Walk>()),
             NodeTag::T_Param => return (*node.cast::<pg_sys::Param>()).paramkind != pg_sys::ParamKind::PARAM_EXTERN,
             NodeTag::T_Const | NodeTag::T_SQLValueFunction | NodeTag::T_CaseTestExpr => return false,
+            NodeTag::T_NextValueExpr => return !(*context.cast::<Walk>()).may_vary,
             NodeTag::T_FuncExpr if (*node.cast::<pg_sys::FuncExpr>()).funcretset => return true,
+            NodeTag::T_FuncExpr if (*context.cast::<Walk>()).may_vary && varies(node.cast()) => {
+                return pg_sys::expression_tree_walker(node, Some(refused), context)
+            }
             NodeTag::T_OpExpr if (*node.cast::<pg_sys::OpExpr>()).opretset => return true,
             NodeTag::T_SubscriptingRef if !is_plain_element(node.cast()) => return true,
             NodeTag::T_List
@@ -300,6 +345,12 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
         pg_sys::check_functions_in_node(node, Some(is_foreign), std::ptr::null_mut())
             || pg_sys::expression_tree_walker(node, Some(refused), context)
     }
+}
+
+/// Is it a volatile built-in function that reads the clock, or draws a number or a value of a sequence?
+unsafe fn varies(f: *mut pg_sys::FuncExpr) -> bool {
+    // SAFETY: a valid node.
+    VARYING.contains(unsafe { &(*f).funcid.to_u32() })
 }
 
 /// An element or a slice of a value of a built-in type: read, not assigned.

@@ -2,7 +2,7 @@
 
 use super::exec::{self, Exec};
 use super::program::Program;
-use super::{counts, probe, select, write, Reason};
+use super::{counts, probe, select, triggers, write, Reason};
 use crate::hooks::executor;
 use crate::pg::raw;
 use pgrx::pg_sys::{self, CmdType, Datum};
@@ -30,6 +30,7 @@ pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::T
 unsafe fn to_executor(q: *mut pg_sys::QueryDesc, x: *mut Exec, why: Reason) {
     // SAFETY: a statement that the bypass has started, and not run.
     unsafe {
+        triggers::give_up(x);
         let flags = (*x).estate.es_top_eflags;
         (*q).estate = std::ptr::null_mut();
         (*q).planstate = std::ptr::null_mut();
@@ -56,7 +57,8 @@ unsafe extern "C-unwind" fn guarded_run(
         if first && !(*p).running.is_null() {
             return Some(Reason::Busy);
         }
-        if first && !(*p).range.is_null() && count != 0 && !once {
+        let several = !(*p).range.is_null() || (*p).n_values > 0;
+        if first && several && count != 0 && !once {
             return Some(Reason::Cursor); // the rest is wanted later
         }
         let e = &mut (*x).estate;
@@ -109,8 +111,8 @@ unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver, c
         let mut why = None;
         match (*p).op {
             CmdType::CMD_SELECT => select::run(p, x, rel, dest, count),
-            CmdType::CMD_INSERT => write::insert(p, x, rel, dest),
-            _ => why = write_found(p, x, rel, dest),
+            CmdType::CMD_INSERT => write::insert(p, x, rel, dest, count),
+            _ => why = write_found(p, x, rel, dest, count),
         }
         clear((*p).row);
         exec::unpin(x);
@@ -125,9 +127,13 @@ unsafe fn write_found(
     x: *mut Exec,
     rel: pg_sys::Relation,
     dest: *mut pg_sys::DestReceiver,
+    count: u64,
 ) -> Option<Reason> {
     // SAFETY: as in `run`.
     unsafe {
+        if !(*p).range.is_null() {
+            return write::range(p, x, rel, dest, count);
+        }
         if !probe::find(p, x, rel, true) {
             return None;
         }
@@ -137,7 +143,7 @@ unsafe fn write_found(
             return None;
         }
         if (*p).op == CmdType::CMD_UPDATE {
-            return write::update(p, x, rel, dest);
+            return write::update(p, x, rel, dest).err();
         }
         write::delete(p, x, rel, dest);
         None
@@ -206,20 +212,19 @@ pub unsafe fn project(proj: *mut pg_sys::ProjectionInfo) -> *mut pg_sys::TupleTa
     }
 }
 
-/// Gives what the statement returns of a row to the receiver.
+/// Gives what the statement returns of a row to the receiver. False: the receiver wants no more.
 ///
 /// # Safety
 /// As `evaluate`; the row is in the program's expression context.
-pub unsafe fn send(p: *mut Program, dest: *mut pg_sys::DestReceiver) {
+pub unsafe fn send(p: *mut Program, dest: *mut pg_sys::DestReceiver) -> bool {
     // SAFETY: the caller's.
     unsafe {
         if (*p).out.is_null() {
-            return;
+            return true;
         }
         let slot = project((*p).out);
-        if let Some(f) = (*dest).receiveSlot {
-            f(slot, dest);
-        }
+        let more = (*dest).receiveSlot.is_none_or(|f| f(slot, dest));
         clear(slot);
+        more
     }
 }

@@ -161,7 +161,7 @@ fn of(x: *mut Exec) -> usize {
     x as usize
 }
 
-unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
+pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
     // SAFETY: as in `run`.
     unsafe {
         if (*p).range.is_null() {
@@ -176,7 +176,7 @@ unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
 }
 
 /// Finds the next row. `n`: how often it was called.
-unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, n: &mut u64) -> bool {
+pub(super) unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, n: &mut u64) -> bool {
     // SAFETY: as in `run`.
     unsafe {
         *n += 1;
@@ -188,7 +188,7 @@ unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, n: &mut u64
     }
 }
 
-unsafe fn stop(p: *mut Program, x: *mut Exec) {
+pub(super) unsafe fn stop(p: *mut Program, x: *mut Exec) {
     // SAFETY: as in `run`.
     unsafe {
         if !(*p).range.is_null() {

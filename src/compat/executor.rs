@@ -74,7 +74,7 @@ pub unsafe fn has_rights(rtable: *mut pg_sys::List) -> bool {
 /// Raises the error of a row that does not fulfil the constraints of its table.
 ///
 /// # Safety
-/// An open table, its number in the range table, and a row of it.
+/// An open table, its number in the range table, and a row of it. An ERROR jumps over the caller's frame.
 pub unsafe fn check_constraints(
     rel: pg_sys::Relation,
     rti: u32,
@@ -87,7 +87,8 @@ pub unsafe fn check_constraints(
         pg_sys::ExecInitRangeTable(estate, rtable);
         let mut info = pg_sys::ResultRelInfo { type_: pg_sys::NodeTag::T_ResultRelInfo, ..Default::default() };
         pg_sys::InitResultRelInfo(&mut info, rel, rti, std::ptr::null_mut(), 0);
-        pg_sys::ExecConstraints(&mut info, slot, estate);
+        // An ERROR keeps the names of table and constraint.
+        crate::pg::raw::ExecConstraints(&mut info, slot, estate);
         pg_sys::FreeExecutorState(estate);
     }
 }

@@ -4,6 +4,9 @@ import os
 import socket
 import struct
 
+# Fields of a message that clients use besides its text.
+FIELDS = {"s": "schema", "t": "table", "c": "column", "d": "type", "n": "constraint", "H": "hint", "P": "at", "W": "context"}
+
 
 class Client:
     def __init__(self, database, user=None, options=""):
@@ -32,7 +35,7 @@ class Client:
         self.socket.sendall(kind.encode() + struct.pack("!i", len(body) + 4) + body)
 
     def until_ready(self):
-        """What the server says: rows, tags, errors (code and text), warnings."""
+        """What the server says: rows, tags, errors and warnings (code, text, detail; the other fields as one text)."""
         said = []
         while True:
             kind, body = self.message()
@@ -52,7 +55,8 @@ class Client:
                 said.append(("suspended",))
             elif kind in "EN":
                 fields = {part[:1].decode(): part[1:].decode() for part in body.split(b"\0") if part}
-                said.append(("error" if kind == "E" else "notice", fields["C"], fields["M"], fields.get("D")))
+                said.append(("error" if kind == "E" else "notice", fields["C"], fields["M"], fields.get("D"),
+                             "; ".join(f"{FIELDS[k]} {fields[k]}" for k in FIELDS if k in fields)))
 
     def simple(self, sql):
         self.send("Q", sql.encode() + b"\0")
