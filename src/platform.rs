@@ -67,12 +67,18 @@ impl Drop for Inside {
     }
 }
 
+/// See [`outside`].
+#[inline]
+pub fn is_outside() -> bool {
+    // SAFETY: one thread.
+    unsafe { !INSIDE }
+}
+
 /// INV-OUTSIDE: the engine's state of the transaction is not touched while the engine is in the middle of a call.
 /// Called wherever PostgreSQL begins to use a table of ours.
 #[inline]
 pub fn outside() {
-    // SAFETY: one thread.
-    if unsafe { INSIDE } {
+    if !is_outside() {
         crate::errors::unsupported(
             "a function that an index uses must not access mixedcc tables",
             "Functions of index expressions and operator classes may depend on their arguments only.",

@@ -71,16 +71,24 @@ pub fn is_ours(rel: pg_sys::Relation) -> bool {
 #[inline]
 pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: a valid relation of ours; `rd_amcache` is null or made by `build`.
-    unsafe {
-        let c = (*rel).rd_amcache.cast::<AmCache>();
-        if !c.is_null() {
-            let i = &*(*c).info;
-            if i.key[2] == compat::storage_number(rel) && i.is_current() {
-                return i;
-            }
-        }
+    if let Some(i) = unsafe { known(rel) } {
+        return i;
     }
     build(rel)
+}
+
+/// The same, if it is known already. Does not fail.
+///
+/// # Safety
+/// A valid relation of ours.
+#[inline]
+pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
+    // SAFETY: the caller's; as in `info`.
+    unsafe {
+        let c = (*rel).rd_amcache.cast::<AmCache>();
+        let i: &RelInfo = &*c.as_ref()?.info;
+        (i.key[2] == compat::storage_number(rel) && i.is_current()).then_some(i)
+    }
 }
 
 #[cold]

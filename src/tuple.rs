@@ -197,7 +197,27 @@ pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at:
                 return (pg_sys::Datum::from(0), true);
             }
         }
+        let att = crate::compat::attribute(desc, at);
+        // As fastgetattr: where it is in every row, from the first look on.
+        if att.attcacheoff >= 0 && att.attbyval && td.t_infomask & pg_sys::HEAP_HASNULL as u16 == 0 {
+            let value = (&raw const *td).cast::<u8>().add(td.t_hoff as usize + att.attcacheoff as usize);
+            return (by_value(value, att.attlen), false);
+        }
         (crate::pg::raw::nocachegetattr(t, at as i32 + 1, desc), false)
+    }
+}
+
+/// A value of a type that is passed by value, as it is stored (fetch_att).
+#[inline]
+unsafe fn by_value(at: *const u8, len: i16) -> pg_sys::Datum {
+    // SAFETY: the caller's: a value of that length, aligned.
+    unsafe {
+        match len {
+            1 => pg_sys::Datum::from(*at.cast::<i8>()),
+            2 => pg_sys::Datum::from(*at.cast::<i16>()),
+            4 => pg_sys::Datum::from(*at.cast::<i32>()),
+            _ => pg_sys::Datum::from(*at.cast::<i64>()),
+        }
     }
 }
 

@@ -33,6 +33,49 @@ pub fn put_int(out: &mut Vec<u8>, v: i64) {
     out.extend_from_slice(&column[..1 + n as usize]);
 }
 
+/// A key of at most 8 bytes in a word: what [`put_int`] would append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The bytes, the first one the highest, filled up with zeroes.
+    word: u64,
+    len: u32,
+}
+
+impl Short {
+    /// No column.
+    pub const EMPTY: Short = Short { word: 0, len: 0 };
+    const BYTES: u32 = u64::BITS / 8;
+
+    /// Appends what [`put_int`] appends; false, and nothing is appended, if that does not fit.
+    #[inline]
+    #[must_use]
+    pub fn put_int(&mut self, v: i64) -> bool {
+        let magnitude = (v ^ (v >> 63)) as u64;
+        let n = (u64::BITS - magnitude.leading_zeros()).div_ceil(8);
+        let len = self.len + 1 + n;
+        if len > Self::BYTES {
+            return false;
+        }
+        let mark = if v < 0 { VALUE - 1 - n as u8 } else { VALUE + n as u8 };
+        // n is 7 at most. Behind the marker, then behind what is there.
+        let value = (v as u64).checked_shl(u64::BITS - 8 * n).unwrap_or(0);
+        self.word |= ((mark as u64) << 56 | value >> 8) >> (8 * self.len);
+        self.len = len;
+        true
+    }
+
+    /// The bytes as a number that compares as they do, but for their count.
+    #[inline]
+    pub fn word(self) -> u64 {
+        self.word
+    }
+    /// The bytes, and how many of them count.
+    #[inline]
+    pub fn bytes(self) -> ([u8; 8], usize) {
+        (self.word.to_be_bytes(), self.len as usize)
+    }
+}
+
 /// The integer of a column that begins with this marker, and what follows the column in `rest`.
 pub fn get_int(mark: u8, rest: &[u8]) -> Option<(i64, &[u8])> {
     let (n, sign) = if mark < VALUE { (VALUE - 1 - mark, -1) } else { (mark - VALUE, 0) };
@@ -135,6 +178,30 @@ mod tests {
         let mut v = Vec::new();
         f(&mut v);
         v
+    }
+
+    #[test]
+    fn short_keys_are_the_bytes_of_their_columns() {
+        let mut values: Vec<i64> = (0..64).flat_map(|b| [1 << b, (1 << b) - 1, -(1 << b), -1 - (1 << b)]).collect();
+        values.extend([0, i64::MAX, i64::MIN, -1, 4711]);
+        for &a in &values {
+            for &b in &values {
+                let (mut long, mut short, mut fits) = (Vec::new(), Short::EMPTY, true);
+                for v in [a, b, 7] {
+                    let before = (long.len(), short);
+                    put_int(&mut long, v);
+                    fits = short.put_int(v);
+                    assert_eq!(fits, long.len() <= 8, "{a} {b}");
+                    if !fits {
+                        long.truncate(before.0);
+                        assert_eq!(short, before.1, "nothing is appended");
+                        break;
+                    }
+                }
+                let (bytes, n) = short.bytes();
+                assert_eq!(&bytes[..n], long, "{a} {b} {fits}");
+            }
+        }
     }
 
     #[test]

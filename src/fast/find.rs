@@ -6,8 +6,10 @@ use crate::errors::ok;
 use crate::hooks::lookup;
 use crate::platform::PG;
 use crate::rel::RelInfo;
+use crate::stop;
 use crate::xact::{self, Mode};
 use mixedcc_engine::index::{Direction, FEW};
+use mixedcc_engine::key::Short;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
@@ -82,6 +84,37 @@ pub unsafe fn by_key(
         t.add_point_predicate(&PG, &position, key);
     }
     None
+}
+
+/// What [`by_key`] would find of the only record with a short key, where looking at it is all that it would do; else `None`,
+/// also if there is no such row. Neither fails nor unwinds, and calls nobody. A row that is found needs no look at its
+/// partition before (INV-PEEK); what is not found is looked for again, after that.
+///
+/// # Safety
+/// As for [`by_key`]; nothing that PostgreSQL does is under way between the look at `pk` and this.
+#[inline]
+pub unsafe fn peek(info: &RelInfo, pk: &PrimaryKey, key: Short, snapshot: pg_sys::Snapshot) -> Option<Found> {
+    let t = xact::running().filter(|_| !stop::is_on())?;
+    let csn = match xact::known_mode()? {
+        Mode::Serializable => None,
+        // Takes the pin and the CSN if need be, which cannot fail at this level.
+        Mode::ReadCommitted => Some(xact::snapshot_csn(snapshot)),
+        // It was taken before, so the pin was too.
+        _ => Some(xact::known_csn(snapshot)?),
+    };
+    let mut few = [0; FEW];
+    if pk.primary.index.few_short(key, &mut few)? != 1 {
+        return None;
+    }
+    let r = RecordRef::find(info.table, few[0])?;
+    if t.last_write(r).is_some() {
+        return None;
+    }
+    let version = match csn {
+        None => t.peek_row(r)?,
+        Some(csn) => t.peek_snapshot(r, csn)??,
+    };
+    Some(Found { r, version })
 }
 
 /// The row with a key that is seen. Several records may have the key: one row and those that it replaced.

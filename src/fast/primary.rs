@@ -152,6 +152,13 @@ pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKe
     (from == 0 || is_complete(key.primary, from)).then_some(key)
 }
 
+/// The same, if that is known already. Does not fail.
+#[inline]
+pub fn known(info: &RelInfo) -> Option<&PrimaryKey> {
+    let key = info.primary.as_ref()?.key.get()?.as_ref()?;
+    (key.primary.complete_from() == 0).then_some(key)
+}
+
 /// Does no snapshot need rows from before `from` any more?
 #[cold]
 fn is_complete(index: &Primary, from: Csn) -> bool {

@@ -4,7 +4,7 @@
 //! A key with a column of another type keeps that column's value as it is, and compares by the
 //! operator class's function and the index's collation: its `order` is the OID of the index.
 
-use mixedcc_engine::key::{self, Column, NULL_FIRST, NULL_LAST, VALUE};
+use mixedcc_engine::key::{self, Column, Short, NULL_FIRST, NULL_LAST, VALUE};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -488,6 +488,26 @@ impl Codec {
             out.truncate(start);
         }
         fits
+    }
+
+    /// The bytes of a whole key of integers, if they are few. `value`: of a column, not NULL, with its type.
+    #[inline]
+    pub fn short(&self, n: usize, value: impl Fn(usize) -> (Datum, Oid)) -> Option<Short> {
+        let mut key = Short::EMPTY;
+        if self.order != 0 || n != self.columns.len() {
+            return None;
+        }
+        for (i, c) in self.columns.iter().enumerate() {
+            let (d, typid) = value(i);
+            if !c.is_int() {
+                return None;
+            }
+            let v = if typid == c.typid { c.int(d) } else { c.foreign_int(d, typid)? };
+            if !key.put_int(if c.desc { !v } else { v }) {
+                return None;
+            }
+        }
+        Some(key)
     }
 
     unsafe fn put_with(&self, column: usize, out: &mut Vec<u8>, payload: impl FnOnce(&KeyColumn, &mut Vec<u8>)) {

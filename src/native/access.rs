@@ -110,6 +110,14 @@ impl Access {
         }
     }
 
+    /// The table, if its definition is the one that was compared last.
+    #[inline]
+    pub fn compared(&self) -> Option<&Table> {
+        // SAFETY: tables are never freed.
+        let t = unsafe { &*self.table };
+        (t.definition == self.definition).then_some(t)
+    }
+
     /// A key's values.
     #[inline]
     pub fn key(&self, values: *const Datum) -> Given<'_> {

@@ -3,7 +3,7 @@
 use super::moment::{self, Room};
 use super::row::{self, Change, Key};
 use super::table::{Access, Open};
-use super::{statement, Arguments, Call, Column, Statement};
+use super::{quick, statement, Arguments, Call, Column, Statement};
 use crate::{compat, pg};
 use pgrx::pg_sys::{self, Datum};
 use pgrx::prelude::*;
@@ -56,11 +56,21 @@ function!(pg_finfo_mixedcc_get_value, mixedcc_get_value);
 /// # Safety
 /// PostgreSQL's contract of function calls.
 #[no_mangle]
-#[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_get_value(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's; INV-QUICK.
     unsafe {
         (*info).isnull = false;
+        match Call::again(info).and_then(|call| quick::get_value(&call)) {
+            Some(value) => value,
+            None => get_value_guarded(info),
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn get_value_guarded(info: pg_sys::FunctionCallInfo) -> Datum {
+    // SAFETY: PostgreSQL's contract of function calls.
+    unsafe {
         let call = Call::new(info, 1);
         let mut room = Room::uninit();
         let snapshot = moment::begin(room.as_mut_ptr());

@@ -7,7 +7,7 @@
 use super::access::{Access, Running};
 use super::row::{self, Change, Columns};
 use super::table::Access as Lock;
-use super::{by_sql, moment::Room, range, statement, Statement};
+use super::{by_sql, moment::Room, quick, range, statement, Statement};
 use crate::callbacks::dml;
 use crate::{compat, pg};
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -97,8 +97,18 @@ unsafe extern "C-unwind" fn release(a: *mut Access) {
     drop(unsafe { Box::from_raw(a) });
 }
 
-#[pg_guard]
 unsafe extern "C-unwind" fn get(a: *mut Access, key: *const Datum, values: *mut Datum, nulls: *mut bool) -> bool {
+    // SAFETY: the header's contract; INV-QUICK.
+    unsafe { quick::get(&*a, key, values, nulls).is_some() || get_guarded(a, key, values, nulls) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn get_guarded(
+    a: *mut Access,
+    key: *const Datum,
+    values: *mut Datum,
+    nulls: *mut bool,
+) -> bool {
     // SAFETY: the header's contract.
     unsafe {
         let a = &mut *a;

@@ -22,6 +22,7 @@ mod by_sql;
 mod entry;
 mod interface;
 mod moment;
+mod quick;
 mod range;
 mod row;
 mod statement;
@@ -156,6 +157,46 @@ impl Call {
             }
             Some(Arguments { values, types: (*self.known).types.add(from), n })
         }
+    }
+
+    /// The type of argument `i`.
+    #[inline]
+    pub fn arg_type(&self, i: usize) -> Oid {
+        debug_assert!(i < self.len());
+        // SAFETY: a valid call with more arguments than `i`.
+        unsafe { *(*self.known).types.add(i) }
+    }
+
+    /// The same as `key`, without an error.
+    #[inline]
+    pub fn key_quickly(&self, from: usize) -> Option<Arguments> {
+        (self.len() - from <= pg_sys::INDEX_MAX_KEYS as usize).then(|| self.key(from))?
+    }
+
+    /// The table, and the column that argument `i` names, if it is the one that was named last in the table's present
+    /// definition.
+    #[inline]
+    pub fn known_column(&self, i: usize) -> Option<(&Table, &Column)> {
+        debug_assert!(i < self.len());
+        // SAFETY: a valid call with more arguments than `i`, which is a name; tables are never freed.
+        unsafe {
+            let known = &*self.known;
+            let a = &*(*self.info).args.as_ptr().add(i);
+            let (table, column) = (&*known.table, &known.column);
+            let same = !a.isnull && column.name.data == (*a.value.cast_mut_ptr::<pg_sys::NameData>()).data;
+            (same && column.definition == table.definition).then_some((table, column))
+        }
+    }
+
+    /// A call that was made before at this place.
+    ///
+    /// # Safety
+    /// PostgreSQL's contract of function calls.
+    #[inline]
+    pub unsafe fn again(info: pg_sys::FunctionCallInfo) -> Option<Call> {
+        // SAFETY: the caller's; `fn_extra` is ours.
+        let known: *mut Known = unsafe { (*(*info).flinfo).fn_extra.cast() };
+        (!known.is_null()).then_some(Call { info, known })
     }
 
     /// The statement that was run last from this place.

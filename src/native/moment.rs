@@ -1,7 +1,7 @@
 //! The moment of a call.
 
 use crate::options::complain;
-use crate::{pg, xact};
+use crate::{pg, platform, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -13,6 +13,7 @@ use pgrx::prelude::*;
 /// Within a transaction; an ERROR jumps over this frame. The room lives as long as the snapshot is used.
 #[inline]
 pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
+    platform::outside();
     // SAFETY: the caller's.
     unsafe {
         if !pg::raw::ActiveSnapshotSet() {
@@ -30,6 +31,23 @@ pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
         room.copy_from_nonoverlapping(active, 1);
         (*room).curcid = cid;
         room
+    }
+}
+
+/// Begins a command if nothing has to be done for it, or looked at; the active snapshot, whose command id is of an earlier
+/// one. `None`: `begin` tells.
+///
+/// # Safety
+/// Within a transaction; an ERROR jumps over this frame.
+#[inline]
+pub unsafe fn begin_quickly() -> Option<pg_sys::Snapshot> {
+    // SAFETY: the caller's.
+    unsafe {
+        if pg_sys::InterruptPending != 0 || !platform::is_outside() || !pg::raw::ActiveSnapshotSet() {
+            return None;
+        }
+        pg::raw::CommandCounterIncrement();
+        Some(pg::raw::GetActiveSnapshot())
     }
 }
 

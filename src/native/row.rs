@@ -76,15 +76,35 @@ unsafe fn encode<K: Key + ?Sized>(
     }
 }
 
+/// The row with a key, where looking at it is enough (`find::peek`).
+///
+/// # Safety
+/// As for `find::peek`; values of their types.
+#[inline]
+pub unsafe fn peek<K: Key + ?Sized>(
+    info: &RelInfo,
+    pk: &primary::PrimaryKey,
+    key: &K,
+    snapshot: pg_sys::Snapshot,
+) -> Option<find::Found> {
+    let short = pk.codec.short(key.len(), |i| key.value(i))?;
+    // SAFETY: the caller's.
+    unsafe { find::peek(info, pk, short, snapshot) }
+}
+
+/// Is the setting for tables of others not asked any more in this transaction?
+#[inline]
+pub fn mixture_is_checked() -> bool {
+    let touched = xact::touched();
+    !pg::is_serializable() || touched.ours && !touched.others
+}
+
 /// A SERIALIZABLE transaction uses a table of ours: with tables of others, the setting decides.
 #[inline]
 pub fn check_mixture() {
-    if pg::is_serializable() {
-        let touched = xact::touched();
-        if !touched.ours || touched.others {
-            // SAFETY: no relations.
-            unsafe { executor::check_mixture(true, &[]) };
-        }
+    if !mixture_is_checked() {
+        // SAFETY: no relations.
+        unsafe { executor::check_mixture(true, &[]) };
     }
 }
 
@@ -106,6 +126,9 @@ pub unsafe fn find<K: Key + ?Sized>(
         let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
             return Err(Statement);
         };
+        if let Some(found) = peek(info, pk, key, snapshot) {
+            return Ok(Some(found));
+        }
         let mut bytes = std::mem::take(&mut *(&raw mut KEY));
         bytes.clear();
         let Some(partition) = encode(info, pk, key, &mut bytes) else {

@@ -213,6 +213,26 @@ impl Table {
         }
     }
 
+    /// Is it known and locked (INV-OPEN)?
+    #[inline]
+    fn is_open(&self, access: Access) -> bool {
+        // SAFETY: one thread.
+        let epoch = unsafe { EPOCH };
+        self.valid && self.transaction == compat::my_lxid() && self.epoch == epoch && self.locks & access as u8 != 0
+    }
+
+    /// The relation, if the table is open for reading, and a statement that needs the right to do it would do nothing but
+    /// read the row. Looks at nothing that may fail. It stays as it is until PostgreSQL looks for invalidations.
+    #[inline]
+    pub fn peek(&self) -> Option<pg_sys::Relation> {
+        // SAFETY: plain reads of the backend's state.
+        unsafe {
+            let may = self.user == pg::raw::GetUserId() && self.rights & pg_sys::ACL_SELECT != 0;
+            let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
+            (self.is_open(Access::Read) && self.plain_reads && may && !hooked).then_some(self.rel)
+        }
+    }
+
     /// Opens the table, or raises an error if it is not one of ours.
     ///
     /// # Safety
@@ -222,8 +242,7 @@ impl Table {
     pub unsafe fn open(this: *mut Table, access: Access) -> Open {
         // SAFETY: one thread; tables are never freed; INV-OPEN.
         unsafe {
-            let t = &*this;
-            if !(t.valid && t.transaction == compat::my_lxid() && t.epoch == EPOCH && t.locks & access as u8 != 0) {
+            if !(*this).is_open(access) {
                 Table::open_again(this, access);
             }
             let rel = (*this).rel;

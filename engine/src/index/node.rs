@@ -187,18 +187,25 @@ impl NodeRef {
         Ok(order.is_lt() || (or_at && order.is_eq()))
     }
 
+    /// The first bytes of entry `i`'s key.
+    #[inline]
+    pub fn leading(self, i: usize) -> u64 {
+        self.node().prefix[i].load(Ordering::Acquire)
+    }
+
     /// The first of the entries `low..high` whose first bytes are not below these.
     #[inline]
     pub fn below_leading(self, leading: u64, mut low: usize, high: usize) -> usize {
         let prefix = &self.node().prefix[..high];
-        let mut left = high - low;
-        while left > 0 {
+        let Some(mut left) = high.checked_sub(low).filter(|n| *n > 0) else { return low };
+        while left > 1 {
             let half = left / 2;
-            let below = prefix[low + half].load(Ordering::Acquire) < leading;
-            low = if below { low + half + 1 } else { low };
-            left = if below { left - half - 1 } else { half };
+            // SAFETY: low + left <= high, at first and after each turn.
+            let at = unsafe { prefix.get_unchecked(low + half - 1) };
+            low = if at.load(Ordering::Acquire) < leading { low + half } else { low };
+            left -= half;
         }
-        low
+        low + usize::from(prefix[low].load(Ordering::Acquire) < leading)
     }
 
     // What follows is for the holder of the latch, or of a node that nobody else knows.

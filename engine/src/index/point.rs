@@ -3,6 +3,7 @@
 use super::key::{prefix_of, Entry, INLINE};
 use super::node::{NodeRef, Restart};
 use super::{race, Index};
+use crate::key::Short;
 use crate::primitive::relax;
 use std::cmp::Ordering;
 
@@ -33,10 +34,25 @@ impl Wanted<'_> {
     /// key can have (record 0).
     #[inline]
     fn below(&self, node: NodeRef, version: u64, from: usize, or_at: bool) -> Result<usize, Restart> {
-        let mut high = node.count().max(from);
-        let mut low = node.below_leading(self.prefix, from, high);
-        // Few entries have the same first bytes: often it is the first of them, or none.
-        if low == high || !self.is_below(node, version, low, or_at)? {
+        let high = node.count().max(from);
+        let low = node.below_leading(self.prefix, from, high);
+        // Few entries have the same first bytes. (One that changes meanwhile changes the version.)
+        if low == high || node.leading(low) != self.prefix {
+            return Ok(low);
+        }
+        self.below_equal(node, version, (low, high), or_at)
+    }
+
+    /// The same among these entries, the first of which has the key's first bytes.
+    fn below_equal(
+        &self,
+        node: NodeRef,
+        version: u64,
+        (mut low, mut high): (usize, usize),
+        or_at: bool,
+    ) -> Result<usize, Restart> {
+        // Often it is the first of them.
+        if !self.is_below(node, version, low, or_at)? {
             return Ok(low);
         }
         while low < high {
@@ -66,10 +82,24 @@ impl Index {
         if self.order() != 0 {
             return None;
         }
-        let wanted = Wanted { prefix: prefix_of(key), key };
+        self.few_of(&Wanted { prefix: prefix_of(key), key }, found)
+    }
+
+    /// The same for a key in a word.
+    #[inline]
+    pub fn few_short(&'static self, key: Short, found: &mut [u64; FEW]) -> Option<usize> {
+        if self.order() != 0 {
+            return None;
+        }
+        let (bytes, len) = key.bytes();
+        self.few_of(&Wanted { prefix: key.word(), key: &bytes[..len] }, found)
+    }
+
+    #[inline]
+    fn few_of(&'static self, wanted: &Wanted<'_>, found: &mut [u64; FEW]) -> Option<usize> {
         let mut n = 0;
         loop {
-            match self.try_few(&wanted, found) {
+            match self.try_few(wanted, found) {
                 Ok(r) => return r,
                 Err(Restart) => relax(n),
             }
@@ -85,12 +115,12 @@ impl Index {
         if self.root() != node {
             return Err(Restart);
         }
-        // What the node covers ends here, as far as is known.
+        // The first bytes of where ends what the node covers, as far as is known.
         let mut upper = None;
         while node.level() > 0 {
             let at = wanted.below(node, version, 1, true)? - 1;
             let child = node.child(at);
-            let edge = (at + 1 < node.count()).then(|| node.words(at + 1));
+            let edge = (at + 1 < node.count()).then(|| node.leading(at + 1));
             node.check(version)?;
             let child = child.ok_or(Restart)?;
             upper = edge.or(upper);
@@ -116,7 +146,7 @@ impl Index {
         }
         node.check(version)?;
         // Behind the leaf's last entry the next leaf may go on.
-        let ends = at < count || upper.is_none_or(|e| e.prefix > wanted.prefix);
+        let ends = at < count || upper.is_none_or(|e| e > wanted.prefix);
         Ok(ends.then_some(n))
     }
 }

@@ -4,7 +4,7 @@ use super::{Predicate, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, Stamp};
 use crate::error::Error;
 use crate::platform::{Platform, StopEvent};
-use crate::protocol::Touch;
+use crate::protocol::{Protocol, Touch};
 use crate::range::{Position, Verdict};
 use crate::record::{Record, Version};
 use crate::shared::Fate;
@@ -127,6 +127,9 @@ impl Txn {
     /// ends with a serialization failure.
     pub fn read(&mut self, p: &dyn Platform, r: RecordRef, for_write: bool) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
+        if let Some(v) = self.peek_row(r) {
+            return Ok(Some(v));
+        }
         if r.rec.head().is_null() {
             return Ok(None); // a free or dead record: the scan's predicate answers for it
         }
@@ -150,6 +153,34 @@ impl Txn {
             self.valid = 0; // a commit that we did not wait for may be older than `valid`
         }
         Ok(Some(v).filter(|_| live))
+    }
+
+    /// What [`Txn::read`] would return of a row that this transaction has not written, where looking at it and remembering
+    /// that is all that it would do; else `None`. It neither fails nor unwinds, and calls nobody.
+    ///
+    /// INV-PEEK: the partition's protocols are followed before the row is looked at, and want no lock that is not ours; the
+    /// newest version is settled (INV-SETTLED), so that it is valid with all that was read before.
+    #[inline]
+    pub fn peek_row(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
+        if !self.following || r.rec.head().is_null() {
+            return None;
+        }
+        // After the look at the head: a record's partition is set before its first version.
+        let partition = r.partition();
+        let valid = self.valid;
+        let t = self.follow_also(partition);
+        let set = t.set;
+        if set.has(Protocol::TwoPhase) || set.has(Protocol::PartCc) && !t.locked {
+            return None;
+        }
+        // The head again, behind the locks.
+        let v = Self::settled(r.rec.head(), valid)??;
+        t.reads += 1;
+        if set.validates() && self.reads.last().is_none_or(|e| e.version != v) {
+            self.reads.push(ReadEntry { r, version: v });
+        }
+        self.sample_access(r, false);
+        Some(v)
     }
 
     /// Remembers a read that needed no lock: a failed unique check. Never sleeps.
