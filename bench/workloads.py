@@ -209,7 +209,8 @@ MEMORY_GOALS = tuple(Goal(metric, engine.name, HEAP.name, at_most=1.5)
 # Instructions per transaction, on a single-user backend.
 INSTRUCTION_ENGINES = (HEAP, OCC, TWO_PL, PARTCC_ONE)
 INSTRUCTION_LOOPS = ("empty", "update1", "read20", "read10_update10", "scan1000", "native20", "native10_10",
-                     "call20", "call10_10", "empty20", "empty10_10", "insert1", "insert20", "insert100",
+                     "call20", "call10_10", "empty20", "empty10_10", "payment", "payment_sql",
+                     "read_each20", "read_each100", "update_each20", "update_each100", "insert1", "insert20", "insert100",
                      "copy100")
 INSERTING_LOOPS = ("insert1", "insert20", "insert100", "copy100")
 # At most this share of heap's instructions at SERIALIZABLE: plain SQL, native access from plpgsql, one native call.
@@ -220,7 +221,7 @@ _INSTRUCTION_GOALS = {"read20": 0.33, "read10_update10": 0.25, "native20": 0.18,
 
 def instruction_files(engine: Engine) -> tuple[str, ...]:
     native = "native.sql" if engine.is_mixedcc else "native_heap.sql"
-    return ("schema.sql", "functions.sql", native, "instructions.sql")
+    return ("schema.sql", "functions.sql", "payment.sql", native, "instructions.sql")
 
 
 def instruction_goals() -> list[tuple[str, Goal]]:

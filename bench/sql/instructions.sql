@@ -138,6 +138,83 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE PROCEDURE loop_payment(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    last  bigint;
+    total numeric;
+BEGIN
+    SELECT coalesce(max(h_id), 0) INTO last FROM history;
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := payment(last + pass, (1 + state % 4)::int, (1 + state / 4 % 10)::int, (1 + state / 40 % 100)::int, 12.34);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_payment_sql(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    last  bigint;
+    total numeric;
+BEGIN
+    SELECT coalesce(max(h_id), 0) INTO last FROM history;
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        total := payment_sql(last + pass, (1 + state % 4)::int, (1 + state / 4 % 10)::int, (1 + state / 40 % 100)::int, 12.34);
+        COMMIT;
+    END LOOP;
+END $$;
+
+-- The same keys in each pass, far from each other.
+CREATE PROCEDURE loop_read_each20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    keys  int[] := ARRAY(SELECT 1 + (i::bigint * 7919 % row_count)::int FROM generate_series(1, 20) i);
+    ones  int[] := ARRAY(SELECT 1 FROM generate_series(1, 20));
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        total := read_each(keys);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_read_each100(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    keys  int[] := ARRAY(SELECT 1 + (i::bigint * 7919 % row_count)::int FROM generate_series(1, 100) i);
+    ones  int[] := ARRAY(SELECT 1 FROM generate_series(1, 100));
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        total := read_each(keys);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_update_each20(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    keys  int[] := ARRAY(SELECT 1 + (i::bigint * 7919 % row_count)::int FROM generate_series(1, 20) i);
+    ones  int[] := ARRAY(SELECT 1 FROM generate_series(1, 20));
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        total := update_each(keys, ones);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE loop_update_each100(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    keys  int[] := ARRAY(SELECT 1 + (i::bigint * 7919 % row_count)::int FROM generate_series(1, 100) i);
+    ones  int[] := ARRAY(SELECT 1 FROM generate_series(1, 100));
+    total bigint;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        total := update_each(keys, ones);
+        COMMIT;
+    END LOOP;
+END $$;
+
 -- Rows are added behind the last one.
 CREATE PROCEDURE loop_insert1(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
 DECLARE

@@ -39,6 +39,21 @@ CREATE FUNCTION call20(seed bigint, row_count int) RETURNS bigint
 CREATE FUNCTION call10_10(seed bigint, row_count int) RETURNS bigint
     AS ':module', 'mixedcc_example_read10_update10' LANGUAGE C VOLATILE STRICT;
 
+-- Of payment.sql, by one call.
+CREATE FUNCTION payment(h_id bigint, w_id int, d_id int, c_id int, amount numeric) RETURNS numeric
+    AS ':module', 'mixedcc_example_payment' LANGUAGE C VOLATILE STRICT;
+
+-- Many keys in one call.
+CREATE FUNCTION read_each(keys int[]) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT sum(value) FROM mixedcc.get_each(NULL::item, keys));
+END $$;
+
+CREATE FUNCTION update_each(keys int[], ones int[]) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN mixedcc.add_each(NULL::item, 'value', ones, keys);
+END $$;
+
 -- The loops of native20 and native10_10 with functions that do nothing: what plpgsql costs in them.
 CREATE FUNCTION nothing("type" anyelement, "row" "any", "column" name, VARIADIC key "any") RETURNS anyelement
     AS ':module', 'mixedcc_example_nothing' LANGUAGE C VOLATILE;

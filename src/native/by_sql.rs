@@ -65,7 +65,7 @@ pub unsafe fn get(
             }
             false
         };
-        each(sql, &values, 1, &mut keep) > 0
+        each(&sql, &values, 1, &mut keep) > 0
     }
 }
 
@@ -87,7 +87,7 @@ pub unsafe fn update(
             columns(a, r).into_iter().enumerate().map(|(i, c)| format!("{c} = ${}", i + 1)).collect();
         let condition = by_key(a, r, key, &mut all);
         let sql = format!("UPDATE ONLY {} SET {}{condition}", name(r), sets.join(", "));
-        each(sql, &all, 0, &mut |_, _| true) > 0
+        each(&sql, &all, 0, &mut |_, _| true) > 0
     }
 }
 
@@ -116,7 +116,7 @@ pub unsafe fn insert(a: &Access, r: pg_sys::Relation, values: *const Datum, null
         let all = parameters(a, values, nulls);
         let numbers: Vec<String> = (1..=all.len()).map(|i| format!("${i}")).collect();
         let sql = format!("INSERT INTO {} ({}) VALUES ({})", name(r), columns(a, r).join(", "), numbers.join(", "));
-        each(sql, &all, 0, &mut |_, _| true);
+        each(&sql, &all, 0, &mut |_, _| true);
     }
 }
 
@@ -146,6 +146,6 @@ pub unsafe fn scan(a: &Access, r: pg_sys::Relation, range: &Range, f: Visit, arg
         }
         let sql = format!("SELECT {} FROM ONLY {}{condition} ORDER BY {}", list.join(", "), name(r), order.join(", "));
         let mut visit = |d, nulls| pg_sys::submodules::ffi::pg_guard_ffi_boundary(|| f(arg, d, nulls));
-        each(sql, &values, range.limit(), &mut visit)
+        each(&sql, &values, range.limit(), &mut visit)
     }
 }

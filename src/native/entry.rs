@@ -211,9 +211,9 @@ pub unsafe extern "C-unwind" fn mixedcc_put(info: pg_sys::FunctionCallInfo) -> D
     // SAFETY: the caller's.
     unsafe {
         (*info).isnull = false;
-        let mut call = Call::new(info, 0);
+        let call = Call::new(info, 0);
         let (table, row) = (call.open(Access::Write), call.arg(0));
-        boolean(statement::put(table.rel, call.plan(), row))
+        boolean(statement::put(table.rel, row))
     }
 }
 
@@ -227,9 +227,9 @@ function!(pg_finfo_mixedcc_insert, mixedcc_insert);
 pub unsafe extern "C-unwind" fn mixedcc_insert(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: the caller's.
     unsafe {
-        let mut call = Call::new(info, 0);
+        let call = Call::new(info, 0);
         let (table, row) = (call.open(Access::Write), call.arg(0));
-        statement::insert(table.rel, call.plan(), row);
+        statement::insert(table.rel, row);
         null(info)
     }
 }

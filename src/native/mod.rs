@@ -11,7 +11,6 @@
 
 use crate::compat;
 use crate::options::complain;
-use pgrx::memcxt::PgMemoryContexts;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use table::{Open, Table};
@@ -21,6 +20,7 @@ mod batch;
 mod by_sql;
 mod entry;
 mod interface;
+mod kept;
 mod moment;
 mod quick;
 mod range;
@@ -56,8 +56,6 @@ pub(super) struct Known {
     types: *const Oid,
     /// The column that was named last.
     column: Column,
-    /// The statement that was run last; null: none.
-    plan: *mut Option<statement::Plan>,
 }
 
 /// A column of the table, and the operator that adds to it.
@@ -199,19 +197,6 @@ impl Call {
         (!known.is_null()).then_some(Call { info, known })
     }
 
-    /// The statement that was run last from this place.
-    pub fn plan(&mut self) -> &mut Option<statement::Plan> {
-        // SAFETY: made in `new`; one call at a time uses it.
-        unsafe {
-            let known = &mut *self.known;
-            if known.plan.is_null() {
-                let mut context = PgMemoryContexts::For((*(*self.info).flinfo).fn_mcxt);
-                known.plan = context.leak_and_drop_on_delete(None);
-            }
-            &mut *known.plan
-        }
-    }
-
     /// The column that argument `i` names, in an open table; with the operator that adds a value of type `operand`.
     ///
     /// # Safety
@@ -281,7 +266,7 @@ impl Known {
     /// Finds out what is to be known, and keeps it with the call's place.
     #[cold]
     unsafe fn find(info: pg_sys::FunctionCallInfo, of: usize) {
-        // SAFETY: the caller's; all-zero is a valid `Known` without a column and a plan.
+        // SAFETY: the caller's; all-zero is a valid `Known` without a column.
         unsafe {
             let f = (*info).flinfo;
             if pg_sys::get_fn_expr_variadic(f) {

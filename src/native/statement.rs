@@ -1,7 +1,7 @@
 //! The statement that a native call stands for, through SPI.
 
 use super::row::Change;
-use super::Value;
+use super::{kept, Value};
 use crate::errors;
 use crate::options::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -16,24 +16,11 @@ pub struct Done {
     pub rows: u64,
 }
 
-/// A statement that is kept from call to call.
-pub struct Plan {
-    sql: String,
-    plan: pg_sys::SPIPlanPtr,
-}
-
-impl Drop for Plan {
-    fn drop(&mut self) {
-        // SAFETY: kept by `prepare`, and ours.
-        unsafe { pg_sys::SPI_freeplan(self.plan) };
-    }
-}
-
 /// Runs a statement with parameters as a statement of a volatile function, with a snapshot of its own.
 ///
 /// # Safety
 /// Values of their types. An ERROR's clean-up ends SPI.
-unsafe fn run(sql: String, values: &[Value], kept: Option<&mut Option<Plan>>, reads: bool) -> Done {
+unsafe fn run(sql: &str, values: &[Value], reads: bool) -> Done {
     let mut datums: Vec<Datum> = values.iter().map(|v| v.0).collect();
     let nulls: Vec<std::ffi::c_char> = values.iter().map(|v| if v.1 { b'n' } else { b' ' } as _).collect();
     // SAFETY: the arrays have an entry for each parameter.
@@ -41,18 +28,8 @@ unsafe fn run(sql: String, values: &[Value], kept: Option<&mut Option<Plan>>, re
         if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
             error!("SPI_connect failed");
         }
-        let plan = match kept {
-            None => prepare(&sql, values),
-            Some(kept) => {
-                if kept.as_ref().is_none_or(|k| k.sql != sql) {
-                    let plan = prepare(&sql, values);
-                    pg_sys::SPI_keepplan(plan);
-                    *kept = Some(Plan { sql, plan });
-                }
-                kept.as_ref().map_or(std::ptr::null_mut(), |k| k.plan)
-            }
-        };
-        let rc = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), false, 0);
+        let plan = kept::begin(sql, values);
+        let rc = pg_sys::SPI_execute_plan(plan.0, datums.as_mut_ptr(), nulls.as_ptr(), false, 0);
         if rc < 0 {
             error!("a statement of mixedcc failed: SPI error {rc}");
         }
@@ -75,7 +52,7 @@ unsafe fn run(sql: String, values: &[Value], kept: Option<&mut Option<Plan>>, re
 /// # Safety
 /// As [`run`]. `limit`: of rows; 0: none.
 pub unsafe fn each(
-    sql: String,
+    sql: &str,
     values: &[Value],
     limit: u64,
     visit: &mut dyn FnMut(*const Datum, *const bool) -> bool,
@@ -88,9 +65,9 @@ pub unsafe fn each(
         if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
             error!("SPI_connect failed");
         }
-        let plan = prepare(&sql, values);
+        let plan = kept::begin(sql, values);
         let limit = i64::try_from(limit).unwrap_or(0);
-        let rc = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), false, limit);
+        let rc = pg_sys::SPI_execute_plan(plan.0, datums.as_mut_ptr(), nulls.as_ptr(), false, limit);
         if rc < 0 {
             error!("a statement of mixedcc failed: SPI error {rc}");
         }
@@ -118,7 +95,7 @@ pub unsafe fn each(
 }
 
 /// Prepares a statement, until SPI ends.
-unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
+pub(super) unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
     let text = CString::new(sql).expect("no zero byte in quoted names");
     let mut types: Vec<Oid> = values.iter().map(|v| v.2).collect();
     // SAFETY: connected to SPI; a type for each parameter.
@@ -200,7 +177,7 @@ pub unsafe fn get(r: pg_sys::Relation, given: &[Value]) -> Option<Datum> {
     // SAFETY: the caller's.
     unsafe {
         let condition = by_key(r, given, 1, &mut values);
-        run(format!("SELECT mixedcc_row FROM ONLY {} mixedcc_row{condition}", name(r)), &values, None, true).value
+        run(&format!("SELECT mixedcc_row FROM ONLY {} mixedcc_row{condition}", name(r)), &values, true).value
     }
 }
 
@@ -214,7 +191,7 @@ pub unsafe fn get_column(r: pg_sys::Relation, given: &[Value], at: usize) -> Opt
     unsafe {
         let condition = by_key(r, given, 1, &mut values);
         let sql = format!("SELECT {} FROM ONLY {}{condition}", column(r, at as i16 + 1), name(r));
-        run(sql, &values, None, true).value
+        run(&sql, &values, true).value
     }
 }
 
@@ -237,7 +214,7 @@ pub unsafe fn change(r: pg_sys::Relation, given: &[Value], change: &Change) -> b
             }
         };
         let condition = by_key(r, given, values.len() + 1, &mut values);
-        run(what + &condition, &values, None, false).rows > 0
+        run(&(what + &condition), &values, false).rows > 0
     }
 }
 
@@ -266,14 +243,14 @@ unsafe fn columns(r: pg_sys::Relation) -> Vec<i16> {
 ///
 /// # Safety
 /// As [`get`]; `row` is of the table's row type.
-pub unsafe fn insert(r: pg_sys::Relation, kept: &mut Option<Plan>, row: Value) {
+pub unsafe fn insert(r: pg_sys::Relation, row: Value) {
     // SAFETY: the caller's.
     unsafe {
         not_null(row);
         let names: Vec<String> = columns(r).into_iter().map(|c| column(r, c)).collect();
         let fields: Vec<String> = names.iter().map(|n| format!("($1).{n}")).collect();
         let sql = format!("INSERT INTO {} ({}) VALUES ({})", name(r), names.join(", "), fields.join(", "));
-        run(sql, &[row], Some(kept), false);
+        run(&sql, &[row], false);
     }
 }
 
@@ -281,7 +258,7 @@ pub unsafe fn insert(r: pg_sys::Relation, kept: &mut Option<Plan>, row: Value) {
 ///
 /// # Safety
 /// As [`insert`].
-pub unsafe fn put(r: pg_sys::Relation, kept: &mut Option<Plan>, row: Value) -> bool {
+pub unsafe fn put(r: pg_sys::Relation, row: Value) -> bool {
     // SAFETY: the caller's.
     unsafe {
         not_null(row);
@@ -293,7 +270,7 @@ pub unsafe fn put(r: pg_sys::Relation, kept: &mut Option<Plan>, row: Value) -> b
         }
         let conditions: Vec<String> = key.into_iter().map(same).collect();
         let sql = format!("UPDATE ONLY {} SET {} WHERE {}", name(r), sets.join(", "), conditions.join(" AND "));
-        run(sql, &[row], Some(kept), false).rows > 0
+        run(&sql, &[row], false).rows > 0
     }
 }
 

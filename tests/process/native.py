@@ -279,6 +279,58 @@ def test_interrupts():
     one.close()
 
 
+def kept_plans(connection):
+    """The texts of the statements that native calls keep plans of in this session."""
+    rows = query(connection, "SELECT ident FROM pg_backend_memory_contexts WHERE name = 'CachedPlanSource' AND ident ~ ' ONLY '")
+    return sorted(row[0] for row in rows)
+
+
+def test_kept_plans():
+    """A statement that calls stand for is prepared once; another definition makes it anew."""
+    connection = connect(DATABASE)
+    fresh_table(connection, ", CHECK (k < 100)")
+    for i in range(8):
+        query(connection, f"SELECT probe_set('t', 1, '{{{i}}}')")
+    equal("one plan for eight calls", len(kept_plans(connection)), 1)
+    equal("the last value", value(connection, "SELECT l FROM t WHERE k = 1"), [7])
+    # Another definition: the trigger is new, and changes what is written.
+    query(connection, "CREATE FUNCTION nine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.l := NEW.l || 9::bigint; RETURN NEW; END';"
+                      "CREATE TRIGGER nine BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION nine()")
+    query(connection, "SELECT probe_set('t', 1, '{8}')")
+    equal("a kept plan sees a new trigger", value(connection, "SELECT l FROM t WHERE k = 1"), [8, 9])
+    # Another table of the same name.
+    query(connection, "ALTER TABLE t RENAME TO u; CREATE TABLE t (k int PRIMARY KEY CHECK (k < 50), l bigint[]) USING mixedcc; INSERT INTO t VALUES (1, '{}')")
+    query(connection, "SELECT probe_set('t', 1, '{5}')")
+    equal("another table of the name", query(connection, "SELECT l FROM t WHERE k = 1 UNION ALL SELECT l FROM u WHERE k = 1"), [([5],), ([8, 9],)])
+    query(connection, "DROP TABLE t; ALTER TABLE u RENAME TO t; DROP TRIGGER nine ON t")
+    # An error leaves the plan usable, and what runs it is counted down.
+    equal("a failed statement", error(connection, "SELECT probe_insert('t', 1, '{1}')")[0], "23505")
+    query(connection, "SELECT probe_insert('t', 50, '{1}')")
+    # A trigger that makes the call that it came from runs one plan within itself.
+    query(connection, "CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$"
+                      "BEGIN IF OLD.k < 9 THEN PERFORM mixedcc.set(NULL::t, 'l', ARRAY[OLD.k + 1]::bigint[], OLD.k + 1); END IF; RETURN NEW; END $$;"
+                      "CREATE TRIGGER again BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION again(); INSERT INTO t VALUES (5, '{}')")
+    query(connection, "SELECT mixedcc.set(NULL::t, 'l', ARRAY[1]::bigint[], 1)")
+    equal("calls within the same call", query(connection, "SELECT k, l FROM t WHERE k < 10 ORDER BY k"), [(k, [k]) for k in range(1, 10)])
+    test_many_plans(connection)
+    connection.close()
+
+
+def test_many_plans(connection):
+    """More statements than are kept: the oldest make room, also while an outer call runs its own."""
+    names = [f"many_{i}" for i in range(70)]
+    for name in names:
+        query(connection, f"CREATE TABLE {name} (k int PRIMARY KEY CHECK (k > 0), v int) USING mixedcc; INSERT INTO {name} VALUES (1, 0)")
+    query(connection, "CREATE FUNCTION all_others() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                      + " ".join(f"PERFORM mixedcc.add(NULL::{name}, 'v', 1, 1);" for name in names[1:])
+                      + " RETURN NEW; END $$; CREATE TRIGGER all_others BEFORE UPDATE ON many_0 FOR EACH ROW EXECUTE FUNCTION all_others()")
+    for _ in range(3):
+        query(connection, "SELECT mixedcc.add(NULL::many_0, 'v', 1, 1)")
+    equal("all rows were changed", [value(connection, f"SELECT v FROM {name}") for name in names], [3] * 70)
+    equal("so many plans are kept", len(kept_plans(connection)), 64)
+    query(connection, f"DROP TABLE {', '.join(names)}; DROP FUNCTION all_others")
+
+
 class ByInterface(Load):
     """The operations of the histories through the interface."""
 
@@ -335,7 +387,7 @@ def test_all():
     make_probes(connection, build("tests/native", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_histories, test_examples):
+    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_histories, test_examples):
         try:
             test()
         except Exception:
