@@ -9,13 +9,14 @@ use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
+use crate::range::IndexRanges;
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
 use std::ops::Range;
 
 /// Changes with every change of a shared structure.
-pub const LAYOUT_VERSION: u64 = 4;
+pub const LAYOUT_VERSION: u64 = 5;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 /// A cache line of its own.
@@ -56,6 +57,8 @@ pub struct Slot {
     holds: AtomicU32,
     /// What the owner sleeps for (INV-CYCLE).
     pub(crate) waiting: Waiting,
+    /// The ranges that the owner is rebuilding. Owner only.
+    pub(crate) rebuilding: AtomicPtr<IndexRanges>,
     /// Versions that wait until nobody can reach them. Owner only.
     pub retired: RetireQueue,
 }

@@ -116,7 +116,7 @@ impl Chooser {
                     address: address as u64,
                     partners: often.map(|o| o.0).collect(),
                     fault: state.fault(),
-                    busy: state.is_tried() || p.switch.view().is_open(),
+                    busy: state.is_being_verified() || p.switch.view().is_open(),
                 });
             }
         }

@@ -181,6 +181,8 @@ pub struct State {
     trial: Option<Trial>,
     lossy: u32,
     fault: f64,
+    /// Intervals running with too few transactions to tell anything.
+    quiet: u32,
     probed_at: u64,
     /// The last switches: load, from, to, when.
     switches: VecDeque<([f64; FEATURES], usize, usize, u64)>,
@@ -206,6 +208,8 @@ const OWN: (f64, f64, u32) = (0.05, 0.1, 1);
 const IDLE: f64 = 0.9;
 /// Up to so many records of a partition in a transaction, nobody waits there for who waits there.
 const FEW: f64 = 1.5;
+/// After so many intervals with few transactions the load has gone; a partition of fewer is not the worst one.
+const QUIET: u32 = 5;
 /// Switches that are remembered, and how often the time to confirm doubles at most.
 const SWITCHES: usize = 32;
 const DOUBLED: u32 = 5;
@@ -256,9 +260,20 @@ impl State {
         self.challenger = None;
     }
 
-    /// Time that is lost for this partition's sake, in sessions, if another protocol is to be tried.
+    /// Time that is lost for this partition's sake, in sessions, if another protocol is to be tried. None where the load has gone.
     pub fn fault(&self) -> f64 {
-        self.fault
+        if self.is_quiet() {
+            0.0
+        } else {
+            self.fault
+        }
+    }
+    /// Is a switch being verified, which others must not disturb? Where the load has gone there is nothing to disturb.
+    pub fn is_being_verified(&self) -> bool {
+        self.is_tried() && !self.is_quiet()
+    }
+    fn is_quiet(&self) -> bool {
+        self.quiet > QUIET
     }
     /// Is a switch being verified?
     pub fn is_tried(&self) -> bool {
@@ -299,9 +314,11 @@ impl State {
             if reading.sample.txns < last.sample.txns || reading.commits < last.commits {
                 self.last = Some(reading); // the counters started again
             }
+            self.quiet = self.quiet.saturating_add(1);
             return Decision { status: Status::FewSamples, ..Decision::default() };
         };
         self.last = Some(reading);
+        (self.quiet, self.fault) = (0, 0.0);
         let apart = |p: &Peer| super::features::distance(&p.features, &load.features);
         let others: Vec<Peer> = peers.iter().filter(|p| p.protocol != now && apart(p) < LIKE).copied().collect();
         let peers: Vec<Peer> = peers.iter().filter(|p| p.protocol == now && apart(p) < SAME).copied().collect();
@@ -519,7 +536,6 @@ impl State {
         let lossy = l.own_lost > OWN.0 || l.lost > LOSSY.0 && own(l.own_lost, l.lost);
         let sleepy = l.busy < IDLE && (l.own_slept > OWN.1 || l.slept > LOSSY.1 && own(l.own_slept, l.slept));
         self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
-        self.fault = 0.0;
         let probed = self.probed_at != 0 && at_us.saturating_sub(self.probed_at) < s.forget_us / PROBE_EVERY;
         if probed || self.lossy < s.confirm {
             return;

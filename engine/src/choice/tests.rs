@@ -328,6 +328,11 @@ impl Table {
             let t = load(w);
             w.pass(&t);
         }
+        self.judge()
+    }
+
+    /// What is decided of what was counted.
+    fn judge(&mut self) -> Vec<Decision> {
         let peer = |(no, w): (usize, &World)| w.state.peer(no as u32, w.protocol, &w.reading, &w.settings);
         let peers: Vec<_> = self.worlds.iter().enumerate().filter_map(peer).collect();
         let to_try = worst(&self.suspects);
@@ -340,9 +345,35 @@ impl Table {
             all.push(d);
         }
         for (no, (s, w)) in self.suspects.iter_mut().zip(&self.worlds).enumerate() {
-            *s = Suspect { fault: w.state.fault(), busy: w.state.is_tried(), ..suspect(no as u32) };
+            *s = Suspect { fault: w.state.fault(), busy: w.state.is_being_verified(), ..suspect(no as u32) };
         }
         all
+    }
+}
+
+#[test]
+fn where_the_load_has_gone_nobody_is_to_blame() {
+    // The model has never seen such loads, and forbids both others. Partition 0 is worse off than partition 1.
+    let s = |c| split("records", 1.0, c, c);
+    let m = model(&s(1.0), &s(0.0), &s(1.0));
+    let calm = Truth { records: 1.0, ..CALM };
+    let bad = Truth { lost: 0.2, cost_us: [300.0, 130.0, 100.0], ..calm };
+    let worse = Truth { lost: 0.4, ..bad };
+    // It goes idle while it is suspected, and while its trial goes on.
+    for (before, tried) in [(3, 0), (4, 1)] {
+        let mut t = Table::new(2, &m, 0.0);
+        t.worlds[0].noise = 0.001;
+        for _ in 0..before {
+            t.interval(|w| if w.noise == 0.001 { worse } else { calm });
+        }
+        assert_eq!(t.worlds[0].asked.len(), tried, "{:?}", t.worlds[0].asked);
+        assert!(t.suspects[0].fault > 0.0 || t.suspects[0].busy);
+        for _ in 0..20 {
+            t.worlds[0].reading.at_us += SECOND;
+            t.worlds[1].pass(&bad);
+            t.judge();
+        }
+        assert_eq!(t.worlds[1].asked.len(), 1, "the other one is tried now: {:?}", t.worlds[1].asked);
     }
 }
 

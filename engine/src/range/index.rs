@@ -75,6 +75,15 @@ impl Drop for Busy {
     }
 }
 
+/// A rebuild of the slot, known to who ends its transaction: a process that is told to end while it sleeps does not unwind.
+struct Rebuilding<'a>(&'a Engine, SlotId);
+
+impl Drop for Rebuilding<'_> {
+    fn drop(&mut self) {
+        self.0.slots[self.1 as usize].rebuilding.store(std::ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
 /// A new set that is not in use yet: taken back if the platform fails or unwinds.
 struct Upcoming<'a>(&'a Engine, &'static IndexRanges, usize);
 
@@ -190,6 +199,8 @@ impl IndexRanges {
         list_size: u32,
     ) -> Result<bool, Error> {
         let Some(busy) = self.try_busy() else { return Ok(false) };
+        e.slots[slot as usize].rebuilding.store(std::ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+        let _rebuilding = Rebuilding(e, slot);
         let min = e.refresh_min_pin(p);
         self.reap_sets(&busy, e, slot, min);
         let other = 1 - (self.current.load(Ordering::SeqCst) & 1) as usize;
@@ -210,6 +221,18 @@ impl IndexRanges {
         self.looked_at.store(0, Ordering::Relaxed);
         self.rebuilds.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// The slot's transaction ends, which holds its table: ends a rebuild in the middle of which its process stopped. It
+    /// slept then, so the set that is not current is the new one, on which there is no predicate yet.
+    #[cold]
+    pub(crate) fn abandon_rebuild(e: &Engine, slot: SlotId) {
+        let r = e.slots[slot as usize].rebuilding.swap(std::ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: INV-RANGES: an index is not dropped while a transaction uses its table.
+        if let Some(r) = unsafe { r.as_ref() } {
+            r.bury(e, 1 - (r.current.load(Ordering::SeqCst) & 1) as usize);
+            r.busy.store(0, Ordering::SeqCst);
+        }
     }
 
     /// Takes a set out of use: no predicate is on it. We hold the try-latch.
@@ -452,5 +475,65 @@ impl Table {
                 r.reap_sets(&busy, e, slot, min_pin);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::{Queue, WaitFor};
+    use crate::threads::Block;
+    use crate::txn::{Level, Txn};
+    use crate::{Policy, Protocol, ProtocolSet};
+    use std::sync::mpsc::{channel, Sender};
+
+    /// The platform of a process that is told to end in its first short wait: nothing unwinds.
+    struct Ends(Sender<()>);
+
+    impl Platform for Ends {
+        fn wait_for(&self, _: WaitFor) -> Result<(), Error> {
+            unreachable!("nothing is locked")
+        }
+        fn enter_queue(&self, _: Queue) -> Result<(), Error> {
+            unreachable!("nothing is locked")
+        }
+        fn leave_queue(&self, _: Queue) {}
+        fn pause(&self, _: u32) -> Result<(), Error> {
+            self.0.send(()).expect("somebody listens");
+            loop {
+                std::thread::park();
+            }
+        }
+        fn lock_tag(&self) -> u32 {
+            0
+        }
+        fn quiescent(&self, _: SlotId) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_process_that_ends_in_a_rebuild_leaves_nothing_behind() {
+        let block = Box::leak(Box::new(Block::new(16 << 20, 3).expect("memory")));
+        let e = block.engine;
+        let map = Table::new_map(&e, 0, 1, 0, &[], ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("memory");
+        let table = Table::create(&e, 0, [1; 4], map).expect("memory");
+        let p = Ends(channel().0);
+        let r = table.activate_ranges(&e, 0, &p, 7, 0, &[b"5"], 8).expect("memory");
+        let mut t = Txn::new(e, 1);
+        t.begin(Level::Serializable, 11);
+        // Somebody's commit does not end.
+        e.slots[2].commits.store(1, Ordering::SeqCst);
+        let (waits, waiting) = channel();
+        std::thread::spawn(move || r.rebuild(&e, 1, &Ends(waits), &[b"3", b"6"], 8));
+        waiting.recv().expect("it waits");
+        assert!(r.is_mediated());
+        assert_eq!(r.rebuild(&e, 0, &p, &[b"4"], 8), Ok(false), "it is under way");
+        t.abort();
+        e.slots[2].commits.store(2, Ordering::SeqCst);
+        assert!(!r.is_mediated(), "writers do not register in what nobody will use");
+        assert_eq!(r.rebuild(&e, 0, &p, &[b"3", b"6"], 8), Ok(true));
+        assert_eq!(r.current().len(), 3);
+        assert!(e.slots[1].rebuilding.load(Ordering::SeqCst).is_null());
     }
 }

@@ -357,6 +357,9 @@ impl Txn {
         self.set_word(State::Idle, 0);
         self.leave_commit();
         s.waiting.clear();
+        if !s.rebuilding.load(Ordering::Relaxed).is_null() {
+            crate::range::IndexRanges::abandon_rebuild(&self.e, self.slot);
+        }
         self.clear_notes();
         self.ranged.clear();
         clear_vec(&mut self.absent);

@@ -203,6 +203,10 @@ impl Predicate {
     pub fn covers(&self, range: u32) -> bool {
         self.extent().covers(range)
     }
+    /// Are there registrations that [`Predicates::spares`] could tell to be no conflicts?
+    pub fn may_spare(&self) -> bool {
+        self.rows_locked || self.escalated.is_some()
+    }
     /// Is its end still open, for a validation in the middle of the transaction?
     pub fn is_open(&self) -> bool {
         self.open != OpenEnd::No

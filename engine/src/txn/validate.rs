@@ -135,8 +135,8 @@ impl Txn {
                 continue;
             }
             let side = |pos| {
-                // A covered range: every key is in it.
-                if q.covers(no) && !(middle && q.is_open()) {
+                // A covered range: every key is in it, so which one it is matters only where rows are locked.
+                if q.covers(no) && !(middle && q.is_open()) && !q.may_spare() {
                     return Some(Side::Read);
                 }
                 let key = list.key(pos)?;

@@ -156,3 +156,35 @@ fn there_are_deadlocks_where_there_are_circles_and_nowhere_else() {
     assert_eq!(deadlocks_of(true), 0);
     assert!(deadlocks_of(false) > 0);
 }
+
+/// A scan to an end of the index locks its rows one by one, also in ranges that it has read whole: an update of one, which
+/// it has waited for or seen, is no conflict; an insert is.
+#[test]
+fn rows_that_were_locked_in_whole_ranges_are_no_conflicts() {
+    let (w, recorder) = (&world(), Recorder::new());
+    let p = Jitter::new(w, w.slots, 1);
+    w.activate(&p, w.slots, 0, &[3, 3 * WIDTH], 64).expect("room for ranges");
+    let (mut reader, mut writer) = (client(w, 0, recorder.session()), client(w, 1, recorder.session()));
+    let mut run = |write: &dyn Fn(&mut Client) -> bool| {
+        reader.begin(Mood::Serializable);
+        reader.statement();
+        let at: Vec<_> = (0..PARTITIONS).map(|p| w.touch(p)).collect();
+        let (lo, hi) = (Bound::Unbounded, Bound::Unbounded);
+        let s = Scan { at: &at, lo, hi, open: OpenEnd::High, snapshot: None };
+        let id = reader.t.begin_scan(&reader.p, w.index_ranges(0).expect("active ranges"), &s).expect("nobody writes");
+        writer.begin(Mood::Serializable);
+        assert!(write(&mut writer));
+        writer.commit().expect("nothing is locked");
+        for (_, r) in w.scan(0, 5) {
+            reader.look_scanned(r, false, id).expect("nobody has locked it");
+        }
+        reader.t.narrow_scan(&reader.p, id, None, Some(Bound::Included(&encode(0, 4))));
+        let end = reader.commit();
+        reader.abort();
+        end
+    };
+    assert_eq!(run(&|c| c.update(0, false).expect("nobody has it")), Ok(()), "in the range that was read whole");
+    assert_eq!(run(&|c| c.update(4, false).expect("nobody has it")), Ok(()), "in the last one");
+    assert_eq!(run(&|c| c.delete(0, false, false).expect("nobody has it")), Ok(()));
+    assert!(matches!(run(&|c| c.insert(1).expect("room")), Err(Error::Abort { .. })), "it was not there");
+}
