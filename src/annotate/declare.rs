@@ -17,6 +17,10 @@ extern "C-unwind" {
 
 /// Arguments of calls that are being evaluated: function, position, value.
 static mut PENDING: Vec<(u32, Oid, usize, Value)> = Vec::new();
+/// Arguments of calls whose partitions were all declared when the statement started: transaction, function, position,
+/// value. Integers that are a key by themselves only. To declare them again when they are evaluated would cost as much
+/// again, and do nothing.
+static mut DECLARED: Vec<(u32, Oid, usize, usize)> = Vec::new();
 /// Partitions of the procedures that run: declared again after a COMMIT inside of them.
 static mut FRAMES: Vec<Frame> = Vec::new();
 
@@ -40,8 +44,43 @@ fn pending() -> &'static mut Vec<(u32, Oid, usize, Value)> {
     unsafe { &mut *p }
 }
 
+fn declared() -> &'static mut Vec<(u32, Oid, usize, usize)> {
+    let p = &raw mut DECLARED;
+    // SAFETY: as above.
+    unsafe { &mut *p }
+}
+
+/// An integer, by its bits: such values are compared without knowing their type's functions.
+fn integer(v: &Value) -> Option<usize> {
+    let is = !v.1 && [pg_sys::INT2OID, pg_sys::INT4OID, pg_sys::INT8OID].contains(&v.2);
+    is.then(|| v.0.value())
+}
+
+/// Notes the arguments of a call whose partitions are declared.
+fn note_declared(function: Oid, values: &[(usize, Option<Value>)]) {
+    let (now, all) = (my_lxid(), declared());
+    all.retain(|d| d.0 == now && d.1 != function);
+    let bits = values.iter().filter_map(|(p, v)| Some((now, function, *p, integer(v.as_ref()?)?)));
+    all.extend(bits);
+}
+
+fn is_declared(function: Oid, position: usize, value: &Value) -> bool {
+    let same = |d: &(u32, Oid, usize, usize)| (d.0, d.1, d.2) == (my_lxid(), function, position);
+    declared().iter().any(|d| same(d) && integer(value) == Some(d.3))
+}
+
 fn is_wanted() -> bool {
     pg::is_serializable() && xact::mode() == Mode::Serializable
+}
+
+/// Is there nothing to lock, because `partcc` runs no partition? Then the transaction is counted as one that declares
+/// its partitions, for the choice of protocols, and they are not located: that costs a tenth of a short transaction.
+fn is_idle() -> bool {
+    let idle = !crate::shmem::engine().shared.protocols.has_partcc();
+    if idle {
+        xact::txn().note_declared();
+    }
+    idle
 }
 
 /// Declares partitions in the order that all transactions use.
@@ -76,7 +115,7 @@ pub fn at_statement(q: *mut pg_sys::QueryDesc) {
                 (*i).cacheId == pg_sys::SysCacheIdentifier::PROCOID as i32
                     && k.functions.iter().any(|f| f.hash == (*i).hashValue)
             };
-            if items.iter_ptr().any(calls) {
+            if items.iter_ptr().any(calls) && !is_idle() {
                 let params = (*(*q).estate).es_param_list_info;
                 let mut walk = Walk { known: k, params, found: &mut found };
                 visit_state((*q).planstate, (&raw mut walk).cast());
@@ -145,19 +184,32 @@ unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::f
     }
 }
 
-/// Collects the partitions of one call as far as its arguments are known.
+/// Collects the partitions of one call as far as its arguments are known. An argument that names partitions of several
+/// tables is evaluated once.
 unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
+    let mut values: Vec<(usize, Option<Value>)> = Vec::new();
+    let mut places = 0;
     for (name, positions) in &f.partitions {
-        let key: Option<Vec<Value>> = positions
-            .iter()
+        let value = |&p: &usize| {
+            if let Some(v) = values.iter().find(|v| v.0 == p) {
+                return v.1;
+            }
             // SAFETY: a valid call.
-            .map(|&p| unsafe {
+            let v = unsafe {
                 plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| evaluate(a, w.params))
-            })
-            .collect();
+            };
+            values.push((p, v));
+            v
+        };
+        let key: Option<Vec<Value>> = positions.iter().map(value).collect();
         if let Some(at) = key.and_then(|k| place(f, name, &k)) {
             w.found.push(at);
+            places += 1;
         }
+    }
+    let single = f.partitions.iter().all(|p| p.1.len() == 1);
+    if single && places == f.partitions.len() && values.iter().all(|v| v.1.as_ref().and_then(integer).is_some()) {
+        note_declared(f.oid, &values);
     }
 }
 
@@ -252,6 +304,7 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
         // SAFETY: a plain read.
         let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
         frames().retain(|f| f.level < level);
+        declared().clear(); // the locks of what was declared in it are given back
     }
 }
 
@@ -272,7 +325,7 @@ pub fn redeclare() {
 
 /// `mixedcc.declaring`: an argument of an annotated function has been evaluated.
 pub fn at_argument(function: Oid, position: usize, value: Value) {
-    if !is_wanted() {
+    if !is_wanted() || is_declared(function, position, &value) || is_idle() {
         return;
     }
     let mut found = Vec::new();

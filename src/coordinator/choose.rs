@@ -114,6 +114,8 @@ impl Choice {
     pub fn interval(&mut self, e: &Engine, tables: &[&'static Table], now: u64) -> usize {
         self.last = now;
         let asked = self.chooser.pass(e, tables, now, self.adaptive, &self.settings);
+        let sets = tables.iter().flat_map(|t| t.map().partitions()).map(|p| p.protocols_and_wanted());
+        e.shared.protocols.look_for_partcc(sets);
         let (mut commits, mut sampled, mut used) = (0, 0, 0);
         for p in tables.iter().flat_map(|t| t.map().partitions()) {
             p.stats.sampled.clear_marks();

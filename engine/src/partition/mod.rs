@@ -65,6 +65,11 @@ impl Partition {
     pub fn protocols(&self) -> ProtocolSet {
         self.switch.set()
     }
+    /// The protocols in use, and the one that is asked for.
+    pub fn protocols_and_wanted(&self) -> ProtocolSet {
+        let v = self.switch.view();
+        v.set.union(v.wanted)
+    }
     /// Of a map that is being made; the rule on waiting phases has accepted them.
     pub(crate) fn init(&self, set: ProtocolSet, policy: Policy) {
         self.policy.store(policy as u32, Ordering::Release);
@@ -100,8 +105,7 @@ impl Partition {
     /// Sets the waiting policy, if the rule on waiting phases accepts it. Nobody else changes the partition's
     /// protocols or policy meanwhile.
     pub fn set_policy(&self, e: &Engine, p: Policy) -> Result<(), Error> {
-        let v = self.switch.view();
-        e.shared.protocols.add(v.set.union(v.wanted), p)?;
+        e.shared.protocols.add(self.protocols_and_wanted(), p)?;
         self.policy.store(p as u32, Ordering::Release);
         Ok(())
     }

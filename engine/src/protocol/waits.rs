@@ -3,7 +3,7 @@
 
 use super::{occ, partcc, two_phase, Phase, Policy, Protocol, ProtocolSet, Rules};
 use crate::error::Error;
-use crate::primitive::{AtomicU32, Ordering};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 
 /// Phases in which a protocol makes transactions wait under a policy.
 ///
@@ -42,6 +42,11 @@ pub struct InUse {
     pairs: AtomicU32,
     no_detector: AtomicU32,
     undeclared: AtomicU32,
+    /// How often `partcc` was given to a partition; that number when a look at all partitions found it in none, and
+    /// when two in a row did.
+    partcc_given: AtomicU64,
+    partcc_missed: AtomicU64,
+    partcc_gone: AtomicU64,
 }
 
 impl InUse {
@@ -57,9 +62,30 @@ impl InUse {
         self.no_detector.store(1, Ordering::SeqCst);
     }
 
+    /// Does `partcc` run a partition, or is it about to? Where it runs none, nobody needs to know a transaction's
+    /// partitions beforehand. A hint: it may be wrong from the second look that misses a change made long after its
+    /// [`add`](Self::add) to the look that finds it.
+    pub fn has_partcc(&self) -> bool {
+        self.partcc_given.load(Ordering::Relaxed) != self.partcc_gone.load(Ordering::Relaxed)
+    }
+
+    /// Looks through all partitions' sets, of now and wanted. One process does so, now and then.
+    pub fn look_for_partcc(&self, mut sets: impl Iterator<Item = ProtocolSet>) {
+        let given = self.partcc_given.load(Ordering::SeqCst);
+        let found = sets.any(|s| s.has(Protocol::PartCc));
+        if found && !self.has_partcc() {
+            self.partcc_given.fetch_add(1, Ordering::SeqCst);
+        } else if !found && self.partcc_missed.swap(given, Ordering::SeqCst) == given {
+            self.partcc_gone.store(given, Ordering::SeqCst);
+        }
+    }
+
     /// Puts a set of protocols in use under a policy, or refuses it: [`Error::WaitingPhases`]. What was
     /// accepted once stays in use, also when its tables are gone.
     pub fn add(&self, set: ProtocolSet, policy: Policy) -> Result<(), Error> {
+        if set.has(Protocol::PartCc) {
+            self.partcc_given.fetch_add(1, Ordering::SeqCst);
+        }
         if self.no_detector.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
@@ -96,5 +122,26 @@ mod tests {
         assert!(!accepts(&[undeclared, two], false), "undeclared partcc and 2pl wait in one phase");
         assert!(accepts(&[undeclared, two], true), "a detector that sees the waits allows it");
         assert!(accepts(&[undeclared, (Protocol::TwoPhase, Policy::NoWait, false)], false));
+    }
+
+    #[test]
+    fn partcc_is_in_use_from_its_choice_until_no_partition_has_it() {
+        // SAFETY: all-zero is its empty state.
+        let used: InUse = unsafe { std::mem::zeroed() };
+        let (occ, part) = (ProtocolSet::of(Protocol::Occ), ProtocolSet::of(Protocol::PartCc));
+        assert!(!used.has_partcc());
+        used.add(occ, Policy::Wait).unwrap();
+        assert!(!used.has_partcc());
+        used.add(part, Policy::Wait).unwrap();
+        assert!(used.has_partcc());
+        used.look_for_partcc([occ, part].into_iter());
+        assert!(used.has_partcc());
+        used.look_for_partcc([occ, occ].into_iter());
+        assert!(used.has_partcc(), "a change may be on its way");
+        used.look_for_partcc([occ, occ].into_iter());
+        assert!(!used.has_partcc());
+        // A partition whose change came long after its `add`.
+        used.look_for_partcc([occ.union(part)].into_iter());
+        assert!(used.has_partcc());
     }
 }

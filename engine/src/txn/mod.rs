@@ -348,6 +348,11 @@ impl Txn {
         self.follow(p, at.partition())?.preprocess(self, p, at)
     }
 
+    /// The transaction would have declared partitions, if any was run by `partcc`: for the statistics.
+    pub fn note_declared(&mut self) {
+        self.declared = true;
+    }
+
     /// Ends what every transaction ends with: locks are released, private state is empty.
     fn reset(&mut self) {
         self.release_all();
