@@ -197,10 +197,11 @@ pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at:
                 return (pg_sys::Datum::from(0), true);
             }
         }
-        let att = crate::compat::attribute(desc, at);
+        let att = attribute(desc, at);
         // As fastgetattr: where it is in every row, from the first look on.
-        if att.attcacheoff >= 0 && att.attbyval && td.t_infomask & pg_sys::HEAP_HASNULL as u16 == 0 {
-            let value = (&raw const *td).cast::<u8>().add(td.t_hoff as usize + att.attcacheoff as usize);
+        let always = crate::compat::cached_offset(desc, at);
+        if let Some(offset) = always.filter(|_| att.attbyval && td.t_infomask & pg_sys::HEAP_HASNULL as u16 == 0) {
+            let value = (&raw const *td).cast::<u8>().add(td.t_hoff as usize + offset);
             return (by_value(value, att.attlen), false);
         }
         (crate::pg::raw::nocachegetattr(t, at as i32 + 1, desc), false)

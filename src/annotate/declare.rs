@@ -19,7 +19,7 @@ extern "C-unwind" {
 static mut PENDING: Vec<(u32, Oid, usize, Value)> = Vec::new();
 /// Arguments of calls whose partitions were all declared when the statement started: transaction, function, position,
 /// value. Integers that are a key by themselves only. To declare them again when they are evaluated would cost as much
-/// again, and do nothing.
+/// again, and do nothing: a partition's lock is kept until the transaction ends, also over ROLLBACK TO.
 static mut DECLARED: Vec<(u32, Oid, usize, usize)> = Vec::new();
 /// Partitions of the procedures that run: declared again after a COMMIT inside of them.
 static mut FRAMES: Vec<Frame> = Vec::new();
@@ -304,7 +304,6 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
         // SAFETY: a plain read.
         let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
         frames().retain(|f| f.level < level);
-        declared().clear(); // the locks of what was declared in it are given back
     }
 }
 

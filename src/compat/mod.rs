@@ -33,7 +33,9 @@ mod process;
 mod storage;
 
 pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch};
-pub use catalog::{attribute, indexed_columns, key_columns, may_call, owns_function, owns_relation, relation_rights};
+pub use catalog::{
+    attribute, cached_offset, indexed_columns, key_columns, may_call, owns_function, owns_relation, relation_rights,
+};
 pub use executor::{check_constraints, has_rights, init_run, insert_index_entries};
 pub use maintenance::{
     count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info, is_verbose,
