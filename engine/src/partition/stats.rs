@@ -261,7 +261,7 @@ pub struct Sampler {
 impl Sampler {
     /// Of a slot.
     pub fn new(slot: SlotId) -> Sampler {
-        Sampler { left: 1 + slot as u32 % 7, random: slot as u32 * 2_654_435_761 | 1 }
+        Sampler { left: 1 + slot as u32 % 7, random: (slot as u32).wrapping_mul(2_654_435_761) | 1 }
     }
     /// Is the next transaction sampled? `every` 0: none is.
     #[inline]
