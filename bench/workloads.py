@@ -208,8 +208,8 @@ MEMORY_GOALS = tuple(Goal(metric, engine.name, HEAP.name, at_most=1.5)
 
 # Instructions per transaction, on a single-user backend.
 INSTRUCTION_ENGINES = (HEAP, OCC, TWO_PL, PARTCC_ONE)
-INSTRUCTION_LOOPS = ("empty", "update1", "read20", "read10_update10", "scan1000", "native20", "native10_10",
-                     "call20", "call10_10", "empty20", "empty10_10", "payment", "payment_sql",
+INSTRUCTION_LOOPS = ("empty", "read1", "update1", "read20", "read10_update10", "scan1000", "native20",
+                     "native10_10", "call20", "call10_10", "empty20", "empty10_10", "payment", "payment_sql",
                      "read_each20", "read_each100", "update_each20", "update_each100", "insert1", "insert20", "insert100",
                      "copy100")
 INSERTING_LOOPS = ("insert1", "insert20", "insert100", "copy100")

@@ -13,6 +13,19 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE PROCEDURE loop_read1(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
+DECLARE
+    state bigint := seed;
+    key   int;
+BEGIN
+    FOR pass IN 1..passes LOOP
+        state := state * 16807 % 2147483647;
+        key := (1 + state % row_count)::int;
+        PERFORM value FROM item WHERE id = key;
+        COMMIT;
+    END LOOP;
+END $$;
+
 CREATE PROCEDURE loop_update1(passes int, seed bigint, row_count int) LANGUAGE plpgsql AS $$
 DECLARE
     state bigint := seed;

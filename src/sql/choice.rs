@@ -49,7 +49,9 @@ fn load(d: &Decision, out: &mut Vec<Row>) {
     out.push(row("load", "weak_writer_share", Some(l.weak_writers), String::new()));
     out.push(row("load", "idle_share", Some(l.idle), String::new()));
     out.push(row("load", "lost_share", Some(l.lost), String::new()));
+    out.push(row("load", "own_lost_share", Some(l.own_lost), String::new()));
     out.push(row("load", "slept_share", Some(l.slept), String::new()));
+    out.push(row("load", "own_slept_share", Some(l.own_slept), String::new()));
     out.push(row("load", "processors_busy", Some(l.busy), String::new()));
 }
 

@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 """The coordinator chooses protocols while the load changes: a small model decides by reads and writes, so that each
 step can be foreseen; pins, options, candidates, rules, a model that cannot be used, a coordinator that is
-terminated; a model made wrong on purpose; then a history with the coordinator switching by itself."""
+terminated; a model made wrong on purpose; how soon it follows a load, and that noise does not make it flap; then a
+history with the coordinator switching by itself."""
 
 import json
 import os
 import pathlib
+import random
 import signal
 import tempfile
 import threading
@@ -61,10 +63,12 @@ def protocols(name="t"):
 
 
 class Clients:
-    """Sessions that read or write rows until they are stopped; `writes` may change meanwhile."""
+    """Sessions that read or write rows until they are stopped; `writes`, the share of writers, may change meanwhile.
+    `apart`: each has rows of its own."""
 
-    def __init__(self, writes, isolation="serializable", name="t", n=3):
-        self.writes, self.isolation, self.name = writes, isolation, name
+    def __init__(self, writes, isolation="serializable", name="t", n=3, apart=False):
+        self.writes, self.isolation, self.name, self.apart = writes, isolation, name, apart
+        self.turns = [0] * n
         self.going, self.problems, self.added = True, [], 0
         self.lock = threading.Lock()
         self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n)]
@@ -82,11 +86,12 @@ class Clients:
     def run(self, i):
         try:
             c = connect(DATABASE, options=SERIALIZABLE.replace("serializable", self.isolation.replace(" ", "\\ ")))
-            n = i
+            n, dice = i, random.Random(i)
             while self.going:
-                n = (n + 7) % 200
+                n = (n + (3 if self.apart else 7)) % 198
+                self.turns[i] += 1
                 try:
-                    if self.writes:
+                    if dice.random() < self.writes:
                         query(c, f"UPDATE {self.name} SET v = v + 1 WHERE id = {n}")
                         with self.lock:
                             self.added += 1
@@ -98,6 +103,13 @@ class Clients:
             c.close()
         except Exception as e:  # noqa: BLE001
             self.problems.append(str(e))
+
+
+    def become(self, writes):
+        """When all sessions have gone over to another share of writers."""
+        self.writes, before = writes, list(self.turns)
+        # The first turn after this may have looked before.
+        wait_until(lambda: all(now > then + 1 for now, then in zip(self.turns, before)), PATIENCE)
 
 
 def gets(wanted, name="t"):
@@ -136,12 +148,93 @@ def test_changes():
         check("choice: reads get occ again", gets("occ"), why())
         told = why()
         equal("choice: explain_choice has all features", sum(item == "feature" for item, _ in told), 16)
+        own = [told["load", n][0] for n in ("own_lost_share", "own_slept_share")]
+        check("choice: explain_choice shows what is lost for its own sake", all(0 <= share <= 1 for share in own), told)
         check("choice: explain_choice names the protocol in use", "in use" in told["cost", "occ"][1], told)
     equal("choice: no session had another error", clients.problems, [])
     equal("choice: nothing is lost", value(BOSS, "SELECT sum(v) FROM t"), clients.added)
     rows = history_of()
     equal("choice: the history says who and why", rows[:2],
           [("occ", "2pl", "chosen: fits the load better", "coordinator"), ("2pl", "occ", "chosen: fits the load better", "coordinator")])
+
+
+def decisions_until(switched, limit=PATIENCE):
+    """Times of the coordinator's decisions about partition 0 for which it had enough transactions, as far as they were
+    seen, and what `switched` returns as soon as that is true. Fewer are seen than there were if this process is slow."""
+    at, end = [], time.monotonic() + limit
+    while time.monotonic() < end:
+        done = switched()
+        when, text = query(BOSS, "SELECT extract(epoch FROM clock_timestamp())::float8 - value, note FROM mixedcc.explain_choice('t'::regclass, 0) "
+                                 "WHERE item = 'state' AND name = 'decision'")[0]
+        # Intervals last 0.1 s at least; the two clocks are read a moment apart.
+        if "too few" not in text and (not at or when - at[-1] > 0.05):
+            at.append(when)
+        if done:
+            return at, done
+        time.sleep(0.01)
+    return at, None
+
+
+def test_reaction():
+    """A change of the load is followed within three intervals, counted in intervals as the coordinator made them."""
+    fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
+    # Each load once a table: the model is an invention, and what a table's switches teach overrules it.
+    for _ in range(2):
+        table()
+        with Clients(writes=False) as clients:
+            check("choice: a load to begin with", wait_until(lambda: ("cost", "occ") in why(), PATIENCE) and stays("occ", limit=1))
+            for writes, wanted in ((True, "2pl"), (False, "occ")):
+                number = value(BOSS, "SELECT coalesce(max(number), -1) FROM mixedcc.switch_history")
+                clients.become(writes)
+                began = value(BOSS, "SELECT extract(epoch FROM clock_timestamp())::float8")
+                asked = "SELECT extract(epoch FROM min(asked_at))::float8 FROM mixedcc.switch_history WHERE \"table\" = 't'::regclass " \
+                        f"AND partition = 0 AND number > {number} AND new = '{wanted}'"
+                at, when = decisions_until(lambda: value(BOSS, asked))  # noqa: B023
+                check(f"choice: {wanted} is asked for", when, why())
+                # The first one has transactions of before in it.
+                whole = [t for t in at if began < t <= (when or 0) + 0.05][1:]
+                check("choice: within three intervals", len(whole) <= 3, (began, at, when, history_of()))
+                time.sleep(1)
+        equal("choice: nobody had an error meanwhile", clients.problems, [])
+
+
+def most_switches(lengths, confirm=2):
+    """Switches to and fro that are possible if a load looks the same for so many intervals running, each time: each
+    that is reversed doubles how long the next one must look better."""
+    n = 0
+    for left in lengths:
+        while left >= confirm << (n + 1) // 2:
+            left -= confirm << (n + 1) // 2
+            n += 1
+    return n
+
+
+def test_flapping():
+    """A load on the edge of two leaves, and one that swings around it faster than the coordinator learns to wait."""
+    # The model calls 2pl the better one where a transaction in 0.4 or more writes.
+    on_the_edge = split("read_share", 1 / 1.4, 1.0, -0.6)
+    for name, shares in (("edge", [0.4]), ("swings", [0.18, 0.67])):
+        fast(model_file=model_file("edge.json", leaf(1.0), on_the_edge, leaf(0.2)))
+        table()
+        seen, lengths = set(), []
+        with Clients(writes=shares[0], apart=True) as clients:
+            wait_until(lambda: ("cost", "occ") in why(), PATIENCE)
+            before, passes = len(history_of()), value(BOSS, "SELECT passes FROM mixedcc.coordinator")
+            end = time.monotonic() + seconds(12)
+            while time.monotonic() < end:
+                began = time.monotonic()
+                clients.writes = shares[len(lengths) % len(shares)]
+                time.sleep(0.5 if len(shares) > 1 else 6)
+                seen.add(why()["feature", "read_share"][0] > 1 / 1.4)
+                # As long as it really was: this process may have slept longer. Intervals last 0.1 s at least.
+                lengths.append((time.monotonic() - began) / 0.1 + 1)
+            passes = value(BOSS, "SELECT passes FROM mixedcc.coordinator") - passes
+        made = len(history_of()) - before
+        check(f"choice, {name}: intervals", passes >= 20, passes)
+        check(f"choice, {name}: the model says now this, now that", len(seen) == 2 or len(shares) == 1, (seen, why()))
+        # A load that is far off for an instant may look like none before.
+        check(f"choice, {name}: it does not flap", made <= most_switches(lengths) + 2, (made, most_switches(lengths), lengths, history_of()))
+        equal(f"choice, {name}: no session had an error", clients.problems, [])
 
 
 def test_left_alone():
@@ -341,4 +434,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_restart, test_advice, test_history, clean_up)
+    main(test_changes, test_reaction, test_flapping, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_restart, test_advice, test_history, clean_up)

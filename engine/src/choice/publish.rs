@@ -13,7 +13,9 @@ pub struct Shown {
     pub decision: Decision,
 }
 
-const WORDS: usize = 3 + FEATURES + 8 + 12;
+/// Figures of the load beside its features and its transactions.
+const FIGURES: usize = 10;
+const WORDS: usize = 3 + FEATURES + FIGURES + 12;
 
 /// Room for a decision. All-zero: there was none.
 #[repr(C)]
@@ -33,7 +35,8 @@ impl Published {
         let seq = self.seq.load(Ordering::SeqCst);
         self.seq.store(seq | 1, Ordering::SeqCst);
         let head = [at_us, d.status as u64 | (d.allowed as u64) << 8 | (d.best as u64) << 16, l.txns];
-        let load = [l.cost_us, l.rate, l.weak_writers, l.idle, l.lost, d.before_us, l.slept, l.busy];
+        let load: [f64; FIGURES] =
+            [l.cost_us, l.rate, l.weak_writers, l.idle, l.lost, d.before_us, l.slept, l.busy, l.own_lost, l.own_slept];
         let figures = [d.predicted, d.learned.add, d.learned.weight, d.scores];
         let floats = l.features.into_iter().chain(load).chain(figures.into_iter().flatten());
         for (to, w) in self.words.iter().zip(head.into_iter().chain(floats.map(f64::to_bits))) {
@@ -74,7 +77,8 @@ fn unpack(w: &[u64; WORDS]) -> Shown {
     (d.load.cost_us, d.load.rate, d.load.weak_writers) = (float(at), float(at + 1), float(at + 2));
     (d.load.idle, d.load.lost, d.before_us) = (float(at + 3), float(at + 4), float(at + 5));
     (d.load.slept, d.load.busy) = (float(at + 6), float(at + 7));
-    let at = at + 8;
+    (d.load.own_lost, d.load.own_slept) = (float(at + 8), float(at + 9));
+    let at = at + FIGURES;
     (d.predicted, d.learned.add) = (three(at), three(at + 3));
     (d.learned.weight, d.scores) = (three(at + 6), three(at + 9));
     Shown { at_us: w[0], decision: d }
@@ -94,6 +98,7 @@ mod tests {
         (d.load.cost_us, d.load.rate, d.load.txns) = (1.5, 2.5, 30);
         (d.load.weak_writers, d.load.idle, d.load.lost) = (0.1, 0.2, 0.3);
         (d.load.slept, d.load.busy) = (0.4, 0.6);
+        (d.load.own_lost, d.load.own_slept) = (0.15, 0.25);
         (d.predicted, d.scores) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
         (d.learned.add, d.learned.weight) = ([7.0, 8.0, 9.0], [0.7, 0.8, 0.9]);
         p.write(77, &d);

@@ -5,7 +5,7 @@ use crate::protocol::ProtocolSet;
 use hashbrown::HashMap;
 
 /// Of so many partitions that were touched last the entries are found by looking at each.
-const NEAR: usize = 8;
+const NEAR: usize = 16;
 /// Places of entries that were found before, by a hash of the partition's address.
 const PLACES: usize = 64;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// After so long a waiter looks for a deadlock: some hundred times a transaction's duration, as in PostgreSQL.
+/// After so long a waiter looks for a deadlock that the engine has not found at once: some hundred times a transaction's duration, as in PostgreSQL.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What one slot's end wakes.
