@@ -87,9 +87,12 @@ fn is_idle() -> bool {
 fn declare(mut all: Vec<Touch>) {
     all.sort_by_key(|t| (t.table.id, t.no));
     all.dedup_by_key(|t| (t.table.id, t.no));
+    // After an ERROR, which a savepoint may catch, nothing counts as declared.
+    let noted = std::mem::take(declared());
     for at in all {
         ok(xact::txn().declare(&PG, at));
     }
+    *declared() = noted;
 }
 
 /// Where an annotation's table keeps a key.
