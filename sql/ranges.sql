@@ -106,6 +106,18 @@ BEGIN;
 SELECT count(*) FROM mixedcc.range_scan(NULL::rg_p, 2, 2, max_rows => 2);
 SELECT index, lower, upper FROM mixedcc.predicates;
 COMMIT;
+-- bounds of several columns; a NULL is in the order of keys
+CREATE TABLE rg_r (a int NOT NULL, b int NOT NULL, c int, UNIQUE (a, b, c)) USING mixedcc;
+INSERT INTO rg_r SELECT a, b, c FROM generate_series(1, 2) a, generate_series(1, 3) b, unnest(ARRAY[1, NULL]) c;
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(1, 2), ROW(2, 1));
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(1, 2), ROW(2, 1), false, false);
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(1, 3, 1), ROW(2, 1, 1), false, false);
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(1, 2), ROW(2, 1), descending => true, max_rows => 3);
+ALTER TABLE rg_r DROP CONSTRAINT rg_r_a_b_c_key;
+CREATE UNIQUE INDEX ON rg_r (a DESC, b DESC, c);
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(2, 1), ROW(1, 2));
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(2, 1), ROW(1, 2), false, false);
+DROP TABLE rg_r;
 -- row-level security is not passed by
 ALTER TABLE rg_p ENABLE ROW LEVEL SECURITY;
 ALTER TABLE rg_p FORCE ROW LEVEL SECURITY;

@@ -33,8 +33,14 @@ pub enum Fault {
     NoGracePeriod,
     /// An entry of a list of registrations is reused while a predicate needs it, unnoticed.
     EntryReused,
+    /// What committed and is in no entry of a ring any more is taken for aborted.
+    EvictedForgotten,
     /// Own registrations count in validation.
     OwnCounts,
+    /// Those of aborted writers do.
+    AbortedCounts,
+    /// Those of writers with a larger CSN do.
+    LaterCounts,
     /// The end of a predicate is left out of it.
     BoundOffByOne,
     /// Writes are not registered in the indexes with even names.
@@ -53,6 +59,8 @@ pub enum Fault {
     LooksOnce,
     /// Lists answer for what committed before they began.
     ForgetsWhatWasBefore,
+    /// A scan that shall lock its ranges in place of rows locks neither, and relies on both.
+    EscalatesTooFar,
     /// The entry of a dead record stays in the primary index, and nobody knows.
     EntryForgotten,
 }

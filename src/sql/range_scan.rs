@@ -20,6 +20,9 @@ use pgrx::prelude::*;
 use std::cmp::Ordering;
 use std::ops::Bound;
 
+/// Number of the ordering function in an operator family of B-trees (nbtree.h).
+const BTORDER_PROC: i16 = 1;
+
 /// The arguments after the row type.
 struct Request {
     lo: Vec<Value>,
@@ -140,7 +143,7 @@ unsafe fn run(heap: &Open, q: &Request, out: *mut pg_sys::Tuplestorestate) {
             Mode::SerializableReadOnly => None,
             _ => Some(protect::begin_at(&at, ranged, &interval, xact::snapshot_csn(snapshot))),
         };
-        let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(codec, &lo, &hi, q), q, out);
+        let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(r, codec, &lo, &hi, q), q, out);
         if let (Some(id), Some(key)) = (id, last) {
             let end = [&key[..], &[AFTER]].concat();
             let t = xact::txn();
@@ -250,29 +253,22 @@ unsafe fn interval(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> In
     i
 }
 
-/// What nbtree is told of the range: columns whose bounds are equal, and the next column. Rows outside of the range that
-/// this lets through (of longer bounds) are passed over by their keys.
-fn scan_keys(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> Vec<ScanKeyData> {
+/// The keys of a scan, with the members of row comparisons that some of them point to.
+struct ScanKeys {
+    keys: Vec<ScanKeyData>,
+    _members: Vec<Box<[ScanKeyData]>>,
+}
+
+/// What nbtree is told of the range: columns whose bounds are equal, and then the rest of each bound: one column, or a
+/// comparison of rows. Where the index sorts these columns in different directions, or one may be NULL (which is in the order
+/// of keys, but compares to nothing), there is none; then rows outside of the range that the first of them lets through are
+/// passed over by their keys.
+fn scan_keys(rel: pg_sys::Relation, codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> ScanKeys {
     let mut found = Vec::new();
+    let mut members = Vec::new();
     // SAFETY: an index that is locked; keys are made as ScanKeyInit does it.
     unsafe {
         let index = pg_sys::index_open(codec.index, pg_sys::AccessShareLock as i32);
-        let mut add = |column: usize, strategy: u32, v: Datum| {
-            let typid = *(*index).rd_opcintype.add(column);
-            let op = pg_sys::get_opfamily_member(*(*index).rd_opfamily.add(column), typid, typid, strategy as i16);
-            let mut key = ScanKeyData::default();
-            pg_sys::ScanKeyEntryInitialize(
-                &mut key,
-                0,
-                column as i16 + 1,
-                strategy as u16,
-                typid,
-                *(*index).rd_indcollation.add(column),
-                pg_sys::get_opcode(op),
-                v,
-            );
-            found.push(key);
-        };
         let same = |i: usize| {
             let (mut a, mut b) = (Vec::new(), Vec::new());
             codec.put(i, lo[i], &mut a);
@@ -281,7 +277,7 @@ fn scan_keys(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> Vec<Scan
         };
         let equal = (0..lo.len().min(hi.len())).take_while(|i| same(*i)).count();
         for (i, v) in lo.iter().enumerate().take(equal) {
-            add(i, pg_sys::BTEqualStrategyNumber, *v);
+            found.push(one_column(index, pg_sys::BTEqualStrategyNumber, i, *v));
         }
         let desc = codec.columns.get(equal).is_some_and(|c| c.desc);
         // A row at an exclusive bound is not wanted: not even read, if the bound ends with this column.
@@ -293,15 +289,73 @@ fn scan_keys(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> Vec<Scan
                 (false, true) => pg_sys::BTGreaterEqualStrategyNumber,
                 (false, false) => pg_sys::BTGreaterStrategyNumber,
             };
-        if let Some(v) = lo.get(equal) {
-            add(equal, strategy(false, lo, q.lo_inclusive), *v);
-        }
-        if let Some(v) = hi.get(equal) {
-            add(equal, strategy(true, hi, q.hi_inclusive), *v);
+        let rows_compare = |c: usize| {
+            let column = compat::attribute((*rel).rd_att, codec.attnums[c] as usize - 1);
+            column.attnotnull && codec.columns[c].desc == desc
+        };
+        for (upper, bound, inclusive) in [(false, lo, q.lo_inclusive), (true, hi, q.hi_inclusive)] {
+            let Some(v) = bound.get(equal) else { continue };
+            if bound.len() > equal + 1 && (equal..bound.len()).all(rows_compare) {
+                let strategy = match (upper != desc, inclusive) {
+                    (true, true) => pg_sys::BTLessEqualStrategyNumber,
+                    (true, false) => pg_sys::BTLessStrategyNumber,
+                    (false, true) => pg_sys::BTGreaterEqualStrategyNumber,
+                    (false, false) => pg_sys::BTGreaterStrategyNumber,
+                };
+                let mut row = row_members(index, strategy, equal, &bound[equal..]);
+                let mut header = ScanKeyData::default();
+                (header.sk_flags, header.sk_attno) = (pg_sys::SK_ROW_HEADER as i32, equal as i16 + 1);
+                header.sk_strategy = strategy as u16;
+                header.sk_argument = Datum::from(row.as_mut_ptr());
+                found.push(header);
+                members.push(row);
+            } else {
+                found.push(one_column(index, strategy(upper, bound, inclusive), equal, *v));
+            }
         }
         pg_sys::index_close(index, pg_sys::NoLock as i32);
     }
-    found
+    ScanKeys { keys: found, _members: members }
+}
+
+/// A condition on one column of an open index, as ScanKeyInit makes it.
+unsafe fn one_column(index: pg_sys::Relation, strategy: u32, column: usize, v: Datum) -> ScanKeyData {
+    let mut key = ScanKeyData::default();
+    // SAFETY: an open index with that column.
+    unsafe {
+        let typid = *(*index).rd_opcintype.add(column);
+        let op = pg_sys::get_opfamily_member(*(*index).rd_opfamily.add(column), typid, typid, strategy as i16);
+        let collation = *(*index).rd_indcollation.add(column);
+        let function = pg_sys::get_opcode(op);
+        pg_sys::ScanKeyEntryInitialize(&mut key, 0, column as i16 + 1, strategy as u16, typid, collation, function, v);
+    }
+    key
+}
+
+/// The members of a comparison of rows, from a column on (ExecIndexBuildScanKeys).
+unsafe fn row_members(index: pg_sys::Relation, strategy: u32, from: usize, values: &[Datum]) -> Box<[ScanKeyData]> {
+    let mut row = vec![ScanKeyData::default(); values.len()].into_boxed_slice();
+    for (i, (key, v)) in row.iter_mut().zip(values).enumerate() {
+        let column = from + i;
+        let last = if i + 1 == values.len() { pg_sys::SK_ROW_END } else { 0 };
+        // SAFETY: an open index with these columns; its operator class has an ordering function.
+        unsafe {
+            let typid = *(*index).rd_opcintype.add(column);
+            let family = *(*index).rd_opfamily.add(column);
+            let function = pg_sys::get_opfamily_proc(family, typid, typid, BTORDER_PROC);
+            pg_sys::ScanKeyEntryInitialize(
+                key,
+                (pg_sys::SK_ROW_MEMBER | last) as i32,
+                column as i16 + 1,
+                strategy as u16,
+                typid,
+                *(*index).rd_indcollation.add(column),
+                function,
+                *v,
+            );
+        }
+    }
+    row
 }
 
 /// Copies the rows of the range; returns the key of the last one if the limit ended the scan.
@@ -312,13 +366,14 @@ unsafe fn copy_rows(
     ranged: Ranged,
     snapshot: pg_sys::Snapshot,
     interval: &Interval,
-    keys: &[ScanKeyData],
+    keys: &ScanKeys,
     q: &Request,
     out: *mut pg_sys::Tuplestorestate,
 ) -> Option<Vec<u8>> {
     // SAFETY: as in `run`.
     unsafe {
         let slot = pg_sys::table_slot_create(heap, std::ptr::null_mut());
+        let keys = &keys.keys;
         let s = pg_sys::index_beginscan(heap, index, snapshot, keys.len() as i32, 0);
         protect::with_interval(interval, || {
             pg_sys::index_rescan(s, keys.as_ptr().cast_mut(), keys.len() as i32, std::ptr::null_mut(), 0)

@@ -8,6 +8,8 @@ before its index has ranges (the first scan makes them) and after, and with rang
 few rows and of all rows.
 """
 
+import random
+
 import psycopg2
 
 import _common as c
@@ -332,9 +334,55 @@ def boundaries_follow_writes():
         c.check("a hot row has a range of its own after some scans", found == 1, str(cur.fetchall()))
 
 
+STRIPE, SESSIONS, ROUNDS = 100, 6, 20
+
+
+def outside_of_all(method, options, seed):
+    """Transactions that scan a stripe each and write into halves of stripes that none of them scans: which fail? None has to."""
+    run(boss, "DROP TABLE IF EXISTS s")
+    run(boss, f"CREATE TABLE s (id int PRIMARY KEY, v int) USING {method} {options}; INSERT INTO s SELECT i, 0 FROM generate_series(0, {STRIPE * SESSIONS}, 2) i; ANALYZE s")
+    rng, failed = random.Random(seed), 0
+    sessions = [c.connect(DATABASE) for _ in range(SESSIONS)]
+    for one in sessions:
+        run(one, "SET mixedcc.range_rows = 25; SET enable_seqscan = off; SET enable_bitmapscan = off; SET lock_timeout = '2s'")
+        one.commit()
+    for _ in range(ROUNDS):
+        alive = list(range(SESSIONS))
+        for i in alive:
+            run(sessions[i], f"BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT sum(v) FROM s WHERE id BETWEEN {i * STRIPE} AND {i * STRIPE + 49}")
+        keys = {i: (rng.randrange(SESSIONS) * STRIPE + 50 + 8 * i + rng.randrange(4) * 2, rng.random() < 0.5) for i in alive}
+        writes = [f"UPDATE s SET v = v + 1 WHERE id = {key}" if update else f"DELETE FROM s WHERE id = {key + 1}; INSERT INTO s VALUES ({key + 1}, 0)"
+                  for key, update in keys.values()]
+        for step in [list(zip(alive, writes)), [(i, "COMMIT") for i in rng.sample(alive, SESSIONS)]]:
+            for i, sql in step:
+                try:
+                    run(sessions[i], sql) if i in alive else None
+                except psycopg2.Error as e:
+                    if state(e) not in FAILURES:
+                        raise
+                    failed += 1
+                    alive.remove(i)
+                    run(sessions[i], "ROLLBACK")
+    for one in sessions:
+        one.close()
+    run(boss, "DROP TABLE s")
+    return failed
+
+
+def precision_beside_heap():
+    total, seeds = SESSIONS * ROUNDS, (1, 2, 3)
+    heap = [outside_of_all("heap", "", seed) for seed in seeds]
+    print(f"   heap's SSI: {heap} of {total} transactions fail, which wrote outside of all that was scanned")
+    c.check("heap's SSI fails some of them (else the script shows nothing)", min(heap) > 0, str(heap))
+    for options in ("mixedcc.protocol = 'occ'", "mixedcc.protocol = 'occ', mixedcc.partitions = 4", "mixedcc.protocol = '2pl'",
+                    "mixedcc.protocol = '2pl', mixedcc.waiting_policy = 'no_wait'"):
+        ours = [outside_of_all("mixedcc", f"WITH ({options})", seed) for seed in seeds]
+        c.check(f"writes outside of all scans abort nobody, {options}", ours == [0] * len(seeds), str(ours))
+
+
 if __name__ == "__main__":
     boss = c.make_database(DATABASE)
     run(boss, "SET client_min_messages = warning")
     run(boss, FUNCTIONS)
     c.main(the_scans_are_what_they_are_meant_to_be, occ_small_ranges, nbtree, occ_one_range, two_phase_locking, partition_locks,
-           range_scan_at_other_levels, sleeping_ranges, snapshot_older_than_the_ranges, boundaries_follow_writes)
+           range_scan_at_other_levels, sleeping_ranges, snapshot_older_than_the_ranges, boundaries_follow_writes, precision_beside_heap)

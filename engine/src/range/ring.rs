@@ -96,6 +96,10 @@ impl Position {
     /// A predicate that fails.
     pub(super) const LOST: Position = Position { low: u64::MAX, tail: u64::MAX, open: 0 };
 
+    /// Was everything finished when it was taken?
+    pub fn is_quiet(&self) -> bool {
+        self.low == self.tail && self.low != u64::MAX
+    }
     /// The oldest registration that must be looked at.
     pub fn low(&self) -> u64 {
         self.low
@@ -255,6 +259,22 @@ impl<'a, E: Entry> List<'a, E> {
         }
     }
 
+    /// Where the oldest registration is that is still in an entry.
+    pub fn oldest(&self) -> Position {
+        Position::from_low(self.head.tail.load(Ordering::SeqCst).saturating_sub(self.size()))
+    }
+    /// The stamp of the registration at `pos`; `None`: it is in no entry any more.
+    pub fn stamp_of(&self, pos: u64) -> Option<Stamp> {
+        let (seq, s) = self.read(pos);
+        (seq == pos + 1).then_some(s)
+    }
+    /// Are all registrations over that are in no entry any more, without one that committed after `csn`?
+    pub fn has_lost_nothing_since(&self, csn: Csn) -> bool {
+        // In this order: one that is over has told its CSN before it counts as finished.
+        self.position() != Position::LOST
+            && (self.head.evicted.load(Ordering::SeqCst) <= csn || faults::on(Fault::EvictedForgotten))
+    }
+
     /// The open registrations before `tail`, of which there are `open` at most; `None` if some may
     /// be in no entry any more.
     fn open_before(&self, tail: u64, open: u64) -> Option<Position> {
@@ -354,7 +374,8 @@ impl<'a, E: Entry> List<'a, E> {
                 return Verdict::Wrapped;
             }
             let own = s == me && !faults::on(Fault::OwnCounts);
-            let later = !s.is_tag() && s.0 > csn;
+            let aborted = s == Stamp::ABORTED && !faults::on(Fault::AbortedCounts);
+            let later = aborted || s != Stamp::ABORTED && !s.is_tag() && s.0 > csn && !faults::on(Fault::LaterCounts);
             if seq == pos && !own && !later {
                 return Verdict::Look(s, pos);
             }

@@ -7,6 +7,7 @@ use crate::error::{AbortReason, Error};
 use crate::index::{Direction, Primary, Records};
 use crate::lock::Mode;
 use crate::platform::Platform;
+use crate::primitive::Ordering;
 use crate::protocol::{Protocol, ProtocolSet, Touch};
 use crate::range::IndexRanges;
 use crate::record::{Successor, Version};
@@ -43,6 +44,11 @@ pub struct RowScan {
     open: bool,
     read: u32,
     ended: bool,
+    table: &'static Table,
+    /// Which of a record's two partition numbers is its partition.
+    field: usize,
+    /// The partition of the last row at hand, + 1, and how many rows of it were not counted yet.
+    at_hand: (u32, u32),
 }
 
 impl Table {
@@ -97,7 +103,8 @@ impl Txn {
         }
         let records = Records::new(table.index().index.scan(scan.lo, scan.hi, way), table);
         let open = scan.open != OpenEnd::No;
-        Ok(RowScan { records, way, id, snapshot, open, read: 0, ended: false })
+        let field = table.map().field as usize;
+        Ok(RowScan { records, way, id, snapshot, open, read: 0, ended: false, table, field, at_hand: (0, 0) })
     }
 
     /// Where all partitions of a scan are `occ`'s, it reads a snapshot: at the CSN at which everything read so far is
@@ -132,11 +139,19 @@ impl Txn {
         let csn = s.snapshot?;
         while !(s.open && (s.read + 1).is_multiple_of(REACHED)) {
             let r = s.records.next_copied()?;
-            let seen = if self.last_write(r).is_some() { None } else { self.peek_snapshot(r, csn) };
+            let seen = if self.last_write(r).is_some() { None } else { Self::settled(r.rec.head(), csn) };
             let Some(seen) = seen else {
                 s.records.put_back();
                 return None;
             };
+            self.sample_access(r, false);
+            // After the look at the head: a record's partition is set before its first version.
+            let partition = r.rec.part[s.field].load(Ordering::Relaxed) as u32 + 1;
+            if partition != s.at_hand.0 {
+                self.count_at_hand(s);
+                s.at_hand.0 = partition;
+            }
+            s.at_hand.1 += 1;
             s.read += 1;
             if let Some(version) = seen {
                 return Some(Row { r, version, own: false });
@@ -145,7 +160,17 @@ impl Txn {
         None
     }
 
+    /// Counts the rows of one partition that were at hand.
+    #[inline(never)]
+    fn count_at_hand(&mut self, s: &mut RowScan) {
+        let (partition, n) = std::mem::take(&mut s.at_hand);
+        if let Some(no) = partition.checked_sub(1) {
+            self.touch(Touch { table: s.table, no }.partition()).reads += n;
+        }
+    }
+
     fn next_row_found(&mut self, p: &dyn Platform, s: &mut RowScan, for_write: bool) -> Result<Option<Row>, Error> {
+        self.count_at_hand(s);
         while let Some(r) = s.records.next(p) {
             s.read += 1;
             if let Some(id) = s.id.filter(|_| s.open && s.read.is_multiple_of(REACHED)) {
@@ -162,7 +187,8 @@ impl Txn {
     }
 
     /// The scan has ended, here: what it did not read is not protected any more.
-    pub fn end_scan(&mut self, p: &dyn Platform, s: RowScan) {
+    pub fn end_scan(&mut self, p: &dyn Platform, mut s: RowScan) {
+        self.count_at_hand(&mut s);
         let Some(id) = s.id else { return };
         let last = s.records.last().filter(|_| !s.ended);
         let edge = last.as_ref().map(|k| Bound::Included(k.bytes()));

@@ -94,6 +94,9 @@ struct ReadEntry {
 struct Predicate {
     at: Touch,
     start: Position,
+    /// The clock before its position was taken, when no registration was unfinished: who has registered since has, or
+    /// will have, a larger CSN. 0: that is not known.
+    since: Csn,
 }
 
 struct LockEntry {

@@ -474,7 +474,7 @@ impl Predicates {
     /// or the write was over when the ranges were locked?
     pub fn spares(&self, q: &Predicate, no: u32, pos: u64) -> bool {
         let before = |e: usize| !self.positions[e + (no - q.escalated_from) as usize].looks_at(pos);
-        q.rows_locked || q.escalated.is_some_and(before)
+        q.rows_locked || q.escalated.is_some_and(|e| before(e) || faults::on(Fault::EscalatesTooFar))
     }
 
     /// The platform may know how far an open scan is: then conflicts in what it has read are told from others.

@@ -202,7 +202,9 @@ impl Txn {
     /// partition are conflicts. Call it before the index is read.
     pub fn scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.before_scan(p, at)?;
-        self.predicate(at, at.partition().ring.list().position());
+        let now = self.e.now();
+        let start = at.partition().ring.list().position();
+        self.predicate(at, start, if start.is_quiet() { now } else { 0 });
         Ok(())
     }
 
@@ -219,13 +221,14 @@ impl Txn {
 
     /// Inserts into the partition from this position on are conflicts.
     pub fn add_predicate(&mut self, at: Touch, start: u64) {
-        self.predicate(at, Position::from_low(start));
+        self.predicate(at, Position::from_low(start), 0);
     }
 
-    fn predicate(&mut self, at: Touch, start: Position) {
+    fn predicate(&mut self, at: Touch, start: Position, since: Csn) {
         let key = at.partition() as *const _ as usize;
-        let pred = self.predicates.entry(key).or_insert(Predicate { at, start });
+        let pred = self.predicates.entry(key).or_insert(Predicate { at, start, since });
         pred.start = pred.start.both(start);
+        pred.since = pred.since.min(since);
         // Who registered since `start` may have committed before `valid`, unseen by the look-up.
         if at.partition().ring.list().look(&start, start.low(), self.tag(), self.valid) != Verdict::Valid {
             self.valid = 0;

@@ -4,6 +4,7 @@ use super::predicate::{Extent, New, OpenEnd, Place, PredicateView, Predicates, S
 use super::{How, Level, LockEntry, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, State};
 use crate::error::Error;
+use crate::faults::{self, Fault};
 use crate::index::Records;
 use crate::lock::{Acquired, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, StopEvent};
@@ -401,7 +402,7 @@ impl Txn {
     fn escalate(&mut self, scan: ScanId, at: Touch) {
         let Some(place) = self.ranged.place(scan).filter(|_| at.partition().policy() == Policy::Wait) else { return };
         let me = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
-        for no in place.first..=place.last {
+        for no in (place.first..=place.last).filter(|_| !faults::on(Fault::EscalatesTooFar)) {
             let word: &'static LockWord = &place.set.range(no).lock;
             let previous = match word.try_acquire(self.e.region, me) {
                 Ok(Acquired::Held) => continue,

@@ -45,8 +45,7 @@ impl Txn {
         }
         let mut broken = None;
         for pred in self.predicates.values() {
-            let list = pred.at.partition().ring.list();
-            if let Outcome::Invalid(reason) = self.check_list(p, list, &pred.start, csn, |_| Some(Side::Read))? {
+            if let Outcome::Invalid(reason) = self.check_partition(p, pred, csn)? {
                 broken = Some((reason, pred.at));
                 break;
             }
@@ -55,6 +54,30 @@ impl Txn {
             Some((reason, at)) => Err(self.fail(reason, at)),
             None => Ok(()),
         }
+    }
+
+    /// Validates a predicate on a partition. Where the ring has wrapped, what is in no entry any more does not matter if it
+    /// is all over, and nothing of it committed after the scan began: it was aborted, or older.
+    fn check_partition(&self, p: &dyn Platform, pred: &super::Predicate, csn: Csn) -> Result<Outcome, Error> {
+        const TRIES: u32 = 4;
+        let list = pred.at.partition().ring.list();
+        let mut outcome = self.check_list(p, list, &pred.start, csn, |_| Some(Side::Read))?;
+        for _ in 0..TRIES {
+            if !matches!(outcome, Outcome::Invalid(AbortReason::PredicateWrapped)) || pred.since == 0 {
+                break;
+            }
+            let older = |pos| match list.stamp_of(pos)? {
+                s if !s.is_tag() && s.0 <= pred.since => Some(Side::Outside),
+                _ => Some(Side::Read),
+            };
+            // Others may register meanwhile, and overwrite what was the oldest: then once more.
+            outcome = self.check_list(p, list, &list.oldest(), csn, older)?;
+            // After that: what was looked at has not been overwritten before.
+            if matches!(outcome, Outcome::Valid) && !list.has_lost_nothing_since(pred.since) {
+                return Ok(Outcome::Invalid(AbortReason::PredicateWrapped));
+            }
+        }
+        Ok(outcome)
     }
 
     /// Validates what was scanned in ranges of indexes. `middle`: the transaction goes on; then a conflict in what
@@ -185,8 +208,8 @@ impl Txn {
                 from = next;
                 continue;
             }
-            if stamp == self.tag() {
-                return Ok(Outcome::Invalid(AbortReason::Phantom)); // a fault: own registrations do not count
+            if stamp == self.tag() || !stamp.is_tag() && stamp.0 > csn {
+                return Ok(Outcome::Invalid(AbortReason::Phantom)); // a fault: neither own ones nor these count
             }
             match self.e.fate(stamp, || list.still(next - 1, stamp)) {
                 None => {} // finished meanwhile: look again

@@ -1,6 +1,7 @@
 //! Conformance of the engine: histories of many threads judged by the checker, seeded faults that
 //! it must find, what is left behind by commits and aborts, and a sequential model.
 
+mod boundaries;
 mod client;
 mod deadlocks;
 mod faults;
@@ -12,8 +13,11 @@ mod load;
 mod model;
 mod nodes;
 mod precision;
+mod range_locks;
 mod ranges;
+mod sleep;
 mod spans;
+mod steps;
 mod switches;
 mod upgrades;
 mod waits;

@@ -1,86 +1,18 @@
 //! What a predicate protects, exactly: two or three sessions in one thread, one step after another.
 
 use crate::client::{Client, Mood};
-use crate::spans::{borrowed, encode, INDEXES};
-use crate::world::{PanicAt, World, PARTITIONS, WIDTH};
+use crate::spans::encode;
+use crate::steps::*;
+use crate::world::{World, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
-use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::range::{IndexRanges, SLEEP_AFTER};
-use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::txn::{OpenEnd, Scan, ScanId, MAX_PREDICATES};
+use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
-use std::ops::Bound::{self, Excluded, Included, Unbounded};
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use Mood::{ReadCommitted, Serializable};
-
-/// A world whose indexes have ranges from the start on.
-fn world(p: Protocol, policy: Policy, cuts: &[i64], list: u32) -> World {
-    let w = World::new(&[ProtocolSet::of(p)], policy, 4);
-    let jitter = crate::world::Jitter::new(&w, w.slots, 1);
-    for i in [0, 1] {
-        w.activate(&jitter, w.slots, i, cuts, list).expect("room for ranges");
-    }
-    w
-}
-
-fn session<'w>(w: &'w World, r: &Recorder, slot: u16) -> Client<'w> {
-    Client::new(w, slot, r.session(), 77)
-}
-
-fn ranges(w: &World, i: usize) -> &'static IndexRanges {
-    w.index_ranges(i).expect("active ranges")
-}
-
-fn all(w: &World) -> Vec<Touch> {
-    (0..PARTITIONS).map(|p| w.touch(p)).collect()
-}
-
-/// The bounds in the terms of index `i`, which may run downwards.
-fn bounds(i: usize, lo: Bound<i64>, hi: Bound<i64>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    let (lo, hi) = if i == 0 { (lo, hi) } else { (hi, lo) };
-    (lo.map(|k| encode(i, k)), hi.map(|k| encode(i, k)))
-}
-
-fn begin_scan(c: &mut Client, i: usize, lo: Bound<i64>, hi: Bound<i64>, open: OpenEnd) -> Result<ScanId, Error> {
-    let (lo, hi) = bounds(i, lo, hi);
-    let at = all(c.w);
-    let scan = Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open, snapshot: None };
-    c.t.begin_scan(&c.p, ranges(c.w, i), &scan)
-}
-
-fn scan(c: &mut Client, i: usize, lo: Bound<i64>, hi: Bound<i64>) -> ScanId {
-    begin_scan(c, i, lo, hi, OpenEnd::No).expect("a scan")
-}
-
-fn failed_with(r: Result<(), Error>, reason: AbortReason) {
-    match r {
-        Err(Error::Abort { reason: why, .. }) => assert_eq!(why, reason),
-        other => panic!("{other:?}, not {reason:?}"),
-    }
-}
-
-fn compare(i: usize, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    if i == 0 {
-        a.cmp(b)
-    } else {
-        b.cmp(a)
-    }
-}
-
-/// Writes a key in one of four ways; whatever is there.
-fn write(c: &mut Client, key: i64, there: bool, how: u32) {
-    c.begin([Serializable, ReadCommitted][how as usize % 2]);
-    let done = match (there, how) {
-        (false, _) => c.insert(key),
-        (true, 0 | 1) => c.update(key, false),
-        (true, _) => c.delete(key, false, false),
-    };
-    assert_eq!(done, Ok(true), "{key} {there} {how}");
-    c.commit().expect("a write that nobody disturbs");
-}
 
 #[test]
 fn writes_between_the_bounds_abort_and_no_others() {
@@ -215,6 +147,86 @@ fn a_transaction_may_scan_and_update_all_of_a_range() {
     }
 }
 
+/// Does a scan of a covered range, and of a part of another one, that meets a registration commit?
+fn beside(fault: Option<Fault>, meet: impl Fn(&mut Client, &mut Client) -> Result<(), Error>) -> bool {
+    let w = world(Protocol::Occ, Policy::Wait, &[2, 4], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    faults::set(fault);
+    let end = meet(&mut reader, &mut writer);
+    faults::set(None);
+    reader.abort();
+    writer.abort();
+    end.is_ok()
+}
+
+#[test]
+fn aborted_writers_and_later_ones_abort_nobody() {
+    // A writer that has registered fails: it has read what somebody has changed since.
+    let aborted = |reader: &mut Client, writer: &mut Client| {
+        reader.begin(Serializable);
+        scan(reader, 0, Included(1), Excluded(4));
+        writer.begin(Serializable);
+        let before = ranges(writer.w, 0).current().range(1).version();
+        writer.insert(3).expect("an insert");
+        writer.p.threads.fail_at.set(Some(StopEvent::CommitLink));
+        assert!(writer.commit().is_err());
+        writer.abort();
+        assert_eq!(ranges(reader.w, 0).current().range(1).version(), before + 1, "it had registered");
+        reader.commit()
+    };
+    // A writer that commits between the reader's CSN and its validation.
+    let later = |reader: &mut Client, writer: &mut Client| {
+        reader.begin(Serializable);
+        scan(reader, 0, Included(1), Excluded(4));
+        reader.update(0, false).expect("an update");
+        let meanwhile = Meanwhile::new(&reader.p, || write(writer, 3, false, 0));
+        reader.t.prepare(&meanwhile, &|_, _| {})?;
+        reader.t.publish(&reader.p);
+        Ok(())
+    };
+    assert!(beside(None, aborted));
+    assert!(!beside(Some(Fault::AbortedCounts), aborted));
+    assert!(beside(None, later));
+    assert!(!beside(Some(Fault::LaterCounts), later));
+}
+
+#[test]
+fn of_a_partition_s_ring_that_wraps_only_what_committed_counts() {
+    use mixedcc_engine::range::RING_SIZE;
+    // Inserts of which the first, the last or none commits, beside a scan of everything.
+    let run = |commits: Option<u64>, fault: Option<Fault>| {
+        let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        reader.begin(Serializable);
+        for at in all(&w) {
+            reader.t.scan(&reader.p, at).expect("a scan");
+        }
+        let n = 2 * RING_SIZE as u64;
+        for i in 0..n {
+            writer.begin(Serializable);
+            assert_eq!(writer.insert(2 * i as i64 + 1), Ok(true));
+            if commits != Some(i) {
+                writer.p.threads.fail_at.set(Some(StopEvent::CommitLink));
+            }
+            assert_eq!(writer.commit().is_ok(), commits == Some(i));
+            writer.abort();
+        }
+        let registered = w.touch(0).partition().ring.head().version();
+        assert!(registered >= n, "{registered} registrations");
+        faults::set(fault);
+        let end = reader.commit();
+        faults::set(None);
+        reader.abort();
+        end
+    };
+    assert_eq!(run(None, None), Ok(()));
+    failed_with(run(Some(0), None), AbortReason::PredicateWrapped);
+    failed_with(run(Some(2 * RING_SIZE as u64 - 1), None), AbortReason::Phantom);
+    assert_eq!(run(Some(0), Some(Fault::EvictedForgotten)), Ok(()), "the fault hides it");
+}
+
 #[test]
 fn only_what_was_open_at_the_start_counts() {
     let w = world(Protocol::Occ, Policy::Wait, &[], 64);
@@ -324,142 +336,6 @@ fn a_snapshot_from_before_the_lists_began_fails() {
 }
 
 #[test]
-fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
-    let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    writer.keyed = false;
-    let all_asleep = || [0, 1].iter().all(|&i| ranges(&w, i).is_asleep());
-    reader.begin(Serializable);
-    scan(&mut reader, 0, Included(0), Included(1));
-    scan(&mut reader, 1, Included(0), Included(1));
-    for _ in 0..4 * SLEEP_AFTER {
-        write(&mut writer, 4, true, 0);
-    }
-    assert!(!all_asleep(), "there is a predicate");
-    write(&mut writer, 0, true, 0);
-    assert!(reader.commit().is_err(), "and it is validated");
-    reader.abort();
-    for _ in 0..2 * SLEEP_AFTER {
-        write(&mut writer, 4, true, 0);
-    }
-    assert!(all_asleep());
-    let versions = || ranges(&w, 0).current().totals()[0] + ranges(&w, 0).unknown_version();
-    let before = versions();
-    write(&mut writer, 4, true, 0);
-    assert_eq!(versions(), before, "nobody registers");
-    // A snapshot from that time does not know what was written then; one from now on does.
-    for (csn, lost) in [(w.e.now(), true), (0, false)] {
-        reader.begin(ReadCommitted);
-        write(&mut writer, 0, true, 0);
-        let csn = if csn == 0 { w.e.now() } else { csn };
-        let (lo, hi) = (encode(0, 0), encode(0, 2));
-        let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(csn) };
-        reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
-        assert_eq!(reader.commit().is_err(), lost);
-        reader.abort();
-    }
-    // A scan wakes them up, and a write that began before that conflicts with it.
-    writer.begin(Serializable);
-    assert_eq!(writer.update(0, false), Ok(true));
-    reader.begin(Serializable);
-    scan(&mut reader, 1, Included(0), Included(1));
-    assert!(!ranges(&w, 1).is_asleep());
-    writer.commit().expect("a write");
-    assert!(reader.commit().is_err());
-    reader.abort();
-}
-
-#[test]
-fn hot_keys_get_ranges_of_their_own() {
-    let cuts: Vec<i64> = (1..9).map(|k| k * 100).collect();
-    let w = world(Protocol::Occ, Policy::Wait, &cuts, 16);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    let rows = |i: usize| -> Vec<Vec<u8>> { (0..90).map(|k| encode(i, k * 10)).collect() };
-    let mut told = 0;
-    for n in 0..20_000 {
-        reader.begin(Serializable);
-        scan(&mut reader, 0, Included(0), Included(1));
-        scan(&mut reader, 1, Included(0), Included(1));
-        reader.abort();
-        write(&mut writer, 4, true, n % 2);
-        told += ranges(&w, 0).is_skewed() as u32;
-    }
-    assert_eq!(told, 3, "told at 4096 registrations, 8192, 16384");
-    for i in [0, 1] {
-        let had = ranges(&w, i).balanced(&reader.p, rows(i), 9);
-        let neighbours = [encode(i, 4), encode(i, [10, 0][i])];
-        assert!(neighbours.iter().all(|k| had.contains(k)), "the hot key is not alone: {had:?}");
-        assert!((7..=10).contains(&had.len()) && had.is_sorted_by(|a, b| compare(i, a, b).is_lt()), "{had:?}");
-    }
-    // Without writes in the lists only the rows count.
-    assert!(w.rebuild(&writer.p, 1, 0, &cuts, 16).expect("room"));
-    let even = ranges(&w, 0).balanced(&reader.p, rows(0), 9);
-    assert_eq!(even, (1..9).map(|k| encode(0, k * 100)).collect::<Vec<_>>());
-    assert!(!ranges(&w, 0).is_skewed());
-}
-
-/// Writes until all ranges are asleep.
-fn put_to_sleep(w: &World, writer: &mut Client) {
-    writer.keyed = false;
-    for _ in 0..4 * SLEEP_AFTER {
-        write(writer, 4, true, 0);
-    }
-    assert!([0, 1].iter().all(|&i| ranges(w, i).is_asleep()));
-}
-
-#[test]
-fn ranges_that_fall_asleep_under_a_scan_miss_its_conflicts() {
-    let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    reader.begin(Serializable);
-    scan(&mut reader, 0, Included(0), Included(1));
-    scan(&mut reader, 1, Included(0), Included(1));
-    faults::set(Some(Fault::SleepsAtOnce));
-    put_to_sleep(&w, &mut writer);
-    faults::set(None);
-    write(&mut writer, 0, true, 0);
-    assert_eq!(reader.commit(), Ok(()), "the fault has no effect");
-}
-
-#[test]
-fn a_scan_that_wakes_ranges_up_waits_for_commits_under_way() {
-    for fault in [None, Some(Fault::WakesAtOnce)] {
-        let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
-        let r = Recorder::new();
-        let mut writer = session(&w, &r, 1);
-        put_to_sleep(&w, &mut writer);
-        writer.begin(Serializable);
-        assert_eq!(writer.update(0, false), Ok(true));
-        writer.t.prepare(&writer.p, &|_, _| {}).expect("a write");
-        let begun = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                let mut reader = session(&w, &r, 0);
-                faults::set(fault);
-                reader.begin(Serializable);
-                scan(&mut reader, 0, Included(0), Included(1));
-                begun.store(true, std::sync::atomic::Ordering::SeqCst);
-                reader.commit().expect("nothing was read");
-            });
-            let mut early = false;
-            for _ in 0..if fault.is_none() { 50 } else { 10_000 } {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                early = early || begun.load(std::sync::atomic::Ordering::SeqCst);
-                if early {
-                    break;
-                }
-            }
-            assert_eq!(early, fault.is_some(), "{fault:?}");
-            writer.t.publish(&writer.p);
-        });
-        writer.abort();
-    }
-}
-
-#[test]
 fn a_key_that_was_not_found_stays_absent() {
     let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
     let r = Recorder::new();
@@ -548,251 +424,4 @@ fn a_key_that_an_undone_insert_found_absent_stays_so() {
         assert_eq!(reader.commit().is_err(), fails, "{keep} {key}");
         reader.abort();
     }
-}
-
-#[test]
-fn two_phase_locks_the_ranges_that_a_scan_covers() {
-    let w = world(Protocol::TwoPhase, Policy::NoWait, &[2, 4], 16);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    // A writer meets a reader.
-    for (key, there, conflicts) in [(3, false, true), (2, true, true), (5, false, false), (1, false, false)] {
-        reader.begin(Serializable);
-        scan(&mut reader, 0, Included(1), Excluded(4));
-        writer.begin(Serializable);
-        let done = if there { writer.update(key, false) } else { writer.insert(key) };
-        match conflicts {
-            true => failed_with(done.map(|_| ()), AbortReason::LockConflict),
-            false => assert_eq!(done, Ok(true)),
-        }
-        writer.abort();
-        assert_eq!(reader.commit(), Ok(()));
-    }
-    // A reader meets a writer.
-    writer.begin(Serializable);
-    writer.insert(3).expect("an insert");
-    reader.begin(Serializable);
-    let covered = begin_scan(&mut reader, 0, Included(2), Excluded(4), OpenEnd::No);
-    failed_with(covered.map(|_| ()), AbortReason::LockConflict);
-    reader.abort();
-    reader.begin(Serializable);
-    scan(&mut reader, 0, Included(2), Included(3)); // not all of the range: validated only
-    writer.commit().expect("nothing is locked against it");
-    failed_with(reader.commit(), AbortReason::Phantom);
-    reader.abort();
-    // Both, in one transaction; writers of a range do not exclude each other.
-    reader.begin(Serializable);
-    scan(&mut reader, 0, Included(2), Excluded(4));
-    assert_eq!(reader.update(2, false), Ok(true));
-    writer.begin(Serializable);
-    failed_with(writer.update(3, false).map(|_| ()), AbortReason::LockConflict);
-    writer.abort();
-    assert_eq!(reader.commit(), Ok(()));
-    reader.begin(Serializable);
-    writer.begin(Serializable);
-    assert_eq!((reader.update(2, false), writer.update(3, false)), (Ok(true), Ok(true)));
-    assert_eq!((reader.commit(), writer.commit()), (Ok(()), Ok(())));
-    let set = ranges(&w, 0).current();
-    assert!((0..set.len()).all(|no| set.range(no).lock.is_free()));
-}
-
-#[test]
-fn many_predicates_are_merged_and_none_is_lost() {
-    let w = world(Protocol::Occ, Policy::Wait, &[100, 2000, 9000], 64);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    let n = 2 * MAX_PREDICATES as i64 + 50;
-    let key = |i: i64| 1000 + (i * 7919) % n * 2;
-    // A write in front of all, in the midst of them, and behind them.
-    for (written, fails) in [(0, false), (key(5), true), (key(n - 1), true), (key(4000), true), (3 * WIDTH + 1, true)] {
-        reader.begin(Serializable);
-        let id = begin_scan(&mut reader, 0, Included(3 * WIDTH), Included(3 * WIDTH + 5), OpenEnd::High);
-        let id = id.expect("a scan");
-        for i in 0..n {
-            let point = scan(&mut reader, 1, Included(key(i)), Included(key(i)));
-            if i % 3 == 0 {
-                reader.t.narrow_scan(&reader.p, point, None, None);
-            }
-        }
-        let kept = reader.t.range_predicates().count();
-        assert!(kept <= MAX_PREDICATES && kept > MAX_PREDICATES / 8, "{kept}");
-        let index = |i: usize| INDEXES[i];
-        assert_eq!(reader.t.range_predicates().filter(|v| v.ranges.index == index(0)).count(), 1, "open ones stay");
-        reader.t.narrow_scan(&reader.p, id, None, None);
-        // Two protected keys have the partition of another: only the index counts.
-        writer.begin(Serializable);
-        let row = crate::world::Row { key: written, txn: 0, nth: 0, value: 0 };
-        let tombstone = (written == 0).then(|| writer.update(0, false).expect("an update"));
-        if tombstone.is_none() {
-            let rec = w.records(0)[0];
-            let v = writer.t.lock_for_write(&writer.p, rec, Mode::NoKeyUpdate, mixedcc_engine::txn::How::Wait, false);
-            let base = v.expect("a lock").expect("a row").0;
-            let v = w.version(&mut writer.t, crate::world::Row { key: 0, ..row }).expect("room");
-            let n = writer.t.update(rec, Some(base), v, 1);
-            w.note(&mut writer.t, &writer.p, n, written).expect("a note");
-        }
-        writer.commit().expect("a write");
-        assert_eq!(reader.commit().is_err(), fails, "a write of {written}");
-        reader.abort();
-    }
-}
-
-#[test]
-fn what_unwinds_in_a_comparison_leaves_nothing_behind() {
-    let w = world(Protocol::TwoPhase, Policy::Wait, &[1, 2, 4], 16);
-    let r = Recorder::new();
-    let (mut c, mut other) = (session(&w, &r, 0), session(&w, &r, 1));
-    let unwinds = |c: &mut Client, f: &mut dyn FnMut(&mut Client)| {
-        c.p.panic_at.set(Some(PanicAt::Compare));
-        let end = catch_unwind(AssertUnwindSafe(|| f(c)));
-        assert!(end.is_err(), "nothing was compared");
-        c.abort();
-    };
-    for _ in 0..3 {
-        c.begin(Serializable);
-        unwinds(&mut c, &mut |c| {
-            let _ = begin_scan(c, 1, Included(1), Included(3), OpenEnd::No);
-        });
-        c.begin(Serializable);
-        unwinds(&mut c, &mut |c| {
-            let _ = c.insert(3);
-        });
-        // While the commit looks for the ranges of its keys.
-        c.begin(ReadCommitted);
-        c.insert(3).expect("an insert");
-        unwinds(&mut c, &mut |c| {
-            let _ = c.commit();
-        });
-        // While it validates.
-        c.begin(Serializable);
-        c.p.panic_at.set(None);
-        scan(&mut c, 1, Included(3), Included(5));
-        other.begin(ReadCommitted);
-        other.insert(3).expect("an insert");
-        other.commit().expect("a commit");
-        unwinds(&mut c, &mut |c| {
-            let _ = c.commit();
-        });
-        write(&mut other, 3, true, 2);
-        // While boundaries are rebuilt.
-        c.begin(ReadCommitted);
-        unwinds(&mut c, &mut |c| {
-            let _ = c.w.rebuild(&c.p, c.t.slot, 1, &[1, 5], 16);
-        });
-        assert!(!ranges(&w, 1).is_mediated());
-        for i in [0, 1] {
-            let set = ranges(&w, i).current();
-            for no in 0..set.len() {
-                assert!(set.range(no).lock.is_free() && set.list(no).is_finished(), "index {i} range {no}");
-            }
-        }
-        assert!((0..w.e.slots.len() as u16).all(|s| !w.e.is_pinned(s)));
-    }
-    write(&mut other, 3, false, 0);
-    write(&mut other, 3, true, 2);
-}
-
-#[test]
-fn boundaries_change_under_a_reader_and_old_ones_end() {
-    let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
-    let r = Recorder::new();
-    let (mut reader, mut writer, mut third) = (session(&w, &r, 0), session(&w, &r, 1), session(&w, &r, 2));
-    let rebuild = |c: &Client, cuts: &[i64]| c.w.rebuild(&c.p, c.t.slot, 1, cuts, 16).expect("room for ranges");
-    for fails in [false, true] {
-        reader.begin(Serializable);
-        scan(&mut reader, 1, Included(2), Included(2));
-        assert!(rebuild(&third, &[1, 5]), "a scan that runs does not stop it");
-        assert!(!rebuild(&third, &[2, 6]), "the set before is needed still");
-        third.begin(Serializable);
-        scan(&mut third, 1, Included(2), Included(2));
-        write(&mut writer, if fails { 2 } else { 4 }, true, 0);
-        assert_eq!((reader.commit().is_err(), third.commit().is_err()), (fails, fails), "both sets know it");
-        reader.abort();
-        third.abort();
-        w.e.tick();
-        assert!(rebuild(&third, &[2]), "nobody is left");
-        w.e.tick();
-        w.table.reap_ranges(&w.e, 3, w.e.refresh_min_pin(&third.p));
-        assert!(!ranges(&w, 1).is_mediated());
-    }
-}
-
-/// Bytes in use when all that waits has been freed.
-fn used(w: &World, c: &Client) -> usize {
-    w.e.tick();
-    let min = w.e.refresh_min_pin(&c.p);
-    for slot in 0..w.e.slots.len() as u16 {
-        RetireQueue::drain_for(&w.e, slot, c.t.slot, min, usize::MAX);
-    }
-    w.table.reap_ranges(&w.e, c.t.slot, min);
-    for slot in 0..w.e.slots.len() {
-        w.e.region.flush_slot(slot);
-    }
-    w.e.region.usage().classes.iter().map(|k| k.live * k.object_bytes).sum::<usize>() + w.e.region.usage().run_bytes
-}
-
-#[test]
-fn dropped_ranges_give_their_memory_back() {
-    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4);
-    let r = Recorder::new();
-    let mut c = session(&w, &r, 0);
-    write(&mut c, 0, true, 0);
-    let before = used(&w, &c);
-    let generation = w.table.ranges_generation();
-    for round in 0..3 {
-        for i in [0, 1] {
-            w.activate(&c.p, c.t.slot, i, &[1, 2, 3], 8).expect("room");
-            w.activate(&c.p, c.t.slot, i, &[7], 64).expect("they are there already");
-            assert_eq!(ranges(&w, i).current().len(), 4);
-        }
-        // Long keys displace each other.
-        for _ in 0..50 {
-            write(&mut c, 0, true, round % 2);
-        }
-        assert!(w.rebuild(&c.p, c.t.slot, 1, &[2], 8).expect("room"));
-        for _ in 0..50 {
-            write(&mut c, 0, true, round % 2);
-        }
-        assert!(used(&w, &c) > before);
-        for i in [0, 1] {
-            w.table.drop_ranges(&w.e, c.t.slot, INDEXES[i]);
-            assert!(w.index_ranges(i).is_none());
-        }
-        assert_eq!(used(&w, &c), before, "round {round}");
-    }
-    assert_eq!(w.table.ranges_generation(), generation + 12);
-}
-
-#[test]
-fn a_scan_that_has_locked_many_rows_locks_its_ranges() {
-    let w = world(Protocol::TwoPhase, Policy::Wait, &[100, 200], 16);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    for key in [6, 8, 10, 12] {
-        write(&mut writer, key, false, 0);
-    }
-    let read = |reader: &mut Client, key: i64, id: ScanId| {
-        let rec = reader.w.records(2 * key)[0];
-        assert!(reader.t.read_scanned(&reader.p, rec, false, id).expect("a read").is_some(), "{key}");
-    };
-    reader.begin(Serializable);
-    let id = scan(&mut reader, 0, Included(0), Included(12));
-    for key in 0..2 {
-        read(&mut reader, key, id);
-    }
-    // Rows that are not locked yet may change; the scan reads them as they are then.
-    writer.begin(ReadCommitted);
-    assert_eq!(writer.update(10, false), Ok(true));
-    writer.commit().expect("nobody holds the row");
-    let lock = &ranges(&w, 0).current().range(0).lock;
-    assert!(lock.held_by(reader.t.slot).is_none());
-    for key in 2..6 {
-        read(&mut reader, key, id);
-    }
-    assert_eq!(lock.held_by(reader.t.slot).map(|h| h.mode), Some(Mode::Share));
-    let free = |key: i64| w.records(2 * key)[0].rec.lock.is_free();
-    assert!(!free(1) && free(5), "rows that were read after that are not locked");
-    reader.update(12, false).expect("a write");
-    assert_eq!(reader.commit(), Ok(()));
-    assert!(lock.is_free());
 }

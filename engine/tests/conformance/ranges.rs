@@ -202,6 +202,10 @@ fn a_writer_before_the_scan_missed() {
     finds(Fault::PositionIsTail, Occ, STILL, |l| l.yields = 60);
 }
 #[test]
+fn a_scan_that_neither_locks_rows_nor_their_ranges() {
+    finds(Fault::EscalatesTooFar, TwoPhase, STILL, |l| l.churn = 20);
+}
+#[test]
 fn no_validation_of_ranges() {
     finds(Fault::NoValidation, TwoPhase, STILL, |_| {});
 }
