@@ -59,6 +59,10 @@ pub enum Fault {
     LooksOnce,
     /// Lists answer for what committed before they began.
     ForgetsWhatWasBefore,
+    /// Writers do not look for parts of ranges that scans have read.
+    PartsIgnored,
+    /// Who has waited for the owner of such a part waits on for the next transaction of its slot.
+    AwaitsTheNext,
     /// A scan that shall lock its ranges in place of rows locks neither, and relies on both.
     EscalatesTooFar,
     /// The entry of a dead record stays in the primary index, and nobody knows.

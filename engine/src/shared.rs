@@ -9,7 +9,7 @@ use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
-use crate::range::IndexRanges;
+use crate::range::{IndexRanges, Parts};
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
@@ -59,6 +59,8 @@ pub struct Slot {
     pub(crate) waiting: Waiting,
     /// The ranges that the owner is rebuilding. Owner only.
     pub(crate) rebuilding: AtomicPtr<IndexRanges>,
+    /// What the owner has read of ranges under `2pl`; made when it is needed first, and kept.
+    parts: AtomicPtr<Parts>,
     /// Versions that wait until nobody can reach them. Owner only.
     pub retired: RetireQueue,
 }
@@ -284,6 +286,24 @@ impl Engine {
     /// Ends what `hold` began.
     pub(crate) fn let_go(&self, slot: SlotId) {
         self.slots[slot as usize].holds.store(0, Ordering::SeqCst);
+    }
+
+    /// The slot's parts (see [`Parts`]), made if there are none. Owner only.
+    pub(crate) fn parts(&self, slot: SlotId) -> Result<&'static Parts, OutOfMemory> {
+        if let Some(parts) = self.parts_if_any(slot) {
+            return Ok(parts);
+        }
+        let mem = self.region.alloc(slot as usize, std::mem::size_of::<Parts>())?;
+        // SAFETY: fresh memory of that size; all-zero is no part.
+        unsafe { mem.as_ptr().write_bytes(0, std::mem::size_of::<Parts>()) };
+        self.slots[slot as usize].parts.store(mem.cast().as_ptr(), Ordering::SeqCst);
+        // SAFETY: as below.
+        Ok(unsafe { mem.cast().as_ref() })
+    }
+    /// The slot's parts, if it has ever published any.
+    pub(crate) fn parts_if_any(&self, slot: SlotId) -> Option<&'static Parts> {
+        // SAFETY: made by `parts`, and never freed.
+        unsafe { self.slots[slot as usize].parts.load(Ordering::SeqCst).as_ref() }
     }
 
     /// Waits until every commit that is under way now has ended; `me` is not looked at. So whoever looks for ranges

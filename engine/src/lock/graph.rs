@@ -7,6 +7,8 @@
 //! nothing, so it does not end either; and it sleeps to the end of the transaction it waits for. Every change
 //! advances `turn`: where all turns of a path are the same before and after the look, all of its edges were there in between.
 //!
+//! Who waits for a part of a range that another has read (`txn/parts.rs`) waits for the end of its owner, as for a holder's.
+//!
 //! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. Not
 //! in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
 //! itself. The platform's detector answers for these.

@@ -12,12 +12,14 @@
 mod balance;
 mod index;
 mod keyed;
+mod parts;
 mod rest;
 mod ring;
 mod set;
 
 pub use index::{IndexRanges, Iter, TableRanges};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
+pub use parts::{Part, PartCopy, Parts, PARTS};
 pub use rest::{Rest, SLEEP_AFTER};
 pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
 pub use set::{compare, Range, RangeSet, LIST_SIZES};

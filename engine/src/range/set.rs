@@ -43,7 +43,9 @@ pub struct Range {
     pub aborts: AtomicU64,
     /// Transactions aborted because its list wrapped.
     pub wraps: AtomicU64,
-    _pad2: [u64; 4],
+    /// Parts of it that scans under `2pl` have published.
+    pub parts: AtomicU64,
+    _pad2: [u64; 3],
 }
 #[cfg(not(loom))]
 const _: () = assert!(std::mem::size_of::<Range>() == 128);

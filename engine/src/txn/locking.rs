@@ -1,7 +1,7 @@
 //! Locks of records and partitions, and the sleep for them.
 
 use super::{Level, LockEntry, RecordRef, Txn};
-use crate::csn::State;
+use crate::csn::{SlotId, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::graph::{self, Edge, First};
@@ -149,7 +149,7 @@ impl Txn {
             How::Abort(reason) => return Err(self.fail(reason, at)),
             How::Policy(Policy::NoWait) => return Err(self.fail(AbortReason::LockConflict, at)),
             // Before the queue: its waits do not follow the ages.
-            How::Policy(Policy::WaitDie) if matches!(conflict, Conflict::With(h) if self.is_older(h)) => {
+            How::Policy(Policy::WaitDie) if matches!(conflict, Conflict::With(h) if self.is_older(h.slot)) => {
                 return Err(self.fail(AbortReason::WaitDie, at));
             }
             How::Wait | How::Policy(_) => {}
@@ -236,7 +236,7 @@ impl Txn {
                 Err(Conflict::OutOfMemory) => break Err(Error::OutOfMemory),
                 Err(Conflict::Upgrade) => break Err(self.upgrade_conflict(word, me.mode, at)),
                 Err(Conflict::With(h)) => {
-                    if how == How::Policy(Policy::WaitDie) && self.is_older(h) {
+                    if how == How::Policy(Policy::WaitDie) && self.is_older(h.slot) {
                         break Err(self.fail(AbortReason::WaitDie, at));
                     }
                     let ident = self.e.slots[h.slot as usize].ident.load(Ordering::SeqCst);
@@ -272,10 +272,32 @@ impl Txn {
         p.wait_for(who)
     }
 
-    /// Is the holder an older transaction than we, in `wait_die`'s order?
-    fn is_older(&self, h: Holder) -> bool {
-        let age = |s: u16| self.e.slots[s as usize].age.load(Ordering::SeqCst);
-        let (theirs, ours) = (age(h.slot), age(self.slot));
+    /// Sleeps until a transaction has ended, or `there` tells that it does not matter any more; fails if it waits for us.
+    /// Nothing is locked, and there is no queue: all who wait go on together.
+    pub(super) fn sleep_while(
+        &mut self,
+        p: &dyn Platform,
+        who: WaitFor,
+        at: Touch,
+        there: impl Fn(&Txn) -> bool,
+    ) -> Result<(), Error> {
+        p.stop_event(StopEvent::LockWait)?;
+        let slept = Slept::start(at.partition());
+        self.gave_up = true; // until it goes on; an unwinding platform leaves it so
+        let mut end = Ok(());
+        while end.is_ok() && there(self) {
+            end = self.wait_for(p, who);
+        }
+        self.slept_ns += slept.1.elapsed().as_nanos() as u64;
+        drop(slept);
+        self.gave_up = end.is_err();
+        end
+    }
+
+    /// Is the transaction of a slot older than we, in `wait_die`'s order?
+    pub(super) fn is_older(&self, slot: SlotId) -> bool {
+        let age = |s: SlotId| self.e.slots[s as usize].age.load(Ordering::SeqCst);
+        let (theirs, ours) = (age(slot), age(self.slot));
         theirs != 0 && ours != 0 && theirs < ours
     }
 

@@ -9,6 +9,7 @@ mod count;
 mod entries;
 mod keyed;
 mod locking;
+mod parts;
 mod predicate;
 mod read;
 mod register;
@@ -144,6 +145,8 @@ pub struct Txn {
     /// The marks of all records in `latest`, at least: most records are known not to be in it.
     written: u64,
     locks: Vec<LockEntry>,
+    /// Parts of ranges that it has published under `2pl`.
+    parts: Vec<parts::Published>,
     /// By depth of a subtransaction: the number of locks when it started.
     marks: Vec<usize>,
     touched: TouchedList,
@@ -210,6 +213,7 @@ impl Txn {
             entries: entries::Entries::default(),
             written: 0,
             locks: Vec::new(),
+            parts: Vec::new(),
             marks: Vec::new(),
             touched: TouchedList::default(),
             following: false,
@@ -358,6 +362,7 @@ impl Txn {
 
     /// Ends what every transaction ends with: locks are released, private state is empty.
     fn reset(&mut self) {
+        self.take_back_parts(None);
         self.release_all();
         self.serial = (self.serial + 1) % SERIALS;
         let s = &self.e.slots[self.slot as usize];

@@ -1,5 +1,6 @@
 //! The predicates of a transaction: what it has scanned, in ranges of indexes.
 
+use super::parts::ReadPart;
 use crate::faults::{self, Fault};
 use crate::platform::Platform;
 use crate::protocol::{Protocol, ProtocolSet, Touch};
@@ -73,6 +74,10 @@ pub(super) struct Predicate {
     open: OpenEnd,
     /// Are its rows locked by `2pl`, each before it is read? Then only inserts are conflicts (INV-ROWS).
     pub rows_locked: bool,
+    /// Do writers between its bounds wait, in ranges that are not locked (see `parts`)?
+    pub two_phase: bool,
+    /// Are the ranges locked that it covers?
+    covered_locked: bool,
     /// Are rows of other scans read with its id? Then its ranges are not locked in place of rows.
     shared: bool,
     /// Rows that it has locked so.
@@ -318,7 +323,7 @@ impl Predicates {
 
     /// A scan without anything to protect.
     pub fn nothing() -> ScanId {
-        ScanId { id: 0, locked: false }
+        ScanId::NONE
     }
 
     /// Adds a predicate whose positions are taken now, or those given.
@@ -343,6 +348,8 @@ impl Predicates {
             unknown,
             open: n.open,
             rows_locked: false,
+            two_phase: false,
+            covered_locked: false,
             shared: false,
             locked_rows: 0,
             escalated: None,
@@ -431,11 +438,30 @@ impl Predicates {
     pub fn way(&self, scan: ScanId) -> Way {
         let q = self.find(scan).map(|i| &self.all[i]);
         Way {
-            ranges_locked: scan.locked || q.is_some_and(|q| q.escalated.is_some()),
+            ranges_locked: scan.is_locked() || q.is_some_and(|q| q.escalated.is_some()),
             rows_locked: q.is_some_and(|q| q.rows_locked),
         }
     }
 
+    /// Under `2pl` writers of what the scan has read wait. `locked`: are the ranges locked that it covers?
+    pub fn set_two_phase(&mut self, scan: ScanId, locked: bool) {
+        if let Some(i) = self.find(scan) {
+            (self.all[i].two_phase, self.all[i].covered_locked) = (true, locked);
+        }
+    }
+    /// Is the end of a scan not known yet?
+    pub fn is_open(&self, scan: ScanId) -> bool {
+        self.find(scan).is_some_and(|i| self.all[i].is_open())
+    }
+    /// What a scan under `2pl` reads of ranges that are not locked.
+    pub fn parts_of(&self, scan: ScanId) -> Option<ReadPart<'_>> {
+        let q = &self.all[self.find(scan)?];
+        let (lo, hi) = self.bounds(q);
+        let (set, order, extent) = (q.set, q.ranges.order, q.extent());
+        let wanted = q.two_phase && !q.is_open() && q.escalated.is_none();
+        let (rows_locked, covered_locked) = (q.rows_locked, q.covered_locked);
+        wanted.then_some(ReadPart { set, order, extent, lo, hi, rows_locked, covered_locked })
+    }
     /// Are the rows of the scan locked one by one?
     pub fn lock_rows(&mut self, scan: ScanId, yes: bool) {
         if let Some(i) = self.find(scan) {
@@ -479,7 +505,7 @@ impl Predicates {
 
     /// The platform may know how far an open scan is: then conflicts in what it has read are told from others.
     pub fn ask_reached(&mut self, p: &dyn Platform, i: usize) -> bool {
-        let id = ScanId { id: self.all[i].id, locked: false };
+        let id = ScanId { id: self.all[i].id, ..ScanId::NONE };
         let Some((key, upwards)) = p.reached(id.id).filter(|_| self.all[i].is_open()) else { return false };
         self.all[i].open = if upwards { OpenEnd::High } else { OpenEnd::Low };
         self.reached(id, &key);
@@ -566,6 +592,7 @@ impl Predicates {
         if a.id == b.id {
             // A hull has an id of its own: nobody narrows it.
             (q.id, q.shared, q.reached) = (a.id, a.shared, a.reached.clone());
+            (q.two_phase, q.covered_locked) = (a.two_phase, a.covered_locked);
         }
         q.rows_locked = a.rows_locked && b.rows_locked;
     }

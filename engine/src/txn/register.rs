@@ -3,6 +3,7 @@
 //! What compares keys or allocates happens in [`Txn::plan_registrations`]; then the commit says that it is under way,
 //! looks again which ranges there are, and registers.
 
+use super::parts::Written;
 use super::write::WriteKind;
 use super::Txn;
 use crate::csn::Stamp;
@@ -140,6 +141,11 @@ impl Txn {
             self.hold();
             let set = ranges.current();
             let no = set.locate(p, ranges.order, key);
+            let insert = self.writes[write as usize].kind == WriteKind::Insert;
+            let written = Written { ranges, range: set.range(no), key, insert, r };
+            // Before the range is locked: who has read there may lock it as a whole yet. Who reads there from now on does
+            // not wait either: what it would wait for is a conflict with its predicate when it is over.
+            self.await_parts(p, written)?;
             self.lock_range(p, ranges, set, no, Mode::Intent, r.touch())?;
         }
         let key = key.map(|k| {

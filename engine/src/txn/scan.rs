@@ -100,9 +100,10 @@ impl Txn {
         let locked = !by_rows && self.lock_covered(p, ranges, set, extent, scan.at)?;
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
         let new = New { ranges, set, at, bounds, extent, open: scan.open };
-        let two_phase = |t: &Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
-        let rows_locked =
-            !locked && self.level == Level::Serializable && !scan.at.is_empty() && scan.at.iter().all(two_phase);
+        let serializable = self.level == Level::Serializable;
+        let two_phase = |t: &Touch| serializable && self.followed(t.partition()).has(Protocol::TwoPhase);
+        let any_two_phase = scan.at.iter().any(two_phase);
+        let rows_locked = !locked && !scan.at.is_empty() && scan.at.iter().all(two_phase);
         let unknown = start(ranges, ranges.unknown().list(), scan.snapshot);
         let id = self.ranged.add(new, unknown, |no| {
             set.range(no).scans.fetch_add(1, Ordering::Relaxed);
@@ -111,6 +112,10 @@ impl Txn {
         let id = self.ranged.id(id, locked);
         if rows_locked {
             self.ranged.lock_rows(id, true);
+        }
+        if any_two_phase {
+            self.ranged.set_two_phase(id, locked);
+            self.publish_parts(id);
         }
         Ok(id)
     }
@@ -172,8 +177,12 @@ impl Txn {
     /// as it is. Call it with `None` for both where the scan has read all.
     pub fn narrow_scan(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
         let before = self.ranged.place(scan);
+        let was_open = self.ranged.is_open(scan);
         self.ranged.narrow(p, scan, lo, hi);
         self.unlock_unread(before, scan);
+        if was_open {
+            self.publish_parts(scan);
+        }
     }
 
     /// `2pl` has locked what the scan might read; what it has not read is unlocked.
@@ -209,6 +218,7 @@ impl Txn {
     /// Returns the id to read them with.
     pub fn without_row_locks(&mut self, scan: ScanId) -> ScanId {
         self.ranged.lock_rows(scan, false);
+        self.widen_parts(scan);
         scan.locked()
     }
 
@@ -233,6 +243,7 @@ impl Txn {
         let before = self.ranged.place(scan);
         self.ranged.cancel(scan);
         self.unlock_unread(before, scan);
+        self.take_back_parts(Some(scan));
     }
 
     /// The extreme key that a scan with an open end has read so far. Until it is told, a conflict in what the scan
@@ -363,7 +374,7 @@ impl Txn {
             return Ok(None);
         }
         let for_write = for_write || self.is_heir(r);
-        let ranges_locked = scan.locked || self.ranged.is_escalated(scan);
+        let ranges_locked = scan.is_locked() || self.ranged.is_escalated(scan);
         let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
         protocols.read(self, p, r, for_write)?;
         let locked = if ranges_locked { 0 } else { self.ranged.count_locked_row(scan) };

@@ -4,6 +4,7 @@ use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
 use crate::world::{Jitter, PanicAt, Rng, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::{Recorder, Session};
+use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -116,6 +117,81 @@ fn a_cycle_of_a_row_and_a_range_is_found() {
         b.abort();
         first.join().expect("a thread").expect("the other gave way");
     });
+}
+
+/// What a client does: something before the others wait, and something that waits.
+type Steps = (Mood, fn(&mut Client) -> Result<(), Error>, fn(&mut Client) -> Result<(), Error>);
+
+/// A serializable transaction scans the keys from 1 to 5: a part of the first range.
+fn scan_part(c: &mut Client) -> Result<(), Error> {
+    c.statement();
+    let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
+    let (lo, hi) = (encode(0, 1), encode(0, 5));
+    let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
+    let s = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot: None };
+    c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s).map(|_| ())
+}
+
+/// Both take their first steps, then `sleeper` its second one, for which it sleeps, then `last` its own. What does `last`
+/// get? `Err(None)`: it fell asleep.
+fn last_gets(sleeper: Steps, last: Steps, fault: Option<Fault>) -> Result<(), Option<Error>> {
+    let (w, recorder, ready) = (&world(), Recorder::new(), &AtomicU64::new(0));
+    let p = Jitter::new(w, w.slots, 1);
+    w.activate(&p, w.slots, 0, &[3 * WIDTH], 64).expect("room for ranges");
+    std::thread::scope(|s| {
+        let session = recorder.session();
+        let waits = s.spawn(move || {
+            let mut c = client(w, 0, session);
+            c.begin(sleeper.0);
+            sleeper.1(&mut c).expect("nobody is in its way");
+            ready.fetch_add(1, Ordering::SeqCst);
+            until("both are ready", || ready.load(Ordering::SeqCst) == 2);
+            sleeper.2(&mut c).and_then(|()| c.commit())
+        });
+        let mut c = client(w, 1, recorder.session());
+        c.begin(last.0);
+        last.1(&mut c).expect("nobody is in its way");
+        ready.fetch_add(1, Ordering::SeqCst);
+        until("the other sleeps", || slept(w) > 0);
+        c.p.panic_at.set(Some(PanicAt::WaitFor));
+        faults::set(fault);
+        let got = catch_unwind(AssertUnwindSafe(|| last.2(&mut c)));
+        faults::set(None);
+        c.abort();
+        let went_on = waits.join().expect("a thread");
+        // With the fault it may be the sleeper that finds the deadlock, if it looks before the other has given up.
+        assert!(went_on.is_ok() || fault.is_some(), "the other goes on: {went_on:?}");
+        let set = w.index_ranges(0).expect("active ranges").current();
+        assert!(
+            (0..set.len()).all(|no| set.range(no).parts.load(Ordering::SeqCst) == 0 && set.range(no).lock.is_free())
+        );
+        assert!((0..w.e.slots.len() as u16).all(|slot| !w.e.is_pinned(slot)));
+        got.map_err(|_| None)?.map_err(Some)
+    })
+}
+
+fn scans_and(then: fn(&mut Client) -> Result<(), Error>) -> Steps {
+    (Mood::Serializable, scan_part, then)
+}
+
+/// Cycles that lead through what somebody has scanned: of a part of a range and a row, whoever asks last, and of two parts.
+/// Who would have to wait for a part fails as who reads a phantom does, if it is serializable.
+#[test]
+fn cycles_of_parts_are_found() {
+    let update = |c: &mut Client| c.update(WIDTH, false).map(|_| ());
+    let insert = |c: &mut Client| c.insert(3).map(|_| ());
+    for mood in [Mood::Serializable, Mood::ReadCommitted] {
+        let writes: Steps = (mood, update, insert);
+        let scans_and_updates = scans_and(update);
+        assert_eq!(last_gets(writes, scans_and_updates, None), Err(Some(Error::Deadlock)));
+        assert_eq!(last_gets(writes, scans_and_updates, Some(Fault::OverlooksCycles)), Err(None), "the fault");
+        let got = last_gets(scans_and_updates, writes, None);
+        let phantom = matches!(got, Err(Some(Error::Abort { reason: AbortReason::UpgradeConflict, .. })));
+        assert!(if mood == Mood::Serializable { phantom } else { got == Err(Some(Error::Deadlock)) }, "{got:?}");
+        assert_eq!(last_gets(scans_and_updates, writes, Some(Fault::OverlooksCycles)), Err(None), "the fault");
+    }
+    let got = last_gets(scans_and(insert), scans_and(|c| c.insert(5).map(|_| ())), None);
+    assert!(matches!(got, Err(Some(Error::Abort { reason: AbortReason::UpgradeConflict, .. }))), "{got:?}");
 }
 
 /// Threads update rows until they have committed; in order nobody waits in a circle, else all come to an end.

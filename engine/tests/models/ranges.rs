@@ -9,7 +9,7 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering::SeqCst};
 use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, Stamp, State};
-use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Rest, Ring, Subject};
+use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Part, Rest, Ring, Subject};
 
 /// A list with two keyed entries.
 struct Keyed(ListHead, [KeyEntry; 2]);
@@ -55,6 +55,38 @@ fn a_key_is_read_whole() {
 #[test]
 fn changed_under_the_reader_it_is_not() {
     assert!(fails(|| key_of_an_entry(false)));
+}
+
+/// A slot's transaction takes back the part of a range that it has published, and the next one publishes another one in
+/// its place. Who finds a part finds all of it, with the name of its own transaction.
+fn part_of_a_transaction(looks_again: bool) {
+    let w = Arc::new((AtomicU64::new(1), Part::model()));
+    w.1.model_put(&[1]);
+    let owner = {
+        let w = w.clone();
+        thread::spawn(move || {
+            w.1.model_clear();
+            w.0.store(2, SeqCst);
+            w.1.model_put(&[2]);
+        })
+    };
+    if let Some((copy, lo, hi)) = w.1.model_get() {
+        assert_eq!(lo, hi, "two halves");
+        let ident = w.0.load(SeqCst);
+        if !looks_again || w.1.still(&copy) {
+            assert_eq!(lo, [ident as u8], "of another transaction");
+        }
+    }
+    owner.join().unwrap();
+}
+
+#[test]
+fn a_part_is_read_whole_and_with_its_owner() {
+    model(|| part_of_a_transaction(true));
+}
+#[test]
+fn without_a_second_look_it_may_be_anothers() {
+    assert!(fails(|| part_of_a_transaction(false)));
 }
 
 /// A writer commits, and its registration is overwritten, while another transaction scans its snapshot and commits.

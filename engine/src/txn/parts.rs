@@ -1,0 +1,162 @@
+//! `2pl`: parts of ranges that scans have read, and writers that wait for them.
+
+use super::predicate::Extent;
+use super::{RecordRef, ScanId, Txn};
+use crate::csn::{SlotId, State};
+use crate::error::{AbortReason, Error};
+use crate::faults::{self, Fault};
+use crate::platform::{Platform, WaitFor};
+use crate::primitive::Ordering;
+use crate::protocol::Policy;
+use crate::range::{IndexRanges, Part, Range, RangeSet, PARTS};
+use std::ops::Bound;
+
+/// A part that the transaction has published.
+pub(super) struct Published {
+    /// Number of its scan.
+    scan: u32,
+    /// Which of the slot's.
+    no: u32,
+    range: &'static Range,
+}
+
+/// A scan under `2pl` whose bounds are final.
+pub(super) struct ReadPart<'a> {
+    pub set: &'static RangeSet,
+    pub order: u32,
+    pub extent: Extent,
+    pub lo: Bound<&'a [u8]>,
+    pub hi: Bound<&'a [u8]>,
+    pub rows_locked: bool,
+    pub covered_locked: bool,
+}
+
+impl ReadPart<'_> {
+    /// The ranges at its ends, unless they are locked.
+    pub fn ends(&self) -> impl Iterator<Item = u32> {
+        let (x, locked) = (self.extent, self.covered_locked);
+        let last = Some(x.last).filter(|last| *last != x.first);
+        [Some(x.first), last].into_iter().flatten().filter(move |no| !(locked && x.covers(*no)))
+    }
+}
+
+/// A write that looks for parts in its range.
+#[derive(Clone, Copy)]
+pub(super) struct Written<'a> {
+    pub ranges: &'static IndexRanges,
+    pub range: &'static Range,
+    pub key: &'a [u8],
+    pub insert: bool,
+    pub r: RecordRef,
+}
+
+/// Steps of waiting for an owner that is in the act of committing before the policy is asked.
+const SHORT: u32 = 200;
+
+impl Txn {
+    /// The scan's bounds are final. Under `2pl` those who write between them, in ranges at its ends that are not locked, wait
+    /// for us from now on, or abort after the policy.
+    pub(super) fn publish_parts(&mut self, scan: ScanId) {
+        if self.parts.len() >= PARTS {
+            return; // validated only
+        }
+        let Some(read) = self.ranged.parts_of(scan) else { return };
+        let Ok(parts) = self.e.parts(self.slot) else { return }; // no memory: the same
+        for no in read.ends() {
+            let range = read.set.range(no);
+            let at = parts.publish(range, read.order, (read.lo, read.hi), read.rows_locked);
+            self.parts.extend(at.map(|no| Published { scan: scan.number(), no, range }));
+        }
+    }
+
+    /// Rows of the scan are not locked: all writes are conflicts with its parts.
+    pub(super) fn widen_parts(&mut self, scan: ScanId) {
+        let Some(parts) = self.e.parts_if_any(self.slot) else { return };
+        self.parts.iter().filter(|q| q.scan == scan.number()).for_each(|q| parts.widen(q.no));
+    }
+
+    /// Takes back the parts of a scan, or all. The ranges are ours still. Cannot fail.
+    pub(super) fn take_back_parts(&mut self, scan: Option<ScanId>) {
+        if self.parts.is_empty() {
+            return;
+        }
+        let Some(parts) = self.e.parts_if_any(self.slot) else { return };
+        self.parts.retain(|q| {
+            let stays = scan.is_some_and(|s| s.number() != q.scan);
+            if !stays {
+                parts.take_back(q.no, q.range);
+            }
+            stays
+        });
+    }
+
+    /// Waits for those who have read where we write, or fails, after the policy. Each slot's parts are looked at once: who
+    /// reads there from then on is validated.
+    pub(super) fn await_parts(&mut self, p: &dyn Platform, w: Written<'_>) -> Result<(), Error> {
+        if w.range.parts.load(Ordering::SeqCst) == 0 || faults::on(Fault::PartsIgnored) {
+            return Ok(());
+        }
+        let (e, me) = (self.e, self.slot);
+        for slot in (0..e.slots.len() as SlotId).filter(|s| *s != me) {
+            let Some(theirs) = e.parts_if_any(slot) else { continue };
+            for part in theirs.all() {
+                if let Some(ident) = self.owner_of(p, part, slot, w) {
+                    self.await_owner(p, part, WaitFor { ident, slot, tag: 0 }, w)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The transaction in `slot` that has published this part, if the write conflicts with it. INV-PARTS: it takes its parts
+    /// back before it ends, so the name that the slot has while the part stays is that of the part's owner.
+    fn owner_of(&self, p: &dyn Platform, part: &Part, slot: SlotId, w: Written<'_>) -> Option<u64> {
+        loop {
+            let copy = part.of(w.range)?;
+            let ident = self.e.slots[slot as usize].ident.load(Ordering::SeqCst);
+            if part.still(&copy) {
+                return copy.conflicts(p, w.ranges.order, w.key, w.insert).then_some(ident);
+            }
+        }
+    }
+
+    /// Waits for the owner of a part as long as that conflicts with the write, but not for who has its slot after it.
+    #[cold]
+    fn await_owner(&mut self, p: &dyn Platform, part: &Part, owner: WaitFor, w: Written<'_>) -> Result<(), Error> {
+        let at = w.r.touch();
+        let same = |ident: u64| ident == owner.ident || faults::on(Fault::AwaitsTheNext);
+        let there = |t: &Txn| t.owner_of(p, part, owner.slot, w).is_some_and(same);
+        for n in 0..SHORT {
+            let state = self.e.word(owner.slot).state();
+            if !matches!(state, State::Preparing | State::Committing | State::Committed) {
+                break;
+            }
+            p.pause(n)?;
+            if !there(self) {
+                return Ok(());
+            }
+        }
+        match self.policy_of(w.r) {
+            Policy::NoWait => return Err(self.fail(AbortReason::LockConflict, at)),
+            Policy::WaitDie if self.is_older(owner.slot) => return Err(self.fail(AbortReason::WaitDie, at)),
+            Policy::Wait | Policy::WaitDie => {}
+        }
+        match self.sleep_while(p, owner, at, there) {
+            // As its predicate, or the other's, would fail if nobody had waited: a circle of waits is broken by a
+            // failure of that kind.
+            Err(Error::Deadlock) if self.level == super::Level::Serializable => {
+                Err(self.fail(AbortReason::UpgradeConflict, at))
+            }
+            end => end,
+        }
+    }
+
+    fn policy_of(&mut self, r: RecordRef) -> Policy {
+        let serializable = self.level == super::Level::Serializable;
+        let policy = if serializable { r.partition().policy() } else { Policy::Wait };
+        if policy == Policy::WaitDie {
+            self.set_age();
+        }
+        policy
+    }
+}
