@@ -149,12 +149,23 @@ struct Trial {
     before: Cost,
     n_before: usize,
     rate_before: f64,
+    /// Records of a transaction before it.
+    records: f64,
     predicted: f64,
     /// How much more each interval since has cost, here and in the partitions that were switched alike.
     more: Vec<f64>,
     /// Intervals since the switch, whatever was sampled in them.
     intervals: u32,
     stalled: u32,
+}
+
+impl Trial {
+    /// How much more an interval costs than those before the switch, a logarithm. Transactions that access so many more
+    /// records now would have become dearer under the old protocol too.
+    fn more(&self, load: &Load) -> f64 {
+        let size = (load.features[1].max(1.0) / self.records.max(1.0)).ln();
+        load.cost().over(&self.before) - if size.abs() > RESIZED { size } else { 0.0 }
+    }
 }
 
 /// What an interval was like in a partition of the same table.
@@ -196,6 +207,8 @@ const SKIP: u32 = 1;
 const AFTER: (usize, usize) = (2, 5);
 /// Noise that is assumed at least, and where nothing is known, of a logarithm of a cost.
 const NOISE: (f64, f64) = (0.03, 0.08);
+/// A difference of records in a transaction that is not noise, as a logarithm.
+const RESIZED: f64 = 0.2;
 /// Loads are the same load up to this distance of their shapes.
 const SAME: f64 = 1.0;
 /// So far, with room for noise, a switch and the one that reversed it are about the same load.
@@ -285,7 +298,7 @@ impl State {
         let protocol = index(protocol);
         let last = self.last.filter(|_| self.protocol == Some(protocol))?;
         let load = Load::between(&last, reading).filter(|l| l.txns >= s.min_samples)?;
-        let trial = self.trial.as_ref().map(|t| (t.from, t.to, load.cost().over(&t.before)));
+        let trial = self.trial.as_ref().map(|t| (t.from, t.to, t.more(&load)));
         Some(Peer { no, protocol, features: load.features, trial })
     }
 
@@ -416,6 +429,7 @@ impl State {
             before: Cost::mean(&same.iter().map(|h| h.1).collect::<Vec<_>>()),
             n_before: same.len(),
             rate_before: mean(same.iter().map(|h| h.2)),
+            records: mean(same.iter().map(|h| h.0[1])),
             predicted: d.predicted[to] - d.predicted[from],
             more: Vec::new(),
             intervals: 0,
@@ -478,7 +492,7 @@ impl State {
         d.status = Status::Verifies;
         if t.intervals > SKIP {
             let with = peers.iter().filter_map(|p| p.trial).filter(|p| (p.0, p.1) == (t.from, t.to)).map(|p| p.2);
-            let more: Vec<f64> = with.chain([load.cost().over(&t.before)]).collect();
+            let more: Vec<f64> = with.chain([t.more(load)]).collect();
             t.more.push(mean(more.into_iter()));
         }
         if t.more.len() < AFTER.0 {

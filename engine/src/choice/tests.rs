@@ -218,6 +218,26 @@ fn what_verification_takes_back_is_taken_back_soon() {
 }
 
 #[test]
+fn longer_transactions_are_not_held_against_a_switch() {
+    // It is a good one; while it is verified, transactions become longer, and cost more than those before it.
+    let hot = Truth { cost_us: [400.0, 180.0, 150.0], ..HOT };
+    let long = Truth { records: 17.0, cost_us: hot.cost_us.map(|c| 1.7 * c), ..hot };
+    let mut w = World::new(right(), 0.05);
+    w.run(&CALM, 20);
+    w.run(&hot, 3);
+    assert_eq!(w.protocol, Protocol::TwoPhase);
+    w.run(&long, 20);
+    assert_eq!((w.protocol, w.asked.len()), (Protocol::TwoPhase, 1), "{:?}", w.asked);
+    // And shorter ones do not hide that it is a bad one.
+    let short = Truth { records: 6.0, cost_us: [90.0, 90.0, 130.0], ..HOT };
+    let mut w = World::new(right(), 0.05);
+    w.run(&CALM, 20);
+    w.run(&hot, 3);
+    w.run(&short, 7);
+    assert_eq!(w.asked.last().map(|a| a.2), Some(Status::TakesBack), "{:?}", w.asked);
+}
+
+#[test]
 fn a_partition_that_comes_to_a_halt_is_rescued() {
     let wrong =
         model(&split("records", 1.0, 0.0, 0.5), &split("records", 1.0, 0.0, 0.3), &split("records", 1.0, 0.0, -0.8));

@@ -1,14 +1,16 @@
 //! Benchmarks of the choice of protocols, with threads: `bench/train` and `bench/choice` run it.
 //!
 //! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol;
-//! `bench-choice schedule` what is committed under loads that change. `bench-choice mixed` runs transactions over
-//! several protocols; `bench/mixed` counts its instructions.
+//! `bench-choice schedule` what is committed under loads that change, `bench-choice switches` what is while partitions are
+//! switched (`bench/switches --engine` runs it). `bench-choice mixed` runs transactions over several protocols;
+//! `bench/mixed` counts its instructions.
 
 mod mixed;
 mod outside;
 mod run;
 mod schedule;
 mod store;
+mod switches;
 mod workload;
 
 use mixedcc_engine::choice::{Model, NAMES};
@@ -78,19 +80,37 @@ fn measure(a: &Args) {
 
 /// Loads that change, under each mode.
 fn schedule(a: &Args) {
+    let name = a.text("--kind").unwrap_or("varied");
     let plan = schedule::Plan {
-        kind: Kind::parse(a.text("--kind").unwrap_or("varied")).expect("a kind of schedule"),
+        kind: Kind::parse(name.trim_end_matches("_home")).expect("a kind of schedule"),
+        home: name.ends_with("_home"),
         seed: a.number("--seed", 1.0) as u64,
         phases: a.number("--phases", 10.0) as u64,
         intervals: a.number("--intervals", 8.0) as u64,
         interval_s: a.number("--interval", 0.2),
         explain: a.has("--explain"),
     };
-    println!("seed,mode,interval,phase,seconds,commits,cpu_s,asked,protocols");
-    for mode in a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',') {
-        let text = a.text("--model").map(|f| std::fs::read_to_string(f).expect("a model's file"));
-        schedule::run(&plan, mode, text.map(|t| Model::parse(&t).expect("a model")));
-    }
+    println!("seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols");
+    let modes: Vec<&str> = a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',').collect();
+    let text = a.text("--model").map(|f| std::fs::read_to_string(f).expect("a model's file"));
+    schedule::run(&plan, &modes, text.map(|t| Model::parse(&t).expect("a model")));
+}
+
+/// Switches of protocols under a long transaction.
+fn switches(a: &Args) {
+    let pair = |text: &str| {
+        let (old, new) = text.split_once('-').expect("old-new");
+        (Protocol::parse(old).expect("a protocol"), Protocol::parse(new).expect("a protocol"))
+    };
+    let list = |name: &str| a.text(name).expect("a list").split(',');
+    switches::run(&switches::Plan {
+        seed: a.number("--seed", 1.0) as u64,
+        pairs: list("--pairs").map(pair).collect(),
+        lengths: list("--long").map(|l| l.parse().expect("seconds")).collect(),
+        seconds: a.number("--seconds", 0.5),
+        stop_all: a.has("--stop-all"),
+        yields: a.number("--yields", 1.0) as u64,
+    });
 }
 
 fn main() {
@@ -98,6 +118,7 @@ fn main() {
     match a.0.get(1).map(String::as_str) {
         Some("measure") => measure(&a),
         Some("schedule") => schedule(&a),
+        Some("switches") => switches(&a),
         Some("mixed") => mixed::run(
             a.text("--protocols").unwrap_or("occ"),
             a.has("--apart"),
@@ -105,7 +126,8 @@ fn main() {
         ),
         _ => {
             eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
-            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind varied|half|undeclared|table1|figure13|figure14] [--explain] [--model FILE] [--modes M,...]");
+            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind varied|half|undeclared|table1|figure13|figure14, each also ..._home] [--explain] [--model FILE] [--modes M,...]");
+            eprintln!("bench-choice switches --pairs OLD-NEW,... --long S,... [--stop-all] [--seed N] [--seconds S] [--yields N]");
             eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");
             std::process::exit(2);
         }

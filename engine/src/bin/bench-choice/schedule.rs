@@ -1,4 +1,5 @@
-//! Loads that change: every phase another workload, under one protocol, under the hybrid, or with the coordinator choosing.
+//! Loads that change: every phase another workload, under one protocol, under the hybrid, or with the coordinator
+//! choosing. The modes take turns phase by phase, so that whatever else the machine does meets all of them.
 
 use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Skew, Workload};
@@ -6,6 +7,7 @@ use mixedcc_engine::choice::{Chooser, Model, Settings, NAMES};
 use mixedcc_engine::primitive::thread_cpu_ns;
 use mixedcc_engine::{Protocol, ProtocolSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Keys of each partition that the hybrid locks.
@@ -13,6 +15,10 @@ const HOT: u64 = 16;
 const PARTITIONS: u64 = 8;
 const THREADS: u64 = 8;
 const PROGRAMS: usize = 256;
+/// Of each mode, before the first phase.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// A transaction ends within this time.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How the load changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +46,7 @@ impl Kind {
         ("figure13", Kind::Figure13),
         ("figure14", Kind::Figure14),
     ];
+    /// Of a name without `_home`, see [`Plan::home`].
     pub fn parse(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|k| k.0 == name).map(|k| k.1)
     }
@@ -55,6 +62,8 @@ impl Kind {
 
 pub struct Plan {
     pub kind: Kind,
+    /// Has each thread a partition of its own, at which its transactions begin, as H-Store's have? Else any.
+    pub home: bool,
     pub seed: u64,
     pub phases: u64,
     pub intervals: u64,
@@ -76,7 +85,7 @@ fn phase(p: &Plan, no: u64) -> Workload {
         ops: 20,
         crossed: 0,
         cross: 100,
-        home: false,
+        home: p.home,
         declared: true,
         declared_crossed: true,
         ordered: false,
@@ -106,10 +115,62 @@ fn phase(p: &Plan, no: u64) -> Workload {
     }
 }
 
+/// What one thread has done.
 #[derive(Default)]
-struct Counts {
-    commits: AtomicU64,
-    cpu_ns: AtomicU64,
+pub struct Counts {
+    pub commits: AtomicU64,
+    pub attempts: AtomicU64,
+    pub cpu_ns: AtomicU64,
+}
+
+/// The sums of all threads' commits, attempts and nanoseconds.
+pub fn totals(all: &[Counts]) -> [u64; 3] {
+    let sum = |f: fn(&Counts) -> &AtomicU64| all.iter().map(|c| f(c).load(Ordering::Relaxed)).sum();
+    [sum(|c| &c.commits), sum(|c| &c.attempts), sum(|c| &c.cpu_ns)]
+}
+
+/// Lets a contestant's workers run only in its turn. They stop between two transactions, with no lock.
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    over: AtomicBool,
+    parked: AtomicU64,
+    lock: Mutex<()>,
+    turn: Condvar,
+}
+
+impl Gate {
+    /// Of a worker: waits for its turn. False: there is none any more.
+    fn pass(&self) -> bool {
+        if self.open.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut held = self.lock.lock().unwrap_or_else(|e| e.into_inner());
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        while !self.open.load(Ordering::SeqCst) && !self.over.load(Ordering::SeqCst) {
+            held = self.turn.wait(held).unwrap_or_else(|e| e.into_inner());
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        !self.over.load(Ordering::SeqCst)
+    }
+    fn wake(&self, flag: &AtomicBool) {
+        let held = self.lock.lock().unwrap_or_else(|e| e.into_inner());
+        flag.store(true, Ordering::SeqCst);
+        drop(held);
+        self.turn.notify_all();
+    }
+    /// Returns when all workers wait.
+    fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        let begun = Instant::now();
+        while self.parked.load(Ordering::SeqCst) < THREADS {
+            std::thread::sleep(Duration::from_micros(100));
+            if begun.elapsed() > PATIENCE {
+                eprintln!("a worker does not come back");
+                std::process::exit(1); // the others would be waited for
+            }
+        }
+    }
 }
 
 /// What is in charge.
@@ -152,78 +213,157 @@ fn explain(store: &Store, interval: u64) {
     }
 }
 
-/// Runs the plan and prints a line an interval.
-pub fn run(p: &Plan, mode: &str, model: Option<Model>) {
-    let p = &Plan { phases: p.kind.phases().unwrap_or(p.phases), ..*p };
-    let store = Store::new(PARTITIONS, 2000, if mode == "hybrid" { HOT } else { 0 });
-    store.e.shared.sample_every.set(4);
-    let adaptive = set(&store, mode);
-    let workloads: Vec<Workload> = (0..p.phases).map(|n| phase(p, n)).collect();
-    let keys: Vec<Keys> = workloads.iter().map(|w| Keys::new(w.rows, w.skew)).collect();
-    let (stop, now_in) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let counts: Vec<Counts> = (0..THREADS).map(|_| Counts::default()).collect();
-    let work = |thread: u64| {
-        let all: Vec<Vec<Program>> = (0..p.phases as usize)
-            .map(|n| {
-                let mut rng = Rng::new(p.seed * 10_000 + n as u64 * 100 + thread);
-                (0..PROGRAMS).map(|_| workloads[n].program(thread, &keys[n], &mut rng)).collect()
-            })
-            .collect();
-        let mut me = Worker::new(&store, thread as u16 + 1);
-        let mine = &counts[thread as usize];
+/// A mode: a store of its own with workers of its own.
+struct Contestant {
+    mode: String,
+    store: Store,
+    adaptive: bool,
+    /// The phase, for the workers.
+    phase: AtomicUsize,
+    counts: Vec<Counts>,
+    gate: Gate,
+}
+
+impl Contestant {
+    fn new(mode: &str) -> Contestant {
+        // What follows a tilde tells runs of the same mode apart.
+        let name = mode.split('~').next().unwrap_or(mode);
+        let store = Store::new(PARTITIONS, 2000, if name == "hybrid" { HOT } else { 0 });
+        store.e.shared.sample_every.set(4);
+        let adaptive = set(&store, name);
+        let counts = (0..THREADS).map(|_| Counts::default()).collect();
+        Contestant {
+            mode: mode.to_string(),
+            store,
+            adaptive,
+            phase: AtomicUsize::new(0),
+            counts,
+            gate: Gate::default(),
+        }
+    }
+
+    /// A worker: the programs of the phase, again and again.
+    fn work(&self, thread: u64, workloads: &[Workload], programs: &[Vec<Program>]) {
+        let mut me = Worker::new(&self.store, thread as u16 + 1);
+        let mine = &self.counts[thread as usize];
         let mut i = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let n = now_in.load(Ordering::Relaxed);
+        while self.gate.pass() {
+            let n = self.phase.load(Ordering::Relaxed);
             (me.yields, me.work_ns, me.declared) = (workloads[n].yields, workloads[n].work_ns, workloads[n].declared);
-            let program = &all[n][i % PROGRAMS];
+            let program = &programs[n][i % PROGRAMS];
             me.declared &= workloads[n].declared_crossed || program.touched.len() == 1;
             let done = me.run(program);
             i += done as usize;
+            mine.attempts.fetch_add(1, Ordering::Relaxed);
             mine.commits.fetch_add(done as u64, Ordering::Relaxed);
             mine.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
         }
-    };
-    let settings = Settings { forget_us: (600.0 * p.interval_s * 1e6) as u64, ..Settings::default() };
-    let mut chooser = Chooser::new(&store.e, model.unwrap_or_else(Model::built_in));
-    std::thread::scope(|sc| {
-        let work = &work;
-        for i in 0..THREADS {
-            sc.spawn(move || work(i));
+    }
+}
+
+/// A contestant's coordinator. Its clock stands still while others have their turn.
+struct Turns<'a> {
+    c: &'a Contestant,
+    chooser: Chooser,
+    settings: Settings,
+    us: u64,
+}
+
+impl<'a> Turns<'a> {
+    fn new(c: &'a Contestant, p: &Plan, model: Model) -> Turns<'a> {
+        let settings = Settings { forget_us: (600.0 * p.interval_s * 1e6) as u64, ..Settings::default() };
+        Turns { c, chooser: Chooser::new(&c.store.e, model), settings, us: 0 }
+    }
+
+    /// So long with switches, then the coordinator's look at the interval: how many switches it asks for.
+    fn interval(&mut self, end: Duration, begun: Instant, base: u64) -> usize {
+        let store = &self.c.store;
+        store.e.pin(0);
+        while begun.elapsed() < end {
+            store.e.advance_switches(&[store.table], base + begun.elapsed().as_micros() as u64, false);
+            std::thread::sleep(Duration::from_millis(2));
         }
-        std::thread::sleep(Duration::from_millis(500)); // programs are made, caches filled
-        let begun = Instant::now();
-        let total = |f: fn(&Counts) -> &AtomicU64| counts.iter().map(|c| f(c).load(Ordering::Relaxed)).sum::<u64>();
-        let (mut commits, mut cpu, mut at) = (total(|c| &c.commits), total(|c| &c.cpu_ns), 0.0);
-        for n in 0..p.phases * p.intervals {
-            now_in.store((n / p.intervals) as usize, Ordering::Relaxed);
-            let end = (n + 1) as f64 * p.interval_s;
-            store.e.pin(0);
-            while begun.elapsed().as_secs_f64() < end {
-                store.e.advance_switches(&[store.table], begun.elapsed().as_micros() as u64, false);
-                std::thread::sleep(Duration::from_millis(2));
+        self.us = base + begun.elapsed().as_micros() as u64;
+        let asked = match self.c.adaptive {
+            true => self.chooser.pass(&store.e, &[store.table], self.us, true, &self.settings).len(),
+            false => 0,
+        };
+        store.e.unpin(0);
+        for part in store.table.map().partitions() {
+            part.stats.sampled.clear_marks();
+        }
+        asked
+    }
+
+    /// A turn with the load of a phase. Not counted: caches are filled, and the coordinator has a first reading.
+    fn warm_up(&mut self) {
+        self.c.gate.close();
+        self.c.gate.wake(&self.c.gate.open);
+        self.interval(WARM_UP, Instant::now(), 0);
+        self.c.gate.close();
+    }
+
+    /// A turn: prints a line an interval.
+    fn phase(&mut self, p: &Plan, no: u64) {
+        let c = self.c;
+        c.phase.store(no as usize, Ordering::Relaxed);
+        c.gate.wake(&c.gate.open);
+        let (begun, base) = (Instant::now(), self.us);
+        let (mut before, mut at) = (totals(&c.counts), begun.elapsed());
+        for n in 0..p.intervals {
+            let asked = self.interval(Duration::from_secs_f64((n + 1) as f64 * p.interval_s), begun, base);
+            let interval = no * p.intervals + n;
+            if c.adaptive && p.explain {
+                explain(&c.store, interval);
             }
-            let us = begun.elapsed().as_micros() as u64;
-            let asked = if adaptive { chooser.pass(&store.e, &[store.table], us, true, &settings).len() } else { 0 };
-            if adaptive && p.explain {
-                explain(&store, n);
-            }
-            store.e.unpin(0);
-            for part in store.table.map().partitions() {
-                part.stats.sampled.clear_marks();
-            }
-            let (c, k, t) = (total(|c| &c.commits), total(|c| &c.cpu_ns), us as f64 / 1e6);
-            let in_use: Vec<_> = store.table.map().partitions().iter().map(|p| p.protocols().name()).collect();
+            let (now, to) = (totals(&c.counts), begun.elapsed());
+            let [commits, attempts, cpu_ns]: [u64; 3] = std::array::from_fn(|i| now[i] - before[i]);
+            let in_use: Vec<_> = c.store.table.map().partitions().iter().map(|p| p.protocols().name()).collect();
             println!(
-                "{},{mode},{n},{},{:.3},{},{:.4},{asked},{}",
+                "{},{},{interval},{no},{:.4},{commits},{attempts},{:.4},{asked},{}",
                 p.seed,
-                n / p.intervals,
-                t - at,
-                c - commits,
-                (k - cpu) as f64 / 1e9,
+                c.mode,
+                (to - at).as_secs_f64(),
+                cpu_ns as f64 / 1e9,
                 in_use.join(" ")
             );
-            (commits, cpu, at) = (c, k, t);
+            (before, at) = (now, to);
         }
-        stop.store(true, Ordering::Relaxed);
+        c.gate.close();
+    }
+}
+
+/// Runs the plan under each mode, all modes in turns in each phase, and prints a line an interval. All run the same
+/// transactions.
+pub fn run(p: &Plan, modes: &[&str], model: Option<Model>) {
+    let p = &Plan { phases: p.kind.phases().unwrap_or(p.phases), ..*p };
+    let workloads: Vec<Workload> = (0..p.phases).map(|n| phase(p, n)).collect();
+    let keys: Vec<Keys> = workloads.iter().map(|w| Keys::new(w.rows, w.skew)).collect();
+    let of_phase = |thread: u64, n: usize| -> Vec<Program> {
+        let mut rng = Rng::new(p.seed * 10_000 + n as u64 * 100 + thread);
+        (0..PROGRAMS).map(|_| workloads[n].program(thread, &keys[n], &mut rng)).collect()
+    };
+    let of_thread = |thread: u64| -> Vec<Vec<Program>> { (0..workloads.len()).map(|n| of_phase(thread, n)).collect() };
+    let programs: Vec<Vec<Vec<Program>>> = (0..THREADS).map(of_thread).collect();
+    let model = model.unwrap_or_else(Model::built_in);
+    let all: Vec<Contestant> = modes.iter().map(|m| Contestant::new(m)).collect();
+    std::thread::scope(|sc| {
+        for c in &all {
+            for (thread, programs) in programs.iter().enumerate() {
+                let workloads = &workloads;
+                sc.spawn(move || c.work(thread as u64, workloads, programs));
+            }
+        }
+        let mut turns: Vec<Turns> = all.iter().map(|c| Turns::new(c, p, model.clone())).collect();
+        turns.iter_mut().for_each(Turns::warm_up);
+        let n = turns.len();
+        for no in 0..p.phases {
+            for i in 0..n {
+                turns[(no as usize + i) % n].phase(p, no);
+            }
+        }
+        for c in &all {
+            c.gate.wake(&c.gate.over);
+        }
     });
 }

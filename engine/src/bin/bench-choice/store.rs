@@ -10,7 +10,7 @@ use mixedcc_engine::threads::Block;
 use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of a row.
 const ROW: usize = 100;
@@ -43,7 +43,12 @@ fn version(t: &mut Txn, value: u64) -> Result<NonNull<Version>, Error> {
 
 impl Store {
     pub fn new(partitions: u64, rows: u64, hot: u64) -> Store {
-        let block = Block::new((partitions * rows) as usize * 400 + (192 << 20), THREADS + 1).expect("memory");
+        Store::with_spare(partitions, rows, hot, 192 << 20)
+    }
+
+    /// With so many bytes for versions beside the rows: a transaction that stays open keeps all that come after it.
+    pub fn with_spare(partitions: u64, rows: u64, hot: u64, spare: usize) -> Store {
+        let block = Block::new((partitions * rows) as usize * 400 + spare, THREADS + 1).expect("memory");
         let e = block.engine;
         let n = if hot > 0 { 2 * partitions } else { partitions } as u32;
         let set = ProtocolSet::of(Protocol::Occ);
@@ -63,6 +68,38 @@ impl Store {
             t.publish(&p);
         }
         store
+    }
+
+    /// Another table, of one row and one partition; see [`Store::hold`].
+    pub fn side_table(&self) -> &'static Table {
+        let (e, set) = (self.e, ProtocolSet::of(Protocol::Occ));
+        let map = Table::new_map(&e, 0, 1, 0, b"", set, Policy::Wait).expect("memory");
+        let table = Table::create(&e, 0, [2; 4], map).expect("memory");
+        table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
+        let p = self.platform(0);
+        let mut t = Txn::new(e, 0);
+        t.begin(Level::Serializable, 2);
+        let v = version(&mut t, 0).expect("memory");
+        t.insert_row(&p, Touch { table, no: 0 }, &key(0, 0), v, 0).expect("memory");
+        t.prepare(&p, &|_, _| {}).expect("a first commit");
+        t.publish(&p);
+        table
+    }
+
+    /// A transaction that writes the row of a side table, which nobody else uses, calls `begun`, and stays open until
+    /// so long after that.
+    pub fn hold(&self, table: &'static Table, slot: SlotId, ident: u64, length: Duration, begun: impl FnOnce()) {
+        let p = self.platform(slot);
+        let mut t = Txn::new(self.e, slot);
+        t.begin(Level::Serializable, ident);
+        let row = t.find_row(&p, Touch { table, no: 0 }, &key(0, 0), true, None).expect("alone").expect("the row");
+        let v = version(&mut t, ident).expect("memory");
+        t.update_row(&p, &row, &key(0, 0), v, 0).expect("alone");
+        begun();
+        std::thread::sleep(length);
+        t.prepare(&p, &|_, _| {}).expect("alone");
+        t.publish(&p);
+        p.ended();
     }
 
     /// All partitions under one protocol; the hybrid's hot ones under `2pl`, the others under `occ`.

@@ -1,0 +1,118 @@
+"""The benchmarks of the choice of protocols and of switches compute what they say."""
+
+import contextlib
+import io
+import pathlib
+import random
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import cluster  # noqa: E402
+
+SWITCHES = cluster.program("switches")
+CHOICE = cluster.program("choice")
+SERVER = cluster.program("choice-server")
+
+
+class Out(list):
+    """A csv.writer that keeps its rows."""
+
+    def writerow(self, row):
+        self.append(row)
+
+
+def rows(tenths):
+    """Rows of one switch: (time, commits)."""
+    return [{"at_s": at, "seconds": "0.1", "commits": str(n), "attempts": str(2 * n), "cpu_s": "0.1"} for at, n in tenths]
+
+
+class Switches(unittest.TestCase):
+    # Two tenths before, a long transaction of two tenths, two to settle, two after it.
+    TENTHS = [("-0.2", 100), ("-0.1", 300), ("0.0", 90), ("0.1", 110), ("0.2", 7), ("0.3", 8), ("0.4", 400), ("0.5", 600)]
+
+    def test_parts(self):
+        before, during, after = SWITCHES.parts(rows(self.TENTHS), 0.2)
+        self.assertAlmostEqual(before.tps, 2000)
+        self.assertAlmostEqual(during.tps, 1000)
+        self.assertAlmostEqual(after.tps, 5000)
+        self.assertEqual(during.work(), "1000 us, 2.00")
+
+    def test_protocols_alone_are_medians_of_all_switches(self):
+        at = lambda old, new, n: (("engine", "1", "mediated", old, new, 0.2), rows([("-0.1", n), ("0.4", 2 * n)]))
+        single = SWITCHES.alone(dict([at("occ", "2pl", 100), at("2pl", "occ", 200), at("occ", "partcc", 300)]))
+        self.assertEqual(single["engine", "1", "occ"], 3000)  # of 1000, 4000, 3000
+        self.assertEqual(single["engine", "1", "2pl"], 2000)  # of 2000, 2000
+
+    def test_transactions_fall_into_the_tenths_of_their_switch(self):
+        out = Out()
+        switches = [(100.0, "mediated", "occ", "2pl", 0.2), (200.0, "stop_all", "2pl", "occ", 0.2)]
+        # Before everything; in the first tenth of each; after the request; after the last tenth.
+        log = [(99.0, 1), (99.91, 1), (100.01, 3), (100.05, 1), (150.0, 1), (199.95, 2), (200.31, 1)]
+        SWITCHES.tenths(switches, iter(log), 5, 0.1, out)
+        self.assertEqual(len(out), 8)
+        self.assertEqual([r[8] for r in out], [1, 2, 0, 0, 1, 0, 0, 0])
+        self.assertEqual([r[9] for r in out], [1, 4, 0, 0, 2, 0, 0, 0])
+        self.assertEqual([r[6] for r in out[:4]], ["-0.1", "0.0", "0.1", "0.2"])
+        self.assertEqual(out[4][:6], ["server", 5, "stop_all", "2pl", "occ", 0.2])
+
+    def test_pgbench_log(self):
+        with tempfile.TemporaryDirectory() as directory:
+            pathlib.Path(directory, "log.1").write_text("0 1 500 0 1700000000 250000 2\n0 2 failed 0 1700000000 260000 9\n0 3 40", encoding="ascii")
+            self.assertEqual(list(SWITCHES.log_of(directory)), [(1700000000.25, 3)])
+
+    def test_stop_all_only_where_asked(self):
+        given = type("Given", (), {"stop_all": [0.5]})
+        self.assertEqual(SWITCHES.methods_of(given, 0.5, "occ", "2pl"), ("mediated", "stop_all"))
+        self.assertEqual(SWITCHES.methods_of(given, 1.0, "occ", "2pl"), ("mediated",))
+        self.assertEqual(SWITCHES.methods_of(given, 0.5, "occ", "occ"), ("mediated",))
+
+
+class Choice(unittest.TestCase):
+    def run_of(self, modes):
+        """A run of two phases of four intervals each; commits of each interval by mode, a second each."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "varied-1.csv")
+            lines = ["seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols"]
+            for mode, commits in modes.items():
+                lines += [f"1,{mode},{n},{n // 4},1,{c},{c},0.5,0,{mode}" for n, c in enumerate(commits)]
+            path.write_text("\n".join(lines) + "\n", encoding="ascii")
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                run = CHOICE.summary(path)
+            self.assertIn("varied-1.csv", said.getvalue())
+            self.assertTrue(path.with_suffix(".svg").read_text(encoding="utf-8").startswith("<svg"))
+            return run
+
+    def test_relative_to_the_best_fixed(self):
+        run = self.run_of({"occ": [100] * 4 + [200] * 4, "2pl": [300] * 8, "adaptive": [10] * 3 + [150] + [10] * 3 + [330]})
+        whole, each, intervals, phases = run.to_best("adaptive")
+        self.assertAlmostEqual(whole, (30 + 150 + 30 + 330) / 8 / 300)
+        self.assertAlmostEqual(each, whole, msg="all use half a CPU")
+        self.assertEqual(run.learned, [3, 7], "the fourth of each phase")
+        self.assertEqual([round(x, 3) for x in intervals], [0.5, 1.1])
+        self.assertEqual([round(x, 3) for x in phases], [0.5, 1.1])
+
+    def test_spread(self):
+        self.assertEqual(CHOICE.spread([0.5, 1.0, 0.9]), "median 0.90, lowest 0.50, below 0.85 in 1 of 3")
+
+
+class Server(unittest.TestCase):
+    def test_lines_of_the_log(self):
+        self.assertEqual(SERVER.Bench.end("0 1 500 0 1700000000 250000 2"), (1700000000.25, 3))
+        self.assertIsNone(SERVER.Bench.end("0 1 failed 0 1700000000 250000 2"))
+
+    def test_remote_transactions_only_where_the_phase_wants_them(self):
+        one = SERVER.VariedTpcc(crossed=2, cross=60.0)
+        self.assertIn(":w <= 2 AND random(1, 100) <= 60 ", one.other_warehouse(15))
+        self.assertIn("random(1, 100) <= 4 ", one.other_warehouse(1))
+
+    def test_phases_are_those_of_the_seed(self):
+        first, second = ([SERVER.tpcc_phase(random.Random(7), False).mix for _ in range(2)])
+        self.assertEqual(first, second)
+        self.assertEqual(SERVER.tpcc_phase(random.Random(7), True).crossed, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
