@@ -203,3 +203,34 @@ DROP OWNED BY by_user;
 DROP ROLE by_user;
 DROP FUNCTION by_in;
 DROP TABLE by_t, by_part, by_child, by_parent, by_n, by_i, by_a;
+-- Ranges whose bounds and limits are parameters keep one plan, where nothing else depends on them.
+CREATE UNLOGGED TABLE by_g (a int PRIMARY KEY, v int, i int) USING mixedcc;
+INSERT INTO by_g SELECT n, n, n FROM generate_series(1, 5000) AS n;
+ANALYZE by_g;
+PREPARE g_page (int, int) AS SELECT sum(v) FROM (SELECT v FROM by_g WHERE a >= $1 ORDER BY a LIMIT $2) AS s;
+PREPARE g_between (int, int) AS SELECT v FROM by_g WHERE a BETWEEN $1 AND $2;
+PREPARE g_update (int, int) AS UPDATE by_g SET v = v + 1 WHERE a > $1 AND a < $2;
+PREPARE g_constant (int) AS SELECT v FROM by_g WHERE a >= $1 AND i > 3;
+PREPARE g_rest (int, int) AS SELECT v FROM by_g WHERE a >= $1 AND ($2 = 0 OR i = $2) ORDER BY a LIMIT 2;
+CREATE FUNCTION by_plans() RETURNS TABLE (name text, generic bigint, custom bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    s text;
+BEGIN
+    FOR n IN 1 .. 8 LOOP
+        FOREACH s IN ARRAY '{g_page (4990; 20),g_between (1; 3),g_update (5; 8),g_constant (4990),g_rest (3; 0)}'::text[] LOOP
+            EXECUTE 'EXECUTE ' || translate(s, ';', ',');
+        END LOOP;
+    END LOOP;
+    RETURN QUERY SELECT p.name, p.generic_plans, p.custom_plans FROM pg_prepared_statements AS p WHERE p.name LIKE 'g\_%' ORDER BY 1;
+END $$;
+SELECT * FROM by_plans();
+EXECUTE g_page (4999, 3);
+EXECUTE g_between (5, 7);
+CREATE INDEX ON by_g (i);
+SELECT * FROM by_plans() WHERE name = 'g_constant';
+SET plan_cache_mode = force_custom_plan;
+SELECT * FROM by_plans() WHERE name = 'g_page';
+RESET plan_cache_mode;
+DEALLOCATE ALL;
+DROP FUNCTION by_plans();
+DROP TABLE by_g;

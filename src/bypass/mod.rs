@@ -25,6 +25,7 @@ mod cache;
 mod column;
 pub mod counts;
 mod exec;
+mod generic;
 mod indexes;
 mod plan;
 mod probe;
@@ -135,6 +136,7 @@ pub fn init(others: bool) {
         OTHERS = compat::init_run(run::run) || others || (*(&raw const PREV_FINISH)).is_some();
     }
     cache::init();
+    generic::init();
 }
 
 /// Starts a statement, if the bypass runs it; else says why not.
