@@ -4,10 +4,10 @@ use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::lock::graph::Waiting;
-use crate::memory::{OutOfMemory, Region};
+use crate::memory::{Latch, OutOfMemory, Region};
 use crate::partition::SampleEvery;
 use crate::platform::Platform;
-use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
 use crate::range::{IndexRanges, Parts};
 use crate::retire::RetireQueue;
@@ -83,7 +83,7 @@ pub struct Shared {
     /// Last table id given.
     pub last_table: AtomicU64,
     /// Latch of the two lists.
-    pub list_latch: AtomicU32,
+    list_latch: Latch,
     /// Counts the pins that were adopted from another slot.
     pub adoptions: AtomicU32,
     /// Dropped tables that wait until nobody can reach them.
@@ -372,15 +372,7 @@ impl Engine {
 
     /// Runs `f` under the latch of the shared lists. `f` neither panics nor waits.
     pub fn with_lists<R>(&self, f: impl FnOnce() -> R) -> R {
-        let l = &self.shared.list_latch;
-        let mut n = 0;
-        while l.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            relax(n);
-            n += 1;
-        }
-        let r = f();
-        l.store(0, Ordering::SeqCst);
-        r
+        self.shared.list_latch.with(f)
     }
 }
 

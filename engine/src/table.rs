@@ -3,9 +3,9 @@
 use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
 use crate::index::{Graves, Primary, Reuse};
-use crate::memory::{OutOfMemory, TidDirectory};
+use crate::memory::{Latch, OutOfMemory, TidDirectory};
 use crate::partition::{Partition, PartitionMap, SPEC_MAX};
-use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
 use crate::record::{Record, Version, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
@@ -26,7 +26,7 @@ pub struct Table {
     /// Records ever used: numbers below this exist.
     next: AtomicU64,
     /// Latch of the two lists.
-    latch: AtomicU32,
+    latch: Latch,
     /// Free records (number + 1).
     free: AtomicU32,
     /// Records without index entries that wait for their grace period, all for that of `limbo_csn`.
@@ -239,17 +239,6 @@ impl Table {
         self.records.get(n).map(|p| unsafe { &*p.cast::<Record>().as_ptr() })
     }
 
-    fn latched<R>(&self, f: impl FnOnce() -> R) -> R {
-        let mut n = 0;
-        while self.latch.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            relax(n);
-            n += 1;
-        }
-        let r = f();
-        self.latch.store(0, Ordering::SeqCst);
-        r
-    }
-
     /// Memory for record `n`.
     fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
         self.records.ensure(e.region, slot as usize, n).map(drop)
@@ -257,7 +246,7 @@ impl Table {
 
     /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
     pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
-        let reused = self.latched(|| {
+        let reused = self.latch.with(|| {
             if self.free.load(Ordering::Relaxed) == 0 {
                 self.end_grace(e.shared.min_pin.0.load(Ordering::SeqCst));
             }
@@ -300,7 +289,7 @@ impl Table {
 
     fn put_free(&self, n: u64) {
         if let Some(r) = self.record(n) {
-            self.latched(|| {
+            self.latch.with(|| {
                 r.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
                 self.free.store(n as u32 + 1, Ordering::Relaxed);
             });
@@ -312,7 +301,7 @@ impl Table {
         let Some(r) = self.record(n) else { return };
         r.set_head(std::ptr::null_mut());
         r.state.store(REC_FREE, Ordering::Release);
-        self.latched(|| {
+        self.latch.with(|| {
             r.next_free.store(self.given.load(Ordering::Relaxed), Ordering::Relaxed);
             self.given.store(n as u32 + 1, Ordering::Relaxed);
             self.given_csn.fetch_max(now, Ordering::Relaxed);

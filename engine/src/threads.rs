@@ -23,7 +23,8 @@ impl Waits {
         let mut at = (to.slot, to.ident);
         for _ in 0..=g.len() {
             // An edge to a transaction that has ended is about to be removed.
-            if e.slots[at.0 as usize].ident.load(Ordering::SeqCst) != at.1 {
+            let ended = e.slots[at.0 as usize].ident.load(Ordering::SeqCst) != at.1;
+            if ended || e.word(at.0).state() == State::Idle {
                 break;
             }
             if at.0 == from {
@@ -99,6 +100,26 @@ impl Platform for Threads {
     }
 }
 
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Asks the system for huge pages, or for none, in a range that begins and ends with pages of 4 KB at least. Without
+/// effect where it has no such pages.
+#[cfg(target_os = "linux")]
+fn advise(base: *mut u8, len: usize, huge: bool) {
+    extern "C" {
+        fn madvise(at: *mut u8, len: usize, advice: i32) -> i32;
+    }
+    const HUGE: i32 = 14;
+    const NO_HUGE: i32 = 15;
+    // SAFETY: the C library's function; the advice changes no content, and a failure changes nothing.
+    let _ = unsafe { madvise(base, len, if huge { HUGE } else { NO_HUGE }) };
+}
+
+/// See above.
+#[cfg(not(target_os = "linux"))]
+fn advise(_: *mut u8, _: usize, _: bool) {}
+
 /// A block of memory for an engine of threads, freed with it.
 pub struct Block {
     base: *mut u8,
@@ -117,15 +138,28 @@ impl Block {
     pub fn new(len: usize, nslots: usize) -> Result<Block, Error> {
         Block::on(len, nslots, 1)
     }
+    /// The same in pages of 2 MB, where the system has transparent ones (Linux, unless they are set to `never`).
+    pub fn huge(len: usize, nslots: usize) -> Result<Block, Error> {
+        Block::make(len, nslots, 1, true)
+    }
     /// The same, as if the machine had so many memory nodes.
     pub fn on(len: usize, nslots: usize, nodes: usize) -> Result<Block, Error> {
-        let layout = std::alloc::Layout::from_size_align(len, 1 << 16).map_err(|_| Error::OutOfMemory)?;
-        // SAFETY: the layout is not empty; the block is zeroed, ours, and lives as long as `Block`.
+        Block::make(len, nslots, nodes, false)
+    }
+
+    fn make(len: usize, nslots: usize, nodes: usize, huge: bool) -> Result<Block, Error> {
+        let align = if huge { HUGE_PAGE } else { 1 << 16 };
+        let len = len.next_multiple_of(align);
+        let layout = std::alloc::Layout::from_size_align(len, align).map_err(|_| Error::OutOfMemory)?;
+        // SAFETY: the layout is not empty; the block is ours, zeroed here, and lives as long as `Block`.
         unsafe {
-            let base = std::alloc::alloc_zeroed(layout);
+            let base = std::alloc::alloc(layout);
             if base.is_null() {
                 return Err(Error::OutOfMemory);
             }
+            // Before its pages exist.
+            advise(base, len, huge);
+            base.write_bytes(0, len);
             match Engine::create_on(base, len, nslots, nodes) {
                 Ok(engine) => Ok(Block { base, layout, engine }),
                 Err(e) => {

@@ -13,6 +13,7 @@ use mixedcc_engine::index::Reuse;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Threads, Waits};
+use mixedcc_engine::txn::Row;
 use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +60,27 @@ const LAYOUTS: [Layout; 4] = [
     Layout { name: "mixed", protocols: &[Protocol::Occ, Protocol::TwoPhase, Protocol::PartCc] },
 ];
 
+/// How a row is found by its key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Find {
+    /// By the engine's B+tree.
+    Tree,
+    /// As the record of this number: rows are loaded in the order of their keys, so that the table's directory of
+    /// records is an array of them.
+    Array,
+}
+
+/// What is measured beside the layout.
+#[derive(Clone, Copy)]
+struct Way {
+    find: Find,
+    /// Does a transaction announce its keys before the first access?
+    announced: bool,
+    /// Is the memory in pages of 2 MB?
+    huge: bool,
+    threads: usize,
+}
+
 struct Store {
     e: Engine,
     table: &'static Table,
@@ -68,8 +90,9 @@ struct Store {
 }
 
 impl Store {
-    fn new(rows: u64, layout: &Layout, threads: usize) -> Store {
-        let block = Block::new(rows as usize * 320 + (512 << 20), threads + 1).expect("memory for the table");
+    fn new(rows: u64, layout: &Layout, huge: bool, slots: usize) -> Store {
+        let make = if huge { Block::huge } else { Block::new };
+        let block = make(rows as usize * 320 + (512 << 20), slots).expect("memory for the table");
         let e = block.engine;
         let partitions = layout.protocols.len() as u32;
         let set = ProtocolSet::of(Protocol::Occ);
@@ -143,19 +166,44 @@ struct Sums {
 
 struct Worker<'s> {
     s: &'s Store,
+    way: Way,
     slot: SlotId,
+    /// Transactions begun.
+    began: u64,
     t: Txn,
     p: Threads,
 }
 
 impl Worker<'_> {
+    #[inline]
+    fn find(&mut self, key: u64, write: bool) -> Result<Row, Error> {
+        let at = self.s.at(key);
+        let found = match self.way.find {
+            Find::Tree => self.t.find_row(&self.p, at, &key.to_be_bytes(), write, None)?,
+            Find::Array => self.t.find_record(&self.p, at, key, write)?,
+        };
+        Ok(found.expect("a row that nobody deletes"))
+    }
+
+    fn announce(&mut self, keys: &[u64; ACCESSES]) {
+        let bytes = keys.map(u64::to_be_bytes);
+        match self.way.find {
+            Find::Tree => self.t.announce_rows(self.s.table, bytes.iter().map(|k| &k[..])),
+            Find::Array => self.t.announce_records(self.s.table, keys.iter().copied()),
+        }
+    }
+
     /// The odd accesses read and write, the even ones read.
     fn attempt(&mut self, keys: &[u64; ACCESSES]) -> Result<(), Error> {
-        self.t.begin(Level::Serializable, u64::from(self.slot) + 1);
+        // A name of its own for each transaction, or waiters would take a repetition for what they wait for.
+        self.began += 1;
+        self.t.begin(Level::Serializable, self.began << 16 | u64::from(self.slot));
+        if self.way.announced {
+            self.announce(keys);
+        }
         for (i, &key) in keys.iter().enumerate() {
             let write = i % 2 == 1;
-            let found = self.t.find_row(&self.p, self.s.at(key), &key.to_be_bytes(), write, None)?;
-            let row = found.expect("a row that nobody deletes");
+            let row = self.find(key, write)?;
             let count = counter(row.version);
             if write {
                 let v = version(&mut self.t, count + 1)?;
@@ -180,6 +228,7 @@ impl Worker<'_> {
                     Error::Deadlock => s.deadlocks += 1,
                     other => panic!("{other:?}"),
                 }
+                self.t.await_winner(&self.p).expect("a wait without locks");
             }
             s.commits += 1;
             if stop.load(Ordering::Relaxed) {
@@ -197,9 +246,9 @@ fn programs(zipf: &Zipf, seed: u64) -> Vec<[u64; ACCESSES]> {
 }
 
 /// All threads for so long; their sums.
-fn round(store: &Store, zipf: &Zipf, threads: usize, seconds: f64, seed: u64) -> (Sums, f64) {
+fn round(store: &Store, zipf: &Zipf, way: Way, seconds: f64, seed: u64) -> (Sums, f64) {
     let stop = AtomicBool::new(false);
-    let all: Vec<_> = (0..threads as u64).map(|n| programs(zipf, seed * 100 + n)).collect();
+    let all: Vec<_> = (0..way.threads as u64).map(|n| programs(zipf, seed * 100 + n)).collect();
     let began = Instant::now();
     let sums = std::thread::scope(|scope| {
         let stop = &stop;
@@ -207,7 +256,7 @@ fn round(store: &Store, zipf: &Zipf, threads: usize, seconds: f64, seed: u64) ->
             scope.spawn(move || {
                 let slot = n as SlotId + 1;
                 let (t, p) = (Txn::new(store.e, slot), Threads::new(store.e, slot, store.waits.clone()));
-                Worker { s: store, slot, t, p }.run(mine, stop)
+                Worker { s: store, way, slot, began: 0, t, p }.run(mine, stop)
             })
         });
         let workers: Vec<_> = workers.collect();
@@ -223,37 +272,78 @@ fn round(store: &Store, zipf: &Zipf, threads: usize, seconds: f64, seed: u64) ->
     (sums, began.elapsed().as_secs_f64())
 }
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let number = |name: &str, default: f64| {
-        let at = args.iter().position(|a| a == name);
-        at.and_then(|i| args.get(i + 1)).map_or(default, |v| v.parse().expect("a number"))
-    };
-    let (rows, rounds) = (number("--rows", 1e6) as u64, number("--rounds", 5.0) as u64);
-    let (seconds, seed) = (number("--seconds", 1.0), number("--seed", 1.0) as u64);
-    let zipf = Zipf::new(rows, THETA);
-    println!("layout,threads,round,commits,aborts,deadlocks,ns_per_access,tps");
-    for threads in [1, 2] {
-        let stores: Vec<_> = LAYOUTS.iter().map(|l| (l, Store::new(rows, l, threads))).collect();
-        let mut commits = vec![0; stores.len()];
-        // Round 0 warms up.
-        for n in 0..=rounds {
+/// The options of the command line: `--name value`.
+struct Options(Vec<String>);
+
+impl Options {
+    fn text<'a>(&'a self, name: &str, default: &'a str) -> &'a str {
+        let at = self.0.iter().position(|a| a == name);
+        at.and_then(|i| self.0.get(i + 1)).map_or(default, |v| v)
+    }
+    fn number(&self, name: &str, default: f64) -> f64 {
+        self.0.iter().position(|a| a == name).map_or(default, |_| self.text(name, "").parse().expect("a number"))
+    }
+    fn has(&self, name: &str, default: &str, word: &str) -> bool {
+        self.text(name, default).split(',').any(|w| w == word)
+    }
+    /// All ways to find rows that are asked for.
+    fn ways(&self, threads: usize, huge: bool) -> Vec<Way> {
+        let finds = [(Find::Tree, "tree"), (Find::Array, "array")];
+        let finds = finds.into_iter().filter(|(_, name)| self.has("--index", "tree,array", name));
+        let announced = [(false, "no"), (true, "yes")].into_iter();
+        let announced = announced.filter(|(_, name)| self.has("--announced", "no,yes", name));
+        finds.flat_map(|f| announced.clone().map(move |a| Way { find: f.0, announced: a.0, huge, threads })).collect()
+    }
+}
+
+impl Way {
+    /// The columns of a row that name it.
+    fn columns(&self) -> String {
+        let find = if self.find == Find::Tree { "tree" } else { "array" };
+        let (announced, pages) = (if self.announced { "yes" } else { "no" }, if self.huge { "2M" } else { "4K" });
+        format!("{find},{announced},{pages},{}", self.threads)
+    }
+}
+
+/// All rounds of one layout and size of pages, in all ways; prints a line for each.
+fn measure(options: &Options, zipf: &Zipf, rows: u64, threads: usize, huge: bool) {
+    let (rounds, seconds) = (options.number("--rounds", 5.0) as u64, options.number("--seconds", 1.0));
+    let seed = options.number("--seed", 1.0) as u64;
+    let ways = options.ways(threads, huge);
+    let layouts = LAYOUTS.iter().filter(|l| options.has("--layouts", "occ,2pl,partcc,mixed", l.name));
+    let stores: Vec<_> = layouts.map(|l| (l, Store::new(rows, l, huge, threads + 1))).collect();
+    let mut commits = vec![0; stores.len()];
+    // Round 0 warms up.
+    for n in 0..=rounds {
+        for &way in &ways {
             for (i, (layout, store)) in stores.iter().enumerate() {
-                let (s, wall) = round(store, &zipf, threads, seconds, seed + n);
+                let (s, wall) = round(store, zipf, way, seconds, seed + n);
                 commits[i] += s.commits;
                 let ns = s.cpu_ns as f64 / (s.commits * ACCESSES as u64) as f64;
                 if n > 0 {
-                    let tps = s.commits as f64 / wall;
-                    println!(
-                        "{},{threads},{n},{},{},{},{ns:.2},{tps:.0}",
-                        layout.name, s.commits, s.aborts, s.deadlocks
-                    );
+                    let (tps, way) = (s.commits as f64 / wall, way.columns());
+                    let Sums { commits, aborts, deadlocks, .. } = s;
+                    println!("{},{way},{n},{commits},{aborts},{deadlocks},{ns:.2},{tps:.0}", layout.name);
                 }
             }
         }
-        for ((layout, store), commits) in stores.iter().zip(commits) {
-            let (sum, wanted) = (store.sum(rows), commits * (ACCESSES / 2) as u64);
-            assert!(sum == wanted, "wrong result of {}: {sum} updates, not {wanted}", layout.name);
+    }
+    for ((layout, store), commits) in stores.iter().zip(commits) {
+        let (sum, wanted) = (store.sum(rows), commits * (ACCESSES / 2) as u64);
+        assert!(sum == wanted, "wrong result of {}: {sum} updates, not {wanted}", layout.name);
+    }
+}
+
+fn main() {
+    let options = Options(std::env::args().collect());
+    let rows = options.number("--rows", 1e6) as u64;
+    let zipf = Zipf::new(rows, THETA);
+    println!("layout,index,announced,pages,threads,round,commits,aborts,deadlocks,ns_per_access,tps");
+    for (threads, name) in [(1, "1"), (2, "2")] {
+        for (huge, pages) in [(false, "4K"), (true, "2M")] {
+            if options.has("--threads", "1,2", name) && options.has("--pages", "4K,2M", pages) {
+                measure(&options, &zipf, rows, threads, huge);
+            }
         }
     }
 }

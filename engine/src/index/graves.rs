@@ -16,9 +16,9 @@
 use super::{Direction, Index, Reuse};
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
-use crate::memory::OutOfMemory;
+use crate::memory::{Latch, OutOfMemory};
 use crate::platform::Platform;
-use crate::primitive::{relax, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::record::{Record, Version, REC_DEAD};
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
@@ -42,7 +42,7 @@ const MARKS_MEND: u64 = 64;
 #[repr(C)]
 pub(crate) struct Graves {
     /// Latch of the list.
-    latch: AtomicU32,
+    latch: Latch,
     /// First and last in the list (number + 1), oldest delete first.
     first: AtomicU32,
     last: AtomicU32,
@@ -89,17 +89,6 @@ impl Drop for Mending<'_> {
 }
 
 impl Graves {
-    fn latched<R>(&self, f: impl FnOnce() -> R) -> R {
-        let mut n = 0;
-        while self.latch.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            relax(n);
-            n += 1;
-        }
-        let r = f();
-        self.latch.store(0, Ordering::SeqCst);
-        r
-    }
-
     /// Dead records whose entries wait.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed) + self.marked.load(Ordering::Relaxed)
@@ -141,7 +130,7 @@ impl Table {
         }
         let g = &self.graves;
         g.len.fetch_add(1, Ordering::Relaxed);
-        g.latched(|| {
+        g.latch.with(|| {
             let first = g.first.swap(no as u32 + 1, Ordering::Relaxed);
             if first == 0 {
                 g.last.store(no as u32 + 1, Ordering::Relaxed);
@@ -153,7 +142,7 @@ impl Table {
     fn bury_at_end(&self, no: u64, r: &Record) {
         let g = &self.graves;
         g.len.fetch_add(1, Ordering::Relaxed);
-        g.latched(|| {
+        g.latch.with(|| {
             r.next_free.store(LAST, Ordering::SeqCst);
             let last = g.last.swap(no as u32 + 1, Ordering::Relaxed);
             if g.first.load(Ordering::Relaxed) == 0 {
@@ -167,7 +156,7 @@ impl Table {
     /// Takes the first of the list if no pin holds it. It stays marked as one of the list.
     fn exhume(&'static self, min_pin: Csn) -> Option<Grave> {
         let g = &self.graves;
-        let (no, rec) = g.latched(|| {
+        let (no, rec) = g.latch.with(|| {
             let no = (g.first.load(Ordering::Relaxed) as u64).checked_sub(1)?;
             let r = self.record(no)?;
             // SAFETY: as in `bury`.

@@ -4,6 +4,7 @@
 //! nodes that they change. The invariants INV-OLC (`word.rs`) and INV-BLOB (`key.rs`) and the reasons
 //! are in `README.md`.
 
+mod ahead;
 mod cursor;
 mod descend;
 mod graves;
@@ -13,6 +14,8 @@ mod insert;
 mod key;
 mod node;
 mod point;
+#[cfg(all(test, not(loom)))]
+mod point_tests;
 mod primary;
 #[cfg(all(test, not(loom)))]
 mod primary_tests;
@@ -23,6 +26,7 @@ mod sample;
 mod tests;
 mod word;
 
+pub(crate) use ahead::fetch_records;
 pub use cursor::Cursor;
 pub use descend::Direction;
 pub(crate) use graves::Graves;

@@ -5,7 +5,7 @@ use super::word::VersionWord;
 use super::{race, Index};
 use crate::memory::{OutOfMemory, Region};
 use crate::platform::Platform;
-use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{prefetch, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::ptr::{self, NonNull};
 
 /// Entries of a node. (Unit tests want splits.)
@@ -206,6 +206,42 @@ impl NodeRef {
             left -= half;
         }
         low + usize::from(prefix[low].load(Ordering::Acquire) < leading)
+    }
+
+    /// The same, for who guesses where it is.
+    #[inline]
+    pub fn below_leading_near(self, leading: u64, low: usize, high: usize, guess: usize) -> usize {
+        if low >= high {
+            return low;
+        }
+        let prefix = &self.node().prefix;
+        let below = |i: usize| prefix[i].load(Ordering::Acquire) < leading;
+        let at = guess.clamp(low, high - 1);
+        if below(at) {
+            if at + 1 == high || !below(at + 1) {
+                return at + 1;
+            }
+            return self.below_leading(leading, at + 2, high);
+        }
+        if at == low || below(at - 1) {
+            return at;
+        }
+        self.below_leading(leading, low, at - 1)
+    }
+
+    /// Asks for the lines of a leaf that a search reads which finds its entry at `at`. The address was read of a parent
+    /// at its version.
+    #[inline]
+    pub fn fetch(self, at: usize) {
+        let n = self.0.as_ptr();
+        let at = at.min(CAPACITY - 1);
+        // SAFETY: addresses in the node; nothing is read.
+        let (prefix, blob, record) =
+            unsafe { (&raw const (*n).prefix[at], &raw const (*n).blob[at], &raw const (*n).record[at]) };
+        prefetch(n);
+        prefetch(prefix);
+        prefetch(blob);
+        prefetch(record);
     }
 
     // What follows is for the holder of the latch, or of a node that nobody else knows.

@@ -1,7 +1,7 @@
 //! Look-ups of one key: the way of a scan (`descend.rs`) without what only a scan needs.
 
 use super::key::{prefix_of, Entry, INLINE};
-use super::node::{NodeRef, Restart};
+use super::node::{NodeRef, Restart, CAPACITY};
 use super::{race, Index};
 use crate::key::Short;
 use crate::primitive::relax;
@@ -11,9 +11,9 @@ use std::cmp::Ordering;
 pub const FEW: usize = 4;
 
 /// The key that is looked for.
-struct Wanted<'a> {
-    prefix: u64,
-    key: &'a [u8],
+pub(super) struct Wanted<'a> {
+    pub prefix: u64,
+    pub key: &'a [u8],
 }
 
 impl Wanted<'_> {
@@ -31,11 +31,11 @@ impl Wanted<'_> {
     }
 
     /// How many entries from `from` on, with those before, are in front of the key. `or_at`: or are the first that the
-    /// key can have (record 0).
+    /// key can have (record 0). `span`: of the prefixes that the node covers, as far as is known.
     #[inline]
-    fn below(&self, node: NodeRef, version: u64, from: usize, or_at: bool) -> Result<usize, Restart> {
+    fn below(&self, node: NodeRef, version: u64, from: usize, or_at: bool, span: Span) -> Result<usize, Restart> {
         let high = node.count().max(from);
-        let low = node.below_leading(self.prefix, from, high);
+        let low = node.below_leading_near(self.prefix, from, high, span.place(self.prefix, high));
         // Few entries have the same first bytes. (One that changes meanwhile changes the version.)
         if low == high || node.leading(low) != self.prefix {
             return Ok(low);
@@ -74,6 +74,47 @@ impl Wanted<'_> {
     }
 }
 
+/// The prefixes that a node covers, by the edges on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub lower: u64,
+    /// `None`: it is the last of its level.
+    pub upper: Option<u64>,
+}
+
+impl Span {
+    const ALL: Span = Span { lower: 0, upper: None };
+
+    /// Where a prefix is among `n` entries (at most 256) if they are spread evenly: `n` at most. In the middle if it is not
+    /// known where they end, or a change under way has mixed up the words.
+    #[inline]
+    pub fn place(self, prefix: u64, n: usize) -> usize {
+        let Some(upper) = self.upper.filter(|&upper| self.lower <= prefix && prefix < upper) else { return n / 2 };
+        let (part, whole) = (prefix - self.lower, upper - self.lower);
+        // Room for a factor of the entries of a node.
+        let shift = (u64::BITS - whole.leading_zeros()).saturating_sub(u64::BITS - 8);
+        ((part >> shift) * n as u64 / (whole >> shift)) as usize
+    }
+}
+
+/// A leaf that covers a key, as it was found.
+pub(super) struct Place {
+    pub leaf: NodeRef,
+    pub version: u64,
+    pub span: Span,
+}
+
+impl Place {
+    /// The record of the first entry whose first bytes are the key's, if the leaf has not changed meanwhile; else any
+    /// number: a guess.
+    #[inline]
+    pub fn record(&self, wanted: &Wanted<'_>) -> Option<u64> {
+        let at = wanted.below(self.leaf, self.version, 0, false, self.span).ok()?;
+        let e = (at < self.leaf.count()).then(|| self.leaf.words(at))?;
+        (e.prefix == wanted.prefix).then_some(e.record as u64)
+    }
+}
+
 impl Index {
     /// Records with this key, in ascending order: how many there are. `None`: perhaps more than these, or in two leaves;
     /// a scan tells.
@@ -107,7 +148,9 @@ impl Index {
         }
     }
 
-    fn try_few(&self, wanted: &Wanted<'_>, found: &mut [u64; FEW]) -> Result<Option<usize>, Restart> {
+    /// The way to the leaf that covers the key. The lines of the leaf that will be read, by a guess, are on their way.
+    #[inline]
+    pub(super) fn try_place(&self, wanted: &Wanted<'_>) -> Result<Place, Restart> {
         let mut node = self.root();
         race();
         let mut version = node.node().version.read();
@@ -115,15 +158,19 @@ impl Index {
         if self.root() != node {
             return Err(Restart);
         }
-        // The first bytes of where ends what the node covers, as far as is known.
-        let mut upper = None;
+        let mut span = Span::ALL;
         while node.level() > 0 {
-            let at = wanted.below(node, version, 1, true)? - 1;
+            let at = wanted.below(node, version, 1, true, span)? - 1;
             let child = node.child(at);
-            let edge = (at + 1 < node.count()).then(|| node.leading(at + 1));
+            let lower = if at > 0 { Some(node.leading(at)) } else { None };
+            let upper = if at + 1 < node.count() { Some(node.leading(at + 1)) } else { None };
+            let to_leaf = node.level() == 1;
             node.check(version)?;
             let child = child.ok_or(Restart)?;
-            upper = edge.or(upper);
+            span = Span { lower: lower.unwrap_or(span.lower), upper: upper.or(span.upper) };
+            if to_leaf {
+                child.fetch(span.place(wanted.prefix, CAPACITY));
+            }
             race();
             let next = child.node().version.read();
             // The child's version is of a time when the child was there, for this part of the keys.
@@ -131,7 +178,12 @@ impl Index {
             node.check(version)?;
             (node, version) = (child, next);
         }
-        let mut at = wanted.below(node, version, 0, false)?;
+        Ok(Place { leaf: node, version, span })
+    }
+
+    fn try_few(&self, wanted: &Wanted<'_>, found: &mut [u64; FEW]) -> Result<Option<usize>, Restart> {
+        let Place { leaf: node, version, span } = self.try_place(wanted)?;
+        let mut at = wanted.below(node, version, 0, false, span)?;
         let (count, mut n) = (node.count(), 0);
         while at < count {
             let e = node.words(at);
@@ -146,7 +198,7 @@ impl Index {
         }
         node.check(version)?;
         // Behind the leaf's last entry the next leaf may go on.
-        let ends = at < count || upper.is_none_or(|e| e > wanted.prefix);
+        let ends = at < count || span.upper.is_none_or(|upper| upper > wanted.prefix);
         Ok(ends.then_some(n))
     }
 }

@@ -16,7 +16,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Order 1: descending; a comparison may unwind.
 #[derive(Default)]
-struct Comparer {
+pub(super) struct Comparer {
     /// Comparisons until one unwinds; 0: none does.
     fuse: Cell<u32>,
     pub calls: Cell<u64>,

@@ -1,5 +1,6 @@
-//! A spin latch for a few instructions. Nothing under it panics, allocates
-//! from the process heap, sleeps or calls out of this module.
+//! The spin latch, for a few instructions. Nothing under it sleeps or calls
+//! the platform; in this module nothing panics or allocates from the process
+//! heap either. If something unwinds all the same, the latch is released.
 
 use crate::primitive::{relax, AtomicU32, Ordering};
 
@@ -8,12 +9,12 @@ const HELD: u32 = 1;
 
 /// All zero bytes are a free latch.
 #[repr(C)]
-pub(super) struct Latch {
+pub(crate) struct Latch {
     word: AtomicU32,
 }
 
 /// Releases the latch when dropped.
-pub(super) struct LatchGuard<'a> {
+pub(crate) struct LatchGuard<'a> {
     latch: &'a Latch,
 }
 
@@ -28,6 +29,13 @@ impl Latch {
         LatchGuard { latch: self }
     }
 
+    /// Runs `f` under the latch.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _held = self.lock();
+        f()
+    }
+
     #[inline]
     fn try_lock(&self) -> bool {
         // Acquire pairs with the Release of the former holder's guard.
@@ -40,6 +48,21 @@ impl Drop for LatchGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.latch.word.store(FREE, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+
+    #[test]
+    fn unwinding_releases_it() {
+        let latch = Latch { word: AtomicU32::new(FREE) };
+        let unwound = catch_unwind(AssertUnwindSafe(|| latch.with(|| panic!("under the latch"))));
+        assert!(unwound.is_err());
+        assert!(latch.try_lock(), "the latch is still held");
+        assert!(!latch.try_lock(), "two hold the latch");
     }
 }
 

@@ -21,6 +21,7 @@ mod node_tests;
 
 pub use classes::{CLASS_COUNT, MAX_SLAB_OBJECT};
 pub use directory::TidDirectory;
+pub(crate) use latch::Latch;
 pub use pages::PAGE_BYTES;
 pub use region::{Region, MAX_NODES, NODE_ALIGN};
 

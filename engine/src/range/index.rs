@@ -6,8 +6,9 @@ use super::set::RangeSet;
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::faults::{self, Fault};
+use crate::memory::Latch;
 use crate::platform::Platform;
-use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::shared::Engine;
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -63,7 +64,7 @@ pub struct TableRanges {
     /// Counts changes of what [`Table::ranges`] returns.
     generation: AtomicU64,
     /// Latch of the two lists.
-    latch: AtomicU32,
+    latch: Latch,
 }
 
 /// The try-latch of changes, held.
@@ -289,16 +290,6 @@ impl IndexRanges {
 }
 
 impl TableRanges {
-    fn latched<R>(&self, f: impl FnOnce() -> R) -> R {
-        let mut n = 0;
-        while self.latch.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            relax(n);
-            n += 1;
-        }
-        let r = f();
-        self.latch.store(0, Ordering::SeqCst);
-        r
-    }
     /// Does no index have ranges?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -314,7 +305,7 @@ impl TableRanges {
 
     /// Adds ranges unless somebody was faster; whichever is in the list.
     fn publish(&self, new: &'static IndexRanges) -> &'static IndexRanges {
-        self.latched(|| {
+        self.latch.with(|| {
             if let Some(there) = self.find(new.index) {
                 return there;
             }
@@ -326,7 +317,7 @@ impl TableRanges {
 
     /// Takes ranges out of the list. Who is walking over them goes on to the next.
     fn unlink(&self, e: &Engine, index: u64) {
-        self.latched(|| {
+        self.latch.with(|| {
             let mut at = &self.first;
             // SAFETY: INV-RANGES: what is in the list is not freed; the latch is held.
             while let Some(r) = unsafe { at.load(Ordering::SeqCst).as_ref() } {
@@ -345,7 +336,7 @@ impl TableRanges {
 
     /// Takes a dropped one that every pin is larger than out of its list.
     fn ripe(&self, min_pin: Csn) -> Option<&'static IndexRanges> {
-        self.latched(|| {
+        self.latch.with(|| {
             let mut at = &self.dropped;
             loop {
                 // SAFETY: INV-RANGES: dropped ones are freed after they left this list; the latch is held.

@@ -152,6 +152,7 @@ impl Txn {
         self.count(true);
         self.age = 0;
         self.lost.clear();
+        self.winner = None;
         self.reset();
         if wrote {
             self.collect(p);

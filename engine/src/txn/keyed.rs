@@ -4,7 +4,7 @@
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
-use crate::index::{Direction, Primary, Records};
+use crate::index::{fetch_records, Direction, Primary, Records, FEW};
 use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
@@ -221,6 +221,19 @@ impl Txn {
         Ok(version.map(|version| Row { r, version, own: false }))
     }
 
+    /// Rows with these keys will be looked up soon: what the look-ups read is fetched for all of them together. A hint: it
+    /// protects nothing and cannot fail. Worth it for two keys and more.
+    pub fn announce_rows<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
+        debug_assert!(self.is_active());
+        table.index().index.fetch_ahead(table, keys);
+    }
+
+    /// Records with these numbers will be read soon. As [`Txn::announce_rows`].
+    pub fn announce_records(&self, table: &'static Table, numbers: impl Iterator<Item = u64>) {
+        debug_assert!(self.is_active());
+        fetch_records(table, numbers);
+    }
+
     /// The row with a key, which is or would be in the partition `at`.
     pub fn find_row(
         &mut self,
@@ -249,6 +262,16 @@ impl Txn {
         Ok(None)
     }
 
+    /// The row of a record, which is in the partition `at`: for who knows its number without an index. Its absence is
+    /// not protected.
+    pub fn find_record(&mut self, p: &dyn Platform, at: Touch, no: u64, for_write: bool) -> Result<Option<Row>, Error> {
+        self.before_lookup(p, at)?;
+        match RecordRef::find(at.table, no) {
+            Some(r) => self.see(p, r, for_write, None, None),
+            None => Ok(None),
+        }
+    }
+
     /// The row with a key that we see.
     fn look_for(
         &mut self,
@@ -258,7 +281,18 @@ impl Txn {
         for_write: bool,
         snapshot: Option<Csn>,
     ) -> Result<Option<Row>, Error> {
-        let mut all = table.index().index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
+        let index = &table.index().index;
+        let mut few = [0; FEW];
+        if let Some(n) = index.few(key, &mut few) {
+            for &no in &few[..n] {
+                let Some(r) = RecordRef::find(table, no) else { continue };
+                if let Some(row) = self.see(p, r, for_write, None, snapshot)? {
+                    return Ok(Some(row));
+                }
+            }
+            return Ok(None);
+        }
+        let mut all = index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
         while let Some((_, no)) = all.next(p) {
             let Some(r) = RecordRef::find(table, no) else { continue };
             if let Some(row) = self.see(p, r, for_write, None, snapshot)? {

@@ -243,9 +243,13 @@ impl Txn {
                     if word.held_by(h.slot) != Some(h) {
                         continue; // the holder changed while we read its name
                     }
-                    if let Err(e) = self.wait_for(p, WaitFor { ident, slot: h.slot, tag: h.tag }) {
-                        if !queued && e == Error::Deadlock {
-                            self.loses(word, me.mode, at);
+                    let holder = WaitFor { ident, slot: h.slot, tag: h.tag };
+                    if let Err(e) = self.wait_for(p, holder) {
+                        if e == Error::Deadlock {
+                            self.winner = Some(holder);
+                            if !queued {
+                                self.loses(word, me.mode, at);
+                            }
                         }
                         break Err(e);
                     }
@@ -292,6 +296,22 @@ impl Txn {
         drop(slept);
         self.gave_up = end.is_err();
         end
+    }
+
+    /// Between a transaction that lost a deadlock and its repetition: sleeps until the transaction that it has lost to
+    /// has ended, also where only a subtransaction of that had the lock. Else the repetition takes its first locks again
+    /// before the winner wakes up, and both meet again. No lock is held meanwhile, and our slot is idle: nobody waits for
+    /// us, so that no circle can go through here. Returns at once if nothing was lost, or only a place in a queue, or the
+    /// transaction committed in spite of it. The platform's names of a slot's transactions must differ from one to the next.
+    pub fn await_winner(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        debug_assert!(!self.is_active());
+        let Some(winner) = self.winner.take() else { return Ok(()) };
+        let whole = WaitFor { tag: 0, ..winner };
+        let s = &self.e.slots[winner.slot as usize];
+        while s.ident.load(Ordering::SeqCst) == winner.ident && self.e.word(winner.slot).state() != State::Idle {
+            p.wait_for(whole)?;
+        }
+        Ok(())
     }
 
     /// Is the transaction of a slot older than we, in `wait_die`'s order?

@@ -29,7 +29,7 @@ use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::{Holder, LockWord, Mode};
 use crate::partition::{Partition, Sampler};
-use crate::platform::Platform;
+use crate::platform::{Platform, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::{ProtocolSet, Touch};
 use crate::range::{Position, Registered};
@@ -187,6 +187,8 @@ pub struct Txn {
     lost: Vec<locking::Lost>,
     /// Id of the table whose next scanned row takes the place of a lost one; 0: none.
     heir: u64,
+    /// Whom the last deadlock was lost to, until the next transaction begins or this one commits.
+    winner: Option<WaitFor>,
     /// Age in `wait_die`'s order, 0 for none. A transaction that follows one that ended with a
     /// serialization failure has its age, so that a retry gets older until it wins.
     age: u64,
@@ -238,11 +240,13 @@ impl Txn {
             failed: None,
             lost: Vec::new(),
             heir: 0,
+            winner: None,
             age: 0,
         }
     }
 
-    /// Starts a transaction. `ident` is the platform's name of it (see [`crate::platform::WaitFor`]).
+    /// Starts a transaction. `ident` is the platform's name of it (see [`crate::platform::WaitFor`]), another one than that
+    /// of the slot's last: who waits for that one would go on waiting.
     pub fn begin(&mut self, level: Level, ident: u64) {
         debug_assert_eq!(self.stage, Stage::Idle);
         let s = &self.e.slots[self.slot as usize];
@@ -258,6 +262,7 @@ impl Txn {
         self.valid = self.e.now();
         self.round_trips = 0;
         self.heir = 0;
+        self.winner = None;
         (self.declared, self.gave_up, self.slept_ns) = (false, false, 0);
         self.began = std::time::Instant::now();
         self.sample = self.sampler.next(self.e.shared.sample_every.get()).then(count::SampledTxn::begin);

@@ -11,7 +11,7 @@ use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::ops::Bound;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -225,6 +225,78 @@ fn deadlocks_of(in_order: bool) -> u64 {
     });
     assert!(w.records(0).iter().all(|r| r.rec.lock.is_free()));
     found.into_inner()
+}
+
+/// Who lost a deadlock and waits before it tries again goes on when the winner is through, not before; and waits once.
+#[test]
+fn who_lost_a_deadlock_awaits_the_winner() {
+    let (w, recorder, committing) = (&world(), Recorder::new(), &AtomicBool::new(false));
+    std::thread::scope(|s| {
+        let mut loser = client(w, 1, recorder.session());
+        loser.begin(Mood::Serializable);
+        loser.update(2, false).expect("nobody has it");
+        let session = recorder.session();
+        let winner = s.spawn(move || {
+            let mut winner = client(w, 0, session);
+            winner.begin(Mood::Serializable);
+            winner.update(0, false)?;
+            winner.update(2, false)?;
+            std::thread::sleep(Duration::from_millis(50));
+            committing.store(true, Ordering::SeqCst);
+            winner.commit()
+        });
+        until("the winner sleeps", || slept(w) > 0);
+        assert_eq!(loser.update(0, false), Err(Error::Deadlock));
+        loser.abort();
+        loser.t.await_winner(&loser.p).expect("a wait without locks");
+        assert!(committing.load(Ordering::SeqCst), "it did not wait");
+        winner.join().expect("a thread").expect("the other gave way");
+        // Nothing is lost, whoever runs.
+        let mut other = client(w, 0, recorder.session());
+        other.begin(Mood::Serializable);
+        loser.p.panic_at.set(Some(PanicAt::WaitFor));
+        loser.t.await_winner(&loser.p).expect("nothing to wait for");
+        loser.p.panic_at.set(None);
+        other.abort();
+    });
+}
+
+/// A winner that gives up is through as well. Who lost in a savepoint and commits all the same waits for nobody.
+#[test]
+fn nobody_awaits_a_winner_in_vain() {
+    for commits in [false, true] {
+        let (w, recorder) = (&world(), Recorder::new());
+        let (gives_up, done) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        std::thread::scope(|s| {
+            let mut loser = client(w, 1, recorder.session());
+            loser.begin(Mood::Serializable);
+            loser.update(2, false).expect("nobody has it");
+            loser.savepoint();
+            let session = recorder.session();
+            let winner = s.spawn(move || {
+                let mut winner = client(w, 0, session);
+                winner.begin(Mood::Serializable);
+                winner.update(0, false).and_then(|_| winner.update(2, false)).expect("the other gives way");
+                std::thread::sleep(Duration::from_millis(20));
+                until("the other is through", || !commits || done.load(Ordering::SeqCst));
+                gives_up.store(true, Ordering::SeqCst);
+                winner.abort();
+            });
+            until("the winner sleeps", || slept(w) > 0);
+            assert_eq!(loser.update(0, false), Err(Error::Deadlock));
+            if commits {
+                loser.end_savepoint(false);
+                loser.commit().expect("what is left of it");
+                loser.p.panic_at.set(Some(PanicAt::WaitFor));
+            } else {
+                loser.abort();
+            }
+            loser.t.await_winner(&loser.p).expect("a wait without locks");
+            assert_eq!(gives_up.load(Ordering::SeqCst), !commits);
+            done.store(true, Ordering::SeqCst);
+            winner.join().expect("a thread");
+        });
+    }
 }
 
 #[test]

@@ -204,7 +204,14 @@ impl<'w> Client<'w> {
         }
         Ok(())
     }
+    fn announce(&self, keys: impl Iterator<Item = i64>) {
+        let keys: Vec<Vec<u8>> = keys.map(bytes).collect();
+        self.t.announce_rows(self.w.table, keys.iter().map(Vec::as_slice));
+    }
     fn transaction(&mut self, rng: &mut Rng, read_only: bool) -> Result<(), Error> {
+        if rng.percent(20) {
+            self.announce((0..rng.below(40)).map(|n| n as i64 * 7 % KEYS));
+        }
         for _ in 0..1 + rng.below(4) {
             let key = rng.below(KEYS as u64) as i64;
             let dice = rng.below(100);
@@ -309,6 +316,45 @@ fn judge(l: Load) {
 fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
     for (i, (order, ranges)) in [(0, true), (1, true), (0, false)].into_iter().enumerate() {
         judge(Load { sets: sets.to_vec(), policy, order, ranges, seed: seed + i as u64, fault: None });
+    }
+}
+
+/// An announcement is a hint: it locks and protects nothing, and what is read afterwards is read afterwards.
+#[test]
+fn announced_keys_are_not_read() {
+    for protocol in Protocol::ALL.into_iter().filter(|p| *p != Protocol::PartCc) {
+        for order in [0, 1] {
+            let w = World::new(&[ProtocolSet::of(protocol)], Policy::Wait, order);
+            let recorder = Recorder::new();
+            let (mut a, mut b) = (Client::new(&w, 0, recorder.session(), 1), Client::new(&w, 1, recorder.session(), 2));
+            let write = |b: &mut Client, delete: bool| {
+                b.begin(false);
+                (0..KEYS)
+                    .step_by(2)
+                    .try_for_each(|k| b.put(k, delete))
+                    .and_then(|()| b.commit())
+                    .expect("nobody reads");
+            };
+            write(&mut b, false);
+            // Of half of them there is no row.
+            a.begin(false);
+            a.announce(0..KEYS);
+            a.t.announce_records(w.table, 0..2 * KEYS as u64);
+            write(&mut b, false);
+            write(&mut b, true);
+            write(&mut b, false);
+            for k in 0..KEYS {
+                let found = a.get(k, false).expect("nobody writes").is_some();
+                assert_eq!(found, k % 2 == 0, "{protocol:?}, order {order}, key {k}");
+            }
+            a.put(0, false).expect("nobody writes");
+            a.commit().expect("nothing that was read has changed");
+            drop((a, b));
+            let mut h = recorder.history();
+            h.initial.clear();
+            let v = check(&h, &Options::strict());
+            assert!(v.accepts(), "{v}");
+        }
     }
 }
 

@@ -1,0 +1,66 @@
+//! Look-ups that are announced: what they will read is fetched for many of them at a time.
+//!
+//! A look-up waits for memory three times in a row: for the leaf, for the record, for its newest version. Announced
+//! together, look-ups wait together. It is a hint: nothing that is read here is used for anything else.
+
+use super::key::prefix_of;
+use super::point::Wanted;
+use super::Index;
+use crate::primitive::prefetch;
+use crate::record::{Record, Version};
+use crate::table::Table;
+
+/// So many look-ups are under way at a time.
+const TOGETHER: usize = 16;
+
+/// Fetches records and their newest versions.
+pub(crate) fn fetch_records(table: &'static Table, numbers: impl Iterator<Item = u64>) {
+    let mut records = [None; TOGETHER];
+    let mut numbers = numbers.peekable();
+    while numbers.peek().is_some() {
+        let mut n = 0;
+        for (to, no) in records.iter_mut().zip(&mut numbers) {
+            *to = fetch_record(table, no);
+            n += 1;
+        }
+        records[..n].iter().flatten().for_each(|r| fetch_version(r));
+    }
+}
+
+fn fetch_record(table: &'static Table, no: u64) -> Option<&'static Record> {
+    let r = table.record(no)?;
+    prefetch(std::ptr::from_ref(r));
+    Some(r)
+}
+
+/// Its header, and the next line.
+fn fetch_version(r: &Record) {
+    let v: *const Version = r.head();
+    prefetch(v);
+    prefetch(v.cast::<u8>().wrapping_add(64));
+}
+
+impl Index {
+    /// Fetches what look-ups of these keys read: leaves, records, versions. Keys in an order of the platform's are left
+    /// alone. The caller is pinned.
+    pub(crate) fn fetch_ahead<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
+        if self.order() != 0 {
+            return;
+        }
+        let mut keys = keys.map(|key| Wanted { prefix: prefix_of(key), key }).peekable();
+        let mut places = [const { None }; TOGETHER];
+        let mut records = [None; TOGETHER];
+        while keys.peek().is_some() {
+            let mut n = 0;
+            for (to, wanted) in places.iter_mut().zip(&mut keys) {
+                *to = self.try_place(&wanted).ok().map(|place| (place, wanted));
+                n += 1;
+            }
+            for (place, to) in places[..n].iter().zip(&mut records) {
+                let no = place.as_ref().and_then(|(place, wanted)| place.record(wanted));
+                *to = no.and_then(|no| fetch_record(table, no));
+            }
+            records[..n].iter().flatten().for_each(|r| fetch_version(r));
+        }
+    }
+}
