@@ -125,18 +125,25 @@ impl RetireQueue {
 
     /// Retires memory at the clock's present value. Room was reserved. Never fails.
     pub fn push(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
+        Self::push_all(e, slot, std::iter::once(p), now);
+    }
+
+    /// The same for much of it. `all` only looks at what is private to the slot's thread.
+    pub fn push_all(e: &Engine, slot: SlotId, all: impl Iterator<Item = NonNull<u8>>, now: Csn) {
         let held = Self::lock(e, slot);
         let q = held.0;
-        // SAFETY: as in `reserve`, which made room.
-        unsafe {
-            if (*(*q).last).n as usize == SEGMENT {
-                (*q).last = (*(*q).last).next;
+        for p in all {
+            // SAFETY: as in `reserve`, which made room.
+            unsafe {
+                if (*(*q).last).n as usize == SEGMENT {
+                    (*q).last = (*(*q).last).next;
+                }
+                let s = (*q).last;
+                (&mut (*s).items)[(*s).n as usize] = (p.as_ptr(), now);
+                (*s).n += 1;
+                (*q).room -= 1;
+                (*q).len += 1;
             }
-            let s = (*q).last;
-            (&mut (*s).items)[(*s).n as usize] = (p.as_ptr(), now);
-            (*s).n += 1;
-            (*q).room -= 1;
-            (*q).len += 1;
         }
     }
 

@@ -221,7 +221,9 @@ impl Engine {
         let pin = &s.pin;
         // The tag changes, also from transaction to transaction at one clock value, so that a
         // reclaimer that found us quiescent before does not unpin now.
-        let tag = s.pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
+        let count = s.pin_count.load(Ordering::Relaxed).wrapping_add(1);
+        s.pin_count.store(count, Ordering::Relaxed);
+        let tag = count as u64 & PIN_TAG;
         loop {
             let old = pin.load(Ordering::SeqCst);
             let new = if old == UNPINNED { self.now() << PIN_SHIFT } else { old & !PIN_TAG } | tag;

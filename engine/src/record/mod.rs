@@ -99,9 +99,10 @@ impl Version {
     pub fn stamp(&self) -> Stamp {
         Stamp(self.stamp.load(Ordering::SeqCst))
     }
-    /// Sets the stamp: at publication, or when the owner aborted.
+    /// Sets the stamp: at publication, or when the owner aborted. Release: who reads a word that the owner stores afterwards
+    /// finds this stamp when it looks again (INV-STAMP), and nothing else is ordered by it.
     pub fn set_stamp(&self, s: Stamp) {
-        self.stamp.store(s.0, Ordering::SeqCst);
+        self.stamp.store(s.0, Ordering::Release);
     }
     /// The next older version. Follow it only when the pin of the reader protects it.
     pub fn older(&self) -> *mut Version {

@@ -8,7 +8,7 @@
 //!
 //! After that the platform decides: [`Txn::publish`] (which cannot fail), or [`Txn::abort`].
 
-use super::write::{size_of, Delta, WriteKind};
+use super::write::{growth, size_of, Delta, Write, WriteKind};
 use super::{How, Level, Stage, Txn};
 use crate::csn::{Csn, Stamp, State};
 use crate::error::{AbortReason, Error};
@@ -19,6 +19,7 @@ use crate::primitive::Ordering;
 use crate::record::Version;
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
+use std::ptr::NonNull;
 
 /// With fewer retired versions a commit does not free any.
 const DRAIN: u64 = 64;
@@ -86,13 +87,14 @@ impl Txn {
         if self.level != Level::Serializable {
             return Ok(());
         }
-        let mut todo: Vec<(u64, u64, usize)> = (0..self.writes.len())
-            .filter(|&i| self.is_latest(i))
-            .filter(|&i| self.writes[i].base.is_some() && self.followed(self.writes[i].r.partition()).locks_at_commit())
-            .map(|i| (self.writes[i].r.table.id, self.writes[i].r.no, i))
-            .collect();
+        // An error leaves an empty one behind.
+        let mut todo = std::mem::take(&mut self.to_lock);
+        let at_commit =
+            |w: &Write| !w.superseded && w.base.is_some() && self.followed(w.r.partition()).locks_at_commit();
+        let writes = self.writes.iter().enumerate().filter(|(_, w)| at_commit(w));
+        todo.extend(writes.map(|(i, w)| (w.r.table.id, w.r.no, i)));
         todo.sort_unstable();
-        for (_, _, i) in todo {
+        for &(_, _, i) in &todo {
             let w = self.writes[i];
             let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
             self.lock_record(p, w.r, mode, How::Wait, false)?;
@@ -101,6 +103,8 @@ impl Txn {
                 return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
             }
         }
+        super::clear_vec(&mut todo);
+        self.to_lock = todo;
         Ok(())
     }
 
@@ -163,9 +167,10 @@ impl Txn {
     fn settle_writes(&mut self) {
         // Bases are unreachable since we are *committed*, for readers at this CSN or later.
         let now = self.e.now();
+        // Writes for whose versions there is still room in the queue.
+        let mut left = self.writes.len();
         for i in 0..self.writes.len() {
             let w = self.writes[i];
-            let mut d = Delta::default();
             if w.xid != 0 {
                 // Not if the next transaction that deletes the row has put its id there already.
                 let _ = w.r.rec.writer.compare_exchange(w.xid, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -173,36 +178,37 @@ impl Txn {
             if !self.is_latest(i) {
                 // An own version that was overwritten by a later write of ours.
                 self.retire_version(w.version);
+                left -= 1;
                 continue;
             }
             // SAFETY: our own version.
             unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
-            let size = size_of(self.e.region, w.version) as i64;
-            (d.versions, d.bytes) = (1, size);
-            match (w.base, w.kind) {
+            let d = match (w.base, w.kind) {
                 (None, WriteKind::Delete) => {
                     // Inserted and deleted by us: nobody ever saw it.
                     w.r.rec.writer.store(0, Ordering::SeqCst);
-                    self.kill_insert(&w, self.writes.len() - i);
+                    self.kill_insert(&w, left);
                     // The clock is read after the unlinking (INV-RETIRE).
                     RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
-                    d = Delta::default();
+                    left -= 1;
+                    Delta::default()
                 }
-                (None, _) => d.rows = 1,
+                (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
                 (Some(base), kind) => {
-                    d.bytes -= size_of(self.e.region, base) as i64;
-                    d.versions = 0;
-                    if kind == WriteKind::Delete {
-                        d.rows = -1;
+                    let bytes = growth(self.e.region, base, w.version);
+                    let deletes = kind == WriteKind::Delete;
+                    if deletes {
                         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
                         w.r.table.bury(w.r.no, w.r.rec);
                     }
-                    RetireQueue::push(&self.e, self.slot, base.cast(), now);
+                    Delta { rows: -i64::from(deletes), versions: 0, bytes }
                 }
-            }
+            };
             d.apply(w.r.partition().stats.stripe(self.slot));
             self.touch(w.r.partition()).writes += 1;
         }
+        let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| w.base);
+        RetireQueue::push_all(&self.e, self.slot, bases.map(NonNull::cast), now);
     }
 
     /// Frees some of what is retired.

@@ -265,7 +265,7 @@ impl Txn {
     /// The row of a record, which is in the partition `at`: for who knows its number without an index. Its absence is
     /// not protected.
     pub fn find_record(&mut self, p: &dyn Platform, at: Touch, no: u64, for_write: bool) -> Result<Option<Row>, Error> {
-        self.before_lookup(p, at)?;
+        self.before_scan(p, at)?;
         match RecordRef::find(at.table, no) {
             Some(r) => self.see(p, r, for_write, None, None),
             None => Ok(None),

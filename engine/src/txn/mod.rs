@@ -140,6 +140,8 @@ pub struct Txn {
     /// What inserts of subtransactions have found absent, by depth.
     absent: Vec<scan::Absent>,
     writes: Vec<Write>,
+    /// Of a commit: what it locks, in canonical order (table, record, number of the write).
+    to_lock: Vec<(u64, u64, usize)>,
     latest: HashMap<usize, u32>,
     entries: entries::Entries,
     /// The marks of all records in `latest`, at least: most records are known not to be in it.
@@ -211,6 +213,7 @@ impl Txn {
             ranged: predicate::Predicates::default(),
             absent: Vec::new(),
             writes: Vec::new(),
+            to_lock: Vec::new(),
             latest: HashMap::new(),
             entries: entries::Entries::default(),
             written: 0,
@@ -251,8 +254,13 @@ impl Txn {
         debug_assert_eq!(self.stage, Stage::Idle);
         let s = &self.e.slots[self.slot as usize];
         s.ident.store(ident, Ordering::SeqCst);
-        s.age.store(0, Ordering::SeqCst);
-        s.last_tag.store(0, Ordering::SeqCst);
+        // The owner alone writes these; most transactions leave them as they were.
+        if s.age.load(Ordering::Relaxed) != 0 {
+            s.age.store(0, Ordering::SeqCst);
+        }
+        if s.last_tag.load(Ordering::Relaxed) != 0 {
+            s.last_tag.store(0, Ordering::SeqCst);
+        }
         self.set_word(State::Active, 0);
         self.e.pin(self.slot);
         self.stage = Stage::Execute;
@@ -371,7 +379,9 @@ impl Txn {
         self.release_all();
         self.serial = (self.serial + 1) % SERIALS;
         let s = &self.e.slots[self.slot as usize];
-        s.read_csn.store(0, Ordering::SeqCst);
+        if s.read_csn.load(Ordering::Relaxed) != 0 {
+            s.read_csn.store(0, Ordering::SeqCst);
+        }
         self.set_word(State::Idle, 0);
         self.leave_commit();
         s.waiting.clear();

@@ -419,6 +419,17 @@ pub(super) fn size_of(region: &Region, v: NonNull<Version>) -> u64 {
     unsafe { region.usable_size(v.cast()) as u64 }
 }
 
+/// How much more a version takes than the one that it replaces.
+pub(super) fn growth(region: &Region, base: NonNull<Version>, version: NonNull<Version>) -> i64 {
+    // SAFETY: both are ours: a new version, and what it replaces, which we have not retired yet.
+    let same = unsafe { base.as_ref().len == version.as_ref().len };
+    // What is asked for decides on what is given.
+    if same {
+        return 0;
+    }
+    size_of(region, version) as i64 - size_of(region, base) as i64
+}
+
 /// Per-partition change of a commit.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Delta {
