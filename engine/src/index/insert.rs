@@ -96,9 +96,16 @@ impl Index {
         let mid = if at_end { old.count - 1 } else { old.count / 2 };
         let Ok(first) = old.node.entry(mid, old.version) else { return Ok(()) };
         let level = old.node.level();
+        // Where a key begins with its leaf, the bound is in front of all entries that it can have: a look-up of the key comes
+        // to this leaf at once. What stays behind is below it in either case.
+        let begins = match old.node.entry(mid - 1, old.version) {
+            Ok(last) => level == 0 && self.order() == 0 && last.key().bytes() != first.key().bytes(),
+            Err(_) => return Ok(()),
+        };
+        let record = if begins { 0 } else { first.record };
 
         let mut fresh = Fresh::new(e, slot);
-        let separator = Entry::new(e.region, slot as usize, &first.key(), first.record)?;
+        let separator = Entry::new(e.region, slot as usize, &first.key(), record)?;
         fresh.parts[0] = separator.memory();
         let right = NodeRef::new(e.region, slot as usize, level)?;
         fresh.parts[1] = Some(right.memory());
