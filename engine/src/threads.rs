@@ -120,25 +120,63 @@ fn advise(base: *mut u8, len: usize, huge: bool) {
 #[cfg(not(target_os = "linux"))]
 fn advise(_: *mut u8, _: usize, _: bool) {}
 
-/// A block of memory for an engine of threads, freed with it.
-pub struct Block {
+/// Zeroed memory of the process.
+pub struct Memory {
     base: *mut u8,
     layout: std::alloc::Layout,
-    /// The engine in it.
-    pub engine: Engine,
 }
 
-// SAFETY: the block is shared memory for threads; freed by the owner when no thread uses it.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
+// SAFETY: memory that nobody else knows, freed by the owner.
+unsafe impl Send for Memory {}
+// SAFETY: a shared reference gives nothing but the address.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// So many bytes at least, more than none. `huge`: in pages of 2 MB, where the system has transparent ones (Linux, unless
+    /// they are set to `never`); else in pages of 4 KB.
+    pub fn new(len: usize, huge: bool) -> Result<Memory, Error> {
+        let align = if huge { HUGE_PAGE } else { 1 << 16 };
+        let len = len.max(1).next_multiple_of(align);
+        let layout = std::alloc::Layout::from_size_align(len, align).map_err(|_| Error::OutOfMemory)?;
+        // SAFETY: the layout is not empty; what was allocated is ours.
+        unsafe {
+            let base = std::alloc::alloc(layout);
+            if base.is_null() {
+                return Err(Error::OutOfMemory);
+            }
+            // Before its pages exist.
+            advise(base, len, huge);
+            base.write_bytes(0, len);
+            Ok(Memory { base, layout })
+        }
+    }
+    /// Its words.
+    pub fn words(&mut self) -> &mut [u64] {
+        // SAFETY: it is ours, aligned, zeroed, and a multiple of a word long.
+        unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.layout.size() / size_of::<u64>()) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { std::alloc::dealloc(self.base, self.layout) };
+    }
+}
+
+/// A block of memory for an engine of threads, freed with it.
+pub struct Block {
+    /// The engine in it.
+    pub engine: Engine,
+    _memory: Memory,
+}
 
 impl Block {
     /// Allocates and formats `len` bytes for so many slots.
     pub fn new(len: usize, nslots: usize) -> Result<Block, Error> {
         Block::on(len, nslots, 1)
     }
-    /// The same in pages of 2 MB, where the system has transparent ones (Linux, unless they are set to `never`).
+    /// The same in pages of 2 MB, see [`Memory::new`].
     pub fn huge(len: usize, nslots: usize) -> Result<Block, Error> {
         Block::make(len, nslots, 1, true)
     }
@@ -148,32 +186,9 @@ impl Block {
     }
 
     fn make(len: usize, nslots: usize, nodes: usize, huge: bool) -> Result<Block, Error> {
-        let align = if huge { HUGE_PAGE } else { 1 << 16 };
-        let len = len.next_multiple_of(align);
-        let layout = std::alloc::Layout::from_size_align(len, align).map_err(|_| Error::OutOfMemory)?;
-        // SAFETY: the layout is not empty; the block is ours, zeroed here, and lives as long as `Block`.
-        unsafe {
-            let base = std::alloc::alloc(layout);
-            if base.is_null() {
-                return Err(Error::OutOfMemory);
-            }
-            // Before its pages exist.
-            advise(base, len, huge);
-            base.write_bytes(0, len);
-            match Engine::create_on(base, len, nslots, nodes) {
-                Ok(engine) => Ok(Block { base, layout, engine }),
-                Err(e) => {
-                    std::alloc::dealloc(base, layout);
-                    Err(e.into())
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { std::alloc::dealloc(self.base, self.layout) };
+        let memory = Memory::new(len, huge)?;
+        // SAFETY: zeroed, aligned by 64 KiB at least, and as long as the engine is used, which is a part of `Block`.
+        let engine = unsafe { Engine::create_on(memory.base, memory.layout.size(), nslots, nodes)? };
+        Ok(Block { engine, _memory: memory })
     }
 }

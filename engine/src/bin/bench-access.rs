@@ -2,8 +2,11 @@
 //!
 //! Transactions of 16 accesses to rows of 100 bytes by primary key (the engine's B+tree), zipf 0.9, half of them
 //! read-modify-write, in one or two threads, with partitions under each protocol and under a mix of all. An aborted
-//! transaction is tried again. Prints CSV; the sum of the rows' counters is checked at the end.
+//! transaction is tried again. Prints CSV; the sum of the rows' counters is checked at the end. `--memory MB`: how long
+//! the machine waits for memory, instead.
 
+#[path = "bench-access/memory.rs"]
+mod memory;
 #[path = "bench-ranges/workload.rs"]
 #[allow(dead_code)]
 mod workload;
@@ -336,6 +339,10 @@ fn measure(options: &Options, zipf: &Zipf, rows: u64, threads: usize, huge: bool
 
 fn main() {
     let options = Options(std::env::args().collect());
+    let megabytes = options.number("--memory", 0.0) as usize;
+    if megabytes > 0 {
+        return memory::measure(megabytes << 20, options.number("--seed", 1.0) as u64);
+    }
     let rows = options.number("--rows", 1e6) as u64;
     let zipf = Zipf::new(rows, THETA);
     println!("layout,index,announced,pages,threads,round,commits,aborts,deadlocks,ns_per_access,tps");
