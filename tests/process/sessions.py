@@ -19,6 +19,8 @@ PROTOCOLS = {
 }
 WORK = ("UPDATE {t} SET v = v + 1 WHERE id = 1; DELETE FROM {t} WHERE id = 2; UPDATE {t} SET id = 30 WHERE id = 3; "
         "INSERT INTO {t} VALUES (100, 0)")
+CHANGES = "BEGIN ISOLATION LEVEL READ COMMITTED; " + WORK
+READS = "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM {t} WHERE id BETWEEN 200 AND 300"
 START = [(i, 0) for i in range(1, 11)]
 
 
@@ -42,10 +44,10 @@ def waits(boss, connection):
     return value(boss, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", (connection.info.backend_pid,)) == 1
 
 
-def blocked(boss, table, run):
-    """A holder with changes, and a second session that waits for it in `run`."""
+def blocked(boss, table, run, hold=CHANGES):
+    """A holder, and a second session that waits for it in `run`."""
     holder = connect(DATABASE)
-    query(holder, "BEGIN ISOLATION LEVEL READ COMMITTED; " + WORK.format(t=table))
+    query(holder, hold.format(t=table))
     waiter = connect(DATABASE)
     outcome = []
 
@@ -99,6 +101,36 @@ def test_holder_ends():
             query(waiter, f"UPDATE {table} SET v = 0 WHERE id = 1")
             waiter.close()
             check_free(f"{name} of the holder", table)
+
+
+def test_waits_for_what_was_read():
+    """A writer waits for who has read where it writes, and either of the two ends."""
+    write, table = "INSERT INTO {t} VALUES (250, 0)", "twopl"
+    endings = (("cancel", "SELECT pg_cancel_backend({pid})", ["57014"]), ("terminate", "SELECT pg_terminate_backend({pid})", ["57P01", None]))
+    for name, ending, code in endings:
+        holder, waiter, thread, outcome = blocked(BOSS, table, write, READS)
+        query(BOSS, ending.format(pid=waiter.info.backend_pid))
+        thread.join(10)
+        check(f"sessions: {name} of who waits for a reader", outcome and outcome[0] in code, str(outcome))
+        query(holder, "UPDATE twopl SET v = 0 WHERE id = 1; COMMIT")
+        check_free(f"{name} of who waits for a reader", table)
+    holder, waiter, thread, outcome = blocked(BOSS, table, "SET lock_timeout = '300ms'; " + write, READS)
+    thread.join(10)
+    equal("sessions: lock_timeout of who waits for a reader", outcome, ["55P03"])
+    query(holder, "COMMIT")
+    for name in ("commit", "rollback", "terminate", "close"):
+        holder, waiter, thread, outcome = blocked(BOSS, table, write, READS)
+        if name == "terminate":
+            query(BOSS, f"SELECT pg_terminate_backend({holder.info.backend_pid})")
+        elif name == "close":
+            holder.close()
+        else:
+            query(holder, name)
+        thread.join(10)
+        equal(f"sessions: a writer goes on after {name} of the reader", outcome, ["done"])
+        query(waiter, f"DELETE FROM {table} WHERE id = 250")
+        waiter.close()
+        check_free(f"{name} of a reader", table)
 
 
 def test_errors_everywhere():
@@ -175,4 +207,4 @@ if __name__ == "__main__":
     for protocol_table, settings in PROTOCOLS.items():
         create_table(BOSS, protocol_table, "id int PRIMARY KEY, v int", partitions=1, **settings)
         query(BOSS, f"INSERT INTO {protocol_table} SELECT i, 0 FROM generate_series(1, 10) i")
-    main(test_cancelled_waits, test_holder_ends, test_errors_everywhere, test_lost_clients, test_many_sessions, test_shutdown_with_sessions)
+    main(test_cancelled_waits, test_holder_ends, test_waits_for_what_was_read, test_errors_everywhere, test_lost_clients, test_many_sessions, test_shutdown_with_sessions)

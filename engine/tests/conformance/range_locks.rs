@@ -174,6 +174,28 @@ fn updates_meet_the_locks_of_rows_or_a_part_where_rows_are_not_locked() {
 }
 
 #[test]
+fn a_part_keeps_updates_out_once_its_rows_are_not_locked() {
+    let w = world(Protocol::TwoPhase, Policy::NoWait, &[100], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    for rows_locked in [true, false] {
+        reader.begin(Serializable);
+        let id = scan(&mut reader, 0, Included(1), Included(5));
+        if !rows_locked {
+            reader.t.without_row_locks(id);
+        }
+        writer.begin(Serializable);
+        let met = writer.update(2, false);
+        writer.abort();
+        match rows_locked {
+            true => assert_eq!(met, Ok(true), "it has not read the row yet"),
+            false => failed_with(met.map(|_| ()), AbortReason::LockConflict),
+        }
+        reader.commit().expect("nobody wrote");
+    }
+}
+
+#[test]
 fn a_scan_with_an_open_end_keeps_out_of_what_it_has_read() {
     let w = world(Protocol::TwoPhase, Policy::NoWait, &[100], 16);
     let r = Recorder::new();
