@@ -85,9 +85,31 @@ mod switch {
     pub fn on(f: Fault) -> bool {
         ON.get() == Some(f)
     }
+
+    thread_local! {
+        static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    }
+    /// What others do right behind the next look of this thread at a record's newest version, of those that are followed
+    /// by a look at its owner.
+    pub fn meanwhile(f: impl FnOnce() + 'static) {
+        MEANWHILE.set(Some(Box::new(f)));
+    }
+    /// This thread has looked.
+    pub(crate) fn looked() {
+        if let Some(f) = MEANWHILE.take() {
+            f();
+        }
+    }
 }
 #[cfg(feature = "faults")]
-pub use switch::{on, set};
+pub(crate) use switch::looked;
+#[cfg(feature = "faults")]
+pub use switch::{meanwhile, on, set};
+
+/// See above.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub(crate) fn looked() {}
 
 /// Is the fault on?
 #[cfg(not(feature = "faults"))]

@@ -3,6 +3,7 @@
 use super::{Predicate, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, Stamp};
 use crate::error::Error;
+use crate::faults;
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::{Protocol, Touch};
 use crate::range::{Position, Verdict};
@@ -74,7 +75,9 @@ impl Txn {
 
     /// The newest committed version, tombstones included; waits a moment for a commit in progress.
     pub fn newest(&self, p: &dyn Platform, rec: &Record) -> Result<Option<Committed>, Error> {
-        let mut v = rec.head();
+        let mut head = rec.head();
+        faults::looked();
+        let mut v = head;
         let mut n = 0;
         while let Some(nn) = NonNull::new(v) {
             // SAFETY: INV-RETIRE: we are pinned; nothing that was newest since then is freed.
@@ -84,6 +87,13 @@ impl Txn {
                 return Ok(Some((nn, stamp.0)));
             }
             let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
+            // INV-INSERT: when we looked it may have been an insert that its owner has changed since.
+            let may_be = v == head && matches!(fate, Fate::Committed(_) | Fate::Committing(_));
+            if may_be && rec.head() != head {
+                head = rec.head();
+                v = head;
+                continue;
+            }
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
                 Fate::Committed(c) => return Ok(Some((nn, c))),
