@@ -98,6 +98,24 @@ fn two_upgrades_cannot_wait_for_each_other() {
     assert!(w.is_free());
 }
 
+#[test]
+fn who_will_not_wait_is_in_nobodys_way() {
+    let b = block();
+    let region = b.engine.region;
+    let w = LockWord::new();
+    w.try_acquire(region, h(1, Mode::Share)).unwrap();
+    w.try_acquire(region, h(2, Mode::Share)).unwrap();
+    let (one, two) = (Conflict::With(h(1, Mode::Share)), Conflict::With(h(2, Mode::Share)));
+    assert_eq!(w.try_acquire_now(region, h(1, Mode::NoKeyUpdate)), Err(two));
+    assert_eq!(w.try_acquire(region, h(2, Mode::NoKeyUpdate)), Err(one), "its wait can end");
+    assert_eq!(w.try_acquire_now(region, h(1, Mode::NoKeyUpdate)), Err(two), "it does not wait");
+    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate)), Err(Conflict::Upgrade));
+    w.release(region, 2, None);
+    assert!(matches!(w.try_acquire_now(region, h(1, Mode::NoKeyUpdate)), Ok(Acquired::Upgraded(_))));
+    w.release(region, 1, None);
+    assert!(w.is_free());
+}
+
 /// Threads take and release all modes; each checks that nobody conflicting is inside.
 #[test]
 fn no_two_conflicting_holders() {

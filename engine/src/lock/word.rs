@@ -97,8 +97,19 @@ impl LockWord {
         self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Takes the lock for `me` unless it conflicts. Never waits for other transactions.
+    /// Takes the lock for `me` unless it conflicts. Never waits for other transactions. Whom a conflict keeps from a
+    /// stronger mode is noted as waiting for it, until [`LockWord::end_upgrade`].
     pub fn try_acquire(&self, region: &Region, me: Holder) -> Result<Acquired, Conflict> {
+        self.acquire(region, me, true)
+    }
+
+    /// The same for one that will not wait: nobody's wait is hopeless because of it, and it is never told that its own
+    /// would be.
+    pub fn try_acquire_now(&self, region: &Region, me: Holder) -> Result<Acquired, Conflict> {
+        self.acquire(region, me, false)
+    }
+
+    fn acquire(&self, region: &Region, me: Holder, waits: bool) -> Result<Acquired, Conflict> {
         loop {
             let w = self.0.load(Ordering::SeqCst);
             if w == 0 {
@@ -110,7 +121,7 @@ impl LockWord {
             let got = if w & INFLATED == 0 {
                 self.acquire_inline(region, w, me)?
             } else {
-                self.acquire_inflated(region, w, me)?
+                self.acquire_inflated(region, w, me, waits)?
             };
             if let Some(a) = got {
                 return Ok(a);
@@ -144,7 +155,13 @@ impl LockWord {
     }
 
     /// One try on an inflated word; `None`: the word changed.
-    fn acquire_inflated(&self, region: &Region, w: u64, mut me: Holder) -> Result<Option<Acquired>, Conflict> {
+    fn acquire_inflated(
+        &self,
+        region: &Region,
+        w: u64,
+        mut me: Holder,
+        waits: bool,
+    ) -> Result<Option<Acquired>, Conflict> {
         let Ok(mut l) = self.latch(w) else { return Ok(None) };
         let head = l.head();
         let mine = head.find(me.slot);
@@ -161,7 +178,7 @@ impl LockWord {
             .filter_map(|&e| Holder::decode(e))
             .find(|h| h.slot != me.slot && h.mode.conflicts(me.mode));
         if let Some(h) = other {
-            let hopeless = mine.is_some_and(|i| head.ask_upgrade(i, me));
+            let hopeless = waits && mine.is_some_and(|i| head.ask_upgrade(i, me));
             l.unlatch();
             return Err(if hopeless { Conflict::Upgrade } else { Conflict::With(h) });
         }

@@ -11,6 +11,7 @@ impl Txn {
             return;
         }
         let wrote = !self.writes.is_empty();
+        self.discard_unplaced();
         self.set_word(State::Aborted, 0);
         if wrote {
             // INV-PIN: it may have been ended, without a snapshot; entries are removed from indexes now.

@@ -56,7 +56,7 @@ impl Txn {
             self.set_age();
         }
         let word: &'static LockWord = &r.rec.lock;
-        let got = match word.try_acquire(self.e.region, me) {
+        let got = match self.try_acquire(word, me, how) {
             Ok(a) => a,
             Err(c) => self.contend(p, word, me, how, Queue::Record(r.table.id, r.no), r.touch(), c)?,
         };
@@ -89,7 +89,7 @@ impl Txn {
         let order = (at.table.id, at.no);
         let against = self.level == Level::Serializable && order < self.last_partition;
         let how = how.unwrap_or(if against { How::Abort(AbortReason::PartitionOrder) } else { How::Wait });
-        let got = match word.try_acquire(self.e.region, me) {
+        let got = match self.try_acquire(word, me, how) {
             Ok(a) => a,
             Err(c) => self.contend(p, word, me, how, Queue::Partition(at.table.id, at.no), at, c)?,
         };
@@ -110,6 +110,14 @@ impl Txn {
                 self.age = self.e.shared.last_age.fetch_add(1, Ordering::SeqCst) + 1;
             }
             age.store(self.age, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes a lock unless it conflicts. NOWAIT and SKIP LOCKED never wait, so that no cycle is theirs.
+    fn try_acquire(&self, word: &LockWord, me: Holder, how: How) -> Result<Acquired, Conflict> {
+        match how {
+            How::Try => word.try_acquire_now(self.e.region, me),
+            _ => word.try_acquire(self.e.region, me),
         }
     }
 
@@ -134,7 +142,7 @@ impl Txn {
                 break;
             }
             p.pause(n)?;
-            match word.try_acquire(self.e.region, me) {
+            match self.try_acquire(word, me, how) {
                 Ok(a) => return Ok(a),
                 Err(c) => conflict = c,
             }
@@ -323,20 +331,12 @@ impl Txn {
 
     /// Releases a lock or takes it back to what it was.
     fn release(&self, l: &LockEntry, restore: Option<Holder>) {
-        if let (Mode::Update, Some(r)) = (l.mode, l.rec) {
-            r.rec.writer.store(0, Ordering::SeqCst);
-        }
         l.word.release(self.e.region, self.slot, restore);
     }
 
     /// Releases all locks.
     pub(super) fn release_all(&mut self) {
         while let Some(l) = self.locks.pop() {
-            if l.mode == Mode::Update {
-                if let Some(r) = l.rec {
-                    r.rec.writer.store(0, Ordering::SeqCst);
-                }
-            }
             if l.previous.is_none() {
                 l.word.release(self.e.region, self.slot, None);
             }

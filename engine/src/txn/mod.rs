@@ -179,6 +179,8 @@ pub struct Txn {
     /// Room in the queue of retired memory that the platform was promised, until it has used it after our end.
     promised: u64,
     linked: usize,
+    /// The version of an insert that sleeps for its partition.
+    unplaced: Option<NonNull<Version>>,
     commits_since_refresh: u32,
     waiting_at_refresh: u64,
     /// The partition lock last in the order that is held.
@@ -237,6 +239,7 @@ impl Txn {
             holds: false,
             promised: 0,
             linked: 0,
+            unplaced: None,
             commits_since_refresh: 0,
             waiting_at_refresh: 0,
             last_partition: (0, 0),

@@ -122,6 +122,9 @@ pub(super) struct Predicates {
     all: Vec<Predicate>,
     keys: Vec<u8>,
     positions: Vec<Position>,
+    /// Is there a hull of scans whose rows are locked? Then a scan that has no predicate of its own is perhaps in it, and
+    /// goes on to lock its rows.
+    locked_hulls: bool,
 }
 
 /// How the rows of a scan are locked.
@@ -464,13 +467,22 @@ impl Predicates {
     }
     /// Are the rows of the scan locked one by one?
     pub fn lock_rows(&mut self, scan: ScanId, yes: bool) {
-        if let Some(i) = self.find(scan) {
-            self.all[i].rows_locked = yes;
+        match self.find(scan) {
+            Some(i) => self.all[i].rows_locked = yes,
+            None if self.locked_hulls && !yes => {
+                // In which hull it is, nobody knows. Rows that are locked protect themselves still.
+                self.all.iter_mut().for_each(|q| q.rows_locked = false);
+                self.locked_hulls = false;
+            }
+            None => {}
         }
     }
     /// Are they?
     pub fn locks_rows(&self, scan: ScanId) -> bool {
-        self.find(scan).is_some_and(|i| self.all[i].rows_locked)
+        match self.find(scan) {
+            Some(i) => self.all[i].rows_locked,
+            None => self.locked_hulls && scan.id != 0 && !scan.is_locked(),
+        }
     }
     /// A row of the scan was locked; how many now?
     pub fn count_locked_row(&mut self, scan: ScanId) -> u32 {
@@ -539,6 +551,7 @@ impl Predicates {
     /// Forgets all.
     pub fn clear(&mut self) {
         self.last_id = 0;
+        self.locked_hulls = false;
         super::clear_vec(&mut self.all);
         super::clear_vec(&mut self.keys);
         super::clear_vec(&mut self.positions);
@@ -558,7 +571,8 @@ impl Predicates {
             let (lo, other) = (self.bounds(a).0, self.bounds(b).0);
             place(a).cmp(&place(b)).then_with(|| starts_before(p, a.ranges.order, lo, other))
         });
-        let mut fewer = Predicates { last_id: self.last_id, ..Predicates::default() };
+        let locked_hulls = self.locked_hulls;
+        let mut fewer = Predicates { last_id: self.last_id, locked_hulls, ..Predicates::default() };
         let mut at = 0;
         while at < sorted.len() {
             let a = sorted[at];
@@ -595,6 +609,7 @@ impl Predicates {
             (q.two_phase, q.covered_locked) = (a.two_phase, a.covered_locked);
         }
         q.rows_locked = a.rows_locked && b.rows_locked;
+        to.locked_hulls |= q.rows_locked && a.id != b.id;
     }
 
     /// For views.

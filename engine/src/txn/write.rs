@@ -43,7 +43,9 @@ pub struct Write {
     pub cid: u32,
     /// Subtransaction depth; 1 is the top transaction.
     pub depth: u32,
-    /// Transaction id of an insert, by which unique checks wait for us; else 0.
+    /// Transaction id by which unique checks wait for an insert or a delete of ours; else 0. INV-WRITER: who has put it into
+    /// the record takes it out, when it publishes or undoes this write. (A lock alone is no right to: a record may have been
+    /// locked for what it was before.)
     pub xid: u32,
     /// Is there a later write of ours of the same record?
     pub superseded: bool,
@@ -125,6 +127,9 @@ impl Txn {
 
     /// Gives back a version that was not handed over.
     pub fn discard(&mut self, v: NonNull<Version>) {
+        if self.unplaced == Some(v) {
+            self.unplaced = None;
+        }
         // SAFETY: never linked, and the caller gives it up.
         unsafe { self.e.region.free(self.slot as usize, v.cast()) };
     }
@@ -146,9 +151,17 @@ impl Txn {
         self.lock_record(p, r, mode, how, false)
     }
 
+    /// Gives back the version of an insert that did not come back.
+    pub(super) fn discard_unplaced(&mut self) {
+        if let Some(v) = self.unplaced {
+            self.discard(v);
+        }
+    }
+
     /// Buffers an insert: reserves a record. `part`: the record's partition in both maps' fields.
     /// `xid`: the transaction id by which unique checks wait for us, or 0.
-    /// On an error the version is still the caller's.
+    /// On an error the version is still the caller's. If the platform unwinds, or its process ends without unwinding
+    /// while it sleeps, it is freed with the transaction, unless it was discarded before.
     pub fn insert(
         &mut self,
         p: &dyn Platform,
@@ -159,8 +172,10 @@ impl Txn {
         xid: u32,
     ) -> Result<RecordRef, Error> {
         let at = Touch { table, no: part[table.map().field as usize] as u32 };
-        self.before_write(p, at)?;
-        p.stop_event(StopEvent::Write)?;
+        self.unplaced = Some(version);
+        let ready = self.before_write(p, at).and_then(|()| p.stop_event(StopEvent::Write));
+        self.unplaced = None;
+        ready?;
         let (no, rec) = table.take_record(&self.e, self.slot)?;
         rec.part[0].store(part[0], Ordering::Relaxed);
         rec.part[1].store(part[1], Ordering::Relaxed);
@@ -254,7 +269,8 @@ impl Txn {
         xid: u32,
     ) -> u32 {
         // An own insert keeps the id of its inserter: it is pending again if the delete is undone.
-        if xid != 0 && base.is_some() {
+        let xid = if base.is_some() { xid } else { 0 };
+        if xid != 0 {
             debug_assert!(r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
             r.rec.writer.store(xid, Ordering::SeqCst);
         }
@@ -269,7 +285,7 @@ impl Txn {
             superseded: false,
             notes: 0,
             entry: 0,
-            xid: 0,
+            xid,
         });
         self.writes.len() as u32 - 1
     }
@@ -311,6 +327,7 @@ impl Txn {
             return;
         }
         debug_assert!(!self.is_committing());
+        self.discard_unplaced();
         let held = self.holds;
         // Entries are removed from indexes, too.
         self.hold();
@@ -372,7 +389,7 @@ impl Txn {
                 self.kill_insert(&w, self.writes.len() + 1);
                 self.forget_entry(&w);
             }
-            WriteKind::Delete if w.base.is_some() => w.r.rec.writer.store(0, Ordering::SeqCst),
+            WriteKind::Delete if w.xid != 0 => w.r.rec.writer.store(0, Ordering::SeqCst),
             WriteKind::Delete | WriteKind::Update => {}
         }
         self.retire_version(w.version);

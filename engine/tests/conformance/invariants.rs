@@ -189,6 +189,29 @@ fn failures_of_waits_leave_nothing_behind() {
     }
 }
 
+/// Who sleeps for the partition of an insert holds a version that is in no record yet.
+#[test]
+fn an_insert_that_does_not_come_back_leaves_no_version_behind() {
+    let w = World::new(&[ProtocolSet::of(Protocol::PartCc)], Policy::Wait, 2);
+    let recorder = Recorder::new();
+    let mut holder = Client::new(&w, 0, recorder.session(), 1);
+    holder.begin(Mood::ReadCommitted);
+    holder.update(0, false).expect("nobody is in the way");
+    let mut c = Client::new(&w, 1, recorder.session(), 1);
+    let mut bytes = Vec::new();
+    for at in [PanicAt::WaitFor, PanicAt::EnterQueue, PanicAt::WaitFor, PanicAt::Event(StopEvent::Write)] {
+        c.begin(Mood::ReadCommitted);
+        c.p.panic_at.set(Some(at));
+        // The last one is in a partition that is free.
+        let key = if at == PanicAt::Event(StopEvent::Write) { WIDTH + 1 } else { 1 };
+        let r = catch_unwind(AssertUnwindSafe(|| c.insert(key)));
+        assert!(r.is_err_and(|p| p.is::<PanicAt>()), "{at:?}");
+        c.abort();
+        bytes.push(live(&w));
+    }
+    assert_eq!(bytes, vec![bytes[0]; 4], "the first one has made room in the queue of retired memory");
+}
+
 #[test]
 fn a_reader_that_unwinds_while_it_waits_for_a_commit() {
     for set in all_sets() {

@@ -10,6 +10,7 @@ mod invariants;
 mod keyed;
 mod lifetimes;
 mod load;
+mod merged;
 mod midway;
 mod model;
 mod nodes;

@@ -2,14 +2,14 @@
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
-use crate::world::{Jitter, World, PARTITIONS, WIDTH};
+use crate::world::{Jitter, Row, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::txn::{OpenEnd, Scan};
+use mixedcc_engine::txn::{How, OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
 use std::sync::atomic::AtomicU64;
@@ -60,11 +60,14 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+fn sleeps(w: &World) -> u64 {
+    w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum()
+}
+
 /// What the loser of an upgrade gets when it reads again while the winner waits for a third reader.
 fn read_again(ranges: bool, fault: Option<Fault>) -> Result<(), Error> {
     let w = &world();
     let recorder = Recorder::new();
-    let slept = || w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum::<u64>();
     std::thread::scope(|s| {
         // Here, so that they end before the winner is waited for, should the test fail.
         let client = |slot| Client::new(w, slot, recorder.session(), 7);
@@ -81,7 +84,7 @@ fn read_again(ranges: bool, fault: Option<Fault>) -> Result<(), Error> {
             winner.update(0, false)?;
             winner.commit()
         });
-        until("the winner sleeps", || slept() > 0);
+        until("the winner sleeps", || sleeps(w) > 0);
         // Of the range, another row: the winner has its own locked.
         let key = if ranges { 2 } else { 0 };
         failed_with(loser.update(key, false).map(|_| ()), AbortReason::UpgradeConflict);
@@ -189,4 +192,112 @@ fn a_scan_that_gives_up_its_upgrade_makes_nobody_fail() {
     b.abort();
     a.commit().expect("nobody is in the way");
     assert!(range.lock.is_free());
+}
+
+/// NOWAIT and SKIP LOCKED: who does not wait is in no cycle, whoever waits for a stronger mode.
+#[test]
+fn who_does_not_wait_loses_no_upgrade() {
+    for mood in [Mood::ReadCommitted, Mood::Serializable] {
+        let w = &world();
+        let recorder = Recorder::new();
+        let r = w.records(0)[0];
+        std::thread::scope(|s| {
+            let mut hasty = Client::new(w, 1, recorder.session(), 7);
+            hasty.begin(mood);
+            hasty.t.lock_row(&hasty.p, r, Mode::Share, How::Wait).expect("nobody writes");
+            let session = recorder.session();
+            let patient = s.spawn(move || {
+                let mut c = Client::new(w, 0, session, 7);
+                c.begin(mood);
+                c.t.lock_row(&c.p, r, Mode::Share, How::Wait)?;
+                c.t.lock_row(&c.p, r, Mode::Update, How::Wait)?;
+                c.commit()
+            });
+            until("the other one sleeps", || sleeps(w) > 0);
+            let got = hasty.t.lock_row(&hasty.p, r, Mode::Update, How::Try);
+            assert_eq!(got, Err(Error::WouldBlock), "{mood:?}");
+            hasty.commit().expect("it has locked a row");
+            patient.join().expect("its thread").expect("it was not disturbed");
+        });
+        assert!(r.rec.lock.is_free());
+    }
+}
+
+/// A record may be another row's by the time it is locked as strongly as it was lost: its pending insert keeps the id by
+/// which unique checks wait for it (INV-WRITER).
+#[test]
+fn a_lock_that_is_stronger_than_needed_leaves_an_insert_its_id() {
+    let w = &world();
+    let recorder = Recorder::new();
+    let r = w.records(0)[0];
+    let mut loser = Client::new(w, 2, recorder.session(), 7);
+    std::thread::scope(|s| {
+        loser.begin(Mood::Serializable);
+        loser.get(0).expect("nobody writes");
+        let session = recorder.session();
+        let winner = s.spawn(move || {
+            let mut c = Client::new(w, 0, session, 7);
+            c.begin(Mood::Serializable);
+            c.get(0)?;
+            c.delete(0, true, false)?;
+            c.commit()
+        });
+        until("the winner sleeps", || sleeps(w) > 0);
+        let lost = loser.t.lock_row(&loser.p, r, Mode::Update, How::Wait);
+        loser.abort();
+        failed_with(lost, AbortReason::UpgradeConflict);
+        winner.join().expect("its thread").expect("it was not disturbed");
+    });
+    let p = Jitter::new(w, w.slots, 1);
+    w.e.tick(); // pins from now on are larger than the delete
+    assert_eq!(w.vacuum(&p, w.slots), 1);
+    w.e.tick();
+    w.e.refresh_min_pin(&p);
+    const ID: u32 = 4711;
+    let mut inserter = Client::new(w, 1, recorder.session(), 7);
+    inserter.begin(Mood::ReadCommitted);
+    let v = w.version(&mut inserter.t, Row { key: 0, txn: 0, nth: 0, value: 1 }).expect("room");
+    let new = inserter.t.insert(&inserter.p, w.table, [0, 0], v, 1, ID).expect("room");
+    assert_eq!(new.no, r.no, "the record is used again");
+    for commits in [true, false] {
+        loser.begin(Mood::Serializable);
+        assert_eq!(loser.t.read(&loser.p, r, false), Ok(None), "not committed yet");
+        let held = r.rec.lock.held_by(2).map(|h| h.mode);
+        if commits {
+            loser.abort(); // nothing is forgotten
+        } else {
+            loser.commit().expect("it has only read");
+        }
+        assert_eq!(held, Some(Mode::Update), "as it was lost");
+        assert_eq!(inserter.t.writer(r), ID, "the insert is pending still");
+    }
+    inserter.t.prepare(&inserter.p, &|_, _| {}).expect("nobody is in the way");
+    inserter.t.publish(&inserter.p);
+    assert_eq!(inserter.t.writer(r), 0);
+}
+
+/// A delete's id is there until its outcome is.
+#[test]
+fn a_delete_has_its_id_until_it_is_over() {
+    let w = world();
+    let recorder = Recorder::new();
+    let r = w.records(2)[0];
+    let mut c = Client::new(&w, 1, recorder.session(), 7);
+    for end in 0..3 {
+        c.begin(Mood::Serializable);
+        c.savepoint();
+        assert_eq!(c.delete(2, true, false), Ok(true));
+        assert_ne!(c.t.writer(r), 0);
+        match end {
+            0 => c.end_savepoint(false),
+            1 => c.abort(),
+            _ => {
+                c.end_savepoint(true);
+                assert_ne!(c.t.writer(r), 0);
+                c.commit().expect("nobody is in the way");
+            }
+        }
+        assert_eq!(c.t.writer(r), 0, "{end}");
+        c.abort();
+    }
 }
