@@ -81,6 +81,50 @@ SELECT arguments FROM mixedcc.annotations WHERE function = 'an_types'::regproc O
 DROP FUNCTION an_types;
 DROP TABLE an_time;
 \set VERBOSITY sqlstate
+-- Who may call a function may use its annotation: rights on the table are the owner's affair. Nobody else may. Nothing runs
+-- that the caller did not ask for: no cast of a user, and none that the statement does not come to.
+\set VERBOSITY terse
+CREATE ROLE an_user;
+CREATE SCHEMA an_private;
+CREATE UNLOGGED TABLE an_private.secret (id int PRIMARY KEY, v int) USING mixedcc
+    WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
+INSERT INTO an_private.secret VALUES (1, 10);
+CREATE FUNCTION an_secret(k int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT v FROM an_private.secret WHERE id = k';
+SELECT mixedcc.annotate('an_secret(int)', 'an_private.secret', 'k');
+SET default_transaction_isolation = 'serializable';
+REVOKE USAGE ON SCHEMA mixedcc FROM PUBLIC;
+SET ROLE an_user;
+SELECT an_secret(1);
+SELECT an_secret(k) FROM (VALUES (1), (2)) v (k);
+RESET ROLE;
+GRANT USAGE ON SCHEMA mixedcc TO PUBLIC;
+REVOKE EXECUTE ON FUNCTION an_secret FROM PUBLIC;
+SET ROLE an_user;
+SELECT an_secret(1);
+SELECT mixedcc.declaring(1, 'an_secret(int)'::regprocedure, 0);
+RESET ROLE;
+CREATE TYPE an_mood AS ENUM ('sad', 'happy');
+CREATE FUNCTION an_cast(int) RETURNS an_mood LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'a cast for %', $1; RETURN 'sad'; END $$;
+CREATE CAST (int AS an_mood) WITH FUNCTION an_cast(int) AS IMPLICIT;
+CREATE UNLOGGED TABLE an_moods (m an_mood PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
+CREATE FUNCTION an_feel(k int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN k; END';
+SELECT mixedcc.annotate('an_feel(int)', 'an_moods', 'k');
+SECURITY LABEL FOR mixedcc ON FUNCTION an_feel IS 'partition(an_moods, k)';
+SELECT an_feel(1), an_feel(k) FROM (VALUES (2), (3)) v (k);
+DROP TABLE an_moods;
+DROP CAST (int AS an_mood);
+DROP FUNCTION an_feel, an_cast, an_secret;
+DROP TYPE an_mood;
+DROP SCHEMA an_private CASCADE;
+DROP ROLE an_user;
+SET plan_cache_mode = force_generic_plan;
+PREPARE an_case (bigint) AS SELECT CASE WHEN $1 < 100 THEN an_add($1::int, 0) END;
+EXECUTE an_case (1);
+EXECUTE an_case (5000000000);
+RESET plan_cache_mode;
+RESET default_transaction_isolation;
+DEALLOCATE an_case;
+\set VERBOSITY sqlstate
 -- Removed, and gone with the function; a dropped table does not break calls.
 SELECT mixedcc.unannotate('an_many(int, int)');
 DROP PROCEDURE an_move;

@@ -168,3 +168,40 @@ SELECT relname, seq_tup_read, idx_scan, idx_tup_fetch, n_tup_ins, n_tup_upd, n_t
 SELECT relname, idx_scan, idx_tup_read, idx_tup_fetch FROM pg_stat_user_indexes WHERE relname IN ('mi_ours', 'mi_heap') ORDER BY 1;
 DROP TABLE mi_ours, mi_heap;
 DROP FUNCTION mi_use;
+-- Rights that come with the database go with it.
+SELECT current_database() AS db, current_user AS me \gset
+CREATE ROLE mi_owner;
+CREATE UNLOGGED TABLE mi_rights (id int PRIMARY KEY, v int) USING mixedcc;
+INSERT INTO mi_rights VALUES (1, 10);
+GRANT SELECT ON mi_rights TO pg_database_owner;
+ALTER DATABASE :"db" OWNER TO mi_owner;
+SET ROLE mi_owner;
+PREPARE mi_read AS SELECT v FROM mi_rights WHERE id = 1;
+EXECUTE mi_read;
+RESET ROLE;
+ALTER DATABASE :"db" OWNER TO :"me";
+SET ROLE mi_owner;
+EXECUTE mi_read;
+RESET ROLE;
+DEALLOCATE mi_read;
+DROP TABLE mi_rights;
+DROP ROLE mi_owner;
+-- Values that are stored elsewhere are copied into the row, and the copies are not kept for the rest of the statement.
+CREATE UNLOGGED TABLE mi_elsewhere (id int, v text) USING heap;
+ALTER TABLE mi_elsewhere ALTER COLUMN v SET STORAGE EXTERNAL;
+INSERT INTO mi_elsewhere SELECT i, repeat('x', 100000) FROM generate_series(1, 100) i;
+CREATE UNLOGGED TABLE mi_wide (id int, v text) USING mixedcc;
+CREATE FUNCTION mi_memory() RETURNS bigint LANGUAGE sql AS
+    $$ SELECT sum(used_bytes)::bigint FROM pg_backend_memory_contexts WHERE name = 'ExecutorState' $$;
+WITH written AS (INSERT INTO mi_wide SELECT * FROM mi_elsewhere RETURNING mi_memory() AS used)
+    SELECT count(*), max(used) - min(used) < 3000000 AS given_back FROM written;
+SELECT count(*), sum(length(v)) FROM mi_wide;
+-- Neither are those of compressed values in a key.
+CREATE UNLOGGED TABLE mi_packed (v text) USING heap;
+INSERT INTO mi_packed SELECT repeat('x', 100000) || i FROM generate_series(1, 100) i;
+CREATE UNLOGGED TABLE mi_long (v text COLLATE "C" PRIMARY KEY) USING mixedcc;
+WITH written AS (INSERT INTO mi_long SELECT * FROM mi_packed RETURNING mi_memory() AS used)
+    SELECT count(*), max(used) - min(used) < 3000000 AS given_back FROM written;
+SELECT count(*), sum(length(v)) FROM mi_long;
+DROP TABLE mi_elsewhere, mi_wide, mi_packed, mi_long;
+DROP FUNCTION mi_memory;

@@ -202,6 +202,35 @@ SELECT * FROM na_parent ORDER BY id;
 SELECT * FROM na_child ORDER BY id;
 DROP TABLE na_child, na_parent;
 
+-- The whole row where a column has a name that our statement could use; literals as a condition reads them.
+CREATE TABLE na_names (id numeric(5, 2) PRIMARY KEY, mixedcc_row bigint, mixedcc_row_0 bigint, v varchar(3)) USING mixedcc;
+INSERT INTO na_names VALUES (1.23, 5, 6, 'abc');
+SELECT mixedcc.get(NULL::na_names, 1.23), (mixedcc.get(NULL::na_names, 1.23)).mixedcc_row;
+SELECT * FROM mixedcc.get_each(NULL::na_names, ARRAY[1.23]);
+SELECT mixedcc.get(NULL::na_names, '1.23') IS NOT NULL AS found, mixedcc.get(NULL::na_names, '1.234') IS NULL AS not_rounded;
+SELECT mixedcc.set(NULL::na_names, 'v', 'ab   ', '1.23'), mixedcc.set(NULL::na_names, 'v', 'a', '1.234');
+SELECT mixedcc.set(NULL::na_names, 'v', 'abcd', '1.23');
+SELECT * FROM mixedcc.range_scan(NULL::na_names, '1.231', NULL);
+SELECT id, v FROM mixedcc.range_scan(NULL::na_names, '1.229', 2);
+DROP TABLE na_names;
+
+-- A cursor that began before the table got another definition.
+CREATE TABLE na_defined (id int PRIMARY KEY, v bigint) USING mixedcc;
+INSERT INTO na_defined VALUES (1, 10);
+BEGIN;
+DECLARE na_each CURSOR FOR SELECT * FROM mixedcc.get_each(NULL::na_defined, ARRAY[1]);
+DECLARE na_range CURSOR FOR SELECT * FROM mixedcc.range_scan(NULL::na_defined);
+DECLARE na_one CURSOR FOR SELECT * FROM mixedcc.get(NULL::na_defined, 1);
+ALTER TABLE na_defined ALTER COLUMN v TYPE text;
+SAVEPOINT s;
+FETCH na_each;
+ROLLBACK TO s;
+FETCH na_range;
+ROLLBACK TO s;
+FETCH na_one;
+ROLLBACK;
+DROP TABLE na_defined;
+
 DROP FUNCTION na_move, na_log CASCADE;
 DROP TABLE na_acc, na_full, na_heap, na_nokey;
 DROP ROLE na_user;

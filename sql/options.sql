@@ -98,6 +98,28 @@ SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_default':
 SELECT mixedcc.table_size('op_t') > 0 AS sized;
 DROP TABLE op_t, op_range, op_late, op_default;
 SELECT count(*) FROM mixedcc.partitions;
+-- Tables that are made of a composite type follow what becomes of the type.
+CREATE TYPE op_row AS (id int, w int, v int);
+CREATE UNLOGGED TABLE op_typed OF op_row (PRIMARY KEY (id)) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w', mixedcc.protocol = '2pl');
+INSERT INTO op_typed SELECT i, i, i FROM generate_series(1, 10) i;
+ALTER TYPE op_row ALTER ATTRIBUTE v TYPE bigint CASCADE;
+SELECT count(*), sum(rows), min(protocol) FROM mixedcc.partitions WHERE "table" = 'op_typed'::regclass;
+SELECT index, entries FROM mixedcc.primary_index('op_typed');
+ALTER TYPE op_row RENAME ATTRIBUTE w TO warehouse CASCADE;
+SELECT option, value FROM mixedcc.options WHERE "table" = 'op_typed'::regclass ORDER BY 1;
+ALTER TABLE op_typed SET (mixedcc.partitions = 8);
+SELECT count(*), sum(rows), min(protocol) FROM mixedcc.partitions WHERE "table" = 'op_typed'::regclass;
+DROP TABLE op_typed;
+DROP TYPE op_row;
+CREATE FOREIGN DATA WRAPPER op_wrapper;
+CREATE SERVER op_server FOREIGN DATA WRAPPER op_wrapper;
+CREATE FOREIGN TABLE op_foreign (id int, w int, v int) SERVER op_server;
+CREATE UNLOGGED TABLE op_child (PRIMARY KEY (id)) INHERITS (op_foreign) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w');
+ALTER FOREIGN TABLE op_foreign ALTER COLUMN v TYPE bigint;
+ALTER FOREIGN TABLE op_foreign RENAME COLUMN w TO warehouse;
+SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'op_child'::regclass;
+SELECT value FROM mixedcc.options WHERE "table" = 'op_child'::regclass AND option = 'partition_by';
+DROP FOREIGN DATA WRAPPER op_wrapper CASCADE;
 -- A logged table becomes unlogged, with one notice in a session.
 \set VERBOSITY terse
 \c -

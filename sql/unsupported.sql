@@ -46,6 +46,11 @@ REINDEX TABLE CONCURRENTLY un_t;
 REINDEX INDEX CONCURRENTLY un_t_pkey;
 CREATE PUBLICATION un_p FOR TABLE un_t;
 SELECT count(*) FROM pg_index WHERE indrelid = 'un_t'::regclass;
+-- A table that becomes a view.
+CREATE UNLOGGED TABLE un_view (id int) USING mixedcc;
+CREATE RULE "_RETURN" AS ON SELECT TO un_view DO INSTEAD SELECT 1 AS id;
+SELECT relkind FROM pg_class WHERE oid = 'un_view'::regclass;
+DROP TABLE un_view;
 -- A SERIALIZABLE transaction over both engines, by the setting; catalogs and temporary tables are exempt.
 \set VERBOSITY terse
 BEGIN ISOLATION LEVEL SERIALIZABLE;

@@ -158,19 +158,23 @@ fn position(names: &[String], argument: &str) -> Option<usize> {
     }
 }
 
-/// The table of a name, if it exists.
+/// The table of a name, if it exists. Who calls an annotated function need not have the right to use the table's schema:
+/// it is the function's owner who needs rights (`sql::locate_for`).
 fn table(name: &str) -> Option<Oid> {
     let c = CString::new(name).ok()?;
     // SAFETY: catalog look-ups; a name that is none raises an error.
     unsafe {
         let rv = pg_sys::makeRangeVarFromNameList(pg_sys::stringToQualifiedNameList(c.as_ptr()));
-        let oid = pg_sys::RangeVarGetRelidExtended(
-            rv,
-            pg_sys::NoLock as i32,
-            pg_sys::RVROption::RVR_MISSING_OK,
-            None,
-            std::ptr::null_mut(),
-        );
+        let oid = if !(*rv).catalogname.is_null() {
+            pg_sys::InvalidOid // of another database
+        } else if (*rv).schemaname.is_null() {
+            pg_sys::RelnameGetRelid((*rv).relname)
+        } else {
+            match pg_sys::get_namespace_oid((*rv).schemaname, true) {
+                pg_sys::InvalidOid => pg_sys::InvalidOid,
+                schema => pg_sys::get_relname_relid((*rv).relname, schema),
+            }
+        };
         (oid != pg_sys::InvalidOid).then_some(oid)
     }
 }
@@ -242,6 +246,20 @@ fn must_own(function: Oid) {
         if !crate::compat::owns_function(function, pg_sys::GetUserId()) {
             pg_sys::aclcheck_error(
                 pg_sys::AclResult::ACLCHECK_NOT_OWNER,
+                pg_sys::ObjectType::OBJECT_FUNCTION,
+                pg_sys::get_func_name(function),
+            );
+        }
+    }
+}
+
+/// Raises an error unless the user may call the function: a call locks partitions in its owner's name.
+fn must_call(function: Oid) {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        if !crate::compat::may_call(function, pg_sys::GetUserId()) {
+            pg_sys::aclcheck_error(
+                pg_sys::AclResult::ACLCHECK_NO_PRIV,
                 pg_sys::ObjectType::OBJECT_FUNCTION,
                 pg_sys::get_func_name(function),
             );

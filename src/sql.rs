@@ -336,7 +336,7 @@ pub fn locate_for(table: Oid, key: &[Value], owner: Oid) -> Option<Touch> {
     if info.partkey.columns().count() != key.len() {
         return None;
     }
-    let key: Vec<_> = info.partkey.columns().zip(key).map(|(c, &k)| fit(rel.0, c, k)).collect();
+    let key = info.partkey.columns().zip(key).map(|(c, &k)| fit_quietly(rel.0, c, k)).collect::<Option<Vec<_>>>()?;
     // SAFETY: the values are of their types; the default operator class and the column's collation.
     let no = unsafe { info.partkey.partition_of_key(&key) }?;
     Some(Touch { table: info.table, no: no as u32 })
@@ -402,34 +402,115 @@ pub(crate) fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Valu
             return (value, null, base);
         }
         if typid == pg_sys::UNKNOWNOID {
-            if null {
-                return (value, true, base);
-            }
-            let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-            pg_sys::getTypeInputInfo(base, &mut function, &mut param);
-            return (pg_sys::OidInputFunctionCall(function, value.cast_mut_ptr(), param, att.atttypmod), false, base);
+            return if null { (value, true, base) } else { (read_literal(base, value), false, base) };
         }
-        let integer = |t| matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID);
-        if integer(typid) && integer(base) {
+        if is_integer(typid) && is_integer(base) {
             return (value, null, typid);
         }
+        cast((value, null, typid), base).unwrap_or((value, null, typid))
+    }
+}
+
+fn is_integer(t: Oid) -> bool {
+    matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID)
+}
+
+/// Reads an unknown literal as a condition does: without the column's modifier, which would round or cut it.
+pub(crate) unsafe fn read_literal(typid: Oid, literal: Datum) -> Datum {
+    let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: the caller's: a C string.
+    unsafe {
+        pg_sys::getTypeInputInfo(typid, &mut function, &mut param);
+        pg_sys::OidInputFunctionCall(function, literal.cast_mut_ptr(), param, -1)
+    }
+}
+
+/// Casts a value where that is implicit.
+pub(crate) unsafe fn cast((value, null, typid): Value, to: Oid) -> Option<Value> {
+    // SAFETY: the caller's: a value of its type.
+    unsafe {
         let (mut len, mut byval) = (0, false);
         pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let value_node = pg_sys::makeConst(typid, -1, pg_sys::get_typcollation(typid), len as i32, value, null, byval);
+        let value = pg_sys::makeConst(typid, -1, pg_sys::get_typcollation(typid), len as i32, value, null, byval);
         let cast = pg_sys::coerce_to_target_type(
             std::ptr::null_mut(),
-            value_node.cast(),
+            value.cast(),
             typid,
-            base,
+            to,
             -1,
             pg_sys::CoercionContext::COERCION_IMPLICIT,
             pg_sys::CoercionForm::COERCE_IMPLICIT_CAST,
             -1,
         );
-        if cast.is_null() {
-            return (value, null, typid);
+        (!cast.is_null()).then(|| annotate::evaluate(cast, std::ptr::null_mut()))
+    }
+}
+
+/// What an implicit cast between two types runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Conversion {
+    /// There is none.
+    None,
+    /// Nothing, or a function of PostgreSQL's.
+    BuiltIn,
+    /// A function of a user, or it is not known.
+    Foreign,
+}
+
+pub(crate) fn conversion(from: Oid, to: Oid) -> Conversion {
+    use pg_sys::CoercionPathType::*;
+    let mut function = pg_sys::InvalidOid;
+    let implicit = pg_sys::CoercionContext::COERCION_IMPLICIT;
+    // SAFETY: a catalog look-up.
+    match unsafe { pg_sys::find_coercion_pathway(to, from, implicit, &mut function) } {
+        COERCION_PATH_NONE => Conversion::None,
+        COERCION_PATH_RELABELTYPE => Conversion::BuiltIn,
+        COERCION_PATH_FUNC if function.to_u32() < pg_sys::FirstNormalObjectId => Conversion::BuiltIn,
+        _ => Conversion::Foreign,
+    }
+}
+
+/// As [`fit`], for a value that the user did not ask to be cast: who calls an annotated function trusts neither the owner of
+/// the table nor that of a type. `None`: a function of a user would run, or a literal would have to be read.
+fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
+    if v.2 == pg_sys::UNKNOWNOID {
+        return None;
+    }
+    // SAFETY: a valid relation and column; catalog look-ups.
+    let (from, to) = unsafe {
+        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
+        (pg_sys::getBaseType(v.2), pg_sys::getBaseType(att.atttypid))
+    };
+    if from == to || v.2 == pg_sys::InvalidOid || is_integer(from) && is_integer(to) {
+        return Some(fit(rel, attnum, v));
+    }
+    match conversion(from, to) {
+        Conversion::None => Some(v),
+        Conversion::BuiltIn => Some(fit(rel, attnum, v)),
+        Conversion::Foreign => None,
+    }
+}
+
+/// Raises an error unless a statement expects rows of the table as it is now: a cursor may have begun before the table
+/// got another definition.
+pub(crate) unsafe fn must_expect(expected: pg_sys::TupleDesc, rel: pg_sys::Relation) {
+    // SAFETY: valid descriptors.
+    unsafe {
+        let now = (*rel).rd_att;
+        let same = |i: usize| {
+            let (a, b) = (compat::attribute(expected, i), compat::attribute(now, i));
+            a.attisdropped == b.attisdropped
+                && (a.attisdropped || a.atttypid == b.atttypid)
+                && a.attlen == b.attlen
+                && a.attalign == b.attalign
+        };
+        if (*expected).natts != (*now).natts || !(0..(*now).natts as usize).all(same) {
+            complain(
+                PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
+                &format!("table \"{}\" has changed since the statement began", relation_name((*rel).rd_id)),
+                "Run the statement again.",
+            );
         }
-        annotate::evaluate(cast, std::ptr::null_mut())
     }
 }
 

@@ -93,7 +93,7 @@ pub unsafe fn form(
             .iter()
             .enumerate()
             .any(|(i, v)| !nulls[i] && attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()));
-        let mut copy;
+        let mut copy = Vec::new();
         let values: *mut pg_sys::Datum = if external {
             copy = given.to_vec();
             flatten(desc, &mut copy, nulls);
@@ -127,6 +127,10 @@ pub unsafe fn form(
             &mut (*td).t_infomask,
             if hasnull { (*td).t_bits.as_mut_ptr() } else { std::ptr::null_mut() },
         );
+        // A statement may write many rows in one memory context.
+        for (flat, _) in copy.iter().zip(given).filter(|(flat, given)| flat.value() != given.value()) {
+            crate::pg::raw::pfree(flat.cast_mut_ptr());
+        }
         (*td).t_infomask |=
             (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
         (*td).t_choice.t_heap.t_xmin =

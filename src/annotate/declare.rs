@@ -1,7 +1,7 @@
 //! At execution: the partitions that annotations name are declared.
 
 use super::{plan, table, with_known, Function, Known};
-use crate::compat::my_lxid;
+use crate::compat::{self, my_lxid};
 use crate::errors::ok;
 use crate::pg;
 use crate::platform::PG;
@@ -95,8 +95,13 @@ fn declare(mut all: Vec<Touch>) {
     *declared() = noted;
 }
 
-/// Where an annotation's table keeps a key.
+/// Where an annotation's table keeps a key. Who may not call the function locks nothing by it: not all of a statement's
+/// functions have been asked for when it starts.
 fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
+    // SAFETY: a plain read.
+    if !compat::may_call(f.oid, unsafe { pg_sys::GetUserId() }) {
+        return None;
+    }
     let oid = table(name)?;
     sql::locate_for(oid, key, f.owner).map(|t| (oid, t))
 }
@@ -216,7 +221,8 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
     }
 }
 
-/// Is it a constant or a parameter of the statement, perhaps converted?
+/// Is it a constant or a parameter of the statement, perhaps converted by a function of PostgreSQL's where nobody asked for
+/// it? (Other casts may fail, and the statement may never come to them.)
 unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
     // SAFETY: a valid expression.
     unsafe {
@@ -226,7 +232,8 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
             NodeTag::T_RelabelType => is_fixed((*node.cast::<pg_sys::RelabelType>()).arg.cast()),
             NodeTag::T_FuncExpr => {
                 let f = node.cast::<pg_sys::FuncExpr>();
-                let cast = (*f).funcformat != pg_sys::CoercionForm::COERCE_EXPLICIT_CALL;
+                let cast = (*f).funcformat == pg_sys::CoercionForm::COERCE_IMPLICIT_CAST
+                    && (*f).funcid.to_u32() < pg_sys::FirstNormalObjectId;
                 let args = pgrx::PgList::<pg_sys::Node>::from_pg((*f).args);
                 let fixed = args.iter_ptr().all(|a| is_fixed(a));
                 cast && fixed
@@ -335,6 +342,7 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
         let Some(f) = k.functions.iter().find(|f| f.oid == function) else {
             return;
         };
+        super::must_call(function); // plans have seen to it; anybody may call the wrapper
         let pending = pending();
         let now = my_lxid();
         pending.retain(|p| p.0 == now);

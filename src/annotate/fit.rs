@@ -2,6 +2,7 @@
 
 use super::Annotation;
 use crate::options::{self, Method};
+use crate::sql::{self, Conversion};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
@@ -14,19 +15,22 @@ fn is_integer(t: Oid) -> bool {
     matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID)
 }
 
-/// Can values of a type say the partition of a key of another type (see `sql::locate`)? A polymorphic
-/// argument may, depending on the call.
+/// Can values of a type say the partition of a key of another type (see `sql::locate_for`)? A polymorphic
+/// argument may, depending on the call. Casts of users do not: who calls the function would run them.
 fn can_be_key(argument: Oid, column: Oid, method: Method) -> bool {
     // SAFETY: catalog look-ups.
     unsafe {
         let (argument, column) = (pg_sys::getBaseType(argument), pg_sys::getBaseType(column));
-        let implicit = pg_sys::CoercionContext::COERCION_IMPLICIT;
         if argument == column
             || pg_sys::get_typtype(argument) == pg_sys::TYPTYPE_PSEUDO as core::ffi::c_char
             || is_integer(argument) && is_integer(column)
-            || pg_sys::can_coerce_type(1, &argument, &column, implicit)
         {
             return true;
+        }
+        match sql::conversion(argument, column) {
+            Conversion::BuiltIn => return true,
+            Conversion::Foreign => return false,
+            Conversion::None => {}
         }
         let flags = pg_sys::TYPECACHE_HASH_OPFAMILY | pg_sys::TYPECACHE_BTREE_OPFAMILY;
         let cache = |t| &*pg_sys::lookup_type_cache(t, flags as i32);

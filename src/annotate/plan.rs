@@ -5,20 +5,25 @@ use super::{with_known, Known};
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 
-/// The function `mixedcc.declaring(anyelement, oid, int)`.
+/// The function `mixedcc.declaring(anyelement, oid, int)`. Found without rights: plans of those who may not use the schema
+/// are wrapped too.
 pub fn wrapper() -> Oid {
     // SAFETY: catalog look-ups.
     unsafe {
         let extension = pg_sys::get_extension_oid(c"mixedcc".as_ptr(), true);
-        if extension == pg_sys::InvalidOid {
+        let schema = pg_sys::get_namespace_oid(c"mixedcc".as_ptr(), true);
+        if extension == pg_sys::InvalidOid || schema == pg_sys::InvalidOid {
             return pg_sys::InvalidOid;
         }
-        let schema = pgrx::PgMemoryContexts::CurrentMemoryContext.pstrdup("mixedcc");
-        let name = pgrx::PgMemoryContexts::CurrentMemoryContext.pstrdup("declaring");
-        let list = pg_sys::lappend(std::ptr::null_mut(), pg_sys::makeString(schema).cast());
-        let list = pg_sys::lappend(list, pg_sys::makeString(name).cast());
         let types = [pg_sys::ANYELEMENTOID, pg_sys::OIDOID, pg_sys::INT4OID];
-        pg_sys::LookupFuncName(list, types.len() as i32, types.as_ptr(), true)
+        pg_sys::GetSysCacheOid(
+            pg_sys::SysCacheIdentifier::PROCNAMEARGSNSP as i32,
+            pg_sys::Anum_pg_proc_oid as pg_sys::AttrNumber,
+            Datum::from(c"declaring".as_ptr()),
+            Datum::from(pg_sys::buildoidvector(types.as_ptr(), types.len() as i32)),
+            schema.into(),
+            Datum::from(0usize),
+        )
     }
 }
 

@@ -60,8 +60,8 @@ pub fn init() {
     unsafe {
         use pg_sys::SysCacheIdentifier::*;
         pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
-        // Rights, functions, operators and types of expressions.
-        for cache in [AUTHOID, AUTHMEMROLEMEM, PROCOID, OPEROID, AMOPOPID, TYPEOID] {
+        // Rights (the database's owner is a member of pg_database_owner), functions, operators and types of expressions.
+        for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID, PROCOID, OPEROID, AMOPOPID, TYPEOID] {
             pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(catalog_changed), Datum::from(0));
         }
     }

@@ -130,6 +130,7 @@ fn concerns_us(tag: NodeTag) -> bool {
         T_ClusterStmt,
         T_VacuumStmt,
         T_SecLabelStmt,
+        T_RuleStmt,
         T_DropdbStmt,
         T_AlterDatabaseStmt,
     ];
@@ -164,6 +165,7 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_ClusterStmt => maintain::cluster(call),
         NodeTag::T_VacuumStmt => maintain::vacuum(call),
         NodeTag::T_SecLabelStmt => security_label(call),
+        NodeTag::T_RuleStmt => maintain::rule(call),
         NodeTag::T_DropdbStmt => drop_database(call),
         NodeTag::T_AlterDatabaseStmt => alter_database(call),
         NodeTag::T_CopyStmt => {
@@ -269,6 +271,42 @@ fn is_our_method(name: &str) -> bool {
 /// What pg_class says of a table of ours; `None` for others.
 fn ours(oid: Oid) -> Option<Class> {
     class(oid).filter(|c| c.kind == pg_sys::RELKIND_RELATION && Some(c.am) == our_am())
+}
+
+/// Runs `f` for each row of pg_class.
+fn each_class(mut f: impl FnMut(&pg_sys::FormData_pg_class)) {
+    // SAFETY: a scan of a catalog. An ERROR's clean-up ends it.
+    unsafe {
+        let (catalog, no_key) = (pg_sys::RelationRelationId, std::ptr::null_mut());
+        let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, std::ptr::null_mut(), 0, no_key);
+        loop {
+            let tup = pg_sys::systable_getnext(scan);
+            if tup.is_null() {
+                break;
+            }
+            f(&*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>());
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(rel, pg_sys::AccessShareLock as i32);
+    }
+}
+
+/// The relations that a change of a relation's definition may change: it and its descendants; where it is that of a
+/// composite type, the tables that were made of the type, and theirs.
+fn members(oid: Oid) -> Vec<Oid> {
+    if class(oid).is_none_or(|c| c.kind != pg_sys::RELKIND_COMPOSITE_TYPE) {
+        return family(oid);
+    }
+    // SAFETY: a catalog look-up.
+    let row = unsafe { pg_sys::get_rel_type_id(oid) };
+    let mut typed = Vec::new();
+    each_class(|form| {
+        if form.reloftype == row {
+            typed.push(form.oid);
+        }
+    });
+    typed.into_iter().flat_map(family).collect()
 }
 
 /// A relation and its descendants.

@@ -192,12 +192,16 @@ fn function(proc: Oid) -> Box<pg_sys::FmgrInfo> {
     f
 }
 
-/// The bytes of a varlena value.
-unsafe fn bytes<'a>(d: Datum) -> &'a [u8] {
+/// Appends the bytes of a varlena value, as `part` takes them.
+unsafe fn put_text(d: Datum, out: &mut Vec<u8>, part: impl FnOnce(&[u8]) -> &[u8]) {
     // SAFETY: a varlena value, detoasted into the current memory context if need be.
     unsafe {
         let v = pg_sys::pg_detoast_datum_packed(d.cast_mut_ptr());
-        std::slice::from_raw_parts(pgrx::vardata_any(v).cast(), pgrx::varsize_any_exhdr(v))
+        let bytes = std::slice::from_raw_parts(pgrx::vardata_any(v).cast(), pgrx::varsize_any_exhdr(v));
+        key::put_bytes(out, part(bytes));
+        if v != d.cast_mut_ptr() {
+            pg_sys::pfree(v.cast()); // one for each row that a statement writes
+        }
     }
 }
 
@@ -254,8 +258,8 @@ impl KeyColumn {
                 Kind::Int2 | Kind::Int4 | Kind::Int8 | Kind::Oid => key::put_wide_int(out, self.int(d)),
                 Kind::Float4 => key::put_float(out, f32::from_bits(d.value() as u32) as f64),
                 Kind::Float8 => key::put_float(out, f64::from_bits(d.value() as u64)),
-                Kind::Text => key::put_bytes(out, bytes(d)),
-                Kind::Bpchar => key::put_bytes(out, without_blanks(bytes(d))),
+                Kind::Text => put_text(d, out, |b| b),
+                Kind::Bpchar => put_text(d, out, without_blanks),
                 Kind::Name => key::put_bytes(out, name_bytes(d)),
                 Kind::Uuid => out.extend(std::slice::from_raw_parts(d.cast_mut_ptr::<u8>(), 16)),
                 Kind::Hash => out.extend(self.hash(d).to_be_bytes()),
@@ -280,7 +284,7 @@ impl KeyColumn {
                     key::put_float(out, f32::from_bits(d.value() as u32) as f64);
                 }
                 Kind::Text if typid == pg_sys::NAMEOID => key::put_bytes(out, name_bytes(d)),
-                Kind::Name if typid == pg_sys::TEXTOID => key::put_bytes(out, bytes(d)),
+                Kind::Name if typid == pg_sys::TEXTOID => put_text(d, out, |b| b),
                 _ => return false,
             }
             true

@@ -1,6 +1,7 @@
 //! Keys of rows in an index.
 
 use super::codec::Codec;
+use crate::callbacks::index::qual;
 use crate::pg::Tid;
 use crate::tuple;
 use mixedcc_engine::record::Version;
@@ -134,7 +135,9 @@ impl Special {
             };
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             (*econtext).ecxt_scantuple = slot;
-            if !self.predicate.is_null() && !crate::callbacks::index::qual(self.predicate, econtext) {
+            // Guarded: an ERROR of a user's function must not jump over the engine, which may be in the middle of a call.
+            let holds = || pg_sys::ffi::pg_guard_ffi_boundary(|| qual(self.predicate, econtext));
+            if !self.predicate.is_null() && !holds() {
                 return None;
             }
             let mut values = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];

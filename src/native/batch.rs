@@ -45,13 +45,18 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
         let mut room = Room::uninit();
         let snapshot = moment::begin(room.as_mut_ptr());
         let table = call.open(Access::Read);
+        crate::sql::must_expect((*result).setDesc, table.rel);
         for k in elements(call.arg(1)).into_iter().filter(|k| !k.1) {
             if let Some(d) = get(&table, snapshot, &[k][..]) {
-                let row = d.cast_mut_ptr::<pg_sys::HeapTupleHeaderData>();
+                // A short row that a statement has returned has a short header.
+                let row = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast::<pg_sys::HeapTupleHeaderData>();
                 let mut t = pg_sys::HeapTupleData { t_len: pgrx::varsize_any(row.cast()) as u32, ..Default::default() };
                 t.t_data = row;
                 pg_sys::tuplestore_puttuple((*result).setResult, &mut t);
-                pg_sys::pfree(row.cast());
+                if row != d.cast_mut_ptr() {
+                    pg_sys::pfree(row.cast());
+                }
+                pg_sys::pfree(d.cast_mut_ptr());
             }
             pg_sys::check_for_interrupts!();
         }

@@ -168,6 +168,16 @@ unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut
     }
 }
 
+/// A name for the table that is not one of its columns: in a list of a SELECT it means the whole row.
+unsafe fn row_name(r: pg_sys::Relation) -> String {
+    let is_free = |name: &String| {
+        let name = CString::new(name.as_str()).expect("no zero byte");
+        // SAFETY: an open relation; a catalog look-up.
+        unsafe { pg_sys::get_attnum((*r).rd_id, name.as_ptr()) == pg_sys::InvalidAttrNumber as i16 }
+    };
+    (0..).map(|n| format!("mixedcc_row_{n}")).find(is_free).expect("a table has not so many columns")
+}
+
 /// `SELECT t FROM t WHERE key`.
 ///
 /// # Safety
@@ -176,8 +186,8 @@ pub unsafe fn get(r: pg_sys::Relation, given: &[Value]) -> Option<Datum> {
     let mut values = Vec::new();
     // SAFETY: the caller's.
     unsafe {
-        let condition = by_key(r, given, 1, &mut values);
-        run(&format!("SELECT mixedcc_row FROM ONLY {} mixedcc_row{condition}", name(r)), &values, true).value
+        let (condition, row) = (by_key(r, given, 1, &mut values), row_name(r));
+        run(&format!("SELECT {row} FROM ONLY {} {row}{condition}", name(r)), &values, true).value
     }
 }
 

@@ -1,3 +1,7 @@
+-- All objects are made by their full names. What is not named so is PostgreSQL's: the schema may have been there before, with
+-- functions of its owner.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 COMMENT ON SCHEMA mixedcc IS 'mixedcc: tables whose partitions are each run by the concurrency-control protocol that fits their load';
 
 CREATE FUNCTION mixedcc.handler(internal) RETURNS table_am_handler

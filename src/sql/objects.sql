@@ -428,4 +428,6 @@ COMMENT ON FUNCTION mixedcc.set_stop_event(text, text) IS
 REVOKE ALL ON FUNCTION mixedcc.set_stop_event(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION mixedcc.reset_bypass() FROM PUBLIC;
 
-GRANT SELECT ON ALL TABLES IN SCHEMA mixedcc TO PUBLIC;
+GRANT SELECT ON mixedcc.partitions, mixedcc.partition_stats, mixedcc.switches, mixedcc.switch_history, mixedcc.coordinator,
+    mixedcc.bypass, mixedcc.memory, mixedcc.memory_nodes, mixedcc.ranges, mixedcc.predicates, mixedcc.options, mixedcc.annotations,
+    mixedcc.advice TO PUBLIC;

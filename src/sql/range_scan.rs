@@ -1,18 +1,18 @@
 //! `mixedcc.range_scan`: the rows of a key range, which stays as it was read until the transaction
 //! commits, at every isolation level.
 
-use super::{may_use, must_select, open, relation_name, Open};
+use super::{may_use, must_expect, must_select, open, relation_name, Open};
 use crate::callbacks::scan;
 use crate::hooks::{executor, indexscan, protect};
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
-use crate::keys::rows::{Row, Rows};
+use crate::keys::rows::{self, Row};
 use crate::keys::{self, Ranged};
 use crate::options::complain;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
-use crate::{compat, errors};
+use crate::{compat, errors, tuple};
 use mixedcc_engine::key::AFTER;
 use mixedcc_engine::protocol::Touch;
 use pgrx::pg_sys::{self, Datum, Oid, ScanKeyData};
@@ -35,6 +35,31 @@ struct Request {
 
 /// A value of a bound: datum, NULL, type.
 type Value = super::Value;
+
+/// Where the rows go.
+struct Rows {
+    store: *mut pg_sys::Tuplestorestate,
+    /// Their type, as the statement expects it.
+    desc: pg_sys::TupleDesc,
+}
+
+impl Rows {
+    /// Adds the row of a slot of the table. The store knows no values of columns that were added after the row: it gets
+    /// them with the row.
+    unsafe fn put(&self, slot: *mut pg_sys::TupleTableSlot) {
+        // SAFETY: a heap tuple slot of the table with a row; `must_expect` has compared the types.
+        unsafe {
+            let natts = (*self.desc).natts;
+            if tuple::columns(&*(*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple) == natts {
+                return pg_sys::tuplestore_puttupleslot(self.store, slot);
+            }
+            if i32::from((*slot).tts_nvalid) < natts {
+                crate::pg::raw::slot_getsomeattrs_int(slot, natts);
+            }
+            pg_sys::tuplestore_putvalues(self.store, self.desc, (*slot).tts_values, (*slot).tts_isnull);
+        }
+    }
+}
 
 /// `range_scan(anyelement, "any", "any", boolean, boolean, boolean, bigint)`.
 #[pg_extern(sql = false)]
@@ -67,7 +92,8 @@ fn range_scan(fcinfo: pg_sys::FunctionCallInfo) {
         may_use(table);
         must_select(table);
         let heap = open(table, pg_sys::AccessShareLock);
-        run(&heap, &request, (*result).setResult);
+        must_expect((*result).setDesc, heap.0);
+        run(&heap, &request, Rows { store: (*result).setResult, desc: (*result).setDesc });
         (*fcinfo).isnull = true;
     }
 }
@@ -116,7 +142,7 @@ unsafe fn key_of(heap: &Open, info: &RelInfo) -> &'static Codec {
     }
 }
 
-unsafe fn run(heap: &Open, q: &Request, out: *mut pg_sys::Tuplestorestate) {
+unsafe fn run(heap: &Open, q: &Request, out: Rows) {
     // SAFETY: an open relation of ours; what is opened here is closed here, or by an ERROR's clean-up.
     unsafe {
         let r = heap.0;
@@ -143,7 +169,7 @@ unsafe fn run(heap: &Open, q: &Request, out: *mut pg_sys::Tuplestorestate) {
             Mode::SerializableReadOnly => None,
             _ => Some(protect::begin_at(&at, ranged, &interval, xact::snapshot_csn(snapshot))),
         };
-        let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(r, codec, &lo, &hi, q), q, out);
+        let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(r, codec, &lo, &hi, q), q, &out);
         if let (Some(id), Some(key)) = (id, last) {
             let end = [&key[..], &[AFTER]].concat();
             let t = xact::txn();
@@ -196,21 +222,13 @@ unsafe fn coerce(rel: pg_sys::Relation, attnum: i16, v: Value) -> Datum {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         let (want, have) = (pg_sys::getBaseType(att.atttypid), pg_sys::getBaseType(v.2));
         if have == pg_sys::UNKNOWNOID {
-            let (mut input, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-            pg_sys::getTypeInputInfo(want, &mut input, &mut param);
-            return pg_sys::OidInputFunctionCall(input, v.0.cast_mut_ptr(), param, att.atttypmod);
+            return super::read_literal(want, v.0);
         }
         if have == want || pg_sys::IsBinaryCoercible(have, want) {
             return v.0;
         }
-        let mut function = pg_sys::InvalidOid;
-        let implicit = pg_sys::CoercionContext::COERCION_IMPLICIT;
-        let path = pg_sys::find_coercion_pathway(want, have, implicit, &mut function);
-        match path {
-            pg_sys::CoercionPathType::COERCION_PATH_FUNC => {
-                pg_sys::OidFunctionCall1Coll(function, pg_sys::InvalidOid, v.0)
-            }
-            pg_sys::CoercionPathType::COERCION_PATH_RELABELTYPE => v.0,
+        match super::cast(v, want) {
+            Some((d, false, _)) => d,
             _ => {
                 let name = |t| std::ffi::CStr::from_ptr(pg_sys::format_type_be(t)).to_string_lossy().into_owned();
                 let column = std::ffi::CStr::from_ptr(att.attname.data.as_ptr()).to_string_lossy();
@@ -368,7 +386,7 @@ unsafe fn copy_rows(
     interval: &Interval,
     keys: &ScanKeys,
     q: &Request,
-    out: *mut pg_sys::Tuplestorestate,
+    out: &Rows,
 ) -> Option<Vec<u8>> {
     // SAFETY: as in `run`.
     unsafe {
@@ -383,7 +401,7 @@ unsafe fn copy_rows(
         } else {
             pg_sys::ScanDirection::ForwardScanDirection
         };
-        let mut of_row = Rows::new(heap, ranged.codec);
+        let mut of_row = rows::Rows::new(heap, ranged.codec);
         let (mut key, mut n, mut full) = (Vec::new(), 0, false);
         while !full && pg_sys::index_getnext_slot(s, direction, slot) {
             if pg_sys::InterruptPending != 0 {
@@ -398,7 +416,7 @@ unsafe fn copy_rows(
                 }
                 continue;
             }
-            pg_sys::tuplestore_puttupleslot(out, slot);
+            out.put(slot);
             n += 1;
             full = q.limit == Some(n);
         }

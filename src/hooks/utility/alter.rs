@@ -1,6 +1,6 @@
 //! ALTER TABLE and what it changes in our options.
 
-use super::{class, elements, family, hold, is_our_method, name_of, ours, relid, take_ours, text, Call, Element};
+use super::{class, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element};
 use crate::options::{self, complain, refuse, Apply, Options};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
@@ -200,11 +200,13 @@ fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     Some(oid)
 }
 
-/// ALTER TABLE.
+/// ALTER TABLE; ALTER FOREIGN TABLE, which may have descendants of ours; ALTER TYPE of the attributes of a composite type, which
+/// may change tables of the type.
 pub fn table(call: Call) {
+    use pg_sys::ObjectType::{OBJECT_FOREIGN_TABLE, OBJECT_MATVIEW, OBJECT_TABLE, OBJECT_TYPE};
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterTableStmt>() };
-    let tables = matches!(s.objtype, pg_sys::ObjectType::OBJECT_TABLE | pg_sys::ObjectType::OBJECT_MATVIEW);
+    let tables = matches!(s.objtype, OBJECT_TABLE | OBJECT_MATVIEW | OBJECT_FOREIGN_TABLE | OBJECT_TYPE);
     let Some(am) = our_am_if(tables) else {
         return call.run();
     };
@@ -217,7 +219,7 @@ pub fn table(call: Call) {
     change(&mut Options::default(), wishes);
     let before: &Vec<Before> = hold(found.map_or(Vec::new(), |oid| {
         let is_ours = |c: &super::Class| c.am == am;
-        family(oid)
+        members(oid)
             .into_iter()
             .map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) })
             .collect()
@@ -229,14 +231,14 @@ pub fn table(call: Call) {
     if !empty {
         call.run();
     }
-    let Some(oid) = locked.or_else(|| before.first().map(|b| b.oid)).or_else(|| relid(rv)) else {
+    let Some(oid) = locked.or(found).or_else(|| relid(rv)) else {
         return;
     };
     if class(oid).is_none() {
         return;
     }
     let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), wishes) };
-    for member in family(oid) {
+    for member in members(oid) {
         follow(member, before, if member == oid { apply } else { Apply::default() });
     }
 }
@@ -259,12 +261,12 @@ fn prepare(call: Call) -> (Call, Option<Oid>) {
     (call, locked)
 }
 
-/// ALTER TABLE ... RENAME COLUMN: the partition key follows.
+/// ALTER TABLE ... RENAME COLUMN, ALTER TYPE ... RENAME ATTRIBUTE: the partition key follows.
 pub fn rename(call: Call) {
+    use pg_sys::ObjectType::{OBJECT_ATTRIBUTE, OBJECT_COLUMN};
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::RenameStmt>() };
-    let column =
-        s.renameType == pg_sys::ObjectType::OBJECT_COLUMN && s.relationType == pg_sys::ObjectType::OBJECT_TABLE;
+    let column = matches!(s.renameType, OBJECT_COLUMN | OBJECT_ATTRIBUTE);
     if our_am_if(column).is_none() {
         return call.run();
     }
@@ -275,7 +277,7 @@ pub fn rename(call: Call) {
     };
     // SAFETY: the new name is seen from the next command on.
     unsafe { pg_sys::CommandCounterIncrement() };
-    for member in family(oid) {
+    for member in members(oid) {
         if ours(member).is_none() {
             continue;
         }

@@ -1,6 +1,6 @@
 //! Maintenance commands that mixedcc does not support.
 
-use super::{elements, family, name_of, our_am, ours, relid, Call};
+use super::{each_class, elements, family, name_of, our_am, ours, relid, Call};
 use crate::options::refuse;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
@@ -19,6 +19,19 @@ pub fn index(call: Call) {
         refuse(
             &format!("mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY", name_of(s.relation)),
             "Use CREATE INDEX, which blocks writers while it runs.",
+        );
+    }
+    call.run();
+}
+
+/// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage in a way that nobody is told of.
+pub fn rule(call: Call) {
+    // SAFETY: the node's tag was looked at.
+    let s = unsafe { &*call.node::<pg_sys::RuleStmt>() };
+    if s.event == pg_sys::CmdType::CMD_SELECT && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
+        refuse(
+            &format!("mixedcc table \"{}\" cannot be made a view", name_of(s.relation)),
+            "Drop the table, and use CREATE VIEW.",
         );
     }
     call.run();
@@ -91,37 +104,21 @@ struct Tables {
 fn tables(schema: Option<Oid>) -> Tables {
     let am = our_am();
     let mut out = Tables { ours: 0, others: std::ptr::null_mut() };
-    // SAFETY: a scan of a catalog; the list lives as long as the statement.
-    unsafe {
-        let catalog = pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
-        let scan = pg_sys::systable_beginscan(
-            catalog,
-            pg_sys::InvalidOid,
-            false,
-            std::ptr::null_mut(),
-            0,
-            std::ptr::null_mut(),
-        );
-        loop {
-            let tup = pg_sys::systable_getnext(scan);
-            if tup.is_null() {
-                break;
-            }
-            let form = &*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>();
-            let kind = matches!(form.relkind as u8, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW);
-            if !kind || schema.is_some_and(|s| s != form.relnamespace) {
-                continue;
-            }
-            if Some(form.relam) == am {
-                out.ours += 1;
-                continue;
-            }
+    each_class(|form| {
+        let kind = matches!(form.relkind as u8, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW);
+        if !kind || schema.is_some_and(|s| s != form.relnamespace) {
+            return;
+        }
+        if Some(form.relam) == am {
+            out.ours += 1;
+            return;
+        }
+        // SAFETY: a list of nodes, which lives as long as the statement.
+        unsafe {
             let r = pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
             out.others = pg_sys::lappend(out.others, r.cast());
         }
-        pg_sys::systable_endscan(scan);
-        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
-    }
+    });
     out
 }
 
