@@ -202,6 +202,20 @@ SELECT * FROM na_parent ORDER BY id;
 SELECT * FROM na_child ORDER BY id;
 DROP TABLE na_child, na_parent;
 
+-- Rules; columns that nobody may set.
+CREATE TABLE na_rules (id int PRIMARY KEY, seq int GENERATED ALWAYS AS IDENTITY, v int) USING mixedcc;
+INSERT INTO na_rules (id, v) VALUES (1, 10), (2, 20);
+SELECT mixedcc.set(NULL::na_rules, 'seq', 7, 1);
+CREATE RULE na_update AS ON UPDATE TO na_rules WHERE NEW.v < 0 DO INSTEAD NOTHING;
+CREATE RULE na_delete AS ON DELETE TO na_rules DO INSTEAD NOTHING;
+SELECT mixedcc.set(NULL::na_rules, 'v', -1, 1), mixedcc.add(NULL::na_rules, 'v', 1, 2), mixedcc.remove(NULL::na_rules, 1);
+SELECT * FROM na_rules ORDER BY id;
+DROP RULE na_update ON na_rules;
+DROP RULE na_delete ON na_rules;
+SELECT mixedcc.set(NULL::na_rules, 'v', -1, 1), mixedcc.remove(NULL::na_rules, 2);
+SELECT * FROM na_rules ORDER BY id;
+DROP TABLE na_rules;
+
 -- The whole row where a column has a name that our statement could use; literals as a condition reads them.
 CREATE TABLE na_names (id numeric(5, 2) PRIMARY KEY, mixedcc_row bigint, mixedcc_row_0 bigint, v varchar(3)) USING mixedcc;
 INSERT INTO na_names VALUES (1.23, 5, 6, 'abc');

@@ -19,7 +19,7 @@ enum Fit {
     As,
     /// The function that applies the column's modifier.
     Modifier(Box<pg_sys::FmgrInfo>, i32),
-    /// A statement's assignment (domains, modifiers of types of users).
+    /// A statement's assignment (domains, modifiers of types of users, identity columns, which refuse it).
     Assignment,
 }
 
@@ -176,8 +176,7 @@ impl Access {
             self.fits = self.columns.iter().all(|c| !matches!(c.fit, Fit::Assignment));
             self.is_row = (0..(*desc).natts as usize).all(|i| {
                 let a = compat::attribute(desc, i);
-                let free = !a.atthasdef && a.attidentity == 0 && a.attgenerated == 0 && !a.attnotnull;
-                a.attisdropped || self.columns.iter().any(|c| c.at == i) || free
+                a.attisdropped || self.columns.iter().any(|c| c.at == i) || is_null_by_default(a)
             });
             self.definition = t.definition();
         }
@@ -288,11 +287,24 @@ fn same_type(att: &pg_sys::FormData_pg_attribute, typid: Oid) {
     )
 }
 
+fn is_domain(typid: Oid) -> bool {
+    // SAFETY: a catalog look-up.
+    unsafe { pg_sys::get_typtype(typid) == pg_sys::TYPTYPE_DOMAIN as core::ffi::c_char }
+}
+
+/// Does an INSERT that does not name the column make it NULL? Types may have a default too, and domains constraints.
+fn is_null_by_default(a: &pg_sys::FormData_pg_attribute) -> bool {
+    let plain = !a.atthasdef && a.attidentity == 0 && a.attgenerated == 0 && !a.attnotnull;
+    // SAFETY: a catalog look-up.
+    plain && !is_domain(a.atttypid) && unsafe { pg_sys::get_typdefault(a.atttypid) }.is_null()
+}
+
 /// What a value of the column's type needs.
 unsafe fn fit(att: &pg_sys::FormData_pg_attribute) -> Fit {
     // SAFETY: catalog look-ups; what the function keeps lives as long as the backend.
     unsafe {
-        if pg_sys::get_typtype(att.atttypid) == pg_sys::TYPTYPE_DOMAIN as core::ffi::c_char {
+        let identity = att.attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS;
+        if identity || is_domain(att.atttypid) {
             return Fit::Assignment;
         }
         if att.atttypmod < 0 {

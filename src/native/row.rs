@@ -231,8 +231,9 @@ unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>
     };
     // SAFETY: an open table, which has the column.
     let att = unsafe { compat::attribute((*t.rel).rd_att, c.at) };
-    // A value for a column with a modifier may have to be cut or refused.
-    if att.atttypmod >= 0 || t.info.moving[c.at] || t.refers(c.at) {
+    // A value for a column with a modifier may have to be cut or refused, one for an identity column is.
+    let identity = att.attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS;
+    if att.atttypmod >= 0 || identity || t.info.moving[c.at] || t.refers(c.at) {
         return Err(Statement);
     }
     match change {

@@ -304,6 +304,7 @@ impl Table {
             self.rowtype = (*form).reltype;
             self.plain_reads = !(*form).relrowsecurity;
             let writes = self.plain_reads
+                && (*r).rd_rules.is_null()
                 && !(*form).relispartition
                 && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored);
             let t = (*r).trigdesc.as_ref();
