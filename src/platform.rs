@@ -47,6 +47,28 @@ pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
     lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
 }
 
+/// Longest wait of `let_pass`, in milliseconds: who repeats a transaction would meet the winner anyway, who begins another
+/// one must not wait for a session that does nothing.
+const LET_PASS_MS: u128 = 100;
+
+/// Sleeps until `over`, but not for long: before a transaction that may be the repetition of one that lost a deadlock.
+pub fn let_pass(over: impl Fn() -> bool) {
+    // SAFETY: plain calls; an ERROR of an interrupt unwinds, and nothing is held here.
+    unsafe {
+        if pg_sys::InterruptHoldoffCount != 0 || pg_sys::CritSectionCount != 0 {
+            return;
+        }
+        let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
+        let (began, mut ms) = (std::time::Instant::now(), 1);
+        while !over() && began.elapsed().as_millis() < LET_PASS_MS {
+            pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::ResetLatch(pg_sys::MyLatch);
+            pgrx::check_for_interrupts!();
+            ms = (2 * ms).min(16);
+        }
+    }
+}
+
 /// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of indexes)?
 static mut INSIDE: bool = false;
 

@@ -15,7 +15,7 @@
 
 use crate::csn::SlotId;
 use crate::faults::{self, Fault};
-use crate::platform::Queue;
+use crate::platform::{Queue, WaitFor};
 use crate::primitive::{AtomicU64, Ordering};
 use crate::shared::Engine;
 
@@ -172,6 +172,12 @@ impl Engine {
                 self.slots.iter().position(|s| first(&s.waiting)).map(|i| i as SlotId)
             }
         }
+    }
+
+    /// The transaction of a queue's first waiter, if there is one.
+    pub(crate) fn first_in(&self, queue: u64) -> Option<WaitFor> {
+        let slot = self.leads_to(Edge::Queue(queue))?;
+        Some(WaitFor { ident: self.slots[slot as usize].ident.load(Ordering::SeqCst), slot, tag: 0 })
     }
 
     /// Is it the edge that was seen, and does it lead to where it led? (A queue has one first waiter, who stays that

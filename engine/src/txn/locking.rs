@@ -231,7 +231,10 @@ impl Txn {
         let queued = word.held_by(self.slot).is_none();
         let first = if queued {
             let name = graph::name(queue);
-            let asleep = self.e.falls_asleep(self.slot, Edge::Queue(name)).ok_or(Error::Deadlock)?;
+            let Some(asleep) = self.e.falls_asleep(self.slot, Edge::Queue(name)) else {
+                self.winner = self.e.first_in(name);
+                return Err(Error::Deadlock);
+            };
             p.enter_queue(queue)?;
             drop(asleep);
             Some(First::enter(self.e, self.slot, name))
@@ -309,17 +312,24 @@ impl Txn {
     /// Between a transaction that lost a deadlock and its repetition: sleeps until the transaction that it has lost to
     /// has ended, also where only a subtransaction of that had the lock. Else the repetition takes its first locks again
     /// before the winner wakes up, and both meet again. No lock is held meanwhile, and our slot is idle: nobody waits for
-    /// us, so that no circle can go through here. Returns at once if nothing was lost, or only a place in a queue, or the
-    /// transaction committed in spite of it. The platform's names of a slot's transactions must differ from one to the next.
+    /// us, so that no circle can go through here. Returns at once if nothing was lost, or the transaction committed in
+    /// spite of it. The platform's names of a slot's transactions must differ from one to the next.
     pub fn await_winner(&mut self, p: &dyn Platform) -> Result<(), Error> {
         debug_assert!(!self.is_active());
-        let Some(winner) = self.winner.take() else { return Ok(()) };
-        let whole = WaitFor { tag: 0, ..winner };
-        let s = &self.e.slots[winner.slot as usize];
-        while s.ident.load(Ordering::SeqCst) == winner.ident && self.e.word(winner.slot).state() != State::Idle {
-            p.wait_for(whole)?;
+        while let Some(winner) = self.running_winner() {
+            p.wait_for(winner)?;
         }
+        self.winner = None;
         Ok(())
+    }
+
+    /// The transaction to which our last one lost a deadlock, if it still runs: for platforms that do not wait for it as
+    /// long as it takes.
+    pub fn running_winner(&self) -> Option<WaitFor> {
+        let winner = WaitFor { tag: 0, ..self.winner? };
+        let s = &self.e.slots[winner.slot as usize];
+        let runs = s.ident.load(Ordering::SeqCst) == winner.ident && self.e.word(winner.slot).state() != State::Idle;
+        runs.then_some(winner)
     }
 
     /// Is the transaction of a slot older than we, in `wait_die`'s order?

@@ -261,6 +261,42 @@ fn who_lost_a_deadlock_awaits_the_winner() {
     });
 }
 
+/// Who lost only a place in a queue waits for the queue's first, who waits for the lock's holder.
+#[test]
+fn who_lost_a_place_in_a_queue_awaits_its_first() {
+    let (w, recorder, committing) = (&world(), Recorder::new(), &AtomicBool::new(false));
+    std::thread::scope(|s| {
+        let mut loser = client(w, 1, recorder.session());
+        loser.begin(Mood::Serializable);
+        loser.update(4, false).expect("nobody has it");
+        let sessions = [recorder.session(), recorder.session()];
+        let [holds, waits] = sessions;
+        let holder = s.spawn(move || {
+            let mut holder = client(w, 0, holds);
+            holder.begin(Mood::Serializable);
+            holder.update(0, false)?;
+            holder.update(4, false)?;
+            std::thread::sleep(Duration::from_millis(50));
+            committing.store(true, Ordering::SeqCst);
+            holder.commit()
+        });
+        until("the holder sleeps", || slept(w) > 0);
+        let first = s.spawn(move || {
+            let mut first = client(w, 2, waits);
+            first.begin(Mood::Serializable);
+            first.update(0, false)?;
+            first.commit()
+        });
+        until("the first sleeps", || slept(w) > 1);
+        assert_eq!(loser.update(0, false), Err(Error::Deadlock));
+        loser.abort();
+        loser.t.await_winner(&loser.p).expect("a wait without locks");
+        assert!(committing.load(Ordering::SeqCst), "it did not wait");
+        holder.join().expect("a thread").expect("the other gave way");
+        first.join().expect("a thread").expect("the lock is free");
+    });
+}
+
 /// A winner that gives up is through as well. Who lost in a savepoint and commits all the same waits for nobody.
 #[test]
 fn nobody_awaits_a_winner_in_vain() {
