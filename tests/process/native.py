@@ -183,7 +183,7 @@ def test_definitions():
     equal("a column that came later changes", value(connection, "SELECT probe_append(%s, 3, 1)", (oid,)), [9, 1])
     query(connection, "SELECT probe_insert(%s, 40, '{4}')", (oid,))
     equal("defaults of other columns", query(connection, "SELECT m, l FROM t WHERE k = 40"), [("m", [4])])
-    query(connection, "CREATE DOMAIN five AS int DEFAULT 5; CREATE DOMAIN given AS int NOT NULL; ALTER TABLE t ADD COLUMN d five")
+    query(connection, "ALTER TABLE t DROP COLUMN m; CREATE DOMAIN five AS int DEFAULT 5; CREATE DOMAIN given AS int NOT NULL; ALTER TABLE t ADD COLUMN d five")
     query(connection, "SELECT probe_insert(%s, 41, '{4}')", (oid,))
     equal("the default of a column's domain", query(connection, "SELECT d, l FROM t WHERE k = 41"), [(5, [4])])
     query(connection, "DELETE FROM t; ALTER TABLE t DROP COLUMN d, ADD COLUMN d given")
