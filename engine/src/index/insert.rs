@@ -2,8 +2,8 @@
 
 use super::descend::{Direction, Path, MAX_HEIGHT};
 use super::key::{Entry, Position};
-use super::node::NodeRef;
-use super::Index;
+use super::node::{NodeRef, Restart, CAPACITY};
+use super::{race, Index};
 use crate::csn::SlotId;
 use crate::error::Error;
 use crate::memory::OutOfMemory;
@@ -55,6 +55,9 @@ impl Index {
 
     /// Adds an entry with its memory, which is the tree's if it was added.
     pub(super) fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<bool, Error> {
+        if self.insert_plainly(entry) {
+            return Ok(true);
+        }
         let t = Position::before(entry);
         let mut path = Path::new();
         loop {
@@ -66,26 +69,74 @@ impl Index {
                     return Ok(false);
                 }
             }
-            if leaf.count == super::node::CAPACITY {
+            if leaf.count == CAPACITY {
                 self.split(e, slot, &path)?;
                 continue;
             }
             if !leaf.node.node().version.latch(leaf.version) {
                 continue;
             }
-            leaf.node.insert_at(leaf.at, entry, ptr::null_mut());
-            leaf.node.node().version.release(leaf.version);
-            self.len.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
+            self.put(leaf.node, leaf.version, leaf.at, entry);
             return Ok(true);
         }
+    }
+
+    /// Puts an entry into a leaf that has room and was latched at a version.
+    fn put(&self, leaf: NodeRef, version: u64, at: usize, entry: Entry) {
+        leaf.insert_at(at, entry, ptr::null_mut());
+        leaf.node().version.release(version);
+        self.len.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
+    }
+
+    /// Adds an entry, if keys compare as bytes, and its first bytes alone tell its place: no other on the way or in the leaf has
+    /// the same. False: nothing was done, and the long way tells. It tries once, and never waits for a latch.
+    fn insert_plainly(&self, entry: Entry) -> bool {
+        self.order() == 0 && self.try_insert_plainly(entry).is_ok_and(|done| done)
+    }
+
+    fn try_insert_plainly(&self, entry: Entry) -> Result<bool, Restart> {
+        let prefix = entry.prefix;
+        // The first entry from `from` on whose first bytes are not below; `None`: they are the same.
+        let place = |node: NodeRef, from: usize| {
+            let count = node.count().max(from);
+            let at = node.below_leading(prefix, from, count);
+            (at == count || node.leading(at) != prefix).then_some((at, count))
+        };
+        let mut node = self.root();
+        race();
+        let mut version = node.node().version.read();
+        // A root that was split since is half of the tree.
+        if self.root() != node {
+            return Err(Restart);
+        }
+        while node.level() > 0 {
+            let Some((at, _)) = place(node, 1) else { return Ok(false) };
+            let child = node.child(at - 1);
+            node.check(version)?;
+            let child = child.ok_or(Restart)?;
+            race();
+            let next = child.node().version.read();
+            // The child's version is of a time when the child was there, for this part of the keys.
+            race();
+            node.check(version)?;
+            (node, version) = (child, next);
+        }
+        let Some((at, count)) = place(node, 0) else { return Ok(false) };
+        race();
+        // What was read is of this version if it can be latched at it.
+        if count == CAPACITY || !node.node().version.latch(version) {
+            return Ok(false);
+        }
+        self.put(node, version, at, entry);
+        Ok(true)
     }
 
     /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing
     /// if somebody else has changed these nodes. Fails only before it changes anything.
     fn split(&self, e: &Engine, slot: SlotId, path: &Path) -> Result<(), OutOfMemory> {
         let mut depth = path.len() - 1;
-        while depth > 0 && path.step(depth - 1).count == super::node::CAPACITY {
+        while depth > 0 && path.step(depth - 1).count == CAPACITY {
             depth -= 1;
         }
         let old = path.step(depth);

@@ -98,6 +98,9 @@ impl Txn {
             let w = self.writes[i];
             let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
             self.lock_record(p, w.r, mode, How::Wait, false)?;
+            if w.base.is_some_and(|base| w.r.rec.head() == base.as_ptr()) {
+                continue; // committed since it was read, and nothing is newer
+            }
             let newest = self.newest(p, w.r.rec)?.map(|(v, _)| v);
             if newest != w.base {
                 return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));

@@ -142,9 +142,10 @@ pub struct Txn {
     writes: Vec<Write>,
     /// Of a commit: what it locks, in canonical order (table, record, number of the write).
     to_lock: Vec<(u64, u64, usize)>,
+    /// INV-LATEST: the last write of each record, by its address, if there are more than `write::FEW` writes; else nothing.
     latest: HashMap<usize, u32>,
     entries: entries::Entries,
-    /// The marks of all records in `latest`, at least: most records are known not to be in it.
+    /// The marks of all records that were written, at least: most records are known not to be.
     written: u64,
     locks: Vec<LockEntry>,
     /// Parts of ranges that it has published under `2pl`.
@@ -321,9 +322,7 @@ impl Txn {
     /// that it has followed there before (INV-FOLLOW).
     #[inline]
     pub fn follow(&mut self, p: &dyn Platform, partition: &'static Partition) -> Result<ProtocolSet, Error> {
-        if !self.following {
-            self.start_following(p)?;
-        }
+        self.begin_following(p)?;
         Ok(self.follow_also(partition).set)
     }
 
@@ -335,6 +334,15 @@ impl Txn {
         let t = self.touch(partition);
         t.set = if faults::on(Fault::ForgetsProtocols) { now } else { t.set.union(now) };
         t
+    }
+
+    /// The transaction follows protocols from now on, so that [`Txn::peek_row`] tells of rows.
+    #[inline]
+    pub fn begin_following(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        if self.following {
+            return Ok(());
+        }
+        self.start_following(p)
     }
 
     #[cold]

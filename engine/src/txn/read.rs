@@ -5,7 +5,7 @@ use crate::csn::{Csn, Stamp};
 use crate::error::Error;
 use crate::faults;
 use crate::platform::{Platform, StopEvent};
-use crate::protocol::{Protocol, Touch};
+use crate::protocol::Touch;
 use crate::range::{Position, Verdict};
 use crate::record::{Record, Version};
 use crate::shared::Fate;
@@ -179,14 +179,13 @@ impl Txn {
         let partition = r.partition();
         let valid = self.valid;
         let t = self.follow_also(partition);
-        let set = t.set;
-        if set.has(Protocol::TwoPhase) || set.has(Protocol::PartCc) && !t.locked {
+        if t.locks_more() {
             return None;
         }
         // The head again, behind the locks.
         let v = Self::settled(r.rec.head(), valid)??;
         t.reads += 1;
-        if set.validates() && self.reads.last().is_none_or(|e| e.version != v) {
+        if t.set.validates() && self.reads.last().is_none_or(|e| e.version != v) {
             self.reads.push(ReadEntry { r, version: v });
         }
         self.sample_access(r, false);

@@ -1,13 +1,13 @@
 //! What a transaction did in each partition that it has touched.
 
 use crate::partition::Partition;
-use crate::protocol::ProtocolSet;
+use crate::protocol::{Protocol, ProtocolSet};
 use hashbrown::HashMap;
 
-/// Of so many partitions that were touched last the entries are found by looking at each.
-const NEAR: usize = 16;
-/// Places of entries that were found before, by a hash of the partition's address.
+/// Places of a small hash table by the partitions' addresses.
 const PLACES: usize = 64;
+/// So many partitions have places. The table stays half empty, so that a search ends soon.
+const NEAR: usize = PLACES / 2;
 
 /// What a transaction did in a partition.
 pub struct Touched {
@@ -23,25 +23,39 @@ pub struct Touched {
     pub locked: bool,
 }
 
+impl Touched {
+    /// Would a serializable read or write of a row take a lock before the commit that is not ours yet?
+    #[inline]
+    pub fn locks_more(&self) -> bool {
+        self.set.has(Protocol::TwoPhase) || self.set.has(Protocol::PartCc) && !self.locked
+    }
+}
+
+/// A place of the hash table.
+#[derive(Clone, Copy)]
+struct Place {
+    /// It is taken if this is the list's round.
+    round: u32,
+    /// An entry of `all`.
+    at: u32,
+}
+
 /// The partitions that a transaction has touched: each once.
+///
+/// INV-TOUCHED: each of the first `NEAR` entries is at one of the places from its hash on, and none of those between is free; the
+/// others are in `far`.
 pub struct TouchedList {
     all: Vec<Touched>,
-    /// Where they are in `all`, by address: all of them once there are more than `NEAR`.
-    at: HashMap<usize, u32>,
-    /// Where one may be in `all`: only a guess, so that nothing must be forgotten.
-    places: [u16; PLACES],
+    places: [Place; PLACES],
+    /// Never 0. Another one forgets all places.
+    round: u32,
+    far: HashMap<usize, u32>,
 }
 
 impl Default for TouchedList {
     fn default() -> TouchedList {
-        TouchedList { all: Vec::new(), at: HashMap::new(), places: [0; PLACES] }
+        TouchedList { all: Vec::new(), places: [Place { round: 0, at: 0 }; PLACES], round: 1, far: HashMap::new() }
     }
-}
-
-/// Partitions lie side by side in their map.
-#[inline]
-fn place(p: &Partition) -> usize {
-    (key(p) / std::mem::size_of::<Partition>()) % PLACES
 }
 
 #[inline]
@@ -50,52 +64,53 @@ fn key(p: &Partition) -> usize {
 }
 
 impl TouchedList {
-    fn find(&self, partition: &Partition) -> Option<usize> {
-        let near = self.all.len().saturating_sub(NEAR);
-        match self.all[near..].iter().rposition(|t| std::ptr::eq(t.partition, partition)) {
-            Some(i) => Some(near + i),
-            None if near == 0 => None,
-            None => self.at.get(&key(partition)).map(|&i| i as usize),
+    /// The entry of a partition among those with places; else the place where it would be.
+    #[inline(always)]
+    fn near(&self, partition: &Partition) -> Result<usize, usize> {
+        // Partitions lie side by side in their map.
+        let mut place = key(partition) / std::mem::size_of::<Partition>() % PLACES;
+        loop {
+            let p = self.places[place];
+            if p.round != self.round {
+                return Err(place);
+            }
+            if std::ptr::eq(self.all[p.at as usize].partition, partition) {
+                return Ok(p.at as usize);
+            }
+            place = (place + 1) % PLACES;
         }
     }
 
     /// The entry of a partition, if it was touched.
+    #[inline]
     pub fn get(&self, partition: &Partition) -> Option<&Touched> {
-        self.find(partition).map(|i| &self.all[i])
+        let at = self.near(partition).ok().or_else(|| self.far.get(&key(partition)).map(|&i| i as usize))?;
+        Some(&self.all[at])
     }
 
     /// The entry of a partition; allocates at its first touch only.
     #[inline(always)]
     pub fn entry(&mut self, partition: &'static Partition) -> &mut Touched {
-        let place = place(partition);
-        let guess = self.places[place] as usize;
-        let at = match self.all.get(guess) {
-            Some(t) if std::ptr::eq(t.partition, partition) => guess,
-            _ => self.search(partition, place),
+        let at = match self.near(partition) {
+            Ok(at) => at,
+            Err(place) => self.find_or_add(partition, place),
         };
         &mut self.all[at]
     }
 
     #[inline(never)]
-    fn search(&mut self, partition: &'static Partition, place: usize) -> usize {
-        let at = match self.find(partition) {
-            Some(i) => i,
-            None => self.add(partition),
-        };
-        self.places[place] = at as u16; // of what does not fit another guess, which will be found wrong
-        at
-    }
-
-    #[cold]
-    fn add(&mut self, partition: &'static Partition) -> usize {
-        self.all.push(Touched { partition, set: ProtocolSet::EMPTY, reads: 0, writes: 0, locked: false });
-        if self.all.len() > NEAR {
-            // The first time: all.
-            for i in self.at.len()..self.all.len() {
-                self.at.insert(key(self.all[i].partition), i as u32);
+    fn find_or_add(&mut self, partition: &'static Partition, place: usize) -> usize {
+        let at = self.all.len();
+        if at < NEAR {
+            self.places[place] = Place { round: self.round, at: at as u32 };
+        } else {
+            let known = *self.far.entry(key(partition)).or_insert(at as u32) as usize;
+            if known < at {
+                return known;
             }
         }
-        self.all.len() - 1
+        self.all.push(Touched { partition, set: ProtocolSet::EMPTY, reads: 0, writes: 0, locked: false });
+        at
     }
 
     /// The locks of partitions are looked at again.
@@ -116,6 +131,67 @@ impl TouchedList {
     /// Forgets all.
     pub fn clear(&mut self) {
         super::clear_vec(&mut self.all);
-        super::clear_map(&mut self.at);
+        super::clear_map(&mut self.far);
+        self.round = match self.round.checked_add(1) {
+            Some(round) => round,
+            None => {
+                self.places.fill(Place { round: 0, at: 0 });
+                1
+            }
+        };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod unit {
+    use super::*;
+    use crate::protocol::Policy;
+    use crate::table::Table;
+    use crate::threads::Block;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Against a list that is searched from its beginning, over several transactions and the end of the rounds.
+        #[test]
+        fn a_partition_has_one_entry(
+            transactions in prop::collection::vec(prop::collection::vec(0..200usize, 0..150), 1..5),
+            maps in 1..4usize,
+            rounds_left in 0..3u32,
+        ) {
+            let block = Block::new(16 << 20, 1).expect("a block");
+            let e = block.engine;
+            let set = ProtocolSet::of(Protocol::Occ);
+            let map = |n| Table::new_map(&e, 0, n, 0, b"", set, Policy::Wait).expect("a map");
+            // SAFETY: maps live as long as the block.
+            let all: Vec<&'static Partition> = (0..maps)
+                .flat_map(|i| unsafe { &*map([200, 7, 64][i]).as_ptr() }.partitions())
+                .collect();
+            let mut list = TouchedList { round: u32::MAX - rounds_left, ..TouchedList::default() };
+            for touches in transactions {
+                let mut wanted: Vec<(&Partition, u32)> = Vec::new();
+                for at in touches {
+                    let partition = all[at * all.len() / 200];
+                    match wanted.iter_mut().find(|w| std::ptr::eq(w.0, partition)) {
+                        Some(w) => w.1 += 1,
+                        None => {
+                            prop_assert!(list.get(partition).is_none());
+                            wanted.push((partition, 1));
+                        }
+                    }
+                    list.entry(partition).reads += 1;
+                }
+                let found: Vec<_> = list.iter().map(|t| (key(t.partition), t.reads)).collect();
+                let wanted: Vec<_> = wanted.iter().map(|w| (key(w.0), w.1)).collect();
+                prop_assert_eq!(&found, &wanted);
+                for p in &all {
+                    let reads = wanted.iter().find(|w| w.0 == key(p)).map(|w| w.1);
+                    prop_assert_eq!(list.get(p).map(|t| t.reads), reads);
+                }
+                list.clear();
+                prop_assert!(list.is_empty() && all.iter().all(|p| list.get(p).is_none()));
+            }
+        }
     }
 }

@@ -15,6 +15,9 @@ use crate::retire::RetireQueue;
 use crate::table::Table;
 use std::ptr::NonNull;
 
+/// Among so many buffered writes the last one of a record is found by looking at each (INV-LATEST).
+const FEW: usize = 16;
+
 /// What a buffered write does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
@@ -199,15 +202,37 @@ impl Txn {
     }
 
     fn push(&mut self, mut w: Write) {
-        let n = self.writes.len() as u32;
+        w.previous = self.last_write(w.r);
         self.written |= w.r.mark();
-        w.previous = self.latest.insert(w.r.key(), n);
         if let Some(p) = w.previous {
             self.writes[p as usize].superseded = true;
             w.entry = self.writes[p as usize].entry;
         }
         self.writes.push(w);
+        if self.writes.len() > FEW {
+            self.note_latest();
+        }
         self.touch(w.r.partition()); // so that `publish` finds its counters
+    }
+
+    /// A write was buffered, and there are more than `FEW` (INV-LATEST).
+    fn note_latest(&mut self) {
+        let new = if self.writes.len() == FEW + 1 { 0 } else { self.writes.len() - 1 };
+        for (i, w) in self.writes.iter().enumerate().skip(new) {
+            self.latest.insert(w.r.key(), i as u32);
+        }
+    }
+
+    /// The last write was taken out of the list (INV-LATEST).
+    fn forget_latest(&mut self, w: &Write) {
+        match self.writes.len() {
+            0..FEW => {}
+            FEW => super::clear_map(&mut self.latest),
+            _ => match w.previous {
+                Some(n) => _ = self.latest.insert(w.r.key(), n),
+                None => _ = self.latest.remove(&w.r.key()),
+            },
+        }
     }
 
     /// Locks a record in order to write it, as level and protocol want, and returns its newest
@@ -224,6 +249,10 @@ impl Txn {
         at_once: bool,
     ) -> Result<Option<Committed>, Error> {
         p.stop_event(StopEvent::Write)?;
+        if let Some(v) = (!at_once).then(|| self.peek_to_write(r)).flatten() {
+            // SAFETY: INV-RETIRE: reached under our pin.
+            return Ok(Some((v, unsafe { v.as_ref() }.stamp().0)));
+        }
         self.before_write(p, r.touch())?;
         if self.level == Level::Serializable {
             self.follow(p, r.partition())?.write(self, p, r, mode)?;
@@ -237,6 +266,35 @@ impl Txn {
             self.revalidate(p)?;
         }
         Ok(newest)
+    }
+
+    /// What [`Txn::lock_for_write`] would return of a row, if it is not to be locked at once and looking at it is all that it
+    /// would do; else `None`. It neither fails nor unwinds, and calls nobody.
+    ///
+    /// INV-PEEK, for writes: no protocol that is followed in the partition locks anything before the commit that is not ours, and the
+    /// newest version is settled (INV-SETTLED): it is committed, and no later than everything read was valid.
+    #[inline]
+    pub fn peek_to_write(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
+        if self.level != Level::Serializable || !self.following {
+            return None;
+        }
+        let valid = self.valid;
+        let t = self.follow_also(r.partition());
+        if t.locks_more() {
+            return None;
+        }
+        let v = Self::settled(r.rec.head(), valid)??;
+        self.sample_access(r, true);
+        Some(v)
+    }
+
+    /// Memory for a version, as [`Txn::new_version`], if there is some without freeing any first. It neither fails nor unwinds.
+    #[inline]
+    pub fn version_at_hand(&mut self, partition: u32, len: usize) -> Option<NonNull<Version>> {
+        let v = self.allocate(self.e.region.node_of_partition(partition), len).ok()?;
+        // SAFETY: fresh memory of that size.
+        unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, 0) };
+        Some(v)
     }
 
     /// Buffers an update of columns in no index. `base`: the committed version it replaces, `None`
@@ -300,7 +358,14 @@ impl Txn {
         if self.written & r.mark() == 0 {
             return None;
         }
-        self.latest.get(&r.key()).copied()
+        if self.writes.len() > FEW {
+            let n = self.writes.len() - 1;
+            if std::ptr::eq(self.writes[n].r.rec, r.rec) {
+                return Some(n as u32);
+            }
+            return self.latest.get(&r.key()).copied();
+        }
+        self.writes.iter().rposition(|w| std::ptr::eq(w.r.rec, r.rec)).map(|n| n as u32)
     }
     /// What statement `cid` sees of our writes of a record; `None`: everything.
     #[inline]
@@ -375,15 +440,10 @@ impl Txn {
         if w.notes as usize == self.notes.len() {
             self.forget_notes(w.notes);
         }
-        match w.previous {
-            Some(n) => {
-                self.writes[n as usize].superseded = false;
-                self.latest.insert(w.r.key(), n);
-            }
-            None => {
-                self.latest.remove(&w.r.key());
-            }
+        if let Some(n) = w.previous {
+            self.writes[n as usize].superseded = false;
         }
+        self.forget_latest(&w);
         match w.kind {
             WriteKind::Insert => {
                 self.kill_insert(&w, self.writes.len() + 1);
