@@ -133,8 +133,7 @@ pub unsafe fn form(
         }
         (*td).t_infomask |=
             (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
-        (*td).t_choice.t_heap.t_xmin =
-            if xid == pg_sys::InvalidTransactionId { pg_sys::FrozenTransactionId } else { xid };
+        (*td).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
         f
     }
 }
@@ -209,6 +208,100 @@ pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at:
             return (by_value(value, att.attlen), false);
         }
         (crate::pg::raw::nocachegetattr(t, at as i32 + 1, desc), false)
+    }
+}
+
+/// Where a column (from 0) is in a tuple, bytes from its header, if the tuple has it, it is not NULL, its type is passed by
+/// value, and that place is known by now.
+///
+/// # Safety
+/// A tuple of the descriptor's row type, and a column of that.
+#[inline]
+unsafe fn place(td: *const pg_sys::HeapTupleHeaderData, desc: pg_sys::TupleDesc, at: usize) -> Option<usize> {
+    // SAFETY: the caller's; a tuple with NULLs has a bit for each of its columns.
+    unsafe {
+        let has = ((*td).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as usize > at;
+        if !has || !attribute(desc, at).attbyval {
+            return None;
+        }
+        if (*td).t_infomask & pg_sys::HEAP_HASNULL as u16 != 0 {
+            // A NULL in front of it would move it.
+            let bits = (&raw const (*td).t_bits).cast::<u8>();
+            if !(0..=at).all(|i| *bits.add(i / 8) & (1 << (i % 8)) != 0) {
+                return None;
+            }
+        }
+        Some((*td).t_hoff as usize + crate::compat::cached_offset(desc, at)?)
+    }
+}
+
+/// A column (from 0) of a version that is not NULL and passed by value, if its place is known; else [`column`] tells.
+///
+/// # Safety
+/// A reachable version of a row of this type, which has the column.
+#[inline]
+pub unsafe fn value_at_place(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
+    let td = header(v.as_ptr());
+    // SAFETY: the caller's; the column lies within the tuple.
+    unsafe { place(td, desc, at).map(|offset| by_value(td.cast::<u8>().add(offset), attribute(desc, at).attlen)) }
+}
+
+/// Can a version of a row with other values in these columns (from 0) be made by [`patch`]?
+///
+/// # Safety
+/// As for [`patch`].
+#[inline]
+pub unsafe fn can_patch(v: NonNull<Version>, desc: pg_sys::TupleDesc, values: &[(usize, pg_sys::Datum)]) -> bool {
+    // SAFETY: the caller's.
+    values.iter().all(|&(at, _)| unsafe { place(header(v.as_ptr()), desc, at) }.is_some())
+}
+
+/// Makes `new` a copy of `old` with other values, none of them NULL, in columns for which [`can_patch`]. `xid`: as for [`form`].
+///
+/// # Safety
+/// A reachable version of a row of this type, and memory for as many bytes, of which the version's own header is made.
+#[inline]
+pub unsafe fn patch(
+    old: NonNull<Version>,
+    new: NonNull<Version>,
+    desc: pg_sys::TupleDesc,
+    values: &[(usize, pg_sys::Datum)],
+    xid: pg_sys::TransactionId,
+) {
+    // SAFETY: the caller's; the columns lie within the tuple.
+    unsafe {
+        let (from, to) = (header(old.as_ptr()), header(new.as_ptr()));
+        to.cast::<u8>().copy_from_nonoverlapping(from.cast(), old.as_ref().len as usize);
+        (*to).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
+        for &(at, d) in values {
+            if let Some(offset) = place(from, desc, at) {
+                put_by_value(to.cast::<u8>().add(offset), attribute(desc, at).attlen, d);
+            }
+        }
+    }
+}
+
+/// Stores a value of a type that is passed by value (store_att_byval).
+#[inline]
+unsafe fn put_by_value(at: *mut u8, len: i16, d: pg_sys::Datum) {
+    // SAFETY: the caller's: room of that length, aligned.
+    unsafe {
+        match len {
+            1 => at.cast::<i8>().write(d.value() as i8),
+            2 => at.cast::<i16>().write(d.value() as i16),
+            4 => at.cast::<i32>().write(d.value() as i32),
+            _ => at.cast::<i64>().write(d.value() as i64),
+        }
+    }
+}
+
+/// The raw xmin of a version that is not committed yet.
+#[inline]
+fn xmin_before_commit(xid: pg_sys::TransactionId) -> pg_sys::TransactionId {
+    if xid == pg_sys::InvalidTransactionId {
+        pg_sys::FrozenTransactionId
+    } else {
+        xid
     }
 }
 

@@ -194,6 +194,15 @@ pub fn running() -> Option<&'static mut Txn> {
     unsafe { (*(&raw mut BACKEND)).as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
 }
 
+/// The running transaction, if it is SERIALIZABLE and may be written with: [`writing`] without its errors and its start.
+#[inline]
+pub fn running_to_write() -> Option<&'static mut Txn> {
+    // SAFETY: one thread; see `backend`.
+    let b = unsafe { (*(&raw mut BACKEND)).as_mut() }?;
+    let may = b.mode == Some(Mode::Serializable) && b.txn.is_active() && !b.txn.is_committing() && !b.precommitted;
+    may.then_some(&mut b.txn)
+}
+
 /// The running transaction, to write with it: not after its commit has begun.
 pub fn writing() -> &'static mut Txn {
     platform::outside();

@@ -501,6 +501,13 @@ impl Codec {
         if self.order != 0 || n != self.columns.len() {
             return None;
         }
+        if let [KeyColumn { kind: Kind::Int4, desc: false, typid: own, .. }] = self.columns[..] {
+            // Most keys.
+            let (d, typid) = value(0);
+            if typid == own {
+                return key.put_int(d.value() as i32 as i64).then_some(key);
+            }
+        }
         for (i, c) in self.columns.iter().enumerate() {
             let (d, typid) = value(i);
             if !c.is_int() {

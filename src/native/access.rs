@@ -13,6 +13,9 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
+/// Most columns of an access that is `simple`.
+pub const SIMPLE: usize = 4;
+
 /// What a value needs before it can be stored in a column.
 enum Fit {
     /// Nothing.
@@ -46,6 +49,8 @@ pub struct Access {
     pub columns: Box<[Named]>,
     /// Can all of them be stored without a statement?
     fits: bool,
+    /// Are they few, and all stored as they are given, of types that are passed by value?
+    pub simple: bool,
     /// Do they and NULLs make a row, as INSERT would make it?
     is_row: bool,
 }
@@ -86,6 +91,7 @@ impl Access {
             key_types,
             columns: columns.into_iter().map(named).collect(),
             fits: false,
+            simple: false,
             is_row: false,
         }
     }
@@ -174,6 +180,8 @@ impl Access {
                 c.fit = fit(att);
             }
             self.fits = self.columns.iter().all(|c| !matches!(c.fit, Fit::Assignment));
+            let by_value = |c: &Named| matches!(c.fit, Fit::As) && compat::attribute(desc, c.at).attbyval;
+            self.simple = self.columns.len() <= SIMPLE && self.columns.iter().all(by_value);
             self.is_row = (0..(*desc).natts as usize).all(|i| {
                 let a = compat::attribute(desc, i);
                 a.attisdropped || self.columns.iter().any(|c| c.at == i) || is_null_by_default(a)
@@ -258,7 +266,7 @@ impl Access {
         if !self.fits || self.columns.iter().any(|c| info.moving[c.at] || t.refers(c.at)) {
             return Err(Statement);
         }
-        t.writes_plainly(Write::Update, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)
+        t.updates_plainly()
     }
 
     /// Would an INSERT of the columns do nothing but insert them?

@@ -10,14 +10,11 @@ use super::table::Access as Lock;
 use super::{by_sql, moment::Room, quick, range, statement, Statement};
 use crate::callbacks::dml;
 use crate::{compat, pg};
+use mixedcc_native::{MAJOR, MINOR};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::{c_char, c_void, CStr};
-
-/// `MIXEDCC_NATIVE_MAJOR`: another one is another interface.
-const MAJOR: u16 = 1;
-/// `MIXEDCC_NATIVE_MINOR`: grows with functions that are added at the end.
-const MINOR: u16 = 0;
+use std::mem::offset_of;
 
 /// `MixedccColumn`.
 #[repr(C)]
@@ -59,6 +56,23 @@ static NATIVE: Native = Native {
     insert,
     remove,
     scan,
+};
+
+/// What extensions in Rust take for the interface is laid out in the same way.
+const _: () = {
+    use mixedcc_native as rust;
+    assert!(size_of::<Native>() == size_of::<rust::Native>() && size_of::<Datum>() == size_of::<rust::Datum>());
+    assert!(offset_of!(Native, size) == offset_of!(rust::Native, size));
+    assert!(offset_of!(Native, open) == offset_of!(rust::Native, open));
+    assert!(offset_of!(Native, release) == offset_of!(rust::Native, release));
+    assert!(offset_of!(Native, get) == offset_of!(rust::Native, get));
+    assert!(offset_of!(Native, update) == offset_of!(rust::Native, update));
+    assert!(offset_of!(Native, modify) == offset_of!(rust::Native, modify));
+    assert!(offset_of!(Native, insert) == offset_of!(rust::Native, insert));
+    assert!(offset_of!(Native, remove) == offset_of!(rust::Native, remove));
+    assert!(offset_of!(Native, scan) == offset_of!(rust::Native, scan));
+    assert!(size_of::<Column>() == size_of::<rust::Column>() && size_of::<Oid>() == size_of::<rust::Oid>());
+    assert!(size_of::<range::Range>() == size_of::<rust::Range>());
 };
 
 /// Shows the interface.
@@ -125,8 +139,18 @@ unsafe extern "C-unwind" fn get_guarded(
     }
 }
 
-#[pg_guard]
 unsafe extern "C-unwind" fn update(
+    a: *mut Access,
+    key: *const Datum,
+    values: *const Datum,
+    nulls: *const bool,
+) -> bool {
+    // SAFETY: the header's contract; INV-QUICK.
+    unsafe { quick::update(&*a, key, values, nulls).is_some() || update_guarded(a, key, values, nulls) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn update_guarded(
     a: *mut Access,
     key: *const Datum,
     values: *const Datum,
@@ -159,13 +183,37 @@ unsafe fn update_row(
     }
 }
 
-#[pg_guard]
 unsafe extern "C-unwind" fn modify(a: *mut Access, key: *const Datum, f: Modify, arg: *mut c_void) -> bool {
+    let mut columns = quick::Columns::new();
+    // SAFETY: the header's contract; INV-QUICK. This frame owns nothing when the caller's function runs.
+    unsafe {
+        match quick::modify(&*a, key, f, arg, &mut columns) {
+            Some(quick::Modified::Done) => true,
+            // The row is as the function has seen it, or its update fails: the level is SERIALIZABLE.
+            Some(quick::Modified::Values) => update_guarded(a, key, columns.values.as_ptr(), columns.nulls.as_ptr()),
+            None => modify_guarded(a, key, f, arg),
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn modify_guarded(a: *mut Access, key: *const Datum, f: Modify, arg: *mut c_void) -> bool {
     // SAFETY: the header's contract.
     unsafe {
         let a = &mut *a;
         let mut room = Room::uninit();
         let r = a.ready(Lock::Write, &mut room);
+        if a.updates_plainly(&r.open).is_ok() {
+            // Now the table is open for writing, and the rights are known.
+            let mut columns = quick::Columns::new();
+            match quick::modify(a, key, f, arg, &mut columns) {
+                Some(quick::Modified::Done) => return true,
+                Some(quick::Modified::Values) => {
+                    return update_guarded(a, key, columns.values.as_ptr(), columns.nulls.as_ptr())
+                }
+                None => {}
+            }
+        }
         match modify_row(a, &r, key, f, arg) {
             Ok(done) => done,
             Err(Statement) => by_sql::modify(a, r.open.rel, key, f, arg),

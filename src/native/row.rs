@@ -3,9 +3,11 @@
 use super::table::{Open, Write};
 use super::{Column, Statement, Value};
 use crate::callbacks::dml;
+use crate::errors::ok;
 use crate::fast::{find, primary};
 use crate::hooks::executor;
 use crate::pg::{self, Tid};
+use crate::platform::PG;
 use crate::rel::RelInfo;
 use crate::{compat, tuple, xact};
 use mixedcc_engine::record::Version;
@@ -122,6 +124,11 @@ pub unsafe fn find<K: Key + ?Sized>(
     // SAFETY: the caller's. One thread: the room is put back before anybody else can want it.
     unsafe {
         check_mixture();
+        // So that looking at the row may be enough, the first time too.
+        let txn = xact::txn();
+        if xact::mode() == xact::Mode::Serializable {
+            ok(txn.begin_following(&PG));
+        }
         let info = t.info;
         let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
             return Err(Statement);
@@ -196,7 +203,7 @@ pub unsafe fn change<K: Key + ?Sized>(
                 None => Ok(false),
             };
         };
-        t.writes_plainly(Write::Update, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?;
+        t.updates_plainly()?;
         let Some(found) = find(t, snapshot, key, true)? else { return Ok(false) };
         rewrite(t, snapshot, found, |values, nulls| {
             let (at, (value, null)) = match new {

@@ -4,7 +4,8 @@
 //! lock on the relation: entries are made again, moved and freed only when an invalidation is processed, which calls
 //! `invalidated` at once, or when a (sub)transaction ends. So an entry that was found under a lock is the right one while
 //! the transaction and `EPOCH` are the same and the table is `valid`. What is known of rights and triggers goes with every
-//! change of the table's pg_class row, which is such an invalidation, and with those of roles and their members.
+//! change of the table's pg_class row, which is such an invalidation, and with those of roles and their members. Between
+//! transactions an entry stays too; but nothing is known of it until the lock is taken, which processes invalidations first.
 //!
 //! INV-PIN: while a call uses a relation its entry is pinned, so that an invalidation in the middle of the call leaves it
 //! in place. A pin is a reference that no resource owner knows; the end of the call gives it back, or the abort of the
@@ -37,6 +38,8 @@ pub struct Table {
     /// Number of its present definition, which changes whenever it may have become another one.
     pub definition: u64,
     valid: bool,
+    /// Does the entry outlive the transaction that has looked at it last, as those of tables do that it has not made?
+    lasting: bool,
     /// Where it is locked: in this transaction, since this epoch, in these ways.
     transaction: u32,
     epoch: u64,
@@ -150,13 +153,34 @@ pub struct Open {
 impl Drop for Open {
     /// The end of the call. An ERROR that jumps over it leaves the pin to the abort.
     fn drop(&mut self) {
-        // SAFETY: INV-PIN. Pins above ours are of calls that did not return.
-        unsafe {
-            let pins = &mut *(&raw mut PINS);
-            while pins.len() > self.pin {
-                if let Some((rel, _)) = pins.pop() {
-                    (*rel).rd_refcnt -= 1;
-                }
+        unpin(self.pin);
+    }
+}
+
+/// Pins an entry until [`unpin`] of what this returns, or the abort (INV-PIN).
+///
+/// # Safety
+/// A relation that the transaction has locked.
+#[inline]
+pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
+    // SAFETY: one thread; the caller's.
+    unsafe {
+        let pins = &mut *(&raw mut PINS);
+        pins.push((rel, xact::depth()));
+        (*rel).rd_refcnt += 1;
+        pins.len() - 1
+    }
+}
+
+/// Gives back a pin, and those above it, which are of calls that did not return.
+#[inline]
+pub fn unpin(pin: usize) {
+    // SAFETY: INV-PIN: the entries are there.
+    unsafe {
+        let pins = &mut *(&raw mut PINS);
+        while pins.len() > pin {
+            if let Some((rel, _)) = pins.pop() {
+                (*rel).rd_refcnt -= 1;
             }
         }
     }
@@ -174,6 +198,7 @@ impl Table {
                     rowtype: pg_sys::InvalidOid,
                     definition: 0,
                     valid: false,
+                    lasting: false,
                     transaction: 0,
                     epoch: 0,
                     locks: 0,
@@ -233,6 +258,22 @@ impl Table {
         }
     }
 
+    /// The relation, if the table is open for writing, and an UPDATE of columns that no index has would do nothing but replace the
+    /// row's version. As [`Table::peek`].
+    #[inline]
+    pub fn peek_to_update(&self) -> Option<pg_sys::Relation> {
+        const RIGHTS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE;
+        // SAFETY: plain reads of the backend's state; INV-OPEN.
+        unsafe {
+            let may = self.user == pg::raw::GetUserId() && self.rights & RIGHTS == RIGHTS;
+            let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
+            let open = self.is_open(Access::Write) && self.plain_updates && may && !hooked;
+            let writes = !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode();
+            // Triggers: of foreign keys, which ask for more.
+            (open && writes && (*self.rel).trigdesc.is_null()).then_some(self.rel)
+        }
+    }
+
     /// Opens the table, or raises an error if it is not one of ours.
     ///
     /// # Safety
@@ -246,10 +287,7 @@ impl Table {
                 Table::open_again(this, access);
             }
             let rel = (*this).rel;
-            let pins = &mut *(&raw mut PINS);
-            let pin = pins.len();
-            pins.push((rel, xact::depth()));
-            (*rel).rd_refcnt += 1;
+            let pin = pin(rel);
             // May look at catalogs, and raise an error.
             Open { rel, info: rel::info(rel), table: this, pin }
         }
@@ -262,11 +300,15 @@ impl Table {
             let oid = (*this).oid;
             let here = (compat::my_lxid(), EPOCH);
             let lock = if access == Access::Write { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
-            if (*this).valid && ((*this).transaction, (*this).epoch) == here && (*this).locks != 0 {
-                // Locked in a weaker way: it is there, and stays so if nothing is heard of it with the other lock.
-                pg_sys::LockRelationOid(oid, lock as i32);
+            let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
+            // Outside of a transaction's middle it has no number: then nothing is kept.
+            let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
+            if (*this).valid && (kept != 0 || (*this).lasting) {
+                // Locked in a weaker way, or known since an earlier transaction: it is there, and stays so if nothing is
+                // heard of it with the lock. An ERROR jumps over this frame.
+                pg::raw::LockRelationOid(oid, lock as i32);
                 if (*this).valid {
-                    (*this).locks |= access as u8;
+                    ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
                     return;
                 }
             }
@@ -278,9 +320,6 @@ impl Table {
                     "Name a table that was created USING mixedcc.",
                 );
             }
-            let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
-            // Outside of a transaction's middle it has no number: then nothing is kept.
-            let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
             ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
             (*this).rel = rel;
             if !(*this).valid {
@@ -300,6 +339,7 @@ impl Table {
         unsafe {
             let form = (*r).rd_rel;
             let constr = (*(*r).rd_att).constr;
+            self.lasting = (*r).rd_createSubid == 0;
             (self.user, self.rights) = (pg_sys::InvalidOid, 0);
             self.rowtype = (*form).reltype;
             self.plain_reads = !(*form).relrowsecurity;
@@ -387,6 +427,12 @@ impl Open {
             };
             self.plain(plain && !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode(), rights)
         }
+    }
+
+    /// Would an UPDATE that reads the row do nothing but write it? As [`Open::writes_plainly`].
+    #[inline]
+    pub fn updates_plainly(&self) -> Result<(), Statement> {
+        self.writes_plainly(Write::Update, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)
     }
 
     /// Is a column (from 0) part of a foreign key?

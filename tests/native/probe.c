@@ -1,11 +1,12 @@
 /*
- * Each function of mixedcc's interface as an SQL function, for tables (k int PRIMARY KEY, l bigint[]); and what a caller may do
- * wrong, or meet, in the middle.
+ * Each function of mixedcc's interface as an SQL function, for tables (k int PRIMARY KEY, l bigint[]), or (k, a int, b bigint) where
+ * columns of fixed width are changed; and what a caller may do wrong, or meet, in the middle.
  */
 #include "mixedcc.h"
 
 #include "access/xact.h"
 #include "catalog/pg_type_d.h"
+#include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/array.h"
@@ -27,6 +28,8 @@ PG_FUNCTION_INFO_V1(probe_scan);
 PG_FUNCTION_INFO_V1(probe_subtransaction);
 PG_FUNCTION_INFO_V1(probe_nested);
 PG_FUNCTION_INFO_V1(probe_loop);
+PG_FUNCTION_INFO_V1(probe_change);
+PG_FUNCTION_INFO_V1(probe_put);
 
 /* Opened tables, which are kept over transactions. */
 #define KEPT 16
@@ -126,18 +129,18 @@ probe_get(PG_FUNCTION_ARGS)
 }
 
 /* What probe_append wants, and gets. */
-typedef struct Append
+typedef struct Appending
 {
 	int64		value;
 	Datum		list;
 	Oid			fails;
 	int			calls;
-} Append;
+} Appending;
 
 static bool
 append(void *arg, Datum *values, bool *isnull)
 {
-	Append	   *a = arg;
+	Appending	   *a = arg;
 	ArrayType  *old = isnull[0] ? construct_empty_array(INT8OID) : DatumGetArrayTypeP(values[0]);
 	Datum	   *items;
 	int			n;
@@ -162,7 +165,7 @@ probe_append(PG_FUNCTION_ARGS)
 {
 	MixedccTable *t = list_of(PG_GETARG_OID(0));
 	Datum		key = PG_GETARG_DATUM(1);
-	Append		a = {PG_GETARG_INT64(2), 0, PG_GETARG_BOOL(3), 0};
+	Appending		a = {PG_GETARG_INT64(2), 0, PG_GETARG_BOOL(3), 0};
 	bool		found;
 
 	found = mixedcc_native()->modify(t, &key, append, &a);
@@ -225,7 +228,7 @@ visit(void *arg, const Datum *values, const bool *isnull)
 	if (v->append)
 	{
 		MixedccTable *t = list_of(v->table);
-		Append		a = {v->append, 0, false, 0};
+		Appending		a = {v->append, 0, false, 0};
 		Datum		key = values[1];
 
 		if (!mixedcc_native()->modify(t, &key, append, &a))
@@ -268,7 +271,7 @@ probe_subtransaction(PG_FUNCTION_ARGS)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		Append		a = {PG_GETARG_INT64(2), 0, PG_GETARG_BOOL(3), 0};
+		Appending		a = {PG_GETARG_INT64(2), 0, PG_GETARG_BOOL(3), 0};
 		Datum		key = PG_GETARG_DATUM(1);
 
 		mixedcc_native()->modify(list_of(PG_GETARG_OID(0)), &key, append, &a);
@@ -290,7 +293,7 @@ static bool
 nested(void *arg, Datum *values, bool *isnull)
 {
 	Visit	   *v = arg;
-	Append		a = {v->append, 0, false, 0};
+	Appending		a = {v->append, 0, false, 0};
 	Datum		key = Int32GetDatum(v->stop);
 
 	mixedcc_native()->modify(list_of(v->table), &key, append, &a);
@@ -319,4 +322,79 @@ probe_loop(PG_FUNCTION_ARGS)
 	for (;;)
 		mixedcc_native()->get(t, &key, values, isnull);
 	PG_RETURN_VOID();
+}
+
+/* The columns a int, b bigint of a table with the key k int. */
+static MixedccTable *
+numbers_of(Oid oid)
+{
+	static const Oid key[] = {INT4OID};
+	static const MixedccColumn columns[] = {{"a", INT4OID}, {"b", INT8OID}};
+
+	return mixedcc_native()->open(oid, 1, key, 2, columns);
+}
+
+/* What probe_change adds; NULL makes NULL. */
+typedef struct Change
+{
+	int32		a;
+	int64		b;
+	bool		isnull[2];
+	char	   *sql;
+} Change;
+
+static bool
+change(void *arg, Datum *values, bool *isnull)
+{
+	Change	   *c = arg;
+
+	if (c->sql != NULL)
+	{
+		SPI_connect();
+		if (SPI_execute(c->sql, false, 0) < 0)
+			elog(ERROR, "the statement failed");
+		SPI_finish();
+	}
+	if (c->isnull[0] && c->isnull[1] && c->sql != NULL)
+		return false;
+	values[0] = Int32GetDatum((isnull[0] ? 0 : DatumGetInt32(values[0])) + c->a);
+	values[1] = Int64GetDatum((isnull[1] ? 0 : DatumGetInt64(values[1])) + c->b);
+	isnull[0] = c->isnull[0];
+	isnull[1] = c->isnull[1];
+	return true;
+}
+
+/*
+ * probe_change(regclass, k int, a int, b bigint, sql text): adds to both columns, after running a statement in the middle if there is
+ * one; two NULLs with a statement leave the row as it is.
+ */
+Datum
+probe_change(PG_FUNCTION_ARGS)
+{
+	MixedccTable *t = numbers_of(PG_GETARG_OID(0));
+	Datum		key = PG_GETARG_DATUM(1);
+	Change		c = {
+		.a = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT32(2),
+		.b = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT64(3),
+		.isnull = {PG_ARGISNULL(2), PG_ARGISNULL(3)},
+		.sql = PG_ARGISNULL(4) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(4))
+	};
+	bool		found = mixedcc_native()->modify(t, &key, change, &c);
+
+	mixedcc_native()->release(t);
+	PG_RETURN_BOOL(found);
+}
+
+/* probe_put(regclass, k int, a int, b bigint) */
+Datum
+probe_put(PG_FUNCTION_ARGS)
+{
+	MixedccTable *t = numbers_of(PG_GETARG_OID(0));
+	Datum		key = PG_GETARG_DATUM(1);
+	Datum		values[] = {PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2), PG_ARGISNULL(3) ? (Datum) 0 : PG_GETARG_DATUM(3)};
+	bool		isnull[] = {PG_ARGISNULL(2), PG_ARGISNULL(3)};
+	bool		found = mixedcc_native()->update(t, &key, values, isnull);
+
+	mixedcc_native()->release(t);
+	PG_RETURN_BOOL(found);
 }

@@ -11,6 +11,7 @@ import time
 
 import psycopg2
 
+from _bypass import WAYS
 from _common import OURS, connect
 
 LEVELS = {
@@ -48,8 +49,8 @@ class Undo(Exception):
 class Client:
     def __init__(self, database, number, load, path):
         self.database = database
-        self.connect()
         self.number = number
+        self.connect()
         self.load = load
         self.file = open(path, "w", encoding="ascii")
         self.random = random.Random(number * 7919)
@@ -61,7 +62,9 @@ class Client:
         self.statement = 0
 
     def connect(self):
-        settings = "-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s"
+        # Sessions of all three ways meet each other.
+        way = list(WAYS.values())[self.number % len(WAYS)] if OURS else ""
+        settings = f"-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s {way}"
         self.connection = connect(self.database, options=settings)
         self.cursor = self.connection.cursor()
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """mixedcc's interface for C: what its calls do, against SQL; what they must not do; histories by the checker; the
-examples of bench/native. Builds tests/native and bench/native by PGXS; MIXEDCC_INCLUDE: where mixedcc.h is, if it is
-not installed."""
+examples of bench/native, also in Rust. Builds tests/native and bench/native by PGXS; MIXEDCC_INCLUDE: where mixedcc.h is, if
+it is not installed; RUST_EXAMPLES: the library of bench/native/rust, built before."""
 
 import os
 import pathlib
@@ -30,6 +30,8 @@ CREATE FUNCTION probe_scan(regclass, int, int, boolean DEFAULT false, boolean DE
 CREATE FUNCTION probe_subtransaction(regclass, int, bigint, boolean) RETURNS bigint[]
 CREATE FUNCTION probe_nested(regclass, int, bigint, int) RETURNS boolean
 CREATE FUNCTION probe_loop(regclass, int) RETURNS void
+CREATE FUNCTION probe_change(regclass, int, int, bigint, text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION probe_put(regclass, int, int, bigint) RETURNS boolean
 """
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -356,26 +358,74 @@ def test_histories():
     connection.close()
 
 
-def test_examples():
-    library = build("bench/native", "mixedcc_examples")
-    connection = connect(DATABASE)
-    script = (ROOT / "bench/native/mixedcc_examples.sql").read_text(encoding="utf-8").replace(":'module'", f"'{library}'")
-    functions = (ROOT / "bench/sql/functions.sql").read_text(encoding="utf-8")
-    query(connection, script)
-    query(connection, "CREATE TABLE item (id int PRIMARY KEY, value int NOT NULL, filler text) USING mixedcc;"
+def run_by(connection, protocol):
+    """The table `item`, with small values, run by a protocol."""
+    query(connection, "SELECT mixedcc.set_protocol('item', %s)", (protocol,))
+    query(connection, "SELECT mixedcc.await_switches('item')")
+    query(connection, "UPDATE item SET value = id % 7")
+
+
+def rust_library():
+    """The example in Rust. scripts/test builds it, because the server's user has no Rust."""
+    library = os.environ.get("RUST_EXAMPLES")
+    if not library:
+        raise RuntimeError("RUST_EXAMPLES is not set: the library of bench/native/rust, without its suffix "
+                           "(cargo build --release -p mixedcc-examples-rust)")
+    return library
+
+
+def make_examples(connection):
+    """The functions of both examples, their tables, and the same in SQL."""
+    for script, library in (("bench/native/mixedcc_examples.sql", build("bench/native", "mixedcc_examples")),
+                            ("bench/native/rust/mixedcc_examples_rust.sql", rust_library())):
+        query(connection, (ROOT / script).read_text(encoding="utf-8").replace(":'module'", f"'{library}'"))
+    query(connection, "CREATE TABLE item (id int PRIMARY KEY, value int NOT NULL, filler text) USING mixedcc WITH (mixedcc.partitions = 3);"
                       "INSERT INTO item SELECT g, g % 7, 'x' FROM generate_series(1, 200) g")
-    query(connection, functions)
+    query(connection, (ROOT / "bench/sql/functions.sql").read_text(encoding="utf-8"))
+
+
+def test_rust():
+    """Versions that the example in Rust refuses, and its panics: ERRORs that leave nothing locked."""
+    connection, other = connect(DATABASE), connect(DATABASE, options="-c lock_timeout=2s")
+    for arguments, code in (("1, 0, 0", "no error"), ("1, 7, 64", "no error"), ("2, 0, 0", "55000"), ("0, 0, 0", "55000"), ("1, 0, -8", "55000")):
+        equal(f"rust: version {arguments}", error(connection, f"SELECT rust_version({arguments})")[0], code)
+    equal("rust: which version", error(connection, "SELECT rust_version(2, 5, 0)")[1],
+          "mixedcc has version 2.5 of its native interface, and version 1.0 is needed")
+    equal("rust: a panic", error(connection, "SELECT rust_read20(1, 0)"), ("XX000", "panic: attempt to calculate the remainder with a divisor of zero"))
+    for level in LEVELS:
+        for protocol in ("occ", "2pl", "partcc"):
+            name = f"rust: {level}, {protocol}"
+            run_by(connection, protocol)
+            # Some rows change before the function fails.
+            query(connection, "UPDATE item SET value = 2147483647 WHERE id % 4 = 0")
+            before = query(connection, "SELECT * FROM item ORDER BY id")
+            query(connection, f"BEGIN ISOLATION LEVEL {level}; SAVEPOINT s")
+            equal(f"{name}: a panic in a change", error(connection, "SELECT rust_read10_update10(77, 200)"), ("XX000", "panic: the value of an item is as large as it can be"))
+            query(connection, "ROLLBACK TO s")
+            equal(f"{name}: the transaction goes on", query(connection, "SELECT * FROM item ORDER BY id"), before)
+            query(connection, "ROLLBACK; SELECT 1")
+            equal(f"{name}: a panic in a transaction of its own", error(connection, "SELECT rust_read10_update10(77, 200)")[0], "XX000")
+            query(other, "BEGIN; LOCK TABLE item; UPDATE item SET value = 0; ROLLBACK")
+            equal(f"{name}: nothing is locked", value(other, "SELECT count(*) FROM pg_locks WHERE relation = 'item'::regclass"), 0)
+    run_by(connection, "occ")
+    connection.close()
+    other.close()
+
+
+def test_examples():
+    connection = connect(DATABASE)
+    make_examples(connection)
     for level in LEVELS:
         query(connection, f"SET default_transaction_isolation = '{level.lower()}'")
         for seed in (1, 77):
-            equal(f"ycsb reads what SQL reads, {level}, {seed}", value(connection, "SELECT native_read20(%s, 200)", (seed,)),
-                  value(connection, "SELECT read20(%s, 200)", (seed,)))
+            reads = [value(connection, f"SELECT {call}(%s, 200)", (seed,)) for call in ("read20", "native_read20", "rust_read20")]
+            equal(f"ycsb reads what SQL reads, {level}, {seed}", reads, reads[:1] * 3)
             states = []
-            for call in ("read10_update10(%s, 200)", "native_read10_update10(%s, 200)"):
+            for call in ("read10_update10", "native_read10_update10", "rust_read10_update10"):
                 query(connection, "BEGIN")
-                states.append((value(connection, "SELECT " + call, (seed,)), query(connection, "SELECT * FROM item ORDER BY id")))
+                states.append((value(connection, f"SELECT {call}(%s, 200)", (seed,)), query(connection, "SELECT * FROM item ORDER BY id")))
                 query(connection, "ROLLBACK")
-            equal(f"ycsb changes what SQL changes, {level}, {seed}", states[1], states[0])
+            equal(f"ycsb changes what SQL changes, {level}, {seed}", states, states[:1] * 3)
         states = []
         for call in ("payment_sql", "native_payment"):
             query(connection, "BEGIN")
@@ -394,7 +444,7 @@ def test_all():
     make_probes(connection, build("tests/native", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_histories, test_examples):
+    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_histories, test_examples, test_rust):
         try:
             test()
         except Exception:
