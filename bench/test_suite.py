@@ -185,10 +185,12 @@ class FlameGraphs(unittest.TestCase):
 
 class EngineAccess(unittest.TestCase):
     def test_the_median_decides(self):
-        rows = [{"layout": "occ", "threads": "1", "commits": "10", "aborts": "1", "deadlocks": "1", "ns_per_access": ns}
-                for ns in ("100", "110", "500")]
-        table = "\n".join(cluster.program("access").summary(rows))
-        self.assertIn("| occ | 1 | 110 [100 to 500] | at most 120 | met | 0.2 [0.2 to 0.2] |", table)
+        way = {"layout": "occ", "index": "array", "announced": "yes", "pages": "2M", "threads": "1"}
+        rows = [{**way, "commits": "10", "aborts": "1", "deadlocks": "2", "ns_per_access": ns} for ns in ("100", "110", "500")]
+        other = {**rows[0], "threads": "2", "ns_per_access": "130"}
+        table = "\n".join(cluster.program("access").summary([*rows, other]))
+        self.assertIn("| occ | array | yes | 2M | 1 | 110 [100 to 500] | at most 120 | met | 100000 | 200000 |", table)
+        self.assertIn("| occ | array | yes | 2M | 2 | 130 |  |  | 100000 | 200000 |", table)
 
 
 class ScriptCounts(unittest.TestCase):
