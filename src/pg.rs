@@ -73,6 +73,12 @@ pub mod raw {
     extern "C-unwind" {
         // Raises nothing.
         pub fn GetCurrentStatementStartTimestamp() -> pgrx::pg_sys::TimestampTz;
+        pub fn standard_planner(
+            query: *mut pg_sys::Query,
+            text: *const core::ffi::c_char,
+            options: core::ffi::c_int,
+            params: pg_sys::ParamListInfo,
+        ) -> *mut pg_sys::PlannedStmt;
         pub fn standard_ExecutorStart(q: *mut pg_sys::QueryDesc, eflags: core::ffi::c_int);
         pub fn standard_ExecutorFinish(q: *mut pg_sys::QueryDesc);
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);

@@ -15,9 +15,11 @@ use std::ptr::NonNull;
 
 mod import;
 mod parts;
+mod snapshots;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use parts::Parts;
+pub use snapshots::{adopt_snapshot, known_csn, snapshot_csn};
 pub use tags::subxact_lock_tag;
 
 /// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
@@ -274,76 +276,6 @@ pub fn mode() -> Mode {
             m
         }
     }
-}
-
-/// Fixes the snapshot of a transaction that has one for all statements: at its first query on any
-/// table. `snapshot`: the statement's copy.
-pub fn fix_snapshot(snapshot: pg_sys::Snapshot) {
-    if !matches!(mode(), Mode::RepeatableRead | Mode::SerializableReadOnly) || backend().read_csn != 0 {
-        return;
-    }
-    let t = txn();
-    t.e.pin(t.slot);
-    let csn = t.e.now();
-    adopt_snapshot(csn);
-    if !snapshot.is_null() {
-        put_csn(snapshot, csn);
-    }
-}
-
-/// Makes `csn` the read CSN of the transaction's snapshot.
-pub fn adopt_snapshot(csn: Csn) {
-    let b = backend();
-    b.read_csn = csn;
-    let slot = &b.txn.e.slots[b.txn.slot as usize];
-    slot.read_csn.store(csn, mixedcc_engine::primitive::Ordering::SeqCst);
-    // SAFETY: with one snapshot a transaction this returns the registered first one, whose copies
-    // keep the field.
-    unsafe { put_csn(pg_sys::GetTransactionSnapshot(), csn) };
-}
-
-/// MVCC snapshots do not use `vistest`; copies of a snapshot keep it.
-fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
-    // SAFETY: a valid snapshot of this backend.
-    unsafe {
-        if (*s).copied {
-            (*s).vistest = ((csn << 1) | 1) as *mut _;
-        }
-    }
-}
-
-/// The read CSN of a snapshot; taken at its first use.
-#[inline]
-pub fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
-    // SAFETY: a valid MVCC snapshot of this backend.
-    let v = unsafe { (*s).vistest } as u64;
-    if v & 1 == 1 {
-        return v >> 1;
-    }
-    first_use(s)
-}
-
-/// The same, if it has one.
-#[inline]
-pub fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
-    // SAFETY: as above.
-    let v = unsafe { (*s).vistest } as u64;
-    (v & 1 == 1).then_some(v >> 1)
-}
-
-#[cold]
-fn first_use(s: pg_sys::Snapshot) -> Csn {
-    fix_snapshot(s);
-    // SAFETY: as above.
-    let v = unsafe { (*s).vistest } as u64;
-    if v & 1 == 1 {
-        return v >> 1;
-    }
-    let t = txn();
-    t.e.pin(t.slot);
-    let csn = t.e.now();
-    put_csn(s, csn);
-    csn
 }
 
 /// Takes the pin again, which may have been ended while the session held no snapshot (see

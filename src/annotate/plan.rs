@@ -2,6 +2,7 @@
 //! evaluated.
 
 use super::{with_known, Known};
+use crate::pg;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 
@@ -27,16 +28,6 @@ pub fn wrapper() -> Oid {
     }
 }
 
-extern "C-unwind" {
-    // Without the guard of the bindings: an ERROR passes with all its fields.
-    fn standard_planner(
-        query: *mut pg_sys::Query,
-        text: *const core::ffi::c_char,
-        options: core::ffi::c_int,
-        params: pg_sys::ParamListInfo,
-    ) -> *mut pg_sys::PlannedStmt;
-}
-
 static mut PREV: pg_sys::planner_hook_type = None;
 
 /// Installs the planner's hook.
@@ -60,7 +51,7 @@ unsafe extern "C-unwind" fn planner(
     unsafe {
         match PREV {
             Some(prev) => prev(query, text, options, params),
-            None => standard_planner(query, text, options, params),
+            None => pg::raw::standard_planner(query, text, options, params),
         }
     }
 }

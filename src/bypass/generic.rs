@@ -11,21 +11,11 @@
 //! of any planning. `plan_cache_mode` decides as ever.
 
 use super::plan::{self, Shape};
-use crate::guc;
+use crate::{guc, pg};
 use pgrx::pg_sys::{self, List, Node, NodeTag};
 use pgrx::prelude::*;
 
 static mut PREV: pg_sys::planner_hook_type = None;
-
-extern "C-unwind" {
-    // Without the guard of the bindings: an ERROR passes with all its fields.
-    fn standard_planner(
-        query: *mut pg_sys::Query,
-        text: *const core::ffi::c_char,
-        options: core::ffi::c_int,
-        params: pg_sys::ParamListInfo,
-    ) -> *mut pg_sys::PlannedStmt;
-}
 
 /// Installs the planner's hook.
 pub fn init() {
@@ -46,7 +36,7 @@ unsafe extern "C-unwind" fn planner(
     unsafe {
         let stmt = match PREV {
             Some(prev) => prev(query, text, options, params),
-            None => standard_planner(query, text, options, params),
+            None => pg::raw::standard_planner(query, text, options, params),
         };
         // Without values: a generic plan, or one of a statement without parameters, or one that says so.
         if params.is_null() && guc::ENABLE_BYPASS.get() && plan::table_of(stmt) != 0 {

@@ -227,6 +227,18 @@ fn deadlocks_of(in_order: bool) -> u64 {
     found.into_inner()
 }
 
+/// Updates two rows, waits, says that it will commit, and does.
+fn updates_slowly(w: &World, session: Session, rows: [i64; 2], committing: &AtomicBool) -> Result<(), Error> {
+    let mut c = client(w, 0, session);
+    c.begin(Mood::Serializable);
+    for row in rows {
+        c.update(row, false)?;
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    committing.store(true, Ordering::SeqCst);
+    c.commit()
+}
+
 /// Who lost a deadlock and waits before it tries again goes on when the winner is through, not before; and waits once.
 #[test]
 fn who_lost_a_deadlock_awaits_the_winner() {
@@ -236,15 +248,7 @@ fn who_lost_a_deadlock_awaits_the_winner() {
         loser.begin(Mood::Serializable);
         loser.update(2, false).expect("nobody has it");
         let session = recorder.session();
-        let winner = s.spawn(move || {
-            let mut winner = client(w, 0, session);
-            winner.begin(Mood::Serializable);
-            winner.update(0, false)?;
-            winner.update(2, false)?;
-            std::thread::sleep(Duration::from_millis(50));
-            committing.store(true, Ordering::SeqCst);
-            winner.commit()
-        });
+        let winner = s.spawn(move || updates_slowly(w, session, [0, 2], committing));
         until("the winner sleeps", || slept(w) > 0);
         assert_eq!(loser.update(0, false), Err(Error::Deadlock));
         loser.abort();
@@ -271,15 +275,7 @@ fn who_lost_a_place_in_a_queue_awaits_its_first() {
         loser.update(4, false).expect("nobody has it");
         let sessions = [recorder.session(), recorder.session()];
         let [holds, waits] = sessions;
-        let holder = s.spawn(move || {
-            let mut holder = client(w, 0, holds);
-            holder.begin(Mood::Serializable);
-            holder.update(0, false)?;
-            holder.update(4, false)?;
-            std::thread::sleep(Duration::from_millis(50));
-            committing.store(true, Ordering::SeqCst);
-            holder.commit()
-        });
+        let holder = s.spawn(move || updates_slowly(w, holds, [0, 4], committing));
         until("the holder sleeps", || slept(w) > 0);
         let first = s.spawn(move || {
             let mut first = client(w, 2, waits);
