@@ -25,11 +25,11 @@ REPLACED = [
 # test; serialization failures that only one of SSI and mixedcc raises, or raises elsewhere.
 REFUSED = re.compile(
     r"does not support|do not support|cannot PREPARE a transaction|cannot be made logged|"
-    r"cannot be moved to another tablespace|cannot add relation|"
+    r"cannot be moved to another tablespace|cannot add relation|cannot be made a view|"
     r"syntax error at or near \"[:-]\""  # a TOAST table's name put into a statement, where there is none
 )
 FOLLOWS = re.compile(
-    r"does not exist|current transaction is aborted|division by zero|already exists|"
+    r"does not exist|is not a view|current transaction is aborted|division by zero|already exists|"
     r"cannot be dropped because some objects depend|is not empty|is not part of the publication|is already member of publication"
 )
 SERIALIZATION = re.compile(r"could not serialize|child row exists")
