@@ -231,6 +231,17 @@ SELECT * FROM by_plans() WHERE name = 'g_constant';
 SET plan_cache_mode = force_custom_plan;
 SELECT * FROM by_plans() WHERE name = 'g_page';
 RESET plan_cache_mode;
+-- An INSERT has no scan, whatever it costs.
+SET cpu_operator_cost = 0;
+INSERT INTO by_g VALUES (6001, 1, 1);
+INSERT INTO by_g VALUES (6002, 1, 1), (6003, 1, 1);
+RESET cpu_operator_cost;
+SET cpu_tuple_cost = 100;
+INSERT INTO by_g VALUES (6004, 1, 1), (6005, 1, 1);
+PREPARE g_insert (int) AS INSERT INTO by_g VALUES ($1, 1, 1);
+EXECUTE g_insert (6006);
+RESET cpu_tuple_cost;
+SELECT count(*) FROM by_g WHERE a > 6000;
 DEALLOCATE ALL;
 DROP FUNCTION by_plans();
 DROP TABLE by_g;

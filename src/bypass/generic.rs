@@ -11,8 +11,8 @@
 //! of any planning. `plan_cache_mode` decides as ever.
 
 use super::plan::{self, Shape};
-use crate::{guc, pg};
-use pgrx::pg_sys::{self, List, Node, NodeTag};
+use crate::{fast, guc, pg};
+use pgrx::pg_sys::{self, List, Node, NodeTag, Plan};
 use pgrx::prelude::*;
 
 static mut PREV: pg_sys::planner_hook_type = None;
@@ -39,10 +39,26 @@ unsafe extern "C-unwind" fn planner(
             None => pg::raw::standard_planner(query, text, options, params),
         };
         // Without values: a generic plan, or one of a statement without parameters, or one that says so.
-        if params.is_null() && guc::ENABLE_BYPASS.get() && plan::table_of(stmt) != 0 {
+        if params.is_null() && guc::ENABLE_BYPASS.get() && scans_primary((*stmt).planTree) {
             cheapen(stmt);
         }
         stmt
+    }
+}
+
+/// Is it a plan above a scan of the primary index? A look, so that other tables' plans cost nothing.
+unsafe fn scans_primary(mut p: *mut Plan) -> bool {
+    // SAFETY: null or a valid plan.
+    unsafe {
+        while !p.is_null() {
+            p = match (*p).type_ {
+                NodeTag::T_Limit | NodeTag::T_LockRows | NodeTag::T_Agg | NodeTag::T_ModifyTable => (*p).lefttree,
+                NodeTag::T_SubqueryScan => (*p.cast::<pg_sys::SubqueryScan>()).subplan,
+                NodeTag::T_CustomScan => return fast::scan::conditions(p).is_some(),
+                _ => return false,
+            };
+        }
+        false
     }
 }
 
@@ -83,7 +99,8 @@ unsafe extern "C-unwind" fn cheapen(stmt: *mut pg_sys::PlannedStmt) {
 unsafe fn is_same_for_all(stmt: *mut pg_sys::PlannedStmt, shape: &Shape) -> bool {
     // SAFETY: a valid plan.
     unsafe {
-        if (*shape.node).type_ != NodeTag::T_CustomScan {
+        // An INSERT has no scan.
+        if shape.node.is_null() || (*shape.node).type_ != NodeTag::T_CustomScan {
             return false;
         }
         let (bounds, rest) = shape.quals.split_at(shape.n_index_quals);

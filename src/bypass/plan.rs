@@ -24,7 +24,7 @@ pub struct Shape {
     pub quals: Vec<*mut Node>,
     /// How many of them the index decides.
     pub n_index_quals: usize,
-    /// The scan, which is the plan's own.
+    /// The scan, which is the plan's own; null for INSERT.
     pub node: *mut Plan,
     /// SELECT: the number of rows and those before them, or null.
     pub limit: [*mut Node; 2],
