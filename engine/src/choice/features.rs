@@ -4,7 +4,7 @@ use crate::partition::{Partition, Sample};
 use crate::primitive::Ordering;
 
 /// Number of features.
-pub const FEATURES: usize = 16;
+pub const FEATURES: usize = 17;
 
 /// Names of the features, in the order of [`Load::features`]; models and views use them.
 ///
@@ -16,6 +16,7 @@ pub const FEATURES: usize = 16;
 /// with less weight of many others; `deadlock`, clashes out of order; `disorder`, share of transactions that come to
 /// several partitions neither declared nor in order. `stretch`: how many times a transaction's time is that of its
 /// processor, but for sleeps for locks, as a binary logarithm: 0 runs through, 3 is among others for most of its time.
+/// `turns`: share of transactions that follow one of another session, 0 where a partition belongs to one.
 pub const NAMES: [&str; FEATURES] = [
     "read_share",
     "records",
@@ -33,6 +34,7 @@ pub const NAMES: [&str; FEATURES] = [
     "deadlock",
     "disorder",
     "stretch",
+    "turns",
 ];
 
 /// The counters of a partition at one moment.
@@ -205,6 +207,7 @@ impl Load {
                 clash * (1.0 - ordered),
                 multi * (1.0 - declared) * (1.0 - ordered),
                 s.stretch as f64 / 1000.0 / n,
+                s.turns as f64 / n,
             ],
             cpu_us: cpu_ns / 1000.0,
             elapsed_us: each_ns / 1000.0,
@@ -254,6 +257,7 @@ mod tests {
             declared: 50,
             ordered: 40,
             stretch: 150_000,
+            turns: 75,
             ..Sample::default()
         }
     }
@@ -273,7 +277,7 @@ mod tests {
         };
         let l = Load::between(&before, &after).unwrap();
         // 2000 commits in 2 s, 4 ms each with what failed: 4 at a time.
-        let wanted = [0.8, 10.0, 1.5, 0.25, 0.1, 4.0, 0.5, 0.4, 60.0, 600.0, 2.0, 0.75, 3.0, 0.45, 0.075, 1.5];
+        let wanted = [0.8, 10.0, 1.5, 0.25, 0.1, 4.0, 0.5, 0.4, 60.0, 600.0, 2.0, 0.75, 3.0, 0.45, 0.075, 1.5, 0.75];
         for ((got, wanted), name) in l.features.iter().zip(wanted).zip(NAMES) {
             assert!((got - wanted).abs() < 1e-9, "{name}: {got}, not {wanted}");
         }

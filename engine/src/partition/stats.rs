@@ -43,6 +43,8 @@ macro_rules! sampled {
         #[repr(C)]
         pub struct Sampled {
             $(#[doc = $doc] pub $name: AtomicU64,)*
+            /// Slot of the last sampled transaction, plus one; 0: there was none.
+            last: AtomicU64,
             marks: [AtomicU64; MARKS],
             partners: [Partner; PARTNERS],
         }
@@ -94,6 +96,7 @@ sampled! {
     round_trips: "Statements of the client in that time, about.",
     idle: "Those with more than one statement of the client.",
     retries: "Those that followed a serialization failure in their slot.",
+    turns: "Those whose predecessor among the sampled ones was of another slot.",
     looks: "Accesses that were compared with marks.",
     conflicts: "Accesses that met a mark of another slot, one of the two a write.",
 }
@@ -204,6 +207,17 @@ impl Sampled {
         same && other && (writes || old & 2 != 0)
     }
 
+    /// A sampled transaction of `slot` has come here. True if the one before it was another slot's: never where a
+    /// partition belongs to one session, and in all but one of n where n sessions share it evenly.
+    pub fn turn(&self, slot: SlotId) -> bool {
+        let me = slot as u64 + 1;
+        let last = self.last.load(Ordering::Relaxed);
+        if last != me {
+            self.last.store(me, Ordering::Relaxed);
+        }
+        last != 0 && last != me
+    }
+
     /// A new period: nothing is marked.
     pub fn clear_marks(&self) {
         for m in &self.marks {
@@ -244,6 +258,7 @@ impl Sampled {
     fn clear(&self) {
         self.clear_counters();
         self.clear_marks();
+        self.last.store(0, Ordering::Relaxed);
         for p in &self.partners {
             p.who.store(0, Ordering::Relaxed);
             p.count.store(0, Ordering::Relaxed);
@@ -360,6 +375,25 @@ mod tests {
         assert!(conflicts(1_000_000, 50) < 0.01);
         assert!(conflicts(1000, 50) < conflicts(100, 50));
         assert_eq!(conflicts(10, 0), 0.0, "readers do not conflict");
+    }
+
+    #[test]
+    fn turns_tell_one_session_from_several() {
+        let turns = |slots: u64| {
+            let (s, mut random) = (stats(), 7u64);
+            let mut next = || {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                s.sampled.turn(((random >> 33) % slots) as u16)
+            };
+            (0..10_000).filter(|_| next()).count() as f64 / 10_000.0
+        };
+        assert_eq!(turns(1), 0.0);
+        assert!((turns(2) - 0.5).abs() < 0.05 && (turns(8) - 0.875).abs() < 0.05, "{} {}", turns(2), turns(8));
+        let s = stats();
+        assert!(!s.sampled.turn(0), "nobody was before the first");
+        assert!(s.sampled.turn(1));
+        s.reset();
+        assert!(!s.sampled.turn(0), "nor after a reset");
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl Txn {
                 writes: t.writes as u64,
                 serializable: (self.level == Level::Serializable) as u64,
                 weak_writers: (self.level != Level::Serializable && t.writes != 0) as u64,
+                turns: t.partition.stats.sampled.turn(self.slot) as u64,
                 ..all
             });
         }

@@ -81,6 +81,7 @@ fn sum(a: &Sample, b: &Sample) -> Sample {
         round_trips: a.round_trips + b.round_trips,
         idle: a.idle + b.idle,
         retries: a.retries + b.retries,
+        turns: a.turns + b.turns,
         looks: a.looks + b.looks,
         conflicts: a.conflicts + b.conflicts,
     }
