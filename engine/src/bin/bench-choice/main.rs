@@ -11,13 +11,15 @@ mod run;
 mod schedule;
 mod store;
 mod switches;
+mod tpcc;
 mod workload;
 
 use mixedcc_engine::choice::{Model, NAMES};
 use mixedcc_engine::Protocol;
-use schedule::Kind;
+use schedule::{Kind, Synthesized};
 use std::collections::HashMap;
 use store::Store;
+use tpcc::Tpcc;
 use workload::Workload;
 
 struct Args(Vec<String>);
@@ -82,8 +84,6 @@ fn measure(a: &Args) {
 fn schedule(a: &Args) {
     let name = a.text("--kind").unwrap_or("varied");
     let plan = schedule::Plan {
-        kind: Kind::parse(name.trim_end_matches("_home")).expect("a kind of schedule"),
-        home: name.ends_with("_home"),
         seed: a.number("--seed", 1.0) as u64,
         phases: a.number("--phases", 10.0) as u64,
         intervals: a.number("--intervals", 8.0) as u64,
@@ -93,7 +93,12 @@ fn schedule(a: &Args) {
     println!("seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols");
     let modes: Vec<&str> = a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',').collect();
     let text = a.text("--model").map(|f| std::fs::read_to_string(f).expect("a model's file"));
-    schedule::run(&plan, &modes, text.map(|t| Model::parse(&t).expect("a model")));
+    let model = text.map(|t| Model::parse(&t).expect("a model"));
+    if name == "tpcc" {
+        return schedule::run(&Tpcc::new(&plan), &plan, &modes, model);
+    }
+    let kind = Kind::parse(name.trim_end_matches("_home")).expect("a kind of schedule");
+    schedule::run(&Synthesized::new(kind, name.ends_with("_home"), &plan), &plan, &modes, model);
 }
 
 /// Switches of protocols under a long transaction.
@@ -126,7 +131,7 @@ fn main() {
         ),
         _ => {
             eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
-            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind varied|half|undeclared|table1|figure13|figure14, each also ..._home] [--explain] [--model FILE] [--modes M,...]");
+            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind tpcc|varied|half|undeclared|table1|figure13|figure14, each but the first also ..._home] [--explain] [--model FILE] [--modes M,...]");
             eprintln!("bench-choice switches --pairs OLD-NEW,... --long S,... [--stop-all] [--seed N] [--seconds S] [--yields N]");
             eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");
             std::process::exit(2);

@@ -5,22 +5,43 @@ use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Skew, Workload};
 use mixedcc_engine::choice::{Chooser, Model, Settings, NAMES};
 use mixedcc_engine::primitive::thread_cpu_ns;
-use mixedcc_engine::{Protocol, ProtocolSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Keys of each partition that the hybrid locks.
 const HOT: u64 = 16;
 const PARTITIONS: u64 = 8;
-const THREADS: u64 = 8;
+pub const THREADS: u64 = 8;
 const PROGRAMS: usize = 256;
 /// Of each mode, before the first phase.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// A transaction ends within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How the load changes.
+/// A load that changes: what threads do in each phase.
+pub trait Phased: Sync {
+    /// The tables of a mode.
+    type Site: Site;
+    fn phases(&self) -> u64;
+    /// Tables of their own for a mode, under its protocols; `adaptive` begins with `occ`.
+    fn site(&self, mode: &str) -> Self::Site;
+    /// What a thread does with them: one attempt of a transaction of a phase at each call. True: it has committed.
+    fn worker<'a>(&'a self, site: &'a Self::Site, thread: u64) -> Box<dyn FnMut(u64) -> bool + 'a>;
+}
+
+/// The tables of a mode.
+pub trait Site: Sync {
+    fn engine(&self) -> Engine;
+    fn tables(&self) -> &[&'static Table];
+    /// Of a table, if there are several.
+    fn name(&self, table: usize) -> &str;
+    /// Is all there that was committed? Nobody is at work any more.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// How a synthesized load changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// At random: CormCC, section 6.4.
@@ -46,7 +67,7 @@ impl Kind {
         ("figure13", Kind::Figure13),
         ("figure14", Kind::Figure14),
     ];
-    /// Of a name without `_home`, see [`Plan::home`].
+    /// Of a name without `_home`, see [`Synthesized::new`].
     pub fn parse(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|k| k.0 == name).map(|k| k.1)
     }
@@ -61,10 +82,8 @@ impl Kind {
 }
 
 pub struct Plan {
-    pub kind: Kind,
-    /// Has each thread a partition of its own, at which its transactions begin, as H-Store's have? Else any.
-    pub home: bool,
     pub seed: u64,
+    /// Of the random ones; the figures have their own.
     pub phases: u64,
     pub intervals: u64,
     pub interval_s: f64,
@@ -72,9 +91,10 @@ pub struct Plan {
     pub explain: bool,
 }
 
-/// With 8 partitions instead of the papers' 32.
-fn phase(p: &Plan, no: u64) -> Workload {
-    let mut r = Rng::new(p.seed * 1000 + no);
+/// A phase of a kind. `home`: each thread has a partition of its own, at which its transactions begin, as H-Store's have;
+/// else any. With 8 partitions instead of the papers' 32.
+fn phase(kind: Kind, home: bool, seed: u64, no: u64) -> Workload {
+    let mut r = Rng::new(seed * 1000 + no);
     let common = Workload {
         threads: THREADS,
         partitions: PARTITIONS,
@@ -85,14 +105,14 @@ fn phase(p: &Plan, no: u64) -> Workload {
         ops: 20,
         crossed: 0,
         cross: 100,
-        home: p.home,
+        home,
         declared: true,
         declared_crossed: true,
         ordered: false,
         yields: 1,
         work_ns: 0,
     };
-    match p.kind {
+    match kind {
         Kind::Varied => Workload {
             reads: r.of(&[50, 80, 100]),
             skew: Skew::Zipf(r.of(&[0.0, 0.5, 1.0, 1.5])),
@@ -106,12 +126,75 @@ fn phase(p: &Plan, no: u64) -> Workload {
             skew: Skew::Zipf(r.of(&[1.0, 1.2])),
             ops: r.of(&[15, 25]),
             crossed: PARTITIONS / 2,
-            declared_crossed: p.kind == Kind::Half,
+            declared_crossed: kind == Kind::Half,
             ..common
         },
         Kind::Table1 => Workload { reads: [50, 100][no as usize % 2], crossed: no / 2 * PARTITIONS / 2, ..common },
         Kind::Figure13 => Workload { skew: Skew::Zipf(1.5), crossed: no, ..common },
         Kind::Figure14 => Workload { skew: Skew::Zipf(1.5), crossed: PARTITIONS / 2, read_only: no, ..common },
+    }
+}
+
+/// A synthesized load: every phase another workload. All modes run the same transactions.
+pub struct Synthesized {
+    workloads: Vec<Workload>,
+    /// By thread and phase.
+    programs: Vec<Vec<Vec<Program>>>,
+}
+
+impl Synthesized {
+    /// `home`: see [`phase`].
+    pub fn new(kind: Kind, home: bool, p: &Plan) -> Synthesized {
+        let phases = kind.phases().unwrap_or(p.phases);
+        let workloads: Vec<Workload> = (0..phases).map(|n| phase(kind, home, p.seed, n)).collect();
+        let keys: Vec<Keys> = workloads.iter().map(|w| Keys::new(w.rows, w.skew)).collect();
+        let of_phase = |thread: u64, n: usize| -> Vec<Program> {
+            let mut rng = Rng::new(p.seed * 10_000 + n as u64 * 100 + thread);
+            (0..PROGRAMS).map(|_| workloads[n].program(thread, &keys[n], &mut rng)).collect()
+        };
+        let of_thread = |thread: u64| -> Vec<Vec<Program>> { (0..keys.len()).map(|n| of_phase(thread, n)).collect() };
+        let programs = (0..THREADS).map(of_thread).collect();
+        Synthesized { workloads, programs }
+    }
+}
+
+impl Phased for Synthesized {
+    type Site = Store;
+    fn phases(&self) -> u64 {
+        self.workloads.len() as u64
+    }
+    fn site(&self, mode: &str) -> Store {
+        let store = Store::new(PARTITIONS, 2000, if mode == "hybrid" { HOT } else { 0 });
+        set(&store, mode);
+        store
+    }
+    fn worker<'a>(&'a self, store: &'a Store, thread: u64) -> Box<dyn FnMut(u64) -> bool + 'a> {
+        let mut me = Worker::new(store, thread as u16 + 1);
+        let mut i = 0;
+        Box::new(move |phase| {
+            let w = &self.workloads[phase as usize];
+            let program = &self.programs[thread as usize][phase as usize][i % PROGRAMS];
+            (me.yields, me.work_ns) = (w.yields, w.work_ns);
+            me.declared = w.declared && (w.declared_crossed || program.touched.len() == 1);
+            let done = me.run(program);
+            i += done as usize;
+            done
+        })
+    }
+}
+
+impl Site for Store {
+    fn engine(&self) -> Engine {
+        self.e
+    }
+    fn tables(&self) -> &[&'static Table] {
+        std::slice::from_ref(&self.table)
+    }
+    fn name(&self, _: usize) -> &str {
+        ""
+    }
+    fn check(&self) -> Result<(), String> {
+        Ok(()) // programs do not say what they leave
     }
 }
 
@@ -174,7 +257,7 @@ impl Gate {
 }
 
 /// What is in charge.
-fn set(store: &Store, mode: &str) -> bool {
+fn set(store: &Store, mode: &str) {
     store.set(match mode {
         "hybrid" => None,
         "adaptive" => Some(Protocol::Occ),
@@ -185,75 +268,84 @@ fn set(store: &Store, mode: &str) -> bool {
                 let set = ProtocolSet::of(Protocol::parse(name).expect("a protocol"));
                 p.iter().for_each(|p| p.put(&store.e, set, None).expect("the platform sees deadlocks"));
             }
-            return false;
+            return;
         }
         name => Some(Protocol::parse(name).expect("a protocol")),
     });
-    mode == "adaptive"
 }
 
 /// What was decided about each partition, and why.
-fn explain(store: &Store, interval: u64) {
-    for (no, part) in store.table.map().partitions().iter().enumerate() {
-        let d = part.decided.read().decision;
-        let features: Vec<_> = NAMES.iter().zip(d.load.features).map(|(n, f)| format!("{n} {f:.3}")).collect();
-        eprintln!(
-            "{interval} {no} {} | {} | cost {:.1} before {:.1} lost {:.2} txns {} | predicted {:.2?} learned {:.2?} x {:.2?} | {}",
-            part.protocols().name(),
-            d.status.text(),
-            d.load.cost_us,
-            d.before_us,
-            d.load.lost,
-            d.load.txns,
-            d.predicted,
-            d.learned.add,
-            d.learned.weight,
-            features.join(" ")
-        );
+fn explain(site: &impl Site, interval: u64) {
+    for (n, table) in site.tables().iter().enumerate() {
+        for (no, part) in table.map().partitions().iter().enumerate() {
+            let d = part.decided.read().decision;
+            let features: Vec<_> = NAMES.iter().zip(d.load.features).map(|(n, f)| format!("{n} {f:.3}")).collect();
+            eprintln!(
+                "{interval} {}{no} {} | {} | cost {:.1} before {:.1} lost {:.2} own {:.3} slept {:.2} own {:.3} txns {} | predicted {:.2?} learned {:.2?} x {:.2?} | {}",
+                site.name(n),
+                part.protocols().name(),
+                d.status.text(),
+                d.load.cost_us,
+                d.before_us,
+                d.load.lost,
+                d.load.own_lost,
+                d.load.slept,
+                d.load.own_slept,
+                d.load.txns,
+                d.predicted,
+                d.learned.add,
+                d.learned.weight,
+                features.join(" ")
+            );
+        }
     }
 }
 
-/// A mode: a store of its own with workers of its own.
-struct Contestant {
+/// The protocols of all partitions.
+fn in_use(site: &impl Site) -> String {
+    let of_table = |t: &&'static Table| {
+        let names: Vec<_> = t.map().partitions().iter().map(|p| p.protocols().name()).collect();
+        names.join(" ")
+    };
+    site.tables().iter().map(of_table).collect::<Vec<_>>().join("; ")
+}
+
+/// A mode: tables of its own with workers of its own.
+struct Contestant<'l, L: Phased> {
     mode: String,
-    store: Store,
+    load: &'l L,
+    site: L::Site,
     adaptive: bool,
     /// The phase, for the workers.
-    phase: AtomicUsize,
+    phase: AtomicU64,
     counts: Vec<Counts>,
     gate: Gate,
 }
 
-impl Contestant {
-    fn new(mode: &str) -> Contestant {
+impl<'l, L: Phased> Contestant<'l, L> {
+    fn new(load: &'l L, mode: &str) -> Contestant<'l, L> {
         // What follows a tilde tells runs of the same mode apart.
         let name = mode.split('~').next().unwrap_or(mode);
-        let store = Store::new(PARTITIONS, 2000, if name == "hybrid" { HOT } else { 0 });
-        store.e.shared.sample_every.set(4);
-        let adaptive = set(&store, name);
+        let site = load.site(name);
+        site.engine().shared.sample_every.set(4);
         let counts = (0..THREADS).map(|_| Counts::default()).collect();
         Contestant {
             mode: mode.to_string(),
-            store,
-            adaptive,
-            phase: AtomicUsize::new(0),
+            load,
+            site,
+            adaptive: name == "adaptive",
+            phase: AtomicU64::new(0),
             counts,
             gate: Gate::default(),
         }
     }
 
-    /// A worker: the programs of the phase, again and again.
-    fn work(&self, thread: u64, workloads: &[Workload], programs: &[Vec<Program>]) {
-        let mut me = Worker::new(&self.store, thread as u16 + 1);
+    /// A worker: the transactions of the phase, again and again.
+    fn work(&self, thread: u64) {
+        let mut attempt = self.load.worker(&self.site, thread);
         let mine = &self.counts[thread as usize];
-        let mut i = 0;
         while self.gate.pass() {
-            let n = self.phase.load(Ordering::Relaxed);
-            (me.yields, me.work_ns, me.declared) = (workloads[n].yields, workloads[n].work_ns, workloads[n].declared);
-            let program = &programs[n][i % PROGRAMS];
-            me.declared &= workloads[n].declared_crossed || program.touched.len() == 1;
-            let done = me.run(program);
-            i += done as usize;
+            let done = attempt(self.phase.load(Ordering::Relaxed));
             mine.attempts.fetch_add(1, Ordering::Relaxed);
             mine.commits.fetch_add(done as u64, Ordering::Relaxed);
             mine.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
@@ -262,34 +354,34 @@ impl Contestant {
 }
 
 /// A contestant's coordinator. Its clock stands still while others have their turn.
-struct Turns<'a> {
-    c: &'a Contestant,
+struct Turns<'a, L: Phased> {
+    c: &'a Contestant<'a, L>,
     chooser: Chooser,
     settings: Settings,
     us: u64,
 }
 
-impl<'a> Turns<'a> {
-    fn new(c: &'a Contestant, p: &Plan, model: Model) -> Turns<'a> {
+impl<'a, L: Phased> Turns<'a, L> {
+    fn new(c: &'a Contestant<'a, L>, p: &Plan, model: Model) -> Turns<'a, L> {
         let settings = Settings { forget_us: (600.0 * p.interval_s * 1e6) as u64, ..Settings::default() };
-        Turns { c, chooser: Chooser::new(&c.store.e, model), settings, us: 0 }
+        Turns { c, chooser: Chooser::new(&c.site.engine(), model), settings, us: 0 }
     }
 
     /// So long with switches, then the coordinator's look at the interval: how many switches it asks for.
     fn interval(&mut self, end: Duration, begun: Instant, base: u64) -> usize {
-        let store = &self.c.store;
-        store.e.pin(0);
+        let (e, tables) = (self.c.site.engine(), self.c.site.tables());
+        e.pin(0);
         while begun.elapsed() < end {
-            store.e.advance_switches(&[store.table], base + begun.elapsed().as_micros() as u64, false);
+            e.advance_switches(tables, base + begun.elapsed().as_micros() as u64, false);
             std::thread::sleep(Duration::from_millis(2));
         }
         self.us = base + begun.elapsed().as_micros() as u64;
         let asked = match self.c.adaptive {
-            true => self.chooser.pass(&store.e, &[store.table], self.us, true, &self.settings).len(),
+            true => self.chooser.pass(&e, tables, self.us, true, &self.settings).len(),
             false => 0,
         };
-        store.e.unpin(0);
-        for part in store.table.map().partitions() {
+        e.unpin(0);
+        for part in tables.iter().flat_map(|t| t.map().partitions()) {
             part.stats.sampled.clear_marks();
         }
         asked
@@ -306,7 +398,7 @@ impl<'a> Turns<'a> {
     /// A turn: prints a line an interval.
     fn phase(&mut self, p: &Plan, no: u64) {
         let c = self.c;
-        c.phase.store(no as usize, Ordering::Relaxed);
+        c.phase.store(no, Ordering::Relaxed);
         c.gate.wake(&c.gate.open);
         let (begun, base) = (Instant::now(), self.us);
         let (mut before, mut at) = (totals(&c.counts), begun.elapsed());
@@ -314,18 +406,17 @@ impl<'a> Turns<'a> {
             let asked = self.interval(Duration::from_secs_f64((n + 1) as f64 * p.interval_s), begun, base);
             let interval = no * p.intervals + n;
             if c.adaptive && p.explain {
-                explain(&c.store, interval);
+                explain(&c.site, interval);
             }
             let (now, to) = (totals(&c.counts), begun.elapsed());
             let [commits, attempts, cpu_ns]: [u64; 3] = std::array::from_fn(|i| now[i] - before[i]);
-            let in_use: Vec<_> = c.store.table.map().partitions().iter().map(|p| p.protocols().name()).collect();
             println!(
                 "{},{},{interval},{no},{:.4},{commits},{attempts},{:.4},{asked},{}",
                 p.seed,
                 c.mode,
                 (to - at).as_secs_f64(),
                 cpu_ns as f64 / 1e9,
-                in_use.join(" ")
+                in_use(&c.site)
             );
             (before, at) = (now, to);
         }
@@ -333,31 +424,21 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Runs the plan under each mode, all modes in turns in each phase, and prints a line an interval. All run the same
-/// transactions.
-pub fn run(p: &Plan, modes: &[&str], model: Option<Model>) {
-    let p = &Plan { phases: p.kind.phases().unwrap_or(p.phases), ..*p };
-    let workloads: Vec<Workload> = (0..p.phases).map(|n| phase(p, n)).collect();
-    let keys: Vec<Keys> = workloads.iter().map(|w| Keys::new(w.rows, w.skew)).collect();
-    let of_phase = |thread: u64, n: usize| -> Vec<Program> {
-        let mut rng = Rng::new(p.seed * 10_000 + n as u64 * 100 + thread);
-        (0..PROGRAMS).map(|_| workloads[n].program(thread, &keys[n], &mut rng)).collect()
-    };
-    let of_thread = |thread: u64| -> Vec<Vec<Program>> { (0..workloads.len()).map(|n| of_phase(thread, n)).collect() };
-    let programs: Vec<Vec<Vec<Program>>> = (0..THREADS).map(of_thread).collect();
+/// Runs a load under each mode, all modes in turns in each phase, and prints a line an interval. Ends the program where
+/// something that was committed is not there.
+pub fn run<L: Phased>(load: &L, p: &Plan, modes: &[&str], model: Option<Model>) {
     let model = model.unwrap_or_else(Model::built_in);
-    let all: Vec<Contestant> = modes.iter().map(|m| Contestant::new(m)).collect();
+    let all: Vec<Contestant<L>> = modes.iter().map(|m| Contestant::new(load, m)).collect();
     std::thread::scope(|sc| {
         for c in &all {
-            for (thread, programs) in programs.iter().enumerate() {
-                let workloads = &workloads;
-                sc.spawn(move || c.work(thread as u64, workloads, programs));
+            for thread in 0..THREADS {
+                sc.spawn(move || c.work(thread));
             }
         }
-        let mut turns: Vec<Turns> = all.iter().map(|c| Turns::new(c, p, model.clone())).collect();
+        let mut turns: Vec<Turns<L>> = all.iter().map(|c| Turns::new(c, p, model.clone())).collect();
         turns.iter_mut().for_each(Turns::warm_up);
         let n = turns.len();
-        for no in 0..p.phases {
+        for no in 0..load.phases() {
             for i in 0..n {
                 turns[(no as usize + i) % n].phase(p, no);
             }
@@ -366,4 +447,10 @@ pub fn run(p: &Plan, modes: &[&str], model: Option<Model>) {
             c.gate.wake(&c.gate.over);
         }
     });
+    for c in &all {
+        if let Err(wrong) = c.site.check() {
+            eprintln!("{}: {wrong}", c.mode);
+            std::process::exit(1);
+        }
+    }
 }
