@@ -90,7 +90,7 @@ mod switch {
         static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
     }
     /// What others do right behind the next look of this thread at a record's newest version, of those that are followed
-    /// by a look at its owner.
+    /// by a look at its owner, or at the clock, in order to pin.
     pub fn meanwhile(f: impl FnOnce() + 'static) {
         MEANWHILE.set(Some(Box::new(f)));
     }

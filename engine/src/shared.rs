@@ -7,7 +7,7 @@ use crate::lock::graph::Waiting;
 use crate::memory::{Latch, OutOfMemory, Region};
 use crate::partition::SampleEvery;
 use crate::platform::Platform;
-use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{model_fence, relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
 use crate::range::{IndexRanges, Parts};
 use crate::retire::RetireQueue;
@@ -31,12 +31,28 @@ const PIN_TAG: u64 = (1 << PIN_SHIFT) - 1;
 /// No pin.
 pub const UNPINNED: u64 = u64::MAX;
 
+/// Steps of waiting for a pin that is being taken, before it is taken for one of everything.
+const SHORT: u32 = 100;
+
+/// A pin whose CSN is known, if it is within so many steps: pins are at 0 for some instructions of their owner's.
+fn settled(pin: &AtomicU64, steps: u32) -> u64 {
+    for n in 0..steps {
+        let p = pin.load(Ordering::SeqCst);
+        if p >> PIN_SHIFT != 0 {
+            return p;
+        }
+        relax(n);
+    }
+    pin.load(Ordering::SeqCst)
+}
+
 /// A transaction slot: one for each process or thread that may run transactions.
 #[repr(C, align(128))]
 pub struct Slot {
     /// See [`SlotWord`].
     pub word: AtomicU64,
-    /// `[csn:48][tag:16]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`].
+    /// `[csn:48][tag:16]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`]. CSN 0: nothing at all, and
+    /// the owner is about to store another one (INV-HONEST).
     pub pin: AtomicU64,
     /// The platform's name of the running transaction.
     pub ident: AtomicU64,
@@ -216,21 +232,30 @@ impl Engine {
     }
 
     /// Pins what is reachable now for a reader in `slot`. Call it before the read CSN is taken.
+    ///
+    /// INV-HONEST: a pin at a CSN was preceded by one at 0, since before that CSN was read from the clock. So whoever frees
+    /// something and did not see the slot pinned had come to the clock before: what is retired at a pin's CSN or later is there.
     pub fn pin(&self, slot: SlotId) {
         let s = &self.slots[slot as usize];
-        let pin = &s.pin;
         // The tag changes, also from transaction to transaction at one clock value, so that a
         // reclaimer that found us quiescent before does not unpin now.
         let count = s.pin_count.load(Ordering::Relaxed).wrapping_add(1);
         s.pin_count.store(count, Ordering::Relaxed);
         let tag = count as u64 & PIN_TAG;
-        loop {
-            let old = pin.load(Ordering::SeqCst);
-            let new = if old == UNPINNED { self.now() << PIN_SHIFT } else { old & !PIN_TAG } | tag;
-            if pin.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                return;
+        let mut old = s.pin.load(Ordering::SeqCst);
+        while old != UNPINNED {
+            let new = old & !PIN_TAG | tag;
+            match s.pin.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => old = now,
             }
         }
+        // From here on the word is its owner's alone: others do not end a pin at 0.
+        s.pin.store(tag, Ordering::SeqCst);
+        model_fence();
+        let now = self.now();
+        faults::looked();
+        s.pin.store(now << PIN_SHIFT | tag, Ordering::Release);
     }
 
     /// Pins `slot`, which has no pin, as the snapshot transaction `ident` in slot `of` is pinned, for its
@@ -242,15 +267,17 @@ impl Engine {
         if csn == 0 || pin.load(Ordering::SeqCst) != UNPINNED {
             return None;
         }
-        pin.store(csn << PIN_SHIFT, Ordering::SeqCst);
-        self.pin(slot); // with a tag of our own
+        pin.store(0, Ordering::SeqCst); // everything (INV-HONEST)
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
         // It is pinned still: who looks at all pins from now on sees one of the two, or `adoptions`.
         let same = from.ident.load(Ordering::SeqCst) == ident && from.read_csn.load(Ordering::SeqCst) == csn;
         if !same {
             self.unpin(slot);
+            return None;
         }
-        same.then_some(csn)
+        pin.store(csn << PIN_SHIFT, Ordering::SeqCst);
+        self.pin(slot); // with a tag of our own
+        Some(csn)
     }
 
     /// Lowers the pin of `slot` to the oldest of all pins and returns it: what any reader of now can
@@ -258,15 +285,18 @@ impl Engine {
     pub fn pin_oldest(&self, slot: SlotId) -> Csn {
         let pin = &self.slots[slot as usize].pin;
         let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
-        // First everything: whoever looks at the pins from now on frees nothing, and whoever has
-        // looked before has found no more than we find now, because the oldest pin never goes back.
-        let own = pin.swap(tag, Ordering::SeqCst);
-        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
-        let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
-        let pins = others.map(|(_, s)| s.pin.load(Ordering::SeqCst)).chain([own]).filter(|p| *p != UNPINNED);
-        let oldest = pins.map(|p| p >> PIN_SHIFT).min().unwrap_or_else(|| self.now()).min(self.now());
-        pin.store(oldest << PIN_SHIFT | tag, Ordering::SeqCst);
-        oldest
+        // One at a time: the pin at 0 of another one would not end before ours does.
+        self.with_lists(|| {
+            // First everything: whoever looks at the pins from now on frees nothing, and whoever has
+            // looked before has found no more than we find now, because the oldest pin never goes back (INV-HONEST).
+            let own = pin.swap(tag, Ordering::SeqCst);
+            self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
+            let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
+            let pins = others.map(|(_, s)| settled(&s.pin, u32::MAX)).chain([own]).filter(|p| *p != UNPINNED);
+            let oldest = pins.map(|p| p >> PIN_SHIFT).min().unwrap_or_else(|| self.now()).min(self.now());
+            pin.store(oldest << PIN_SHIFT | tag, Ordering::SeqCst);
+            oldest
+        })
     }
 
     /// Ends the pin of a slot: its process holds no pointer into versions any more.
@@ -355,12 +385,13 @@ impl Engine {
     fn look_at_pins(&self, quiescent: &impl Fn(SlotId) -> bool) -> Csn {
         let mut min = self.now();
         for (i, s) in self.slots.iter().enumerate() {
-            let pin = s.pin.load(Ordering::SeqCst);
+            let pin = settled(&s.pin, SHORT);
             if pin == UNPINNED {
                 continue;
             }
             // INV-PIN: from *preparing* on a pin is not ended by others. INV-HOLD: the pin is read before `holds`.
-            let may_end = matches!(self.word(i as SlotId).state(), State::Idle | State::Active)
+            let may_end = pin >> PIN_SHIFT != 0
+                && matches!(self.word(i as SlotId).state(), State::Idle | State::Active)
                 && s.holds.load(Ordering::SeqCst) == 0;
             let stale = may_end
                 && quiescent(i as SlotId)

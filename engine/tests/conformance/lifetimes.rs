@@ -2,9 +2,11 @@
 //! after a savepoint was rolled back, and in what the platform retires after its end.
 
 use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::faults;
 use mixedcc_engine::index::Reuse;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::platform::{Platform, Queue, WaitFor};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::retire::RetireQueue;
@@ -163,6 +165,65 @@ fn below_a_tombstone_looks_only_who_is_pinned_before_it() {
     assert_eq!(new.any_row(rec), None, "its snapshots see no row, and others may free it");
     old.abort();
     new.abort();
+}
+
+/// What others free while a process takes its pin is nothing that it takes for kept (INV-HONEST).
+#[test]
+fn a_pin_keeps_what_is_retired_from_its_csn_on() {
+    let block = Block::new(8 << 20, 2).expect("a block");
+    let e = block.engine;
+    let table = table(&e, Protocol::Occ);
+    let at = Touch { table, no: 0 };
+    let (mut writer, mut reader) = (Txn::new(e, 1), Txn::new(e, 0));
+    writer.begin(Level::Snapshot, 1);
+    insert(&mut writer, at, b"a row");
+    commit(&mut writer);
+    let rec = mixedcc_engine::RecordRef::find(table, 0).expect("a record").rec;
+    faults::meanwhile(move || {
+        writer.begin(Level::Serializable, 2);
+        let found = writer.find_row(&Idle, at, b"a row", true, None).expect("nobody is in the way").expect("a row");
+        writer.delete_row(&Idle, &found, b"a row", 0).expect("nobody is in the way");
+        commit(&mut writer);
+        e.tick();
+        RetireQueue::drain(&e, 1, e.refresh_min_pin(&Idle), usize::MAX);
+    });
+    reader.begin(Level::Snapshot, 3);
+    let is_freed = RetireQueue::len(&e, 1) == 0;
+    assert!(reader.any_row(rec).is_none() || !is_freed, "it looks at a row that was freed before its pin");
+    reader.abort();
+    e.tick();
+    RetireQueue::drain(&e, 1, e.refresh_min_pin(&Idle), usize::MAX);
+    assert_eq!(RetireQueue::len(&e, 1), 0);
+}
+
+/// Who builds an index pins as others do: not at what they store while they take their pins.
+#[test]
+fn the_oldest_pin_is_one_that_was_taken() {
+    const CSN: u64 = 7;
+    let block = Block::new(8 << 20, 3).expect("a block");
+    let e = block.engine;
+    e.advance_clock(20);
+    e.slots[2].pin.store(5, Ordering::SeqCst);
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            let e = e; // all of it: a slot alone is no other thread's
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            e.slots[2].pin.store(CSN << 16 | 5, Ordering::SeqCst);
+        });
+        assert_eq!(e.pin_oldest(0), CSN);
+    });
+    e.unpin(0);
+    std::thread::scope(|s| {
+        for slot in 0..2 {
+            s.spawn(move || {
+                for _ in 0..20_000 {
+                    e.pin(slot);
+                    assert_eq!(e.pin_oldest(slot), CSN);
+                    e.unpin(slot);
+                }
+            });
+        }
+    });
 }
 
 /// Room that was promised to the platform is there when the transaction has ended, however it did.
