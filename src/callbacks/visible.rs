@@ -7,8 +7,7 @@ use crate::stop;
 use crate::xact::{self, Mode};
 use mixedcc_engine::error::{AbortReason, Error};
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
-use mixedcc_engine::shared::Fate;
-use mixedcc_engine::txn::{Own, ScanId, WriteKind};
+use mixedcc_engine::txn::{Own, Present, ScanId, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::SnapshotType;
@@ -183,43 +182,23 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
         OWN_CONFLICT.set((r.table.id, r.no));
         return own_version(t, n);
     }
-    // Read before the version: a deleter that ends in between has published its tombstone.
-    let mut writer = t.writer(r);
-    let mut v = NonNull::new(r.rec.head())?;
-    loop {
-        // SAFETY: reached under our pin.
-        let ver = unsafe { v.as_ref() };
-        let (stamp, fate) = ok(t.e.settle(&PG, || ver.stamp()));
-        let _ = stamp;
-        match fate {
-            Fate::Committed(csn) => {
-                if ver.is_tombstone() {
-                    return None;
-                }
-                if writer != 0 {
-                    // SAFETY: as above.
-                    unsafe { (*s).xmax = pg_sys::TransactionId::from(writer) };
-                } else if mode == Mode::Serializable {
-                    ok(t.note_read(&PG, r, v, csn));
-                }
-                return Some(v);
+    match ok(t.present(&PG, r))? {
+        Present::Row(v, csn, 0) => {
+            if mode == Mode::Serializable {
+                ok(t.note_read(&PG, r, v, csn));
             }
-            Fate::Aborted => {}
-            _ => {
-                if ver.older().is_null() && !ver.is_tombstone() {
-                    // A reserved insert. Its id is there until it is published.
-                    if writer == 0 {
-                        writer = t.writer(r);
-                        v = NonNull::new(r.rec.head())?;
-                        continue;
-                    }
-                    // SAFETY: as above.
-                    unsafe { report_insert(v, writer, s) };
-                    return Some(v);
-                }
-            }
+            Some(v)
         }
-        v = NonNull::new(ver.older())?;
+        Present::Row(v, _, writer) => {
+            // SAFETY: as above.
+            unsafe { (*s).xmax = pg_sys::TransactionId::from(writer) };
+            Some(v)
+        }
+        Present::Insert(v, writer) => {
+            // SAFETY: as above.
+            unsafe { report_insert(v, writer, s) };
+            Some(v)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Transactions: the private state of a running one, and its four phases.
 //!
-//! The operations are in `read.rs`, `scan.rs`, `write.rs` and `locking.rs`; validation in `validate.rs`; the
+//! The operations are in `read.rs`, `present.rs`, `scan.rs`, `write.rs` and `locking.rs`; validation in `validate.rs`; the
 //! one place that orders the phases of a commit is `commit.rs`, and its opposite is `abort.rs`.
 
 mod abort;
@@ -11,6 +11,7 @@ mod keyed;
 mod locking;
 mod parts;
 mod predicate;
+mod present;
 mod read;
 mod register;
 mod scan;
@@ -21,6 +22,7 @@ mod write;
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
+pub use present::Present;
 pub use scan::{Look, LookPosition, Scan};
 pub use write::{Own, Write, WriteKind};
 

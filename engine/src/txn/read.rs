@@ -88,7 +88,7 @@ impl Txn {
             }
             let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
             // INV-INSERT: when we looked it may have been an insert that its owner has changed since.
-            let may_be = v == head && matches!(fate, Fate::Committed(_) | Fate::Committing(_));
+            let may_be = v == head && matches!(fate, Fate::Committed(_) | Fate::Committing(_) | Fate::Aborted);
             if may_be && rec.head() != head {
                 head = rec.head();
                 v = head;

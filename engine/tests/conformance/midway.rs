@@ -3,8 +3,10 @@
 use crate::world::{Jitter, Row, World};
 use mixedcc_engine::csn::{SlotWord, State};
 use mixedcc_engine::faults;
+use mixedcc_engine::lock::Mode;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::Successor;
+use mixedcc_engine::txn::{How, Present};
 use mixedcc_engine::{Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,4 +73,73 @@ fn nobody_sees_what_an_inserter_made_on_the_way() {
             }
         }
     }
+}
+
+/// A look that has found what the inserter made first, and comes to it when the inserter is through: that version counts as
+/// aborted by then. (A unique check would let a duplicate pass.)
+#[test]
+fn nobody_misses_what_an_inserter_has_changed() {
+    for (deletes, checks) in [(false, false), (false, true), (true, false), (true, true)] {
+        let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
+        let p = Rc::new(Jitter::new(&w, 0, 1));
+        let (mut t, r) = writer(&w, &p, Level::Snapshot, deletes);
+        let own = Jitter::new(&w, 1, 1);
+        let mut reader = Txn::new(w.e, 1);
+        reader.begin(Level::Serializable, w.ident());
+        {
+            let p = p.clone();
+            faults::meanwhile(move || {
+                t.prepare(&*p, &|_, _| {}).expect("nobody is in the way");
+                t.publish(&*p);
+            });
+        }
+        let seen = if checks {
+            match reader.present(&own, r).expect("no wait") {
+                Some(Present::Row(v, _, 0)) => Some(v),
+                None => None,
+                other => panic!("nobody writes the row: {other:?}"),
+            }
+        } else {
+            reader.read(&own, r, false).expect("nothing else was read")
+        };
+        assert_eq!(seen.map(|v| Row::read(v).value), (!deletes).then_some(6), "{deletes} {checks}");
+        reader.abort();
+    }
+}
+
+/// What a unique check finds of rows that others write.
+#[test]
+fn a_unique_check_finds_who_writes() {
+    const ID: u32 = 77;
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
+    let (p, own) = (Jitter::new(&w, 0, 1), Jitter::new(&w, 1, 1));
+    let (mut t, mut reader) = (Txn::new(w.e, 0), Txn::new(w.e, 1));
+    let insert = |t: &mut Txn, id: u32| {
+        let v = w.version(t, row(5)).expect("room");
+        (v, t.insert(&p, w.table, [0; 2], v, 1, id).expect("nobody is in the way"))
+    };
+    reader.begin(Level::Snapshot, w.ident());
+    t.begin(Level::Snapshot, w.ident());
+    let (v, r) = insert(&mut t, ID);
+    assert_eq!(reader.present(&own, r), Ok(Some(Present::Insert(v, ID))));
+    let (_, without) = insert(&mut t, 0);
+    assert_eq!(reader.present(&own, without), Ok(None), "nobody can wait for it");
+    t.prepare(&p, &|_, _| {}).expect("nobody is in the way");
+    assert_eq!(reader.present(&own, r), Ok(Some(Present::Insert(v, ID))), "its outcome is open");
+    t.publish(&p);
+    let csn = w.e.now();
+    assert_eq!(reader.present(&own, r), Ok(Some(Present::Row(v, csn, 0))));
+    t.begin(Level::Snapshot, w.ident());
+    t.lock_record(&p, r, Mode::Update, How::Wait, false).expect("nobody is in the way");
+    let tombstone = t.new_tombstone(Successor { record: 0 }, None).expect("room");
+    t.delete(r, Some(v), tombstone, 1, ID);
+    assert_eq!(reader.present(&own, r), Ok(Some(Present::Row(v, csn, ID))), "it may be gone soon");
+    t.prepare(&p, &|_, _| {}).expect("nobody is in the way");
+    t.publish(&p);
+    assert_eq!(reader.present(&own, r), Ok(None));
+    t.begin(Level::Snapshot, w.ident());
+    let (_, r) = insert(&mut t, ID);
+    t.abort();
+    assert_eq!(reader.present(&own, r), Ok(None));
+    reader.abort();
 }
