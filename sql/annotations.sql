@@ -111,6 +111,18 @@ CREATE FUNCTION an_feel(k int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN k; 
 SELECT mixedcc.annotate('an_feel(int)', 'an_moods', 'k');
 SECURITY LABEL FOR mixedcc ON FUNCTION an_feel IS 'partition(an_moods, k)';
 SELECT an_feel(1), an_feel(k) FROM (VALUES (2), (3)) v (k);
+-- An argument of one statement may wait for that of another: it outlives its statement.
+CREATE UNLOGGED TABLE an_pair (name text, w int, v int, PRIMARY KEY (name, w)) USING mixedcc
+    WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
+CREATE FUNCTION an_two(name text, w int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN length(name) + w; END';
+SELECT mixedcc.annotate('an_two(text, int)', 'an_pair', 'name', 'w');
+BEGIN;
+SELECT length(mixedcc.declaring(repeat('x', 40000000), 'an_two(text, int)'::regprocedure, 0));
+SELECT mixedcc.declaring(1, 'an_two(text, int)'::regprocedure, 1);
+SELECT an_two(repeat('y', n), n) FROM generate_series(1, 3) n;
+COMMIT;
+DROP TABLE an_pair;
+DROP FUNCTION an_two;
 DROP TABLE an_moods;
 DROP CAST (int AS an_mood);
 DROP FUNCTION an_feel, an_cast, an_secret;

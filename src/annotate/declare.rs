@@ -15,8 +15,46 @@ extern "C-unwind" {
     fn datumCopy(value: Datum, byval: bool, len: core::ffi::c_int) -> Datum;
 }
 
-/// Arguments of calls that are being evaluated: function, position, value.
-static mut PENDING: Vec<(u32, Oid, usize, Value)> = Vec::new();
+/// An argument of a call that is being evaluated.
+struct Argument {
+    transaction: u32,
+    function: Oid,
+    position: usize,
+    /// What is not passed by value is copied into the transaction's memory: the others of the call may be evaluated in another
+    /// statement's.
+    value: Value,
+    copied: bool,
+}
+
+impl Argument {
+    fn new(function: Oid, position: usize, (d, null, typid): Value) -> Argument {
+        let (mut len, mut byval) = (0, true);
+        let mut value = (d, null, typid);
+        // SAFETY: a value of this type. An ERROR unwinds before anything has changed.
+        unsafe {
+            if !null {
+                pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+            }
+            if !byval {
+                let old = pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
+                value.0 = datumCopy(d, false, len as i32);
+                pg_sys::MemoryContextSwitchTo(old);
+            }
+        }
+        Argument { transaction: my_lxid(), function, position, value, copied: !byval }
+    }
+
+    /// The call is complete.
+    fn forget(self) {
+        if self.copied {
+            // SAFETY: a copy of this transaction's.
+            unsafe { pg_sys::pfree(self.value.0.cast_mut_ptr()) };
+        }
+    }
+}
+
+/// Arguments of calls that are being evaluated, and of such that failed.
+static mut PENDING: Vec<Argument> = Vec::new();
 /// Arguments of calls whose partitions were all declared when the statement started: transaction, function, position,
 /// value. Integers that are a key by themselves only. To declare them again when they are evaluated would cost as much
 /// again, and do nothing: a partition's lock is kept until the transaction ends, also over ROLLBACK TO.
@@ -38,7 +76,7 @@ fn frames() -> &'static mut Vec<Frame> {
     unsafe { &mut *p }
 }
 
-fn pending() -> &'static mut Vec<(u32, Oid, usize, Value)> {
+fn pending() -> &'static mut Vec<Argument> {
     let p = &raw mut PENDING;
     // SAFETY: as above.
     unsafe { &mut *p }
@@ -343,15 +381,16 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             return;
         };
         super::must_call(function); // plans have seen to it; anybody may call the wrapper
+        let argument = Argument::new(function, position, value);
         let pending = pending();
-        let now = my_lxid();
-        pending.retain(|p| p.0 == now);
-        pending.push((now, function, position, value));
+        pending.retain(|a| a.transaction == argument.transaction);
+        pending.push(argument);
         for (name, positions) in &f.partitions {
             if positions.iter().max() != Some(&position) {
                 continue;
             }
-            let get = |p: &usize| pending.iter().rev().find(|e| e.1 == function && e.2 == *p).map(|e| e.3);
+            let is = |a: &&Argument, p| a.function == function && a.position == p;
+            let get = |p: &usize| pending.iter().rev().find(|a| is(a, *p)).map(|a| a.value);
             let key: Option<Vec<Value>> = positions.iter().map(get).collect();
             found.extend(key.and_then(|k| place(f, name, &k)));
         }
@@ -361,8 +400,8 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             let mine: std::collections::HashSet<usize> =
                 f.partitions.iter().flat_map(|p| p.1.iter().copied()).collect();
             for p in mine {
-                if let Some(i) = pending.iter().rposition(|e| e.1 == function && e.2 == p) {
-                    pending.remove(i);
+                if let Some(i) = pending.iter().rposition(|a| a.function == function && a.position == p) {
+                    pending.remove(i).forget();
                 }
             }
         }
