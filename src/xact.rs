@@ -454,7 +454,18 @@ mod raw {
 fn undo_pending(level: u32) {
     let b = backend();
     let Some(first) = b.pending.iter().position(|p| p.0 >= level) else { return };
-    for (l, p) in b.pending.split_off(first).into_iter().rev() {
+    let undone = b.pending.split_off(first);
+    let is_new = |key| undone.iter().any(|(_, p)| matches!(p, Pending::Created(k) if *k == key));
+    for (_, p) in &undone {
+        if let Pending::Map { table, new, .. } = p {
+            let table: &'static Table = table;
+            if !is_new(table.key) {
+                // SAFETY: it is in use, or was until a later one of these changes.
+                b.txn.unsettle_table(table, unsafe { new.as_ref() });
+            }
+        }
+    }
+    for (l, p) in undone.into_iter().rev() {
         match p {
             Pending::Created(k) => b.pending.extend(shmem::unregister(k).map(|t| (0, Pending::Orphan(t)))),
             Pending::Map { table, old, new, parts } => {

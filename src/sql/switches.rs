@@ -2,7 +2,7 @@
 
 use super::{complain, open, relation_name, visible_tables, Open};
 use crate::errors::ok;
-use crate::{compat, coordinator, guc, rel, shmem};
+use crate::{compat, coordinator, guc, rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::{Done, Why};
@@ -74,7 +74,7 @@ pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'stati
     }
 }
 
-/// Who holds the table's ACCESS EXCLUSIVE lock is alone with it: the protocol changes at once.
+/// Who holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone with it: the protocol changes at once.
 fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
     let (from, to) = (part.switch.view().set, ProtocolSet::of(p));
     ok(part.put(&shmem::engine(), to, Some(true)));
@@ -89,9 +89,10 @@ fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
     let p = parse_protocol(protocol);
     let rel = control(table);
     let (t, parts, first) = chosen(&rel, table, partition);
-    // SAFETY: plain look-ups.
+    // SAFETY: plain look-ups. A lock that a savepoint has taken may be given up before our transaction ends.
     let (alone, by) = unsafe {
-        let alone = pg_sys::CheckRelationOidLockedByMe(table, pg_sys::AccessExclusiveLock as i32, true);
+        let locked = pg_sys::CheckRelationOidLockedByMe(table, pg_sys::AccessExclusiveLock as i32, true);
+        let alone = locked && xact::depth() == 1;
         (alone, pg_sys::GetUserId().to_u32())
     };
     for (i, part) in parts.iter().enumerate() {

@@ -30,7 +30,7 @@ use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::{Holder, LockWord, Mode};
-use crate::partition::{Partition, Sampler};
+use crate::partition::{Partition, PartitionMap, Sampler};
 use crate::platform::{Platform, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::{ProtocolSet, Touch};
@@ -96,6 +96,8 @@ struct ReadEntry {
 /// Inserts into a partition from a position on are conflicts.
 struct Predicate {
     at: Touch,
+    /// The table's map when it was made.
+    map: &'static PartitionMap,
     start: Position,
     /// The clock before its position was taken, when no registration was unfinished: who has registered since has, or
     /// will have, a larger CSN. 0: that is not known.
@@ -138,6 +140,10 @@ pub struct Txn {
     csn: Csn,
     reads: Vec<ReadEntry>,
     predicates: HashMap<usize, Predicate>,
+    /// Ids of tables whose predicates are over, because the transaction has changed their partitions.
+    settled: Vec<u64>,
+    /// A table of which something was read that is not protected any more (see [`Txn::unsettle_table`]).
+    unprotected: Option<Touch>,
     ranged: predicate::Predicates,
     /// What inserts of subtransactions have found absent, by depth.
     absent: Vec<scan::Absent>,
@@ -215,6 +221,8 @@ impl Txn {
             csn: 0,
             reads: Vec::new(),
             predicates: HashMap::new(),
+            settled: Vec::new(),
+            unprotected: None,
             ranged: predicate::Predicates::default(),
             absent: Vec::new(),
             writes: Vec::new(),
@@ -368,6 +376,8 @@ impl Txn {
 
     /// An abort, remembered for the partition's counters.
     fn fail(&mut self, reason: AbortReason, at: Touch) -> Error {
+        // Behind a savepoint's rollback, which gave the table's lock up, others may have changed its partitions.
+        let at = Touch { no: at.no.min(at.table.map().n - 1), ..at };
         self.failed = Some((reason, at.partition()));
         Error::Abort { reason, table: at.table.id, partition: at.no }
     }
@@ -417,6 +427,8 @@ impl Txn {
         crate::retire::RetireQueue::trim(&self.e, self.slot, std::mem::take(&mut self.promised));
         clear_vec(&mut self.reads);
         clear_map(&mut self.predicates);
+        clear_vec(&mut self.settled);
+        self.unprotected = None;
         clear_vec(&mut self.writes);
         clear_map(&mut self.latest);
         self.entries.clear();

@@ -235,7 +235,8 @@ impl Txn {
 
     fn predicate(&mut self, at: Touch, start: Position, since: Csn) {
         let key = at.partition() as *const _ as usize;
-        let pred = self.predicates.entry(key).or_insert(Predicate { at, start, since });
+        let map = at.table.map();
+        let pred = self.predicates.entry(key).or_insert(Predicate { at, map, start, since });
         pred.start = pred.start.both(start);
         pred.since = pred.since.min(since);
         // Who registered since `start` may have committed before `valid`, unseen by the look-up.

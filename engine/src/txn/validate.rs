@@ -6,8 +6,10 @@ use crate::counts;
 use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
+use crate::partition::{Partition, PartitionMap};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
+use crate::protocol::Touch;
 use crate::range::{Entry, List, Position, Verdict};
 use crate::record::Version;
 use crate::shared::Fate;
@@ -25,6 +27,7 @@ enum Outcome {
 impl Txn {
     /// What a commit validates at its number: everything, or below [`Level::Serializable`] what was scanned in ranges.
     pub(super) fn validate_all(&mut self, p: &dyn Platform, csn: Csn) -> Result<(), Error> {
+        self.all_is_protected()?;
         if self.level == Level::Serializable {
             self.validate_partitions(p, csn)?;
         }
@@ -49,6 +52,11 @@ impl Txn {
         }
         let mut broken = None;
         for pred in self.predicates.values() {
+            if !std::ptr::eq(pred.map, pred.at.table.map()) {
+                // A savepoint's rollback gave the table's lock up, and others have changed its partitions since.
+                broken = Some((AbortReason::Phantom, Touch { no: 0, ..pred.at }));
+                break;
+            }
             if let Outcome::Invalid(reason) = self.check_partition(p, pred, csn)? {
                 broken = Some((reason, pred.at));
                 break;
@@ -110,6 +118,7 @@ impl Txn {
 
     /// Validates at the present moment and remembers it.
     pub fn revalidate(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        self.all_is_protected()?;
         let now = self.e.now();
         self.validate_partitions(p, now)?;
         self.valid = if self.validate_ranges(p, now, true)? { now } else { 0 };
@@ -267,9 +276,42 @@ impl Txn {
             }
         }
         self.touched.forget_locks(); // a new map may lie where one was
+        let before = self.predicates.len() + self.ranged.len();
         self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
         self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
+        if self.predicates.len() + self.ranged.len() < before {
+            self.settled.push(table.id);
+        }
         Ok(())
+    }
+
+    /// A subtransaction that has changed a table's partitions is undone: `undone` were in use in it. Others are about to use the
+    /// table again, and what was read of it, under locks of those partitions or with predicates that are over, is not
+    /// protected any more. If anything was, the transaction fails when it validates next. Cannot fail itself.
+    pub fn unsettle_table(&mut self, table: &'static Table, undone: &PartitionMap) {
+        if !self.is_active() {
+            return;
+        }
+        // Those that are there were made since its partitions were changed.
+        let before = self.predicates.len() + self.ranged.len();
+        self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
+        self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
+        let now = self.predicates.len() + self.ranged.len();
+        let scanned = now < before || self.settled.contains(&table.id);
+        let of_undone = |p: &Partition| undone.partitions().as_ptr_range().contains(&std::ptr::from_ref(p));
+        let read =
+            self.level == Level::Serializable && self.touched.iter().any(|t| t.reads > 0 && of_undone(t.partition));
+        if scanned || read {
+            (self.unprotected, self.valid) = (Some(Touch { table, no: 0 }), 0);
+        }
+    }
+
+    /// Fails if something that was read is not protected (see [`Txn::unsettle_table`]).
+    fn all_is_protected(&mut self) -> Result<(), Error> {
+        match self.unprotected {
+            Some(at) => Err(self.fail(AbortReason::Phantom, at)),
+            None => Ok(()),
+        }
     }
 
     /// Forgets reads and predicates of nothing: tests break validation with it.
