@@ -501,10 +501,12 @@ impl State {
         let (n_before, n_after) = (t.n_before, t.more.len());
         let measured = mean(t.more.iter().copied());
         let moved = (d.predicted[t.to] - d.predicted[t.from]) - t.predicted;
+        // A probe, and a switch by lessons, went against the model: that it still is against it says nothing.
+        let wanted = t.predicted < 0.0;
         let noise = self.deviation(n_before, n_after);
         let loss = (1.0 + s.max_loss).ln();
         let worse = measured > loss && (measured > 2.0 * noise || n_after >= AFTER.1);
-        if !worse && moved > (1.0 + s.min_gain).ln() {
+        if !worse && wanted && moved > (1.0 + s.min_gain).ln() {
             self.trial = None; // so does the model say of a load of the same shape
             return false;
         }

@@ -320,6 +320,22 @@ fn who_is_to_blame_is_tried_and_nobody_else() {
     assert_eq!(tries, [Status::Probes, Status::TakesBack], "it was worse, and is not tried again: {:?}", bad.asked);
 }
 
+#[test]
+fn a_probe_is_judged_by_what_it_costs_and_not_by_the_model_that_was_against_it() {
+    // The model forbids 2pl, and a little more so once it runs, where sessions that wait meet each other's marks.
+    let s = |c| split("records", 1.0, c, c);
+    let m = model(&s(1.0), &s(0.0), &split("conflict_rate", 0.5, 0.6, 0.75));
+    let load = Truth { records: 1.0, cost_us: [300.0, 130.0, 100.0], ..HOT };
+    for random in 1..20 {
+        let mut w = World { random: 12345 * random, ..World::new(m.clone(), 0.05) };
+        for _ in 0..100 {
+            let (lost, conflicts) = if w.protocol == Protocol::Occ { (0.2, 0.44) } else { (0.0, 0.56) };
+            w.interval(&Truth { lost, conflicts, ..load });
+        }
+        assert_eq!((w.protocol, w.asked.len()), (Protocol::TwoPhase, 1), "{:?}", w.asked);
+    }
+}
+
 /// Partitions of a table, each with its own noise.
 struct Table {
     worlds: Vec<World>,
