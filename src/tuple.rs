@@ -12,7 +12,8 @@ use mixedcc_engine::Txn;
 use pgrx::pg_sys;
 use std::ptr::NonNull;
 
-/// A version that is not handed to the engine yet: given back if an error unwinds.
+/// A version that is not handed to the engine yet: given back if an error unwinds. While it lives nothing is called without
+/// the bindings' guard that can raise an ERROR, which would jump over it.
 pub struct Fresh {
     version: Option<NonNull<Version>>,
 }
@@ -89,6 +90,10 @@ pub unsafe fn form(
         }
         let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
         let given = std::slice::from_raw_parts((*slot).tts_values, natts);
+        // Which partition it is in matters for the memory node alone. Asked while this frame owns nothing: an ERROR jumps over it.
+        let several = t.e.region.nodes() > 1;
+        let isnull = (*slot).tts_isnull;
+        let partition = if several { info.partkey.partition((*slot).tts_values, isnull) } else { 0 };
         let external = given
             .iter()
             .enumerate()
@@ -101,7 +106,6 @@ pub unsafe fn form(
         } else {
             (*slot).tts_values
         };
-        let isnull = (*slot).tts_isnull;
         let hasnull = nulls.iter().any(|n| *n);
         let mut len = 23;
         if hasnull {
@@ -109,9 +113,6 @@ pub unsafe fn form(
         }
         let hoff = (len + 7) & !7;
         let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
-        // Which partition it is in matters for the memory node alone.
-        let several = t.e.region.nodes() > 1;
-        let partition = if several { info.partkey.partition(values, isnull) } else { 0 };
         let f = Fresh::new(ok(t.new_version(partition as u32, hoff + data, 0)));
         let td = header(f.version().as_ptr());
         // Padding must be zero: readers tell it from short varlena headers by that.

@@ -32,11 +32,18 @@ unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
     }
 }
 
-/// The partition of the row in a slot, as a record keeps it.
+/// The partition of the row in a slot, as a record keeps it. An ERROR (of a function of the key's type) jumps over the
+/// caller's frame: it must not own a version.
 unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
     let mut part = [0; 2];
-    // SAFETY: `form` has deformed the slot.
-    part[info.table.map().field as usize] = unsafe { info.partkey.partition((*slot).tts_values, (*slot).tts_isnull) };
+    // SAFETY: tableam.h's contract: a slot of the table's row type.
+    unsafe {
+        let natts = (*(*slot).tts_tupleDescriptor).natts;
+        if i32::from((*slot).tts_nvalid) < natts {
+            crate::pg::raw::slot_getsomeattrs_int(slot, natts);
+        }
+        part[info.table.map().field as usize] = info.partkey.partition((*slot).tts_values, (*slot).tts_isnull);
+    }
     part
 }
 
@@ -47,8 +54,8 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         let info = rel::info(rel);
         let t = xact::writing();
         let xid = xid_for(info);
-        let f = tuple::form(t, info, slot, xid);
         let part = partition_of(info, slot);
+        let f = tuple::form(t, info, slot, xid);
         let td = tuple::header(f.version().as_ptr());
         if token != 0 {
             (*td).t_ctid = pg_sys::ItemPointerData {
@@ -413,9 +420,10 @@ pub unsafe fn update(
             return f;
         }
         let (base, old) = base_and_version(t, &target);
+        let part = if moves { partition_of(info, slot) } else { [0; 2] };
         let f = tuple::form(t, info, slot, xid);
         if moves {
-            let n = move_row(rel, info, t, r, base, old, f, slot, cid, xid);
+            let n = move_row(rel, info, t, r, base, old, (f, part), slot, cid, xid);
             visible::note_write(t, n, snapshot);
             *moved = true;
         } else {
@@ -503,14 +511,13 @@ unsafe fn move_row(
     r: RecordRef,
     base: Option<NonNull<Version>>,
     old: NonNull<Version>,
-    f: Fresh,
+    (f, part): (Fresh, [u16; 2]),
     slot: *mut pg_sys::TupleTableSlot,
     cid: u32,
     xid: pg_sys::TransactionId,
 ) -> u32 {
     // SAFETY: as in `update`.
     unsafe {
-        let part = partition_of(info, slot);
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
         primary::add(rel, info, t, to, slot);

@@ -1,0 +1,32 @@
+-- What fails gives back its shared memory. Alone: it looks at what is used.
+SET client_min_messages = warning;
+-- A function of a type of the partition key that fails keeps no memory of the rows.
+CREATE TYPE me_mood AS ENUM ('good', 'bad');
+CREATE FUNCTION me_equal(me_mood, me_mood) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT $1::text = $2::text';
+CREATE OPERATOR = (FUNCTION = me_equal, LEFTARG = me_mood, RIGHTARG = me_mood, HASHES);
+CREATE FUNCTION me_hash(me_mood) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE FUNCTION me_hash(me_mood, bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS
+    $$ BEGIN IF $1::text = 'bad' THEN RAISE 'in a bad mood'; END IF; RETURN 1; END $$;
+CREATE OPERATOR CLASS me_moods DEFAULT FOR TYPE me_mood USING hash AS
+    OPERATOR 1 =, FUNCTION 1 me_hash(me_mood), FUNCTION 2 me_hash(me_mood, bigint);
+CREATE UNLOGGED TABLE me_moody (id int, mood me_mood, v text) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'mood');
+INSERT INTO me_moody VALUES (1, 'good', repeat('x', 8000));
+CREATE FUNCTION me_fails(statement text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE before bigint; failed int := 0;
+BEGIN
+    SELECT live_bytes INTO before FROM mixedcc.memory;
+    FOR i IN 1..200 LOOP
+        BEGIN
+            EXECUTE statement;
+        EXCEPTION WHEN raise_exception THEN
+            failed := failed + 1;
+        END;
+    END LOOP;
+    RETURN failed = 200 AND (SELECT live_bytes FROM mixedcc.memory) - before < 400000;
+END $$;
+SELECT me_fails($$INSERT INTO me_moody VALUES (2, 'bad', repeat('x', 8000))$$) AS insert,
+    me_fails($$UPDATE me_moody SET mood = 'bad'$$) AS update;
+SELECT id, mood, length(v) FROM me_moody;
+DROP TABLE me_moody;
+DROP FUNCTION me_fails;
+DROP TYPE me_mood CASCADE;
