@@ -4,8 +4,11 @@
  */
 #include "mixedcc.h"
 
+#include "access/table.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_type_d.h"
+#include "executor/tuptable.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -30,6 +33,7 @@ PG_FUNCTION_INFO_V1(probe_nested);
 PG_FUNCTION_INFO_V1(probe_loop);
 PG_FUNCTION_INFO_V1(probe_change);
 PG_FUNCTION_INFO_V1(probe_put);
+PG_FUNCTION_INFO_V1(probe_dirty);
 
 /* Opened tables, which are kept over transactions. */
 #define KEPT 16
@@ -397,4 +401,24 @@ probe_put(PG_FUNCTION_ARGS)
 
 	mixedcc_native()->release(t);
 	PG_RETURN_BOOL(found);
+}
+
+/* probe_dirty(regclass): the rows that a scan with a dirty snapshot sees, as logical replication scans tables without a key */
+Datum
+probe_dirty(PG_FUNCTION_ARGS)
+{
+	Relation	rel = table_open(PG_GETARG_OID(0), AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	SnapshotData dirty;
+	TableScanDesc scan;
+	int64		n = 0;
+
+	InitDirtySnapshot(dirty);
+	scan = table_beginscan(rel, &dirty, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+		n++;
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+	PG_RETURN_INT64(n);
 }

@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 import traceback
 
 import psycopg2
 
 import history
-from _common import ROOT, connect, drop_database, equal, fail, main, make_database, query, seconds, value
+from _common import ROOT, check, connect, drop_database, equal, fail, main, make_database, query, seconds, value
 from _history import Load
 
 DATABASE = "process_native"
@@ -32,6 +33,7 @@ CREATE FUNCTION probe_nested(regclass, int, bigint, int) RETURNS boolean
 CREATE FUNCTION probe_loop(regclass, int) RETURNS void
 CREATE FUNCTION probe_change(regclass, int, int, bigint, text DEFAULT NULL) RETURNS boolean
 CREATE FUNCTION probe_put(regclass, int, int, bigint) RETURNS boolean
+CREATE FUNCTION probe_dirty(regclass) RETURNS bigint
 """
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -439,12 +441,29 @@ def test_examples():
     connection.close()
 
 
+def test_dirty():
+    """A dirty scan of a table without a key does not wait for inserts that have no transaction id."""
+    boss, other = connect(DATABASE), connect(DATABASE)
+    query(boss, "CREATE TABLE d (v int) USING mixedcc; INSERT INTO d SELECT generate_series(1, 3)")
+    query(other, "BEGIN; INSERT INTO d VALUES (4)")
+    equal("the insert has no transaction id", value(other, "SELECT pg_current_xact_id_if_assigned()"), None)
+    ends = threading.Timer(5, lambda: query(other, "COMMIT"))
+    ends.start()
+    began = time.monotonic()
+    equal("a dirty scan passes over it", value(boss, "SELECT probe_dirty('d')"), 3)
+    check("and at once", time.monotonic() - began < 3, f"{time.monotonic() - began:.1f} s")
+    ends.join()
+    equal("then it is there", value(boss, "SELECT probe_dirty('d')"), 4)
+    query(boss, "DROP TABLE d")
+    boss.close(), other.close()
+
+
 def test_all():
     connection = make_database(DATABASE)
     make_probes(connection, build("tests/native", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_histories, test_examples, test_rust):
+    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_histories, test_examples, test_rust):
         try:
             test()
         except Exception:
