@@ -302,7 +302,8 @@ impl State {
         Some(Peer { no, protocol, features: load.features, trial })
     }
 
-    /// An interval is over. `table` tells whose lessons count; `peers` are the table's other partitions.
+    /// An interval is over, and no switch is asked for or under way ([`State::switching`]). `table` tells whose lessons count;
+    /// `peers` are the table's other partitions.
     pub fn observe(
         &mut self,
         table: u64,
@@ -315,6 +316,7 @@ impl State {
             self.restart(reading, Some(protocol));
             return Decision::default();
         }
+        self.forget_what_never_came(now);
         let Some(last) = self.last else {
             self.last = Some(reading);
             return Decision::default();
@@ -353,6 +355,16 @@ impl State {
             self.lossy = 0;
         }
         d
+    }
+
+    /// Whoever observes finds no switch asked for or under way: if the trial's protocol is not the one in force, its switch was
+    /// refused, or taken back before it was complete. Nothing was tried.
+    fn forget_what_never_came(&mut self, now: usize) {
+        let Some(t) = self.trial.take_if(|t| t.to != now) else { return };
+        let is_its = |w: &([f64; FEATURES], usize, usize, u64)| (w.1, w.2) == (t.from, t.to);
+        if self.switches.back().is_some_and(is_its) {
+            self.switches.pop_back();
+        }
     }
 
     fn judge(

@@ -218,6 +218,28 @@ fn what_verification_takes_back_is_taken_back_soon() {
 }
 
 #[test]
+fn a_switch_that_never_came_teaches_nothing() {
+    let mut w = World::new(right(), 0.02);
+    w.run(&CALM, 10);
+    let mut refused = 0;
+    for _ in 0..20 {
+        w.pass(&HOT);
+        let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+        assert!(!matches!(d.status, Status::Verifies | Status::Accepts | Status::TakesBack), "{:?}", d.status);
+        refused += d.ask.is_some() as u32;
+    }
+    assert!(refused > 1, "it was asked for {refused} times");
+    assert!(w.learned.all().is_empty(), "{:?}", w.learned.all());
+    // When it is allowed it comes, is verified, and no reversal.
+    w.run(&HOT, 3);
+    assert_eq!(w.protocol, Protocol::TwoPhase, "{:?}", w.asked);
+    w.run(&HOT, 17);
+    assert_eq!(w.learned.all().len(), 1, "{:?}", w.learned.all());
+    w.run(&CALM, 3);
+    assert_eq!(w.protocol, Protocol::Occ, "{:?}", w.asked);
+}
+
+#[test]
 fn longer_transactions_are_not_held_against_a_switch() {
     // It is a good one; while it is verified, transactions become longer, and cost more than those before it.
     let hot = Truth { cost_us: [400.0, 180.0, 150.0], ..HOT };
