@@ -368,14 +368,14 @@ WITH load AS (
         sum(sampled * least(records * conflict_rate, 1)) / sum(sampled) AS clash, max(sampled) / sum(sampled) AS largest,
         sum(sampled * lost_share) / sum(sampled) AS lost,
         (SELECT sum((q->>'transactions')::numeric) / nullif(sum(s2.sampled), 0) FROM mixedcc.partition_stats s2
-            LEFT JOIN LATERAL jsonb_array_elements(s2.partners) q ON q->>'table' = s.relname AND (q->>'partition')::int <> s2.partition
+            LEFT JOIN LATERAL jsonb_array_elements(s2.partners) q ON q->>'table' = s."table"::text AND (q->>'partition')::int <> s2.partition
             WHERE s2."table" = s."table") AS with_own,
         (SELECT string_agg(DISTINCT q->>'table', ', ') FROM mixedcc.partition_stats s2, jsonb_array_elements(s2.partners) q
-            WHERE s2."table" = s."table" AND q->>'table' <> s.relname) AS others
-    FROM (SELECT p.*, c.relname FROM mixedcc.partition_stats p JOIN pg_catalog.pg_class c ON c.oid = p."table") s
-    WHERE sampled > 0 GROUP BY "table", relname
+            WHERE s2."table" = s."table" AND q->>'table' <> s."table"::text) AS others
+    FROM mixedcc.partition_stats s
+    WHERE sampled > 0 GROUP BY "table"
 ), key AS (
-    SELECT l.*, (SELECT array_agg(a.attname::text ORDER BY k.n) FROM pg_catalog.pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, n)
+    SELECT l.*, (SELECT array_agg(quote_ident(a.attname) ORDER BY k.n) FROM pg_catalog.pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, n)
             JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
             WHERE i.indrelid = l."table" AND i.indisprimary AND a.attrelid = l."table" AND k.n <= i.indnkeyatts) AS columns,
         (SELECT value FROM mixedcc.options o WHERE o."table" = l."table" AND option = 'partition_by') AS partition_by
@@ -392,7 +392,7 @@ SELECT "table", 'annotate',
 FROM key WHERE multi >= 0.05 AND declared < 0.5 AND serializable > 0.5
 UNION ALL
 SELECT "table", 'partition_by',
-    format('Transactions use several partitions of this table (%s others on average). If they share the first columns of the key, partition by these: ALTER TABLE %s SET (mixedcc.partition_by = ''%s'').',
+    format('Transactions use several partitions of this table (%s others on average). If they share the first columns of the key, partition by these: ALTER TABLE %s SET (mixedcc.partition_by = %L).',
         round(with_own, 1), "table", array_to_string(columns[1:array_length(columns, 1) - 1], ', '))
 FROM key WHERE with_own >= 0.2 AND array_length(columns, 1) > 1 AND partition_by IS NULL
 UNION ALL

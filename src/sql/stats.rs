@@ -1,10 +1,10 @@
 //! Statistics of partitions: the source of the view `mixedcc.partition_stats`.
 
-use super::{relation_name, visible_tables};
+use super::visible_tables;
 use mixedcc_engine::partition::{Partition, Sample};
 use mixedcc_engine::primitive::Ordering;
 use pgrx::iter::TableIterator;
-use pgrx::pg_sys::Oid;
+use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
@@ -27,6 +27,14 @@ fn quoted(text: &str) -> String {
     out
 }
 
+/// A table as regclass shows it: with its schema and in double quotes where it needs them.
+fn regclass_text(table: Oid) -> String {
+    // SAFETY: a catalog look-up; what is not there is shown as a number.
+    let text = unsafe { pg_sys::OidOutputFunctionCall(Oid::from(pg_sys::F_REGCLASSOUT), pg_sys::Datum::from(table)) };
+    // SAFETY: output functions make C strings.
+    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
 type Names = HashMap<u64, (Oid, u32)>;
 
 /// What is touched together with a partition, most frequent first, as JSON text.
@@ -34,7 +42,7 @@ fn partners(p: &Partition, names: &Names) -> String {
     let all = p.stats.sampled.partners().into_iter().filter_map(|(who, n)| Some((names.get(&who)?, n)));
     let items: Vec<_> = all
         .map(|((oid, no), n)| {
-            let table = quoted(&relation_name(*oid));
+            let table = quoted(&regclass_text(*oid));
             format!("{{\"table\": {table}, \"partition\": {no}, \"transactions\": {n}}}")
         })
         .collect();

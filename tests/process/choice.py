@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import tempfile
 import threading
@@ -381,6 +382,34 @@ def test_advice():
     check("choice: followed, it is gone", "partition_by" not in advice and "annotate" not in advice, advice)
 
 
+def test_advice_names():
+    """What is advised can be run as it stands, whatever the names."""
+    reset()
+    configure(sample_every="1")
+    query(BOSS, 'DROP SCHEMA IF EXISTS "S 1" CASCADE; CREATE SCHEMA "S 1"; DROP TABLE IF EXISTS "O\'o"')
+    for schema in ("public", '"S 1"'):
+        query(BOSS, f"""CREATE UNLOGGED TABLE {schema}."O'o" ("W d" int, "W'x" int, i int, v int, PRIMARY KEY ("W d", "W'x", i))
+            USING mixedcc WITH (mixedcc.partitions = 4)""")
+        query(BOSS, f"""INSERT INTO {schema}."O'o" SELECT w, w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i""")
+    query(BOSS, "SELECT mixedcc.reset_stats()")
+    c = connect(DATABASE, options=SERIALIZABLE)
+    for n in range(80):
+        w = n % 4 + 1
+        query(c, f"""DO $$ BEGIN FOR k IN 1..6 LOOP
+            PERFORM v FROM "S 1"."O'o" WHERE "W d" = {w} AND "W'x" = {w} AND i = k;
+            PERFORM v FROM "O'o" WHERE "W d" = {w} AND "W'x" = {w} AND i = 1; END LOOP; END $$""")
+    c.close()
+    rows = query(BOSS, """SELECT topic, advice FROM mixedcc.advice WHERE "table" = '"S 1"."O''o"'::regclass""")
+    advice = dict(rows)
+    found = re.search(r"ALTER TABLE .*\)(?=\.$)", advice.get("partition_by", ""))
+    check("choice: advice in a schema", found, advice)
+    query(BOSS, found.group())
+    equal("choice: it sets the columns", value(BOSS, """SELECT value FROM mixedcc.options WHERE "table" = '"S 1"."O''o"'::regclass
+        AND option = 'partition_by'"""), '"W d"+"W\'x"')
+    check("choice: other tables are told by their schemas", '"O\'o"' in advice.get("align", "") and '"S 1"' not in advice["align"], advice)
+    query(BOSS, 'DROP SCHEMA "S 1" CASCADE; DROP TABLE "O\'o"')
+
+
 def test_history():
     """Histories at all levels while the coordinator switches by itself: the model changes its mind all the time."""
     fast(adaptive_confirm="1", adaptive_min_gain="1", partcc_max_share="100", adaptive_forget="1")
@@ -434,4 +463,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_reaction, test_flapping, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_restart, test_advice, test_history, clean_up)
+    main(test_changes, test_reaction, test_flapping, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_restart, test_advice, test_advice_names, test_history, clean_up)
