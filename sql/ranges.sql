@@ -63,7 +63,15 @@ CREATE ROLE rg_other;
 SET ROLE rg_other;
 SELECT range, lower, upper FROM mixedcc.ranges WHERE "table" = 'rg_t'::regclass AND range = 0;
 SELECT count(*) FROM mixedcc.range_scan(NULL::rg_t, 1, 100);
+-- nor lists for those who may not fill the memory
+SET mixedcc.range_rows = 1;
+SET mixedcc.range_list_size = 65536;
 RESET ROLE;
+GRANT SET ON PARAMETER mixedcc.range_rows TO rg_other;
+SET ROLE rg_other;
+SET mixedcc.range_rows = 10;
+RESET ROLE;
+REVOKE SET ON PARAMETER mixedcc.range_rows FROM rg_other;
 
 -- VACUUM ends the ranges of dropped indexes
 DROP INDEX rg_ab;

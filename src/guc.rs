@@ -348,6 +348,7 @@ pub fn init() {
         GucContext::Sighup,
         GucFlags::default(),
     );
+    // Not for everybody: who may read a table could fill the shared memory with lists.
     GucRegistry::define_int_guc(
         c"mixedcc.range_rows",
         c"Rows of each logical range of an index when its ranges are made.",
@@ -355,7 +356,7 @@ pub fn init() {
         &RANGE_ROWS,
         1,
         i32::MAX,
-        GucContext::Userset,
+        GucContext::Suset,
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
@@ -365,7 +366,7 @@ pub fn init() {
         &RANGE_LIST_SIZE,
         8,
         65536,
-        GucContext::Userset,
+        GucContext::Suset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
