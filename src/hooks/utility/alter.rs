@@ -175,7 +175,8 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     Apply { protocol: named("protocol"), policy: named("waiting_policy") }
 }
 
-/// Locks the table for a statement that has nothing left for PostgreSQL. `None`: it does not exist.
+/// Locks the table for a statement with options of ours. What its name means now is what is checked and changed: another
+/// session may give the name to another table until then. `None`: it does not exist.
 fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     let flags = if s.missing_ok { pg_sys::RVROption::RVR_MISSING_OK } else { 0 };
     // SAFETY: a valid range variable; the callback checks the owner before the lock is taken.
@@ -217,6 +218,12 @@ pub fn table(call: Call) {
     let wishes = hold(wishes(s));
     // Wrong values are found before anything is done.
     change(&mut Options::default(), wishes);
+    let rv = s.relation;
+    let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
+    if !wishes.is_empty() && locked.is_none() {
+        return;
+    }
+    let found = locked.or(found);
     let before: &Vec<Before> = hold(found.map_or(Vec::new(), |oid| {
         let is_ours = |c: &super::Class| c.am == am;
         members(oid)
@@ -224,14 +231,12 @@ pub fn table(call: Call) {
             .map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) })
             .collect()
     }));
-    let rv = s.relation;
-    let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
     // SAFETY: the node of the call that is run.
     let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
     if !empty {
         call.run();
     }
-    let Some(oid) = locked.or(found).or_else(|| relid(rv)) else {
+    let Some(oid) = found.or_else(|| relid(rv)) else {
         return;
     };
     if class(oid).is_none() {
@@ -251,13 +256,16 @@ fn our_am_if(wanted: bool) -> Option<Oid> {
     }
 }
 
-/// The call without our options. If nothing is left, the table is locked here.
+/// The call without our options, and the table, which is locked here.
 fn prepare(call: Call) -> (Call, Option<Oid>) {
     let call = call.writable();
     // SAFETY: the node's tag was looked at, and we may change it.
     let s = unsafe { &mut *call.node::<pg_sys::AlterTableStmt>() };
+    let locked = lock(s);
+    if let Some(oid) = locked {
+        check(s, oid);
+    }
     strip(s);
-    let locked = if s.cmds.is_null() { lock(s) } else { None };
     (call, locked)
 }
 
@@ -270,8 +278,9 @@ pub fn rename(call: Call) {
     if our_am_if(column).is_none() {
         return call.run();
     }
-    let found = relid(s.relation);
     call.run();
+    // Its own lock keeps the name from others from now on.
+    let found = relid(s.relation);
     let (Some(oid), Some(from), Some(to)) = (found, text(s.subname), text(s.newname)) else {
         return;
     };
