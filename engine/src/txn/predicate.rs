@@ -5,8 +5,13 @@ use crate::faults::{self, Fault};
 use crate::platform::Platform;
 use crate::protocol::{Protocol, ProtocolSet, Touch};
 use crate::range::{compare, IndexRanges, Position, RangeSet};
-use std::cmp::Ordering;
 use std::ops::Bound;
+
+mod bounds;
+mod room;
+
+pub(super) use bounds::Extent;
+use bounds::{above, below, higher, lower};
 
 /// With more predicates than this, neighbours are merged.
 pub const MAX_PREDICATES: usize = if cfg!(test) { 64 } else { 4096 };
@@ -122,6 +127,8 @@ pub(super) struct Predicates {
     all: Vec<Predicate>,
     keys: Vec<u8>,
     positions: Vec<Position>,
+    /// With so much room taken it is looked for what nobody needs any more.
+    tidy_at: usize,
     /// Is there a hull of scans whose rows are locked? Then a scan that has no predicate of its own is perhaps in it, and
     /// goes on to lock its rows.
     locked_hulls: bool,
@@ -161,49 +168,6 @@ pub(super) struct Place {
     pub last: u32,
 }
 
-/// The ranges between two bounds.
-#[derive(Clone, Copy)]
-pub(super) struct Extent {
-    pub first: u32,
-    pub last: u32,
-    whole_low: bool,
-    whole_high: bool,
-}
-
-impl Extent {
-    /// `None` if nothing is between the bounds. Comparisons may unwind.
-    pub fn of(p: &dyn Platform, order: u32, set: &RangeSet, (lo, hi): Bounds) -> Option<Extent> {
-        use Bound::{Excluded, Included};
-        if let (Included(a) | Excluded(a), Included(b) | Excluded(b)) = (lo, hi) {
-            let both = matches!((lo, hi), (Included(_), Included(_)));
-            match compare(p, order, a, b) {
-                Ordering::Greater => return None,
-                Ordering::Equal if !both => return None,
-                _ => {}
-            }
-        }
-        let (first, whole_low) = set.first_of(p, order, lo);
-        let (last, whole_high) = set.last_of(p, order, hi);
-        debug_assert!(first <= last);
-        Some(Extent { first, last, whole_low, whole_high })
-    }
-    /// Of bounds within one range.
-    pub fn part_of(range: u32) -> Extent {
-        Extent { first: range, last: range, whole_low: false, whole_high: false }
-    }
-    /// Is all of a range between the bounds?
-    pub fn covers(self, range: u32) -> bool {
-        (range > self.first || self.whole_low) && (range < self.last || self.whole_high)
-    }
-    /// Number of ranges that it covers.
-    pub fn covered(self) -> u32 {
-        match self.last - self.first {
-            0 => (self.whole_low && self.whole_high) as u32,
-            n => n - 1 + self.whole_low as u32 + self.whole_high as u32,
-        }
-    }
-}
-
 impl Predicate {
     fn extent(&self) -> Extent {
         Extent { first: self.first, last: self.last, whole_low: self.whole_low, whole_high: self.whole_high }
@@ -218,82 +182,6 @@ impl Predicate {
     /// Is its end still open, for a validation in the middle of the transaction?
     pub fn is_open(&self) -> bool {
         self.open != OpenEnd::No
-    }
-}
-
-fn above(p: &dyn Platform, order: u32, key: &[u8], lo: Bound<&[u8]>) -> bool {
-    match lo {
-        Bound::Unbounded => true,
-        Bound::Included(b) => compare(p, order, key, b).is_ge(),
-        Bound::Excluded(b) => compare(p, order, key, b).is_gt(),
-    }
-}
-
-fn below(p: &dyn Platform, order: u32, key: &[u8], hi: Bound<&[u8]>) -> bool {
-    match hi {
-        Bound::Unbounded => true,
-        Bound::Included(b) if faults::on(Fault::BoundOffByOne) => compare(p, order, key, b).is_lt(),
-        Bound::Included(b) => compare(p, order, key, b).is_le(),
-        Bound::Excluded(b) => compare(p, order, key, b).is_lt(),
-    }
-}
-
-/// The higher of two lower bounds.
-fn higher<'a>(p: &dyn Platform, order: u32, a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
-    use Bound::*;
-    match (a, b) {
-        (Unbounded, x) | (x, Unbounded) => x,
-        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => match compare(p, order, x, y) {
-            Ordering::Less => b,
-            Ordering::Greater => a,
-            Ordering::Equal if matches!(a, Excluded(_)) => a,
-            Ordering::Equal => b,
-        },
-    }
-}
-
-/// The lower of two upper bounds.
-fn lower<'a>(p: &dyn Platform, order: u32, a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
-    use Bound::*;
-    match (a, b) {
-        (Unbounded, x) | (x, Unbounded) => x,
-        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => match compare(p, order, x, y) {
-            Ordering::Less => a,
-            Ordering::Greater => b,
-            Ordering::Equal if matches!(a, Excluded(_)) => a,
-            Ordering::Equal => b,
-        },
-    }
-}
-
-/// Does a lower bound come before another one?
-fn starts_before(p: &dyn Platform, order: u32, a: Bound<&[u8]>, b: Bound<&[u8]>) -> Ordering {
-    use Bound::*;
-    match (a, b) {
-        (Unbounded, Unbounded) => Ordering::Equal,
-        (Unbounded, _) => Ordering::Less,
-        (_, Unbounded) => Ordering::Greater,
-        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => {
-            let rank = |b: Bound<&[u8]>| matches!(b, Excluded(_)) as u8;
-            compare(p, order, x, y).then(rank(a).cmp(&rank(b)))
-        }
-    }
-}
-
-/// The lower bound that is lower, or the upper bound that is higher: what a hull has.
-fn looser<'a>(p: &dyn Platform, order: u32, a: Bound<&'a [u8]>, b: Bound<&'a [u8]>, upper: bool) -> Bound<&'a [u8]> {
-    use Bound::*;
-    match (a, b) {
-        (Unbounded, _) | (_, Unbounded) => Unbounded,
-        (Included(x) | Excluded(x), Included(y) | Excluded(y)) => {
-            let c = compare(p, order, x, y);
-            match if upper { c.reverse() } else { c } {
-                Ordering::Less => a,
-                Ordering::Greater => b,
-                Ordering::Equal if matches!(a, Included(_)) => a,
-                Ordering::Equal => b,
-            }
-        }
     }
 }
 
@@ -331,6 +219,7 @@ impl Predicates {
 
     /// Adds a predicate whose positions are taken now, or those given.
     pub fn add(&mut self, n: New, unknown: Position, start: impl Fn(u32) -> Position) -> u32 {
+        self.tidy();
         let starts = self.positions.len();
         self.positions.extend((n.extent.first..=n.extent.last).map(start));
         let (lo, hi) = (self.store(n.bounds.0), self.store(n.bounds.1));
@@ -550,66 +439,11 @@ impl Predicates {
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.last_id = 0;
+        (self.last_id, self.tidy_at) = (0, 0);
         self.locked_hulls = false;
         super::clear_vec(&mut self.all);
         super::clear_vec(&mut self.keys);
         super::clear_vec(&mut self.positions);
-    }
-
-    /// Merges neighbours, if there are too many predicates: each pair of the same index becomes its hull. Open ones
-    /// stay. Nothing is lost: a hull protects what both protect, and what is between them. Comparisons may
-    /// unwind; then nothing has changed.
-    pub fn make_room(&mut self, p: &dyn Platform) {
-        if self.all.len() < MAX_PREDICATES {
-            return;
-        }
-        let mut sorted: Vec<usize> = (0..self.all.len()).filter(|&i| !self.all[i].is_open()).collect();
-        let place = |q: &Predicate| (q.ranges.table().id, q.ranges.index, q.set as *const RangeSet as usize);
-        sorted.sort_by(|&a, &b| {
-            let (a, b) = (&self.all[a], &self.all[b]);
-            let (lo, other) = (self.bounds(a).0, self.bounds(b).0);
-            place(a).cmp(&place(b)).then_with(|| starts_before(p, a.ranges.order, lo, other))
-        });
-        let locked_hulls = self.locked_hulls;
-        let mut fewer = Predicates { last_id: self.last_id, locked_hulls, ..Predicates::default() };
-        let mut at = 0;
-        while at < sorted.len() {
-            let a = sorted[at];
-            let b = sorted.get(at + 1).copied().filter(|&b| place(&self.all[a]) == place(&self.all[b]));
-            at += 1 + b.is_some() as usize;
-            self.merge_into(p, &mut fewer, a, b.unwrap_or(a));
-        }
-        for i in (0..self.all.len()).filter(|&i| self.all[i].is_open()) {
-            self.merge_into(p, &mut fewer, i, i);
-        }
-        fewer.all.sort_by_key(|q| q.id);
-        *self = fewer;
-    }
-
-    /// The hull of two predicates, or one as it is, as a predicate of `to`.
-    fn merge_into(&self, p: &dyn Platform, to: &mut Predicates, a: usize, b: usize) {
-        let (a, b) = (&self.all[a], &self.all[b]);
-        let ((lo_a, hi_a), (lo_b, hi_b)) = (self.bounds(a), self.bounds(b));
-        let order = a.ranges.order;
-        let bounds = (looser(p, order, lo_a, lo_b, false), looser(p, order, hi_a, hi_b, true));
-        let Some(extent) = Extent::of(p, order, a.set, bounds) else { return };
-        let of = |q: &Predicate, no: u32| (q.first..=q.last).contains(&no).then(|| self.start(q, no));
-        let start = |no| match (of(a, no), of(b, no)) {
-            (Some(x), Some(y)) => x.both(y),
-            (Some(x), None) | (None, Some(x)) => x,
-            (None, None) => a.set.list(no).position(),
-        };
-        let new = New { ranges: a.ranges, set: a.set, at: a.at, bounds, extent, open: a.open };
-        to.add(new, a.unknown.both(b.unknown), start);
-        let q = to.all.last_mut().expect("added just now");
-        if a.id == b.id {
-            // A hull has an id of its own: nobody narrows it.
-            (q.id, q.shared, q.reached) = (a.id, a.shared, a.reached.clone());
-            (q.two_phase, q.covered_locked) = (a.two_phase, a.covered_locked);
-        }
-        q.rows_locked = a.rows_locked && b.rows_locked;
-        to.locked_hulls |= q.rows_locked && a.id != b.id;
     }
 
     /// For views.
