@@ -42,7 +42,7 @@ fn queue_tag(q: Queue) -> pg_sys::LOCKTAG {
     }
 }
 
-/// Lock tag of a subtransaction's locks.
+/// Lock tag of a subtransaction's locks, and of those that are given up early.
 pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
     lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
 }
@@ -147,6 +147,12 @@ impl Platform for Pg {
     }
     fn lock_tag(&self) -> u32 {
         xact::subxact_lock_tag()
+    }
+    fn take_tag(&self) -> Result<u32, Error> {
+        Ok(xact::early_lock_tag())
+    }
+    fn give_up(&self, tag: u32) {
+        xact::give_up(tag);
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         // The coordinator has no snapshot, but pins what it looks at.

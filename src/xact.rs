@@ -20,7 +20,7 @@ mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use parts::Parts;
 pub use snapshots::{adopt_snapshot, known_csn, snapshot_csn};
-pub use tags::subxact_lock_tag;
+pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
 /// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -580,6 +580,7 @@ unsafe extern "C-unwind" fn on_subxact(
         }
         SUBXACT_EVENT_ABORT_SUB => {
             flush_abort(level);
+            b.txn.keep_scanned(&PG, level);
             b.txn.abort_sub(level);
             undo_pending(level);
             b.locked.retain(|_, l| l.depth < level);

@@ -10,9 +10,13 @@ pub struct WaitFor {
     pub ident: u64,
     /// The holder's slot.
     pub slot: SlotId,
-    /// Tag of the subtransaction that took the lock, 0 for the top transaction.
+    /// Tag of the subtransaction that took the lock, or one of [`Platform::take_tag`]; 0: the lock is held to the end of the
+    /// top transaction.
     pub tag: u32,
 }
+
+/// Tags with this bit are those of [`Platform::take_tag`].
+pub const EARLY: u32 = 1 << 31;
 
 /// The queue of the waiters of one lock: first come, first served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +71,13 @@ pub trait Platform {
     fn pause(&self, n: u32) -> Result<(), Error>;
     /// Tag of the current subtransaction for the locks that it takes; 0 in the top transaction.
     fn lock_tag(&self) -> u32;
+    /// A tag of this transaction, with the bit [`EARLY`], for locks that it may give up before it ends: who waits for one sleeps
+    /// until [`Platform::give_up`], or to the end of the transaction. 0: the platform has none, and waiters sleep to the end.
+    fn take_tag(&self) -> Result<u32, Error> {
+        Ok(0)
+    }
+    /// No lock has this tag any more: wakes up who waits for one. Must not fail.
+    fn give_up(&self, _tag: u32) {}
     /// Does the process of this slot hold no snapshot, so that its pin is stale?
     fn quiescent(&self, slot: SlotId) -> bool;
     /// The order of two keys of an index whose order has this name, which is not 0. The order is total and does not

@@ -4,7 +4,7 @@
 
 use crate::csn::{SlotId, State};
 use crate::error::Error;
-use crate::platform::{Platform, Queue, StopEvent, WaitFor};
+use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
 use crate::primitive::{relax, Ordering};
 use crate::shared::Engine;
 use std::cell::Cell;
@@ -50,6 +50,8 @@ pub struct Threads {
     waits: Arc<Waits>,
     /// Subtransaction tag for new locks.
     pub tag: Cell<u32>,
+    /// The last tag of locks that are given up early.
+    early: Cell<u32>,
     /// A stop event at which to fail, once.
     pub fail_at: Cell<Option<StopEvent>>,
 }
@@ -57,7 +59,7 @@ pub struct Threads {
 impl Threads {
     /// The platform of the thread that owns `slot`; all threads share `waits`.
     pub fn new(e: Engine, slot: SlotId, waits: Arc<Waits>) -> Threads {
-        Threads { e, slot, waits, tag: Cell::new(0), fail_at: Cell::new(None) }
+        Threads { e, slot, waits, tag: Cell::new(0), early: Cell::new(EARLY), fail_at: Cell::new(None) }
     }
 }
 
@@ -87,6 +89,10 @@ impl Platform for Threads {
     }
     fn lock_tag(&self) -> u32 {
         self.tag.get()
+    }
+    fn take_tag(&self) -> Result<u32, Error> {
+        self.early.set(self.early.get().wrapping_add(1) | EARLY);
+        Ok(self.early.get())
     }
     fn quiescent(&self, _: SlotId) -> bool {
         false

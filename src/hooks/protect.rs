@@ -418,7 +418,7 @@ unsafe fn shrink(f: *mut Fetch) {
         let t = xact::txn();
         for (id, i) in ids.iter().zip(&intervals) {
             if !started {
-                t.cancel_scan(*id);
+                t.cancel_scan(&PG, *id);
             } else if all {
                 t.narrow_scan(&PG, *id, None, None);
             } else if seen.forward {
@@ -427,12 +427,12 @@ unsafe fn shrink(f: *mut Fetch) {
                     end.push(mixedcc_engine::key::AFTER);
                 }
                 if r.codec.compare(&i.lo, &key) == Ordering::Greater {
-                    t.cancel_scan(*id);
+                    t.cancel_scan(&PG, *id);
                 } else {
                     t.narrow_scan(&PG, *id, None, Some(Bound::Excluded(&end)));
                 }
             } else if r.codec.compare(&i.hi, &key) != Ordering::Greater {
-                t.cancel_scan(*id);
+                t.cancel_scan(&PG, *id);
             } else {
                 t.narrow_scan(&PG, *id, Some(Bound::Included(&key)), None);
             }

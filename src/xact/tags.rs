@@ -1,6 +1,7 @@
-//! Lock tags of subtransactions: what waiters for their locks sleep on.
+//! Lock tags of subtransactions, and of locks that are given up early: what waiters for their locks sleep on.
 
 use crate::{platform, shmem};
+use mixedcc_engine::platform::EARLY;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
 
@@ -18,13 +19,46 @@ fn of(level: i32) -> Option<u32> {
 
 /// Runs `f` with the subtransaction's own resource owner: PostgreSQL hands its locks to the parent.
 unsafe fn as_owner(f: impl FnOnce()) {
+    // SAFETY: the owner of the current subtransaction.
+    unsafe { owned_by(pg_sys::CurTransactionResourceOwner, f) }
+}
+
+/// Runs `f` with a resource owner.
+unsafe fn owned_by(owner: pg_sys::ResourceOwner, f: impl FnOnce()) {
     // SAFETY: plain accesses of backend-local state; an ERROR ends the subtransaction, which sets
     // its owner again.
     unsafe {
-        let owner = pg_sys::CurrentResourceOwner;
-        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
-        f();
+        let before = pg_sys::CurrentResourceOwner;
         pg_sys::CurrentResourceOwner = owner;
+        f();
+        pg_sys::CurrentResourceOwner = before;
+    }
+}
+
+fn next_tag() -> u32 {
+    let last = &shmem::engine().slots[shmem::my_slot() as usize].last_tag;
+    (last.fetch_add(1, mixedcc_engine::primitive::Ordering::SeqCst) + 1) & !EARLY
+}
+
+/// A tag for locks that may be given up before the transaction ends: a heavyweight lock of that name, the top transaction's.
+pub fn early_lock_tag() -> u32 {
+    let tag = next_tag() | EARLY;
+    // SAFETY: plain calls, an ERROR unwinds before anything has changed.
+    unsafe {
+        owned_by(pg_sys::TopTransactionResourceOwner, || {
+            pg_sys::LockAcquire(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false, false);
+        });
+    }
+    tag
+}
+
+/// The locks of an early tag are given up: whoever waits for them goes on.
+pub fn give_up(tag: u32) {
+    // SAFETY: the lock was taken by `early_lock_tag` in this transaction; in an abort too, before locks are released.
+    unsafe {
+        owned_by(pg_sys::TopTransactionResourceOwner, || {
+            pg_sys::LockRelease(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false);
+        });
     }
 }
 
@@ -44,8 +78,7 @@ pub fn subxact_lock_tag() -> u32 {
         if let Some(t) = of(level) {
             return t;
         }
-        let last = &shmem::engine().slots[shmem::my_slot() as usize].last_tag;
-        let tag = last.fetch_add(1, mixedcc_engine::primitive::Ordering::SeqCst) + 1;
+        let tag = next_tag();
         as_owner(|| {
             pg_sys::LockAcquire(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false, false);
         });

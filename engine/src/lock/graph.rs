@@ -4,13 +4,14 @@
 //! INV-CYCLE: a cycle that is found was there at one moment, all of its transactions asleep or about to fall asleep. An
 //! edge is published before its owner looks for a cycle and before it sleeps, and taken back after the sleep. So of the
 //! owners of a cycle's edges the one that publishes last sees all others. While an edge is published its owner does
-//! nothing, so it does not end either; and it sleeps to the end of the transaction it waits for. Every change
-//! advances `turn`: where all turns of a path are the same before and after the look, all of its edges were there in between.
+//! nothing, so it does not end either; and it sleeps to the end of the transaction it waits for, or until that gives up
+//! locks early, which it counts first (`gave`): an edge of before then leads nowhere, and its owner wakes up and looks again. Every
+//! change advances `turn`: where all turns of a path are the same before and after the look, all of its edges were there in between.
 //!
 //! Who waits for a part of a range that another has read (`txn/parts.rs`) waits for the end of its owner, as for a holder's.
 //!
-//! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. Not
-//! in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
+//! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. An
+//! edge for a lock of one scan leads nowhere, too, if its holder has given up those of another one since. Not in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
 //! itself. The platform's detector answers for these.
 
 use crate::csn::SlotId;
@@ -25,16 +26,20 @@ const LONGEST: usize = 32;
 /// What a slot waits for. All zero: nothing.
 #[repr(C)]
 pub(crate) struct Waiting {
-    /// Odd while the next three are an edge.
+    /// Odd while the next four are an edge.
     turn: AtomicU64,
     /// Slot of the holder, plus 1; 0: it waits for a place in `queue`.
     holder: AtomicU64,
     /// The holder's transaction.
     ident: AtomicU64,
+    /// What the holder had given up early when it was seen to hold the lock, plus 1; 0: it holds it to its end.
+    until: AtomicU64,
     /// A queue, by a hash that is not 0.
     queue: AtomicU64,
     /// The queue in which it is the first waiter; 0: none.
     first_in: AtomicU64,
+    /// How often the owner of this slot has given up locks early.
+    gave: AtomicU64,
 }
 
 /// What a transaction is about to sleep for.
@@ -42,6 +47,8 @@ pub(crate) struct Waiting {
 pub(crate) enum Edge {
     /// The end of the transaction of this name in this slot.
     Holder(SlotId, u64),
+    /// That it gives up a lock, or ends. With how often it had given up some before it was seen to hold this one.
+    Early(SlotId, u64, u64),
     /// To be the first of a queue.
     Queue(u64),
 }
@@ -86,12 +93,14 @@ impl Drop for First {
 impl Waiting {
     fn publish(&self, edge: Edge) {
         self.end();
-        let (holder, ident, queue) = match edge {
-            Edge::Holder(slot, ident) => (slot as u64 + 1, ident, 0),
-            Edge::Queue(queue) => (0, 0, queue),
+        let (holder, ident, until, queue) = match edge {
+            Edge::Holder(slot, ident) => (slot as u64 + 1, ident, 0, 0),
+            Edge::Early(slot, ident, gave) => (slot as u64 + 1, ident, gave + 1, 0),
+            Edge::Queue(queue) => (0, 0, 0, queue),
         };
         self.holder.store(holder, Ordering::SeqCst);
         self.ident.store(ident, Ordering::SeqCst);
+        self.until.store(until, Ordering::SeqCst);
         self.queue.store(queue, Ordering::SeqCst);
         self.turn.fetch_add(1, Ordering::SeqCst);
     }
@@ -119,7 +128,13 @@ impl Waiting {
         }
         let edge = match self.holder.load(Ordering::SeqCst) {
             0 => Edge::Queue(self.queue.load(Ordering::SeqCst)),
-            n => Edge::Holder((n - 1) as SlotId, self.ident.load(Ordering::SeqCst)),
+            n => {
+                let (slot, ident) = ((n - 1) as SlotId, self.ident.load(Ordering::SeqCst));
+                match self.until.load(Ordering::SeqCst) {
+                    0 => Edge::Holder(slot, ident),
+                    gave => Edge::Early(slot, ident, gave - 1),
+                }
+            }
         };
         (self.turn.load(Ordering::SeqCst) == turn).then_some((turn, edge))
     }
@@ -139,6 +154,16 @@ impl Engine {
         self.slots[slot as usize].waiting.publish(edge);
         let asleep = Asleep(*self, slot);
         (faults::on(Fault::OverlooksCycles) || !self.is_in_cycle(slot)).then_some(asleep)
+    }
+
+    /// How often the owner of a slot has given up locks early.
+    pub(crate) fn gave(&self, slot: SlotId) -> u64 {
+        self.slots[slot as usize].waiting.gave.load(Ordering::SeqCst)
+    }
+
+    /// The owner of a slot has given up locks early. Who waits for such does not wait for it any more, and is about to wake up.
+    pub(crate) fn gives_up(&self, slot: SlotId) {
+        self.slots[slot as usize].waiting.gave.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Does the path that begins with the edge of `me` come back to it?
@@ -162,11 +187,12 @@ impl Engine {
 
     /// The slot of the transaction that an edge leads to, if that runs.
     fn leads_to(&self, edge: Edge) -> Option<SlotId> {
+        let runs = |slot: SlotId, ident: u64| {
+            self.slots.get(slot as usize).is_some_and(|s| s.ident.load(Ordering::SeqCst) == ident)
+        };
         match edge {
-            Edge::Holder(slot, ident) => {
-                let runs = self.slots.get(slot as usize)?.ident.load(Ordering::SeqCst) == ident;
-                runs.then_some(slot)
-            }
+            Edge::Holder(slot, ident) => runs(slot, ident).then_some(slot),
+            Edge::Early(slot, ident, gave) => (runs(slot, ident) && self.gave(slot) == gave).then_some(slot),
             Edge::Queue(queue) => {
                 let first = |w: &Waiting| w.first_in.load(Ordering::SeqCst) == queue;
                 self.slots.iter().position(|s| first(&s.waiting)).map(|i| i as SlotId)
@@ -233,6 +259,22 @@ mod tests {
         let _old = e.falls_asleep(0, holder(1)).expect("1 does not wait");
         e.slots[1].ident.store(99, Ordering::SeqCst);
         assert!(e.falls_asleep(1, holder(0)).is_some());
+    }
+
+    #[test]
+    fn who_waits_for_what_was_given_up_does_not_count() {
+        let block = engine();
+        let e = block.engine;
+        let _early = e.falls_asleep(0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
+        assert!(e.falls_asleep(1, holder(0)).is_none(), "1 has the lock still");
+        e.gives_up(1);
+        assert!(e.falls_asleep(1, holder(0)).is_some());
+        let _early = e.falls_asleep(0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
+        assert!(e.falls_asleep(1, holder(0)).is_none(), "it waits for another one");
+        drop(_early);
+        let _to_the_end = e.falls_asleep(0, holder(1)).expect("1 does not wait");
+        e.gives_up(1);
+        assert!(e.falls_asleep(1, holder(0)).is_none(), "that was not given up");
     }
 
     #[test]

@@ -62,14 +62,14 @@ impl Mode {
     }
 }
 
-/// A holder of a lock: its slot, the mode, and the tag of the subtransaction that took it.
+/// A holder of a lock: its slot, the mode, and the tag of the subtransaction or scan that took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Slot of the transaction.
     pub slot: SlotId,
     /// Strongest mode held.
     pub mode: Mode,
-    /// 0 if the top transaction took it.
+    /// 0 if the top transaction took it, to its end; see [`crate::platform::WaitFor::tag`].
     pub tag: u32,
 }
 

@@ -193,7 +193,7 @@ impl Txn {
         let last = s.records.last().filter(|_| !s.ended);
         let edge = last.as_ref().map(|k| Bound::Included(k.bytes()));
         match (edge, s.way) {
-            (None, _) if !s.ended => self.cancel_scan(id),
+            (None, _) if !s.ended => self.cancel_scan(p, id),
             (None, _) => self.narrow_scan(p, id, None, None),
             (edge, Direction::Forward) => self.narrow_scan(p, id, None, edge),
             (edge, Direction::Backward) => self.narrow_scan(p, id, edge, None),

@@ -7,7 +7,7 @@ use crate::faults::{self, Fault};
 use crate::lock::graph::{self, Edge, First};
 use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
 use crate::partition::Partition;
-use crate::platform::{Platform, Queue, StopEvent, WaitFor};
+use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, Touch};
 
@@ -251,11 +251,12 @@ impl Txn {
                         break Err(self.fail(AbortReason::WaitDie, at));
                     }
                     let ident = self.e.slots[h.slot as usize].ident.load(Ordering::SeqCst);
+                    let gave = self.e.gave(h.slot);
                     if word.held_by(h.slot) != Some(h) {
                         continue; // the holder changed while we read its name
                     }
                     let holder = WaitFor { ident, slot: h.slot, tag: h.tag };
-                    if let Err(e) = self.wait_for(p, holder) {
+                    if let Err(e) = self.wait_for(p, holder, gave) {
                         if e == Error::Deadlock {
                             self.winner = Some(holder);
                             if !queued {
@@ -277,13 +278,15 @@ impl Txn {
         got
     }
 
-    /// Sleeps until a holder may have released its lock; fails if it waits for us.
-    fn wait_for(&self, p: &dyn Platform, who: WaitFor) -> Result<(), Error> {
-        let edge = Edge::Holder(who.slot, who.ident);
-        let _asleep = match who.tag {
-            0 => Some(self.e.falls_asleep(self.slot, edge).ok_or(Error::Deadlock)?),
-            _ => None, // it may be released before its transaction ends
+    /// Sleeps until a holder may have released its lock; fails if it waits for us. `gave`: how often it had given up locks
+    /// before it was seen to hold this one.
+    fn wait_for(&self, p: &dyn Platform, who: WaitFor, gave: u64) -> Result<(), Error> {
+        let edge = match who.tag {
+            0 => Some(Edge::Holder(who.slot, who.ident)),
+            tag if tag & EARLY != 0 => Some(Edge::Early(who.slot, who.ident, gave)),
+            _ => None, // a subtransaction's, which may end before its transaction, and does not count it
         };
+        let _asleep = edge.map(|e| self.e.falls_asleep(self.slot, e).ok_or(Error::Deadlock)).transpose()?;
         p.wait_for(who)
     }
 
@@ -301,7 +304,7 @@ impl Txn {
         self.gave_up = true; // until it goes on; an unwinding platform leaves it so
         let mut end = Ok(());
         while end.is_ok() && there(self) {
-            end = self.wait_for(p, who);
+            end = self.wait_for(p, who, 0);
         }
         self.slept_ns += slept.1.elapsed().as_nanos() as u64;
         drop(slept);

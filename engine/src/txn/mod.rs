@@ -12,6 +12,7 @@ mod locking;
 mod parts;
 mod predicate;
 mod present;
+mod range_locks;
 mod read;
 mod register;
 mod scan;
@@ -156,6 +157,8 @@ pub struct Txn {
     /// The marks of all records that were written, at least: most records are known not to be.
     written: u64,
     locks: Vec<LockEntry>,
+    /// Scans under way that may give up locks of ranges.
+    early: Vec<range_locks::Early>,
     /// Parts of ranges that it has published under `2pl`.
     parts: Vec<parts::Published>,
     /// By depth of a subtransaction: the number of locks when it started.
@@ -231,6 +234,7 @@ impl Txn {
             entries: entries::Entries::default(),
             written: 0,
             locks: Vec::new(),
+            early: Vec::new(),
             parts: Vec::new(),
             marks: Vec::new(),
             touched: TouchedList::default(),
@@ -434,6 +438,7 @@ impl Txn {
         self.entries.clear();
         self.written = 0;
         self.marks.clear();
+        self.early.clear();
         self.touched.clear();
         self.registered.clear();
         self.linked = 0;

@@ -146,7 +146,7 @@ impl Txn {
             // Before the range is locked: who has read there may lock it as a whole yet. Who reads there from now on does
             // not wait either: what it would wait for is a conflict with its predicate when it is over.
             self.await_parts(p, written)?;
-            self.lock_range(p, ranges, set, no, Mode::Intent, r.touch())?;
+            self.lock_range(p, (ranges, set, no), (Mode::Intent, 0), r.touch())?;
         }
         let key = key.map(|k| {
             self.keys.extend_from_slice(k);

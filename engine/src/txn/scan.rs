@@ -1,22 +1,18 @@
 //! Scans of ranges of an index.
 
-use super::predicate::{Extent, New, OpenEnd, Place, PredicateView, Predicates, ScanId, Way};
-use super::{How, Level, LockEntry, ReadEntry, RecordRef, Txn};
+use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId, Way};
+use super::range_locks::ESCALATE;
+use super::{Level, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, State};
 use crate::error::Error;
-use crate::faults::{self, Fault};
 use crate::index::Records;
-use crate::lock::{Acquired, Holder, LockWord, Mode};
-use crate::platform::{Platform, Queue, StopEvent};
+use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
-use crate::protocol::{Policy, Protocol, Touch};
+use crate::protocol::{Protocol, Touch};
 use crate::range::{Entry, IndexRanges, List, Position, RangeSet};
 use crate::record::Version;
 use std::ops::Bound;
 use std::ptr::NonNull;
-
-/// Rows that a scan locks under `2pl` before it locks its ranges instead: few in tests, whose tables are small.
-const ESCALATE: u32 = if cfg!(feature = "faults") { 3 } else { 64 };
 
 /// A scan that is about to begin.
 #[derive(Clone, Copy)]
@@ -97,7 +93,8 @@ impl Txn {
         let endless =
             (extent.first == 0 && extent.covers(0)) || (extent.last + 1 == set.len() && extent.covers(extent.last));
         let by_rows = endless && scan.open != OpenEnd::No;
-        let locked = !by_rows && self.lock_covered(p, ranges, set, extent, scan.at)?;
+        let may_stop = scan.open != OpenEnd::No;
+        let locked = !by_rows && self.lock_covered(p, (ranges, set), extent, scan.at, may_stop)?;
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
         let new = New { ranges, set, at, bounds, extent, open: scan.open };
         let serializable = self.level == Level::Serializable;
@@ -110,6 +107,7 @@ impl Txn {
             start(ranges, set.list(no), scan.snapshot)
         });
         let id = self.ranged.id(id, locked);
+        self.name_early(id);
         if rows_locked {
             self.ranged.lock_rows(id, true);
         }
@@ -120,92 +118,15 @@ impl Txn {
         Ok(id)
     }
 
-    /// Locks the covered ranges for reading if `2pl` runs one of the partitions; were there any?
-    fn lock_covered(
-        &mut self,
-        p: &dyn Platform,
-        ranges: &'static IndexRanges,
-        set: &'static RangeSet,
-        extent: Extent,
-        at: &[Touch],
-    ) -> Result<bool, Error> {
-        let two_phase = |t: &&Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
-        let Some(&at) = at.iter().find(two_phase).filter(|_| self.level == Level::Serializable) else {
-            return Ok(false);
-        };
-        let mut any = false;
-        for no in (extent.first..=extent.last).filter(|&no| extent.covers(no)) {
-            self.lock_range(p, ranges, set, no, Mode::Share, at)?;
-            any = true;
-        }
-        Ok(any)
-    }
-
-    /// Locks a range, to the end of the transaction.
-    pub(super) fn lock_range(
-        &mut self,
-        p: &dyn Platform,
-        ranges: &'static IndexRanges,
-        set: &'static RangeSet,
-        no: u32,
-        mode: Mode,
-        at: Touch,
-    ) -> Result<(), Error> {
-        let serializable = self.level == Level::Serializable;
-        let policy = if serializable { at.partition().policy() } else { Policy::Wait };
-        if policy == Policy::WaitDie {
-            self.set_age();
-        }
-        let word: &'static LockWord = &set.range(no).lock;
-        let mode = self.mode_of_read(word, ranges.table().id, mode);
-        let me = Holder { slot: self.slot, mode, tag: 0 };
-        let queue = Queue::Range(ranges.table().id, ranges.index, no);
-        let got = match word.try_acquire(self.e.region, me) {
-            Ok(a) => a,
-            Err(c) => self.contend(p, word, me, How::Policy(policy), queue, at, c)?,
-        };
-        let previous = match got {
-            Acquired::Held => return Ok(()),
-            Acquired::New => None,
-            Acquired::Upgraded(h) => Some(h),
-        };
-        self.locks.push(LockEntry { word, rec: None, previous, mode, depth: 0 });
-        Ok(())
-    }
-
     /// The scan has ended early: it has read nothing beyond these bounds. They only ever shrink; `None` leaves one
     /// as it is. Call it with `None` for both where the scan has read all.
     pub fn narrow_scan(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
         let before = self.ranged.place(scan);
         let was_open = self.ranged.is_open(scan);
         self.ranged.narrow(p, scan, lo, hi);
-        self.unlock_unread(before, scan);
+        self.unlock_unread(p, before, scan);
         if was_open {
             self.publish_parts(scan);
-        }
-    }
-
-    /// `2pl` has locked what the scan might read; what it has not read is unlocked.
-    fn unlock_unread(&mut self, before: Option<Place>, scan: ScanId) {
-        let Some(before) = before.filter(|_| scan.is_locked()) else { return };
-        let after = self.ranged.place(scan);
-        for no in before.first..=before.last {
-            let read = after.as_ref().is_some_and(|a| (a.first..=a.last).contains(&no));
-            if !read && !self.ranged.touches(before.set, no) {
-                self.unlock_range(&before.set.range(no).lock);
-            }
-        }
-    }
-
-    /// Gives up a read lock of a range; one that was upgraded stays.
-    fn unlock_range(&mut self, word: &'static LockWord) {
-        let Some(at) = self.locks.iter().rposition(|l| std::ptr::eq(l.word, word)) else { return };
-        if self.locks[at].mode == Mode::Share && self.locks[at].previous.is_none() {
-            word.release(self.e.region, self.slot, None);
-            self.locks.remove(at);
-            for mark in self.marks.iter_mut().filter(|m| **m > at) {
-                *mark -= 1;
-            }
         }
     }
 
@@ -239,10 +160,10 @@ impl Txn {
     }
 
     /// The scan has read nothing at all.
-    pub fn cancel_scan(&mut self, scan: ScanId) {
+    pub fn cancel_scan(&mut self, p: &dyn Platform, scan: ScanId) {
         let before = self.ranged.place(scan);
         self.ranged.cancel(scan);
-        self.unlock_unread(before, scan);
+        self.unlock_unread(p, before, scan);
         self.take_back_parts(Some(scan));
     }
 
@@ -406,28 +327,6 @@ impl Txn {
     /// to lock; that no other row comes is the predicate's affair.
     fn is_gone(&self, r: RecordRef) -> bool {
         matches!(Self::settled(r.rec.head(), self.valid), Some(None))
-    }
-
-    /// The scan has locked many rows: locks its ranges instead of the rows to come, if that takes no waiting. Other
-    /// policies than waiting would fail writers of the rest of the ranges.
-    fn escalate(&mut self, scan: ScanId, at: Touch) {
-        let Some(place) = self.ranged.place(scan).filter(|_| at.partition().policy() == Policy::Wait) else { return };
-        let me = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
-        for no in (place.first..=place.last).filter(|_| !faults::on(Fault::EscalatesTooFar)) {
-            let word: &'static LockWord = &place.set.range(no).lock;
-            let previous = match word.try_acquire(self.e.region, me) {
-                Ok(Acquired::Held) => continue,
-                Ok(Acquired::New) => None,
-                Ok(Acquired::Upgraded(h)) => Some(h),
-                Err(_) => {
-                    // It does not wait, so nobody else's upgrade is hopeless because of it.
-                    word.end_upgrade(self.slot);
-                    return;
-                }
-            };
-            self.locks.push(LockEntry { word, rec: None, previous, mode: Mode::Share, depth: 0 });
-        }
-        self.ranged.escalate(scan);
     }
 
     /// May the owner of the newest version have committed?

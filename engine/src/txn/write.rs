@@ -428,6 +428,7 @@ impl Txn {
             w.depth = depth - 1;
         }
         self.merge_absent(depth);
+        self.merge_early(depth);
         self.keep_locks(depth);
         self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);

@@ -158,6 +158,7 @@ impl<'w> Client<'w> {
         if keep {
             self.t.commit_sub(self.depth);
         } else {
+            self.t.keep_scanned(&self.p, self.depth);
             self.t.abort_sub(self.depth);
             self.log().rollback_to(sp);
         }

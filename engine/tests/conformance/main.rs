@@ -4,12 +4,14 @@
 mod boundaries;
 mod client;
 mod deadlocks;
+mod early;
 mod faults;
 mod histories;
 mod invariants;
 mod keyed;
 mod lifetimes;
 mod load;
+mod memory;
 mod merged;
 mod midway;
 mod model;

@@ -211,7 +211,7 @@ fn a_scan_with_an_open_end_keeps_out_of_what_it_has_read() {
         let id = begin_scan(&mut reader, 0, Included(1), Unbounded, OpenEnd::High).expect("a scan");
         assert_eq!(insert(&mut writer, 3), Ok(true), "it may end before");
         if cancelled {
-            reader.t.cancel_scan(id);
+            reader.t.cancel_scan(&reader.p, id);
         } else {
             let hi = crate::spans::encode(0, 5);
             reader.t.narrow_scan(&reader.p, id, None, Some(Included(&hi)));
@@ -249,7 +249,7 @@ fn a_scan_does_not_wait_for_writers_in_ranges_that_it_does_not_cover() {
 }
 
 /// Waits until so many transactions have begun to sleep for locks.
-fn until_asleep(w: &World, n: u64) {
+pub fn until_asleep(w: &World, n: u64) {
     let start = Instant::now();
     let slept = || w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum::<u64>();
     while slept() < n {

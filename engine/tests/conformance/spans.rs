@@ -158,7 +158,7 @@ impl Client<'_> {
             self.t.narrow_scan(&self.p, id, lo, hi);
             (low, high) = if s.up { (low, l.key) } else { (l.key, high) };
         } else if ended {
-            self.t.cancel_scan(id);
+            self.t.cancel_scan(&self.p, id);
             return Ok(rows);
         } else if rng.percent(50) {
             self.t.narrow_scan(&self.p, id, None, None);

@@ -109,6 +109,12 @@ impl Platform for Meanwhile<'_> {
     fn lock_tag(&self) -> u32 {
         self.p.lock_tag()
     }
+    fn take_tag(&self) -> Result<u32, Error> {
+        self.p.take_tag()
+    }
+    fn give_up(&self, tag: u32) {
+        self.p.give_up(tag);
+    }
     fn quiescent(&self, slot: SlotId) -> bool {
         self.p.quiescent(slot)
     }

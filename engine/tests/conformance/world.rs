@@ -10,7 +10,7 @@ use mixedcc_engine::record::{Version, REC_VACUUM};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::{Block, Threads, Waits};
 use mixedcc_engine::{Engine, Error, Level, Policy, ProtocolSet, RecordRef, Table, Txn};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -81,6 +81,8 @@ pub struct Jitter {
     pub yields: Cell<u64>,
     /// Unwind at this event or call, once.
     pub panic_at: Cell<Option<PanicAt>>,
+    /// How it sleeps for other transactions, if not in short naps.
+    pub sleeps: RefCell<Option<Box<dyn Fn(WaitFor)>>>,
 }
 
 /// Where a platform call unwinds.
@@ -103,6 +105,7 @@ impl Jitter {
             rng: Cell::new(seed | 1),
             yields: Cell::new(0),
             panic_at: Cell::new(None),
+            sleeps: RefCell::default(),
         }
     }
     fn panic_if(&self, at: PanicAt) {
@@ -124,6 +127,10 @@ impl Jitter {
 impl Platform for Jitter {
     fn wait_for(&self, who: WaitFor) -> Result<(), Error> {
         self.panic_if(PanicAt::WaitFor);
+        if let Some(sleeps) = &*self.sleeps.borrow() {
+            sleeps(who);
+            return Ok(());
+        }
         self.threads.wait_for(who)
     }
     fn enter_queue(&self, q: Queue) -> Result<(), Error> {
@@ -139,6 +146,12 @@ impl Platform for Jitter {
     }
     fn lock_tag(&self) -> u32 {
         self.threads.lock_tag()
+    }
+    fn take_tag(&self) -> Result<u32, Error> {
+        self.threads.take_tag()
+    }
+    fn give_up(&self, tag: u32) {
+        self.threads.give_up(tag);
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         self.threads.quiescent(slot)
