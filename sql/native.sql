@@ -245,6 +245,81 @@ FETCH na_one;
 ROLLBACK;
 DROP TABLE na_defined;
 
+-- Rows that guesses lead to are those that a scan finds, whatever the key is made of, and whatever has become of its rows.
+CREATE TABLE na_guess (pad text, a int, n int, b bigint, c smallint, v bigint, PRIMARY KEY (b, a, c)) USING mixedcc;
+CREATE TABLE na_one (v bigint, id int PRIMARY KEY) USING mixedcc;
+CREATE FUNCTION na_guessed(OUT same boolean, OUT same_one boolean, OUT total numeric, OUT total_one numeric) LANGUAGE plpgsql AS $$
+DECLARE
+    by_guess numeric := 0;
+    one      numeric := 0;
+BEGIN
+    FOR b IN -22..22 LOOP
+        FOR a IN -2..9 LOOP
+            by_guess := by_guess + coalesce(mixedcc.get_value(NULL::bigint, NULL::na_guess, 'v', b, a, 0), 0)
+                + coalesce(mixedcc.get_value(NULL::bigint, NULL::na_guess, 'v', b::bigint, a, 1::smallint), 0);
+        END LOOP;
+    END LOOP;
+    FOR id IN -310..710 LOOP
+        one := one + coalesce(mixedcc.get_value(NULL::bigint, NULL::na_one, 'v', id), 0);
+    END LOOP;
+    SELECT sum(v) INTO total FROM na_guess;
+    SELECT sum(v) INTO total_one FROM na_one;
+    same := by_guess = total;
+    same_one := one = total_one;
+END $$;
+INSERT INTO na_guess SELECT CASE b % 3 WHEN 0 THEN NULL ELSE repeat('x', b) END, a, NULLIF(a, 3), b, c, b * 1000 + a * 10 + c
+FROM generate_series(-20, 20) AS b, generate_series(0, 7) AS a, generate_series(0, 1) AS c;
+INSERT INTO na_one SELECT id * 11, id FROM generate_series(-300, 500) AS id;
+SELECT * FROM na_guessed();
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT * FROM na_guessed();
+SELECT * FROM na_guessed();
+COMMIT;
+-- Keys go, some come back with other rows, some move.
+DELETE FROM na_guess WHERE b % 3 = 0;
+INSERT INTO na_guess SELECT 'y', a, 1, b, 0, 7 FROM generate_series(-18, 18, 6) AS b, generate_series(1, 7) AS a;
+DELETE FROM na_one WHERE id % 3 = 0;
+INSERT INTO na_one SELECT id * 13, id FROM generate_series(-300, 500, 6) AS id;
+UPDATE na_one SET id = id + 200 WHERE id > 450;
+SELECT * FROM na_guessed();
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT * FROM na_guessed();
+DELETE FROM na_one WHERE id BETWEEN 1 AND 50;
+SELECT mixedcc.insert(ROW(id * 17, id)::na_one) FROM generate_series(20, 30) AS id;
+SELECT mixedcc.add(NULL::na_one, 'v', 5, 100);
+SELECT * FROM na_guessed();
+SAVEPOINT s;
+DELETE FROM na_one WHERE id BETWEEN 20 AND 25;
+UPDATE na_guess SET v = v + 1 WHERE b > 0;
+UPDATE na_guess SET a = a + 2 WHERE b < -10 AND a = 7;
+SELECT * FROM na_guessed();
+ROLLBACK TO s;
+SELECT * FROM na_guessed();
+COMMIT;
+SELECT * FROM na_guessed();
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT * FROM na_guessed();
+COMMIT;
+-- Numbers of records are used again, columns are added, the key and the storage are others.
+VACUUM na_guess, na_one;
+INSERT INTO na_one SELECT id * 19, id FROM generate_series(-310, 710) AS id ON CONFLICT DO NOTHING;
+ALTER TABLE na_guess ADD COLUMN w int DEFAULT 9;
+INSERT INTO na_guess SELECT 'z', a, NULL, b, c, 3, 1 FROM generate_series(21, 22) AS b, generate_series(-2, 9) AS a, generate_series(0, 1) AS c;
+SELECT * FROM na_guessed();
+ALTER TABLE na_one DROP CONSTRAINT na_one_pkey, ALTER COLUMN id TYPE bigint, ADD PRIMARY KEY (id);
+SELECT * FROM na_guessed();
+BEGIN;
+TRUNCATE na_one;
+INSERT INTO na_one SELECT 1, id FROM generate_series(1, 100) AS id;
+SELECT * FROM na_guessed();
+ROLLBACK;
+SELECT * FROM na_guessed();
+TRUNCATE na_one;
+INSERT INTO na_one SELECT -id, id FROM generate_series(600, 1, -2) AS id;
+SELECT * FROM na_guessed();
+DROP FUNCTION na_guessed;
+DROP TABLE na_guess, na_one;
+
 DROP FUNCTION na_move, na_log CASCADE;
 DROP TABLE na_acc, na_full, na_heap, na_nokey;
 DROP ROLE na_user;

@@ -247,6 +247,29 @@ pub unsafe fn value_at_place(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: u
     unsafe { place(td, desc, at).map(|offset| by_value(td.cast::<u8>().add(offset), attribute(desc, at).attlen)) }
 }
 
+/// A column (from 0) of a version that is passed by value, not NULL and not added later: at its place, or wherever it is.
+///
+/// # Safety
+/// As for [`value_at_place`].
+#[inline]
+pub unsafe fn value_of(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
+    // SAFETY: the caller's.
+    unsafe { value_at_place(v, desc, at).or_else(|| value_anywhere(v, desc, at)) }
+}
+
+#[cold]
+unsafe fn value_anywhere(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut t = as_tuple(v.as_ptr(), Tid::Invalid, pg_sys::InvalidOid);
+        if at as i32 >= columns(&t) {
+            return None;
+        }
+        let (d, null) = column(&mut t, desc, at);
+        (!null && attribute(desc, at).attbyval).then_some(d)
+    }
+}
+
 /// Can a version of a row with other values in these columns (from 0) be made by [`patch`]?
 ///
 /// # Safety

@@ -47,7 +47,7 @@ impl Short {
     const BYTES: u32 = u64::BITS / 8;
 
     /// Appends what [`put_int`] appends; false, and nothing is appended, if that does not fit.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn put_int(&mut self, v: i64) -> bool {
         let magnitude = (v ^ (v >> 63)) as u64;
@@ -57,17 +57,29 @@ impl Short {
             return false;
         }
         let mark = if v < 0 { VALUE - 1 - n as u8 } else { VALUE + n as u8 };
-        // n is 7 at most. Behind the marker, then behind what is there.
-        let value = (v as u64).checked_shl(u64::BITS - 8 * n).unwrap_or(0);
+        // n is 7 at most. Behind the marker, then behind what is there. (Nothing is left of a value without bytes.)
+        let value = (v as u64) << (u64::BITS - 1 - 8 * n) << 1;
         self.word |= ((mark as u64) << 56 | value >> 8) >> (8 * self.len);
         self.len = len;
         true
+    }
+
+    /// The key of these bytes, if they are few enough.
+    pub fn of(key: &[u8]) -> Option<Short> {
+        let mut bytes = [0; Self::BYTES as usize];
+        bytes.get_mut(..key.len())?.copy_from_slice(key);
+        Some(Short { word: u64::from_be_bytes(bytes), len: key.len() as u32 })
     }
 
     /// The bytes as a number that compares as they do, but for their count.
     #[inline]
     pub fn word(self) -> u64 {
         self.word
+    }
+    /// How many bytes they are.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.len as usize
     }
     /// The bytes, and how many of them count.
     #[inline]

@@ -403,7 +403,7 @@ impl Table {
         }
         if let Some(primary) = self.primary() {
             // SAFETY: the caller's promise.
-            unsafe { primary.index.clear(e, slot) };
+            unsafe { primary.clear(e, slot) };
         }
         self.graves.clear();
         for p in self.map().partitions() {

@@ -52,20 +52,31 @@ unsafe fn by_primary(
     unsafe {
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
+        let snapshot = (*x).estate.es_snapshot;
+        let exact = |c: usize| {
+            let k = &*(*p).keys.add(c);
+            if k.scan.sk_subtype == k.own_type {
+                pg_sys::InvalidOid
+            } else {
+                k.scan.sk_subtype
+            }
+        };
+        if let Some(found) = find::peek(table, info, pk, values.len(), |c| (values[c], exact(c)), snapshot) {
+            tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());
+            return Some(true);
+        }
         let mut key = std::mem::take(&mut *(&raw mut KEY));
         key.clear();
         let mut types = [pg_sys::InvalidOid; MAX];
         for (c, v) in values.iter().enumerate() {
-            let subtype = (*(*p).keys.add(c)).scan.sk_subtype;
-            let own = subtype == (*(*p).keys.add(c)).own_type;
-            types[c] = subtype;
-            if !pk.codec.put_foreign(c, *v, if own { pg_sys::InvalidOid } else { subtype }, &mut key) {
+            types[c] = (*(*p).keys.add(c)).scan.sk_subtype;
+            if !pk.codec.put_foreign(c, *v, exact(c), &mut key) {
                 KEY = key;
                 return None;
             }
         }
         let partition = pk.partition(info, values, &types[..values.len()]);
-        let found = find::by_key(table, info, pk, &key, partition, (*x).estate.es_snapshot, for_write);
+        let found = find::by_key(table, info, pk, &key, partition, snapshot, for_write);
         KEY = key;
         let Some(found) = found else { return Some(false) };
         tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());

@@ -6,15 +6,16 @@ use crate::errors::ok;
 use crate::hooks::lookup;
 use crate::platform::PG;
 use crate::rel::RelInfo;
-use crate::stop;
 use crate::xact::{self, Mode};
+use crate::{stop, tuple};
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Direction, FEW};
 use mixedcc_engine::key::Short;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
-use mixedcc_engine::RecordRef;
-use pgrx::pg_sys;
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys::{self, Datum, Oid};
 use std::ops::Bound;
 use std::ptr::NonNull;
 
@@ -86,14 +87,28 @@ pub unsafe fn by_key(
     None
 }
 
-/// What [`by_key`] would find of the only record with a short key, where looking at it is all that it would do; else `None`,
-/// also if there is no such row. Neither fails nor unwinds, and calls nobody. A row that is found needs no look at its
+/// What [`by_key`] would find of a record with a key of a few bytes of integers, where looking at it is all that it would do; else
+/// `None`, also if there is no such row. Neither fails nor unwinds, and calls nobody. A row that is found needs no look at its
 /// partition before (INV-PEEK); what is not found is looked for again, after that.
+///
+/// A guess leads to the record (INV-GUESS of the engine) or the tree. A guess is right if a version that is visible has the key in
+/// its own columns: a PRIMARY KEY is checked at once, so no snapshot sees two rows with one key. The only record that the tree
+/// has of a key need not be asked (INV-PRIMARY).
+///
+/// `n` values of the key's columns, none NULL, with their types (invalid: the column's own).
 ///
 /// # Safety
 /// As for [`by_key`]; nothing that PostgreSQL does is under way between the look at `pk` and this.
 #[inline]
-pub unsafe fn peek(info: &RelInfo, pk: &PrimaryKey, key: Short, snapshot: pg_sys::Snapshot) -> Option<Found> {
+pub unsafe fn peek(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    n: usize,
+    value: impl Fn(usize) -> (Datum, Oid),
+    snapshot: pg_sys::Snapshot,
+) -> Option<Found> {
+    let key = pk.codec.short(n, &value)?;
     let t = xact::running().filter(|_| !stop::is_on())?;
     let csn = match xact::known_mode()? {
         Mode::Serializable => None,
@@ -102,18 +117,57 @@ pub unsafe fn peek(info: &RelInfo, pk: &PrimaryKey, key: Short, snapshot: pg_sys
         // It was taken before, so the pin was too.
         _ => Some(xact::known_csn(snapshot)?),
     };
+    // SAFETY: the caller's; versions of the relation's table, which has the key's columns.
+    let has_key = |v| unsafe { pk.codec.has_ints(&value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
+    if let Some(found) = pk.primary.guess(key, |no| guessed(t, info, no, csn, has_key)) {
+        return Some(found);
+    }
+    searched(t, info, pk, key, csn)
+}
+
+/// What is seen of a record that this transaction has not written, where a look at its newest version tells. `csn`: of the
+/// snapshot, `None` at SERIALIZABLE.
+#[inline]
+fn look(t: &mut Txn, r: RecordRef, csn: Option<Csn>) -> Option<NonNull<Version>> {
+    if t.last_write(r).is_some() {
+        return None;
+    }
+    match csn {
+        None => t.peek_row(r),
+        Some(csn) => t.peek_snapshot(r, csn)?,
+    }
+}
+
+/// The row of a record that was guessed, if it is right: whose newest version has the key, and is the one that is seen.
+#[inline]
+fn guessed(
+    t: &mut Txn,
+    info: &RelInfo,
+    no: u64,
+    csn: Option<Csn>,
+    has_key: impl Fn(NonNull<Version>) -> bool,
+) -> Option<Found> {
+    let r = RecordRef::find(info.table, no)?;
+    // A pending version is complete too (INV-VERSION). So for the sake of another row nothing is followed, or read.
+    let newest = NonNull::new(r.rec.head())?;
+    // SAFETY: reached under our pin.
+    if unsafe { newest.as_ref() }.is_tombstone() || !has_key(newest) {
+        return None;
+    }
+    let version = look(t, r, csn).filter(|v| *v == newest)?;
+    Some(Found { r, version })
+}
+
+/// The row of the only record that the tree has of a key.
+#[inline(never)]
+fn searched(t: &mut Txn, info: &RelInfo, pk: &PrimaryKey, key: Short, csn: Option<Csn>) -> Option<Found> {
     let mut few = [0; FEW];
     if pk.primary.index.few_short(key, &mut few)? != 1 {
         return None;
     }
     let r = RecordRef::find(info.table, few[0])?;
-    if t.last_write(r).is_some() {
-        return None;
-    }
-    let version = match csn {
-        None => t.peek_row(r)?,
-        Some(csn) => t.peek_snapshot(r, csn)??,
-    };
+    let version = look(t, r, csn)?;
+    pk.primary.note_guess(key, few[0]);
     Some(Found { r, version })
 }
 

@@ -249,6 +249,16 @@ impl KeyColumn {
         integer(typid, d).filter(|_| fits)
     }
 
+    /// The integer of a value of a type, if it compares like one of the column's; invalid: of the column's own.
+    #[inline]
+    fn int_of(&self, d: Datum, typid: Oid) -> Option<i64> {
+        if typid == self.typid || typid == pg_sys::InvalidOid {
+            Some(self.int(d))
+        } else {
+            self.foreign_int(d, typid)
+        }
+    }
+
     unsafe fn payload(&self, d: Datum, out: &mut Vec<u8>) {
         // SAFETY: a value of the column's type.
         unsafe {
@@ -494,7 +504,7 @@ impl Codec {
         fits
     }
 
-    /// The bytes of a whole key of integers, if they are few. `value`: of a column, not NULL, with its type.
+    /// The bytes of a whole key of integers, if they are few. `value`: of a column, not NULL, with its type (invalid: its own).
     #[inline]
     pub fn short(&self, n: usize, value: impl Fn(usize) -> (Datum, Oid)) -> Option<Short> {
         let mut key = Short::EMPTY;
@@ -504,7 +514,7 @@ impl Codec {
         if let [KeyColumn { kind: Kind::Int4, desc: false, typid: own, .. }] = self.columns[..] {
             // Most keys.
             let (d, typid) = value(0);
-            if typid == own {
+            if typid == own || typid == pg_sys::InvalidOid {
                 return key.put_int(d.value() as i32 as i64).then_some(key);
             }
         }
@@ -513,12 +523,29 @@ impl Codec {
             if !c.is_int() {
                 return None;
             }
-            let v = if typid == c.typid { c.int(d) } else { c.foreign_int(d, typid)? };
+            let v = c.int_of(d, typid)?;
             if !key.put_int(if c.desc { !v } else { v }) {
                 return None;
             }
         }
         Some(key)
+    }
+
+    /// Has a row the integers of which [`Codec::short`] has made a key? `column`: of the row (from 0); `None` if it is not known.
+    #[inline(always)]
+    pub fn has_ints(&self, value: impl Fn(usize) -> (Datum, Oid), column: impl Fn(usize) -> Option<Datum>) -> bool {
+        if let ([KeyColumn { kind: Kind::Int4, typid: own, .. }], &[no]) = (&self.columns[..], &self.attnums[..]) {
+            // Most keys.
+            let (d, typid) = value(0);
+            if typid == *own || typid == pg_sys::InvalidOid {
+                return no > 0 && column(no as usize - 1).is_some_and(|of| of.value() as i32 == d.value() as i32);
+            }
+        }
+        self.columns.iter().zip(&self.attnums).enumerate().all(|(i, (c, &no))| {
+            let (d, typid) = value(i);
+            let wanted = c.int_of(d, typid);
+            wanted.is_some() && no > 0 && wanted == column(no as usize - 1).map(|d| c.int(d))
+        })
     }
 
     unsafe fn put_with(&self, column: usize, out: &mut Vec<u8>, payload: impl FnOnce(&KeyColumn, &mut Vec<u8>)) {

@@ -33,7 +33,7 @@ unsafe fn find<K: Key + ?Sized>(table: &Table, key: &K, snapshot: pg_sys::Snapsh
     // SAFETY: an open relation; a command has begun.
     unsafe {
         let info = rel::known(rel)?;
-        let found = row::peek(info, primary::known(info)?, key, snapshot)?;
+        let found = row::peek(rel, info, primary::known(info)?, key, snapshot)?;
         Some(Row { rel, found })
     }
 }
@@ -116,7 +116,7 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     // SAFETY: an open relation; a command has begun.
     unsafe {
         let info = rel::known(rel)?;
-        let found = row::peek(info, primary::known(info)?, key, snapshot)?;
+        let found = row::peek(rel, info, primary::known(info)?, key, snapshot)?;
         Some(Target { table, definition: table.definition, row: Row { rel, found } })
     }
 }

@@ -81,17 +81,17 @@ unsafe fn encode<K: Key + ?Sized>(
 /// The row with a key, where looking at it is enough (`find::peek`).
 ///
 /// # Safety
-/// As for `find::peek`; values of their types.
+/// As for `find::peek`, of the relation; values of their types.
 #[inline]
 pub unsafe fn peek<K: Key + ?Sized>(
+    rel: pg_sys::Relation,
     info: &RelInfo,
     pk: &primary::PrimaryKey,
     key: &K,
     snapshot: pg_sys::Snapshot,
 ) -> Option<find::Found> {
-    let short = pk.codec.short(key.len(), |i| key.value(i))?;
     // SAFETY: the caller's.
-    unsafe { find::peek(info, pk, short, snapshot) }
+    unsafe { find::peek(rel, info, pk, key.len(), |i| key.value(i), snapshot) }
 }
 
 /// Is the setting for tables of others not asked any more in this transaction?
@@ -133,7 +133,7 @@ pub unsafe fn find<K: Key + ?Sized>(
         let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
             return Err(Statement);
         };
-        if let Some(found) = peek(info, pk, key, snapshot) {
+        if let Some(found) = peek(t.rel, info, pk, key, snapshot) {
             return Ok(Some(found));
         }
         let mut bytes = std::mem::take(&mut *(&raw mut KEY));

@@ -225,7 +225,7 @@ impl Table {
         // SAFETY: a tombstone that stays until we give it up; its key is part of its payload.
         let Some(key) = (unsafe { Version::key(v.as_ptr()) }) else { return };
         if let Some(primary) = self.primary().filter(|_| !faults::on(Fault::EntryForgotten)) {
-            primary.index.remove(e, slot, p, key, no);
+            primary.remove(e, slot, p, key, no);
         }
     }
 
@@ -280,7 +280,7 @@ impl Table {
             while let Some((key, no)) = all.next(p) {
                 if marked.binary_search(&no).is_ok() {
                     RetireQueue::reserve(e, slot, owed + Index::ROOM)?;
-                    removed += usize::from(primary.index.remove(e, slot, p, &key, no));
+                    removed += usize::from(primary.remove(e, slot, p, &key, no));
                 }
             }
         }

@@ -10,6 +10,7 @@ mod descend;
 mod graves;
 #[cfg(all(test, not(loom)))]
 mod graves_tests;
+mod hints;
 mod insert;
 mod key;
 mod node;

@@ -1,8 +1,11 @@
 //! A table's primary index: a tree whose entries come with records and vanish with them (`graves.rs`).
 
+use super::hints::{Hash, Hints};
+use super::key::{prefix_of, INLINE};
 use super::Index;
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
+use crate::key::Short;
 use crate::memory::OutOfMemory;
 use crate::platform::Platform;
 use crate::primitive::{AtomicU64, Ordering};
@@ -25,6 +28,8 @@ pub enum Reuse {
 pub struct Primary {
     /// The entries.
     pub index: Index,
+    /// Of the records that short keys have, if the index has a description: who makes keys of columns can prove a guess.
+    hints: Hints,
     /// Snapshots below see versions that it may not have.
     complete_from: AtomicU64,
     reuse: Reuse,
@@ -79,7 +84,7 @@ impl Primary {
     }
     /// Bytes, about.
     pub fn bytes(&self) -> u64 {
-        self.index.bytes() + size_of::<Primary>() as u64
+        self.index.bytes() + self.hints.bytes() + size_of::<Primary>() as u64
     }
     /// Has a record this entry? The caller is pinned.
     pub fn has(&'static self, p: &dyn Platform, key: &[u8], no: u64) -> bool {
@@ -92,7 +97,51 @@ impl Primary {
     pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
         let added = self.index.insert(e, slot, p, key, no)?;
         debug_assert!(added, "a record has one entry");
+        if self.has_hint(key) {
+            self.hints.make_room(e, slot, Hints::need(self.index.len(), no));
+            self.hints.put(Hash::of(prefix_of(key), key.len()), no, true);
+        }
         Ok(())
+    }
+
+    /// Removes the entry of a record, as [`Index::remove`].
+    pub(crate) fn remove(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], no: u64) -> bool {
+        if self.has_hint(key) {
+            self.hints.forget(Hash::of(prefix_of(key), key.len()), no);
+        }
+        self.index.remove(e, slot, p, key, no)
+    }
+
+    #[inline]
+    fn has_hint(&self, key: &[u8]) -> bool {
+        self.spec_len > 0 && key.len() <= INLINE && self.index.order() == 0
+    }
+
+    /// The first that `proven` makes of one of the records that the key may have, without a search. INV-GUESS: they may be
+    /// any numbers. `proven` sees to it that the record has a row that is visible, and the key in the row's columns. `None`
+    /// tells nothing. The caller is pinned.
+    #[inline]
+    pub fn guess<T>(&self, key: Short, proven: impl FnMut(u64) -> Option<T>) -> Option<T> {
+        self.hints.find(key, proven)
+    }
+
+    /// The tree has told that a key that [`Primary::guess`] did not find has this record. Takes nobody's place. The caller
+    /// is pinned.
+    #[inline]
+    pub fn note_guess(&self, key: Short, no: u64) {
+        self.hints.put(Hash::of_key(key), no, false);
+    }
+
+    /// Removes all entries, at once.
+    ///
+    /// # Safety
+    /// Nobody else uses the index.
+    pub(crate) unsafe fn clear(&self, e: &Engine, slot: SlotId) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.hints.free(e, slot);
+            self.index.clear(e, slot);
+        }
     }
 
     /// Frees all memory.
@@ -102,6 +151,7 @@ impl Primary {
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId) {
         // SAFETY: the caller's promise.
         unsafe {
+            self.hints.free(e, slot);
             self.index.destroy(e, slot, false);
             e.region.free(slot as usize, NonNull::from(self).cast());
         }
@@ -114,7 +164,10 @@ impl Primary {
     /// It is no table's any more, and nobody else was in the middle of using it.
     pub(crate) unsafe fn retire(&'static self, e: &Engine, slot: SlotId) {
         // SAFETY: the caller's promise.
-        unsafe { self.index.destroy(e, slot, false) };
+        unsafe {
+            self.hints.free(e, slot);
+            self.index.destroy(e, slot, false);
+        }
         RetireQueue::push(e, slot, NonNull::from(self).cast(), e.now());
     }
 }

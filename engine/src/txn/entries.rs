@@ -125,7 +125,7 @@ impl Txn {
             assert!(self.e.is_pinned(self.slot), "INV-PIN: an index is read by who is pinned");
         }
         if let (Some(i), Some((key, _)), true) = (primary, self.entries.get(w.entry), room) {
-            if i.index.remove(&self.e, self.slot, &Bytes, key, w.r.no) {
+            if i.remove(&self.e, self.slot, &Bytes, key, w.r.no) {
                 return true;
             }
         }

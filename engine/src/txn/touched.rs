@@ -68,7 +68,7 @@ impl TouchedList {
     #[inline(always)]
     fn near(&self, partition: &Partition) -> Result<usize, usize> {
         // Partitions lie side by side in their map.
-        let mut place = key(partition) / std::mem::size_of::<Partition>() % PLACES;
+        let mut place = (key(partition) >> std::mem::size_of::<Partition>().trailing_zeros()) % PLACES;
         loop {
             let p = self.places[place];
             if p.round != self.round {

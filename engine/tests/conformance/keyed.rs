@@ -7,12 +7,13 @@ use mixedcc_engine::checker::{self};
 use mixedcc_engine::checker::{check, History, Log, Options, Payload, Predicate, Recorder, Seen, Session, WriteKind};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::faults::{self, Fault};
-use mixedcc_engine::index::{Direction, Records, Reuse};
+use mixedcc_engine::index::{Direction, Primary, Records, Reuse};
+use mixedcc_engine::key::Short;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Waits};
 use mixedcc_engine::txn::{Look, OpenEnd, Own, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
-use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
+use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Table, Txn};
 use std::cell::Cell;
 use std::ops::Bound;
 use std::ptr::NonNull;
@@ -29,6 +30,10 @@ struct World {
     table: &'static Table,
     waits: Arc<Waits>,
     ident: AtomicU64,
+    /// Rows that a guess has led to.
+    guessed: AtomicU64,
+    /// Guesses are believed without a proof, but by writers.
+    unproved: bool,
     _block: Block,
 }
 
@@ -50,8 +55,10 @@ impl World {
         for (i, p) in table.map().partitions().iter().enumerate() {
             p.put(&e, sets[i % sets.len()], None).unwrap();
         }
-        table.create_primary(&e, 0, order, Reuse::AtOnce).expect("an index");
-        World { e, table, waits: Arc::default(), ident: AtomicU64::new(1), _block: block }
+        // With a description, so that there are guesses.
+        table.set_primary(Primary::create(&e, 0, order, Reuse::AtOnce, b"keys").expect("an index"));
+        let (ident, guessed) = (AtomicU64::new(1), AtomicU64::new(0));
+        World { e, table, waits: Arc::default(), ident, guessed, unproved: false, _block: block }
     }
     fn at(&self, key: i64) -> Touch {
         Touch { table: self.table, no: (key * PARTITIONS / KEYS) as u32 }
@@ -102,9 +109,38 @@ impl<'w> Client<'w> {
     fn log(&mut self) -> &mut Log {
         self.log.as_mut().expect("a transaction")
     }
+    /// The row that a guess leads to, if that is right (INV-GUESS) and needs only a look.
+    fn guess(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
+        let w = self.w;
+        let Some(short) = Short::of(&bytes(key)) else { return Ok(None) };
+        if self.snapshot.is_none() {
+            self.t.begin_following(&self.p)?;
+        }
+        let (t, snapshot) = (&mut self.t, self.snapshot);
+        let is = |v| w.unproved && !for_write || Row::read(v).key == key;
+        let found = w.table.primary().expect("an index").guess(short, |no| {
+            let r = RecordRef::find(w.table, no)?;
+            let newest = NonNull::new(r.rec.head())?;
+            // SAFETY: reached under our pin.
+            let gone = unsafe { newest.as_ref() }.is_tombstone();
+            if gone || !is(newest) || t.last_write(r).is_some() {
+                return None;
+            }
+            let version = match snapshot {
+                None => t.peek_row(r)?,
+                Some(csn) => t.peek_snapshot(r, csn)??,
+            };
+            (version == newest).then_some(Found { r, version, own: false })
+        });
+        w.guessed.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        Ok(found)
+    }
     fn get(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
         let at = self.w.at(key);
-        let found = self.t.find_row(&self.p, at, &bytes(key), for_write, self.snapshot)?;
+        let found = match self.guess(key, for_write)? {
+            None => self.t.find_row(&self.p, at, &bytes(key), for_write, self.snapshot)?,
+            found => found,
+        };
         let seen = found.map_or(Seen::Absent, |f| Row::read(f.version).seen());
         self.log().read(checked(key), seen);
         Ok(found)
@@ -209,6 +245,14 @@ impl<'w> Client<'w> {
         self.t.announce_rows(self.w.table, keys.iter().map(Vec::as_slice));
     }
     fn transaction(&mut self, rng: &mut Rng, read_only: bool) -> Result<(), Error> {
+        if rng.percent(30) {
+            // Some guesses are wrong. (The number may be of no record, or of one that is used for another key later.)
+            let key = rng.below(KEYS as u64) as i64;
+            if let Some(short) = Short::of(&bytes(key)) {
+                let no = rng.below(self.w.table.len() + 2);
+                self.w.table.primary().expect("an index").note_guess(short, no);
+            }
+        }
         if rng.percent(20) {
             self.announce((0..rng.below(40)).map(|n| n as i64 * 7 % KEYS));
         }
@@ -238,6 +282,8 @@ struct Load {
     ranges: bool,
     seed: u64,
     fault: Option<Fault>,
+    /// Guesses are believed without a proof.
+    unproved: bool,
 }
 
 /// Boundaries change all the time.
@@ -263,7 +309,7 @@ fn rebuild_loop(w: &World, l: &Load, stop: &AtomicBool) {
 }
 
 fn run(l: &Load) -> (History, u64) {
-    let w = World::new(&l.sets, l.policy, l.order);
+    let w = World { unproved: l.unproved, ..World::new(&l.sets, l.policy, l.order) };
     let recorder = Recorder::new();
     let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -300,7 +346,13 @@ fn run(l: &Load) -> (History, u64) {
     let rows = last.scan(0, KEYS - 1, Direction::Forward, usize::MAX).expect("a last scan");
     last.commit().expect("a read-only commit");
     assert_eq!(rows as u64, w.table.rows(), "rows and entries");
-    assert!(l.fault.is_some() || w.table.len() < 2000, "{} numbers were used for {KEYS} keys", w.table.len());
+    let guesses = l.order == 0 && l.sets.contains(&ProtocolSet::of(Protocol::Occ));
+    assert!(!guesses || w.guessed.load(Ordering::Relaxed) > 100, "guesses were not tried");
+    assert!(
+        l.fault.is_some() || l.unproved || w.table.len() < 2000,
+        "{} numbers were used for {KEYS} keys",
+        w.table.len()
+    );
     let mut h = recorder.history();
     h.initial.clear();
     (h, commits.into_inner())
@@ -315,7 +367,7 @@ fn judge(l: Load) {
 
 fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
     for (i, (order, ranges)) in [(0, true), (1, true), (0, false)].into_iter().enumerate() {
-        judge(Load { sets: sets.to_vec(), policy, order, ranges, seed: seed + i as u64, fault: None });
+        judge(Load { sets: sets.to_vec(), policy, order, ranges, seed: seed + i as u64, fault: None, unproved: false });
     }
 }
 
@@ -392,8 +444,24 @@ fn keyed_faults_are_found() {
             ranges: true,
             seed: 1000 + i,
             fault: Some(fault),
+            unproved: false,
         };
         let found = find_anomaly_in(20, |i| run(&load(i)).0);
         assert!(found.is_some(), "{fault:?} was not found");
     }
+}
+
+/// INV-GUESS: who believes a guess reads rows that are others'.
+#[test]
+fn keyed_guesses_without_a_proof_are_found() {
+    let load = |i: u64| Load {
+        sets: vec![ProtocolSet::of(Protocol::Occ)],
+        policy: Policy::Wait,
+        order: 0,
+        ranges: true,
+        seed: 2000 + i,
+        fault: None,
+        unproved: true,
+    };
+    assert!(find_anomaly_in(5, |i| run(&load(i)).0).is_some());
 }
