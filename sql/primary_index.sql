@@ -173,6 +173,35 @@ ALTER TABLE parts DROP CONSTRAINT parts_pkey;
 SELECT state('parts_1'), state('parts_2');
 ALTER TABLE parts ADD PRIMARY KEY (id);
 SELECT state('parts_1'), state('parts_2');
+-- Many rows of several partitions by one statement, in savepoints too; what the partitions count.
+CREATE TABLE many (id int PRIMARY KEY, v text) USING mixedcc WITH (mixedcc.partitions = 8);
+INSERT INTO many SELECT i, 'first' FROM generate_series(1, 2000) i;
+BEGIN;
+INSERT INTO many SELECT i, 'second' FROM generate_series(2001, 3000) i;
+SAVEPOINT s;
+INSERT INTO many SELECT i, 'never' FROM generate_series(3001, 4000) i;
+UPDATE many SET v = 'changed' WHERE id BETWEEN 2991 AND 3010;
+DELETE FROM many WHERE id BETWEEN 2981 AND 3005;
+ROLLBACK TO s;
+DELETE FROM many WHERE id BETWEEN 2951 AND 2960 OR id <= 40;
+INSERT INTO many SELECT i, repeat('third', 100) FROM generate_series(2960, 2951, -1) i;
+UPDATE many SET v = v || '!' WHERE id BETWEEN 2941 AND 2955;
+COMMIT;
+SELECT state('many'), count(*), count(DISTINCT id) FROM many;
+SELECT partition, rows, (SELECT count(*) FROM many WHERE id % 8 = partition) AS really FROM mixedcc.partitions WHERE "table" = 'many'::regclass ORDER BY partition;
+-- nbtree is told its last leaf while rows come behind all others: one page is read for each row, where two were.
+CREATE FUNCTION pages(i regclass) RETURNS bigint LANGUAGE sql AS $$
+    SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_indexes WHERE indexrelid = i $$;
+SELECT pg_stat_force_next_flush();
+SELECT pages('many_pkey') AS before \gset
+INSERT INTO many SELECT i FROM generate_series(4001, 6000) i;
+SELECT pg_stat_force_next_flush();
+SELECT pages('many_pkey') - :before BETWEEN 2000 AND 2600 AS by_the_last_leaf;
+SELECT pages('many_pkey') AS before \gset
+INSERT INTO many SELECT i FROM generate_series(0, -1999, -1) i;
+SELECT pg_stat_force_next_flush();
+SELECT pages('many_pkey') - :before > 3900 AS from_the_root;
+SELECT state('many'), count(*) FROM many;
 -- Not for everybody.
 CREATE ROLE pk_nobody;
 SET ROLE pk_nobody;

@@ -337,6 +337,24 @@ impl PartKey {
         }
     }
 
+    /// The partition of the row in a slot.
+    ///
+    /// # Safety
+    /// A valid slot of the table's row type.
+    #[inline]
+    pub unsafe fn partition_of_slot(&self, slot: *mut pg_sys::TupleTableSlot) -> u16 {
+        // SAFETY: the caller's; the columns exist in the row type.
+        unsafe {
+            let last = match self.all() {
+                [] => return 0,
+                [c] => c.attnum,
+                more => more.iter().map(|c| c.attnum).max().unwrap_or(0),
+            };
+            crate::tuple::have_columns(slot, last as i32);
+            self.partition((*slot).tts_values, (*slot).tts_isnull)
+        }
+    }
+
     /// The partition of all rows whose key columns (in the order of `columns`) equal these values,
     /// which may be of other types of the same operator family. `None`: not known.
     ///

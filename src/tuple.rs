@@ -74,6 +74,84 @@ unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: 
     }
 }
 
+/// Takes the tuple in a slot apart, so that its first `n` columns are in the slot's arrays.
+///
+/// # Safety
+/// A valid slot with so many columns.
+#[inline]
+pub unsafe fn have_columns(slot: *mut pg_sys::TupleTableSlot, n: i32) {
+    // SAFETY: the caller's.
+    unsafe {
+        if ((*slot).tts_nvalid as i32) < n {
+            crate::pg::raw::slot_getsomeattrs_int(slot, n);
+        }
+    }
+}
+
+/// Bytes of a tuple's header.
+fn header_size(natts: usize, hasnull: bool) -> usize {
+    let len = if hasnull { 23 + natts.div_ceil(8) } else { 23 };
+    (len + 7) & !7
+}
+
+/// What a version's tuple says about its visibility: frozen, never deleted.
+const HINTS: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
+
+/// The partition from whose memory node a version comes: it matters if there are several. Asked while the caller's frame owns
+/// nothing: an ERROR jumps over it.
+unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> u32 {
+    if t.e.region.nodes() == 1 {
+        return 0;
+    }
+    // SAFETY: a valid slot of the relation's row type.
+    unsafe { info.partkey.partition_of_slot(slot) as u32 }
+}
+
+/// The tuple in a slot, if a version of the row has the same bytes behind the header's fields: all columns are in it, and nothing
+/// of it is stored elsewhere. COPY and INSERT ... SELECT bring such ones.
+///
+/// # Safety
+/// A valid slot. What it holds stays as it is while the reference lives.
+unsafe fn whole_tuple<'a>(slot: *mut pg_sys::TupleTableSlot) -> Option<&'a pg_sys::HeapTupleData> {
+    // SAFETY: the caller's; slots with these operations are heap tuple slots, whose tuple, if there is one, is the row.
+    unsafe {
+        if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
+            return None;
+        }
+        let tuple = (*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple.as_ref()?;
+        let natts = (*(*slot).tts_tupleDescriptor).natts;
+        let td = &*tuple.t_data;
+        let hasnull = td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0;
+        let plain = td.t_infomask & (pg_sys::HEAP_HASEXTERNAL | pg_sys::HEAP_HASOID_OLD) as u16 == 0;
+        let fits = columns(tuple) == natts && td.t_hoff as usize == header_size(natts as usize, hasnull);
+        (plain && fits).then_some(tuple)
+    }
+}
+
+/// Makes a version that is a copy of a [`whole_tuple`] of the slot.
+unsafe fn copy(
+    t: &mut Txn,
+    info: &RelInfo,
+    slot: *mut pg_sys::TupleTableSlot,
+    from: &pg_sys::HeapTupleData,
+    xid: pg_sys::TransactionId,
+) -> Fresh {
+    // SAFETY: `form`'s; the tuple has `t_len` bytes, and so has the payload.
+    unsafe {
+        let partition = place_of(t, info, slot);
+        let f = Fresh::new(ok(t.new_version(partition, from.t_len as usize, 0)));
+        let td = header(f.version().as_ptr());
+        td.cast::<u8>().copy_from_nonoverlapping(from.t_data.cast(), from.t_len as usize);
+        let kept = (*td).t_infomask & (pg_sys::HEAP_HASNULL | pg_sys::HEAP_HASVARWIDTH) as u16;
+        (*td).t_choice.t_heap = pg_sys::HeapTupleFields::default();
+        (*td).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
+        (*td).t_ctid = pg_sys::ItemPointerData::default();
+        (*td).t_infomask2 = columns(from) as u16;
+        (*td).t_infomask = kept | HINTS;
+        f
+    }
+}
+
 /// Makes a version of what is in a slot. `xid`: its raw xmin until commit.
 pub unsafe fn form(
     t: &mut Txn,
@@ -83,21 +161,21 @@ pub unsafe fn form(
 ) -> Fresh {
     // SAFETY: a valid slot; the payload is allocated as large as computed.
     unsafe {
+        if let Some(from) = whole_tuple(slot) {
+            return copy(t, info, slot, from, xid);
+        }
         let desc = (*slot).tts_tupleDescriptor;
         let natts = (*desc).natts as usize;
-        if ((*slot).tts_nvalid as usize) < natts {
-            crate::pg::raw::slot_getsomeattrs_int(slot, natts as i32);
-        }
+        have_columns(slot, natts as i32);
+        let partition = place_of(t, info, slot);
         let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
         let given = std::slice::from_raw_parts((*slot).tts_values, natts);
-        // Which partition it is in matters for the memory node alone. Asked while this frame owns nothing: an ERROR jumps over it.
-        let several = t.e.region.nodes() > 1;
-        let isnull = (*slot).tts_isnull;
-        let partition = if several { info.partkey.partition((*slot).tts_values, isnull) } else { 0 };
-        let external = given
-            .iter()
-            .enumerate()
-            .any(|(i, v)| !nulls[i] && attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()));
+        let (mut external, mut hasnull) = (false, false);
+        let atts = (0..natts).map(|i| attribute(desc, i));
+        for ((att, v), null) in atts.zip(given).zip(nulls) {
+            hasnull |= *null;
+            external |= !*null && att.attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr());
+        }
         let mut copy = Vec::new();
         let values: *mut pg_sys::Datum = if external {
             copy = given.to_vec();
@@ -106,14 +184,10 @@ pub unsafe fn form(
         } else {
             (*slot).tts_values
         };
-        let hasnull = nulls.iter().any(|n| *n);
-        let mut len = 23;
-        if hasnull {
-            len += natts.div_ceil(8);
-        }
-        let hoff = (len + 7) & !7;
+        let isnull = (*slot).tts_isnull;
+        let hoff = header_size(natts, hasnull);
         let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
-        let f = Fresh::new(ok(t.new_version(partition as u32, hoff + data, 0)));
+        let f = Fresh::new(ok(t.new_version(partition, hoff + data, 0)));
         let td = header(f.version().as_ptr());
         // Padding must be zero: readers tell it from short varlena headers by that.
         td.cast::<u8>().write_bytes(0, hoff + data);
@@ -132,8 +206,7 @@ pub unsafe fn form(
         for (flat, _) in copy.iter().zip(given).filter(|(flat, given)| flat.value() != given.value()) {
             crate::pg::raw::pfree(flat.cast_mut_ptr());
         }
-        (*td).t_infomask |=
-            (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
+        (*td).t_infomask |= HINTS;
         (*td).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
         f
     }

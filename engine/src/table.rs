@@ -246,7 +246,7 @@ impl Table {
 
     /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
     pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
-        let reused = self.latch.with(|| {
+        let reuse = || {
             if self.free.load(Ordering::Relaxed) == 0 {
                 self.end_grace(e.shared.min_pin.0.load(Ordering::SeqCst));
             }
@@ -254,7 +254,10 @@ impl Table {
             let r = self.record((f as u64).checked_sub(1)?)?;
             self.free.store(r.next_free.swap(0, Ordering::Relaxed), Ordering::Relaxed);
             Some((f as u64 - 1, r))
-        });
+        };
+        // What others give back meanwhile is for the next insert.
+        let has_used = [&self.free, &self.limbo, &self.given].iter().any(|list| list.load(Ordering::Relaxed) != 0);
+        let reused = if has_used { self.latch.with(reuse) } else { None };
         let (n, r) = match reused {
             Some(x) => x,
             None => {
@@ -263,11 +266,12 @@ impl Table {
                 if n >= MAX_RECORDS {
                     return Err(Error::OutOfMemory);
                 }
-                self.ensure(e, slot, n)?;
+                let item = self.records.ensure(e.region, slot as usize, n)?;
                 if self.next.compare_exchange(n, n + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                     return self.take_record(e, slot);
                 }
-                (n, self.record(n).ok_or(Error::OutOfMemory)?)
+                // SAFETY: INV-DIR: chunks have stable addresses and zero is a valid free record.
+                (n, unsafe { &*item.cast::<Record>().as_ptr() })
             }
         };
         debug_assert!(r.head().is_null() && r.lock.is_free() && r.state.load(Ordering::Relaxed) == REC_FREE);

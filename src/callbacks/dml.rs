@@ -36,14 +36,8 @@ unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
 /// caller's frame: it must not own a version.
 unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
     let mut part = [0; 2];
-    // SAFETY: tableam.h's contract: a slot of the table's row type.
-    unsafe {
-        let natts = (*(*slot).tts_tupleDescriptor).natts;
-        if i32::from((*slot).tts_nvalid) < natts {
-            crate::pg::raw::slot_getsomeattrs_int(slot, natts);
-        }
-        part[info.table.map().field as usize] = info.partkey.partition((*slot).tts_values, (*slot).tts_isnull);
-    }
+    // SAFETY: the caller's: a slot of the row type.
+    part[info.table.map().field as usize] = unsafe { info.partkey.partition_of_slot(slot) };
     part
 }
 
@@ -65,24 +59,13 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         }
         let r = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
-        primary::add(rel, info, t, r, slot);
-        note_insert(rel, info, r, slot);
+        primary::enter(rel, info, t, r, slot);
         if xact::depth() > 1 && xact::mode() == Mode::Serializable {
             keys::note_absent(rel, info, r.touch(), Row::Slot(slot));
         }
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         r
-    }
-}
-
-/// The keys of a row that was inserted just now.
-unsafe fn note_insert(rel: pg_sys::Relation, info: &RelInfo, r: RecordRef, slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: tableam.h's contract.
-    unsafe {
-        if let Some(n) = xact::txn().last_write(r) {
-            keys::note(rel, info, n, Row::Slot(slot));
-        }
     }
 }
 
@@ -520,8 +503,7 @@ unsafe fn move_row(
     unsafe {
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
-        primary::add(rel, info, t, to, slot);
-        note_insert(rel, info, to, slot);
+        primary::enter(rel, info, t, to, slot);
         let to_record = Successor { record: to.no + 1 };
         let tomb = primary::tombstone(rel, info, t, to_record, base.map(|_| old));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });

@@ -16,6 +16,7 @@
 //! | rs_mintid is in a union (18); prefetch of bitmap scans is gone (18) | `callbacks` |
 //! | MyBackendId is MyProcNumber, from 0; lxid and the number of a PGPROC move (17) | `process` |
 //! | number of AddinShmemInitLock | `process` |
+//! | _bt_get_endpoint and _bt_getrootheight take the table too (16), and no snapshot (17) | `nbtree` |
 //! | IndexVacuumInfo.heaprel (16); VACOPT bits (16); relation statistics and their report (18) | `maintenance` |
 //! | counters of a relation's statistics have other names; an update says whether it left the page (16) | `maintenance` |
 //!
@@ -29,6 +30,7 @@ mod callbacks;
 mod catalog;
 mod executor;
 mod maintenance;
+mod nbtree;
 mod process;
 mod storage;
 
@@ -41,6 +43,7 @@ pub use maintenance::{
     count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info, is_verbose,
     report_vacuum, update_statistics,
 };
+pub use nbtree::remember_last_leaf;
 pub use process::{
     addin_shmem_lock, exporter, has_no_snapshot, my_ident, my_lxid, my_slot, pid_of, wait_for_end, wake,
 };

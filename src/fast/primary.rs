@@ -11,11 +11,13 @@
 //! used only if no older snapshot is left.
 
 use crate::errors::ok;
+use crate::keys;
 use crate::keys::codec::{self, Codec};
 use crate::keys::rows::{self, Row};
+use crate::pg::raw;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
-use crate::{shmem, xact};
+use crate::{compat, shmem, tuple, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::primitive::Ordering;
@@ -33,7 +35,13 @@ pub struct Kept {
     codec: Option<Codec>,
     /// The key that it serves.
     key: OnceCell<Option<PrimaryKey>>,
+    /// Rows that this backend has inserted behind all others since it has last inserted another one.
+    ascending: Cell<u32>,
 }
+
+/// So many rows that come behind all others are a load of ascending keys, and so many lie between two looks whether nbtree
+/// knows its last leaf.
+const ASCENDING: u32 = 16;
 
 /// The PRIMARY KEY of a table whose primary index has the same keys.
 pub struct PrimaryKey {
@@ -63,7 +71,22 @@ thread_local! {
 impl Kept {
     /// What is known of an index.
     pub fn new(index: &'static Primary) -> Kept {
-        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new() }
+        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new(), ascending: Cell::new(0) }
+    }
+
+    /// A row was inserted, behind all others if `last`. True: nbtree may want to be told its last leaf.
+    #[inline]
+    fn note_place(&self, last: bool) -> bool {
+        let n = if last { self.ascending.get().wrapping_add(1) } else { 0 };
+        self.ascending.set(n);
+        // Early: a statement may insert few rows.
+        n % ASCENDING == ASCENDING / 4
+    }
+
+    /// The key that it serves, if that is known already.
+    #[inline]
+    fn known_key(&self) -> Option<&PrimaryKey> {
+        self.key.get()?.as_ref()
     }
 
     /// Numbers of its columns.
@@ -155,7 +178,7 @@ pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKe
 /// The same, if that is known already. Does not fail.
 #[inline]
 pub fn known(info: &RelInfo) -> Option<&PrimaryKey> {
-    let key = info.primary.as_ref()?.key.get()?.as_ref()?;
+    let key = info.primary.as_ref()?.known_key()?;
     (key.primary.complete_from() == 0).then_some(key)
 }
 
@@ -187,21 +210,93 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
     }
 }
 
-/// Adds the entry of a row that was inserted just now.
+/// Adds the entry of a row that was inserted just now, and tells the ranges its keys.
 ///
 /// # Safety
-/// A relation of ours and a slot of its row type, with the row of the record.
+/// A relation of ours and a slot of its row type, with the row of the record, which is the transaction's newest write.
 #[inline]
-pub unsafe fn add(rel: pg_sys::Relation, info: &RelInfo, t: &mut Txn, r: RecordRef, slot: *mut pg_sys::TupleTableSlot) {
-    let Some(codec) = info.primary.as_ref().and_then(|k| k.codec.as_ref()) else { return };
-    xact::renew_pin();
-    let mut key = KEY.take();
-    key.clear();
+pub unsafe fn enter(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    slot: *mut pg_sys::TupleTableSlot,
+) {
+    let Some(n) = t.newest_write() else { return };
     // SAFETY: the caller's.
-    if unsafe { rows::plain(rel, codec, Row::Slot(slot), &mut key) }.is_some() {
-        ok(t.add_entry(&PG, r, &key));
+    unsafe {
+        let Some((kept, codec)) = info.primary.as_ref().and_then(|k| Some((k, k.codec.as_ref()?))) else {
+            return keys::note_new(rel, info, n, Row::Slot(slot), None);
+        };
+        xact::renew_pin();
+        let last = match short_key(codec, slot) {
+            Some((bytes, len)) => enter_key(rel, info, t, r, n, slot, kept, &bytes[..len]),
+            None => {
+                let mut key = KEY.take();
+                key.clear();
+                let there = rows::plain(rel, codec, Row::Slot(slot), &mut key).is_some();
+                debug_assert!(there, "the primary index has all rows");
+                let last = enter_key(rel, info, t, r, n, slot, kept, &key);
+                KEY.set(key);
+                last
+            }
+        };
+        if kept.note_place(last) {
+            remember_last_leaf(rel, info);
+        }
     }
-    KEY.set(key);
+}
+
+/// What [`enter`] does with the row's key. Was the entry put behind all others?
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn enter_key(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    n: u32,
+    slot: *mut pg_sys::TupleTableSlot,
+    kept: &Kept,
+    key: &[u8],
+) -> bool {
+    let last = ok(t.add_entry(&PG, r, key));
+    let made = kept.known_key().map(|k| (k.index, key));
+    // SAFETY: as for `enter`.
+    unsafe { keys::note_new(rel, info, n, Row::Slot(slot), made) };
+    last
+}
+
+/// The bytes of the key of the row in a slot, and how many they are, if they are few, of integers without a NULL: those
+/// that [`rows::plain`] makes.
+#[inline]
+unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<([u8; 8], usize)> {
+    // SAFETY: as for `enter`: the codec's columns are columns of the row type.
+    unsafe {
+        for &a in &codec.attnums {
+            tuple::have_columns(slot, a as i32);
+            if *(*slot).tts_isnull.add(a as usize - 1) {
+                return None;
+            }
+        }
+        let value = |i: usize| (*(*slot).tts_values.add(codec.attnums[i] as usize - 1), pg_sys::InvalidOid);
+        codec.short(codec.columns.len(), value).map(|k| k.bytes())
+    }
+}
+
+/// Tells nbtree which page is the last leaf of the PRIMARY KEY's index, if it does not know.
+#[cold]
+unsafe fn remember_last_leaf(rel: pg_sys::Relation, info: &RelInfo) {
+    // SAFETY: as for `enter`: the index exists and is nbtree's while its table is locked for writing. An ERROR jumps over this
+    // frame, and the resource owner closes the index.
+    unsafe {
+        let Some(key) = key(rel, info) else { return };
+        let index = raw::RelationIdGetRelation(key.index);
+        if !index.is_null() {
+            compat::remember_last_leaf(index);
+            raw::RelationClose(index);
+        }
+    }
 }
 
 /// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can vanish (INV-GRAVE of the

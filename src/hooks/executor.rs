@@ -227,7 +227,12 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_SeqScanState if xact::known_mode() == Some(Mode::Serializable) => {
                 seqscan::inspect(ps.cast(), walk.of);
             }
-            pg_sys::NodeTag::T_ModifyTableState if walk.serializable => note_writes(ps.cast(), walk.of),
+            pg_sys::NodeTag::T_ModifyTableState => {
+                super::insert::take_rows_of_plan(ps.cast());
+                if walk.serializable {
+                    note_writes(ps.cast(), walk.of);
+                }
+            }
             pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.of),
             _ => {}
         }

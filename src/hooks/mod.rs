@@ -3,6 +3,7 @@
 pub mod executor;
 pub mod explain;
 pub mod indexscan;
+pub mod insert;
 pub mod lookup;
 pub mod planner;
 pub mod protect;

@@ -65,7 +65,34 @@ pub unsafe fn note(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row) {
         return;
     }
     // SAFETY: the caller's.
-    unsafe { note_keys(rel, info, n, row, generation) };
+    unsafe { note_keys(rel, info, n, row, generation, None) };
+}
+
+/// The same for a row that is new. `made`: its key in an index, as that index's codec makes it, if the caller has it.
+///
+/// # Safety
+/// As for [`note`].
+#[inline]
+pub unsafe fn note_new(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, made: Option<(pg_sys::Oid, &[u8])>) {
+    let generation = info.table.ranges_generation();
+    if generation == 0 {
+        return;
+    }
+    // Most tables have ranges of one index, and that is the one.
+    if let (Some((index, key)), true) = (made, info.active.generation.get() == generation) {
+        let one = match info.active.list.borrow()[..] {
+            [(ranges, codec)] if codec.index == index => Some(ranges),
+            _ => None,
+        };
+        if let Some(ranges) = one {
+            if !ranges.is_asleep() {
+                ok(xact::txn().note_key(&PG, n, ranges, Some(key)));
+            }
+            return;
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { note_keys(rel, info, n, row, generation, made) };
 }
 
 /// Has [`note`] nothing to tell of writes of a relation? Neither fails nor calls anybody. (Ranges that awake behind this take
@@ -77,7 +104,14 @@ pub fn nothing_to_note(info: &RelInfo) -> bool {
     generation == 0 || info.active.generation.get() == generation && asleep()
 }
 
-unsafe fn note_keys(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, generation: u64) {
+unsafe fn note_keys(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    n: u32,
+    row: Row,
+    generation: u64,
+    made: Option<(pg_sys::Oid, &[u8])>,
+) {
     if info.active.generation.get() != generation {
         // SAFETY: the caller's.
         unsafe { refresh(rel, info, generation) };
@@ -86,6 +120,10 @@ unsafe fn note_keys(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, gen
     for i in 0..count {
         let (ranges, codec) = info.active.list.borrow()[i];
         if ranges.is_asleep() {
+            continue;
+        }
+        if let Some((_, key)) = made.filter(|(index, _)| *index == codec.index) {
+            ok(xact::txn().note_key(&PG, n, ranges, Some(key)));
             continue;
         }
         let mut key = KEY.take();

@@ -12,6 +12,17 @@ use crate::primitive::Ordering;
 use crate::shared::Engine;
 use std::ptr;
 
+/// What became of an entry that was to be added.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Added {
+    /// It was there already.
+    Not,
+    /// It is there now, in front of others.
+    Within,
+    /// It is there now, behind all others: the last one of the last leaf.
+    Last,
+}
+
 /// Memory that nobody else knows yet; freed if it is not used, also when a comparison unwinds.
 struct Fresh<'a> {
     e: &'a Engine,
@@ -43,20 +54,32 @@ impl Index {
     /// Adds an entry. False: it is there already. On an error, and when a comparison unwinds,
     /// nothing has changed.
     pub fn insert(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> Result<bool, Error> {
+        Ok(self.insert_key(e, slot, p, key, record)? != Added::Not)
+    }
+
+    /// The same, and where it is.
+    pub(super) fn insert_key(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        key: &[u8],
+        record: u64,
+    ) -> Result<Added, Error> {
         let entry = Entry::new(e.region, slot as usize, key, record as u32)?;
         let mut fresh = Fresh::new(e, slot);
         fresh.parts[0] = entry.memory();
         let added = self.insert_entry(e, slot, p, entry)?;
-        if added {
+        if added != Added::Not {
             fresh.used();
         }
         Ok(added)
     }
 
     /// Adds an entry with its memory, which is the tree's if it was added.
-    pub(super) fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<bool, Error> {
-        if self.insert_plainly(entry) {
-            return Ok(true);
+    fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<Added, Error> {
+        if let Some(added) = self.insert_plainly(entry) {
+            return Ok(added);
         }
         let t = Position::before(entry);
         let mut path = Path::new();
@@ -66,7 +89,7 @@ impl Index {
             if leaf.at < leaf.count {
                 let Ok(there) = leaf.node.entry(leaf.at, leaf.version) else { continue };
                 if t.compare(self, p, &there).is_eq() {
-                    return Ok(false);
+                    return Ok(Added::Not);
                 }
             }
             if leaf.count == CAPACITY {
@@ -76,12 +99,15 @@ impl Index {
             if !leaf.node.node().version.latch(leaf.version) {
                 continue;
             }
+            // What the way says of the leaf was true at this version, and may be narrower than the truth (INV-COVER).
+            let last = leaf.at == leaf.count && path.upper.is_none();
             self.put(leaf.node, leaf.version, leaf.at, entry);
-            return Ok(true);
+            return Ok(if last { Added::Last } else { Added::Within });
         }
     }
 
     /// Puts an entry into a leaf that has room and was latched at a version.
+    #[inline]
     fn put(&self, leaf: NodeRef, version: u64, at: usize, entry: Entry) {
         leaf.insert_at(at, entry, ptr::null_mut());
         leaf.node().version.release(version);
@@ -90,17 +116,27 @@ impl Index {
     }
 
     /// Adds an entry, if keys compare as bytes, and its first bytes alone tell its place: no other on the way or in the leaf has
-    /// the same. False: nothing was done, and the long way tells. It tries once, and never waits for a latch.
-    fn insert_plainly(&self, entry: Entry) -> bool {
-        self.order() == 0 && self.try_insert_plainly(entry).is_ok_and(|done| done)
+    /// the same. `None`: nothing was done, and the long way tells. It tries once, and never waits for a latch.
+    fn insert_plainly(&self, entry: Entry) -> Option<Added> {
+        if self.order() != 0 {
+            return None;
+        }
+        self.try_insert_plainly(entry).ok().flatten()
     }
 
-    fn try_insert_plainly(&self, entry: Entry) -> Result<bool, Restart> {
+    fn try_insert_plainly(&self, entry: Entry) -> Result<Option<Added>, Restart> {
         let prefix = entry.prefix;
-        // The first entry from `from` on whose first bytes are not below; `None`: they are the same.
-        let place = |node: NodeRef, from: usize| {
+        let mut last = true;
+        // The first entry from `from` on whose first bytes are not below; `None`: they are the same. Keys often ascend, so
+        // the node's end is looked at first.
+        let mut place = |node: NodeRef, from: usize| {
             let count = node.count().max(from);
-            let at = node.below_leading(prefix, from, count);
+            let at = if last && count > from && node.leading(count - 1) < prefix {
+                count
+            } else {
+                node.below_leading(prefix, from, count)
+            };
+            last &= at == count;
             (at == count || node.leading(at) != prefix).then_some((at, count))
         };
         let mut node = self.root();
@@ -111,7 +147,7 @@ impl Index {
             return Err(Restart);
         }
         while node.level() > 0 {
-            let Some((at, _)) = place(node, 1) else { return Ok(false) };
+            let Some((at, _)) = place(node, 1) else { return Ok(None) };
             let child = node.child(at - 1);
             node.check(version)?;
             let child = child.ok_or(Restart)?;
@@ -122,14 +158,14 @@ impl Index {
             node.check(version)?;
             (node, version) = (child, next);
         }
-        let Some((at, count)) = place(node, 0) else { return Ok(false) };
+        let Some((at, count)) = place(node, 0) else { return Ok(None) };
         race();
         // What was read is of this version if it can be latched at it.
         if count == CAPACITY || !node.node().version.latch(version) {
-            return Ok(false);
+            return Ok(None);
         }
         self.put(node, version, at, entry);
-        Ok(true)
+        Ok(Some(if last { Added::Last } else { Added::Within }))
     }
 
     /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing

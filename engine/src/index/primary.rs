@@ -1,6 +1,7 @@
 //! A table's primary index: a tree whose entries come with records and vanish with them (`graves.rs`).
 
 use super::hints::{Hash, Hints};
+use super::insert::Added;
 use super::key::{prefix_of, INLINE};
 use super::Index;
 use crate::csn::{Csn, SlotId};
@@ -94,14 +95,15 @@ impl Primary {
     }
 
     /// Adds the entry of a record. Once for each life of a record. If it fails or unwinds, the entry is not there.
-    pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
-        let added = self.index.insert(e, slot, p, key, no)?;
-        debug_assert!(added, "a record has one entry");
+    /// True: it was put behind all others.
+    pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<bool, Error> {
+        let added = self.index.insert_key(e, slot, p, key, no)?;
+        debug_assert!(added != Added::Not, "a record has one entry");
         if self.has_hint(key) {
             self.hints.make_room(e, slot, Hints::need(self.index.len(), no));
             self.hints.put(Hash::of(prefix_of(key), key.len()), no, true);
         }
-        Ok(())
+        Ok(added == Added::Last)
     }
 
     /// Removes the entry of a record, as [`Index::remove`].

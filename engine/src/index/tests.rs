@@ -1,6 +1,7 @@
 //! Unit tests: nodes have 6 entries here, so that trees are high.
 
 use super::descend::Path;
+use super::insert::Added;
 use super::key::{Entry, Position};
 use super::node::{NodeRef, CAPACITY};
 use super::*;
@@ -421,6 +422,56 @@ fn entry_of(index: &'static Index, p: &dyn Platform, i: u64) -> Entry {
     let mut path = Path::new();
     index.descend(p, &Position::of_key(&long(i), false), Direction::Forward, 0, &mut path);
     path.last().node.words(path.last().at)
+}
+
+/// Ascending keys, some of the same first bytes, with others between them, and entries that vanish, also the last ones.
+fn last_ones(order: u32) {
+    let w = World::new(64 << 20, 1, order);
+    let p = Comparer::default();
+    let behind = |a: &(Vec<u8>, u64), b: &(Vec<u8>, u64)| {
+        let keys = if order == 0 { a.0.cmp(&b.0) } else { b.0.cmp(&a.0) };
+        keys.then(a.1.cmp(&b.1))
+    };
+    let (mut all, mut seen): (Vec<(Vec<u8>, u64)>, [u32; 3]) = Default::default();
+    let mut seed = 12345u64;
+    for i in 0..4000 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let way = (seed >> 33) % 10;
+        let at = if order == 0 { 10_000 + i } else { 10_000 - i };
+        let new = match way {
+            0..=4 => (number(at).to_vec(), i),
+            5 => (number((seed >> 40) % 20_000).to_vec(), i),
+            6 => ([&number(at)[..], b"more"].concat(), i),
+            7 => ([&number(at + 1)[..], b"more"].concat(), (seed >> 40) % 3),
+            _ => (number(77).to_vec(), (seed >> 40) % 50),
+        };
+        let want = match all.iter().max_by(|a, b| behind(a, b)) {
+            _ if all.contains(&new) => Added::Not,
+            Some(last) if behind(&new, last).is_lt() => Added::Within,
+            _ => Added::Last,
+        };
+        let added = w.pinned(0, || w.index.insert_key(&w.e, 0, &p, &new.0, new.1).expect("memory"));
+        assert!(added == want, "order {order}, entry {i}: {new:?}");
+        seen[want as usize] += 1;
+        if want != Added::Not {
+            all.push(new);
+        }
+        // Some of the last ones, so that the last leaf goes, or any.
+        for _ in 0..if i % 50 == 49 { 20 } else { u32::from(i % 7 == 0) } {
+            all.sort_by(behind);
+            let n = if i % 50 == 49 { all.len() - 1 } else { (seed >> 35) as usize % all.len() };
+            let (key, record) = all.remove(n);
+            assert!(w.pinned(0, || w.index.remove(&w.e, 0, &p, &key, record)));
+        }
+    }
+    assert!(seen.iter().all(|n| *n > 50), "{seen:?}");
+    w.end();
+}
+
+#[test]
+fn an_insert_tells_whether_its_entry_is_the_last() {
+    last_ones(0);
+    last_ones(1);
 }
 
 #[test]

@@ -192,6 +192,10 @@ impl RangeSet {
         // SAFETY: INV-SET: `n` prefixes follow the entries.
         let prefixes = unsafe { std::slice::from_raw_parts(self.prefixes(), self.n as usize) };
         let first = prefix(key);
+        // Keys often ascend: the last range is looked at first.
+        if order == 0 && high > 0 && prefixes[high as usize - 1] < first {
+            return high;
+        }
         while low < high {
             let mid = (low + high) / 2;
             let is_at_or_below = match prefixes[mid as usize].cmp(&first) {

@@ -357,7 +357,7 @@ impl Building<'_> {
             key.resize(len, 0);
             r.get(&mut key)?;
             match primary.add(self.e, self.slot, self.p, no as u64, &key) {
-                Ok(()) => n += 1,
+                Ok(_) => n += 1,
                 Err(_) => self.give_up(Skipped::OutOfMemory),
             }
         }

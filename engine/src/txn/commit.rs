@@ -207,8 +207,9 @@ impl Txn {
                     Delta { rows: -i64::from(deletes), versions: 0, bytes }
                 }
             };
-            d.apply(w.r.partition().stats.stripe(self.slot));
-            self.touch(w.r.partition()).writes += 1;
+            let t = self.touch(w.r.partition());
+            t.writes += 1;
+            t.delta.add(d);
         }
         let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| w.base);
         RetireQueue::push_all(&self.e, self.slot, bases.map(NonNull::cast), now);

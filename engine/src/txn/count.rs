@@ -76,6 +76,7 @@ impl Txn {
             if committed {
                 if t.writes != 0 {
                     s.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
+                    t.delta.apply(s);
                 }
                 let used = t.reads + t.writes != 0; // else all that it did there was undone
                 s.commits.fetch_add(used as u64, Ordering::Relaxed);

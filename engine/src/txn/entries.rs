@@ -87,8 +87,9 @@ impl Platform for Bytes {
 impl Txn {
     /// Adds the primary index's entry of a row that we have just inserted. On an error, and when a
     /// comparison unwinds, the insert must be undone. Entries of dead records are removed on the way.
-    pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<(), Error> {
-        let Some(primary) = r.table.primary() else { return Ok(()) };
+    /// True: the entry was put behind all others.
+    pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<bool, Error> {
+        let Some(primary) = r.table.primary() else { return Ok(false) };
         let n = self.last_write(r).expect("an insert of ours") as usize;
         self.sweep(p, r.table, 2);
         // INV-GRAVE: the key is known before there is an entry.
@@ -96,15 +97,15 @@ impl Txn {
         self.entries.long += u64::from(Index::has_memory(key));
         RetireQueue::reserve(&self.e, self.slot, self.owed())?;
         let entry = self.entries.add(key);
-        match primary.add(&self.e, self.slot, p, r.no, key) {
+        let last = match primary.add(&self.e, self.slot, p, r.no, key) {
             Err(Error::OutOfMemory) => {
                 self.reclaim();
-                primary.add(&self.e, self.slot, p, r.no, key)?;
+                primary.add(&self.e, self.slot, p, r.no, key)?
             }
             done => done?,
-        }
+        };
         self.writes[n].entry = entry;
-        Ok(())
+        Ok(last)
     }
 
     /// What the queue of retired memory must have room for, whatever else it is used for: each write retires one version

@@ -151,8 +151,7 @@ pub struct Txn {
     writes: Vec<Write>,
     /// Of a commit: what it locks, in canonical order (table, record, number of the write).
     to_lock: Vec<(u64, u64, usize)>,
-    /// INV-LATEST: the last write of each record, by its address, if there are more than `write::FEW` writes; else nothing.
-    latest: HashMap<usize, u32>,
+    latest: write::Latest,
     entries: entries::Entries,
     /// The marks of all records that were written, at least: most records are known not to be.
     written: u64,
@@ -230,7 +229,7 @@ impl Txn {
             absent: Vec::new(),
             writes: Vec::new(),
             to_lock: Vec::new(),
-            latest: HashMap::new(),
+            latest: write::Latest::default(),
             entries: entries::Entries::default(),
             written: 0,
             locks: Vec::new(),
@@ -434,7 +433,7 @@ impl Txn {
         clear_vec(&mut self.settled);
         self.unprotected = None;
         clear_vec(&mut self.writes);
-        clear_map(&mut self.latest);
+        self.latest.clear();
         self.entries.clear();
         self.written = 0;
         self.marks.clear();

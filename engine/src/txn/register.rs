@@ -77,14 +77,14 @@ impl Plan {
             self.tables.push(t);
         }
     }
-    fn known(&mut self, ranges: &'static IndexRanges) -> &mut Known {
-        let at = self.known.iter().position(|k| std::ptr::eq(k.ranges, ranges)).unwrap_or_else(|| {
+    /// Where these ranges are among the known ones.
+    fn known(&mut self, ranges: &'static IndexRanges) -> usize {
+        self.known.iter().position(|k| std::ptr::eq(k.ranges, ranges)).unwrap_or_else(|| {
             let asleep = ranges.is_asleep();
             let sets = if asleep { [None; 2] } else { ranges.sets() };
             self.known.push(Known { ranges, sets, unknown: false, asleep });
             self.known.len() - 1
-        });
-        &mut self.known[at]
+        })
     }
     /// Must a registration without a key be made too? (INV-REST: asked after the commit has said that it is under way.)
     fn needs_unknown(&self, ranges: &'static IndexRanges) -> bool {
@@ -224,11 +224,12 @@ impl Txn {
     fn plan_write(&mut self, p: &dyn Platform, i: usize) {
         let existing = self.writes[i].base.is_some();
         for ranges in self.writes[i].r.table.ranged.iter() {
-            if self.plan.known(ranges).asleep {
+            let at = self.plan.known(ranges);
+            if self.plan.known[at].asleep {
                 continue;
             }
             let note = self.noted(i, ranges);
-            let known = self.plan.known(ranges);
+            let known = &mut self.plan.known[at];
             if faults::on(Fault::IndexForgotten) && ranges.index & 1 == 0 {
                 continue;
             }
@@ -318,11 +319,10 @@ impl Txn {
 
     /// Inserts, in the rings of their partitions.
     fn register_inserts(&mut self, tag: Stamp) {
-        for i in 0..self.writes.len() {
-            let w = self.writes[i];
+        for w in self.writes.iter().filter(|w| w.kind == WriteKind::Insert) {
             let partition = w.r.partition();
             let done = |q: &&Partition| std::ptr::eq(*q, partition);
-            if w.kind == WriteKind::Insert && !self.plan.partitions.iter().any(done) {
+            if !self.plan.partitions.iter().any(done) {
                 self.plan.partitions.push(partition);
                 self.registered.push(partition.ring.register(tag));
             }

@@ -1,5 +1,6 @@
 //! What a transaction did in each partition that it has touched.
 
+use super::write::Delta;
 use crate::partition::Partition;
 use crate::protocol::{Protocol, ProtocolSet};
 use hashbrown::HashMap;
@@ -19,6 +20,8 @@ pub struct Touched {
     pub reads: u32,
     /// Writes that were committed, for its counters.
     pub writes: u32,
+    /// What they change in the partition, for its counters.
+    pub delta: Delta,
     /// Is the partition's lock ours? It stays so to the transaction's end.
     pub locked: bool,
 }
@@ -109,7 +112,8 @@ impl TouchedList {
                 return known;
             }
         }
-        self.all.push(Touched { partition, set: ProtocolSet::EMPTY, reads: 0, writes: 0, locked: false });
+        let (set, delta) = (ProtocolSet::EMPTY, Delta::default());
+        self.all.push(Touched { partition, set, reads: 0, writes: 0, delta, locked: false });
         at
     }
 

@@ -13,10 +13,55 @@ use crate::protocol::{Protocol, Touch};
 use crate::record::{Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
 use crate::retire::RetireQueue;
 use crate::table::Table;
+use hashbrown::HashMap;
+use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
-/// Among so many buffered writes the last one of a record is found by looking at each (INV-LATEST).
+/// Among so many buffered writes the last one of a record is found by looking at each.
 const FEW: usize = 16;
+
+/// Where the last write of a record is found if there are more than `FEW`.
+///
+/// INV-LATEST: of the first `known` writes `map` has the last one of each record, by the record's address, and no other. There
+/// are at least so many. Who looks for one makes the others known, so that writes that nobody looks for cost nothing.
+#[derive(Default)]
+pub(super) struct Latest {
+    map: RefCell<HashMap<usize, u32>>,
+    known: Cell<usize>,
+}
+
+impl Latest {
+    /// The last write of a record among these, which are all.
+    #[inline(never)]
+    fn find(&self, writes: &[Write], r: RecordRef) -> Option<u32> {
+        let mut map = self.map.borrow_mut();
+        for (i, w) in writes.iter().enumerate().skip(self.known.get()) {
+            map.insert(w.r.key(), i as u32);
+            // One by one: what is in the map is known also if the process has no memory for the next.
+            self.known.set(i + 1);
+        }
+        map.get(&r.key()).copied()
+    }
+
+    /// The last write was taken out of the list, of which `left` are left.
+    fn forget(&mut self, w: &Write, left: usize) {
+        if self.known.get() <= left {
+            return;
+        }
+        self.known.set(left);
+        let map = self.map.get_mut();
+        match w.previous {
+            Some(n) => _ = map.insert(w.r.key(), n),
+            None => _ = map.remove(&w.r.key()),
+        }
+    }
+
+    /// All writes are gone.
+    pub fn clear(&mut self) {
+        self.known.set(0);
+        super::clear_map(self.map.get_mut());
+    }
+}
 
 /// What a buffered write does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +229,10 @@ impl Txn {
         rec.part[1].store(part[1], Ordering::Relaxed);
         rec.writer.store(xid, Ordering::SeqCst);
         let r = RecordRef { table, no, rec };
-        self.push(Write {
+        // A record that is free has no write of ours: what we have written in it was undone, or is there until we end.
+        debug_assert!(self.last_write(r).is_none());
+        self.written |= r.mark();
+        self.writes.push(Write {
             r,
             kind: WriteKind::Insert,
             version,
@@ -197,10 +245,12 @@ impl Txn {
             entry: 0,
             xid,
         });
+        self.touch(r.partition()); // so that `publish` finds its counters
         rec.set_head(version.as_ptr());
         Ok(r)
     }
 
+    /// Buffers a write of a record that may have been written before.
     fn push(&mut self, mut w: Write) {
         w.previous = self.last_write(w.r);
         self.written |= w.r.mark();
@@ -209,30 +259,7 @@ impl Txn {
             w.entry = self.writes[p as usize].entry;
         }
         self.writes.push(w);
-        if self.writes.len() > FEW {
-            self.note_latest();
-        }
         self.touch(w.r.partition()); // so that `publish` finds its counters
-    }
-
-    /// A write was buffered, and there are more than `FEW` (INV-LATEST).
-    fn note_latest(&mut self) {
-        let new = if self.writes.len() == FEW + 1 { 0 } else { self.writes.len() - 1 };
-        for (i, w) in self.writes.iter().enumerate().skip(new) {
-            self.latest.insert(w.r.key(), i as u32);
-        }
-    }
-
-    /// The last write was taken out of the list (INV-LATEST).
-    fn forget_latest(&mut self, w: &Write) {
-        match self.writes.len() {
-            0..FEW => {}
-            FEW => super::clear_map(&mut self.latest),
-            _ => match w.previous {
-                Some(n) => _ = self.latest.insert(w.r.key(), n),
-                None => _ = self.latest.remove(&w.r.key()),
-            },
-        }
     }
 
     /// Locks a record in order to write it, as level and protocol want, and returns its newest
@@ -363,7 +390,7 @@ impl Txn {
             if std::ptr::eq(self.writes[n].r.rec, r.rec) {
                 return Some(n as u32);
             }
-            return self.latest.get(&r.key()).copied();
+            return self.latest.find(&self.writes, r);
         }
         self.writes.iter().rposition(|w| std::ptr::eq(w.r.rec, r.rec)).map(|n| n as u32)
     }
@@ -444,7 +471,7 @@ impl Txn {
         if let Some(n) = w.previous {
             self.writes[n as usize].superseded = false;
         }
-        self.forget_latest(&w);
+        self.latest.forget(&w, self.writes.len());
         match w.kind {
             WriteKind::Insert => {
                 self.kill_insert(&w, self.writes.len() + 1);
@@ -508,7 +535,7 @@ pub(super) fn growth(region: &Region, base: NonNull<Version>, version: NonNull<V
     size_of(region, version) as i64 - size_of(region, base) as i64
 }
 
-/// Per-partition change of a commit.
+/// Change of a partition by a commit.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Delta {
     pub rows: i64,
@@ -517,6 +544,12 @@ pub(super) struct Delta {
 }
 
 impl Delta {
+    pub(super) fn add(&mut self, d: Delta) {
+        self.rows += d.rows;
+        self.versions += d.versions;
+        self.bytes += d.bytes;
+    }
+
     pub(super) fn apply(self, s: &Stripe) {
         for (c, n) in [(&s.rows, self.rows), (&s.versions, self.versions), (&s.bytes, self.bytes)] {
             if n != 0 {

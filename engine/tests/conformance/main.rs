@@ -16,6 +16,7 @@ mod merged;
 mod midway;
 mod model;
 mod nodes;
+mod own_writes;
 mod precision;
 mod range_locks;
 mod ranges;

@@ -1,0 +1,47 @@
+//! Where an insert into an nbtree index begins.
+
+use pgrx::pg_sys;
+
+mod raw {
+    use super::*;
+    extern "C-unwind" {
+        // On the path of inserts: without the guard of the bindings.
+        pub fn _bt_get_endpoint(
+            index: pg_sys::Relation,
+            level: u32,
+            rightmost: bool,
+            snapshot: pg_sys::Snapshot,
+        ) -> pg_sys::Buffer;
+        pub fn _bt_getrootheight(index: pg_sys::Relation) -> core::ffi::c_int;
+        pub fn BufferGetBlockNumber(buffer: pg_sys::Buffer) -> pg_sys::BlockNumber;
+        pub fn UnlockReleaseBuffer(buffer: pg_sys::Buffer);
+    }
+}
+
+/// Tells nbtree which page is the last leaf of an index, if it does not know: the next inserts look there first.
+///
+/// nbtree itself remembers the page into which the backend has put a key behind all others (`nbtinsert.c`, *fastpath*), but only
+/// in indexes of three levels and more. Whoever it is remembered by, an insert relies on nothing: it takes the page if that is
+/// still the last leaf, has room, and begins below the key, else it forgets the page and goes down from the root. An index
+/// whose root is its leaf has no way down to save.
+///
+/// # Safety
+/// An nbtree index that is open and locked. An ERROR jumps over this frame.
+pub unsafe fn remember_last_leaf(index: pg_sys::Relation) {
+    // SAFETY: the caller's; a relation's storage manager entry is null or valid.
+    unsafe {
+        let known = |s: pg_sys::SMgrRelation| !s.is_null() && (*s).smgr_targblock != pg_sys::InvalidBlockNumber;
+        if known((*index).rd_smgr) || raw::_bt_getrootheight(index) == 0 {
+            return;
+        }
+        let buffer = raw::_bt_get_endpoint(index, 0, true, std::ptr::null_mut());
+        if buffer == 0 {
+            return; // no page yet
+        }
+        let block = raw::BufferGetBlockNumber(buffer);
+        raw::UnlockReleaseBuffer(buffer);
+        if let Some(smgr) = (*index).rd_smgr.as_mut() {
+            smgr.smgr_targblock = block;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! INSERT ... SELECT takes its rows as the plan below makes them.
+//!
+//! nodeModifyTable.c copies a row into a slot of the table's kind, unless the plan's slot is of that kind already: a heap
+//! tuple is formed, and taken apart again for the constraints, before the row gets here. A version can be made of any slot.
+
+use crate::compat::attribute;
+use crate::rel;
+use pgrx::pg_sys;
+
+/// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and nobody but the constraints, the
+/// indexes and `tuple_insert` looks at them: no trigger, RETURNING, ON CONFLICT, policy or generated column.
+///
+/// INV-PLAN-SLOT: what ExecInitInsertProjection would find out at the first row is so: no junk columns, the plan's columns are
+/// the table's. A virtual slot's values are its own once ExecInsert has materialized it, and the plan's node clears the slot
+/// before it makes the next row.
+///
+/// # Safety
+/// A node that the executor has started, and that has not run.
+pub unsafe fn take_rows_of_plan(m: *mut pg_sys::ModifyTableState) {
+    // SAFETY: the caller's: a started node has its plan, one result relation at least, and the state of the plan below.
+    unsafe {
+        let node = &*(*m).ps.plan.cast::<pg_sys::ModifyTable>();
+        let (below, info) = ((*m).ps.lefttree, &mut *(*m).resultRelInfo);
+        let asks_more = !node.returningLists.is_null()
+            || !node.withCheckOptionLists.is_null()
+            || node.onConflictAction != pg_sys::OnConflictAction::ONCONFLICT_NONE
+            || !(*m).mt_partition_tuple_routing.is_null()
+            || !(*m).mt_transition_capture.is_null()
+            || !info.ri_RootResultRelInfo.is_null()
+            || !info.ri_TrigDesc.is_null();
+        if (*m).operation != pg_sys::CmdType::CMD_INSERT
+            || (*m).mt_nrels != 1
+            || asks_more
+            || info.ri_projectNewInfoValid
+            || below.is_null()
+            || !rel::is_ours(info.ri_RelationDesc)
+            || !is_virtual(below)
+            || !same_columns(info.ri_RelationDesc, below)
+        {
+            return;
+        }
+        let desc = (*info.ri_RelationDesc).rd_att;
+        info.ri_newTupleSlot = pg_sys::ExecInitExtraTupleSlot((*m).ps.state, desc, &raw const pg_sys::TTSOpsVirtual);
+        info.ri_projectNewInfoValid = true;
+    }
+}
+
+/// Do all rows of a node come in virtual slots?
+unsafe fn is_virtual(ps: *mut pg_sys::PlanState) -> bool {
+    let mut fixed = false;
+    // SAFETY: a started node.
+    let ops = unsafe { pg_sys::ExecGetResultSlotOps(ps, &mut fixed) };
+    fixed && std::ptr::eq(ops, &raw const pg_sys::TTSOpsVirtual)
+}
+
+/// Are the columns of a node's rows those of a table, none of which is dropped or generated?
+unsafe fn same_columns(table: pg_sys::Relation, ps: *mut pg_sys::PlanState) -> bool {
+    // SAFETY: an open relation and a started node; both descriptors have their attributes.
+    unsafe {
+        let targets = pgrx::PgList::<pg_sys::TargetEntry>::from_pg((*(*ps).plan).targetlist);
+        let (to, from) = ((*table).rd_att, pg_sys::ExecGetResultType(ps));
+        !targets.iter_ptr().any(|t| (*t).resjunk)
+            && !from.is_null()
+            && (*to).natts == (*from).natts
+            && ((*to).constr.is_null() || !(*(*to).constr).has_generated_stored)
+            && (0..(*to).natts as usize).all(|i| {
+                let (a, b) = (attribute(to, i), attribute(from, i));
+                !a.attisdropped && a.atttypid == b.atttypid
+            })
+    }
+}
