@@ -26,6 +26,29 @@ SQL
     fi
 }
 
+# How all sessions run what the bypass can run, by their settings: by the bypass, by our scans under the executor's nodes, or by its
+# own nodes alone.
+set_way() { # bypass, scan or executor
+    case $1 in
+        bypass) ;;
+        scan) PGOPTIONS="${PGOPTIONS:-} -c mixedcc.enable_bypass=off" ;;
+        executor) PGOPTIONS="${PGOPTIONS:-} -c mixedcc.enable_bypass=off -c mixedcc.enable_primary_scan=off" ;;
+        *) echo "no way $1: bypass, scan, executor" >&2; exit 2 ;;
+    esac
+    export PGOPTIONS
+}
+
+# Did they? Fails if the counts since `mixedcc.reset_bypass()` say something else. Tests may switch the bypass off themselves.
+check_way() { # way, database
+    local counts
+    counts=$("$PGBIN/psql" -X -A -t -d "$2" -c "SELECT sum(statements) FILTER (WHERE statement IS NOT NULL) > 0,
+        sum(statements) FILTER (WHERE reason = 'setting') > 0 FROM mixedcc.bypass")
+    case $1:$counts in
+        bypass:t* | 'scan:f|t' | 'executor:f|t') ;;
+        *) echo "statements did not run the way \"$1\" (by the bypass, and not for its setting: $counts)"; return 1 ;;
+    esac
+}
+
 # The tests named on the command line, or all of a schedule.
 scheduled() { # schedule, names...
     local schedule=$1

@@ -242,14 +242,23 @@ unsafe fn drop_program(e: *mut Entry) {
     unsafe {
         let was = std::mem::replace(&mut (*e).known, Known::Nothing);
         if let Known::Program(p) = was {
-            (*p).open_in = 0; // INV-BYPASS-RELATION
-            indexes::forget((*p).indexes);
+            forget_entries(p);
         }
         match was {
             Known::Program(p) if exec::is_used(p) => (*(&raw mut DROPPED)).push(p),
             Known::Program(p) => free(p),
             _ => {}
         }
+    }
+}
+
+/// Entries of the relation cache, which a program has found, are not to be relied on any more (INV-BYPASS-RELATION,
+/// INV-BYPASS-INDEXES).
+unsafe fn forget_entries(p: *mut Program) {
+    // SAFETY: a program that lives.
+    unsafe {
+        (*p).open_in = 0;
+        indexes::forget((*p).indexes);
     }
 }
 
@@ -267,6 +276,10 @@ unsafe extern "C-unwind" fn relation_changed(_arg: Datum, oid: Oid) {
             if hit {
                 drop_program(*e);
             }
+        }
+        // Those that no entry names.
+        for p in exec::used_once().filter(|p| oid == pg_sys::InvalidOid || program::uses(*p, oid)) {
+            forget_entries(p);
         }
     }
 }

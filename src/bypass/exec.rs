@@ -286,6 +286,12 @@ pub unsafe fn replace(x: *mut Exec, by: *mut EState) {
     }
 }
 
+/// The programs of one execution that are in use.
+pub fn used_once() -> impl Iterator<Item = *mut Program> {
+    // SAFETY: states are valid while they are in the list, and so are their programs.
+    used().iter().map(|x| unsafe { (**x).program }).filter(|p| unsafe { (**p).once })
+}
+
 /// The program goes: nobody goes on with its states. (After an ERROR a plan may go before its statements' states are
 /// given back.)
 pub fn forget(p: *mut Program) {

@@ -3,8 +3,8 @@
 //!
 //! INV-BYPASS-INDEXES: a pointer to an index's cache entry is right while `open_in` is the number of the present
 //! transaction. It was taken with the index locked to the end of the transaction (not in a subtransaction, whose abort
-//! would unlock it), so that the entry moves or goes only with an invalidation of the index, which drops the program and
-//! sets `open_in` to 0. While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
+//! would unlock it), so that the entry moves or goes only with an invalidation of the index, which sets `open_in` to 0 (and drops a
+//! program that is kept). While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
 
 use crate::pg::raw;
 use crate::{compat, xact};

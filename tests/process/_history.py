@@ -12,7 +12,7 @@ import time
 import psycopg2
 
 from _bypass import WAYS
-from _common import OURS, connect
+from _common import OURS, check, connect, query
 
 LEVELS = {
     "serializable": "SERIALIZABLE",
@@ -24,6 +24,20 @@ TERMINATED = "57P01"
 # What may end a transaction of any level, and what only some may meet.
 ALLOWED = {"40P01", "23505"}
 ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
+
+
+def reset_ways(connection):
+    """From now on statements are counted by how they run."""
+    if OURS:
+        query(connection, "SELECT mixedcc.reset_bypass()")
+
+
+def check_ways(name, connection):
+    """Have statements of each kind been run by the bypass, and others not for its setting (WAYS)?"""
+    if OURS:
+        taken = dict(query(connection, "SELECT coalesce(statement, reason), statements FROM mixedcc.bypass"))
+        check(f"{name}: statements run by the bypass, and others not for its setting",
+              all(taken[kind] > 10 for kind in ("SELECT", "UPDATE", "DELETE", "setting")), taken)
 
 
 class Load:

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from _common import OURS, ROOT, check, create_table, drop_database, equal, main, make_database, query, seconds, set_protocol
-from _history import Client, Load, write_last
+from _history import Client, Load, check_ways, reset_ways, write_last
 
 DATABASE = "process_history"
 CLIENTS = 5
@@ -114,6 +114,7 @@ def test_histories():
     wanted = sys.argv[1:]
     chosen = [c for c in configurations() if not wanted or c[0] in wanted]
     duration = seconds(34) / len(chosen)
+    reset_ways(connection)
     for name, first, second, load in chosen:
         make_tables(connection, first, second)
         if "three" in name:
@@ -121,6 +122,8 @@ def test_histories():
                 set_protocol(connection, table, "2pl", 1)
                 set_protocol(connection, table, "partcc", 2)
         judge(name, load, connection, duration)
+    if not wanted:
+        check_ways("history", connection)
     connection.close()
     drop_database(DATABASE)
 
