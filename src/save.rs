@@ -58,7 +58,7 @@ fn load(e: &Engine, file: File, identity: &[u8]) -> Result<(), LoadError> {
     // No process has a slot yet.
     let slot = 0;
     e.pin(slot);
-    let (mut tables, mut rows) = (0, 0);
+    let (mut tables, mut rows) = (Vec::new(), 0);
     let end = loop {
         match save::read_table(&mut r, e, slot, &PG) {
             Ok(None) => break Ok(()),
@@ -66,7 +66,7 @@ fn load(e: &Engine, file: File, identity: &[u8]) -> Result<(), LoadError> {
             Ok(Some(Err((key, why)))) => left_out(key, why),
             Ok(Some(Ok(t))) => {
                 if shmem::register(t) == Some(true) {
-                    tables += 1;
+                    tables.push(t);
                     rows += t.rows();
                 } else {
                     // SAFETY: nobody else knows the table.
@@ -76,9 +76,12 @@ fn load(e: &Engine, file: File, identity: &[u8]) -> Result<(), LoadError> {
             }
         }
     };
+    for primary in tables.iter().filter_map(|t| t.primary()) {
+        primary.offer_guesses(e, slot);
+    }
     e.unpin(slot);
     e.region.flush_slot(slot as usize);
-    log!("mixedcc loaded {rows} rows of {tables} tables");
+    log!("mixedcc loaded {rows} rows of {} tables", tables.len());
     end
 }
 

@@ -461,7 +461,7 @@ fn undo_pending(level: u32) {
             let table: &'static Table = table;
             if !is_new(table.key) {
                 // SAFETY: it is in use, or was until a later one of these changes.
-                b.txn.unsettle_table(table, unsafe { new.as_ref() });
+                b.txn.unsettle_table(table, unsafe { new.as_ref() }, is_remapped(table));
             }
         }
     }

@@ -40,7 +40,10 @@ pub unsafe fn take_rows_of_plan(m: *mut pg_sys::ModifyTableState) {
             return;
         }
         let desc = (*info.ri_RelationDesc).rd_att;
+        // The statement's memory, not that of who has started it, which may live on (`fmgr_sql`).
+        let before = pg_sys::MemoryContextSwitchTo((*(*m).ps.state).es_query_cxt);
         info.ri_newTupleSlot = pg_sys::ExecInitExtraTupleSlot((*m).ps.state, desc, &raw const pg_sys::TTSOpsVirtual);
+        pg_sys::MemoryContextSwitchTo(before);
         info.ri_projectNewInfoValid = true;
     }
 }

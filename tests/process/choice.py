@@ -148,7 +148,7 @@ def test_changes():
         clients.writes = False
         check("choice: reads get occ again", gets("occ"), why())
         told = why()
-        equal("choice: explain_choice has all features", sum(item == "feature" for item, _ in told), 16)
+        equal("choice: explain_choice has all features", sum(item == "feature" for item, _ in told), 17)
         own = [told["load", n][0] for n in ("own_lost_share", "own_slept_share")]
         check("choice: explain_choice shows what is lost for its own sake", all(0 <= share <= 1 for share in own), told)
         check("choice: explain_choice names the protocol in use", "in use" in told["cost", "occ"][1], told)

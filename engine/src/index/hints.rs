@@ -137,6 +137,8 @@ pub(super) struct Hints {
     lines: AtomicU64,
     /// It grows when more places are needed; the largest number while somebody makes it grow, or if it may not.
     enough_for: AtomicU64,
+    /// Behind the largest number of a record with a short key that was loaded ([`Hints::note_loaded`]).
+    loaded: AtomicU64,
 }
 
 impl Hints {
@@ -221,6 +223,21 @@ impl Hints {
         }
     }
 
+    /// A record with a short key was loaded, and no guess made of it.
+    pub fn note_loaded(&self, no: u64) {
+        self.loaded.fetch_max(no + 1, Ordering::Relaxed);
+    }
+
+    /// Room for so many entries that were loaded, if that is at most half of the memory that is left.
+    pub fn offer(&self, e: &Engine, slot: SlotId, entries: u64) {
+        let Some(no) = self.loaded.load(Ordering::Relaxed).checked_sub(1) else { return };
+        let need = Self::need(entries, no);
+        let bytes = need.div_ceil(WAYS as u64).next_power_of_two() * size_of::<Line>() as u64;
+        if bytes <= e.region.usage().free_page_bytes as u64 / 2 {
+            self.make_room(e, slot, need);
+        }
+    }
+
     #[cold]
     fn grow(&self, e: &Engine, slot: SlotId, need: u64) {
         let enough = self.enough_for.load(Ordering::SeqCst);
@@ -258,6 +275,7 @@ impl Hints {
     pub unsafe fn free(&self, e: &Engine, slot: SlotId) {
         let old = Lines::of(self.lines.swap(0, Ordering::SeqCst));
         self.enough_for.store(0, Ordering::SeqCst);
+        self.loaded.store(0, Ordering::Relaxed);
         if let Some(old) = old {
             // SAFETY: the caller's promise; it was allocated by `new`.
             unsafe { e.region.free(slot as usize, old.first.cast()) };

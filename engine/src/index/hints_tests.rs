@@ -21,7 +21,7 @@ impl World {
     fn new(len: usize) -> World {
         let block = Block::new(len, SLOTS).expect("a block");
         let e = block.engine;
-        let hints = Hints { lines: AtomicU64::new(0), enough_for: AtomicU64::new(0) };
+        let hints = Hints { lines: AtomicU64::new(0), enough_for: AtomicU64::new(0), loaded: AtomicU64::new(0) };
         World { e, hints, live_before: live(&e), _block: block }
     }
     /// As a transaction of a slot.

@@ -106,6 +106,23 @@ impl Primary {
         Ok(added == Added::Last)
     }
 
+    /// [`Primary::add`] while tables are loaded: no guess is made, whose memory might then be missing for the rows of tables
+    /// that come later; see [`Primary::offer_guesses`].
+    pub(crate) fn load(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
+        let added = self.index.insert_key(e, slot, p, key, no)?;
+        debug_assert!(added != Added::Not, "a record has one entry");
+        if self.has_hint(key) {
+            self.hints.note_loaded(no);
+        }
+        Ok(())
+    }
+
+    /// All tables are loaded: makes room for guesses of this one's keys, which look-ups fill. Where memory is short there
+    /// are none before the next insert.
+    pub fn offer_guesses(&self, e: &Engine, slot: SlotId) {
+        self.hints.offer(e, slot, self.index.len());
+    }
+
     /// Removes the entry of a record, as [`Index::remove`].
     pub(crate) fn remove(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], no: u64) -> bool {
         if self.has_hint(key) {

@@ -215,7 +215,7 @@ pub fn write_end<W: Write>(mut w: Writer<W>) -> std::io::Result<W> {
 /// A table of a stream: loaded, or its key and why it was not.
 pub type Loaded = Result<&'static Table, ([u32; 4], Skipped)>;
 
-/// Reads the next table; `None` at the end. The slot is pinned.
+/// Reads the next table; `None` at the end. The slot is pinned. When all are read, [`crate::index::Primary::offer_guesses`] of each.
 pub fn read_table<R: Read>(
     r: &mut Reader<R>,
     e: &Engine,
@@ -356,8 +356,8 @@ impl Building<'_> {
             }
             key.resize(len, 0);
             r.get(&mut key)?;
-            match primary.add(self.e, self.slot, self.p, no as u64, &key) {
-                Ok(_) => n += 1,
+            match primary.load(self.e, self.slot, self.p, no as u64, &key) {
+                Ok(()) => n += 1,
                 Err(_) => self.give_up(Skipped::OutOfMemory),
             }
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::key::Short;
 use crate::lock::Mode;
 use crate::record::{Successor, REC_DEAD, REC_VACUUM};
 use crate::threads::{Block, Threads};
@@ -283,6 +284,26 @@ fn primary_indexes_come_back() {
         assert_eq!(primary.has(&n.p, key, no as u64), no % 9 != 0);
     }
     assert_eq!(primary.index.len(), 500 - 500u64.div_ceil(9));
+
+    // Guesses take no memory while other tables may be to come, and then what their number needs, if there is as much again.
+    let key = Short::of(&keys[1]).expect("a short key");
+    let free = || n.e().region.usage().free_page_bytes;
+    let guessed = || primary.guess(key, Some);
+    let before = primary.bytes();
+    primary.note_guess(key, 1);
+    assert_eq!(guessed(), None);
+    let mut rest = Vec::new();
+    while let Ok(p) = n.e().region.alloc(0, free().min(MB).max(1)) {
+        rest.push(p);
+    }
+    primary.offer_guesses(&n.e(), 0);
+    assert_eq!(primary.bytes(), before, "there is no memory to spare");
+    // SAFETY: allocated above.
+    rest.into_iter().for_each(|p| unsafe { n.e().region.free(0, p) });
+    primary.offer_guesses(&n.e(), 0);
+    assert_eq!(primary.bytes(), before + 4 * 1024, "1,024 places for 500 entries");
+    primary.note_guess(key, 1);
+    assert_eq!(guessed(), Some(1));
 }
 
 #[test]

@@ -15,7 +15,15 @@ use crate::range::{IndexRanges, RangeSet};
 /// Rows that a scan locks under `2pl` before it locks its ranges instead: few in tests, whose tables are small.
 pub(super) const ESCALATE: u32 = if cfg!(feature = "faults") { 3 } else { 64 };
 
+/// Scans under way that may give up what they have locked. Those that begin while there are so many keep it to the end of the
+/// transaction: a tag costs the platform a lock, and one statement may scan hundreds of intervals.
+const MANY: usize = 8;
+
 /// A scan under way that has locked ranges which it may give up at its end.
+///
+/// INV-EARLY: who waits for a range that a scan gives up has seen the scan's tag on it, and is woken up by it. So a range is given up only
+/// while it has the tag of the scan that ends; what got another one meanwhile (`Txn::keep_ranges`) is held until that is
+/// given up, or to the end of the transaction.
 pub(super) struct Early {
     /// Number of the scan; 0: it is about to begin.
     scan: u32,
@@ -23,6 +31,8 @@ pub(super) struct Early {
     tag: u32,
     /// Of the subtransaction in which it began.
     depth: u32,
+    /// Locks with the tag are not before this one of the transaction's.
+    from: usize,
 }
 
 impl Txn {
@@ -43,10 +53,10 @@ impl Txn {
         if extent.covered() == 0 {
             return Ok(false);
         }
-        let tag = if may_stop { p.take_tag()? } else { 0 };
+        self.forget_unbegun(p);
+        let tag = if may_stop && self.early.len() < MANY { p.take_tag()? } else { 0 };
         if tag != 0 {
-            self.forget_unbegun(p);
-            self.early.push(Early { scan: 0, tag, depth: self.depth });
+            self.early.push(Early { scan: 0, tag, depth: self.depth, from: self.locks.len() });
         }
         for no in (extent.first..=extent.last).filter(|&no| extent.covers(no)) {
             self.lock_range(p, (ranges, set, no), (Mode::Share, tag), at)?;
@@ -87,58 +97,66 @@ impl Txn {
     /// `2pl` has locked what the scan might read; what it has not read is unlocked, and who waits for that goes on. What it
     /// has read stays locked to the end of the transaction.
     pub(super) fn unlock_unread(&mut self, p: &dyn Platform, before: Option<Place>, scan: ScanId) {
-        self.unlock_ranges(before, scan);
         if let Some(at) = self.early.iter().position(|e| e.scan == scan.number()) {
+            self.unlock_ranges(before, scan, self.early[at].tag);
             let e = self.early.swap_remove(at);
-            self.keep_ranges(p, e.tag);
+            self.keep_ranges(p, &e);
         }
     }
 
-    fn unlock_ranges(&mut self, before: Option<Place>, scan: ScanId) {
+    fn unlock_ranges(&mut self, before: Option<Place>, scan: ScanId, tag: u32) {
         let Some(before) = before.filter(|_| scan.is_locked()) else { return };
         let after = self.ranged.place(scan);
         for no in before.first..=before.last {
             let read = after.as_ref().is_some_and(|a| (a.first..=a.last).contains(&no));
             if !read && !self.ranged.touches(before.set, no) {
-                self.unlock_range(&before.set.range(no).lock);
+                self.unlock_range(&before.set.range(no).lock, tag);
             }
         }
     }
 
-    /// Gives up a read lock of a range; one that was upgraded stays.
-    fn unlock_range(&mut self, word: &'static LockWord) {
+    /// Gives up a read lock of a range with this tag; one that was upgraded stays.
+    fn unlock_range(&mut self, word: &'static LockWord, tag: u32) {
+        if word.held_by(self.slot).is_none_or(|h| h.tag != tag) {
+            return;
+        }
         let Some(at) = self.locks.iter().rposition(|l| std::ptr::eq(l.word, word)) else { return };
         if self.locks[at].mode == Mode::Share && self.locks[at].previous.is_none() {
             word.release(self.e.region, self.slot, None);
             self.locks.remove(at);
-            for mark in self.marks.iter_mut().filter(|m| **m > at) {
+            let starts = self.early.iter_mut().map(|e| &mut e.from);
+            for mark in self.marks.iter_mut().chain(starts).filter(|m| **m > at) {
                 *mark -= 1;
             }
         }
     }
 
     /// Locks of ranges that still have this tag are held to the end of the transaction from now on, or, if another such scan
-    /// is under way, which may be the one that gives them up, until that ends. Nobody waits for the tag any more.
-    fn keep_ranges(&mut self, p: &dyn Platform, tag: u32) {
-        debug_assert!(tag & EARLY != 0);
-        let other = self.early.last().map_or(0, |e| e.tag);
-        for l in self.locks.iter_mut().filter(|l| l.rec.is_none()) {
-            if let Some(h) = l.previous.as_mut().filter(|h| h.tag == tag) {
+    /// is under way, which may be the one that reads there too, until that ends. Nobody waits for the tag any more.
+    fn keep_ranges(&mut self, p: &dyn Platform, old: &Early) {
+        debug_assert!(old.tag & EARLY != 0);
+        let other = self.early.last_mut().map_or(0, |e| {
+            e.from = e.from.min(old.from);
+            e.tag
+        });
+        let from = old.from.min(self.locks.len());
+        for l in self.locks[from..].iter_mut().filter(|l| l.rec.is_none()) {
+            if let Some(h) = l.previous.as_mut().filter(|h| h.tag == old.tag) {
                 h.tag = other;
             }
-            if let Some(h) = l.word.held_by(self.slot).filter(|h| h.tag == tag) {
+            if let Some(h) = l.word.held_by(self.slot).filter(|h| h.tag == old.tag) {
                 l.word.release(self.e.region, self.slot, Some(Holder { tag: other, ..h }));
             }
         }
         // After the locks: who finds one held has read what is counted here before (INV-CYCLE).
         self.e.gives_up(self.slot);
-        p.give_up(tag);
+        p.give_up(old.tag);
     }
 
     /// A scan that could not begin keeps what it had locked.
     fn forget_unbegun(&mut self, p: &dyn Platform) {
         if let Some(e) = self.early.pop_if(|e| e.scan == 0) {
-            self.keep_ranges(p, e.tag);
+            self.keep_ranges(p, &e);
         }
     }
 
@@ -147,7 +165,7 @@ impl Txn {
     pub fn keep_scanned(&mut self, p: &dyn Platform, depth: u32) {
         while let Some(at) = self.early.iter().position(|e| e.depth >= depth) {
             let e = self.early.swap_remove(at);
-            self.keep_ranges(p, e.tag);
+            self.keep_ranges(p, &e);
         }
     }
 

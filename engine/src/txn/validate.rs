@@ -287,8 +287,9 @@ impl Txn {
 
     /// A subtransaction that has changed a table's partitions is undone: `undone` were in use in it. Others are about to use the
     /// table again, and what was read of it, under locks of those partitions or with predicates that are over, is not
-    /// protected any more. If anything was, the transaction fails when it validates next. Cannot fail itself.
-    pub fn unsettle_table(&mut self, table: &'static Table, undone: &PartitionMap) {
+    /// protected any more. If anything was, the transaction fails when it validates next; unless it has changed them before as
+    /// well (`ours`), and has the table for itself to its end. Cannot fail itself.
+    pub fn unsettle_table(&mut self, table: &'static Table, undone: &PartitionMap, ours: bool) {
         if !self.is_active() {
             return;
         }
@@ -301,7 +302,7 @@ impl Txn {
         let of_undone = |p: &Partition| undone.partitions().as_ptr_range().contains(&std::ptr::from_ref(p));
         let read =
             self.level == Level::Serializable && self.touched.iter().any(|t| t.reads > 0 && of_undone(t.partition));
-        if scanned || read {
+        if !ours && (scanned || read) {
             (self.unprotected, self.valid) = (Some(Touch { table, no: 0 }), 0);
         }
     }

@@ -224,7 +224,13 @@ impl Txn {
         let ready = self.before_write(p, at).and_then(|()| p.stop_event(StopEvent::Write));
         self.unplaced = None;
         ready?;
-        let (no, rec) = table.take_record(&self.e, self.slot)?;
+        let (no, rec) = match table.take_record(&self.e, self.slot) {
+            Err(Error::OutOfMemory) => {
+                self.reclaim();
+                table.take_record(&self.e, self.slot)?
+            }
+            taken => taken?,
+        };
         rec.part[0].store(part[0], Ordering::Relaxed);
         rec.part[1].store(part[1], Ordering::Relaxed);
         rec.writer.store(xid, Ordering::SeqCst);
