@@ -191,9 +191,46 @@ fn scans_of_undone_savepoints_keep_their_locks_to_the_end() {
         c.end_savepoint(false);
         let tags: Vec<_> = held(&w, 0)[1..3].iter().map(|h| h.expect("locked").tag).collect();
         assert_eq!(tags, [0; 2], "kept: {kept}");
-        // An older cursor may go on with it, and end.
+        // An older cursor may go on with it, and end: who waits sleeps to our end by now, so nothing is given up.
         ends_at(&mut c, id, 15);
-        assert!(held(&w, 0)[2].is_none());
+        assert_eq!(held(&w, 0)[2].map(|h| h.tag), Some(0));
         c.commit().expect("nobody wrote");
     }
+}
+
+#[test]
+fn a_range_is_given_up_only_with_the_tag_that_it_has() {
+    let (w, r) = (early_world(), Recorder::new());
+    let mut c = session(&w, &r, 0);
+    let tag = |no: usize| held(&w, 0)[no].map(|h| h.tag);
+    c.begin(Serializable);
+    let first = begin(&mut c);
+    let third = begin_scan(&mut c, 0, Included(4), Excluded(20), OpenEnd::High).expect("nobody writes");
+    let (had, second) = (tag(2), begin(&mut c));
+    assert_eq!(tag(2), had, "who came first has locked it");
+    ends_at(&mut c, first, 15);
+    let now = tag(2).expect("the second scan reads there");
+    assert!(now != 0 && Some(now) != had);
+    // Waiters sleep for the third scan's tag.
+    ends_at(&mut c, second, 15);
+    assert_eq!(tag(2), Some(now));
+    ends_at(&mut c, third, 15);
+    assert_eq!(tag(2), Some(0));
+    c.commit().expect("nobody wrote");
+}
+
+#[test]
+fn many_scans_at_a_time_keep_what_they_lock() {
+    let (w, r) = (early_world(), Recorder::new());
+    let mut c = session(&w, &r, 0);
+    c.begin(Serializable);
+    // Each covers the second range.
+    let all: Vec<_> =
+        (0..8).map(|_| begin_scan(&mut c, 0, Included(4), Excluded(20), OpenEnd::High).expect("alone")).collect();
+    let last = begin(&mut c);
+    assert_eq!(held(&w, 0)[2].map(|h| h.tag), Some(0), "eight tags are enough");
+    ends_at(&mut c, last, 15);
+    assert!(held(&w, 0)[2].is_some());
+    all.into_iter().for_each(|id| ends_at(&mut c, id, 19));
+    c.commit().expect("nobody wrote");
 }
