@@ -205,6 +205,8 @@ const HISTORY: usize = 8;
 const SKIP: u32 = 1;
 /// Measured intervals after a switch: at least, and at most.
 const AFTER: (usize, usize) = (2, 5);
+/// A partition whose transactions commit at so many times less than the rate of before is at a halt.
+const DEAD: f64 = 16.0;
 /// Noise that is assumed at least, and where nothing is known, of a logarithm of a cost.
 const NOISE: (f64, f64) = (0.03, 0.08);
 /// A difference of records in a transaction that is not noise, as a logarithm.
@@ -313,15 +315,17 @@ impl State {
     ) -> Decision {
         let now = index(protocol);
         if self.protocol != Some(now) {
+            // Nothing may go on since the switch, which came in this interval.
+            let halted = self.last.and_then(|last| self.halts(table, (&last, &reading), Some(now), learned, s));
             self.restart(reading, Some(protocol));
-            return Decision::default();
+            return halted.unwrap_or_default();
         }
         self.forget_what_never_came(now);
         let Some(last) = self.last else {
             self.last = Some(reading);
             return Decision::default();
         };
-        if let Some(d) = self.stalls(table, &last, &reading, learned, s) {
+        if let Some(d) = self.halts(table, (&last, &reading), None, learned, s) {
             self.last = Some(reading);
             return d;
         }
@@ -449,25 +453,29 @@ impl State {
         });
     }
 
-    /// During a trial: did the partition come to a halt, so that too few transactions commit to tell anything?
-    fn stalls(
+    /// During a trial: did the partition come to a halt, so that too few transactions commit to tell anything? Where next to
+    /// nothing commits one interval tells. `since`: the switch to this protocol came in the interval.
+    fn halts(
         &mut self,
         table: u64,
-        last: &Reading,
-        now: &Reading,
+        (last, now): (&Reading, &Reading),
+        since: Option<usize>,
         learned: &mut Learned,
         s: &Settings,
     ) -> Option<Decision> {
-        let t = self.trial.as_mut()?;
+        let t = self.trial.as_mut().filter(|t| since.is_none_or(|to| t.to == to))?;
         let us = now.at_us.saturating_sub(last.at_us).max(1);
         let commits = now.commits.saturating_sub(last.commits);
         let rate = commits as f64 * 1e6 / us as f64;
         let troubles = now.troubles_since(last);
-        t.intervals += 1;
         let few = now.sample.txns.saturating_sub(last.sample.txns) < s.min_samples;
         let stalled = few && rate < t.rate_before / 4.0 && troubles * 2 > commits;
-        t.stalled = if stalled { t.stalled + 1 } else { 0 };
-        if t.stalled < AFTER.0 as u32 {
+        if since.is_none() {
+            t.intervals += 1;
+            t.stalled = if stalled { t.stalled + 1 } else { 0 };
+        }
+        let dead = stalled && rate < t.rate_before / DEAD && troubles > commits;
+        if !dead && t.stalled < AFTER.0 as u32 {
             return None;
         }
         let measured = (t.rate_before / rate.max(1e-9)).ln().min(3.0);

@@ -13,7 +13,7 @@
 
 use crate::csn::SlotId;
 use crate::key::Short;
-use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{prefetch, AtomicU32, AtomicU64, Ordering};
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::{self, NonNull};
@@ -167,6 +167,14 @@ impl Hints {
             }
         }
         None
+    }
+
+    /// A guess of this key is about to be made: its line, which is hardly ever near, comes meanwhile. Decides nothing (INV-HINT).
+    #[inline]
+    pub fn announce(&self, hash: Hash) {
+        if let Some(lines) = Lines::of(self.lines.load(Ordering::Relaxed)) {
+            prefetch(lines.first.as_ptr().wrapping_add(lines.split(hash.top()).0));
+        }
     }
 
     /// A key has this record. `evict`: even if another guess has to go. The caller is pinned, or excludes all others.

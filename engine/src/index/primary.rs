@@ -97,11 +97,15 @@ impl Primary {
     /// Adds the entry of a record. Once for each life of a record. If it fails or unwinds, the entry is not there.
     /// True: it was put behind all others.
     pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<bool, Error> {
+        let hash = self.has_hint(key).then(|| Hash::of(prefix_of(key), key.len()));
+        if let Some(hash) = hash {
+            self.hints.announce(hash);
+        }
         let added = self.index.insert_key(e, slot, p, key, no)?;
         debug_assert!(added != Added::Not, "a record has one entry");
-        if self.has_hint(key) {
+        if let Some(hash) = hash {
             self.hints.make_room(e, slot, Hints::need(self.index.len(), no));
-            self.hints.put(Hash::of(prefix_of(key), key.len()), no, true);
+            self.hints.put(hash, no, true);
         }
         Ok(added == Added::Last)
     }
