@@ -206,7 +206,7 @@ const SKIP: u32 = 1;
 /// Measured intervals after a switch: at least, and at most.
 const AFTER: (usize, usize) = (2, 5);
 /// A partition whose transactions commit at so many times less than the rate of before is at a halt.
-const DEAD: f64 = 16.0;
+const DEAD: f64 = 8.0;
 /// Noise that is assumed at least, and where nothing is known, of a logarithm of a cost.
 const NOISE: (f64, f64) = (0.03, 0.08);
 /// A difference of records in a transaction that is not noise, as a logarithm.
