@@ -97,7 +97,10 @@ typedef struct MixedccNative
 	bool		(*get) (MixedccTable *t, const Datum *key, Datum *values, bool *isnull);
 	/* UPDATE t SET columns = values WHERE key; false: there is no such row */
 	bool		(*update) (MixedccTable *t, const Datum *key, const Datum *values, const bool *isnull);
-	/* the same with values that are computed from the row's: UPDATE t SET column = column + 1 WHERE key */
+	/*
+	 * the same with values that are computed from the row's: UPDATE t SET column = column + 1 WHERE key. f must not
+	 * write the row itself: what it wrote would be overwritten, where UPDATE fails with SQLSTATE 27000
+	 */
 	bool		(*modify) (MixedccTable *t, const Datum *key, MixedccModify f, void *arg);
 	/* INSERT INTO t (columns) VALUES (values) */
 	void		(*insert) (MixedccTable *t, const Datum *values, const bool *isnull);
