@@ -1,7 +1,9 @@
 """The benchmarks of the choice of protocols and of switches compute what they say."""
 
+import argparse
 import contextlib
 import io
+import json
 import pathlib
 import random
 import sys
@@ -95,6 +97,41 @@ class Choice(unittest.TestCase):
         self.assertEqual([round(x, 3) for x in intervals], [0.5, 1.1])
         self.assertEqual([round(x, 3) for x in phases], [0.5, 1.1])
 
+    def test_switches_are_those_of_a_mode(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "half-1.csv")
+            path.write_text("seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols\n"
+                            + "".join(f"1,{m},{n},0,1,9,9,0.5,{asked},x\n" for m, asked in (("occ", 0), ("adaptive", 2), ("wrong", 3)) for n in range(2)),
+                            encoding="ascii")
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                CHOICE.summary(path)
+        self.assertEqual([line.strip() for line in said.getvalue().splitlines() if "switches" in line], ["switches of adaptive: 4", "switches of wrong: 6"])
+
+    def test_a_wrong_model_has_two_protocols_swapped(self):
+        for trees in ({"occ": [{"log_cost": 1}], "2pl": [{"log_cost": 2}], "partcc": [{"log_cost": 3}]},
+                      {"occ": [[{"log_cost": 1}], []], "2pl": [[{"log_cost": 2}]], "partcc": [[{"log_cost": 3}]]}):
+            wrong = json.loads(CHOICE.made_wrong(json.dumps({"format": 7, "about": "Right.", "trees": trees}), ["occ", "partcc"]))
+            self.assertEqual(wrong["trees"], {"occ": trees["partcc"], "2pl": trees["2pl"], "partcc": trees["occ"]})
+            self.assertEqual((wrong["format"], wrong["about"]), (7, "Right. Wrong on purpose: occ and partcc have each other's trees."))
+        for names in (["occ"], ["occ", "occ"], ["occ", "tea"], ["occ", "2pl", "partcc"]):
+            with self.assertRaisesRegex(ValueError, "can be swapped"):
+                CHOICE.made_wrong(json.dumps({"trees": trees}), names)
+
+    def test_models_and_modes_go_to_the_program(self):
+        given = lambda **more: argparse.Namespace(**{"model": None, "wrong": None, "modes": "occ,adaptive", **more})
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(CHOICE.model_arguments(given(), directory), ["--modes", "occ,adaptive"])
+            mine = pathlib.Path(directory, "mine.json")
+            mine.write_text(json.dumps({"trees": {"occ": 1, "2pl": 2}}), encoding="utf-8")
+            wrong = str(pathlib.Path(directory, "wrong.json"))
+            self.assertEqual(CHOICE.model_arguments(given(model=mine, wrong="occ,2pl"), directory),
+                             ["--model", str(mine), "--wrong", wrong, "--modes", "occ,adaptive,wrong"])
+            self.assertEqual(json.loads(pathlib.Path(wrong).read_text(encoding="utf-8"))["trees"], {"occ": 2, "2pl": 1})
+            # Of the built-in model, at a place of its own among the modes.
+            self.assertEqual(CHOICE.model_arguments(given(wrong="occ,partcc", modes="wrong,occ"), directory), ["--wrong", wrong, "--modes", "wrong,occ"])
+            right, wrong = (json.loads(pathlib.Path(p).read_text(encoding="utf-8"))["trees"] for p in (CHOICE.MODEL, wrong))
+            self.assertEqual((wrong["occ"], wrong["partcc"], wrong["2pl"]), (right["partcc"], right["occ"], right["2pl"]))
+
     def test_spread(self):
         self.assertEqual(CHOICE.spread([0.5, 1.0, 0.9]), "median 0.90, lowest 0.50, below 0.85 in 1 of 3")
 
@@ -108,6 +145,15 @@ class Server(unittest.TestCase):
         one = SERVER.VariedTpcc(crossed=2, cross=60.0)
         self.assertIn(":w <= 2 AND random(1, 100) <= 60 ", one.other_warehouse(15))
         self.assertIn("random(1, 100) <= 4 ", one.other_warehouse(1))
+
+    def test_the_hybrid_locks_the_hottest_keys_of_each_partition(self):
+        one = SERVER.VariedYcsb(theta=0.99, length=15)
+        self.assertIn("bounds = '257'", one.options("hybrid", "usertable"))
+        self.assertNotIn("bounds", one.options("partcc", "usertable"))
+        # Rank 15 of the last partition is the last key below the bound, rank 16 of the first one the first above it.
+        self.assertRegex(one.script("procedure", 3), r"\\set k0 (-1 \* )?\(16 \* :r \+ :first\)\n")
+        self.assertEqual(SERVER.pins(one.protocols("hybrid")), "SELECT mixedcc.set_protocol('usertable', 'occ');SELECT mixedcc.set_protocol('usertable', '2pl', 0);")
+        self.assertEqual(SERVER.pins(one.protocols("partcc")), "SELECT mixedcc.set_protocol('usertable', 'partcc');")
 
     def test_phases_are_those_of_the_seed(self):
         first, second = ([SERVER.tpcc_phase(random.Random(7), False).mix for _ in range(2)])

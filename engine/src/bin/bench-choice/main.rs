@@ -16,7 +16,7 @@ mod workload;
 
 use mixedcc_engine::choice::{Model, NAMES};
 use mixedcc_engine::Protocol;
-use schedule::{Kind, Synthesized};
+use schedule::{Kind, Models, Synthesized};
 use std::collections::HashMap;
 use store::Store;
 use tpcc::Tpcc;
@@ -80,6 +80,12 @@ fn measure(a: &Args) {
     }
 }
 
+/// The model in the file that an argument names.
+fn model(a: &Args, name: &str) -> Option<Model> {
+    let text = a.text(name).map(|f| std::fs::read_to_string(f).expect("a model's file"));
+    text.map(|t| Model::parse(&t).expect("a model"))
+}
+
 /// Loads that change, under each mode.
 fn schedule(a: &Args) {
     let name = a.text("--kind").unwrap_or("varied");
@@ -92,13 +98,12 @@ fn schedule(a: &Args) {
     };
     println!("seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols");
     let modes: Vec<&str> = a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',').collect();
-    let text = a.text("--model").map(|f| std::fs::read_to_string(f).expect("a model's file"));
-    let model = text.map(|t| Model::parse(&t).expect("a model"));
+    let models = Models { adaptive: model(a, "--model").unwrap_or_else(Model::built_in), wrong: model(a, "--wrong") };
     if name == "tpcc" {
-        return schedule::run(&Tpcc::new(&plan), &plan, &modes, model);
+        return schedule::run(&Tpcc::new(&plan), &plan, &modes, &models);
     }
     let kind = Kind::parse(name.trim_end_matches("_home")).expect("a kind of schedule");
-    schedule::run(&Synthesized::new(kind, name.ends_with("_home"), &plan), &plan, &modes, model);
+    schedule::run(&Synthesized::new(kind, name.ends_with("_home"), &plan), &plan, &modes, &models);
 }
 
 /// Switches of protocols under a long transaction.
@@ -131,7 +136,7 @@ fn main() {
         ),
         _ => {
             eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
-            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind tpcc|varied|half|undeclared|table1|figure13|figure14, each but the first also ..._home] [--explain] [--model FILE] [--modes M,...]");
+            eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind tpcc|varied|half|undeclared|table1|figure13|figure14, each but the first also ..._home] [--explain] [--model FILE] [--wrong FILE] [--modes M,...]");
             eprintln!("bench-choice switches --pairs OLD-NEW,... --long S,... [--stop-all] [--seed N] [--seconds S] [--yields N]");
             eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");
             std::process::exit(2);

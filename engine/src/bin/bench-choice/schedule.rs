@@ -41,6 +41,25 @@ pub trait Site: Sync {
     fn check(&self) -> Result<(), String>;
 }
 
+/// The models that modes choose by.
+pub struct Models {
+    /// Of the mode `adaptive`.
+    pub adaptive: Model,
+    /// Of the mode `wrong`: one that was made wrong on purpose.
+    pub wrong: Option<Model>,
+}
+
+impl Models {
+    /// Of a mode without what follows a tilde; `None`: nobody chooses there.
+    fn of(&self, mode: &str) -> Option<&Model> {
+        match mode {
+            "adaptive" => Some(&self.adaptive),
+            "wrong" => Some(self.wrong.as_ref().expect("the mode needs --wrong FILE")),
+            _ => None,
+        }
+    }
+}
+
 /// How a synthesized load changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -315,7 +334,8 @@ struct Contestant<'l, L: Phased> {
     mode: String,
     load: &'l L,
     site: L::Site,
-    adaptive: bool,
+    /// The model of its coordinator, if it has one.
+    model: Option<Model>,
     /// The phase, for the workers.
     phase: AtomicU64,
     counts: Vec<Counts>,
@@ -323,17 +343,18 @@ struct Contestant<'l, L: Phased> {
 }
 
 impl<'l, L: Phased> Contestant<'l, L> {
-    fn new(load: &'l L, mode: &str) -> Contestant<'l, L> {
+    fn new(load: &'l L, mode: &str, models: &Models) -> Contestant<'l, L> {
         // What follows a tilde tells runs of the same mode apart.
         let name = mode.split('~').next().unwrap_or(mode);
-        let site = load.site(name);
+        let model = models.of(name).cloned();
+        let site = load.site(if model.is_some() { "adaptive" } else { name });
         site.engine().shared.sample_every.set(4);
         let counts = (0..THREADS).map(|_| Counts::default()).collect();
         Contestant {
             mode: mode.to_string(),
             load,
             site,
-            adaptive: name == "adaptive",
+            model,
             phase: AtomicU64::new(0),
             counts,
             gate: Gate::default(),
@@ -362,8 +383,9 @@ struct Turns<'a, L: Phased> {
 }
 
 impl<'a, L: Phased> Turns<'a, L> {
-    fn new(c: &'a Contestant<'a, L>, p: &Plan, model: Model) -> Turns<'a, L> {
+    fn new(c: &'a Contestant<'a, L>, p: &Plan) -> Turns<'a, L> {
         let settings = Settings { forget_us: (600.0 * p.interval_s * 1e6) as u64, ..Settings::default() };
+        let model = c.model.clone().unwrap_or_else(Model::built_in);
         Turns { c, chooser: Chooser::new(&c.site.engine(), model), settings, us: 0 }
     }
 
@@ -376,9 +398,9 @@ impl<'a, L: Phased> Turns<'a, L> {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.us = base + begun.elapsed().as_micros() as u64;
-        let asked = match self.c.adaptive {
-            true => self.chooser.pass(&e, tables, self.us, true, &self.settings).len(),
-            false => 0,
+        let asked = match self.c.model {
+            Some(_) => self.chooser.pass(&e, tables, self.us, true, &self.settings).len(),
+            None => 0,
         };
         e.unpin(0);
         for part in tables.iter().flat_map(|t| t.map().partitions()) {
@@ -405,7 +427,7 @@ impl<'a, L: Phased> Turns<'a, L> {
         for n in 0..p.intervals {
             let asked = self.interval(Duration::from_secs_f64((n + 1) as f64 * p.interval_s), begun, base);
             let interval = no * p.intervals + n;
-            if c.adaptive && p.explain {
+            if c.model.is_some() && p.explain {
                 explain(&c.site, interval);
             }
             let (now, to) = (totals(&c.counts), begun.elapsed());
@@ -426,16 +448,15 @@ impl<'a, L: Phased> Turns<'a, L> {
 
 /// Runs a load under each mode, all modes in turns in each phase, and prints a line an interval. Ends the program where
 /// something that was committed is not there.
-pub fn run<L: Phased>(load: &L, p: &Plan, modes: &[&str], model: Option<Model>) {
-    let model = model.unwrap_or_else(Model::built_in);
-    let all: Vec<Contestant<L>> = modes.iter().map(|m| Contestant::new(load, m)).collect();
+pub fn run<L: Phased>(load: &L, p: &Plan, modes: &[&str], models: &Models) {
+    let all: Vec<Contestant<L>> = modes.iter().map(|m| Contestant::new(load, m, models)).collect();
     std::thread::scope(|sc| {
         for c in &all {
             for thread in 0..THREADS {
                 sc.spawn(move || c.work(thread));
             }
         }
-        let mut turns: Vec<Turns<L>> = all.iter().map(|c| Turns::new(c, p, model.clone())).collect();
+        let mut turns: Vec<Turns<L>> = all.iter().map(|c| Turns::new(c, p)).collect();
         turns.iter_mut().for_each(Turns::warm_up);
         let n = turns.len();
         for no in 0..load.phases() {
