@@ -4,10 +4,11 @@ use crate::errors::ok;
 use crate::partkey::PartKey;
 use crate::{compat, guc, shmem, xact};
 use mixedcc_engine::index::{Primary, Reuse};
-use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::partition::{Partition, PartitionMap};
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
 use std::ffi::CStr;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 mod attach;
@@ -19,6 +20,8 @@ pub struct RelInfo {
     pub table: &'static Table,
     /// Its map when this was built.
     pub map: *const PartitionMap,
+    /// Where that has its partitions.
+    partitions: Range<*const Partition>,
     /// Name of the storage.
     pub key: [u32; 4],
     /// OID of the relation.
@@ -122,6 +125,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
         let info = Box::new(RelInfo {
             table,
             map: table.map(),
+            partitions: table.map().partitions().as_ptr_range(),
             key,
             oid: (*rel).rd_id,
             name: CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy().into_owned(),
@@ -168,6 +172,15 @@ pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
         let (live, old) = (&*(&raw const LIVE), &*(&raw const OLD));
         live.iter().chain(old).find(|i| i.id == id).map(|b| &*(&**b as *const RelInfo))
     }
+}
+
+/// The relations whose partitions these are, which the running transaction has used. Others may be among them: only addresses
+/// are looked at, because the tables of others may be gone.
+pub fn of_partitions(all: impl Iterator<Item = &'static Partition> + Clone) -> impl Iterator<Item = pg_sys::Oid> {
+    // SAFETY: one thread, and the caller keeps the iterator while no relation is opened.
+    let (live, old) = unsafe { (&*(&raw const LIVE), &*(&raw const OLD)) };
+    let infos = live.iter().chain(old);
+    infos.filter(move |i| all.clone().any(|p| i.partitions.contains(&std::ptr::from_ref(p)))).map(|i| i.oid)
 }
 
 /// Unique and exclusion checks wait for other transactions by their id; foreign keys ask by it

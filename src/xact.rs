@@ -13,12 +13,15 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
+mod held;
 mod import;
 mod parts;
+mod rows;
 mod snapshots;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use parts::Parts;
+pub use rows::{last_write, locked, LastWrite, Locked};
 pub use snapshots::{adopt_snapshot, known_csn, snapshot_csn};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
@@ -57,35 +60,6 @@ enum Pending {
     },
 }
 
-/// A row that `tuple_lock` returned: which version, for whom.
-#[derive(Clone, Copy)]
-pub struct Locked {
-    /// The executor's snapshot.
-    pub snapshot: usize,
-    /// The command of that snapshot.
-    pub curcid: u32,
-    /// The command that the lock is for.
-    pub cid: u32,
-    /// Depth of the subtransaction: its rollback gives the lock up.
-    pub depth: u32,
-    /// The version.
-    pub version: *mut mixedcc_engine::record::Version,
-}
-
-/// The last update or delete, by whom: the executor refetches the row as it was before, for
-/// triggers and RETURNING.
-#[derive(Clone, Copy)]
-pub struct LastWrite {
-    /// Table and record.
-    pub row: (u64, u64),
-    /// The executor's snapshot, and its command when the write was made.
-    pub snapshot: usize,
-    /// See `snapshot`.
-    pub curcid: u32,
-    /// Number of the write.
-    pub write: u32,
-}
-
 struct Backend {
     txn: Txn,
     last_write: Option<LastWrite>,
@@ -95,6 +69,8 @@ struct Backend {
     read_csn: Csn,
     pending: Vec<(u32, Pending)>,
     locked: HashMap<(u64, u64), Locked>,
+    /// So many of the partitions that it has touched are of tables whose locks the top transaction holds (INV-HELD).
+    held: usize,
     mixed: Touched,
     /// Our part of the commit is over.
     precommitted: bool,
@@ -140,6 +116,7 @@ fn new_backend() -> &'static mut Backend {
             read_csn: 0,
             pending: Vec::new(),
             locked: HashMap::new(),
+            held: 0,
             mixed: Touched::default(),
             precommitted: false,
             round_trips: 0,
@@ -286,16 +263,6 @@ pub fn renew_pin() {
     if let Some(b) = unsafe { (*(&raw const BACKEND)).as_ref() }.filter(|b| b.txn.is_active()) {
         b.txn.e.pin(b.txn.slot);
     }
-}
-
-/// Rows that were locked for the executor in this transaction.
-pub fn locked() -> &'static mut HashMap<(u64, u64), Locked> {
-    &mut backend().locked
-}
-
-/// The last update or delete of this transaction.
-pub fn last_write() -> &'static mut Option<LastWrite> {
-    &mut backend().last_write
 }
 
 /// The executor starts on tables of ours: is it for another statement of the client?
@@ -484,6 +451,7 @@ fn end_transaction(b: &mut Backend) {
     b.precommitted = false;
     (b.round_trips, b.statement_at) = (0, 0);
     b.read_csn = 0;
+    b.held = 0;
     if b.locked.capacity() > 1024 {
         b.locked = HashMap::new();
     } else if !b.locked.is_empty() {
@@ -579,6 +547,10 @@ unsafe extern "C-unwind" fn on_subxact(
             }
         }
         SUBXACT_EVENT_ABORT_SUB => {
+            // First: after an ERROR (no memory) PostgreSQL aborts the subtransaction again.
+            if b.txn.is_active() {
+                held::keep_tables(&b.txn, b.mode, &mut b.held);
+            }
             flush_abort(level);
             b.txn.keep_scanned(&PG, level);
             b.txn.abort_sub(level);

@@ -15,6 +15,7 @@
 //! | EXPLAIN of one query: standard_ExplainOneQuery (17) | `callbacks` |
 //! | rs_mintid is in a union (18); prefetch of bitmap scans is gone (18) | `callbacks` |
 //! | MyBackendId is MyProcNumber, from 0; lxid and the number of a PGPROC move (17) | `process` |
+//! | LockHeldByMe has one argument more (17) | `process` |
 //! | number of AddinShmemInitLock | `process` |
 //! | _bt_get_endpoint and _bt_getrootheight take the table too (16), and no snapshot (17) | `nbtree` |
 //! | IndexVacuumInfo.heaprel (16); VACOPT bits (16); relation statistics and their report (18) | `maintenance` |
@@ -45,7 +46,8 @@ pub use maintenance::{
 };
 pub use nbtree::remember_last_leaf;
 pub use process::{
-    addin_shmem_lock, exporter, has_no_snapshot, my_ident, my_lxid, my_slot, pid_of, wait_for_end, wake,
+    addin_shmem_lock, exporter, has_no_snapshot, holds_relation, my_ident, my_lxid, my_slot, pid_of, relation_tag,
+    wait_for_end, wake,
 };
 pub use storage::{
     create_storage, empty_index, relation_of, storage, storage_key, storage_number, storage_of, Storage,

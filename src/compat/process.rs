@@ -38,6 +38,25 @@ pub unsafe fn wait_for_end(ident: u64) {
     unsafe { pg_sys::VirtualXactLock(vxid, true) };
 }
 
+/// Does the running transaction, or one of its subtransactions, hold a lock on a relation of this database in this mode?
+pub fn holds_relation(oid: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> bool {
+    // SAFETY: a look at the backend's own table of locks.
+    unsafe { pg_sys::LockHeldByMe(&relation_tag(oid), mode) }
+}
+
+/// The name of a relation's lock (SET_LOCKTAG_RELATION). Tables of ours are not shared between databases.
+pub fn relation_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        // SAFETY: a plain read.
+        locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
+        locktag_field2: oid.to_u32(),
+        locktag_field3: 0,
+        locktag_field4: 0,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
+        locktag_lockmethodid: 1,
+    }
+}
+
 /// The slot of this process in the engine: its PGPROC's number.
 pub fn my_slot() -> SlotId {
     // SAFETY: a process that runs transactions has a PGPROC.

@@ -24,7 +24,7 @@ unsafe fn as_owner(f: impl FnOnce()) {
 }
 
 /// Runs `f` with a resource owner.
-unsafe fn owned_by(owner: pg_sys::ResourceOwner, f: impl FnOnce()) {
+pub(super) unsafe fn owned_by(owner: pg_sys::ResourceOwner, f: impl FnOnce()) {
     // SAFETY: plain accesses of backend-local state; an ERROR ends the subtransaction, which sets
     // its owner again.
     unsafe {

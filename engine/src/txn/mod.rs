@@ -379,7 +379,7 @@ impl Txn {
 
     /// An abort, remembered for the partition's counters.
     fn fail(&mut self, reason: AbortReason, at: Touch) -> Error {
-        // Behind a savepoint's rollback, which gave the table's lock up, others may have changed its partitions.
+        // Below SERIALIZABLE a savepoint's rollback gives the table's lock up, and others may have changed its partitions.
         let at = Touch { no: at.no.min(at.table.map().n - 1), ..at };
         self.failed = Some((reason, at.partition()));
         Error::Abort { reason, table: at.table.id, partition: at.no }
@@ -444,6 +444,12 @@ impl Txn {
         self.last_partition = (0, 0);
         self.failed = None;
         debug_assert!(self.locks.is_empty());
+    }
+
+    /// The partitions that it has touched since it began, in the order of their first touch. What a savepoint's rollback has
+    /// undone stays in.
+    pub fn touched_partitions(&self) -> impl Iterator<Item = &'static Partition> + Clone + '_ {
+        self.touched.iter().map(|t| t.partition)
     }
 
     /// Did it write anything?
