@@ -21,7 +21,7 @@ mod snapshots;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use parts::Parts;
-pub use rows::{last_write, locked, LastWrite, Locked};
+pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
 pub use snapshots::{adopt_snapshot, known_csn, snapshot_csn};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
@@ -69,6 +69,7 @@ struct Backend {
     read_csn: Csn,
     pending: Vec<(u32, Pending)>,
     locked: HashMap<(u64, u64), Locked>,
+    last_locked: Option<(u64, u64)>,
     /// So many of the partitions that it has touched are of tables whose locks the top transaction holds (INV-HELD).
     held: usize,
     mixed: Touched,
@@ -116,6 +117,7 @@ fn new_backend() -> &'static mut Backend {
             read_csn: 0,
             pending: Vec::new(),
             locked: HashMap::new(),
+            last_locked: None,
             held: 0,
             mixed: Touched::default(),
             precommitted: false,
@@ -457,7 +459,7 @@ fn end_transaction(b: &mut Backend) {
     } else if !b.locked.is_empty() {
         b.locked.clear();
     }
-    b.last_write = None;
+    (b.last_write, b.last_locked) = (None, None);
     b.mixed = Touched::default();
     tags::end_transaction();
     import::end_transaction();

@@ -78,7 +78,7 @@ pub unsafe extern "C-unwind" fn tuple_lock(
                     let curcid = if snapshot.is_null() { 0 } else { (*snapshot).curcid };
                     let depth = xact::depth();
                     let l = Locked { snapshot: snapshot as usize, curcid, cid, depth, version: v.as_ptr() };
-                    xact::locked().insert((r.table.id, r.no), l);
+                    xact::note_locked((r.table.id, r.no), l);
                     *tid = Tid::Record(r.no).item();
                     (*tmfd).traversed = traversed || newer;
                     return TM_Ok;

@@ -4,7 +4,9 @@ use super::access::{Access, Named};
 use super::interface::{Modify, Visit};
 use super::range::Range;
 use super::statement::{self, each, name};
-use super::Value;
+use super::{row, Value};
+use crate::{rel, xact};
+use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::c_void;
 
@@ -101,8 +103,20 @@ pub unsafe fn modify(a: &Access, r: pg_sys::Relation, key: *const Datum, f: Modi
     let (v, null) = (values.as_mut_ptr(), nulls.as_mut_ptr());
     // SAFETY: the caller's. The caller's function is guarded: an ERROR in it unwinds this frame.
     unsafe {
-        get(a, r, key, " FOR NO KEY UPDATE", v, null)
-            && (!pg_sys::submodules::ffi::pg_guard_ffi_boundary(|| f(arg, v, null)) || update(a, r, key, v, null))
+        if !get(a, r, key, " FOR NO KEY UPDATE", v, null) {
+            return false;
+        }
+        // The statement has locked its row last.
+        let table = rel::info(r).table;
+        let record = xact::last_locked().filter(|l| l.0 == table.id).and_then(|l| RecordRef::find(table, l.1));
+        let before = record.and_then(|record| xact::txn().last_write(record));
+        if !pg_sys::submodules::ffi::pg_guard_ffi_boundary(|| f(arg, v, null)) {
+            return true;
+        }
+        if record.is_some_and(|record| row::is_written_since(record, before)) {
+            row::written_meanwhile();
+        }
+        update(a, r, key, v, null)
     }
 }
 

@@ -9,7 +9,7 @@ use super::row::{self, Change, Columns};
 use super::table::Access as Lock;
 use super::{by_sql, moment::Room, quick, range, statement, Statement};
 use crate::callbacks::dml;
-use crate::{compat, pg};
+use crate::{compat, pg, xact};
 use mixedcc_native::{MAJOR, MINOR};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
@@ -191,9 +191,15 @@ unsafe extern "C-unwind" fn modify(a: *mut Access, key: *const Datum, f: Modify,
             Some(quick::Modified::Done) => true,
             // The row is as the function has seen it, or its update fails: the level is SERIALIZABLE.
             Some(quick::Modified::Values) => update_guarded(a, key, columns.values.as_ptr(), columns.nulls.as_ptr()),
+            Some(quick::Modified::Written) => fail_guarded(),
             None => modify_guarded(a, key, f, arg),
         }
     }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn fail_guarded() -> bool {
+    row::written_meanwhile()
 }
 
 #[pg_guard]
@@ -211,6 +217,7 @@ unsafe extern "C-unwind" fn modify_guarded(a: *mut Access, key: *const Datum, f:
                 Some(quick::Modified::Values) => {
                     return update_guarded(a, key, columns.values.as_ptr(), columns.nulls.as_ptr())
                 }
+                Some(quick::Modified::Written) => row::written_meanwhile(),
                 None => {}
             }
         }
@@ -236,11 +243,15 @@ unsafe fn modify_row(
         let mut few = Columns::few();
         let Columns { values, nulls, own } = Columns::of(n, &mut few);
         let mut stays = false;
+        let before = xact::txn().last_write(found.r);
         let done = row::rewrite(&r.open, r.snapshot, found, |all, all_nulls| {
             a.pick(all, all_nulls, values, nulls);
             if !f(arg, values, nulls) {
                 stays = true;
                 return Err(Statement);
+            }
+            if row::is_written_since(found.r, before) {
+                row::written_meanwhile();
             }
             a.put(&r.open, values, nulls, all, all_nulls)
         });

@@ -68,7 +68,9 @@ typedef struct MixedccRange
 
 /*
  * Changes the values of a row's columns in place; false: the row stays as it is. It may be called a second time, with newer values, if
- * another transaction has changed the row in between (at READ COMMITTED). It may use the interface, but not change this row.
+ * another transaction has changed the row in between (at READ COMMITTED). It may use the interface, and run statements; but if it has
+ * written this row itself and does not return false, the call fails with SQLSTATE 27000, as an UPDATE does whose functions have
+ * updated its row.
  */
 typedef bool (*MixedccModify) (void *arg, Datum *values, bool *isnull);
 
@@ -98,8 +100,8 @@ typedef struct MixedccNative
 	/* UPDATE t SET columns = values WHERE key; false: there is no such row */
 	bool		(*update) (MixedccTable *t, const Datum *key, const Datum *values, const bool *isnull);
 	/*
-	 * the same with values that are computed from the row's: UPDATE t SET column = column + 1 WHERE key. f must not
-	 * write the row itself: what it wrote would be overwritten, where UPDATE fails with SQLSTATE 27000
+	 * the same with values that are computed from the row's: UPDATE t SET column = column + 1 WHERE key. If f has written
+	 * the row itself: 27000
 	 */
 	bool		(*modify) (MixedccTable *t, const Datum *key, MixedccModify f, void *arg);
 	/* INSERT INTO t (columns) VALUES (values) */

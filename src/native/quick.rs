@@ -166,6 +166,8 @@ pub enum Modified {
     Done,
     /// The caller's function has run: the columns' new values.
     Values,
+    /// It has written the row itself.
+    Written,
 }
 
 impl Columns {
@@ -215,11 +217,16 @@ pub unsafe fn modify(
         for (i, c) in a.columns.iter().enumerate() {
             (columns.values[i], columns.nulls[i]) = target.row.column(c.at)?;
         }
+        let r = target.row.found.r;
+        let before = xact::running()?.last_write(r);
         let pin = table::pin(target.row.rel);
         let changes = f(arg, columns.values.as_mut_ptr(), columns.nulls.as_mut_ptr());
         table::unpin(pin);
         if !changes {
             return Some(Modified::Done);
+        }
+        if row::is_written_since(r, before) {
+            return Some(Modified::Written);
         }
         let mut room = Columns::room();
         let done = columns.changes(a, &mut room).and_then(|changes| target.replace(changes));

@@ -11,7 +11,10 @@ use crate::platform::PG;
 use crate::rel::RelInfo;
 use crate::{compat, tuple, xact};
 use mixedcc_engine::record::Version;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid, TM_Result};
+use pgrx::prelude::*;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
@@ -365,6 +368,26 @@ pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: find::Found) -
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
         written(dml::delete(t.rel, &mut tid, cid, snapshot, none, true, &mut failed, false))
     }
+}
+
+/// Has the transaction written a row since its last write of it was `before`? Numbers of writes are used again only for those of
+/// subtransactions that were rolled back, and `before` is none of these.
+#[inline]
+pub fn is_written_since(r: RecordRef, before: Option<u32>) -> bool {
+    xact::running().is_some_and(|t| t.last_write(r) != before)
+}
+
+/// A caller's function has written the row that it was asked to change: its update would undo that.
+#[cold]
+pub fn written_meanwhile() -> ! {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
+        "tuple to be updated was already modified by an operation triggered by the current command",
+        "modify",
+    )
+    .set_hint("The function that modify calls must not write the row itself, but return its new values.")
+    .report(PgLogLevel::ERROR);
+    unreachable!()
 }
 
 /// Somebody else has changed the row: the statement waits, looks again, or fails, as the level says.

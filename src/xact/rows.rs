@@ -37,6 +37,18 @@ pub fn locked() -> &'static mut HashMap<(u64, u64), Locked> {
     &mut backend().locked
 }
 
+/// A row is locked for the executor: table and record.
+pub fn note_locked(row: (u64, u64), l: Locked) {
+    let b = backend();
+    b.locked.insert(row, l);
+    b.last_locked = Some(row);
+}
+
+/// The row that the executor has locked last: table and record. It may be locked no more, or gone.
+pub fn last_locked() -> Option<(u64, u64)> {
+    backend().last_locked
+}
+
 /// The last update or delete of this transaction.
 pub fn last_write() -> &'static mut Option<LastWrite> {
     &mut backend().last_write

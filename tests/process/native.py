@@ -141,6 +141,7 @@ def test_errors():
     failing = {
         "a duplicate": ("SELECT probe_insert('t', 3, NULL)", "23505"),
         "NULL in the key": ("SELECT probe_insert('t', NULL, NULL)", "23502"),
+        "a change within a change of the row": ("SELECT probe_nested('t', 3, 5, 3)", "27000"),
         "the caller's function": ("SELECT probe_append('t', 3, 1, true)", "P0001"),
         "another type of the key": ("SELECT probe_open('t', '{text}', '{l}', '{bigint[]}')", "42804"),
         "another type of a column": ("SELECT probe_open('t', '{int}', '{l}', '{text}')", "42804"),

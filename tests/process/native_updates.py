@@ -190,6 +190,7 @@ def test_middle():
     # The row was read; another session replaces it; the commit sees that.
     query(other, "UPDATE t SET a = 1 WHERE k = 3")
     equal("middle: a row that stays was read", error(connection, "COMMIT")[0], "40001")
+    test_written_in_the_middle(connection)
     query(connection, "CREATE TABLE f (k int PRIMARY KEY, a int, b bigint, r int REFERENCES f DEFERRABLE INITIALLY DEFERRED) USING mixedcc;"
                       "INSERT INTO f VALUES (1, 1, 1, 1)")
     query(connection, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT probe_change('f', 1, 1, 1); INSERT INTO f VALUES (3, 1, 1, 9); SELECT probe_change('f', 3, 1, 1)")
@@ -197,6 +198,38 @@ def test_middle():
     query(connection, "ROLLBACK; DROP TABLE f")
     connection.close()
     other.close()
+
+
+def test_written_in_the_middle(connection):
+    """A caller's function that writes the row it was asked to change: an error, as of UPDATE, directly and by statements, unless it is undone or the row is to stay."""
+    writes = {
+        "UPDATE": "UPDATE t SET a = 50 WHERE k = 3",
+        "two of them": "UPDATE t SET a = 50 WHERE k = 3; UPDATE t SET a = 60 WHERE k = 3",
+        "DELETE": "DELETE FROM t WHERE k = 3",
+        "another row with its key": "DELETE FROM t WHERE k = 3; INSERT INTO t (k, a, b) VALUES (3, 50, 50)",
+        "another key": "UPDATE t SET k = 100 WHERE k = 3",
+        "a native call": "SELECT mixedcc.set(NULL::t, 'a', 50, 3)",
+        "the same call": "SELECT probe_change('t', 3, 1, 1)",
+        "a savepoint that stays": "DO $$ BEGIN BEGIN UPDATE t SET a = 50 WHERE k = 3; EXCEPTION WHEN OTHERS THEN NULL; END; END $$",
+    }
+    undone = "DO $$ BEGIN UPDATE t SET a = 50 WHERE k = 3; RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END $$"
+    for layout in ("first", "generated"):
+        for level in LEVELS:
+            for earlier in ("", "; UPDATE t SET a = 30 WHERE k = 3"):
+                name = f"written in the middle, {layout}, {level}{', again' if earlier else ''}"
+                number_tables(connection, layout)
+                query(connection, "UPDATE t SET a = k, b = k")
+                begin = f"BEGIN ISOLATION LEVEL {level}; SELECT probe_change('t', 9, 1, 1){earlier}; SAVEPOINT s"
+                for what, sql in writes.items():
+                    query(connection, begin)
+                    equal(f"{name}: {what}", error(connection, "SELECT probe_change('t', 3, 1, 1, %s)", (sql,))[0], "27000")
+                    query(connection, "ROLLBACK")
+                query(connection, begin)
+                equal(f"{name}: undone", error(connection, "SELECT probe_change('t', 3, 1, 1, %s)", (undone,)), ("no error", [(True,)]))
+                equal(f"{name}: the row stays", error(connection, "SELECT probe_change('t', 4, NULL, NULL, 'UPDATE t SET a = 40 WHERE k = 4')"), ("no error", [(True,)]))
+                query(connection, "COMMIT")
+                equal(f"{name}: the rows", query(connection, "SELECT k, a, b FROM t WHERE k IN (3, 4, 9) ORDER BY k"),
+                      [(3, 31 if earlier else 4, 4), (4, 40, 4), (9, 10, 10)])
 
 
 def look_tables(connection, columns="a int, b bigint", more=""):
