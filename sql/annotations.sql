@@ -121,6 +121,29 @@ SELECT length(mixedcc.declaring(repeat('x', 40000000), 'an_two(text, int)'::regp
 SELECT mixedcc.declaring(1, 'an_two(text, int)'::regprocedure, 1);
 SELECT an_two(repeat('y', n), n) FROM generate_series(1, 3) n;
 COMMIT;
+-- Arguments of calls that fail in a savepoint go with it, and what is no argument of a partition is not kept.
+BEGIN;
+DO $$
+BEGIN
+    FOR i IN 1..100 LOOP
+        BEGIN
+            PERFORM an_two(repeat('x', 100000 + i), (1 / floor(random() / 2))::int);
+        EXCEPTION WHEN division_by_zero THEN NULL;
+        END;
+    END LOOP;
+END $$;
+SELECT total_bytes < 5000000 AS few FROM pg_backend_memory_contexts WHERE name = 'TopTransactionContext';
+SELECT sum(length(mixedcc.declaring(repeat('x', 100000 + n), 'an_two(text, int)'::regprocedure, 7))) FROM generate_series(1, 100) n;
+SELECT total_bytes < 5000000 AS few FROM pg_backend_memory_contexts WHERE name = 'TopTransactionContext';
+-- One of a savepoint that stays is still there for the call's other arguments.
+SAVEPOINT s;
+SELECT length(mixedcc.declaring(repeat('z', 10), 'an_two(text, int)'::regprocedure, 0));
+RELEASE s;
+SAVEPOINT s;
+SELECT mixedcc.declaring(1, 'an_two(text, int)'::regprocedure, 1);
+ROLLBACK TO s;
+SELECT an_two(repeat('y', n), n) FROM generate_series(1, 3) n;
+COMMIT;
 DROP TABLE an_pair;
 DROP FUNCTION an_two;
 DROP TABLE an_moods;

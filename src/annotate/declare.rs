@@ -18,6 +18,8 @@ extern "C-unwind" {
 /// An argument of a call that is being evaluated.
 struct Argument {
     transaction: u32,
+    /// Nesting level of the subtransaction in which it was evaluated.
+    level: i32,
     function: Oid,
     position: usize,
     /// What is not passed by value is copied into the transaction's memory: the others of the call may be evaluated in another
@@ -41,10 +43,10 @@ impl Argument {
                 pg_sys::MemoryContextSwitchTo(old);
             }
         }
-        Argument { transaction: my_lxid(), function, position, value, copied: !byval }
+        Argument { transaction: my_lxid(), level: level(), function, position, value, copied: !byval }
     }
 
-    /// The call is complete.
+    /// The call is complete, or failed.
     fn forget(self) {
         if self.copied {
             // SAFETY: a copy of this transaction's.
@@ -53,7 +55,7 @@ impl Argument {
     }
 }
 
-/// Arguments of calls that are being evaluated, and of such that failed.
+/// Arguments of calls that are being evaluated, and of such that failed in this subtransaction.
 static mut PENDING: Vec<Argument> = Vec::new();
 /// Arguments of calls whose partitions were all declared when the statement started: transaction, function, position,
 /// value. Integers that are a key by themselves only. To declare them again when they are evaluated would cost as much
@@ -68,6 +70,10 @@ struct Frame {
     /// Nesting level of the subtransaction in which the procedure was called.
     level: i32,
     partitions: Vec<(Oid, u64, u32)>,
+}
+
+fn level() -> i32 {
+    xact::depth() as i32
 }
 
 fn frames() -> &'static mut Vec<Frame> {
@@ -324,9 +330,8 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
     let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
     declare(found.into_iter().map(|f| f.1).collect());
     let depth = frames().len();
-    // SAFETY: a plain read. After an ERROR the callbacks take the frame off.
-    let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
-    frames().push(Frame { transaction: my_lxid(), level, partitions });
+    // After an ERROR the callbacks take the frame off.
+    frames().push(Frame { transaction: my_lxid(), level: level(), partitions });
     run();
     frames().truncate(depth);
 }
@@ -340,7 +345,8 @@ pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _
     }
 }
 
-/// An aborted subtransaction: procedures that were called in it have ended.
+/// An aborted subtransaction: procedures that were called in it have ended, and calls whose arguments it has evaluated failed.
+/// One that commits leaves its arguments to its parent, whose end they may meet.
 #[pg_guard]
 pub(super) unsafe extern "C-unwind" fn on_subxact(
     event: pg_sys::SubXactEvent::Type,
@@ -348,11 +354,21 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
     _parent: pg_sys::SubTransactionId,
     _arg: *mut core::ffi::c_void,
 ) {
-    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        // SAFETY: a plain read.
-        let level = unsafe { pg_sys::GetCurrentTransactionNestLevel() };
+    use pg_sys::SubXactEvent::*;
+    let level = level();
+    if event == SUBXACT_EVENT_ABORT_SUB {
         frames().retain(|f| f.level < level);
+        forget_from(level);
+    } else if event == SUBXACT_EVENT_COMMIT_SUB {
+        pending().iter_mut().filter(|a| a.level >= level).for_each(|a| a.level = level - 1);
     }
+}
+
+/// Frees the arguments that were evaluated at a nesting level or deeper. The memory of those of earlier transactions is gone.
+fn forget_from(level: i32) {
+    let now = my_lxid();
+    let failed = |a: &mut Argument| a.transaction != now || a.level >= level;
+    pending().extract_if(.., failed).filter(|a| a.transaction == now).for_each(Argument::forget);
 }
 
 /// A new transaction within procedures: what their arguments named is declared again.
@@ -381,6 +397,9 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             return;
         };
         super::must_call(function); // plans have seen to it; anybody may call the wrapper
+        if !f.partitions.iter().any(|p| p.1.contains(&position)) {
+            return; // no partition's: nobody would ask for it, nor forget it
+        }
         let argument = Argument::new(function, position, value);
         let pending = pending();
         pending.retain(|a| a.transaction == argument.transaction);
