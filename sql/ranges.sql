@@ -132,6 +132,10 @@ ALTER TABLE rg_r DROP CONSTRAINT rg_r_a_b_c_key;
 CREATE UNIQUE INDEX ON rg_r (a DESC, b DESC, c);
 SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(2, 1), ROW(1, 2));
 SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(2, 1), ROW(1, 2), false, false);
+CREATE TYPE rg_bound AS (a int, gone int, b int);
+ALTER TYPE rg_bound DROP ATTRIBUTE gone;
+SELECT * FROM mixedcc.range_scan(NULL::rg_r, ROW(2, 1)::rg_bound, ROW(1, 2)::rg_bound);
+DROP TYPE rg_bound;
 DROP TABLE rg_r;
 -- row-level security is not passed by
 ALTER TABLE rg_p ENABLE ROW LEVEL SECURITY;

@@ -116,7 +116,9 @@ unsafe fn values(d: Datum, null: bool, typid: Oid) -> Vec<Value> {
         tuple.t_data = row;
         let (mut datums, mut nulls) = (vec![Datum::from(0); n], vec![false; n]);
         pg_sys::heap_deform_tuple(&mut tuple, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
-        (0..n).map(|i| (datums[i], nulls[i], compat::attribute(desc, i).atttypid)).collect()
+        // A column that was dropped is NULL in the row, and none that the caller has given.
+        let there = (0..n).filter(|&i| !compat::attribute(desc, i).attisdropped);
+        there.map(|i| (datums[i], nulls[i], compat::attribute(desc, i).atttypid)).collect()
     }
 }
 
