@@ -203,14 +203,14 @@ fn define_adaptive() {
     percent(
         c"mixedcc.adaptive_max_loss",
         c"Growth of a transaction's cost, in percent, for which the coordinator takes a switch back.",
-        c"If the growth is larger than the noise of the measurements, too.",
+        c"At once if the growth is larger than the noise of the measurements, too; after five measured intervals in any case.",
         &ADAPTIVE_MAX_LOSS,
         1000.0,
     );
     number(
         c"mixedcc.adaptive_confirm",
         c"Intervals in which another protocol must be better before the coordinator switches a partition.",
-        c"",
+        c"Twice as many, up to 32 times, for each switch of a like load that was reversed before.",
         &ADAPTIVE_CONFIRM,
         1,
         1000,
@@ -244,7 +244,7 @@ fn define_adaptive() {
     GucRegistry::define_string_guc(
         c"mixedcc.model_file",
         c"File of the model by which the coordinator chooses.",
-        c"Empty: the built-in one. A file that cannot be used is logged, and the model in use stays.",
+        c"Empty: the built-in one. Read again at a reload of the configuration if it has changed. A file that cannot be used is logged, and the model in use stays.",
         &MODEL_FILE,
         GucContext::Sighup,
         GucFlags::SUPERUSER_ONLY,

@@ -13,6 +13,7 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
+mod advice;
 mod bypass;
 mod choice;
 mod primary;
@@ -225,6 +226,7 @@ fn reset_stats(table: Option<Oid>) {
         for p in t.map().partitions() {
             p.stats.reset();
         }
+        t.together.clear();
     }
 }
 

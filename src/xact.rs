@@ -19,6 +19,7 @@ mod parts;
 mod rows;
 mod snapshots;
 mod tags;
+mod together;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use parts::Parts;
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
@@ -477,6 +478,9 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
     match event {
         XACT_EVENT_PRE_COMMIT => {
             b.txn.set_round_trips(b.round_trips);
+            if !b.txn.sampled_records().is_empty() {
+                together::note(&b.txn);
+            }
             if let Err(e) = b.txn.prepare(&PG, &tuple::stamp) {
                 raise(e);
             }

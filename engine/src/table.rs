@@ -4,7 +4,7 @@ use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
 use crate::index::{Graves, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
-use crate::partition::{Partition, PartitionMap, SPEC_MAX};
+use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
@@ -49,6 +49,8 @@ pub struct Table {
     pub(crate) graves: Graves,
     /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
     pub dead: AtomicU64,
+    /// What rows of one transaction have in common.
+    pub together: Together,
     /// Next dropped table.
     pub(crate) next_dropped: AtomicPtr<Table>,
     pub(crate) dropped_at: AtomicU64,
@@ -114,8 +116,9 @@ impl Table {
         // table lets `replace_map`'s caller free the old one.
         unsafe { &*self.map.load(Ordering::Acquire) }
     }
-    /// Puts another map in use and returns the old one. The caller excludes everybody else.
+    /// Puts another map in use and returns the old one; statistics start again. The caller excludes everybody else.
     pub fn replace_map(&self, map: NonNull<PartitionMap>) -> NonNull<PartitionMap> {
+        self.together.clear();
         NonNull::new(self.map.swap(map.as_ptr(), Ordering::SeqCst)).expect("a table has a map")
     }
     /// Gives the table a primary index without entries. With [`Reuse::AtOnce`] records that are dead

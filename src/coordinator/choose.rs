@@ -4,15 +4,26 @@ use crate::{guc, options};
 use mixedcc_engine::choice::{Asked, Chooser, Model, Settings, NAMES};
 use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
 use pgrx::prelude::*;
+use std::time::SystemTime;
 
 /// The choice of protocols, between two intervals.
 pub struct Choice {
     chooser: Chooser,
     settings: Settings,
     adaptive: bool,
-    /// Name of the model's file in use, or tried last.
+    /// Name of the model's file in use, or tried last, and what the file was like then.
     file: String,
+    stamp: Option<Stamp>,
     last: u64,
+}
+
+/// When a file was changed last, and its bytes.
+type Stamp = (SystemTime, u64);
+
+/// `None`: it cannot be seen.
+fn stamp(file: &str) -> Option<Stamp> {
+    let m = std::fs::metadata(file).ok()?;
+    Some((m.modified().ok()?, m.len()))
 }
 
 /// A setting that is text; empty if it is not set.
@@ -76,7 +87,8 @@ fn read_model(file: &str) -> Option<Model> {
 impl Choice {
     pub fn start(e: &Engine, now: u64) -> Choice {
         let chooser = Chooser::new(e, Model::built_in());
-        let mut c = Choice { chooser, settings: settings(), adaptive: false, file: String::new(), last: now };
+        let (settings, file) = (settings(), String::new());
+        let mut c = Choice { chooser, settings, adaptive: false, file, stamp: None, last: now };
         c.reload();
         c
     }
@@ -86,7 +98,9 @@ impl Choice {
         self.settings = settings();
         self.adaptive = guc::ADAPTIVE.get();
         let file = text(&guc::MODEL_FILE);
-        if file != self.file {
+        // Looked at before it is read: a change in between shows at the next reload.
+        let stamp = stamp(&file);
+        if file != self.file || stamp != self.stamp {
             match file.as_str() {
                 "" => self.chooser.model = Model::built_in(),
                 _ => {
@@ -95,7 +109,7 @@ impl Choice {
                     }
                 }
             }
-            self.file = file;
+            (self.file, self.stamp) = (file, stamp);
         }
     }
 

@@ -89,6 +89,11 @@ impl Kept {
         self.key.get()?.as_ref()
     }
 
+    /// What makes its keys, if it is known.
+    pub fn codec(&self) -> Option<&Codec> {
+        self.codec.as_ref()
+    }
+
     /// Numbers of its columns.
     pub fn columns(&self) -> impl Iterator<Item = i16> + '_ {
         self.codec.iter().flat_map(|c| c.attnums.iter().copied())

@@ -3,7 +3,7 @@
 CREATE FUNCTION mixedcc.set_protocol("table" regclass, protocol text, partition int DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'set_protocol_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.set_protocol(regclass, text, int) IS
-    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl) and pins it; waits for nothing and is not undone by ROLLBACK; who holds the table''s ACCESS EXCLUSIVE lock switches at once';
+    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl) and pins it; waits for no transaction but one that holds the table''s ACCESS EXCLUSIVE lock, and is not undone by ROLLBACK; who holds that lock itself switches at once';
 
 CREATE FUNCTION mixedcc.unpin("table" regclass, partition int DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'unpin_wrapper' LANGUAGE C VOLATILE;
@@ -72,7 +72,7 @@ CREATE VIEW mixedcc.partition_stats AS
 COMMENT ON VIEW mixedcc.partition_stats IS 'features of the load of each partition, from a sample of the transactions that committed';
 COMMENT ON COLUMN mixedcc.partition_stats."table" IS 'the table';
 COMMENT ON COLUMN mixedcc.partition_stats.partition IS 'number of the partition';
-COMMENT ON COLUMN mixedcc.partition_stats.sampled IS 'sampled transactions that used the partition and committed (one in mixedcc.sample_every)';
+COMMENT ON COLUMN mixedcc.partition_stats.sampled IS 'sampled transactions that used the partition and committed: one in mixedcc.sample_every, and more, up to all, while the cluster commits fewer than 1500 times that a second';
 COMMENT ON COLUMN mixedcc.partition_stats.read_share IS 'share of reads among their accesses to its rows';
 COMMENT ON COLUMN mixedcc.partition_stats.records IS 'rows that a transaction reads and writes in it, on average';
 COMMENT ON COLUMN mixedcc.partition_stats.multi_share IS 'share of transactions that use other partitions too';
@@ -359,51 +359,122 @@ CREATE FUNCTION mixedcc.explain_choice("table" regclass, partition int DEFAULT 0
 COMMENT ON FUNCTION mixedcc.explain_choice(regclass, int) IS
     'why a partition has its protocol: its state, the features of its load, the predicted cost of a transaction under each protocol (1: the best one the model can think of), and what was learned from switches';
 
+CREATE FUNCTION mixedcc.key_rows(OUT "table" regclass, OUT place int, OUT sampled bigint, OUT spread_share float8, OUT common_share float8,
+        OUT varied_share float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'key_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.key_rows() IS 'source of the view mixedcc.key_stats';
+
+CREATE VIEW mixedcc.key_stats AS
+    SELECT k."table", k.place, a.attname AS "column", k.sampled, k.spread_share, k.common_share, k.varied_share
+    FROM mixedcc.key_rows() k
+        JOIN pg_catalog.pg_index i ON i.indrelid = k."table" AND i.indisprimary AND k.place <= i.indnkeyatts
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.place - 1];
+COMMENT ON VIEW mixedcc.key_stats IS 'which columns of a table''s primary key the rows of one transaction have in common, from a sample of the SERIALIZABLE transactions that came to their commit';
+COMMENT ON COLUMN mixedcc.key_stats."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.key_stats.place IS 'place of the column in the primary key, from 1; the first eight';
+COMMENT ON COLUMN mixedcc.key_stats."column" IS 'the column';
+COMMENT ON COLUMN mixedcc.key_stats.sampled IS 'sampled transactions that read or changed several rows of the table that were there before, by the first 16 accesses of each to any table';
+COMMENT ON COLUMN mixedcc.key_stats.spread_share IS 'share of these whose rows were in several partitions';
+COMMENT ON COLUMN mixedcc.key_stats.common_share IS 'share of these whose rows all had the same value in the column';
+COMMENT ON COLUMN mixedcc.key_stats.varied_share IS 'share of those in which this was another value than in the one before; near 0: the column has one value, and does not divide the table';
+
+CREATE FUNCTION mixedcc.partcc_rows(OUT "table" regclass, OUT partition int, OUT gain float8, OUT obstacle text) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'partcc_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.partcc_rows() IS 'for the view mixedcc.advice: predicted cost of a transaction under the protocol in use over that under partcc, and what keeps the coordinator from it';
+
+CREATE FUNCTION mixedcc.annotation_hints("table" regclass, key text[]) RETURNS text LANGUAGE SQL STABLE AS $$
+    WITH functions AS (
+        SELECT p.oid, (SELECT pg_catalog.array_agg(found.name ORDER BY found.n) FROM (
+                SELECT c.n, (SELECT g.name FROM (
+                        SELECT p.proargnames[u.n] AS name, u.type FROM pg_catalog.unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) WITH ORDINALITY u(type, n)
+                        WHERE coalesce(p.proargmodes[u.n], 'i') IN ('i', 'b')) g
+                    WHERE g.name <> '' AND (g.type = a.atttypid OR g.type IN (20, 21, 23) AND a.atttypid IN (20, 21, 23))
+                        AND (pg_catalog.starts_with(pg_catalog.lower(g.name), pg_catalog.lower(c.name)) OR pg_catalog.starts_with(pg_catalog.lower(c.name), pg_catalog.lower(g.name)))
+                    ORDER BY g.name <> c.name, pg_catalog.abs(pg_catalog.length(g.name) - pg_catalog.length(c.name)), g.name LIMIT 1) AS name
+                FROM pg_catalog.unnest(key) WITH ORDINALITY c(name, n)
+                    JOIN pg_catalog.pg_attribute a ON a.attrelid = "table" AND a.attname = c.name) found) AS arguments
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang, pg_catalog.pg_class t
+        WHERE t.oid = "table" AND l.lanname IN ('sql', 'plpgsql') AND p.prokind IN ('f', 'p') AND p.pronargs > 0
+            AND p.prosrc ~ ('\m' || pg_catalog.regexp_replace(t.relname, '(\W)', '\\\1', 'g') || '\M')
+            AND p.pronamespace NOT IN ('mixedcc'::regnamespace, 'pg_catalog'::regnamespace)
+            AND NOT EXISTS (SELECT FROM mixedcc.annotations n WHERE n.function = p.oid AND pg_catalog.to_regclass(n."table") = t.oid)
+        ORDER BY p.oid LIMIT 5)
+    SELECT pg_catalog.string_agg(CASE WHEN pg_catalog.array_position(arguments, NULL) IS NULL AND pg_catalog.cardinality(arguments) = pg_catalog.cardinality(key)
+        THEN pg_catalog.format('SELECT mixedcc.annotate(%L, %L, %s);', oid::regprocedure, "table",
+            (SELECT pg_catalog.string_agg(pg_catalog.quote_literal(n), ', ') FROM pg_catalog.unnest(arguments) n))
+        ELSE pg_catalog.format('%s (no argument is called like the key)', oid::regprocedure) END, ' ' ORDER BY oid)
+    FROM functions $$;
+COMMENT ON FUNCTION mixedcc.annotation_hints(regclass, text[]) IS
+    'for the view mixedcc.advice: functions in SQL and plpgsql whose text names the table, five at most, with arguments whose names begin like the key''s columns, or these like them';
+
 CREATE VIEW mixedcc.advice AS
 WITH load AS (
     SELECT "table", count(*) AS partitions, sum(sampled) AS sampled, sum(sampled * multi_share) / sum(sampled) AS multi,
         sum(sampled * partitions) / sum(sampled) AS used, sum(sampled * declared_share) / sum(sampled) AS declared,
         sum(sampled * weak_writer_share) / sum(sampled) AS weak, sum(sampled * idle_share) / sum(sampled) AS idle,
         sum(sampled * serializable_share) / sum(sampled) AS serializable,
-        sum(sampled * least(records * conflict_rate, 1)) / sum(sampled) AS clash, max(sampled) / sum(sampled) AS largest,
-        sum(sampled * lost_share) / sum(sampled) AS lost,
+        sum(sampled * least(records * conflict_rate, 1)) / sum(sampled) AS clash,
         (SELECT sum((q->>'transactions')::numeric) / nullif(sum(s2.sampled), 0) FROM mixedcc.partition_stats s2
             LEFT JOIN LATERAL jsonb_array_elements(s2.partners) q ON q->>'table' = s."table"::text AND (q->>'partition')::int <> s2.partition
             WHERE s2."table" = s."table") AS with_own,
         (SELECT string_agg(DISTINCT q->>'table', ', ') FROM mixedcc.partition_stats s2, jsonb_array_elements(s2.partners) q
             WHERE s2."table" = s."table" AND q->>'table' <> s."table"::text) AS others
     FROM mixedcc.partition_stats s
-    WHERE sampled > 0 GROUP BY "table"
+    GROUP BY "table" HAVING sum(sampled) > 0
+), shared AS (
+    SELECT "table", max(sampled) AS several, max(spread_share) AS spread, array_agg("column"::text ORDER BY place) AS columns,
+        array_agg("column"::text ORDER BY place) FILTER (WHERE common_share >= 0.95 AND varied_share >= 0.3) AS common,
+        string_agg(format('%I in %s %%', "column", round(100 * common_share::numeric)), ', ' ORDER BY place) AS shares
+    FROM mixedcc.key_stats GROUP BY "table"
+), model AS (
+    SELECT "table", count(gain) AS looked, count(*) FILTER (WHERE gain > 1.1) AS better, avg(1 - 1 / gain) FILTER (WHERE gain > 1.1) AS saved,
+        string_agg(DISTINCT obstacle, '; ') FILTER (WHERE gain > 1.1) AS obstacles, string_agg(DISTINCT obstacle, '; ') AS all_obstacles
+    FROM mixedcc.partcc_rows() GROUP BY "table"
 ), key AS (
-    SELECT l.*, (SELECT array_agg(quote_ident(a.attname) ORDER BY k.n) FROM pg_catalog.pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, n)
-            JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
-            WHERE i.indrelid = l."table" AND i.indisprimary AND a.attrelid = l."table" AND k.n <= i.indnkeyatts) AS columns,
+    SELECT l.*, s.several, s.columns, s.common, s.shares, m.looked, m.better, m.saved, m.obstacles, m.all_obstacles,
+        coalesce(s.several >= 20, false) AS known, coalesce(s.several >= 20 AND s.spread >= 0.2, false) AS spread, s.spread AS spread_share,
+        (SELECT string_agg(format('%I', c), ', ') FROM unnest(s.common) c) AS common_text,
         (SELECT value FROM mixedcc.options o WHERE o."table" = l."table" AND option = 'partition_by') AS partition_by
-    FROM load l WHERE sampled >= 20
+    FROM load l LEFT JOIN shared s USING ("table") LEFT JOIN model m USING ("table") WHERE l.sampled >= 20
 )
 SELECT "table", 'partcc' AS topic,
-    format('Transactions stay in one partition (%s %% do not) and meet each other''s rows (%s %% of them): partcc may pay. Let the coordinator try it (mixedcc.candidates), or mixedcc.set_protocol.',
-        round(100 * multi::numeric), round(100 * clash::numeric)) AS advice
-FROM key WHERE partitions > 1 AND multi < 0.05 AND clash > 0.3 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+    format('The model expects a transaction to cost %s %% less under partcc than under the protocol in use, in %s of the %s partitions that it has looked at. Why not there: %s.',
+        round(100 * saved::numeric), better, looked, obstacles) AS advice
+FROM key WHERE partitions > 1 AND 2 * better >= looked AND better > 0 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'partcc',
+    format('Transactions stay in one partition (%s %% do not) and meet each other''s rows (%s %% of them): partcc may pay. The model has not looked at it; %s.',
+        round(100 * multi::numeric), round(100 * clash::numeric), all_obstacles)
+FROM key WHERE partitions > 1 AND looked = 0 AND all_obstacles <> 'it is in use' AND multi < 0.05 AND clash > 0.3 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
 UNION ALL
 SELECT "table", 'annotate',
-    format('%s %% of the transactions use several partitions (%s on average), and %s %% declare them. If a function''s arguments tell which, mixedcc.annotate it: partcc then locks them in order, without 40001.',
-        round(100 * multi::numeric), round(used::numeric, 1), round(100 * declared::numeric))
+    format('%s %% of the transactions use several partitions (%s on average), and %s %% declare them. If a function''s arguments tell which, mixedcc.annotate it: partcc then locks them in order, without 40001. %s',
+        round(100 * multi::numeric), round(used::numeric, 1), round(100 * declared::numeric),
+        coalesce('Functions that name the table: ' || mixedcc.annotation_hints("table", CASE WHEN spread AND common IS NOT NULL THEN common
+            ELSE coalesce((SELECT array_agg(CASE WHEN n LIKE '"%"' THEN replace(btrim(n, '"'), '""', '"') ELSE n END) FROM unnest(string_to_array(partition_by, '+')) n), columns) END),
+            'No function in SQL or plpgsql that is not annotated names the table.'))
 FROM key WHERE multi >= 0.05 AND declared < 0.5 AND serializable > 0.5
 UNION ALL
 SELECT "table", 'partition_by',
-    format('Transactions use several partitions of this table (%s others on average). If they share the first columns of the key, partition by these: ALTER TABLE %s SET (mixedcc.partition_by = %L).',
-        round(with_own, 1), "table", array_to_string(columns[1:array_length(columns, 1) - 1], ', '))
-FROM key WHERE with_own >= 0.2 AND array_length(columns, 1) > 1 AND partition_by IS NULL
+    format('Of the transactions that use several rows of this table, %s %% use several partitions of it. All rows of one have the same value of %s. Partition by what they have in common: ALTER TABLE %s SET (mixedcc.partition_by = %L).',
+        round(100 * spread_share::numeric), shares, "table", common_text)
+FROM key WHERE partitions > 1 AND spread AND common IS NOT NULL
 UNION ALL
 SELECT "table", 'partition_by',
-    format('Transactions use several partitions of this table (%s others on average), and its key has one column. Rows that are used together need a common column in the key, or bounds (mixedcc.partition_method = ''range'') that keep them together.',
+    format('Of the transactions that use several rows of this table, %s %% use several partitions of it, and no column of its key divides the transactions: all rows of one have the same value of %s, or of one that has a single value. Rows that are used together need a common column in the key%s.',
+        round(100 * spread_share::numeric), shares,
+        CASE WHEN cardinality(columns) = 1 THEN ', or bounds that keep them together (mixedcc.partition_method = ''range'')' ELSE '' END)
+FROM key WHERE partitions > 1 AND spread AND common IS NULL
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Transactions use several partitions of this table (%s others on average). Which columns their rows have in common is not known: that is sampled of SERIALIZABLE transactions that use several rows, of twenty at least, in tables with a primary index (mixedcc.primary_index).',
         round(with_own, 1))
-FROM key WHERE with_own >= 0.2 AND array_length(columns, 1) = 1 AND partition_by IS NULL
+FROM key WHERE partitions > 1 AND NOT known AND with_own >= 0.2
 UNION ALL
 SELECT "table", 'partitions',
-    format('The table has one partition, and transactions meet each other''s rows (%s %% of them). With several (ALTER TABLE %s SET (mixedcc.partitions = 16)) each gets its own protocol%s.',
-        round(100 * clash::numeric), "table", CASE WHEN columns IS NULL THEN ', but it needs a primary key first' ELSE '' END)
+    format('The table has one partition, and transactions meet each other''s rows (%s %% of them). With several (ALTER TABLE %s SET (mixedcc.partitions = 16%s)) each gets its own protocol%s.',
+        round(100 * clash::numeric), "table", CASE WHEN known AND common IS NOT NULL THEN format(', mixedcc.partition_by = %L', common_text) ELSE '' END,
+        CASE WHEN columns IS NULL THEN ', but it needs a primary key first' ELSE '' END)
 FROM key WHERE partitions = 1 AND clash > 0.1
 UNION ALL
 SELECT "table", 'align',
@@ -430,4 +501,4 @@ REVOKE ALL ON FUNCTION mixedcc.reset_bypass() FROM PUBLIC;
 
 GRANT SELECT ON mixedcc.partitions, mixedcc.partition_stats, mixedcc.switches, mixedcc.switch_history, mixedcc.coordinator,
     mixedcc.bypass, mixedcc.memory, mixedcc.memory_nodes, mixedcc.ranges, mixedcc.predicates, mixedcc.options, mixedcc.annotations,
-    mixedcc.advice TO PUBLIC;
+    mixedcc.advice, mixedcc.key_stats TO PUBLIC;

@@ -65,10 +65,10 @@ def protocols(name="t"):
 
 class Clients:
     """Sessions that read or write rows until they are stopped; `writes`, the share of writers, may change meanwhile.
-    `apart`: each has rows of its own."""
+    `apart`: each has rows of its own. `idle`: a transaction has two statements."""
 
-    def __init__(self, writes, isolation="serializable", name="t", n=3, apart=False):
-        self.writes, self.isolation, self.name, self.apart = writes, isolation, name, apart
+    def __init__(self, writes, isolation="serializable", name="t", n=3, apart=False, idle=False):
+        self.writes, self.isolation, self.name, self.apart, self.idle = writes, isolation, name, apart, idle
         self.turns = [0] * n
         self.going, self.problems, self.added = True, [], 0
         self.lock = threading.Lock()
@@ -92,19 +92,30 @@ class Clients:
                 n = (n + (3 if self.apart else 7)) % 198
                 self.turns[i] += 1
                 try:
+                    if self.idle:
+                        query(c, "BEGIN")
+                        query(c, f"SELECT v FROM {self.name} WHERE id = {n}")
                     if dice.random() < self.writes:
                         query(c, f"UPDATE {self.name} SET v = v + 1 WHERE id = {n}")
+                        self.ends(c)
                         with self.lock:
                             self.added += 1
                     else:
                         query(c, f"SELECT v FROM {self.name} WHERE id = {n}")
+                        self.ends(c)
                 except Exception as e:  # noqa: BLE001
                     if getattr(e, "pgcode", None) not in ("40001", "40P01"):
                         raise
+                    if self.idle:
+                        query(c, "ROLLBACK")
             c.close()
         except Exception as e:  # noqa: BLE001
             self.problems.append(str(e))
 
+
+    def ends(self, c):
+        if self.idle:
+            query(c, "COMMIT")
 
     def become(self, writes):
         """When all sessions have gone over to another share of writers."""
@@ -268,13 +279,25 @@ def test_left_alone():
 
 
 def test_rules():
-    """No partcc where READ COMMITTED writers are frequent, whatever the model says."""
+    """No partcc where READ COMMITTED writers, or transactions that wait for their client between statements, are
+    frequent, whatever the model says."""
     fast(model_file=model_file("partcc.json", leaf(0.0), leaf(0.9), leaf(0.9)))
     table()
     with Clients(writes=True, isolation="read committed"):
         check("choice: weak writers are seen", wait_until(lambda: why().get(("load", "weak_writer_share"), (0,))[0] > 0.5, PATIENCE), why())
         check("choice: no partcc for them", stays("occ"))
         check("choice: explained", "excluded by a rule" in why()["cost", "partcc"][1], why())
+    table()
+    with Clients(writes=True, idle=True) as clients:
+        check("choice: idle transactions are seen", wait_until(lambda: why().get(("load", "idle_share"), (0,))[0] > 0.5, PATIENCE), why())
+        equal("choice: and are no weak writers", why()["load", "weak_writer_share"][0], 0)
+        check("choice: no partcc for who waits for its client", stays("occ"), (history_of(), why()))
+        check("choice: that is explained too", "excluded by a rule" in why()["cost", "partcc"][1], why())
+        configure(partcc_max_share="100")
+        check("choice: but where the setting allows it", gets("partcc"), (history_of(), why()))
+        configure(partcc_max_share="5")
+        check("choice: and no longer, not", wait_until(lambda: "partcc" not in protocols(), PATIENCE), (history_of(), why()))
+    equal("choice: nobody who was idle had an error", clients.problems, [])
 
 
 def test_bad_models():
@@ -292,6 +315,29 @@ def test_bad_models():
             configure(model_file=path)
             check("choice: one that cannot be used changes nothing", stays("partcc", limit=0.6), (history_of(), why()))
     equal("choice: and ends nobody", value(BOSS, "SELECT pid FROM mixedcc.coordinator"), coordinator)
+
+
+def test_changed_models():
+    """A file that has changed is read again at a reload; in the middle of being written it changes nothing."""
+    path = model_file("changed.json", leaf(0.0), leaf(0.9), leaf(0.9))
+    fast(model_file=path, adaptive_forget="1")
+    table()
+    with Clients(writes=True):
+        check("choice: a model from a file that will change", gets("partcc"), why())
+        model_file("changed.json", leaf(0.9), leaf(0.9), leaf(0.0))
+        check("choice: a changed file waits for a reload", stays("partcc", limit=1.0), (history_of(), why()))
+        configure()
+        check("choice: and is read then", gets("2pl"), (history_of(), why()))
+        text = pathlib.Path(path).read_text()
+        pathlib.Path(path).write_text(text[:len(text) // 2])
+        configure()
+        check("choice: one that is not complete changes nothing", stays("2pl", limit=1.0), (history_of(), why()))
+        model_file("changed.json", leaf(0.0), leaf(0.9), leaf(0.9))
+        configure()
+        check("choice: but when it is, it is read", gets("partcc"), (history_of(), why()))
+        pathlib.Path(path).unlink()
+        configure()
+        check("choice: the model of a file that is gone stays", stays("partcc", limit=1.0), (history_of(), why()))
 
 
 def test_deaths():
@@ -359,8 +405,7 @@ def restart():
 
 def test_advice():
     """Transactions over several partitions: the advice names the columns to partition by."""
-    reset()
-    configure(sample_every="1")
+    sample_all()
     query(BOSS, "DROP TABLE IF EXISTS o")
     query(BOSS, "CREATE UNLOGGED TABLE o (w int, i int, v int, PRIMARY KEY (w, i)) USING mixedcc WITH (mixedcc.partitions = 4)")
     query(BOSS, "INSERT INTO o SELECT w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i")
@@ -382,10 +427,153 @@ def test_advice():
     check("choice: followed, it is gone", "partition_by" not in advice and "annotate" not in advice, advice)
 
 
+def sample_all():
+    """From now on every transaction is sampled, whatever was committed before."""
+    reset()
+    configure(sample_every="1", adaptive_interval="100ms")
+    table(name="probe")
+
+    def all_are():
+        query(BOSS, "SELECT mixedcc.reset_stats('probe')")
+        for n in range(5):
+            query(BOSS, f"UPDATE probe SET v = v + 1 WHERE id = {n}")
+        return value(BOSS, "SELECT sum(sampled) FROM mixedcc.partition_stats WHERE \"table\" = 'probe'::regclass") == 5
+
+    check("choice: all transactions are sampled", wait_until(all_are, PATIENCE))
+    query(BOSS, "DROP TABLE probe")
+    configure(adaptive_interval="1s")
+
+
+def advice_of(name):
+    return dict(query(BOSS, 'SELECT topic, advice FROM mixedcc.advice WHERE "table" = %s::regclass', (name,)))
+
+
+def test_advice_keys():
+    """The columns that the rows of one transaction share are advised, whatever the table is partitioned by now."""
+    sample_all()
+    query(BOSS, "DROP TABLE IF EXISTS k")
+    query(BOSS, "CREATE UNLOGGED TABLE k (w int, d int, o int, v int, PRIMARY KEY (w, d, o)) USING mixedcc WITH (mixedcc.partitions = 16)")
+    query(BOSS, "INSERT INTO k SELECT w, d, o, 0 FROM generate_series(1, 4) w, generate_series(1, 5) d, generate_series(1, 6) o")
+    c = connect(DATABASE, options=SERIALIZABLE)
+
+    def run(statement):
+        """Transactions of six statements; j in it counts them, {n} the transactions."""
+        query(BOSS, "SELECT mixedcc.reset_stats('k')")
+        for n in range(40):
+            query(c, f"DO $$ BEGIN FOR j IN 1..6 LOOP {statement.format(n=n)} END LOOP; END $$")
+        return advice_of("k").get("partition_by", "")
+
+    def shares():
+        return query(BOSS, "SELECT \"column\", sampled, round(common_share::numeric, 1)::float8 FROM mixedcc.key_stats WHERE \"table\" = 'k'::regclass ORDER BY place")
+
+    across = "UPDATE k SET v = v + 1 WHERE w = {n} % 4 + 1 AND d = j % 5 + 1 AND o = j;"
+    within = "PERFORM v FROM k WHERE w = {n} % 4 + 1 AND d = {n} % 5 + 1 AND o = j;"
+    said = run(across)
+    check("choice: what is shared across districts is advised", "mixedcc.partition_by = 'w'" in said, said)
+    # The first transactions of a session may be left out.
+    equal("choice: key_stats shows it", [(c, 30 <= n <= 40, share) for c, n, share in shares()], [("w", True, 1.0), ("d", True, 0.0), ("o", True, 0.0)])
+    said = run(within)
+    check("choice: what is shared within districts is advised", "mixedcc.partition_by = 'w, d'" in said, said)
+    query(BOSS, "ALTER TABLE k SET (mixedcc.partition_by = 'w, d')")
+    equal("choice: a new map starts the statistics again", shares()[0][1], 0)
+    said = run(within)
+    equal("choice: followed, nothing is advised", said, "")
+    said = run(across)
+    check("choice: with a key that does not fit any more, another one is", "mixedcc.partition_by = 'w'" in said, said)
+    said = run("PERFORM v FROM k WHERE w = 2 AND d = j % 5 + 1 AND o = j;")
+    check("choice: a column of one value divides nothing", "no column of its key" in said, said)
+    said = run("PERFORM v FROM k WHERE w = {n} % 4 + 1 AND d = 1 AND o = 1 AND j = 1;")
+    equal("choice: nor is anything advised of transactions of one row", (said, shares()[0][1]), ("", 0))
+    run("")
+    for n in range(30):  # what was read before a savepoint was rolled back to counts no more
+        query(c, "BEGIN; SAVEPOINT s; SELECT v FROM k WHERE w = 1 AND d = 1 AND o = 1; ROLLBACK TO s; SELECT v FROM k WHERE w = 2 AND d = 1 AND o = 1; COMMIT")
+    equal("choice: what a savepoint read is left out", shares()[0][1], 0)
+    for n in range(5):  # the table changes in the transaction that has used it
+        query(c, "BEGIN; SELECT sum(v) FROM k WHERE w = 1 AND d < 3; ALTER TABLE k ALTER v TYPE bigint; COMMIT; ALTER TABLE k ALTER v TYPE int")
+    query(c, "BEGIN; SELECT v FROM k WHERE w = 1 AND d = 1; DROP TABLE k; COMMIT")
+    c.close()
+    ok("choice: nor of a table that is gone")
+    table(name="one")
+    query(BOSS, "SELECT mixedcc.reset_stats('one')")
+    c = connect(DATABASE, options=SERIALIZABLE)
+    for n in range(40):
+        query(c, f"DO $$ BEGIN FOR j IN 1..6 LOOP PERFORM v FROM one WHERE id = j + {n}; END LOOP; END $$")
+    c.close()
+    said = advice_of("one").get("partition_by", "")
+    check("choice: a key of one column needs another one, or bounds", "no column of its key" in said and "range" in said, said)
+    query(BOSS, "DROP TABLE one")
+
+
+def test_advice_functions():
+    """Functions to annotate are named, with their arguments where these are called like the key."""
+    sample_all()
+    query(BOSS, "DROP TABLE IF EXISTS f")
+    query(BOSS, "CREATE UNLOGGED TABLE f (w_id int, i int, v int, PRIMARY KEY (w_id, i)) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = w_id)")
+    query(BOSS, "INSERT INTO f SELECT w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i")
+    query(BOSS, """CREATE OR REPLACE FUNCTION two(i int, w bigint, other text) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN PERFORM v FROM f WHERE w_id = w AND f.i = 1; PERFORM v FROM f WHERE w_id = 5 - w AND f.i = 1; END $$;
+        CREATE OR REPLACE FUNCTION nameless(int) RETURNS bigint LANGUAGE sql AS 'SELECT sum(v) FROM f WHERE i = $1';
+        CREATE OR REPLACE FUNCTION stranger(w_id int) RETURNS int LANGUAGE sql AS 'SELECT w_id AS ff'""")
+    query(BOSS, "SELECT mixedcc.reset_stats('f')")
+    c = connect(DATABASE, options=SERIALIZABLE)
+    for n in range(40):
+        query(c, f"SELECT two(1, {n % 4 + 1}, '')")
+    said = advice_of("f").get("annotate", "")
+    check("choice: a function is named", "SELECT mixedcc.annotate('two(integer,bigint,text)', 'f', 'w');" in said, said)
+    check("choice: one without names is too", "nameless(integer) (no argument" in said and "stranger" not in said, said)
+    query(BOSS, re.search(r"SELECT mixedcc.annotate[^;]*", said).group())
+    said = advice_of("f").get("annotate", "")
+    check("choice: one that is annotated is not", "two(" not in said and "nameless" in said, said)
+    c.close()
+    query(BOSS, "DROP FUNCTION two; DROP FUNCTION nameless; DROP FUNCTION stranger; DROP TABLE f")
+
+
+def test_advice_protocols():
+    """When partcc would pay, by the model; when partitions would; what keeps partcc out."""
+    fast(model_file=model_file("partcc.json", leaf(0.0), leaf(0.9), leaf(0.9)))
+    table(", mixedcc.candidates = 'occ, 2pl'")
+    with Clients(writes=True):
+        check("choice: partcc is advised by the model", wait_until(lambda: "59 % less under partcc" in advice_of("t").get("partcc", ""), PATIENCE), (advice_of("t"), why()))
+        said = advice_of("t")["partcc"]
+        check("choice: and why it is not chosen", "no candidate" in said and "2 of the 2 partitions" in said, said)
+        query(BOSS, "ALTER TABLE t RESET (mixedcc.candidates)")
+        check("choice: where it is chosen it is not advised", gets("partcc") and wait_until(lambda: "partcc" not in advice_of("t"), PATIENCE), advice_of("t"))
+        configure(model_file=model_file("occ.json", leaf(0.9), leaf(0.0), leaf(0.9)))
+        check("choice: nor where the model is against it", gets("occ") and stays("occ", limit=0.5) and "partcc" not in advice_of("t"), advice_of("t"))
+    table(", mixedcc.protocol = occ")
+    sample_all()
+    query(BOSS, "SELECT mixedcc.reset_stats('t')")
+    one, two = (connect(DATABASE, options=SERIALIZABLE) for _ in range(2))
+    for n in range(40):
+        for c in (one, two):
+            query(c, "UPDATE t SET v = v + 1 WHERE id = 7")
+    said = advice_of("t").get("partcc", "")
+    check("choice: without the model it is advised by conflicts", "has not looked" in said and "name a protocol" in said, advice_of("t"))
+    query(BOSS, "DROP TABLE t")
+    query(BOSS, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (7, 0)")
+    query(BOSS, "SELECT mixedcc.reset_stats('t')")
+    for n in range(40):
+        for c in (one, two):
+            query(c, "UPDATE t SET v = v + 1 WHERE id = 7")
+    said = advice_of("t")
+    check("choice: several partitions are advised for one with conflicts", "mixedcc.partitions = 16" in said.get("partitions", ""), said)
+    check("choice: without a reason there is no advice on transactions", "transactions" not in said, said)
+    query(BOSS, "SELECT mixedcc.reset_stats('t')")
+    for n in range(40):
+        for c in (one, two):
+            query(c, "BEGIN")
+            query(c, "SELECT v FROM t WHERE id = 7")
+            query(c, "UPDATE t SET v = v + 1 WHERE id = 7")
+            query(c, "COMMIT")
+    said = advice_of("t").get("transactions", "")
+    check("choice: transactions that wait for their client are advised against", "100 % of the transactions wait" in said and "0 % write below" in said, said)
+    one.close()
+    two.close()
+
+
 def test_advice_names():
     """What is advised can be run as it stands, whatever the names."""
-    reset()
-    configure(sample_every="1")
+    sample_all()
     query(BOSS, 'DROP SCHEMA IF EXISTS "S 1" CASCADE; CREATE SCHEMA "S 1"; DROP TABLE IF EXISTS "O\'o"')
     for schema in ("public", '"S 1"'):
         query(BOSS, f"""CREATE UNLOGGED TABLE {schema}."O'o" ("W d" int, "W'x" int, i int, v int, PRIMARY KEY ("W d", "W'x", i))
@@ -463,4 +651,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_reaction, test_flapping, test_left_alone, test_rules, test_bad_models, test_deaths, test_wrong_model, test_restart, test_advice, test_advice_names, test_history, clean_up)
+    main(test_changes, test_reaction, test_flapping, test_left_alone, test_rules, test_bad_models, test_changed_models, test_deaths, test_wrong_model, test_restart, test_advice, test_advice_keys, test_advice_functions, test_advice_protocols, test_advice_names, test_history, clean_up)

@@ -1,8 +1,10 @@
 //! Partitions of a table and the map from rows to partitions.
 
 mod stats;
+mod together;
 
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
+pub use together::{Common, Together, COLUMNS};
 
 use crate::error::Error;
 use crate::lock::LockWord;

@@ -5,7 +5,7 @@ use crate::partition::Sample;
 use crate::primitive::{thread_cpu_ns, Ordering};
 
 /// Accesses of a sampled transaction that are compared with marks, at most.
-const ACCESSES: u32 = 16;
+pub(super) const ACCESSES: u32 = 16;
 /// Partitions of a sampled transaction that are noted as touched together, at most.
 const TOGETHER: usize = 4;
 
@@ -39,6 +39,13 @@ impl Txn {
         self.round_trips = n;
     }
 
+    /// The records that a sampled serializable transaction has accessed first, some perhaps twice; its pin keeps them and
+    /// their versions until it ends. Those that it inserted are not among them, and none from before a savepoint was rolled
+    /// back to.
+    pub fn sampled_records(&self) -> &[RecordRef] {
+        &self.accessed
+    }
+
     /// A record is read, or locked to be written.
     #[inline]
     pub(super) fn sample_access(&mut self, r: RecordRef, writes: bool) {
@@ -54,6 +61,9 @@ impl Txn {
         let at = (r.table.id, r.no);
         s.disordered |= at < s.last;
         s.last = at;
+        if self.level == Level::Serializable {
+            self.accessed.push(r); // there is room
+        }
         let sampled = &r.partition().stats.sampled;
         sampled.looks.fetch_add(1, Ordering::Relaxed);
         if sampled.mark(self.slot, r.key() as u64, writes) {

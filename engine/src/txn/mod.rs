@@ -168,6 +168,8 @@ pub struct Txn {
     /// Which transactions are sampled, and what is known of this one if it is.
     sampler: Sampler,
     sample: Option<count::SampledTxn>,
+    /// The records that it has accessed first, if it is sampled and serializable.
+    accessed: Vec<RecordRef>,
     /// Statements of the client, about.
     round_trips: u32,
     /// Did the transaction before this one end with a serialization failure?
@@ -240,6 +242,7 @@ impl Txn {
             following: false,
             sampler: Sampler::new(slot),
             sample: None,
+            accessed: Vec::with_capacity(count::ACCESSES as usize),
             round_trips: 0,
             retries: false,
             began: std::time::Instant::now(),
@@ -443,6 +446,7 @@ impl Txn {
         self.linked = 0;
         self.last_partition = (0, 0);
         self.failed = None;
+        self.accessed.clear();
         debug_assert!(self.locks.is_empty());
     }
 

@@ -426,6 +426,7 @@ impl Txn {
         }
         debug_assert!(!self.is_committing());
         self.discard_unplaced();
+        self.accessed.clear(); // the lock of their table may go
         let held = self.holds;
         // Entries are removed from indexes, too.
         self.hold();

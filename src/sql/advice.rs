@@ -1,0 +1,83 @@
+//! What the view `mixedcc.advice` needs beside `partition_stats`. None of it takes a lock, so that who reads the view waits
+//! for nobody.
+
+use super::visible_tables;
+use crate::{coordinator, guc};
+use mixedcc_engine::partition::Partition;
+use mixedcc_engine::Protocol;
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys::Oid;
+use pgrx::prelude::*;
+
+fn per(n: u64, of: u64) -> Option<f64> {
+    (of != 0).then(|| n as f64 / of as f64)
+}
+
+/// What rows of one transaction have in common, by places in the primary key, whether there are columns or not.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn key_rows() -> TableIterator<
+    'static,
+    (
+        name!(table, Oid),
+        name!(place, i32),
+        name!(sampled, i64),
+        name!(spread_share, Option<f64>),
+        name!(common_share, Option<f64>),
+        name!(varied_share, Option<f64>),
+    ),
+> {
+    let mut out = Vec::new();
+    for (oid, t) in visible_tables() {
+        let c = t.together.get();
+        for (i, (common, varied)) in c.columns.into_iter().enumerate() {
+            let spread = per(c.spread, c.txns);
+            out.push((oid, i as i32 + 1, c.txns as i64, spread, per(common, c.txns), per(varied, common)));
+        }
+    }
+    TableIterator::new(out)
+}
+
+/// The predicted cost under the protocol in use over that under `partcc`, with what was learned; `None`: not predicted.
+fn partcc_gain(p: &Partition) -> Option<f64> {
+    let at = |wanted: Protocol| Protocol::ALL.iter().position(|q| *q == wanted);
+    let d = p.decided.read().decision;
+    let now = at(p.protocols().single()?)?;
+    (d.load.txns > 0).then_some((d.scores[now] - d.scores[at(Protocol::PartCc)?]).exp())
+}
+
+/// What keeps the coordinator from `partcc` in a partition.
+fn partcc_obstacle(p: &Partition) -> &'static str {
+    let t = p.tuning();
+    if p.protocols().has(Protocol::PartCc) {
+        "it is in use"
+    } else if p.switch.view().pinned {
+        "the protocol is pinned (mixedcc.unpin)"
+    } else if t.adaptive == Some(false) {
+        "the table's options name a protocol, or say that it is not adaptive (ALTER TABLE ... SET (mixedcc.adaptive = on))"
+    } else if !t.adaptive.unwrap_or(guc::ADAPTIVE.get()) {
+        "mixedcc.adaptive is off"
+    } else if !t.candidates.unwrap_or_else(coordinator::candidates).has(Protocol::PartCc) {
+        "it is no candidate (mixedcc.candidates, mixedcc.adaptive_candidates)"
+    } else if p.decided.read().decision.allowed & Protocol::PartCc as u32 != 0 {
+        "the coordinator has not chosen it yet"
+    } else {
+        "mixedcc.partcc_max_share forbids it"
+    }
+}
+
+/// What the coordinator thinks of `partcc`, partition by partition.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn partcc_rows() -> TableIterator<
+    'static,
+    (name!(table, Oid), name!(partition, i32), name!(gain, Option<f64>), name!(obstacle, &'static str)),
+> {
+    let mut out = Vec::new();
+    for (oid, t) in visible_tables() {
+        for (no, p) in t.map().partitions().iter().enumerate() {
+            out.push((oid, no as i32, partcc_gain(p), partcc_obstacle(p)));
+        }
+    }
+    TableIterator::new(out)
+}
