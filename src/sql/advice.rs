@@ -2,7 +2,7 @@
 //! for nobody.
 
 use super::visible_tables;
-use crate::{coordinator, guc};
+use mixedcc_engine::choice::Status;
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::Protocol;
 use pgrx::iter::TableIterator;
@@ -48,21 +48,19 @@ fn partcc_gain(p: &Partition) -> Option<f64> {
 
 /// What keeps the coordinator from `partcc` in a partition.
 fn partcc_obstacle(p: &Partition) -> &'static str {
-    let t = p.tuning();
+    let d = p.decided.read().decision;
     if p.protocols().has(Protocol::PartCc) {
         "it is in use"
     } else if p.switch.view().pinned {
         "the protocol is pinned (mixedcc.unpin)"
-    } else if t.adaptive == Some(false) {
-        "the table's options name a protocol, or say that it is not adaptive (ALTER TABLE ... SET (mixedcc.adaptive = on))"
-    } else if !t.adaptive.unwrap_or(guc::ADAPTIVE.get()) {
-        "mixedcc.adaptive is off"
-    } else if !t.candidates.unwrap_or_else(coordinator::candidates).has(Protocol::PartCc) {
-        "it is no candidate (mixedcc.candidates, mixedcc.adaptive_candidates)"
-    } else if p.decided.read().decision.allowed & Protocol::PartCc as u32 != 0 {
+    } else if d.status == Status::Off {
+        "the table is not adaptive: its options say so or name a protocol, or mixedcc.adaptive is off"
+    } else if d.load.txns == 0 {
+        "too few transactions were sampled"
+    } else if d.allowed & Protocol::PartCc as u32 != 0 {
         "the coordinator has not chosen it yet"
     } else {
-        "mixedcc.partcc_max_share forbids it"
+        "it is no candidate (mixedcc.candidates, mixedcc.adaptive_candidates), or mixedcc.partcc_max_share forbids it"
     }
 }
 

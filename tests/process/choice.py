@@ -542,6 +542,7 @@ def test_advice_protocols():
         check("choice: nor where the model is against it", gets("occ") and stays("occ", limit=0.5) and "partcc" not in advice_of("t"), advice_of("t"))
     table(", mixedcc.protocol = occ")
     sample_all()
+    configure(adaptive_min_samples="1000000")
     query(BOSS, "SELECT mixedcc.reset_stats('t')")
     one, two = (connect(DATABASE, options=SERIALIZABLE) for _ in range(2))
     for n in range(40):
