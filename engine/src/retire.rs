@@ -31,6 +31,8 @@ pub struct RetireQueue {
     /// Entries that fit without an allocation.
     room: u64,
     len: u64,
+    /// When something large was retired last, if that may wait still; else 0.
+    large_at: Csn,
     latch: AtomicU64,
 }
 
@@ -128,6 +130,22 @@ impl RetireQueue {
         Self::push_all(e, slot, std::iter::once(p), now);
     }
 
+    /// The same for a large piece: its owner looks after every transaction whether it can be freed ([`RetireQueue::large_at`]).
+    pub fn push_large(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
+        let held = Self::lock(e, slot);
+        // SAFETY: under the latch. Who frees what was retired at the same value in between forgets it, and it waits as others do.
+        unsafe { (*held.0).large_at = now };
+        drop(held);
+        Self::push(e, slot, p, now);
+    }
+
+    /// When something large was retired that may wait still, for the owner of the slot.
+    pub fn large_at(e: &Engine, slot: SlotId) -> Option<Csn> {
+        // SAFETY: a racy read; it decides when to look, and nothing else.
+        let at = unsafe { (*Self::me(e, slot)).large_at };
+        (at != 0 && Self::len(e, slot) > 0).then_some(at)
+    }
+
     /// The same for much of it. `all` only looks at what is private to the slot's thread.
     pub fn push_all(e: &Engine, slot: SlotId, all: impl Iterator<Item = NonNull<u8>>, now: Csn) {
         let held = Self::lock(e, slot);
@@ -175,6 +193,9 @@ impl RetireQueue {
                 }
                 (*s).done += 1;
                 (*q).len -= 1;
+                if (*q).large_at != 0 && csn >= (*q).large_at {
+                    (*q).large_at = 0;
+                }
                 budget -= 1;
                 e.region.free(me as usize, NonNull::new_unchecked(p));
             }

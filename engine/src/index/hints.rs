@@ -271,7 +271,7 @@ impl Hints {
         self.lines.store(new.word(), Ordering::SeqCst);
         if let Some(old) = old {
             // INV-RETIRE: the clock is read after it became unreachable.
-            RetireQueue::push(e, slot, old.first.cast(), e.now());
+            RetireQueue::push_large(e, slot, old.first.cast(), e.now());
         }
         Some(new.places())
     }

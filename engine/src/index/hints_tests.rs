@@ -254,3 +254,29 @@ fn it_grows_beside_readers_and_writers() {
     assert!(found > KEYS && found < 3 * KEYS, "{found} found");
     w.end();
 }
+
+#[test]
+fn an_old_table_is_freed_when_nobody_can_look_at_it() {
+    let w = World::new(16 << 20);
+    let begin = |slot| {
+        let mut t = crate::Txn::new(w.e, slot);
+        t.begin(crate::Level::Snapshot, 1 + slot as u64);
+        t
+    };
+    let (mut t, mut reader) = (begin(0), begin(1));
+    w.hints.make_room(&w.e, 0, 1000);
+    w.hints.make_room(&w.e, 0, 100_000);
+    assert_eq!(RetireQueue::len(&w.e, 0), 1, "the small one waits");
+    w.e.tick();
+    t.abort();
+    assert_eq!(RetireQueue::len(&w.e, 0), 1, "it was freed under a reader's pin");
+    reader.abort();
+    // Each transaction looks, and now and then at all pins.
+    for _ in 0..32 {
+        let mut next = begin(0);
+        w.e.tick();
+        next.abort();
+    }
+    assert_eq!(RetireQueue::len(&w.e, 0), 0, "it waits for more to be retired");
+    w.end();
+}

@@ -222,16 +222,20 @@ impl Txn {
 
     pub(super) fn collect_by(&mut self, refresh: impl FnOnce(&Engine) -> Csn) {
         let waiting = |t: &Txn| RetireQueue::len(&t.e, t.slot);
-        if waiting(self) < DRAIN {
+        let large = RetireQueue::large_at(&self.e, self.slot);
+        if waiting(self) < DRAIN && large.is_none() {
             return;
         }
         // In proportion to what waits, so that large transactions do not outrun us.
         let drain = |t: &Txn, min| RetireQueue::drain(&t.e, t.slot, min, (2 * DRAIN + waiting(t) / 2) as usize);
         drain(self, self.e.shared.min_pin.0.load(Ordering::SeqCst));
         self.commits_since_refresh += 1;
-        let many = waiting(self) > self.waiting_at_refresh + MANY;
-        if waiting(self) >= DRAIN && (self.commits_since_refresh >= 16 || many) {
+        let large = RetireQueue::large_at(&self.e, self.slot);
+        let many =
+            waiting(self) > self.waiting_at_refresh + MANY || large.is_some_and(|at| at != self.large_at_refresh);
+        if (waiting(self) >= DRAIN || large.is_some()) && (self.commits_since_refresh >= 16 || many) {
             self.commits_since_refresh = 0;
+            self.large_at_refresh = large.unwrap_or(0);
             let min = refresh(&self.e);
             drain(self, min);
             self.waiting_at_refresh = waiting(self);

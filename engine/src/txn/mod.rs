@@ -196,6 +196,7 @@ pub struct Txn {
     unplaced: Option<NonNull<Version>>,
     commits_since_refresh: u32,
     waiting_at_refresh: u64,
+    large_at_refresh: Csn,
     /// The partition lock last in the order that is held.
     last_partition: (u64, u32),
     /// What the last serialization failure was about.
@@ -259,6 +260,7 @@ impl Txn {
             unplaced: None,
             commits_since_refresh: 0,
             waiting_at_refresh: 0,
+            large_at_refresh: 0,
             last_partition: (0, 0),
             failed: None,
             lost: Vec::new(),
