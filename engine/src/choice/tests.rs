@@ -557,3 +557,68 @@ proptest! {
         prop_assert!(total <= 24, "{} switches in 600 intervals: {:?}", total, w.asked);
     }
 }
+
+#[test]
+fn rules_are_about_shares_of_the_load() {
+    let s = Settings::default();
+    let may = |weak_writers, idle, p| {
+        let load = super::features::Load { weak_writers, idle, ..Default::default() };
+        super::decide::allowed(&s, &load).has(p)
+    };
+    assert!(may(s.max_weak_writers, s.max_idle, Protocol::PartCc));
+    assert!(!may(s.max_weak_writers + 0.01, 0.0, Protocol::PartCc), "who writes below SERIALIZABLE");
+    assert!(!may(0.0, s.max_idle + 0.01, Protocol::PartCc), "who waits for its client");
+    assert!(may(1.0, 1.0, Protocol::Occ) && may(1.0, 1.0, Protocol::TwoPhase));
+}
+
+#[test]
+fn a_rule_ends_a_trial_and_forbids_to_take_it_back() {
+    let leaf = |cost: f64| format!(r#"[{{"log_cost": {cost}}}]"#);
+    // The model is wrong about partcc; before that can be measured, a rule forbids it.
+    let mut w = World::new(model(&leaf(0.0), &leaf(0.9), &leaf(0.9)), 0.0);
+    while w.protocol != Protocol::PartCc {
+        w.interval(&CALM);
+    }
+    let weak = Truth { weak: 0.5, ..CALM };
+    w.run(&weak, 6);
+    assert_ne!(w.protocol, Protocol::PartCc);
+    assert!(w.learned.all().is_empty(), "what a rule has ended teaches nothing: {:?}", w.learned.all());
+    // The model is wrong about occ; when that is measured, a rule forbids what was better.
+    let mut w = World::new(model(&leaf(0.9), &leaf(0.0), &leaf(1.4)), 0.0);
+    w.protocol = Protocol::PartCc;
+    let dear = Truth { cost_us: [50.0, 100.0, 300.0], ..CALM };
+    while w.protocol == Protocol::PartCc {
+        w.interval(&dear);
+    }
+    let asked = w.asked.len();
+    w.run(&Truth { weak: 0.5, ..dear }, 6);
+    assert_eq!(w.protocol, Protocol::Occ);
+    assert!(w.asked[asked..].iter().all(|a| a.1 != Protocol::PartCc), "{:?}", w.asked);
+    assert_eq!(w.learned.all().len(), 1, "but it was measured");
+}
+
+#[test]
+fn what_is_not_worth_a_trial_is_not_tried() {
+    // Much is lost, and partcc is the only other candidate: not where most transactions use several partitions.
+    let leaf = |cost: f64| format!(r#"[{{"log_cost": {cost}}}]"#);
+    let tried = |multi| {
+        let mut w = World::new(model(&leaf(0.3), &leaf(0.0), &leaf(0.9)), 0.0);
+        w.settings.candidates = ProtocolSet::of(Protocol::Occ).union(ProtocolSet::of(Protocol::PartCc));
+        w.run(&Truth { lost: 0.5, multi, ..CALM }, 10);
+        w.asked.iter().any(|a| a.2 == Status::Probes)
+    };
+    assert!(tried(0.2) && !tried(0.8));
+    // A fifth of the time is slept for its locks: that is no loss while all processors are busy.
+    let tried = |busy| {
+        let mut w = World::new(model(&leaf(0.5), &leaf(0.0), &leaf(0.1)), 0.0);
+        for _ in 0..10 {
+            w.pass(&CALM);
+            w.reading.wait_us += 8 * SECOND / 5;
+            w.reading.ticks = (w.reading.ticks.0 + busy, w.reading.ticks.1 + 100);
+            let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+            w.follow(&d);
+        }
+        w.asked.iter().any(|a| a.2 == Status::Probes)
+    };
+    assert!(tried(20) && !tried(100));
+}
