@@ -18,6 +18,7 @@ import cluster  # noqa: E402
 SWITCHES = cluster.program("switches")
 CHOICE = cluster.program("choice")
 SERVER = cluster.program("choice-server")
+TRAIN = cluster.program("train")
 
 
 class Out(list):
@@ -30,6 +31,34 @@ class Out(list):
 def rows(tenths):
     """Rows of one switch: (time, commits)."""
     return [{"at_s": at, "seconds": "0.1", "commits": str(n), "attempts": str(2 * n), "cpu_s": "0.1"} for at, n in tenths]
+
+
+class Train(unittest.TestCase):
+    SPLIT = [{"feature": "b", "at": 1.5, "below": 1, "above": 2}, {"log_cost": 0.25, "runs": 3}, {"log_cost": -1, "runs": 4}]
+    LEAF = [{"log_cost": 0.5, "runs": 7}]
+
+    def test_trees_are_added(self):
+        trees = [self.LEAF, self.SPLIT, self.SPLIT]
+        self.assertEqual(TRAIN.predict(trees, ["a", "b"], [9, 1.5]), 1.0)
+        self.assertEqual(TRAIN.predict(trees, ["a", "b"], [0, 1.6]), -1.5)
+
+    def test_what_is_written_is_what_was_fitted(self):
+        trees = {p: [self.LEAF, self.SPLIT] for p in TRAIN.PROTOCOLS}
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "model.json")
+            TRAIN.write(trees, "a \"test\"", path)
+            found = json.loads(path.read_text(encoding="ascii"))
+        self.assertEqual(found, {"format": 2, "about": "a \"test\"", "trees": trees})
+
+    def test_a_choice_within_three_percent_of_the_best_is_right(self):
+        def workload(costs):
+            return [{"protocol": p, "commits": "500", "cost_us": str(c), "a": "1"} for p, c in costs.items()]
+
+        trees = {p: [[{"log_cost": n}]] for n, p in enumerate(TRAIN.PROTOCOLS)}  # always partcc
+        loads = [workload({"partcc": c, "occ": 100, "2pl": 200}) for c in (90, 102, 104, 150)]
+        found = TRAIN.judge(trees, loads, ["a"])
+        self.assertEqual((found["workloads"], found["choices"], found["accuracy"]), (4, 12, 0.5))
+        self.assertAlmostEqual(found["mean_loss"], (0 + 0.02 + 0.04 + 0.5) / 4)
 
 
 class Switches(unittest.TestCase):

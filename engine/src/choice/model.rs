@@ -1,18 +1,20 @@
-//! The model: for each protocol a small regression tree that predicts the cost of a load under it.
+//! The model: for each protocol a few small regression trees, whose sum predicts the cost of a load under it.
 //!
 //! The file is JSON, made by `bench/train`, for people to read and to replace:
 //!
 //! ```json
-//! { "format": 1, "about": "...",
-//!   "trees": { "occ": [ { "feature": "conflict_rate", "at": 0.1, "below": 1, "above": 2 },
-//!                       { "log_cost": -0.2, "runs": 310 }, { "log_cost": 0.4, "runs": 95 } ],
+//! { "format": 2, "about": "...",
+//!   "trees": { "occ": [ [ { "feature": "conflict_rate", "at": 0.1, "below": 1, "above": 2 },
+//!                         { "log_cost": -0.2, "runs": 310 }, { "log_cost": 0.4, "runs": 95 } ],
+//!                       [ { "log_cost": 0.1 } ] ],
 //!              "2pl": [ ... ], "partcc": [ ... ] } }
 //! ```
 //!
 //! A tree starts at its first node. `below` and `above` are numbers of nodes further down: where to go if the
-//! feature is at most `at`, or larger. `log_cost` is the natural logarithm of the cost of a transaction (see
-//! [`super::Load::cost_us`]) over the cost under the best protocol, and `runs` how many measured runs it is the
-//! mean of.
+//! feature is at most `at`, or larger. The sum of the `log_cost`s of a protocol's trees is the natural logarithm of the
+//! cost of a transaction (see [`super::Load::cost_us`]) over the cost under the best protocol; the first tree says most
+//! of it, each later one what those before it left. `runs` is how many measured runs came to a leaf.
+//! In format 1 each protocol has one tree, without the outer list.
 
 use super::features::{FEATURES, NAMES};
 use crate::protocol::Protocol;
@@ -21,8 +23,9 @@ use std::collections::BTreeMap;
 
 /// What the extension ships.
 pub const BUILT_IN: &str = include_str!("model.json");
-/// Nodes of a tree, at most.
+/// Nodes of a tree, and trees of a protocol, at most.
 const NODES: usize = 1024;
+const TREES: usize = 64;
 /// Predictions beyond this (a factor of 4.5 over the best) are cut: the protocol is out of the question anyway.
 const EXTREME: f64 = 1.5;
 
@@ -31,7 +34,16 @@ struct File {
     format: u32,
     #[serde(default)]
     about: String,
-    trees: BTreeMap<String, Vec<FileNode>>,
+    trees: BTreeMap<String, FileTrees>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FileTrees {
+    /// Format 2.
+    Several(Vec<Vec<FileNode>>),
+    /// Format 1.
+    One(Vec<FileNode>),
 }
 
 #[derive(Deserialize)]
@@ -53,11 +65,13 @@ enum Node {
     Leaf(f64),
 }
 
+type Tree = Vec<Node>;
+
 /// A model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// In the order of [`Protocol::ALL`].
-    trees: [Vec<Node>; 3],
+    trees: [Vec<Tree>; 3],
     /// What the file says about itself.
     pub about: String,
 }
@@ -65,7 +79,7 @@ pub struct Model {
 fn node(tree: &str, no: usize, len: usize, n: FileNode) -> Result<Node, String> {
     let here = |what: &str| format!("node {no} of the tree \"{tree}\" {what}");
     match n {
-        FileNode::Leaf { log_cost, .. } if log_cost.is_finite() => Ok(Node::Leaf(log_cost.clamp(-EXTREME, EXTREME))),
+        FileNode::Leaf { log_cost, .. } if log_cost.is_finite() => Ok(Node::Leaf(log_cost)),
         FileNode::Leaf { .. } => Err(here("has no finite log_cost")),
         FileNode::Split { feature, at, below, above } => {
             let Some(f) = NAMES.iter().position(|n| *n == feature) else {
@@ -83,23 +97,50 @@ fn node(tree: &str, no: usize, len: usize, n: FileNode) -> Result<Node, String> 
     }
 }
 
+/// A protocol's trees.
+fn several(name: &str, trees: FileTrees, format: u32) -> Result<Vec<Tree>, String> {
+    let trees = match (trees, format) {
+        (FileTrees::One(nodes), 1) => vec![nodes],
+        (FileTrees::Several(trees), 2) => trees,
+        _ => return Err(format!("\"{name}\" is not what format {format} has: 1 has a tree, 2 a list of trees")),
+    };
+    if trees.is_empty() || trees.len() > TREES {
+        return Err(format!("\"{name}\" has {} trees, not 1 to {TREES}", trees.len()));
+    }
+    let tree = |nodes: Vec<FileNode>| {
+        let len = nodes.len();
+        if len == 0 || len > NODES {
+            return Err(format!("the tree \"{name}\" has {len} nodes, not 1 to {NODES}"));
+        }
+        nodes.into_iter().enumerate().map(|(i, n)| node(name, i, len, n)).collect()
+    };
+    trees.into_iter().map(tree).collect()
+}
+
+/// What a tree says of a load.
+fn leaf(tree: &Tree, features: &[f64; FEATURES]) -> f64 {
+    let mut at = 0;
+    loop {
+        match tree[at] {
+            Node::Leaf(cost) => return cost,
+            Node::Split { feature, at: t, below, above } => at = if features[feature] <= t { below } else { above },
+        }
+    }
+}
+
 impl Model {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Model, String> {
         let f: File = serde_json::from_str(text).map_err(|e| format!("it is not a model: {e}"))?;
-        if f.format != 1 {
-            return Err(format!("its format is {}, not 1", f.format));
+        if !matches!(f.format, 1 | 2) {
+            return Err(format!("its format is {}, not 1 or 2", f.format));
         }
         let mut all = f.trees;
-        let mut trees: [Vec<Node>; 3] = Default::default();
+        let mut trees: [Vec<Tree>; 3] = Default::default();
         for (to, p) in trees.iter_mut().zip(Protocol::ALL) {
             let name = p.name();
-            let nodes = all.remove(name).ok_or_else(|| format!("it has no tree \"{name}\""))?;
-            let len = nodes.len();
-            if len == 0 || len > NODES {
-                return Err(format!("the tree \"{name}\" has {len} nodes, not 1 to {NODES}"));
-            }
-            *to = nodes.into_iter().enumerate().map(|(i, n)| node(name, i, len, n)).collect::<Result<_, _>>()?;
+            let found = all.remove(name).ok_or_else(|| format!("it has no tree \"{name}\""))?;
+            *to = several(name, found, f.format)?;
         }
         match all.keys().next() {
             Some(name) => Err(format!("it has a tree for an unknown protocol \"{name}\"")),
@@ -115,16 +156,8 @@ impl Model {
     /// Logarithms of the predicted costs under each protocol, in the order of [`Protocol::ALL`].
     pub fn predict(&self, features: &[f64; FEATURES]) -> [f64; 3] {
         std::array::from_fn(|i| {
-            let tree = &self.trees[i];
-            let mut at = 0;
-            loop {
-                match tree[at] {
-                    Node::Leaf(cost) => return cost,
-                    Node::Split { feature, at: t, below, above } => {
-                        at = if features[feature] <= t { below } else { above };
-                    }
-                }
-            }
+            let sum: f64 = self.trees[i].iter().map(|t| leaf(t, features)).sum();
+            sum.clamp(-EXTREME, EXTREME)
         })
     }
 }
@@ -138,6 +171,32 @@ mod tests {
         let m = Model::built_in();
         assert!(m.predict(&[0.0; FEATURES]).iter().all(|c| c.abs() <= EXTREME));
         assert!(!m.about.is_empty());
+    }
+
+    #[test]
+    fn trees_are_added() {
+        let several = |format: u32, occ: &str| {
+            let leaf = r#"[[{"log_cost": 0.5}]]"#;
+            Model::parse(&format!(
+                r#"{{"format": {format}, "trees": {{"occ": {occ}, "2pl": {leaf}, "partcc": {leaf}}}}}"#
+            ))
+        };
+        let split =
+            r#"[{"feature": "read_share", "at": 0.5, "below": 1, "above": 2}, {"log_cost": 0.25}, {"log_cost": -1}]"#;
+        let m = several(2, &format!(r#"[[{{"log_cost": 0.5}}], {split}, [{{"log_cost": -0.125}}]]"#)).unwrap();
+        let mut f = [0.0; FEATURES];
+        assert_eq!(m.predict(&f), [0.5, 0.625, 0.5]);
+        f[0] = 1.0;
+        assert_eq!(m.predict(&f), [0.5, -0.625, 0.5]);
+        let wrong = |format: u32, occ: &str, text: &str| {
+            let e = several(format, occ).unwrap_err();
+            assert!(e.contains(text), "{e}");
+        };
+        wrong(2, "[]", "\"occ\" has 0 trees, not 1 to 64");
+        wrong(2, &format!("[{}]", vec![r#"[{"log_cost": 0}]"#; 65].join(",")), "has 65 trees");
+        wrong(2, &format!("[{split}, []]"), "has 0 nodes");
+        wrong(2, split, "is not what format 2 has");
+        wrong(1, &format!("[{split}]"), "is not what format 1 has");
     }
 
     fn with(occ: &str) -> Result<Model, String> {
@@ -163,7 +222,7 @@ mod tests {
             let e = with(occ).unwrap_err();
             assert!(e.contains(text), "{e}");
         };
-        wrong("[]", "has 0 nodes");
+        wrong("[]", "is not what format 1 has");
         wrong(
             r#"[{"feature": "colour", "at": 5, "below": 1, "above": 1}, {"log_cost": 1}]"#,
             "unknown feature \"colour\"",
@@ -172,7 +231,7 @@ mod tests {
         wrong(r#"[{"feature": "records", "at": 5, "below": 1, "above": 7}, {"log_cost": 1}]"#, "later nodes");
         wrong(r#"[{"at": 5}]"#, "not a model");
         wrong(r#"[{"log_cost": 1e999}]"#, "");
-        assert!(Model::parse(r#"{"format": 2, "trees": {}}"#).unwrap_err().contains("format is 2"));
+        assert!(Model::parse(r#"{"format": 3, "trees": {}}"#).unwrap_err().contains("format is 3"));
         assert!(Model::parse(r#"{"format": 1, "trees": {}}"#).unwrap_err().contains("no tree \"partcc\""));
         assert!(Model::parse("hello").unwrap_err().contains("not a model"));
     }

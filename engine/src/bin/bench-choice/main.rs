@@ -1,6 +1,7 @@
 //! Benchmarks of the choice of protocols, with threads: `bench/train` and `bench/choice` run it.
 //!
-//! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol;
+//! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol, with `--tpcc`
+//! those of phases of TPC-C;
 //! `bench-choice schedule` what is committed under loads that change, `bench-choice switches` what is while partitions are
 //! switched (`bench/switches --engine` runs it). `bench-choice mixed` runs transactions over several protocols;
 //! `bench/mixed` counts its instructions.
@@ -86,6 +87,17 @@ fn model(a: &Args, name: &str) -> Option<Model> {
     text.map(|t| Model::parse(&t).expect("a model"))
 }
 
+/// Phases of TPC-C's schedules under each protocol: features of partitions, and what transactions cost.
+fn measure_tpcc(a: &Args) {
+    println!("number,round,protocol,partition,work_ns,{},commits,cost_us", NAMES.join(","));
+    let models = Models { adaptive: Model::built_in(), wrong: None }; // nobody chooses
+    for seed in a.number("--from", 1001.0) as u64..a.number("--to", 1002.0) as u64 {
+        let interval_s = a.number("--seconds", 0.1);
+        let plan = schedule::Plan { seed, phases: 8, intervals: 3, interval_s, explain: false, features: true };
+        schedule::run(&Tpcc::new(&plan), &plan, &["occ", "2pl", "partcc"], &models);
+    }
+}
+
 /// Loads that change, under each mode.
 fn schedule(a: &Args) {
     let name = a.text("--kind").unwrap_or("varied");
@@ -95,6 +107,7 @@ fn schedule(a: &Args) {
         intervals: a.number("--intervals", 8.0) as u64,
         interval_s: a.number("--interval", 0.2),
         explain: a.has("--explain"),
+        features: false,
     };
     println!("seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols");
     let modes: Vec<&str> = a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',').collect();
@@ -126,6 +139,7 @@ fn switches(a: &Args) {
 fn main() {
     let a = Args(std::env::args().collect());
     match a.0.get(1).map(String::as_str) {
+        Some("measure") if a.has("--tpcc") => measure_tpcc(&a),
         Some("measure") => measure(&a),
         Some("schedule") => schedule(&a),
         Some("switches") => switches(&a),
@@ -136,6 +150,7 @@ fn main() {
         ),
         _ => {
             eprintln!("bench-choice measure [--from N] [--to N] [--seconds S] [--rounds N] [--unseen]");
+            eprintln!("bench-choice measure --tpcc [--from SEED] [--to SEED] [--seconds S]");
             eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind tpcc|varied|half|undeclared|table1|figure13|figure14, each but the first also ..._home] [--explain] [--model FILE] [--wrong FILE] [--modes M,...]");
             eprintln!("bench-choice switches --pairs OLD-NEW,... --long S,... [--stop-all] [--seed N] [--seconds S] [--yields N]");
             eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");

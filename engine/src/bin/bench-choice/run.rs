@@ -8,6 +8,25 @@ use mixedcc_engine::primitive::{processor_ticks, thread_cpu_ns};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+extern "C" {
+    fn sched_setaffinity(thread: i32, bytes: usize, cores: *const u64) -> i32;
+}
+
+/// Binds this thread to a core, the threads of a run in turns: where the system puts them changes from run to run, and a
+/// thread that is alone on its core gives nobody way when it yields, which can make a run half as fast again.
+/// Where it cannot be done, nothing is.
+#[cfg(target_os = "linux")]
+fn bind(thread: usize) {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
+    let mask = 1u64 << (thread % cores);
+    // SAFETY: the C library's function, which reads 8 bytes at the mask; 0 is the calling thread.
+    unsafe { sched_setaffinity(0, size_of::<u64>(), &raw const mask) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bind(_: usize) {}
+
 /// Programs of a thread, repeated.
 const PROGRAMS: usize = 1024;
 
@@ -95,6 +114,7 @@ pub fn run(store: &Store, w: &Workload, all: &[Vec<Program>], seconds: f64) -> R
         p.stats.reset();
     }
     let work = |thread: usize| {
+        bind(thread);
         let mut me = Worker::new(store, thread as u16 + 1);
         (me.yields, me.work_ns, me.declared) = (w.yields, w.work_ns, w.declared);
         let (mut commits, mut attempts, mut from) = (0u64, 0u64, None);

@@ -3,8 +3,8 @@
 
 use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Skew, Workload};
-use mixedcc_engine::choice::{Chooser, Model, Settings, NAMES};
-use mixedcc_engine::primitive::thread_cpu_ns;
+use mixedcc_engine::choice::{Chooser, Load, Model, Reading, Settings, NAMES};
+use mixedcc_engine::primitive::{processor_ticks, thread_cpu_ns};
 use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -108,6 +108,8 @@ pub struct Plan {
     pub interval_s: f64,
     /// Decisions are printed to the standard error.
     pub explain: bool,
+    /// Each partition's features are printed, and what the phase cost, instead of intervals: to learn from.
+    pub features: bool,
 }
 
 /// A phase of a kind. `home`: each thread has a partition of its own, at which its transactions begin, as H-Store's have;
@@ -417,6 +419,25 @@ impl<'a, L: Phased> Turns<'a, L> {
         self.c.gate.close();
     }
 
+    /// A phase's features: of its intervals without the first one.
+    fn learn(&mut self, p: &Plan, no: u64, base: u64, begun: Instant) {
+        let c = self.c;
+        self.interval(Duration::from_secs_f64(p.interval_s), begun, base);
+        let (before, readings, at) = (totals(&c.counts), self.readings(), begun.elapsed());
+        self.interval(Duration::from_secs_f64(p.intervals as f64 * p.interval_s), begun, base);
+        let (now, elapsed) = (totals(&c.counts), begun.elapsed() - at);
+        let counted = (now[0] - before[0], (now[2] - before[2]) as f64 / 1e9, elapsed.as_secs_f64());
+        let number = p.seed * 1000 + no;
+        print_features(&c.site, &format!("{number},0,{}", c.mode), &readings, &self.readings(), counted);
+    }
+
+    /// All partitions' counters, by table.
+    fn readings(&self) -> Vec<Vec<Reading>> {
+        let ticks = processor_ticks();
+        let of = |t: &&'static Table| t.map().partitions().iter().map(|p| Reading::of(p, self.us, ticks)).collect();
+        self.c.site.tables().iter().map(of).collect()
+    }
+
     /// A turn: prints a line an interval.
     fn phase(&mut self, p: &Plan, no: u64) {
         let c = self.c;
@@ -424,6 +445,10 @@ impl<'a, L: Phased> Turns<'a, L> {
         c.gate.wake(&c.gate.open);
         let (begun, base) = (Instant::now(), self.us);
         let (mut before, mut at) = (totals(&c.counts), begun.elapsed());
+        if p.features {
+            self.learn(p, no, base, begun);
+            return c.gate.close();
+        }
         for n in 0..p.intervals {
             let asked = self.interval(Duration::from_secs_f64((n + 1) as f64 * p.interval_s), begun, base);
             let interval = no * p.intervals + n;
@@ -443,6 +468,28 @@ impl<'a, L: Phased> Turns<'a, L> {
             (before, at) = (now, to);
         }
         c.gate.close();
+    }
+}
+
+/// Of what is counted between two moments: features of the first and the last partition of each table that has several,
+/// and what a transaction of the whole load cost.
+fn print_features<S: Site>(
+    site: &S,
+    name: &str,
+    before: &[Vec<Reading>],
+    after: &[Vec<Reading>],
+    counted: (u64, f64, f64),
+) {
+    let (commits, cpu_s, elapsed_s) = counted;
+    let per = 1e6 / commits.max(1) as f64;
+    let cost_us = (cpu_s * per * elapsed_s * THREADS as f64 * per).sqrt();
+    for (table, (before, after)) in before.iter().zip(after).enumerate().filter(|(_, (b, _))| b.len() > 1) {
+        for no in [0, before.len() - 1] {
+            let Some(load) = Load::between(&before[no], &after[no]) else { continue };
+            let features: Vec<_> = load.features.iter().map(|f| format!("{f:.5}")).collect();
+            let here = after[no].commits - before[no].commits;
+            println!("{name},{}{no},0,{},{here},{cost_us:.3}", site.name(table), features.join(","));
+        }
     }
 }
 

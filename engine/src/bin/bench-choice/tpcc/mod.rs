@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::schedule::Site;
 
-    const PLAN: Plan = Plan { seed: 3, phases: 3, intervals: 1, interval_s: 0.1, explain: false };
+    const PLAN: Plan = Plan { seed: 3, phases: 3, intervals: 1, interval_s: 0.1, explain: false, features: false };
 
     /// Threads run so many transactions of each phase, under a mode.
     fn run(mode: &str, threads: u64, transactions: usize) -> Tables {
