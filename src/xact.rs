@@ -76,7 +76,7 @@ struct Backend {
     mixed: Touched,
     /// Our part of the commit is over.
     precommitted: bool,
-    /// Statements of the client that used tables of ours, and when the last one came.
+    /// Of a transaction that is sampled: statements of the client that used tables of ours, and when the last one came.
     round_trips: u32,
     statement_at: pg_sys::TimestampTz,
 }
@@ -271,6 +271,9 @@ pub fn renew_pin() {
 /// The executor starts on tables of ours: is it for another statement of the client?
 pub fn note_statement() {
     let b = backend();
+    if b.txn.is_active() && !b.txn.is_sampled() {
+        return; // nobody will ask
+    }
     // SAFETY: a plain read of a static.
     let at = unsafe { pg::raw::GetCurrentStatementStartTimestamp() };
     if at != b.statement_at {

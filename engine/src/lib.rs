@@ -7,6 +7,7 @@
 
 pub mod checker;
 pub mod choice;
+pub mod clock;
 #[doc(hidden)]
 pub mod counts;
 pub mod csn;

@@ -65,32 +65,6 @@ fn ticks_of(text: &str) -> Option<(u64, u64)> {
     Some((all - fields.get(3)? - fields.get(4)?, all))
 }
 
-/// Processor time that the calling thread has used, nanoseconds; 0 where the system does not tell.
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-pub fn thread_cpu_ns() -> u64 {
-    #[repr(C)]
-    struct Timespec {
-        seconds: i64,
-        nanoseconds: i64,
-    }
-    extern "C" {
-        fn clock_gettime(clock: i32, to: *mut Timespec) -> i32;
-    }
-    const THREAD: i32 = 3;
-    let mut t = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the C library's function; `t` has the layout of its `timespec` on these systems.
-    match unsafe { clock_gettime(THREAD, &raw mut t) } {
-        0 => t.seconds as u64 * 1_000_000_000 + t.nanoseconds as u64,
-        _ => 0,
-    }
-}
-
-/// See above.
-#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
-pub fn thread_cpu_ns() -> u64 {
-    0
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

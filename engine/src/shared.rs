@@ -1,5 +1,6 @@
 //! The shared block: header, slots, and behind them the region of everything else.
 
+use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Fault};
@@ -173,6 +174,7 @@ impl Engine {
         if len < Self::min_size_on(nslots, nodes) || nslots >= u16::MAX as usize {
             return Err(OutOfMemory);
         }
+        Clock::of_process(); // once, before other processes are forked off
         let h = head_size(nslots);
         let sh = base.cast::<Shared>();
         let slots_at = (std::mem::size_of::<Shared>()).next_multiple_of(128);

@@ -269,6 +269,7 @@ impl Sampled {
 /// Decides which transactions of a slot are sampled: one in `every`, at random distances, so that no
 /// rhythm of the load meets that of the samples.
 pub struct Sampler {
+    /// The transaction after so many is looked at again: 1, the next.
     left: u32,
     random: u32,
 }
@@ -281,8 +282,8 @@ impl Sampler {
     /// Is the next transaction sampled? `every` 0: none is.
     #[inline]
     pub fn next(&mut self, every: u32) -> bool {
-        self.left = self.left.saturating_sub(1);
-        if self.left != 0 {
+        if self.left > 1 {
+            self.left -= 1;
             return false;
         }
         self.restart(every)

@@ -32,7 +32,7 @@ impl Txn {
         for r in self.registered.drain(..) {
             r.finish(tag, Stamp::ABORTED);
         }
-        self.count(false);
+        self.count_aborted();
         if self.failed.is_none() {
             self.age = 0; // who fails for another reason does not retry for having lost
         }

@@ -156,7 +156,7 @@ impl Txn {
                 r.finish(tag, Stamp::csn(self.csn));
             }
         }
-        self.count(true);
+        self.count_committed();
         self.age = 0;
         self.lost.clear();
         self.winner = None;

@@ -1,8 +1,9 @@
 //! What a transaction adds to the counters of the partitions that it touched, at its end.
 
 use super::{Level, RecordRef, Txn};
+use crate::clock::thread_cpu_ns;
 use crate::partition::Sample;
-use crate::primitive::{thread_cpu_ns, Ordering};
+use crate::primitive::Ordering;
 
 /// Accesses of a sampled transaction that are compared with marks, at most.
 pub(super) const ACCESSES: u32 = 16;
@@ -17,12 +18,6 @@ pub(super) struct SampledTxn {
     disordered: bool,
 }
 
-impl SampledTxn {
-    pub(super) fn begin() -> SampledTxn {
-        SampledTxn { cpu_ns: thread_cpu_ns(), accesses: 0, last: (0, 0), disordered: false }
-    }
-}
-
 /// Of a time over the processor's time in it: see [`Sample::stretch`]. At most 16 doublings.
 fn stretch(net_ns: u64, cpu_ns: u64) -> u64 {
     if cpu_ns == 0 {
@@ -33,7 +28,7 @@ fn stretch(net_ns: u64, cpu_ns: u64) -> u64 {
 }
 
 impl Txn {
-    /// How many statements the client has sent in this transaction, about.
+    /// How many statements the client has sent in this transaction, about; used only if it is of the sample.
     #[inline]
     pub fn set_round_trips(&mut self, n: u32) {
         self.round_trips = n;
@@ -44,6 +39,18 @@ impl Txn {
     /// back to.
     pub fn sampled_records(&self) -> &[RecordRef] {
         &self.accessed
+    }
+
+    /// Is it a transaction of the sample?
+    #[inline]
+    pub fn is_sampled(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    /// The transaction, which begins, is sampled.
+    #[cold]
+    pub(super) fn begin_sample(&mut self) {
+        self.sample = Some(SampledTxn { cpu_ns: thread_cpu_ns(), accesses: 0, last: (0, 0), disordered: false });
     }
 
     /// A record is read, or locked to be written.
@@ -71,39 +78,50 @@ impl Txn {
         }
     }
 
-    /// Counts the transaction. Allocates nothing and cannot fail.
-    pub(super) fn count(&mut self, committed: bool) {
-        let lost = !committed && (self.failed.is_some() || self.gave_up);
-        let busy_ns = if committed || lost { self.began.elapsed().as_nanos() as u64 } else { 0 };
+    /// Counts the transaction, which has committed. Allocates nothing and cannot fail.
+    pub(super) fn count_committed(&mut self) {
+        let busy_ns = self.clock.ns_since(self.began);
+        for t in self.touched.iter() {
+            let s = t.partition.stats.stripe(self.slot);
+            s.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
+            if t.reads != 0 {
+                s.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+            }
+            if t.writes != 0 {
+                s.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
+                t.delta.apply(s);
+            }
+            if t.reads | t.writes != 0 {
+                s.commits.fetch_add(1, Ordering::Relaxed); // else all that it did there was undone
+            }
+        }
+        if self.sample.is_some() {
+            self.count_sample(busy_ns);
+        }
+        self.retries = false;
+    }
+
+    /// Counts the transaction, which was aborted. Allocates nothing and cannot fail.
+    pub(super) fn count_aborted(&mut self) {
+        let lost = self.failed.is_some() || self.gave_up;
+        let lost_ns = if lost { self.clock.ns_since(self.began) } else { 0 };
         for t in self.touched.iter() {
             let s = t.partition.stats.stripe(self.slot);
             if t.reads != 0 {
                 s.reads.fetch_add(t.reads as u64, Ordering::Relaxed);
             }
-            if busy_ns != 0 {
-                s.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
-            }
-            if committed {
-                if t.writes != 0 {
-                    s.writes.fetch_add(t.writes as u64, Ordering::Relaxed);
-                    t.delta.apply(s);
-                }
-                let used = t.reads + t.writes != 0; // else all that it did there was undone
-                s.commits.fetch_add(used as u64, Ordering::Relaxed);
+            if lost {
+                s.busy_ns.fetch_add(lost_ns, Ordering::Relaxed);
             }
         }
-        if committed {
-            self.count_sample(busy_ns);
-        } else {
-            if let Some((reason, partition)) = self.failed {
-                partition.stats.count_abort(reason);
-            }
-            if lost {
-                self.count_lost(busy_ns);
-            }
+        if let Some((reason, partition)) = self.failed {
+            partition.stats.count_abort(reason);
+        }
+        if lost {
+            self.count_lost(lost_ns);
         }
         self.sample = None;
-        self.retries = !committed && self.failed.is_some();
+        self.retries = self.failed.is_some();
     }
 
     /// Counts the reads so far, and forgets which partitions were touched.
@@ -126,12 +144,15 @@ impl Txn {
         }
     }
 
+    #[cold]
     fn count_sample(&mut self, duration_ns: u64) {
-        let Some(s) = &self.sample else { return };
-        let n = self.touched.iter().count() as u64;
+        let Some(s) = self.sample.take() else { return };
         let cpu_ns = thread_cpu_ns().saturating_sub(s.cpu_ns);
-        let all = Sample {
+        let n = self.touched.iter().len() as u64;
+        let serializable = self.level == Level::Serializable;
+        let mut sample = Sample {
             txns: 1,
+            serializable: serializable as u64,
             multi: (n > 1) as u64,
             partitions: n,
             duration_ns,
@@ -146,14 +167,12 @@ impl Txn {
             ..Sample::default()
         };
         for t in self.touched.iter() {
-            t.partition.stats.sampled.add(&Sample {
-                reads: t.reads as u64,
-                writes: t.writes as u64,
-                serializable: (self.level == Level::Serializable) as u64,
-                weak_writers: (self.level != Level::Serializable && t.writes != 0) as u64,
-                turns: t.partition.stats.sampled.turn(self.slot) as u64,
-                ..all
-            });
+            let sampled = &t.partition.stats.sampled;
+            sample.reads = t.reads as u64;
+            sample.writes = t.writes as u64;
+            sample.weak_writers = (!serializable && t.writes != 0) as u64;
+            sample.turns = sampled.turn(self.slot) as u64;
+            sampled.add(&sample);
         }
         for a in self.touched.iter().take(TOGETHER) {
             for b in self.touched.iter().take(TOGETHER).filter(|b| !std::ptr::eq(a.partition, b.partition)) {

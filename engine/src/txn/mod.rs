@@ -27,6 +27,7 @@ pub use present::Present;
 pub use scan::{Look, LookPosition, Scan};
 pub use write::{Own, Write, WriteKind};
 
+use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
@@ -174,8 +175,9 @@ pub struct Txn {
     round_trips: u32,
     /// Did the transaction before this one end with a serialization failure?
     retries: bool,
-    /// When it began.
-    began: std::time::Instant,
+    clock: Clock,
+    /// When it began, by that clock.
+    began: u64,
     /// Has it declared a partition?
     declared: bool,
     /// Does it sleep for a lock, or did it stop sleeping without getting it?
@@ -246,7 +248,8 @@ impl Txn {
             accessed: Vec::with_capacity(count::ACCESSES as usize),
             round_trips: 0,
             retries: false,
-            began: std::time::Instant::now(),
+            clock: Clock::of_process(),
+            began: 0,
             declared: false,
             gave_up: false,
             slept_ns: 0,
@@ -294,8 +297,10 @@ impl Txn {
         self.heir = 0;
         self.winner = None;
         (self.declared, self.gave_up, self.slept_ns) = (false, false, 0);
-        self.began = std::time::Instant::now();
-        self.sample = self.sampler.next(self.e.shared.sample_every.get()).then(count::SampledTxn::begin);
+        self.began = self.clock.now();
+        if self.sampler.next(self.e.shared.sample_every.get()) {
+            self.begin_sample();
+        }
     }
 
     /// Is a transaction running?

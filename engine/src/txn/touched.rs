@@ -27,6 +27,11 @@ pub struct Touched {
 }
 
 impl Touched {
+    fn new(partition: &'static Partition) -> Touched {
+        let (set, delta) = (ProtocolSet::EMPTY, Delta::default());
+        Touched { partition, set, reads: 0, writes: 0, delta, locked: false }
+    }
+
     /// Would a serializable read or write of a row take a lock before the commit that is not ours yet?
     #[inline]
     pub fn locks_more(&self) -> bool {
@@ -94,27 +99,31 @@ impl TouchedList {
     /// The entry of a partition; allocates at its first touch only.
     #[inline(always)]
     pub fn entry(&mut self, partition: &'static Partition) -> &mut Touched {
-        let at = match self.near(partition) {
-            Ok(at) => at,
+        match self.near(partition) {
+            Ok(at) => &mut self.all[at],
             Err(place) => self.find_or_add(partition, place),
-        };
-        &mut self.all[at]
+        }
     }
 
     #[inline(never)]
-    fn find_or_add(&mut self, partition: &'static Partition, place: usize) -> usize {
+    fn find_or_add(&mut self, partition: &'static Partition, place: usize) -> &mut Touched {
         let at = self.all.len();
-        if at < NEAR {
-            self.places[place] = Place { round: self.round, at: at as u32 };
-        } else {
-            let known = *self.far.entry(key(partition)).or_insert(at as u32) as usize;
-            if known < at {
-                return known;
-            }
+        if at >= NEAR {
+            return self.find_or_add_far(partition);
         }
-        let (set, delta) = (ProtocolSet::EMPTY, Delta::default());
-        self.all.push(Touched { partition, set, reads: 0, writes: 0, delta, locked: false });
-        at
+        self.places[place] = Place { round: self.round, at: at as u32 };
+        self.all.push(Touched::new(partition));
+        &mut self.all[at]
+    }
+
+    #[cold]
+    fn find_or_add_far(&mut self, partition: &'static Partition) -> &mut Touched {
+        let at = self.all.len();
+        let known = *self.far.entry(key(partition)).or_insert(at as u32) as usize;
+        if known == at {
+            self.all.push(Touched::new(partition));
+        }
+        &mut self.all[known]
     }
 
     /// The locks of partitions are looked at again.

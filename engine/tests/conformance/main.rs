@@ -3,6 +3,7 @@
 
 mod boundaries;
 mod client;
+mod counters;
 mod deadlocks;
 mod early;
 mod faults;

@@ -3,8 +3,9 @@
 use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Workload};
 use mixedcc_engine::choice::{Load, Reading};
+use mixedcc_engine::clock::thread_cpu_ns;
 use mixedcc_engine::partition::Sample;
-use mixedcc_engine::primitive::{processor_ticks, thread_cpu_ns};
+use mixedcc_engine::primitive::processor_ticks;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

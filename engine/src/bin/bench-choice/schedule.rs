@@ -4,7 +4,8 @@
 use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Skew, Workload};
 use mixedcc_engine::choice::{Chooser, Load, Model, Reading, Settings, NAMES};
-use mixedcc_engine::primitive::{processor_ticks, thread_cpu_ns};
+use mixedcc_engine::clock::thread_cpu_ns;
+use mixedcc_engine::primitive::processor_ticks;
 use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};

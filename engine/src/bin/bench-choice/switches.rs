@@ -4,7 +4,7 @@
 use crate::schedule::{totals, Counts};
 use crate::store::{Store, Worker, THREADS};
 use crate::workload::{Keys, Program, Rng, Skew, Workload};
-use mixedcc_engine::primitive::thread_cpu_ns;
+use mixedcc_engine::clock::thread_cpu_ns;
 use mixedcc_engine::switch::Why;
 use mixedcc_engine::{Protocol, Table};
 use std::sync::atomic::{AtomicBool, Ordering};
