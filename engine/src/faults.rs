@@ -27,6 +27,8 @@ pub enum Fault {
     EpochNotReset,
     /// The coordinator ends between the two stores of a step.
     CoordinatorDies,
+    /// A switch is completed whatever has become of it since the coordinator looked.
+    FinishesBlindly,
     /// A transaction follows what the partition's set is at the moment, and forgets what it was.
     ForgetsProtocols,
     /// What is retired is freed by the next collection, whoever may reach it.

@@ -243,13 +243,14 @@ impl Switch {
         (self.started_by.load(Ordering::Relaxed), why)
     }
 
-    fn change(&self, f: impl Fn(SwitchView) -> SwitchView) -> (SwitchView, SwitchView) {
+    /// Changes the word to what `f` makes of it; `None`: it stays. The one before, or the one that stays.
+    fn change(&self, f: impl Fn(SwitchView) -> Option<SwitchView>) -> Result<SwitchView, SwitchView> {
         let mut w = self.word.load(Ordering::SeqCst);
         loop {
             let old = SwitchView::unpack(w);
-            let new = f(old);
+            let Some(new) = f(old) else { return Err(old) };
             match self.word.compare_exchange(w, new.pack(), Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return (old, new),
+                Ok(_) => return Ok(old),
                 Err(now) => w = now,
             }
         }
@@ -258,14 +259,15 @@ impl Switch {
     /// Puts a set in use at once. The caller excludes everybody who follows the partition, but for
     /// its own transaction; a switch under way is over. `pinned`: `None` leaves it as it is.
     pub fn put(&self, set: ProtocolSet, pinned: Option<bool>) {
-        self.change(|v| SwitchView { set, wanted: set, pinned: pinned.unwrap_or(v.pinned), ..v }.settled());
+        let put = |v: SwitchView| SwitchView { set, wanted: set, pinned: pinned.unwrap_or(v.pinned), ..v }.settled();
+        let _ = self.change(|v| Some(put(v)));
     }
 
     /// Asks for a protocol. Never waits; the coordinator does the rest.
     pub fn ask(&self, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Asked {
         let wanted = ProtocolSet::of(p);
         self.asked_at.store(now, Ordering::Relaxed);
-        let (old, _) = self.change(|v| SwitchView { wanted, why, by, pinned: v.pinned || pin, ..v });
+        let (Ok(old) | Err(old)) = self.change(|v| Some(SwitchView { wanted, why, by, pinned: v.pinned || pin, ..v }));
         match old.step {
             Step::Settled if old.set == wanted => Asked::Nothing,
             Step::Settled => Asked::Started,
@@ -277,17 +279,10 @@ impl Switch {
     /// The coordinator wants another protocol. False, and nothing done, if the protocol is pinned or a switch is
     /// asked for or under way: whoever asked goes before.
     pub fn choose(&self, p: Protocol, why: Why, now: u64) -> bool {
-        let mut w = self.word.load(Ordering::SeqCst);
-        loop {
-            let old = SwitchView::unpack(w);
-            if old.pinned || old.is_open() {
-                return false;
-            }
-            let new = SwitchView { wanted: ProtocolSet::of(p), why, by: 0, ..old };
-            match self.word.compare_exchange(w, new.pack(), Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => break,
-                Err(now) => w = now,
-            }
+        let wanted = ProtocolSet::of(p);
+        let free = |v: &SwitchView| !v.pinned && !v.is_open();
+        if self.change(|v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_err() {
+            return false;
         }
         self.asked_at.store(now, Ordering::Relaxed);
         true
@@ -295,8 +290,10 @@ impl Switch {
 
     /// Takes the pin back. False: there was none.
     pub fn unpin(&self) -> bool {
-        self.change(|v| SwitchView { pinned: false, ..v }).0.pinned
+        let (Ok(old) | Err(old)) = self.change(|v| Some(SwitchView { pinned: false, ..v }));
+        old.pinned
     }
+
     /// Goes from `old` to `new` if nobody asked for something else meanwhile. The next epoch is not
     /// announced yet: whoever finds the step in this state announces it (again).
     fn step(&self, epochs: &Epochs, old: SwitchView, new: SwitchView, now: u64) -> Event {
@@ -369,169 +366,26 @@ impl Switch {
             return Event::Waits;
         }
         self.step_at.store(now, Ordering::Relaxed);
-        self.finish(SwitchView { set: v.target, ..v }, now)
+        self.finish(v, now)
     }
 
+    /// The switch is complete; unless somebody who excluded everybody has put another set in use since `v` was found.
+    /// Others may run under that one alone, and so it stays: the target would replace it without a step (INV-STEP).
     fn finish(&self, v: SwitchView, now: u64) -> Event {
         let [asked, began, step] = self.times();
         let (by, why) = self.started();
-        self.change(|w| SwitchView { set: v.set, ..w }.settled());
-        Event::Done(Done { from: v.from, to: v.set, by, why, times: [asked.min(began), began, step, now] })
+        let same = |w: &SwitchView| (w.step, w.from, w.target) == (v.step, v.from, v.target);
+        let complete = |w: SwitchView| SwitchView { set: v.target, ..w }.settled();
+        match self.change(|w| (same(&w) || faults::on(Fault::FinishesBlindly)).then_some(complete(w))) {
+            Ok(_) => {
+                let times = [asked.min(began), began, step, now];
+                Event::Done(Done { from: v.from, to: v.target, by, why, times })
+            }
+            Err(_) => Event::Waits,
+        }
     }
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use Protocol::{Occ, PartCc, TwoPhase};
-
-    fn world() -> (Epochs, Switch, AtomicU64) {
-        // SAFETY: all-zero is a valid switch and valid epochs.
-        let (e, s): (Epochs, Switch) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        e.init();
-        s.put(ProtocolSet::of(Occ), Some(false));
-        (e, s, AtomicU64::new(0))
-    }
-
-    #[test]
-    fn views_round_trip() {
-        let v = SwitchView {
-            set: ProtocolSet::mediated(Occ, TwoPhase),
-            from: ProtocolSet::of(Occ),
-            target: ProtocolSet::of(TwoPhase),
-            wanted: ProtocolSet::of(PartCc),
-            step: Step::Stopping,
-            pinned: true,
-            why: Why::Probe,
-            by: u32::MAX,
-        };
-        assert_eq!(SwitchView::unpack(v.pack()), v);
-    }
-
-    #[test]
-    fn the_coordinator_does_not_overrule_who_asked() {
-        let (e, s, slot) = world();
-        assert!(s.choose(TwoPhase, Why::Chosen, 1));
-        assert_eq!((s.view().by, s.view().why), (0, Why::Chosen));
-        assert!(!s.choose(PartCc, Why::Chosen, 2), "one at a time");
-        for now in 3..6 {
-            s.advance(&e, e.look([&slot].into_iter()), now, false);
-        }
-        assert_eq!((s.set(), s.view().is_open()), (ProtocolSet::of(TwoPhase), false));
-        s.ask(TwoPhase, true, Why::Asked, 10, 6);
-        assert!(!s.choose(Occ, Why::TakenBack, 7), "pinned");
-        s.unpin();
-        s.ask(PartCc, false, Why::Asked, 10, 8);
-        assert!(!s.choose(Occ, Why::TakenBack, 9), "asked for");
-    }
-
-    #[test]
-    fn each_step_waits_for_those_that_began_before() {
-        let (e, s, slot) = world();
-        let look = |e: &Epochs| e.look([&slot].into_iter());
-        assert!(e.enter(&slot));
-        assert_eq!(s.ask(TwoPhase, true, Why::Asked, 10, 1), Asked::Started);
-        assert_eq!(s.advance(&e, look(&e), 2, false), Event::Stepped);
-        assert_eq!(s.set(), ProtocolSet::mediated(Occ, TwoPhase));
-        assert_eq!(s.advance(&e, look(&e), 3, false), Event::Waits, "the slot began under the old set");
-        Epochs::leave(&slot);
-        assert!(e.enter(&slot));
-        assert_eq!(s.advance(&e, look(&e), 4, false), Event::Stepped);
-        assert_eq!(s.set(), ProtocolSet::of(TwoPhase));
-        assert_eq!(s.advance(&e, look(&e), 5, false), Event::Waits);
-        Epochs::leave(&slot);
-        let Event::Done(d) = s.advance(&e, look(&e), 6, false) else { panic!("not done") };
-        assert_eq!((d.from, d.to, d.by), (ProtocolSet::of(Occ), ProtocolSet::of(TwoPhase), 10));
-        assert_eq!(d.times, [1, 2, 4, 6]);
-        assert_eq!(s.advance(&e, look(&e), 7, false), Event::Settled);
-        assert!(s.view().pinned && s.unpin() && !s.view().pinned);
-    }
-
-    #[test]
-    fn a_look_from_before_a_step_does_not_complete_it() {
-        let (e, s, slot) = world();
-        let before = e.look([&slot].into_iter());
-        s.ask(TwoPhase, false, Why::Asked, 0, 1);
-        s.advance(&e, before, 2, false);
-        assert_eq!(s.advance(&e, before, 3, false), Event::Waits);
-    }
-
-    #[test]
-    fn requests_in_the_middle() {
-        let (e, s, slot) = world();
-        let look = |e: &Epochs| e.look([&slot].into_iter());
-        e.enter(&slot);
-        s.ask(TwoPhase, false, Why::Asked, 0, 1);
-        s.advance(&e, look(&e), 2, false);
-        // Back to the old one while the upgrade waits: at once.
-        assert_eq!(s.ask(Occ, false, Why::Asked, 0, 3), Asked::Queued);
-        assert_eq!(s.advance(&e, look(&e), 4, false), Event::Stepped);
-        assert_eq!(s.set(), ProtocolSet::of(Occ));
-        assert_eq!(s.advance(&e, look(&e), 5, false), Event::Waits, "it may follow both");
-        Epochs::leave(&slot);
-        assert!(matches!(s.advance(&e, look(&e), 6, false), Event::Done(d) if d.from == d.to));
-        // A third one waits its turn.
-        s.ask(TwoPhase, false, Why::Asked, 0, 7);
-        s.advance(&e, look(&e), 8, false);
-        assert_eq!(s.ask(PartCc, false, Why::Asked, 0, 9), Asked::Queued);
-        let mut sets = Vec::new();
-        for now in 10..20 {
-            sets.push(s.set());
-            if s.advance(&e, look(&e), now, false) == Event::Settled {
-                break;
-            }
-        }
-        sets.dedup();
-        let of = ProtocolSet::of;
-        let both = ProtocolSet::mediated;
-        assert_eq!(sets, [both(Occ, TwoPhase), of(TwoPhase), both(TwoPhase, PartCc), of(PartCc)]);
-    }
-
-    #[test]
-    fn another_coordinator_goes_on_from_any_state() {
-        for dies_at in 0..3 {
-            let (e, s, slot) = world();
-            let look = |e: &Epochs| e.look([&slot].into_iter());
-            s.ask(TwoPhase, false, Why::Asked, 0, 1);
-            for now in 0..20 {
-                faults::set((now == dies_at).then_some(Fault::CoordinatorDies));
-                // A transaction that begins after each step must be waited for.
-                Epochs::leave(&slot);
-                s.advance(&e, look(&e), now, false);
-                faults::set(None);
-                if s.epoch.load(Ordering::SeqCst) == 0 && s.view().step != Step::Settled {
-                    assert!(!e.look([&slot].into_iter()).has(0), "a step that was not announced is complete");
-                }
-                e.enter(&slot);
-            }
-            assert_eq!((s.set(), s.view().step), (ProtocolSet::of(TwoPhase), Step::Settled));
-        }
-    }
-
-    #[test]
-    fn stop_all_waits_for_everybody() {
-        let (e, s, slot) = world();
-        let look = |e: &Epochs| e.look([&slot].into_iter());
-        e.enter(&slot);
-        s.ask(PartCc, false, Why::Asked, 0, 1);
-        s.advance(&e, look(&e), 2, true);
-        let late = AtomicU64::new(0);
-        assert!(!e.enter(&late), "nobody begins");
-        assert_eq!(s.advance(&e, look(&e), 3, true), Event::Waits);
-        Epochs::leave(&slot);
-        assert!(matches!(s.advance(&e, look(&e), 4, true), Event::Done(_)));
-        assert_eq!(s.set(), ProtocolSet::of(PartCc));
-        e.go_on();
-        assert!(e.enter(&late));
-    }
-
-    #[test]
-    fn who_excludes_everybody_ends_a_switch() {
-        let (e, s, slot) = world();
-        s.ask(PartCc, true, Why::Asked, 0, 1);
-        s.advance(&e, e.look([&slot].into_iter()), 2, false);
-        s.put(ProtocolSet::of(TwoPhase), Some(false));
-        assert!(!s.view().is_open() && !s.view().pinned);
-        assert_eq!(s.advance(&e, e.look([&slot].into_iter()), 3, false), Event::Settled);
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;
