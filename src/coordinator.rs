@@ -72,7 +72,8 @@ pub fn wake() {
     // SAFETY: plain reads.
     if !unsafe { pg_sys::IsPostmasterEnvironment } {
         // A single-user server has no workers.
-        while pass(&e).steps > 0 {}
+        let progress = |made: Passes| made.steps + made.done > 0;
+        while progress(pass(&e)) {}
         return;
     }
     let slot = e.shared.coordinator.slot.load(Ordering::SeqCst);

@@ -29,6 +29,8 @@ pub enum Fault {
     CoordinatorDies,
     /// A switch is completed whatever has become of it since the coordinator looked.
     FinishesBlindly,
+    /// A switch is taken back when transactions may follow the new protocol alone.
+    TakesBackLate,
     /// A transaction follows what the partition's set is at the moment, and forgets what it was.
     ForgetsProtocols,
     /// What is retired is freed by the next collection, whoever may reach it.

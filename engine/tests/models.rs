@@ -8,6 +8,8 @@
 
 #[path = "models/ranges.rs"]
 mod ranges;
+#[path = "models/switching.rs"]
+mod switching;
 
 use loom::sync::atomic::{
     AtomicU64,
@@ -17,10 +19,8 @@ use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
 use mixedcc_engine::index::VersionWord;
-use mixedcc_engine::protocol::{Protocol, ProtocolSet};
 use mixedcc_engine::range::{Entry, List, Position, Ring, Verdict};
 use mixedcc_engine::shared::Fate;
-use mixedcc_engine::switch::{Epochs, Event, Switch, Why};
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
     model_within(3, f);
@@ -336,94 +336,6 @@ fn the_lock_word_has_one_holder() {
 #[test]
 fn without_compare_exchange_it_has_two() {
     assert!(fails(|| lock_word(true)));
-}
-
-/// How a switch is broken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Broken {
-    No,
-    /// A transaction loads the set before it publishes the epoch.
-    SetFirst,
-    /// The epoch is announced before the set is stored.
-    AnnouncedFirst,
-    /// The coordinator does not look at the slots.
-    NoLook,
-}
-
-/// The switch, the slots' epochs, and what runs: each slot shows the set that it follows.
-struct Switching {
-    epochs: Epochs,
-    switch: Switch,
-    slots: [AtomicU64; 2],
-    running: [AtomicU64; 2],
-}
-
-fn number(s: ProtocolSet) -> u64 {
-    s.iter().map(|p| p as u64).sum()
-}
-
-/// A transaction that touches the partition twice, and demands that whoever runs beside it follows one
-/// of its protocols.
-fn follower(s: &Switching, me: usize, broken: Broken) {
-    let early = (broken == Broken::SetFirst).then(|| s.switch.set());
-    assert!(s.epochs.enter(&s.slots[me]));
-    let mut set = early.unwrap_or_else(|| s.switch.set());
-    for touch in 0..2 {
-        if touch == 1 {
-            set = set.union(s.switch.set());
-        }
-        s.running[me].store(number(set), SeqCst);
-        let other = s.running[1 - me].load(SeqCst);
-        assert!(other == 0 || other & number(set) != 0, "{other} runs beside {}", set.name());
-    }
-    s.running[me].store(0, SeqCst);
-    Epochs::leave(&s.slots[me]);
-}
-
-/// Two transactions in the middle of a switch from occ to 2pl.
-fn switching(broken: Broken) {
-    let zero = || [AtomicU64::new(0), AtomicU64::new(0)];
-    let s = Switching { epochs: Epochs::model(), switch: Switch::model(Protocol::Occ), slots: zero(), running: zero() };
-    let s = Arc::new(s);
-    let spawn = |me: usize| {
-        let s = s.clone();
-        thread::spawn(move || follower(&s, me, broken))
-    };
-    let threads = [spawn(0), spawn(1)];
-    s.switch.ask(Protocol::TwoPhase, false, Why::Asked, 0, 0);
-    loop {
-        let slots = if broken == Broken::NoLook { &[][..] } else { &s.slots[..] };
-        let passed = s.epochs.look(slots.iter());
-        let event = match broken {
-            Broken::AnnouncedFirst => s.switch.advance_announced(&s.epochs, passed),
-            _ => s.switch.advance(&s.epochs, passed, 0, false),
-        };
-        match event {
-            Event::Done(_) => break,
-            Event::Waits => thread::yield_now(),
-            _ => {}
-        }
-    }
-    assert_eq!(s.switch.set(), ProtocolSet::of(Protocol::TwoPhase));
-    threads.into_iter().for_each(|t| t.join().unwrap());
-}
-
-#[test]
-fn those_that_run_together_have_a_protocol_in_common() {
-    // Two suffice for the broken variants; three take a minute.
-    model_within(2, || switching(Broken::No));
-}
-#[test]
-fn they_do_not_if_the_set_is_loaded_before_the_epoch_is_published() {
-    assert!(fails(|| switching(Broken::SetFirst)));
-}
-#[test]
-fn they_do_not_if_the_epoch_is_announced_before_the_set() {
-    assert!(fails(|| switching(Broken::AnnouncedFirst)));
-}
-#[test]
-fn they_do_not_if_nobody_looks_at_the_slots() {
-    assert!(fails(|| switching(Broken::NoLook)));
 }
 
 /// What a part of the index's protocol is left out of.

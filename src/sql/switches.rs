@@ -5,7 +5,7 @@ use crate::errors::ok;
 use crate::{compat, coordinator, guc, rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::switch::{Done, Why};
+use mixedcc_engine::switch::{Done, Step, Why};
 use mixedcc_engine::{Protocol, ProtocolSet, Table};
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
@@ -76,9 +76,12 @@ pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'stati
 
 /// Who holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone with it: the protocol changes at once.
 fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
-    let (from, to) = (part.switch.view().set, ProtocolSet::of(p));
-    ok(part.put(&shmem::engine(), to, Some(true)));
-    if from != to {
+    let to = ProtocolSet::of(p);
+    let old = ok(part.replace(&shmem::engine(), to, Some(true)));
+    // A switch under way ends here: it is complete now, goes elsewhere or was taken back.
+    let runs = old.step != Step::Settled;
+    let from = if runs { old.from } else { old.set };
+    if runs || from != to {
         let done = Done { from, to, by, why: Why::AtOnce, times: [coordinator::now(); 4] };
         shmem::engine().shared.switches.push(t.id, t.key, no, done);
     }
@@ -179,12 +182,12 @@ fn switch_rows() -> TableIterator<
                 continue;
             }
             let [asked, began, step] = part.switch.times();
-            let runs = v.step != mixedcc_engine::switch::Step::Settled;
-            let (old, by, why) = if runs {
+            let runs = v.step != Step::Settled;
+            let (old, asked, by, why) = if runs {
                 let (by, why) = part.switch.started();
-                (v.from, by, why)
+                (v.from, asked, by, why)
             } else {
-                (v.set, v.by, v.why)
+                (v.set, part.switch.asked_at(), v.by, v.why)
             };
             let since = |us| if runs { seconds(us) } else { None };
             out.push((

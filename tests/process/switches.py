@@ -296,6 +296,18 @@ def test_alone():
     equal("switches: at once with the table locked", states(), ["partcc"] * 2)
     query(one, "COMMIT")
     equal("switches: and nothing is lost", query(BOSS, "SELECT id, v FROM t WHERE v <> 0 ORDER BY id"), [(1, 2), (2, 1)])
+    fresh("occ", "other")
+    keep = holder("other")
+    ask("2pl")
+    wait_until(lambda: steps() == {"upgrade"}, 5)
+    for protocol in ("occ", "occ", "partcc"):
+        query(one, f"BEGIN; LOCK TABLE t; SELECT mixedcc.set_protocol('t', '{protocol}'); COMMIT")
+    query(keep, "COMMIT")
+    keep.close()
+    last = query(BOSS, "SELECT old, new, why FROM mixedcc.switch_history WHERE \"table\" = 't'::regclass AND partition = 0 ORDER BY number")
+    equal("switches: what ends a switch at once is in the history", (states(), last),
+          (["partcc"] * 2, [("occ", "partcc", "at once"), ("partcc", "occ", "at once"), ("occ", "partcc", "at once")]))
+    query(BOSS, "DROP TABLE other")
     equal("switches: a transaction that holds its own switch up is told", attempt(one,
           "BEGIN; UPDATE t SET v = 1; SELECT mixedcc.set_protocol('t', 'occ'); SELECT pg_sleep(0.1); SELECT mixedcc.await_switches('t')"), "55000")
     query(one, "ROLLBACK")

@@ -12,7 +12,7 @@ use crate::primitive::{AtomicU32, Ordering};
 use crate::protocol::{Policy, Protocol, ProtocolSet};
 use crate::range::Ring;
 use crate::shared::Engine;
-use crate::switch::{Asked, Switch, Why};
+use crate::switch::{Asked, Switch, SwitchView, Why};
 
 /// A partition: the unit that has a protocol.
 #[repr(C, align(128))]
@@ -23,7 +23,6 @@ pub struct Partition {
     policy: AtomicU32,
     /// See [`Tuning`].
     tuning: AtomicU32,
-    _pad: [u32; 2],
     /// `partcc`'s lock.
     pub lock: LockWord,
     _pad2: [u64; 7],
@@ -79,9 +78,12 @@ impl Partition {
     }
     /// Puts a set of protocols in use at once, see [`Switch::put`], if the rule on waiting phases accepts it.
     pub fn put(&self, e: &Engine, set: ProtocolSet, pinned: Option<bool>) -> Result<(), Error> {
+        self.replace(e, set, pinned).map(|_| ())
+    }
+    /// The same; what it was before.
+    pub fn replace(&self, e: &Engine, set: ProtocolSet, pinned: Option<bool>) -> Result<SwitchView, Error> {
         e.shared.protocols.add(set, self.policy())?;
-        self.switch.put(set, pinned);
-        Ok(())
+        Ok(self.switch.put(set, pinned))
     }
     /// Asks for a protocol, see [`Switch::ask`], if the rule on waiting phases accepts it.
     pub fn ask(&self, e: &Engine, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Result<Asked, Error> {

@@ -123,6 +123,10 @@ impl SwitchView {
     fn settled(self) -> SwitchView {
         SwitchView { from: ProtocolSet::EMPTY, target: ProtocolSet::EMPTY, step: Step::Settled, ..self }
     }
+    /// Is it the same step of the same switch?
+    fn is_step_of(self, v: SwitchView) -> bool {
+        (self.step, self.from, self.target) == (v.step, v.from, v.target)
+    }
     /// Is there anything for a coordinator to do?
     pub fn is_open(self) -> bool {
         self.step != Step::Settled || self.wanted != self.set
@@ -141,8 +145,11 @@ pub struct Switch {
     /// Who wanted the switch under way, and why. Coordinator only.
     started_by: AtomicU32,
     started_why: AtomicU32,
-    /// Times of the platform: the last request, the start of the switch and of its step.
+    /// Time of the platform of the last request that changed what is wanted.
     asked_at: AtomicU64,
+    /// Times of the platform, of the switch under way: when it was asked for, its start and that of its step.
+    /// Coordinator only.
+    started_asked_at: AtomicU64,
     began_at: AtomicU64,
     step_at: AtomicU64,
 }
@@ -200,6 +207,7 @@ impl Switch {
             started_by: AtomicU32::new(0),
             started_why: AtomicU32::new(0),
             asked_at: AtomicU64::new(0),
+            started_asked_at: AtomicU64::new(0),
             began_at: AtomicU64::new(0),
             step_at: AtomicU64::new(0),
         }
@@ -229,13 +237,19 @@ impl Switch {
 
     /// Epoch that the step under way waits for; `None`: there is none, or it is not announced yet.
     pub fn waits_for(&self) -> Option<u64> {
-        let step = self.view().step;
+        let v = self.view();
         let epoch = self.epoch.load(Ordering::SeqCst);
-        (matches!(step, Step::Upgrading | Step::Degrading) && epoch != 0).then_some(epoch)
+        // Again: a step that ended meanwhile waits for nobody, and the next one's epoch is not this one's.
+        let still = self.view().is_step_of(v);
+        (still && matches!(v.step, Step::Upgrading | Step::Degrading) && epoch != 0).then_some(epoch)
     }
-    /// Times of the last request, of the start of the switch and of its step.
+    /// When the last request came that changed what is wanted.
+    pub fn asked_at(&self) -> u64 {
+        self.asked_at.load(Ordering::Relaxed)
+    }
+    /// Of the switch under way: when it was asked for, its start and that of its step.
     pub fn times(&self) -> [u64; 3] {
-        [&self.asked_at, &self.began_at, &self.step_at].map(|t| t.load(Ordering::Relaxed))
+        [&self.started_asked_at, &self.began_at, &self.step_at].map(|t| t.load(Ordering::Relaxed))
     }
     /// Who wanted the switch under way, and why.
     pub fn started(&self) -> (u32, Why) {
@@ -257,17 +271,30 @@ impl Switch {
     }
 
     /// Puts a set in use at once. The caller excludes everybody who follows the partition, but for
-    /// its own transaction; a switch under way is over. `pinned`: `None` leaves it as it is.
-    pub fn put(&self, set: ProtocolSet, pinned: Option<bool>) {
+    /// its own transaction; a switch under way is over. `pinned`: `None` leaves it as it is. What it was before.
+    pub fn put(&self, set: ProtocolSet, pinned: Option<bool>) -> SwitchView {
         let put = |v: SwitchView| SwitchView { set, wanted: set, pinned: pinned.unwrap_or(v.pinned), ..v }.settled();
-        let _ = self.change(|v| Some(put(v)));
+        let (Ok(old) | Err(old)) = self.change(|v| Some(put(v)));
+        old
+    }
+
+    /// Changes what is wanted, at the time `now`. A request that changes nothing leaves the time of the first.
+    fn want(&self, now: u64, f: impl Fn(SwitchView) -> Option<SwitchView>) -> Result<SwitchView, SwitchView> {
+        self.change(|v| {
+            let new = f(v)?;
+            if new != v {
+                // Before the word: who finds the request finds its time, or that of one that came with it.
+                self.asked_at.store(now, Ordering::Relaxed);
+            }
+            Some(new)
+        })
     }
 
     /// Asks for a protocol. Never waits; the coordinator does the rest.
     pub fn ask(&self, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Asked {
         let wanted = ProtocolSet::of(p);
-        self.asked_at.store(now, Ordering::Relaxed);
-        let (Ok(old) | Err(old)) = self.change(|v| Some(SwitchView { wanted, why, by, pinned: v.pinned || pin, ..v }));
+        let ask = |v: SwitchView| SwitchView { wanted, why, by, pinned: v.pinned || pin, ..v };
+        let (Ok(old) | Err(old)) = self.want(now, |v| Some(ask(v)));
         match old.step {
             Step::Settled if old.set == wanted => Asked::Nothing,
             Step::Settled => Asked::Started,
@@ -281,11 +308,7 @@ impl Switch {
     pub fn choose(&self, p: Protocol, why: Why, now: u64) -> bool {
         let wanted = ProtocolSet::of(p);
         let free = |v: &SwitchView| !v.pinned && !v.is_open();
-        if self.change(|v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_err() {
-            return false;
-        }
-        self.asked_at.store(now, Ordering::Relaxed);
-        true
+        self.want(now, |v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_ok()
     }
 
     /// Takes the pin back. False: there was none.
@@ -301,11 +324,10 @@ impl Switch {
         if !faults::on(Fault::EpochNotReset) {
             self.epoch.store(0, Ordering::SeqCst);
         }
-        self.step_at.store(now, Ordering::Relaxed);
-        if self.word.compare_exchange(old.pack(), new.pack(), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            if faults::on(Fault::CoordinatorDies) || faults::on(Fault::EpochNotReset) {
-                return Event::Stepped;
-            }
+        let before = self.step_at.swap(now, Ordering::Relaxed);
+        if self.word.compare_exchange(old.pack(), new.pack(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            self.step_at.store(before, Ordering::Relaxed);
+        } else if !faults::on(Fault::CoordinatorDies) && !faults::on(Fault::EpochNotReset) {
             self.epoch.store(epochs.announce(), Ordering::SeqCst);
         }
         Event::Stepped
@@ -328,9 +350,10 @@ impl Switch {
                     return Event::Waits;
                 }
                 let may = passed.has(epoch) || faults::on(Fault::StepsDoNotWait);
+                let both_run = v.step == Step::Upgrading || (faults::on(Fault::TakesBackLate) && v.target != v.from);
                 match v.step {
                     // Everybody who runs follows the old one: back to it, without waiting.
-                    Step::Upgrading if v.wanted == v.from => {
+                    _ if both_run && v.wanted == v.from => {
                         let back = SwitchView { set: v.from, target: v.from, step: Step::Degrading, ..v };
                         self.step(epochs, v, back, now)
                     }
@@ -347,6 +370,7 @@ impl Switch {
     fn begin(&self, epochs: &Epochs, v: SwitchView, now: u64, stop_all: bool) -> Event {
         self.started_by.store(v.by, Ordering::Relaxed);
         self.started_why.store(v.why as u32, Ordering::Relaxed);
+        self.started_asked_at.store(self.asked_at(), Ordering::Relaxed);
         self.began_at.store(now, Ordering::Relaxed);
         let (from, target) = (v.set, v.wanted);
         let set = if stop_all { v.set } else { v.set.union(v.wanted) };
@@ -374,9 +398,8 @@ impl Switch {
     fn finish(&self, v: SwitchView, now: u64) -> Event {
         let [asked, began, step] = self.times();
         let (by, why) = self.started();
-        let same = |w: &SwitchView| (w.step, w.from, w.target) == (v.step, v.from, v.target);
         let complete = |w: SwitchView| SwitchView { set: v.target, ..w }.settled();
-        match self.change(|w| (same(&w) || faults::on(Fault::FinishesBlindly)).then_some(complete(w))) {
+        match self.change(|w| (w.is_step_of(v) || faults::on(Fault::FinishesBlindly)).then_some(complete(w))) {
             Ok(_) => {
                 let times = [asked.min(began), began, step, now];
                 Event::Done(Done { from: v.from, to: v.target, by, why, times })

@@ -200,3 +200,37 @@ fn a_switch_is_completed_whatever_was_asked_for_meanwhile() {
         assert!(v.pinned && v.by == 10);
     }
 }
+
+#[test]
+fn a_switch_keeps_the_time_at_which_it_was_asked_for() {
+    let (e, s, slot) = world();
+    let look = |e: &Epochs| e.look([&slot].into_iter());
+    s.ask(TwoPhase, false, Why::Asked, 10, 1);
+    s.ask(TwoPhase, false, Why::Asked, 10, 2);
+    assert_eq!(s.asked_at(), 1, "it was asked for already");
+    s.advance(&e, look(&e), 3, false);
+    s.ask(Occ, false, Why::Asked, 11, 4);
+    s.ask(PartCc, false, Why::Asked, 11, 5);
+    assert_eq!(s.times(), [1, 3, 3]);
+    s.advance(&e, look(&e), 6, false);
+    let Event::Done(first) = s.advance(&e, look(&e), 7, false) else { panic!("not done") };
+    assert_eq!((first.to, first.by, first.times), (ProtocolSet::of(TwoPhase), 10, [1, 3, 6, 7]));
+    for now in 8..10 {
+        assert_eq!(s.advance(&e, look(&e), now, false), Event::Stepped);
+    }
+    let Event::Done(second) = s.advance(&e, look(&e), 10, false) else { panic!("not done") };
+    assert_eq!((second.to, second.by, second.times), (ProtocolSet::of(PartCc), 11, [5, 8, 9, 10]));
+    assert!(s.choose(Occ, Why::Chosen, 11) && s.asked_at() == 11);
+    assert!(!s.choose(Occ, Why::Chosen, 12) && s.asked_at() == 11);
+}
+
+#[test]
+fn who_puts_a_set_in_use_learns_what_was_under_way() {
+    let (e, s, slot) = world();
+    s.ask(TwoPhase, false, Why::Asked, 10, 1);
+    s.advance(&e, e.look([&slot].into_iter()), 2, false);
+    let old = s.put(ProtocolSet::of(TwoPhase), None);
+    assert_eq!((old.step, old.from, old.target), (Step::Upgrading, ProtocolSet::of(Occ), ProtocolSet::of(TwoPhase)));
+    assert_eq!(s.waits_for(), None);
+    assert_eq!(s.put(ProtocolSet::of(Occ), None).set, ProtocolSet::of(TwoPhase));
+}
