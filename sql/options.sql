@@ -120,6 +120,32 @@ ALTER FOREIGN TABLE op_foreign RENAME COLUMN w TO warehouse;
 SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'op_child'::regclass;
 SELECT value FROM mixedcc.options WHERE "table" = 'op_child'::regclass AND option = 'partition_by';
 DROP FOREIGN DATA WRAPPER op_wrapper CASCADE;
+-- How the coordinator chooses, in place of the cluster's settings.
+CREATE UNLOGGED TABLE op_choice (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2,
+    mixedcc.adaptive_interval = '2 min', mixedcc.adaptive_min_gain = 12.5, mixedcc.adaptive_max_loss = 0, mixedcc.adaptive_confirm = 3,
+    mixedcc.adaptive_min_samples = 100, mixedcc.adaptive_forget = '1h', mixedcc.partcc_max_share = 1.5);
+SELECT option, value FROM mixedcc.options WHERE "table" = 'op_choice'::regclass;
+SELECT name, value, note FROM mixedcc.explain_choice('op_choice', 1) WHERE item = 'setting';
+ALTER TABLE op_choice RESET (mixedcc.adaptive_interval, mixedcc.adaptive_forget, mixedcc.partcc_max_share), SET (mixedcc.adaptive_confirm = 1);
+BEGIN;
+ALTER TABLE op_choice SET (mixedcc.adaptive_confirm = 1000, mixedcc.partitions = 5);
+SELECT value FROM mixedcc.explain_choice('op_choice', 4) WHERE name = 'adaptive_confirm';
+ROLLBACK;
+INSERT INTO op_choice VALUES (1, 1);
+TRUNCATE op_choice;
+SELECT name, value, note FROM mixedcc.explain_choice('op_choice') WHERE item = 'setting';
+ALTER TABLE op_choice SET (mixedcc.adaptive_interval = 1);
+SELECT value, note FROM mixedcc.explain_choice('op_choice') WHERE name = 'adaptive_interval';
+ALTER TABLE op_choice SET (mixedcc.adaptive_min_gain = -1);
+ALTER TABLE op_choice SET (mixedcc.adaptive_max_loss = 1001);
+ALTER TABLE op_choice SET (mixedcc.adaptive_confirm = 0);
+ALTER TABLE op_choice SET (mixedcc.adaptive_min_samples = 'some');
+ALTER TABLE op_choice SET (mixedcc.adaptive_forget = '');
+ALTER TABLE op_choice SET (mixedcc.partcc_max_share = 101);
+SECURITY LABEL FOR mixedcc ON TABLE op_choice IS 'adaptive_min_gain=nan';
+SECURITY LABEL FOR mixedcc ON TABLE op_choice IS 'partitions=2,adaptive_interval=1500';
+SELECT name, value, note FROM mixedcc.explain_choice('op_choice') WHERE item = 'setting';
+DROP TABLE op_choice;
 -- A logged table becomes unlogged, with one notice in a session.
 \set VERBOSITY terse
 \c -

@@ -19,7 +19,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 mod choose;
-pub use choose::candidates;
+pub use choose::settings;
 
 /// Signal handlers must be the C functions themselves.
 mod raw {

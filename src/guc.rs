@@ -160,13 +160,26 @@ pub fn default_policy() -> Policy {
 /// Most partitions of a table.
 pub const MAX_PARTITIONS: i32 = 4096;
 
+/// Ranges that settings of the choice and options of tables have in common: of intervals, ms;
+pub const INTERVAL_MS: (i32, i32) = (100, 3_600_000);
+/// of gains and losses, percent;
+pub const MAX_PERCENT: f64 = 1000.0;
+/// of shares, percent;
+pub const MAX_SHARE: f64 = 100.0;
+/// of intervals in which a protocol must be better;
+pub const CONFIRM: (i32, i32) = (1, 1000);
+/// of samples;
+pub const MIN_SAMPLES: (i32, i32) = (1, 1_000_000);
+/// of half-lives, s.
+pub const FORGET_S: (i32, i32) = (1, i32::MAX);
+
 /// The settings of the choice of protocols.
 fn define_adaptive() {
     let percent = |name, what, more, of: &'static GucSetting<f64>, most| {
         GucRegistry::define_float_guc(name, what, more, of, 0.0, most, GucContext::Sighup, GucFlags::default());
     };
-    let number = |name, what, more, of: &'static GucSetting<i32>, least, most, flags| {
-        GucRegistry::define_int_guc(name, what, more, of, least, most, GucContext::Sighup, flags);
+    let number = |name, what, more, of: &'static GucSetting<i32>, range: (i32, i32), flags| {
+        GucRegistry::define_int_guc(name, what, more, of, range.0, range.1, GucContext::Sighup, flags);
     };
     GucRegistry::define_bool_guc(
         c"mixedcc.adaptive",
@@ -181,8 +194,7 @@ fn define_adaptive() {
         c"Time between two looks of the coordinator at the load of the partitions.",
         c"",
         &ADAPTIVE_INTERVAL_MS,
-        100,
-        3_600_000,
+        INTERVAL_MS,
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_string_guc(
@@ -198,22 +210,21 @@ fn define_adaptive() {
         c"Reduction of a transaction's cost, in percent, for which the coordinator switches a partition.",
         c"",
         &ADAPTIVE_MIN_GAIN,
-        1000.0,
+        MAX_PERCENT,
     );
     percent(
         c"mixedcc.adaptive_max_loss",
         c"Growth of a transaction's cost, in percent, for which the coordinator takes a switch back.",
         c"At once if the growth is larger than the noise of the measurements, too; after five measured intervals in any case.",
         &ADAPTIVE_MAX_LOSS,
-        1000.0,
+        MAX_PERCENT,
     );
     number(
         c"mixedcc.adaptive_confirm",
         c"Intervals in which another protocol must be better before the coordinator switches a partition.",
         c"Twice as many, up to 32 times, for each switch of a like load that was reversed before.",
         &ADAPTIVE_CONFIRM,
-        1,
-        1000,
+        CONFIRM,
         GucFlags::default(),
     );
     number(
@@ -221,8 +232,7 @@ fn define_adaptive() {
         c"Sampled transactions of a partition that the coordinator needs for a decision.",
         c"With fewer in an interval, it waits for more.",
         &ADAPTIVE_MIN_SAMPLES,
-        1,
-        1_000_000,
+        MIN_SAMPLES,
         GucFlags::default(),
     );
     number(
@@ -230,8 +240,7 @@ fn define_adaptive() {
         c"Time in which what the coordinator has learned from a switch loses half of its weight.",
         c"Longer where it has learned the same before.",
         &ADAPTIVE_FORGET_S,
-        1,
-        i32::MAX,
+        FORGET_S,
         GucFlags::UNIT_S,
     );
     percent(
@@ -239,7 +248,7 @@ fn define_adaptive() {
         c"Share of transactions, in percent, that write below SERIALIZABLE, or are idle between their statements, up to which the coordinator chooses partcc.",
         c"Such transactions hold a partition's lock while nothing happens, or make all others wait.",
         &PARTCC_MAX_SHARE,
-        100.0,
+        MAX_SHARE,
     );
     GucRegistry::define_string_guc(
         c"mixedcc.model_file",

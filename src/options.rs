@@ -12,7 +12,9 @@ use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 
 mod apply;
+mod numbers;
 pub use apply::{check_is_ours, check_table, initial_map, partition_key, sync, Apply};
+pub use numbers::{Number, NUMBERS};
 
 /// The label provider, and the namespace of the options.
 pub const PROVIDER: &CStr = c"mixedcc";
@@ -37,7 +39,7 @@ pub enum Method {
 }
 
 /// Options as the user gave them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// Number of partitions.
     pub partitions: Option<u32>,
@@ -55,6 +57,8 @@ pub struct Options {
     pub adaptive: Option<bool>,
     /// From which?
     pub candidates: Option<ProtocolSet>,
+    /// And how; see [`NUMBERS`].
+    pub numbers: numbers::Values,
 }
 
 /// Protocol of a table whose options name none.
@@ -203,6 +207,13 @@ impl Options {
         let hint = |names: &[&str]| format!("Available values: {}.", names.join(", "));
         let wrong = |hint: &str| -> ! { invalid(&format!("invalid value for mixedcc.{name}: \"{value}\""), hint) };
         let (word, _) = unquote(value);
+        if let Some(i) = Number::find(name) {
+            match NUMBERS[i].parse(&word) {
+                None => wrong(&NUMBERS[i].hint()),
+                some => self.numbers[i] = some,
+            }
+            return;
+        }
         match name {
             "partitions" => match word.parse::<i64>() {
                 Ok(n) if (1..=guc::MAX_PARTITIONS as i64).contains(&n) => self.partitions = Some(n as u32),
@@ -245,15 +256,19 @@ impl Options {
         }
     }
 
-    /// Whether and from what the coordinator chooses. A table whose options name its protocol keeps it, unless
+    /// Whether, from what and how the coordinator chooses. A table whose options name its protocol keeps it, unless
     /// they say that it is adaptive.
     pub fn tuning(&self) -> Tuning {
         let adaptive = self.adaptive.or(self.protocol.map(|_| false));
-        Tuning { adaptive, candidates: self.candidates }
+        Tuning { adaptive, candidates: self.candidates, ..numbers::tuning(&self.numbers) }
     }
 
     /// Goes back to the default of one option.
     pub fn reset(&mut self, name: &str) {
+        if let Some(i) = Number::find(name) {
+            self.numbers[i] = None;
+            return;
+        }
         match name {
             "partitions" => self.partitions = None,
             "partition_by" => self.partition_by = None,
@@ -296,7 +311,8 @@ impl Options {
             self.adaptive.map(|on| if on { "on" } else { "off" }.to_owned()),
             self.candidates.map(ProtocolSet::name),
         ];
-        NAMES.into_iter().zip(values).filter_map(|(n, v)| v.map(|v| (n, v))).collect()
+        let numbers = NUMBERS.iter().zip(self.numbers).map(|(n, v)| (n.name, v.map(|v| v.to_string())));
+        NAMES.into_iter().zip(values).chain(numbers).filter_map(|(n, v)| v.map(|v| (n, v))).collect()
     }
 
     /// The label; `None` if no option is set.
@@ -312,9 +328,10 @@ impl Options {
 }
 
 fn unknown(name: &str) -> ! {
+    let all = NAMES.into_iter().chain(NUMBERS.iter().map(|n| n.name)).map(|n| format!("mixedcc.{n}"));
     invalid(
         &format!("unrecognized option \"mixedcc.{name}\""),
-        &format!("Options: {}.", NAMES.map(|n| format!("mixedcc.{n}")).join(", ")),
+        &format!("Options: {}.", all.collect::<Vec<_>>().join(", ")),
     )
 }
 
@@ -357,6 +374,7 @@ mod unit {
             policy: Some(Policy::WaitDie),
             adaptive: Some(true),
             candidates: candidates(vec!["2pl".into(), "occ".into()]),
+            numbers: [Some(5000.0), Some(12.5), None, Some(3.0), None, Some(60.0), Some(0.0)],
         };
         let label = o.label().unwrap();
         assert!(label.starts_with("partitions=16,partition_by=w_id+\"odd"), "{label}");
@@ -391,6 +409,9 @@ mod unit {
         assert_eq!(set("candidates", "occ, 2pl"), None);
         assert_eq!(set("candidates", "occ, tea").unwrap(), "invalid value for mixedcc.candidates: \"occ, tea\"");
         assert_eq!(set("candidates", "").unwrap(), "invalid value for mixedcc.candidates: \"\"");
+        assert_eq!(set("adaptive_min_gain", "12.5"), None);
+        assert_eq!(set("adaptive_confirm", "0").unwrap(), "invalid value for mixedcc.adaptive_confirm: \"0\"");
+        assert_eq!(set("adaptive_interval", "").unwrap(), "invalid value for mixedcc.adaptive_interval: \"\"");
         assert_eq!(set("adaptive", "maybe").unwrap(), "invalid value for mixedcc.adaptive: \"maybe\"");
         assert_eq!(set("partitions", "0").unwrap(), "invalid value for mixedcc.partitions: \"0\"");
         assert_eq!(set("partitions", "1e3").unwrap(), "invalid value for mixedcc.partitions: \"1e3\"");

@@ -263,14 +263,15 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
 pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     let e = shmem::engine();
     let first = &m.partitions()[0];
-    let new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
+    let mut new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
     // SAFETY: ours alone.
+    unsafe { new.as_mut() }.set_tuning(&m.tuning());
+    // SAFETY: as above.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {
         let v = o.switch.view();
         ok(n.put(&e, v.wanted, Some(v.pinned)));
         ok(n.set_policy(&e, o.policy()));
-        n.set_tuning(o.tuning());
     }
     new
 }

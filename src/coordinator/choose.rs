@@ -36,7 +36,7 @@ fn warn(message: String, detail: String) {
 }
 
 /// Candidates of the whole cluster.
-pub fn candidates() -> ProtocolSet {
+fn candidates() -> ProtocolSet {
     let names = text(&guc::ADAPTIVE_CANDIDATES);
     let all = || Settings::default().candidates;
     if names.is_empty() {
@@ -54,9 +54,10 @@ pub fn candidates() -> ProtocolSet {
 }
 
 /// What the settings say.
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     let share = guc::PARTCC_MAX_SHARE.get() / 100.0;
     Settings {
+        interval_us: Choice::length_us(),
         candidates: candidates(),
         min_gain: guc::ADAPTIVE_MIN_GAIN.get() / 100.0,
         max_loss: guc::ADAPTIVE_MAX_LOSS.get() / 100.0,

@@ -250,11 +250,9 @@ fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
 
 fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
     let (e, slot, set) = (shmem::engine(), shmem::my_slot(), ProtocolSet::of(w.protocol));
-    let map = ok(Table::new_map(&e, slot, w.n, field, &w.spec, set, w.policy));
+    let mut map = ok(Table::new_map(&e, slot, w.n, field, &w.spec, set, w.policy));
     // SAFETY: ours alone until it is put in use.
-    for p in unsafe { map.as_ref() }.partitions() {
-        p.set_tuning(w.tuning);
-    }
+    unsafe { map.as_mut() }.set_tuning(&w.tuning);
     map
 }
 
@@ -275,8 +273,7 @@ pub fn sync(relid: Oid, apply: Apply) {
         let other = map.partitions().iter().any(|p| {
             (apply.protocol && p.switch.view().wanted != ProtocolSet::of(w.protocol))
                 || (apply.policy && p.policy() != w.policy)
-                || p.tuning() != w.tuning
-        });
+        }) || map.tuning() != w.tuning;
         if !other && !differs(map, &w) {
             // SAFETY: an open relation of ours.
             return unsafe { crate::fast::primary::sync(rel) };
@@ -300,9 +297,11 @@ pub fn sync(relid: Oid, apply: Apply) {
     });
 }
 
-fn set_all(map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
+fn set_all(mut map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
     let e = shmem::engine();
     // SAFETY: ours alone until it is put in use.
+    unsafe { map.as_mut() }.set_tuning(&w.tuning);
+    // SAFETY: as above.
     for p in unsafe { map.as_ref() }.partitions() {
         if apply.protocol {
             ok(p.put(&e, ProtocolSet::of(w.protocol), None));
@@ -310,7 +309,6 @@ fn set_all(map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
         if apply.policy {
             ok(p.set_policy(&e, w.policy));
         }
-        p.set_tuning(w.tuning);
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::open;
 use super::switches::chosen;
+use crate::options::NUMBERS;
 use crate::{coordinator, guc};
-use mixedcc_engine::choice::{Decision, Lesson, NAMES};
-use mixedcc_engine::partition::Partition;
+use mixedcc_engine::choice::{Decision, Lesson, Settings, NAMES};
+use mixedcc_engine::partition::{Partition, Tuning};
 use mixedcc_engine::{Protocol, ProtocolSet, Table};
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
@@ -16,9 +17,8 @@ fn row(item: &str, name: &str, value: Option<f64>, note: String) -> Row {
     (item.to_owned(), name.to_owned(), value, Some(note).filter(|n| !n.is_empty()))
 }
 
-fn state(p: &Partition, at_us: u64, d: &Decision, out: &mut Vec<Row>) {
+fn state(p: &Partition, t: &Tuning, s: &Settings, (at_us, d): (u64, &Decision), out: &mut Vec<Row>) {
     let v = p.switch.view();
-    let t = p.tuning();
     let adaptive = match (v.pinned, t.adaptive) {
         (true, _) => "no: the partition is pinned".to_owned(),
         (_, Some(true)) => "yes: the table's option".to_owned(),
@@ -27,10 +27,21 @@ fn state(p: &Partition, at_us: u64, d: &Decision, out: &mut Vec<Row>) {
     };
     out.push(row("state", "protocol", None, v.set.name()));
     out.push(row("state", "adaptive", None, adaptive));
-    let candidates = t.candidates.unwrap_or_else(coordinator::candidates);
-    out.push(row("state", "candidates", None, candidates.name().replace('+', ", ")));
+    out.push(row("state", "candidates", None, s.candidates.name().replace('+', ", ")));
     let ago = (at_us != 0).then(|| coordinator::now().saturating_sub(at_us) as f64 / 1e6);
     out.push(row("state", "decision", ago, d.status.text().to_owned()));
+}
+
+/// What is set for the table's choice, and where. `cluster`: what is set for all.
+fn settings(cluster: &Settings, own: &Settings, t: &Tuning, out: &mut Vec<Row>) {
+    for n in &NUMBERS {
+        let mut note = if (n.is_own)(t) { "the table's option".to_owned() } else { n.setting.to_owned() };
+        let every = cluster.every(t);
+        if n.name == "adaptive_interval" && every > 1 {
+            note += &format!(": every {every} intervals of the cluster");
+        }
+        out.push(row("setting", n.name, Some((n.value)(own)), note));
+    }
 }
 
 fn load(d: &Decision, out: &mut Vec<Row>) {
@@ -55,19 +66,15 @@ fn load(d: &Decision, out: &mut Vec<Row>) {
     out.push(row("load", "processors_busy", Some(l.busy), String::new()));
 }
 
-fn scores(p: &Partition, d: &Decision, out: &mut Vec<Row>) {
-    let candidates = p.tuning().candidates.unwrap_or_else(coordinator::candidates);
+fn scores(p: &Partition, s: &Settings, d: &Decision, out: &mut Vec<Row>) {
     for (i, protocol) in Protocol::ALL.into_iter().enumerate() {
         let mut notes = Vec::new();
         if p.protocols() == ProtocolSet::of(protocol) {
             notes.push("in use".to_owned());
         }
         if d.allowed & protocol as u32 == 0 {
-            let why = if candidates.has(protocol) {
-                "excluded by a rule: mixedcc.partcc_max_share"
-            } else {
-                "not a candidate"
-            };
+            let why =
+                if s.candidates.has(protocol) { "excluded by a rule: partcc_max_share" } else { "not a candidate" };
             notes.push(why.to_owned());
         } else if i == d.best {
             notes.push("best".to_owned());
@@ -80,8 +87,7 @@ fn scores(p: &Partition, d: &Decision, out: &mut Vec<Row>) {
     }
 }
 
-fn lesson(l: &Lesson, d: &Decision, now: u64) -> Row {
-    let forget_us = guc::ADAPTIVE_FORGET_S.get() as u64 * 1_000_000;
+fn lesson(l: &Lesson, d: &Decision, now: u64, forget_us: u64) -> Row {
     let name = |i: usize| Protocol::ALL[i].name();
     let note = format!(
         "{:.0} s ago: the cost became {:.2} times as large, the model had said {:.2}; weight for this load now {:.2}",
@@ -107,14 +113,18 @@ fn explain_choice(
     let p = &parts[0];
     let shown = p.decided.read();
     let d = &shown.decision;
+    let tuning = t.map().tuning();
+    let cluster = coordinator::settings();
+    let own = cluster.of_table(&tuning);
     let mut out = Vec::new();
-    state(p, shown.at_us, d, &mut out);
+    state(p, &tuning, &own, (shown.at_us, d), &mut out);
+    settings(&cluster, &own, &tuning, &mut out);
     if d.load.txns > 0 {
         load(d, &mut out);
-        scores(p, d, &mut out);
+        scores(p, &own, d, &mut out);
     }
     let now = coordinator::now();
     let lessons = crate::shmem::engine().shared.learned.read();
-    out.extend(lessons.iter().rev().filter(|l| l.table == t.id).map(|l| lesson(l, d, now)));
+    out.extend(lessons.iter().rev().filter(|l| l.table == t.id).map(|l| lesson(l, d, now, own.forget_us)));
     TableIterator::new(out)
 }

@@ -278,6 +278,39 @@ def test_left_alone():
         check("choice: a wrong list of candidates: all", gets("partcc"), why())
 
 
+def looks(name, limit):
+    """How often the coordinator has looked at a table, as far as this process was quick enough to see it."""
+    seen, end = [], time.monotonic() + limit
+    while time.monotonic() < end:
+        when = value(BOSS, "SELECT extract(epoch FROM clock_timestamp())::float8 - value FROM mixedcc.explain_choice(%s::regclass) "
+                           "WHERE item = 'state' AND name = 'decision'", (name,))
+        # The two clocks are read a moment apart.
+        if when is not None and (not seen or when - seen[-1] > 0.05):
+            seen.append(when)
+        time.sleep(0.02)
+    return len(seen)
+
+
+def test_table_settings():
+    """Thresholds and interval of a table; those of others stay the cluster's."""
+    fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
+    table()
+    table(", mixedcc.adaptive_min_gain = 900", name="u")
+    table(", mixedcc.adaptive_interval = '1s'", name="w")
+    with Clients(writes=1, n=2), Clients(writes=1, n=2, name="u"):
+        check("choice: the cluster's margin", gets("2pl"), why())
+        check("choice: a table's own margin", stays("occ", name="u", limit=1), why(name="u"))
+        equal("choice: is shown", why(name="u")["setting", "adaptive_min_gain"], (900, "the table's option"))
+        equal("choice: beside the cluster's", why()["setting", "adaptive_min_gain"], (60, "mixedcc.adaptive_min_gain"))
+        query(BOSS, "ALTER TABLE u RESET (mixedcc.adaptive_min_gain)")
+        check("choice: and can be reset", gets("2pl", name="u"), why(name="u"))
+    equal("choice: a table's own interval is shown", why(name="w")["setting", "adaptive_interval"],
+          (1000, "the table's option: every 10 intervals of the cluster"))
+    many, few = looks("t", 4), looks("w", 4)
+    check("choice: and counts", few <= 5 < many and looks("w", 4) >= 1, (many, few))
+    query(BOSS, "DROP TABLE u, w")
+
+
 def test_rules():
     """No partcc where READ COMMITTED writers, or transactions that wait for their client between statements, are
     frequent, whatever the model says."""
@@ -457,4 +490,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_reaction, test_flapping, test_left_alone, test_rules, test_bad_models, test_changed_models, test_deaths, test_wrong_model, test_restart, test_history, clean_up)
+    main(test_changes, test_reaction, test_flapping, test_left_alone, test_table_settings, test_rules, test_bad_models, test_changed_models, test_deaths, test_wrong_model, test_restart, test_history, clean_up)

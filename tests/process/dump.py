@@ -15,7 +15,8 @@ TABLES = ("d_occ", "d_2pl", "d_child", "d_large")
 
 def fill(connection):
     create_table(connection, "d_occ", "w int, id int, v text, PRIMARY KEY (w, id)", partitions=3, partition_by="w", protocol="occ")
-    create_table(connection, "d_2pl", "id int PRIMARY KEY, v text", partitions=4, protocol="2pl", waiting_policy="wait_die")
+    create_table(connection, "d_2pl", "id int PRIMARY KEY, v text", partitions=4, protocol="2pl", waiting_policy="wait_die",
+                 adaptive_min_gain="12.5", adaptive_interval="5s", candidates="occ, 2pl")
     create_table(connection, "d_child", "id int PRIMARY KEY, p int REFERENCES d_2pl, g int GENERATED ALWAYS AS (p * 2) STORED", protocol="partcc")
     create_table(connection, "d_large", "id serial, v text, j jsonb")
     query(connection, "INSERT INTO d_occ SELECT i % 6, i, 'v' || i FROM generate_series(1, 2000) i")
@@ -37,8 +38,10 @@ def state(connection, tables=TABLES):
 def layout(connection, tables=TABLES):
     if not OURS:
         return None
-    return query(connection, """SELECT "table"::regclass::text, partition, protocol, rows FROM mixedcc.partitions
+    parts = query(connection, """SELECT "table"::regclass::text, partition, protocol, rows FROM mixedcc.partitions
         WHERE "table"::regclass::text = ANY (%s) ORDER BY 1, 2""", (list(tables),))
+    return parts + query(connection, """SELECT "table"::text, option, value FROM mixedcc.options
+        WHERE "table"::text = ANY (%s) ORDER BY 1, 2""", (list(tables),))
 
 
 def check_copy(name, wanted, wanted_layout, tables=TABLES):

@@ -16,7 +16,7 @@ from _common import OURS, check, connect, create_table, drop_database, equal, ma
 DATABASE = "process_restart"
 TABLES = {
     "r_occ": {"protocol": "occ", "partitions": 4},
-    "r_2pl": {"protocol": "2pl", "partitions": 3},
+    "r_2pl": {"protocol": "2pl", "partitions": 3, "adaptive_confirm": 7, "adaptive_interval": "10s", "adaptive_min_gain": 12.5},
     "r_partcc": {"protocol": "partcc", "partitions": 2},
     "r_default": {},
 }
@@ -52,7 +52,9 @@ def contents(connection, table):
 def layout(connection):
     if not OURS:
         return None
-    return query(connection, 'SELECT "table"::regclass::text, partition, protocol, rows FROM mixedcc.partitions ORDER BY 1, 2')
+    parts = query(connection, 'SELECT "table"::regclass::text, partition, protocol, rows FROM mixedcc.partitions ORDER BY 1, 2')
+    return parts + query(connection, """SELECT p."table"::regclass::text, e.name, e.value, e.note FROM mixedcc.partitions p,
+        mixedcc.explain_choice(p."table", p.partition) e WHERE p.partition = 0 AND e.item = 'setting' ORDER BY 1, 2""")
 
 
 def state(connection):

@@ -1,10 +1,11 @@
 //! The coordinator's part: decisions about the partitions of all tables.
 
 use super::blame::{worst, Suspect, PARTNER};
-use super::decide::{Decision, Peer, Settings, State, Status};
+use super::decide::{Decision, Peer, State, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
+use super::settings::Settings;
 use crate::partition::Partition;
 use crate::primitive::processor_ticks;
 use crate::protocol::Protocol;
@@ -13,6 +14,9 @@ use crate::switch::Why;
 use crate::table::Table;
 use std::collections::HashMap;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// The coordinator's knowledge. What has to outlive it is in shared memory too.
 pub struct Chooser {
     /// The model in use.
@@ -20,6 +24,8 @@ pub struct Chooser {
     learned: Learned,
     /// By table and partition; the address tells maps apart.
     states: HashMap<(u64, u32), (usize, State)>,
+    /// Passes since the last look at tables that are not looked at in every one.
+    passes: HashMap<u64, u32>,
     /// Commits of all partitions at the last pass, and when.
     last: (u64, u64),
 }
@@ -50,11 +56,12 @@ const PEERS: usize = 32;
 impl Chooser {
     /// With a model, and with what the coordinator before this one has learned.
     pub fn new(e: &Engine, model: Model) -> Chooser {
-        Chooser { model, learned: Learned::new(e.shared.learned.read()), states: HashMap::new(), last: (0, 0) }
+        let learned = Learned::new(e.shared.learned.read());
+        Chooser { model, learned, states: HashMap::new(), passes: HashMap::new(), last: (0, 0) }
     }
 
-    /// An interval is over: looks at all partitions of the tables, decides, and asks for switches. `adaptive`: where a
-    /// table does not say. The caller is pinned since before it found the tables.
+    /// An interval is over: looks at all partitions of the tables whose own interval is over too, decides, and asks for
+    /// switches. `adaptive` and `s`: where a table does not say. The caller is pinned since before it found the tables.
     pub fn pass(
         &mut self,
         e: &Engine,
@@ -70,8 +77,14 @@ impl Chooser {
         let ticks = processor_ticks();
         let to_try = worst(&self.suspects(tables));
         for t in tables {
+            let tuning = t.map().tuning();
+            if !self.is_due(t.id, s.every(&tuning)) {
+                self.skip(t, &mut seen);
+                continue;
+            }
+            let (adaptive, s) = (tuning.adaptive.unwrap_or(adaptive), s.of_table(&tuning));
             let partitions: Vec<_> = t.map().partitions().iter().map(|p| (p, Reading::of(p, now, ticks))).collect();
-            let peers = self.peers(t.id, &partitions, s);
+            let peers = self.peers(t.id, &partitions, &s);
             for (no, (p, reading)) in partitions.iter().enumerate() {
                 let no = no as u32;
                 let at = std::ptr::from_ref(*p) as usize;
@@ -96,9 +109,23 @@ impl Chooser {
                 seen.insert((t.id, no), (at, state));
             }
         }
+        self.passes.retain(|table, _| seen.contains_key(&(*table, 0)));
         self.states = seen;
         self.keep_lessons(e, before, newest);
         asked
+    }
+
+    /// Is a table looked at in this pass, if it is in every so-manieth one?
+    fn is_due(&mut self, table: u64, every: u32) -> bool {
+        let since = self.passes.get(&table).map_or(every, |n| n + 1);
+        self.passes.insert(table, if since >= every { 0 } else { since });
+        since >= every
+    }
+
+    /// A table is not looked at: what is known of its partitions stays.
+    fn skip(&mut self, t: &Table, seen: &mut HashMap<(u64, u32), (usize, State)>) {
+        let known = (0..t.map().n).filter_map(|no| self.states.remove_entry(&(t.id, no)));
+        seen.extend(known);
     }
 
     /// The partitions that are used, with what the last interval said of them.
@@ -153,24 +180,15 @@ impl Chooser {
     ) -> Decision {
         let v = p.switch.view();
         let idle = |status| Decision { status, ..Decision::default() };
-        let tuning = p.tuning();
         if v.is_open() {
             state.switching(reading);
             return idle(Status::Switching);
         }
-        if v.pinned || !tuning.adaptive.unwrap_or(adaptive) {
+        if v.pinned || !adaptive {
             state.restart(reading, None);
             return idle(if v.pinned { Status::Pinned } else { Status::Off });
         }
         let Some(protocol) = v.set.single() else { return idle(Status::Switching) };
-        let own;
-        let s = match tuning.candidates {
-            Some(candidates) => {
-                own = Settings { candidates, ..s.clone() };
-                &own
-            }
-            None => s,
-        };
         state.observe(t.id, (protocol, peers), reading, (&self.model, &mut self.learned, s))
     }
 

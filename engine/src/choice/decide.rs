@@ -7,47 +7,9 @@
 use super::features::{Cost, Load, Reading, FEATURES};
 use super::learned::{Correction, Learned, Lesson};
 use super::model::Model;
+use super::settings::Settings;
 use crate::protocol::{Protocol, ProtocolSet};
 use std::collections::VecDeque;
-
-/// What decisions go by.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Protocols to choose from.
-    pub candidates: ProtocolSet,
-    /// Gain that is worth a switch, as a share: 0.1 is 10 %.
-    pub min_gain: f64,
-    /// A switch is taken back if the cost grew by this share and by more than noise.
-    pub max_loss: f64,
-    /// Intervals in which the same protocol must be better.
-    pub confirm: u32,
-    /// Sampled transactions that make a load.
-    pub min_samples: u64,
-    /// No `partcc` if the share of transactions that write below SERIALIZABLE is larger.
-    pub max_weak_writers: f64,
-    /// No `partcc` if the share of transactions that are idle between statements is larger.
-    pub max_idle: f64,
-    /// A lesson loses half of its weight in this time, microseconds.
-    pub forget_us: u64,
-    /// May a protocol be tried that the model does not prefer? Not while another partition of the table does.
-    pub probes: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            candidates: Protocol::ALL.into_iter().fold(ProtocolSet::EMPTY, |s, p| s.union(ProtocolSet::of(p))),
-            min_gain: 0.1,
-            max_loss: 0.05,
-            confirm: 2,
-            min_samples: 20,
-            max_weak_writers: 0.05,
-            max_idle: 0.05,
-            forget_us: 600_000_000,
-            probes: true,
-        }
-    }
-}
 
 /// What came of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

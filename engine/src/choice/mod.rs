@@ -14,13 +14,15 @@ mod features;
 mod learned;
 mod model;
 mod publish;
+mod settings;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use chooser::{Asked, Chooser};
-pub use decide::{allowed, Decision, Peer, Settings, State, Status};
+pub use decide::{allowed, Decision, Peer, State, Status};
 pub use features::{distance, place, Cost, Load, Reading, FEATURES, NAMES};
 pub use learned::{Blackboard, Correction, Learned, Lesson, LESSONS, WORDS as LESSON_WORDS};
 pub use model::{Model, BUILT_IN};
 pub use publish::{Published, Shown};
+pub use settings::Settings;

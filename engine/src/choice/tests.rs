@@ -1,10 +1,11 @@
 //! Decisions in a simulated world: loads whose true costs are known, with noise.
 
 use super::blame::{worst, Suspect};
-use super::decide::{Decision, Settings, State, Status};
+use super::decide::{Decision, State, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
+use super::settings::Settings;
 use crate::partition::Sample;
 use crate::protocol::{Protocol, ProtocolSet};
 use proptest::prelude::*;
@@ -54,13 +55,13 @@ fn at(p: Protocol) -> usize {
 }
 
 /// A tree with one split on a feature.
-fn split(feature: &str, value: f64, below: f64, above: f64) -> String {
+pub(super) fn split(feature: &str, value: f64, below: f64, above: f64) -> String {
     format!(
         r#"[{{"feature": "{feature}", "at": {value}, "below": 1, "above": 2}}, {{"log_cost": {below}}}, {{"log_cost": {above}}}]"#
     )
 }
 
-fn model(partcc: &str, occ: &str, two: &str) -> Model {
+pub(super) fn model(partcc: &str, occ: &str, two: &str) -> Model {
     Model::parse(&format!(r#"{{"format": 1, "trees": {{"partcc": {partcc}, "occ": {occ}, "2pl": {two}}}}}"#)).unwrap()
 }
 

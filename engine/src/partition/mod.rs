@@ -2,9 +2,11 @@
 
 mod stats;
 mod together;
+mod tuning;
 
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 pub use together::{Common, Together, COLUMNS};
+pub use tuning::{Tuning, TUNING_WORDS};
 
 use crate::error::Error;
 use crate::lock::LockWord;
@@ -21,8 +23,7 @@ pub struct Partition {
     pub switch: Switch,
     /// Waiting policy of `2pl`.
     policy: AtomicU32,
-    /// See [`Tuning`].
-    tuning: AtomicU32,
+    _pad: u32,
     /// `partcc`'s lock.
     pub lock: LockWord,
     _pad2: [u64; 7],
@@ -32,29 +33,6 @@ pub struct Partition {
     pub stats: PartitionStats,
     /// What the coordinator has decided last.
     pub decided: crate::choice::Published,
-}
-
-/// What the platform says of the choice of a partition's protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tuning {
-    /// Does the coordinator choose? `None`: as for the whole cluster.
-    pub adaptive: Option<bool>,
-    /// Protocols to choose from; empty: as for the whole cluster.
-    pub candidates: Option<ProtocolSet>,
-}
-
-impl Tuning {
-    pub(crate) fn pack(self) -> u32 {
-        let adaptive = self.adaptive.map_or(0, |on| if on { 1 } else { 2 });
-        adaptive | self.candidates.map_or(0, ProtocolSet::bits) << 4
-    }
-    pub(crate) fn unpack(w: u32) -> Tuning {
-        let candidates = ProtocolSet::from_bits(w >> 4 & 15);
-        Tuning {
-            adaptive: [None, Some(true), Some(false), None][w as usize & 3],
-            candidates: (candidates != ProtocolSet::EMPTY).then_some(candidates),
-        }
-    }
 }
 
 #[cfg(not(loom))]
@@ -94,14 +72,6 @@ impl Partition {
     pub fn choose(&self, e: &Engine, p: Protocol, why: Why, now: u64) -> bool {
         e.shared.protocols.add(ProtocolSet::of(p), self.policy()).is_ok() && self.switch.choose(p, why, now)
     }
-    /// Whether and from what its protocol is chosen.
-    pub fn tuning(&self) -> Tuning {
-        Tuning::unpack(self.tuning.load(Ordering::Acquire))
-    }
-    /// Sets it.
-    pub fn set_tuning(&self, t: Tuning) {
-        self.tuning.store(t.pack(), Ordering::Release);
-    }
     /// Waiting policy of `2pl` in this partition.
     pub fn policy(&self) -> Policy {
         Policy::from_bits(self.policy.load(Ordering::Acquire))
@@ -135,6 +105,8 @@ pub struct PartitionMap {
     _pad: u32,
     /// The platform's description of key and method.
     pub spec: [u8; SPEC_MAX],
+    /// See [`Tuning`]; fixed as the rest is.
+    tuning: [u64; TUNING_WORDS],
     // `n` partitions follow
 }
 const _: () = assert!(std::mem::size_of::<PartitionMap>().is_multiple_of(128));
@@ -154,5 +126,13 @@ impl PartitionMap {
     /// The description.
     pub fn spec(&self) -> &[u8] {
         &self.spec[..self.spec_len as usize]
+    }
+    /// How the protocols of its partitions are chosen.
+    pub fn tuning(&self) -> Tuning {
+        Tuning::unpack(&self.tuning)
+    }
+    /// Sets it, before the map is put in use.
+    pub fn set_tuning(&mut self, t: &Tuning) {
+        self.tuning = t.pack();
     }
 }

@@ -17,7 +17,7 @@ use crate::choice::Lesson;
 use crate::csn::SlotId;
 use crate::index::{Direction, Primary, Reuse, PRIMARY_SPEC_MAX};
 use crate::memory::OutOfMemory;
-use crate::partition::{PartitionMap, Tuning, SPEC_MAX};
+use crate::partition::{PartitionMap, Tuning, SPEC_MAX, TUNING_WORDS};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, ProtocolSet};
@@ -29,9 +29,7 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 6;
-/// Beside the policy of a partition, from this bit on: its tuning.
-const TUNING: u32 = 8;
+pub const FORMAT: u32 = 7;
 /// Beside the protocols of a partition: it is pinned.
 const PINNED: u32 = 1 << 8;
 
@@ -125,11 +123,12 @@ pub fn write_table<W: Write>(
     w.put_u32(map.field)?;
     w.put_u32(map.spec_len)?;
     w.put(map.spec())?;
+    map.tuning().pack().into_iter().try_for_each(|word| w.put_u64(word))?;
     for p in map.partitions() {
         // No transaction runs any more: a switch under way is over.
         let v = p.switch.view();
         w.put_u32(v.wanted.bits() | if v.pinned { PINNED } else { 0 })?;
-        w.put_u32(p.policy() as u32 | p.tuning().pack() << TUNING)?;
+        w.put_u32(p.policy() as u32)?;
     }
     lessons::write(w, t.id, learned)?;
     // An order of the platform's own may not be known where the file is read.
@@ -272,6 +271,10 @@ fn read_map<R: Read>(
     }
     let mut spec = vec![0; spec_len];
     r.get(&mut spec)?;
+    let mut tuning = [0; TUNING_WORDS];
+    for word in &mut tuning {
+        *word = r.get_u64()?;
+    }
     let all = Protocol::ALL.iter().fold(0, |bits, &p| bits | ProtocolSet::of(p).bits());
     let mut rules = Vec::with_capacity(n as usize);
     for _ in 0..n {
@@ -280,20 +283,19 @@ fn read_map<R: Read>(
         if protocols == 0 || protocols & !all != 0 {
             return Err(LoadError::Damaged("a partition has no known protocol"));
         }
-        let tuning = Tuning::unpack(policy >> TUNING);
-        let policy = Policy::from_bits(policy & ((1 << TUNING) - 1));
-        rules.push((ProtocolSet::from_bits(protocols), pinned, policy, tuning));
+        rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));
     }
-    if rules.iter().any(|&(set, _, policy, _)| e.shared.protocols.add(set, policy).is_err()) {
+    if rules.iter().any(|&(set, _, policy)| e.shared.protocols.add(set, policy).is_err()) {
         return Ok((n, Err(Skipped::WaitingPhases)));
     }
-    let map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].2);
-    if let Ok(m) = &map {
+    let mut map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].2);
+    if let Ok(m) = &mut map {
         // SAFETY: ours alone.
-        for (p, (protocols, pinned, policy, tuning)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
+        unsafe { m.as_mut() }.set_tuning(&Tuning::unpack(&tuning));
+        // SAFETY: as above.
+        for (p, (protocols, pinned, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
             p.init(protocols, policy);
             p.switch.put(protocols, Some(pinned));
-            p.set_tuning(tuning);
         }
     }
     Ok((n, map.map_err(|_| Skipped::OutOfMemory)))

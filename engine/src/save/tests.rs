@@ -9,9 +9,17 @@ use std::sync::Arc;
 const IDENTITY: &[u8] = b"this shutdown";
 const MB: usize = 1 << 20;
 
-fn tuning(i: usize) -> Tuning {
-    let candidates = (i % 2 == 1).then(|| ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase));
-    Tuning { adaptive: [None, Some(true), Some(false)][i % 3], candidates }
+/// Of the table with this number: some say something, some nothing.
+fn tuning(no: u32) -> Tuning {
+    let candidates = (no % 2 == 1).then(|| ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase));
+    let (min_gain, interval_us) = ((no % 2 == 1).then_some(0.25), (no % 3 == 1).then_some(7_000_000));
+    Tuning {
+        adaptive: [None, Some(true), Some(false)][no as usize % 3],
+        candidates,
+        min_gain,
+        interval_us,
+        ..Tuning::default()
+    }
 }
 
 struct World {
@@ -31,14 +39,15 @@ impl World {
     }
     fn table(&self, no: u32, partitions: u32) -> &'static Table {
         let e = self.e();
-        let map =
+        let mut map =
             Table::new_map(&e, 0, partitions, 1, b"the key", ProtocolSet::of(Protocol::Occ), Policy::Wait).unwrap();
         // SAFETY: ours alone.
+        unsafe { map.as_mut() }.set_tuning(&tuning(no));
+        // SAFETY: as above.
         let parts = unsafe { map.as_ref() }.partitions();
         for (i, p) in parts.iter().enumerate() {
             p.put(&e, ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1)).unwrap();
             p.set_policy(&e, Policy::ALL[i % 3]).unwrap();
-            p.set_tuning(tuning(i));
         }
         Table::create(&e, 0, [1, 2, no, 0], map).unwrap()
     }
@@ -136,7 +145,7 @@ fn contents(t: &Table) -> Vec<Content> {
         .collect()
 }
 
-fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, Tuning, u64, u64, u64)> {
+fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, u64, u64, u64)> {
     t.map()
         .partitions()
         .iter()
@@ -145,7 +154,6 @@ fn rules(t: &Table) -> Vec<(ProtocolSet, bool, Policy, Tuning, u64, u64, u64)> {
                 p.protocols(),
                 p.switch.view().pinned,
                 p.policy(),
-                p.tuning(),
                 p.stats.sum(|s| &s.rows),
                 p.stats.sum(|s| &s.versions),
                 p.stats.sum(|s| &s.bytes),
@@ -223,6 +231,7 @@ fn tables_come_back_as_they_were() {
     assert_eq!((a2.key, b2.key), (a.key, b.key));
     assert_eq!(contents(a2), contents(a));
     assert_eq!((a2.map().n, a2.map().field, a2.map().spec()), (7, 1, &b"the key"[..]));
+    assert_eq!((a2.map().tuning(), b2.map().tuning()), (tuning(1), tuning(2)));
     assert!(b2.is_empty());
     assert_eq!(n.e().now(), w.e().now());
     let live = |t| contents(t).iter().filter(|c| matches!(c, Content::Row(..))).count() as u64;

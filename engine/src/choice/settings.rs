@@ -1,0 +1,95 @@
+//! What decisions go by: settings of the cluster, and what a table says in place of them.
+
+use crate::partition::Tuning;
+use crate::protocol::{Protocol, ProtocolSet};
+
+/// What decisions go by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Time between two passes of the coordinator, microseconds; of a table: between two looks at it.
+    pub interval_us: u64,
+    /// Protocols to choose from.
+    pub candidates: ProtocolSet,
+    /// Gain that is worth a switch, as a share: 0.1 is 10 %.
+    pub min_gain: f64,
+    /// A switch is taken back if the cost grew by this share and by more than noise.
+    pub max_loss: f64,
+    /// Intervals in which the same protocol must be better.
+    pub confirm: u32,
+    /// Sampled transactions that make a load.
+    pub min_samples: u64,
+    /// No `partcc` if the share of transactions that write below SERIALIZABLE is larger.
+    pub max_weak_writers: f64,
+    /// No `partcc` if the share of transactions that are idle between statements is larger.
+    pub max_idle: f64,
+    /// A lesson loses half of its weight in this time, microseconds.
+    pub forget_us: u64,
+    /// May a protocol be tried that the model does not prefer? Not while another partition of the table does.
+    pub probes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            interval_us: 1_000_000,
+            candidates: Protocol::ALL.into_iter().fold(ProtocolSet::EMPTY, |s, p| s.union(ProtocolSet::of(p))),
+            min_gain: 0.1,
+            max_loss: 0.05,
+            confirm: 2,
+            min_samples: 20,
+            max_weak_writers: 0.05,
+            max_idle: 0.05,
+            forget_us: 600_000_000,
+            probes: true,
+        }
+    }
+}
+
+impl Settings {
+    /// A table is looked at in every so-manieth pass: its interval is rounded up to a multiple of the cluster's.
+    pub fn every(&self, t: &Tuning) -> u32 {
+        let n = t.interval_us.map_or(1, |us| us.div_ceil(self.interval_us.max(1)));
+        n.clamp(1, u32::MAX as u64) as u32
+    }
+
+    /// Those of a table.
+    pub fn of_table(&self, t: &Tuning) -> Settings {
+        Settings {
+            interval_us: self.interval_us.saturating_mul(self.every(t) as u64),
+            candidates: t.candidates.unwrap_or(self.candidates),
+            min_gain: t.min_gain.unwrap_or(self.min_gain),
+            max_loss: t.max_loss.unwrap_or(self.max_loss),
+            confirm: t.confirm.unwrap_or(self.confirm),
+            min_samples: t.min_samples.unwrap_or(self.min_samples),
+            max_weak_writers: t.partcc_max_share.unwrap_or(self.max_weak_writers),
+            max_idle: t.partcc_max_share.unwrap_or(self.max_idle),
+            forget_us: t.forget_us.unwrap_or(self.forget_us),
+            probes: self.probes,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_table_says_goes_before() {
+        let s = Settings { min_gain: 0.2, interval_us: 300_000, ..Settings::default() };
+        assert_eq!(s.of_table(&Tuning::default()), s);
+        let own = Tuning {
+            interval_us: Some(1_000_000),
+            max_loss: Some(0.5),
+            confirm: Some(7),
+            partcc_max_share: Some(0.0),
+            ..Tuning::default()
+        };
+        let of_it = s.of_table(&own);
+        assert_eq!((s.every(&own), of_it.interval_us), (4, 1_200_000));
+        assert_eq!((of_it.min_gain, of_it.max_loss, of_it.confirm), (0.2, 0.5, 7));
+        assert_eq!((of_it.max_weak_writers, of_it.max_idle), (0.0, 0.0));
+        let short = Tuning { interval_us: Some(1), ..Tuning::default() };
+        assert_eq!((s.every(&short), s.of_table(&short)), (1, s.clone()), "no table is looked at more often");
+        assert_eq!(s.every(&Tuning { interval_us: Some(600_000), ..Tuning::default() }), 2);
+    }
+}
