@@ -167,6 +167,9 @@ fn log_decision(a: &Asked) {
             a.to.name(),
             a.why.name()
         ),
-        format!("Predicted costs: {}. Features: {}.", scores.join(", "), features.join(", "))
+        match d.load.txns {
+            0 => "Next to nothing has committed since the switch before.".to_owned(),
+            _ => format!("Predicted costs: {}. Features: {}.", scores.join(", "), features.join(", ")),
+        }
     );
 }

@@ -4,7 +4,7 @@ use super::open;
 use super::switches::chosen;
 use crate::options::NUMBERS;
 use crate::{coordinator, guc};
-use mixedcc_engine::choice::{Decision, Lesson, Settings, NAMES};
+use mixedcc_engine::choice::{Decision, Lesson, Settings, Shown, Status, NAMES};
 use mixedcc_engine::partition::{Partition, Tuning};
 use mixedcc_engine::{Protocol, ProtocolSet, Table};
 use pgrx::iter::TableIterator;
@@ -17,7 +17,7 @@ fn row(item: &str, name: &str, value: Option<f64>, note: String) -> Row {
     (item.to_owned(), name.to_owned(), value, Some(note).filter(|n| !n.is_empty()))
 }
 
-fn state(p: &Partition, t: &Tuning, s: &Settings, (at_us, d): (u64, &Decision), out: &mut Vec<Row>) {
+fn state(p: &Partition, t: &Tuning, s: &Settings, shown: &Shown, out: &mut Vec<Row>) {
     let v = p.switch.view();
     let adaptive = match (v.pinned, t.adaptive) {
         (true, _) => "no: the partition is pinned".to_owned(),
@@ -28,8 +28,67 @@ fn state(p: &Partition, t: &Tuning, s: &Settings, (at_us, d): (u64, &Decision), 
     out.push(row("state", "protocol", None, v.set.name()));
     out.push(row("state", "adaptive", None, adaptive));
     out.push(row("state", "candidates", None, s.candidates.name().replace('+', ", ")));
-    let ago = (at_us != 0).then(|| coordinator::now().saturating_sub(at_us) as f64 / 1e6);
-    out.push(row("state", "decision", ago, d.status.text().to_owned()));
+    let now = coordinator::now();
+    let ago = |at_us: u64| (at_us != 0).then(|| now.saturating_sub(at_us) as f64 / 1e6);
+    out.push(row("state", "decision", ago(shown.at_us), shown.decision.status.text().to_owned()));
+    if shown.decision.load.txns > 0 {
+        out.push(row(
+            "state",
+            "figures",
+            ago(shown.figures_at_us),
+            "seconds ago: when the load was as below".to_owned(),
+        ));
+        progress(v.set, s, &shown.decision, now, out);
+    }
+}
+
+fn percent(log: f64) -> f64 {
+    (log.exp() - 1.0) * 100.0
+}
+
+/// How far a decision is, and what it lacks.
+fn progress(set: ProtocolSet, s: &Settings, d: &Decision, now: u64, out: &mut Vec<Row>) {
+    let (best, used) = (Protocol::ALL[d.best], Protocol::ALL[d.used]);
+    let pair = format!("percent, of {} over {}", best.name(), used.name());
+    let mut note = if d.allowed == 0 {
+        "nothing is allowed: the protocol stays".to_owned()
+    } else if best == used {
+        format!("{} is the best one", used.name())
+    } else if d.allowed & used as u32 == 0 {
+        format!("{pair}, which is not allowed: any is enough")
+    } else if d.margin == 0.0 && s.min_gain > 0.0 {
+        format!("{pair}; any is enough, as most partitions like this one have it")
+    } else {
+        format!("{pair}; needs {:.1}", percent(d.margin))
+    };
+    if set != ProtocolSet::of(used) {
+        note += &format!("; {} was in use then", used.name());
+    }
+    out.push(row("state", "gain", Some(percent(d.gain)), note));
+    let (n, of) = d.intervals;
+    match d.status {
+        Status::Confirms => {
+            let mut note = format!("intervals running, of {of}");
+            if of > s.confirm {
+                note +=
+                    &format!(": {} (adaptive_confirm), doubled where switches of like loads were reversed", s.confirm);
+            }
+            out.push(row("state", "confirmed", Some(n.into()), note));
+        }
+        Status::Verifies => {
+            out.push(row("state", "verified", Some(n.into()), format!("intervals since the switch, of {of} at most")));
+        }
+        _ => {}
+    }
+    if d.lossy.0 > 0 {
+        let note = format!("intervals running in which much is lost; after {} another protocol is tried", d.lossy.1);
+        out.push(row("state", "lossy", Some(d.lossy.0.into()), note));
+    }
+    if d.no_probe_before_us > now {
+        let left = (d.no_probe_before_us - now) as f64 / 1e6;
+        let note = "seconds in which nothing is tried, because something was".to_owned();
+        out.push(row("state", "no_trial", Some(left), note));
+    }
 }
 
 /// What is set for the table's choice, and where. `cluster`: what is set for all.
@@ -117,7 +176,7 @@ fn explain_choice(
     let cluster = coordinator::settings();
     let own = cluster.of_table(&tuning);
     let mut out = Vec::new();
-    state(p, &tuning, &own, (shown.at_us, d), &mut out);
+    state(p, &tuning, &own, &shown, &mut out);
     settings(&cluster, &own, &tuning, &mut out);
     if d.load.txns > 0 {
         load(d, &mut out);

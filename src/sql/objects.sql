@@ -357,7 +357,7 @@ CREATE FUNCTION mixedcc.explain_choice("table" regclass, partition int DEFAULT 0
     RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'explain_choice_wrapper' LANGUAGE C VOLATILE STRICT ROWS 40;
 COMMENT ON FUNCTION mixedcc.explain_choice(regclass, int) IS
-    'why a partition has its protocol: its state, the features of its load, the predicted cost of a transaction under each protocol (1: the best one the model can think of), and what was learned from switches';
+    'why a partition has its protocol: its state, how far a switch is and what it lacks, settings, the features of its load, the predicted cost of a transaction under each protocol (1: the best one the model can think of), and what was learned from switches';
 
 CREATE FUNCTION mixedcc.key_rows(OUT "table" regclass, OUT place int, OUT sampled bigint, OUT spread_share float8, OUT common_share float8,
         OUT varied_share float8) RETURNS SETOF record

@@ -163,6 +163,13 @@ def test_changes():
         own = [told["load", n][0] for n in ("own_lost_share", "own_slept_share")]
         check("choice: explain_choice shows what is lost for its own sake", all(0 <= share <= 1 for share in own), told)
         check("choice: explain_choice names the protocol in use", "in use" in told["cost", "occ"][1], told)
+        check("choice: explain_choice shows the gain", ("state", "gain") in told, told)
+
+    def old():
+        told = why()
+        return told["state", "figures"][0] > 1.5 and told["state", "decision"][0] < 1 and "too few" in told["state", "decision"][1]
+
+    check("choice: figures of a load that has gone are told to be old", wait_until(old, PATIENCE), why())
     equal("choice: no session had another error", clients.problems, [])
     equal("choice: nothing is lost", value(BOSS, "SELECT sum(v) FROM t"), clients.added)
     rows = history_of()
@@ -261,6 +268,13 @@ def test_left_alone():
         query(BOSS, "SELECT mixedcc.set_protocol('t', '2pl')")
         check("choice: a pin", gets("2pl") and stays("2pl"))
         equal("choice: is shown", why()["state", "adaptive"][1], "no: the partition is pinned")
+
+        def judged():
+            told = why()
+            return told["state", "figures"][0] < 1 and told["state", "decision"][1] == "pinned" and "best" in told["cost", "partcc"][1] \
+                and re.fullmatch(r"percent, of partcc over 2pl; needs 60\.0", told["state", "gain"][1])
+
+        check("choice: what would be chosen is told all the same", wait_until(judged, PATIENCE), why())
         query(BOSS, "SELECT mixedcc.unpin('t')")
         check("choice: and given back", gets("partcc"), why())
         query(BOSS, "ALTER TABLE t SET (mixedcc.candidates = 'occ, 2pl')")

@@ -1,7 +1,8 @@
 //! The coordinator's part: decisions about the partitions of all tables.
 
 use super::blame::{worst, Suspect, PARTNER};
-use super::decide::{Decision, Peer, State, Status};
+use super::decide::{Peer, State};
+use super::decision::{Decision, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
@@ -156,7 +157,9 @@ impl Chooser {
         let (mut all, mut n) = (Vec::new(), [0; Protocol::ALL.len()]);
         for (no, (p, reading)) in partitions.iter().enumerate() {
             let at = std::ptr::from_ref(*p) as usize;
-            let Some(protocol) = p.protocols().single().filter(|_| !p.switch.view().is_open()) else { continue };
+            let v = p.switch.view();
+            // What somebody has set says nothing of what is best.
+            let Some(protocol) = v.set.single().filter(|_| !v.is_open() && !v.pinned) else { continue };
             let Some((_, state)) = self.states.get(&(table, no as u32)).filter(|s| s.0 == at) else { continue };
             let of_it = &mut n[Protocol::ALL.iter().position(|q| *q == protocol).unwrap_or(0)];
             if *of_it < PEERS {
@@ -179,16 +182,14 @@ impl Chooser {
         s: &Settings,
     ) -> Decision {
         let v = p.switch.view();
-        let idle = |status| Decision { status, ..Decision::default() };
-        if v.is_open() {
+        let Some(protocol) = v.set.single().filter(|_| !v.is_open()) else {
             state.switching(reading);
-            return idle(Status::Switching);
-        }
+            return Decision { status: Status::Switching, ..Decision::default() };
+        };
         if v.pinned || !adaptive {
-            state.restart(reading, None);
-            return idle(if v.pinned { Status::Pinned } else { Status::Off });
+            let d = state.watch(t.id, (protocol, peers), reading, (&self.model, &self.learned, s));
+            return Decision { status: if v.pinned { Status::Pinned } else { Status::Off }, ..d };
         }
-        let Some(protocol) = v.set.single() else { return idle(Status::Switching) };
         state.observe(t.id, (protocol, peers), reading, (&self.model, &mut self.learned, s))
     }
 

@@ -4,103 +4,13 @@
 //! `confirm` intervals running, or by a rule, or by a probe; and after such a switch it is not asked again until the
 //! switch was verified, or its load is another one.
 
+use super::decision::{Decision, Status};
 use super::features::{Cost, Load, Reading, FEATURES};
-use super::learned::{Correction, Learned, Lesson};
+use super::learned::{Learned, Lesson};
 use super::model::Model;
 use super::settings::Settings;
 use crate::protocol::{Protocol, ProtocolSet};
 use std::collections::VecDeque;
-
-/// What came of an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// The partition was not looked at yet.
-    #[default]
-    New = 0,
-    /// Too few transactions were sampled.
-    FewSamples = 1,
-    /// No protocol is better by the margin.
-    Keeps = 2,
-    /// Another one is, but not for long enough.
-    Confirms = 3,
-    /// A switch to another protocol was asked for.
-    Switches = 4,
-    /// The last switch is being verified.
-    Verifies = 5,
-    /// The last switch was verified: it stays.
-    Accepts = 6,
-    /// The last switch made it worse: the old protocol was asked for.
-    TakesBack = 7,
-    /// A protocol that the model does not prefer was asked for, because much work is lost.
-    Probes = 8,
-    /// The protocol was set by somebody.
-    Pinned = 9,
-    /// Not adaptive.
-    Off = 10,
-    /// A switch is under way.
-    Switching = 11,
-}
-
-impl Status {
-    /// All, by number.
-    pub const ALL: [Status; 12] = [
-        Status::New,
-        Status::FewSamples,
-        Status::Keeps,
-        Status::Confirms,
-        Status::Switches,
-        Status::Verifies,
-        Status::Accepts,
-        Status::TakesBack,
-        Status::Probes,
-        Status::Pinned,
-        Status::Off,
-        Status::Switching,
-    ];
-    /// For views.
-    pub fn text(self) -> &'static str {
-        match self {
-            Status::New => "not looked at yet",
-            Status::FewSamples => "too few transactions were sampled",
-            Status::Keeps => "no protocol is better by the margin",
-            Status::Confirms => "another protocol is better, but not for long enough yet",
-            Status::Switches => "another protocol is better: switched",
-            Status::Verifies => "the last switch is being verified",
-            Status::Accepts => "the last switch was verified and stays",
-            Status::TakesBack => "the last switch made it worse: taken back",
-            Status::Probes => "much work is lost: another protocol is tried",
-            Status::Pinned => "pinned",
-            Status::Off => "not adaptive",
-            Status::Switching => "a switch is under way",
-        }
-    }
-}
-
-/// A decision, with its reasons.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Decision {
-    /// What came of the interval.
-    pub status: Status,
-    /// The load that it is about.
-    pub load: Load,
-    /// The model's predictions, in the order of [`Protocol::ALL`]: logarithms of relative costs.
-    pub predicted: [f64; 3],
-    /// What was learned about the protocols other than the current one.
-    pub learned: Correction,
-    /// Predictions with what was learned: lower is better.
-    pub scores: [f64; 3],
-    /// Bits of the protocols that candidates and rules allow.
-    pub allowed: u32,
-    /// The best of them, as a place in [`Protocol::ALL`].
-    pub best: usize,
-    /// Cost before the switch that is being verified, microseconds; 0: none is.
-    pub before_us: f64,
-    /// The protocol to ask for.
-    pub ask: Option<Protocol>,
-    /// Do most of the table's partitions that are like this one use the best of them already?
-    pub alone: bool,
-}
 
 /// A switch that is being verified.
 #[derive(Clone, Debug)]
@@ -210,6 +120,14 @@ fn mean(v: impl ExactSizeIterator<Item = f64>) -> f64 {
     v.sum::<f64>() / n
 }
 
+/// Those of a table's other partitions that have another protocol, and that have the same, as far as they are like a load.
+fn like(peers: &[Peer], now: usize, load: &Load) -> (Vec<Peer>, Vec<Peer>) {
+    let apart = |p: &Peer| super::features::distance(&p.features, &load.features);
+    let (same, others): (Vec<Peer>, Vec<Peer>) = peers.iter().copied().partition(|p| p.protocol == now);
+    let within = |v: Vec<Peer>, most: f64| v.into_iter().filter(|p| apart(p) < most).collect();
+    (within(others, LIKE), within(same, SAME))
+}
+
 /// Protocols that candidates and rules allow.
 pub fn allowed(s: &Settings, l: &Load) -> ProtocolSet {
     let weak = l.weak_writers > s.max_weak_writers || l.idle > s.max_idle;
@@ -291,18 +209,13 @@ impl State {
             self.last = Some(reading);
             return d;
         }
-        let Some(load) = Load::between(&last, &reading).filter(|l| l.txns >= s.min_samples) else {
-            if reading.sample.txns < last.sample.txns || reading.commits < last.commits {
-                self.last = Some(reading); // the counters started again
-            }
+        let Some(load) = self.load_since(&last, &reading, s) else {
             self.quiet = self.quiet.saturating_add(1);
             return Decision { status: Status::FewSamples, ..Decision::default() };
         };
         self.last = Some(reading);
         (self.quiet, self.fault) = (0, 0.0);
-        let apart = |p: &Peer| super::features::distance(&p.features, &load.features);
-        let others: Vec<Peer> = peers.iter().filter(|p| p.protocol != now && apart(p) < LIKE).copied().collect();
-        let peers: Vec<Peer> = peers.iter().filter(|p| p.protocol == now && apart(p) < SAME).copied().collect();
+        let (others, peers) = like(peers, now, &load);
         let mut d = self.judge(table, now, (&load, &peers), reading.at_us, (model, learned, s));
         d.alone = others.iter().filter(|p| p.protocol == d.best).count() > 1 + peers.len();
         self.note(&load);
@@ -320,7 +233,41 @@ impl State {
             self.challenger = None;
             self.lossy = 0;
         }
+        d.no_probe_before_us = self.no_probe_before(reading.at_us, s);
         d
+    }
+
+    /// As [`State::observe`], for a partition whose protocol is not the coordinator's to choose: what it would say of the
+    /// load. Nothing is asked for, tried or learned.
+    pub fn watch(
+        &mut self,
+        table: u64,
+        (protocol, peers): (Protocol, &[Peer]),
+        reading: Reading,
+        (model, learned, s): (&Model, &Learned, &Settings),
+    ) -> Decision {
+        let now = index(protocol);
+        (self.trial, self.challenger) = (None, None);
+        (self.lossy, self.fault, self.quiet) = (0, 0.0, 0);
+        let Some(last) = self.last.filter(|_| self.protocol == Some(now)) else {
+            self.restart(reading, Some(protocol));
+            return Decision::default();
+        };
+        let Some(load) = self.load_since(&last, &reading, s) else { return Decision::default() };
+        self.last = Some(reading);
+        let (_, peers) = like(peers, now, &load);
+        let d = self.judge(table, now, (&load, &peers), reading.at_us, (model, learned, s));
+        self.note(&load);
+        d
+    }
+
+    /// The load since the last reading, if enough was sampled. One whose counters started again begins anew.
+    fn load_since(&mut self, last: &Reading, reading: &Reading, s: &Settings) -> Option<Load> {
+        let load = Load::between(last, reading).filter(|l| l.txns >= s.min_samples);
+        if load.is_none() && (reading.sample.txns < last.sample.txns || reading.commits < last.commits) {
+            self.last = Some(*reading);
+        }
+        load
     }
 
     /// Whoever observes finds no switch asked for or under way: if the trial's protocol is not the one in force, its switch was
@@ -355,6 +302,9 @@ impl State {
             scores,
             allowed: (0..3).filter(can).map(|i| Protocol::ALL[i] as u32).sum(),
             best,
+            used: now,
+            gain: scores[now] - scores[best],
+            margin: (1.0 + s.min_gain).ln(),
             ..Decision::default()
         }
     }
@@ -477,6 +427,7 @@ impl State {
             let more: Vec<f64> = with.chain([t.more(load)]).collect();
             t.more.push(mean(more.into_iter()));
         }
+        d.intervals = (t.more.len() as u32, AFTER.1 as u32);
         if t.more.len() < AFTER.0 {
             return true;
         }
@@ -507,15 +458,17 @@ impl State {
     /// Asks for another protocol if it is better, for long enough.
     fn decide(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
         let banned = d.allowed & Protocol::ALL[now] as u32 == 0;
-        let gain = d.scores[now] - d.scores[d.best];
         // Who is left behind by those like it follows them: transactions over several partitions gain by one protocol.
-        let margin = if d.alone { 0.0 } else { (1.0 + s.min_gain).ln() };
-        if d.best != now && (banned || gain > margin) {
+        if d.alone {
+            d.margin = 0.0;
+        }
+        if d.best != now && (banned || d.gain > d.margin) {
             let n = self.challenger.filter(|c| c.0 == d.best).map_or(0, |c| c.1) + 1;
             self.challenger = Some((d.best, n));
             self.lossy = 0;
             d.status = Status::Confirms;
             let confirm = if banned { s.confirm } else { self.confirm(d.best, &d.load.features, at_us, s) };
+            d.intervals = (n, confirm);
             if n >= confirm {
                 d.status = Status::Switches;
                 d.ask = Some(Protocol::ALL[d.best]);
@@ -527,6 +480,16 @@ impl State {
         self.probe(now, at_us, s, d);
     }
 
+    /// Until when nothing is tried here, because something was; 0: nothing forbids it.
+    fn no_probe_before(&self, at_us: u64, s: &Settings) -> u64 {
+        let again_at = self.probed_at + s.forget_us / PROBE_EVERY;
+        if self.probed_at != 0 && at_us < again_at {
+            again_at
+        } else {
+            0
+        }
+    }
+
     /// The model calls the protocol the best, and yet much is lost: looks whether another one is better here.
     fn probe(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
         let l = &d.load;
@@ -534,8 +497,8 @@ impl State {
         let lossy = l.own_lost > OWN.0 || l.lost > LOSSY.0 && own(l.own_lost, l.lost);
         let sleepy = l.busy < IDLE && (l.own_slept > OWN.1 || l.slept > LOSSY.1 && own(l.own_slept, l.slept));
         self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
-        let probed = self.probed_at != 0 && at_us.saturating_sub(self.probed_at) < s.forget_us / PROBE_EVERY;
-        if probed || self.lossy < s.confirm {
+        d.lossy = (self.lossy, s.confirm + OWN.2);
+        if self.no_probe_before(at_us, s) != 0 || self.lossy < s.confirm {
             return;
         }
         let Some(to) = self.instead(now, lossy, d) else { return };

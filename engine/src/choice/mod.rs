@@ -10,6 +10,7 @@
 mod blame;
 mod chooser;
 mod decide;
+mod decision;
 mod features;
 mod learned;
 mod model;
@@ -20,7 +21,8 @@ mod settings;
 mod tests;
 
 pub use chooser::{Asked, Chooser};
-pub use decide::{allowed, Decision, Peer, State, Status};
+pub use decide::{allowed, Peer, State};
+pub use decision::{Decision, Status};
 pub use features::{distance, place, Cost, Load, Reading, FEATURES, NAMES};
 pub use learned::{Blackboard, Correction, Learned, Lesson, LESSONS, WORDS as LESSON_WORDS};
 pub use model::{Model, BUILT_IN};

@@ -1,6 +1,6 @@
 //! The last decision about a partition, in shared memory for those who look. One coordinator writes.
 
-use super::decide::{Decision, Status};
+use super::decision::{Decision, Status};
 use super::features::FEATURES;
 use crate::primitive::{AtomicU64, Ordering};
 
@@ -9,13 +9,16 @@ use crate::primitive::{AtomicU64, Ordering};
 pub struct Shown {
     /// When, microseconds of the platform; 0: never.
     pub at_us: u64,
+    /// Of when its figures are: all of it but the status; 0: there are none.
+    pub figures_at_us: u64,
     /// The decision; what it asked for is in the history of switches.
     pub decision: Decision,
 }
 
 /// Figures of the load beside its features and its transactions.
-const FIGURES: usize = 10;
-const WORDS: usize = 3 + FEATURES + FIGURES + 12;
+const FIGURES: usize = 12;
+const HEAD: usize = 7;
+const WORDS: usize = HEAD + FEATURES + FIGURES + 12;
 
 /// Room for a decision. All-zero: there was none.
 #[repr(C)]
@@ -25,20 +28,25 @@ pub struct Published {
 }
 
 impl Published {
-    /// Shows a decision. One that found too few transactions leaves the figures of the last one that did not.
+    /// Shows a decision. One without a load, for want of transactions, leaves the figures of the last one that had one.
     pub fn write(&self, at_us: u64, d: &Decision) {
-        let mut d = *d;
-        if matches!(d.status, Status::FewSamples | Status::Pinned | Status::Off | Status::Switching | Status::New) {
-            d = Decision { status: d.status, ..self.read().decision };
+        let (mut d, mut figures_at_us) = (*d, at_us);
+        if d.load.txns == 0 {
+            let old = self.read();
+            d = Decision { status: d.status, ..old.decision };
+            figures_at_us = old.figures_at_us;
         }
         let l = &d.load;
+        let two = |(a, b): (u32, u32)| a as u64 | (b as u64) << 32;
         let seq = self.seq.load(Ordering::SeqCst);
         self.seq.store(seq | 1, Ordering::SeqCst);
-        let head = [at_us, d.status as u64 | (d.allowed as u64) << 8 | (d.best as u64) << 16, l.txns];
-        let load: [f64; FIGURES] =
-            [l.cost_us, l.rate, l.weak_writers, l.idle, l.lost, d.before_us, l.slept, l.busy, l.own_lost, l.own_slept];
+        let status = d.status as u64 | (d.allowed as u64) << 8 | (d.best as u64) << 16 | (d.used as u64) << 24;
+        let head: [u64; HEAD] =
+            [at_us, status, l.txns, figures_at_us, two(d.intervals), two(d.lossy), d.no_probe_before_us];
+        let own = [d.before_us, l.own_lost, l.own_slept, d.gain, d.margin];
+        let load = [l.cost_us, l.rate, l.weak_writers, l.idle, l.lost, l.slept, l.busy];
         let figures = [d.predicted, d.learned.add, d.learned.weight, d.scores];
-        let floats = l.features.into_iter().chain(load).chain(figures.into_iter().flatten());
+        let floats = l.features.into_iter().chain(load).chain(own).chain(figures.into_iter().flatten());
         for (to, w) in self.words.iter().zip(head.into_iter().chain(floats.map(f64::to_bits))) {
             to.store(w, Ordering::SeqCst);
         }
@@ -69,19 +77,22 @@ fn unpack(w: &[u64; WORDS]) -> Shown {
         status: *Status::ALL.get(w[1] as usize & 255).unwrap_or(&Status::New),
         allowed: (w[1] >> 8 & 255) as u32,
         best: (w[1] >> 16 & 255).min(2) as usize,
+        used: (w[1] >> 24 & 255).min(2) as usize,
         ..Decision::default()
     };
-    d.load.txns = w[2];
-    d.load.features = std::array::from_fn(|i| float(3 + i));
-    let at = 3 + FEATURES;
+    let two = |w: u64| (w as u32, (w >> 32) as u32);
+    (d.load.txns, d.intervals, d.lossy, d.no_probe_before_us) = (w[2], two(w[4]), two(w[5]), w[6]);
+    d.load.features = std::array::from_fn(|i| float(HEAD + i));
+    let at = HEAD + FEATURES;
     (d.load.cost_us, d.load.rate, d.load.weak_writers) = (float(at), float(at + 1), float(at + 2));
-    (d.load.idle, d.load.lost, d.before_us) = (float(at + 3), float(at + 4), float(at + 5));
-    (d.load.slept, d.load.busy) = (float(at + 6), float(at + 7));
-    (d.load.own_lost, d.load.own_slept) = (float(at + 8), float(at + 9));
+    (d.load.idle, d.load.lost, d.load.slept, d.load.busy) =
+        (float(at + 3), float(at + 4), float(at + 5), float(at + 6));
+    (d.before_us, d.load.own_lost, d.load.own_slept) = (float(at + 7), float(at + 8), float(at + 9));
+    (d.gain, d.margin) = (float(at + 10), float(at + 11));
     let at = at + FIGURES;
     (d.predicted, d.learned.add) = (three(at), three(at + 3));
     (d.learned.weight, d.scores) = (three(at + 6), three(at + 9));
-    Shown { at_us: w[0], decision: d }
+    Shown { at_us: w[0], figures_at_us: w[3], decision: d }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -93,7 +104,8 @@ mod tests {
         // SAFETY: all-zero is an empty one.
         let p: Box<Published> = unsafe { Box::new(std::mem::zeroed()) };
         assert_eq!(p.read(), Shown::default());
-        let mut d = Decision { status: Status::Verifies, allowed: 7, best: 2, before_us: 4.5, ..Decision::default() };
+        let mut d =
+            Decision { status: Status::Verifies, allowed: 7, best: 2, used: 1, before_us: 4.5, ..Decision::default() };
         d.load.features = std::array::from_fn(|i| i as f64 + 0.5);
         (d.load.cost_us, d.load.rate, d.load.txns) = (1.5, 2.5, 30);
         (d.load.weak_writers, d.load.idle, d.load.lost) = (0.1, 0.2, 0.3);
@@ -101,9 +113,16 @@ mod tests {
         (d.load.own_lost, d.load.own_slept) = (0.15, 0.25);
         (d.predicted, d.scores) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
         (d.learned.add, d.learned.weight) = ([7.0, 8.0, 9.0], [0.7, 0.8, 0.9]);
+        (d.gain, d.margin, d.intervals, d.lossy, d.no_probe_before_us) = (0.25, 0.125, (3, 16), (1, 5), 99);
         p.write(77, &d);
-        assert_eq!(p.read(), Shown { at_us: 77, decision: d });
-        p.write(78, &Decision { status: Status::FewSamples, ..Decision::default() });
-        assert_eq!(p.read(), Shown { at_us: 78, decision: Decision { status: Status::FewSamples, ..d } });
+        assert_eq!(p.read(), Shown { at_us: 77, figures_at_us: 77, decision: d });
+        // Their age can be told.
+        for (at_us, status) in [(78, Status::FewSamples), (79, Status::Switching), (80, Status::Pinned)] {
+            p.write(at_us, &Decision { status, ..Decision::default() });
+            assert_eq!(p.read(), Shown { at_us, figures_at_us: 77, decision: Decision { status, ..d } });
+        }
+        d.status = Status::Pinned;
+        p.write(81, &d);
+        assert_eq!(p.read(), Shown { at_us: 81, figures_at_us: 81, decision: d });
     }
 }

@@ -1,7 +1,8 @@
 //! Decisions in a simulated world: loads whose true costs are known, with noise.
 
 use super::blame::{worst, Suspect};
-use super::decide::{Decision, State, Status};
+use super::decide::State;
+use super::decision::{Decision, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
@@ -322,6 +323,26 @@ fn work_that_is_lost_makes_it_try_what_the_model_does_not_want() {
     assert_eq!(w.protocol, Protocol::TwoPhase, "{:?}", w.asked);
     assert_eq!(w.asked[0].2, Status::Probes);
     assert_eq!(w.asked.len(), 1, "it stays: {:?}", w.asked);
+}
+
+#[test]
+fn it_is_told_when_something_will_be_tried_and_when_not() {
+    let s = |c| split("records", 1.0, 0.0, c);
+    let mut w = World::new(model(&s(0.4), &s(-0.3), &s(0.1)), 0.0);
+    let lossy = Truth { lost: 0.6, cost_us: [300.0, 200.0, 100.0], ..HOT };
+    w.interval(&lossy);
+    let before: Vec<_> =
+        (0..2).map(|_| w.interval(&lossy)).map(|d| (d.status, d.lossy, d.no_probe_before_us)).collect();
+    assert_eq!(before, [(Status::Keeps, (1, 3), 0), (Status::Keeps, (2, 3), 0)]);
+    let d = w.interval(&lossy);
+    let again_at = w.reading.at_us + w.settings.forget_us / 20;
+    assert_eq!((d.status, d.lossy, d.no_probe_before_us), (Status::Probes, (3, 3), again_at));
+    let calm = Truth { lost: 0.0, ..lossy };
+    w.interval(&calm);
+    let d = w.interval(&calm);
+    assert_eq!((d.status, d.no_probe_before_us), (Status::Verifies, again_at), "also while it is tried");
+    assert_eq!(w.run(&calm, 40), 0);
+    assert_eq!(w.interval(&calm).no_probe_before_us, 0, "the time is over");
 }
 
 #[test]

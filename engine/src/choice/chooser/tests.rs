@@ -115,3 +115,51 @@ fn a_tables_own_thresholds_count() {
     let wanted: Vec<u32> = all.iter().map(|a| a.1).collect();
     assert_eq!(w.first_asked(&tables, 9), wanted);
 }
+
+#[test]
+fn what_is_not_the_coordinators_to_choose_is_judged_all_the_same() {
+    let mut w = World::new();
+    let (pinned, off) =
+        (w.table(1, Tuning::default()), w.table(2, Tuning { adaptive: Some(false), ..Tuning::default() }));
+    let e = w.block.engine;
+    for p in pinned.map().partitions() {
+        p.put(&e, ProtocolSet::of(Protocol::Occ), Some(true)).unwrap();
+    }
+    assert_eq!(w.first_asked(&[pinned, off], 5), [0, 0]);
+    for (t, status) in [(pinned, Status::Pinned), (off, Status::Off)] {
+        let shown = t.map().partitions()[1].decided.read();
+        let d = shown.decision;
+        assert_eq!((d.status, shown.at_us, shown.figures_at_us), (status, w.now, w.now));
+        assert_eq!((Protocol::ALL[d.best], d.load.txns, d.ask), (Protocol::TwoPhase, SAMPLES, None));
+        assert!((d.gain - 0.2).abs() < 1e-9 && (d.margin - 1.1f64.ln()).abs() < 1e-9, "{d:?}");
+    }
+    // Figures of a load that has gone are told to be old.
+    let before = w.now;
+    w.now += SECOND;
+    w.chooser.pass(&e, &[pinned, off], w.now, true, &Settings::default());
+    let shown = pinned.map().partitions()[0].decided.read();
+    assert_eq!((shown.at_us, shown.figures_at_us, shown.decision.load.txns), (w.now, before, SAMPLES));
+    // Given back, it is known already: only the confirmation is missing.
+    pinned.map().partitions().iter().for_each(|p| p.switch.unpin());
+    assert_eq!(w.first_asked(&[pinned, off], 2), [2, 0]);
+}
+
+#[test]
+fn a_decision_tells_how_far_it_is() {
+    let mut w = World::new();
+    let t = w.table(1, Tuning { confirm: Some(3), ..Tuning::default() });
+    let shown = |w: &mut World| {
+        w.pass(&[t]);
+        let d = t.map().partitions()[0].decided.read().decision;
+        (d.status, d.intervals)
+    };
+    assert_eq!(shown(&mut w).0, Status::New);
+    assert_eq!(shown(&mut w), (Status::Confirms, (1, 3)));
+    assert_eq!(shown(&mut w), (Status::Confirms, (2, 3)));
+    assert_eq!(shown(&mut w), (Status::Switches, (3, 3)));
+    // Nobody follows a protocol here: the switch has no transaction to wait for.
+    while w.block.engine.advance_switches(&[t], w.now, false).under_way > 0 {}
+    assert_eq!(shown(&mut w).0, Status::New, "the interval of the switch");
+    assert_eq!(shown(&mut w), (Status::Verifies, (0, 5)));
+    assert_eq!(shown(&mut w), (Status::Verifies, (1, 5)));
+}
