@@ -351,7 +351,7 @@ pub fn init() {
     define_adaptive();
     GucRegistry::define_string_guc(
         c"mixedcc.admin_role",
-        c"Members of this role may switch and pin the protocols of all mixedcc tables, as their owners may.",
+        c"Members of this role may switch and pin the protocols of all mixedcc tables, and reset their statistics, as their owners may.",
         c"Empty: owners and superusers only.",
         &ADMIN_ROLE,
         GucContext::Sighup,

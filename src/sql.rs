@@ -72,8 +72,22 @@ fn open(oid: Oid, lock: u32) -> Open {
     open
 }
 
-/// Raises an error unless the user owns the table. Before it is locked: strangers must not lock it.
-fn must_own(oid: Oid) {
+/// Is the user a member of `mixedcc.admin_role`?
+fn is_admin() -> bool {
+    let admin = guc::ADMIN_ROLE.get().filter(|r| !r.is_empty());
+    // SAFETY: catalog look-ups; the name is a C string.
+    admin.is_some_and(|role| unsafe {
+        let role = pg_sys::get_role_oid(role.as_ptr(), true);
+        role != pg_sys::InvalidOid && pg_sys::has_privs_of_role(pg_sys::GetUserId(), role)
+    })
+}
+
+/// Raises an error unless the user owns the table or is a member of `mixedcc.admin_role`. Before it is locked: strangers
+/// must not lock it.
+fn must_control(oid: Oid) {
+    if is_admin() {
+        return;
+    }
     // SAFETY: catalog look-ups.
     unsafe {
         let kind = pg_sys::get_rel_relkind(oid);
@@ -213,13 +227,14 @@ fn partition_rows() -> TableIterator<
 #[pg_extern(sql = false)]
 fn reset_stats(table: Option<Oid>) {
     if let Some(oid) = table {
-        must_own(oid);
+        must_control(oid);
         drop(open(oid, pg_sys::AccessShareLock));
     }
+    let admin = is_admin();
     for (oid, t) in visible_tables() {
         // SAFETY: a catalog look-up.
         let wanted =
-            table.map_or_else(|| compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
+            table.map_or_else(|| admin || compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
         if !wanted {
             continue;
         }

@@ -52,7 +52,7 @@ COMMENT ON COLUMN mixedcc.partitions.pinned IS 'was the protocol set by mixedcc.
 CREATE FUNCTION mixedcc.reset_stats("table" regclass DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'reset_stats_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.reset_stats(regclass) IS
-    'sets what is counted of the transactions of a table''s partitions to zero; without a table, of all tables of the user in this database';
+    'sets what is counted of the transactions of a table''s partitions to zero; without a table, of all tables of this database that are the user''s; a member of mixedcc.admin_role may reset all';
 
 -- Statistics.
 

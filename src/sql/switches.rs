@@ -1,8 +1,8 @@
 //! Functions about the protocols of partitions: requests for switches, their state, their history.
 
-use super::{complain, open, relation_name, visible_tables, Open};
+use super::{complain, must_control, open, relation_name, visible_tables, Open};
 use crate::errors::ok;
-use crate::{compat, coordinator, guc, rel, shmem, xact};
+use crate::{compat, coordinator, rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::{Done, Step, Why};
@@ -18,20 +18,6 @@ const POSTGRES_EPOCH: f64 = 946_684_800.0;
 /// A time of the coordinator's as seconds since 1970; `None`: never.
 fn seconds(us: u64) -> Option<f64> {
     (us != 0).then_some(us as f64 / 1e6 + POSTGRES_EPOCH)
-}
-
-/// Raises an error unless the user owns the table or is a member of `mixedcc.admin_role`. Before the
-/// table is locked.
-fn must_control(oid: Oid) {
-    let admin = guc::ADMIN_ROLE.get().filter(|r| !r.is_empty());
-    // SAFETY: catalog look-ups; the name is a C string.
-    let granted = admin.is_some_and(|role| unsafe {
-        let role = pg_sys::get_role_oid(role.as_ptr(), true);
-        role != pg_sys::InvalidOid && pg_sys::has_privs_of_role(pg_sys::GetUserId(), role)
-    });
-    if !granted {
-        super::must_own(oid);
-    }
 }
 
 fn parse_protocol(name: Option<&str>) -> Protocol {
