@@ -9,7 +9,7 @@
 //!
 //! It also chooses protocols: see [`choose`].
 
-use crate::{compat, guc, shmem};
+use crate::{compat, guc, rel, shmem};
 use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::Passes;
@@ -112,17 +112,20 @@ fn pass(e: &Engine) -> Passes {
 fn log_switches(e: &Engine, from: u64) -> u64 {
     let end = e.shared.switches.len();
     let Some(level) = guc::LOG_SWITCHES.get().level().filter(|_| end != from) else { return end };
-    for s in e.shared.switches.entries().into_iter().filter(|s| s.number >= from) {
+    let new: Vec<_> = e.shared.switches.entries().into_iter().filter(|s| s.number >= from).collect();
+    // Of a table that was dropped meanwhile the name is gone.
+    let names: Vec<_> = with_tables(e, |tables| {
+        new.iter().map(|s| rel::called(tables.iter().find(|t| t.id == s.table).copied(), s.key)).collect()
+    });
+    for (s, name) in new.iter().zip(names) {
         let d = s.done;
         let ms = |a: u64, b: u64| b.saturating_sub(a) as f64 / 1000.0;
         ereport!(
             level,
             PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
             format!(
-                "mixedcc switched partition {} of the table in file {} of database {} from {} to {} ({})",
+                "mixedcc switched partition {} of {name} from {} to {} ({})",
                 s.partition,
-                s.key[2],
-                s.key[1],
                 d.from.name(),
                 d.to.name(),
                 d.why.name()

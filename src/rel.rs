@@ -100,6 +100,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let table = table_of(rel);
+        note_name(rel, table);
         let natts = (*(*rel).rd_att).natts as usize;
         let partkey = PartKey::parse(rel, table.map());
         let mut moving = vec![false; natts];
@@ -137,6 +138,28 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             primary,
         });
         remember(rel, info)
+    }
+}
+
+/// Tells those who have no catalogs how the table is called: by the last session that has come to know it.
+unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
+    // SAFETY: a valid relation; catalog look-ups, whose results are C strings.
+    unsafe {
+        let (space, name) = ((*(*rel).rd_rel).relnamespace, CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()));
+        let name = name.to_string_lossy().into_owned();
+        let (database, space) = (pg_sys::get_database_name(pg_sys::MyDatabaseId), pg_sys::get_namespace_name(space));
+        if !database.is_null() && !space.is_null() {
+            let [database, space] = [database, space].map(|p| CStr::from_ptr(p).to_string_lossy());
+            table.name.set(&format!("{database}.{space}.{name}"));
+        }
+    }
+}
+
+/// A table in a message of a process that has no catalogs.
+pub fn called(table: Option<&Table>, key: [u32; 4]) -> String {
+    match table.and_then(|t| t.name.get()) {
+        Some(name) => format!("table \"{name}\""),
+        None => format!("the table in file {} of database {}", key[2], key[1]),
     }
 }
 
@@ -216,7 +239,11 @@ pub fn default_map() -> NonNull<PartitionMap> {
 /// Makes and registers the table of a storage. `like`: take over this table's map and primary index.
 pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
     let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
-    create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec)
+    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec);
+    if let Some(name) = like.and_then(|t| t.name.get()) {
+        t.name.set(&name);
+    }
+    t
 }
 
 /// Makes and registers the table of a storage, with a map of its own. `spec`: of its primary index.

@@ -6,7 +6,7 @@
 //! registered, and so start empty, with empty indexes (see `rel/attach.rs`).
 
 use crate::platform::PG;
-use crate::{pg, shmem};
+use crate::{pg, rel, shmem};
 use mixedcc_engine::save::{self, LoadError, Reader, Skipped, Writer};
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
@@ -134,11 +134,7 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
         if save::write_table(&mut w, t, &PG, &learned)? {
             rows += t.rows();
         } else {
-            warning!(
-                "mixedcc could not save the table in file {} of database {}: it is in the middle of a change",
-                t.key[2],
-                t.key[1]
-            );
+            warning!("mixedcc could not save {}: it is in the middle of a change", rel::called(Some(*t), t.key));
         }
     }
     save::write_end(w)?;

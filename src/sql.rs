@@ -233,8 +233,8 @@ fn reset_stats(table: Option<Oid>) {
     let admin = is_admin();
     for (oid, t) in visible_tables() {
         // SAFETY: a catalog look-up.
-        let wanted =
-            table.map_or_else(|| admin || compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
+        let wanted = table
+            .map_or_else(|| admin || compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
         if !wanted {
             continue;
         }

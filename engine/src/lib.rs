@@ -18,6 +18,7 @@ pub mod index;
 pub mod key;
 pub mod lock;
 pub mod memory;
+pub mod name;
 pub mod partition;
 pub mod platform;
 pub mod primitive;

@@ -4,6 +4,7 @@ use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
 use crate::index::{Graves, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
+use crate::name::Name;
 use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
@@ -54,6 +55,8 @@ pub struct Table {
     /// Next dropped table.
     pub(crate) next_dropped: AtomicPtr<Table>,
     pub(crate) dropped_at: AtomicU64,
+    /// What people call it, as far as the platform has said so.
+    pub name: Name,
 }
 
 /// Most records of a table.

@@ -1,6 +1,6 @@
 //! The coordinator's intervals: readings of all partitions, decisions, and what is logged of them.
 
-use crate::{guc, options};
+use crate::{guc, options, rel};
 use mixedcc_engine::choice::{Asked, Chooser, Model, Settings, NAMES};
 use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
 use pgrx::prelude::*;
@@ -143,13 +143,13 @@ impl Choice {
         let partitions = used as f64 / sampled.max(1) as f64;
         e.shared.sample_every.set(self.chooser.sample_every(commits, partitions, now, most));
         for a in &asked {
-            log_decision(a);
+            log_decision(a, &rel::called(tables.iter().find(|t| t.key == a.key).copied(), a.key));
         }
         asked.len()
     }
 }
 
-fn log_decision(a: &Asked) {
+fn log_decision(a: &Asked, name: &str) {
     let Some(level) = guc::LOG_DECISIONS.get().level() else { return };
     let d = &a.decision;
     let features: Vec<_> = NAMES.iter().zip(d.load.features).map(|(n, f)| format!("{n} {f:.3}")).collect();
@@ -159,10 +159,8 @@ fn log_decision(a: &Asked) {
         level,
         PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
         format!(
-            "mixedcc switches partition {} of the table in file {} of database {} from {} to {} ({})",
+            "mixedcc switches partition {} of {name} from {} to {} ({})",
             a.partition,
-            a.key[2],
-            a.key[1],
             a.from.name(),
             a.to.name(),
             a.why.name()

@@ -140,7 +140,7 @@ fn what_is_not_the_coordinators_to_choose_is_judged_all_the_same() {
     let shown = pinned.map().partitions()[0].decided.read();
     assert_eq!((shown.at_us, shown.figures_at_us, shown.decision.load.txns), (w.now, before, SAMPLES));
     // Given back, it is known already: only the confirmation is missing.
-    pinned.map().partitions().iter().for_each(|p| p.switch.unpin());
+    assert!(pinned.map().partitions().iter().all(|p| p.switch.unpin()));
     assert_eq!(w.first_asked(&[pinned, off], 2), [2, 0]);
 }
 
