@@ -9,7 +9,7 @@
 //!
 //! It also chooses protocols: see [`choose`].
 
-use crate::{compat, guc, rel, shmem};
+use crate::{compat, guc, rel, shmem, stop};
 use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::Passes;
@@ -35,6 +35,8 @@ const NAME: &CStr = c"mixedcc coordinator";
 const RESTART_S: i32 = 1;
 /// With nothing to do, the coordinator shows at this interval that it lives, ms.
 const HEARTBEAT_MS: i64 = 1000;
+/// Between two looks whether a stop event may be passed, ms.
+const STOPPED_MS: i64 = 5;
 /// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
 const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
 
@@ -76,7 +78,12 @@ pub fn wake() {
         while progress(pass(&e)) {}
         return;
     }
-    let slot = e.shared.coordinator.slot.load(Ordering::SeqCst);
+    nudge();
+}
+
+/// Has the coordinator look at all partitions, if one runs.
+pub fn nudge() {
+    let slot = shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst);
     if slot != 0 {
         compat::wake((slot - 1) as u16);
     }
@@ -106,7 +113,7 @@ fn with_tables<R>(e: &Engine, f: impl FnOnce(&[&'static Table]) -> R) -> R {
 /// One pass over all tables.
 fn pass(e: &Engine) -> Passes {
     let stop_all = guc::SWITCH_METHOD.get() == guc::SwitchMethod::StopAll;
-    with_tables(e, |tables| e.advance_switches(tables, now(), stop_all))
+    with_tables(e, |tables| e.advance_switches_by(tables, now(), stop_all, &stop::at_step))
 }
 
 fn log_switches(e: &Engine, from: u64) -> u64 {
@@ -176,18 +183,31 @@ fn start(e: &Engine) {
     c.slot.store(shmem::my_slot() as u32 + 1, Ordering::SeqCst);
 }
 
-/// Sleeps until the latch is set or the time is over; handles what signals ask for. True: settings may have changed.
-fn sleep(ms: i64) -> bool {
+/// Sleeps until the latch is set or the time is over; ends the process if that is asked for.
+fn doze(ms: i64, shown_as: u32) {
     // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
     unsafe {
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, shown_as);
         pg_sys::ResetLatch(pg_sys::MyLatch);
         pgrx::check_for_interrupts!();
         if pg_sys::ShutdownRequestPending != 0 {
             // Not 0: the postmaster starts the worker again, unless it shuts down.
             pg_sys::proc_exit(1);
         }
+    }
+}
+
+/// Waits an instant at a stop event, where the process may end too; shown as a wait for an advisory lock.
+pub fn wait_at_event() {
+    doze(STOPPED_MS, pg_sys::PG_WAIT_LOCK | pg_sys::LockTagType::LOCKTAG_ADVISORY);
+}
+
+/// Sleeps as `doze`; handles what signals ask for. True: settings may have changed.
+fn sleep(ms: i64) -> bool {
+    doze(ms, pg_sys::PG_WAIT_EXTENSION);
+    // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
+    unsafe {
         if pg_sys::ConfigReloadPending != 0 {
             pg_sys::ConfigReloadPending = 0;
             pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
@@ -210,6 +230,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     }
     let e = shmem::engine();
     start(&e);
+    report(0);
     let (mut open, mut idle_passes) = (0, 0u32);
     let mut choice = Choice::start(&e, now());
     let mut logged = e.shared.switches.len();

@@ -404,7 +404,7 @@ pub fn init() {
     );
     GucRegistry::define_bool_guc(
         c"mixedcc.stop_events",
-        c"Lets tests stop or fail transactions at named points (see mixedcc.set_stop_event).",
+        c"Lets tests stop or fail transactions, or the coordinator, at named points (see mixedcc.set_stop_event).",
         c"For tests only.",
         &STOP_EVENTS,
         GucContext::Suset,

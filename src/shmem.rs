@@ -78,6 +78,7 @@ unsafe extern "C-unwind" fn request() {
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
         pg_sys::RequestAddinShmemSpace(crate::bypass::counts::size());
+        pg_sys::RequestAddinShmemSpace(crate::stop::size());
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
     }
 }
@@ -115,6 +116,7 @@ unsafe extern "C-unwind" fn startup() {
             (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
         );
         crate::bypass::counts::startup();
+        crate::stop::startup();
         pg_sys::LWLockRelease(lock);
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
         let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());

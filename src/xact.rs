@@ -2,7 +2,7 @@
 
 use crate::errors::{ok, raise, unsupported};
 use crate::platform::{self, PG};
-use crate::{pg, rel, shmem, tuple};
+use crate::{coordinator, pg, rel, shmem, tuple};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::partition::PartitionMap;
@@ -398,6 +398,8 @@ fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>)
         parts.restore();
     }
     table.replace_map(old);
+    // Switches under way in it go on.
+    coordinator::nudge();
 }
 
 /// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable before

@@ -495,7 +495,7 @@ COMMENT ON COLUMN mixedcc.advice.advice IS 'what was seen and what could be done
 CREATE FUNCTION mixedcc.set_stop_event(name text, action text) RETURNS void
     AS 'MODULE_PATHNAME', 'set_stop_event_wrapper' LANGUAGE C VOLATILE STRICT;
 COMMENT ON FUNCTION mixedcc.set_stop_event(text, text) IS
-    'for tests: what this session does at a named point: off, error, panic, or wait KEY (until the advisory lock is free)';
+    'for tests: what this session, or the coordinator, does at a named point: off, error, panic, or wait KEY (until the advisory lock is free)';
 REVOKE ALL ON FUNCTION mixedcc.set_stop_event(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION mixedcc.reset_bypass() FROM PUBLIC;
 

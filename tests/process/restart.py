@@ -165,12 +165,10 @@ def test_crash():
     connection.close()
 
 
-def backend_killed():
-    """SIGKILL to one backend: the postmaster restarts the others."""
-    victim = connect(DATABASE)
-    query(victim, "BEGIN; UPDATE r_2pl SET v = 'x'")
+def kill_process(pid):
+    """SIGKILL to one process of the server: the postmaster restarts the others."""
     boss = connect("postgres")
-    os.kill(victim.info.backend_pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
@@ -186,7 +184,9 @@ def backend_killed():
 
 
 def test_backend_crash():
-    backend_killed()
+    victim = connect(DATABASE)
+    query(victim, "BEGIN; UPDATE r_2pl SET v = 'x'")
+    kill_process(victim.info.backend_pid)
     check_empty("after kill -9 of a backend")
 
 

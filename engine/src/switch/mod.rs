@@ -16,13 +16,15 @@
 //! follow all of what they began with: they have a protocol in common, in all that they did (see
 //! the engine's README).
 
+#[cfg(all(test, not(loom)))]
+mod ends_tests;
 mod history;
 mod passes;
 mod state;
 
 pub use history::{Entry, History, HISTORY};
 pub use passes::{Coordinator, Passes};
-pub use state::{Asked, Done, Event, Step, Switch, SwitchView, Why};
+pub use state::{Asked, AtStep, Done, Event, Step, StepEvent, Switch, SwitchView, Why};
 
 use crate::primitive::{model_fence, AtomicU64, Ordering};
 

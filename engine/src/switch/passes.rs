@@ -1,6 +1,6 @@
 //! The coordinator's passes over partitions, and what all see of it.
 
-use super::{Event, Passed, Step};
+use super::{AtStep, Done, Event, Passed, Step, StepEvent};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::shared::Engine;
 use crate::table::Table;
@@ -45,18 +45,34 @@ impl Engine {
     /// are asked for, and makes every step that can be made. The caller is pinned since before it
     /// found the tables.
     pub fn advance_switches(&self, tables: &[&'static Table], now: u64, stop_all: bool) -> Passes {
+        self.advance_switches_by(tables, now, stop_all, &|_| ())
+    }
+
+    /// As [`Self::advance_switches`]; calls `at` at each event. Wherever it ends the coordinator, the next pass
+    /// goes on from there, and a complete switch gets into the history, once (unless who excludes everybody puts another
+    /// set in use before it is recorded).
+    pub fn advance_switches_by(&self, tables: &[&'static Table], now: u64, stop_all: bool, at: AtStep) -> Passes {
         let passed = self.passed();
         let mut out = Passes::default();
         let mut stopping = false;
         for t in tables {
             for (no, p) in t.map().partitions().iter().enumerate() {
-                match p.switch.advance(&self.shared.epochs, passed, now, stop_all) {
+                let record = |d: Done| {
+                    self.shared.switches.push(t.id, t.key, no as u32, d);
+                    p.switch.recorded();
+                };
+                if let Some(d) = p.switch.unrecorded(now) {
+                    record(d);
+                    out.done += 1;
+                }
+                match p.switch.advance_by(&self.shared.epochs, passed, now, stop_all, at) {
                     Event::Settled => continue,
                     Event::Waits => {}
                     Event::Stepped => out.steps += 1,
                     Event::Done(d) => {
                         out.done += 1;
-                        self.shared.switches.push(t.id, t.key, no as u32, d);
+                        at(StepEvent::Finished);
+                        record(d);
                     }
                 }
                 let v = p.switch.view();

@@ -31,6 +31,27 @@ impl Step {
     }
 }
 
+/// Named points at which tests stop or end a coordinator (see `Engine::advance_switches_by`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StepEvent {
+    /// A step can be made; nothing of it is stored.
+    Begin = 0,
+    /// The epoch of the step before is taken back; the set is not stored.
+    Epoch = 1,
+    /// The set is stored, its epoch is not announced.
+    Stored = 2,
+    /// The epoch is announced, the partition does not know it.
+    Announced = 3,
+    /// The last step is complete, the partition is not settled.
+    Finish = 4,
+    /// The partition is settled, the history does not know.
+    Finished = 5,
+}
+
+/// Called at each event, with no latch held; may end the coordinator by unwinding, or by not coming back.
+pub type AtStep<'a> = &'a dyn Fn(StepEvent);
+
 /// Why a protocol is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -75,9 +96,9 @@ impl Why {
 pub struct SwitchView {
     /// What transactions follow.
     pub set: ProtocolSet,
-    /// Old protocol of the switch under way; empty: there is none.
+    /// Old protocol of the switch under way, or of one that is complete and not recorded; empty: there is none.
     pub from: ProtocolSet,
-    /// New protocol of the switch under way; empty: there is none.
+    /// New protocol of that switch; empty: there is none.
     pub target: ProtocolSet,
     /// What the partition should get to.
     pub wanted: ProtocolSet,
@@ -119,6 +140,14 @@ impl SwitchView {
             why: Why::from_bits((w >> 19) & 7),
             by: (w >> 32) as u32,
         }
+    }
+    /// Complete; `from` and `target` stay until the switch is recorded.
+    fn complete(self, from: ProtocolSet, target: ProtocolSet) -> SwitchView {
+        SwitchView { set: target, from, target, step: Step::Settled, ..self }
+    }
+    /// Is a switch complete that the history does not know yet?
+    pub fn is_unrecorded(self) -> bool {
+        self.step == Step::Settled && self.from != ProtocolSet::EMPTY
     }
     fn settled(self) -> SwitchView {
         SwitchView { from: ProtocolSet::EMPTY, target: ProtocolSet::EMPTY, step: Step::Settled, ..self }
@@ -319,16 +348,21 @@ impl Switch {
 
     /// Goes from `old` to `new` if nobody asked for something else meanwhile. The next epoch is not
     /// announced yet: whoever finds the step in this state announces it (again).
-    fn step(&self, epochs: &Epochs, old: SwitchView, new: SwitchView, now: u64) -> Event {
+    fn step(&self, epochs: &Epochs, old: SwitchView, new: SwitchView, now: u64, at: AtStep) -> Event {
+        at(StepEvent::Begin);
         // Before the word: a step must never be found with the epoch of the one before it.
         if !faults::on(Fault::EpochNotReset) {
             self.epoch.store(0, Ordering::SeqCst);
         }
         let before = self.step_at.swap(now, Ordering::Relaxed);
+        at(StepEvent::Epoch);
         if self.word.compare_exchange(old.pack(), new.pack(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
             self.step_at.store(before, Ordering::Relaxed);
         } else if !faults::on(Fault::CoordinatorDies) && !faults::on(Fault::EpochNotReset) {
-            self.epoch.store(epochs.announce(), Ordering::SeqCst);
+            at(StepEvent::Stored);
+            let epoch = epochs.announce();
+            at(StepEvent::Announced);
+            self.epoch.store(epoch, Ordering::SeqCst);
         }
         Event::Stepped
     }
@@ -338,11 +372,16 @@ impl Switch {
     ///
     /// One coordinator at a time; one that ends at any point leaves a state from which the next goes on.
     pub fn advance(&self, epochs: &Epochs, passed: Passed, now: u64, stop_all: bool) -> Event {
+        self.advance_by(epochs, passed, now, stop_all, &|_| ())
+    }
+
+    /// As [`Self::advance`]; calls `at` at each event.
+    pub fn advance_by(&self, epochs: &Epochs, passed: Passed, now: u64, stop_all: bool, at: AtStep) -> Event {
         let v = self.view();
         match v.step {
             Step::Settled if v.wanted == v.set => Event::Settled,
-            Step::Settled => self.begin(epochs, v, now, stop_all),
-            Step::Stopping => self.advance_stopped(epochs, v, passed, now),
+            Step::Settled => self.begin(epochs, v, now, stop_all, at),
+            Step::Stopping => self.advance_stopped(epochs, v, passed, now, at),
             Step::Upgrading | Step::Degrading => {
                 let epoch = self.epoch.load(Ordering::SeqCst);
                 if epoch == 0 {
@@ -355,19 +394,22 @@ impl Switch {
                     // Everybody who runs follows the old one: back to it, without waiting.
                     _ if both_run && v.wanted == v.from => {
                         let back = SwitchView { set: v.from, target: v.from, step: Step::Degrading, ..v };
-                        self.step(epochs, v, back, now)
+                        self.step(epochs, v, back, now, at)
                     }
                     Step::Upgrading if may => {
-                        self.step(epochs, v, SwitchView { set: v.target, step: Step::Degrading, ..v }, now)
+                        self.step(epochs, v, SwitchView { set: v.target, step: Step::Degrading, ..v }, now, at)
                     }
-                    Step::Degrading if may => self.finish(v, now),
+                    Step::Degrading if may => {
+                        at(StepEvent::Finish);
+                        self.finish(v, now)
+                    }
                     _ => Event::Waits,
                 }
             }
         }
     }
 
-    fn begin(&self, epochs: &Epochs, v: SwitchView, now: u64, stop_all: bool) -> Event {
+    fn begin(&self, epochs: &Epochs, v: SwitchView, now: u64, stop_all: bool, at: AtStep) -> Event {
         self.started_by.store(v.by, Ordering::Relaxed);
         self.started_why.store(v.why as u32, Ordering::Relaxed);
         self.started_asked_at.store(self.asked_at(), Ordering::Relaxed);
@@ -378,10 +420,10 @@ impl Switch {
         if stop_all {
             epochs.stop();
         }
-        self.step(epochs, v, SwitchView { set, from, target, step, ..v }, now)
+        self.step(epochs, v, SwitchView { set, from, target, step, ..v }, now, at)
     }
 
-    fn advance_stopped(&self, epochs: &Epochs, v: SwitchView, passed: Passed, now: u64) -> Event {
+    fn advance_stopped(&self, epochs: &Epochs, v: SwitchView, passed: Passed, now: u64, at: AtStep) -> Event {
         if !epochs.is_stopped() {
             epochs.stop(); // the coordinator that began this has ended
             return Event::Waits;
@@ -390,22 +432,37 @@ impl Switch {
             return Event::Waits;
         }
         self.step_at.store(now, Ordering::Relaxed);
+        at(StepEvent::Finish);
         self.finish(v, now)
     }
 
     /// The switch is complete; unless somebody who excluded everybody has put another set in use since `v` was found.
     /// Others may run under that one alone, and so it stays: the target would replace it without a step (INV-STEP).
     fn finish(&self, v: SwitchView, now: u64) -> Event {
-        let [asked, began, step] = self.times();
-        let (by, why) = self.started();
-        let complete = |w: SwitchView| SwitchView { set: v.target, ..w }.settled();
+        let done = self.done(v, now);
+        let complete = |w: SwitchView| w.complete(v.from, v.target);
         match self.change(|w| (w.is_step_of(v) || faults::on(Fault::FinishesBlindly)).then_some(complete(w))) {
-            Ok(_) => {
-                let times = [asked.min(began), began, step, now];
-                Event::Done(Done { from: v.from, to: v.target, by, why, times })
-            }
+            Ok(_) => Event::Done(done),
             Err(_) => Event::Waits,
         }
+    }
+
+    /// The switch of `v`, which is complete.
+    fn done(&self, v: SwitchView, now: u64) -> Done {
+        let [asked, began, step] = self.times();
+        let (by, why) = self.started();
+        Done { from: v.from, to: v.target, by, why, times: [asked.min(began), began, step, now] }
+    }
+
+    /// The switch that is complete and not recorded: the coordinator that completed it has ended in between. Ask before
+    /// [`Self::advance`], which may begin the next one.
+    pub fn unrecorded(&self, now: u64) -> Option<Done> {
+        let v = self.view();
+        v.is_unrecorded().then(|| self.done(v, now))
+    }
+    /// The last switch is recorded.
+    pub fn recorded(&self) {
+        let _ = self.change(|v| v.is_unrecorded().then_some(v.settled()));
     }
 }
 
