@@ -7,6 +7,9 @@ use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::Error;
 use pgrx::pg_sys;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::PgSqlErrorCode;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 /// The platform. Stateless: the state is the backend's.
 pub struct Pg;
@@ -108,23 +111,48 @@ pub fn outside() {
     }
 }
 
+/// Was the last ERROR that ended a sleep a deadlock?
+static mut DEADLOCK: bool = false;
+
+/// Sleeps; an ERROR unwinds, and is remembered if it is a deadlock, which the engine cannot tell from a timeout.
+fn asleep(sleep: impl FnOnce()) {
+    let Err(cause) = catch_unwind(AssertUnwindSafe(sleep)) else { return };
+    let code = match cause.downcast_ref::<CaughtError>() {
+        Some(CaughtError::PostgresError(e) | CaughtError::ErrorReport(e)) => Some(e.sql_error_code()),
+        _ => None,
+    };
+    // SAFETY: one thread.
+    unsafe { DEADLOCK = code == Some(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED) };
+    resume_unwind(cause)
+}
+
+/// Asked once at the end of the (sub)transaction, which comes next: has PostgreSQL's detector ended a sleep?
+pub fn take_deadlock() -> bool {
+    // SAFETY: one thread.
+    unsafe { std::mem::take(&mut *(&raw mut DEADLOCK)) }
+}
+
 impl Platform for Pg {
     fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
-        // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
-        unsafe {
-            if w.tag == 0 {
-                compat::wait_for_end(w.ident);
-            } else {
-                let t = subxact_tag(w.slot, w.ident, w.tag);
-                pg_sys::LockAcquire(&t, pg_sys::ShareLock as i32, false, false);
-                pg_sys::LockRelease(&t, pg_sys::ShareLock as i32, false);
+        asleep(|| {
+            // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
+            unsafe {
+                if w.tag == 0 {
+                    compat::wait_for_end(w.ident);
+                } else {
+                    let t = subxact_tag(w.slot, w.ident, w.tag);
+                    pg_sys::LockAcquire(&t, pg_sys::ShareLock as i32, false, false);
+                    pg_sys::LockRelease(&t, pg_sys::ShareLock as i32, false);
+                }
             }
-        }
+        });
         Ok(())
     }
     fn enter_queue(&self, q: Queue) -> Result<(), Error> {
-        // SAFETY: as above.
-        unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
+        asleep(|| {
+            // SAFETY: as above.
+            unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
+        });
         Ok(())
     }
     fn leave_queue(&self, q: Queue) {

@@ -4,7 +4,7 @@ use crate::errors::ok;
 use crate::options::complain;
 use crate::platform::PG;
 use crate::{annotate, compat, guc, rel, shmem, stop, xact};
-use mixedcc_engine::partition::Partition;
+use mixedcc_engine::partition::{Partition, WaitReason};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::{AbortReason, Table};
@@ -164,17 +164,22 @@ fn snake(name: &str) -> String {
     out
 }
 
-/// Aborts by reason, as JSON text; reasons that never happened are left out.
-fn aborts(p: &Partition) -> String {
-    let items = AbortReason::ALL
-        .iter()
-        .zip(&p.stats.aborts)
-        .map(|(r, n)| (snake(&format!("{r:?}")), n.load(Ordering::Relaxed)));
-    let items: Vec<_> = items.filter(|(_, n)| *n != 0).map(|(r, n)| format!("\"{r}\": {n}")).collect();
+/// Counters by reason, as JSON text; reasons that never happened are left out.
+fn by_reason<R: std::fmt::Debug>(counters: impl Iterator<Item = (R, u64)>) -> String {
+    let items: Vec<_> = counters.filter(|(_, n)| *n != 0).map(|(r, n)| (snake(&format!("{r:?}")), n)).collect();
+    let items: Vec<_> = items.iter().map(|(r, n)| format!("\"{r}\": {n}")).collect();
     format!("{{{}}}", items.join(", "))
 }
 
-type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, i64, String, bool);
+fn aborts(p: &Partition) -> String {
+    by_reason(AbortReason::ALL.iter().zip(&p.stats.aborts).map(|(r, n)| (r, n.load(Ordering::Relaxed))))
+}
+
+fn waits(p: &Partition) -> String {
+    by_reason(WaitReason::ALL.iter().map(|r| (r, p.stats.waits.of(*r))))
+}
+
+type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, String, String, bool);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -191,7 +196,7 @@ fn partition_rows() -> TableIterator<
         name!(reads, i64),
         name!(writes, i64),
         name!(commits, i64),
-        name!(waits, i64),
+        name!(waits, String),
         name!(aborts, String),
         name!(pinned, bool),
     ),
@@ -215,7 +220,7 @@ fn partition_rows() -> TableIterator<
                 reads,
                 writes,
                 commits,
-                s.waits.load(Ordering::Relaxed) as i64,
+                waits(p),
                 aborts(p),
                 p.switch.view().pinned,
             ));

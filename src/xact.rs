@@ -417,6 +417,12 @@ fn flush_abort(level: u32) {
     }
 }
 
+fn note_deadlock(b: &mut Backend) {
+    if platform::take_deadlock() {
+        b.txn.note_deadlock();
+    }
+}
+
 mod raw {
     extern "C-unwind" {
         // Without the guard of the bindings: it raises no ERROR.
@@ -502,6 +508,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
         }
         XACT_EVENT_ABORT => {
             flush_abort(1);
+            note_deadlock(b);
             b.txn.abort();
             end_pending(false);
             end_transaction(b);
@@ -563,6 +570,7 @@ unsafe extern "C-unwind" fn on_subxact(
                 held::keep_tables(&b.txn, b.mode, &mut b.held);
             }
             flush_abort(level);
+            note_deadlock(b);
             b.txn.keep_scanned(&PG, level);
             b.txn.abort_sub(level);
             undo_pending(level);

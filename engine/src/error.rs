@@ -3,7 +3,8 @@
 /// Declares the abort reasons: one list makes the enum, the texts and the counters.
 macro_rules! abort_reasons {
     ($($name:ident = $text:literal, $doc:literal;)*) => {
-        /// Why a transaction must be aborted with a serialization failure.
+        /// Why a transaction failed because of others. But for [`AbortReason::Deadlock`] and [`AbortReason::WaitGivenUp`], which
+        /// are only counted, a serialization failure.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum AbortReason { $(#[doc = $doc] $name),* }
@@ -27,6 +28,15 @@ abort_reasons! {
     UpgradeConflict = "two transactions want to write the row that both have read", "Two upgrades of read locks of one record.";
     PartitionOrder = "a partition was touched out of order", "`partcc`: waiting would break the order of partition locks.";
     WriteConflict = "the row was updated concurrently", "A write found a newer version than the one read.";
+    Deadlock = "it would wait in a circle", "[`Error::Deadlock`], or the platform's own.";
+    WaitGivenUp = "a wait was given up", "A sleep for a lock ended without it: a timeout, a cancel, or another error.";
+}
+
+impl AbortReason {
+    /// Is it one of [`Error::Abort`]?
+    pub fn is_serialization_failure(self) -> bool {
+        !matches!(self, AbortReason::Deadlock | AbortReason::WaitGivenUp)
+    }
 }
 
 /// Number of abort reasons.

@@ -10,7 +10,7 @@ use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::tuple::{self, Fresh};
 use crate::xact::{self, Mode};
-use mixedcc_engine::error::{AbortReason, Error};
+use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode as LockMode;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::txn::{How, WriteKind};
@@ -165,7 +165,15 @@ pub unsafe fn failure(tmfd: *mut pg_sys::TM_FailureData, tid: Tid, xmax: pg_sys:
 }
 
 /// A row that somebody else has replaced or deleted: where it went.
-pub unsafe fn gone(tmfd: *mut pg_sys::TM_FailureData, r: RecordRef, newest: Option<NonNull<Version>>) -> TmResult {
+pub unsafe fn gone(
+    t: &mut Txn,
+    tmfd: *mut pg_sys::TM_FailureData,
+    r: RecordRef,
+    newest: Option<NonNull<Version>>,
+) -> TmResult {
+    if xact::mode() == Mode::RepeatableRead {
+        t.fail(AbortReason::WriteConflict, r.touch()); // for the counters: whoever asked raises the error
+    }
     // SAFETY: the version is reachable under our pin.
     unsafe {
         let (tid, result) = match newest {
@@ -242,34 +250,25 @@ unsafe fn target(
         }
         let newest = ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once)).map(|v| v.0);
         let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
-            return serial_or(r, gone(tmfd, r, newest));
+            if xact::mode() == Mode::Serializable {
+                raise(t.fail(AbortReason::WriteConflict, r.touch()));
+            }
+            return Target::Fail(gone(t, tmfd, r, newest));
         };
         if xact::mode() == Mode::Serializable {
             return Target::Committed(v);
         }
         if !based_on(t, r, snapshot, cid, v) {
-            return Target::Fail(gone(tmfd, r, newest));
+            return Target::Fail(gone(t, tmfd, r, newest));
         }
         if !crosscheck.is_null() {
             let csn = xact::snapshot_csn(crosscheck);
             if ok(t.at_snapshot(&PG, r.rec, csn)).map(|x| x.0) != Some(v) {
-                return Target::Fail(gone(tmfd, r, newest));
+                return Target::Fail(gone(t, tmfd, r, newest));
             }
         }
         Target::Committed(v)
     }
-}
-
-/// A serializable transaction whose row is gone ends with a serialization failure.
-fn serial_or(r: RecordRef, result: TmResult) -> Target {
-    if xact::mode() == Mode::Serializable {
-        raise(Error::Abort {
-            reason: AbortReason::WriteConflict,
-            table: r.table.id,
-            partition: r.table.partition_no(r.rec),
-        });
-    }
-    Target::Fail(result)
 }
 
 fn base_and_version(t: &Txn, target: &Target) -> (Option<NonNull<Version>>, NonNull<Version>) {

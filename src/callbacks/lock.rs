@@ -131,7 +131,7 @@ unsafe fn lock_one(
                 return Err(if again || w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
             if w.kind == WriteKind::Delete {
-                return Err(gone(tmfd, r, Some(w.version)));
+                return Err(gone(t, tmfd, r, Some(w.version)));
             }
             if w.base.is_some() {
                 take(rel, t, r, want)?;
@@ -145,13 +145,9 @@ unsafe fn lock_one(
                 return Ok((old, false));
             }
             if xact::mode() == Mode::Serializable {
-                raise(Error::Abort {
-                    reason: AbortReason::WriteConflict,
-                    table: r.table.id,
-                    partition: r.table.partition_no(r.rec),
-                });
+                raise(t.fail(AbortReason::WriteConflict, r.touch()));
             }
-            return Err(gone(tmfd, r, newest));
+            return Err(gone(t, tmfd, r, newest));
         };
         match xact::mode() {
             Mode::Serializable => Ok((ok(t.read(&PG, r, false)).unwrap_or(v), false)),
@@ -172,7 +168,7 @@ unsafe fn lock_one(
                 if sees(t, r, want.snapshot, v) {
                     return Ok((v, false));
                 }
-                still_has_its_key(t, r, want).map(|old| (old, false)).ok_or_else(|| gone(tmfd, r, newest))
+                still_has_its_key(t, r, want).map(|old| (old, false)).ok_or_else(|| gone(t, tmfd, r, newest))
             }
         }
     }

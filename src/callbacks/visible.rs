@@ -5,7 +5,7 @@ use crate::pg::Tid;
 use crate::platform::PG;
 use crate::stop;
 use crate::xact::{self, Mode};
-use mixedcc_engine::error::{AbortReason, Error};
+use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::txn::{Own, Present, ScanId, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
@@ -149,11 +149,7 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     }
     let v = live(ok(t.newest(&PG, r.rec)).map(|v| v.0));
     if v.is_none() && mode == Mode::Serializable {
-        raise(Error::Abort {
-            reason: AbortReason::ReadChanged,
-            table: r.table.id,
-            partition: r.table.partition_no(r.rec),
-        });
+        raise(t.fail(AbortReason::ReadChanged, r.touch()));
     }
     v.map(|v| (v, None))
 }

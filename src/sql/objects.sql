@@ -26,12 +26,13 @@ COMMENT ON FUNCTION mixedcc.declare_partition(regclass, "any") IS
 
 CREATE FUNCTION mixedcc.partition_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT waiting_policy text,
         OUT rows bigint, OUT versions bigint, OUT bytes bigint, OUT reads bigint, OUT writes bigint, OUT commits bigint,
-        OUT waits bigint, OUT aborts text, OUT pinned bool) RETURNS SETOF record
+        OUT waits text, OUT aborts text, OUT pinned bool) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'partition_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.partition_rows() IS 'source of the view mixedcc.partitions';
 
 CREATE VIEW mixedcc.partitions AS
-    SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts, waits, pinned
+    SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts,
+        waits::jsonb AS waits, pinned
     FROM mixedcc.partition_rows();
 COMMENT ON VIEW mixedcc.partitions IS 'partitions of the mixedcc tables of this database, their protocols and counters';
 COMMENT ON COLUMN mixedcc.partitions."table" IS 'the table';
@@ -44,9 +45,8 @@ COMMENT ON COLUMN mixedcc.partitions.bytes IS 'memory of these versions';
 COMMENT ON COLUMN mixedcc.partitions.reads IS 'rows read';
 COMMENT ON COLUMN mixedcc.partitions.writes IS 'rows written by committed transactions';
 COMMENT ON COLUMN mixedcc.partitions.commits IS 'transactions that used the partition and committed';
-COMMENT ON COLUMN mixedcc.partitions.aborts IS 'transactions that failed because of this partition, by reason';
-COMMENT ON COLUMN mixedcc.partitions.waits IS 'sleeps for a lock of the partition or of one of its rows';
-
+COMMENT ON COLUMN mixedcc.partitions.aborts IS 'transactions that failed because of this partition, by reason: those of serialization failures, deadlock, wait_given_up';
+COMMENT ON COLUMN mixedcc.partitions.waits IS 'sleeps for locks, by what was slept for: row, range, reader (a transaction that has read where one writes), partition';
 COMMENT ON COLUMN mixedcc.partitions.pinned IS 'was the protocol set by mixedcc.set_protocol?';
 
 CREATE FUNCTION mixedcc.reset_stats("table" regclass DEFAULT NULL) RETURNS void
@@ -84,12 +84,12 @@ COMMENT ON COLUMN mixedcc.partition_stats.weak_writer_share IS 'share of transac
 COMMENT ON COLUMN mixedcc.partition_stats.duration_ms IS 'time from their first use of a mixedcc table to their end, on average';
 COMMENT ON COLUMN mixedcc.partition_stats.round_trips IS 'statements of the client on mixedcc tables in a transaction, on average';
 COMMENT ON COLUMN mixedcc.partition_stats.idle_share IS 'share of transactions with more than one such statement';
-COMMENT ON COLUMN mixedcc.partition_stats.retry_share IS 'share of transactions that followed a serialization failure in their session';
+COMMENT ON COLUMN mixedcc.partition_stats.retry_share IS 'share of transactions that followed a failure in their session: of serialization, a deadlock, or a wait that was given up';
 COMMENT ON COLUMN mixedcc.partition_stats.aborts IS 'transactions that failed because of the partition (all, not sampled)';
-COMMENT ON COLUMN mixedcc.partition_stats.waits IS 'sleeps for its lock or for one of its rows'' (all, not sampled)';
+COMMENT ON COLUMN mixedcc.partition_stats.waits IS 'sleeps for its locks, those of its rows, and of ranges (all, not sampled)';
 COMMENT ON COLUMN mixedcc.partition_stats.wait_ms IS 'time slept so, milliseconds';
 COMMENT ON COLUMN mixedcc.partition_stats.cpu_ms IS 'processor time of a committed transaction in that time, failed attempts included, on average';
-COMMENT ON COLUMN mixedcc.partition_stats.lost_share IS 'share of the time that went into attempts that failed';
+COMMENT ON COLUMN mixedcc.partition_stats.lost_share IS 'share of the time that went into attempts that failed because of others';
 COMMENT ON COLUMN mixedcc.partition_stats.declared_share IS 'share of transactions that declared partitions, by call or annotation';
 COMMENT ON COLUMN mixedcc.partition_stats.ordered_share IS 'share of transactions that accessed their rows in the order of the rows'' numbers, and so do not deadlock with each other';
 

@@ -2,7 +2,6 @@
 
 use super::visible_tables;
 use mixedcc_engine::partition::{Partition, Sample};
-use mixedcc_engine::primitive::Ordering;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -111,8 +110,8 @@ fn partition_stat_rows() -> TableIterator<
                 of(s.idle),
                 of(s.retries),
                 p.stats.all_aborts() as i64,
-                p.stats.waits.load(Ordering::Relaxed) as i64,
-                p.stats.wait_us.load(Ordering::Relaxed) as f64 / 1000.0,
+                p.stats.waits.all() as i64,
+                p.stats.waits.us() as f64 / 1000.0,
                 of(s.cpu_ns).map(|ns| ns / 1e6),
                 per(s.lost_ns, s.lost_ns + s.duration_ns),
                 of(s.declared),

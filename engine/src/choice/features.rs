@@ -1,7 +1,6 @@
 //! Features of a partition's load, from two readings of its counters.
 
 use crate::partition::{Partition, Sample};
-use crate::primitive::Ordering;
 
 /// Number of features.
 pub const FEATURES: usize = 17;
@@ -67,7 +66,7 @@ impl Reading {
     pub fn of(p: &Partition, at_us: u64, ticks: (u64, u64)) -> Reading {
         let (commits, busy_ns) = (p.stats.sum(|s| &s.commits), p.stats.sum(|s| &s.busy_ns));
         let aborts = p.stats.all_aborts();
-        let (waits, wait_us) = (p.stats.waits.load(Ordering::Relaxed), p.stats.wait_us.load(Ordering::Relaxed));
+        let (waits, wait_us) = (p.stats.waits.all(), p.stats.waits.us());
         Reading { at_us, commits, busy_ns, aborts, waits, wait_us, sample: p.stats.sampled.get(), ticks }
     }
 }

@@ -3,10 +3,12 @@
 mod stats;
 mod together;
 mod tuning;
+mod waits;
 
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 pub use together::{Common, Together, COLUMNS};
 pub use tuning::{Tuning, TUNING_WORDS};
+pub use waits::{Sleep, WaitReason, Waits};
 
 use crate::error::Error;
 use crate::lock::LockWord;

@@ -4,6 +4,7 @@
 //! transaction adds to, once, at its end, are striped by slot. The rest is added to by what is slow
 //! anyway (sleeps, aborts), or by samples: one transaction in `every` (see [`Sampler`]).
 
+use super::Waits;
 use crate::csn::SlotId;
 use crate::error::{AbortReason, ABORT_REASONS};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
@@ -85,7 +86,7 @@ sampled! {
     multi: "Those that touched other partitions too.",
     partitions: "Partitions that they touched, this one included.",
     duration_ns: "Nanoseconds from their first touch of any partition to their end.",
-    lost: "Attempts that touched the partition and failed because of others: a serialization failure, or a wait that was given up.",
+    lost: "Attempts that touched the partition and failed because of others: a serialization failure, a deadlock, or a wait that was given up.",
     lost_ns: "Nanoseconds of those attempts.",
     cpu_ns: "Nanoseconds of the processor's time in both, as their threads used it.",
     lost_cpu_ns: "Nanoseconds of the processor's time in the attempts that failed.",
@@ -95,7 +96,7 @@ sampled! {
     ordered: "Those that accessed their first records in the order of the records' numbers, as those do that cannot deadlock.",
     round_trips: "Statements of the client in that time, about.",
     idle: "Those with more than one statement of the client.",
-    retries: "Those that followed a serialization failure in their slot.",
+    retries: "Those that followed an attempt in their slot that failed because of others.",
     turns: "Those whose predecessor among the sampled ones was of another slot.",
     looks: "Accesses that were compared with marks.",
     conflicts: "Accesses that met a mark of another slot, one of the two a write.",
@@ -115,10 +116,8 @@ pub struct PartitionStats {
     stripes: [Stripe; STRIPES],
     /// Transactions aborted because of this partition, by reason.
     pub aborts: [AtomicU64; ABORT_REASONS],
-    /// Sleeps for a lock of this partition or a record of it.
-    pub waits: AtomicU64,
-    /// Time slept so, microseconds.
-    pub wait_us: AtomicU64,
+    /// Sleeps for its locks.
+    pub waits: Waits,
     /// See [`Sampled`].
     pub sampled: Sampled,
 }
@@ -162,9 +161,8 @@ impl PartitionStats {
                 c.store(0, Ordering::Relaxed);
             }
         }
-        for c in self.aborts.iter().chain([&self.waits, &self.wait_us]) {
-            c.store(0, Ordering::Relaxed);
-        }
+        self.aborts.iter().for_each(|n| n.store(0, Ordering::Relaxed));
+        self.waits.reset();
         self.sampled.clear();
     }
     /// Takes over what another partition has counted. Nobody else counts here.
@@ -176,10 +174,10 @@ impl PartitionStats {
         for get in all {
             get(mine).store(o.sum(get), Ordering::Relaxed);
         }
-        let pairs = self.aborts.iter().zip(&o.aborts).chain([(&self.waits, &o.waits), (&self.wait_us, &o.wait_us)]);
-        for (n, o) in pairs {
+        for (n, o) in self.aborts.iter().zip(&o.aborts) {
             n.store(o.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        self.waits.copy_from(&o.waits);
         self.sampled.add(&o.sampled.get());
     }
 }

@@ -33,7 +33,7 @@ impl Txn {
             r.finish(tag, Stamp::ABORTED);
         }
         self.count_aborted();
-        if self.failed.is_none() {
+        if !self.failed.is_some_and(|(why, _)| why.is_serialization_failure()) {
             self.age = 0; // who fails for another reason does not retry for having lost
         }
         self.stage = Stage::Execute;

@@ -103,7 +103,7 @@ impl Txn {
 
     /// Counts the transaction, which was aborted. Allocates nothing and cannot fail.
     pub(super) fn count_aborted(&mut self) {
-        let lost = self.failed.is_some() || self.gave_up;
+        let lost = self.failed.is_some();
         let lost_ns = if lost { self.clock.ns_since(self.began) } else { 0 };
         for t in self.touched.iter() {
             let s = t.partition.stats.stripe(self.slot);
@@ -121,7 +121,7 @@ impl Txn {
             self.count_lost(lost_ns);
         }
         self.sample = None;
-        self.retries = self.failed.is_some();
+        self.retries = lost;
     }
 
     /// Counts the reads so far, and forgets which partitions were touched.
@@ -179,5 +179,18 @@ impl Txn {
                 a.partition.stats.sampled.meet(std::ptr::from_ref(b.partition) as u64);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::stretch;
+
+    #[test]
+    fn a_time_is_stretched_by_so_many_doublings() {
+        assert_eq!((stretch(1000, 1000), stretch(2000, 1000), stretch(8000, 1000)), (0, 1000, 3000));
+        assert_eq!(stretch(500, 1000), 0, "no time is shorter than the processor's in it");
+        assert_eq!(stretch(u64::MAX, 1), 16_000);
+        assert_eq!(stretch(1000, 0), 0, "a system that does not tell");
     }
 }

@@ -6,7 +6,7 @@ use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::graph::{self, Edge, First};
 use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
-use crate::partition::Partition;
+use crate::partition::{Sleep, WaitReason};
 use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, Touch};
@@ -162,7 +162,8 @@ impl Txn {
             }
             How::Wait | How::Policy(_) => {}
         }
-        let got = self.sleep(p, word, me, how, queue, at);
+        p.stop_event(StopEvent::LockWait)?;
+        let got = self.counted(at, queue.into(), |t| t.sleep_in_queue(p, word, me, how, queue, at));
         drop(forget);
         got
     }
@@ -172,7 +173,7 @@ impl Txn {
         if self.level == Level::Serializable {
             self.fail(AbortReason::UpgradeConflict, at)
         } else {
-            Error::Deadlock
+            self.deadlock(at)
         }
     }
 
@@ -214,9 +215,28 @@ impl Txn {
         self.heir != 0 && self.heir == r.table.id
     }
 
+    /// Counts a sleep for a lock of a partition, and remembers how it failed, also when the platform unwinds.
+    fn counted<T>(
+        &mut self,
+        at: Touch,
+        why: WaitReason,
+        sleep: impl FnOnce(&mut Txn) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let slept = Sleep::start(at.partition(), why);
+        let before = self.failed.replace((AbortReason::WaitGivenUp, at.partition()));
+        let got = sleep(self);
+        self.slept_ns += slept.ns();
+        match &got {
+            Ok(_) => self.failed = before,
+            Err(Error::Deadlock) => self.note_deadlock(),
+            Err(_) => {} // `fail` has said why, or the wait was given up
+        }
+        got
+    }
+
     /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
     /// a weaker mode does not queue: the first of the queue may be waiting for it.
-    fn sleep(
+    fn sleep_in_queue(
         &mut self,
         p: &dyn Platform,
         word: &'static LockWord,
@@ -225,9 +245,6 @@ impl Txn {
         queue: Queue,
         at: Touch,
     ) -> Result<Acquired, Error> {
-        p.stop_event(StopEvent::LockWait)?;
-        let slept = Slept::start(at.partition());
-        self.gave_up = true; // until it got it; an unwinding platform leaves it so
         let queued = word.held_by(self.slot).is_none();
         let first = if queued {
             let name = graph::name(queue);
@@ -272,9 +289,6 @@ impl Txn {
         if queued {
             p.leave_queue(queue);
         }
-        self.slept_ns += slept.1.elapsed().as_nanos() as u64;
-        drop(slept);
-        self.gave_up = got.is_err();
         got
     }
 
@@ -300,16 +314,12 @@ impl Txn {
         there: impl Fn(&Txn) -> bool,
     ) -> Result<(), Error> {
         p.stop_event(StopEvent::LockWait)?;
-        let slept = Slept::start(at.partition());
-        self.gave_up = true; // until it goes on; an unwinding platform leaves it so
-        let mut end = Ok(());
-        while end.is_ok() && there(self) {
-            end = self.wait_for(p, who, 0);
-        }
-        self.slept_ns += slept.1.elapsed().as_nanos() as u64;
-        drop(slept);
-        self.gave_up = end.is_err();
-        end
+        self.counted(at, WaitReason::Reader, |t| {
+            while there(t) {
+                t.wait_for(p, who, 0)?;
+            }
+            Ok(())
+        })
     }
 
     /// Between a transaction that lost a deadlock and its repetition: sleeps until the transaction that it has lost to
@@ -416,22 +426,6 @@ impl Txn {
                 word.release(self.e.region, self.slot, Some(Holder { tag: to, ..h }));
             }
         }
-    }
-}
-
-/// Counts a sleep, also when the platform unwinds.
-struct Slept(&'static Partition, std::time::Instant);
-
-impl Slept {
-    fn start(p: &'static Partition) -> Slept {
-        p.stats.waits.fetch_add(1, Ordering::Relaxed);
-        Slept(p, std::time::Instant::now())
-    }
-}
-
-impl Drop for Slept {
-    fn drop(&mut self) {
-        self.0.stats.wait_us.fetch_add(self.1.elapsed().as_micros() as u64, Ordering::Relaxed);
     }
 }
 

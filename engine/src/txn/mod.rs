@@ -173,15 +173,13 @@ pub struct Txn {
     accessed: Vec<RecordRef>,
     /// Statements of the client, about.
     round_trips: u32,
-    /// Did the transaction before this one end with a serialization failure?
+    /// Did the transaction before this one fail because of others?
     retries: bool,
     clock: Clock,
     /// When it began, by that clock.
     began: u64,
     /// Has it declared a partition?
     declared: bool,
-    /// Does it sleep for a lock, or did it stop sleeping without getting it?
-    gave_up: bool,
     /// How long it slept for locks, nanoseconds.
     slept_ns: u64,
     notes: Vec<register::Note>,
@@ -201,7 +199,7 @@ pub struct Txn {
     large_at_refresh: Csn,
     /// The partition lock last in the order that is held.
     last_partition: (u64, u32),
-    /// What the last serialization failure was about.
+    /// Why it fails because of others, if it does, and where: the last of these failures. While it sleeps it is about to give up.
     failed: Option<(AbortReason, &'static Partition)>,
     /// Upgrades that were lost since the last commit (INV-LOSER).
     lost: Vec<locking::Lost>,
@@ -251,7 +249,6 @@ impl Txn {
             clock: Clock::of_process(),
             began: 0,
             declared: false,
-            gave_up: false,
             slept_ns: 0,
             notes: Vec::new(),
             keys: Vec::new(),
@@ -296,7 +293,7 @@ impl Txn {
         self.round_trips = 0;
         self.heir = 0;
         self.winner = None;
-        (self.declared, self.gave_up, self.slept_ns) = (false, false, 0);
+        (self.declared, self.slept_ns) = (false, 0);
         self.began = self.clock.now();
         if self.sampler.next(self.e.shared.sample_every.get()) {
             self.begin_sample();
@@ -387,12 +384,30 @@ impl Txn {
         self.touched.get(partition).map_or(ProtocolSet::EMPTY, |t| t.set)
     }
 
-    /// An abort, remembered for the partition's counters.
-    fn fail(&mut self, reason: AbortReason, at: Touch) -> Error {
+    /// A serialization failure, remembered for the partition's counters.
+    pub fn fail(&mut self, reason: AbortReason, at: Touch) -> Error {
+        let at = self.blame(reason, at);
+        Error::Abort { reason, table: at.table.id, partition: at.no }
+    }
+
+    /// A deadlock, remembered likewise.
+    fn deadlock(&mut self, at: Touch) -> Error {
+        self.blame(AbortReason::Deadlock, at);
+        Error::Deadlock
+    }
+
+    fn blame(&mut self, reason: AbortReason, at: Touch) -> Touch {
         // Below SERIALIZABLE a savepoint's rollback gives the table's lock up, and others may have changed its partitions.
         let at = Touch { no: at.no.min(at.table.map().n - 1), ..at };
         self.failed = Some((reason, at.partition()));
-        Error::Abort { reason, table: at.table.id, partition: at.no }
+        at
+    }
+
+    /// The sleep out of which the platform has unwound was a deadlock that its own detector found.
+    pub fn note_deadlock(&mut self) {
+        if let Some((why @ AbortReason::WaitGivenUp, _)) = &mut self.failed {
+            *why = AbortReason::Deadlock;
+        }
     }
 
     /// Declares a partition: its protocols may lock it before the first statement.

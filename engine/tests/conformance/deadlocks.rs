@@ -27,7 +27,7 @@ fn client(w: &World, slot: u16, session: Session) -> Client<'_> {
 }
 
 fn slept(w: &World) -> u64 {
-    w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum()
+    w.table.map().partitions().iter().map(|p| p.stats.waits.all()).sum()
 }
 
 fn until(what: &str, done: impl Fn() -> bool) {

@@ -4,6 +4,7 @@
 mod boundaries;
 mod client;
 mod counters;
+mod counts;
 mod deadlocks;
 mod early;
 mod faults;

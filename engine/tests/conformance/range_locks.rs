@@ -251,7 +251,7 @@ fn a_scan_does_not_wait_for_writers_in_ranges_that_it_does_not_cover() {
 /// Waits until so many transactions have begun to sleep for locks.
 pub fn until_asleep(w: &World, n: u64) {
     let start = Instant::now();
-    let slept = || w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum::<u64>();
+    let slept = || w.table.map().partitions().iter().map(|p| p.stats.waits.all()).sum::<u64>();
     while slept() < n {
         assert!(start.elapsed() < Duration::from_secs(60), "nobody sleeps");
         std::thread::yield_now();

@@ -61,7 +61,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 fn sleeps(w: &World) -> u64 {
-    w.table.map().partitions().iter().map(|p| p.stats.waits.load(Ordering::Relaxed)).sum()
+    w.table.map().partitions().iter().map(|p| p.stats.waits.all()).sum()
 }
 
 /// What the loser of an upgrade gets when it reads again while the winner waits for a third reader.
