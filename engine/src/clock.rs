@@ -4,7 +4,8 @@
 ///
 /// Where Linux on x86-64 has the processor's counter (TSC) as its own clock, the counter is read as it is: a few instructions
 /// instead of a call of the C library. Linux does so only where it has found that all processors count alike, at one
-/// rate. Elsewhere the clock is the system's monotonic one.
+/// rate. Elsewhere the clock is the system's monotonic one. This is looked at once, when the server starts: if Linux gives
+/// the counter up later, times are wrong until the next start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// Nanoseconds of a tick of the counter, times 2^32; 0: the system's clock is read, whose ticks are nanoseconds.

@@ -158,6 +158,7 @@ impl Table {
     /// excludes everybody else until then.
     pub fn replace_primary(&self, new: Option<&'static Primary>) -> Option<&'static Primary> {
         let old = self.primary();
+        self.together.clear(); // it counts by places in the key
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.primary.store(new.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
         old

@@ -199,7 +199,8 @@ pub struct Txn {
     large_at_refresh: Csn,
     /// The partition lock last in the order that is held.
     last_partition: (u64, u32),
-    /// Why it fails because of others, if it does, and where: the last of these failures. While it sleeps it is about to give up.
+    /// Why it fails because of others, if it does, and where: the last of these failures, also one that was caught in a
+    /// savepoint. While it sleeps it is about to give up.
     failed: Option<(AbortReason, &'static Partition)>,
     /// Upgrades that were lost since the last commit (INV-LOSER).
     lost: Vec<locking::Lost>,
