@@ -151,7 +151,11 @@ build_extension() {
     (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir") || return
     # The header for other extensions, where PostgreSQL's own extensions have theirs.
     install -D -m 644 "$repo_dir/src/native/mixedcc.h" \
-        "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h"
+        "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h" || return
+    # The scripts of earlier versions, from which a test updates; cargo-pgrx copies updates only.
+    local share
+    share=$("$pg_config" --sharedir)
+    install -m 644 "$repo_dir"/sql/mixedcc--*.sql "$package_dir$share/extension/"
 }
 
 # Copies what differs. `install` unlinks the old file first: a server that has

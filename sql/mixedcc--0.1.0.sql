@@ -1,0 +1,524 @@
+-- The SQL objects of version 0.1.0, as it was released. Do not change them:
+-- tests create them and update from them.
+
+-- bootstrap
+-- All objects are made by their full names. What is not named so is PostgreSQL's: the schema may have been there before, with
+-- functions of its owner.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+COMMENT ON SCHEMA mixedcc IS 'mixedcc: tables whose partitions are each run by the concurrency-control protocol that fits their load';
+
+CREATE FUNCTION mixedcc.handler(internal) RETURNS table_am_handler
+    AS 'MODULE_PATHNAME', 'mixedcc_handler' LANGUAGE C STRICT;
+COMMENT ON FUNCTION mixedcc.handler(internal) IS 'handler of the access method mixedcc';
+
+CREATE ACCESS METHOD mixedcc TYPE TABLE HANDLER mixedcc.handler;
+COMMENT ON ACCESS METHOD mixedcc IS 'in-memory tables with mixed concurrency control, serializable';
+
+GRANT USAGE ON SCHEMA mixedcc TO PUBLIC;
+
+-- finalize
+-- Protocols and partitions.
+
+CREATE FUNCTION mixedcc.set_protocol("table" regclass, protocol text, partition int DEFAULT NULL) RETURNS void
+    AS 'MODULE_PATHNAME', 'set_protocol_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.set_protocol(regclass, text, int) IS
+    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl) and pins it; waits for no transaction but one that holds the table''s ACCESS EXCLUSIVE lock, and is not undone by ROLLBACK; who holds that lock itself switches at once';
+
+CREATE FUNCTION mixedcc.unpin("table" regclass, partition int DEFAULT NULL) RETURNS void
+    AS 'MODULE_PATHNAME', 'unpin_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.unpin(regclass, int) IS
+    'takes back the pin of set_protocol from a partition, or all of a table; the protocol stays; not undone by ROLLBACK';
+
+CREATE FUNCTION mixedcc.await_switches_ms("table" regclass, timeout_ms float8) RETURNS bool
+    AS 'MODULE_PATHNAME', 'await_switches_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.await_switches_ms(regclass, float8) IS 'source of mixedcc.await_switches';
+
+CREATE FUNCTION mixedcc.await_switches("table" regclass DEFAULT NULL, timeout interval DEFAULT '10 s') RETURNS bool
+    LANGUAGE SQL VOLATILE AS $$ SELECT mixedcc.await_switches_ms("table", extract(epoch FROM timeout)::float8 * 1000) $$;
+COMMENT ON FUNCTION mixedcc.await_switches(regclass, interval) IS
+    'waits until no switch is under way in a table, or in all tables of this database; false if the time is over before';
+
+CREATE FUNCTION mixedcc.declare_partition("table" regclass, VARIADIC key "any") RETURNS void
+    AS 'MODULE_PATHNAME', 'declare_partition_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.declare_partition(regclass, "any") IS
+    'declares that this SERIALIZABLE transaction will use the partition of this key, which partcc then locks now; declare at the start of the transaction, and in the same order in all transactions';
+
+CREATE FUNCTION mixedcc.partition_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT waiting_policy text,
+        OUT rows bigint, OUT versions bigint, OUT bytes bigint, OUT reads bigint, OUT writes bigint, OUT commits bigint,
+        OUT waits text, OUT aborts text, OUT pinned bool) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'partition_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.partition_rows() IS 'source of the view mixedcc.partitions';
+
+CREATE VIEW mixedcc.partitions AS
+    SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts,
+        waits::jsonb AS waits, pinned
+    FROM mixedcc.partition_rows();
+COMMENT ON VIEW mixedcc.partitions IS 'partitions of the mixedcc tables of this database, their protocols and counters';
+COMMENT ON COLUMN mixedcc.partitions."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.partitions.partition IS 'number of the partition, from 0';
+COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ or 2pl; two joined by + in the middle of a switch';
+COMMENT ON COLUMN mixedcc.partitions.waiting_policy IS 'what 2pl does when a row lock conflicts: wait, no_wait or wait_die';
+COMMENT ON COLUMN mixedcc.partitions.rows IS 'committed rows';
+COMMENT ON COLUMN mixedcc.partitions.versions IS 'newest versions, with those of deleted rows that were not vacuumed yet';
+COMMENT ON COLUMN mixedcc.partitions.bytes IS 'memory of these versions';
+COMMENT ON COLUMN mixedcc.partitions.reads IS 'rows read';
+COMMENT ON COLUMN mixedcc.partitions.writes IS 'rows written by committed transactions';
+COMMENT ON COLUMN mixedcc.partitions.commits IS 'transactions that used the partition and committed';
+COMMENT ON COLUMN mixedcc.partitions.aborts IS 'transactions that failed because of this partition, by reason: those of serialization failures, deadlock, wait_given_up';
+COMMENT ON COLUMN mixedcc.partitions.waits IS 'sleeps for locks, by what was slept for: row, range, reader (a transaction that has read where one writes), partition';
+COMMENT ON COLUMN mixedcc.partitions.pinned IS 'was the protocol set by mixedcc.set_protocol?';
+
+CREATE FUNCTION mixedcc.reset_stats("table" regclass DEFAULT NULL) RETURNS void
+    AS 'MODULE_PATHNAME', 'reset_stats_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.reset_stats(regclass) IS
+    'sets what is counted of the transactions of a table''s partitions to zero; without a table, of all tables of this database that are the user''s; a member of mixedcc.admin_role may reset all';
+
+-- Statistics.
+
+CREATE FUNCTION mixedcc.partition_stat_rows(OUT "table" regclass, OUT partition int, OUT sampled bigint, OUT read_share float8, OUT records float8,
+        OUT multi_share float8, OUT partitions float8, OUT partners text, OUT conflict_rate float8, OUT serializable_share float8,
+        OUT weak_writer_share float8, OUT duration_ms float8, OUT round_trips float8, OUT idle_share float8, OUT retry_share float8,
+        OUT aborts bigint, OUT waits bigint, OUT wait_ms float8, OUT cpu_ms float8, OUT lost_share float8, OUT declared_share float8,
+        OUT ordered_share float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'partition_stat_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.partition_stat_rows() IS 'source of the view mixedcc.partition_stats';
+
+CREATE VIEW mixedcc.partition_stats AS
+    SELECT "table", partition, sampled, read_share, records, multi_share, partitions, partners::jsonb AS partners, conflict_rate,
+        serializable_share, weak_writer_share, duration_ms, round_trips, idle_share, retry_share, aborts, waits, wait_ms,
+        cpu_ms, lost_share, declared_share, ordered_share
+    FROM mixedcc.partition_stat_rows();
+COMMENT ON VIEW mixedcc.partition_stats IS 'features of the load of each partition, from a sample of the transactions that committed';
+COMMENT ON COLUMN mixedcc.partition_stats."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.partition_stats.partition IS 'number of the partition';
+COMMENT ON COLUMN mixedcc.partition_stats.sampled IS 'sampled transactions that used the partition and committed: one in mixedcc.sample_every, and more, up to all, while the cluster commits fewer than 1500 times that a second';
+COMMENT ON COLUMN mixedcc.partition_stats.read_share IS 'share of reads among their accesses to its rows';
+COMMENT ON COLUMN mixedcc.partition_stats.records IS 'rows that a transaction reads and writes in it, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.multi_share IS 'share of transactions that use other partitions too';
+COMMENT ON COLUMN mixedcc.partition_stats.partitions IS 'partitions that a transaction uses, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.partners IS 'partitions that are used together with it, most frequent first';
+COMMENT ON COLUMN mixedcc.partition_stats.conflict_rate IS 'share of accesses to rows that another session had marked in the same second, one of the two a write; does not depend on the protocol';
+COMMENT ON COLUMN mixedcc.partition_stats.serializable_share IS 'share of transactions at SERIALIZABLE';
+COMMENT ON COLUMN mixedcc.partition_stats.weak_writer_share IS 'share of transactions of lower levels that wrote into it';
+COMMENT ON COLUMN mixedcc.partition_stats.duration_ms IS 'time from their first use of a mixedcc table to their end, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.round_trips IS 'statements of the client on mixedcc tables in a transaction, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.idle_share IS 'share of transactions with more than one such statement';
+COMMENT ON COLUMN mixedcc.partition_stats.retry_share IS 'share of transactions that followed a failure in their session: of serialization, a deadlock, or a wait that was given up';
+COMMENT ON COLUMN mixedcc.partition_stats.aborts IS 'transactions that failed because of the partition (all, not sampled)';
+COMMENT ON COLUMN mixedcc.partition_stats.waits IS 'sleeps for its locks, those of its rows, and of ranges (all, not sampled)';
+COMMENT ON COLUMN mixedcc.partition_stats.wait_ms IS 'time slept so, milliseconds';
+COMMENT ON COLUMN mixedcc.partition_stats.cpu_ms IS 'processor time of a committed transaction in that time, failed attempts included, on average';
+COMMENT ON COLUMN mixedcc.partition_stats.lost_share IS 'share of the time that went into attempts that failed because of others';
+COMMENT ON COLUMN mixedcc.partition_stats.declared_share IS 'share of transactions that declared partitions, by call or annotation';
+COMMENT ON COLUMN mixedcc.partition_stats.ordered_share IS 'share of transactions that accessed their rows in the order of the rows'' numbers, and so do not deadlock with each other';
+
+-- Switches.
+
+CREATE FUNCTION mixedcc.switch_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT old text, OUT new text, OUT step text,
+        OUT why text, OUT asked_by oid, OUT asked_at float8, OUT began_at float8, OUT step_at float8, OUT waits_for int[]) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'switch_rows_wrapper' LANGUAGE C VOLATILE ROWS 10;
+COMMENT ON FUNCTION mixedcc.switch_rows() IS 'source of the view mixedcc.switches';
+
+CREATE VIEW mixedcc.switches AS
+    SELECT "table", partition, protocol, old, new, step, why, CASE WHEN asked_by IS NULL THEN 'coordinator' ELSE pg_catalog.pg_get_userbyid(asked_by)::text END AS asked_by,
+        to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(step_at) AS step_at, waits_for
+    FROM mixedcc.switch_rows();
+COMMENT ON VIEW mixedcc.switches IS 'switches of partitions of this database that are under way or asked for';
+COMMENT ON COLUMN mixedcc.switches."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.switches.partition IS 'number of the partition';
+COMMENT ON COLUMN mixedcc.switches.protocol IS 'protocol in use';
+COMMENT ON COLUMN mixedcc.switches.old IS 'protocol before the switch';
+COMMENT ON COLUMN mixedcc.switches.new IS 'protocol that is wanted; another than the one that the step leads to, if it was asked for later';
+COMMENT ON COLUMN mixedcc.switches.step IS 'asked, upgrade (both protocols are in use, transactions of the old one may run), degrade (the new one is, transactions of both may run), or stop all';
+COMMENT ON COLUMN mixedcc.switches.why IS 'asked: by mixedcc.set_protocol; chosen, tried, or taken back: by the coordinator';
+COMMENT ON COLUMN mixedcc.switches.asked_by IS 'role that asked for it; coordinator: nobody did';
+COMMENT ON COLUMN mixedcc.switches.asked_at IS 'time of the last request for this partition';
+COMMENT ON COLUMN mixedcc.switches.began_at IS 'when the switch began';
+COMMENT ON COLUMN mixedcc.switches.step_at IS 'when its step began';
+COMMENT ON COLUMN mixedcc.switches.waits_for IS 'processes whose transactions have to end before the step is complete';
+
+CREATE FUNCTION mixedcc.switch_history_rows(OUT number bigint, OUT "table" regclass, OUT partition int, OUT old text, OUT new text,
+        OUT why text, OUT asked_by oid, OUT asked_at float8, OUT began_at float8, OUT ended_at float8, OUT upgrade_ms float8,
+        OUT degrade_ms float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'switch_history_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.switch_history_rows() IS 'source of the view mixedcc.switch_history';
+
+CREATE VIEW mixedcc.switch_history AS
+    SELECT number, "table", partition, old, new, why,
+        CASE WHEN asked_by IS NULL THEN 'coordinator' ELSE pg_catalog.pg_get_userbyid(asked_by)::text END AS asked_by,
+        to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(ended_at) AS ended_at, upgrade_ms, degrade_ms
+    FROM mixedcc.switch_history_rows();
+COMMENT ON VIEW mixedcc.switch_history IS 'the last switches of partitions that are complete: of the last 256 of the cluster, those of this database';
+COMMENT ON COLUMN mixedcc.switch_history.number IS 'number of the switch in the cluster, since the start of the server';
+COMMENT ON COLUMN mixedcc.switch_history."table" IS 'the table; null if it was dropped or rewritten since';
+COMMENT ON COLUMN mixedcc.switch_history.partition IS 'number of the partition';
+COMMENT ON COLUMN mixedcc.switch_history.old IS 'protocol before';
+COMMENT ON COLUMN mixedcc.switch_history.new IS 'protocol after; the same if the switch was taken back before its upgrade was complete';
+COMMENT ON COLUMN mixedcc.switch_history.why IS 'asked: by mixedcc.set_protocol; at once: by it, with the table locked; chosen, tried, or taken back: by the coordinator';
+COMMENT ON COLUMN mixedcc.switch_history.asked_by IS 'role that asked for it; coordinator: nobody did';
+COMMENT ON COLUMN mixedcc.switch_history.asked_at IS 'when it was asked for';
+COMMENT ON COLUMN mixedcc.switch_history.began_at IS 'when it began';
+COMMENT ON COLUMN mixedcc.switch_history.ended_at IS 'when it was complete';
+COMMENT ON COLUMN mixedcc.switch_history.upgrade_ms IS 'duration of its first step, milliseconds';
+COMMENT ON COLUMN mixedcc.switch_history.degrade_ms IS 'duration of its second step, milliseconds';
+
+CREATE FUNCTION mixedcc.coordinator_row(OUT pid int, OUT started_at float8, OUT last_pass_at float8, OUT passes bigint, OUT starts bigint,
+        OUT under_way bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'coordinator_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
+COMMENT ON FUNCTION mixedcc.coordinator_row() IS 'source of the view mixedcc.coordinator';
+
+CREATE VIEW mixedcc.coordinator AS
+    SELECT pid, to_timestamp(started_at) AS started_at, to_timestamp(last_pass_at) AS last_pass_at, passes, starts, under_way
+    FROM mixedcc.coordinator_row();
+COMMENT ON VIEW mixedcc.coordinator IS 'the background worker that switches partitions, for all databases';
+COMMENT ON COLUMN mixedcc.coordinator.pid IS 'its process; null: it does not run at this moment';
+COMMENT ON COLUMN mixedcc.coordinator.started_at IS 'when it started last';
+COMMENT ON COLUMN mixedcc.coordinator.last_pass_at IS 'its heartbeat: at least once a second';
+COMMENT ON COLUMN mixedcc.coordinator.passes IS 'passes over all partitions since the start of the server';
+COMMENT ON COLUMN mixedcc.coordinator.starts IS 'how often it was started';
+COMMENT ON COLUMN mixedcc.coordinator.under_way IS 'switches under way after the last pass';
+
+-- The executor bypass.
+
+CREATE FUNCTION mixedcc.bypass_rows(OUT statement text, OUT reason text, OUT n bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'bypass_rows_wrapper' LANGUAGE C VOLATILE ROWS 21;
+COMMENT ON FUNCTION mixedcc.bypass_rows() IS 'source of the view mixedcc.bypass';
+
+CREATE VIEW mixedcc.bypass AS SELECT statement, reason, n AS statements FROM mixedcc.bypass_rows();
+COMMENT ON VIEW mixedcc.bypass IS 'statements on mixedcc tables that ran without the executor, and why others did not, of all databases';
+COMMENT ON COLUMN mixedcc.bypass.statement IS 'kind of statement that took the bypass; null: of those that did not';
+COMMENT ON COLUMN mixedcc.bypass.reason IS 'why they did not take it';
+COMMENT ON COLUMN mixedcc.bypass.statements IS 'how many, since the start of the server or the last reset';
+
+CREATE FUNCTION mixedcc.reset_bypass() RETURNS void AS 'MODULE_PATHNAME', 'reset_bypass_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.reset_bypass() IS 'sets the counters of mixedcc.bypass to zero';
+
+-- Sizes.
+
+CREATE FUNCTION mixedcc.table_size("table" regclass) RETURNS bigint
+    AS 'MODULE_PATHNAME', 'table_size_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.table_size(regclass) IS 'bytes of a mixedcc table in shared memory, without its indexes';
+
+CREATE FUNCTION mixedcc.memory_usage(OUT total_bytes bigint, OUT used_bytes bigint, OUT free_bytes bigint, OUT live_bytes bigint)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'memory_usage_wrapper' LANGUAGE C VOLATILE ROWS 1;
+COMMENT ON FUNCTION mixedcc.memory_usage() IS 'source of the view mixedcc.memory';
+
+CREATE VIEW mixedcc.memory AS SELECT * FROM mixedcc.memory_usage();
+COMMENT ON VIEW mixedcc.memory IS 'shared memory of all mixedcc tables of the cluster';
+COMMENT ON COLUMN mixedcc.memory.total_bytes IS 'size of the shared memory (mixedcc.memory)';
+COMMENT ON COLUMN mixedcc.memory.used_bytes IS 'pages that hold rows and other objects';
+COMMENT ON COLUMN mixedcc.memory.free_bytes IS 'pages that are free';
+COMMENT ON COLUMN mixedcc.memory.live_bytes IS 'objects in the pages that are used';
+
+-- The primary index.
+
+CREATE FUNCTION mixedcc.primary_index("table" regclass, OUT index regclass, OUT usable boolean, OUT entries bigint,
+        OUT dead bigint, OUT bytes bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'primary_index_wrapper' LANGUAGE C VOLATILE STRICT ROWS 1;
+COMMENT ON FUNCTION mixedcc.primary_index(regclass) IS
+    'the primary index of a mixedcc table in shared memory: the PRIMARY KEY that it serves, whether it can be used now, its entries, those of dead rows, and its size';
+
+CREATE FUNCTION mixedcc.check_primary_index("table" regclass) RETURNS bigint
+    AS 'MODULE_PATHNAME', 'check_primary_index_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.check_primary_index(regclass) IS
+    'compares the rows of a mixedcc table with its primary index; returns the number of rows, 0 without such an index';
+
+CREATE FUNCTION mixedcc.memory_node_rows(OUT node int, OUT system_node int, OUT total_bytes bigint, OUT used_bytes bigint, OUT free_bytes bigint)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'memory_node_rows_wrapper' LANGUAGE C VOLATILE ROWS 4;
+COMMENT ON FUNCTION mixedcc.memory_node_rows() IS 'source of the view mixedcc.memory_nodes';
+
+CREATE VIEW mixedcc.memory_nodes AS SELECT * FROM mixedcc.memory_node_rows();
+COMMENT ON VIEW mixedcc.memory_nodes IS 'shared memory by memory node (mixedcc.numa); one row where it is not divided';
+COMMENT ON COLUMN mixedcc.memory_nodes.node IS 'number of the node here: rows of partition n lie on node n modulo the number of nodes';
+COMMENT ON COLUMN mixedcc.memory_nodes.system_node IS 'the operating system''s number of the node';
+COMMENT ON COLUMN mixedcc.memory_nodes.total_bytes IS 'its part of the shared memory';
+COMMENT ON COLUMN mixedcc.memory_nodes.used_bytes IS 'pages of it that hold rows and other objects';
+COMMENT ON COLUMN mixedcc.memory_nodes.free_bytes IS 'pages of it that are free';
+
+-- Logical ranges and scans.
+
+CREATE FUNCTION mixedcc.range_rows(OUT "table" regclass, OUT index regclass, OUT range int, OUT lower text, OUT upper text,
+        OUT version bigint, OUT scans bigint, OUT aborts bigint, OUT wraps bigint, OUT list_size int, OUT asleep boolean)
+    RETURNS SETOF record AS 'MODULE_PATHNAME', 'range_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.range_rows() IS 'source of the view mixedcc.ranges';
+
+CREATE VIEW mixedcc.ranges AS SELECT * FROM mixedcc.range_rows();
+COMMENT ON VIEW mixedcc.ranges IS 'logical ranges of the indexes that SERIALIZABLE transactions have scanned';
+COMMENT ON COLUMN mixedcc.ranges."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.ranges.index IS 'the index whose keys are divided';
+COMMENT ON COLUMN mixedcc.ranges.range IS 'number of the range, from 0';
+COMMENT ON COLUMN mixedcc.ranges.lower IS 'first key of the range; null without the right to read the table';
+COMMENT ON COLUMN mixedcc.ranges.upper IS 'key before which the range ends; null without the right to read the table';
+COMMENT ON COLUMN mixedcc.ranges.version IS 'writes registered in the range since it was made';
+COMMENT ON COLUMN mixedcc.ranges.scans IS 'scans that have read in the range';
+COMMENT ON COLUMN mixedcc.ranges.aborts IS 'transactions that failed because of a write in what they had scanned here';
+COMMENT ON COLUMN mixedcc.ranges.wraps IS 'transactions that failed because more writes came than the list holds';
+COMMENT ON COLUMN mixedcc.ranges.list_size IS 'writes that the range remembers';
+COMMENT ON COLUMN mixedcc.ranges.asleep IS 'nobody has scanned the index for 65536 commits, and writers register again only after the next scan has begun';
+
+CREATE FUNCTION mixedcc.predicate_rows(OUT "table" regclass, OUT index regclass, OUT partition int, OUT lower text, OUT upper text,
+        OUT ranges int, OUT covered int) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'predicate_rows_wrapper' LANGUAGE C VOLATILE ROWS 10;
+COMMENT ON FUNCTION mixedcc.predicate_rows() IS 'source of the view mixedcc.predicates';
+
+CREATE VIEW mixedcc.predicates AS SELECT * FROM mixedcc.predicate_rows();
+COMMENT ON VIEW mixedcc.predicates IS 'what this transaction has scanned and will validate when it commits';
+COMMENT ON COLUMN mixedcc.predicates."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.predicates.index IS 'the index whose keys were scanned; null: all of a partition';
+COMMENT ON COLUMN mixedcc.predicates.partition IS 'the partition, where the predicate is on one';
+COMMENT ON COLUMN mixedcc.predicates.lower IS 'first key that is protected';
+COMMENT ON COLUMN mixedcc.predicates.upper IS 'key before which the protection ends; (a, infinity) is after all keys that begin with a';
+COMMENT ON COLUMN mixedcc.predicates.ranges IS 'logical ranges that it touches';
+COMMENT ON COLUMN mixedcc.predicates.covered IS 'logical ranges that it covers, which are validated without looking at keys';
+
+CREATE FUNCTION mixedcc.range_scan("row" anyelement, lower "any" DEFAULT NULL, upper "any" DEFAULT NULL,
+        lower_inclusive boolean DEFAULT true, upper_inclusive boolean DEFAULT true,
+        descending boolean DEFAULT false, max_rows bigint DEFAULT NULL) RETURNS SETOF anyelement
+    AS 'MODULE_PATHNAME', 'range_scan_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.range_scan(anyelement, "any", "any", boolean, boolean, boolean, bigint) IS
+    'rows of a mixedcc table (NULL::table) by its key, between two bounds: a value, a ROW of the key''s first columns, or NULL for an open end; validated at commit at every isolation level';
+
+-- Native access by the primary key.
+
+CREATE FUNCTION mixedcc.get("row" anyelement, VARIADIC key "any") RETURNS anyelement
+    AS 'MODULE_PATHNAME', 'mixedcc_get' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.get(anyelement, "any") IS
+    'the row of a mixedcc table (NULL::table) with this primary key, or null; as SELECT reads it';
+
+CREATE FUNCTION mixedcc.get_value("type" anyelement, "row" "any", "column" name, VARIADIC key "any") RETURNS anyelement
+    AS 'MODULE_PATHNAME', 'mixedcc_get_value' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.get_value(anyelement, "any", name, "any") IS
+    'a column, of the type of the first argument, of the row of a mixedcc table (NULL::table) with this primary key; as SELECT reads it';
+
+CREATE FUNCTION mixedcc.set("row" anyelement, "column" name, value "any", VARIADIC key "any") RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_set' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.set(anyelement, name, "any", "any") IS
+    'gives a column of the row with this primary key a value, as UPDATE does; false: there is no such row';
+
+CREATE FUNCTION mixedcc.add("row" anyelement, "column" name, value "any", VARIADIC key "any") RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_add' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.add(anyelement, name, "any", "any") IS
+    'adds a value to a column of the row with this primary key, as UPDATE does; false: there is no such row';
+
+CREATE FUNCTION mixedcc.remove("row" anyelement, VARIADIC key "any") RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_remove' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.remove(anyelement, "any") IS
+    'deletes the row of a mixedcc table (NULL::table) with this primary key; false: there is none';
+
+CREATE FUNCTION mixedcc.put("row" anyelement) RETURNS boolean
+    AS 'MODULE_PATHNAME', 'mixedcc_put' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.put(anyelement) IS
+    'gives the row that has the primary key of this row its values, as UPDATE does; false: there is no such row';
+
+CREATE FUNCTION mixedcc.insert("row" anyelement) RETURNS void
+    AS 'MODULE_PATHNAME', 'mixedcc_insert' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.insert(anyelement) IS 'inserts a row into the mixedcc table of its type, as INSERT does';
+
+CREATE FUNCTION mixedcc.get_each("row" anyelement, keys "any") RETURNS SETOF anyelement
+    AS 'MODULE_PATHNAME', 'mixedcc_get_each' LANGUAGE C VOLATILE ROWS 20;
+COMMENT ON FUNCTION mixedcc.get_each(anyelement, "any") IS
+    'the rows of a mixedcc table (NULL::table) with the primary keys in an array, in its order; keys without a row are left out';
+
+CREATE FUNCTION mixedcc.add_each("row" anyelement, "column" name, "values" "any", keys "any") RETURNS bigint
+    AS 'MODULE_PATHNAME', 'mixedcc_add_each' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.add_each(anyelement, name, "any", "any") IS
+    'adds each value of an array to a column of the row with the primary key at its place in another; returns how many rows there were';
+
+-- Options.
+
+CREATE FUNCTION mixedcc.label_items(label text, OUT option text, OUT value text) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'label_items_wrapper' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 3;
+COMMENT ON FUNCTION mixedcc.label_items(text) IS 'options in a security label of a mixedcc table';
+
+CREATE VIEW mixedcc.options AS
+    SELECT l.objoid::regclass AS "table", i.option, i.value
+    FROM pg_catalog.pg_seclabel l, mixedcc.label_items(l.label) i
+    WHERE l.provider = 'mixedcc' AND l.classoid = 'pg_catalog.pg_class'::regclass AND l.objsubid = 0;
+COMMENT ON VIEW mixedcc.options IS 'options of mixedcc tables that are not the built-in defaults';
+COMMENT ON COLUMN mixedcc.options."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.options.option IS 'name of the option';
+COMMENT ON COLUMN mixedcc.options.value IS 'its value';
+
+-- Annotations of functions.
+
+CREATE FUNCTION mixedcc.annotate(function regprocedure, "table" regclass, VARIADIC arguments text[]) RETURNS void
+    AS 'MODULE_PATHNAME', 'annotate_function_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.annotate(regprocedure, regclass, text[]) IS
+    'says that a function or procedure uses the partition of the table whose key is in these arguments (names or numbers, one for each column of the partition key)';
+
+CREATE FUNCTION mixedcc.unannotate(function regprocedure) RETURNS void
+    AS 'MODULE_PATHNAME', 'unannotate_function_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.unannotate(regprocedure) IS 'removes all annotations of a function';
+
+CREATE FUNCTION mixedcc.annotation_items(label text, OUT "table" text, OUT arguments text) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'annotation_items_wrapper' LANGUAGE C STABLE STRICT ROWS 2;
+COMMENT ON FUNCTION mixedcc.annotation_items(text) IS 'annotations in a security label of a function';
+
+CREATE VIEW mixedcc.annotations AS
+    SELECT l.objoid::regprocedure AS function, i."table", i.arguments
+    FROM pg_catalog.pg_seclabel l, mixedcc.annotation_items(l.label) i
+    WHERE l.provider = 'mixedcc' AND l.classoid = 'pg_catalog.pg_proc'::regclass;
+COMMENT ON VIEW mixedcc.annotations IS 'which arguments of functions give the partition key of which tables';
+COMMENT ON COLUMN mixedcc.annotations.function IS 'the function or procedure';
+COMMENT ON COLUMN mixedcc.annotations."table" IS 'name of the table';
+COMMENT ON COLUMN mixedcc.annotations.arguments IS 'arguments that give its partition key';
+
+CREATE FUNCTION mixedcc.declaring(argument anyelement, function oid, argument_no int) RETURNS anyelement
+    AS 'MODULE_PATHNAME', 'declaring_wrapper' LANGUAGE C STABLE;
+COMMENT ON FUNCTION mixedcc.declaring(anyelement, oid, int) IS
+    'returns its first argument; plans wrap it around arguments of annotated functions, to declare their partitions';
+
+-- The choice of protocols.
+
+CREATE FUNCTION mixedcc.explain_choice("table" regclass, partition int DEFAULT 0, OUT item text, OUT name text, OUT value float8, OUT note text)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'explain_choice_wrapper' LANGUAGE C VOLATILE STRICT ROWS 40;
+COMMENT ON FUNCTION mixedcc.explain_choice(regclass, int) IS
+    'why a partition has its protocol: its state, how far a switch is and what it lacks, settings, the features of its load, the predicted cost of a transaction under each protocol (1: the best one the model can think of), and what was learned from switches';
+
+CREATE FUNCTION mixedcc.key_rows(OUT "table" regclass, OUT place int, OUT sampled bigint, OUT spread_share float8, OUT common_share float8,
+        OUT varied_share float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'key_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.key_rows() IS 'source of the view mixedcc.key_stats';
+
+CREATE VIEW mixedcc.key_stats AS
+    SELECT k."table", k.place, a.attname AS "column", k.sampled, k.spread_share, k.common_share, k.varied_share
+    FROM mixedcc.key_rows() k
+        JOIN pg_catalog.pg_index i ON i.indrelid = k."table" AND i.indisprimary AND k.place <= i.indnkeyatts
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.place - 1];
+COMMENT ON VIEW mixedcc.key_stats IS 'which columns of a table''s primary key the rows of one transaction have in common, from a sample of the SERIALIZABLE transactions that came to their commit';
+COMMENT ON COLUMN mixedcc.key_stats."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.key_stats.place IS 'place of the column in the primary key, from 1; the first eight';
+COMMENT ON COLUMN mixedcc.key_stats."column" IS 'the column';
+COMMENT ON COLUMN mixedcc.key_stats.sampled IS 'sampled transactions that read or changed several rows of the table that were there before, by the first 16 accesses of each to any table';
+COMMENT ON COLUMN mixedcc.key_stats.spread_share IS 'share of these whose rows were in several partitions';
+COMMENT ON COLUMN mixedcc.key_stats.common_share IS 'share of these whose rows all had the same value in the column';
+COMMENT ON COLUMN mixedcc.key_stats.varied_share IS 'share of those in which this was another value than in the one before; near 0: the column has one value, and does not divide the table';
+
+CREATE FUNCTION mixedcc.partcc_rows(OUT "table" regclass, OUT partition int, OUT gain float8, OUT obstacle text) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'partcc_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.partcc_rows() IS 'for the view mixedcc.advice: predicted cost of a transaction under the protocol in use over that under partcc, and what keeps the coordinator from it';
+
+CREATE FUNCTION mixedcc.annotation_hints("table" regclass, key text[]) RETURNS text LANGUAGE SQL STABLE AS $$
+    WITH functions AS (
+        SELECT p.oid, (SELECT pg_catalog.array_agg(found.name ORDER BY found.n) FROM (
+                SELECT c.n, (SELECT g.name FROM (
+                        SELECT p.proargnames[u.n] AS name, u.type FROM pg_catalog.unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) WITH ORDINALITY u(type, n)
+                        WHERE coalesce(p.proargmodes[u.n], 'i') IN ('i', 'b')) g
+                    WHERE g.name <> '' AND (g.type = a.atttypid OR g.type IN (20, 21, 23) AND a.atttypid IN (20, 21, 23))
+                        AND (pg_catalog.starts_with(pg_catalog.lower(g.name), pg_catalog.lower(c.name)) OR pg_catalog.starts_with(pg_catalog.lower(c.name), pg_catalog.lower(g.name)))
+                    ORDER BY g.name <> c.name, pg_catalog.abs(pg_catalog.length(g.name) - pg_catalog.length(c.name)), g.name LIMIT 1) AS name
+                FROM pg_catalog.unnest(key) WITH ORDINALITY c(name, n)
+                    JOIN pg_catalog.pg_attribute a ON a.attrelid = "table" AND a.attname = c.name) found) AS arguments
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang, pg_catalog.pg_class t
+        WHERE t.oid = "table" AND l.lanname IN ('sql', 'plpgsql') AND p.prokind IN ('f', 'p') AND p.pronargs > 0
+            AND p.prosrc ~ ('\m' || pg_catalog.regexp_replace(t.relname, '(\W)', '\\\1', 'g') || '\M')
+            AND p.pronamespace NOT IN ('mixedcc'::regnamespace, 'pg_catalog'::regnamespace)
+            AND NOT EXISTS (SELECT FROM mixedcc.annotations n WHERE n.function = p.oid AND pg_catalog.to_regclass(n."table") = t.oid)
+        ORDER BY p.oid LIMIT 5)
+    SELECT pg_catalog.string_agg(CASE WHEN pg_catalog.array_position(arguments, NULL) IS NULL AND pg_catalog.cardinality(arguments) = pg_catalog.cardinality(key)
+        THEN pg_catalog.format('SELECT mixedcc.annotate(%L, %L, %s);', oid::regprocedure, "table",
+            (SELECT pg_catalog.string_agg(pg_catalog.quote_literal(n), ', ') FROM pg_catalog.unnest(arguments) n))
+        ELSE pg_catalog.format('%s (no argument is called like the key)', oid::regprocedure) END, ' ' ORDER BY oid)
+    FROM functions $$;
+COMMENT ON FUNCTION mixedcc.annotation_hints(regclass, text[]) IS
+    'for the view mixedcc.advice: functions in SQL and plpgsql whose text names the table, five at most, with arguments whose names begin like the key''s columns, or these like them';
+
+CREATE VIEW mixedcc.advice AS
+WITH load AS (
+    SELECT "table", count(*) AS partitions, sum(sampled) AS sampled, sum(sampled * multi_share) / sum(sampled) AS multi,
+        sum(sampled * partitions) / sum(sampled) AS used, sum(sampled * declared_share) / sum(sampled) AS declared,
+        sum(sampled * weak_writer_share) / sum(sampled) AS weak, sum(sampled * idle_share) / sum(sampled) AS idle,
+        sum(sampled * serializable_share) / sum(sampled) AS serializable,
+        sum(sampled * least(records * conflict_rate, 1)) / sum(sampled) AS clash,
+        (SELECT sum((q->>'transactions')::numeric) / nullif(sum(s2.sampled), 0) FROM mixedcc.partition_stats s2
+            LEFT JOIN LATERAL jsonb_array_elements(s2.partners) q ON q->>'table' = s."table"::text AND (q->>'partition')::int <> s2.partition
+            WHERE s2."table" = s."table") AS with_own,
+        (SELECT string_agg(DISTINCT q->>'table', ', ') FROM mixedcc.partition_stats s2, jsonb_array_elements(s2.partners) q
+            WHERE s2."table" = s."table" AND q->>'table' <> s."table"::text) AS others
+    FROM mixedcc.partition_stats s
+    GROUP BY "table" HAVING sum(sampled) > 0
+), shared AS (
+    SELECT "table", max(sampled) AS several, max(spread_share) AS spread, array_agg("column"::text ORDER BY place) AS columns,
+        array_agg("column"::text ORDER BY place) FILTER (WHERE common_share >= 0.95 AND varied_share >= 0.3) AS common,
+        string_agg(format('%I in %s %%', "column", round(100 * common_share::numeric)), ', ' ORDER BY place) AS shares
+    FROM mixedcc.key_stats GROUP BY "table"
+), model AS (
+    SELECT "table", count(gain) AS looked, count(*) FILTER (WHERE gain > 1.1) AS better, avg(1 - 1 / gain) FILTER (WHERE gain > 1.1) AS saved,
+        string_agg(DISTINCT obstacle, '; ') FILTER (WHERE gain > 1.1) AS obstacles, string_agg(DISTINCT obstacle, '; ') AS all_obstacles
+    FROM mixedcc.partcc_rows() GROUP BY "table"
+), key AS (
+    SELECT l.*, s.several, s.columns, s.common, s.shares, m.looked, m.better, m.saved, m.obstacles, m.all_obstacles,
+        coalesce(s.several >= 20, false) AS known, coalesce(s.several >= 20 AND s.spread >= 0.2, false) AS spread, s.spread AS spread_share,
+        (SELECT string_agg(format('%I', c), ', ') FROM unnest(s.common) c) AS common_text,
+        (SELECT value FROM mixedcc.options o WHERE o."table" = l."table" AND option = 'partition_by') AS partition_by
+    FROM load l LEFT JOIN shared s USING ("table") LEFT JOIN model m USING ("table") WHERE l.sampled >= 20
+)
+SELECT "table", 'partcc' AS topic,
+    format('The model expects a transaction to cost %s %% less under partcc than under the protocol in use, in %s of the %s partitions that it has looked at. Why not there: %s.',
+        round(100 * saved::numeric), better, looked, obstacles) AS advice
+FROM key WHERE partitions > 1 AND 2 * better >= looked AND better > 0 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'partcc',
+    format('Transactions stay in one partition (%s %% do not) and meet each other''s rows (%s %% of them): partcc may pay. The model has not looked at it; %s.',
+        round(100 * multi::numeric), round(100 * clash::numeric), all_obstacles)
+FROM key WHERE partitions > 1 AND looked = 0 AND all_obstacles <> 'it is in use' AND multi < 0.05 AND clash > 0.3 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'annotate',
+    format('%s %% of the transactions use several partitions (%s on average), and %s %% declare them. If a function''s arguments tell which, mixedcc.annotate it: partcc then locks them in order, without 40001. %s',
+        round(100 * multi::numeric), round(used::numeric, 1), round(100 * declared::numeric),
+        coalesce('Functions that name the table: ' || mixedcc.annotation_hints("table", CASE WHEN spread AND common IS NOT NULL THEN common
+            ELSE coalesce((SELECT array_agg(CASE WHEN n LIKE '"%"' THEN replace(btrim(n, '"'), '""', '"') ELSE n END) FROM unnest(string_to_array(partition_by, '+')) n), columns) END),
+            'No function in SQL or plpgsql that is not annotated names the table.'))
+FROM key WHERE multi >= 0.05 AND declared < 0.5 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Of the transactions that use several rows of this table, %s %% use several partitions of it. All rows of one have the same value of %s. Partition by what they have in common: ALTER TABLE %s SET (mixedcc.partition_by = %L).',
+        round(100 * spread_share::numeric), shares, "table", common_text)
+FROM key WHERE partitions > 1 AND spread AND common IS NOT NULL
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Of the transactions that use several rows of this table, %s %% use several partitions of it, and no column of its key divides the transactions: all rows of one have the same value of %s, or of one that has a single value. Rows that are used together need a common column in the key%s.',
+        round(100 * spread_share::numeric), shares,
+        CASE WHEN cardinality(columns) = 1 THEN ', or bounds that keep them together (mixedcc.partition_method = ''range'')' ELSE '' END)
+FROM key WHERE partitions > 1 AND spread AND common IS NULL
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Transactions use several partitions of this table (%s others on average). Which columns their rows have in common is not known: that is sampled of SERIALIZABLE transactions that use several rows, of twenty at least, in tables with a primary index (mixedcc.primary_index).',
+        round(with_own, 1))
+FROM key WHERE partitions > 1 AND NOT known AND with_own >= 0.2
+UNION ALL
+SELECT "table", 'partitions',
+    format('The table has one partition, and transactions meet each other''s rows (%s %% of them). With several (ALTER TABLE %s SET (mixedcc.partitions = 16%s)) each gets its own protocol%s.',
+        round(100 * clash::numeric), "table", CASE WHEN known AND common IS NOT NULL THEN format(', mixedcc.partition_by = %L', common_text) ELSE '' END,
+        CASE WHEN columns IS NULL THEN ', but it needs a primary key first' ELSE '' END)
+FROM key WHERE partitions = 1 AND clash > 0.1
+UNION ALL
+SELECT "table", 'align',
+    format('Transactions use it together with %s. If these tables are partitioned by the same column and number, a transaction needs one partition of each, in the same order.', others)
+FROM key WHERE others IS NOT NULL AND multi >= 0.05
+UNION ALL
+SELECT "table", 'transactions',
+    format('%s %% of the transactions wait for their client between statements, %s %% write below SERIALIZABLE: partcc is not chosen here. One function or one round trip a transaction would allow it.',
+        round(100 * idle::numeric), round(100 * weak::numeric))
+FROM key WHERE (idle > 0.05 OR weak > 0.05) AND clash > 0.1;
+COMMENT ON VIEW mixedcc.advice IS 'what would make tables run better, from the load that was sampled: partition keys, annotations, partcc';
+COMMENT ON COLUMN mixedcc.advice."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.advice.topic IS 'partcc, annotate, partition_by, partitions, align or transactions';
+COMMENT ON COLUMN mixedcc.advice.advice IS 'what was seen and what could be done; nothing is done by itself';
+
+-- For tests.
+
+CREATE FUNCTION mixedcc.set_stop_event(name text, action text) RETURNS void
+    AS 'MODULE_PATHNAME', 'set_stop_event_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.set_stop_event(text, text) IS
+    'for tests: what this session, or the coordinator, does at a named point: off, error, panic, or wait KEY (until the advisory lock is free)';
+REVOKE ALL ON FUNCTION mixedcc.set_stop_event(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION mixedcc.reset_bypass() FROM PUBLIC;
+
+GRANT SELECT ON mixedcc.partitions, mixedcc.partition_stats, mixedcc.switches, mixedcc.switch_history, mixedcc.coordinator,
+    mixedcc.bypass, mixedcc.memory, mixedcc.memory_nodes, mixedcc.ranges, mixedcc.predicates, mixedcc.options, mixedcc.annotations,
+    mixedcc.advice, mixedcc.key_stats TO PUBLIC;
