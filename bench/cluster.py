@@ -49,6 +49,11 @@ SETTINGS = {
 MIXEDCC_SETTINGS = {"shared_preload_libraries": "mixedcc", "mixedcc.memory": "2048"}
 
 
+# What decides what a measurement runs: the configuration's hash covers it.
+MEASURED_FILES = ("sql/*.sql", "scripts/*.pgbench", "workloads.py", "contenders.py", "plan.py",
+                  "loads/*.py", "loads/sql/*.sql")
+
+
 class ClusterError(Exception):
     """The private cluster could not be made, started or asked."""
 
@@ -169,9 +174,9 @@ def configuration_hash(server_settings: dict[str, str], *more: str) -> str:
     digest = hashlib.sha256()
     for name in sorted(server_settings):
         digest.update(f"{name}={server_settings[name]}\n".encode())
-    for pattern in ("sql/*.sql", "scripts/*.pgbench", "workloads.py"):
+    for pattern in MEASURED_FILES:
         for path in sorted(BENCH_DIR.glob(pattern)):
-            digest.update(path.name.encode() + path.read_bytes())
+            digest.update(str(path.relative_to(BENCH_DIR)).encode() + path.read_bytes())
     for text in more:
         digest.update(text.encode() + b"\n")
     return digest.hexdigest()[:12]

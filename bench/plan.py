@@ -10,6 +10,8 @@ from loads.base import INTERACTIVE, PROCEDURE, Workload
 
 ALL = tuple(contender.name for contender in contenders.CONTENDERS)
 BASE_CLIENTS = 8
+# Heap at REPEATABLE READ and with the default deadlock_timeout: in the full mode only.
+QUICK = tuple(name for name in ALL if name not in ("heap_rr", "heap_rc_1s", "heap_ser_1s"))
 PER_CELL_SECONDS = 0.8  # VACUUM, checks and the start of pgbench, as a first guess
 
 
@@ -46,6 +48,13 @@ class Mode:
     seconds: int
     limit_minutes: int
     points: tuple[Point, ...]
+    # Each contender runs a point's load so long, unmeasured, before its first measurement there.
+    warm_up_seconds: int = 4
+
+    def seconds_of(self, point: Point) -> float:
+        """What the measurements of a point will take, warm-ups included."""
+        return (len(point.cells()) * (point.seconds + PER_CELL_SECONDS)
+                + len(point.contenders) * self.warm_up_seconds)
 
 
 # Scaled-down TPC-C and the like: a quick run spends its time on running, not on loading.
@@ -54,11 +63,11 @@ QUICK_DATA = {"tpcc": {"items": 10_000, "customers": 300}}
 
 def quick() -> Mode:
     rounds, seconds = 1, 2
-    points = [Point(loads.make(name, **QUICK_DATA.get(name, {})), rounds=rounds, seconds=seconds)
-              for name in loads.KINDS]
-    points += [Point(loads.make(name, **QUICK_DATA.get(name, {})), INTERACTIVE, rounds=rounds, seconds=seconds)
-               for name in ("smallbank", "votes", "tpcc") if name in loads.KINDS]
-    return Mode("quick", rounds, seconds, 10, sorted_by_data(points))
+    cells = [(name, PROCEDURE) for name in loads.KINDS]
+    cells += [(name, INTERACTIVE) for name in ("smallbank", "votes", "tpcc")]
+    points = [Point(loads.make(name, **QUICK_DATA.get(name, {})), style, rounds=rounds,
+                    seconds=seconds, contenders=QUICK) for name, style in cells]
+    return Mode("quick", rounds, seconds, 15, sorted_by_data(points), warm_up_seconds=2)
 
 
 def sorted_by_data(points: list[Point]) -> tuple[Point, ...]:
@@ -104,7 +113,7 @@ def full() -> Mode:
         *varied("tpcc", "warehouses", (1, 4)),
         *varied("ycsb_a", "rows", (1_000_000,)),
         *varied("ycsb_a", "rows", (10_000_000,), LARGE_CONTENDERS)]
-    return Mode("full", rounds, seconds, 56, sorted_by_data([*base, *factors]))
+    return Mode("full", rounds, seconds, 85, sorted_by_data([*base, *factors]))
 
 
 MODES = {"quick": quick, "full": full}

@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 BENCH_DIR = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(BENCH_DIR))
@@ -167,6 +168,31 @@ class Latency(unittest.TestCase):
         self.assertEqual(latency.percentile([], 0.5), math.inf)
 
 
+class Configuration(unittest.TestCase):
+    def test_the_hash_covers_every_file_that_decides_what_runs(self):
+        covered = {path for pattern in cluster.MEASURED_FILES for path in BENCH_DIR.glob(pattern)}
+        for path in [*BENCH_DIR.glob("loads/**/*.py"), *BENCH_DIR.glob("loads/**/*.sql"),
+                     BENCH_DIR / "contenders.py", BENCH_DIR / "plan.py"]:
+            self.assertIn(path, covered)
+
+    def test_another_workload_is_another_configuration(self):
+        with tempfile.TemporaryDirectory() as directory:
+            copy = pathlib.Path(directory, "loads")
+            copy.mkdir()
+            (copy / "votes.py").write_text("a = 1\n")
+            with unittest.mock.patch.object(cluster, "BENCH_DIR", pathlib.Path(directory)):
+                before = cluster.configuration_hash({})
+                (copy / "votes.py").write_text("a = 2\n")
+                self.assertNotEqual(cluster.configuration_hash({}), before)
+
+    def test_adaptive_runs_on_tables_without_options_or_annotations(self):
+        who = contenders.BY_NAME[contenders.ADAPTIVE]
+        for name in loads.KINDS:
+            workload = loads.make(name)
+            self.assertNotIn("mixedcc.", workload.tables_sql(who.layout), name)
+            self.assertNotIn("annotate", workload.functions_sql(who.tags), name)
+
+
 class FlameGraphs(unittest.TestCase):
     FOLDED = "server;main;mixedcc_read 3\nserver;main;heap_fetch 1\n"
 
@@ -216,7 +242,7 @@ class Plans(unittest.TestCase):
             mode = make()
             names = [point.name for point in mode.points]
             self.assertEqual(len(names), len(set(names)))
-            seconds = sum(len(p.cells()) * (p.seconds + plan.PER_CELL_SECONDS) for p in mode.points)
+            seconds = sum(mode.seconds_of(p) for p in mode.points)
             self.assertLess(seconds, mode.limit_minutes * 60, mode.name)
 
     def test_rounds_alternate(self):
@@ -256,6 +282,21 @@ class Results(unittest.TestCase):
             self.assertIn("what failed", text)
             self.assertIn("a note", text)
             self.assertIn("1.60", pathlib.Path(directory, "all-procedure-tps.svg").read_text())
+
+    def test_plots_show_the_statistic_of_the_tables(self):
+        with tempfile.TemporaryDirectory() as directory:
+            rows = report.Rows(f"{directory}/rows.csv", self.CONTEXT)
+            point = plan.Point(loads.make("votes"), rounds=3)
+            # The median of the rounds' ratios is 2; the ratio of the medians would be 3.
+            for number, (base, value) in enumerate(((100, 200), (10, 300), (200, 400)), 1):
+                rows.add(point.name, "heap_ser", number, {"tps": base})
+                rows.add(point.name, "occ", number, {"tps": value})
+            mode = plan.Mode("full", 3, 2, 10, (point,))
+            suite_report.write(pathlib.Path(directory), rows, mode, [], [])
+            rows.close()
+            self.assertIn("2.00", pathlib.Path(directory, "all-procedure-tps.svg").read_text())
+            table = suite_report.ratio_table(rows, [point], "tps", "heap_ser")
+            self.assertIn("| 2.00 |", "\n".join(table))
 
     def test_a_bar_is_as_long_as_its_value(self):
         svg = plot.bars("t", {"g": {"a": 2.0, "b": 1.0}}, ("a", "b"))

@@ -130,6 +130,26 @@ class OnAServer(unittest.TestCase):
         self.run_plan(self.point(small("votes"), contenders=("heap_rc",)))
         self.assertEqual(self.rows.labels(point.name), ["heap_rc"])
 
+    def test_each_contender_runs_the_load_once_before_it_is_measured(self):
+        self.suite.warm_up_seconds = 1
+        point, who = self.point(small("votes"), rounds=2), contenders.BY_NAME["heap_ser"]
+        votes = lambda: int(self.suite.sql(point.workload, who, "SELECT sum(votes) FROM contestant"))  # noqa: E731
+        self.suite.load(point.workload, who)
+        before, unmeasured = votes(), []
+        for round_number in (1, 2):
+            committed = self.suite.run_cell(point, who, round_number)["committed"]
+            unmeasured.append(votes() - before - committed)
+            before = votes()
+        self.assertGreater(unmeasured[0], 0)
+        self.assertEqual(unmeasured[1], 0)
+
+    def test_the_deadlock_timeout_is_the_contenders(self):
+        workload = small("votes")
+        for name, timeout in (("heap_ser", "10ms"), ("heap_ser_1s", "1s")):
+            job, _ = self.suite.job(self.point(workload), contenders.BY_NAME[name], 1, {})
+            shown = self.server.psql("postgres", "SHOW deadlock_timeout", job.settings)
+            self.assertEqual(shown, timeout)
+
     def test_no_time_left_is_said(self):
         point = self.point(small("votes"))
         mode = plan.Mode("test", 1, 1, 0, (point,))

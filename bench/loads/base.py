@@ -87,7 +87,7 @@ class Workload:
     # Layouts and protocols.
 
     def options(self, layout: str, table: str) -> str:
-        """The options of CREATE TABLE for a layout: spread, partcc, or hybrid (adaptive uses it too)."""
+        """The options of CREATE TABLE for a layout: spread, partcc or hybrid."""
         spread = self.spread_options.get(table, "mixedcc.partitions = 16")
         if layout == "partcc":
             return self.partcc_options.get(table, "mixedcc.partitions = 1")
@@ -118,10 +118,18 @@ class Workload:
 
     def tables_sql(self, layout: str | None) -> str:
         """layout None: heap."""
-        using = {f"using_{table}": "USING heap" if layout is None else
-                 f"USING mixedcc WITH ({self.options(layout, table)})" for table in self.tables}
+        using = {f"using_{table}": self._using(layout, table) for table in self.tables}
         tag = "heap" if layout is None else "mixedcc"
         return self.section("tables", frozenset([tag]), **using)
+
+    def table_options(self, layout: str | None, table: str) -> str:
+        """None: heap; "default": a plain mixedcc table, to which its user gave no option."""
+        return "" if layout in (None, "default") else self.options(layout, table)
+
+    def _using(self, layout: str | None, table: str) -> str:
+        options = self.table_options(layout, table)
+        method = "heap" if layout is None else "mixedcc"
+        return f"USING {method}" + (f" WITH ({options})" if options else "")
 
     def functions_sql(self, tags: frozenset[str]) -> str:
         return self.section("functions", tags)
