@@ -12,7 +12,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// Largest block number + 1 that is reported (postgres-facts, trap 12).
+/// Largest block number + 1 that is reported (ANALYZE and bitmap scans prefetch
+/// these numbers from a nearly empty file; beyond 131072 blocks that is an ERROR).
 pub const MAX_BLOCKS: u64 = 131_072;
 
 #[pg_guard]

@@ -112,7 +112,8 @@ unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
 }
 
 /// `SnapshotAny` by a record's TID: who asks is the executor or the trigger queue, for the row that
-/// the current command found, or has just changed (postgres-facts: traps 1 and 2). The second value
+/// the current command found, or has just changed (AfterTriggerSaveEvent of trigger.c,
+/// and ExecUpdate, both fetch by TID). The second value
 /// is the write whose before-image it is.
 pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
     // SAFETY: plain calls.
