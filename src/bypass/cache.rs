@@ -124,7 +124,7 @@ unsafe extern "C-unwind" fn make(q: *mut pg_sys::QueryDesc) -> Made {
 unsafe fn is_ours(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> bool {
     // SAFETY: a valid plan, whose tables are locked.
     unsafe {
-        let e = pg_sys::list_nth((*stmt).rtable, rti as i32 - 1).cast::<pg_sys::RangeTblEntry>();
+        let Some(e) = super::plan::range_entry(stmt, rti) else { return false };
         if (*e).rtekind != pg_sys::RTEKind::RTE_RELATION {
             return false;
         }

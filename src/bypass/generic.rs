@@ -129,7 +129,7 @@ unsafe extern "C-unwind" fn has_parameter(node: *mut Node, context: *mut core::f
 unsafe fn has_one_index(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> bool {
     // SAFETY: a valid plan, whose tables are locked.
     unsafe {
-        let entry = pg_sys::list_nth((*stmt).rtable, rti as i32 - 1).cast::<pg_sys::RangeTblEntry>();
+        let Some(entry) = super::plan::range_entry(stmt, rti) else { return false };
         let table = pg_sys::RelationIdGetRelation((*entry).relid);
         if table.is_null() {
             return false;

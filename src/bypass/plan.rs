@@ -121,6 +121,15 @@ pub unsafe fn table_of(stmt: *mut pg_sys::PlannedStmt) -> u32 {
     }
 }
 
+/// The entry of the range table that a number of a plan names; `None`: there is none.
+///
+/// # Safety
+/// A valid plan.
+pub unsafe fn range_entry(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> Option<*mut pg_sys::RangeTblEntry> {
+    // SAFETY: the caller's.
+    unsafe { PgList::<pg_sys::RangeTblEntry>::from_pg((*stmt).rtable).get_ptr((rti as usize).checked_sub(1)?) }
+}
+
 unsafe fn plain(p: *mut Plan) -> Found<()> {
     // SAFETY: a valid plan node.
     unsafe {
@@ -363,16 +372,24 @@ unsafe fn is_plain_element(r: *mut pg_sys::SubscriptingRef) -> bool {
     }
 }
 
+/// The column that an entry of a target list is. `None`: it is another expression, or there is no such entry, because the
+/// number stands for the whole row (0) or a system column (below 0) of what the list describes.
+unsafe fn column_of(list: *mut List, number: pg_sys::AttrNumber) -> Option<*mut pg_sys::Var> {
+    // SAFETY: a target list or null; a node is what its tag says.
+    unsafe {
+        let at = usize::try_from(i32::from(number) - 1).ok()?;
+        let entry = PgList::<pg_sys::TargetEntry>::from_pg(list).get_ptr(at)?;
+        let column = (*entry).expr.cast::<pg_sys::Var>();
+        (!column.is_null() && (*column).xpr.type_ == NodeTag::T_Var).then_some(column)
+    }
+}
+
 /// A column of the table, which is not a system column or the whole row.
 unsafe fn is_column(v: *mut pg_sys::Var, walk: &Walk) -> bool {
     // SAFETY: a valid node.
     unsafe {
         if (*v).varno == pg_sys::INDEX_VAR && !walk.index_list.is_null() {
-            let entry = pg_sys::list_nth(walk.index_list, (*v).varattno as i32 - 1).cast::<pg_sys::TargetEntry>();
-            let column = (*entry).expr.cast::<pg_sys::Var>();
-            if (*column).xpr.type_ != NodeTag::T_Var {
-                return false;
-            }
+            let Some(column) = column_of(walk.index_list, (*v).varattno) else { return false };
             (*v).varno = (*column).varno;
             (*v).varattno = (*column).varattno;
         }

@@ -1,6 +1,6 @@
 //! Plans of SELECT: aggregates of, a limit of, locks on the rows of one scan.
 
-use super::{check, fix_list, plain, scan, without_junk, Found, Reason, Shape};
+use super::{check, column_of, fix_list, plain, scan, without_junk, Found, Reason, Shape};
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
 
@@ -115,7 +115,8 @@ struct Input {
     of_subquery: *mut List,
     /// The list of the scan.
     of_scan: *mut List,
-    rti: u32,
+    /// Does the aggregation's list name columns of the rows below outside of aggregates?
+    has_columns: bool,
 }
 
 /// Reads the list of an aggregation: aggregates become columns of a row of their own, and their arguments those of the
@@ -130,10 +131,13 @@ unsafe fn aggregates(shape: &mut Shape, agg: *mut Plan, of_subquery: *mut List, 
         if !PgList::<pg_sys::TargetEntry>::from_pg((*scan).targetlist).iter_ptr().all(is_column) {
             return Err(Reason::Plan);
         }
-        let mut input = Input { found: Vec::new(), of_subquery, of_scan: (*scan).targetlist, rti: shape.rti };
+        let mut input = Input { found: Vec::new(), of_subquery, of_scan: (*scan).targetlist, has_columns: false };
         let list = mutated((*agg).targetlist.cast(), replaced, (&raw mut input).cast());
         let outer = pg_sys::OUTER_VAR as u32;
         check(list, outer, std::ptr::null_mut())?;
+        if input.has_columns {
+            return Err(Reason::Plan);
+        }
         let found = std::mem::take(&mut input.found);
         for a in &found {
             let args = (**a).args.cast::<Node>();
@@ -164,6 +168,7 @@ unsafe extern "C-unwind" fn replaced(node: *mut Node, context: *mut core::ffi::c
     // SAFETY: the mutator's contract.
     unsafe {
         if node.is_null() || (*node).type_ != NodeTag::T_Aggref {
+            (*context.cast::<Input>()).has_columns |= !node.is_null() && (*node).type_ == NodeTag::T_Var;
             return mutated(node, replaced, context);
         }
         let input = &mut *context.cast::<Input>();
@@ -188,13 +193,9 @@ unsafe extern "C-unwind" fn of_row(node: *mut Node, context: *mut core::ffi::c_v
             if list.is_null() {
                 continue;
             }
-            let entry = pg_sys::list_nth(list, (*v).varattno as i32 - 1).cast::<pg_sys::TargetEntry>();
-            v = (*entry).expr.cast();
-            if (*v).xpr.type_ != NodeTag::T_Var {
-                return node;
-            }
+            let Some(below) = column_of(list, (*v).varattno) else { return node };
+            v = below;
         }
-        debug_assert!((*v).varno == input.rti as i32);
         pg_sys::copyObjectImpl(v.cast()).cast()
     }
 }

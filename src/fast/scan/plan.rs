@@ -145,6 +145,9 @@ unsafe fn on_index(
             }
             _ => error!("unexpected index condition"),
         };
+        if columns.len() > pg_sys::list_length(operands) as usize {
+            error!("an index condition has fewer operands than columns");
+        }
         for (i, c) in columns.iter().enumerate() {
             let cell = &mut *(*operands).elements.add(i);
             cell.ptr_value = column(index, *c, cell.ptr_value.cast()).cast();
@@ -161,7 +164,8 @@ unsafe fn column(index: *mut pg_sys::IndexOptInfo, at: usize, mut node: *mut pg_
             node = (*node.cast::<pg_sys::RelabelType>()).arg.cast();
         }
         let var = node.cast::<pg_sys::Var>();
-        if (*node).type_ != NodeTag::T_Var || (*var).varattno as i32 != *(*index).indexkeys.add(at) {
+        let known = at < (*index).nkeycolumns as usize && (*node).type_ == NodeTag::T_Var;
+        if !known || (*var).varattno as i32 != *(*index).indexkeys.add(at) {
             error!("an index condition is not on a column of the key");
         }
         let var = pg_sys::copyObjectImpl(var.cast()).cast::<pg_sys::Var>();
