@@ -4,6 +4,8 @@
 #   MIXEDCC_HOME      directory of the private cluster (default /tmp/mixedcc-USER)
 #   CARGO_TARGET_DIR  where Rust builds (default ~/.cache/mixedcc/target)
 #   MIXEDCC_PRELOAD   shared_preload_libraries of the private cluster (default mixedcc)
+#   PG_CONFIG         pg_config of another PostgreSQL than the one that pgrx.toml names and apt
+#                     installs; what it names must be there, server headers included
 
 repo_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
@@ -27,9 +29,20 @@ setting() { # section, key
         END { exit !found }' "$repo_dir/pgrx.toml" || die "pgrx.toml has no $2 in [$1]"
 }
 
-pg_major=$(setting toolchain postgresql)
-pg_bin=/usr/lib/postgresql/$pg_major/bin
-pg_config=$pg_bin/pg_config
+# Sets pg_bin, pg_config and pg_major.
+find_postgresql() {
+    if [ -z "${PG_CONFIG:-}" ]; then
+        pg_major=$(setting toolchain postgresql)
+        pg_bin=/usr/lib/postgresql/$pg_major/bin
+    else
+        pg_bin=$("$PG_CONFIG" --bindir) || die "PG_CONFIG is not a program of PostgreSQL: $PG_CONFIG"
+        pg_major=$("$PG_CONFIG" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
+        [ -n "$pg_major" ] || die "$PG_CONFIG names no version"
+        [ -x "$pg_bin/pg_config" ] || die "$PG_CONFIG names $pg_bin, which has no pg_config"
+    fi
+    pg_config=$pg_bin/pg_config
+}
+find_postgresql
 
 # --- rights ------------------------------------------------------------------
 
@@ -79,6 +92,7 @@ install_packages() {
 # cluster tools are there already: then their owner's settings decide.
 install_postgresql() {
     local dropin=/etc/postgresql-common/createcluster.d/mixedcc-setup.conf packages
+    [ -z "${PG_CONFIG:-}" ] || return 0
     mapfile -t packages < <(setting packages postgresql)
     if package_installed postgresql-common; then
         install_packages "${packages[@]}"
@@ -143,12 +157,28 @@ set_up() {
     init_pgrx
 }
 
+# Sets nightly to the name of the pinned nightly toolchain, as rustup knows it: by its date,
+# or "nightly" as long as that is the same compiler. Installs it if there is none.
+find_nightly() {
+    local pinned compiler
+    pinned=$(setting toolchain nightly)
+    compiler=$(setting toolchain nightly_rustc)
+    for nightly in "$pinned" nightly; do
+        [ "$(RUSTUP_AUTO_INSTALL=0 rustc "+$nightly" --version 2>/dev/null)" != "$compiler" ] || return 0
+    done
+    nightly=$pinned
+    say "Installing the Rust toolchain $pinned"
+    rustup toolchain install "$pinned" --profile minimal >/dev/null && return
+    say "The Rust toolchain $pinned ($compiler) is missing: rustup toolchain install $pinned"
+    return 1
+}
+
 # --- build and install -------------------------------------------------------
 
 # Builds in release mode; the files to install end up below $package_dir.
-build_extension() {
+build_extension() { # options of cargo pgrx package...
     rm -rf "$package_dir"
-    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir") || return
+    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir" "$@") || return
     # The header for other extensions, where PostgreSQL's own extensions have theirs.
     install -D -m 644 "$repo_dir/src/native/mixedcc.h" \
         "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h" || return

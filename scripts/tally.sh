@@ -1,20 +1,31 @@
-# Runs the jobs of scripts/test and counts their tests; sourced by it.
+# Runs the jobs of scripts/test and counts their checks; sourced by it.
+#
+# A check is counted once, whatever runs it again: each has a name, and checks of the
+# same name are one, which failed if it failed anywhere. So a regression test that is
+# run three ways is one check, like a process test's that is repeated with other seeds,
+# and like a test of the engine that AddressSanitizer runs again.
 # A stage that ran no test, or a runner that failed without naming a test, counts
 # as one failure: silence is never success.
 
-passed=0
-failed=0
-stage_passed=0
-stage_failed=0
+# Lines "stage TAB ok or FAIL TAB name".
+tally_file() { printf '%s' "${work_dir:-/nonexistent}/log/checks"; }
 
-add() { # passed, failed
-    passed=$((passed + $1)) failed=$((failed + $2))
-    stage_passed=$((stage_passed + $1)) stage_failed=$((stage_failed + $2))
+# Takes lines "ok NAME" and "FAIL NAME"; adds them to the stage that runs.
+record() {
+    awk -v stage="${stage_name:-}" '{ status = $1; sub(/^[^ ]+ /, ""); print stage "\t" status "\t" $0 }' >>"$(tally_file)"
+}
+
+# Prints "PASSED FAILED" of one stage, or of all.
+tally() { # [stage]
+    [ -f "$(tally_file)" ] || { echo "0 0"; return; }
+    awk -F '\t' -v stage="${1:-}" '
+        stage == "" || $1 == stage { if ($2 != "ok") bad[$3] = 1; seen[$3] = 1 }
+        END { for (name in seen) if (name in bad) f++; else p++; print p + 0, f + 0 }' "$(tally_file)"
 }
 
 fail() { # message
     say "FAIL $1"
-    add 0 1
+    echo "FAIL $1" | record
 }
 
 # Runs a command or function in the background, so that a signal ends us at once,
@@ -50,53 +61,74 @@ end_job() {
 }
 
 check_status() { # name, exit status
-    if [ "$2" = 0 ]; then add 1 0; else fail "$1"; fi
+    if [ "$2" = 0 ]; then echo "ok $1" | record; else fail "$1"; fi
 }
 
-# Sums up cargo's "test result: ok. 12 passed; 0 failed; ..." lines.
-count_cargo_tests() { # exit status
-    local counts
-    counts=$(awk '/^test result:/ { for (i = 2; i <= NF; i++) {
-                      if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1) } }
-                  END { print p + 0, f + 0 }' "$job_log")
-    # shellcheck disable=SC2086
-    add $counts
-    if [ "$1" != 0 ] && [ "${counts#* }" = 0 ]; then fail "cargo test ended with status $1"; fi
-    [ "$counts" != "0 0" ] || fail "no tests found"
-}
-
-# unittest ends with "Ran N tests in ..." and "OK" or "FAILED (failures=1, errors=2)".
-count_unittest() { # exit status
-    local ran bad
-    ran=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$job_log")
-    bad=$(awk -F '[^a-z0-9]+' '/^FAILED \(/ { for (i = 2; i < NF; i++)
-              if ($i ~ /^(failures|errors)$/) n += $(i + 1) } END { print n + 0 }' "$job_log")
-    add $((${ran:-0} - $bad)) "$bad"
-    if [ "$1" != 0 ] && [ "$bad" = 0 ]; then fail "unittest ended with status $1"; fi
-    [ "${ran:-0}" != 0 ] || fail "no tests found"
-}
-
-# pg_regress prints a line for each test, with "ok", "FAILED" or "failed (ignored)".
-count_pg_regress() { # exit status, output directory
-    local ok bad
-    ok=$(grep -cE '\.\.\. ok +[0-9]+ ms' "$job_log")
-    bad=$(grep -cE '\.\.\. (FAILED|failed)' "$job_log")
-    add "$ok" "$bad"
+# Records the "ok" and "FAIL" lines of a file, and complains of a runner that ended
+# badly, or well without a test.
+record_lines() { # exit status, runner, file
+    record <"$3"
+    if grep -q '^FAIL ' "$3"; then return; fi
     if [ "$1" != 0 ]; then
-        [ "$bad" != 0 ] || fail "the runner ended with status $1"
-        if [ -s "$2/regression.diffs" ]; then head -n 200 "$2/regression.diffs"; fi
+        fail "$2 ended with status $1"
+    elif [ ! -s "$3" ]; then
+        fail "$2 ran no test"
     fi
-    [ $((ok + bad)) -gt 0 ] || fail "no tests found"
+}
+
+# Names cargo's lines "test NAME ... ok" by the package and the program that they come from.
+# The sums of its "test result:" lines must be the same.
+count_cargo_tests() { # exit status, package
+    awk -v package="$2" '
+        /^ +Running / { program = $2 == "unittests" ? $3 : $2 }
+        /^ +Doc-tests / { program = "documents" }
+        /^test .* \.\.\. (ok|FAILED)$/ {
+            name = $0
+            sub(/^test /, "", name); sub(/ \.\.\. (ok|FAILED)$/, "", name)
+            print ($NF == "ok" ? "ok " : "FAIL ") package " " program " " name
+            lines++
+        }
+        /^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ /^(passed|failed);$/) sum += $(i - 1) }
+        END { if (lines + 0 != sum + 0) print "FAIL " package ": " sum " results of cargo, " lines + 0 " tests named" }
+    ' "$job_log" >"$work_dir/log/tests"
+    record_lines "$1" "cargo test of $2" "$work_dir/log/tests"
+}
+
+# unittest -v: "test_of (file.Class) ... ok"; what the test prints, and its document, come in between.
+# A test that is skipped is one that did not run.
+count_unittest() { # exit status, name
+    awk -v kind="$2" '
+        /^test[A-Za-z0-9_]* \(/ { name = $1 " " $2 }
+        name != "" && /(^| \.\.\. )(ok|FAIL|ERROR|unexpected success|expected failure|skipped .*)$/ {
+            print ($NF == "ok" ? "ok " : "FAIL ") kind " " name
+            lines++
+            name = ""
+        }
+        /^Ran [0-9]+ tests? in / { ran = $2 }
+        END { if (lines + 0 != ran + 0) print "FAIL " kind ": " ran + 0 " tests run, " lines + 0 " named" }
+    ' "$job_log" >"$work_dir/log/tests"
+    record_lines "$1" "unittest of $2" "$work_dir/log/tests"
+}
+
+# pg_regress prints for each test, up to PostgreSQL 15, "[test] NAME ... ok 12 ms" (or FAILED, or
+# "failed (ignored)"), and from 16 on "ok 1 - NAME 12 ms" or "not ok 1 - NAME 12 ms".
+count_pg_regress() { # exit status, output directory, kind
+    awk -v kind="$3" '
+        /\.\.\. (ok|FAILED|failed)( |$)/ {
+            print (/\.\.\. ok/ ? "ok " : "FAIL ") kind " " ($1 == "test" ? $2 : $1)
+        }
+        /^(not )?ok +[0-9]+ +[-+] / {
+            print ($1 == "ok" ? "ok " : "FAIL ") kind " " ($1 == "ok" ? $4 : $5)
+        }' "$job_log" >"$work_dir/log/tests"
+    if [ "$1" != 0 ] && [ -s "$2/regression.diffs" ]; then head -n 200 "$2/regression.diffs"; fi
+    record_lines "$1" "the runner of $3" "$work_dir/log/tests"
 }
 
 # A process test prints "ok NAME" and "FAIL NAME" lines and exits 0 or 1.
 count_process_test() { # exit status, name
-    local ok bad
-    ok=$(grep -c '^ok ' "$job_log")
-    bad=$(grep -c '^FAIL ' "$job_log")
-    add "$ok" "$bad"
-    if [ "$1" != 0 ] && [ "$bad" = 0 ]; then fail "$2 ended with status $1"; fi
-    if [ "$1" = 0 ] && [ "$ok" = 0 ]; then fail "$2 reported no test"; fi
+    awk -v script="$2" '/^(ok|FAIL) / { status = $1; sub(/^[^ ]+ /, ""); print status " process " script " " $0 }' \
+        "$job_log" >"$work_dir/log/tests"
+    record_lines "$1" "process $2" "$work_dir/log/tests"
 }
 
 # A test that no schedule names would never run: that is a failure too.
