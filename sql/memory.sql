@@ -30,3 +30,6 @@ SELECT id, mood, length(v) FROM me_moody;
 DROP TABLE me_moody;
 DROP FUNCTION me_fails;
 DROP TYPE me_mood CASCADE;
+-- Shared memory by memory node.
+SELECT node, total_bytes > 0 AS has_memory, used_bytes + free_bytes <= total_bytes AS adds_up FROM mixedcc.memory_nodes;
+SELECT sum(n.total_bytes) <= m.total_bytes AS of_all FROM mixedcc.memory_nodes n, mixedcc.memory m GROUP BY m.total_bytes;

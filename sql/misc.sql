@@ -142,9 +142,6 @@ SELECT array_agg(g ORDER BY id) FROM mi_t WHERE id BETWEEN 1 AND 10;
 DROP VIEW mi_v;
 DROP TABLE mi_t;
 
--- Shared memory by memory node.
-SELECT node, total_bytes > 0 AS has_memory, used_bytes + free_bytes <= total_bytes AS adds_up FROM mixedcc.memory_nodes;
-SELECT sum(n.total_bytes) <= m.total_bytes AS of_all FROM mixedcc.memory_nodes n, mixedcc.memory m GROUP BY m.total_bytes;
 -- Statistics count as with heap.
 CREATE UNLOGGED TABLE mi_ours (i int PRIMARY KEY, v int) USING mixedcc WITH (autovacuum_enabled = off);
 CREATE UNLOGGED TABLE mi_heap (i int PRIMARY KEY, v int) USING heap WITH (autovacuum_enabled = off);

@@ -79,3 +79,11 @@ SELECT count(*) FROM un_logged;
 COMMIT;
 SELECT * FROM un_t ORDER BY id;
 DROP TABLE un_t, un_logged, un_temp, un_temp2;
+\set VERBOSITY default
+-- amcheck reads the table through a snapshot that would miss what others write meanwhile.
+CREATE EXTENSION amcheck;
+CREATE UNLOGGED TABLE un_checked (id int PRIMARY KEY) USING mixedcc;
+INSERT INTO un_checked SELECT generate_series(1, 10);
+SELECT bt_index_check('un_checked_pkey', true);
+DROP TABLE un_checked;
+DROP EXTENSION amcheck;
