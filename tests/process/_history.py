@@ -5,6 +5,7 @@ so the order of all writes of a row can be told from the reads. The format is
 that of the history checker, see its README.
 """
 
+import collections
 import json
 import random
 import time
@@ -21,9 +22,30 @@ LEVELS = {
     "read committed": "READ COMMITTED",
 }
 TERMINATED = "57P01"
-# What may end a transaction of any level, and what only some may meet.
+# What may end a transaction of any level that writes, and what only some may meet.
 ALLOWED = {"40P01", "23505"}
 ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
+READ_ONLY = "serializable read only"
+# A client goes on until it has committed so many transactions, and one of each level and with each kind of operation; but
+# not for longer than so many seconds beyond its time. All clients together must have committed so many of each level and kind.
+COMMITS_OF_A_CLIENT, LATEST, COMMITS_OF_A_KIND = 20, 20.0, 5
+
+
+def allowed_errors(level):
+    """SQLSTATEs with which a transaction may end. SERIALIZABLE READ ONLY reads a state of the serial order, without locks and
+    without validation: nothing ends it."""
+    if level == READ_ONLY and OURS:
+        return set()
+    return ALLOWED if level == "read committed" else ALLOWED_ABOVE_READ_COMMITTED
+
+
+def check_load(name, load, done, kinds):
+    """Has the load been what it was meant to be? `done`: of each client, what it has counted."""
+    total = sum(done, collections.Counter())
+    few = {kind: total[kind] for kind in (*load.levels, *kinds) if total[kind] < COMMITS_OF_A_KIND}
+    idle = [n for n, one in enumerate(done) if one["commits"] < COMMITS_OF_A_CLIENT]
+    check(f"{name}: each client, each level and each kind of operation commits", not few and not idle, (few, idle, dict(total)))
+    check(f"{name}: not nearly all transactions fail", total["commits"] * 5 >= total["transactions"], dict(total))
 
 
 def reset_ways(connection):
@@ -61,6 +83,9 @@ class Undo(Exception):
 
 
 class Client:
+    # The kinds of operations that it makes, as its history names them.
+    kinds = ("read", "scan", "insert", "update", "delete")
+
     def __init__(self, database, number, load, path):
         self.database = database
         self.number = number
@@ -71,7 +96,7 @@ class Client:
         self.next_append = number * 1_000_000
         self.next_transaction = number * 1_000_000
         self.problems = []
-        self.committed = 0
+        self.done = collections.Counter()
         self.events = []
         self.statement = 0
 
@@ -238,7 +263,7 @@ class Client:
 
     def operation(self, nested=False):
         draw = self.random.random()
-        if self.level == "serializable read only":
+        if self.level == READ_ONLY:
             [self.read, self.scan, self.scan_all][min(int(draw * 4), 2)]()
         elif draw < 0.34:
             self.read()
@@ -266,6 +291,7 @@ class Client:
         self.level = self.random.choices(names, [self.load.levels[name] for name in names])[0]
         self.next_transaction += 1
         self.events, self.statement = [], 0
+        self.done["transactions"] += 1
         begin = time.monotonic_ns()
         status = "aborted"
         try:
@@ -277,7 +303,7 @@ class Client:
             status = "unknown"
             self.execute("COMMIT")
             status = "committed"
-            self.committed += 1
+            self.count()
         except Undo:
             self.rollback()
         except psycopg2.Error as error:
@@ -288,12 +314,18 @@ class Client:
                 "begin": begin, "commit": time.monotonic_ns(), "events": self.events}
         self.file.write(json.dumps(line) + "\n")
 
+    def count(self):
+        """The transaction has committed."""
+        self.done["commits"] += 1
+        self.done[self.level] += 1
+        self.done.update({event["op"] for event in self.events if not event.get("undone")})
+
     def failed(self, error):
-        allowed = ALLOWED if self.level == "read committed" else ALLOWED_ABOVE_READ_COMMITTED
+        self.done[error.pgcode] += 1
         if self.load.killed and self.connection.closed:
             self.connect()
             return
-        if error.pgcode not in allowed:
+        if error.pgcode not in allowed_errors(self.level):
             self.problems.append(f"{self.level}: {error.pgcode} {error}")
         if self.connection.closed:
             raise error
@@ -307,8 +339,14 @@ class Client:
                 raise
             self.connect()
 
+    def enough(self):
+        return self.done["commits"] >= COMMITS_OF_A_CLIENT and all(self.done[kind] for kind in (*self.load.levels, *self.kinds))
+
     def run(self, until):
-        while time.monotonic() < until and len(self.problems) < 5:
+        while len(self.problems) < 5:
+            now = time.monotonic()
+            if now > until + LATEST or now > until and self.enough():
+                break
             self.transaction()
         self.file.close()
         self.connection.close()

@@ -3,6 +3,7 @@
 ordered pair of protocols and mixes of levels; the history checker judges what
 they saw. CHECK_HISTORY names the checker (default: the engine's build)."""
 
+import collections
 import multiprocessing
 import os
 import shutil
@@ -12,7 +13,7 @@ import tempfile
 import time
 
 from _common import OURS, ROOT, check, create_table, drop_database, equal, main, make_database, query, seconds, set_protocol
-from _history import Client, Load, check_ways, reset_ways, write_last
+from _history import LATEST, Client, Load, check_load, check_ways, reset_ways, write_last
 
 DATABASE = "process_history"
 CLIENTS = 5
@@ -40,12 +41,14 @@ def checker():
 
 
 def client(number, load, path, until, results):
-    one = Client(DATABASE, number, load, path)
+    done, problems = collections.Counter(), []
     try:
+        one = Client(DATABASE, number, load, path)
+        done, problems = one.done, one.problems
         one.run(until)
     except Exception as error:
-        one.problems.append(repr(error))
-    results.put((one.committed, one.problems))
+        problems.append(repr(error))
+    results.put((done, problems))
 
 
 def make_tables(connection, first, second):
@@ -64,10 +67,10 @@ def run_clients(load, directory, duration):
     ]
     for process in processes:
         process.start()
-    outcomes = [results.get(timeout=duration + 90) for _ in processes]
+    outcomes = [results.get(timeout=duration + LATEST + 90) for _ in processes]
     for process in processes:
         process.join()
-    return sum(committed for committed, _ in outcomes), [p for _, problems in outcomes for p in problems]
+    return [done for done, _ in outcomes], [p for _, problems in outcomes for p in problems]
 
 
 def judge(name, load, connection, duration, meanwhile=None):
@@ -76,7 +79,7 @@ def judge(name, load, connection, duration, meanwhile=None):
         beside = multiprocessing.Process(target=meanwhile, args=(time.monotonic() + duration,)) if meanwhile else None
         if beside:
             beside.start()
-        committed, problems = run_clients(load, directory, duration)
+        done_by_clients, problems = run_clients(load, directory, duration)
         if beside:
             beside.join()
             check(f"history {name}: what ran beside it ended well", beside.exitcode == 0)
@@ -86,7 +89,7 @@ def judge(name, load, connection, duration, meanwhile=None):
         arguments = [CHECKER, "--real-time" if OURS else "--no-session"] + files
         done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         equal(f"history {name}: no unexpected error", problems[:5], [])
-        check(f"history {name}: transactions commit", committed >= 50, f"{committed} commits")
+        check_load(f"history {name}", load, done_by_clients, Client.kinds)
         if not check(f"history {name}: correct", done.returncode == 0, done.stdout[:2500] + done.stdout[-200:]) and os.environ.get("MIXEDCC_KEEP"):
             shutil.copytree(directory, tempfile.mkdtemp(prefix="history-") + "/" + name)
 

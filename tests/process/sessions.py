@@ -5,7 +5,6 @@ the next transaction of the same session works."""
 import os
 import signal
 import threading
-import time
 
 import psycopg2
 
@@ -133,49 +132,67 @@ def test_waits_for_what_was_read():
         check_free(f"{name} of a reader", table)
 
 
+# What ends a transaction, and the SQLSTATE that it has to give.
+ENDINGS = (("SELECT 1 / 0", "22012"), ("ROLLBACK", None), ("INSERT INTO {t} VALUES (5, 5)", "23505"),
+           ("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(5)", "57014"),
+           ("SAVEPOINT s; DELETE FROM {t}; ROLLBACK TO s; SELECT 1 / 0", "22012"),
+           ("DO 'BEGIN RAISE EXCEPTION $x$x$x$; END'", "P0001"))
+
+
 def test_errors_everywhere():
     """An error after each kind of change, at each level; the session goes on."""
     for table in PROTOCOLS:
         connection = connect(DATABASE)
+        codes = []
         for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
-            for ending in ("SELECT 1 / 0", "ROLLBACK", "INSERT INTO {t} VALUES (5, 5)", "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(5)",
-                           "SAVEPOINT s; DELETE FROM {t}; ROLLBACK TO s; SELECT 1 / 0", "DO 'BEGIN RAISE EXCEPTION $x$x$x$; END'"):
+            for ending, _ in ENDINGS:
+                # An error of these two fails the test: there would be nothing to undo.
+                query(connection, f"BEGIN ISOLATION LEVEL {level}")
+                query(connection, WORK.format(t=table))
                 try:
-                    query(connection, f"BEGIN ISOLATION LEVEL {level}")
-                    query(connection, WORK.format(t=table))
                     query(connection, ending.format(t=table))
-                except psycopg2.Error:
-                    pass
+                    codes.append(None)
+                except psycopg2.Error as error:
+                    codes.append(error.pgcode)
                 query(connection, "ROLLBACK")
+        equal(f"sessions: each ending gives its error, {table}", codes, [code for _, code in ENDINGS] * 3)
         equal(f"sessions: errors leave the rows, {table}", rows(connection, table), START)
         connection.close()
         check_free("errors", table)
 
 
-def client_that_dies(table, statements):
-    """A child process that is killed in the middle of its transaction."""
+def client_that_dies(name, table, statements):
+    """A child process that is killed in the middle of its transaction, when it has run all the statements."""
+    told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             connection = connect(DATABASE)
             for statement in statements:
                 query(connection, statement.format(t=table))
-            time.sleep(60)
+            os.write(tell, b"all done")
+            signal.pause()
+        except BaseException as error:
+            os.write(tell, repr(error).encode())
         finally:
             os._exit(0)
-    time.sleep(0.5)
+    os.close(tell)
+    text = os.read(told, 1000).decode()
+    os.close(told)
+    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND state LIKE 'idle in%%'"
+    equal(f"sessions: {name} comes to the middle of its transaction, {table}", (text, value(BOSS, open_ones, (DATABASE,))), ("all done", 1))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+    gone = wait_until(lambda: value(BOSS, open_ones, (DATABASE,)) == 0)
+    check(f"sessions: the session of {name} ends, {table}", gone)
+    check_free(name, table)
 
 
 def test_lost_clients():
     for table in PROTOCOLS:
-        client_that_dies(table, ["BEGIN ISOLATION LEVEL SERIALIZABLE", WORK, "SELECT * FROM {t}"])
-        client_that_dies(table, ["BEGIN", "DECLARE c CURSOR FOR SELECT * FROM {t}", "FETCH 1 FROM c", "SAVEPOINT s", WORK])
-        client_that_dies(table, ["BEGIN", "LOCK TABLE {t} IN ACCESS EXCLUSIVE MODE", "TRUNCATE {t}", "INSERT INTO {t} VALUES (5, 5)"])
-        gone = wait_until(lambda: value(BOSS, "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND state LIKE 'idle in%%'", (DATABASE,)) == 0)
-        check(f"sessions: lost clients' sessions end, {table}", gone)
-        check_free("lost clients", table)
+        client_that_dies("a lost writer", table, ["BEGIN ISOLATION LEVEL SERIALIZABLE", WORK, "SELECT * FROM {t}"])
+        client_that_dies("a lost reader", table, ["BEGIN", "DECLARE c CURSOR FOR SELECT * FROM {t}", "FETCH 1 FROM c", "SAVEPOINT s", WORK])
+        client_that_dies("a lost truncater", table, ["BEGIN", "LOCK TABLE {t} IN ACCESS EXCLUSIVE MODE", "TRUNCATE {t}", "INSERT INTO {t} VALUES (5, 5)"])
 
 
 def test_many_sessions():
