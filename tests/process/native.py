@@ -384,7 +384,7 @@ def make_examples(connection):
         query(connection, (ROOT / script).read_text(encoding="utf-8").replace(":'module'", f"'{library}'"))
     query(connection, "CREATE TABLE item (id int PRIMARY KEY, value int NOT NULL, filler text) USING mixedcc WITH (mixedcc.partitions = 3);"
                       "INSERT INTO item SELECT g, g % 7, 'x' FROM generate_series(1, 200) g")
-    query(connection, (ROOT / "bench/sql/functions.sql").read_text(encoding="utf-8"))
+    query(connection, (ROOT / "bench/statements/sql/functions.sql").read_text(encoding="utf-8"))
 
 
 def test_rust():

@@ -1,0 +1,127 @@
+"""What limits throughput with more cores: which shared lines a transaction changes, and a queueing model.
+
+A line that all transactions change is a station that serves one core at a time; a core that does
+nothing but run transactions is a customer, its own work the time between its visits. Mean value
+analysis of this closed network gives the throughput for any number of cores. What the model leaves
+out is in scaling.md.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+
+from lib import atomics
+
+OWN, ROW, OTHER = "own", "row", "other"  # scopes that are no station
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Sites whose chain matches change this object. lines: over how many lines its changes spread."""
+
+    part: str  # mixedcc or PostgreSQL
+    phase: str
+    what: str
+    pattern: str
+    scope: str = "all"  # "all" transactions use the same lines; own: this process's; row: a row's or page's
+    lines: int = 1
+    kind: str = ""
+    share: float = 1.0  # of the changes that are this object's; the others are the process's own
+
+
+_M, _P = "mixedcc", "PostgreSQL"
+# The first rule that matches counts. A chain is function'caller'caller's caller'...
+RULES = (
+    # It adds twice: to the clock, and to the counter of its own pin.
+    Rule(_M, "commit", "clock", r"take_csn", kind="xadd", share=0.5),
+    Rule(_M, "commit", "own slot: word, pin", "take_csn", OWN),
+    Rule(_M, "begin", "own slot: word, pin, epoch", r"(Txn::begin|xact::start|Txn::follow|Engine::pin|Engine::snapshot|Txn::renew)", OWN),
+    Rule(_M, "execute", "statistics, striped by slot", r"^[^']*txn::count::", OWN),
+    Rule(_M, "commit", "ranges: lists of writes", r"^[^']*(Ring|range::|register)", ROW),
+    Rule(_M, "lock", "partition lock", r"(lock_partition|Partition.*lock|partition::.*lock|PartitionLock)", "all"),
+    Rule(_M, "lock", "row locks", r"LockWord|lock_record|LockHead|lock::", ROW),
+    Rule(_M, "commit", "rows: link, stamp", r"txn::commit::.*::link|txn::commit::.*::publish'|settle", ROW),
+    Rule(_M, "reclaim", "memory: shared pages and lists", r"^[^']*(Region|SlabClass|memory::(region|slab|pages|directory))", "all"),
+    Rule(_M, "reclaim", "own retire queue, magazines", r"RetireQueue|magazine|collect|Txn::reset", OWN),
+    Rule(_M, "validate", "validation", r"validate", ROW),
+    Rule(_P, "execute", "buffer mapping lock of the root page", r"LWLock.*ReadBufferExtended.*_bt_getroot", "all"),
+    Rule(_P, "execute", "index root page: pin", r"(ReadBuffer|ReleaseBuffer|ReleaseAndReadBuffer).*_bt_getroot|^0x[0-9a-f]+'ReleaseAndReadBuffer'_bt_relandgetbuf", "all"),
+    Rule(_P, "execute", "index root page: content lock", r"LockBuffer'_bt_getroot|LWLockRelease'LockBuffer'_bt_relandgetbuf", "all"),
+    Rule(_P, "execute", "buffer mapping locks", r"LWLock.*ReadBufferExtended", "all", 128),
+    Rule(_P, "execute", "pages: pins and content locks", r"(Buffer|_bt_|heap_)", ROW),
+    # Which lock was taken callgrind cannot tell. By predicate.c, about half of these changes are of the one named;
+    # the others are of SerializableFinishedListLock, SerializablePredicateListLock, or a partition's lock.
+    Rule(_P, "serializable", "SSI: SerializableXactHashLock", r"LWLock.*'(PreCommit_CheckForSerializationFailure|"
+         r"ReleasePredicateLocks|GetSerializableTransactionSnapshot|RegisterPredicateLockingXid|CheckForSerializableConflict(In|Out))", "all", 2),
+    Rule(_P, "serializable", "SSI: SerializablePredicateListLock", r"LWLock.*Predicate", "all", 2),
+    Rule(_P, "serializable", "SSI: tables of predicate locks", r"Predicate|Serializ", "all", 32),
+    Rule(_P, "snapshot", "ProcArrayLock", r"GetSnapshotData|ProcArrayEndTransaction|ProcArrayGroup|GlobalVis", "all"),
+    Rule(_P, "commit", "XidGenLock", r"GetNewTransactionId", "all"),
+    Rule(_P, "commit", "transaction status (SLRU)", r"TransactionIdGetStatus|SimpleLru|TransactionIdSetTreeStatus|Async|SubTrans|MultiXact", "all"),
+    Rule(_P, "commit", "WAL insertion", r"XLog|WAL", "all", 8),
+    Rule(_P, "lock", "own fast-path locks", r"VirtualXact|LockRelationOid|FastPath|ProcReleaseLocks|LockReleaseAll", OWN),
+    Rule(_P, "lock", "lock table's partitions", r"LockAcquire|LockRelease", "all", 16),
+    Rule(_P, "messages", "invalidations", r"AcceptInvalidationMessages|SIGetDataEntries|SendSharedInval", "all"),
+)
+
+
+def classify(site: atomics.Site) -> Rule | None:
+    for rule in RULES:
+        in_mixedcc = site.object == "mixedcc.so"
+        if in_mixedcc == (rule.part == _M) and re.search(rule.pattern, site.chain) \
+                and (not rule.kind or re.fullmatch(rule.kind, site.kind)):
+            return rule
+    return None
+
+
+def by_object(counts: collections.Counter, transactions: int) -> dict[Rule, float]:
+    """Changes of each object by one transaction; what no rule knows is under `other`."""
+    found: dict[Rule, float] = {}
+    for site, count in counts.items():
+        part = _M if site.object == "mixedcc.so" else _P
+        rule = classify(site) or Rule(part, "", "other", "", OTHER)
+        found[rule] = found.get(rule, 0) + count * rule.share / transactions
+        if rule.share < 1:
+            own = Rule(rule.part, rule.phase, "own slot: word, pin", "take_csn", OWN)
+            found[own] = found.get(own, 0) + count * (1 - rule.share) / transactions
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What moving a line to another core takes; the assumptions of a size."""
+
+    cores: int
+    transfer_ns: float
+
+
+# Cores of one socket, of a socket of chiplets, and of two sockets or more. Not measured here: two cores
+# cannot show it. The order of what is published for such machines.
+MACHINES = (Machine(16, 50), Machine(64, 100), Machine(256, 200))
+
+
+def stations(objects: dict[Rule, float], machine: Machine) -> dict[str, float]:
+    """{object: ns of its hottest line for one transaction}."""
+    found: dict[str, float] = collections.defaultdict(float)
+    for rule, changes in objects.items():
+        if rule.scope == "all":
+            found[f"{rule.part}: {rule.what}"] += changes / rule.lines * machine.transfer_ns
+    return dict(found)
+
+
+def limit(demand_ns: float) -> float:
+    """Transactions a second that a station can serve."""
+    return 1e9 / demand_ns if demand_ns else float("inf")
+
+
+def throughput(work_ns: float, demands: list[float], cores: int) -> float:
+    """Transactions a second of so many cores, by mean value analysis."""
+    waiting = [0.0] * len(demands)
+    rate = 0.0
+    for n in range(1, cores + 1):
+        times = [d * (1 + q) for d, q in zip(demands, waiting)]
+        rate = n / (work_ns + sum(times))
+        waiting = [rate * t for t in times]
+    return rate * 1e9

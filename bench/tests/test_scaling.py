@@ -1,0 +1,94 @@
+"""Tests of what bench/scaling computes."""
+
+import collections
+import pathlib
+import sys
+import unittest
+
+BENCH_DIR = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(BENCH_DIR))
+sys.dont_write_bytecode = True
+
+from lib import atomics  # noqa: E402
+from engine import scaling_model  # noqa: E402
+
+DISASSEMBLY = """
+  401000:\tlock xadd %rax,(%rdx)
+  401005:\txchg   %rax,(%rdx)
+  401008:\txchg   %ax,%ax
+  40100a:\tlock cmpxchg %rcx,(%rdi)
+  401010:\tadd    %rax,(%rdx)
+  401014:\tlock incq (%rdx)
+"""
+DUMP = """\
+positions: instr line
+events: Ir
+ob=(1) /lib/mixedcc.so
+fn=(1) take_csn'prepare
+0x401000 10 7
++5 * 3
+cfn=(2) inner
+calls=5 0x401000
+* * 900
+fn=(2)
+0x40100a 1 4
+-5 +2 6
+"""
+
+
+class Atomics(unittest.TestCase):
+    KINDS = atomics.kinds_of_text(DISASSEMBLY)
+
+    def test_kinds(self):
+        self.assertEqual(self.KINDS, {0x401000: "xadd", 0x401005: "xchg", 0x40100a: "cmpxchg", 0x401014: "inc"})
+
+    def test_counts_without_the_cost_of_calls(self):
+        site = lambda chain, kind: atomics.Site("mixedcc.so", chain, kind)  # noqa: E731
+        self.assertEqual(dict(atomics.counts(DUMP, {"mixedcc.so": self.KINDS})), {
+            site("take_csn'prepare", "xadd"): 7, site("take_csn'prepare", "xchg"): 3,
+            site("inner", "cmpxchg"): 4, site("inner", "xchg"): 6})
+
+
+class Objects(unittest.TestCase):
+    def what(self, chain, kind="cmpxchg", file="postgres"):
+        rule = scaling_model.classify(atomics.Site(file, chain, kind))
+        return rule and rule.what
+
+    def test_rules(self):
+        self.assertEqual(self.what("e::txn::Txn::take_csn'prepare", "xadd", "mixedcc.so"), "clock")
+        self.assertEqual(self.what("e::txn::Txn::take_csn'prepare", "xchg", "mixedcc.so"), "own slot: word, pin")
+        self.assertEqual(self.what("0x1'LWLockAcquire'LockBuffer'_bt_getroot'_bt_search"), "index root page: content lock")
+        self.assertEqual(self.what("LWLockRelease'0x1'ReadBufferExtended'ReadBuffer'_bt_getbuf'_bt_getroot"),
+                         "buffer mapping lock of the root page")
+        self.assertEqual(self.what("LWLockRelease'PreCommit_CheckForSerializationFailure'0x1"),
+                         "SSI: SerializableXactHashLock")
+        self.assertIsNone(self.what("nobody_knows"))
+
+    def test_half_of_the_additions_at_the_commit_are_the_clock_s(self):
+        counts = collections.Counter({atomics.Site("mixedcc.so", "take_csn'prepare", "xadd"): 200,
+                                      atomics.Site("postgres", "nobody_knows", "xadd"): 50})
+        found = {rule.what: n for rule, n in scaling_model.by_object(counts, 100).items()}
+        self.assertEqual(found, {"clock": 1, "own slot: word, pin": 1, "other": 0.5})
+
+
+class Model(unittest.TestCase):
+    def test_one_core_never_waits(self):
+        self.assertAlmostEqual(scaling_model.throughput(900, [60, 40], 1), 1e6)
+
+    def test_many_cores_reach_the_lowest_limit(self):
+        rate = scaling_model.throughput(10_000, [100, 50], 1000)
+        self.assertAlmostEqual(rate, scaling_model.limit(100), delta=0.001 * rate)
+
+    def test_two_cores_and_one_station_by_hand(self):
+        # Mean value analysis: with 1 core the station holds 100 / 1000 of a customer on average.
+        self.assertAlmostEqual(scaling_model.throughput(900, [100], 2), 2e9 / (900 + 100 * 1.1))
+
+    def test_lines_and_transfers(self):
+        rule = scaling_model.Rule("PostgreSQL", "", "mapping", "", "all", 128)
+        own = scaling_model.Rule("mixedcc", "", "slot", "", scaling_model.OWN)
+        machine = scaling_model.Machine(16, 50)
+        self.assertEqual(scaling_model.stations({rule: 128, own: 9}, machine), {"PostgreSQL: mapping": 50})
+
+
+if __name__ == "__main__":
+    unittest.main()
