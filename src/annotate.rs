@@ -49,6 +49,7 @@ static mut WATCHING: bool = false;
 /// Invalidations so far: what was read while one arrived is not kept.
 static mut CHANGES: u64 = 0;
 
+/// Raises an error about a label.
 fn invalid(message: &str) -> ! {
     complain(
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
@@ -81,8 +82,13 @@ fn split(text: &str, separator: char) -> Vec<&str> {
     out
 }
 
-/// Reads a label.
-pub fn parse(label: &str) -> Vec<Annotation> {
+/// Reads a label, or raises an error.
+fn parse(label: &str) -> Vec<Annotation> {
+    read_label(label).unwrap_or_else(|why| invalid(&why))
+}
+
+/// Reads a label; what is wrong with it.
+pub fn read_label(label: &str) -> Result<Vec<Annotation>, String> {
     let mut out = Vec::new();
     for part in split(label, ';').into_iter().filter(|p| !p.is_empty()) {
         let inner = part
@@ -90,17 +96,17 @@ pub fn parse(label: &str) -> Vec<Annotation> {
             .map(str::trim)
             .and_then(|p| p.strip_prefix('('))
             .and_then(|p| p.strip_suffix(')'));
-        let Some(inner) = inner else { invalid(&format!("\"{part}\" is not an annotation")) };
+        let inner = inner.ok_or_else(|| format!("\"{part}\" is not an annotation"))?;
         let items = split(inner, ',');
         if items.len() < 2 || items.iter().any(|i| i.is_empty()) {
-            invalid(&format!("annotation \"{part}\" does not name a table and arguments"));
+            return Err(format!("annotation \"{part}\" does not name a table and arguments"));
         }
         out.push(Annotation {
             table: items[0].to_owned(),
             arguments: items[1..].iter().map(|s| (*s).to_owned()).collect(),
         });
     }
-    out
+    Ok(out)
 }
 
 fn write(all: &[Annotation]) -> String {
@@ -267,17 +273,23 @@ fn must_call(function: Oid) {
     }
 }
 
+/// Schema and name of a table, quoted; `None`: it was dropped meanwhile.
+fn qualified_name(table: Oid) -> Option<String> {
+    // SAFETY: catalog look-ups, which give null or C strings.
+    unsafe {
+        let (space, name) = (pg_sys::get_namespace_name(pg_sys::get_rel_namespace(table)), pg_sys::get_rel_name(table));
+        if space.is_null() || name.is_null() {
+            return None;
+        }
+        Some(CStr::from_ptr(pg_sys::quote_qualified_identifier(space, name)).to_string_lossy().into_owned())
+    }
+}
+
 /// `mixedcc.annotate`.
 pub fn add(function: Oid, table: Oid, arguments: &[String]) {
     must_own(function);
     options::check_is_ours(table);
-    // SAFETY: catalog look-ups of an existing table.
-    let name = unsafe {
-        let space = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(table));
-        CStr::from_ptr(pg_sys::quote_qualified_identifier(space, pg_sys::get_rel_name(table)))
-            .to_string_lossy()
-            .into_owned()
-    };
+    let name = qualified_name(table).unwrap_or_else(|| crate::sql::no_such_relation(table));
     if arguments.is_empty() {
         invalid("an annotation names at least one argument");
     }
@@ -400,7 +412,10 @@ fn function(oid: Oid, label: &str) -> Option<Function> {
     let hash = unsafe {
         pg_sys::GetSysCacheHashValue(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into(), zero, zero, zero)
     };
-    let partitions = parse(label)
+    // A label that nobody has checked, because a superuser has written it into the catalog, is none: statements run
+    // nevertheless, and the view `mixedcc.annotations` says what is wrong.
+    let partitions = read_label(label)
+        .unwrap_or_default()
         .into_iter()
         .filter_map(|a| Some((a.table, a.arguments.iter().map(|g| position(&names, g)).collect::<Option<Vec<_>>>()?)))
         .collect();
@@ -410,6 +425,13 @@ fn function(oid: Oid, label: &str) -> Option<Function> {
 #[cfg(test)]
 mod unit {
     use super::*;
+
+    #[test]
+    fn labels_that_are_none() {
+        assert_eq!(read_label("garbage((,").unwrap_err(), "\"garbage((,\" is not an annotation");
+        assert!(read_label("partition(t)").is_err() && read_label("partition(t, )").is_err());
+        assert_eq!(read_label(""), Ok(Vec::new()));
+    }
 
     #[test]
     fn labels_round_trip() {

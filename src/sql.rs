@@ -25,18 +25,32 @@ mod switches;
 /// A value of a partition key: datum, NULL, type.
 pub type Value = (Datum, bool, Oid);
 
-/// A relation that is open until this is dropped. Its lock stays to the end of the transaction.
-struct Open(pg_sys::Relation);
+/// A relation that is open until this is dropped, and the lock that is given up then (`NoLock`: it stays to the end of the
+/// transaction).
+struct Open(pg_sys::Relation, u32);
 
 impl Drop for Open {
     fn drop(&mut self) {
         // SAFETY: opened by `open`; when an error unwinds, the resource owner closes it instead.
         unsafe {
             if !std::thread::panicking() {
-                pg_sys::relation_close(self.0, pg_sys::NoLock as i32);
+                pg_sys::relation_close(self.0, self.1 as i32);
             }
         }
     }
+}
+
+/// An argument, or the error that NULL is.
+fn given<T>(argument: Option<T>, what: &str) -> T {
+    match argument {
+        Some(v) => v,
+        None => complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, &format!("the {what} must not be null"), ""),
+    }
+}
+
+/// No relation has this OID.
+pub(crate) fn no_such_relation(oid: Oid) -> ! {
+    complain(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, &format!("relation with OID {} does not exist", oid.to_u32()), "")
 }
 
 pub(crate) fn relation_name(oid: Oid) -> String {
@@ -50,18 +64,24 @@ pub(crate) fn relation_name(oid: Oid) -> String {
     }
 }
 
-/// Opens a table of ours, or raises an error.
+/// Opens a table of ours, or raises an error. Its lock stays to the end of the transaction.
 fn open(oid: Oid, lock: u32) -> Open {
+    open_until(oid, lock, pg_sys::NoLock)
+}
+
+/// Opens a table of ours for a user who may have no right on it, as `pg_relation_size` does: it is locked only as long as
+/// it is open.
+fn open_briefly(oid: Oid) -> Open {
+    open_until(oid, pg_sys::AccessShareLock, pg_sys::AccessShareLock)
+}
+
+fn open_until(oid: Oid, lock: u32, unlock: u32) -> Open {
     // SAFETY: a plain call.
     let r = unsafe { pg_sys::try_relation_open(oid, lock as i32) };
     if r.is_null() {
-        complain(
-            PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
-            &format!("relation with OID {} does not exist", oid.to_u32()),
-            "",
-        );
+        no_such_relation(oid);
     }
-    let open = Open(r);
+    let open = Open(r, unlock);
     if !rel::is_ours(r) {
         complain(
             PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
@@ -100,7 +120,7 @@ fn must_control(oid: Oid) {
 
 #[pg_extern(sql = false)]
 fn table_size(table: Oid) -> i64 {
-    let rel = open(table, pg_sys::AccessShareLock);
+    let rel = open_briefly(table);
     rel::info(rel.0).table.bytes() as i64
 }
 
@@ -289,9 +309,7 @@ fn label_items(label: &str) -> TableIterator<'static, (name!(option, String), na
 /// `declare_partition(regclass, VARIADIC "any")`.
 #[pg_extern(sql = false)]
 fn declare_partition(table: Option<Oid>, fcinfo: pg_sys::FunctionCallInfo) {
-    let Some(table) = table else {
-        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the table must not be null", "")
-    };
+    let table = given(table, "table");
     // SAFETY: PostgreSQL's contract of function calls; the arguments are as many as it says.
     let key: Vec<Value> = unsafe {
         let info = (*fcinfo).flinfo;
@@ -378,7 +396,7 @@ fn quietly(table: Oid) -> Option<Open> {
     if r.is_null() {
         return None;
     }
-    Some(Open(r)).filter(|o| rel::is_ours(o.0))
+    Some(Open(r, pg_sys::NoLock)).filter(|o| rel::is_ours(o.0))
 }
 
 fn has_rights(table: Oid, role: Oid) -> bool {
@@ -553,9 +571,7 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 
 #[pg_extern(sql = false)]
 fn annotate_function(function: Oid, table: Oid, arguments: Vec<Option<String>>) {
-    let Some(arguments) = arguments.into_iter().collect::<Option<Vec<_>>>() else {
-        complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "an argument's name must not be null", "")
-    };
+    let arguments: Vec<_> = arguments.into_iter().map(|a| given(a, "name of an argument")).collect();
     annotate::add(function, table, &arguments);
 }
 
@@ -566,6 +582,10 @@ fn unannotate_function(function: Oid) {
 
 #[pg_extern(sql = false)]
 fn annotation_items(label: &str) -> TableIterator<'static, (name!(table, String), name!(arguments, String))> {
-    let items = annotate::parse(label);
+    // Nobody checks what a superuser writes into the catalog: one wrong label must not hide the others.
+    let items = annotate::read_label(label).unwrap_or_else(|why| {
+        warning!("ignored a security label of a function: {}", why.trim_end_matches('.'));
+        Vec::new()
+    });
     TableIterator::new(items.into_iter().map(|a| (a.table, a.arguments.join(", "))).collect::<Vec<_>>())
 }

@@ -20,7 +20,7 @@ macro_rules! functions {
     )* };
 }
 functions! {
-    CopyErrorData FlushErrorState FreeErrorData errcode errdetail errfinish errhint errmsg errstart palloc0 pfree
+    CopyErrorData FlushErrorState FreeErrorData errcode errcontext_msg errdetail errfinish errhint errmsg errstart palloc0 pfree
 }
 
 macro_rules! variables {

@@ -299,6 +299,9 @@ impl Table {
         unsafe {
             let oid = (*this).oid;
             let here = (compat::my_lxid(), EPOCH);
+            if (*this).user != pg::raw::GetUserId() || (*this).rights == 0 {
+                must_have_a_right(oid);
+            }
             let lock = if access == Access::Write { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
             let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
             // Outside of a transaction's middle it has no number: then nothing is kept.
@@ -312,7 +315,10 @@ impl Table {
                     return;
                 }
             }
-            let rel = pg_sys::relation_open(oid, lock as i32);
+            let rel = pg_sys::try_relation_open(oid, lock as i32);
+            if rel.is_null() {
+                crate::sql::no_such_relation(oid);
+            }
             if !rel::is_ours(rel) {
                 complain(
                     PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
@@ -360,6 +366,24 @@ impl Table {
                     self.referring.extend(k.conkey[..k.nkeys as usize].iter().map(|c| *c as usize - 1));
                 }
             }
+        }
+    }
+}
+
+/// Raises an error unless the user has some right on a table or its columns. Before it is locked, and also where no row is
+/// looked for, because the key is NULL: strangers must not lock it.
+unsafe fn must_have_a_right(oid: Oid) {
+    const COLUMNS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE;
+    // SAFETY: catalog look-ups; the name may be null, if the table was dropped meanwhile.
+    unsafe {
+        let (kind, user) = (pg_sys::get_rel_relkind(oid), pg_sys::GetUserId());
+        if kind == 0 || compat::relation_rights(oid, user, COLUMNS | pg_sys::ACL_DELETE) {
+            return; // the caller says if there is no table
+        }
+        let any = pg_sys::AclMaskHow::ACLMASK_ANY;
+        if pg_sys::pg_attribute_aclcheck_all(oid, user, COLUMNS, any) != pg_sys::AclResult::ACLCHECK_OK {
+            let (denied, kind) = (pg_sys::AclResult::ACLCHECK_NO_PRIV, pg_sys::get_relkind_objtype(kind));
+            pg_sys::aclcheck_error(denied, kind, pg_sys::get_rel_name(oid));
         }
     }
 }

@@ -49,9 +49,11 @@ pub fn check_table(relid: Oid, o: &Options) {
     });
 }
 
-/// Refuses what is no table of ours.
+/// Refuses what is no table of ours. For users who may have no right on it: it is locked for this moment only.
 pub fn check_is_ours(relid: Oid) {
-    with_relation(relid, must_be_ours);
+    if with_relation_until(relid, pg_sys::AccessShareLock, must_be_ours).is_none() {
+        crate::sql::no_such_relation(relid);
+    }
 }
 
 fn must_be_ours(rel: pg_sys::Relation) {
@@ -64,15 +66,21 @@ fn must_be_ours(rel: pg_sys::Relation) {
     }
 }
 
+/// Runs `f` with a relation, whose lock stays until the transaction ends. `None`: there is no such relation.
 fn with_relation<R>(relid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
-    // SAFETY: opened and closed here; the lock stays until the transaction ends.
+    with_relation_until(relid, pg_sys::NoLock, f)
+}
+
+/// The same. `unlock`: the lock that is given up behind `f`.
+fn with_relation_until<R>(relid: Oid, unlock: u32, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
+    // SAFETY: opened and closed here.
     unsafe {
         let rel = pg_sys::try_relation_open(relid, pg_sys::AccessShareLock as i32);
         if rel.is_null() {
             return None;
         }
         let r = f(rel);
-        pg_sys::relation_close(rel, pg_sys::NoLock as i32);
+        pg_sys::relation_close(rel, unlock as i32);
         Some(r)
     }
 }
@@ -158,9 +166,9 @@ pub struct Key {
     pub columns: Vec<KeyColumn>,
 }
 
-/// The partition key of a table of ours; `None` as long as it has none.
+/// The partition key of a table of ours; `None` as long as it has none. Locks as [`check_is_ours`] does.
 pub fn partition_key(relid: Oid) -> Option<Key> {
-    with_relation(relid, |rel| {
+    with_relation_until(relid, pg_sys::AccessShareLock, |rel| {
         let o = Options::of(relid);
         let method = method_of(&o);
         let column = |n: i16| {

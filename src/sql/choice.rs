@@ -1,6 +1,6 @@
 //! Why a partition has its protocol: the source of `mixedcc.explain_choice`.
 
-use super::open;
+use super::open_briefly;
 use super::switches::chosen;
 use crate::options::NUMBERS;
 use crate::{coordinator, guc};
@@ -8,7 +8,7 @@ use mixedcc_engine::choice::{Decision, Lesson, Settings, Shown, Status, NAMES};
 use mixedcc_engine::partition::{Partition, Tuning};
 use mixedcc_engine::{Protocol, ProtocolSet, Table};
 use pgrx::iter::TableIterator;
-use pgrx::pg_sys::{self, Oid};
+use pgrx::pg_sys::Oid;
 use pgrx::prelude::*;
 
 type Row = (String, String, Option<f64>, Option<String>);
@@ -167,7 +167,7 @@ fn explain_choice(
     'static,
     (name!(item, String), name!(name, String), name!(value, Option<f64>), name!(note, Option<String>)),
 > {
-    let rel = open(table, pg_sys::AccessShareLock);
+    let rel = open_briefly(table);
     let (t, parts, _): (&Table, &[Partition], u32) = chosen(&rel, table, Some(partition));
     let p = &parts[0];
     let shown = p.decided.read();

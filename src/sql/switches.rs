@@ -1,6 +1,6 @@
 //! Functions about the protocols of partitions: requests for switches, their state, their history.
 
-use super::{complain, must_control, open, relation_name, visible_tables, Open};
+use super::{complain, given, must_control, open, open_briefly, relation_name, visible_tables, Open};
 use crate::errors::ok;
 use crate::{compat, coordinator, rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
@@ -74,7 +74,8 @@ fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
 }
 
 #[pg_extern(sql = false)]
-fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
+fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i32>) {
+    let table = given(table, "table");
     let p = parse_protocol(protocol);
     let rel = control(table);
     let (t, parts, first) = chosen(&rel, table, partition);
@@ -97,7 +98,8 @@ fn set_protocol(table: Oid, protocol: Option<&str>, partition: Option<i32>) {
 }
 
 #[pg_extern(sql = false)]
-fn unpin(table: Oid, partition: Option<i32>) {
+fn unpin(table: Option<Oid>, partition: Option<i32>) {
+    let table = given(table, "table");
     let rel = control(table);
     let (_, parts, _) = chosen(&rel, table, partition);
     for part in parts {
@@ -107,7 +109,8 @@ fn unpin(table: Oid, partition: Option<i32>) {
 
 /// Waits until no switch is under way in a table, or in all of this database. False: the time is over.
 #[pg_extern(sql = false)]
-fn await_switches(table: Option<Oid>, timeout_ms: f64) -> bool {
+fn await_switches(table: Option<Oid>, timeout_ms: Option<f64>) -> bool {
+    let timeout_ms = given(timeout_ms, "timeout");
     if !(0.0..=86_400_000.0).contains(&timeout_ms) {
         complain(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
@@ -115,7 +118,7 @@ fn await_switches(table: Option<Oid>, timeout_ms: f64) -> bool {
             "Example: interval '10 s'.",
         );
     }
-    let _rel = table.map(|oid| open(oid, pg_sys::AccessShareLock));
+    drop(table.map(open_briefly));
     let end = Instant::now() + Duration::from_secs_f64(timeout_ms / 1000.0);
     loop {
         let tables = visible_tables().into_iter().filter(|(oid, _)| table.is_none_or(|t| t == *oid));

@@ -206,7 +206,7 @@ def test_definitions():
     query(connection, "SELECT probe_append(%s, 4, 1)", (oid,))
     equal("a new trigger runs", value(connection, "SELECT l FROM t WHERE k = 4"), [0])
     query(connection, "DROP TABLE t")
-    equal("a dropped table", error(connection, "SELECT probe_get(%s, 3)", (oid,))[0], "XX000")
+    equal("a dropped table", error(connection, "SELECT probe_get(%s, 3)", (oid,))[0], "42P01")
     query(connection, "CREATE DOMAIN small AS int CHECK (VALUE < 5); CREATE TABLE t (k int PRIMARY KEY, l bigint[], s small, v varchar(3))"
                       " USING mixedcc; DROP TABLE t; DROP DOMAIN small; DROP FUNCTION no")
     connection.close()
