@@ -5,6 +5,7 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
+mod altered;
 mod annotate;
 mod bypass;
 mod callbacks;

@@ -89,6 +89,8 @@ fn open_until(oid: Oid, lock: u32, unlock: u32) -> Open {
             "Name a table that was created USING mixedcc.",
         );
     }
+    // SAFETY: an open relation.
+    unsafe { crate::altered::must_fit(r, (*r).rd_att) };
     open
 }
 

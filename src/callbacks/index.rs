@@ -84,6 +84,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         if checks {
             may_check(rel, scan);
         }
+        crate::altered::must_fit(rel, (*rel).rd_att);
         let table = rel::info(rel).table;
         let estate = pg_sys::CreateExecutorState();
         let econtext = if (*estate).es_per_tuple_exprcontext.is_null() {

@@ -8,7 +8,7 @@ use crate::pg::{tid_bound, Tid, ROWS};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
-use crate::{compat, errors, tuple};
+use crate::{altered, compat, errors, tuple};
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
@@ -46,6 +46,8 @@ pub struct Scan {
     pub protected: bool,
     /// The only partition whose rows it wants, plus 1; 0: all.
     pub partition: u32,
+    /// The last descriptor that the stored rows were found to fit while their table is being altered (INV-LAYOUT).
+    pub fits: pg_sys::TupleDesc,
     /// The rows that it wants, which `2pl` locks; null: all. Dropped with the memory of the scan.
     pub wanted: *const Wanted,
 }
@@ -89,6 +91,9 @@ pub unsafe extern "C-unwind" fn begin(
             );
         }
         crate::platform::outside();
+        if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
+            altered::must_fit(rel, (*rel).rd_att);
+        }
         let info = rel::info(rel);
         pg_sys::RelationIncrementReferenceCount(rel);
         let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();
@@ -248,6 +253,10 @@ pub unsafe extern "C-unwind" fn next(
     // SAFETY: made by `begin`. A backward scan starts after the last record.
     unsafe {
         let s = scan.cast::<Scan>();
+        if altered::any() && (*slot).tts_tupleDescriptor != (*s).fits {
+            altered::must_fit((*s).base.rs_rd, (*slot).tts_tupleDescriptor);
+            (*s).fits = (*slot).tts_tupleDescriptor;
+        }
         if direction < 0 && (*s).next == 0 && (*s).block == u64::MAX {
             (*s).next = (*s).end + 1;
         }

@@ -3,6 +3,7 @@
 use super::indexscan::wrap;
 use super::seqscan;
 use super::statements::{self, Statement};
+use crate::altered;
 use crate::bypass::{self, Reason};
 use crate::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::rel;
@@ -31,6 +32,9 @@ pub fn init() {
 unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
     // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
+        if altered::any() {
+            check_rows(q);
+        }
         if wants_snapshot((*q).snapshot) {
             before(q);
         }
@@ -38,6 +42,14 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
             start_executor(q, eflags, why);
         }
     }
+}
+
+/// Refuses a statement of a function that an ALTER TABLE calls, if it would read rows that are no rows of its table now.
+#[pg_guard]
+#[cold]
+unsafe extern "C-unwind" fn check_rows(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the hook's contract.
+    unsafe { altered::check_statement((*q).plannedstmt) }
 }
 
 /// Starts a statement in the executor, because the bypass does not run it.

@@ -28,6 +28,7 @@ pub fn abort_subtransactions(level: u32) {
     crate::bypass::abort_subtransactions(level);
     statements::abort_subtransactions(level);
     protect::abort_subtransactions(level);
+    crate::altered::abort_subtransactions(level);
 }
 
 /// A subtransaction ends well.
@@ -41,4 +42,5 @@ pub fn end_transaction() {
     crate::bypass::end_transaction();
     statements::end_transaction();
     protect::end_transaction();
+    crate::altered::abort_subtransactions(0);
 }

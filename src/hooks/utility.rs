@@ -1,6 +1,7 @@
 //! Utility commands: options of tables, what mixedcc refuses, and what must follow a change of a
 //! table's definition.
 
+use crate::altered;
 use crate::options::{refuse, Apply, PROVIDER};
 use crate::{annotate, compat, options, pg, shmem, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
@@ -436,7 +437,13 @@ unsafe extern "C-unwind" fn object_access(
         if let Some(prev) = PREV_ACCESS {
             prev(access, class_id, object, sub, arg);
         }
-        if access != pg_sys::ObjectAccessType::OAT_DROP || class_id != pg_sys::RelationRelationId || sub != 0 {
+        if class_id != pg_sys::RelationRelationId {
+            return;
+        }
+        if access == pg_sys::ObjectAccessType::OAT_POST_ALTER && sub > 0 {
+            altered::note(object);
+        }
+        if access != pg_sys::ObjectAccessType::OAT_DROP || sub != 0 {
             return;
         }
         if let Some(c) = ours(object) {

@@ -5,7 +5,7 @@ use super::rows::{Row, Rows};
 use crate::errors::ok;
 use crate::platform::PG;
 use crate::rel::RelInfo;
-use crate::{guc, xact};
+use crate::{altered, guc, xact};
 use mixedcc_engine::range::IndexRanges;
 use mixedcc_engine::{Error, RecordRef};
 use pgrx::pg_sys;
@@ -33,6 +33,9 @@ const SAMPLE: u64 = 16;
 pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relation) -> Option<Ranged> {
     // SAFETY: the caller's.
     unsafe {
+        if altered::differs(rel) {
+            return None; // INV-LAYOUT
+        }
         let codec = codec::of(index)?;
         let name = codec.index.to_u32() as u64;
         if let Some(ranges) = info.table.ranges(name).filter(|r| r.is_active()) {
@@ -62,6 +65,10 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Vec<&'static Codec> {
+    // SAFETY: the caller's.
+    if unsafe { altered::differs(rel) } {
+        return Vec::new(); // INV-LAYOUT; not for long
+    }
     if let Some(known) = info.active.usable.borrow().as_ref() {
         return known.clone();
     }

@@ -319,6 +319,7 @@ impl Table {
             if rel.is_null() {
                 crate::sql::no_such_relation(oid);
             }
+            crate::altered::must_fit(rel, (*rel).rd_att);
             if !rel::is_ours(rel) {
                 complain(
                     PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,

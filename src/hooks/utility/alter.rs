@@ -1,6 +1,7 @@
 //! ALTER TABLE and what it changes in our options.
 
 use super::{class, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element};
+use crate::altered;
 use crate::options::{self, complain, refuse, Apply, Options};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
@@ -234,7 +235,9 @@ pub fn table(call: Call) {
     // SAFETY: the node of the call that is run.
     let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
     if !empty {
+        altered::begin();
         call.run();
+        altered::end();
     }
     let Some(oid) = found.or_else(|| relid(rv)) else {
         return;
