@@ -167,7 +167,7 @@ SET LOCAL enable_bitmapscan = off;
 EXPLAIN (COSTS OFF, ANALYZE, TIMING OFF, SUMMARY OFF) SELECT * FROM rg_t WHERE id BETWEEN 100 AND 130 ORDER BY id LIMIT 2;
 DO $$ DECLARE plan jsonb; BEGIN  -- what is protected is a list
     EXECUTE 'EXPLAIN (COSTS OFF, ANALYZE, FORMAT JSON) SELECT * FROM rg_t WHERE id IN (100, 200) ORDER BY id' INTO plan;
-    RAISE INFO '%', plan -> 1 -> 'mixedcc Protected Keys';
+    RAISE INFO '%', plan -> 0 -> 'mixedcc Protected Keys';
 END $$;
 COMMIT;
 DROP TABLE rg_t, rg_p, rg_heap, rg_none;

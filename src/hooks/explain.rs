@@ -91,11 +91,43 @@ unsafe fn add_table(oid: pg_sys::Oid, found: &mut Vec<pg_sys::Oid>) {
     }
 }
 
+/// Opens the group of the query again, which PostgreSQL has closed just before: what follows belongs to
+/// that query. In JSON and YAML a group after it would be another query. False, and nothing is changed, if
+/// the text does not end with the group (another library has added something).
+unsafe fn reopen(es: *mut pg_sys::ExplainState) -> bool {
+    use pg_sys::ExplainFormat::*;
+    // SAFETY: an EXPLAIN that is being written; its buffer holds `len` bytes and a NUL.
+    unsafe {
+        let out = &mut *(*es).str_;
+        let text = std::slice::from_raw_parts(out.data.cast::<u8>(), out.len as usize);
+        let indent = " ".repeat(2 * (*es).indent as usize);
+        let closing = match (*es).format {
+            EXPLAIN_FORMAT_JSON => format!("\n{indent}}}"),
+            EXPLAIN_FORMAT_XML => format!("{indent}</Query>\n"),
+            _ => String::new(),
+        };
+        let Some(rest) = text.strip_suffix(closing.as_bytes()) else { return false };
+        out.len = rest.len() as i32;
+        *out.data.add(rest.len()) = 0;
+        match (*es).format {
+            EXPLAIN_FORMAT_TEXT => return true,
+            // Not the first of its group: a separator comes before it.
+            EXPLAIN_FORMAT_JSON | EXPLAIN_FORMAT_YAML => {
+                (*es).grouping_stack = pg_sys::lcons_int(1, (*es).grouping_stack);
+            }
+            _ => {}
+        }
+        (*es).indent += 1;
+        true
+    }
+}
+
 unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usize) {
     // SAFETY: an EXPLAIN that is being written.
     unsafe {
-        let group = c"mixedcc".as_ptr();
-        pg_sys::ExplainOpenGroup(group, std::ptr::null(), true, es);
+        if !reopen(es) {
+            return;
+        }
         let mut shown = Vec::new();
         for &oid in tables {
             let r = pg_sys::RelationIdGetRelation(oid);
@@ -126,7 +158,7 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
             }
         }
         put(es, c"mixedcc Protected Keys", &shown);
-        pg_sys::ExplainCloseGroup(group, std::ptr::null(), true, es);
+        pg_sys::ExplainCloseGroup(c"Query".as_ptr(), std::ptr::null(), true, es);
     }
 }
 
