@@ -150,6 +150,10 @@ pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
         if !guc::ENABLE_BYPASS.get() {
             return Some(Reason::Setting);
         }
+        // First: to look whether a plan can be taken checks its rights, and such a hook (pgaudit's) would see that.
+        if OTHERS || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
+            return Some(Reason::Hooks);
+        }
         match cache::find(q) {
             Ok(p) => guarded_start(q, eflags, p),
             Err(why) => Some(why),
@@ -188,9 +192,6 @@ unsafe extern "C-unwind" fn guarded_start(
 unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Program) -> Option<Reason> {
     // SAFETY: as in `start`.
     unsafe {
-        if OTHERS || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
-            return Some(Reason::Hooks);
-        }
         if (*q).instrument_options != 0 {
             return Some(Reason::Instrumented);
         }
