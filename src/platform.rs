@@ -11,6 +11,8 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::PgSqlErrorCode;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
+mod waiting;
+
 /// The platform. Stateless: the state is the backend's.
 pub struct Pg;
 
@@ -115,7 +117,13 @@ pub fn outside() {
 static mut DEADLOCK: bool = false;
 
 /// Sleeps; an ERROR unwinds, and is remembered if it is a deadlock, which the engine cannot tell from a timeout.
-fn asleep(sleep: impl FnOnce()) {
+/// `lock`: what the sleep is for.
+fn asleep(lock: Option<Queue>, sleep: impl FnOnce()) {
+    let mut waiting = lock.map(waiting::Waiting::new);
+    if let Some(w) = &mut waiting {
+        // SAFETY: it goes with this frame, and the sleep enters nothing that it leaves behind.
+        unsafe { w.enter() };
+    }
     let Err(cause) = catch_unwind(AssertUnwindSafe(sleep)) else { return };
     let code = match cause.downcast_ref::<CaughtError>() {
         Some(CaughtError::PostgresError(e) | CaughtError::ErrorReport(e)) => Some(e.sql_error_code()),
@@ -134,7 +142,7 @@ pub fn take_deadlock() -> bool {
 
 impl Platform for Pg {
     fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
-        asleep(|| {
+        asleep(w.lock, || {
             // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
             unsafe {
                 if w.tag == 0 {
@@ -149,7 +157,7 @@ impl Platform for Pg {
         Ok(())
     }
     fn enter_queue(&self, q: Queue) -> Result<(), Error> {
-        asleep(|| {
+        asleep(Some(q), || {
             // SAFETY: as above.
             unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
         });

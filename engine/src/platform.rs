@@ -13,6 +13,8 @@ pub struct WaitFor {
     /// Tag of the subtransaction that took the lock, or one of [`Platform::take_tag`]; 0: the lock is held to the end of the
     /// top transaction.
     pub tag: u32,
+    /// The lock that is wanted, if it is one lock: for messages.
+    pub lock: Option<Queue>,
 }
 
 /// Tags with this bit are those of [`Platform::take_tag`].

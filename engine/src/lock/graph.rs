@@ -203,7 +203,7 @@ impl Engine {
     /// The transaction of a queue's first waiter, if there is one.
     pub(crate) fn first_in(&self, queue: u64) -> Option<WaitFor> {
         let slot = self.leads_to(Edge::Queue(queue))?;
-        Some(WaitFor { ident: self.slots[slot as usize].ident.load(Ordering::SeqCst), slot, tag: 0 })
+        Some(WaitFor { ident: self.slots[slot as usize].ident.load(Ordering::SeqCst), slot, tag: 0, lock: None })
     }
 
     /// Is it the edge that was seen, and does it lead to where it led? (A queue has one first waiter, who stays that

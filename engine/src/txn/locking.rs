@@ -272,7 +272,7 @@ impl Txn {
                     if word.held_by(h.slot) != Some(h) {
                         continue; // the holder changed while we read its name
                     }
-                    let holder = WaitFor { ident, slot: h.slot, tag: h.tag };
+                    let holder = WaitFor { ident, slot: h.slot, tag: h.tag, lock: Some(queue) };
                     if let Err(e) = self.wait_for(p, holder, gave) {
                         if e == Error::Deadlock {
                             self.winner = Some(holder);

@@ -101,7 +101,7 @@ impl Txn {
             let Some(theirs) = e.parts_if_any(slot) else { continue };
             for part in theirs.all() {
                 if let Some(ident) = self.owner_of(p, part, slot, w) {
-                    self.await_owner(p, part, WaitFor { ident, slot, tag: 0 }, w)?;
+                    self.await_owner(p, part, WaitFor { ident, slot, tag: 0, lock: None }, w)?;
                 }
             }
         }
