@@ -174,6 +174,15 @@ INSERT INTO checked SELECT i, 'v' || i, i % 5 FROM generate_series(1, 1000) i;
 UPDATE checked SET n = n + 1 WHERE id % 3 = 0;
 DELETE FROM checked WHERE id % 7 = 0;
 SELECT bt_index_check('checked_pkey');
+SELECT bt_index_check('checked_pkey', true);
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT bt_index_check('checked_pkey', true);
+COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) FROM checked;
+INSERT INTO checked VALUES (1500, 'v1500', 4);
+SELECT bt_index_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
+ROLLBACK;
 SELECT bt_index_parent_check(c.oid, true, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 LOCK TABLE checked IN SHARE MODE;
@@ -186,6 +195,10 @@ INSERT INTO checked VALUES (3000, 'v3000', 4);
 UPDATE pg_index SET indisready = true WHERE indexrelid = 'checked_v_key'::regclass;
 \set VERBOSITY sqlstate
 SELECT bt_index_parent_check('checked_v_key', true);
+SELECT bt_index_check('checked_v_key', true);
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT bt_index_check('checked_v_key', true);
+ROLLBACK;
 \set VERBOSITY default
 DROP TABLE checked;
 DROP EXTENSION amcheck;

@@ -39,10 +39,8 @@ ALTER TABLE un_logged SET LOGGED;
 ALTER TABLE un_logged SET ACCESS METHOD heap, SET LOGGED;
 SELECT relpersistence, amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relname = 'un_logged';
 -- Maintenance that other commands replace.
-VACUUM FULL un_t;
 CLUSTER un_t USING un_t_pkey;
 CREATE INDEX CONCURRENTLY un_v ON un_t (v);
-REINDEX TABLE CONCURRENTLY un_t;
 REINDEX INDEX CONCURRENTLY un_t_pkey;
 CREATE PUBLICATION un_p FOR TABLE un_t;
 SELECT count(*) FROM pg_index WHERE indrelid = 'un_t'::regclass;
@@ -80,10 +78,10 @@ COMMIT;
 SELECT * FROM un_t ORDER BY id;
 DROP TABLE un_t, un_logged, un_temp, un_temp2;
 \set VERBOSITY default
--- amcheck reads the table through a snapshot that would miss what others write meanwhile.
+-- amcheck compares with the rows of the start of a statement, and DO is none.
 CREATE EXTENSION amcheck;
 CREATE UNLOGGED TABLE un_checked (id int PRIMARY KEY) USING mixedcc;
 INSERT INTO un_checked SELECT generate_series(1, 10);
-SELECT bt_index_check('un_checked_pkey', true);
+DO $$ DECLARE x text; BEGIN x := bt_index_check('un_checked_pkey', true); END $$;
 DROP TABLE un_checked;
 DROP EXTENSION amcheck;

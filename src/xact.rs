@@ -23,7 +23,7 @@ mod together;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use parts::Parts;
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
-pub use snapshots::{adopt_snapshot, known_csn, snapshot_csn};
+pub use snapshots::{adopt_snapshot, known_csn, moment, note_moment, snapshot_csn};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
 /// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
@@ -68,6 +68,8 @@ struct Backend {
     mode: Option<Mode>,
     /// The read CSN of the transaction snapshot, 0 until it is fixed.
     read_csn: Csn,
+    /// When a statement without tables of ours has started, 0 before the first one.
+    moment: Csn,
     pending: Vec<(u32, Pending)>,
     locked: HashMap<(u64, u64), Locked>,
     last_locked: Option<(u64, u64)>,
@@ -116,6 +118,7 @@ fn new_backend() -> &'static mut Backend {
             last_write: None,
             mode: None,
             read_csn: 0,
+            moment: 0,
             pending: Vec::new(),
             locked: HashMap::new(),
             last_locked: None,
@@ -464,7 +467,7 @@ fn end_transaction(b: &mut Backend) {
     b.mode = None;
     b.precommitted = false;
     (b.round_trips, b.statement_at) = (0, 0);
-    b.read_csn = 0;
+    (b.read_csn, b.moment) = (0, 0);
     b.held = 0;
     if b.locked.capacity() > 1024 {
         b.locked = HashMap::new();

@@ -1,9 +1,11 @@
 //! Building indexes.
 
 use super::visible;
-use crate::errors::unsupported;
+use crate::errors::{ok, unsupported};
 use crate::pg::Tid;
+use crate::platform::PG;
 use crate::{rel, tuple, xact};
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
@@ -42,24 +44,64 @@ unsafe fn entry(t: &mut Txn, r: RecordRef, min_pin: u64) -> Option<Entry> {
     }
 }
 
-/// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its snapshot after it has read
-/// the index: a snapshot of PostgreSQL gets its CSN only then, so nobody may have written in between.
-unsafe fn may_check(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) {
-    // SAFETY: an open relation and its scan.
-    let (parallel, locked) = unsafe {
-        (!(*scan).rs_parallel.is_null(), pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true))
-    };
-    if parallel {
-        unsupported(
-            "mixedcc tables do not support parallel index builds",
-            "Set max_parallel_maintenance_workers to 0.",
-        );
+/// Which rows a scan for an index is for.
+enum Wanted {
+    /// A new index: whatever a snapshot of now, the oldest one, can see.
+    Build(Csn),
+    /// A comparison with an index: the rows of now, because nobody writes.
+    Present,
+    /// A comparison while others write: rows that were there at this moment, when it had not read the index yet, and still are.
+    Since(Csn),
+}
+
+impl Wanted {
+    /// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its snapshot after it has read
+    /// the index. That snapshot of PostgreSQL has no CSN before, so the rows are those of the statement's start. Keys do not
+    /// change in place: the newest version of a row has those that the index had then.
+    unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Wanted {
+        if scan.is_null() {
+            let t = xact::txn();
+            xact::renew_pin();
+            return Wanted::Build(t.e.pin_oldest(t.slot));
+        }
+        // SAFETY: an open relation and its scan.
+        let (parallel, locked) = unsafe {
+            (!(*scan).rs_parallel.is_null(), pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true))
+        };
+        if parallel {
+            unsupported(
+                "mixedcc tables do not support parallel index builds",
+                "Set max_parallel_maintenance_workers to 0.",
+            );
+        }
+        let moment = if locked { None } else { xact::moment() };
+        xact::txn();
+        xact::renew_pin();
+        match moment {
+            Some(moment) => Wanted::Since(moment),
+            None if locked => Wanted::Present,
+            None => unsupported(
+                "mixedcc tables cannot be compared with an index outside of a statement while others write",
+                "Use bt_index_parent_check, or LOCK TABLE ... IN SHARE MODE before.",
+            ),
+        }
     }
-    if !locked {
-        unsupported(
-            "mixedcc tables cannot be compared with an index while others write",
-            "Use bt_index_parent_check, or LOCK TABLE ... IN SHARE MODE before.",
-        );
+
+    unsafe fn entry(&self, t: &mut Txn, r: RecordRef) -> Option<Entry> {
+        // SAFETY: the caller's, as of `entry`.
+        unsafe {
+            match *self {
+                Wanted::Build(min_pin) => entry(t, r, min_pin),
+                Wanted::Present => entry(t, r, 0).filter(|e| e.alive),
+                Wanted::Since(moment) => {
+                    let row = match t.last_write(r) {
+                        Some(n) => visible::own_version(t, n),
+                        None => ok(t.row_since(&PG, r.rec, moment)),
+                    };
+                    row.map(|version| Entry { version, alive: true, has_past: false })
+                }
+            }
+        }
     }
 }
 
@@ -80,11 +122,8 @@ pub unsafe extern "C-unwind" fn build_range_scan(
 ) -> f64 {
     // SAFETY: tableam.h's contract; the executor state is made and freed here.
     unsafe {
-        let checks = !scan.is_null();
-        if checks {
-            may_check(rel, scan);
-        }
         crate::altered::must_fit(rel, (*rel).rd_att);
+        let wanted = Wanted::of(rel, scan);
         let table = rel::info(rel).table;
         let estate = pg_sys::CreateExecutorState();
         let econtext = if (*estate).es_per_tuple_exprcontext.is_null() {
@@ -102,19 +141,13 @@ pub unsafe extern "C-unwind" fn build_range_scan(
             (first + numblocks as u64 * crate::pg::ROWS).min(table.len())
         };
         let t = xact::txn();
-        xact::renew_pin();
-        // What any snapshot of now can see belongs into the index.
-        let min_pin = t.e.pin_oldest(t.slot);
         let mut rows = 0.0;
         for n in first..last {
             if n % 256 == 0 && pg_sys::InterruptPending != 0 {
                 pg_sys::ProcessInterrupts();
             }
             let Some(r) = RecordRef::find(table, n) else { continue };
-            let Some(e) = entry(t, r, min_pin) else { continue };
-            if checks && !e.alive {
-                continue;
-            }
+            let Some(e) = wanted.entry(t, r) else { continue };
             (*info).ii_BrokenHotChain |= e.has_past;
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             tuple::store(slot, (*rel).rd_id, Tid::Record(n), e.version.as_ptr());
@@ -132,7 +165,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         }
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         pg_sys::FreeExecutorState(estate);
-        if checks {
+        if !scan.is_null() {
             super::scan::end(scan);
         }
         (*info).ii_ExpressionsState = std::ptr::null_mut();

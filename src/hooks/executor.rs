@@ -123,6 +123,8 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
         if ours {
             xact::note_statement();
             bypass::counts::refused(why);
+        } else {
+            xact::note_moment((*q).snapshot);
         }
         if crate::pg::is_serializable() {
             check_mixture(ours, rels);

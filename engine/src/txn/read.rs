@@ -107,6 +107,14 @@ impl Txn {
         Ok(None)
     }
 
+    /// The newest committed version of a record that has had a row since `csn` or before. Less than that if our pin is behind
+    /// `csn`: then only rows that were not written since.
+    pub fn row_since(&self, p: &dyn Platform, rec: &Record, csn: Csn) -> Result<Option<NonNull<Version>>, Error> {
+        let Some((v, at)) = self.newest(p, rec)?.filter(|(v, _)| !self.is_tombstone(*v)) else { return Ok(None) };
+        let old = at <= csn || self.e.pinned_at(self.slot) <= csn && self.at_snapshot(p, rec, csn)?.is_some();
+        Ok(Some(v).filter(|_| old))
+    }
+
     /// The newest version with a row, pending ones and those below tombstones included, if we may see it or an older one:
     /// for a look at columns that all versions of the record share.
     ///
