@@ -298,6 +298,39 @@ impl Table {
         }
     }
 
+    /// Makes all numbers free whose grace period is over, and puts the free ones in ascending order, so that rows that are
+    /// inserted one after another are found in that order by a scan. Inserts of others meanwhile take new numbers.
+    pub fn order_free(&self, min_pin: Csn) {
+        let ripe = |list: &AtomicU32, csn: &AtomicU64| {
+            if csn.load(Ordering::Relaxed) < min_pin {
+                list.swap(0, Ordering::Relaxed)
+            } else {
+                0
+            }
+        };
+        // Whoever takes a list off its head is alone with its records.
+        let lists = self.latch.with(|| {
+            let free = self.free.swap(0, Ordering::Relaxed);
+            [free, ripe(&self.limbo, &self.limbo_csn), ripe(&self.given, &self.given_csn)]
+        });
+        let next = |n: &u32| self.record(*n as u64 - 1).map(|r| r.next_free.load(Ordering::Relaxed));
+        let all =
+            lists.map(|first| std::iter::successors(Some(first).filter(|n| *n != 0), |n| next(n).filter(|n| *n != 0)));
+        let mut numbers: Vec<u32> = all.into_iter().flatten().collect();
+        numbers.sort_unstable();
+        let Some((first, last)) = numbers.first().zip(numbers.last()) else { return };
+        let link = |n: u32, to: u32| {
+            if let Some(r) = self.record(n as u64 - 1) {
+                r.next_free.store(to, Ordering::Relaxed);
+            }
+        };
+        numbers.windows(2).for_each(|pair| link(pair[0], pair[1]));
+        self.latch.with(|| {
+            link(*last, self.free.load(Ordering::Relaxed));
+            self.free.store(*first, Ordering::Relaxed);
+        });
+    }
+
     fn put_free(&self, n: u64) {
         if let Some(r) = self.record(n) {
             self.latch.with(|| {
@@ -484,5 +517,62 @@ impl Table {
         let size = unsafe { e.region.usable_size(p) };
         s.bytes.fetch_add(size as u64, Ordering::Relaxed);
         Ok(Version::payload(v))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::Protocol;
+    use crate::threads::Block;
+
+    fn with_table(test: impl FnOnce(&Engine, &'static Table)) {
+        let block = Block::new(8 << 20, 2).expect("a block");
+        let e = block.engine;
+        let map = Table::new_map(&e, 0, 1, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
+        let table = Table::create(&e, 0, [1; 4], map).expect("a table");
+        test(&e, table);
+        // SAFETY: nobody else uses the table.
+        unsafe { table.destroy(&e, 0) };
+    }
+
+    fn take(e: &Engine, table: &Table, n: usize) -> Vec<u64> {
+        (0..n).map(|_| table.take_record(e, 0).expect("memory").0).collect()
+    }
+
+    #[test]
+    fn freed_numbers_are_taken_in_ascending_order() {
+        with_table(|e, table| {
+            assert_eq!(take(e, table, 600), Vec::from_iter(0..600));
+            // Several batches, some free already, some behind their grace period, some not put in order yet.
+            for batch in [&[5, 3, 4][..], &[300, 299], &[9, 0, 8]] {
+                batch.iter().for_each(|n| table.give_back(*n, e.now()));
+                e.tick();
+                table.order_free(e.now());
+            }
+            assert_eq!(take(e, table, 2), [0, 3]);
+            [1, 7].iter().for_each(|n| table.give_back(*n, e.now()));
+            e.tick();
+            e.shared.min_pin.0.store(e.now(), Ordering::SeqCst);
+            assert_eq!(take(e, table, 1), [4], "a number that is free goes first");
+            [2, 6].iter().for_each(|n| table.give_back(*n, e.now()));
+            e.tick();
+            table.order_free(e.now());
+            assert_eq!(take(e, table, 11), [1, 2, 5, 6, 7, 8, 9, 299, 300, 600, 601]);
+        });
+    }
+
+    #[test]
+    fn a_number_in_its_grace_period_is_not_put_in_order() {
+        with_table(|e, table| {
+            take(e, table, 10);
+            let pin = e.now();
+            [4, 2].iter().for_each(|n| table.give_back(*n, e.now()));
+            e.tick();
+            table.order_free(pin);
+            assert_eq!(take(e, table, 1), [10]);
+            table.order_free(pin + 1);
+            assert_eq!(take(e, table, 3), [2, 4, 11]);
+        });
     }
 }

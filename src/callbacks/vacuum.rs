@@ -6,13 +6,17 @@ use crate::errors::ok;
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::{compat, rel, xact};
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::REC_VACUUM;
 use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::{RecordRef, Table};
+use mixedcc_engine::{RecordRef, Table, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use report::Report;
 use std::ptr::NonNull;
+
+mod report;
 
 #[pg_guard]
 pub unsafe extern "C-unwind" fn index_delete_tuples(
@@ -55,14 +59,19 @@ unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut co
 /// Entries of dead records that are removed from the primary index at a time.
 const SWEEP: usize = 1024;
 
-/// Marks the records that are dead to everybody; returns how many.
-fn mark_dead(table: &'static Table) -> Vec<u64> {
-    let t = xact::txn();
-    // VACUUM looks at no version as its snapshot sees it: its pin need not keep what was deleted just before.
+/// Pins the present moment. VACUUM looks at no version as its snapshot sees it: its pin need not keep what was deleted, or
+/// given back, just before. Returns the oldest pin.
+fn renew_moment(t: &Txn) -> Csn {
     t.e.unpin(t.slot);
     t.e.tick();
     t.e.pin(t.slot);
-    t.e.refresh_min_pin(&PG);
+    t.e.refresh_min_pin(&PG)
+}
+
+/// Marks the records that are dead to everybody; returns how many.
+fn mark_dead(table: &'static Table) -> Vec<u64> {
+    let t = xact::txn();
+    renew_moment(t);
     while t.sweep(&PG, table, SWEEP) > 0 {
         pgrx::check_for_interrupts!();
     }
@@ -82,7 +91,8 @@ fn mark_dead(table: &'static Table) -> Vec<u64> {
 /// Gives the marked records and their tombstones back.
 fn free_dead(table: &'static Table, dead: &[u64]) {
     let t = xact::txn();
-    for &n in dead {
+    // The last one first: lists of numbers are taken from their heads.
+    for &n in dead.iter().rev() {
         let Some(r) = table.record(n) else { continue };
         let v = NonNull::new(r.head());
         if let Some(v) = v {
@@ -101,8 +111,8 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
         }
     }
     // What deletes and updates have retired, in the queues of all backends, can go too.
-    t.e.tick();
-    let min = t.e.refresh_min_pin(&PG);
+    let min = renew_moment(t);
+    table.order_free(min);
     for slot in 0..t.e.slots.len() {
         RetireQueue::drain_for(&t.e, slot as u16, t.slot, min, usize::MAX);
     }
@@ -130,6 +140,7 @@ pub unsafe extern "C-unwind" fn vacuum(
     // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
     unsafe {
         let table = rel::info(rel).table;
+        let mut report = Report::start(rel, params);
         let dead = mark_dead(table);
         let mut nindexes = 0;
         let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
@@ -148,6 +159,7 @@ pub unsafe extern "C-unwind" fn vacuum(
             }
             stats = pg_sys::index_vacuum_cleanup(&mut info, stats);
             if !stats.is_null() {
+                report.index(index, stats);
                 if !(*stats).estimated_count {
                     compat::update_statistics(index, (*stats).num_pages, (*stats).num_index_tuples, false);
                 }
@@ -158,25 +170,16 @@ pub unsafe extern "C-unwind" fn vacuum(
         let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
         tidy_ranges(table, &there);
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
-        report(rel, params, table, nindexes > 0, dead.len());
+        count(rel, table, nindexes > 0);
+        report.end(rel, params, table, dead.len());
     }
 }
 
-unsafe fn report(
-    rel: pg_sys::Relation,
-    params: *mut pg_sys::VacuumParams,
-    table: &Table,
-    has_index: bool,
-    removed: usize,
-) {
+unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool) {
     // SAFETY: as in `vacuum`.
     unsafe {
         let rows = table.rows();
         compat::update_statistics(rel, blocks(table) as u32, rows as f64, has_index);
         compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed));
-        if compat::is_verbose(params) {
-            let name = std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
-            info!("mixedcc table \"{name}\": removed {removed} dead records, {rows} rows remain");
-        }
     }
 }

@@ -19,6 +19,7 @@
 //! | number of AddinShmemInitLock | `process` |
 //! | _bt_get_endpoint and _bt_getrootheight take the table too (16), and no snapshot (17) | `nbtree` |
 //! | IndexVacuumInfo.heaprel (16); VACOPT bits (16); relation statistics and their report (18) | `maintenance` |
+//! | VacuumPageHit and others are fields of pgBufferUsage, autovacuum's processes are known by their type (17) | `usage` |
 //! | counters of a relation's statistics have other names; an update says whether it left the page (16) | `maintenance` |
 //!
 //! Not hidden, because no code of ours depends on it yet: MERGE and BEFORE triggers refetch with
@@ -34,6 +35,7 @@ mod maintenance;
 mod nbtree;
 mod process;
 mod storage;
+mod usage;
 
 pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch};
 pub use catalog::{
@@ -52,3 +54,4 @@ pub use process::{
 pub use storage::{
     create_storage, empty_index, relation_of, storage, storage_key, storage_number, storage_of, Storage,
 };
+pub use usage::Usage;

@@ -93,7 +93,7 @@ def vacuum_at_once(connection):
         query(connection, "INSERT INTO small SELECT generate_series(1, 100); DELETE FROM small")
         connection.notices.clear()
         query(connection, "VACUUM (VERBOSE) small")
-        return any("removed 100 dead records" in notice for notice in connection.notices)
+        return any("tuples: 100 removed" in notice for notice in connection.notices)
     check("memory: VACUUM frees what was deleted just before", any(removed() for _ in range(5)), str(connection.notices))
     query(connection, "DROP TABLE small")
 

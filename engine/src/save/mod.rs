@@ -14,7 +14,7 @@ mod tests;
 pub use frames::{Reader, Writer};
 
 use crate::choice::Lesson;
-use crate::csn::SlotId;
+use crate::csn::{Csn, SlotId};
 use crate::index::{Direction, Primary, Reuse, PRIMARY_SPEC_MAX};
 use crate::memory::OutOfMemory;
 use crate::partition::{PartitionMap, Tuning, SPEC_MAX, TUNING_WORDS};
@@ -421,6 +421,9 @@ impl Building<'_> {
     }
 
     fn finish(mut self) -> Result<&'static Table, Skipped> {
+        if let Ok(t) = self.table {
+            t.order_free(Csn::MAX);
+        }
         std::mem::replace(&mut self.table, Err(Skipped::Unsettled))
     }
 }

@@ -1,0 +1,89 @@
+//! What a VACUUM costs: buffers, WAL, time.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// PGRUsage: struct timeval and struct rusage, or less than this.
+#[repr(C, align(8))]
+struct Rusage([u8; 512]);
+
+mod raw {
+    use super::Rusage;
+    use core::ffi::c_char;
+    extern "C-unwind" {
+        // Neither raises anything.
+        pub fn pg_rusage_init(start: *mut Rusage);
+        pub fn pg_rusage_show(start: *const Rusage) -> *const c_char;
+        pub fn IsAutoVacuumWorkerProcess() -> bool;
+    }
+}
+
+/// The counters at the start of a VACUUM that says what it did.
+pub struct Usage {
+    started: pg_sys::TimestampTz,
+    rusage: Rusage,
+    pages: [i64; 3],
+    wal: pg_sys::WalUsage,
+}
+
+fn pages() -> [i64; 3] {
+    // SAFETY: plain reads.
+    unsafe { [pg_sys::VacuumPageHit, pg_sys::VacuumPageMiss, pg_sys::VacuumPageDirty] }
+}
+
+impl Usage {
+    /// The counters of now, if the VACUUM is verbose, or an autovacuum that may be logged.
+    ///
+    /// # Safety
+    /// VACUUM's parameters.
+    pub unsafe fn start(params: *const pg_sys::VacuumParams) -> Option<Usage> {
+        // SAFETY: the caller's; plain calls.
+        unsafe {
+            let logged = raw::IsAutoVacuumWorkerProcess() && (*params).log_min_duration >= 0;
+            if !logged && !super::is_verbose(params) {
+                return None;
+            }
+            let mut rusage = Rusage([0; 512]);
+            raw::pg_rusage_init(&mut rusage);
+            let started = pg_sys::GetCurrentTimestamp();
+            Some(Usage { started, rusage, pages: pages(), wal: pg_sys::pgWalUsage })
+        }
+    }
+
+    /// Is this worth a line in the log?
+    ///
+    /// # Safety
+    /// VACUUM's parameters.
+    pub unsafe fn is_due(&self, params: *const pg_sys::VacuumParams) -> bool {
+        // SAFETY: the caller's; plain calls.
+        unsafe {
+            let (limit, now) = ((*params).log_min_duration, pg_sys::GetCurrentTimestamp());
+            super::is_verbose(params) || limit == 0 || pg_sys::TimestampDifferenceExceeds(self.started, now, limit)
+        }
+    }
+
+    /// The last lines of the report, as heap has them.
+    pub fn lines(&self) -> String {
+        let now = pages();
+        let [hits, misses, dirtied] = std::array::from_fn(|i| now[i] - self.pages[i]);
+        // SAFETY: plain calls and reads; the text is in a static buffer.
+        unsafe {
+            let seconds = (pg_sys::GetCurrentTimestamp() - self.started) as f64 / 1e6;
+            let rate =
+                |n: i64| if seconds > 0.0 { n as f64 * pg_sys::BLCKSZ as f64 / 1_048_576.0 / seconds } else { 0.0 };
+            let wal = pg_sys::pgWalUsage;
+            let images = wal.wal_fpi - self.wal.wal_fpi;
+            format!(
+                "avg read rate: {:.3} MB/s, avg write rate: {:.3} MB/s\n\
+                 buffer usage: {hits} hits, {misses} misses, {dirtied} dirtied\n\
+                 WAL usage: {} records, {images} full page images, {} bytes\n\
+                 system usage: {}",
+                rate(misses),
+                rate(dirtied),
+                wal.wal_records - self.wal.wal_records,
+                wal.wal_bytes - self.wal.wal_bytes,
+                CStr::from_ptr(raw::pg_rusage_show(&self.rusage)).to_string_lossy()
+            )
+        }
+    }
+}
