@@ -47,6 +47,17 @@ pub fn owns_relation(oid: Oid, role: Oid) -> bool {
     unsafe { pg_sys::pg_class_ownercheck(oid, role) }
 }
 
+/// Does a role own a schema, or the database if there is none?
+pub fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        match schema {
+            Some(oid) => oid != pg_sys::InvalidOid && pg_sys::pg_namespace_ownercheck(oid, role),
+            None => pg_sys::pg_database_ownercheck(pg_sys::MyDatabaseId, role),
+        }
+    }
+}
+
 /// Does a role own a function, which exists?
 pub fn owns_function(oid: Oid, role: Oid) -> bool {
     // SAFETY: a catalog look-up.

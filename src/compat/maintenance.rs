@@ -2,10 +2,22 @@
 
 use pgrx::pg_sys;
 
+/// ClusterParams: bits of options.
+#[repr(C)]
+pub struct ClusterParams {
+    options: u32,
+}
+
+const CLUOPT_VERBOSE: u32 = 1;
+/// The table may have changed since it was looked up, and need not be marked as clustered by the index any more.
+const CLUOPT_RECHECK: u32 = 2 | 4;
+
 mod raw {
+    use super::ClusterParams;
     extern "C-unwind" {
         // Raises nothing in the ways we call it.
         pub fn pgstat_count_heap_update(rel: pgrx::pg_sys::Relation, hot: bool);
+        pub fn cluster_rel(table: pgrx::pg_sys::Oid, index: pgrx::pg_sys::Oid, params: *mut ClusterParams);
     }
 }
 
@@ -56,6 +68,41 @@ pub unsafe fn update_statistics(rel: pg_sys::Relation, pages: u32, rows: f64, ha
 pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64) {
     // SAFETY: the caller's.
     unsafe { pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64) }
+}
+
+/// Sorts a table by an index, if both are there still and the user owns them. Within a transaction with a snapshot.
+pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
+    let mut params = ClusterParams { options: CLUOPT_RECHECK | if verbose { CLUOPT_VERBOSE } else { 0 } };
+    // SAFETY: OIDs need not be valid. An ERROR jumps over this frame, which owns nothing.
+    unsafe { raw::cluster_rel(table, index, &mut params) };
+}
+
+/// A state for a command's errors: its text.
+unsafe fn parse_state(query: *const core::ffi::c_char) -> *mut pg_sys::ParseState {
+    // SAFETY: a text that lives as long as the statement.
+    unsafe {
+        let p = pg_sys::make_parsestate(std::ptr::null_mut());
+        (*p).p_sourcetext = query;
+        p
+    }
+}
+
+/// Runs REINDEX, which may commit and go on in another transaction.
+///
+/// # Safety
+/// A statement whose memory outlives the transaction. The caller is the top of a client's command.
+pub unsafe fn reindex(s: *mut pg_sys::ReindexStmt, query: *const core::ffi::c_char) {
+    // SAFETY: the caller's.
+    unsafe { pg_sys::ExecReindex(parse_state(query), s, true) }
+}
+
+/// Runs VACUUM, which commits and goes on in other transactions.
+///
+/// # Safety
+/// As for [`reindex`].
+pub unsafe fn vacuum(s: *mut pg_sys::VacuumStmt, query: *const core::ffi::c_char) {
+    // SAFETY: the caller's.
+    unsafe { pg_sys::ExecVacuum(parse_state(query), s, true) }
 }
 
 /// Was VERBOSE given?

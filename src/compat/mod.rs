@@ -39,12 +39,13 @@ mod usage;
 
 pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch};
 pub use catalog::{
-    attribute, cached_offset, indexed_columns, key_columns, may_call, owns_function, owns_relation, relation_rights,
+    attribute, cached_offset, indexed_columns, key_columns, may_call, owns_function, owns_relation,
+    owns_schema_or_database, relation_rights,
 };
 pub use executor::{check_constraints, has_rights, init_run, insert_index_entries};
 pub use maintenance::{
-    count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info, is_verbose,
-    report_vacuum, update_statistics,
+    cluster, count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info,
+    is_verbose, reindex, report_vacuum, update_statistics, vacuum,
 };
 pub use nbtree::remember_last_leaf;
 pub use process::{

@@ -216,6 +216,7 @@ struct Class {
     persistence: u8,
     tablespace: Oid,
     filenode: Oid,
+    schema: Oid,
 }
 
 fn class(oid: Oid) -> Option<Class> {
@@ -232,6 +233,7 @@ fn class(oid: Oid) -> Option<Class> {
             persistence: f.relpersistence as u8,
             tablespace: f.reltablespace,
             filenode: f.relfilenode,
+            schema: f.relnamespace,
         };
         pg_sys::ReleaseSysCache(tup);
         Some(c)
@@ -275,10 +277,22 @@ fn ours(oid: Oid) -> Option<Class> {
 }
 
 /// Runs `f` for each row of pg_class.
-fn each_class(mut f: impl FnMut(&pg_sys::FormData_pg_class)) {
+fn each_class(f: impl FnMut(&pg_sys::FormData_pg_class)) {
+    // SAFETY: the catalog of that type.
+    unsafe { each_row(pg_sys::RelationRelationId, f) }
+}
+
+/// Runs `f` for each row of pg_index.
+fn each_index(f: impl FnMut(&pg_sys::FormData_pg_index)) {
+    // SAFETY: the catalog of that type.
+    unsafe { each_row(pg_sys::IndexRelationId, f) }
+}
+
+/// Runs `f` for each row of a catalog, whose rows are of this type.
+unsafe fn each_row<T>(catalog: Oid, mut f: impl FnMut(&T)) {
     // SAFETY: a scan of a catalog. An ERROR's clean-up ends it.
     unsafe {
-        let (catalog, no_key) = (pg_sys::RelationRelationId, std::ptr::null_mut());
+        let no_key = std::ptr::null_mut();
         let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
         let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, std::ptr::null_mut(), 0, no_key);
         loop {
@@ -286,7 +300,7 @@ fn each_class(mut f: impl FnMut(&pg_sys::FormData_pg_class)) {
             if tup.is_null() {
                 break;
             }
-            f(&*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_class>());
+            f(&*pg_sys::GETSTRUCT(tup).cast::<T>());
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(rel, pg_sys::AccessShareLock as i32);

@@ -1,14 +1,29 @@
 //! Maintenance commands that mixedcc does not support.
 
-use super::{each_class, elements, family, name_of, our_am, ours, relid, Call};
+use super::{
+    class, database, each_class, each_index, elements, family, hold, name_of, our_am, ours, relid, text, Call,
+};
 use crate::options::refuse;
+use crate::{compat, pg};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// What a maintenance command does that names this table: the table, and all partitions of a partitioned one. (Tables that
+/// inherit from it are none of its business.)
+fn named(oid: Oid) -> Vec<Oid> {
+    let partitioned = class(oid).is_some_and(|c| c.kind == pg_sys::RELKIND_PARTITIONED_TABLE);
+    if partitioned {
+        family(oid)
+    } else {
+        vec![oid]
+    }
+}
 
 /// Is a table, or one of its partitions, ours?
 fn any_ours(oid: Oid) -> bool {
-    family(oid).into_iter().any(|o| ours(o).is_some())
+    named(oid).into_iter().any(|o| ours(o).is_some())
 }
 
 /// CREATE INDEX.
@@ -58,75 +73,209 @@ fn flag(list: *mut pg_sys::List, name: &str) -> bool {
     on
 }
 
-/// REINDEX.
+/// Says what a command does not do with tables of ours, and does with the others.
+fn warn(command: &str, ours: &[Oid], instead: &str, hint: &str) {
+    let tables = match ours {
+        [one] => format!("mixedcc table \"{}\"", name_of_oid(*one)),
+        _ => format!("{} mixedcc tables", ours.len()),
+    };
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_WARNING,
+        format!("{command} is not supported for {tables}, {instead}"),
+        "mixedcc",
+    )
+    .set_hint(hint)
+    .report(PgLogLevel::WARNING);
+}
+
+fn name_of_oid(oid: Oid) -> String {
+    // SAFETY: a catalog look-up.
+    text(unsafe { pg_sys::get_rel_name(oid) }).unwrap_or_else(|| oid.to_u32().to_string())
+}
+
+/// Is the command a client's, so that it may commit in the middle? An ERROR if it is not.
+fn must_be_alone(call: &Call, command: &CStr) {
+    let top = call.context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
+    // SAFETY: a plain call.
+    unsafe { pg_sys::PreventInTransactionBlock(top, command.as_ptr()) };
+}
+
+/// Runs `f` for each of these in a transaction of its own, as the commands do it that take all tables: what is gone by then
+/// is left out. `items` is the statement's memory, `f` owns nothing when it calls PostgreSQL.
+fn in_transactions<T>(items: &'static [T], f: impl Fn(&T)) {
+    // SAFETY: `must_be_alone` was called. After an ERROR PostgreSQL goes on with the transaction that it finds.
+    unsafe {
+        pg_sys::PopActiveSnapshot();
+        pg_sys::CommitTransactionCommand();
+        for item in items {
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            f(item);
+            if pg_sys::ActiveSnapshotSet() {
+                pg_sys::PopActiveSnapshot();
+            }
+            pg_sys::CommitTransactionCommand();
+        }
+        pg_sys::StartTransactionCommand();
+    }
+}
+
+const REINDEX_HINT: &str = "Use REINDEX without CONCURRENTLY for them, which blocks writers while it runs.";
+
+/// REINDEX: CONCURRENTLY passes over our tables.
 pub fn reindex(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
-    if our_am().is_some() && flag(s.params, "concurrently") {
-        let found = if s.relation.is_null() { None } else { relid(s.relation) };
-        let table = found.and_then(|oid| table_of(oid).or(found));
-        if table.is_some_and(any_ours) {
-            refuse(
-                &format!(
-                    "\"{}\" belongs to a mixedcc table, which does not support REINDEX CONCURRENTLY",
-                    name_of(s.relation)
-                ),
-                "Use REINDEX, which blocks writers while it runs.",
-            );
-        }
-        if s.relation.is_null() && tables(in_schema(s)).ours > 0 {
-            refuse(
-                "mixedcc tables do not support REINDEX CONCURRENTLY",
-                "Use REINDEX TABLE CONCURRENTLY for each of the other tables, or REINDEX without CONCURRENTLY.",
-            );
+    if our_am().is_none() || !flag(s.params, "concurrently") {
+        return call.run();
+    }
+    if s.relation.is_null() {
+        return reindex_all(call, s);
+    }
+    let Some(found) = relid(s.relation) else { return call.run() };
+    match table_of(found) {
+        Some(table) if any_ours(table) => refuse(
+            &format!(
+                "\"{}\" belongs to a mixedcc table, which does not support REINDEX CONCURRENTLY",
+                name_of(s.relation)
+            ),
+            "Use REINDEX, which blocks writers while it runs.",
+        ),
+        Some(_) => call.run(),
+        None => {
+            let (mine, others): (Vec<Oid>, Vec<Oid>) = named(found).into_iter().partition(|o| ours(*o).is_some());
+            if mine.is_empty() {
+                return call.run();
+            }
+            if !compat::owns_relation(found, user()) {
+                return call.run(); // whose ERROR comes before all else
+            }
+            let kind = |o: &Oid| class(*o).is_some_and(|c| c.kind == pg_sys::RELKIND_RELATION);
+            reindex_others(call, &mine, others.into_iter().filter(kind).collect());
         }
     }
-    call.run();
 }
 
-/// The schema that REINDEX SCHEMA names.
-fn in_schema(s: &pg_sys::ReindexStmt) -> Option<Oid> {
-    if s.kind != pg_sys::ReindexObjectType::REINDEX_OBJECT_SCHEMA {
-        return None;
+fn user() -> Oid {
+    // SAFETY: a plain read.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// REINDEX of a schema or database.
+fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
+    use pg_sys::ReindexObjectType::*;
+    let schema = match s.kind {
+        // SAFETY: a catalog look-up; the name of a schema is there.
+        REINDEX_OBJECT_SCHEMA => Some(unsafe { pg_sys::get_namespace_oid(s.name, true) }),
+        REINDEX_OBJECT_DATABASE => None,
+        _ => return call.run(),
+    };
+    let here = schema.is_some() || s.name.is_null() || database(s.name) == Some(my_database());
+    let tables = tables(schema);
+    if tables.ours.is_empty() || !here || !compat::owns_schema_or_database(schema, user()) {
+        return call.run(); // with its own ERROR
     }
-    // SAFETY: a catalog look-up; the name of a schema is there.
-    Some(unsafe { pg_sys::get_namespace_oid(s.name, true) })
+    let (catalogs, others): (Vec<&Table>, Vec<&Table>) = tables.others.iter().partition(|t| t.is_catalog);
+    if !catalogs.is_empty() {
+        let message = "cannot reindex system catalogs concurrently, skipping all";
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, message, "mixedcc").report(PgLogLevel::WARNING);
+    }
+    let can = |t: &&Table| t.has_indexes && t.kind != pg_sys::RELKIND_PARTITIONED_TABLE && !t.is_other_temp;
+    reindex_others(call, &tables.ours, others.into_iter().filter(can).map(|t| t.oid).collect());
 }
 
-/// Tables and materialized views of the database, or of a schema.
+fn my_database() -> u32 {
+    // SAFETY: a plain read.
+    unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+fn reindex_others(call: Call, ours: &[Oid], others: Vec<Oid>) {
+    must_be_alone(&call, c"REINDEX CONCURRENTLY");
+    warn("REINDEX CONCURRENTLY", ours, "skipping", REINDEX_HINT);
+    let call = call.writable();
+    in_transactions(hold(others), |oid| {
+        let oid = *oid;
+        // SAFETY: the node is ours to change; what it points to is the portal's memory, which lives longer than the
+        // transactions that the command makes.
+        unsafe {
+            if class(oid).is_none() {
+                return;
+            }
+            if !compat::owns_relation(oid, user()) {
+                return skip_foreign(oid);
+            }
+            pg::raw::LockRelationOid(oid, pg_sys::ShareUpdateExclusiveLock as i32);
+            let Some(c) = class(oid) else { return };
+            let old = pg_sys::MemoryContextSwitchTo(pg_sys::PortalContext);
+            let s = call.node::<pg_sys::ReindexStmt>();
+            let schema = pg_sys::get_namespace_name(c.schema);
+            (*s).relation = pg_sys::makeRangeVar(schema, pg_sys::get_rel_name(oid), -1);
+            (*s).kind = pg_sys::ReindexObjectType::REINDEX_OBJECT_TABLE;
+            (*s).name = std::ptr::null();
+            pg_sys::MemoryContextSwitchTo(old);
+            compat::reindex(s, call.query);
+        }
+    });
+}
+
+fn skip_foreign(oid: Oid) {
+    let message = format!("skipping \"{}\" --- only its owner can reindex it", name_of_oid(oid));
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, message, "mixedcc").report(PgLogLevel::WARNING);
+}
+
+/// A table or materialized view of another access method, or a partitioned table.
+struct Table {
+    oid: Oid,
+    kind: u8,
+    is_catalog: bool,
+    is_other_temp: bool,
+    /// Indexes of its own, or that of its TOAST table.
+    has_indexes: bool,
+}
+
+/// Tables of the database, or of a schema.
+#[derive(Default)]
 struct Tables {
-    /// How many are ours.
-    ours: usize,
-    /// A list of `VacuumRelation`s of the others.
-    others: *mut pg_sys::List,
+    ours: Vec<Oid>,
+    others: Vec<Table>,
 }
 
 fn tables(schema: Option<Oid>) -> Tables {
     let am = our_am();
-    let mut out = Tables { ours: 0, others: std::ptr::null_mut() };
+    let mut out = Tables::default();
     each_class(|form| {
-        let kind = matches!(form.relkind as u8, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW);
-        if !kind || schema.is_some_and(|s| s != form.relnamespace) {
+        let kind = form.relkind as u8;
+        let is_table =
+            matches!(kind, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW | pg_sys::RELKIND_PARTITIONED_TABLE);
+        if !is_table || schema.is_some_and(|s| s != form.relnamespace) {
             return;
         }
         if Some(form.relam) == am {
-            out.ours += 1;
-            return;
+            return out.ours.push(form.oid);
         }
-        // SAFETY: a list of nodes, which lives as long as the statement.
-        unsafe {
-            let r = pg_sys::makeVacuumRelation(std::ptr::null_mut(), form.oid, std::ptr::null_mut());
-            out.others = pg_sys::lappend(out.others, r.cast());
-        }
+        let temporary = form.relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP;
+        // SAFETY: plain look-ups.
+        let (is_catalog, mine) =
+            unsafe { (pg_sys::IsCatalogRelationOid(form.oid), pg_sys::isTempNamespace(form.relnamespace)) };
+        out.others.push(Table {
+            oid: form.oid,
+            kind,
+            is_catalog,
+            is_other_temp: temporary && !mine,
+            has_indexes: form.relhasindex || form.reltoastrelid != pg_sys::InvalidOid,
+        });
     });
     out
 }
 
-/// CLUSTER.
+/// CLUSTER: without a table it passes over ours.
 pub fn cluster(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::ClusterStmt>() };
-    if !s.relation.is_null() && relid(s.relation).is_some_and(any_ours) {
+    if s.relation.is_null() {
+        return cluster_all(call, s);
+    }
+    if relid(s.relation).is_some_and(any_ours) {
         refuse(
             &format!("mixedcc table \"{}\" does not support CLUSTER", name_of(s.relation)),
             "The rows are in memory: their order does not matter.",
@@ -135,46 +284,111 @@ pub fn cluster(call: Call) {
     call.run();
 }
 
-/// VACUUM: FULL passes over our tables.
+/// CLUSTER of all tables that were clustered before and that the user owns.
+fn cluster_all(call: Call, s: &pg_sys::ClusterStmt) {
+    let mut marked = Vec::new();
+    each_index(|form| {
+        if form.indisclustered && compat::owns_relation(form.indrelid, user()) {
+            marked.push((form.indrelid, form.indexrelid));
+        }
+    });
+    let (mine, others): (Vec<_>, Vec<_>) = marked.into_iter().partition(|(table, _)| ours(*table).is_some());
+    if mine.is_empty() {
+        return call.run();
+    }
+    must_be_alone(&call, c"CLUSTER");
+    let mine: Vec<Oid> = mine.into_iter().map(|m| m.0).collect();
+    warn("CLUSTER", &mine, "skipping", "The rows are in memory: their order does not matter.");
+    drop(mine);
+    let verbose = flag(s.params, "verbose");
+    in_transactions(hold(others), |&(table, index)| compat::cluster(table, index, verbose));
+}
+
+/// VACUUM: FULL is VACUUM for our tables, and FULL for the others.
 pub fn vacuum(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::VacuumStmt>() };
     if !s.is_vacuumcmd || our_am().is_none() || !flag(s.options, "full") {
         return call.run();
     }
-    if s.rels.is_null() {
-        return vacuum_others(call);
+    let (mine, full) = if s.rels.is_null() { split_all() } else { split(s.rels) };
+    if mine.is_empty() {
+        return call.run();
     }
-    refuse_full(s.rels);
-    call.run();
+    must_be_alone(&call, c"VACUUM");
+    let oids: Vec<Oid> = mine.iter().map(|m| m.0).collect();
+    warn("VACUUM FULL", &oids, "running VACUUM", "VACUUM gives the memory of deleted rows back.");
+    let call = call.writable();
+    let list = |all: Vec<*mut pg_sys::VacuumRelation>| {
+        // SAFETY: a list of nodes, which lives as long as the statement.
+        all.into_iter().fold(std::ptr::null_mut(), |l, r| unsafe { pg_sys::lappend(l, r.cast()) })
+    };
+    let (mine, full) = (list(mine.into_iter().map(|m| m.1).collect()), list(full));
+    drop(oids);
+    // SAFETY: the nodes are ours to change.
+    unsafe {
+        let s = call.node::<pg_sys::VacuumStmt>();
+        let plain = pg_sys::copyObjectImpl(s.cast()).cast::<pg_sys::VacuumStmt>();
+        (*plain).rels = mine;
+        (*plain).options = without((*s).options, "full");
+        if full.is_null() {
+            // Seen by other libraries' hooks as the one statement that it is.
+            (*s).rels = (*plain).rels;
+            (*s).options = (*plain).options;
+            return call.run();
+        }
+        (*s).rels = full;
+        call.run();
+        compat::vacuum(plain, call.query);
+    }
 }
 
-fn refuse_full(rels: *mut pg_sys::List) {
+/// A list of options without one.
+fn without(list: *mut pg_sys::List, name: &str) -> *mut pg_sys::List {
+    let names = elements(list);
+    // SAFETY: a list of as many `DefElem`s.
+    unsafe {
+        let old = pgrx::PgList::<pg_sys::DefElem>::from_pg(list);
+        let rest = old.iter_ptr().zip(&names).filter(|(_, e)| e.name != name);
+        rest.fold(std::ptr::null_mut(), |l, (d, _)| pg_sys::lappend(l, d.cast()))
+    }
+}
+
+/// Relations to be vacuumed: ours, with their OIDs, and others.
+type Split = (Vec<(Oid, *mut pg_sys::VacuumRelation)>, Vec<*mut pg_sys::VacuumRelation>);
+
+fn vacuum_relation(oid: Oid, columns: *mut pg_sys::List) -> *mut pg_sys::VacuumRelation {
+    // SAFETY: a node of the statement's memory.
+    unsafe { pg_sys::makeVacuumRelation(std::ptr::null_mut(), oid, columns) }
+}
+
+fn split_all() -> Split {
+    let all = tables(None);
+    let node = |oid| vacuum_relation(oid, std::ptr::null_mut());
+    (all.ours.into_iter().map(|o| (o, node(o))).collect(), all.others.iter().map(|t| node(t.oid)).collect())
+}
+
+/// Partitions of named tables are named one by one where some of them are ours.
+fn split(rels: *mut pg_sys::List) -> Split {
+    let (mut mine, mut others) = (Vec::new(), Vec::new());
     // SAFETY: a list of `VacuumRelation`s.
-    let rels = unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(rels) };
-    for r in rels.iter_ptr() {
+    for r in unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(rels) }.iter_ptr() {
         // SAFETY: an element of the list.
-        let rv = unsafe { (*r).relation };
-        if !rv.is_null() && relid(rv).is_some_and(any_ours) {
-            refuse(
-                &format!("mixedcc table \"{}\" does not support VACUUM FULL", name_of(rv)),
-                "Use VACUUM: it gives the memory of deleted rows back.",
-            );
+        let (rv, columns) = unsafe { ((*r).relation, (*r).va_cols) };
+        let found = if rv.is_null() { None } else { relid(rv) };
+        match found {
+            Some(oid) if ours(oid).is_some() => mine.push((oid, r)),
+            Some(oid) if any_ours(oid) => {
+                for member in named(oid) {
+                    let node = vacuum_relation(member, columns);
+                    match ours(member) {
+                        Some(_) => mine.push((member, node)),
+                        None => others.push(node),
+                    }
+                }
+            }
+            _ => others.push(r),
         }
     }
-}
-
-/// VACUUM FULL of the database, without our tables.
-fn vacuum_others(call: Call) {
-    let call = call.writable();
-    let all = tables(None);
-    if all.ours > 0 {
-        let message = format!("VACUUM FULL skips {} mixedcc tables", all.ours);
-        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "mixedcc")
-            .set_hint("Use VACUUM for them.")
-            .report(PgLogLevel::WARNING);
-        // SAFETY: the node is ours to change.
-        unsafe { (*call.node::<pg_sys::VacuumStmt>()).rels = all.others };
-    }
-    call.run();
+    (mine, others)
 }
