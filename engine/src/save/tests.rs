@@ -169,6 +169,25 @@ fn used(e: &Engine) -> usize {
 }
 
 #[test]
+fn free_numbers_are_taken_in_ascending_order_after_a_load() {
+    let mut w = World::new(16 * MB);
+    let t = w.table(1, 2);
+    w.begin();
+    (0..20).for_each(|_| drop(w.insert(t, b"row")));
+    w.txn.abort();
+    for no in [3, 7, 4, 12] {
+        t.give_back(no, w.e().now());
+    }
+    let (bytes, _) = w.save(&[t]);
+    let other = World::new(16 * MB);
+    let (tables, end) = load(&other.e(), &bytes);
+    end.unwrap();
+    let Ok(t) = tables[0] else { panic!("the table was skipped") };
+    let taken: Vec<u64> = (0..5).map(|_| t.take_record(&other.e(), 0).unwrap().0).collect();
+    assert_eq!(taken, [3, 4, 7, 12, 20]);
+}
+
+#[test]
 fn lessons_go_with_their_table() {
     let w = World::new(16 * MB);
     let (a, b) = (w.table(1, 2), w.table(2, 2));
