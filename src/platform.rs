@@ -10,6 +10,7 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::PgSqlErrorCode;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::time::{Duration, Instant};
 
 mod waiting;
 
@@ -140,6 +141,42 @@ pub fn take_deadlock() -> bool {
     unsafe { std::mem::take(&mut *(&raw mut DEADLOCK)) }
 }
 
+/// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of PostgreSQL's that it has.
+static mut NAPS: Option<(Instant, Instant)> = None;
+
+/// One nap of a newcomer; true after some time, if another process waits for it in PostgreSQL's lock manager.
+///
+/// Not a sleep in the lock manager: nothing there could end it but the waiter in front. A circle through a nap would be a
+/// deadlock for PostgreSQL's detector, where the newcomer has only to pass.
+fn nap(n: u32) -> bool {
+    let now = Instant::now();
+    // SAFETY: one thread; plain calls. An ERROR of an interrupt unwinds, and nothing is held here.
+    unsafe {
+        let (began, looked) = if n == 0 { (now, now) } else { NAPS.unwrap_or((now, now)) };
+        NAPS = Some((began, looked));
+        let limit = Some(pg_sys::LockTimeout).filter(|ms| *ms > 0).map(|ms| Duration::from_millis(ms as u64));
+        let left = limit.map_or(Duration::MAX, |l| l.saturating_sub(began.elapsed()));
+        if left.is_zero() {
+            pgrx::ereport!(
+                ERROR,
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                "canceling statement due to lock timeout"
+            );
+        }
+        let ms = (1 << n.min(6)).min(left.as_millis().max(1)) as i64;
+        let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
+        let shown = pg_sys::PG_WAIT_LOCK | pg_sys::LockTagType::LOCKTAG_USERLOCK;
+        pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, shown);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        pgrx::check_for_interrupts!();
+        if looked.elapsed().as_millis() < pg_sys::DeadlockTimeout as u128 {
+            return false;
+        }
+        NAPS = Some((began, Instant::now()));
+        compat::is_awaited()
+    }
+}
+
 impl Platform for Pg {
     fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
         asleep(w.lock, || {
@@ -166,6 +203,14 @@ impl Platform for Pg {
     fn leave_queue(&self, q: Queue) {
         // SAFETY: as above.
         unsafe { pg_sys::LockRelease(&queue_tag(q), pg_sys::ExclusiveLock as i32, false) };
+    }
+    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
+        let mut passes = false;
+        asleep(Some(q), || passes = nap(n));
+        Ok(passes)
+    }
+    fn nudge(&self, slot: SlotId) {
+        compat::wake(slot);
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         if n < 50 {

@@ -71,6 +71,16 @@ pub enum Fault {
     EscalatesTooFar,
     /// The entry of a dead record stays in the primary index, and nobody knows.
     EntryForgotten,
+    /// A lock word is changed whatever it has become since the look at it.
+    StoresLockWord,
+    /// Newcomers take a lock though a waiter has marked it.
+    MarkIgnored,
+    /// Who releases a lock wipes the mark of a waiter away.
+    ReleaseForgetsMark,
+    /// A waiter that gives up leaves its mark behind.
+    MarkLeftBehind,
+    /// Who stands back behind a waiter does not look whether that waits for it.
+    StandsBackForEver,
 }
 
 #[cfg(feature = "faults")]

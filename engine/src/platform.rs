@@ -57,8 +57,8 @@ pub enum StopEvent {
 
 /// The outside of the engine.
 ///
-/// An implementation may unwind out of `wait_for`, `enter_queue`, `pause`, `compare_keys` and `stop_event` (an
-/// ERROR of PostgreSQL does): the engine holds no latch at these calls and its transaction can be
+/// An implementation may unwind out of `wait_for`, `enter_queue`, `stand_back`, `pause`, `compare_keys` and `stop_event`
+/// (an ERROR of PostgreSQL does): the engine holds no latch at these calls and its transaction can be
 /// aborted after them. A platform that unwinds out of `wait_for` takes the caller out of its queue
 /// itself, at the latest when its (sub)transaction is aborted, as PostgreSQL's lock manager does; after an
 /// error that is returned the engine leaves the queue.
@@ -69,6 +69,14 @@ pub trait Platform {
     fn enter_queue(&self, queue: Queue) -> Result<(), Error>;
     /// Leaves the queue entered last. Must not fail.
     fn leave_queue(&self, queue: Queue);
+    /// A nap of a newcomer that stays behind a waiter whose turn comes first, to the next [`Platform::nudge`] at the
+    /// latest; `n` counts the naps of one such wait. True: it has lasted for some time, and somebody waits for this
+    /// transaction where only the platform sees it, so that it must not stay behind.
+    fn stand_back(&self, _queue: Queue, n: u32) -> Result<bool, Error> {
+        self.pause(n).map(|()| false)
+    }
+    /// Ends a nap of the transaction in this slot, if it takes one. Must not fail.
+    fn nudge(&self, _slot: SlotId) {}
     /// A short wait for another transaction's commit to end; `n` counts its steps.
     fn pause(&self, n: u32) -> Result<(), Error>;
     /// Tag of the current subtransaction for the locks that it takes; 0 in the top transaction.

@@ -8,13 +8,21 @@ use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
 use crate::primitive::{relax, Ordering};
 use crate::shared::Engine;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Who waits for whom: the slot and the transaction in it.
+/// A transaction: its slot and its name.
+type Name = (SlotId, u64);
+
+/// Who waits for whom, and in which queues.
 #[derive(Default)]
-pub struct Waits(Mutex<HashMap<SlotId, (SlotId, u64)>>);
+pub struct Waits(Mutex<HashMap<SlotId, Name>>, Mutex<HashMap<Queue, VecDeque<Name>>>);
+
+/// Does the transaction run no more?
+fn is_over(e: &Engine, (slot, ident): Name) -> bool {
+    e.slots[slot as usize].ident.load(Ordering::SeqCst) != ident || e.word(slot).state() == State::Idle
+}
 
 impl Waits {
     /// Adds an edge; true if it closes a cycle (then it is not added).
@@ -23,8 +31,7 @@ impl Waits {
         let mut at = (to.slot, to.ident);
         for _ in 0..=g.len() {
             // An edge to a transaction that has ended is about to be removed.
-            let ended = e.slots[at.0 as usize].ident.load(Ordering::SeqCst) != at.1;
-            if ended || e.word(at.0).state() == State::Idle {
+            if is_over(e, at) {
                 break;
             }
             if at.0 == from {
@@ -41,7 +48,33 @@ impl Waits {
     fn remove(&self, from: SlotId) {
         self.0.lock().unwrap_or_else(|e| e.into_inner()).remove(&from);
     }
+    /// Does a transaction wait for this one?
+    fn is_awaited(&self, me: Name) -> bool {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).values().any(|to| *to == me)
+    }
+    /// The first of a queue into which `me` goes, unless it is there. Who unwound out of a sleep is in its queue until its
+    /// transaction is over.
+    fn first(&self, e: &Engine, queue: Queue, me: Name) -> Name {
+        let mut queues = self.1.lock().unwrap_or_else(|e| e.into_inner());
+        let all = queues.entry(queue).or_default();
+        all.retain(|n| !is_over(e, *n));
+        if !all.contains(&me) {
+            all.push_back(me);
+        }
+        all[0]
+    }
+    fn leave(&self, queue: Queue, slot: SlotId) {
+        let mut queues = self.1.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(all) = queues.get_mut(&queue) else { return };
+        all.retain(|n| n.0 != slot);
+        if all.is_empty() {
+            queues.remove(&queue);
+        }
+    }
 }
+
+/// Naps of a newcomer before it looks whether somebody waits for it.
+const PATIENCE: u32 = 200;
 
 /// The platform of one thread.
 pub struct Threads {
@@ -61,6 +94,9 @@ impl Threads {
     pub fn new(e: Engine, slot: SlotId, waits: Arc<Waits>) -> Threads {
         Threads { e, slot, waits, tag: Cell::new(0), early: Cell::new(EARLY), fail_at: Cell::new(None) }
     }
+    fn ident(&self) -> u64 {
+        self.e.slots[self.slot as usize].ident.load(Ordering::SeqCst)
+    }
 }
 
 impl Platform for Threads {
@@ -68,10 +104,8 @@ impl Platform for Threads {
         if self.waits.add(&self.e, self.slot, who) {
             return Err(Error::Deadlock);
         }
-        let s = &self.e.slots[who.slot as usize];
         for n in 0..40 {
-            let over = s.ident.load(Ordering::SeqCst) != who.ident || self.e.word(who.slot).state() == State::Idle;
-            if over || (who.tag != 0 && n > 4) {
+            if is_over(&self.e, (who.slot, who.ident)) || (who.tag != 0 && n > 4) {
                 break;
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -79,10 +113,28 @@ impl Platform for Threads {
         self.waits.remove(self.slot);
         Ok(())
     }
-    fn enter_queue(&self, _: Queue) -> Result<(), Error> {
-        Ok(())
+    fn enter_queue(&self, queue: Queue) -> Result<(), Error> {
+        let me = (self.slot, self.ident());
+        loop {
+            let first = self.waits.first(&self.e, queue, me);
+            if first == me {
+                return Ok(());
+            }
+            if self.waits.add(&self.e, self.slot, WaitFor { ident: first.1, slot: first.0, tag: 0, lock: None }) {
+                self.waits.leave(queue, self.slot);
+                return Err(Error::Deadlock);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+            self.waits.remove(self.slot);
+        }
     }
-    fn leave_queue(&self, _: Queue) {}
+    fn leave_queue(&self, queue: Queue) {
+        self.waits.leave(queue, self.slot);
+    }
+    fn stand_back(&self, _: Queue, n: u32) -> Result<bool, Error> {
+        std::thread::sleep(Duration::from_micros(20));
+        Ok(n >= PATIENCE && self.waits.is_awaited((self.slot, self.ident())))
+    }
     fn pause(&self, n: u32) -> Result<(), Error> {
         relax(n);
         Ok(())

@@ -1,11 +1,13 @@
 //! Models of the engine's words for the model checker, which tries all interleavings:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p mixedcc-engine --test models`.
 //!
-//! The ring is the engine's own, with two entries; slots, versions and the lock word are modelled
-//! with the engine's encodings, because the region cannot hold the model checker's atomics. Each
-//! model has a broken variant in which the checker must find the error.
+//! The ring, with two entries, the lock word and the other words are the engine's own. Slots and versions are
+//! modelled with the engine's encodings, because the region, in which the engine has them, cannot hold the model
+//! checker's atomics. Each model has a broken variant in which the checker must find the error.
 #![cfg(loom)]
 
+#[path = "models/locks.rs"]
+mod locks;
 #[path = "models/ranges.rs"]
 mod ranges;
 #[path = "models/switching.rs"]
@@ -18,6 +20,7 @@ use loom::sync::atomic::{
 use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
+use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::index::VersionWord;
 use mixedcc_engine::range::{Entry, List, Position, Ring, Verdict};
 use mixedcc_engine::shared::Fate;
@@ -36,6 +39,14 @@ fn model_within(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
 /// Does the model checker find a failure?
 fn fails(f: impl Fn() + Sync + Send + 'static) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model(f))).is_err()
+}
+
+/// Does it find one in the engine with this fault?
+fn fails_with(fault: Fault, f: impl Fn() + Sync + Send + 'static) -> bool {
+    faults::set(Some(fault));
+    let found = fails(f);
+    faults::set(None);
+    found
 }
 
 /// A clock and two slots.
@@ -276,66 +287,6 @@ fn phantoms_are_found_in_a_ring_that_wraps() {
 #[test]
 fn from_the_rings_end_they_are_not() {
     assert!(fails(|| phantom(true, 0)));
-}
-
-/// The inline part of the lock word: free, one holder, its upgrade, its way back.
-struct Lock(AtomicU64);
-impl Lock {
-    fn acquire(&self, me: u64, mode: u64) -> bool {
-        loop {
-            let w = self.0.load(SeqCst);
-            if w == 0 {
-                if self.0.compare_exchange(0, me << 16 | mode, SeqCst, SeqCst).is_ok() {
-                    return true;
-                }
-                continue;
-            }
-            if w >> 16 != me {
-                return false;
-            }
-            if w & 0xffff >= mode || self.0.compare_exchange(w, me << 16 | mode, SeqCst, SeqCst).is_ok() {
-                return true;
-            }
-        }
-    }
-    fn release(&self, to: u64) {
-        let w = self.0.load(SeqCst);
-        assert!(self.0.compare_exchange(w, to, SeqCst, SeqCst).is_ok(), "only the holder changes it");
-    }
-}
-
-fn lock_word(upgrade_by_store: bool) {
-    let l = Arc::new((Lock(AtomicU64::new(0)), loom::cell::UnsafeCell::new(0u32)));
-    let run = |me: u64| {
-        let l = l.clone();
-        thread::spawn(move || {
-            let (lock, cell) = &*l;
-            if upgrade_by_store && lock.0.load(SeqCst) == 0 {
-                lock.0.store(me << 16 | 1, SeqCst);
-            } else if !lock.acquire(me, 1) {
-                return;
-            }
-            // SAFETY: a holder is alone; the model checker proves it.
-            cell.with_mut(|c| unsafe { *c += 1 });
-            assert!(lock.acquire(me, 4), "an upgrade of the only holder");
-            lock.release(me << 16 | 1);
-            cell.with_mut(|c| unsafe { *c += 1 });
-            lock.release(0);
-        })
-    };
-    let (a, b) = (run(1), run(2));
-    a.join().unwrap();
-    b.join().unwrap();
-    assert_eq!(l.0 .0.load(SeqCst), 0);
-}
-
-#[test]
-fn the_lock_word_has_one_holder() {
-    model(|| lock_word(false));
-}
-#[test]
-fn without_compare_exchange_it_has_two() {
-    assert!(fails(|| lock_word(true)));
 }
 
 /// What a part of the index's protocol is left out of.

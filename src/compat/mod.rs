@@ -49,8 +49,8 @@ pub use maintenance::{
 };
 pub use nbtree::remember_last_leaf;
 pub use process::{
-    addin_shmem_lock, exporter, has_no_snapshot, holds_relation, my_ident, my_lxid, my_slot, pid_of, relation_tag,
-    wait_for_end, wake,
+    addin_shmem_lock, exporter, has_no_snapshot, holds_relation, is_awaited, my_ident, my_lxid, my_slot, pid_of,
+    relation_tag, wait_for_end, wake,
 };
 pub use storage::{
     create_storage, empty_index, relation_of, storage, storage_key, storage_number, storage_of, Storage,

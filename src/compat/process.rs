@@ -38,6 +38,33 @@ pub unsafe fn wait_for_end(ident: u64) {
     unsafe { pg_sys::VirtualXactLock(vxid, true) };
 }
 
+/// Does another process wait for a lock of PostgreSQL's that this one has? Looks at all locks of the server.
+pub fn is_awaited() -> bool {
+    // SAFETY: the list is a copy in the current memory context, of as many elements as it says.
+    unsafe {
+        let data = pg_sys::GetLockStatusData();
+        let all = std::slice::from_raw_parts((*data).locks, (*data).nelements as usize);
+        let name = |l: &pg_sys::LockInstanceData| {
+            let t = &l.locktag;
+            let fields = (t.locktag_field1, t.locktag_field2, t.locktag_field3, t.locktag_field4);
+            (fields, t.locktag_type, t.locktag_lockmethodid)
+        };
+        let mine = |l: &&pg_sys::LockInstanceData| l.pid == pg_sys::MyProcPid && l.holdMask != 0;
+        let waits_for = |held: &pg_sys::LockInstanceData, l: &pg_sys::LockInstanceData| {
+            let conflicts =
+                |mode: i32| held.holdMask & (1 << mode) != 0 && pg_sys::DoLockModesConflict(mode, l.waitLockMode);
+            l.waitLockMode != 0
+                && l.pid != pg_sys::MyProcPid
+                && name(l) == name(held)
+                && (1..=pg_sys::AccessExclusiveLock as i32).any(conflicts)
+        };
+        let awaited = all.iter().filter(mine).any(|held| all.iter().any(|l| waits_for(held, l)));
+        pg_sys::pfree((*data).locks.cast());
+        pg_sys::pfree(data.cast());
+        awaited
+    }
+}
+
 /// Does the running transaction, or one of its subtransactions, hold a lock on a relation of this database in this mode?
 pub fn holds_relation(oid: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> bool {
     // SAFETY: a look at the backend's own table of locks.

@@ -8,12 +8,19 @@
 //! locks early, which it counts first (`gave`): an edge of before then leads nowhere, and its owner wakes up and looks again. Every
 //! change advances `turn`: where all turns of a path are the same before and after the look, all of its edges were there in between.
 //!
+//! A newcomer that stands back behind a waiter (INV-TURN in the module above) publishes an edge to it too, a *soft* one:
+//! no holder is in its way. A cycle with a soft edge is no deadlock, because the newcomer can take the lock: it passes. If it
+//! completes such a cycle it sees that before it stands back. If another transaction completes one, that wakes the newcomer
+//! up and sleeps; the newcomer looks again, and passes. It looks again whenever it wakes up, so a cycle of soft edges lasts
+//! for one nap at most.
+//!
 //! Who waits for a part of a range that another has read (`txn/parts.rs`) waits for the end of its owner, as for a holder's.
 //!
 //! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. An
 //! edge for a lock of one scan leads nowhere, too, if its holder has given up those of another one since. Not in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
 //! itself. The platform's detector answers for these.
 
+use super::{LockWord, Mode};
 use crate::csn::SlotId;
 use crate::faults::{self, Fault};
 use crate::platform::{Queue, WaitFor};
@@ -26,7 +33,7 @@ const LONGEST: usize = 32;
 /// What a slot waits for. All zero: nothing.
 #[repr(C)]
 pub(crate) struct Waiting {
-    /// Odd while the next four are an edge.
+    /// Odd while the next five are an edge.
     turn: AtomicU64,
     /// Slot of the holder, plus 1; 0: it waits for a place in `queue`.
     holder: AtomicU64,
@@ -36,8 +43,12 @@ pub(crate) struct Waiting {
     until: AtomicU64,
     /// A queue, by a hash that is not 0.
     queue: AtomicU64,
+    /// 1: it stands back, and no holder is in its way.
+    soft: AtomicU64,
     /// The queue in which it is the first waiter; 0: none.
     first_in: AtomicU64,
+    /// Address of the lock word that it has marked as the first of a queue; 0: none.
+    marked: AtomicU64,
     /// How often the owner of this slot has given up locks early.
     gave: AtomicU64,
 }
@@ -73,7 +84,7 @@ impl Drop for Asleep {
     }
 }
 
-/// A place as first waiter, given up when it is dropped.
+/// A place as first waiter, given up when it is dropped, with the mark.
 pub(crate) struct First(Engine, SlotId);
 
 impl First {
@@ -82,16 +93,23 @@ impl First {
         e.slots[slot as usize].waiting.first_in.store(queue, Ordering::SeqCst);
         First(e, slot)
     }
+    /// Newcomers stay behind from now on (INV-TURN). A word whose lock may be waited for is not freed, and not put to
+    /// another use, while somebody waits for it or marks it.
+    pub(crate) fn mark(&self, word: &'static LockWord, wants: Mode) {
+        // First the address: whoever ends the transaction takes back what is named there.
+        self.0.slots[self.1 as usize].waiting.marked.store(std::ptr::from_ref(word) as u64, Ordering::SeqCst);
+        word.mark(Some(wants));
+    }
 }
 
 impl Drop for First {
     fn drop(&mut self) {
-        self.0.slots[self.1 as usize].waiting.first_in.store(0, Ordering::SeqCst);
+        self.0.slots[self.1 as usize].waiting.leave();
     }
 }
 
 impl Waiting {
-    fn publish(&self, edge: Edge) {
+    fn publish(&self, edge: Edge, soft: bool) {
         self.end();
         let (holder, ident, until, queue) = match edge {
             Edge::Holder(slot, ident) => (slot as u64 + 1, ident, 0, 0),
@@ -102,6 +120,7 @@ impl Waiting {
         self.ident.store(ident, Ordering::SeqCst);
         self.until.store(until, Ordering::SeqCst);
         self.queue.store(queue, Ordering::SeqCst);
+        self.soft.store(soft as u64, Ordering::SeqCst);
         self.turn.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -116,12 +135,22 @@ impl Waiting {
     pub(crate) fn clear(&self) {
         self.end();
         if self.first_in.load(Ordering::Relaxed) != 0 {
-            self.first_in.store(0, Ordering::SeqCst);
+            self.leave();
         }
     }
 
-    /// The edge, and its turn.
-    fn edge(&self) -> Option<(u64, Edge)> {
+    /// It is not the first of its queue any more: takes its mark back, if it has not taken it away with the lock.
+    fn leave(&self) {
+        let marked = self.marked.swap(0, Ordering::SeqCst) as *const LockWord;
+        if !marked.is_null() && !faults::on(Fault::MarkLeftBehind) {
+            // SAFETY: `First::mark`: the word is there as long as it is marked or waited for.
+            unsafe { &*marked }.mark(None);
+        }
+        self.first_in.store(0, Ordering::SeqCst);
+    }
+
+    /// The edge, its turn, and whether it is a soft one.
+    fn edge(&self) -> Option<(u64, Edge, bool)> {
         let turn = self.turn.load(Ordering::SeqCst);
         if turn & 1 == 0 {
             return None;
@@ -136,8 +165,20 @@ impl Waiting {
                 }
             }
         };
-        (self.turn.load(Ordering::SeqCst) == turn).then_some((turn, edge))
+        let soft = self.soft.load(Ordering::SeqCst) != 0;
+        (self.turn.load(Ordering::SeqCst) == turn).then_some((turn, edge, soft))
     }
+}
+
+/// Where the path of a slot's edge leads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// Not back to the slot.
+    Away,
+    /// Back to it, through holders and queues only.
+    Back,
+    /// Back to it, through another slot that stands back.
+    Soft(SlotId),
 }
 
 /// An edge that was seen.
@@ -150,10 +191,35 @@ struct Step {
 
 impl Engine {
     /// The slot is about to sleep. `None`: for ever, this sleep would complete a deadlock; nothing is published then.
-    pub(crate) fn falls_asleep(&self, slot: SlotId, edge: Edge) -> Option<Asleep> {
-        self.slots[slot as usize].waiting.publish(edge);
+    /// `nudge` wakes up a slot that stands back, and has to pass because of this sleep.
+    pub(crate) fn falls_asleep(&self, slot: SlotId, edge: Edge, nudge: impl FnOnce(SlotId)) -> Option<Asleep> {
+        self.slots[slot as usize].waiting.publish(edge, false);
         let asleep = Asleep(*self, slot);
-        (faults::on(Fault::OverlooksCycles) || !self.is_in_cycle(slot)).then_some(asleep)
+        match self.path_of(slot) {
+            Path::Back if !faults::on(Fault::OverlooksCycles) => return None,
+            Path::Soft(other) => nudge(other),
+            _ => {}
+        }
+        Some(asleep)
+    }
+
+    /// The slot is about to stand back behind a waiter. `None`: it has to pass, because the waiter waits for it, or is
+    /// gone; nothing is published then.
+    pub(crate) fn stands_back(&self, slot: SlotId, edge: Edge) -> Option<Asleep> {
+        self.slots[slot as usize].waiting.publish(edge, true);
+        let asleep = Asleep(*self, slot);
+        let awaited = self.path_of(slot) != Path::Away && !faults::on(Fault::StandsBackForEver);
+        (!awaited && self.leads_to(edge).is_some()).then_some(asleep)
+    }
+
+    /// The slots that stand back behind the owner of a slot, or behind the first of a queue.
+    pub(crate) fn behind(&self, first: SlotId, queue: u64) -> impl Iterator<Item = SlotId> {
+        let behind = move |w: &Waiting| match w.edge() {
+            Some((_, Edge::Queue(q), true)) => q == queue,
+            Some((_, Edge::Holder(slot, _), true)) => slot == first,
+            _ => false,
+        };
+        self.slots.iter().enumerate().filter(move |(_, s)| behind(&s.waiting)).map(|(i, _)| i as SlotId)
     }
 
     /// How often the owner of a slot has given up locks early.
@@ -167,22 +233,24 @@ impl Engine {
     }
 
     /// Does the path that begins with the edge of `me` come back to it?
-    fn is_in_cycle(&self, me: SlotId) -> bool {
+    fn path_of(&self, me: SlotId) -> Path {
         let mut path = [Step { slot: me, turn: 0, edge: Edge::Queue(0) }; LONGEST];
-        let mut at = me;
+        let (mut at, mut soft) = (me, None);
         for n in 0..LONGEST {
-            let Some((turn, edge)) = self.slots[at as usize].waiting.edge() else { return false };
+            let Some((turn, edge, stands_back)) = self.slots[at as usize].waiting.edge() else { return Path::Away };
             path[n] = Step { slot: at, turn, edge };
-            let Some(next) = self.leads_to(edge) else { return false };
+            soft = soft.or((stands_back && at != me).then_some(at));
+            let Some(next) = self.leads_to(edge) else { return Path::Away };
             if next == me {
-                return path[..=n].iter().all(|s| self.is_still(s));
+                let there = path[..=n].iter().all(|s| self.is_still(s));
+                return if there { soft.map_or(Path::Back, Path::Soft) } else { Path::Away };
             }
             if path[..=n].iter().any(|s| s.slot == next) {
-                return false; // a cycle of others, who find it
+                return Path::Away; // a cycle of others, who find it
             }
             at = next;
         }
-        false
+        Path::Away
     }
 
     /// The slot of the transaction that an edge leads to, if that runs.
@@ -230,70 +298,116 @@ mod tests {
         Edge::Holder(slot, 10 + slot as u64)
     }
 
+    fn sleeps(e: Engine, slot: SlotId, edge: Edge) -> Option<Asleep> {
+        e.falls_asleep(slot, edge, |other| panic!("{other} does not stand back"))
+    }
+
     #[test]
     fn a_cycle_through_a_queue() {
         let block = engine();
         let e = block.engine;
         let queue = name(Queue::Record(1, 5));
         let first = First::enter(e, 0, queue);
-        let waits = e.falls_asleep(0, holder(2)).expect("2 does not wait");
-        let queued = e.falls_asleep(1, Edge::Queue(queue)).expect("2 does not wait");
+        let waits = sleeps(e, 0, holder(2)).expect("2 does not wait");
+        let queued = sleeps(e, 1, Edge::Queue(queue)).expect("2 does not wait");
         // 2 -> 1 -> the queue's first, 0 -> 2.
-        assert!(e.falls_asleep(2, holder(1)).is_none());
+        assert!(sleeps(e, 2, holder(1)).is_none());
         assert!(e.slots[2].waiting.edge().is_none(), "what fails is not published");
-        assert!(e.falls_asleep(2, holder(3)).is_some());
+        assert!(sleeps(e, 2, holder(3)).is_some());
         drop(waits);
-        assert!(e.falls_asleep(2, holder(1)).is_some(), "0 does not wait any more");
-        let _waits = e.falls_asleep(0, holder(2)).expect("2 does not wait");
+        assert!(sleeps(e, 2, holder(1)).is_some(), "0 does not wait any more");
+        let _waits = sleeps(e, 0, holder(2)).expect("2 does not wait");
         drop(first);
-        assert!(e.falls_asleep(2, holder(1)).is_some(), "the queue has no first waiter");
+        assert!(sleeps(e, 2, holder(1)).is_some(), "the queue has no first waiter");
         let _first = First::enter(e, 0, queue);
         drop(queued);
-        assert!(e.falls_asleep(2, holder(1)).is_some(), "1 does not wait any more");
+        assert!(sleeps(e, 2, holder(1)).is_some(), "1 does not wait any more");
     }
 
     #[test]
     fn who_waits_for_a_transaction_that_is_over_does_not_count() {
         let block = engine();
         let e = block.engine;
-        let _old = e.falls_asleep(0, holder(1)).expect("1 does not wait");
+        let _old = sleeps(e, 0, holder(1)).expect("1 does not wait");
         e.slots[1].ident.store(99, Ordering::SeqCst);
-        assert!(e.falls_asleep(1, holder(0)).is_some());
+        assert!(sleeps(e, 1, holder(0)).is_some());
     }
 
     #[test]
     fn who_waits_for_what_was_given_up_does_not_count() {
         let block = engine();
         let e = block.engine;
-        let _early = e.falls_asleep(0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
-        assert!(e.falls_asleep(1, holder(0)).is_none(), "1 has the lock still");
+        let _early = sleeps(e, 0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
+        assert!(sleeps(e, 1, holder(0)).is_none(), "1 has the lock still");
         e.gives_up(1);
-        assert!(e.falls_asleep(1, holder(0)).is_some());
-        let _early = e.falls_asleep(0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
-        assert!(e.falls_asleep(1, holder(0)).is_none(), "it waits for another one");
+        assert!(sleeps(e, 1, holder(0)).is_some());
+        let _early = sleeps(e, 0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
+        assert!(sleeps(e, 1, holder(0)).is_none(), "it waits for another one");
         drop(_early);
-        let _to_the_end = e.falls_asleep(0, holder(1)).expect("1 does not wait");
+        let _to_the_end = sleeps(e, 0, holder(1)).expect("1 does not wait");
         e.gives_up(1);
-        assert!(e.falls_asleep(1, holder(0)).is_none(), "that was not given up");
+        assert!(sleeps(e, 1, holder(0)).is_none(), "that was not given up");
     }
 
     #[test]
     fn a_cycle_of_others_is_theirs() {
         let block = engine();
         let e = block.engine;
-        e.slots[0].waiting.publish(holder(1));
-        e.slots[1].waiting.publish(holder(0));
-        assert!(e.falls_asleep(2, holder(0)).is_some());
+        e.slots[0].waiting.publish(holder(1), false);
+        e.slots[1].waiting.publish(holder(0), false);
+        assert!(sleeps(e, 2, holder(0)).is_some());
+    }
+
+    /// 0 waits for 1, and 2 stands back behind 0: a queue's first, or one that waits for a stronger mode.
+    #[test]
+    fn who_stands_back_is_woken_up_by_a_circle_and_passes() {
+        let block = engine();
+        let e = block.engine;
+        let queue = name(Queue::Record(1, 5));
+        for edge in [Edge::Queue(queue), holder(0)] {
+            let _first = First::enter(e, 0, queue);
+            let waits = sleeps(e, 0, holder(1)).expect("1 does not wait");
+            let back = e.stands_back(2, edge).expect("nobody waits for 2");
+            assert_eq!(e.behind(0, queue).collect::<Vec<_>>(), [2]);
+            let mut woken = None;
+            let completes = e.falls_asleep(1, holder(2), |slot| woken = Some(slot));
+            assert!(completes.is_some() && woken == Some(2), "no deadlock: 2 can pass");
+            drop(back);
+            assert!(e.stands_back(2, edge).is_none(), "it has to pass");
+            assert!(e.behind(0, queue).next().is_none());
+            assert!(sleeps(e, 2, holder(0)).is_none(), "behind a holder it is a deadlock");
+            drop(completes);
+            drop(waits);
+            assert!(e.stands_back(2, edge).is_some());
+        }
+        assert!(e.stands_back(2, Edge::Queue(queue)).is_none(), "the waiter is gone");
+    }
+
+    #[test]
+    fn a_mark_goes_with_its_waiter() {
+        let block = engine();
+        let e = block.engine;
+        let word: &'static LockWord = Box::leak(Box::default());
+        let first = First::enter(e, 0, 7);
+        first.mark(word, Mode::Update);
+        assert!(!word.is_free());
+        drop(first);
+        assert!(word.is_free());
+        let first = First::enter(e, 0, 7);
+        first.mark(word, Mode::Update);
+        std::mem::forget(first);
+        e.slots[0].waiting.clear();
+        assert!(word.is_free(), "also where its process has ended");
     }
 
     #[test]
     fn what_a_dead_owner_left_is_cleared() {
         let block = engine();
         let e = block.engine;
-        std::mem::forget(e.falls_asleep(0, holder(1)));
+        std::mem::forget(sleeps(e, 0, holder(1)));
         std::mem::forget(First::enter(e, 0, 7));
         e.slots[0].waiting.clear();
-        assert!(e.falls_asleep(1, holder(0)).is_some());
+        assert!(sleeps(e, 1, holder(0)).is_some());
         assert_eq!(e.slots[0].waiting.first_in.load(Ordering::SeqCst), 0);
     }
 

@@ -1,9 +1,30 @@
 //! The list of holders of a lock that has several.
 
-use super::{Holder, Mode};
+use super::{First, Holder, Mode};
 use crate::csn::SlotId;
 use crate::memory::{OutOfMemory, Region};
 use std::ptr::NonNull;
+
+/// Where lists of holders come from: the region, or the heap of a model.
+pub trait Heads {
+    /// So many bytes for a list.
+    fn allocate(&self, slot: SlotId, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
+    /// Gives a list's memory back.
+    ///
+    /// # Safety
+    /// `p` came from `allocate`, was not given back since, and nobody uses it any more.
+    unsafe fn release(&self, slot: SlotId, p: NonNull<u8>);
+}
+
+impl Heads for Region {
+    fn allocate(&self, slot: SlotId, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        self.alloc(slot as usize, bytes)
+    }
+    unsafe fn release(&self, slot: SlotId, p: NonNull<u8>) {
+        // SAFETY: the caller's.
+        unsafe { self.free(slot as usize, p) }
+    }
+}
 
 /// INV-HEAD: a head is read and written only under the latch of the word that points to it, and
 /// freed by whoever removed it from the word under that latch.
@@ -12,7 +33,11 @@ pub(super) struct LockHead {
     /// Slot + 1 of a holder that waits to get a stronger mode; 0 if none.
     pub upgrader: u32,
     /// The mode that it wants.
-    pub upgrade_to: u32,
+    pub upgrade_to: u16,
+    /// Do newcomers that conflict with that mode stay behind it? (INV-TURN)
+    pub upgrader_first: bool,
+    /// The mark of the word: the mode that the first of the queue wants; 0: none.
+    pub mark: u8,
     n: u32,
     cap: u32,
     // `cap` encoded holders follow
@@ -20,10 +45,11 @@ pub(super) struct LockHead {
 
 impl LockHead {
     /// A head with room for `cap` holders.
-    pub fn allocate(region: &Region, slot: SlotId, cap: u32) -> Result<NonNull<LockHead>, OutOfMemory> {
-        let p = region.alloc(slot as usize, std::mem::size_of::<LockHead>() + 8 * cap as usize)?.cast::<LockHead>();
+    pub fn allocate(heads: &impl Heads, slot: SlotId, cap: u32) -> Result<NonNull<LockHead>, OutOfMemory> {
+        let p = heads.allocate(slot, std::mem::size_of::<LockHead>() + 8 * cap as usize)?.cast::<LockHead>();
+        let empty = LockHead { upgrader: 0, upgrade_to: 0, upgrader_first: false, mark: 0, n: 0, cap };
         // SAFETY: fresh memory of that size.
-        unsafe { p.as_ptr().write(LockHead { upgrader: 0, upgrade_to: 0, n: 0, cap }) };
+        unsafe { p.as_ptr().write(empty) };
         Ok(p)
     }
 
@@ -65,7 +91,7 @@ impl LockHead {
     pub fn ask_upgrade(&mut self, i: usize, me: Holder) -> bool {
         let other = self.upgrader.checked_sub(1).map(|s| s as SlotId).filter(|&s| s != me.slot);
         let Some(other) = other else {
-            (self.upgrader, self.upgrade_to) = (me.slot as u32 + 1, me.mode as u32);
+            (self.upgrader, self.upgrade_to) = (me.slot as u32 + 1, me.mode as u16);
             return false;
         };
         let holds = |i: usize| Holder::decode(self.holders()[i]).map(|h| h.mode);
@@ -73,6 +99,23 @@ impl LockHead {
         match (holds(i), self.find(other).and_then(holds), wants) {
             (Some(mine), Some(theirs), Some(wants)) => wants.conflicts(mine) && me.mode.conflicts(theirs),
             _ => false,
+        }
+    }
+    /// The slot waits no more for a stronger mode, if it did.
+    pub fn end_upgrade(&mut self, slot: SlotId) {
+        if self.upgrader == slot as u32 + 1 {
+            (self.upgrader, self.upgrader_first) = (0, false);
+        }
+    }
+    /// Who comes before a newcomer that wants this mode, though no holder is in its way?
+    pub fn first(&self, mode: Mode) -> Option<First> {
+        let before = |wants: u64| Mode::from_bits(wants).is_some_and(|m| m.conflicts(mode));
+        match self.upgrader.checked_sub(1) {
+            _ if before(self.mark as u64) => Some(First::OfQueue),
+            Some(slot) if self.upgrader_first && before(self.upgrade_to as u64) => {
+                Some(First::Upgrader(slot as SlotId))
+            }
+            _ => None,
         }
     }
     /// Number of holders.
@@ -92,5 +135,6 @@ impl LockHead {
             self.n += 1;
         }
         (self.upgrader, self.upgrade_to) = (other.upgrader, other.upgrade_to);
+        (self.upgrader_first, self.mark) = (other.upgrader_first, other.mark);
     }
 }

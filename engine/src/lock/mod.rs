@@ -2,12 +2,20 @@
 //!
 //! A word is free, or names its only holder, or points to a [`head::LockHead`] with all holders.
 //! Waiting is not here: [`crate::txn`] sleeps through the platform, and asks again.
+//!
+//! INV-TURN: a waiter that has slept for one holder in vain marks the word with the mode that it wants. While the mark is
+//! there, a newcomer whose mode conflicts with it does not take the lock before the waiter, whether or not a holder is in
+//! its way; transactions that hold the lock already stay, and may take a stronger mode. So only transactions that held the
+//! lock when it was marked, and those that the waits-for graph lets pass ([`graph`]), come before the waiter: they are finitely
+//! many. The waiter takes the mark away when it takes the lock, or gives up in whatever way. A mark without a waiter is
+//! ignored. The mark survives while the lock changes hands, also while nobody holds it.
 
 pub(crate) mod graph;
 mod head;
 mod word;
 
-pub use word::{Acquired, Conflict, LockWord};
+pub use head::Heads;
+pub use word::{Acquired, Claim, Conflict, First, LockWord};
 
 use crate::csn::SlotId;
 
@@ -75,9 +83,12 @@ pub struct Holder {
 
 const LATCH: u64 = 1;
 const INFLATED: u64 = 2;
+/// Of a word that is not inflated: the mode that the first of the queue wants; 0: no mark.
+const MARK: u64 = 7 << MARK_SHIFT;
+const MARK_SHIFT: u32 = 5;
 
 impl Holder {
-    /// `[tag:32][slot:16][..][mode:3][inflated:1][latch:1]`
+    /// `[tag:32][slot:16][..][mark:3][mode:3][inflated:1][latch:1]`; the mark is the word's, not the holder's.
     pub(crate) fn encode(self) -> u64 {
         ((self.tag as u64) << 32) | ((self.slot as u64) << 16) | ((self.mode as u64) << 2)
     }

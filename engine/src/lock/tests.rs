@@ -47,15 +47,18 @@ fn intent_is_for_writers_of_a_range() {
     let region = b.engine.region;
     let w = LockWord::new();
     for s in 0..3 {
-        assert_eq!(w.try_acquire(region, h(s, Intent)), Ok(Acquired::New));
+        assert_eq!(w.try_acquire(region, h(s, Intent), Claim::Waits), Ok(Acquired::New));
     }
-    assert!(matches!(w.try_acquire(region, h(1, Share)), Err(Conflict::With(_))), "others write in the range");
-    assert!(matches!(w.try_acquire(region, h(9, Share)), Err(Conflict::With(_))));
+    assert!(
+        matches!(w.try_acquire(region, h(1, Share), Claim::Waits), Err(Conflict::With(_))),
+        "others write in the range"
+    );
+    assert!(matches!(w.try_acquire(region, h(9, Share), Claim::Waits), Err(Conflict::With(_))));
     w.release(region, 0, None);
     w.release(region, 2, None);
-    assert_eq!(w.try_acquire(region, h(1, Share)), Ok(Acquired::Upgraded(h(1, Intent))));
+    assert_eq!(w.try_acquire(region, h(1, Share), Claim::Waits), Ok(Acquired::Upgraded(h(1, Intent))));
     assert_eq!(w.held_by(1), Some(h(1, Update)));
-    assert!(matches!(w.try_acquire(region, h(2, Intent)), Err(Conflict::With(_))));
+    assert!(matches!(w.try_acquire(region, h(2, Intent), Claim::Waits), Err(Conflict::With(_))));
     w.release(region, 1, None);
     assert!(w.is_free());
 }
@@ -66,18 +69,18 @@ fn many_share_and_one_is_left() {
     let region = b.engine.region;
     let w = LockWord::new();
     for s in 0..30 {
-        assert_eq!(w.try_acquire(region, h(s, Mode::Share)), Ok(Acquired::New));
+        assert_eq!(w.try_acquire(region, h(s, Mode::Share), Claim::Waits), Ok(Acquired::New));
     }
-    assert_eq!(w.try_acquire(region, h(3, Mode::Share)), Ok(Acquired::Held));
-    assert!(matches!(w.try_acquire(region, h(31, Mode::NoKeyUpdate)), Err(Conflict::With(_))));
-    assert_eq!(w.try_acquire(region, h(31, Mode::KeyShare)), Ok(Acquired::New));
+    assert_eq!(w.try_acquire(region, h(3, Mode::Share), Claim::Waits), Ok(Acquired::Held));
+    assert!(matches!(w.try_acquire(region, h(31, Mode::NoKeyUpdate), Claim::Waits), Err(Conflict::With(_))));
+    assert_eq!(w.try_acquire(region, h(31, Mode::KeyShare), Claim::Waits), Ok(Acquired::New));
     for s in 0..30 {
         w.release(region, s, None);
     }
     assert_eq!(w.held_by(31), Some(h(31, Mode::KeyShare)));
-    assert_eq!(w.try_acquire(region, h(31, Mode::Update)), Ok(Acquired::Upgraded(h(31, Mode::KeyShare))));
+    assert_eq!(w.try_acquire(region, h(31, Mode::Update), Claim::Waits), Ok(Acquired::Upgraded(h(31, Mode::KeyShare))));
     w.release(region, 31, Some(h(31, Mode::KeyShare)));
-    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate)), Ok(Acquired::New));
+    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Waits), Ok(Acquired::New));
     w.release(region, 31, None);
     w.release(region, 1, None);
     assert!(w.is_free());
@@ -88,12 +91,12 @@ fn two_upgrades_cannot_wait_for_each_other() {
     let b = block();
     let region = b.engine.region;
     let w = LockWord::new();
-    w.try_acquire(region, h(1, Mode::Share)).unwrap();
-    w.try_acquire(region, h(2, Mode::Share)).unwrap();
-    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate)), Err(Conflict::With(h(2, Mode::Share))));
-    assert_eq!(w.try_acquire(region, h(2, Mode::NoKeyUpdate)), Err(Conflict::Upgrade));
+    w.try_acquire(region, h(1, Mode::Share), Claim::Waits).unwrap();
+    w.try_acquire(region, h(2, Mode::Share), Claim::Waits).unwrap();
+    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Waits), Err(Conflict::With(h(2, Mode::Share))));
+    assert_eq!(w.try_acquire(region, h(2, Mode::NoKeyUpdate), Claim::Waits), Err(Conflict::Upgrade));
     w.release(region, 2, None);
-    assert!(matches!(w.try_acquire(region, h(1, Mode::NoKeyUpdate)), Ok(Acquired::Upgraded(_))));
+    assert!(matches!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Waits), Ok(Acquired::Upgraded(_))));
     w.release(region, 1, None);
     assert!(w.is_free());
 }
@@ -103,15 +106,15 @@ fn who_will_not_wait_is_in_nobodys_way() {
     let b = block();
     let region = b.engine.region;
     let w = LockWord::new();
-    w.try_acquire(region, h(1, Mode::Share)).unwrap();
-    w.try_acquire(region, h(2, Mode::Share)).unwrap();
+    w.try_acquire(region, h(1, Mode::Share), Claim::Waits).unwrap();
+    w.try_acquire(region, h(2, Mode::Share), Claim::Waits).unwrap();
     let (one, two) = (Conflict::With(h(1, Mode::Share)), Conflict::With(h(2, Mode::Share)));
-    assert_eq!(w.try_acquire_now(region, h(1, Mode::NoKeyUpdate)), Err(two));
-    assert_eq!(w.try_acquire(region, h(2, Mode::NoKeyUpdate)), Err(one), "its wait can end");
-    assert_eq!(w.try_acquire_now(region, h(1, Mode::NoKeyUpdate)), Err(two), "it does not wait");
-    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate)), Err(Conflict::Upgrade));
+    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Now), Err(two));
+    assert_eq!(w.try_acquire(region, h(2, Mode::NoKeyUpdate), Claim::Waits), Err(one), "its wait can end");
+    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Now), Err(two), "it does not wait");
+    assert_eq!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Waits), Err(Conflict::Upgrade));
     w.release(region, 2, None);
-    assert!(matches!(w.try_acquire_now(region, h(1, Mode::NoKeyUpdate)), Ok(Acquired::Upgraded(_))));
+    assert!(matches!(w.try_acquire(region, h(1, Mode::NoKeyUpdate), Claim::Now), Ok(Acquired::Upgraded(_))));
     w.release(region, 1, None);
     assert!(w.is_free());
 }
@@ -135,7 +138,7 @@ fn no_two_conflicting_holders() {
                     x ^= x << 17;
                     use Mode::*;
                     let mode = [KeyShare, Share, NoKeyUpdate, Update, Intent][(x >> 33) as usize % 5];
-                    if w.try_acquire(region, h(s, mode)).is_err() {
+                    if w.try_acquire(region, h(s, mode), Claim::Waits).is_err() {
                         continue;
                     }
                     inside[mode as usize].fetch_add(1, Ordering::SeqCst);
@@ -153,5 +156,96 @@ fn no_two_conflicting_holders() {
             });
         }
     });
+    assert!(w.is_free());
+}
+
+/// Asks for a lock as a newcomer, or as a holder of a weaker mode.
+fn ask(w: &LockWord, b: &Block, slot: u16, mode: Mode) -> Result<Acquired, Conflict> {
+    w.try_acquire(b.engine.region, h(slot, mode), Claim::Waits)
+}
+
+const BEHIND: Result<Acquired, Conflict> = Err(Conflict::Behind(First::OfQueue));
+
+/// INV-TURN: while a word is marked, newcomers that conflict with the mark do not take the lock, however many hold it.
+#[test]
+fn a_mark_keeps_newcomers_behind() {
+    use Mode::*;
+    let b = block();
+    let region = b.engine.region;
+    for holders in [0, 1, 2, 20] {
+        let w = LockWord::new();
+        (1..=holders).for_each(|s| assert_eq!(ask(&w, &b, s, KeyShare), Ok(Acquired::New)));
+        w.mark(Some(NoKeyUpdate));
+        for claim in [Claim::Waits, Claim::Now] {
+            let got = w.try_acquire(region, h(30, Share), claim);
+            assert_eq!(got, BEHIND, "{holders} holders, {claim:?}");
+        }
+        assert_eq!(ask(&w, &b, 31, KeyShare), Ok(Acquired::New), "no conflict with the waiter");
+        assert_eq!(ask(&w, &b, 31, Share), Ok(Acquired::Upgraded(h(31, KeyShare))), "who holds it stays");
+        assert_eq!(ask(&w, &b, 30, Share), BEHIND);
+        w.release(region, 31, Some(h(31, KeyShare)));
+        assert_eq!(ask(&w, &b, 30, Share), BEHIND, "the mark survives");
+        for s in (1..=holders).chain([31]) {
+            w.release(region, s, None);
+            assert_eq!(ask(&w, &b, 30, Share), BEHIND, "also while nobody holds it");
+        }
+        assert!(!w.is_free());
+        assert_eq!(w.try_acquire(region, h(29, NoKeyUpdate), Claim::Turn), Ok(Acquired::New));
+        assert_eq!(ask(&w, &b, 30, Share), Err(Conflict::With(h(29, NoKeyUpdate))));
+        w.release(region, 29, None);
+        assert!(w.is_free(), "the mark went with the lock");
+    }
+}
+
+/// The mark survives that the word gets a list, and that the list grows; who passes leaves it.
+#[test]
+fn a_mark_survives_lists() {
+    use Mode::*;
+    let b = block();
+    let region = b.engine.region;
+    let w = LockWord::new();
+    w.mark(Some(Update));
+    for s in 0..20 {
+        assert_eq!(ask(&w, &b, s, KeyShare), BEHIND);
+        assert_eq!(w.try_acquire(region, h(s, KeyShare), Claim::Pass), Ok(Acquired::New), "it has to pass");
+    }
+    for s in 0..20 {
+        assert_eq!(ask(&w, &b, 30, KeyShare), BEHIND);
+        w.release(region, s, None);
+    }
+    assert_eq!(ask(&w, &b, 30, KeyShare), BEHIND);
+    w.mark(None);
+    assert_eq!(ask(&w, &b, 30, KeyShare), Ok(Acquired::New), "the waiter has given up");
+    w.mark(Some(Update));
+    w.mark(None);
+    w.release(region, 30, None);
+    assert!(w.is_free());
+}
+
+/// A holder that waits for a stronger mode keeps newcomers behind in the same way.
+#[test]
+fn an_upgrade_keeps_newcomers_behind() {
+    use Mode::*;
+    let b = block();
+    let region = b.engine.region;
+    let w = LockWord::new();
+    ask(&w, &b, 1, Share).unwrap();
+    ask(&w, &b, 2, Share).unwrap();
+    assert_eq!(ask(&w, &b, 1, NoKeyUpdate), Err(Conflict::With(h(2, Share))));
+    ask(&w, &b, 3, Share).expect("not marked yet");
+    w.mark_upgrade(2);
+    ask(&w, &b, 4, Share).expect("the other one does not wait");
+    w.mark_upgrade(1);
+    assert_eq!(ask(&w, &b, 5, Share), Err(Conflict::Behind(First::Upgrader(1))));
+    assert_eq!(ask(&w, &b, 5, KeyShare), Ok(Acquired::New));
+    w.end_upgrade(1);
+    assert_eq!(ask(&w, &b, 5, Share), Ok(Acquired::Upgraded(h(5, KeyShare))));
+    ask(&w, &b, 6, Share).expect("it has given up");
+    assert!(matches!(ask(&w, &b, 1, NoKeyUpdate), Err(Conflict::With(_))));
+    ask(&w, &b, 7, Share).expect("another wait, not marked yet");
+    w.mark_upgrade(1);
+    (2..=7).for_each(|s| w.release(region, s, None));
+    assert_eq!(ask(&w, &b, 1, NoKeyUpdate), Ok(Acquired::Upgraded(h(1, Share))));
+    w.release(region, 1, None);
     assert!(w.is_free());
 }

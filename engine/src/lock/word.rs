@@ -1,9 +1,10 @@
 //! The lock word.
 
-use super::head::LockHead;
-use super::{Holder, Mode, INFLATED, LATCH};
+use super::head::{Heads, LockHead};
+use super::{Holder, Mode, INFLATED, LATCH, MARK, MARK_SHIFT};
 use crate::csn::SlotId;
-use crate::memory::{OutOfMemory, Region};
+use crate::faults::{self, Fault};
+use crate::memory::OutOfMemory;
 use crate::primitive::{relax, AtomicU64, Ordering};
 use std::ptr::NonNull;
 
@@ -23,10 +24,40 @@ pub enum Acquired {
 pub enum Conflict {
     /// Somebody holds it in a conflicting mode.
     With(Holder),
+    /// No holder is in the way, but a waiter whose turn comes first (INV-TURN).
+    Behind(First),
     /// We and another holder both want a stronger mode: waiting cannot end.
     Upgrade,
     /// No memory for the list of holders.
     OutOfMemory,
+}
+
+/// A waiter whose turn comes before that of newcomers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// The first of the lock's queue.
+    OfQueue,
+    /// The holder in this slot, which waits for a stronger mode.
+    Upgrader(SlotId),
+}
+
+/// How a transaction asks for a lock. Marks count for those only that do not hold it in any mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It will wait. If it holds the lock, it is noted as waiting for a stronger mode, until [`LockWord::end_upgrade`].
+    Waits,
+    /// It will not wait: nobody's wait is hopeless because of it, and it is never told that its own would be.
+    Now,
+    /// It is the first of the queue: its turn comes first. It takes the mark away with the lock.
+    Turn,
+    /// It has to pass: the waiter in front waits for it.
+    Pass,
+}
+
+impl Claim {
+    fn stays_behind(self) -> bool {
+        matches!(self, Claim::Waits | Claim::Now) && !faults::on(Fault::MarkIgnored)
+    }
 }
 
 impl From<OutOfMemory> for Conflict {
@@ -35,7 +66,7 @@ impl From<OutOfMemory> for Conflict {
     }
 }
 
-/// A lock: 0 is free.
+/// A lock: 0 is free and not marked.
 ///
 /// INV-LOCK: no two holders in conflicting modes. Every change is one compare-exchange of an
 /// inline word, or made under the latch bit of an inflated one.
@@ -93,82 +124,96 @@ impl LockWord {
         }
     }
 
-    fn cas(&self, old: u64, new: u64) -> bool {
-        self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Takes the lock for `me` unless it conflicts. Never waits for other transactions. Whom a conflict keeps from a
-    /// stronger mode is noted as waiting for it, until [`LockWord::end_upgrade`].
-    pub fn try_acquire(&self, region: &Region, me: Holder) -> Result<Acquired, Conflict> {
-        self.acquire(region, me, true)
-    }
-
-    /// The same for one that will not wait: nobody's wait is hopeless because of it, and it is never told that its own
-    /// would be.
-    pub fn try_acquire_now(&self, region: &Region, me: Holder) -> Result<Acquired, Conflict> {
-        self.acquire(region, me, false)
-    }
-
-    fn acquire(&self, region: &Region, me: Holder, waits: bool) -> Result<Acquired, Conflict> {
-        loop {
-            let w = self.0.load(Ordering::SeqCst);
-            if w == 0 {
-                if self.cas(0, me.encode()) {
-                    return Ok(Acquired::New);
-                }
-                continue;
-            }
-            let got = if w & INFLATED == 0 {
-                self.acquire_inline(region, w, me)?
-            } else {
-                self.acquire_inflated(region, w, me, waits)?
-            };
-            if let Some(a) = got {
-                return Ok(a);
-            }
+    /// Changes the word, unless it is another one by now: then says which.
+    #[inline]
+    fn cas(&self, old: u64, new: u64) -> Result<(), u64> {
+        if faults::on(Fault::StoresLockWord) {
+            self.0.store(new, Ordering::SeqCst);
+            return Ok(());
         }
+        self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).map(|_| ())
     }
 
-    /// One try on an inline word; `None`: the word changed.
-    fn acquire_inline(&self, region: &Region, w: u64, me: Holder) -> Result<Option<Acquired>, Conflict> {
-        let h = Holder::decode(w).expect("an inline lock word names a holder");
-        if h.slot == me.slot {
+    /// Takes the lock for `me` unless it conflicts. Never waits for other transactions.
+    pub fn try_acquire(&self, heads: &impl Heads, me: Holder, claim: Claim) -> Result<Acquired, Conflict> {
+        let mut w = self.0.load(Ordering::SeqCst);
+        for n in 0.. {
+            let got = if w == 0 {
+                self.cas(0, me.encode()).map(|()| Acquired::New)
+            } else if w & INFLATED == 0 {
+                self.acquire_inline(heads, w, me, claim)?
+            } else {
+                self.acquire_inflated(heads, w, me, claim)?
+            };
+            match got {
+                Ok(a) => return Ok(a),
+                Err(now) => w = now,
+            }
+            relax(n);
+        }
+        unreachable!("the loop has no end")
+    }
+
+    /// One try on an inline word; an inner error is what the word is by now.
+    fn acquire_inline(
+        &self,
+        heads: &impl Heads,
+        w: u64,
+        me: Holder,
+        claim: Claim,
+    ) -> Result<Result<Acquired, u64>, Conflict> {
+        let holder = Holder::decode(w);
+        let mark = w & MARK;
+        if let Some(h) = holder.filter(|h| h.slot == me.slot) {
             if h.mode.covers(me.mode) {
-                return Ok(Some(Acquired::Held));
+                return Ok(Ok(Acquired::Held));
             }
             let both = Holder { mode: h.mode.join(me.mode), ..me };
-            return Ok(self.cas(w, both.encode()).then_some(Acquired::Upgraded(h)));
+            return Ok(self.cas(w, both.encode() | mark).map(|()| Acquired::Upgraded(h)));
         }
-        if h.mode.conflicts(me.mode) {
+        if let Some(h) = holder.filter(|h| h.mode.conflicts(me.mode)) {
             return Err(Conflict::With(h));
         }
-        let mut head = LockHead::allocate(region, me.slot, 6)?;
-        // SAFETY: the new head is ours alone until the exchange.
-        let full = unsafe { !(head.as_mut().push(h) && head.as_mut().push(me)) };
-        debug_assert!(!full);
-        if self.cas(w, head.as_ptr() as u64 | INFLATED) {
-            return Ok(Some(Acquired::New));
+        let first = Mode::from_bits(mark >> MARK_SHIFT);
+        if claim.stays_behind() && first.is_some_and(|m| m.conflicts(me.mode)) {
+            return Err(Conflict::Behind(First::OfQueue));
         }
-        // SAFETY: never published.
-        unsafe { region.free(me.slot as usize, head.cast()) };
-        Ok(None)
+        let mark = if claim == Claim::Turn { 0 } else { mark };
+        let Some(h) = holder else {
+            return Ok(self.cas(w, me.encode() | mark).map(|()| Acquired::New));
+        };
+        let mut head = LockHead::allocate(heads, me.slot, 6)?;
+        // SAFETY: the new head is ours alone until the exchange.
+        let new = unsafe { head.as_mut() };
+        let full = !(new.push(h) && new.push(me));
+        debug_assert!(!full);
+        new.mark = (mark >> MARK_SHIFT) as u8;
+        let published = self.cas(w, head.as_ptr() as u64 | INFLATED);
+        if published.is_err() {
+            // SAFETY: never published.
+            unsafe { heads.release(me.slot, head.cast()) };
+        }
+        Ok(published.map(|()| Acquired::New))
     }
 
-    /// One try on an inflated word; `None`: the word changed.
+    /// One try on an inflated word; as above.
     fn acquire_inflated(
         &self,
-        region: &Region,
+        heads: &impl Heads,
         w: u64,
         mut me: Holder,
-        waits: bool,
-    ) -> Result<Option<Acquired>, Conflict> {
-        let Ok(mut l) = self.latch(w) else { return Ok(None) };
+        claim: Claim,
+    ) -> Result<Result<Acquired, u64>, Conflict> {
+        let mut l = match self.latch(w) {
+            Ok(l) => l,
+            Err(now) => return Ok(Err(now)),
+        };
         let head = l.head();
         let mine = head.find(me.slot);
         if let Some(h) = mine.and_then(|i| Holder::decode(head.holders()[i])) {
             if h.mode.covers(me.mode) {
                 l.unlatch();
-                return Ok(Some(Acquired::Held));
+                return Ok(Ok(Acquired::Held));
             }
             me.mode = h.mode.join(me.mode);
         }
@@ -178,32 +223,37 @@ impl LockWord {
             .filter_map(|&e| Holder::decode(e))
             .find(|h| h.slot != me.slot && h.mode.conflicts(me.mode));
         if let Some(h) = other {
-            let hopeless = waits && mine.is_some_and(|i| head.ask_upgrade(i, me));
+            let hopeless = claim != Claim::Now && mine.is_some_and(|i| head.ask_upgrade(i, me));
             l.unlatch();
             return Err(if hopeless { Conflict::Upgrade } else { Conflict::With(h) });
         }
         // Nothing may panic here: the latch is held.
         if let Some((i, old)) = mine.and_then(|i| Holder::decode(head.holders()[i]).map(|old| (i, old))) {
             head.holders_mut()[i] = me.encode();
-            if head.upgrader == me.slot as u32 + 1 {
-                head.upgrader = 0;
-            }
+            head.end_upgrade(me.slot);
             l.unlatch();
-            return Ok(Some(Acquired::Upgraded(old)));
+            return Ok(Ok(Acquired::Upgraded(old)));
+        }
+        if let Some(first) = head.first(me.mode).filter(|_| claim.stays_behind()) {
+            l.unlatch();
+            return Err(Conflict::Behind(first));
         }
         if head.push(me) {
+            if claim == Claim::Turn {
+                head.mark = 0;
+            }
             l.unlatch();
-            return Ok(Some(Acquired::New));
+            return Ok(Ok(Acquired::New));
         }
         let cap = head.cap();
         l.unlatch();
-        self.grow(region, me.slot, cap)?;
-        Ok(None)
+        self.grow(heads, me.slot, cap)?;
+        Ok(Err(self.0.load(Ordering::SeqCst)))
     }
 
     /// Makes room for more holders than `cap`, unless somebody did.
-    fn grow(&self, region: &Region, slot: SlotId, cap: u32) -> Result<(), OutOfMemory> {
-        let mut bigger = LockHead::allocate(region, slot, cap * 2)?;
+    fn grow(&self, heads: &impl Heads, slot: SlotId, cap: u32) -> Result<(), OutOfMemory> {
+        let mut bigger = LockHead::allocate(heads, slot, cap * 2)?;
         let mut unused = bigger;
         if let Ok(mut l) = self.latch(self.0.load(Ordering::SeqCst)) {
             if l.head().cap() < cap * 2 {
@@ -216,34 +266,34 @@ impl LockWord {
             }
         }
         // SAFETY: INV-HEAD: no word points to it any more.
-        unsafe { region.free(slot as usize, unused.cast()) };
+        unsafe { heads.release(slot, unused.cast()) };
         Ok(())
     }
 
     /// Releases what `slot` holds, or takes it back to an earlier entry. Never fails.
-    pub fn release(&self, region: &Region, slot: SlotId, restore: Option<Holder>) {
+    pub fn release(&self, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let mut w = self.0.load(Ordering::SeqCst);
-        loop {
+        for n in 0.. {
             match self.latch(w) {
                 Err(inline) => {
                     debug_assert!(Holder::decode(inline).is_some_and(|h| h.slot == slot), "released what is not held");
-                    if self.cas(inline, restore.map_or(0, Holder::encode)) {
-                        return;
+                    let mark = if faults::on(Fault::ReleaseForgetsMark) { 0 } else { inline & MARK };
+                    match self.cas(inline, restore.map_or(0, Holder::encode) | mark) {
+                        Ok(()) => return,
+                        Err(now) => w = now,
                     }
-                    w = self.0.load(Ordering::SeqCst);
                 }
-                Ok(l) => return Self::release_inflated(l, region, slot, restore),
+                Ok(l) => return Self::release_inflated(l, heads, slot, restore),
             }
+            relax(n);
         }
     }
 
-    fn release_inflated(mut l: Latched<'_>, region: &Region, slot: SlotId, restore: Option<Holder>) {
+    fn release_inflated(mut l: Latched<'_>, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let head = l.head();
         let i = head.find(slot);
         debug_assert!(i.is_some(), "released what is not held");
-        if head.upgrader == slot as u32 + 1 {
-            head.upgrader = 0;
-        }
+        head.end_upgrade(slot);
         match (i, restore) {
             (Some(i), Some(h)) => head.holders_mut()[i] = h.encode(),
             (Some(i), None) => head.remove(i),
@@ -253,18 +303,46 @@ impl LockWord {
             return l.unlatch();
         }
         let last = head.holders().first().copied().unwrap_or(0);
+        let mark = (head.mark as u64) << MARK_SHIFT;
         let old = l.head;
-        l.unlatch_with(last);
+        l.unlatch_with(last | mark);
         // SAFETY: INV-HEAD: no word points to it any more.
-        unsafe { region.free(slot as usize, old.cast()) };
+        unsafe { heads.release(slot, old.cast()) };
     }
 
     /// Forgets that `slot` waits for a stronger mode.
     pub fn end_upgrade(&self, slot: SlotId) {
         if let Ok(mut l) = self.latch(self.0.load(Ordering::SeqCst)) {
-            if l.head().upgrader == slot as u32 + 1 {
-                l.head().upgrader = 0;
+            l.head().end_upgrade(slot);
+            l.unlatch();
+        }
+    }
+
+    /// The first of the queue marks the word with the mode that it wants, or takes its mark away (INV-TURN). It does not
+    /// hold the lock.
+    pub fn mark(&self, wants: Option<Mode>) {
+        let mark = wants.map_or(0, |m| m as u64);
+        let mut w = self.0.load(Ordering::SeqCst);
+        for n in 0.. {
+            match self.latch(w) {
+                Err(inline) => match self.cas(inline, inline & !MARK | mark << MARK_SHIFT) {
+                    Ok(()) => return,
+                    Err(now) => w = now,
+                },
+                Ok(mut l) => {
+                    l.head().mark = mark as u8;
+                    return l.unlatch();
+                }
             }
+            relax(n);
+        }
+    }
+
+    /// Newcomers stay behind `slot`, if that is noted as waiting for a stronger mode, until [`LockWord::end_upgrade`].
+    pub fn mark_upgrade(&self, slot: SlotId) {
+        if let Ok(mut l) = self.latch(self.0.load(Ordering::SeqCst)) {
+            let noted = l.head().upgrader == slot as u32 + 1;
+            l.head().upgrader_first |= noted;
             l.unlatch();
         }
     }
@@ -295,7 +373,7 @@ impl LockWord {
         }
     }
 
-    /// Is nobody holding it?
+    /// Is nobody holding it, nor marking it?
     pub fn is_free(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
     }

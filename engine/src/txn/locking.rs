@@ -4,12 +4,14 @@ use super::{Level, LockEntry, RecordRef, Txn};
 use crate::csn::{SlotId, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
-use crate::lock::graph::{self, Edge, First};
-use crate::lock::{Acquired, Conflict, Holder, LockWord, Mode};
+use crate::lock::graph::{self, Edge};
+use crate::lock::{Acquired, Claim, Conflict, First, Holder, LockWord, Mode};
 use crate::partition::{Sleep, WaitReason};
 use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, Touch};
+use crate::shared::Engine;
+use std::cell::Cell;
 
 /// What to do when a lock conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,29 @@ pub enum How {
     Policy(Policy),
     /// End with this reason.
     Abort(AbortReason),
+}
+
+/// A lock that is waited for. Dropping it forgets, also when the platform unwinds, that we wait for a stronger mode, and
+/// wakes up those who stand back behind us.
+struct Wanted<'p> {
+    e: Engine,
+    p: &'p dyn Platform,
+    word: &'static LockWord,
+    me: Holder,
+    how: How,
+    queue: Queue,
+    at: Touch,
+    /// Have newcomers been told to stay behind us?
+    marked: Cell<bool>,
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.word.end_upgrade(self.me.slot);
+        if self.marked.get() {
+            self.e.behind(self.me.slot, graph::name(self.queue)).for_each(|slot| self.p.nudge(slot));
+        }
+    }
 }
 
 /// Lost upgrades that are remembered.
@@ -116,8 +141,8 @@ impl Txn {
     /// Takes a lock unless it conflicts. NOWAIT and SKIP LOCKED never wait, so that no cycle is theirs.
     fn try_acquire(&self, word: &LockWord, me: Holder, how: How) -> Result<Acquired, Conflict> {
         match how {
-            How::Try => word.try_acquire_now(self.e.region, me),
-            _ => word.try_acquire(self.e.region, me),
+            How::Try => word.try_acquire(self.e.region, me, Claim::Now),
+            _ => word.try_acquire(self.e.region, me, Claim::Waits),
         }
     }
 
@@ -134,7 +159,7 @@ impl Txn {
         at: Touch,
         first: Conflict,
     ) -> Result<Acquired, Error> {
-        let forget = EndUpgrade { word, slot: self.slot };
+        let w = Wanted { e: self.e, p, word, me, how, queue, at, marked: Cell::new(false) };
         let mut conflict = first;
         for n in 0..SHORT {
             let Conflict::With(h) = conflict else { break };
@@ -147,25 +172,37 @@ impl Txn {
                 Err(c) => conflict = c,
             }
         }
+        self.may_wait(&w, conflict)?;
+        p.stop_event(StopEvent::LockWait)?;
+        self.counted(at, queue.into(), |t| {
+            if let Conflict::Behind(first) = conflict {
+                match t.stand_back(&w, first)? {
+                    Ok(a) => return Ok(a),
+                    Err(c) => t.may_wait(&w, c)?,
+                }
+            }
+            t.sleep_in_queue(&w)
+        })
+    }
+
+    /// Fails where the conflict, or how the lock is asked for, does not allow to wait.
+    fn may_wait(&mut self, w: &Wanted, conflict: Conflict) -> Result<(), Error> {
         match conflict {
             Conflict::OutOfMemory => return Err(Error::OutOfMemory),
-            Conflict::Upgrade => return Err(self.upgrade_conflict(word, me.mode, at)),
-            Conflict::With(_) => {}
+            Conflict::Upgrade => return Err(self.upgrade_conflict(w.word, w.me.mode, w.at)),
+            Conflict::With(_) | Conflict::Behind(_) => {}
         }
-        match how {
-            How::Try => return Err(Error::WouldBlock),
-            How::Abort(reason) => return Err(self.fail(reason, at)),
-            How::Policy(Policy::NoWait) => return Err(self.fail(AbortReason::LockConflict, at)),
-            // Before the queue: its waits do not follow the ages.
+        match w.how {
+            How::Try => Err(Error::WouldBlock),
+            How::Abort(reason) => Err(self.fail(reason, w.at)),
+            How::Policy(Policy::NoWait) => Err(self.fail(AbortReason::LockConflict, w.at)),
+            // Before the queue: its waits do not follow the ages. Who stands back behind a waiter needs no age: it
+            // completes no circle.
             How::Policy(Policy::WaitDie) if matches!(conflict, Conflict::With(h) if self.is_older(h.slot)) => {
-                return Err(self.fail(AbortReason::WaitDie, at));
+                Err(self.fail(AbortReason::WaitDie, w.at))
             }
-            How::Wait | How::Policy(_) => {}
+            How::Wait | How::Policy(_) => Ok(()),
         }
-        p.stop_event(StopEvent::LockWait)?;
-        let got = self.counted(at, queue.into(), |t| t.sleep_in_queue(p, word, me, how, queue, at));
-        drop(forget);
-        got
     }
 
     fn upgrade_conflict(&mut self, word: &'static LockWord, mode: Mode, at: Touch) -> Error {
@@ -234,62 +271,94 @@ impl Txn {
         got
     }
 
+    /// A newcomer stays behind a waiter that has marked the word (INV-TURN), in naps, until the waiter has had its turn or
+    /// has given up. If the waiter comes to wait for it, it passes: no conflict demands that wait.
+    fn stand_back(&self, w: &Wanted, first: First) -> Result<Result<Acquired, Conflict>, Error> {
+        let mut first = first;
+        for n in 0.. {
+            let edge = match first {
+                First::OfQueue => Edge::Queue(graph::name(w.queue)),
+                First::Upgrader(slot) => Edge::Holder(slot, self.e.slots[slot as usize].ident.load(Ordering::SeqCst)),
+            };
+            let passes = match self.e.stands_back(self.slot, edge) {
+                Some(_asleep) => w.p.stand_back(w.queue, n)?,
+                None => true,
+            };
+            let claim = if passes { Claim::Pass } else { Claim::Waits };
+            match w.word.try_acquire(self.e.region, w.me, claim) {
+                Err(Conflict::Behind(next)) => first = next,
+                got => return Ok(got),
+            }
+        }
+        unreachable!("the loop has no end")
+    }
+
     /// Sleeps until the lock is ours. First come, first served, but who holds the lock already in
     /// a weaker mode does not queue: the first of the queue may be waiting for it.
-    fn sleep_in_queue(
-        &mut self,
-        p: &dyn Platform,
-        word: &'static LockWord,
-        me: Holder,
-        how: How,
-        queue: Queue,
-        at: Touch,
-    ) -> Result<Acquired, Error> {
-        let queued = word.held_by(self.slot).is_none();
+    fn sleep_in_queue(&mut self, w: &Wanted) -> Result<Acquired, Error> {
+        let queued = w.word.held_by(self.slot).is_none();
         let first = if queued {
-            let name = graph::name(queue);
-            let Some(asleep) = self.e.falls_asleep(self.slot, Edge::Queue(name)) else {
+            let name = graph::name(w.queue);
+            let Some(asleep) = self.e.falls_asleep(self.slot, Edge::Queue(name), |slot| w.p.nudge(slot)) else {
                 self.winner = self.e.first_in(name);
                 return Err(Error::Deadlock);
             };
-            p.enter_queue(queue)?;
+            w.p.enter_queue(w.queue)?;
             drop(asleep);
-            Some(First::enter(self.e, self.slot, name))
+            Some(graph::First::enter(self.e, self.slot, name))
         } else {
             None
         };
-        let got = loop {
-            match word.try_acquire(self.e.region, me) {
-                Ok(a) => break Ok(a),
-                Err(Conflict::OutOfMemory) => break Err(Error::OutOfMemory),
-                Err(Conflict::Upgrade) => break Err(self.upgrade_conflict(word, me.mode, at)),
+        let got = self.sleep_for_holders(w, first.as_ref());
+        drop(first);
+        if queued {
+            w.p.leave_queue(w.queue);
+        }
+        got
+    }
+
+    /// Sleeps for one holder after the other. From the second one on newcomers stay behind us (INV-TURN): before that
+    /// they would wait as long as the first one's transaction, and give us nothing by it.
+    fn sleep_for_holders(&mut self, w: &Wanted, first: Option<&graph::First>) -> Result<Acquired, Error> {
+        let (word, me) = (w.word, w.me);
+        let claim = if first.is_some() { Claim::Turn } else { Claim::Waits };
+        let mut slept = false;
+        loop {
+            match word.try_acquire(self.e.region, me, claim) {
+                Ok(a) => return Ok(a),
+                Err(Conflict::OutOfMemory) => return Err(Error::OutOfMemory),
+                Err(Conflict::Upgrade) => return Err(self.upgrade_conflict(word, me.mode, w.at)),
+                Err(Conflict::Behind(_)) => unreachable!("a holder, or the first of the queue, stays behind nobody"),
                 Err(Conflict::With(h)) => {
-                    if how == How::Policy(Policy::WaitDie) && self.is_older(h.slot) {
-                        break Err(self.fail(AbortReason::WaitDie, at));
+                    if w.how == How::Policy(Policy::WaitDie) && self.is_older(h.slot) {
+                        return Err(self.fail(AbortReason::WaitDie, w.at));
                     }
                     let ident = self.e.slots[h.slot as usize].ident.load(Ordering::SeqCst);
                     let gave = self.e.gave(h.slot);
                     if word.held_by(h.slot) != Some(h) {
                         continue; // the holder changed while we read its name
                     }
-                    let holder = WaitFor { ident, slot: h.slot, tag: h.tag, lock: Some(queue) };
-                    if let Err(e) = self.wait_for(p, holder, gave) {
+                    if slept {
+                        w.marked.set(true);
+                        match first {
+                            Some(first) => first.mark(word, me.mode),
+                            None => word.mark_upgrade(self.slot),
+                        }
+                    }
+                    slept = true;
+                    let holder = WaitFor { ident, slot: h.slot, tag: h.tag, lock: Some(w.queue) };
+                    if let Err(e) = self.wait_for(w.p, holder, gave) {
                         if e == Error::Deadlock {
                             self.winner = Some(holder);
-                            if !queued {
-                                self.loses(word, me.mode, at);
+                            if first.is_none() {
+                                self.loses(word, me.mode, w.at);
                             }
                         }
-                        break Err(e);
+                        return Err(e);
                     }
                 }
             }
-        };
-        drop(first);
-        if queued {
-            p.leave_queue(queue);
         }
-        got
     }
 
     /// Sleeps until a holder may have released its lock; fails if it waits for us. `gave`: how often it had given up locks
@@ -300,7 +369,8 @@ impl Txn {
             tag if tag & EARLY != 0 => Some(Edge::Early(who.slot, who.ident, gave)),
             _ => None, // a subtransaction's, which may end before its transaction, and does not count it
         };
-        let _asleep = edge.map(|e| self.e.falls_asleep(self.slot, e).ok_or(Error::Deadlock)).transpose()?;
+        let asleep = |e| self.e.falls_asleep(self.slot, e, |slot| p.nudge(slot)).ok_or(Error::Deadlock);
+        let _asleep = edge.map(asleep).transpose()?;
         p.wait_for(who)
     }
 
@@ -426,17 +496,5 @@ impl Txn {
                 word.release(self.e.region, self.slot, Some(Holder { tag: to, ..h }));
             }
         }
-    }
-}
-
-/// Forgets, also when the platform unwinds, that we wait for a stronger mode.
-struct EndUpgrade {
-    word: &'static LockWord,
-    slot: u16,
-}
-
-impl Drop for EndUpgrade {
-    fn drop(&mut self) {
-        self.word.end_upgrade(self.slot);
     }
 }

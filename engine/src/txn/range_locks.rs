@@ -7,7 +7,7 @@ use super::predicate::{Extent, Place};
 use super::{How, Level, LockEntry, ScanId, Txn};
 use crate::error::Error;
 use crate::faults::{self, Fault};
-use crate::lock::{Acquired, Holder, LockWord, Mode};
+use crate::lock::{Acquired, Claim, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, EARLY};
 use crate::protocol::{Policy, Protocol, Touch};
 use crate::range::{IndexRanges, RangeSet};
@@ -81,7 +81,7 @@ impl Txn {
         let mode = self.mode_of_read(word, ranges.table().id, mode);
         let me = Holder { slot: self.slot, mode, tag };
         let queue = Queue::Range(ranges.table().id, ranges.index, no);
-        let got = match word.try_acquire(self.e.region, me) {
+        let got = match word.try_acquire(self.e.region, me, Claim::Waits) {
             Ok(a) => a,
             Err(c) => self.contend(p, word, me, How::Policy(policy), queue, at, c)?,
         };
@@ -181,15 +181,11 @@ impl Txn {
         let me = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
         for no in (place.first..=place.last).filter(|_| !faults::on(Fault::EscalatesTooFar)) {
             let word: &'static LockWord = &place.set.range(no).lock;
-            let previous = match word.try_acquire(self.e.region, me) {
+            let previous = match word.try_acquire(self.e.region, me, Claim::Now) {
                 Ok(Acquired::Held) => continue,
                 Ok(Acquired::New) => None,
                 Ok(Acquired::Upgraded(h)) => Some(h),
-                Err(_) => {
-                    // It does not wait, so nobody else's upgrade is hopeless because of it.
-                    word.end_upgrade(self.slot);
-                    return;
-                }
+                Err(_) => return,
             };
             self.locks.push(LockEntry { word, rec: None, previous, mode: Mode::Share, depth: 0 });
         }

@@ -26,6 +26,7 @@ mod sleep;
 mod spans;
 mod steps;
 mod switches;
+mod turns;
 mod upgrades;
 mod waits;
 mod world;

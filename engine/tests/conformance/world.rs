@@ -91,6 +91,7 @@ pub enum PanicAt {
     Event(StopEvent),
     Compare,
     WaitFor,
+    StandBack,
     Pause,
     EnterQueue,
 }
@@ -139,6 +140,13 @@ impl Platform for Jitter {
     }
     fn leave_queue(&self, q: Queue) {
         self.threads.leave_queue(q);
+    }
+    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
+        self.panic_if(PanicAt::StandBack);
+        self.threads.stand_back(q, n)
+    }
+    fn nudge(&self, slot: SlotId) {
+        self.threads.nudge(slot);
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         self.panic_if(PanicAt::Pause);

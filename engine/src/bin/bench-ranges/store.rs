@@ -269,6 +269,9 @@ impl Platform for Outside {
     fn leave_queue(&self, q: Queue) {
         self.threads.leave_queue(q);
     }
+    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
+        self.threads.stand_back(q, n)
+    }
     fn pause(&self, n: u32) -> Result<(), Error> {
         self.threads.pause(n)
     }
