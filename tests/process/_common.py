@@ -110,6 +110,15 @@ def make_database(name):
     return connection
 
 
+def accepts():
+    """Does the server accept connections?"""
+    try:
+        connect("postgres").close()
+        return True
+    except psycopg2.OperationalError:
+        return False
+
+
 def drop_database(name):
     boss = connect("postgres")
     query(boss, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
