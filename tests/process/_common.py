@@ -158,3 +158,36 @@ def wait_until(condition, limit=30.0):
             return True
         time.sleep(0.02)
     return False
+
+
+def must_come(condition, limit=30.0):
+    """Waits for what the rest of the test builds on, and ends the test if it does not come."""
+    if not wait_until(condition, limit):
+        raise RuntimeError(f"did not come within {limit} s")
+
+
+def reload(connection):
+    """Has the server read its settings again. When this returns, the postmaster has told all processes, and the coordinator
+    has made a whole pass since."""
+    def loaded():
+        new = connect(connection.info.dbname)
+        at = value(new, "SELECT pg_conf_load_time()")
+        new.close()
+        return at
+
+    before = loaded()
+    query(connection, "SELECT pg_reload_conf()")
+    must_come(lambda: loaded() > before)
+    if OURS:
+        some_passes(connection)
+
+
+def some_passes(connection, number=2):
+    """Waits until the coordinator has made so many passes: the first may have begun before."""
+    passes = "SELECT passes FROM mixedcc.coordinator"
+    before = value(connection, passes)
+    must_come(lambda: (value(connection, passes) or 0) >= before + number)
+
+
+def waits_for_lock(connection, pid):
+    return value(connection, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", (pid,)) == 1

@@ -14,7 +14,7 @@ import time
 import psycopg2
 
 from _bypass import LEVELS, NAMES, OFF, ON, RIGHTS, SCAN, TYPES, WAYS, Schema
-from _common import check, connect, drop_database, equal, fail, main, make_database, ok, query, seconds, value, wait_until
+from _common import check, connect, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, value
 from _wire import Client
 
 DATABASE = "mixedcc_bypass"
@@ -116,7 +116,7 @@ def round_of(seed):
         found = differ(given)
         leaks = [m for m in given[ON] if m[0] == "notice" and "leak" in m[2]]
         if found or leaks:
-            fail(f"seed {seed}", f"{schema.setup}\n{what}\n{found or leaks}")
+            fail("random statements give the same with and without the bypass", f"seed {seed}\n{schema.setup}\n{what}\n{found or leaks}")
         return not (found or leaks)
 
     good = True
@@ -220,7 +220,7 @@ def meeting(boss, way, protocol, level, first, end, second):
     worker = threading.Thread(target=lambda: said.extend(two.execute("s", (1,))))
     worker.start()
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    wait_until(lambda: not worker.is_alive() or value(boss, waits) > 0, 5)
+    must_come(lambda: not worker.is_alive() or value(boss, waits) > 0, 5)
     waited = worker.is_alive()
     one.simple(end)
     worker.join()

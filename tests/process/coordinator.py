@@ -11,7 +11,7 @@ import restart
 import stops
 import switch_stops
 import switches
-from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, ok, query, server, set_protocol, value, wait_until
+from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, server, set_protocol, value, wait_until
 from choice import configure, leaf, model_file
 from stops import stopped
 from switch_stops import let_go, settle, stand, stands, writer
@@ -55,11 +55,11 @@ def test_databases():
     keep = connect(SECOND)
     query(keep, "BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE u SET v = 1 WHERE id = 1")
     set_protocol(BOSS, "t", "2pl", 1, wait=False)
-    wait_until(lambda: states() == ["occ", "occ+2pl"], 5)
+    must_come(lambda: states() == ["occ", "occ+2pl"], 5)
     check("coordinator: one switch is shown", wait_until(lambda: query(BOSS, ACTIVITY) == [("active", "switching 1 partition")], 3), query(BOSS, ACTIVITY))
     set_protocol(other, "u", "occ", wait=False)
     three = "SELECT DISTINCT protocol FROM mixedcc.partitions"
-    wait_until(lambda: query(other, three) == [("partcc+occ",)], 5)
+    must_come(lambda: query(other, three) == [("partcc+occ",)], 5)
     check("coordinator: all switches are counted", wait_until(lambda: query(BOSS, ACTIVITY) == [("active", "switching 4 partitions")], 3), query(BOSS, ACTIVITY))
     equal("coordinator: also in its view", [value(c, "SELECT under_way FROM mixedcc.coordinator") for c in (BOSS, other)], [4, 4])
     shown = 'SELECT "table"::regclass::text, partition, protocol, waits_for FROM mixedcc.switches ORDER BY 2'
@@ -170,7 +170,7 @@ def test_killed():
     fresh("occ")
     keep = holder("t")
     ask("2pl")
-    wait_until(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"}, 5)
     restart.kill_process(coordinator())
     keep.close()
     crashed("killed", "occ", "2pl")

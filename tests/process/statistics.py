@@ -7,7 +7,7 @@ import time
 
 import psycopg2
 
-from _common import OURS, check, connect, drop_database, equal, main, make_database, ok, query, value, wait_until
+from _common import OURS, check, connect, drop_database, equal, main, make_database, ok, query, reload, value, wait_until
 
 DATABASE = "process_statistics"
 SERIALIZABLE = "-c default_transaction_isolation=serializable -c enable_seqscan=off -c enable_bitmapscan=off -c deadlock_timeout=10s"
@@ -333,7 +333,7 @@ def prepare():
     if not wait_until(lambda: value(BOSS, "SELECT passes FROM mixedcc.coordinator") > passes + 5):
         raise RuntimeError("the coordinator does not run")
     configure(adaptive_interval="3600000")
-    time.sleep(0.3)
+    reload(BOSS)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import threading
 
 import psycopg2
 
-from _common import OURS, connect, create_table, drop_database, equal, main, make_database, ok, query, value, wait_until
+from _common import OURS, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, value, wait_until
 
 DATABASE = "process_stops"
 COMMIT_EVENTS = ("commit_lock", "commit_register", "commit_link", "commit_prepare", "commit_validate", "commit_decided")
@@ -139,7 +139,7 @@ def ended_at(event, table, level, ending):
         query(BOSS, "SELECT pg_advisory_unlock_all()")
     thread.join(20)
     connection.close()
-    wait_until(lambda: value(BOSS, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)) == 0)
+    must_come(lambda: value(BOSS, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)) == 0)
     return reached, outcome[0] if outcome else "hangs"
 
 

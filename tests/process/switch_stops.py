@@ -11,7 +11,7 @@ import psycopg2
 
 import stops
 import switches
-from _common import OURS, check, connect, drop_database, equal, main, make_database, ok, query, value, wait_until
+from _common import OURS, check, connect, drop_database, equal, main, make_database, must_come, ok, query, some_passes, value, wait_until
 from stops import COMMIT_EVENTS, KEY, stop, stopped
 from switches import PAIRS, PROTOCOLS, ask, attempt, coordinator, fresh, holder, mix, session, settled, skew, states, steps
 
@@ -37,7 +37,7 @@ def let_go():
     for event, _ in CASES:
         stop(BOSS, event, "off")
     query(BOSS, "SELECT pg_advisory_unlock_all()")
-    wait_until(lambda: not stopped(coordinator()), 5)
+    must_come(lambda: not stopped(coordinator()), 5)
     time.sleep(0.01)  # it looks again
 
 
@@ -51,7 +51,7 @@ def next_coordinator(ending):
     old = coordinator()
     if ending == "terminated":
         query(BOSS, "SELECT pg_terminate_backend(%s)", (old,))
-        wait_until(lambda: value(BOSS, ENDED, (old,)) == 0, 5)
+        must_come(lambda: value(BOSS, ENDED, (old,)) == 0, 5)
         let_go()
     elif ending == "released":
         let_go()
@@ -100,7 +100,7 @@ def across(step, ending, event, old, new):
     if step == "degrade":
         keep = holder("other")  # keeps the upgrade from ending
         ask(new)
-        wait_until(lambda: steps() == {"upgrade"}, 5)
+        must_come(lambda: steps() == {"upgrade"}, 5)
     if step != "end":
         # Under partcc it would lock what the others read.
         follows = "SELECT v FROM t WHERE id = 3" if "partcc" not in (old, new) else "SELECT v FROM other WHERE id = 1"
@@ -122,8 +122,8 @@ def across(step, ending, event, old, new):
     if (event, step, ending) == ("switch_epoch", "degrade", "terminated"):
         # The upgrade is announced again, and waits for those who were there.
         wanted = ([mix(old, new), new], {"upgrade", "degrade"})
-    wait_until(lambda: (states(), steps()) == wanted, 5)
-    time.sleep(0.03)  # some passes
+    must_come(lambda: (states(), steps()) == wanted, 5)
+    some_passes(BOSS, 3)
     if (states(), steps()) != wanted:
         problems.append((name, "with who was there before", states(), steps()))
 
@@ -268,13 +268,13 @@ def test_commits():
                 pid = one.info.backend_pid
                 reached = wait_until(lambda: stopped(pid), 5)
                 ask(new)
-                wait_until(lambda: states() == [mix(old, new)] * 2, 5)
+                must_come(lambda: states() == [mix(old, new)] * 2, 5)
                 held = query(BOSS, "SELECT DISTINCT step, waits_for FROM mixedcc.switches")
                 if not reached or held != [("upgrade", [pid])]:
                     problems.append((name, reached, held))
                 if ending == "terminated":
                     query(BOSS, "SELECT pg_terminate_backend(%s)", (pid,))
-                    wait_until(lambda: outcome, 5)
+                    must_come(lambda: outcome, 5)
                 let_go()
                 thread.join(10)
                 rows = query(BOSS, "SELECT id, v FROM t WHERE v <> 0 ORDER BY id")
@@ -305,11 +305,11 @@ def in_step(step, old, new):
     fresh(old)
     first = begun("SELECT v FROM other WHERE id = 1")
     ask(new)
-    wait_until(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"}, 5)
     second = begun("SELECT v FROM other WHERE id = 2")
     if step == "degrade":
         first.close()
-        wait_until(lambda: steps() == {"degrade"}, 5)
+        must_come(lambda: steps() == {"degrade"}, 5)
     return first, second
 
 
@@ -397,7 +397,7 @@ def test_requests_in_ddl():
         one = session()
         query(one, "BEGIN; CREATE INDEX ON t (v)")
         ask(new)  # does not wait
-        wait_until(lambda: states() != [old] * 2, 5)
+        must_come(lambda: states() != [old] * 2, 5)
         query(one, outcome)
         one.close()
         query(BOSS, "UPDATE t SET v = id WHERE v = 0")

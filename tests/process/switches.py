@@ -13,7 +13,7 @@ import time
 import psycopg2
 
 import history
-from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, ok, query, seconds, set_protocol, value, wait_until
+from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, reload, seconds, set_protocol, some_passes, value, wait_until, waits_for_lock
 from _history import Load
 
 DATABASE = "process_switches"
@@ -86,9 +86,9 @@ def skew(first, second, begin):
     begin(second, "SELECT v FROM t WHERE id = 2")
     threads.append(threading.Thread(target=run, args=("first", first, ["UPDATE t SET v = 1 WHERE id = 2", "COMMIT"])))
     threads.append(threading.Thread(target=run, args=("second", second, ["UPDATE t SET v = 1 WHERE id = 1", "COMMIT"])))
-    for thread in threads:
+    for thread, connection in zip(threads, (first, second)):
         thread.start()
-        time.sleep(0.03)
+        must_come(lambda: not thread.is_alive() or waits_for_lock(BOSS, connection.info.backend_pid))  # noqa: B023
     for thread in threads:
         thread.join()
     rows = value(BOSS, "SELECT sum(v) FROM t WHERE id IN (1, 2)")
@@ -107,13 +107,13 @@ def test_pairs():
             if not middle:
                 query(first, "SELECT v FROM t WHERE id = 3")
             ask(new)
-            wait_until(lambda: states() == [mix(old, new)] * 2, 5)
+            must_come(lambda: states() == [mix(old, new)] * 2, 5)
 
             def begin(connection, sql):
                 if connection is second:
                     if middle:
                         query(keep, "COMMIT")
-                        wait_until(lambda: states() == [new] * 2, 5)
+                        must_come(lambda: states() == [new] * 2, 5)
                     query(second, "BEGIN ISOLATION LEVEL SERIALIZABLE")
                 query(connection, sql)
 
@@ -139,7 +139,7 @@ def test_holders():
         fresh("occ")
         keep = holder("t", level)
         ask("2pl")
-        wait_until(lambda: states() == ["occ+2pl"] * 2, 5)
+        must_come(lambda: states() == ["occ+2pl"] * 2, 5)
         pids = value(BOSS, "SELECT waits_for FROM mixedcc.switches LIMIT 1")
         equal(f"switches: the view names who holds the step up, {level}", pids, [keep.info.backend_pid])
         others = session()
@@ -165,7 +165,7 @@ def test_savepoints():
         one = session()
         query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM t WHERE id = 1; SAVEPOINT s; UPDATE t SET v = 5 WHERE id = 1")
         ask(new)
-        wait_until(lambda: states() == [mix(old, new)] * 2, 5)
+        must_come(lambda: states() == [mix(old, new)] * 2, 5)
         query(one, "UPDATE t SET v = 6 WHERE id = 2; ROLLBACK TO s; UPDATE t SET v = v + 1 WHERE id = 1; SAVEPOINT r; UPDATE t SET v = v + 1 WHERE id = 3; RELEASE r; COMMIT")
         rows = query(BOSS, "SELECT id, v FROM t WHERE v <> 0 ORDER BY id")
         equal(f"switches: savepoints, {old} to {new}", (settled(), states(), rows), (True, [new] * 2, [(1, 1), (3, 1)]))
@@ -177,11 +177,11 @@ def test_dying_backends():
     fresh("occ")
     keep = holder("t")
     ask("partcc")
-    wait_until(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"}, 5)
     late = session()
     query(late, "BEGIN; UPDATE t SET v = 1 WHERE id = 1")
     query(BOSS, "SELECT pg_terminate_backend(%s)", (keep.info.backend_pid,))
-    wait_until(lambda: steps() == {"degrade"}, 5)
+    must_come(lambda: steps() == {"degrade"}, 5)
     pids = value(BOSS, "SELECT waits_for FROM mixedcc.switches LIMIT 1")
     equal("switches: a terminated session holds nothing up, one of the middle holds the second step", pids, [late.info.backend_pid])
     late.close()
@@ -200,14 +200,14 @@ def test_coordinator():
         fresh("occ")
         keep = holder("t")
         ask("2pl")
-        wait_until(lambda: steps() == {"upgrade"}, 5)
+        must_come(lambda: steps() == {"upgrade"}, 5)
         if step == "degrade":
             late = session()
             query(late, "BEGIN; UPDATE t SET v = 1 WHERE id = 1")
             query(keep, "COMMIT")
             keep.close()
             keep = late
-            wait_until(lambda: steps() == {"degrade"}, 5)
+            must_come(lambda: steps() == {"degrade"}, 5)
         old = coordinator()
         starts = value(BOSS, "SELECT starts FROM mixedcc.coordinator")
         query(BOSS, "SELECT pg_terminate_backend(%s)", (old,))
@@ -226,7 +226,7 @@ def test_requests():
     fresh("occ")
     keep = holder("t")
     ask("2pl")
-    wait_until(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"}, 5)
     ask("partcc")
     ask("partcc")
     equal("switches: a second request is queued", states(), ["occ+2pl"] * 2)
@@ -266,7 +266,7 @@ def test_ddl():
             fresh("occ", "other")
             keep = holder("other")
             ask("2pl")
-            wait_until(lambda: steps() == {"upgrade"}, 5)
+            must_come(lambda: steps() == {"upgrade"}, 5)
             one = session()
             query(one, sql if sql.startswith("VACUUM") else f"BEGIN; {sql}; {outcome}")
             one.close()
@@ -279,7 +279,7 @@ def test_ddl():
     fresh("occ", "other")
     keep = holder("other")
     ask("2pl")
-    wait_until(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"}, 5)
     query(BOSS, "DROP TABLE t")
     equal("switches: DROP ends them", value(BOSS, "SELECT count(*) FROM mixedcc.switches"), 0)
     query(keep, "COMMIT")
@@ -299,7 +299,7 @@ def test_alone():
     fresh("occ", "other")
     keep = holder("other")
     ask("2pl")
-    wait_until(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"}, 5)
     for protocol in ("occ", "occ", "partcc"):
         query(one, f"BEGIN; LOCK TABLE t; SELECT mixedcc.set_protocol('t', '{protocol}'); COMMIT")
     query(keep, "COMMIT")
@@ -319,16 +319,18 @@ def test_stop_all():
     """The method that benchmarks compare with: nobody begins until nobody runs."""
     fresh("occ")
     query(BOSS, "ALTER SYSTEM SET mixedcc.switch_method = 'stop_all'")
-    query(BOSS, "SELECT pg_reload_conf()")
-    time.sleep(0.3)
+    reload(BOSS)
     try:
         keep = holder("t")
         ask("2pl")
-        wait_until(lambda: steps() == {"stop all"}, 5)
+        must_come(lambda: steps() == {"stop all"}, 5)
         other, outcome = session(), []
         thread = threading.Thread(target=lambda: outcome.append(attempt(other, "UPDATE t SET v = 3 WHERE id = 3")))
         thread.start()
-        time.sleep(0.3)
+        pid = other.info.backend_pid
+        # It looks again and again, without a wait event.
+        must_come(lambda: value(BOSS, "SELECT state FROM pg_stat_activity WHERE pid = %s", (pid,)) == "active")
+        some_passes(BOSS, 5)
         equal("switches: stop_all stops", (outcome, states()), ([], ["occ"] * 2))
         query(keep, "UPDATE t SET v = 4 WHERE id = 4; COMMIT")
         thread.join(10)
@@ -337,8 +339,7 @@ def test_stop_all():
         other.close()
     finally:
         query(BOSS, "ALTER SYSTEM RESET mixedcc.switch_method")
-        query(BOSS, "SELECT pg_reload_conf()")
-        time.sleep(0.3)
+        reload(BOSS)
 
 
 def disturb(until, kill):

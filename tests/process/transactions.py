@@ -8,7 +8,7 @@ import time
 
 import psycopg2
 
-from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, query, set_protocol, value
+from _common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, query, set_protocol, value, waits_for_lock
 
 DATABASE = "process_transactions"
 
@@ -253,10 +253,7 @@ def loser_lets_the_winner_pass():
     got = []
     thread = threading.Thread(target=lambda: got.append(code(winner, "UPDATE duel SET v = 1 WHERE id = 1")))
     thread.start()
-    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    deadline = time.monotonic() + 20
-    while value(BOSS, waits) == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    must_come(lambda: waits_for_lock(BOSS, winner.info.backend_pid))
     equal("transactions: who completes a deadlock fails", code(loser, "UPDATE duel SET v = 1 WHERE id = 2"), "40P01")
     query(loser, "ROLLBACK")
     thread.join()
