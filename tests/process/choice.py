@@ -214,10 +214,11 @@ def test_reaction():
                         f"AND partition = 0 AND number > {number} AND new = '{wanted}'"
                 at, when = decisions_until(lambda: value(BOSS, asked))  # noqa: B023
                 check(f"choice: {wanted} is asked for", when, why())
-                # The first one has transactions of before in it.
                 seen = [t for t in at if began < t <= (when or 0) + 0.05]
-                # The one that asks is the last that there was, so that it is always seen.
-                check("choice: within three intervals", 1 <= len(seen) <= 4, (began, at, when, history_of()))
+                # The first one has transactions of before in it. Intervals last 0.1 s at least, so that there are few in a short
+                # time; in a longer one they must have been seen.
+                few = when is not None and when - began <= 0.3
+                check("choice: within three intervals", few or 1 <= len(seen) <= 4, (began, at, when, history_of()))
                 some_passes(BOSS, 5)
         equal("choice: nobody had an error meanwhile", clients.problems, [])
 
@@ -342,7 +343,8 @@ def test_rules():
     table()
     with Clients(writes=True, idle=True, apart=True) as clients:
         check("choice: idle transactions are seen", wait_until(lambda: why().get(("load", "idle_share"), (0,))[0] > 0.5, PATIENCE), why())
-        equal("choice: and are no weak writers", why()["load", "weak_writer_share"][0], 0)
+        # The rows were inserted by one.
+        check("choice: and are no weak writers", wait_until(lambda: why()["load", "weak_writer_share"][0] == 0, PATIENCE), why())
         # Another protocol may be tried.
         check("choice: no partcc for who waits for its client", not wait_until(lambda: any("partcc" in p for p in protocols()), 2.0), (history_of(), why()))
         check("choice: that is explained too", "excluded by a rule" in why()["cost", "partcc"][1], why())
