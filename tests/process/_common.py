@@ -183,10 +183,19 @@ def reload(connection):
 
 
 def some_passes(connection, number=2):
-    """Waits until the coordinator has made so many passes: the first may have begun before."""
-    passes = "SELECT passes FROM mixedcc.coordinator"
-    before = value(connection, passes)
-    must_come(lambda: (value(connection, passes) or 0) >= before + number)
+    """Waits until the coordinator has made so many passes: the first may have begun before. A new coordinator counts anew."""
+    begun = made = 0
+
+    def enough():
+        nonlocal begun, made
+        now = value(connection, "SELECT passes FROM mixedcc.coordinator") or 0
+        made += now - begun if now >= begun else now
+        begun = now
+        return made >= number
+
+    enough()
+    made = 0
+    must_come(enough)
 
 
 def waits_for_lock(connection, pid):

@@ -122,7 +122,7 @@ def across(step, ending, event, old, new):
     if (event, step, ending) == ("switch_epoch", "degrade", "terminated"):
         # The upgrade is announced again, and waits for those who were there.
         wanted = ([mix(old, new), new], {"upgrade", "degrade"})
-    must_come(lambda: (states(), steps()) == wanted, 5)
+    wait_until(lambda: (states(), steps()) == wanted, 5)
     some_passes(BOSS, 3)
     if (states(), steps()) != wanted:
         problems.append((name, "with who was there before", states(), steps()))
