@@ -173,7 +173,9 @@ fn free_numbers_are_taken_in_ascending_order_after_a_load() {
     let mut w = World::new(16 * MB);
     let t = w.table(1, 2);
     w.begin();
-    (0..20).for_each(|_| drop(w.insert(t, b"row")));
+    for _ in 0..20 {
+        w.insert(t, b"row");
+    }
     w.txn.abort();
     for no in [3, 7, 4, 12] {
         t.give_back(no, w.e().now());

@@ -1,0 +1,89 @@
+//! Numbers of records: which are free, and in what order inserts take them.
+
+use super::*;
+use crate::protocol::Protocol;
+use crate::threads::Block;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+fn with_table(test: impl FnOnce(&Engine, &'static Table)) {
+    let block = Block::new(8 << 20, 4).expect("a block");
+    let e = block.engine;
+    let map = Table::new_map(&e, 0, 1, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
+    let table = Table::create(&e, 0, [1; 4], map).expect("a table");
+    test(&e, table);
+    // SAFETY: nobody else uses the table.
+    unsafe { table.destroy(&e, 0) };
+}
+
+fn take(e: &Engine, table: &Table, n: usize) -> Vec<u64> {
+    (0..n).map(|_| table.take_record(e, 0).expect("memory").0).collect()
+}
+
+#[test]
+fn freed_numbers_are_taken_in_ascending_order() {
+    with_table(|e, table| {
+        assert_eq!(take(e, table, 600), Vec::from_iter(0..600));
+        // Several batches, some free already, some behind their grace period, some not put in order yet.
+        for batch in [&[5, 3, 4][..], &[300, 299], &[9, 0, 8]] {
+            batch.iter().for_each(|n| table.give_back(*n, e.now()));
+            e.tick();
+            table.order_free(e.now());
+        }
+        assert_eq!(take(e, table, 2), [0, 3]);
+        [1, 7].iter().for_each(|n| table.give_back(*n, e.now()));
+        e.tick();
+        e.shared.min_pin.0.store(e.now(), Ordering::SeqCst);
+        assert_eq!(take(e, table, 1), [4], "a number that is free goes first");
+        [2, 6].iter().for_each(|n| table.give_back(*n, e.now()));
+        e.tick();
+        table.order_free(e.now());
+        assert_eq!(take(e, table, 11), [1, 2, 5, 6, 7, 8, 9, 299, 300, 600, 601]);
+    });
+}
+
+#[test]
+fn a_number_in_its_grace_period_is_not_put_in_order() {
+    with_table(|e, table| {
+        take(e, table, 10);
+        let pin = e.now();
+        [4, 2].iter().for_each(|n| table.give_back(*n, e.now()));
+        e.tick();
+        table.order_free(pin);
+        assert_eq!(take(e, table, 1), [10]);
+        table.order_free(pin + 1);
+        assert_eq!(take(e, table, 3), [2, 4, 11]);
+    });
+}
+
+#[test]
+fn a_number_is_taken_once_while_another_thread_puts_them_in_order() {
+    const ROUNDS: usize = 20_000;
+    with_table(|e, table| {
+        let taken: Vec<AtomicBool> = (0..4096).map(|_| AtomicBool::new(false)).collect();
+        let left = AtomicUsize::new(3);
+        let work = |slot: u16| {
+            for round in 0..ROUNDS {
+                let numbers: Vec<u64> =
+                    (0..1 + round % 5).map(|_| table.take_record(e, slot).expect("memory").0).collect();
+                assert!(numbers.iter().all(|n| !taken[*n as usize].swap(true, SeqCst)), "a number is taken twice");
+                numbers.iter().for_each(|n| taken[*n as usize].store(false, SeqCst));
+                numbers.iter().for_each(|n| table.give_back(*n, e.now()));
+                e.tick();
+                e.shared.min_pin.0.store(e.now(), SeqCst);
+            }
+            left.fetch_sub(1, SeqCst);
+        };
+        std::thread::scope(|s| {
+            for slot in 0..3 {
+                let work = &work;
+                s.spawn(move || work(slot));
+            }
+            while left.load(SeqCst) > 0 {
+                table.order_free(e.now());
+            }
+        });
+        e.tick();
+        table.order_free(e.now());
+        assert_eq!(take(e, table, 64), Vec::from_iter(0..64), "none is lost");
+    });
+}
