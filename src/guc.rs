@@ -48,6 +48,17 @@ pub enum Mixed {
     Allow,
 }
 
+/// Values of `mixedcc.extension_tables`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum ExtensionTables {
+    /// Heap, where the default access method is mixedcc.
+    #[name = c"heap"]
+    Heap,
+    /// The default access method.
+    #[name = c"default"]
+    Default,
+}
+
 /// Values of `mixedcc.switch_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
 pub enum SwitchMethod {
@@ -96,6 +107,8 @@ pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
 pub static WAITING_POLICY: GucSetting<PolicyName> = GucSetting::<PolicyName>::new(PolicyName::Wait);
 /// What to do when a serializable transaction touches tables of mixedcc and of another method.
 pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Error);
+/// Access method of tables that extensions' scripts make.
+pub static EXTENSION_TABLES: GucSetting<ExtensionTables> = GucSetting::<ExtensionTables>::new(ExtensionTables::Heap);
 /// How the coordinator switches partitions.
 pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>::new(SwitchMethod::Mediated);
 /// At which level the coordinator logs switches.
@@ -319,6 +332,14 @@ pub fn init() {
         c"What happens when a SERIALIZABLE transaction touches both mixedcc tables and tables of another access method.",
         c"Such a transaction is atomic, but neither side alone guarantees that it is serializable. Catalogs and temporary tables do not count.",
         &MIXED_SERIALIZABLE,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.extension_tables",
+        c"Access method of the tables that CREATE EXTENSION and ALTER EXTENSION UPDATE make, where default_table_access_method is mixedcc.",
+        c"heap: they survive a crash; default: they are mixedcc tables. Tables with a USING clause are not affected.",
+        &EXTENSION_TABLES,
         GucContext::Userset,
         GucFlags::default(),
     );

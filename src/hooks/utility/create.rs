@@ -1,6 +1,7 @@
 //! CREATE TABLE, CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
 
 use super::{hold, is_our_method, relid, take_ours, text, Call, Element};
+use crate::guc::{ExtensionTables, EXTENSION_TABLES};
 use crate::options::{self, complain, refuse, Apply, Options};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
@@ -18,6 +19,18 @@ fn will_be_ours(using: *const core::ffi::c_char) -> bool {
     }
     // SAFETY: a setting that is never null.
     text(unsafe { pg_sys::default_table_access_method }).is_some_and(|n| is_our_method(&n))
+}
+
+/// Why an option is refused in an extension's script, and what helps.
+const OF_EXTENSION: (&str, &str) =
+    ("is for tables of the access method mixedcc", "Add USING mixedcc, or set mixedcc.extension_tables to default.");
+
+/// Does an extension's script make a relation without USING, which would be ours, but shall be heap's?
+/// What extensions keep in their tables must outlive a crash.
+fn is_of_extension(using: *const core::ffi::c_char) -> bool {
+    // SAFETY: a plain read.
+    let in_script = unsafe { pg_sys::creating_extension };
+    using.is_null() && in_script && EXTENSION_TABLES.get() == ExtensionTables::Heap && will_be_ours(using)
 }
 
 fn not_ours(given: &[Element], why: &str, hint: &str) {
@@ -114,9 +127,15 @@ pub fn table(call: Call) {
         not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
         return call.run();
     }
+    let of_extension = is_of_extension(s.accessMethod);
     let call = call.writable();
     // SAFETY: the same node, which we may change now.
     let s = unsafe { &mut *call.node::<pg_sys::CreateStmt>() };
+    if of_extension {
+        not_ours(given, OF_EXTENSION.0, OF_EXTENSION.1);
+        s.accessMethod = heap();
+        return call.run();
+    }
     if is_temp(s.relation) {
         if !s.accessMethod.is_null() {
             refuse("mixedcc does not support temporary tables", "Create the temporary table USING heap.");
@@ -142,7 +161,8 @@ pub fn table(call: Call) {
 fn partitioned(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
-    if !s.accessMethod.is_null() || !will_be_ours(s.accessMethod) || is_temp(s.relation) {
+    let using = s.accessMethod;
+    if !using.is_null() || !will_be_ours(using) || is_of_extension(using) || is_temp(s.relation) {
         return call.run();
     }
     let call = call.writable();
@@ -186,9 +206,15 @@ pub fn table_as(call: Call, node: fn(&Call) -> *mut pg_sys::CreateTableAsStmt) {
         return call.run();
     }
     let view = s.objtype == pg_sys::ObjectType::OBJECT_MATVIEW;
+    let of_extension = is_of_extension(into.accessMethod);
     let call = call.writable();
     // SAFETY: the same nodes, which we may change now.
     let into = unsafe { &mut *(*node(&call)).into };
+    if of_extension {
+        not_ours(given, OF_EXTENSION.0, OF_EXTENSION.1);
+        into.accessMethod = heap();
+        return call.run();
+    }
     if view || is_temp(into.rel) {
         let what = if view { "materialized views" } else { "temporary tables" };
         if !into.accessMethod.is_null() {
