@@ -177,6 +177,10 @@ fn nap(n: u32) -> bool {
     }
 }
 
+/// Pauses in which a validation waits for another's commit: about two seconds. A foreign data wrapper commits remotely
+/// after our validation, and that commit may validate against us, in a session of this server or by way of others.
+const PATIENCE: u32 = 10_000;
+
 impl Platform for Pg {
     fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
         asleep(w.lock, || {
@@ -225,6 +229,9 @@ impl Platform for Pg {
             }
         }
         Ok(())
+    }
+    fn patience(&self) -> u32 {
+        PATIENCE
     }
     fn lock_tag(&self) -> u32 {
         xact::subxact_lock_tag()

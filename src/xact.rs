@@ -15,12 +15,14 @@ use std::ptr::NonNull;
 
 mod held;
 mod import;
+mod order;
 mod parts;
 mod rows;
 mod snapshots;
 mod tags;
 mod together;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
+pub use order::note_end_of_statement;
 pub use parts::Parts;
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
 pub use snapshots::{adopt_snapshot, known_csn, moment, note_moment, snapshot_csn};
@@ -76,8 +78,6 @@ struct Backend {
     /// So many of the partitions that it has touched are of tables whose locks the top transaction holds (INV-HELD).
     held: usize,
     mixed: Touched,
-    /// Our part of the commit is over.
-    precommitted: bool,
     /// Of a transaction that is sampled: statements of the client that used tables of ours, and when the last one came.
     round_trips: u32,
     statement_at: pg_sys::TimestampTz,
@@ -124,7 +124,6 @@ fn new_backend() -> &'static mut Backend {
             last_locked: None,
             held: 0,
             mixed: Touched::default(),
-            precommitted: false,
             round_trips: 0,
             statement_at: 0,
         })
@@ -146,11 +145,9 @@ fn has_backend() -> bool {
 
 /// Registers the callbacks.
 pub fn init() {
+    order::init();
     // SAFETY: `_PG_init` runs alone.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
-    }
+    unsafe { pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut()) };
 }
 
 #[pg_guard]
@@ -184,7 +181,7 @@ pub fn running() -> Option<&'static mut Txn> {
 pub fn running_to_write() -> Option<&'static mut Txn> {
     // SAFETY: one thread; see `backend`.
     let b = unsafe { (*(&raw mut BACKEND)).as_mut() }?;
-    let may = b.mode == Some(Mode::Serializable) && b.txn.is_active() && !b.txn.is_committing() && !b.precommitted;
+    let may = b.mode == Some(Mode::Serializable) && b.txn.is_active() && !order::is_committing();
     may.then_some(&mut b.txn)
 }
 
@@ -192,7 +189,7 @@ pub fn running_to_write() -> Option<&'static mut Txn> {
 pub fn writing() -> &'static mut Txn {
     platform::outside();
     let t = txn();
-    if t.is_committing() || backend().precommitted {
+    if order::is_committing() {
         unsupported(
             "mixedcc tables cannot be changed while the transaction commits",
             "Another extension's commit callback does it.",
@@ -218,6 +215,7 @@ fn start(b: &mut Backend) {
             );
         }
         import::check();
+        order::go_in_front();
         let level = if mode() == Mode::Serializable { Level::Serializable } else { Level::Snapshot };
         if level == Level::Serializable && b.txn.running_winner().is_some() {
             platform::let_pass(|| b.txn.running_winner().is_none());
@@ -465,7 +463,6 @@ fn undo_pending(level: u32) {
 
 fn end_transaction(b: &mut Backend) {
     b.mode = None;
-    b.precommitted = false;
     (b.round_trips, b.statement_at) = (0, 0);
     (b.read_csn, b.moment) = (0, 0);
     b.held = 0;
@@ -483,8 +480,16 @@ fn end_transaction(b: &mut Backend) {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut core::ffi::c_void) {
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut core::ffi::c_void) {
     use pg_sys::XactEvent::*;
+    if !order::comes_first(arg) {
+        return;
+    }
+    if event == XACT_EVENT_PRE_COMMIT {
+        order::begin_commit();
+    } else if event != XACT_EVENT_PRE_PREPARE {
+        order::end_transaction();
+    }
     if !has_backend() {
         return;
     }
@@ -498,7 +503,6 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _a: *mut cor
             if let Err(e) = b.txn.prepare(&PG, &tuple::stamp) {
                 raise(e);
             }
-            b.precommitted = true;
         }
         XACT_EVENT_COMMIT => {
             b.txn.publish(&PG);

@@ -79,6 +79,11 @@ pub trait Platform {
     fn nudge(&self, _slot: SlotId) {}
     /// A short wait for another transaction's commit to end; `n` counts its steps.
     fn pause(&self, n: u32) -> Result<(), Error>;
+    /// After so many pauses a validation takes another's commit, which has its number, for one that succeeds.
+    /// Such a commit may wait for ours where no detector sees it: its caller commits elsewhere meanwhile.
+    fn patience(&self) -> u32 {
+        u32::MAX
+    }
     /// Tag of the current subtransaction for the locks that it takes; 0 in the top transaction.
     fn lock_tag(&self) -> u32;
     /// A tag of this transaction, with the bit [`EARLY`], for locks that it may give up before it ends: who waits for one sleeps

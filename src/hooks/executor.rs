@@ -154,6 +154,7 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
             Some(prev) => prev(q),
             None => crate::pg::raw::standard_ExecutorEnd(q),
         }
+        xact::note_end_of_statement();
     }
 }
 

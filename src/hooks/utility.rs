@@ -92,12 +92,12 @@ unsafe extern "C-unwind" fn process(
     // SAFETY: the hook's contract: a utility statement; nothing here needs to be dropped.
     unsafe {
         if concerns_us((*(*pstmt).utilityStmt).type_) {
-            return process_ours(pstmt, query, read_only, context, params, env, dest, completion);
+            process_ours(pstmt, query, read_only, context, params, env, dest, completion);
+        } else {
+            let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
+            call.run();
         }
-        match PREV_UTILITY {
-            Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
-            None => pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion),
-        }
+        xact::note_end_of_statement();
     }
 }
 

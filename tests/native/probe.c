@@ -15,6 +15,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
@@ -34,6 +35,7 @@ PG_FUNCTION_INFO_V1(probe_loop);
 PG_FUNCTION_INFO_V1(probe_change);
 PG_FUNCTION_INFO_V1(probe_put);
 PG_FUNCTION_INFO_V1(probe_dirty);
+PG_FUNCTION_INFO_V1(probe_at_commit);
 
 /* Opened tables, which are kept over transactions. */
 #define KEPT 16
@@ -421,4 +423,38 @@ probe_dirty(PG_FUNCTION_ARGS)
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, NoLock);
 	PG_RETURN_INT64(n);
+}
+
+static char *at_commit = NULL;
+
+static void
+commits(XactEvent event, void *arg)
+{
+	char	   *sql = at_commit;
+
+	if (sql == NULL)
+		return;
+	at_commit = NULL;
+	if (event == XACT_EVENT_PRE_COMMIT)
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		SPI_connect();
+		SPI_execute(sql, false, 0);
+		SPI_finish();
+		PopActiveSnapshot();
+	}
+	pfree(sql);
+}
+
+/* probe_at_commit(sql text): runs a statement in a callback of this transaction's commit, as a foreign data wrapper might */
+Datum
+probe_at_commit(PG_FUNCTION_ARGS)
+{
+	static bool registered = false;
+
+	if (!registered)
+		RegisterXactCallback(commits, NULL);
+	registered = true;
+	at_commit = MemoryContextStrdup(TopMemoryContext, text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
 }

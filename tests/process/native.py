@@ -34,6 +34,7 @@ CREATE FUNCTION probe_loop(regclass, int) RETURNS void
 CREATE FUNCTION probe_change(regclass, int, int, bigint, text DEFAULT NULL) RETURNS boolean
 CREATE FUNCTION probe_put(regclass, int, int, bigint) RETURNS boolean
 CREATE FUNCTION probe_dirty(regclass) RETURNS bigint
+CREATE FUNCTION probe_at_commit(text) RETURNS void
 """
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -459,12 +460,39 @@ def test_dirty():
     boss.close(), other.close()
 
 
+def test_commit_callbacks():
+    """Other extensions' callbacks in a commit: what they write in front of ours is validated with the rest; behind
+    it they may read snapshots, and write nothing."""
+    boss = connect(DATABASE)
+    fresh_table(boss)
+    for level in LEVELS:
+        connection = connect(DATABASE)
+        query(connection, f"SET default_transaction_isolation = '{level.lower()}'")
+        # The first call registers the callback. At SERIALIZABLE nothing has put ours in front of it by the end.
+        if level == "SERIALIZABLE":
+            query(connection, "SELECT probe_at_commit('INSERT INTO t VALUES (100, NULL)')")
+            equal(f"{level}: a callback in front of ours has written", value(boss, "SELECT count(*) FROM t WHERE k = 100"), 1)
+            query(boss, "DELETE FROM t WHERE k = 100")
+        before = query(boss, "SELECT * FROM t ORDER BY k")
+        for sql in ("INSERT INTO t VALUES (100, NULL)", "UPDATE t SET l = NULL WHERE k = 1", "DELETE FROM t", "SELECT * FROM t FOR UPDATE"):
+            for turn in (1, 2):
+                query(connection, f"BEGIN; SELECT count(*) FROM t; SELECT probe_at_commit('{sql}')")
+                code, message = error(connection, "COMMIT")
+                equal(f"{level}: a callback behind ours may not: {sql} ({turn})", (code, str(message)[:33]), ("0A000", "mixedcc tables cannot be changed "))
+        equal(f"{level}: nothing has changed", query(boss, "SELECT * FROM t ORDER BY k"), before)
+        if level != "SERIALIZABLE":
+            query(connection, "BEGIN; UPDATE t SET l = NULL WHERE k = 1; SELECT probe_at_commit('SELECT count(*) FROM t WHERE l IS NOT NULL')")
+            equal(f"{level}: it may read a snapshot", error(connection, "COMMIT")[0], "no error")
+        connection.close()
+    boss.close()
+
+
 def test_all():
     connection = make_database(DATABASE)
     make_probes(connection, build("tests/native", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_histories, test_examples, test_rust):
+    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_commit_callbacks, test_histories, test_examples, test_rust):
         try:
             test()
         except Exception:

@@ -153,6 +153,9 @@ impl Txn {
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
                 Fate::Committed(c) if c <= csn => return Ok(Outcome::Invalid(AbortReason::ReadChanged)),
+                Fate::Committing(c) if c <= csn && n >= p.patience() => {
+                    return Ok(Outcome::Invalid(AbortReason::ReadChanged))
+                }
                 Fate::Committing(c) if c <= csn => {
                     p.pause(n)?;
                     n += 1;
@@ -243,6 +246,9 @@ impl Txn {
                     (doubtful, from) = (true, next);
                 }
                 Some(Fate::Committed(c)) if c <= csn => return Ok(Outcome::Invalid(AbortReason::Phantom)),
+                Some(Fate::Committing(c)) if c <= csn && n >= p.patience() => {
+                    return Ok(Outcome::Invalid(AbortReason::Phantom))
+                }
                 Some(Fate::Committing(c)) if c <= csn => {
                     p.pause(n)?;
                     n += 1;

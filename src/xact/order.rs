@@ -1,0 +1,95 @@
+//! The place of our transaction callback among those of other extensions.
+//!
+//! PostgreSQL calls the callback first that was registered last. A foreign data wrapper commits its
+//! remote part in its own XACT_EVENT_PRE_COMMIT, and most register at their first connection, behind
+//! us in time and so before us in the list. Our validation would fail when the remote part cannot be
+//! undone any more. So our callback is taken out of the list and put in front of it again
+//! whenever a transaction begins to use our tables, and after each statement from then on.
+//!
+//! INV-FRONT: our callback is in the list twice. The one in front moves; the one that `_PG_init` has
+//! registered never does. If somebody else's callback moved ours while PostgreSQL walks the list, the walk
+//! would pass over the moved one, and would still come to the other. What comes second in a walk
+//! does nothing. Nothing moves once our callback has begun to commit, so that PostgreSQL never
+//! stands on an item that is freed.
+//!
+//! The list of subtransaction callbacks stays as it is: nothing becomes durable in one, here or there.
+
+use super::on_xact;
+use pgrx::pg_sys;
+
+/// The argument of the callback in front. It is only compared.
+const FRONT: *mut core::ffi::c_void = std::ptr::dangling_mut::<u8>().cast();
+
+/// The one in front has been called in this walk.
+static mut CALLED: bool = false;
+/// Our callback has begun to commit, and the transaction has not ended.
+static mut COMMITTING: bool = false;
+
+mod raw {
+    use pgrx::pg_sys;
+    extern "C-unwind" {
+        // Without the guard of the bindings: they free and allocate a few bytes. Out of memory is an
+        // ERROR, after which the callback that does not move is still there.
+        pub fn RegisterXactCallback(f: pg_sys::XactCallback, arg: *mut core::ffi::c_void);
+        pub fn UnregisterXactCallback(f: pg_sys::XactCallback, arg: *mut core::ffi::c_void);
+    }
+}
+
+/// Registers both.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
+        pg_sys::RegisterXactCallback(Some(on_xact), FRONT);
+    }
+}
+
+/// Puts our callback in front of all others.
+#[inline]
+pub fn go_in_front() {
+    // SAFETY: one thread; INV-FRONT.
+    unsafe {
+        if !COMMITTING {
+            raw::UnregisterXactCallback(Some(on_xact), FRONT);
+            raw::RegisterXactCallback(Some(on_xact), FRONT);
+        }
+    }
+}
+
+/// A statement ends, which may have had other extensions register callbacks: ours comes before
+/// theirs, if it will have something to validate.
+#[inline]
+pub fn note_end_of_statement() {
+    if super::running().is_some() {
+        go_in_front();
+    }
+}
+
+/// PostgreSQL calls one of the two: is it the first of this walk?
+pub fn comes_first(arg: *mut core::ffi::c_void) -> bool {
+    // SAFETY: one thread.
+    unsafe {
+        let before = CALLED;
+        CALLED = arg == FRONT;
+        CALLED || !before
+    }
+}
+
+/// The commit has begun. From now on others' callbacks may not write.
+pub fn begin_commit() {
+    // SAFETY: one thread.
+    unsafe { COMMITTING = true };
+}
+
+/// Has the commit begun?
+#[inline]
+pub fn is_committing() -> bool {
+    // SAFETY: one thread.
+    unsafe { COMMITTING }
+}
+
+/// The transaction has ended.
+pub fn end_transaction() {
+    // SAFETY: one thread.
+    unsafe { COMMITTING = false };
+}
