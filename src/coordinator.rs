@@ -48,6 +48,10 @@ fn fill<const N: usize>(to: &mut [core::ffi::c_char; N], text: &CStr) {
 
 /// Registers the worker. Called while the postmaster preloads the library.
 pub fn init() {
+    // SAFETY: a plain read.
+    if unsafe { pg_sys::IsBinaryUpgrade } {
+        return; // nothing may write but pg_upgrade
+    }
     let mut w = pg_sys::BackgroundWorker {
         bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION) as i32,
         bgw_start_time: pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished,
@@ -228,6 +232,8 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         pg_sys::BackgroundWorkerUnblockSignals();
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
     }
+    // The server has opened for business.
+    crate::save::forget_loaded();
     let e = shmem::engine();
     start(&e);
     report(0);

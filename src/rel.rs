@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 mod attach;
-pub use attach::{known_table_of, table_of};
+pub use attach::{create_anew, known_table_of, table_of};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
 pub struct RelInfo {

@@ -1,25 +1,30 @@
 //! Rows survive a clean shutdown: they are saved by the last process that ends, the postmaster, and
 //! loaded by the first that starts, before any other exists.
 //!
-//! The file is used once, and only by the start that follows the very shutdown that wrote it: it
-//! names the system and its shutdown checkpoint. Tables that it does not bring back are not
-//! registered, and so start empty, with empty indexes (see `rel/attach.rs`).
+//! A table is loaded from a file if its stamp names the file ([`stamp`]), or if the file is that of the very
+//! shutdown that the start follows. A table whose stamp names a file that was not loaded cannot be used
+//! ([`absent`]). All others are not registered, and so start empty, with empty indexes (see
+//! `rel/attach.rs`). What becomes of the files is in [`files`].
 
 use crate::platform::PG;
 use crate::{pg, rel, shmem};
-use mixedcc_engine::save::{self, LoadError, Reader, Skipped, Writer};
+use mixedcc_engine::save::{self, Writer};
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use stamp::{Identity, Stamp};
 use std::fs::{self, File};
-use std::io::{self, BufReader};
-use std::path::Path;
+use std::io;
 
-/// In the data directory, which is the working directory of every process.
-const FILE: &str = "mixedcc.rows";
-const TEMPORARY: &str = "mixedcc.rows.tmp";
-/// Their presence makes PostgreSQL recover at the start, which empties the indexes of unlogged tables.
-const RECOVERY_SIGNALS: [&str; 3] = ["backup_label", "recovery.signal", "standby.signal"];
+mod absent;
+mod files;
+mod stamp;
+mod start;
+pub use absent::{is_missing, pass_over, refuse};
+
+/// Files whose rows were all loaded, and which are deleted when nobody can need them any more.
+/// Written by the postmaster at its start; its children inherit it.
+static mut FINISHED: Vec<files::Finished> = Vec::new();
 
 /// Called when shared memory is new, by the postmaster or a single-user server.
 pub fn at_start(e: &Engine) {
@@ -28,70 +33,22 @@ pub fn at_start(e: &Engine) {
         if pg_sys::IsUnderPostmaster {
             return;
         }
-        pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
-    }
-    let file = match File::open(FILE) {
-        Ok(f) => f,
-        Err(x) if x.kind() == io::ErrorKind::NotFound => return,
-        Err(x) => return warning!("mixedcc could not open \"{FILE}\", its tables start empty: {x}"),
-    };
-    // Used once: from now on rows change and the file does not.
-    if let Err(x) = fs::remove_file(FILE) {
-        return warning!("mixedcc could not remove \"{FILE}\", its tables start empty: {x}");
-    }
-    let Some(identity) = identity().filter(|_| !RECOVERY_SIGNALS.iter().any(|s| Path::new(s).exists())) else {
-        return warning!(
-            "mixedcc ignored \"{FILE}\", its tables start empty: the server does not continue after a clean shutdown"
-        );
-    };
-    if let Err(x) = load(e, file, &identity) {
-        warning!("mixedcc could not load all tables from \"{FILE}\", the others start empty: {x}");
-    }
-}
-
-fn load(e: &Engine, file: File, identity: &[u8]) -> Result<(), LoadError> {
-    let mut r = Reader::new(BufReader::with_capacity(1 << 20, file));
-    if !save::read_head(&mut r, e, identity)? {
-        warning!("mixedcc ignored \"{FILE}\", its tables start empty: the file was not written by the last shutdown");
-        return Ok(());
-    }
-    // No process has a slot yet.
-    let slot = 0;
-    e.pin(slot);
-    let (mut tables, mut rows) = (Vec::new(), 0);
-    let end = loop {
-        match save::read_table(&mut r, e, slot, &PG) {
-            Ok(None) => break Ok(()),
-            Err(x) => break Err(x),
-            Ok(Some(Err((key, why)))) => left_out(key, why),
-            Ok(Some(Ok(t))) => {
-                if shmem::register(t) == Some(true) {
-                    tables.push(t);
-                    rows += t.rows();
-                } else {
-                    // SAFETY: nobody else knows the table.
-                    unsafe { t.destroy(e, slot) };
-                    left_out(t.key, Skipped::OutOfMemory);
-                }
-            }
+        if pg_sys::IsBinaryUpgrade {
+            return start::stamp_only();
         }
-    };
-    for primary in tables.iter().filter_map(|t| t.primary()) {
-        primary.offer_guesses(e, slot);
+        pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+        // After a crash of another process: of the start before.
+        forget_loaded();
+        FINISHED = start::load(e);
     }
-    e.unpin(slot);
-    e.region.flush_slot(slot as usize);
-    log!("mixedcc loaded {rows} rows of {} tables", tables.len());
-    end
 }
 
-fn left_out(key: [u32; 4], why: Skipped) {
-    let why = match why {
-        Skipped::OutOfMemory => "mixedcc.memory is too small",
-        Skipped::Unsettled => "it was in the middle of a change",
-        Skipped::WaitingPhases => "its protocols cannot be in use together without a deadlock detector",
-    };
-    warning!("mixedcc could not load the table in file {} of database {}, which starts empty: {why}", key[2], key[1]);
+/// Deletes the files whose rows are in memory. Called when the control file says that the server has
+/// opened for business: until then the next start would need them, if this one failed.
+pub fn forget_loaded() {
+    // SAFETY: one thread; a child has a copy of its own.
+    let finished = unsafe { &*(&raw const FINISHED) };
+    finished.iter().for_each(files::Finished::delete);
 }
 
 /// Runs in the postmaster when all its children are gone, and not in them.
@@ -103,29 +60,52 @@ unsafe extern "C-unwind" fn at_exit(code: i32, _arg: pg_sys::Datum) {
     }
     // Not after an immediate shutdown: then there is no checkpoint.
     let Some(identity) = identity() else { return };
+    forget_loaded();
     let tables = shmem::all_unlocked();
     if tables.is_empty() {
         return;
     }
-    match write(&tables, &identity) {
-        // SAFETY: a plain call with constant names; it says in the log what fails.
-        Ok(()) => unsafe {
-            pg_sys::durable_rename(c"mixedcc.rows.tmp".as_ptr(), c"mixedcc.rows".as_ptr(), pg_sys::LOG as i32);
-        },
+    let occupied = [files::FILE, files::TEMPORARY].into_iter().filter(|f| fs::symlink_metadata(f).is_ok());
+    let free = occupied.fold(true, |free, f| files::set_aside(f, "other rows are saved under this name now") && free);
+    let saved = if free { write(&tables, &identity) } else { Err(io::Error::other("its file's name is taken")) };
+    match saved.and_then(|saved| publish().map(|()| saved)) {
+        Ok(saved) => saved.iter().for_each(|t| put_stamp(t, identity)),
         Err(x) => {
             warning!("mixedcc could not save the rows of its tables, which will start empty: {x}");
-            if let Err(x) = fs::remove_file(TEMPORARY) {
-                log!("mixedcc could not remove \"{TEMPORARY}\": {x}");
+            if free {
+                if let Err(x) = fs::remove_file(files::TEMPORARY) {
+                    log!("mixedcc could not remove \"{}\": {x}", files::TEMPORARY);
+                }
             }
         }
     }
 }
 
-fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
+/// Gives the file that was written its name.
+fn publish() -> io::Result<()> {
+    // SAFETY: a plain call with constant names; it says in the log what fails.
+    let failed =
+        unsafe { pg_sys::durable_rename(c"mixedcc.rows.tmp".as_ptr(), c"mixedcc.rows".as_ptr(), pg_sys::LOG as i32) };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other("the file could not be made durable"))
+    }
+}
+
+fn put_stamp(t: &Table, saved: Identity) {
+    if let Err(x) = stamp::write(t.key, &Stamp { saved, loaded: None }) {
+        let name = rel::called(Some(t), t.key);
+        warning!("mixedcc could not note in the file of {name} where its rows are: {x}");
+    }
+}
+
+/// Writes the tables; returns those that are settled.
+fn write(tables: &[&'static Table], identity: &Identity) -> io::Result<Vec<&'static Table>> {
     // The server's umask gives the file the rights of the data directory.
-    let mut w = Writer::new(File::create(TEMPORARY)?);
+    let mut w = Writer::new(File::create_new(files::TEMPORARY)?);
     save::write_head(&mut w, &shmem::engine(), identity)?;
-    let mut rows = 0;
+    let (mut rows, mut saved) = (0, Vec::new());
     // Nobody has a slot any more.
     let (e, slot) = (shmem::engine(), 0);
     e.pin(slot);
@@ -133,6 +113,7 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
     for t in tables {
         if save::write_table(&mut w, t, &PG, &learned)? {
             rows += t.rows();
+            saved.push(*t);
         } else {
             warning!("mixedcc could not save {}: it is in the middle of a change", rel::called(Some(*t), t.key));
         }
@@ -140,12 +121,15 @@ fn write(tables: &[&'static Table], identity: &[u8]) -> io::Result<()> {
     save::write_end(w)?;
     e.unpin(slot);
     log!("mixedcc saved {rows} rows of {} tables", tables.len());
-    Ok(())
+    Ok(saved)
 }
+
+/// Of the parts of an identity, the first that says how rows are laid out.
+const LAYOUT: usize = 24;
 
 /// What names a clean shutdown: the system, its last checkpoint, and how rows are laid out.
 /// `None` if the server is not shut down cleanly.
-fn identity() -> Option<Vec<u8>> {
+fn identity() -> Option<Identity> {
     let mut crc_ok = false;
     // SAFETY: a plain call; what it returns is ours to free.
     unsafe {
@@ -159,6 +143,11 @@ fn identity() -> Option<Vec<u8>> {
             pg::ROWS,
         ];
         pg_sys::pfree(c.cast());
-        clean.then(|| parts.iter().flat_map(|p| p.to_le_bytes()).collect())
+        clean.then(|| std::array::from_fn(|i| parts[i / 8].to_le_bytes()[i % 8]))
     }
+}
+
+/// Are rows laid out in the same way after these shutdowns?
+fn same_layout(a: &Identity, b: &Identity) -> bool {
+    a[LAYOUT..] == b[LAYOUT..]
 }

@@ -28,11 +28,33 @@ unsafe impl Sync for Handles {}
 
 static mut CURRENT: Option<&'static Handles> = None;
 
+/// Why the table of a storage, whose rows are in a file, was not loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Absence {
+    /// It did not fit into `mixedcc.memory`.
+    Memory,
+    /// The rule on waiting phases refuses its protocols.
+    WaitingPhases,
+}
+
+/// A storage: its table, or why there is none.
 #[repr(C)]
 struct Entry {
     key: [u32; 3],
-    _pad: u32,
+    why: Absence,
+    /// Null: it was not loaded.
     table: *const Table,
+    /// Bytes that it would need, about.
+    need: u64,
+}
+
+impl Entry {
+    /// The table, if it is there.
+    fn table(&self) -> Option<&'static Table> {
+        // SAFETY: entries point to tables that live as long as they are registered.
+        unsafe { self.table.as_ref() }
+    }
 }
 
 /// Processes that may use shared memory.
@@ -182,38 +204,79 @@ fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type)
 pub fn find(key: [u32; 4]) -> Option<&'static Table> {
     with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
         let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
-        // SAFETY: entries point to tables that live as long as they are registered.
-        found.then(|| unsafe { &*(*e).table })
+        // SAFETY: an entry, under the lock.
+        unsafe { found.then(|| (*e).table()).flatten() }
     })
 }
 
-/// Registers a table. False if its storage is registered already; `None` if there is no room.
-pub fn register(t: &'static Table) -> Option<bool> {
+/// Why the table of a storage was not loaded, and the bytes that it needs; `None` if it was, or is not known.
+pub fn absent(key: [u32; 4]) -> Option<(Absence, u64)> {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        // SAFETY: an entry, under the lock.
+        unsafe { (found && (*e).table.is_null()).then(|| ((*e).why, (*e).need)) }
+    })
+}
+
+/// Is it known what a storage holds, also if that was not loaded?
+pub fn is_known(key: [u32; 4]) -> bool {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| search(h, key, pg_sys::HASHACTION::HASH_FIND).1)
+}
+
+/// Adds an entry. False if its storage has one already; `None` if there is no room.
+fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64) -> Option<bool> {
     with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
-        let (e, found) = search(h, t.key, pg_sys::HASHACTION::HASH_ENTER_NULL);
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_ENTER_NULL);
         if e.is_null() {
             return None;
         }
         if !found {
-            // SAFETY: a new entry, under the exclusive lock.
-            unsafe { (*e).table = t };
+            // SAFETY: a new entry, under the exclusive lock; the hash has written its key.
+            unsafe { ((*e).table, (*e).why, (*e).need) = (table, why, need) };
         }
         Some(!found)
     })
 }
 
-/// Takes a table out of the hash.
+/// Registers a table. False if its storage is registered already; `None` if there is no room.
+pub fn register(t: &'static Table) -> Option<bool> {
+    add(t.key, t, Absence::Memory, 0)
+}
+
+/// Registers that the table of a storage was not loaded; results as of [`register`].
+pub fn register_absent(key: [u32; 4], why: Absence, need: u64) -> Option<bool> {
+    add(key, std::ptr::null(), why, need)
+}
+
+/// Takes a storage out of the hash; returns its table, if it was there.
 pub fn unregister(key: [u32; 4]) -> Option<&'static Table> {
     with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
         let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
         if !found {
             return None;
         }
-        // SAFETY: as in `find`.
-        let t = unsafe { &*(*e).table };
+        // SAFETY: an entry, under the lock.
+        let t = unsafe { (*e).table() };
         search(h, key, pg_sys::HASHACTION::HASH_REMOVE);
-        Some(t)
+        t
     })
+}
+
+/// The storages of a database, also those whose tables were not loaded.
+pub fn storages(db: u32) -> Vec<[u32; 4]> {
+    let mut out = Vec::new();
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| each(h, |e| out.push([e.key[0], e.key[1], e.key[2], 0])));
+    out.retain(|key| key[1] == db);
+    out
+}
+
+/// Bytes that the tables need which did not fit.
+pub fn absent_bytes() -> u64 {
+    let mut sum = 0;
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        each(h, |e| sum += if e.table.is_null() && e.why == Absence::Memory { e.need } else { 0 });
+    });
+    sum
 }
 
 /// All tables of this database, or of all (`None`).
@@ -228,9 +291,15 @@ pub fn all_unlocked() -> Vec<&'static Table> {
     entries(handles().tables)
 }
 
-/// What is in the hash. The caller sees to it that nobody changes it.
+/// The tables in the hash. The caller sees to it that nobody changes it.
 fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
     let mut out = Vec::new();
+    each(h, |e| out.extend(e.table()));
+    out
+}
+
+/// Calls `f`, which must not unwind, for each entry. The caller sees to it that nobody changes the hash.
+fn each(h: *mut pg_sys::HTAB, mut f: impl FnMut(&Entry)) {
     // SAFETY: a sequential scan of the hash, run to its end.
     unsafe {
         let mut seq = pg_sys::HASH_SEQ_STATUS::default();
@@ -238,9 +307,9 @@ fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
         loop {
             let e = pg_sys::hash_seq_search(&mut seq).cast::<Entry>();
             if e.is_null() {
-                return out;
+                return;
             }
-            out.push(&*(*e).table);
+            f(&*e);
         }
     }
 }

@@ -40,10 +40,16 @@ pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persiste
 
         let old_key = compat::storage_key(&compat::storage_of(rel));
         let key = compat::storage_key(storage);
-        let old = (old_key != key).then(|| rel::table_of(rel));
-        rel::create_table(key, old);
+        if old_key == key {
+            rel::create_table(key, None);
+        } else if crate::save::is_missing(rel) {
+            // TRUNCATE gives up rows that are in a file.
+            rel::create_anew(rel, key);
+        } else {
+            rel::create_table(key, Some(rel::table_of(rel)));
+        }
         xact::created(key);
-        if old.is_some() {
+        if old_key != key {
             xact::dropped(old_key);
         }
     }

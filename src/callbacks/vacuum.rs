@@ -139,6 +139,9 @@ pub unsafe extern "C-unwind" fn vacuum(
 ) {
     // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
     unsafe {
+        if crate::save::pass_over(rel) {
+            return;
+        }
         let table = rel::info(rel).table;
         let mut report = Report::start(rel, params);
         let dead = mark_dead(table);

@@ -53,6 +53,7 @@ pub use process::{
     relation_tag, wait_for_end, wake,
 };
 pub use storage::{
-    create_storage, empty_index, relation_of, storage, storage_key, storage_number, storage_of, Storage,
+    create_storage, empty_index, main_file, page_with, relation_of, storage, storage_key, storage_number, storage_of,
+    Storage, PAGE_HEADER,
 };
 pub use usage::Usage;

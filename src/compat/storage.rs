@@ -58,6 +58,41 @@ pub unsafe fn relation_of(key: [u32; 4]) -> Oid {
     }
 }
 
+/// The file of a storage's main fork, in the data directory.
+///
+/// # Safety
+/// In any process, with a current memory context.
+pub unsafe fn main_file(key: [u32; 4]) -> String {
+    let [space, database, number, _] = key.map(Oid::from);
+    // SAFETY: a plain call, whose result is a C string of ours to free.
+    unsafe {
+        let p = pg_sys::GetRelationPath(database, space, number, pg_sys::InvalidBackendId, MAIN_FORKNUM);
+        let path = std::ffi::CStr::from_ptr(p).to_string_lossy().into_owned();
+        pg_sys::pfree(p.cast());
+        path
+    }
+}
+
+/// A page of a relation that holds these bytes behind its header, 512 at most, with a checksum where the cluster has them.
+///
+/// # Safety
+/// As of [`main_file`].
+pub unsafe fn page_with(bytes: &[u8]) -> Vec<u8> {
+    let mut page = Page([0; pg_sys::BLCKSZ as usize]);
+    let p: pg_sys::Page = page.0.as_mut_ptr().cast();
+    // SAFETY: a page of ours, aligned as pages are; the bytes are in it.
+    unsafe {
+        pg_sys::PageInit(p, page.0.len(), 0);
+        (*p.cast::<pg_sys::PageHeaderData>()).pd_lower += bytes.len().min(512) as u16;
+        page.0[PAGE_HEADER..PAGE_HEADER + bytes.len()].copy_from_slice(bytes);
+        pg_sys::PageSetChecksumInplace(p, 0);
+    }
+    page.0.to_vec()
+}
+
+/// Where the bytes of [`page_with`] begin.
+pub const PAGE_HEADER: usize = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
+
 /// Makes the storage of a table: an empty main fork and, as for every unlogged relation, an init fork.
 ///
 /// # Safety

@@ -373,10 +373,8 @@ fn drop_database(call: Call) {
     // The transaction's pin keeps the tables until we are done with them.
     xact::txn();
     let e = shmem::engine();
-    for t in shmem::all(Some(db)) {
-        if let Some(t) = shmem::unregister(t.key) {
-            t.retire(&e);
-        }
+    for t in shmem::storages(db).into_iter().filter_map(shmem::unregister) {
+        t.retire(&e);
     }
 }
 
@@ -384,7 +382,7 @@ fn alter_database(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
     let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
-    if moves && database(s.dbname).is_some_and(|db| !shmem::all(Some(db)).is_empty()) {
+    if moves && database(s.dbname).is_some_and(|db| !shmem::storages(db).is_empty()) {
         refuse(
             "a database with mixedcc tables cannot be moved to another tablespace",
             "Move its tables of other access methods, or drop the mixedcc tables first.",

@@ -1,5 +1,6 @@
 //! First use of a storage that this incarnation of shared memory does not know: after a crash, a
-//! restart that could not load the rows, or in a database copied from a template.
+//! shutdown that could not save the rows, or in a database copied from a template. Rows that were saved, and
+//! are not here, are an ERROR (`save/absent.rs`).
 //!
 //! INV-ATTACH: a table is registered only when no index of it has entries from before. One backend
 //! does it, under a lock; whoever uses the table, or an index of it, comes through here first, and
@@ -46,7 +47,7 @@ unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
         }
         let name = CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
         ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, format!("mixedcc table \"{name}\" starts empty"), "mixedcc")
-            .set_detail("Its rows were in memory and are gone: the server crashed, could not load them at start, or the database was copied from a template.")
+            .set_detail("Its rows were in memory and are gone: the server crashed, could not save them at its last shutdown, or the database was copied from a template.")
             .report(PgLogLevel::WARNING);
     }
 }
@@ -59,17 +60,27 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
         let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
         pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
         let table = shmem::find(key).unwrap_or_else(|| {
+            crate::save::refuse(rel);
             for node in index_storages(rel) {
                 compat::empty_index(node);
             }
-            let primary = crate::fast::primary::wanted(rel);
-            let t = create_table_with(key, options::initial_map(rel), primary.as_ref().map(|w| &w.spec[..]));
+            let t = create_anew(rel, key);
             t.note.store(1, Ordering::SeqCst);
             t
         });
         pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
         table
     }
+}
+
+/// Makes and registers the table of a storage, as its options and its primary key say.
+///
+/// # Safety
+/// A valid relation of ours.
+pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
+    // SAFETY: the caller's.
+    let primary = unsafe { crate::fast::primary::wanted(rel) };
+    create_table_with(key, options::initial_map(rel), primary.as_ref().map(|w| &w.spec[..]))
 }
 
 /// Storages of the indexes as they are committed: those that this transaction has dropped or

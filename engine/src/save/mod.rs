@@ -21,7 +21,7 @@ use crate::partition::{PartitionMap, Tuning, SPEC_MAX, TUNING_WORDS};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Protocol, ProtocolSet};
-use crate::record::{Record, Version, REC_FREE, REC_USED};
+use crate::record::{Record, Version, REC_FREE, REC_USED, VERSION_HEADER};
 use crate::shared::Engine;
 use crate::table::Table;
 use std::io::{Read, Write};
@@ -32,6 +32,12 @@ use std::ptr::NonNull;
 pub const FORMAT: u32 = 7;
 /// Beside the protocols of a partition: it is pinned.
 const PINNED: u32 = 1 << 8;
+
+/// Bytes of a primary index for each entry besides its key, about, where nodes are filled in order.
+const ENTRY: u64 = 32;
+
+/// Bytes that the parts of a table may take beyond an eighth more than their contents: the last piece of each.
+const ROUNDING: u64 = 64 * 1024;
 
 const FREE: u8 = 0;
 const DEAD: u8 = 1;
@@ -48,6 +54,8 @@ pub enum LoadError {
     Io(std::io::Error),
     /// What was read is wrong.
     Damaged(&'static str),
+    /// The file has another format than [`FORMAT`].
+    Format(u32),
 }
 
 impl From<std::io::Error> for LoadError {
@@ -60,7 +68,8 @@ impl std::fmt::Display for LoadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LoadError::Io(e) => e.fmt(f),
-            LoadError::Damaged(why) => f.write_str(why),
+            LoadError::Damaged(why) => write!(f, "the file is damaged: {why}"),
+            LoadError::Format(n) => write!(f, "its format is {n}, and this version reads format {FORMAT}"),
         }
     }
 }
@@ -74,6 +83,19 @@ pub enum Skipped {
     Unsettled,
     /// The rule on waiting phases refuses its protocols here.
     WaitingPhases,
+    /// The caller does not want it.
+    NotWanted,
+}
+
+/// A table of a stream that was not loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Name of its storage.
+    pub key: [u32; 4],
+    /// Why.
+    pub why: Skipped,
+    /// Bytes of the region that it would take, about; rather more than fewer.
+    pub need: u64,
 }
 
 impl From<OutOfMemory> for Skipped {
@@ -90,20 +112,32 @@ pub fn write_head<W: Write>(w: &mut Writer<W>, e: &Engine, identity: &[u8]) -> s
     w.put_u64(e.now())
 }
 
-/// Reads what [`write_head`] wrote: is the file the one of this shutdown? If it is, the clock goes
-/// on from where it was.
-pub fn read_head<R: Read>(r: &mut Reader<R>, e: &Engine, identity: &[u8]) -> Result<bool, LoadError> {
-    if r.get_u32()? != FORMAT || r.get_u32()? as usize != identity.len() {
-        return Ok(false);
+/// What a file says of itself.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The platform's name of the shutdown at which it was written.
+    pub identity: Vec<u8>,
+    /// The clock then. Of who loads a table, the clock goes on from there at least.
+    pub clock: Csn,
+}
+
+/// Longest name of a shutdown.
+const IDENTITY_MAX: usize = 1024;
+
+/// Reads what [`write_head`] wrote. Whether the tables that follow are those of today is for the
+/// platform to decide.
+pub fn read_head<R: Read>(r: &mut Reader<R>) -> Result<Head, LoadError> {
+    let format = r.get_u32()?;
+    if format != FORMAT {
+        return Err(LoadError::Format(format));
     }
-    let mut other = vec![0; identity.len()];
-    r.get(&mut other)?;
-    let clock = r.get_u64()?;
-    if other != identity {
-        return Ok(false);
+    let len = r.get_u32()? as usize;
+    if len > IDENTITY_MAX {
+        return Err(LoadError::Damaged("the name of the shutdown is too long"));
     }
-    e.advance_clock(clock);
-    Ok(true)
+    let mut identity = vec![0; len];
+    r.get(&mut identity)?;
+    Ok(Head { identity, clock: r.get_u64()? })
 }
 
 /// Writes a table, and what was learned about it (of all tables in `learned`). False if a row's writer had not ended:
@@ -211,15 +245,17 @@ pub fn write_end<W: Write>(mut w: Writer<W>) -> std::io::Result<W> {
     w.finish()
 }
 
-/// A table of a stream: loaded, or its key and why it was not.
-pub type Loaded = Result<&'static Table, ([u32; 4], Skipped)>;
+/// A table of a stream: loaded, or left.
+pub type Loaded = Result<&'static Table, Left>;
 
-/// Reads the next table; `None` at the end. The slot is pinned. When all are read, [`crate::index::Primary::offer_guesses`] of each.
+/// Reads the next table; `None` at the end. Of one that is not `wanted`, by its key, nothing is made.
+/// The slot is pinned. When all are read, [`crate::index::Primary::offer_guesses`] of each.
 pub fn read_table<R: Read>(
     r: &mut Reader<R>,
     e: &Engine,
     slot: SlotId,
     p: &dyn Platform,
+    wanted: impl FnOnce([u32; 4]) -> bool,
 ) -> Result<Option<Loaded>, LoadError> {
     match r.get_u8()? {
         0 => return Ok(None),
@@ -230,7 +266,7 @@ pub fn read_table<R: Read>(
     for k in &mut key {
         *k = r.get_u32()?;
     }
-    let (n, map) = read_map(r, e, slot)?;
+    let (n, map) = read_map(r, e, slot, wanted(key))?;
     let learned = lessons::read(r)?;
     let table = map.and_then(|m| {
         Table::create(e, slot, key, m).map_err(|x| {
@@ -239,7 +275,8 @@ pub fn read_table<R: Read>(
             x.into()
         })
     });
-    let mut building = Building { e, slot, p, n, table, has_entries: false };
+    let need = (size_of::<Table>() + PartitionMap::size(n)) as u64;
+    let mut building = Building { e, slot, p, n, table, need, has_entries: false };
     building.primary(r)?;
     let records = r.get_u64()?;
     let mut settled = true;
@@ -252,7 +289,8 @@ pub fn read_table<R: Read>(
     if settled && building.has_entries {
         building.entries(r)?;
     }
-    let table = building.finish().map_err(|why| (key, why));
+    let need = building.need + building.need / 8 + ROUNDING;
+    let table = building.finish().map_err(|why| Left { key, why, need });
     if let Ok(t) = table {
         learned.iter().for_each(|l| e.shared.learned.write(&Lesson { table: t.id, ..*l }));
     }
@@ -264,6 +302,7 @@ fn read_map<R: Read>(
     r: &mut Reader<R>,
     e: &Engine,
     slot: SlotId,
+    wanted: bool,
 ) -> Result<(u32, Result<NonNull<PartitionMap>, Skipped>), LoadError> {
     let (n, field, spec_len) = (r.get_u32()?, r.get_u32()?, r.get_u32()? as usize);
     if n == 0 || n > u16::MAX as u32 || field > 1 || spec_len > SPEC_MAX {
@@ -284,6 +323,9 @@ fn read_map<R: Read>(
             return Err(LoadError::Damaged("a partition has no known protocol"));
         }
         rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));
+    }
+    if !wanted {
+        return Ok((n, Err(Skipped::NotWanted)));
     }
     if rules.iter().any(|&(set, _, policy)| e.shared.protocols.add(set, policy).is_err()) {
         return Ok((n, Err(Skipped::WaitingPhases)));
@@ -308,6 +350,8 @@ struct Building<'a> {
     p: &'a dyn Platform,
     n: u32,
     table: Result<&'static Table, Skipped>,
+    /// Bytes that it takes, or would take, without what rounding adds.
+    need: u64,
     /// Do the primary index's entries follow the records?
     has_entries: bool,
 }
@@ -349,6 +393,7 @@ impl Building<'_> {
                 break;
             }
             let len = r.get_u32()? as usize;
+            self.need += ENTRY + len as u64;
             let Some((t, primary)) = self.table.ok().and_then(|t| Some((t, t.primary()?))) else {
                 r.skip(len)?;
                 continue;
@@ -381,6 +426,7 @@ impl Building<'_> {
     /// Reads a record. False: no more of them follow.
     fn record<R: Read>(&mut self, r: &mut Reader<R>) -> Result<bool, LoadError> {
         let tag = r.get_u8()?;
+        self.need += size_of::<Record>() as u64;
         let made = match (tag, self.table) {
             (FREE | DEAD, Ok(t)) => t.load_rowless(self.e, self.slot, tag == DEAD),
             (FREE | DEAD, Err(_)) => Ok(()),
@@ -400,6 +446,7 @@ impl Building<'_> {
     fn row<R: Read>(&mut self, r: &mut Reader<R>) -> Result<Result<(), OutOfMemory>, LoadError> {
         let part = [r.get_u16()?, r.get_u16()?];
         let len = r.get_u32()?;
+        self.need += (VERSION_HEADER + len as usize) as u64;
         let Ok(t) = self.table else {
             r.skip(len as usize)?;
             return Ok(Ok(()));
