@@ -140,7 +140,10 @@ pub unsafe extern "C-unwind" fn vacuum(
     // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
     unsafe {
         if crate::save::pass_over(rel) {
-            return;
+            // No error: nothing shall hold the horizons of the database back.
+            let c = (*rel).rd_rel;
+            let (pages, rows) = ((*c).relpages as u32, (*c).reltuples as f64);
+            return compat::update_table_statistics(rel, compat::Size { pages, rows, has_index: (*c).relhasindex });
         }
         let table = rel::info(rel).table;
         let mut report = Report::start(rel, params);
@@ -164,7 +167,8 @@ pub unsafe extern "C-unwind" fn vacuum(
             if !stats.is_null() {
                 report.index(index, stats);
                 if !(*stats).estimated_count {
-                    compat::update_statistics(index, (*stats).num_pages, (*stats).num_index_tuples, false);
+                    let (pages, rows) = ((*stats).num_pages, (*stats).num_index_tuples);
+                    compat::update_statistics(index, compat::Size { pages, rows, has_index: false });
                 }
                 pg_sys::pfree(stats.cast());
             }
@@ -182,7 +186,8 @@ unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool) {
     // SAFETY: as in `vacuum`.
     unsafe {
         let rows = table.rows();
-        compat::update_statistics(rel, blocks(table) as u32, rows as f64, has_index);
+        let size = compat::Size { pages: blocks(table) as u32, rows: rows as f64, has_index };
+        compat::update_table_statistics(rel, size);
         compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed));
     }
 }

@@ -27,10 +27,11 @@ unsafe extern "C-unwind" fn set_new_storage(
     freeze_xid: *mut pg_sys::TransactionId,
     minmulti: *mut pg_sys::MultiXactId,
 ) {
-    // SAFETY: tableam.h's contract. Nothing of ours has to be frozen.
+    // SAFETY: tableam.h's contract. Rows of ours hold no transaction ids, but pg_class needs some that
+    // age, as heap's do: those that are invalid count as infinitely old wherever ages are watched.
     unsafe {
-        *freeze_xid = pg_sys::InvalidTransactionId;
-        *minmulti = pg_sys::MultiXactId::from(0u32);
+        *freeze_xid = pg_sys::RecentXmin;
+        *minmulti = pg_sys::GetOldestMultiXactId();
         relation::set_new_storage(rel, &*storage, persistence);
     }
 }

@@ -39,23 +39,49 @@ pub fn index_vacuum_info(
     }
 }
 
-/// Writes size and rows of a table or index into pg_class.
+/// Size and rows of a relation, for pg_class.
+pub struct Size {
+    /// Blocks.
+    pub pages: u32,
+    /// Rows; negative: not known.
+    pub rows: f64,
+    /// Has a table indexes?
+    pub has_index: bool,
+}
+
+/// Writes size and rows of an index into pg_class.
 ///
 /// # Safety
-/// An open relation, locked as VACUUM does.
-pub unsafe fn update_statistics(rel: pg_sys::Relation, pages: u32, rows: f64, has_index: bool) {
+/// An open index, locked as VACUUM does.
+pub unsafe fn update_statistics(index: pg_sys::Relation, size: Size) {
     // SAFETY: the caller's.
+    unsafe { update(index, size, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32)) }
+}
+
+/// Writes size and rows of a table into pg_class, and the horizons that VACUUM has come to: rows of
+/// ours hold neither transaction ids nor multixacts, so these are the newest that are sane.
+///
+/// # Safety
+/// An open table, locked as VACUUM does.
+pub unsafe fn update_table_statistics(rel: pg_sys::Relation, size: Size) {
+    // SAFETY: the caller's.
+    unsafe { update(rel, size, pg_sys::GetOldestNonRemovableTransactionId(rel), pg_sys::GetOldestMultiXactId()) }
+}
+
+unsafe fn update(rel: pg_sys::Relation, size: Size, frozen: pg_sys::TransactionId, multi: pg_sys::MultiXactId) {
+    let none = std::ptr::null_mut;
+    // SAFETY: the callers'.
     unsafe {
         pg_sys::vac_update_relstats(
             rel,
-            pages,
-            rows,
+            size.pages,
+            size.rows,
             0,
-            has_index,
-            pg_sys::InvalidTransactionId,
-            pg_sys::MultiXactId::from(0u32),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
+            size.has_index,
+            frozen,
+            multi,
+            none(),
+            none(),
             false,
         );
     }

@@ -45,7 +45,7 @@ pub use catalog::{
 pub use executor::{check_constraints, has_rights, init_run, insert_index_entries};
 pub use maintenance::{
     cluster, count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info,
-    is_verbose, reindex, report_vacuum, update_statistics, vacuum,
+    is_verbose, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum, Size,
 };
 pub use nbtree::remember_last_leaf;
 pub use process::{
