@@ -155,7 +155,7 @@ def round_of(seed, end=0.0):
 
 
 def same_as_heap():
-    first = int(os.environ.get("MIXEDCC_SEED", "1"))
+    first = int(os.environ.get("MIXEDCC_SEED", "1000"))
     end, rounds, counts = time.monotonic() + seconds(70), 0, [0, 0, 0]
     boss = connect(DATABASE)
     started = value(boss, "SELECT pg_postmaster_start_time()::text")
