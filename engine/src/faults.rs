@@ -73,6 +73,22 @@ pub enum Fault {
     EntryForgotten,
     /// A lock word is changed whatever it has become since the look at it.
     StoresLockWord,
+    /// A reclaimer reads the clock after it has looked at the pins.
+    LooksAtClockLast,
+    /// What was retired at the CSN of the oldest pin is freed.
+    FreesAtPin,
+    /// A commit retires what it replaced at its own CSN.
+    RetiresAtOwnCsn,
+    /// A commit does not renew its pin.
+    CommitsUnpinned,
+    /// A slot says that it holds its pin after it has renewed it.
+    HoldsLate,
+    /// Lists answer for what committed while they began.
+    BeginsBeforeItWaits,
+    /// Ranges grow drowsy at a value of the clock from before that.
+    LooksAtClockBeforeDrowsy,
+    /// What an entry of a ring held is noted after the entry is written.
+    NotesEvictedLate,
     /// Newcomers take a lock though a waiter has marked it.
     MarkIgnored,
     /// Who releases a lock wipes the mark of a waiter away.
@@ -83,9 +99,20 @@ pub enum Fault {
     StandsBackForEver,
 }
 
+/// A moment at which tests make something happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A record's newest version was looked at, or the clock in order to pin. A look at the owner follows, or the pin.
+    Looked,
+    /// The slot is in the middle of beginning to hold its pin.
+    Holding,
+    /// An entry of a list of registrations is written.
+    EntryWritten,
+}
+
 #[cfg(feature = "faults")]
 mod switch {
-    use super::Fault;
+    use super::{Fault, Moment};
     use std::cell::Cell;
 
     thread_local! {
@@ -101,29 +128,33 @@ mod switch {
     }
 
     thread_local! {
-        static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+        static MEANWHILE: Cell<Option<(Moment, Box<dyn FnOnce()>)>> = const { Cell::new(None) };
     }
-    /// What others do right behind the next look of this thread at a record's newest version, of those that are followed
-    /// by a look at its owner, or at the clock, in order to pin.
+    /// What others do when this thread comes to such a moment next.
+    pub fn at(moment: Moment, f: impl FnOnce() + 'static) {
+        MEANWHILE.set(Some((moment, Box::new(f))));
+    }
+    /// What others do right behind the next look of this thread.
     pub fn meanwhile(f: impl FnOnce() + 'static) {
-        MEANWHILE.set(Some(Box::new(f)));
+        at(Moment::Looked, f);
     }
-    /// This thread has looked.
-    pub(crate) fn looked() {
-        if let Some(f) = MEANWHILE.take() {
-            f();
+    /// This thread has come to it.
+    pub(crate) fn reached(moment: Moment) {
+        match MEANWHILE.take() {
+            Some((at, f)) if at == moment => f(),
+            other => MEANWHILE.set(other),
         }
     }
 }
 #[cfg(feature = "faults")]
-pub(crate) use switch::looked;
+pub(crate) use switch::reached;
 #[cfg(feature = "faults")]
-pub use switch::{meanwhile, on, set};
+pub use switch::{at, meanwhile, on, set};
 
 /// See above.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-pub(crate) fn looked() {}
+pub(crate) fn reached(_: Moment) {}
 
 /// Is the fault on?
 #[cfg(not(feature = "faults"))]

@@ -188,7 +188,8 @@ impl RetireQueue {
                     continue;
                 }
                 let (p, csn) = (&(*s).items)[(*s).done as usize];
-                if csn >= min_pin && !faults::on(Fault::NoGracePeriod) {
+                let early = faults::on(Fault::NoGracePeriod) || csn == min_pin && faults::on(Fault::FreesAtPin);
+                if csn >= min_pin && !early {
                     return;
                 }
                 (*s).done += 1;

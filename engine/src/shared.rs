@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
 use crate::error::Error;
-use crate::faults::{self, Fault};
+use crate::faults::{self, Fault, Moment};
 use crate::lock::graph::Waiting;
 use crate::memory::{Latch, OutOfMemory, Region};
 use crate::partition::SampleEvery;
@@ -256,7 +256,7 @@ impl Engine {
         s.pin.store(tag, Ordering::SeqCst);
         model_fence();
         let now = self.now();
-        faults::looked();
+        faults::reached(Moment::Looked);
         s.pin.store(now << PIN_SHIFT | tag, Ordering::Release);
     }
 
@@ -314,8 +314,18 @@ impl Engine {
     /// INV-HOLD: a reclaimer that reads this pin, or a later one, sees `holds` and leaves it; one that read an earlier
     /// pin fails to end it, because the pin has changed.
     pub(crate) fn hold(&self, slot: SlotId) {
-        self.slots[slot as usize].holds.store(1, Ordering::SeqCst);
-        self.pin(slot);
+        let late = faults::on(Fault::HoldsLate);
+        if late {
+            self.pin(slot);
+        } else {
+            self.slots[slot as usize].holds.store(1, Ordering::SeqCst);
+        }
+        faults::reached(Moment::Holding);
+        if late {
+            self.slots[slot as usize].holds.store(1, Ordering::SeqCst);
+        } else {
+            self.pin(slot);
+        }
     }
     /// Ends what `hold` began.
     pub(crate) fn let_go(&self, slot: SlotId) {
@@ -385,7 +395,8 @@ impl Engine {
     }
 
     fn look_at_pins(&self, quiescent: &impl Fn(SlotId) -> bool) -> Csn {
-        let mut min = self.now();
+        let late = faults::on(Fault::LooksAtClockLast);
+        let mut min = if late { Csn::MAX } else { self.now() };
         for (i, s) in self.slots.iter().enumerate() {
             let pin = settled(&s.pin, SHORT);
             if pin == UNPINNED {
@@ -401,6 +412,9 @@ impl Engine {
             if !stale {
                 min = min.min(pin >> PIN_SHIFT);
             }
+        }
+        if late {
+            min = min.min(self.now());
         }
         min
     }

@@ -211,11 +211,16 @@ impl IndexRanges {
         let new = RangeSet::create(e, slot, p, self.order, boundaries, list_size)?;
         self.sets[other].store((new as *const RangeSet).cast_mut(), Ordering::SeqCst);
         let upcoming = Upcoming(e, self, other);
+        if faults::on(Fault::BeginsBeforeItWaits) {
+            self.rest.begin(e.now());
+        }
         if !faults::on(Fault::NoMediation) {
             e.await_commits(p, slot)?;
         }
         std::mem::forget(upcoming);
-        self.rest.begin(e.now());
+        if !faults::on(Fault::BeginsBeforeItWaits) {
+            self.rest.begin(e.now());
+        }
         self.current.store(other as u32, Ordering::SeqCst);
         self.switched_at.store(e.now(), Ordering::SeqCst);
         e.tick(); // pins from now on are larger

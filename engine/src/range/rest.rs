@@ -80,10 +80,11 @@ impl Rest {
                 AWAKE => break,
                 ASLEEP => WAKING,
                 WAKING => {
+                    let early = if faults::on(Fault::BeginsBeforeItWaits) { now() } else { 0 };
                     if !faults::on(Fault::WakesAtOnce) {
                         await_commits()?;
                     }
-                    self.begin(now());
+                    self.begin(if early != 0 { early } else { now() });
                     AWAKE
                 }
                 _ => AWAKE,
@@ -102,10 +103,11 @@ impl Rest {
         let w = self.word.load(Ordering::SeqCst);
         match w & STATE {
             AWAKE if now() > self.used_at.load(Ordering::Relaxed) + SLEEP_AFTER => {
+                let early = if faults::on(Fault::LooksAtClockBeforeDrowsy) { now() } else { 0 };
                 let mine = DROWSY | NOT_YET | (me as u64) << 2;
                 if self.word.compare_exchange(w, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                     // After the change: who found it awake has a pin that is not larger.
-                    let drowsy = DROWSY | now() << 2;
+                    let drowsy = DROWSY | if early != 0 { early } else { now() } << 2;
                     let _ = self.word.compare_exchange(mine, drowsy, Ordering::SeqCst, Ordering::SeqCst);
                 }
             }

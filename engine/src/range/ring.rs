@@ -2,7 +2,7 @@
 
 use crate::counts;
 use crate::csn::{Csn, Stamp};
-use crate::faults::{self, Fault};
+use crate::faults::{self, Fault, Moment};
 use crate::primitive::{relax, AtomicU64, Ordering};
 
 /// Registrations that a ring without keys remembers.
@@ -220,11 +220,16 @@ impl<'a, E: Entry> List<'a, E> {
             if h.seq.compare_exchange(s, s | BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 // One step with `finish` of the old one, which notes its CSN if it comes later.
                 let old = Stamp(h.stamp.swap(tag.0, Ordering::SeqCst));
-                if s != 0 {
+                let late = faults::on(Fault::NotesEvictedLate);
+                if s != 0 && !late {
                     self.head.note_evicted(old);
                 }
                 let r = fill(e);
                 h.seq.store(pos + 1, Ordering::SeqCst);
+                faults::reached(Moment::EntryWritten);
+                if s != 0 && late {
+                    self.head.note_evicted(old);
+                }
                 return (pos, Some(r));
             }
         }

@@ -133,7 +133,9 @@ impl Txn {
         self.set_word(State::Preparing, 0);
         // INV-PIN: a pin that is renewed in this state stays until we have stamped what others may
         // replace and retire from *committed* on.
-        self.e.pin(self.slot);
+        if !faults::on(Fault::CommitsUnpinned) {
+            self.e.pin(self.slot);
+        }
         self.csn = self.e.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1;
         if faults::on(Fault::PreparingIsActive) {
             std::thread::yield_now();
@@ -169,7 +171,7 @@ impl Txn {
     /// Stamps what is published, and retires what it replaced.
     fn settle_writes(&mut self) {
         // Bases are unreachable since we are *committed*, for readers at this CSN or later.
-        let now = self.e.now();
+        let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
         // Writes for whose versions there is still room in the queue.
         let mut left = self.writes.len();
         for i in 0..self.writes.len() {

@@ -3,7 +3,7 @@
 use super::{RecordRef, Txn};
 use crate::csn::Csn;
 use crate::error::Error;
-use crate::faults;
+use crate::faults::{self, Moment};
 use crate::platform::Platform;
 use crate::record::Version;
 use crate::shared::Fate;
@@ -26,7 +26,7 @@ impl Txn {
             // Read before the version: a deleter that ends in between has published its tombstone.
             let writer = self.writer(r);
             let head = r.rec.head();
-            faults::looked();
+            faults::reached(Moment::Looked);
             let mut v = head;
             while let Some(nn) = NonNull::new(v) {
                 // SAFETY: INV-RETIRE: we are pinned; nothing that was newest since then is freed.

@@ -3,7 +3,7 @@
 use super::{Predicate, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, Stamp};
 use crate::error::Error;
-use crate::faults;
+use crate::faults::{self, Moment};
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::Touch;
 use crate::range::{Position, Verdict};
@@ -76,7 +76,7 @@ impl Txn {
     /// The newest committed version, tombstones included; waits a moment for a commit in progress.
     pub fn newest(&self, p: &dyn Platform, rec: &Record) -> Result<Option<Committed>, Error> {
         let mut head = rec.head();
-        faults::looked();
+        faults::reached(Moment::Looked);
         let mut v = head;
         let mut n = 0;
         while let Some(nn) = NonNull::new(v) {

@@ -17,6 +17,7 @@ mod memory;
 mod merged;
 mod midway;
 mod model;
+mod moments;
 mod nodes;
 mod own_writes;
 mod precision;

@@ -81,15 +81,20 @@ pub fn write(c: &mut Client, key: i64, there: bool, how: u32) {
     c.commit().expect("a write that nobody disturbs");
 }
 
-/// A platform on which something else happens once, between the CSN of a commit and its validation.
+/// A platform on which something else happens once at a stop event.
 pub struct Meanwhile<'a> {
     p: &'a Jitter,
+    at: StopEvent,
     then: RefCell<Option<Box<dyn FnOnce() + 'a>>>,
 }
 
 impl<'a> Meanwhile<'a> {
+    /// Between the CSN of a commit and its validation.
     pub fn new(p: &'a Jitter, then: impl FnOnce() + 'a) -> Meanwhile<'a> {
-        Meanwhile { p, then: RefCell::new(Some(Box::new(then))) }
+        Meanwhile::at(p, StopEvent::CommitValidate, then)
+    }
+    pub fn at(p: &'a Jitter, at: StopEvent, then: impl FnOnce() + 'a) -> Meanwhile<'a> {
+        Meanwhile { p, at, then: RefCell::new(Some(Box::new(then))) }
     }
 }
 
@@ -119,7 +124,7 @@ impl Platform for Meanwhile<'_> {
         self.p.quiescent(slot)
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
-        let then = self.then.borrow_mut().take_if(|_| e == StopEvent::CommitValidate);
+        let then = self.then.borrow_mut().take_if(|_| e == self.at);
         then.into_iter().for_each(|f| f());
         self.p.stop_event(e)
     }
