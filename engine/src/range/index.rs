@@ -510,7 +510,8 @@ mod tests {
 
     #[test]
     fn a_process_that_ends_in_a_rebuild_leaves_nothing_behind() {
-        let block = Box::leak(Box::new(Block::new(16 << 20, 3).expect("memory")));
+        // A thread that stays parked has references into it.
+        let block = std::mem::ManuallyDrop::new(Block::new(16 << 20, 3).expect("memory"));
         let e = block.engine;
         let map = Table::new_map(&e, 0, 1, 0, &[], ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("memory");
         let table = Table::create(&e, 0, [1; 4], map).expect("memory");

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_or_narrowed_gives_its_room_back() {
-        let block = Box::leak(Box::new(Block::new(16 << 20, 1).expect("memory")));
+        let block = Block::new(16 << 20, 1).expect("memory");
         let p = Threads::new(block.engine, 0, Default::default());
         let (table, ranges) = ranges(&block.engine, &p);
         let set = ranges.current();
