@@ -91,6 +91,10 @@ impl Stamp {
     pub fn is_tag(self) -> bool {
         self.0 & TAG != 0
     }
+    /// Is it the CSN of a finished commit?
+    pub fn is_commit(self) -> bool {
+        !self.is_tag() && self != Stamp::ABORTED
+    }
     /// The owner's slot, of a tag.
     pub fn slot(self) -> SlotId {
         self.0 as u16

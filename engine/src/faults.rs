@@ -39,6 +39,10 @@ pub enum Fault {
     EntryReused,
     /// What committed and is in no entry of a ring any more is taken for aborted.
     EvictedForgotten,
+    /// What a place of a ring still holds whose next registration is not written yet is taken for aborted.
+    LappedForgotten,
+    /// The stamp in a place of a list is believed to be of the registration that the place had before.
+    PlaceReadOnce,
     /// Own registrations count in validation.
     OwnCounts,
     /// Those of aborted writers do.
@@ -145,16 +149,34 @@ mod switch {
             other => MEANWHILE.set(other),
         }
     }
+
+    thread_local! {
+        static BETWEEN: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    }
+    /// What others do when this thread has taken its next place in a list of registrations, before its entry is written.
+    pub fn before_the_entry(f: impl FnOnce() + 'static) {
+        BETWEEN.set(Some(Box::new(f)));
+    }
+    /// This thread has taken a place in a list.
+    pub(crate) fn took_a_place() {
+        if let Some(f) = BETWEEN.take() {
+            f();
+        }
+    }
 }
 #[cfg(feature = "faults")]
-pub(crate) use switch::reached;
+pub(crate) use switch::{reached, took_a_place};
 #[cfg(feature = "faults")]
-pub use switch::{at, meanwhile, on, set};
+pub use switch::{at, before_the_entry, meanwhile, on, set};
 
 /// See above.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn reached(_: Moment) {}
+/// See above.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub(crate) fn took_a_place() {}
 
 /// Is the fault on?
 #[cfg(not(feature = "faults"))]

@@ -70,7 +70,7 @@ impl ListHead {
     }
 
     fn note_evicted(&self, s: Stamp) {
-        if !s.is_tag() && s != Stamp::ABORTED && s.0 > self.evicted.load(Ordering::SeqCst) {
+        if s.is_commit() && s.0 > self.evicted.load(Ordering::SeqCst) {
             self.evicted.fetch_max(s.0, Ordering::SeqCst);
         }
     }
@@ -142,6 +142,14 @@ pub enum Verdict {
 /// finishes its registration after its outcome is decided and before its serial advances. So a
 /// validator that has its CSN and finds a position unwritten knows that this writer's CSN is
 /// larger than its own.
+///
+/// INV-PLACE: a writer takes its position first and overwrites the entry later. Until then the entry holds
+/// the registration of an earlier lap, which the list's end does not show. While the writer exchanges the
+/// two, the entry is marked busy, and it stays so until `evicted` has the CSN of the old one; an old one that
+/// is not finished tells its CSN to `evicted` before it counts as finished. So a stamp belongs to a
+/// position only if the sequence is that of the position before and after the look at the stamp. And
+/// whoever asks what the list has lost looks, in this order, whether all is finished that is in no entry
+/// of the last lap, at every entry for what an earlier lap has left there, and at `evicted`.
 pub struct List<'a, E> {
     head: &'a ListHead,
     /// As many as a power of two.
@@ -204,6 +212,7 @@ impl<'a, E: Entry> List<'a, E> {
     pub fn register<R>(&self, tag: Stamp, fill: impl FnOnce(&'a E) -> R) -> (u64, Option<R>) {
         counts::add(|w| w.registered += 1);
         let pos = self.head.tail.fetch_add(1, Ordering::SeqCst);
+        faults::took_a_place();
         let e = self.entry(pos);
         let h = e.head();
         let mut n = 0;
@@ -264,7 +273,8 @@ impl<'a, E: Entry> List<'a, E> {
         }
     }
 
-    /// Where the oldest registration is that is still in an entry.
+    /// Where the last lap begins. An entry may still hold what was registered before that
+    /// ([`List::has_lost_nothing_since`] looks there).
     pub fn oldest(&self) -> Position {
         Position::from_low(self.head.tail.load(Ordering::SeqCst).saturating_sub(self.size()))
     }
@@ -273,11 +283,18 @@ impl<'a, E: Entry> List<'a, E> {
         let (seq, s) = self.read(pos);
         (seq == pos + 1).then_some(s)
     }
-    /// Are all registrations over that are in no entry any more, without one that committed after `csn`?
+    /// Are all registrations over that the last lap has overwritten, or is about to, without one that
+    /// committed after `csn`? (INV-PLACE)
     pub fn has_lost_nothing_since(&self, csn: Csn) -> bool {
-        // In this order: one that is over has told its CSN before it counts as finished.
-        self.position() != Position::LOST
-            && (self.head.evicted.load(Ordering::SeqCst) <= csn || faults::on(Fault::EvictedForgotten))
+        if self.position() == Position::LOST {
+            return false;
+        }
+        let tail = self.head.tail.load(Ordering::SeqCst);
+        // What is of the last lap was looked at, or is later than that look.
+        let left = |pos| Some(self.read(pos)).filter(|(seq, _)| *seq <= pos).map(|(_, stamp)| stamp);
+        let mut earlier = (tail.saturating_sub(self.size())..tail).filter_map(left);
+        let lost = earlier.any(|s| s.is_commit() && s.0 > csn) && !faults::on(Fault::LappedForgotten);
+        !lost && (self.head.evicted.load(Ordering::SeqCst) <= csn || faults::on(Fault::EvictedForgotten))
     }
 
     /// The open registrations before `tail`, of which there are `open` at most; `None` if some may
@@ -294,7 +311,12 @@ impl<'a, E: Entry> List<'a, E> {
             if s & !BUSY > pos + 1 || s == BUSY | (pos + 1) {
                 return None; // lapped, or just being so
             }
-            if s != pos + 1 || Stamp(h.stamp.load(Ordering::SeqCst)).is_tag() {
+            let stamp = Stamp(h.stamp.load(Ordering::SeqCst));
+            // INV-PLACE: another one's stamp would count as open, and one that is in no entry would not be missed.
+            if s == pos + 1 && !self.holds(pos) && !faults::on(Fault::PlaceReadOnce) {
+                return None;
+            }
+            if s != pos + 1 || stamp.is_tag() {
                 (low, found) = (pos, found + 1);
                 if tail - pos <= 64 {
                     mask |= 1 << (tail - 1 - pos);
@@ -324,10 +346,10 @@ impl<'a, E: Entry> List<'a, E> {
         }
         let tail = p.tail;
         for pos in (tail.saturating_sub(self.size())..tail).rev() {
-            // One that is open is in `p`; one that is not in its entry any more is in `evicted`. The entry may
-            // have the registration before that of `pos` still.
+            // INV-PLACE: one that is open is in `p`, one that is in no entry any more in `evicted`. The entry may still
+            // have the registration of an earlier lap.
             let (seq, s) = self.read(pos);
-            if seq > 0 && !s.is_tag() && s != Stamp::ABORTED && s.0 > csn {
+            if seq > 0 && s.is_commit() && s.0 > csn {
                 p = Position { low: p.low.min(seq - 1), tail, open: u64::MAX };
             }
         }
@@ -380,7 +402,7 @@ impl<'a, E: Entry> List<'a, E> {
             }
             let own = s == me && !faults::on(Fault::OwnCounts);
             let aborted = s == Stamp::ABORTED && !faults::on(Fault::AbortedCounts);
-            let later = aborted || s != Stamp::ABORTED && !s.is_tag() && s.0 > csn && !faults::on(Fault::LaterCounts);
+            let later = aborted || s.is_commit() && s.0 > csn && !faults::on(Fault::LaterCounts);
             if seq == pos && !own && !later {
                 return Verdict::Look(s, pos);
             }

@@ -31,3 +31,4 @@ mod turns;
 mod upgrades;
 mod waits;
 mod world;
+mod wraps;

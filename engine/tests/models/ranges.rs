@@ -9,7 +9,8 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering::SeqCst};
 use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, Stamp, State};
-use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Part, Rest, Ring, Subject};
+use mixedcc_engine::faults::{self, Fault as Broken};
+use mixedcc_engine::range::{EntryHead, KeyEntry, List, ListHead, Part, Position, Rest, Ring, Subject, Verdict};
 
 /// A list with two keyed entries.
 struct Keyed(ListHead, [KeyEntry; 2]);
@@ -430,4 +431,90 @@ fn what_is_held_is_not_freed() {
 #[test]
 fn unless_it_is_said_after_the_pin() {
     assert!(fails(|| hold(false)));
+}
+
+/// As `Txn::check_partition`, of a predicate whose position was quiet: what committed at or before `since` does not matter,
+/// and there is none such in these models.
+fn validate_wrapped(world: &World, list: List<'_, EntryHead>, start: Position, since: Csn, me: Stamp, csn: Csn) -> bool {
+    if validate_list(world, list, start, me, csn) {
+        return true;
+    }
+    if list.look(&start, start.low(), me, csn) != Verdict::Wrapped {
+        return false;
+    }
+    validate_list(world, list, list.oldest(), me, csn) && list.has_lost_nothing_since(since)
+}
+
+/// A transaction that registers and aborts.
+fn abort_one(list: List<'_, EntryHead>, serial: u16) {
+    let tag = Stamp::tag(0, serial);
+    let (pos, _) = list.register(tag, |_| ());
+    list.finish(pos, tag, Stamp::ABORTED);
+}
+
+/// X (CSN 2) committed into what was scanned at 1. An aborted registration follows, then one that overwrites X's entry while
+/// the scan is validated at 3.
+fn a_place_is_taken() {
+    let w = Arc::new((World::new(), Ring::model()));
+    let list = w.1.list();
+    let start = list.position();
+    assert!(start.is_quiet());
+    let x = Stamp::tag(0, 0);
+    let (pos, _) = list.register(x, |_| ());
+    list.finish(pos, x, Stamp::csn(2));
+    abort_one(list, 1);
+    let lapper = {
+        let w = w.clone();
+        thread::spawn(move || {
+            w.1.list().register(Stamp::tag(0, 2), |_| ());
+        })
+    };
+    assert!(!validate_wrapped(&w.0, list, start, 1, Stamp::tag(1, 0), 3), "X is missed");
+    lapper.join().unwrap();
+}
+
+#[test]
+fn what_is_being_overwritten_is_not_forgotten() {
+    model(a_place_is_taken);
+}
+#[test]
+fn unless_the_places_are_not_read() {
+    assert!(breaks(Broken::LappedForgotten, a_place_is_taken));
+}
+
+/// X is still committing (CSN 2), and its entry was overwritten by an aborted registration. Another one overwrites a finished
+/// entry while it is looked for open ones.
+fn an_entry_changes_while_it_is_read() {
+    let w = Arc::new((World::new(), Ring::model()));
+    let list = w.1.list();
+    let start = list.position();
+    list.register(Stamp::tag(1, 0), |_| ());
+    abort_one(list, 1);
+    abort_one(list, 2);
+    let lapper = {
+        let w = w.clone();
+        thread::spawn(move || {
+            w.1.list().register(Stamp::tag(0, 3), |_| ());
+        })
+    };
+    w.0.set(1, 0, State::Committing, 2);
+    assert!(!validate_wrapped(&w.0, list, start, 1, Stamp::tag(5, 0), 3), "X is missed");
+    lapper.join().unwrap();
+}
+
+#[test]
+fn an_open_one_in_no_entry_is_not_forgotten() {
+    model(an_entry_changes_while_it_is_read);
+}
+#[test]
+fn unless_a_stamp_is_believed_to_be_of_its_place() {
+    assert!(breaks(Broken::PlaceReadOnce, an_entry_changes_while_it_is_read));
+}
+
+/// Does the model checker find what this fault breaks?
+fn breaks(fault: Broken, f: impl Fn() + Sync + Send + 'static) -> bool {
+    faults::set(Some(fault));
+    let found = fails(f);
+    faults::set(None);
+    found
 }

@@ -153,3 +153,57 @@ fn positions_together_look_at_what_each_looks_at() {
     }
     assert_eq!(second.both(third), second, "nothing more than the older one");
 }
+
+thread_local! { static MEANWHILE: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) }; }
+
+/// An entry at whose next use something else happens, once.
+struct Hooked(EntryHead);
+
+impl Entry for Hooked {
+    fn head(&self) -> &EntryHead {
+        if let Some(f) = MEANWHILE.take() {
+            f();
+        }
+        &self.0
+    }
+}
+
+/// As `Txn::check_partition`, where no registration is older than the scan and no owner is waited for.
+fn is_valid(list: List<'_, Hooked>, start: Position, since: Csn, me: Stamp, csn: Csn) -> bool {
+    match list.look(&start, start.low(), me, csn) {
+        Verdict::Valid => return true,
+        Verdict::Look(..) => return false,
+        Verdict::Wrapped => {}
+    }
+    let oldest = list.oldest();
+    list.look(&oldest, oldest.low(), me, csn) == Verdict::Valid && list.has_lost_nothing_since(since)
+}
+
+#[test]
+fn what_is_about_to_be_overwritten_is_not_lost() {
+    // SAFETY: all-zero is an empty list.
+    let (head, entries): (&'static ListHead, &'static [Hooked; RING_SIZE]) =
+        unsafe { (Box::leak(Box::new(std::mem::zeroed())), Box::leak(Box::new(std::mem::zeroed()))) };
+    let list = List::new(head, &entries[..]);
+    let (since, csn) = (10, 12);
+    let me = Stamp::tag(0, 1);
+    let start = list.position();
+    let committed = Stamp::tag(1, 1);
+    let (pos, _) = list.register(committed, |_| ());
+    list.finish(pos, committed, Stamp::csn(11)); // after the scan, and before our CSN
+    for i in 1..RING_SIZE as u16 {
+        let aborted = Stamp::tag(2, i);
+        let (pos, _) = list.register(aborted, |_| ());
+        list.finish(pos, aborted, Stamp::ABORTED);
+    }
+    assert!(!is_valid(list, start, since, me, csn), "it is in its entry");
+    let missed = std::rc::Rc::new(std::cell::Cell::new(None));
+    let seen = missed.clone();
+    MEANWHILE.set(Some(Box::new(move || seen.set(Some(is_valid(list, start, since, me, csn))))));
+    let later = Stamp::tag(3, 1);
+    let (pos, _) = list.register(later, |_| ());
+    list.finish(pos, later, Stamp::ABORTED);
+    assert_eq!(missed.get(), Some(false), "its place is taken, its entry is not overwritten");
+    assert!(!is_valid(list, start, since, me, csn), "it is overwritten");
+    assert!(is_valid(list, start, 11, me, csn), "what is older than the scan may be lost");
+}
