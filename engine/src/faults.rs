@@ -11,6 +11,8 @@ pub enum Fault {
     ForgetsLosses,
     /// Who is about to sleep does not look whether that completes a deadlock.
     OverlooksCycles,
+    /// A read that finds a pending insert does not remember that it found no row.
+    PendingIsForgotten,
     /// Read locks of `2pl` are released at once.
     EarlyRelease,
     /// The CSN is taken after validation.

@@ -92,7 +92,8 @@ impl RecordRef {
 
 struct ReadEntry {
     r: RecordRef,
-    version: NonNull<Version>,
+    /// `None`: no row, because the insert of another transaction was pending (see `Txn::remember_absent`).
+    version: Option<NonNull<Version>>,
 }
 
 /// Inserts into a partition from a position on are conflicts.

@@ -3,7 +3,7 @@
 use super::{Predicate, ReadEntry, RecordRef, Txn};
 use crate::csn::{Csn, Stamp};
 use crate::error::Error;
-use crate::faults::{self, Moment};
+use crate::faults::{self, Fault, Moment};
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::Touch;
 use crate::range::{Position, Verdict};
@@ -157,12 +157,15 @@ impl Txn {
         protocols.read(self, p, r, for_write)?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
-        let Some((v, csn)) = self.newest(p, r.rec)? else { return Ok(None) };
+        let Some((v, csn)) = self.newest(p, r.rec)? else {
+            self.remember_absent(r);
+            return Ok(None);
+        };
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
         let live = !self.is_tombstone(v);
-        if live && protocols.validates() && self.reads.last().is_none_or(|e| e.version != v) {
-            self.reads.push(ReadEntry { r, version: v });
+        if live && protocols.validates() && self.reads.last().is_none_or(|e| e.version != Some(v)) {
+            self.reads.push(ReadEntry { r, version: Some(v) });
         }
         if csn > self.valid {
             self.revalidate(p)?;
@@ -171,6 +174,24 @@ impl Txn {
             self.valid = 0; // a commit that we did not wait for may be older than `valid`
         }
         Ok(Some(v).filter(|_| live))
+    }
+
+    /// A read has found no row in a record, because the insert of another transaction is pending there.
+    ///
+    /// INV-VALID: that insert may commit with what this transaction reads later, and may have its CSN already. So the
+    /// absence is validated like any read, unless a predicate on the partition answers for it; and where the
+    /// inserter may have a CSN that is not after `valid`, the next read validates.
+    #[cold]
+    fn remember_absent(&mut self, r: RecordRef) {
+        if r.rec.head().is_null() || faults::on(Fault::PendingIsForgotten) {
+            return; // the insert was undone: the number is not used again under our pin
+        }
+        if !self.predicates.contains_key(&(r.partition() as *const _ as usize)) {
+            self.reads.push(ReadEntry { r, version: None });
+        }
+        if self.is_committing_head(r) {
+            self.valid = 0;
+        }
     }
 
     /// What [`Txn::read`] would return of a row that this transaction has not written, where looking at it and remembering
@@ -193,8 +214,8 @@ impl Txn {
         // The head again, behind the locks.
         let v = Self::settled(r.rec.head(), valid)??;
         t.reads += 1;
-        if t.set.validates() && self.reads.last().is_none_or(|e| e.version != v) {
-            self.reads.push(ReadEntry { r, version: v });
+        if t.set.validates() && self.reads.last().is_none_or(|e| e.version != Some(v)) {
+            self.reads.push(ReadEntry { r, version: Some(v) });
         }
         self.sample_access(r, false);
         Some(v)
@@ -208,7 +229,7 @@ impl Txn {
         version: NonNull<Version>,
         csn: Csn,
     ) -> Result<(), Error> {
-        self.reads.push(ReadEntry { r, version });
+        self.reads.push(ReadEntry { r, version: Some(version) });
         if csn > self.valid {
             self.revalidate(p)?;
         }

@@ -306,7 +306,7 @@ impl Txn {
         if !all.has(Protocol::TwoPhase) && self.ranged.locks_rows(scan) {
             // A switch has taken `2pl` away since the scan began: the row protects itself.
             if let Some((v, _)) = found {
-                self.reads.push(ReadEntry { r, version: v });
+                self.reads.push(ReadEntry { r, version: Some(v) });
             }
         }
         if let Some((_, csn)) = found.filter(|(_, csn)| *csn > self.valid) {
@@ -330,7 +330,7 @@ impl Txn {
     }
 
     /// May the owner of the newest version have committed?
-    fn is_committing_head(&self, r: RecordRef) -> bool {
+    pub(super) fn is_committing_head(&self, r: RecordRef) -> bool {
         let Some(v) = NonNull::new(r.rec.head()) else { return true };
         // SAFETY: INV-RETIRE: reached under our pin.
         let v = unsafe { v.as_ref() };

@@ -41,7 +41,8 @@ impl Txn {
             return Ok(());
         }
         for i in 0..self.reads.len() {
-            let (r, v) = (self.reads[i].r, self.reads[i].version);
+            let r = self.reads[i].r;
+            let v = self.reads[i].version.map_or(std::ptr::null_mut(), NonNull::as_ptr);
             if self.is_newest(r, v) {
                 counts::add(|w| w.records += 1);
                 continue; // most of them
@@ -126,28 +127,29 @@ impl Txn {
     }
 
     /// Is what was read of a record still its newest version, but for a write of ours that is linked right above it? (At any
-    /// CSN then: what commits later has a larger one.)
+    /// CSN then: what commits later has a larger one.) `seen`: null if there was no row.
     #[inline]
-    fn is_newest(&self, r: RecordRef, seen: NonNull<Version>) -> bool {
+    fn is_newest(&self, r: RecordRef, seen: *mut Version) -> bool {
         let head = r.rec.head();
         let ours = |v: NonNull<Version>| {
             // SAFETY: INV-RETIRE: reached under our pin.
             let v = unsafe { v.as_ref() };
-            v.stamp() == self.tag() && v.older() == seen.as_ptr()
+            v.stamp() == self.tag() && v.older() == seen
         };
-        head == seen.as_ptr() || NonNull::new(head).is_some_and(ours)
+        head == seen || NonNull::new(head).is_some_and(ours)
     }
 
-    fn check_read(&self, p: &dyn Platform, r: RecordRef, seen: NonNull<Version>, csn: Csn) -> Result<Outcome, Error> {
+    /// Is what was read of a record (null: no row) still so at `csn`?
+    fn check_read(&self, p: &dyn Platform, r: RecordRef, seen: *mut Version, csn: Csn) -> Result<Outcome, Error> {
         counts::add(|w| w.records += 1);
         let mut v = r.rec.head();
         let mut n = 0;
         loop {
-            if v == seen.as_ptr() {
+            if v == seen {
                 return Ok(Outcome::Valid);
             }
             let Some(nn) = NonNull::new(v) else { return Ok(Outcome::Invalid(AbortReason::ReadChanged)) };
-            // SAFETY: INV-RETIRE: `seen` was newest under our pin, so nothing newer is freed.
+            // SAFETY: INV-RETIRE: `seen` was newest under our pin, or no version was committed: nothing newer is freed.
             let ver = unsafe { nn.as_ref() };
             let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
             match fate {

@@ -295,8 +295,15 @@ impl Txn {
         }
         self.sample_access(r, true);
         let newest = self.newest(p, r.rec)?;
-        if self.level == Level::Serializable && newest.is_some_and(|(_, csn)| csn > self.valid) {
+        if self.level != Level::Serializable {
+            return Ok(newest);
+        }
+        if newest.is_some_and(|(_, csn)| csn > self.valid) {
             self.revalidate(p)?;
+        }
+        let seen = newest.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
+        if r.rec.head() != seen && self.is_committing_head(r) {
+            self.valid = 0; // INV-VALID: as in `read`
         }
         Ok(newest)
     }

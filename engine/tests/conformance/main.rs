@@ -1,6 +1,7 @@
 //! Conformance of the engine: histories of many threads judged by the checker, seeded faults that
 //! it must find, what is left behind by commits and aborts, and a sequential model.
 
+mod absent;
 mod boundaries;
 mod client;
 mod counters;

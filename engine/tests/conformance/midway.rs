@@ -2,12 +2,13 @@
 
 use crate::world::{Jitter, Row, World};
 use mixedcc_engine::csn::{SlotWord, State};
+use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults;
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::Successor;
 use mixedcc_engine::txn::{How, Present};
-use mixedcc_engine::{Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
+use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -52,8 +53,15 @@ fn read(set: ProtocolSet, level: Level, deletes: bool, state: State) -> Option<i
     writer.borrow_mut().publish(&*p);
     let seen = seen.expect("nothing else was read").map(|v| Row::read(v).value);
     if set == ProtocolSet::of(Protocol::TwoPhase) {
-        reader.prepare(&own, &|_, _| {}).expect("it has locked what it has read");
-        reader.publish(&own);
+        let end = reader.prepare(&own, &|_, _| {});
+        if seen.is_some() || deletes {
+            assert_eq!(end, Ok(()), "it has locked what it has read");
+            reader.publish(&own);
+        } else {
+            let missed = matches!(end, Err(Error::Abort { reason: AbortReason::ReadChanged, .. }));
+            assert!(missed, "there is no row to lock, and then there was one: {end:?}");
+            reader.abort();
+        }
     } else {
         reader.abort();
     }

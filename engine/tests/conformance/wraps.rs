@@ -53,6 +53,7 @@ fn commit_while_the_ring_wraps(fault: Option<Fault>, before: bool) -> Result<(),
         others[2].prepare(&stops, &|_, _| {}).expect("nobody is in the way");
     } else {
         others[2].prepare(&p, &|_, _| {}).expect("nobody is in the way");
+        others[2].abort(); // the reader would wait for its outcome
         commit();
     }
     others.iter_mut().for_each(Txn::abort);
