@@ -6,7 +6,7 @@
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::memory::OutOfMemory;
-use crate::primitive::{relax, AtomicU64, Ordering};
+use crate::primitive::{relax, AtomicPtr, AtomicU64, Ordering};
 use crate::shared::Engine;
 use std::ptr::NonNull;
 
@@ -20,43 +20,72 @@ struct Segment {
     items: [(*mut u8, Csn); SEGMENT],
 }
 
-/// A slot's queue of retired memory. Its owner fills it; whoever needs memory may drain it, under
-/// the latch.
+/// A slot's queue of retired memory. Its owner fills it; whoever needs memory may drain it.
+///
+/// INV-QUEUE: whoever holds the latch alone reads and writes the pointers and what they point to, and writes the
+/// counters. The owner alone adds to the queue and changes its room. Others read counters without the latch:
+/// they decide when to look, and nothing else.
 #[repr(C)]
 pub struct RetireQueue {
-    first: *mut Segment,
-    last: *mut Segment,
+    first: AtomicPtr<Segment>,
+    last: AtomicPtr<Segment>,
     /// The last segment with room, reserved ahead of `last`.
-    end: *mut Segment,
+    end: AtomicPtr<Segment>,
     /// Entries that fit without an allocation.
-    room: u64,
-    len: u64,
+    room: AtomicU64,
+    /// Entries that wait.
+    len: AtomicU64,
     /// When something large was retired last, if that may wait still; else 0.
-    large_at: Csn,
+    large_at: AtomicU64,
     latch: AtomicU64,
 }
 
 /// The latch of a queue, held.
-struct Latched(*mut RetireQueue);
+struct Latched(&'static RetireQueue);
 
 impl Drop for Latched {
     fn drop(&mut self) {
-        // SAFETY: queues live as long as the shared block.
-        unsafe { (*self.0).latch.store(0, Ordering::Release) };
+        self.0.latch.store(0, Ordering::Release);
+    }
+}
+
+impl Latched {
+    fn first(&self) -> *mut Segment {
+        self.0.first.load(Ordering::Relaxed)
+    }
+    fn last(&self) -> *mut Segment {
+        self.0.last.load(Ordering::Relaxed)
+    }
+    fn room(&self) -> u64 {
+        self.0.room.load(Ordering::Relaxed)
+    }
+    fn set_room(&self, n: u64) {
+        self.0.room.store(n, Ordering::Relaxed);
+    }
+    fn len(&self) -> u64 {
+        self.0.len.load(Ordering::Relaxed)
+    }
+    fn set_len(&self, n: u64) {
+        self.0.len.store(n, Ordering::Relaxed);
+    }
+    fn large_at(&self) -> Csn {
+        self.0.large_at.load(Ordering::Relaxed)
+    }
+    fn set_large_at(&self, at: Csn) {
+        self.0.large_at.store(at, Ordering::Relaxed);
     }
 }
 
 impl RetireQueue {
-    fn me(e: &Engine, slot: SlotId) -> *mut RetireQueue {
-        (&raw const e.slots[slot as usize].retired).cast_mut()
+    fn of(e: &Engine, slot: SlotId) -> &'static RetireQueue {
+        &e.slots[slot as usize].retired
     }
 
     fn lock(e: &Engine, slot: SlotId) -> Latched {
-        let q = Self::me(e, slot);
+        let q = Self::of(e, slot);
         let mut n = 0;
-        // SAFETY: as in `Latched::drop`. No call out of this file but to the allocator is made
-        // under the latch.
-        while unsafe { (*q).latch.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() } {
+        // No call out of this file but to the allocator is made under the latch.
+        while q.latch.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax(n);
             n += 1;
         }
@@ -65,61 +94,54 @@ impl RetireQueue {
 
     /// Makes room, so that `push` cannot fail for `n` more entries.
     pub fn reserve(e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
-        // SAFETY: only the owner changes the room.
-        if unsafe { (*Self::me(e, slot)).room } >= n {
+        if Self::room(e, slot) >= n {
             return Ok(());
         }
-        let held = Self::lock(e, slot);
-        let q = held.0;
-        // SAFETY: INV: the queue belongs to this slot's only thread; segments are its own, under the latch.
-        unsafe {
-            while (*q).room < n {
-                let s = e.region.alloc(slot as usize, std::mem::size_of::<Segment>())?.cast::<Segment>().as_ptr();
-                (*s).next = std::ptr::null_mut();
-                (*s).n = 0;
-                (*s).done = 0;
-                if (*q).first.is_null() {
-                    (*q).first = s;
-                    (*q).last = s;
+        let q = Self::lock(e, slot);
+        while q.room() < n {
+            let s = e.region.alloc(slot as usize, std::mem::size_of::<Segment>())?.cast::<Segment>().as_ptr();
+            // SAFETY: fresh memory of that size; INV-QUEUE: the latch is held, and `end` is there if `first` is.
+            unsafe {
+                ((*s).next, (*s).n, (*s).done) = (std::ptr::null_mut(), 0, 0);
+                if q.first().is_null() {
+                    q.0.first.store(s, Ordering::Relaxed);
+                    q.0.last.store(s, Ordering::Relaxed);
                 } else {
-                    (*(*q).end).next = s;
+                    (*q.0.end.load(Ordering::Relaxed)).next = s;
                 }
-                (*q).end = s;
-                (*q).room += SEGMENT as u64;
             }
+            q.0.end.store(s, Ordering::Relaxed);
+            q.set_room(q.room() + SEGMENT as u64);
         }
         Ok(())
     }
 
     /// Entries that fit without an allocation, for the owner of the slot.
     pub fn room(e: &Engine, slot: SlotId) -> u64 {
-        // SAFETY: only the owner changes the room.
-        unsafe { (*Self::me(e, slot)).room }
+        Self::of(e, slot).room.load(Ordering::Relaxed)
     }
 
     /// Gives back room that was reserved for more than a few entries and is not needed any more. Room for `keep` stays.
     pub fn trim(e: &Engine, slot: SlotId, keep: u64) {
-        // SAFETY: only the owner changes the room.
-        if unsafe { (*Self::me(e, slot)).room } <= (4 * SEGMENT as u64).max(keep) {
+        if Self::room(e, slot) <= (4 * SEGMENT as u64).max(keep) {
             return;
         }
-        let held = Self::lock(e, slot);
-        let q = held.0;
-        // SAFETY: as in `reserve`; segments behind `last` hold nothing.
+        let q = Self::lock(e, slot);
+        // SAFETY: INV-QUEUE: the latch is held; segments behind `last` hold nothing.
         unsafe {
             // One segment stays in reserve, and as many as are to be kept.
-            let mut spare = (*(*q).last).next;
-            let mut kept = 2 * SEGMENT as u64 - (*(*q).last).n as u64;
+            let mut spare = (*q.last()).next;
+            let mut kept = 2 * SEGMENT as u64 - (*q.last()).n as u64;
             while kept < keep {
                 spare = (*spare).next;
                 kept += SEGMENT as u64;
             }
             let mut s = (*spare).next;
             (*spare).next = std::ptr::null_mut();
-            (*q).end = spare;
+            q.0.end.store(spare, Ordering::Relaxed);
             while let Some(unused) = NonNull::new(s) {
                 s = unused.as_ref().next;
-                (*q).room -= SEGMENT as u64;
+                q.set_room(q.room() - SEGMENT as u64);
                 e.region.free(slot as usize, unused.cast());
             }
         }
@@ -132,36 +154,32 @@ impl RetireQueue {
 
     /// The same for a large piece: its owner looks after every transaction whether it can be freed ([`RetireQueue::large_at`]).
     pub fn push_large(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
-        let held = Self::lock(e, slot);
-        // SAFETY: under the latch. Who frees what was retired at the same value in between forgets it, and it waits as others do.
-        unsafe { (*held.0).large_at = now };
-        drop(held);
+        // Who frees what was retired at the same value in between forgets it, and it waits as others do.
+        Self::lock(e, slot).set_large_at(now);
         Self::push(e, slot, p, now);
     }
 
     /// When something large was retired that may wait still, for the owner of the slot.
     pub fn large_at(e: &Engine, slot: SlotId) -> Option<Csn> {
-        // SAFETY: a racy read; it decides when to look, and nothing else.
-        let at = unsafe { (*Self::me(e, slot)).large_at };
+        let at = Self::of(e, slot).large_at.load(Ordering::Relaxed);
         (at != 0 && Self::len(e, slot) > 0).then_some(at)
     }
 
     /// The same for much of it. `all` only looks at what is private to the slot's thread.
     pub fn push_all(e: &Engine, slot: SlotId, all: impl Iterator<Item = NonNull<u8>>, now: Csn) {
-        let held = Self::lock(e, slot);
-        let q = held.0;
+        let q = Self::lock(e, slot);
         for p in all {
-            // SAFETY: as in `reserve`, which made room.
+            // SAFETY: INV-QUEUE: the latch is held; `reserve` made room.
             unsafe {
-                if (*(*q).last).n as usize == SEGMENT {
-                    (*q).last = (*(*q).last).next;
+                if (*q.last()).n as usize == SEGMENT {
+                    q.0.last.store((*q.last()).next, Ordering::Relaxed);
                 }
-                let s = (*q).last;
+                let s = q.last();
                 (&mut (*s).items)[(*s).n as usize] = (p.as_ptr(), now);
                 (*s).n += 1;
-                (*q).room -= 1;
-                (*q).len += 1;
             }
+            q.set_room(q.room() - 1);
+            q.set_len(q.len() + 1);
         }
     }
 
@@ -175,15 +193,14 @@ impl RetireQueue {
         if Self::len(e, slot) == 0 {
             return;
         }
-        let held = Self::lock(e, slot);
-        let q = held.0;
-        // SAFETY: as in `reserve`; INV-RETIRE makes the entries ours.
-        unsafe {
-            while budget > 0 && (*q).len > 0 {
-                let s = (*q).first;
+        let q = Self::lock(e, slot);
+        while budget > 0 && q.len() > 0 {
+            let s = q.first();
+            // SAFETY: INV-QUEUE: the latch is held; INV-RETIRE makes the entries ours.
+            unsafe {
                 if (*s).done == (*s).n {
                     debug_assert!(!(*s).next.is_null());
-                    (*q).first = (*s).next;
+                    q.0.first.store((*s).next, Ordering::Relaxed);
                     e.region.free(me as usize, NonNull::new_unchecked(s.cast()));
                     continue;
                 }
@@ -193,9 +210,9 @@ impl RetireQueue {
                     return;
                 }
                 (*s).done += 1;
-                (*q).len -= 1;
-                if (*q).large_at != 0 && csn >= (*q).large_at {
-                    (*q).large_at = 0;
+                q.set_len(q.len() - 1);
+                if csn >= q.large_at() {
+                    q.set_large_at(0);
                 }
                 budget -= 1;
                 e.region.free(me as usize, NonNull::new_unchecked(p));
@@ -207,20 +224,21 @@ impl RetireQueue {
     #[cfg(test)]
     pub(crate) fn free_all(e: &Engine, slot: SlotId) {
         assert_eq!(Self::len(e, slot), 0);
-        let q = Self::lock(e, slot).0;
-        // SAFETY: as in `reserve`; the test is alone.
-        unsafe {
-            while let Some(s) = NonNull::new((*q).first) {
-                (*q).first = s.as_ref().next;
+        let q = Self::lock(e, slot);
+        while let Some(s) = NonNull::new(q.first()) {
+            // SAFETY: INV-QUEUE: the latch is held.
+            unsafe {
+                q.0.first.store(s.as_ref().next, Ordering::Relaxed);
                 e.region.free(slot as usize, s.cast());
             }
-            ((*q).last, (*q).end, (*q).room) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         }
+        q.0.last.store(std::ptr::null_mut(), Ordering::Relaxed);
+        q.0.end.store(std::ptr::null_mut(), Ordering::Relaxed);
+        q.set_room(0);
     }
 
-    /// Entries that wait.
+    /// Entries that wait, at the moment.
     pub fn len(e: &Engine, slot: SlotId) -> u64 {
-        // SAFETY: a racy read of a counter when it is not the owner's; for the owner exact.
-        unsafe { (*Self::me(e, slot)).len }
+        Self::of(e, slot).len.load(Ordering::Relaxed)
     }
 }

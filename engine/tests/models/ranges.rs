@@ -435,7 +435,14 @@ fn unless_it_is_said_after_the_pin() {
 
 /// As `Txn::check_partition`, of a predicate whose position was quiet: what committed at or before `since` does not matter,
 /// and there is none such in these models.
-fn validate_wrapped(world: &World, list: List<'_, EntryHead>, start: Position, since: Csn, me: Stamp, csn: Csn) -> bool {
+fn validate_wrapped(
+    world: &World,
+    list: List<'_, EntryHead>,
+    start: Position,
+    since: Csn,
+    me: Stamp,
+    csn: Csn,
+) -> bool {
     if validate_list(world, list, start, me, csn) {
         return true;
     }
