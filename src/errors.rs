@@ -5,7 +5,7 @@ use mixedcc_engine::error::Error;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// Raises an engine's error. Serialization failures are 40001, deadlocks 40P01, a full region 53200.
+/// Raises an engine's error. Serialization failures are 40001, deadlocks 40P01, a full region 53200, a clock at its end 54000.
 #[cold]
 pub fn raise(e: Error) -> ! {
     let report = match e {
@@ -29,6 +29,13 @@ pub fn raise(e: Error) -> ! {
                 .set_detail(format!("All {} MB of mixedcc.memory are in use.", crate::guc::MEMORY_MB.get()))
                 .set_hint("Delete rows and VACUUM, drop tables, end long transactions, or increase mixedcc.memory.")
         }
+        Error::ClockExhausted => ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            "mixedcc has no commit sequence numbers left",
+            "mixedcc",
+        )
+        .set_detail("Transactions that only read can go on.")
+        .set_hint("Dump the database with pg_dump, and restore it in a new cluster."),
         // PostgreSQL's detector sees all waits of ours.
         Error::WaitingPhases => ErrorReport::new(
             PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,

@@ -12,6 +12,18 @@ pub type Csn = u64;
 /// The largest CSN (48 bits: 89 years at 100,000 commits a second).
 pub const CSN_MAX: Csn = (1 << 48) - 1;
 
+/// From here on the clock does not move without a commit.
+///
+/// INV-CLOCK: a CSN has 48 bits in the words of slots and in pins; 62 in stamps and in the words of ranges at rest. Transactions
+/// that write are refused from [`CSN_LIMIT`] on, before they register anything. What is under way then adds one for each
+/// slot at most, and ticks (of aborts, drops and rebuilds) stop at `CSN_STOP`, but for one of each process that has looked
+/// before: so no CSN is larger than [`CSN_MAX`].
+pub const CSN_STOP: Csn = CSN_MAX - (1 << 32);
+
+/// From here on transactions that write are refused. 2^44 ticks remain, with which refused ones give back their memory: 5
+/// years at 100,000 a second.
+pub const CSN_LIMIT: Csn = CSN_MAX - (1 << 44);
+
 /// Index of a transaction slot.
 pub type SlotId = u16;
 

@@ -60,6 +60,8 @@ pub enum Error {
     WouldBlock,
     /// The shared region is full.
     OutOfMemory,
+    /// There are hardly any CSNs left: transactions that write cannot commit any more.
+    ClockExhausted,
     /// The platform's detector does not see all waits, and these protocols would wait in one phase with others
     /// that are in use (CormCC, section 4.2).
     WaitingPhases,

@@ -13,6 +13,8 @@ pub enum Fault {
     OverlooksCycles,
     /// A read that finds a pending insert does not remember that it found no row.
     PendingIsForgotten,
+    /// Nobody looks whether there are CSNs left.
+    ClockRunsOver,
     /// Read locks of `2pl` are released at once.
     EarlyRelease,
     /// The CSN is taken after validation.
@@ -65,6 +67,8 @@ pub enum Fault {
     SleepsAtOnce,
     /// Ranges are used as soon as they are woken up.
     WakesAtOnce,
+    /// A commit does not say which tables it writes.
+    TablesUntold,
     /// A look-up that found nothing is not repeated, although somebody inserted before its predicate began.
     LooksOnce,
     /// Lists answer for what committed before they began.

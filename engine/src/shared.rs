@@ -1,7 +1,7 @@
 //! The shared block: header, slots, and behind them the region of everything else.
 
 use crate::clock::Clock;
-use crate::csn::{Csn, SlotId, SlotWord, Stamp, State};
+use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
 use crate::error::Error;
 use crate::faults::{self, Fault, Moment};
 use crate::lock::graph::Waiting;
@@ -27,13 +27,25 @@ pub struct Padded<T>(pub T);
 /// Bits of a pin's tag: a reclaimer that is stopped while its owner pins anew this often at one CSN
 /// could take a live pin away.
 const PIN_SHIFT: u32 = 16;
-const PIN_TAG: u64 = (1 << PIN_SHIFT) - 1;
+const PIN_TAG: u64 = LOWERING - 1;
+/// The pin's owner looks for the oldest pin of all. Meanwhile its pin keeps everything, as one at 0 does; the CSN is that of
+/// the pin that it had before.
+const LOWERING: u64 = 1 << (PIN_SHIFT - 1);
 
 /// No pin.
 pub const UNPINNED: u64 = u64::MAX;
 
 /// Steps of waiting for a pin that is being taken, before it is taken for one of everything.
 const SHORT: u32 = 100;
+
+/// What is retired at this CSN or later is kept by a pin (which is not [`UNPINNED`]).
+fn kept_from(pin: u64) -> Csn {
+    if pin & LOWERING != 0 {
+        0
+    } else {
+        pin >> PIN_SHIFT
+    }
+}
 
 /// A pin whose CSN is known, if it is within so many steps: pins are at 0 for some instructions of their owner's.
 fn settled(pin: &AtomicU64, steps: u32) -> u64 {
@@ -52,8 +64,8 @@ fn settled(pin: &AtomicU64, steps: u32) -> u64 {
 pub struct Slot {
     /// See [`SlotWord`].
     pub word: AtomicU64,
-    /// `[csn:48][tag:16]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`]. CSN 0: nothing at all, and
-    /// the owner is about to store another one (INV-HONEST).
+    /// `[csn:48][lowering:1][tag:15]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`]. CSN 0, or
+    /// lowering: nothing at all is freed, and the owner is about to store another CSN (INV-HONEST).
     pub pin: AtomicU64,
     /// The platform's name of the running transaction.
     pub ident: AtomicU64,
@@ -219,13 +231,25 @@ impl Engine {
 
     /// Moves the clock forward, to where a saved one was. Nobody else runs.
     pub fn advance_clock(&self, to: Csn) {
-        self.shared.clock.0.fetch_max(to, Ordering::SeqCst);
+        self.shared.clock.0.fetch_max(to.min(CSN_STOP), Ordering::SeqCst);
     }
 
     /// Moves the clock on without a commit: what is retired now can be freed when the pins of now
-    /// are gone, even if nobody commits.
+    /// are gone, even if nobody commits. Near the end of the CSNs it stands still, and nothing more is freed (INV-CLOCK).
     pub fn tick(&self) -> Csn {
+        let now = self.now();
+        if now >= CSN_STOP {
+            return now;
+        }
         self.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Fails if a commit may not take a CSN any more (INV-CLOCK).
+    pub(crate) fn may_commit(&self) -> Result<(), Error> {
+        if self.now() < CSN_LIMIT || faults::on(Fault::ClockRunsOver) {
+            return Ok(());
+        }
+        Err(Error::ClockExhausted)
     }
 
     /// The word of a slot.
@@ -283,22 +307,28 @@ impl Engine {
     }
 
     /// Lowers the pin of `slot` to the oldest of all pins and returns it: what any reader of now can
-    /// reach stays reachable for `slot`. (An index build must index what others see.)
+    /// reach stays reachable for `slot`. (An index build must index what others see.) Waits for processes that are
+    /// in the middle of taking their pins, and holds nothing meanwhile.
+    ///
+    /// Several may do so at a time. None waits for another one, because each shows the pin that it had before: that is what
+    /// its own transaction can reach. A pin that another one lowers its pin to is seen where it is, or its reader has
+    /// ended; then nobody but that other one, which does not read by this one's index, needs it.
     pub fn pin_oldest(&self, slot: SlotId) -> Csn {
         let pin = &self.slots[slot as usize].pin;
         let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
-        // One at a time: the pin at 0 of another one would not end before ours does.
-        self.with_lists(|| {
-            // First everything: whoever looks at the pins from now on frees nothing, and whoever has
-            // looked before has found no more than we find now, because the oldest pin never goes back (INV-HONEST).
-            let own = pin.swap(tag, Ordering::SeqCst);
-            self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
-            let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
-            let pins = others.map(|(_, s)| settled(&s.pin, u32::MAX)).chain([own]).filter(|p| *p != UNPINNED);
-            let oldest = pins.map(|p| p >> PIN_SHIFT).min().unwrap_or_else(|| self.now()).min(self.now());
-            pin.store(oldest << PIN_SHIFT | tag, Ordering::SeqCst);
-            oldest
-        })
+        // First everything: whoever looks at the pins from now on frees nothing, and whoever has
+        // looked before has found no more than we find now, because the oldest pin never goes back (INV-HONEST).
+        let own = pin.swap(tag, Ordering::SeqCst);
+        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
+        // Who pins when we have looked at its slot has a larger CSN.
+        let now = self.now();
+        let own = if own == UNPINNED { now } else { own >> PIN_SHIFT };
+        pin.store(own << PIN_SHIFT | LOWERING | tag, Ordering::SeqCst);
+        let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
+        let pins = others.map(|(_, s)| settled(&s.pin, u32::MAX)).filter(|p| *p != UNPINNED);
+        let oldest = pins.map(|p| p >> PIN_SHIFT).fold(own.min(now), Csn::min);
+        pin.store(oldest << PIN_SHIFT | tag, Ordering::SeqCst);
+        oldest
     }
 
     /// Ends the pin of a slot: its process holds no pointer into versions any more.
@@ -403,14 +433,14 @@ impl Engine {
                 continue;
             }
             // INV-PIN: from *preparing* on a pin is not ended by others. INV-HOLD: the pin is read before `holds`.
-            let may_end = pin >> PIN_SHIFT != 0
+            let may_end = kept_from(pin) != 0
                 && matches!(self.word(i as SlotId).state(), State::Idle | State::Active)
                 && s.holds.load(Ordering::SeqCst) == 0;
             let stale = may_end
                 && quiescent(i as SlotId)
                 && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             if !stale {
-                min = min.min(pin >> PIN_SHIFT);
+                min = min.min(kept_from(pin));
             }
         }
         if late {

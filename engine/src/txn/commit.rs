@@ -39,6 +39,7 @@ impl Txn {
             self.stage = Stage::Decided;
             return Ok(());
         }
+        self.e.may_commit()?;
         self.sweep_written(p);
         RetireQueue::reserve(&self.e, self.slot, self.owed())?;
         p.stop_event(StopEvent::CommitLock)?;

@@ -13,6 +13,7 @@ use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::Block;
 use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, Table, Txn};
 use std::ptr::NonNull;
+use std::sync::mpsc::channel;
 
 /// The platform of processes between two statements of READ COMMITTED: none has a snapshot.
 struct Idle;
@@ -224,6 +225,40 @@ fn the_oldest_pin_is_one_that_was_taken() {
             });
         }
     });
+}
+
+/// A process is stopped while it takes its pin. Those who build indexes wait for it, and for nobody else: neither for each
+/// other, nor does anybody wait for them at a latch. Nothing is freed meanwhile.
+#[test]
+fn who_waits_for_a_pin_that_is_being_taken_blocks_nobody() {
+    const CSN: u64 = 7;
+    let block = Block::new(8 << 20, 4).expect("a block");
+    let e = block.engine;
+    e.advance_clock(9);
+    e.pin(0);
+    e.advance_clock(20);
+    e.slots[2].pin.store(5, Ordering::SeqCst);
+    std::thread::scope(|s| {
+        let builders = [0, 1].map(|slot| s.spawn(move || (e, e.pin_oldest(slot)).1));
+        let (passed, through) = channel();
+        let other = s.spawn(move || {
+            while !(e.is_pinned(0) && e.is_pinned(1)) {
+                std::thread::yield_now();
+            }
+            e.with_lists(|| ());
+            passed.send(e.refresh_min_pin(&Idle)).expect("somebody listens");
+        });
+        let min_pin = through.recv_timeout(std::time::Duration::from_secs(10));
+        let waiting = builders.iter().all(|b| !b.is_finished());
+        e.slots[2].pin.store(CSN << 16 | 5, Ordering::SeqCst);
+        assert_eq!(min_pin, Ok(0), "blocked, or something could be freed");
+        assert!(waiting, "they cannot know the oldest pin yet");
+        for b in builders {
+            assert_eq!(b.join().expect("no panic"), CSN);
+        }
+        other.join().expect("no panic");
+    });
+    assert_eq!((e.refresh_min_pin(&Idle), e.is_pinned(0)), (e.now(), false), "their pins are pins as others are");
 }
 
 /// Room that was promised to the platform is there when the transaction has ended, however it did.

@@ -4,6 +4,7 @@
 mod absent;
 mod boundaries;
 mod client;
+mod clock;
 mod counters;
 mod counts;
 mod deadlocks;
