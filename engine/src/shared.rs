@@ -10,7 +10,7 @@ use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{model_fence, relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
-use crate::range::{IndexRanges, Parts};
+use crate::range::{IndexRanges, Parts, UnderWay, SLEEP_AFTER_NS};
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
@@ -79,11 +79,11 @@ pub struct Slot {
     pub last_tag: AtomicU32,
     /// Counts the pins. Owner only.
     pin_count: AtomicU32,
-    /// Odd while a commit is under way: from before it looks for ranges to register in until everything that it
-    /// has registered is finished.
-    pub(crate) commits: AtomicU32,
     /// Does the owner hold pointers that outlive its snapshots, so that nobody else may end its pin?
     holds: AtomicU32,
+    _pad: u32,
+    /// The owner's commit.
+    pub(crate) commits: UnderWay,
     /// What the owner sleeps for (INV-CYCLE).
     pub(crate) waiting: Waiting,
     /// The ranges that the owner is rebuilding. Owner only.
@@ -121,6 +121,8 @@ pub struct Shared {
     pub protocols: InUse,
     /// How many transactions are sampled.
     pub sample_every: SampleEvery,
+    /// How long nobody has scanned an index when its ranges may fall asleep, nanoseconds.
+    pub sleep_after_ns: AtomicU64,
     /// The coordinator.
     pub coordinator: Coordinator,
     /// The last switches.
@@ -203,6 +205,7 @@ impl Engine {
             (*sh).clock.0.store(1, Ordering::SeqCst);
             (*sh).epochs.init();
             (*sh).sample_every.set(SampleEvery::DEFAULT);
+            (*sh).sleep_after_ns.store(SLEEP_AFTER_NS, Ordering::Relaxed);
             (*sh).magic = MAGIC;
             Ok(Self::attach(base).expect("formatted just now"))
         }
@@ -380,16 +383,16 @@ impl Engine {
         unsafe { self.slots[slot as usize].parts.load(Ordering::SeqCst).as_ref() }
     }
 
-    /// Waits until every commit that is under way now has ended; `me` is not looked at. So whoever looks for ranges
-    /// after that, in order to register, sees what was published before this call.
-    pub fn await_commits(&self, p: &dyn Platform, me: SlotId) -> Result<(), Error> {
+    /// Waits until every commit that is under way now and may write the table has ended; `me` is not looked at. So
+    /// whoever looks for ranges of the table after that, in order to register, sees what was published before this call.
+    pub fn await_commits(&self, p: &dyn Platform, me: SlotId, table: u64) -> Result<(), Error> {
         for (i, s) in self.slots.iter().enumerate() {
-            let c = s.commits.load(Ordering::SeqCst);
-            if c & 1 == 0 || i == me as usize {
+            if i == me as usize {
                 continue;
             }
+            let Some(commit) = s.commits.of_table(table) else { continue };
             let mut n = 0;
-            while s.commits.load(Ordering::SeqCst) == c {
+            while s.commits.is(commit) {
                 p.pause(n)?;
                 n += 1;
             }

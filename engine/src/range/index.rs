@@ -1,8 +1,9 @@
 //! The ranges of an index: activation, rebuild by mediation, end.
 
-use super::rest::Rest;
+use super::rest::{Look, Rest};
 use super::ring::{Position, Ring};
 use super::set::RangeSet;
+use crate::clock::Clock;
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::faults::{self, Fault};
@@ -18,10 +19,10 @@ const LOOK_AT: u64 = 4096;
 
 /// The ranges of one index of a table.
 ///
-/// INV-RANGES: a commit says that it is under way (`Slot::commits`) before it looks which
-/// ranges there are, and registers in all of them. Predicates rely on a set only after everybody who was in
-/// the middle of a commit when the set could first be found has ended it. A set is one of `sets` as long as
-/// there may be a predicate on it.
+/// INV-RANGES: a commit says that it is under way, and which tables it writes (`Slot::commits`), before it looks which
+/// ranges these have, and registers in all of them. Predicates rely on a set only after everybody who was in
+/// the middle of a commit into the table when the set could first be found has ended it. A set is one of `sets` as long
+/// as there may be a predicate on it.
 #[repr(C)]
 pub struct IndexRanges {
     /// The platform's name of the index.
@@ -140,13 +141,15 @@ impl IndexRanges {
         self.rest.sleeps()
     }
     /// All writers register when this returns, for as long as the caller's pin stays, which it holds. Sleeps for commits
-    /// in progress.
+    /// in progress that may write the table.
     pub(crate) fn wake(&self, e: &Engine, slot: SlotId, p: &dyn Platform) -> Result<(), Error> {
-        self.rest.wake(|| e.now(), || e.await_commits(p, slot))
+        self.rest.wake(|| e.now(), || e.await_commits(p, slot, self.table().id))
     }
     /// A writer looks whether the ranges are needed.
-    pub(crate) fn tire(&self, e: &Engine, slot: SlotId, p: &dyn Platform) {
-        self.rest.tire(slot, || e.now(), || e.refresh_min_pin(p));
+    pub(crate) fn tire(&self, e: &Engine, me: SlotId, p: &dyn Platform) {
+        let after_ns = e.shared.sleep_after_ns.load(Ordering::Relaxed);
+        let look = Look { at_ns: Clock::of_process().ns_since(0), after_ns, me };
+        self.rest.tire(look, || e.now(), || e.refresh_min_pin(p));
     }
     /// The position of a scan of the snapshot at `csn`: `list` gives it for a list that has all commits after it.
     pub(crate) fn position_at(&self, csn: Csn, list: impl FnOnce() -> Position) -> Position {
@@ -215,7 +218,7 @@ impl IndexRanges {
             self.rest.begin(e.now());
         }
         if !faults::on(Fault::NoMediation) {
-            e.await_commits(p, slot)?;
+            e.await_commits(p, slot, self.table().id)?;
         }
         std::mem::forget(upcoming);
         if !faults::on(Fault::BeginsBeforeItWaits) {
@@ -520,14 +523,14 @@ mod tests {
         let mut t = Txn::new(e, 1);
         t.begin(Level::Serializable, 11);
         // Somebody's commit does not end.
-        e.slots[2].commits.store(1, Ordering::SeqCst);
+        e.slots[2].commits.enter([table.id].into_iter());
         let (waits, waiting) = channel();
         std::thread::spawn(move || r.rebuild(&e, 1, &Ends(waits), &[b"3", b"6"], 8));
         waiting.recv().expect("it waits");
         assert!(r.is_mediated());
         assert_eq!(r.rebuild(&e, 0, &p, &[b"4"], 8), Ok(false), "it is under way");
         t.abort();
-        e.slots[2].commits.store(2, Ordering::SeqCst);
+        e.slots[2].commits.leave();
         assert!(!r.is_mediated(), "writers do not register in what nobody will use");
         assert_eq!(r.rebuild(&e, 0, &p, &[b"3", b"6"], 8), Ok(true));
         assert_eq!(r.current().len(), 3);

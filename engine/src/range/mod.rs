@@ -16,10 +16,12 @@ mod parts;
 mod rest;
 mod ring;
 mod set;
+mod under_way;
 
 pub use index::{IndexRanges, Iter, TableRanges};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
 pub use parts::{Part, PartCopy, Parts, PARTS};
-pub use rest::{Rest, SLEEP_AFTER};
+pub use rest::{Look, Rest, SLEEP_AFTER_NS};
 pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
 pub use set::{compare, Range, RangeSet, LIST_SIZES};
+pub use under_way::UnderWay;

@@ -4,14 +4,8 @@ use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// So many CSNs after the last scan ranges grow drowsy: few in tests, which are short.
-pub const SLEEP_AFTER: u64 = if cfg!(loom) {
-    0
-} else if cfg!(feature = "faults") {
-    16
-} else {
-    1 << 16
-};
+/// How long nobody has scanned an index when its ranges grow drowsy.
+pub const SLEEP_AFTER_NS: u64 = 10_000_000_000;
 
 /// Writers register; scans wait until every commit that might not know that has ended.
 const WAKING: u64 = 0;
@@ -29,16 +23,30 @@ const NOT_YET: u64 = 1 << 63;
 ///
 /// INV-REST: whoever scans is pinned, for as long as it relies on the ranges, before it looks at the word, and makes it
 /// *awake*. It becomes *asleep* only when every pin is larger than a value of the clock that was read after it had
-/// ceased to be awake; and awake from there only after every commit that was under way has ended.
+/// ceased to be awake; and awake from there only after every commit that was under way, and may write the table, has
+/// ended. When it begins to grow drowsy is a matter of time, and of no proof.
 #[repr(C)]
 pub struct Rest {
     word: AtomicU64,
-    /// The clock, about, when a scan used the ranges last.
-    used_at: AtomicU64,
+    /// Has a scan used the ranges since a writer looked last?
+    used: AtomicU64,
+    /// When a writer found that none had, or the first look after a scan, ns.
+    idle_since: AtomicU64,
     /// Every commit with a larger CSN has registered.
     complete_since: AtomicU64,
     /// Times that they fell asleep.
     sleeps: AtomicU64,
+}
+
+/// A look of a writer: when, how long ranges stay awake without a scan, and who it is.
+#[derive(Clone, Copy)]
+pub struct Look {
+    /// Now, nanoseconds of any clock that all processes share.
+    pub at_ns: u64,
+    /// So long after the last scan ranges grow drowsy.
+    pub after_ns: u64,
+    /// The writer.
+    pub me: SlotId,
 }
 
 impl Rest {
@@ -46,7 +54,7 @@ impl Rest {
     #[cfg(loom)]
     pub fn model() -> Rest {
         let zero = || AtomicU64::new(0);
-        Rest { word: zero(), used_at: zero(), complete_since: zero(), sleeps: zero() }
+        Rest { word: zero(), used: zero(), idle_since: zero(), complete_since: zero(), sleeps: zero() }
     }
 
     /// May a commit that is under way leave the ranges out?
@@ -72,7 +80,8 @@ impl Rest {
         self.complete_since.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// A scan, whose pin stays, will rely on the ranges: all writers register when this returns.
+    /// A scan, whose pin stays, will rely on the ranges: all writers register when this returns. `await_commits` waits for
+    /// commits under way that may write the table.
     pub fn wake<E>(&self, now: impl Fn() -> Csn, mut await_commits: impl FnMut() -> Result<(), E>) -> Result<(), E> {
         loop {
             let w = self.word.load(Ordering::SeqCst);
@@ -91,20 +100,29 @@ impl Rest {
             };
             let _ = self.word.compare_exchange(w, next, Ordering::SeqCst, Ordering::SeqCst);
         }
-        let (now, used) = (now(), self.used_at.load(Ordering::Relaxed));
-        if now > used + SLEEP_AFTER / 8 {
-            self.used_at.store(now, Ordering::Relaxed);
+        if self.used.load(Ordering::Relaxed) == 0 {
+            self.used.store(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
+    /// Has no scan used them for long? A writer asks, now and then.
+    fn is_idle(&self, look: Look) -> bool {
+        if self.used.load(Ordering::Relaxed) != 0 {
+            self.used.store(0, Ordering::Relaxed);
+            self.idle_since.store(look.at_ns, Ordering::Relaxed);
+            return false;
+        }
+        look.at_ns.saturating_sub(self.idle_since.load(Ordering::Relaxed)) > look.after_ns
+    }
+
     /// A writer looks, now and then, whether the ranges are needed. `min_pin`: a lower bound of all pins.
-    pub fn tire(&self, me: SlotId, now: impl Fn() -> Csn, min_pin: impl FnOnce() -> Csn) {
+    pub fn tire(&self, look: Look, now: impl Fn() -> Csn, min_pin: impl FnOnce() -> Csn) {
         let w = self.word.load(Ordering::SeqCst);
         match w & STATE {
-            AWAKE if now() > self.used_at.load(Ordering::Relaxed) + SLEEP_AFTER => {
+            AWAKE if self.is_idle(look) => {
                 let early = if faults::on(Fault::LooksAtClockBeforeDrowsy) { now() } else { 0 };
-                let mine = DROWSY | NOT_YET | (me as u64) << 2;
+                let mine = DROWSY | NOT_YET | (look.me as u64) << 2;
                 if self.word.compare_exchange(w, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                     // After the change: who found it awake has a pin that is not larger.
                     let drowsy = DROWSY | if early != 0 { early } else { now() } << 2;
@@ -118,5 +136,41 @@ impl Rest {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_fall_asleep_when_no_scan_has_come_for_some_time() {
+        // SAFETY: all-zero is valid.
+        let r: Rest = unsafe { std::mem::zeroed() };
+        let wake = || r.wake(|| 7, || Ok::<(), ()>(())).expect("nobody is waited for");
+        let tire = |at_ns| r.tire(Look { at_ns, after_ns: 100, me: 3 }, || 7, || 8);
+        wake();
+        tire(1000); // finds that they were used
+        for at in [1001, 1100, 1050] {
+            tire(at);
+            assert!(r.is_awake(), "{at}");
+        }
+        wake();
+        tire(1101); // used meanwhile
+        tire(1201);
+        assert!(r.is_awake());
+        tire(1202);
+        assert!(!r.is_awake() && !r.is_asleep(), "drowsy");
+        wake();
+        assert!(r.is_awake(), "a scan came in time");
+        tire(1300);
+        tire(1401);
+        tire(1401);
+        assert!(r.is_asleep());
+        assert_eq!(r.sleeps(), 1);
+        tire(9000);
+        assert!(r.is_asleep());
+        wake();
+        assert!(r.is_awake());
     }
 }

@@ -8,7 +8,7 @@ use crate::primitive::{relax, AtomicU64, Ordering};
 /// Registrations that a ring without keys remembers.
 pub const RING_SIZE: usize = if cfg!(loom) { 2 } else { 64 };
 /// Tries to find the open registrations of one moment.
-const SETTLE: u32 = 50;
+const SETTLE: u32 = if cfg!(loom) { 3 } else { 50 };
 /// So many steps back are worth remembering where all is finished.
 const LONG_WALK: u64 = 16;
 /// An entry is being written.

@@ -12,7 +12,6 @@ use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
-use crate::primitive::Ordering;
 use crate::protocol::Protocol;
 use crate::range::{IndexRanges, List, RangeSet, Subject, INLINE_KEY};
 use crate::retire::RetireQueue;
@@ -261,18 +260,14 @@ impl Txn {
         Ok(())
     }
 
-    /// The commit is under way: who gives an index ranges from now on waits for its end.
+    /// The commit is under way: who gives an index of its tables ranges from now on waits for its end.
     pub(super) fn enter_commit(&self) {
-        let c = &self.e.slots[self.slot as usize].commits;
-        c.store(c.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
+        let tables = self.plan.tables.iter().map(|t| t.id);
+        self.e.slots[self.slot as usize].commits.enter(tables);
     }
     /// It has ended, and everything registered is finished.
     pub(super) fn leave_commit(&self) {
-        let c = &self.e.slots[self.slot as usize].commits;
-        let n = c.load(Ordering::Relaxed);
-        if n & 1 == 1 {
-            c.store(n.wrapping_add(1), Ordering::SeqCst);
-        }
+        self.e.slots[self.slot as usize].commits.leave();
     }
 
     /// The ranges in which a write without its key must be registered.

@@ -48,6 +48,7 @@ fn change_ranges(w: &World, l: &Load, plan: Plan, stop: &AtomicBool, enough: &dy
 
 fn run(l: &Load, plan: Plan) -> (History, Counts, World) {
     let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
+    w.e.shared.sleep_after_ns.store(300_000, Ordering::Relaxed); // some ten commits
     if plan.early {
         let mut rng = Rng::new(l.seed ^ 0xc075);
         let p = Jitter::new(&w, w.slots, 5);

@@ -12,6 +12,7 @@ use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::index::{Direction, Index, Reuse};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Threads, Waits};
@@ -22,9 +23,6 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// CSNs without a scan after which ranges may fall asleep.
-const SLEEP_AFTER: u64 = 1 << 16;
 
 /// Bytes of a row.
 pub const ROW: usize = 100;
@@ -148,12 +146,11 @@ impl Store {
         let ranges = self.table.ranges(PRIMARY).expect("ranges");
         let mut me = Worker::new(self, 1, Method::Rv);
         me.run(&Program { ops: vec![Op::Scan(0, 10)] });
-        for _ in 0..=SLEEP_AFTER {
-            self.e.tick();
-        }
+        let after = self.e.shared.sleep_after_ns.swap(0, Ordering::SeqCst);
         // Commits look, now and then, whether they are needed.
         for _ in 0..10_000 {
             if ranges.is_asleep() {
+                self.e.shared.sleep_after_ns.store(after, Ordering::SeqCst);
                 return;
             }
             me.run(&Program { ops: vec![Op::Update(0)] });

@@ -1,0 +1,95 @@
+//! Commits under way, and which tables they write: those who give an index ranges, or wake them up, wait for these commits.
+
+use crate::faults::{self, Fault};
+use crate::primitive::{model_fence, AtomicU64, Ordering};
+
+/// The word names several tables: each has one of the other bits, which it may share with others.
+const SEVERAL: u64 = 1 << 63;
+
+/// The bit of a table among several.
+fn bit(table: u64) -> u64 {
+    1 << (table % 63)
+}
+
+/// The commit of a slot, if one is under way. Its owner alone changes it.
+///
+/// INV-RANGES: a commit says which tables it writes, and that it is under way, before it looks which ranges they have. Who
+/// finds another number of a commit than before, or finds none under way, or one that writes other tables, knows: what
+/// writes this table from now on looks for ranges later.
+#[repr(C)]
+pub struct UnderWay {
+    /// Odd while a commit is under way: from before it looks for ranges to register in until everything that it
+    /// has registered is finished.
+    count: AtomicU64,
+    /// The tables that it writes: the id of one, or [`SEVERAL`].
+    tables: AtomicU64,
+}
+
+impl UnderWay {
+    /// None, of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> UnderWay {
+        UnderWay { count: AtomicU64::new(0), tables: AtomicU64::new(0) }
+    }
+
+    /// A commit begins that writes the tables with these ids.
+    pub fn enter(&self, mut tables: impl Iterator<Item = u64>) {
+        let first = tables.next().unwrap_or(0);
+        let all = tables.fold(first, |all, id| match all {
+            _ if id == all => all,
+            _ if all & SEVERAL == 0 => SEVERAL | bit(all) | bit(id),
+            _ => all | bit(id),
+        });
+        // Who sees this sees that the last commit is over.
+        self.tables.store(if faults::on(Fault::TablesUntold) { 0 } else { all }, Ordering::Release);
+        self.count.store(self.count.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
+        model_fence();
+    }
+
+    /// It has ended, and everything registered is finished. (There may be none.)
+    pub fn leave(&self) {
+        let n = self.count.load(Ordering::Relaxed);
+        if n & 1 == 1 {
+            self.count.store(n.wrapping_add(1), Ordering::SeqCst);
+        }
+    }
+
+    /// The number of the commit that is under way, if it may write this table.
+    pub fn of_table(&self, table: u64) -> Option<u64> {
+        model_fence();
+        let n = self.count.load(Ordering::SeqCst);
+        let all = self.tables.load(Ordering::Acquire);
+        let writes = if all & SEVERAL == 0 { all == table } else { all & bit(table) != 0 };
+        (n & 1 == 1 && writes).then_some(n)
+    }
+
+    /// Is it still this commit that is under way?
+    pub fn is(&self, commit: u64) -> bool {
+        self.count.load(Ordering::SeqCst) == commit
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_found_under_the_tables_that_it_writes() {
+        let c = UnderWay { count: AtomicU64::new(0), tables: AtomicU64::new(0) };
+        let found = || (1..200).filter(|&t| c.of_table(t).is_some()).collect::<Vec<u64>>();
+        assert!(found().is_empty());
+        c.enter([100].into_iter());
+        assert_eq!(found(), [100], "one table is named exactly");
+        let first = c.of_table(100).expect("under way");
+        assert!(c.is(first));
+        c.leave();
+        c.leave();
+        assert!(found().is_empty() && !c.is(first));
+        c.enter([5, 70, 5].into_iter());
+        assert_eq!(found(), [5, 7, 68, 70, 131, 133, 194, 196], "several may be taken for others, and not be missed");
+        assert!(!c.is(first));
+        c.leave();
+        c.enter([9, 9].into_iter());
+        assert_eq!(found(), [9]);
+    }
+}
