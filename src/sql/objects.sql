@@ -237,7 +237,7 @@ COMMENT ON COLUMN mixedcc.ranges.scans IS 'scans that have read in the range';
 COMMENT ON COLUMN mixedcc.ranges.aborts IS 'transactions that failed because of a write in what they had scanned here';
 COMMENT ON COLUMN mixedcc.ranges.wraps IS 'transactions that failed because more writes came than the list holds';
 COMMENT ON COLUMN mixedcc.ranges.list_size IS 'writes that the range remembers';
-COMMENT ON COLUMN mixedcc.ranges.asleep IS 'nobody has scanned the index for 65536 commits, and writers register again only after the next scan has begun';
+COMMENT ON COLUMN mixedcc.ranges.asleep IS 'no scan has used the index for about 10 seconds, and writers register again only after the next scan has begun';
 
 CREATE FUNCTION mixedcc.predicate_rows(OUT "table" regclass, OUT index regclass, OUT partition int, OUT lower text, OUT upper text,
         OUT ranges int, OUT covered int) RETURNS SETOF record
