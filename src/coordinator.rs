@@ -7,8 +7,10 @@
 //! started again by the postmaster, and goes on with every switch where it stands. If it is killed
 //! outright, PostgreSQL ends all processes and shared memory starts afresh.
 //!
-//! It also chooses protocols: see [`choose`].
+//! It also chooses protocols (see [`choose`]), and frees dropped tables in slices, so that no session's commit
+//! has to free a large one.
 
+use crate::platform::PG;
 use crate::{compat, guc, rel, shmem, stop};
 use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
@@ -37,6 +39,8 @@ const RESTART_S: i32 = 1;
 const HEARTBEAT_MS: i64 = 1000;
 /// Between two looks whether a stop event may be passed, ms.
 const STOPPED_MS: i64 = 5;
+/// Pieces of memory of dropped tables that are freed at a time.
+const SLICE: usize = 4096;
 /// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
 const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
 
@@ -90,6 +94,28 @@ pub fn nudge() {
     let slot = shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst);
     if slot != 0 {
         compat::wake((slot - 1) as u16);
+    }
+}
+
+/// Frees a slice of the dropped tables whose grace period is over. True: there may be more to free.
+fn free_slice(e: &Engine) -> bool {
+    if e.shared.dropped.load(Ordering::SeqCst).is_null() {
+        return false;
+    }
+    let min_pin = e.refresh_min_pin(&PG);
+    Table::free_dropped_slice(e, shmem::my_slot(), min_pin, SLICE)
+}
+
+/// A transaction has ended, which may have dropped tables (`drops`). The coordinator frees them; where none runs, each
+/// transaction frees a slice.
+pub fn see_to_dropped(e: &Engine, drops: bool) {
+    if e.shared.dropped.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    if e.shared.coordinator.slot.load(Ordering::SeqCst) == 0 {
+        free_slice(e);
+    } else if drops {
+        nudge();
     }
 }
 
@@ -243,6 +269,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     loop {
         let made = pass(&e);
         let mut progress = made.steps + made.done > 0;
+        progress |= free_slice(&e);
         logged = log_switches(&e, logged);
         if made.under_way != open || progress {
             open = made.under_way;

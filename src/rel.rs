@@ -230,10 +230,18 @@ unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
     }
 }
 
+/// What needs memory; again after a failure, when what nobody needs any more was freed.
+fn with_memory<T, E>(make: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    make().or_else(|_| {
+        shmem::engine().reclaim(shmem::my_slot());
+        make()
+    })
+}
+
 /// A map with one partition and the default protocol.
 pub fn default_map() -> NonNull<PartitionMap> {
-    let e = shmem::engine();
-    ok(Table::new_map(&e, shmem::my_slot(), 1, 0, &[], ProtocolSet::of(guc::default_protocol()), guc::default_policy()))
+    let (e, set) = (shmem::engine(), ProtocolSet::of(guc::default_protocol()));
+    ok(with_memory(|| Table::new_map(&e, shmem::my_slot(), 1, 0, &[], set, guc::default_policy())))
 }
 
 /// Makes and registers the table of a storage. `like`: take over this table's map and primary index.
@@ -250,7 +258,7 @@ pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
 fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u8]>) -> &'static Table {
     let e = shmem::engine();
     let slot = shmem::my_slot();
-    let t = match Table::create(&e, slot, key, map) {
+    let t = match with_memory(|| Table::create(&e, slot, key, map)) {
         Ok(t) => t,
         Err(x) => {
             // SAFETY: not in any table.
@@ -259,7 +267,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         }
     };
     if let Some(spec) = spec {
-        match Primary::create(&e, slot, 0, Reuse::Vacuum, spec) {
+        match with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec)) {
             Ok(primary) => t.set_primary(primary),
             Err(x) => {
                 // SAFETY: nobody else knows the table.

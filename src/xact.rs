@@ -506,19 +506,19 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
         }
         XACT_EVENT_COMMIT => {
             b.txn.publish(&PG);
+            let drops = !b.pending.is_empty();
             end_pending(true);
             end_transaction(b);
-            if !b.txn.e.shared.dropped.load(mixedcc_engine::primitive::Ordering::Relaxed).is_null() {
-                let min = b.txn.e.refresh_min_pin(&PG);
-                Table::free_dropped(&b.txn.e, b.txn.slot, min);
-            }
+            coordinator::see_to_dropped(&b.txn.e, drops);
         }
         XACT_EVENT_ABORT => {
             flush_abort(1);
             note_deadlock(b);
             b.txn.abort();
+            let drops = !b.pending.is_empty();
             end_pending(false);
             end_transaction(b);
+            coordinator::see_to_dropped(&b.txn.e, drops);
         }
         XACT_EVENT_PRE_PREPARE => {
             if !b.txn.is_untouched() || !b.pending.is_empty() {

@@ -115,8 +115,10 @@ pub struct Shared {
     list_latch: Latch,
     /// Counts the pins that were adopted from another slot.
     pub adoptions: AtomicU32,
-    /// Dropped tables that wait until nobody can reach them.
+    /// Dropped tables that wait until nobody can reach them, or until more of them is freed.
     pub dropped: AtomicPtr<Table>,
+    /// Dropped tables of which somebody frees a slice at the moment.
+    pub(crate) freeing: AtomicU64,
     /// The protocols in use, and whether a detector sees their waits.
     pub protocols: InUse,
     /// How many transactions are sampled.
@@ -450,6 +452,18 @@ impl Engine {
             min = min.min(self.now());
         }
         min
+    }
+
+    /// The region is full: frees what nobody can reach any more, of all slots and dropped tables. `me` is the
+    /// caller's slot.
+    #[cold]
+    pub fn reclaim(&self, me: SlotId) {
+        self.tick();
+        let min = self.min_pin_of(|_| false);
+        for slot in 0..self.slots.len() {
+            RetireQueue::drain_for(self, slot as SlotId, me, min, usize::MAX);
+        }
+        Table::free_dropped(self, me, min);
     }
 
     /// Runs `f` under the latch of the shared lists. `f` neither panics nor waits.

@@ -6,7 +6,7 @@ use crate::index::{Graves, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
 use crate::name::Name;
 use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
-use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
 use crate::record::{Record, Version, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
@@ -57,6 +57,13 @@ pub struct Table {
     pub(crate) dropped_at: AtomicU64,
     /// What people call it, as far as the platform has said so.
     pub name: Name,
+}
+
+/// One piece of memory less may be freed in this slice; false if none may be any more.
+pub(crate) fn take_piece(pieces: &mut usize) -> bool {
+    let any = *pieces > 0;
+    *pieces -= usize::from(any);
+    any
 }
 
 /// Most records of a table.
@@ -375,44 +382,66 @@ impl Table {
         self.dropped_at.store(e.now(), Ordering::SeqCst);
         // Pins from now on are larger, even if nobody commits.
         e.tick();
-        let me = (self as *const Table).cast_mut();
-        e.with_lists(|| {
-            self.next_dropped.store(e.shared.dropped.load(Ordering::SeqCst), Ordering::SeqCst);
-            e.shared.dropped.store(me, Ordering::SeqCst);
-        });
+        e.with_lists(|| self.put_dropped(e));
     }
 
-    /// Frees the tables whose grace period is over.
-    pub fn free_dropped(e: &Engine, slot: SlotId, min_pin: Csn) {
+    /// Takes a table whose grace period is over off the list of dropped ones: it is the caller's, who frees it
+    /// or puts it back.
+    fn take_dropped(e: &Engine, min_pin: Csn) -> Option<&'static Table> {
         if e.shared.dropped.load(Ordering::SeqCst).is_null() {
-            return;
+            return None;
         }
-        let mut ripe: *mut Table = std::ptr::null_mut();
         e.with_lists(|| {
             let mut at: &AtomicPtr<Table> = &e.shared.dropped;
             loop {
-                let t = at.load(Ordering::SeqCst);
-                if t.is_null() {
-                    break;
-                }
                 // SAFETY: INV-TABLE: tables in the list are alive; the list's latch is held.
-                let table = unsafe { &*t };
+                let table: &'static Table = unsafe { at.load(Ordering::SeqCst).as_ref()? };
                 if table.dropped_at.load(Ordering::SeqCst) < min_pin {
                     at.store(table.next_dropped.load(Ordering::SeqCst), Ordering::SeqCst);
-                    table.next_dropped.store(ripe, Ordering::SeqCst);
-                    ripe = t;
-                } else {
-                    at = &table.next_dropped;
+                    e.shared.freeing.fetch_add(1, Ordering::SeqCst);
+                    return Some(table);
                 }
+                at = &table.next_dropped;
             }
-        });
-        while !ripe.is_null() {
+        })
+    }
+
+    /// Puts a table on the list of dropped ones.
+    fn put_dropped(&'static self, e: &Engine) {
+        self.next_dropped.store(e.shared.dropped.load(Ordering::SeqCst), Ordering::SeqCst);
+        e.shared.dropped.store(std::ptr::from_ref(self).cast_mut(), Ordering::SeqCst);
+    }
+
+    /// Frees some of the tables whose grace period is over: about so many pieces of memory, and a set of ranges
+    /// more at most. True: there may be more to free.
+    ///
+    /// INV-TABLE: a table that is freed in slices is in the list between them. Who frees a slice has it for itself.
+    pub fn free_dropped_slice(e: &Engine, slot: SlotId, min_pin: Csn, mut pieces: usize) -> bool {
+        while let Some(table) = Table::take_dropped(e, min_pin) {
             // SAFETY: INV-TABLE: taken off the list by us, and nobody can reach it.
-            unsafe {
-                let next = (*ripe).next_dropped.load(Ordering::SeqCst);
-                (*ripe).destroy(e, slot);
-                ripe = next;
+            let all = unsafe { table.destroy_some(e, slot, &mut pieces) };
+            e.with_lists(|| {
+                if !all {
+                    table.put_dropped(e);
+                }
+                e.shared.freeing.fetch_sub(1, Ordering::SeqCst);
+            });
+            if pieces == 0 {
+                return !e.shared.dropped.load(Ordering::SeqCst).is_null();
             }
+        }
+        false
+    }
+
+    /// Frees all tables whose grace period is over, because memory is needed. Waits a moment for slices that others free.
+    pub fn free_dropped(e: &Engine, slot: SlotId, min_pin: Csn) {
+        const TRIES: u32 = 1000;
+        for n in 0..TRIES {
+            Table::free_dropped_slice(e, slot, min_pin, usize::MAX);
+            if e.shared.freeing.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            relax(n);
         }
     }
 
@@ -421,16 +450,49 @@ impl Table {
     /// # Safety
     /// Nobody else can reach the table (INV-TABLE).
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId) {
+        // SAFETY: the caller's promise.
+        let all = unsafe { self.destroy_some(e, slot, &mut { usize::MAX }) };
+        debug_assert!(all);
+    }
+
+    /// Frees memory of the table, as many pieces at most, which are counted down; true if the table is gone.
+    ///
+    /// # Safety
+    /// As for [`Table::destroy`]; nobody uses the table for anything else any more.
+    unsafe fn destroy_some(&'static self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
         // SAFETY: the caller's promise; only newest versions hang in the table, older ones are
-        // in some slot's queue.
+        // in some slot's queue. What was freed is not found again: the sizes and roots say so.
         unsafe {
-            self.drop_primary(e, slot);
-            self.clear(e, slot);
-            self.ranged.destroy(e, slot);
+            while let Some(n) = self.len().checked_sub(1) {
+                if !take_piece(pieces) {
+                    return false;
+                }
+                if let Some(v) = self.record(n).and_then(|r| NonNull::new(r.head())) {
+                    e.region.free(slot as usize, v.cast());
+                }
+                self.next.store(n, Ordering::SeqCst);
+            }
+            if let Some(primary) = self.primary() {
+                if !primary.destroy_some(e, slot, pieces) {
+                    return false;
+                }
+                self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
+            }
+            if !self.ranged.destroy_some(e, slot, pieces) {
+                return false;
+            }
+            while self.records.chunks() > 0 {
+                if !take_piece(pieces) {
+                    return false;
+                }
+                self.records.free_last(e.region, slot as usize);
+            }
+            self.records.clear(e.region, slot as usize);
             let map = NonNull::from(self.map());
             e.region.free(slot as usize, map.cast());
             e.region.free(slot as usize, NonNull::from(self).cast());
         }
+        true
     }
 
     /// Throws all rows away, at once.

@@ -138,7 +138,7 @@ impl Index {
     /// Nobody else can reach the index or anything in it.
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId, whole: bool) {
         // SAFETY: the caller's promise.
-        unsafe { free_tree(e, slot, self.root(), None) };
+        unsafe { self.destroy_some(e, slot, &mut { usize::MAX }) };
         if whole {
             // SAFETY: the caller's promise.
             unsafe { e.region.free(slot as usize, NonNull::from(self).cast()) };
@@ -150,39 +150,82 @@ impl Index {
     /// # Safety
     /// Nobody else uses the index.
     pub(crate) unsafe fn clear(&self, e: &Engine, slot: SlotId) {
-        let mut leaf = self.root();
-        while leaf.level() > 0 {
-            leaf = leaf.child(0).expect("a child");
-        }
-        let old = self.root();
-        self.root.store(leaf.as_ptr(), Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { self.clear_some(e, slot, &mut { usize::MAX }) };
         self.len.store(0, Ordering::Relaxed);
         self.bytes.store(NodeRef::bytes(0) as u64, Ordering::Relaxed);
+    }
+
+    /// Frees memory of the index but not the index itself: about so many pieces, which are counted down. True: all.
+    ///
+    /// # Safety
+    /// As for [`Index::destroy`]; nobody uses the index for anything else any more.
+    pub(crate) unsafe fn destroy_some(&self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { free_tree(e, slot, old, Some(leaf)) };
-        leaf.empty();
+        unsafe {
+            if !self.clear_some(e, slot, pieces) {
+                return false;
+            }
+            e.region.free(slot as usize, self.root().memory());
+        }
+        true
+    }
+
+    /// Removes nodes from the end on, about so many pieces of memory. True: an empty leaf is left.
+    ///
+    /// # Safety
+    /// Nobody else uses the index.
+    unsafe fn clear_some(&self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
+        loop {
+            let root = self.root();
+            if *pieces == 0 {
+                return false;
+            }
+            // SAFETY: the caller's promise; a node has one parent, and is out of the tree before it is freed.
+            unsafe {
+                if root.level() == 0 {
+                    *pieces = pieces.saturating_sub(free_blobs(e, slot, root));
+                    root.empty();
+                    return true;
+                }
+                if root.count() == 1 {
+                    self.root.store(root.child(0).expect("a child").as_ptr(), Ordering::SeqCst);
+                    *pieces = pieces.saturating_sub(free_node(e, slot, root));
+                    continue;
+                }
+                let (mut parent, mut last) = (root, root);
+                while last.level() > 0 && last.count() > 0 {
+                    (parent, last) = (last, last.child(last.count() - 1).expect("a child"));
+                }
+                if let Some(blob) = parent.remove_at(parent.count() - 1).memory() {
+                    e.region.free(slot as usize, blob);
+                }
+                *pieces = pieces.saturating_sub(free_node(e, slot, last));
+            }
+        }
     }
 }
 
-/// Frees a node and what is below it, but for the node `keep`.
+/// Frees the memory of a node's keys that are not in the node; how many pieces.
 ///
 /// # Safety
-/// Nobody else can reach the nodes.
-unsafe fn free_tree(e: &Engine, slot: SlotId, node: NodeRef, keep: Option<NodeRef>) {
-    for i in 0..node.count() {
-        if node.level() > 0 {
-            let child = node.child(i).expect("a child");
-            // SAFETY: the caller's promise; a child has one parent.
-            unsafe { free_tree(e, slot, child, keep) };
-        }
-        if let Some(blob) = node.words(i).memory() {
-            // SAFETY: INV-BLOB: each entry owns its blob.
-            unsafe { e.region.free(slot as usize, blob) };
-        }
-    }
-    if keep != Some(node) {
-        // SAFETY: the caller's promise.
-        unsafe { e.region.free(slot as usize, node.memory()) };
+/// Nobody else can reach the node.
+unsafe fn free_blobs(e: &Engine, slot: SlotId, node: NodeRef) -> usize {
+    let blobs = (0..node.count()).filter_map(|i| node.words(i).memory());
+    // SAFETY: INV-BLOB: each entry owns its blob.
+    blobs.map(|blob| unsafe { e.region.free(slot as usize, blob) }).count()
+}
+
+/// Frees a node, and its keys that are not in it; how many pieces.
+///
+/// # Safety
+/// Nobody can reach the node.
+unsafe fn free_node(e: &Engine, slot: SlotId, node: NodeRef) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let blobs = free_blobs(e, slot, node);
+        e.region.free(slot as usize, node.memory());
+        blobs + 1
     }
 }
 

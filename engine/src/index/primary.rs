@@ -173,11 +173,23 @@ impl Primary {
     /// Nobody else can reach it.
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId) {
         // SAFETY: the caller's promise.
+        unsafe { self.destroy_some(e, slot, &mut { usize::MAX }) };
+    }
+
+    /// Frees about so many pieces of its memory, which are counted down; true if it is gone.
+    ///
+    /// # Safety
+    /// As for [`Primary::destroy`]; nobody uses it for anything else any more.
+    pub(crate) unsafe fn destroy_some(&'static self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
+        // SAFETY: the caller's promise.
         unsafe {
             self.hints.free(e, slot);
-            self.index.destroy(e, slot, false);
+            if !self.index.destroy_some(e, slot, pieces) {
+                return false;
+            }
             e.region.free(slot as usize, NonNull::from(self).cast());
         }
+        true
     }
 
     /// As `destroy`, but views may look at its sizes until the grace period is over. The queue of retired memory has

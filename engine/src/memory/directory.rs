@@ -120,6 +120,28 @@ impl TidDirectory {
         publish(&self.segments[segment], region, slot, bytes)
     }
 
+    /// Frees the last chunk, and its segment with the first one of that. [`TidDirectory::clear`] frees what is left then.
+    ///
+    /// # Safety
+    /// Nobody else uses the directory or an item of it. `region` is the one that `ensure` got.
+    pub unsafe fn free_last(&self, region: &Region, slot: usize) {
+        let Some(last) = self.chunks().checked_sub(1) else { return };
+        self.chunks.store(last, Ordering::Relaxed);
+        let Some(place) = place_of(u64::from(last)) else { return };
+        let Some(segment) = NonNull::new(self.segments[place.segment].load(Ordering::Acquire)) else { return };
+        // SAFETY: INV-D1, a published segment has `segment_chunks` pointers.
+        let pointer = unsafe { segment.add(place.index).as_ref() };
+        if let Some(chunk) = NonNull::new(pointer.swap(ptr::null_mut(), Ordering::Relaxed)) {
+            // SAFETY: INV-D1, from `alloc` of this region; the caller has exclusive access.
+            unsafe { region.free(slot, chunk) };
+        }
+        if place.index == 0 {
+            self.segments[place.segment].store(ptr::null_mut(), Ordering::Release);
+            // SAFETY: as for the chunk; the later chunks of the segment were freed before.
+            unsafe { region.free(slot, segment.cast()) };
+        }
+    }
+
     /// Frees everything; the directory is empty and usable afterwards.
     ///
     /// # Safety

@@ -358,22 +358,35 @@ impl TableRanges {
         })
     }
 
-    /// Frees all ranges.
+    /// Frees ranges of indexes, about so many pieces of memory, and those of one index more at most. True: all.
     ///
     /// # Safety
-    /// Nobody else can reach the table.
-    pub(crate) unsafe fn destroy(&self, e: &Engine, slot: SlotId) {
-        let mut at = self.first.swap(std::ptr::null_mut(), Ordering::SeqCst);
-        // SAFETY: the caller's promise.
-        while let Some(r) = unsafe { at.as_ref() } {
-            at = r.next.load(Ordering::SeqCst);
+    /// Nobody else can reach the table, and nobody uses it for anything else any more.
+    pub(crate) unsafe fn destroy_some(&self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
+        loop {
+            // SAFETY: the caller's promise.
+            let first: Option<&'static IndexRanges> = unsafe { self.first.load(Ordering::SeqCst).as_ref() };
+            let Some(r) = first.or_else(|| self.dropped_one()) else { return true };
+            if *pieces == 0 {
+                return false;
+            }
+            if first.is_some() {
+                self.first.store(r.next.load(Ordering::SeqCst), Ordering::SeqCst);
+            } else {
+                self.ripe(Csn::MAX);
+            }
+            // Each entry may have a key of its own.
+            *pieces =
+                pieces.saturating_sub((r.bytes() / std::mem::size_of::<super::keyed::KeyEntry>() as u64) as usize);
             // SAFETY: the caller's promise.
             unsafe { r.destroy(e, slot) };
         }
-        while let Some(r) = self.ripe(Csn::MAX) {
-            // SAFETY: the caller's promise.
-            unsafe { r.destroy(e, slot) };
-        }
+    }
+
+    /// The ranges of a dropped index that wait.
+    fn dropped_one(&self) -> Option<&'static IndexRanges> {
+        // SAFETY: INV-RANGES: dropped ones are freed after they left this list.
+        unsafe { self.dropped.load(Ordering::SeqCst).as_ref() }
     }
 }
 

@@ -141,12 +141,7 @@ impl Txn {
     /// The region is full: frees what nobody can reach any more, of all slots and dropped tables.
     #[cold]
     pub(super) fn reclaim(&self) {
-        self.e.tick();
-        let min = self.e.min_pin_of(|_| false);
-        for slot in 0..self.e.slots.len() {
-            RetireQueue::drain_for(&self.e, slot as u16, self.slot, min, usize::MAX);
-        }
-        Table::free_dropped(&self.e, self.slot, min);
+        self.e.reclaim(self.slot);
     }
 
     /// Room in the queue of retired memory for `n` entries in all beyond those of our writes. It stays when the

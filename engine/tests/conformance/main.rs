@@ -8,6 +8,7 @@ mod clock;
 mod counters;
 mod counts;
 mod deadlocks;
+mod dropped;
 mod early;
 mod faults;
 mod histories;
