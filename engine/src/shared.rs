@@ -17,7 +17,7 @@ use crate::table::Table;
 use std::ops::Range;
 
 /// Changes with every change of a shared structure.
-pub const LAYOUT_VERSION: u64 = 9;
+pub const LAYOUT_VERSION: u64 = 10;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 /// A cache line of its own.
