@@ -9,7 +9,7 @@ use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::faults::{self, Fault, Moment};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
-use mixedcc_engine::range::{Rest, RING_SIZE, SLEEP_AFTER};
+use mixedcc_engine::range::{Look, Rest, RING_SIZE};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::Block;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -247,7 +247,8 @@ fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
         // SAFETY: all-zero is a valid word.
         let (rest, clock): (Rest, _) = (unsafe { std::mem::zeroed() }, Cell::new(1));
         rest.wake(|| clock.get(), || Ok::<(), Error>(())).expect("it waits for nobody");
-        clock.set(10 * SLEEP_AFTER);
+        let look = |at_ns| Look { at_ns, after_ns: 0, me: 0 };
+        rest.tire(look(1), || clock.get(), || 0); // the scan is noticed
         // Behind each look at the clock others commit, and a scan pins.
         let pin = Cell::new(Csn::MAX);
         let now = || {
@@ -257,9 +258,9 @@ fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
             }
             now
         };
-        rest.tire(0, now, || pin.get());
+        rest.tire(look(2), now, || pin.get());
         assert!(!rest.is_awake(), "they are drowsy");
-        rest.tire(0, now, || pin.get());
+        rest.tire(look(3), now, || pin.get());
         !rest.is_asleep()
     });
 }
