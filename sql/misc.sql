@@ -82,10 +82,6 @@ UPDATE mi_t SET v = 'elsewhere' WHERE id = 41;
 SELECT xmin AS token FROM mi_t WHERE id = 31 \gset
 UPDATE mi_t SET v = 'elsewhere' WHERE id = 42;
 SELECT count(*) FROM mi_t WHERE id = 31 AND xmin = :'token';
-BEGIN;
-INSERT INTO mi_t VALUES (5001, 0, 'new');
-SELECT xmin = pg_current_xact_id()::xid AS own FROM mi_t WHERE id = 5001;
-ROLLBACK;
 -- Samples.
 SELECT count(*) FROM mi_t TABLESAMPLE SYSTEM (100);
 SELECT count(*) FROM mi_t TABLESAMPLE BERNOULLI (100);

@@ -6,7 +6,6 @@ use crate::errors::ok;
 use crate::pg::Tid;
 use crate::rel::RelInfo;
 use crate::xact;
-use mixedcc_engine::csn::Csn;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
@@ -46,18 +45,37 @@ pub fn header(v: *const Version) -> *mut pg_sys::HeapTupleHeaderData {
     Version::payload(v).cast()
 }
 
-/// The raw xmin of a version that committed at a CSN: never a special transaction id.
-fn xmin_of(csn: Csn) -> pg_sys::TransactionId {
-    pg_sys::TransactionId::from(3 + (csn % (u32::MAX as u64 - 3)) as u32)
+/// What the system columns of a version tell of its writer.
+#[derive(Clone, Copy)]
+pub struct Author {
+    xmin: pg_sys::TransactionId,
+    xmax: pg_sys::TransactionId,
+    cid: pg_sys::CommandId,
 }
 
-/// Called at commit for each version that is published, before anybody can see it.
-pub fn stamp(v: *mut Version, csn: Csn) {
-    // SAFETY: our own version, still pending; tombstones have no tuple.
+impl Author {
+    /// The running transaction, in this command. `locked`: a statement of its own has locked the row before, as ON CONFLICT DO
+    /// UPDATE does; as in heap, only then the new version's xmax is not 0.
+    #[inline]
+    pub fn of(t: &mut Txn, cid: pg_sys::CommandId, locked: bool) -> Author {
+        // Never a special transaction id.
+        let xmin = pg_sys::TransactionId::from(3 + (t.token() % (u32::MAX as u64 - 3)) as u32);
+        Author { xmin, xmax: if locked { xmin } else { pg_sys::InvalidTransactionId }, cid }
+    }
+}
+
+/// Sets all fields in the header of a version's tuple but its length, `t_hoff` and the bits of NULLs. Every version passes here
+/// once, before anything can see it, and keeps what system columns show (INV-SIGNED). `bits`: of `t_infomask`, those of the data.
+#[inline]
+unsafe fn sign(td: *mut pg_sys::HeapTupleHeaderData, columns: u16, bits: u16, by: Author) {
+    // SAFETY: the caller's: a header that is the caller's alone.
     unsafe {
-        if !(*v).is_tombstone() {
-            (*header(v)).t_choice.t_heap.t_xmin = xmin_of(csn);
-        }
+        let mut fields = pg_sys::HeapTupleFields { t_xmin: by.xmin, t_xmax: by.xmax, ..Default::default() };
+        fields.t_field3.t_cid = by.cid;
+        (*td).t_choice.t_heap = fields;
+        (*td).t_ctid = pg_sys::ItemPointerData::default();
+        (*td).t_infomask2 = columns;
+        (*td).t_infomask = bits & (pg_sys::HEAP_HASNULL | pg_sys::HEAP_HASVARWIDTH) as u16 | HINTS;
     }
 }
 
@@ -134,7 +152,7 @@ unsafe fn copy(
     info: &RelInfo,
     slot: *mut pg_sys::TupleTableSlot,
     from: &pg_sys::HeapTupleData,
-    xid: pg_sys::TransactionId,
+    by: Author,
 ) -> Fresh {
     // SAFETY: `form`'s; the tuple has `t_len` bytes, and so has the payload.
     unsafe {
@@ -142,27 +160,17 @@ unsafe fn copy(
         let f = Fresh::new(ok(t.new_version(partition, from.t_len as usize, 0)));
         let td = header(f.version().as_ptr());
         td.cast::<u8>().copy_from_nonoverlapping(from.t_data.cast(), from.t_len as usize);
-        let kept = (*td).t_infomask & (pg_sys::HEAP_HASNULL | pg_sys::HEAP_HASVARWIDTH) as u16;
-        (*td).t_choice.t_heap = pg_sys::HeapTupleFields::default();
-        (*td).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
-        (*td).t_ctid = pg_sys::ItemPointerData::default();
-        (*td).t_infomask2 = columns(from) as u16;
-        (*td).t_infomask = kept | HINTS;
+        sign(td, columns(from) as u16, (*td).t_infomask, by);
         f
     }
 }
 
-/// Makes a version of what is in a slot. `xid`: its raw xmin until commit.
-pub unsafe fn form(
-    t: &mut Txn,
-    info: &RelInfo,
-    slot: *mut pg_sys::TupleTableSlot,
-    xid: pg_sys::TransactionId,
-) -> Fresh {
+/// Makes a version of what is in a slot.
+pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
     // SAFETY: a valid slot; the payload is allocated as large as computed.
     unsafe {
         if let Some(from) = whole_tuple(slot) {
-            return copy(t, info, slot, from, xid);
+            return copy(t, info, slot, from, by);
         }
         let desc = (*slot).tts_tupleDescriptor;
         let natts = (*desc).natts as usize;
@@ -192,7 +200,6 @@ pub unsafe fn form(
         // Padding must be zero: readers tell it from short varlena headers by that.
         td.cast::<u8>().write_bytes(0, hoff + data);
         (*td).t_hoff = hoff as u8;
-        (*td).t_infomask2 = natts as u16;
         crate::pg::raw::heap_fill_tuple(
             desc,
             values,
@@ -206,8 +213,7 @@ pub unsafe fn form(
         for (flat, _) in copy.iter().zip(given).filter(|(flat, given)| flat.value() != given.value()) {
             crate::pg::raw::pfree(flat.cast_mut_ptr());
         }
-        (*td).t_infomask |= HINTS;
-        (*td).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
+        sign(td, natts as u16, (*td).t_infomask, by);
         f
     }
 }
@@ -236,6 +242,50 @@ pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Ti
         (*slot).tts_flags &= !((pg_sys::TTS_FLAG_EMPTY | pg_sys::TTS_FLAG_SHOULDFREE) as u16);
         (*slot).tts_tid = (*h).tupdata.t_self;
         (*slot).tts_tableOid = oid;
+    }
+}
+
+/// Puts a copy of a version of this transaction into a slot made by our `slot_callbacks`, with the transaction's id as its
+/// xmin: PostgreSQL is about to ask by that whether the row is its own.
+///
+/// # Safety
+/// As for [`store`]. An ERROR jumps over this frame.
+#[cold]
+pub unsafe fn store_as_own(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Tid, v: *const Version) {
+    // SAFETY: the caller's; the slot's context holds the copy as long as the slot does.
+    unsafe {
+        let xid = pg_sys::GetCurrentTransactionId();
+        let before = pg_sys::MemoryContextSwitchTo((*slot).tts_mcxt);
+        let copy = pg_sys::heap_copytuple(&mut as_tuple(v, tid, oid));
+        pg_sys::MemoryContextSwitchTo(before);
+        (*(*copy).t_data).t_choice.t_heap.t_xmin = xid;
+        pg_sys::ExecStoreHeapTuple(copy, slot, true);
+        (*slot).tts_tableOid = oid;
+    }
+}
+
+/// The row in a slot has been written as this version: the slot shows the version's system columns from now on, for RETURNING.
+///
+/// # Safety
+/// A valid slot with TID and table of the row; the version outlives what is in it.
+#[inline]
+pub unsafe fn show(slot: *mut pg_sys::TupleTableSlot, v: *const Version) {
+    // SAFETY: the caller's; slots with these operations are heap tuple slots. What such a slot has to free is its own copy.
+    unsafe {
+        if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
+            return;
+        }
+        let h = slot.cast::<pg_sys::HeapTupleTableSlot>();
+        if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
+            (*(*(*h).tuple).t_data).t_choice.t_heap = (*header(v)).t_choice.t_heap;
+            return;
+        }
+        // Its columns may be anywhere; where some were not taken apart yet, all are taken from the version.
+        if ((*slot).tts_nvalid as i32) < (*(*slot).tts_tupleDescriptor).natts {
+            ((*slot).tts_nvalid, (*h).off) = (0, 0);
+        }
+        (*h).tupdata = as_tuple(v, Tid::read(&(*slot).tts_tid), (*slot).tts_tableOid);
+        (*h).tuple = &raw mut (*h).tupdata;
     }
 }
 
@@ -353,7 +403,7 @@ pub unsafe fn can_patch(v: NonNull<Version>, desc: pg_sys::TupleDesc, values: &[
     values.iter().all(|&(at, _)| unsafe { place(header(v.as_ptr()), desc, at) }.is_some())
 }
 
-/// Makes `new` a copy of `old` with other values, none of them NULL, in columns for which [`can_patch`]. `xid`: as for [`form`].
+/// Makes `new` a copy of `old` with other values, none of them NULL, in columns for which [`can_patch`].
 ///
 /// # Safety
 /// A reachable version of a row of this type, and memory for as many bytes, of which the version's own header is made.
@@ -363,13 +413,13 @@ pub unsafe fn patch(
     new: NonNull<Version>,
     desc: pg_sys::TupleDesc,
     values: &[(usize, pg_sys::Datum)],
-    xid: pg_sys::TransactionId,
+    by: Author,
 ) {
     // SAFETY: the caller's; the columns lie within the tuple.
     unsafe {
         let (from, to) = (header(old.as_ptr()), header(new.as_ptr()));
         to.cast::<u8>().copy_from_nonoverlapping(from.cast(), old.as_ref().len as usize);
-        (*to).t_choice.t_heap.t_xmin = xmin_before_commit(xid);
+        sign(to, (*from).t_infomask2, (*from).t_infomask, by);
         for &(at, d) in values {
             if let Some(offset) = place(from, desc, at) {
                 put_by_value(to.cast::<u8>().add(offset), attribute(desc, at).attlen, d);
@@ -389,16 +439,6 @@ unsafe fn put_by_value(at: *mut u8, len: i16, d: pg_sys::Datum) {
             4 => at.cast::<i32>().write(d.value() as i32),
             _ => at.cast::<i64>().write(d.value() as i64),
         }
-    }
-}
-
-/// The raw xmin of a version that is not committed yet.
-#[inline]
-fn xmin_before_commit(xid: pg_sys::TransactionId) -> pg_sys::TransactionId {
-    if xid == pg_sys::InvalidTransactionId {
-        pg_sys::FrozenTransactionId
-    } else {
-        xid
     }
 }
 

@@ -111,6 +111,8 @@ pub struct Shared {
     pub last_age: AtomicU64,
     /// Last table id given.
     pub last_table: AtomicU64,
+    /// Tokens up to this one were given to slots, in blocks (see [`crate::Txn::token`]).
+    pub last_token: AtomicU64,
     /// Latch of the two lists.
     list_latch: Latch,
     /// Counts the pins that were adopted from another slot.
@@ -237,6 +239,16 @@ impl Engine {
     /// Moves the clock forward, to where a saved one was. Nobody else runs.
     pub fn advance_clock(&self, to: Csn) {
         self.shared.clock.0.fetch_max(to.min(CSN_STOP), Ordering::SeqCst);
+    }
+
+    /// The last token that any transaction may have.
+    pub fn last_token(&self) -> u64 {
+        self.shared.last_token.load(Ordering::Relaxed)
+    }
+
+    /// Tokens up to this one were given by an earlier incarnation, whose rows were saved. No other process runs.
+    pub fn advance_tokens(&self, to: u64) {
+        self.shared.last_token.fetch_max(to, Ordering::Relaxed);
     }
 
     /// Moves the clock on without a commit: what is retired now can be freed when the pins of now

@@ -8,7 +8,7 @@ use crate::keys::rows::Row;
 use crate::pg::Tid;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
-use crate::tuple::{self, Fresh};
+use crate::tuple::{self, Author, Fresh};
 use crate::xact::{self, Mode};
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode as LockMode;
@@ -49,7 +49,8 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         let t = xact::writing();
         let xid = xid_for(info);
         let part = partition_of(info, slot);
-        let f = tuple::form(t, info, slot, xid);
+        let by = Author::of(t, cid, false);
+        let f = tuple::form(t, info, slot, by);
         let td = tuple::header(f.version().as_ptr());
         if token != 0 {
             (*td).t_ctid = pg_sys::ItemPointerData {
@@ -57,7 +58,8 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
                 ip_posid: pg_sys::SpecTokenOffsetNumber as u16,
             };
         }
-        let r = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
+        let version = f.version();
+        let r = ok(t.insert(&PG, info.table, part, version, cid, xid.into_inner()));
         f.taken();
         primary::enter(rel, info, t, r, slot);
         if xact::depth() > 1 && xact::mode() == Mode::Serializable {
@@ -65,6 +67,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         }
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
+        tuple::show(slot, version.as_ptr());
         r
     }
 }
@@ -359,6 +362,13 @@ unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
     }
 }
 
+/// Has a statement of this transaction locked the row?
+#[inline]
+fn is_locked(r: RecordRef) -> bool {
+    let rows = xact::locked();
+    !rows.is_empty() && rows.contains_key(&(r.table.id, r.no))
+}
+
 /// `tuple_update`. `moved`: is the row a new record now, which all indexes must get?
 #[inline]
 #[allow(clippy::too_many_arguments)]
@@ -392,18 +402,17 @@ pub unsafe fn update(
         } else {
             pg_sys::LockTupleMode::LockTupleNoKeyExclusive
         };
-        let xid = if moves || !(*rel).trigdesc.is_null() {
-            xid_for(info)
-        } else {
-            crate::pg::raw::GetCurrentTransactionIdIfAny()
-        };
+        // Unique checks wait by it.
+        let xid = if moves { xid_for(info) } else { pg_sys::InvalidTransactionId };
         let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
         }
         let (base, old) = base_and_version(t, &target);
         let part = if moves { partition_of(info, slot) } else { [0; 2] };
-        let f = tuple::form(t, info, slot, xid);
+        let by = Author::of(t, cid, is_locked(r));
+        let f = tuple::form(t, info, slot, by);
+        let version = f.version();
         if moves {
             let n = move_row(rel, info, t, r, base, old, (f, part), slot, cid, xid);
             visible::note_write(t, n, snapshot);
@@ -415,6 +424,7 @@ pub unsafe fn update(
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
         }
         (*slot).tts_tableOid = (*rel).rd_id;
+        tuple::show(slot, version.as_ptr());
         crate::compat::count_update(rel, !moves);
         TM_Ok
     }
@@ -465,17 +475,13 @@ pub unsafe fn update_in_place(
     unsafe {
         let t = xact::writing();
         let Some(r) = resolve(t, info, tid) else { error!("attempted to update a row that does not exist") };
-        let xid = if (*rel).trigdesc.is_null() {
-            crate::pg::raw::GetCurrentTransactionIdIfAny()
-        } else {
-            xid_for(info) // foreign keys ask by it
-        };
         let target = target(t, r, LockMode::NoKeyUpdate, false, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
         }
         let (base, _) = base_and_version(t, &target);
-        let f = tuple::form(t, info, slot, xid);
+        let by = Author::of(t, cid, is_locked(r));
+        let f = tuple::form(t, info, slot, by);
         put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;

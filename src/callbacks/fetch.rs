@@ -227,6 +227,15 @@ unsafe fn find(
     }
 }
 
+/// Is this the old row of an update that replaced an own version? Foreign keys ask by its xmin whether this transaction has made
+/// it (RI_FKey_fk_upd_check_required): then the check of the insert does not count.
+fn asks_whose(tid: Tid) -> bool {
+    let Tid::Old(n) = tid else { return false };
+    let Some(w) = xact::txn().write(n).filter(|w| w.previous.is_some()) else { return false };
+    // SAFETY: a tombstone of this transaction.
+    w.kind != WriteKind::Delete || unsafe { Version::successor(w.version.as_ptr()) }.record != 0
+}
+
 #[pg_guard]
 pub unsafe extern "C-unwind" fn row_version(
     rel: pg_sys::Relation,
@@ -239,6 +248,10 @@ pub unsafe extern "C-unwind" fn row_version(
         crate::platform::outside();
         let snapshot = rowmarks::snapshot_of(slot).unwrap_or(snapshot);
         match find(rel, Tid::read(&*tid), snapshot) {
+            Some((v, tid)) if asks_whose(tid) => {
+                tuple::store_as_own(slot, (*rel).rd_id, tid, v);
+                true
+            }
             Some((v, tid)) => {
                 tuple::store(slot, (*rel).rd_id, tid, v);
                 true
@@ -322,7 +335,10 @@ pub unsafe extern "C-unwind" fn satisfies(
             Tid::Old(_) | Tid::Invalid => false,
             Tid::Record(n) => {
                 let Some(r) = RecordRef::find(info.table, n) else { return false };
-                visible::by_snapshot(t, r, snapshot, false).is_some()
+                // With such a snapshot ON CONFLICT asks whether it may pass over a row: if this command has written it, too.
+                let mvcc = (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+                let own = t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.kind != WriteKind::Delete);
+                mvcc && own || visible::by_snapshot(t, r, snapshot, false).is_some()
             }
         }
     }

@@ -69,7 +69,12 @@ pub unsafe extern "C-unwind" fn tuple_lock(
             match lock_one(rel, t, r, &want, tmfd) {
                 Err(f @ (TM_Result::TM_Invisible | TM_Result::TM_SelfModified)) => {
                     if let Some(w) = t.last_write(r).and_then(|n| t.write(n)).filter(|w| w.kind != WriteKind::Delete) {
-                        tuple::store(slot, info.oid, Tid::Record(r.no), w.version.as_ptr());
+                        let (at, v) = (Tid::Record(r.no), w.version.as_ptr());
+                        if f == TM_Invisible {
+                            tuple::store_as_own(slot, info.oid, at, v); // the executor asks whose row it is
+                        } else {
+                            tuple::store(slot, info.oid, at, v);
+                        }
                     }
                     return f;
                 }
@@ -123,11 +128,8 @@ unsafe fn lock_one(
             if w.cid >= want.cid {
                 let xid = pg_sys::GetCurrentTransactionId();
                 failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                // ON CONFLICT DO UPDATE meets a row that it has updated.
                 let again = w.kind == WriteKind::Update && !want.follow && visible::take_conflict(r);
-                if again {
-                    // ON CONFLICT DO UPDATE meets a row that it has updated: it asks whose row it is.
-                    (*tuple::header(w.version.as_ptr())).t_choice.t_heap.t_xmin = xid;
-                }
                 return Err(if again || w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
             if w.kind == WriteKind::Delete {

@@ -142,8 +142,9 @@ impl Target<'_> {
                 return None;
             }
             let new = t.version_at_hand(r.table.partition_no(r.rec), old.as_ref().len as usize)?;
-            tuple::patch(old, new, desc, values, pg::raw::GetCurrentTransactionIdIfAny());
-            t.update(r, Some(old), new, pg::raw::GetCurrentCommandId(true));
+            let cid = pg::raw::GetCurrentCommandId(true);
+            tuple::patch(old, new, desc, values, tuple::Author::of(t, cid, false));
+            t.update(r, Some(old), new, cid);
             // No statement has made this write: none looks for what was before.
             *xact::last_write() = None;
             compat::count_update(rel, true);

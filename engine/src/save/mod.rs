@@ -29,7 +29,7 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Changes with every change of what is written.
-pub const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 8;
 /// Beside the protocols of a partition: it is pinned.
 const PINNED: u32 = 1 << 8;
 
@@ -104,12 +104,13 @@ impl From<OutOfMemory> for Skipped {
     }
 }
 
-/// Begins a file: format, the platform's name of this shutdown, the clock.
+/// Begins a file: format, the platform's name of this shutdown, the clock, the last token.
 pub fn write_head<W: Write>(w: &mut Writer<W>, e: &Engine, identity: &[u8]) -> std::io::Result<()> {
     w.put_u32(FORMAT)?;
     w.put_u32(identity.len() as u32)?;
     w.put(identity)?;
-    w.put_u64(e.now())
+    w.put_u64(e.now())?;
+    w.put_u64(e.last_token())
 }
 
 /// What a file says of itself.
@@ -119,6 +120,8 @@ pub struct Head {
     pub identity: Vec<u8>,
     /// The clock then. Of who loads a table, the clock goes on from there at least.
     pub clock: Csn,
+    /// The last token then (see [`crate::Txn::token`]); it goes on from there as well.
+    pub token: u64,
 }
 
 /// Longest name of a shutdown.
@@ -137,7 +140,7 @@ pub fn read_head<R: Read>(r: &mut Reader<R>) -> Result<Head, LoadError> {
     }
     let mut identity = vec![0; len];
     r.get(&mut identity)?;
-    Ok(Head { identity, clock: r.get_u64()? })
+    Ok(Head { identity, clock: r.get_u64()?, token: r.get_u64()? })
 }
 
 /// Writes a table, and what was learned about it (of all tables in `learned`). False if a row's writer had not ended:

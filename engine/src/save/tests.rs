@@ -4,6 +4,7 @@ use crate::lock::Mode;
 use crate::record::{Successor, REC_DEAD, REC_VACUUM};
 use crate::threads::{Block, Threads};
 use crate::txn::{How, Level, RecordRef, Txn};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 const IDENTITY: &[u8] = b"this shutdown";
@@ -344,7 +345,8 @@ fn a_file_says_whose_it_is() {
     w.e().advance_clock(76);
     let (bytes, _) = w.save(&[]);
     let head = read_head(&mut Reader::new(&bytes[..])).unwrap();
-    assert_eq!(head, Head { identity: IDENTITY.to_vec(), clock: w.e().now() });
+    let (clock, token) = (w.e().now(), w.e().last_token());
+    assert_eq!(head, Head { identity: IDENTITY.to_vec(), clock, token });
     let with_number = |at: usize, n: u32| {
         let mut writer = Writer::new(Vec::new());
         let words = [FORMAT, 0, 0, 0];
@@ -396,6 +398,34 @@ fn a_table_that_is_not_wanted_is_passed_over() {
         let took = (used(&n.e()) - before) as u64;
         assert!((took..took + took / 2 + 2 * ROUNDING).contains(&gone.need), "{took} taken, {} said", gone.need);
     }
+}
+
+/// Tokens are of one transaction each: also across a savepoint's rollback, other slots, and a load.
+#[test]
+fn tokens_are_not_given_twice() {
+    let mut w = World::new(4 * MB);
+    let mut other = Txn::new(w.e(), 1);
+    let mut seen = HashSet::new();
+    for n in 0..200 {
+        w.begin();
+        let token = w.txn.token();
+        assert!(token != 0 && token == w.txn.token() && seen.insert(token));
+        w.txn.set_depth(2);
+        assert_eq!(w.txn.token(), token);
+        w.txn.abort_sub(2);
+        if n % 3 == 0 {
+            assert!(seen.insert(w.txn.token()));
+            other.begin(Level::Snapshot, 2);
+            assert!(seen.insert(other.token()));
+            other.abort();
+        }
+        w.commit();
+    }
+    let (bytes, _) = w.save(&[]);
+    let mut n = World::new(4 * MB);
+    n.e().advance_tokens(read_head(&mut Reader::new(&bytes[..])).unwrap().token);
+    n.begin();
+    assert!(seen.iter().all(|t| *t < n.txn.token()), "rows have tokens of before");
 }
 
 /// Whatever is broken in a file: tables are right or not there, and memory is not lost.

@@ -42,6 +42,7 @@ use crate::shared::Engine;
 use crate::switch::Epochs;
 use crate::table::Table;
 use hashbrown::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use touched::{Touched, TouchedList};
 
@@ -116,6 +117,9 @@ struct LockEntry {
     /// Nesting depth of the subtransaction that took it; 0: stays until the top transaction ends.
     depth: u32,
 }
+
+/// So many tokens a slot takes at once, so that slots seldom change the shared number.
+const TOKENS: u64 = 64;
 
 /// How far a transaction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,6 +213,10 @@ pub struct Txn {
     heir: u64,
     /// Whom the last deadlock was lost to, until the next transaction begins or this one commits.
     winner: Option<WaitFor>,
+    /// The token of what it writes now; 0: none is drawn yet.
+    token: u64,
+    /// Tokens that the slot's next transactions may draw.
+    tokens: Range<u64>,
     /// Age in `wait_die`'s order, 0 for none. A transaction that follows one that ended with a
     /// serialization failure has its age, so that a retry gets older until it wins.
     age: u64,
@@ -268,6 +276,8 @@ impl Txn {
             lost: Vec::new(),
             heir: 0,
             winner: None,
+            token: 0,
+            tokens: 0..0,
             age: 0,
         }
     }
@@ -318,6 +328,23 @@ impl Txn {
     /// Our owner tag.
     pub fn tag(&self) -> Stamp {
         Stamp::tag(self.slot, self.serial)
+    }
+    /// A number, never 0, that marks what the transaction writes now. No other transaction gets it, of this incarnation of the
+    /// shared block or of an earlier one whose rows were loaded; after the rollback of a subtransaction there is a new one.
+    #[inline]
+    pub fn token(&mut self) -> u64 {
+        if self.token == 0 {
+            self.draw_token();
+        }
+        self.token
+    }
+    fn draw_token(&mut self) {
+        if self.tokens.is_empty() {
+            let last = self.e.shared.last_token.fetch_add(TOKENS, Ordering::Relaxed);
+            self.tokens = last + 1..last + TOKENS + 1;
+        }
+        self.token = self.tokens.start;
+        self.tokens.start += 1;
     }
     /// A subtransaction starts, or the transaction itself within one: its nesting depth (1: top).
     pub fn set_depth(&mut self, depth: u32) {
@@ -428,6 +455,7 @@ impl Txn {
 
     /// Ends what every transaction ends with: locks are released, private state is empty.
     fn reset(&mut self) {
+        self.token = 0;
         self.take_back_parts(None);
         self.release_all();
         self.serial = (self.serial + 1) % SERIALS;

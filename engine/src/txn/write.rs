@@ -428,6 +428,7 @@ impl Txn {
         }
         debug_assert!(!self.is_committing());
         self.discard_unplaced();
+        self.token = 0;
         self.accessed.clear(); // the lock of their table may go
         let held = self.holds;
         // Entries are removed from indexes, too.
