@@ -54,7 +54,7 @@ fn make() -> pg_sys::TableAmRoutine {
         index_validate_scan: Some(index::validate_scan),
         relation_size: Some(relation::size),
         relation_needs_toast_table: Some(relation::needs_toast_table),
-        relation_toast_am: None,
+        relation_toast_am: Some(relation::toast_method),
         relation_fetch_toast_slice: None,
         relation_estimate_size: Some(relation::estimate_size),
         scan_sample_next_block: Some(sample::next_block),

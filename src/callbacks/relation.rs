@@ -115,9 +115,49 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
     rel::known_table_of(rel).map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
 }
 
+/// The table, and the access method that it is about to be converted to.
+static mut CONVERSION: Option<(pg_sys::Oid, pg_sys::Oid)> = None;
+
+/// An ALTER TABLE begins. `conversion`: it gives this table of ours this other access method. (It stays after an ERROR, until the
+/// next ALTER TABLE: nothing else asks for the TOAST table of a table that is there.)
+pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
+    // SAFETY: one thread.
+    unsafe { CONVERSION = conversion };
+}
+
+/// Rows of ours have no TOAST table. But PostgreSQL makes one for a rewritten table only if the old table has one
+/// (make_new_heap), and asks for that at the end of ALTER TABLE's changes of catalogs, before the rewrite. So a table that is about
+/// to get another access method needs what that one needs.
 #[pg_guard]
-pub unsafe extern "C-unwind" fn needs_toast_table(_a: pg_sys::Relation) -> bool {
-    false
+pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
+    // SAFETY: an open relation; one thread.
+    unsafe {
+        match CONVERSION {
+            Some((oid, method)) if oid == (*rel).rd_id => needs_toast_as(rel, method),
+            _ => false,
+        }
+    }
+}
+
+/// Would the relation need a TOAST table if this were its access method?
+unsafe fn needs_toast_as(rel: pg_sys::Relation, method: pg_sys::Oid) -> bool {
+    // SAFETY: an open relation; a catalog look-up. The callback looks at the relation's columns.
+    unsafe {
+        let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AMOID as i32, method.into());
+        if tup.is_null() {
+            return false;
+        }
+        let handler = (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_am>()).amhandler;
+        pg_sys::ReleaseSysCache(tup);
+        let routine = pg_sys::GetTableAmRoutine(handler);
+        let ours = std::ptr::eq(routine, crate::handler::routine());
+        !ours && (*routine).relation_needs_toast_table.is_some_and(|needs| needs(rel))
+    }
+}
+
+/// The access method of that TOAST table, which no row of ours gets into.
+pub unsafe extern "C-unwind" fn toast_method(_rel: pg_sys::Relation) -> pg_sys::Oid {
+    pg_sys::Oid::from(pg_sys::HEAP_TABLE_AM_OID)
 }
 
 /// Pages that a table which was never analyzed is taken to have at least; what heap takes a page to

@@ -2,6 +2,7 @@
 
 use super::{class, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element};
 use crate::altered;
+use crate::callbacks::relation;
 use crate::options::{self, complain, refuse, Apply, Options};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
@@ -235,9 +236,13 @@ pub fn table(call: Call) {
     // SAFETY: the node of the call that is run.
     let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
     if !empty {
+        // SAFETY: as above.
+        let method = new_method(unsafe { &*call.node::<pg_sys::AlterTableStmt>() });
+        relation::expect_conversion(found.zip(method.and_then(|m| method_of(&m))));
         altered::begin();
         call.run();
         altered::end();
+        relation::expect_conversion(None);
     }
     let Some(oid) = found.or_else(|| relid(rv)) else {
         return;
@@ -249,6 +254,14 @@ pub fn table(call: Call) {
     for member in members(oid) {
         follow(member, before, if member == oid { apply } else { Apply::default() });
     }
+}
+
+/// The OID of an access method. `None`: there is none of this name, as the command will say.
+fn method_of(name: &str) -> Option<Oid> {
+    let name = std::ffi::CString::new(name).ok()?;
+    // SAFETY: a catalog look-up.
+    let oid = unsafe { pg_sys::get_am_oid(name.as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
 fn our_am_if(wanted: bool) -> Option<Oid> {
