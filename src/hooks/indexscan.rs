@@ -2,7 +2,8 @@
 //!
 //! They must be protected before they read the index: the access method's `amrescan` is wrapped (in
 //! the relation cache's private copy of its routine), where the keys are known. There the scan also
-//! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it.
+//! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it, unless the access method is another
+//! extension's, which may insist on an MVCC snapshot.
 
 use super::{lookup, protect};
 use crate::callbacks::fetch::Fetch;
@@ -24,6 +25,19 @@ pub fn is_ours(s: pg_sys::Snapshot) -> bool {
 /// Our snapshot.
 pub fn ours() -> pg_sys::Snapshot {
     &raw mut OURS
+}
+
+/// Does the access method of an index get by with whatever snapshot? PostgreSQL's own do. Others may insist on an MVCC
+/// snapshot (pgvector's do), and keep the executor's: nobody protects their keys, so partitions and rows are protected.
+///
+/// # Safety
+/// An open index.
+pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
+    use pg_sys::{BRIN_AM_OID, BTREE_AM_OID, GIN_AM_OID, GIST_AM_OID, HASH_AM_OID, SPGIST_AM_OID};
+    // SAFETY: the caller's.
+    let am = unsafe { (*(*index).rd_rel).relam.to_u32() };
+    let own = [BTREE_AM_OID, HASH_AM_OID, GIST_AM_OID, GIN_AM_OID, SPGIST_AM_OID, BRIN_AM_OID];
+    own.iter().any(|o| o.to_u32() == am)
 }
 
 /// Prepares the snapshot.
@@ -79,6 +93,8 @@ pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
             });
         }
         (*am).amrescan = Some(rescan);
+        // Else PostgreSQL takes a predicate lock of its own on the whole index for each scan with the executor's snapshot.
+        (*am).ampredlocks = true;
         if (*am).amgettuple.is_some() {
             (*am).amgettuple = Some(gettuple);
         }

@@ -5,7 +5,7 @@
 //! none. Other scans are predicates from the moment before they read the index; if they end early
 //! (LIMIT, min and max) the predicate shrinks to what they have read.
 
-use super::indexscan::{fetch_of, is_ours, ours};
+use super::indexscan::{self, fetch_of, is_ours, ours};
 use super::lookup;
 use super::statements;
 use crate::callbacks::fetch::Fetch;
@@ -211,7 +211,9 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
             return; // a unique check, or the planner: not reads of the transaction
         }
         let snapshot = (*scan).xs_snapshot;
-        (*scan).xs_snapshot = ours();
+        if indexscan::takes_any_snapshot(index) {
+            (*scan).xs_snapshot = ours();
+        }
         if xact::mode() == Mode::SerializableReadOnly {
             return; // a snapshot is a serial prefix: nothing to protect
         }
