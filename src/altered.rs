@@ -15,7 +15,6 @@ use crate::{compat, rel, xact};
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
-use std::ffi::CStr;
 
 /// A table as it was before its first ALTER COLUMN TYPE of the running ALTER TABLE.
 struct Table {
@@ -177,7 +176,7 @@ unsafe fn compare(r: pg_sys::Relation, desc: pg_sys::TupleDesc) {
         let stored = find(r, |t| t.types.clone()).unwrap_or_default();
         let wrong = |(i, &s): (usize, &Oid)| is_other(desc, i, s) && !is_readable(s, type_of(desc, i));
         if stored.iter().enumerate().any(wrong) {
-            let name = CStr::from_ptr((*(*r).rd_rel).relname.data.as_ptr()).to_string_lossy();
+            let name = crate::text::shown(&crate::text::read((*(*r).rd_rel).relname.data.as_ptr()));
             complain(
                 PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
                 &format!("table \"{name}\" is being rewritten by ALTER TABLE"),

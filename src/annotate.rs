@@ -8,7 +8,6 @@
 use crate::options::{self, complain};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
 mod declare;
@@ -74,11 +73,11 @@ fn split(text: &str, separator: char) -> Vec<&str> {
     for (i, c) in text.char_indices() {
         quoted ^= c == '"';
         if c == separator && !quoted {
-            out.push(text[start..i].trim());
+            out.push(options::trim(&text[start..i]));
             start = i + c.len_utf8();
         }
     }
-    out.push(text[start..].trim());
+    out.push(options::trim(&text[start..]));
     out
 }
 
@@ -141,11 +140,7 @@ fn inputs(oid: Oid) -> Option<(Vec<String>, Vec<Oid>)> {
             (0..n as usize)
                 .filter(|&i| modes.is_null() || matches!(*modes.add(i) as u8, b'i' | b'b' | b'v'))
                 .map(|i| {
-                    let name = if names.is_null() {
-                        String::new()
-                    } else {
-                        CStr::from_ptr(*names.add(i)).to_string_lossy().into_owned()
-                    };
+                    let name = if names.is_null() { String::new() } else { crate::text::read(*names.add(i)) };
                     (name, *types.add(i))
                 })
                 .unzip()
@@ -167,7 +162,7 @@ fn position(names: &[String], argument: &str) -> Option<usize> {
 /// The table of a name, if it exists. Who calls an annotated function need not have the right to use the table's schema:
 /// it is the function's owner who needs rights (`sql::locate_for`).
 fn table(name: &str) -> Option<Oid> {
-    let c = CString::new(name).ok()?;
+    let c = crate::text::write(name);
     // SAFETY: catalog look-ups; a name that is none raises an error.
     unsafe {
         let rv = pg_sys::makeRangeVarFromNameList(pg_sys::stringToQualifiedNameList(c.as_ptr()));
@@ -187,7 +182,7 @@ fn table(name: &str) -> Option<Oid> {
 
 fn function_name(oid: Oid) -> String {
     // SAFETY: a catalog look-up.
-    unsafe { CStr::from_ptr(pg_sys::format_procedure(oid)) }.to_string_lossy().into_owned()
+    unsafe { crate::text::read(pg_sys::format_procedure(oid)) }
 }
 
 /// Refuses wrong labels of functions. A table that does not exist is no error, and a key that the
@@ -281,7 +276,7 @@ fn qualified_name(table: Oid) -> Option<String> {
         if space.is_null() || name.is_null() {
             return None;
         }
-        Some(CStr::from_ptr(pg_sys::quote_qualified_identifier(space, name)).to_string_lossy().into_owned())
+        Some(crate::text::read(pg_sys::quote_qualified_identifier(space, name)))
     }
 }
 
@@ -388,8 +383,7 @@ fn read() -> Known {
             if get(pg_sys::Anum_pg_seclabel_classoid).value() as u32 != pg_sys::ProcedureRelationId.to_u32() {
                 continue;
             }
-            let text =
-                |d: Datum| CStr::from_ptr(pg_sys::text_to_cstring(d.cast_mut_ptr())).to_string_lossy().into_owned();
+            let text = |d: Datum| crate::text::of_datum(d);
             if text(get(pg_sys::Anum_pg_seclabel_provider)).as_bytes() == options::PROVIDER.to_bytes() {
                 let oid = Oid::from(get(pg_sys::Anum_pg_seclabel_objoid).value() as u32);
                 functions.push((oid, text(get(pg_sys::Anum_pg_seclabel_label))));

@@ -31,6 +31,7 @@ mod sql;
 #[cfg(test)]
 mod stand_ins;
 mod stop;
+mod text;
 mod tuple;
 mod xact;
 

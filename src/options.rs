@@ -9,7 +9,7 @@ use mixedcc_engine::{Policy, Protocol, ProtocolSet};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 
 mod apply;
 mod numbers;
@@ -69,8 +69,8 @@ pub const BUILT_IN_POLICY: Policy = Policy::Wait;
 /// Raises an error.
 #[cold]
 pub fn complain(code: PgSqlErrorCode, message: &str, hint: &str) -> ! {
-    let report = ErrorReport::new(code, message.to_owned(), "mixedcc");
-    let report = if hint.is_empty() { report } else { report.set_hint(hint.to_owned()) };
+    let report = ErrorReport::new(code, crate::text::shown(message), "mixedcc");
+    let report = if hint.is_empty() { report } else { report.set_hint(crate::text::shown(hint)) };
     report.report(PgLogLevel::ERROR);
     unreachable!()
 }
@@ -96,7 +96,7 @@ pub fn init() {
 unsafe extern "C-unwind" fn check_label(object: *const pg_sys::ObjectAddress, label: *const core::ffi::c_char) {
     // SAFETY: PostgreSQL's contract of label checks.
     unsafe {
-        let text = (!label.is_null()).then(|| CStr::from_ptr(label).to_string_lossy().into_owned());
+        let text = (!label.is_null()).then(|| crate::text::read(label));
         let o = *object;
         if o.objectSubId != 0 {
             complain(PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE, "mixedcc has no labels of columns", "Label the table.");
@@ -131,7 +131,7 @@ fn split(text: &str, separators: &[char]) -> Vec<String> {
     if quoted {
         invalid("unterminated double quote in a mixedcc option", "Write a double quote within quotes twice.");
     }
-    out.iter().map(|s| s.trim().to_owned()).collect()
+    out.iter().map(|s| trim(s).to_owned()).collect()
 }
 
 /// The text of an item, and whether it was quoted.
@@ -156,8 +156,13 @@ pub fn column_name(item: &str) -> String {
     if quoted {
         text
     } else {
-        text.to_lowercase()
+        text.to_ascii_lowercase() // as SQL folds names, unless they are in a single-byte encoding
     }
+}
+
+/// Without spaces at the ends. (In other encodings than UTF8 parts of characters may look like Unicode's spaces.)
+pub fn trim(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_ascii_whitespace())
 }
 
 /// A name as a label has it.
@@ -192,7 +197,7 @@ impl Options {
                     "Example: 'partitions=16,partition_by=w_id,protocol=occ'.",
                 );
             };
-            o.set(name.trim(), value.trim(), &['+']);
+            o.set(trim(name), trim(value), &['+']);
         }
         o
     }
@@ -345,13 +350,13 @@ pub fn label_of(object: pg_sys::ObjectAddress) -> Option<String> {
     // SAFETY: a catalog look-up.
     unsafe {
         let l = pg_sys::GetSecurityLabel(&object, PROVIDER.as_ptr());
-        (!l.is_null()).then(|| CStr::from_ptr(l).to_string_lossy().into_owned())
+        (!l.is_null()).then(|| crate::text::read(l))
     }
 }
 
 /// Writes our label of an object, or removes it.
 pub fn store_label(object: pg_sys::ObjectAddress, label: Option<&str>) {
-    let text = label.and_then(|l| CString::new(l).ok());
+    let text = label.map(crate::text::write);
     // SAFETY: plain calls; the next command of this transaction sees the label.
     unsafe {
         pg_sys::SetSecurityLabel(&object, PROVIDER.as_ptr(), text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()));

@@ -73,6 +73,8 @@ pub mod raw {
     extern "C-unwind" {
         // Raises nothing.
         pub fn GetCurrentStatementStartTimestamp() -> pgrx::pg_sys::TimestampTz;
+        // Raises nothing.
+        pub fn ResetPlanCache();
         pub fn standard_planner(
             query: *mut pg_sys::Query,
             text: *const core::ffi::c_char,

@@ -3,7 +3,7 @@
 use crate::errors::ok;
 use crate::options::complain;
 use crate::platform::PG;
-use crate::{annotate, compat, guc, rel, shmem, stop, xact};
+use crate::{annotate, compat, guc, rel, shmem, stop, text, xact};
 use mixedcc_engine::partition::{Partition, WaitReason};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
@@ -11,7 +11,6 @@ use mixedcc_engine::{AbortReason, Table};
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
-use std::ffi::CStr;
 
 mod advice;
 mod bypass;
@@ -60,7 +59,7 @@ pub(crate) fn relation_name(oid: Oid) -> String {
         oid.to_u32().to_string()
     } else {
         // SAFETY: a C string.
-        unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+        unsafe { crate::text::read(p) }
     }
 }
 
@@ -303,9 +302,14 @@ fn memory_node_rows() -> TableIterator<
 }
 
 #[pg_extern(sql = false)]
-fn label_items(label: &str) -> TableIterator<'static, (name!(option, String), name!(value, String))> {
-    let items = crate::options::Options::parse(label).items();
-    TableIterator::new(items.into_iter().map(|(n, v)| (n.to_owned(), v)).collect::<Vec<_>>())
+fn label_items(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<'static, (name!(option, String), name!(value, Vec<u8>))> {
+    // SAFETY: PostgreSQL's contract of function calls: one text, which is not NULL.
+    let label = unsafe { text::of_datum((*fcinfo).args.as_slice(1)[0].value) };
+    let items = crate::options::Options::parse(&label).items();
+    // A text has the layout of a bytea: these are bytes in the database's encoding.
+    TableIterator::new(items.into_iter().map(|(n, v)| (n.to_owned(), text::bytes(&v))).collect::<Vec<_>>())
 }
 
 /// `declare_partition(regclass, VARIADIC "any")`.
@@ -572,7 +576,9 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 }
 
 #[pg_extern(sql = false)]
-fn annotate_function(function: Oid, table: Oid, arguments: Vec<Option<String>>) {
+fn annotate_function(function: Oid, table: Oid, fcinfo: pg_sys::FunctionCallInfo) {
+    // SAFETY: PostgreSQL's contract of function calls: three arguments, the last one an array of texts.
+    let arguments = unsafe { text::of_array((*fcinfo).args.as_slice(3)[2].value) };
     let arguments: Vec<_> = arguments.into_iter().map(|a| given(a, "name of an argument")).collect();
     annotate::add(function, table, &arguments);
 }
@@ -583,11 +589,17 @@ fn unannotate_function(function: Oid) {
 }
 
 #[pg_extern(sql = false)]
-fn annotation_items(label: &str) -> TableIterator<'static, (name!(table, String), name!(arguments, String))> {
+fn annotation_items(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<'static, (name!(table, Vec<u8>), name!(arguments, Vec<u8>))> {
+    // SAFETY: PostgreSQL's contract of function calls: one text, which is not NULL.
+    let label = unsafe { text::of_datum((*fcinfo).args.as_slice(1)[0].value) };
     // Nobody checks what a superuser writes into the catalog: one wrong label must not hide the others.
-    let items = annotate::read_label(label).unwrap_or_else(|why| {
-        warning!("ignored a security label of a function: {}", why.trim_end_matches('.'));
+    let items = annotate::read_label(&label).unwrap_or_else(|why| {
+        warning!("ignored a security label of a function: {}", text::shown(why.trim_end_matches('.')));
         Vec::new()
     });
-    TableIterator::new(items.into_iter().map(|a| (a.table, a.arguments.join(", "))).collect::<Vec<_>>())
+    // As in `label_items`.
+    let of = |a: annotate::Annotation| (text::bytes(&a.table), text::bytes(&a.arguments.join(", ")));
+    TableIterator::new(items.into_iter().map(of).collect::<Vec<_>>())
 }

@@ -4,11 +4,10 @@ use super::Annotation;
 use crate::options::{self, Method};
 use crate::sql::{self, Conversion};
 use pgrx::pg_sys::{self, Oid};
-use std::ffi::CStr;
 
 fn type_name(t: Oid) -> String {
     // SAFETY: a catalog look-up.
-    unsafe { CStr::from_ptr(pg_sys::format_type_be(t)) }.to_string_lossy().into_owned()
+    unsafe { crate::text::read(pg_sys::format_type_be(t)) }
 }
 
 fn is_integer(t: Oid) -> bool {

@@ -239,10 +239,10 @@ unsafe fn take(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want) ->
         Err(Error::WouldBlock) if want.policy == LockWaitSkip => Err(TM_WouldBlock),
         Err(Error::WouldBlock) => {
             // SAFETY: a valid relation.
-            let name = unsafe { std::ffi::CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) };
+            let name = unsafe { crate::text::read((*(*rel).rd_rel).relname.data.as_ptr()) };
             ErrorReport::new(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not obtain lock on row in relation \"{}\"", name.to_string_lossy()),
+                format!("could not obtain lock on row in relation \"{}\"", crate::text::shown(&name)),
                 "tuple_lock",
             )
             .report(PgLogLevel::ERROR);

@@ -4,7 +4,7 @@
 use crate::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 
 static mut PREV: pg_sys::ExplainOneQuery_hook_type = None;
 
@@ -166,7 +166,7 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
 unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, values: &[String]) {
     // SAFETY: an EXPLAIN that is being written.
     unsafe {
-        let values = values.iter().filter_map(|v| CString::new(v.as_str()).ok());
+        let values = values.iter().map(|v| crate::text::write(v));
         if (*es).format == pg_sys::ExplainFormat::EXPLAIN_FORMAT_TEXT {
             values.for_each(|v| pg_sys::ExplainPropertyText(label.as_ptr(), v.as_ptr(), es));
             return;
@@ -185,7 +185,7 @@ unsafe fn name(oid: pg_sys::Oid) -> String {
         if p.is_null() {
             oid.to_u32().to_string()
         } else {
-            CStr::from_ptr(p).to_string_lossy().into_owned()
+            crate::text::read(p)
         }
     }
 }

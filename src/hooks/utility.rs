@@ -6,7 +6,6 @@ use crate::options::{refuse, Apply, PROVIDER};
 use crate::{annotate, compat, options, pg, shmem, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
-use std::ffi::CStr;
 
 mod alter;
 mod copy;
@@ -190,7 +189,7 @@ fn hold<T>(value: T) -> &'static T {
 
 fn text(p: *const core::ffi::c_char) -> Option<String> {
     // SAFETY: null or a C string of a parse tree.
-    (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
+    (!p.is_null()).then(|| unsafe { crate::text::read(p) })
 }
 
 /// The relation of a range variable, without a lock, if it exists.

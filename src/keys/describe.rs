@@ -3,7 +3,6 @@
 use super::codec::{Codec, KeyColumn, Kind};
 use mixedcc_engine::key::{self, AFTER, NULL_FIRST, NULL_LAST, VALUE};
 use pgrx::pg_sys::{self, Datum};
-use std::ffi::CStr;
 
 /// A key or bound as SQL shows a row: `(17, abc)`; a bound that is after all keys with its columns
 /// ends with `infinity`, and that before all keys is `-infinity`.
@@ -138,6 +137,6 @@ fn value(c: &KeyColumn, payload: Vec<u8>) -> String {
     // SAFETY: a value of the column's type; the result is a C string.
     unsafe {
         pg_sys::getTypeOutputInfo(c.atttypid, &mut function, &mut varlena);
-        CStr::from_ptr(pg_sys::OidOutputFunctionCall(function, datum)).to_string_lossy().into_owned()
+        crate::text::read(pg_sys::OidOutputFunctionCall(function, datum))
     }
 }

@@ -166,7 +166,7 @@ impl Access {
             for c in &mut self.columns {
                 let no = pg_sys::get_attnum((*t.rel).rd_id, c.name.as_ptr());
                 if no <= 0 {
-                    let name = c.name.to_string_lossy();
+                    let name = crate::text::of_bytes(c.name.to_bytes());
                     complain(
                         PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
                         &format!("column \"{name}\" of the table does not exist"),
@@ -285,8 +285,8 @@ fn same_type(att: &pg_sys::FormData_pg_attribute, typid: Oid) {
     }
     // SAFETY: a column of a table; catalog look-ups.
     let (name, [is, wanted]) = unsafe {
-        let text = |t| CStr::from_ptr(pg_sys::format_type_be(t)).to_string_lossy();
-        (CStr::from_ptr(att.attname.data.as_ptr()).to_string_lossy(), [text(att.atttypid), text(typid)])
+        let text = |t| crate::text::read(pg_sys::format_type_be(t));
+        (crate::text::read(att.attname.data.as_ptr()), [text(att.atttypid), text(typid)])
     };
     complain(
         PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,

@@ -89,8 +89,8 @@ unsafe extern "C-unwind" fn get_value_guarded(info: pg_sys::FunctionCallInfo) ->
 fn wrong_type(att: &pg_sys::FormData_pg_attribute) -> ! {
     // SAFETY: a column of a table; a catalog look-up.
     let (name, typ) = unsafe {
-        let typ = std::ffi::CStr::from_ptr(pg_sys::format_type_be(att.atttypid)).to_string_lossy();
-        (std::ffi::CStr::from_ptr(att.attname.data.as_ptr()).to_string_lossy(), typ)
+        let typ = crate::text::read(pg_sys::format_type_be(att.atttypid));
+        (crate::text::read(att.attname.data.as_ptr()), typ)
     };
     crate::options::complain(
         PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,

@@ -28,6 +28,8 @@ mod row;
 mod statement;
 mod table;
 
+pub use table::of_rowtype;
+
 /// Registers callbacks, and shows the interface.
 pub fn init() {
     table::init();
@@ -225,7 +227,7 @@ impl Call {
             c.definition = 0;
             let no = pg_sys::get_attnum((*t.rel).rd_id, (*name).data.as_ptr());
             if no <= 0 {
-                let name = std::ffi::CStr::from_ptr((*name).data.as_ptr()).to_string_lossy();
+                let name = crate::text::read((*name).data.as_ptr());
                 complain(
                     PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
                     &format!("column \"{name}\" of the table does not exist"),

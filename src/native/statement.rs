@@ -96,7 +96,7 @@ pub unsafe fn each(
 
 /// Prepares a statement, until SPI ends.
 pub(super) unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
-    let text = CString::new(sql).expect("no zero byte in quoted names");
+    let text = crate::text::write(sql);
     let mut types: Vec<Oid> = values.iter().map(|v| v.2).collect();
     // SAFETY: connected to SPI; a type for each parameter.
     let plan = unsafe { pg_sys::SPI_prepare(text.as_ptr(), values.len() as i32, types.as_mut_ptr()) };
@@ -112,7 +112,7 @@ pub unsafe fn name(r: pg_sys::Relation) -> String {
     unsafe {
         let schema = pg_sys::get_namespace_name((*(*r).rd_rel).relnamespace);
         let q = pg_sys::quote_qualified_identifier(schema, (*(*r).rd_rel).relname.data.as_ptr());
-        std::ffi::CStr::from_ptr(q).to_string_lossy().into_owned()
+        crate::text::read(q)
     }
 }
 
@@ -122,7 +122,7 @@ pub unsafe fn column(r: pg_sys::Relation, no: i16) -> String {
     unsafe {
         let att = crate::compat::attribute((*r).rd_att, no as usize - 1);
         let q = pg_sys::quote_identifier(att.attname.data.as_ptr());
-        std::ffi::CStr::from_ptr(q).to_string_lossy().into_owned()
+        crate::text::read(q)
     }
 }
 
@@ -132,11 +132,7 @@ pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
     unsafe {
         let index = pg_sys::RelationGetPrimaryKeyIndex(r);
         if index == pg_sys::InvalidOid {
-            complain(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                &format!("table \"{}\" has no primary key", crate::sql::relation_name((*r).rd_id)),
-                "Native access is by the primary key.",
-            );
+            no_key(r);
         }
         let i = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
         let form = (*i).rd_index;
@@ -145,6 +141,30 @@ pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
         pg_sys::index_close(i, pg_sys::NoLock as i32);
         columns
     }
+}
+
+/// There is no primary key that is checked at once.
+#[cold]
+unsafe fn no_key(r: pg_sys::Relation) -> ! {
+    // SAFETY: an open relation, whose indexes exist while it is locked; catalog look-ups.
+    let (deferrable, table) = unsafe {
+        let all = pgrx::PgList::<pg_sys::Oid>::from_pg(pg_sys::RelationGetIndexList(r));
+        let is_primary = |index| {
+            let i = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
+            let primary = (*(*i).rd_index).indisprimary;
+            pg_sys::index_close(i, pg_sys::NoLock as i32);
+            primary
+        };
+        let deferrable = all.iter_oid().any(is_primary);
+        (deferrable, crate::sql::relation_name((*r).rd_id))
+    };
+    let (message, hint) = if deferrable {
+        let hint = "Native access needs a primary key that is NOT DEFERRABLE.";
+        (format!("the primary key of table \"{table}\" is deferrable"), hint)
+    } else {
+        (format!("table \"{table}\" has no primary key"), "Native access is by the primary key.")
+    };
+    complain(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, &message, hint)
 }
 
 /// ` WHERE k1 = $from AND ...`, and the values as the columns' types.

@@ -58,6 +58,14 @@ pub struct Table {
     referring: Vec<usize>,
 }
 
+/// A row type that calls have named.
+#[derive(Clone, Copy)]
+struct RowType {
+    table: *mut Table,
+    /// By which invalidations name it.
+    hash: u32,
+}
+
 /// What is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Write {
@@ -74,7 +82,7 @@ static mut EPOCH: u64 = 1;
 static mut DEFINITIONS: u64 = 0;
 static mut TABLES: Option<HashMap<Oid, &'static mut Table>> = None;
 /// By row type, for those that were found once.
-static mut BY_ROWTYPE: Option<HashMap<Oid, *mut Table>> = None;
+static mut BY_ROWTYPE: Option<HashMap<Oid, RowType>> = None;
 /// Pinned entries, with the nesting depth at which they were.
 static mut PINS: Vec<(pg_sys::Relation, u32)> = Vec::new();
 
@@ -84,7 +92,8 @@ pub fn init() {
     unsafe {
         let none = Datum::from(0);
         pg_sys::CacheRegisterRelcacheCallback(Some(invalidated), none);
-        use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
+        use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, TYPEOID};
+        pg_sys::CacheRegisterSyscacheCallback(TYPEOID as i32, Some(types_changed), none);
         for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID] {
             pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), none);
         }
@@ -108,6 +117,21 @@ unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
 unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) {
     // SAFETY: as above.
     unsafe { invalidated(Datum::from(0), pg_sys::InvalidOid) };
+}
+
+/// A row type that calls have named was changed or dropped: plans with a value of it (`NULL::t`) are made anew, from their text.
+/// PostgreSQL does that for the tables of a plan, but not for the types of its constants, so that a plan would name the type of
+/// a dropped table for ever, though there is another table of that name.
+unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
+    // SAFETY: one thread; nothing here can fail.
+    unsafe {
+        let Some(known) = &mut *(&raw mut BY_ROWTYPE) else { return };
+        let before = known.len();
+        known.retain(|_, r| hash != 0 && r.hash != hash);
+        if known.len() < before {
+            pg::raw::ResetPlanCache();
+        }
+    }
 }
 
 unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
@@ -186,6 +210,43 @@ pub fn unpin(pin: usize) {
     }
 }
 
+/// The base type of what a call names. A type that is gone is the plan's: it was made before the table was dropped.
+unsafe fn base_type(typid: Oid) -> Oid {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        use pg_sys::SysCacheIdentifier::TYPEOID;
+        if !pg_sys::SearchSysCacheExists(TYPEOID as i32, Datum::from(typid), none(), none(), none()) {
+            pg::raw::ResetPlanCache();
+            complain(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+                "the table of the first argument was dropped after the statement was prepared",
+                "Run the statement again.",
+            );
+        }
+        pg_sys::getBaseType(typid)
+    }
+}
+
+fn none() -> Datum {
+    Datum::from(0)
+}
+
+/// Notes that a plan names a row type: [`types_changed`].
+unsafe fn watch(typid: Oid, table: *mut Table) {
+    // SAFETY: one thread; a catalog look-up.
+    unsafe {
+        use pg_sys::SysCacheIdentifier::TYPEOID;
+        let hash = pg_sys::GetSysCacheHashValue(TYPEOID as i32, Datum::from(typid), none(), none(), none());
+        (*(&raw mut BY_ROWTYPE)).get_or_insert_default().insert(typid, RowType { table, hash });
+    }
+}
+
+/// The table whose row type a call names, for calls that open it themselves.
+pub fn of_rowtype(typid: Oid) -> Oid {
+    // SAFETY: tables are never freed.
+    unsafe { (*Table::of_rowtype(typid)).oid }
+}
+
 impl Table {
     /// The table of an OID.
     pub fn of(oid: Oid) -> *mut Table {
@@ -221,10 +282,10 @@ impl Table {
         // SAFETY: one thread; catalog look-ups.
         unsafe {
             let known = (*(&raw mut BY_ROWTYPE)).get_or_insert_default();
-            if let Some(&t) = known.get(&typid).filter(|t| (***t).valid && (***t).rowtype == typid) {
-                return t;
+            if let Some(r) = known.get(&typid).filter(|r| (*r.table).valid && (*r.table).rowtype == typid) {
+                return r.table;
             }
-            let oid = pg_sys::get_typ_typrelid(pg_sys::getBaseType(typid));
+            let oid = pg_sys::get_typ_typrelid(base_type(typid));
             if oid == pg_sys::InvalidOid || pg_sys::get_rel_relkind(oid) as u8 != pg_sys::RELKIND_RELATION {
                 complain(
                     PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
@@ -232,9 +293,9 @@ impl Table {
                     "Write NULL::table_name.",
                 );
             }
-            let t = Table::of(oid);
-            (*(&raw mut BY_ROWTYPE)).get_or_insert_default().insert(typid, t);
-            t
+            let table = Table::of(oid);
+            watch(typid, table);
+            table
         }
     }
 

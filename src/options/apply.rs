@@ -11,7 +11,6 @@ use mixedcc_engine::record::{Version, REC_USED};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
-use std::ffi::CStr;
 use std::ptr::NonNull;
 
 /// Most columns of a partition key.
@@ -87,7 +86,7 @@ fn with_relation_until<R>(relid: Oid, unlock: u32, f: impl FnOnce(pg_sys::Relati
 
 fn name_of(rel: pg_sys::Relation) -> String {
     // SAFETY: a valid relation.
-    unsafe { CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) }.to_string_lossy().into_owned()
+    unsafe { crate::text::read((*(*rel).rd_rel).relname.data.as_ptr()) }
 }
 
 /// Columns of the primary key, in its order.
@@ -122,7 +121,7 @@ fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
     for name in names {
         let found = atts().find(|a| {
             // SAFETY: names in the catalog end with a NUL.
-            !a.attisdropped && unsafe { CStr::from_ptr(a.attname.data.as_ptr()) }.to_bytes() == name.as_bytes()
+            !a.attisdropped && unsafe { crate::text::read(a.attname.data.as_ptr()) } == *name
         });
         let Some(a) = found else {
             complain(
@@ -175,7 +174,7 @@ pub fn partition_key(relid: Oid) -> Option<Key> {
             // SAFETY: a column of a valid relation; names in the catalog end with a NUL.
             unsafe {
                 let a = compat::attribute((*rel).rd_att, n as usize - 1);
-                let name = CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned();
+                let name = crate::text::read(a.attname.data.as_ptr());
                 KeyColumn { name, typid: a.atttypid }
             }
         };

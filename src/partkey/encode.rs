@@ -71,7 +71,7 @@ impl PartKey {
 
 fn unfit(typid: Oid, what: &str, hint: &str) -> ! {
     // SAFETY: a catalog look-up.
-    let name = unsafe { std::ffi::CStr::from_ptr(pg_sys::format_type_be(typid)) }.to_string_lossy();
+    let name = unsafe { crate::text::read(pg_sys::format_type_be(typid)) };
     complain(
         PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
         &format!("a partition key of type {name} cannot be {what}"),
@@ -100,7 +100,7 @@ fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
         pg_sys::getTypeInputInfo(typid, &mut function, &mut param);
         let mut out = Vec::with_capacity(texts.len());
         for t in texts {
-            let text = pgrx::PgMemoryContexts::CurrentMemoryContext.pstrdup(t);
+            let text = pg_sys::pstrdup(crate::text::write(t).as_ptr());
             out.push(pg_sys::OidInputFunctionCall(function, text, param, -1));
         }
         pg_sys::AtEOXact_GUC(true, nest);

@@ -15,7 +15,6 @@ use mixedcc_engine::Table;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
-use std::ffi::CStr;
 
 /// The table of a relation; made empty, with its indexes, if it is not known.
 pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
@@ -45,7 +44,7 @@ unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
         {
             return;
         }
-        let name = CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy();
+        let name = crate::text::shown(&crate::text::read((*(*rel).rd_rel).relname.data.as_ptr()));
         ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, format!("mixedcc table \"{name}\" starts empty"), "mixedcc")
             .set_detail("Its rows were in memory and are gone: the server crashed, could not save them at its last shutdown, or the database was copied from a template.")
             .report(PgLogLevel::WARNING);

@@ -12,7 +12,7 @@ use crate::options::complain;
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
-use crate::{compat, errors, tuple};
+use crate::{compat, errors, native, tuple};
 use mixedcc_engine::key::AFTER;
 use mixedcc_engine::protocol::Touch;
 use pgrx::pg_sys::{self, Datum, Oid, ScanKeyData};
@@ -68,14 +68,7 @@ fn range_scan(fcinfo: pg_sys::FunctionCallInfo) {
     unsafe {
         let info = (*fcinfo).flinfo;
         let typid = pg_sys::get_fn_expr_argtype(info, 0);
-        let table = pg_sys::get_typ_typrelid(typid);
-        if table == pg_sys::InvalidOid || pg_sys::get_rel_relkind(table) as u8 != pg_sys::RELKIND_RELATION {
-            complain(
-                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                "the first argument of range_scan must be a row of a mixedcc table",
-                "Write NULL::table_name.",
-            );
-        }
+        let table = native::of_rowtype(typid);
         let args = (*fcinfo).args.as_slice((*fcinfo).nargs as usize);
         let flag = |i: usize, default: bool| if args[i].isnull { default } else { args[i].value.value() != 0 };
         let bound = |i: usize| values(args[i].value, args[i].isnull, pg_sys::get_fn_expr_argtype(info, i as i32));
@@ -232,8 +225,8 @@ unsafe fn coerce(rel: pg_sys::Relation, attnum: i16, v: Value) -> Datum {
         match super::cast(v, want) {
             Some((d, false, _)) => d,
             _ => {
-                let name = |t| std::ffi::CStr::from_ptr(pg_sys::format_type_be(t)).to_string_lossy().into_owned();
-                let column = std::ffi::CStr::from_ptr(att.attname.data.as_ptr()).to_string_lossy();
+                let name = |t| crate::text::read(pg_sys::format_type_be(t));
+                let column = crate::text::read(att.attname.data.as_ptr());
                 complain(
                     PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
                     &format!("a bound of type {} does not fit column \"{column}\" of type {}", name(have), name(want)),

@@ -63,8 +63,8 @@ fn range_rows() -> TableIterator<
         name!(table, Oid),
         name!(index, Oid),
         name!(range, i32),
-        name!(lower, Option<String>),
-        name!(upper, Option<String>),
+        name!(lower, Option<Vec<u8>>),
+        name!(upper, Option<Vec<u8>>),
         name!(version, i64),
         name!(scans, i64),
         name!(aborts, i64),
@@ -85,18 +85,19 @@ fn range_rows() -> TableIterator<
     TableIterator::new(rows)
 }
 
-type RangeRow = (Oid, Oid, i32, Option<String>, Option<String>, i64, i64, i64, i64, i32, bool);
+/// Texts as their bytes in the database's encoding (see `label_items`).
+type RangeRow = (Oid, Oid, i32, Option<Vec<u8>>, Option<Vec<u8>>, i64, i64, i64, i64, i32, bool);
 
 fn rows_of(table: Oid, r: &'static IndexRanges, codec: &Codec, see: bool) -> Vec<RangeRow> {
     let set = r.current();
     let n = set.len();
-    let bound = |i: u32| see.then(|| describe::text(codec, set.boundary(i)));
+    let bound = |i: u32| see.then(|| crate::text::bytes(&describe::text(codec, set.boundary(i))));
     let count = |c: &mixedcc_engine::primitive::AtomicU64| c.load(Ordering::Relaxed) as i64;
     (0..n)
         .map(|i| {
             let range = set.range(i);
-            let lower = if i == 0 { see.then(|| "-infinity".to_string()) } else { bound(i - 1) };
-            let upper = if i + 1 == n { see.then(|| "infinity".to_string()) } else { bound(i) };
+            let lower = if i == 0 { see.then(|| b"-infinity".to_vec()) } else { bound(i - 1) };
+            let upper = if i + 1 == n { see.then(|| b"infinity".to_vec()) } else { bound(i) };
             let version = range.version() as i64;
             let (scans, aborts, wraps) = (count(&range.scans), count(&range.aborts), count(&range.wraps));
             let index = Oid::from(r.index as u32);
@@ -164,15 +165,15 @@ fn predicate_rows() -> TableIterator<
         name!(table, Option<Oid>),
         name!(index, Option<Oid>),
         name!(partition, Option<i32>),
-        name!(lower, Option<String>),
-        name!(upper, Option<String>),
+        name!(lower, Option<Vec<u8>>),
+        name!(upper, Option<Vec<u8>>),
         name!(ranges, i32),
         name!(covered, i32),
     ),
 > {
     let mut rows = Vec::new();
     for d in described(0) {
-        let (lower, upper) = (Some(d.lower), Some(d.upper));
+        let (lower, upper) = (Some(crate::text::bytes(&d.lower)), Some(crate::text::bytes(&d.upper)));
         rows.push((Some(d.table), Some(d.index), None, lower, upper, d.ranges as i32, d.covered as i32));
     }
     let partitions: Vec<_> = xact::txn().partition_predicates().map(|at| (at.table.key, at.no)).collect();

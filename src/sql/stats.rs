@@ -31,7 +31,7 @@ fn regclass_text(table: Oid) -> String {
     // SAFETY: a catalog look-up; what is not there is shown as a number.
     let text = unsafe { pg_sys::OidOutputFunctionCall(Oid::from(pg_sys::F_REGCLASSOUT), pg_sys::Datum::from(table)) };
     // SAFETY: output functions make C strings.
-    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { crate::text::read(text) }
 }
 
 type Names = HashMap<u64, (Oid, u32)>;

@@ -37,7 +37,7 @@ typedef struct
 	int			n;
 	int			next;
 	int32		from;
-} Scan;
+} Near;
 
 Datum
 insists_distance(PG_FUNCTION_ARGS)
@@ -163,7 +163,7 @@ insists_beginscan(Relation index, int nkeys, int norderbys)
 {
 	IndexScanDesc scan = RelationGetIndexScan(index, nkeys, norderbys);
 
-	scan->opaque = palloc0(sizeof(Scan));
+	scan->opaque = palloc0(sizeof(Near));
 	if (norderbys > 0)
 	{
 		scan->xs_orderbyvals = palloc0(sizeof(Datum) * norderbys);
@@ -175,7 +175,7 @@ insists_beginscan(Relation index, int nkeys, int norderbys)
 static void
 insists_rescan(IndexScanDesc scan, ScanKey keys, int nkeys, ScanKey orderbys, int norderbys)
 {
-	Scan	   *s = scan->opaque;
+	Near	   *s = scan->opaque;
 
 	if (keys && scan->numberOfKeys > 0)
 		memmove(scan->keyData, keys, scan->numberOfKeys * sizeof(ScanKeyData));
@@ -196,7 +196,7 @@ by_distance(const void *a, const void *b, void *from)
 static void
 collect(IndexScanDesc scan)
 {
-	Scan	   *s = scan->opaque;
+	Near	   *s = scan->opaque;
 	Relation	index = scan->indexRelation;
 	BlockNumber n = RelationGetNumberOfBlocks(index);
 
@@ -229,7 +229,7 @@ collect(IndexScanDesc scan)
 static bool
 insists_gettuple(IndexScanDesc scan, ScanDirection direction)
 {
-	Scan	   *s = scan->opaque;
+	Near	   *s = scan->opaque;
 
 	if (s->entries == NULL)
 		collect(scan);
@@ -246,7 +246,7 @@ insists_gettuple(IndexScanDesc scan, ScanDirection direction)
 static int64
 insists_getbitmap(IndexScanDesc scan, TIDBitmap *tbm)
 {
-	Scan	   *s = scan->opaque;
+	Near	   *s = scan->opaque;
 
 	collect(scan);
 	for (int i = 0; i < s->n; i++)

@@ -6,7 +6,6 @@ use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::ffi::CStr;
 use std::fmt::Write;
 
 /// What a VACUUM has done so far, for its report.
@@ -21,7 +20,7 @@ fn text(p: *const core::ffi::c_char) -> String {
         return String::new();
     }
     // SAFETY: a C string.
-    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+    crate::text::shown(&unsafe { crate::text::read(p) })
 }
 
 fn name(rel: pg_sys::Relation) -> String {

@@ -3,7 +3,7 @@
 use super::exec::State;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 
 /// The key and the conditions on it.
 #[pg_guard]
@@ -17,8 +17,7 @@ pub unsafe extern "C-unwind" fn explain(
         let plan = (*node).ss.ps.plan.cast::<pg_sys::CustomScan>();
         let index = State::index_of(plan);
         let name = pg_sys::get_rel_name(index);
-        let name =
-            if name.is_null() { index.to_u32().to_string() } else { CStr::from_ptr(name).to_string_lossy().into() };
+        let name = if name.is_null() { index.to_u32().to_string() } else { crate::text::read(name) };
         let way = if State::is_backward(plan) { " backward" } else { "" };
         put(es, c"Primary Key", &format!("{name}{way}"));
         let quals = pg_sys::list_nth((*plan).custom_exprs, 1).cast::<pg_sys::List>();
@@ -29,13 +28,12 @@ pub unsafe extern "C-unwind" fn explain(
         let context = pg_sys::set_deparse_context_plan((*es).deparse_cxt, plan.cast(), ancestors);
         let prefix = (*es).verbose || !(*es).rtable.is_null() && (*(*es).rtable).length > 1;
         let text = pg_sys::deparse_expression(condition.cast(), context, prefix, false);
-        put(es, c"Index Cond", &CStr::from_ptr(text).to_string_lossy());
+        put(es, c"Index Cond", &crate::text::read(text));
     }
 }
 
 unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, value: &str) {
-    if let Ok(v) = CString::new(value) {
-        // SAFETY: an EXPLAIN that is being written.
-        unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), v.as_ptr(), es) };
-    }
+    let value = crate::text::write(value);
+    // SAFETY: an EXPLAIN that is being written.
+    unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), value.as_ptr(), es) };
 }
