@@ -66,3 +66,12 @@ pub fn unsupported(what: &'static str, hint: &'static str) -> ! {
         .report(PgLogLevel::ERROR);
     unreachable!()
 }
+
+/// PREPARE TRANSACTION after a use of our tables.
+#[cold]
+pub fn refuse_prepare() {
+    unsupported(
+        "cannot PREPARE a transaction that has used mixedcc tables",
+        "Use COMMIT: rows of mixedcc tables live in memory.",
+    );
+}

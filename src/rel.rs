@@ -2,12 +2,11 @@
 
 use crate::errors::ok;
 use crate::partkey::PartKey;
-use crate::{compat, guc, shmem, xact};
+use crate::{compat, guc, shmem, text, xact};
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::partition::{Partition, PartitionMap};
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
-use std::ffi::CStr;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -70,9 +69,26 @@ pub fn is_ours(rel: pg_sys::Relation) -> bool {
     unsafe { !rel.is_null() && (*rel).rd_tableam == crate::handler::routine() }
 }
 
-/// What is known of a relation. Valid until the transaction ends.
+/// Has the transaction used a table of ours, in whatever way?
+static mut USED: bool = false;
+
+/// Has the transaction used a table of ours? Also if nothing is left of that, as after ROLLBACK TO.
+pub fn is_used() -> bool {
+    // SAFETY: one thread.
+    unsafe { USED }
+}
+
+/// The transaction has ended.
+pub fn forget_use() {
+    // SAFETY: one thread.
+    unsafe { USED = false };
+}
+
+/// What is known of a relation. Valid until the transaction ends. Every use of a table comes here at its begin.
 #[inline]
 pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
+    // SAFETY: one thread.
+    unsafe { USED = true };
     // SAFETY: a valid relation of ours; `rd_amcache` is null or made by `build`.
     if let Some(i) = unsafe { known(rel) } {
         return i;
@@ -129,7 +145,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             partitions: table.map().partitions().as_ptr_range(),
             key,
             oid: (*rel).rd_id,
-            name: CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()).to_string_lossy().into_owned(),
+            name: crate::text::read((*(*rel).rd_rel).relname.data.as_ptr()),
             id: table.id,
             partkey,
             moving,
@@ -145,11 +161,11 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
 unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
     // SAFETY: a valid relation; catalog look-ups, whose results are C strings.
     unsafe {
-        let (space, name) = ((*(*rel).rd_rel).relnamespace, CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()));
-        let name = name.to_string_lossy().into_owned();
+        let (space, name) = ((*(*rel).rd_rel).relnamespace, (*(*rel).rd_rel).relname.data.as_ptr());
         let (database, space) = (pg_sys::get_database_name(pg_sys::MyDatabaseId), pg_sys::get_namespace_name(space));
         if !database.is_null() && !space.is_null() {
-            let [database, space] = [database, space].map(|p| CStr::from_ptr(p).to_string_lossy());
+            // Read by processes without a database.
+            let [database, space, name] = [database, space, name].map(|p| text::shown(&text::read(p)));
             table.name.set(&format!("{database}.{space}.{name}"));
         }
     }

@@ -1,6 +1,6 @@
 //! The backend's transaction: when it starts, what isolation it has, and PostgreSQL's callbacks.
 
-use crate::errors::{ok, raise, unsupported};
+use crate::errors::{ok, raise, refuse_prepare, unsupported};
 use crate::platform::{self, PG};
 use crate::{coordinator, pg, rel, shmem};
 use mixedcc_engine::csn::Csn;
@@ -439,11 +439,9 @@ fn undo_pending(level: u32) {
     let undone = b.pending.split_off(first);
     let is_new = |key| undone.iter().any(|(_, p)| matches!(p, Pending::Created(k) if *k == key));
     for (_, p) in &undone {
-        if let Pending::Map { table, new, .. } = p {
-            let table: &'static Table = table;
+        if let Pending::Map { table, .. } = p {
             if !is_new(table.key) {
-                // SAFETY: it is in use, or was until a later one of these changes.
-                b.txn.unsettle_table(table, unsafe { new.as_ref() }, is_remapped(table));
+                b.txn.unsettle_table(table);
             }
         }
     }
@@ -489,6 +487,9 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
         order::begin_commit();
     } else if event != XACT_EVENT_PRE_PREPARE {
         order::end_transaction();
+        rel::forget_use();
+    } else if rel::is_used() {
+        refuse_prepare();
     }
     if !has_backend() {
         return;
@@ -522,10 +523,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
         }
         XACT_EVENT_PRE_PREPARE => {
             if !b.txn.is_untouched() || !b.pending.is_empty() {
-                unsupported(
-                    "cannot PREPARE a transaction that has used mixedcc tables",
-                    "Use COMMIT: rows of mixedcc tables live in memory.",
-                );
+                refuse_prepare();
             }
         }
         XACT_EVENT_PREPARE => {
@@ -575,6 +573,7 @@ unsafe extern "C-unwind" fn on_subxact(
             // First: after an ERROR (no memory) PostgreSQL aborts the subtransaction again.
             if b.txn.is_active() {
                 held::keep_tables(&b.txn, b.mode, &mut b.held);
+                held::keep_changed_tables(b, level);
             }
             flush_abort(level);
             note_deadlock(b);

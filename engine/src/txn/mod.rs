@@ -149,8 +149,6 @@ pub struct Txn {
     predicates: HashMap<usize, Predicate>,
     /// Ids of tables whose predicates are over, because the transaction has changed their partitions.
     settled: Vec<u64>,
-    /// A table of which something was read that is not protected any more (see [`Txn::unsettle_table`]).
-    unprotected: Option<Touch>,
     ranged: predicate::Predicates,
     /// What inserts of subtransactions have found absent, by depth.
     absent: Vec<scan::Absent>,
@@ -237,7 +235,6 @@ impl Txn {
             reads: Vec::new(),
             predicates: HashMap::new(),
             settled: Vec::new(),
-            unprotected: None,
             ranged: predicate::Predicates::default(),
             absent: Vec::new(),
             writes: Vec::new(),
@@ -486,7 +483,6 @@ impl Txn {
         clear_vec(&mut self.reads);
         clear_map(&mut self.predicates);
         clear_vec(&mut self.settled);
-        self.unprotected = None;
         clear_vec(&mut self.writes);
         self.latest.clear();
         self.entries.clear();

@@ -27,7 +27,6 @@ enum Outcome {
 impl Txn {
     /// What a commit validates at its number: everything, or below [`Level::Serializable`] what was scanned in ranges.
     pub(super) fn validate_all(&mut self, p: &dyn Platform, csn: Csn) -> Result<(), Error> {
-        self.all_is_protected()?;
         if self.level == Level::Serializable {
             self.validate_partitions(p, csn)?;
         }
@@ -119,7 +118,6 @@ impl Txn {
 
     /// Validates at the present moment and remembers it.
     pub fn revalidate(&mut self, p: &dyn Platform) -> Result<(), Error> {
-        self.all_is_protected()?;
         let now = self.e.now();
         self.validate_partitions(p, now)?;
         self.valid = if self.validate_ranges(p, now, true)? { now } else { 0 };
@@ -293,34 +291,27 @@ impl Txn {
         Ok(())
     }
 
-    /// A subtransaction that has changed a table's partitions is undone: `undone` were in use in it. Others are about to use the
-    /// table again, and what was read of it, under locks of those partitions or with predicates that are over, is not
-    /// protected any more. If anything was, the transaction fails when it validates next; unless it has changed them before as
-    /// well (`ours`), and has the table for itself to its end. Cannot fail itself.
-    pub fn unsettle_table(&mut self, table: &'static Table, undone: &PartitionMap, ours: bool) {
+    /// A subtransaction is about to be undone that has changed a table's partitions to `undone`. Is there anything of the table,
+    /// read in it or before, that nothing protects but the exclusion of everybody else? Reads are protected by locks of the
+    /// partitions that go, and predicates by their ranges; those from before the change are over (see [`Txn::settle_table`]).
+    pub fn relies_on_exclusion(&self, table: &Table, undone: &PartitionMap) -> bool {
         if !self.is_active() {
-            return;
+            return false;
         }
-        // Those that are there were made since its partitions were changed.
-        let before = self.predicates.len() + self.ranged.len();
-        self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
-        self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
-        let now = self.predicates.len() + self.ranged.len();
-        let scanned = now < before || self.settled.contains(&table.id);
         let of_undone = |p: &Partition| undone.partitions().as_ptr_range().contains(&std::ptr::from_ref(p));
-        let read =
-            self.level == Level::Serializable && self.touched.iter().any(|t| t.reads > 0 && of_undone(t.partition));
-        if !ours && (scanned || read) {
-            (self.unprotected, self.valid) = (Some(Touch { table, no: 0 }), 0);
-        }
+        self.settled.contains(&table.id)
+            || self.predicates.values().any(|pred| std::ptr::eq(pred.at.table, table))
+            || self.ranged.views().any(|q| std::ptr::eq(q.ranges.table(), table))
+            || !self.absent.is_empty()
+            || self.level == Level::Serializable && self.touched.iter().any(|t| t.reads > 0 && of_undone(t.partition))
     }
 
-    /// Fails if something that was read is not protected (see [`Txn::unsettle_table`]).
-    fn all_is_protected(&mut self) -> Result<(), Error> {
-        match self.unprotected {
-            Some(at) => Err(self.fail(AbortReason::Phantom, at)),
-            None => Ok(()),
-        }
+    /// A subtransaction that has changed a table's partitions is undone. Its predicates name partitions that are gone: they are
+    /// over. The caller still excludes everybody else from the table, to the transaction's end, or nothing of it was read
+    /// ([`Txn::relies_on_exclusion`]).
+    pub fn unsettle_table(&mut self, table: &Table) {
+        self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
+        self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
     }
 
     /// Forgets reads and predicates of nothing: tests break validation with it.
