@@ -115,6 +115,7 @@ impl Start<'_> {
         if !super::same_layout(&saved, now) {
             return Err(LoadError::Damaged("it is one of another version of PostgreSQL or mixedcc"));
         }
+        self.e.advance_clock(head.clock);
         self.e.advance_tokens(head.token);
         let exact = saved == *now;
         // INV-STAMP.
