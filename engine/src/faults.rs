@@ -171,9 +171,9 @@ mod switch {
     }
 }
 #[cfg(feature = "faults")]
-pub(crate) use switch::{reached, took_a_place};
-#[cfg(feature = "faults")]
 pub use switch::{at, before_the_entry, meanwhile, on, set};
+#[cfg(feature = "faults")]
+pub(crate) use switch::{reached, took_a_place};
 
 /// See above.
 #[cfg(not(feature = "faults"))]
