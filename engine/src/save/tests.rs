@@ -349,7 +349,7 @@ fn a_file_says_whose_it_is() {
     assert_eq!(head, Head { identity: IDENTITY.to_vec(), clock, token });
     let with_number = |at: usize, n: u32| {
         let mut writer = Writer::new(Vec::new());
-        let words = [FORMAT, 0, 0, 0];
+        let words = [FORMAT, 0, 0, 0, 0, 0];
         words.iter().enumerate().for_each(|(i, w)| writer.put_u32(if i == at { n } else { *w }).unwrap());
         read_head(&mut Reader::new(&writer.finish().unwrap()[..]))
     };

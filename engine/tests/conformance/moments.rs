@@ -249,8 +249,8 @@ fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
         rest.wake(|| clock.get(), || Ok::<(), Error>(())).expect("it waits for nobody");
         let look = |at_ns| Look { at_ns, after_ns: 0, me: 0 };
         rest.tire(look(1), || clock.get(), || 0); // the scan is noticed
-                                                  // Behind each look at the clock others commit, and a scan pins.
-        let pin = Cell::new(Csn::MAX);
+                                                  // A scan has pinned. Behind each look at the clock others commit, and another scan pins.
+        let pin = Cell::new(clock.get());
         let now = || {
             let now = clock.replace(clock.get() + 1);
             if rest.is_awake() {
