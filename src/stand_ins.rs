@@ -23,6 +23,12 @@ functions! {
     CopyErrorData FlushErrorState FreeErrorData errcode errcontext_msg errdetail errfinish errhint errmsg errstart palloc0 pfree
 }
 
+/// The database's encoding is UTF8.
+#[no_mangle]
+extern "C" fn GetDatabaseEncoding() -> i32 {
+    pgrx::pg_sys::pg_enc::PG_UTF8 as i32
+}
+
 macro_rules! variables {
     ($($name:ident)*) => { $(
         #[no_mangle]
