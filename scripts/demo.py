@@ -10,7 +10,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-from runner import Job, Result, RunError, Server, run  # noqa: E402
+from lib.runner import Job, Result, RunError, Server, run  # noqa: E402
 
 HEAP_DATABASE = "demo_heap"
 MIXEDCC_DATABASE = "demo"
