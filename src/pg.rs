@@ -214,6 +214,7 @@ pub mod raw {
             bit: *mut pg_sys::bits8,
         );
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
+        pub fn GetTopTransactionIdIfAny() -> pg_sys::TransactionId;
         // Raises nothing.
         pub fn pgstat_count_heap_insert(rel: pg_sys::Relation, n: pg_sys::PgStat_Counter);
         pub fn ActiveSnapshotSet() -> bool;

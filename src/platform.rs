@@ -2,14 +2,17 @@
 //! detector, timeouts, cancels and pg_locks see them.
 
 pub use crate::compat::my_ident;
+use crate::keys::conditions;
 use crate::{compat, coordinator, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::record::Version;
 use mixedcc_engine::Error;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::PgSqlErrorCode;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 mod waiting;
@@ -215,6 +218,15 @@ impl Platform for Pg {
     }
     fn nudge(&self, slot: SlotId) {
         compat::wake(slot);
+    }
+    fn meets(&self, condition: u32, row: NonNull<Version>) -> bool {
+        let _inside = Inside::enter();
+        // SAFETY: the engine reaches the version under our pin, and asks for conditions of this transaction.
+        unsafe { conditions::meets(condition, row.as_ptr()) }
+    }
+    fn has_written(&self) -> bool {
+        // SAFETY: a plain look at the backend's transaction.
+        unsafe { crate::pg::raw::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         if n < 50 {

@@ -90,6 +90,8 @@ pub struct Touched {
     pub ours: bool,
     /// Those of another access method.
     pub others: bool,
+    /// Foreign ones, in which it may have written without a transaction id.
+    pub foreign: bool,
     /// It was said.
     pub warned: bool,
 }
@@ -370,10 +372,19 @@ fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: boo
 fn end_pending(commit: bool) {
     // First, while all tables are there: those that were thrown out may be freed from then on.
     let all = std::mem::take(&mut backend().pending);
+    let now = || backend().txn.e.now();
     for (_, p) in all.iter().rev() {
         match p {
             Pending::Primary { table, old } => end_primary(table, *old, commit),
-            Pending::Map { old, .. } if commit => free_map(*old),
+            Pending::Created(k) if commit => {
+                if let Some(t) = shmem::find(*k) {
+                    t.map().begins(now());
+                }
+            }
+            Pending::Map { table, old, .. } if commit => {
+                table.map().begins(now());
+                free_map(*old);
+            }
             Pending::Map { table, old, new, parts } => {
                 restore_map(table, *old, parts);
                 free_map(*new);
@@ -500,6 +511,9 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             b.txn.set_round_trips(b.round_trips);
             if !b.txn.sampled_records().is_empty() {
                 together::note(&b.txn);
+            }
+            if b.mixed.foreign {
+                b.txn.validate_at_commit();
             }
             if let Err(e) = b.txn.prepare(&PG, &|_, _| {}) {
                 raise(e);

@@ -79,6 +79,12 @@ pub enum Fault {
     AwaitsTheNext,
     /// A scan that shall lock its ranges in place of rows locks neither, and relies on both.
     EscalatesTooFar,
+    /// A registration of inserts names the first record only.
+    NamesOneRecord,
+    /// A scan with a condition judges inserted rows as they were inserted.
+    JudgesTheFirst,
+    /// A read that passes over a pending version believes that everything is valid still.
+    PassesOver,
     /// The entry of a dead record stays in the primary index, and nobody knows.
     EntryForgotten,
     /// A lock word is changed whatever it has become since the look at it.

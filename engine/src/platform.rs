@@ -105,6 +105,16 @@ pub trait Platform {
     fn reached(&self, _scan: u32) -> Option<(Vec<u8>, bool)> {
         None
     }
+    /// Does a row meet a condition of a scan of this transaction (see [`crate::Txn::scan_where`])? Depends on the row's columns
+    /// alone. May unwind.
+    fn meets(&self, _condition: u32, _row: std::ptr::NonNull<crate::record::Version>) -> bool {
+        true
+    }
+    /// Has the transaction written anything that the engine does not know of? Then it cannot be serialized
+    /// before its commit.
+    fn has_written(&self) -> bool {
+        false
+    }
     /// A point where a test may stop or fail the transaction.
     fn stop_event(&self, _event: StopEvent) -> Result<(), Error> {
         Ok(())

@@ -87,12 +87,22 @@ pub struct Threads {
     early: Cell<u32>,
     /// A stop event at which to fail, once.
     pub fail_at: Cell<Option<StopEvent>>,
+    /// Do its transactions count as writers, so that those without writes are validated at their commit too?
+    pub writers: Cell<bool>,
 }
 
 impl Threads {
     /// The platform of the thread that owns `slot`; all threads share `waits`.
     pub fn new(e: Engine, slot: SlotId, waits: Arc<Waits>) -> Threads {
-        Threads { e, slot, waits, tag: Cell::new(0), early: Cell::new(EARLY), fail_at: Cell::new(None) }
+        Threads {
+            e,
+            slot,
+            waits,
+            tag: Cell::new(0),
+            early: Cell::new(EARLY),
+            fail_at: Cell::new(None),
+            writers: Cell::new(false),
+        }
     }
     fn ident(&self) -> u64 {
         self.e.slots[self.slot as usize].ident.load(Ordering::SeqCst)
@@ -148,6 +158,9 @@ impl Platform for Threads {
     }
     fn quiescent(&self, _: SlotId) -> bool {
         false
+    }
+    fn has_written(&self) -> bool {
+        self.writers.get()
     }
     fn stop_event(&self, event: StopEvent) -> Result<(), Error> {
         if self.fail_at.get() == Some(event) {

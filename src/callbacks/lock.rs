@@ -152,7 +152,13 @@ unsafe fn lock_one(
             return Err(gone(t, tmfd, r, newest));
         };
         match xact::mode() {
-            Mode::Serializable => Ok((ok(t.read(&PG, r, false)).unwrap_or(v), false)),
+            Mode::Serializable => {
+                let read = match want.mode {
+                    LockMode::KeyShare => t.read_locked_key(&PG, r),
+                    _ => t.read(&PG, r, false),
+                };
+                Ok((ok(read).unwrap_or(v), false))
+            }
             Mode::ReadCommitted => {
                 if !want.follow {
                     return Ok((v, false));

@@ -173,6 +173,11 @@ unsafe fn is_other(r: pg_sys::Relation) -> bool {
     }
 }
 
+unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
+    // SAFETY: null or an open relation.
+    unsafe { !r.is_null() && (*(*r).rd_rel).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE }
+}
+
 /// Notes what a serializable transaction uses, and refuses a mixture as the setting says.
 ///
 /// # Safety
@@ -182,6 +187,8 @@ pub unsafe fn check_mixture(ours: bool, rels: &[pg_sys::Relation]) {
     t.ours |= ours;
     // SAFETY: as in `inspect`.
     t.others = t.others || rels.iter().any(|r| unsafe { is_other(*r) });
+    // SAFETY: as above.
+    t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
     if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
         return;
     }

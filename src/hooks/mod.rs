@@ -43,4 +43,5 @@ pub fn end_transaction() {
     statements::end_transaction();
     protect::end_transaction();
     crate::altered::abort_subtransactions(0);
+    crate::keys::conditions::end_transaction();
 }

@@ -13,7 +13,7 @@ use crate::errors::ok;
 use crate::faults::{self, Fault};
 use crate::keys::bounds::{self, Interval};
 use crate::keys::rows::{Row, Rows};
-use crate::keys::{self, Ranged};
+use crate::keys::{self, conditions, Ranged};
 use crate::platform::PG;
 use crate::rel::{self, RelInfo};
 use crate::xact::{self, Mode};
@@ -251,7 +251,7 @@ unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo,
                 (o.ranged, o.ids, o.intervals, o.one_pass) = (Some(ranged), ids, intervals, one_pass);
                 (*f).scan = id;
             }
-            None => coarse(&at),
+            None => coarse(scan, heap, &at),
         }
     }
 }
@@ -262,23 +262,28 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
     unsafe {
         let at = touches(info, partition);
         let heap = pg_sys::RelationIdGetRelation(info.oid);
-        let found = intervals_of(scan, heap, info);
-        pg_sys::RelationClose(heap);
-        let ids = match found {
+        let ids = match intervals_of(scan, heap, info) {
             Some((ranged, intervals)) => begin(&at, ranged, &intervals, false),
             None => {
-                coarse(&at);
+                coarse(scan, heap, &at);
                 vec![ScanId::NONE]
             }
         };
+        pg_sys::RelationClose(heap);
         statements::bitmap_scan(scan, snapshot, info.oid, ids);
     }
 }
 
-/// Predicates on partitions: the rows are protected by themselves.
-fn coarse(at: &[Touch]) {
+/// Predicates on partitions, of all rows or of those that meet the scan's keys: the rows that it reads are protected by
+/// themselves.
+unsafe fn coarse(scan: pg_sys::IndexScanDesc, heap: pg_sys::Relation, at: &[Touch]) {
+    // SAFETY: as in `index_scan`; the table is open.
+    let condition = unsafe { conditions::of_scan(heap, (*scan).indexRelation, keys_of(scan)) };
     for touch in at {
-        ok(xact::txn().scan(&PG, *touch));
+        ok(match condition {
+            Some(c) => xact::txn().scan_where(&PG, *touch, c),
+            None => xact::txn().scan(&PG, *touch),
+        });
     }
 }
 

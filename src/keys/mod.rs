@@ -7,6 +7,7 @@
 
 pub mod bounds;
 pub mod codec;
+pub mod conditions;
 pub mod describe;
 mod ranges;
 pub mod rows;

@@ -160,7 +160,10 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
         let at: Vec<Touch> = (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect();
         let snapshot = pg_sys::GetActiveSnapshot();
         let id = match xact::mode() {
-            Mode::Serializable => None,
+            Mode::Serializable => {
+                xact::txn().validate_at_commit();
+                None
+            }
             Mode::SerializableReadOnly => None,
             _ => Some(protect::begin_at(&at, ranged, &interval, xact::snapshot_csn(snapshot))),
         };

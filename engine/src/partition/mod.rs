@@ -10,11 +10,12 @@ pub use together::{Common, Together, COLUMNS};
 pub use tuning::{Tuning, TUNING_WORDS};
 pub use waits::{Sleep, WaitReason, Waits};
 
+use crate::csn::Csn;
 use crate::error::Error;
 use crate::lock::LockWord;
-use crate::primitive::{AtomicU32, Ordering};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, Protocol, ProtocolSet};
-use crate::range::Ring;
+use crate::range::Inserts;
 use crate::shared::Engine;
 use crate::switch::{Asked, Switch, SwitchView, Why};
 
@@ -28,9 +29,11 @@ pub struct Partition {
     _pad: u32,
     /// `partcc`'s lock.
     pub lock: LockWord,
-    _pad2: [u64; 7],
+    /// See [`Partition::since`].
+    since: AtomicU64,
+    _pad2: [u64; 6],
     /// Registrations of inserts, for scans that no index bounds.
-    pub ring: Ring,
+    pub ring: Inserts,
     /// Counters.
     pub stats: PartitionStats,
     /// What the coordinator has decided last.
@@ -50,6 +53,11 @@ impl Partition {
     pub fn protocols_and_wanted(&self) -> ProtocolSet {
         let v = self.switch.view();
         v.set.union(v.wanted)
+    }
+    /// The clock when the transaction was over that made the table's storage or its map: what it holds now is not what
+    /// was to be seen of the table before. 0: it has always been there.
+    pub fn since(&self) -> Csn {
+        self.since.load(Ordering::SeqCst)
     }
     /// Of a map that is being made; the rule on waiting phases has accepted them.
     pub(crate) fn init(&self, set: ProtocolSet, policy: Policy) {
@@ -114,6 +122,10 @@ pub struct PartitionMap {
 const _: () = assert!(std::mem::size_of::<PartitionMap>().is_multiple_of(128));
 
 impl PartitionMap {
+    /// The transaction that made the table's storage or this map is over, and nobody else has used it yet.
+    pub fn begins(&self, now: Csn) {
+        self.partitions().iter().for_each(|p| p.since.store(now, Ordering::SeqCst));
+    }
     /// Bytes of a map with `n` partitions.
     pub fn size(n: u32) -> usize {
         std::mem::size_of::<PartitionMap>() + n as usize * std::mem::size_of::<Partition>()

@@ -11,6 +11,7 @@
 
 mod balance;
 mod index;
+mod inserted;
 mod keyed;
 mod parts;
 mod rest;
@@ -19,6 +20,7 @@ mod set;
 mod under_way;
 
 pub use index::{IndexRanges, Iter, TableRanges};
+pub use inserted::{InsertEntry, Inserts};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
 pub use parts::{Part, PartCopy, Parts, PARTS};
 pub use rest::{Look, Rest, SLEEP_AFTER_NS};

@@ -34,8 +34,10 @@ impl Txn {
             return Ok(());
         }
         if self.writes.is_empty() {
-            let now = self.e.now();
-            self.validate_all(p, now)?;
+            if !self.commits_at_valid(p) {
+                let now = self.e.now();
+                self.validate_all(p, now)?;
+            }
             self.stage = Stage::Decided;
             return Ok(());
         }
@@ -66,6 +68,16 @@ impl Txn {
         self.validate_all(p, self.csn)?;
         self.stage = Stage::Decided;
         p.stop_event(StopEvent::CommitDecided)
+    }
+
+    /// A transaction that has written nothing, here or elsewhere, is serialized at `valid`, the CSN at which
+    /// everything it has read is the newest (INV-VALID). Then there is nothing to validate: what
+    /// others have committed since comes after it. Storage that is newer than that (TRUNCATE) is another matter:
+    /// it shows itself to everybody.
+    fn commits_at_valid(&self, p: &dyn Platform) -> bool {
+        let was_there = || self.touched.iter().all(|t| t.partition.since() <= self.valid);
+        let may = self.level == Level::Serializable && !self.validates_at_commit;
+        may && self.valid != 0 && !p.has_written() && was_there()
     }
 
     /// Who deletes removes entries of what was deleted before. (Others may have no snapshot any more,

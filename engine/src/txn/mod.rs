@@ -5,6 +5,7 @@
 
 mod abort;
 mod commit;
+mod conditions;
 mod count;
 mod entries;
 mod keyed;
@@ -20,6 +21,7 @@ mod touched;
 mod validate;
 mod write;
 
+pub use conditions::MAX_CONDITIONS;
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
@@ -147,8 +149,11 @@ pub struct Txn {
     csn: Csn,
     reads: Vec<ReadEntry>,
     predicates: HashMap<usize, Predicate>,
+    conditional: Vec<conditions::Conditional>,
     /// Ids of tables whose predicates are over, because the transaction has changed their partitions.
     settled: Vec<u64>,
+    /// Must what it has read be unchanged at its commit, even if it writes nothing?
+    validates_at_commit: bool,
     ranged: predicate::Predicates,
     /// What inserts of subtransactions have found absent, by depth.
     absent: Vec<scan::Absent>,
@@ -234,7 +239,9 @@ impl Txn {
             csn: 0,
             reads: Vec::new(),
             predicates: HashMap::new(),
+            conditional: Vec::new(),
             settled: Vec::new(),
+            validates_at_commit: false,
             ranged: predicate::Predicates::default(),
             absent: Vec::new(),
             writes: Vec::new(),
@@ -309,6 +316,10 @@ impl Txn {
         }
     }
 
+    /// What it reads must be unchanged at its commit, even if it writes nothing.
+    pub fn validate_at_commit(&mut self) {
+        self.validates_at_commit = true;
+    }
     /// Is a transaction running?
     #[inline]
     pub fn is_active(&self) -> bool {
@@ -350,7 +361,7 @@ impl Txn {
     }
     /// Has it only looked at the clock?
     pub fn is_untouched(&self) -> bool {
-        let predicates = !self.predicates.is_empty() || !self.ranged.is_empty();
+        let predicates = !self.predicates.is_empty() || !self.conditional.is_empty() || !self.ranged.is_empty();
         self.writes.is_empty() && self.locks.is_empty() && self.touched.is_empty() && !predicates
     }
 
@@ -482,7 +493,9 @@ impl Txn {
         crate::retire::RetireQueue::trim(&self.e, self.slot, std::mem::take(&mut self.promised));
         clear_vec(&mut self.reads);
         clear_map(&mut self.predicates);
+        clear_vec(&mut self.conditional);
         clear_vec(&mut self.settled);
+        self.validates_at_commit = false;
         clear_vec(&mut self.writes);
         self.latest.clear();
         self.entries.clear();
@@ -510,7 +523,7 @@ impl Txn {
     }
     /// Number of predicates and of remembered reads (for views and tests).
     pub fn footprint(&self) -> (usize, usize) {
-        (self.predicates.len() + self.ranged.len(), self.reads.len())
+        (self.predicates.len() + self.conditional.len() + self.ranged.len(), self.reads.len())
     }
 }
 

@@ -5,7 +5,7 @@ use crate::csn::{Csn, Stamp};
 use crate::error::Error;
 use crate::faults::{self, Fault, Moment};
 use crate::platform::{Platform, StopEvent};
-use crate::protocol::Touch;
+use crate::protocol::{Protocol, ProtocolSet, Touch};
 use crate::range::{Position, Verdict};
 use crate::record::{Record, Version};
 use crate::shared::Fate;
@@ -171,7 +171,7 @@ impl Txn {
             self.revalidate(p)?;
         }
         if r.rec.head() != v.as_ptr() {
-            self.valid = 0; // a commit that we did not wait for may be older than `valid`
+            self.passed_over();
         }
         Ok(Some(v).filter(|_| live))
     }
@@ -190,8 +190,31 @@ impl Txn {
             self.reads.push(ReadEntry { r, version: None });
         }
         if self.is_committing_head(r) {
+            self.passed_over();
+        }
+    }
+
+    /// INV-VALID: a read has passed over a pending version, whose commit it did not wait for, and which may be
+    /// older than `valid`.
+    pub(super) fn passed_over(&mut self) {
+        if !faults::on(Fault::PassesOver) {
             self.valid = 0;
         }
+    }
+
+    /// As [`Txn::read`], of a row whose key the transaction has locked, so that it is not deleted and keeps its key.
+    /// Where everything that was read is the state at `valid`, this row is read so too, even if a newer version has
+    /// been committed since: the transaction can commit at `valid` if it never writes.
+    pub fn read_locked_key(&mut self, p: &dyn Platform, r: RecordRef) -> Result<Option<NonNull<Version>>, Error> {
+        let optimistic = self.follow(p, r.partition())? == ProtocolSet::of(Protocol::Occ);
+        if self.valid == 0 || !self.writes.is_empty() || !optimistic {
+            return self.read(p, r, false);
+        }
+        let seen = self.at_snapshot(p, r.rec, self.valid)?.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v));
+        let Some(version) = seen else { return self.read(p, r, false) };
+        self.touch(r.partition()).reads += 1;
+        self.reads.push(ReadEntry { r, version: Some(version) });
+        Ok(seen)
     }
 
     /// What [`Txn::read`] would return of a row that this transaction has not written, where looking at it and remembering

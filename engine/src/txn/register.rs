@@ -57,8 +57,8 @@ pub(super) struct Plan {
     tables: Vec<&'static Table>,
     known: Vec<Known>,
     all: Vec<Planned>,
-    /// Where inserts have registered.
-    partitions: Vec<&'static Partition>,
+    /// Where inserts register: the partition, the first record and the last one.
+    partitions: Vec<(&'static Partition, u64, u64)>,
     /// Commits in tables with ranges.
     commits: u32,
 }
@@ -316,11 +316,14 @@ impl Txn {
     fn register_inserts(&mut self, tag: Stamp) {
         for w in self.writes.iter().filter(|w| w.kind == WriteKind::Insert) {
             let partition = w.r.partition();
-            let done = |q: &&Partition| std::ptr::eq(*q, partition);
-            if !self.plan.partitions.iter().any(done) {
-                self.plan.partitions.push(partition);
-                self.registered.push(partition.ring.register(tag));
+            match self.plan.partitions.iter_mut().find(|q| std::ptr::eq(q.0, partition)) {
+                Some((_, first, last)) => (*first, *last) = ((*first).min(w.r.no), (*last).max(w.r.no)),
+                None => self.plan.partitions.push((partition, w.r.no, w.r.no)),
             }
+        }
+        for &(partition, first, last) in &self.plan.partitions {
+            let last = if faults::on(Fault::NamesOneRecord) { first } else { last };
+            self.registered.push(partition.ring.register(tag, (first, last)));
         }
     }
 

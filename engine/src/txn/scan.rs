@@ -77,6 +77,8 @@ impl Txn {
         scan: &Scan<'_>,
     ) -> Result<ScanId, Error> {
         debug_assert!(ranges.is_active());
+        // INV-VALID: at this level everything is read as of `valid`, or later.
+        debug_assert!(self.level == Level::Snapshot || scan.snapshot.is_none());
         if self.level == Level::Serializable {
             for &at in scan.at {
                 self.before_scan(p, at)?;
@@ -315,7 +317,7 @@ impl Txn {
         }
         let seen = found.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
         if r.rec.head() != seen && self.is_committing_head(r) {
-            self.valid = 0; // a commit that we did not wait for may be older than `valid`
+            self.passed_over();
         }
         // SAFETY: INV-RETIRE: reached under our pin.
         let live = found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone());
@@ -410,7 +412,7 @@ impl Txn {
     }
     /// The predicates on whole partitions: no row may be inserted into these.
     pub fn partition_predicates(&self) -> impl Iterator<Item = Touch> + '_ {
-        self.predicates.values().map(|q| q.at)
+        self.predicates.values().map(|q| q.at).chain(self.conditional.iter().map(|q| q.predicate.at))
     }
 
     /// From now on others do not end our pin: ranges that we hold on to stay.

@@ -57,9 +57,22 @@ impl Txn {
                 broken = Some((AbortReason::Phantom, Touch { no: 0, ..pred.at }));
                 break;
             }
-            if let Outcome::Invalid(reason) = self.check_partition(p, pred, csn)? {
+            if let Outcome::Invalid(reason) = self.check_partition(p, pred, csn, |_, _| Ok(true))? {
                 broken = Some((reason, pred.at));
                 break;
+            }
+        }
+        for q in &self.conditional {
+            if broken.is_some() {
+                break;
+            }
+            let pred = &q.predicate;
+            if !std::ptr::eq(pred.map, pred.at.table.map()) {
+                broken = Some((AbortReason::Phantom, Touch { no: 0, ..pred.at }));
+            } else if let Outcome::Invalid(reason) =
+                self.check_partition(p, pred, csn, |pos, by| self.is_met(p, q, (pos, by), csn))?
+            {
+                broken = Some((reason, pred.at));
             }
         }
         match broken {
@@ -70,10 +83,17 @@ impl Txn {
 
     /// Validates a predicate on a partition. Where the ring has wrapped, what is in no entry any more does not matter if it
     /// is all over, and nothing of it committed after the scan began: it was aborted, or older.
-    fn check_partition(&self, p: &dyn Platform, pred: &super::Predicate, csn: Csn) -> Result<Outcome, Error> {
+    /// `matters`: see [`Txn::check_list`].
+    fn check_partition(
+        &self,
+        p: &dyn Platform,
+        pred: &super::Predicate,
+        csn: Csn,
+        matters: impl Fn(u64, Csn) -> Result<bool, Error>,
+    ) -> Result<Outcome, Error> {
         const TRIES: u32 = 4;
         let list = pred.at.partition().ring.list();
-        let mut outcome = self.check_list(p, list, &pred.start, csn, |_| Some(Side::Read))?;
+        let mut outcome = self.check_list(p, list, &pred.start, csn, |_| Some(Side::Read), &matters)?;
         for _ in 0..TRIES {
             if !matches!(outcome, Outcome::Invalid(AbortReason::PredicateWrapped)) || pred.since == 0 {
                 break;
@@ -83,7 +103,7 @@ impl Txn {
                 _ => Some(Side::Read),
             };
             // Others may register meanwhile, and overwrite what was the oldest: then once more.
-            outcome = self.check_list(p, list, &list.oldest(), csn, older)?;
+            outcome = self.check_list(p, list, &list.oldest(), csn, older, &matters)?;
             // After that: what was looked at has not been overwritten before.
             if matches!(outcome, Outcome::Valid) && !list.has_lost_nothing_since(pred.since) {
                 return Ok(Outcome::Invalid(AbortReason::PredicateWrapped));
@@ -170,7 +190,7 @@ impl Txn {
         let unknown = q.ranges.unknown().list();
         if !unknown.is_unchanged(&q.unknown) {
             let side = if middle && q.is_open() { Side::Unread } else { Side::Read };
-            match self.check_list(p, unknown, &q.unknown, csn, |_| Some(side))? {
+            match self.check_list(p, unknown, &q.unknown, csn, |_| Some(side), |_, _| Ok(true))? {
                 Outcome::Valid => {}
                 Outcome::Doubtful => doubtful = true,
                 Outcome::Invalid(AbortReason::PredicateWrapped) if side == Side::Unread => doubtful = true,
@@ -197,7 +217,7 @@ impl Txn {
                 }
                 Some(self.ranged.side(p, q, no, key.bytes(), middle))
             };
-            match self.check_list(p, list, &start, csn, side)? {
+            match self.check_list(p, list, &start, csn, side, |_, _| Ok(true))? {
                 Outcome::Valid => {}
                 Outcome::Doubtful => doubtful = true,
                 Outcome::Invalid(AbortReason::PredicateWrapped) if middle && q.is_open() => doubtful = true,
@@ -213,6 +233,7 @@ impl Txn {
     }
 
     /// Looks at the registrations of a list. `side`: where the one at a position lies; `None`: it is not there any more.
+    /// `matters`: is what was registered at a position, and committed at a CSN, a conflict?
     fn check_list<E: Entry>(
         &self,
         p: &dyn Platform,
@@ -220,6 +241,7 @@ impl Txn {
         start: &Position,
         csn: Csn,
         side: impl Fn(u64) -> Option<Side>,
+        matters: impl Fn(u64, Csn) -> Result<bool, Error>,
     ) -> Result<Outcome, Error> {
         let mut from = start.low();
         let mut n = 0;
@@ -245,7 +267,9 @@ impl Txn {
                 Some(Fate::Committed(c) | Fate::Committing(c)) if c <= csn && side == Side::Unread => {
                     (doubtful, from) = (true, next);
                 }
-                Some(Fate::Committed(c)) if c <= csn => return Ok(Outcome::Invalid(AbortReason::Phantom)),
+                Some(Fate::Committed(c)) if c <= csn && matters(from, c)? => {
+                    return Ok(Outcome::Invalid(AbortReason::Phantom));
+                }
                 Some(Fate::Committing(c)) if c <= csn && n >= p.patience() => {
                     return Ok(Outcome::Invalid(AbortReason::Phantom))
                 }
@@ -282,10 +306,7 @@ impl Txn {
             }
         }
         self.touched.forget_locks(); // a new map may lie where one was
-        let before = self.predicates.len() + self.ranged.len();
-        self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
-        self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
-        if self.predicates.len() + self.ranged.len() < before {
+        if self.forget_predicates(table) {
             self.settled.push(table.id);
         }
         Ok(())
@@ -301,6 +322,7 @@ impl Txn {
         let of_undone = |p: &Partition| undone.partitions().as_ptr_range().contains(&std::ptr::from_ref(p));
         self.settled.contains(&table.id)
             || self.predicates.values().any(|pred| std::ptr::eq(pred.at.table, table))
+            || self.conditional.iter().any(|q| std::ptr::eq(q.predicate.at.table, table))
             || self.ranged.views().any(|q| std::ptr::eq(q.ranges.table(), table))
             || !self.absent.is_empty()
             || self.level == Level::Serializable && self.touched.iter().any(|t| t.reads > 0 && of_undone(t.partition))
@@ -310,8 +332,17 @@ impl Txn {
     /// over. The caller still excludes everybody else from the table, to the transaction's end, or nothing of it was read
     /// ([`Txn::relies_on_exclusion`]).
     pub fn unsettle_table(&mut self, table: &Table) {
+        self.forget_predicates(table);
+    }
+
+    /// Forgets the predicates of a table. Were there any?
+    fn forget_predicates(&mut self, table: &Table) -> bool {
+        let count = |t: &Txn| t.predicates.len() + t.conditional.len() + t.ranged.len();
+        let before = count(self);
         self.predicates.retain(|_, pred| !std::ptr::eq(pred.at.table, table));
+        self.conditional.retain(|q| !std::ptr::eq(q.predicate.at.table, table));
         self.ranged.retain(|q| !std::ptr::eq(q.ranges.table(), table));
+        count(self) < before
     }
 
     /// Forgets reads and predicates of nothing: tests break validation with it.
@@ -319,6 +350,7 @@ impl Txn {
     pub fn break_validation(&mut self) {
         self.reads.clear();
         self.predicates.clear();
+        self.conditional.clear();
         self.ranged.clear();
     }
 

@@ -298,7 +298,7 @@ impl Txn {
         }
         let seen = newest.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
         if r.rec.head() != seen && self.is_committing_head(r) {
-            self.valid = 0; // INV-VALID: as in `read`
+            self.passed_over();
         }
         Ok(newest)
     }
@@ -448,7 +448,7 @@ impl Txn {
     /// Ends the hold on our pin if nothing refers to a table: snapshots were read, at most, and that is counted now.
     fn let_go_if_unused(&mut self) {
         let owes_nothing = self.writes.is_empty() && self.locks.is_empty() && self.reads.is_empty();
-        let predicates = !self.predicates.is_empty() || !self.ranged.is_empty();
+        let predicates = !self.predicates.is_empty() || !self.conditional.is_empty() || !self.ranged.is_empty();
         if self.level == Level::Snapshot && owes_nothing && !predicates {
             self.forget_touched();
             self.holds = false;

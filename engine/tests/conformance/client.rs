@@ -255,10 +255,23 @@ impl<'w> Client<'w> {
 
     /// SELECT of a partition's shared keys.
     pub fn scan(&mut self, partition: u32) -> Result<Vec<Row>, Error> {
+        self.scan_keys(partition, WIDTH)
+    }
+
+    /// The same of some of the keys, with a condition.
+    pub fn scan_some(&mut self, partition: u32) -> Result<Vec<Row>, Error> {
+        self.scan_keys(partition, 1 + self.cid as i64 % SHARED)
+    }
+
+    fn scan_keys(&mut self, partition: u32, keys: i64) -> Result<Vec<Row>, Error> {
         self.statement();
-        let (low, high) = (partition as i64 * WIDTH, (partition as i64 + 1) * WIDTH - 1);
-        if self.mood == Mood::Serializable {
-            self.t.scan(&self.p, self.w.touch(partition))?;
+        let low = partition as i64 * WIDTH;
+        let high = low + keys - 1;
+        let at = self.w.touch(partition);
+        match self.mood {
+            Mood::Serializable if keys == WIDTH => self.t.scan(&self.p, at)?,
+            Mood::Serializable => self.t.scan_where(&self.p, at, high as u32 + 1)?,
+            _ => {}
         }
         let mut rows = Vec::new();
         for (key, r) in self.w.scan(low, high) {

@@ -238,7 +238,8 @@ fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), 
     }
     if mood == Mood::ReadOnly || dice < 40 {
         if rng.percent(25) {
-            c.scan(partition)?;
+            let some = rng.percent(50);
+            let _ = if some { c.scan_some(partition)? } else { c.scan(partition)? };
         } else {
             c.get(key)?;
         }

@@ -25,8 +25,11 @@ pub fn world(p: Protocol, policy: Policy, cuts: &[i64], list: u32) -> World {
     w
 }
 
+/// A session whose transactions are validated at their commit, also those that write nothing.
 pub fn session<'w>(w: &'w World, r: &Recorder, slot: u16) -> Client<'w> {
-    Client::new(w, slot, r.session(), 77)
+    let c = Client::new(w, slot, r.session(), 77);
+    c.p.threads.writers.set(true);
+    c
 }
 
 pub fn ranges(w: &World, i: usize) -> &'static IndexRanges {
@@ -122,6 +125,9 @@ impl Platform for Meanwhile<'_> {
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         self.p.quiescent(slot)
+    }
+    fn has_written(&self) -> bool {
+        self.p.has_written()
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         let then = self.then.borrow_mut().take_if(|_| e == self.at);

@@ -23,6 +23,9 @@ pub const WIDTH: i64 = 1000;
 /// Keys of a partition that clients share; half of them exist at the start.
 pub const SHARED: i64 = 6;
 
+/// A condition of a scan is the bound of its keys; from here on: the least value of its rows.
+pub const VALUE: u32 = 1 << 20;
+
 /// The payload of a version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +166,16 @@ impl Platform for Jitter {
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         self.threads.quiescent(slot)
+    }
+    fn meets(&self, condition: u32, row: NonNull<Version>) -> bool {
+        let row = Row::read(row);
+        match condition.checked_sub(VALUE) {
+            Some(least) => row.value >= least as i64,
+            None => row.key < condition as i64,
+        }
+    }
+    fn has_written(&self) -> bool {
+        self.threads.has_written()
     }
     fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         self.panic_if(PanicAt::Compare);

@@ -21,6 +21,7 @@ fn commit_while_the_ring_wraps(fault: Option<Fault>, before: bool) -> Result<(),
     let reader = Rc::new(RefCell::new(Txn::new(w.e, 0)));
     let own = Rc::new(Jitter::new(&w, 0, 1));
     reader.borrow_mut().begin(Level::Serializable, w.ident());
+    reader.borrow_mut().validate_at_commit(); // though it only reads
     reader.borrow_mut().scan(&*own, w.touch(0)).expect("nothing is in the way");
     let end = Rc::new(Cell::new(None));
     let commit = {

@@ -1,0 +1,60 @@
+//! The ring of a partition: registrations of inserts, with the records that they are in.
+
+use super::ring::{Entry, EntryHead, List, ListHead, Registered, RING_SIZE};
+use crate::csn::Stamp;
+use crate::primitive::{AtomicU64, Ordering};
+
+/// A registration of the inserts of a transaction into a partition. All-zero is an empty one.
+///
+/// INV-KEY: the numbers change only while the entry's head is marked busy.
+#[repr(C)]
+pub struct InsertEntry {
+    head: EntryHead,
+    first: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Entry for InsertEntry {
+    fn head(&self) -> &EntryHead {
+        &self.head
+    }
+}
+
+/// The ring of a partition. All-zero is an empty one.
+#[repr(C)]
+pub struct Inserts {
+    head: ListHead,
+    entries: [InsertEntry; RING_SIZE],
+}
+
+impl Inserts {
+    /// The list.
+    #[inline]
+    pub fn list(&self) -> List<'_, InsertEntry> {
+        List::new(&self.head, &self.entries)
+    }
+    /// Its counters.
+    pub fn head(&self) -> &ListHead {
+        &self.head
+    }
+    /// Adds a registration of inserts into some of the records from `first` to `last`.
+    pub fn register(&'static self, tag: Stamp, (first, last): (u64, u64)) -> Registered {
+        let (pos, _) = self.list().register(tag, |e| {
+            e.first.store(first, Ordering::Release);
+            e.last.store(last, Ordering::Release);
+        });
+        self.list().registered(pos)
+    }
+}
+
+impl List<'_, InsertEntry> {
+    /// The first and last record of the registration at `pos`; `None` if that is not in its entry any more.
+    pub fn records(&self, pos: u64) -> Option<(u64, u64)> {
+        let e = self.entry(pos);
+        if !self.holds(pos) {
+            return None;
+        }
+        let records = (e.first.load(Ordering::Acquire), e.last.load(Ordering::Acquire));
+        self.holds(pos).then_some(records)
+    }
+}
