@@ -33,6 +33,8 @@ pub enum Protocol {
 impl Protocol {
     /// All protocols.
     pub const ALL: [Protocol; 3] = [Protocol::PartCc, Protocol::Occ, Protocol::TwoPhase];
+    /// How many protocols there are: the size of arrays that have an element for each.
+    pub const COUNT: usize = Protocol::ALL.len();
 
     /// The name in settings and views.
     pub fn name(self) -> &'static str {
@@ -41,6 +43,10 @@ impl Protocol {
             Protocol::Occ => "occ",
             Protocol::TwoPhase => "2pl",
         }
+    }
+    /// Its place in [`Protocol::ALL`], and in arrays that have an element for each protocol.
+    pub fn index(self) -> usize {
+        (self as u32).trailing_zeros() as usize
     }
     /// The protocol of a name.
     pub fn parse(s: &str) -> Option<Protocol> {
