@@ -1,0 +1,146 @@
+#!/usr/bin/python3
+"""When the shared region is full: error 53200 with a hint, the transaction rolls
+back, nothing is lost, and space comes back after DELETE and VACUUM, TRUNCATE, DROP
+TABLE and DROP DATABASE, and after a reader that held old versions has ended."""
+
+import random
+
+import psycopg2
+
+from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, ok, query, value
+
+DATABASE = "process_memory"
+ROW = 200_000
+BATCH = 100
+TEXT = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=ROW))
+
+
+def insert(connection, table, first):
+    query(connection, f"INSERT INTO {table} SELECT i, %s FROM generate_series(%s, %s) i", (TEXT, first, first + BATCH - 1))
+
+
+def fill(connection, table):
+    """Inserts until the error; returns the number of rows and the error."""
+    rows = 0
+    while rows < 200_000:
+        try:
+            insert(connection, table, rows)
+        except psycopg2.Error as error:
+            return rows, error
+        rows += BATCH
+    raise RuntimeError("the region did not become full")
+
+
+def check_full(connection, table, rows, error):
+    equal("memory: the error is out_of_memory", error.pgcode, "53200")
+    check("memory: the error has a hint", error.diag.message_hint, str(error))
+    equal("memory: committed rows are there", value(connection, f"SELECT count(*) FROM {table}"), rows)
+    equal("memory: they are whole", value(connection, f"SELECT count(*) FROM {table} WHERE v = %s", (TEXT,)), rows)
+    check("memory: a row can still be read by key", query(connection, f"SELECT id FROM {table} WHERE id = 5") == [(5,)])
+
+
+def check_refill(connection, table, rows, what):
+    again, error = fill(connection, table)
+    equal(f"memory: full again after {what}, with the same error", error.pgcode, "53200")
+    check(f"memory: space comes back after {what}", again >= rows * 0.85, f"{again} rows of {rows}")
+
+
+def make(connection, table):
+    create_table(connection, table, "id int PRIMARY KEY, v text", protocol="occ")
+
+
+def test_full():
+    if not OURS:
+        ok("memory: heap has no region")
+        return
+    connection = make_database(DATABASE)
+    make(connection, "m")
+    make(connection, "other")
+    query(connection, "INSERT INTO other VALUES (1, 'small')")
+    rows, error = fill(connection, "m")
+    check_full(connection, "m", rows, error)
+    query(connection, "DELETE FROM m WHERE id % 2 = 0")
+    query(connection, "VACUUM m")
+    check("memory: deletes work when it is full", value(connection, "SELECT count(*) FROM m") == rows // 2)
+    for first in range(1_000_000, 1_000_000 + int(rows * 0.4), BATCH):
+        insert(connection, "m", first)
+    ok("memory: VACUUM makes room for new rows")
+    query(connection, "TRUNCATE m")
+    check_refill(connection, "m", rows, "TRUNCATE")
+    query(connection, "DELETE FROM m")
+    query(connection, "VACUUM m")
+    check_refill(connection, "m", rows, "DELETE and VACUUM")
+    query(connection, "DROP TABLE m")
+    make(connection, "m")
+    check_refill(connection, "m", rows, "DROP TABLE")
+    equal("memory: other tables are untouched", query(connection, "SELECT * FROM other"), [(1, "small")])
+    vacuum_at_once(connection)
+    rollback(connection, rows)
+    versions(connection, rows)
+    connection.close()
+    drop_database(DATABASE)
+    connection = make_database(DATABASE)
+    make(connection, "m")
+    check_refill(connection, "m", rows, "DROP DATABASE")
+    connection.close()
+    drop_database(DATABASE)
+
+
+def vacuum_at_once(connection):
+    """VACUUM frees what the last commit before it has deleted. Another process may hold a snapshot for a moment."""
+    create_table(connection, "small", "id int PRIMARY KEY", protocol="occ")
+    def removed():
+        query(connection, "INSERT INTO small SELECT generate_series(1, 100); DELETE FROM small")
+        connection.notices.clear()
+        query(connection, "VACUUM (VERBOSE) small")
+        return any("tuples: 100 removed" in notice for notice in connection.notices)
+    check("memory: VACUUM frees what was deleted just before", any(removed() for _ in range(5)), str(connection.notices))
+    query(connection, "DROP TABLE small")
+
+
+def rollback(connection, rows):
+    """A transaction that fills the region and rolls back, also to a savepoint, gives all back."""
+    query(connection, "TRUNCATE m")
+    query(connection, "BEGIN")
+    for first in range(0, int(rows * 0.8), BATCH):
+        insert(connection, "m", first)
+    query(connection, "ROLLBACK")
+    query(connection, "BEGIN; SAVEPOINT s")
+    for first in range(0, int(rows * 0.8), BATCH):
+        insert(connection, "m", first)
+    query(connection, "ROLLBACK TO s")
+    query(connection, "INSERT INTO m VALUES (1, 'kept'); COMMIT")
+    equal("memory: a rollback in a full region keeps the rest", query(connection, "SELECT id, v FROM m"), [(1, "kept")])
+    query(connection, "TRUNCATE m")
+    check_refill(connection, "m", rows, "ROLLBACK")
+
+
+def versions(connection, rows):
+    """Old versions go when nobody can see them, and stay while a snapshot can."""
+    query(connection, "TRUNCATE m")
+    insert(connection, "m", 0)
+    rounds = int(rows / BATCH * 1.5)
+    for _ in range(rounds):
+        query(connection, "UPDATE m SET v = v")
+    ok("memory: updates reuse the space of old versions")
+    reader = connect(DATABASE)
+    query(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = value(reader, "SELECT md5(string_agg(id || v, '' ORDER BY id)) FROM m")
+    error = None
+    for number in range(rounds):
+        try:
+            query(connection, "UPDATE m SET v = %s || v", (str(number),))
+        except psycopg2.Error as caught:
+            error = caught
+            break
+    check("memory: a long reader's versions either fit or the error is out_of_memory", error is None or error.pgcode == "53200", str(error))
+    equal("memory: the long reader still sees its rows", value(reader, "SELECT md5(string_agg(id || v, '' ORDER BY id)) FROM m"), before)
+    query(reader, "COMMIT")
+    reader.close()
+    for _ in range(rounds):
+        query(connection, "UPDATE m SET v = v")
+    ok("memory: space comes back after the long reader")
+
+
+if __name__ == "__main__":
+    main(test_full)
