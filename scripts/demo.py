@@ -1,4 +1,7 @@
-"""The demonstration's rounds and table: demo.py SOCKET_DIR BIN_DIR SECONDS (called by scripts/demo)."""
+"""The demonstration's rounds and table:  demo.py SOCKET_DIR BIN_DIR SECONDS
+
+scripts/demo calls it.
+"""
 
 from __future__ import annotations
 

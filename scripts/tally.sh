@@ -1,9 +1,9 @@
 # Runs the jobs of scripts/test and counts their checks; sourced by it.
 #
 # A check is counted once, whatever runs it again: each has a name, and checks of the
-# same name are one, which failed if it failed anywhere. So a regression test that is
-# run three ways is one check, like a process test's that is repeated with other seeds,
-# and like a test of the engine that AddressSanitizer runs again.
+# same name are one, which failed if it failed anywhere. So a regression test that runs
+# in three ways is one check. So is a process test that is repeated with other seeds, and
+# a test of the engine that AddressSanitizer runs again.
 # A stage that ran no test, or a runner that failed without naming a test, counts
 # as one failure: silence is never success.
 
@@ -94,7 +94,7 @@ count_cargo_tests() { # exit status, package
     record_lines "$1" "cargo test of $2" "$work_dir/log/tests"
 }
 
-# unittest -v: "test_of (file.Class) ... ok"; what the test prints, and its document, come in between.
+# unittest -v: "test_of (file.Class) ... ok"; the test's output and its docstring come in between.
 # A test that is skipped is one that did not run.
 count_unittest() { # exit status, name
     awk -v kind="$2" '
@@ -110,8 +110,8 @@ count_unittest() { # exit status, name
     record_lines "$1" "unittest of $2" "$work_dir/log/tests"
 }
 
-# pg_regress prints for each test, up to PostgreSQL 15, "[test] NAME ... ok 12 ms" (or FAILED, or
-# "failed (ignored)"), and from 16 on "ok 1 - NAME 12 ms" or "not ok 1 - NAME 12 ms".
+# What pg_regress prints for each test. Up to PostgreSQL 15: "[test] NAME ... ok 12 ms" (or FAILED,
+# or "failed (ignored)"). From 16 on: "ok 1 - NAME 12 ms" or "not ok 1 - NAME 12 ms".
 count_pg_regress() { # exit status, output directory, kind
     awk -v kind="$3" '
         /\.\.\. (ok|FAILED|failed)( |$)/ {
