@@ -26,8 +26,8 @@ SQL
     fi
 }
 
-# How all sessions run what the bypass can run, by their settings: by the bypass, by our scans under the executor's nodes, or by its
-# own nodes alone.
+# How all sessions run what the bypass can run, by their settings: by the bypass, by our scans under
+# the executor's nodes, or by its own nodes alone.
 set_way() { # bypass, scan or executor
     case $1 in
         bypass) ;;
@@ -38,7 +38,8 @@ set_way() { # bypass, scan or executor
     export PGOPTIONS
 }
 
-# Did they? Fails if the counts since `mixedcc.reset_bypass()` say something else. Tests may switch the bypass off themselves.
+# Did they? Fails if the counts since `mixedcc.reset_bypass()` say something else. Tests may switch
+# the bypass off themselves.
 check_way() { # way, database
     local counts
     counts=$("$PGBIN/psql" -X -A -t -d "$2" -c "SELECT sum(statements) FILTER (WHERE statement IS NOT NULL) > 0,

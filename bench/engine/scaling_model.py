@@ -51,8 +51,9 @@ RULES = (
     Rule(_P, "execute", "index root page: content lock", r"LockBuffer'_bt_getroot|LWLockRelease'LockBuffer'_bt_relandgetbuf", "all"),
     Rule(_P, "execute", "buffer mapping locks", r"LWLock.*ReadBufferExtended", "all", 128),
     Rule(_P, "execute", "pages: pins and content locks", r"(Buffer|_bt_|heap_)", ROW),
-    # Which lock was taken callgrind cannot tell. By predicate.c, about half of these changes are of the one named;
-    # the others are of SerializableFinishedListLock, SerializablePredicateListLock, or a partition's lock.
+    # Which lock was taken callgrind cannot tell. By predicate.c, about half of these changes are of
+    # the one named; the others are of SerializableFinishedListLock, SerializablePredicateListLock,
+    # or a partition's lock.
     Rule(_P, "serializable", "SSI: SerializableXactHashLock", r"LWLock.*'(PreCommit_CheckForSerializationFailure|"
          r"ReleasePredicateLocks|GetSerializableTransactionSnapshot|RegisterPredicateLockingXid|CheckForSerializableConflict(In|Out))", "all", 2),
     Rule(_P, "serializable", "SSI: SerializablePredicateListLock", r"LWLock.*Predicate", "all", 2),
@@ -97,8 +98,8 @@ class Machine:
     transfer_ns: float
 
 
-# Cores of one socket, of a socket of chiplets, and of two sockets or more. Not measured here: two cores
-# cannot show it. The order of what is published for such machines.
+# Cores of one socket, of a socket of chiplets, and of two sockets or more. Not measured here: two
+# cores cannot show it. The order of what is published for such machines.
 MACHINES = (Machine(16, 50), Machine(64, 100), Machine(256, 200))
 
 

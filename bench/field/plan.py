@@ -75,8 +75,8 @@ def sorted_by_data(points: list[Point]) -> tuple[Point, ...]:
     return tuple(sorted(points, key=lambda point: order[point.workload.data_key]))
 
 
-# The factors of the full run leave out contenders whose curves say least there, and the largest data
-# more: its tables are made anew for each layout.
+# The factors of the full run leave out contenders whose curves say least there, and the largest
+# data more: its tables are made anew for each layout.
 FACTOR_CONTENDERS = ("heap_rc", "heap_ser", "occ", "2pl", contenders.ADAPTIVE)
 PARTITIONED_CONTENDERS = ("heap_ser", "occ", "partcc", contenders.ADAPTIVE)
 LARGE_CONTENDERS = ("heap_rc", "heap_ser", "occ", contenders.ADAPTIVE)
@@ -97,7 +97,8 @@ def full() -> Mode:
         def point(value):
             more = {"clients": value} if factor == "clients" else {}
             parameters = {} if factor == "clients" else {factor: value}
-            # Many sessions take a second or two until each has compiled its functions and planned its statements.
+            # Many sessions take a second or two until each has compiled its functions and planned
+            # its statements.
             seconds = 5 if more.get("clients") == max(CLIENTS) else 2
             return Point(loads.make(workload, **parameters), rounds=2, seconds=seconds, factor=factor, contenders=who,
                          **more)

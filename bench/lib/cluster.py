@@ -38,7 +38,8 @@ SETTINGS = {
     "full_page_writes": "off",
     "shared_buffers": "512MB",
     "max_connections": "60",
-    # Of PostgreSQL's default of 64 heap at SERIALIZABLE runs out now and then, also with two clients.
+    # Of PostgreSQL's default of 64 heap at SERIALIZABLE runs out now and then, also with two
+    # clients.
     "max_pred_locks_per_transaction": "1024",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "1h",

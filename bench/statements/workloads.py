@@ -200,7 +200,8 @@ INSTRUCTION_LOOPS = ("empty", "read1", "update1", "read20", "read10_update10", "
                      "read_each20", "read_each100", "update_each20", "update_each100", "insert1", "insert20", "insert100",
                      "copy100")
 INSERTING_LOOPS = ("insert1", "insert20", "insert100", "copy100")
-# At most this share of heap's instructions at SERIALIZABLE: plain SQL, native access from plpgsql, one native call.
+# At most this share of heap's instructions at SERIALIZABLE: plain SQL, native access from plpgsql,
+# one native call.
 _INSTRUCTION_GOALS = {"read20": 0.33, "read10_update10": 0.25, "native20": 0.18, "native10_10": 0.14,
                       "call20": 0.06, "call10_10": 0.06,
                       "insert1": 0.8, "insert20": 0.8, "insert100": 0.8, "copy100": 0.8}

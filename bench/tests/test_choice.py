@@ -179,7 +179,8 @@ class Server(unittest.TestCase):
         one = SERVER.VariedYcsb(theta=0.99, length=15)
         self.assertIn("bounds = '257'", one.options("hybrid", "usertable"))
         self.assertNotIn("bounds", one.options("partcc", "usertable"))
-        # Rank 15 of the last partition is the last key below the bound, rank 16 of the first one the first above it.
+        # Rank 15 of the last partition is the last key below the bound, rank 16 of the first one
+        # the first above it.
         self.assertRegex(one.script("procedure", 3), r"\\set k0 (-1 \* )?\(16 \* :r \+ :first\)\n")
         self.assertEqual(SERVER.pins(one.protocols("hybrid")), "SELECT mixedcc.set_protocol('usertable', 'occ');SELECT mixedcc.set_protocol('usertable', '2pl', 0);")
         self.assertEqual(SERVER.pins(one.protocols("partcc")), "SELECT mixedcc.set_protocol('usertable', 'partcc');")

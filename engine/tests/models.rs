@@ -1,9 +1,10 @@
 //! Models of the engine's words for the model checker, which tries all interleavings:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p mixedcc-engine --test models`.
 //!
-//! The ring, with two entries, the lock word and the other words are the engine's own. Slots and versions are
-//! modelled with the engine's encodings, because the region, in which the engine has them, cannot hold the model
-//! checker's atomics. Each model has a broken variant in which the checker must find the error.
+//! The ring, with two entries, the lock word and the other words are the engine's own. Slots and
+//! versions are modelled with the engine's encodings, because the region, in which the engine has
+//! them, cannot hold the model checker's atomics. Each model has a broken variant in which the
+//! checker must find the error.
 #![cfg(loom)]
 
 #[path = "models/locks.rs"]
@@ -395,8 +396,8 @@ impl Tree {
 }
 
 /// An inserter that splits the leaf, and a reader of a key that is always there. The reader is the
-/// spawned thread: the model checker forgets a load when the storing thread has loaded the same word
-/// itself, so that it must find the stores first.
+/// spawned thread: the model checker forgets a load when the storing thread has loaded the same
+/// word itself, so that it must find the stores first.
 fn index(w: Without) {
     let t = Arc::new(Tree::new());
     let reader = {

@@ -1,9 +1,11 @@
-//! mixedcc's interface for extensions that are written in Rust: what `mixedcc.h` declares for C, without dependencies. The
-//! header says what callers may rely on and must see to; the names here are its names.
+//! mixedcc's interface for extensions that are written in Rust: what `mixedcc.h` declares for C,
+//! without dependencies. The header says what callers may rely on and must see to; the names here
+//! are its names.
 //!
-//! Calls raise PostgreSQL's errors: one that fails does not return, and jumps over the frames between it and whoever catches the
-//! error. So frames that make calls must own nothing that is to be dropped, and a panic must not leave a function of the
-//! extension, also not one that mixedcc calls ([`Modify`], [`Visit`]). `bench/native/rust` is an example of both.
+//! Calls raise PostgreSQL's errors: one that fails does not return, and jumps over the frames
+//! between it and whoever catches the error. So frames that make calls must own nothing that is to
+//! be dropped, and a panic must not leave a function of the extension, also not one that mixedcc
+//! calls ([`Modify`], [`Visit`]). `bench/native/rust` is an example of both.
 
 use std::ffi::{c_char, c_void, CStr};
 
@@ -105,12 +107,14 @@ pub enum Refused {
 }
 
 impl Native {
-    /// The interface, if it is there and has all that this crate knows of it. `value`: that of the rendezvous variable.
+    /// The interface, if it is there and has all that this crate knows of it. `value`: that of the
+    /// rendezvous variable.
     ///
     /// # Safety
     /// Null, or what mixedcc has put into the variable.
     pub unsafe fn accept<'a>(value: *const Native) -> Result<&'a Native, Refused> {
-        // SAFETY: the caller's: the first three fields are there in each version, and more of them only in the right ones.
+        // SAFETY: the caller's: the first three fields are there in each version, and more of them
+        // only in the right ones.
         unsafe {
             if value.is_null() {
                 return Err(Refused::Absent);

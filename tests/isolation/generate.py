@@ -236,7 +236,8 @@ def spec(level, protocols, policy, leaves):
         orders.append((f"# {name}: {holds}.", permutation(order) if serializable else [identifier(s, w) for s, w in order]))
     more = " SET enable_seqscan = off;" if serializable else ""
     if policy == "wait_die":
-        # A session that lost keeps its age until it commits something: not into the next permutation.
+        # A session that lost keeps its age until it commits something: not into the next
+        # permutation.
         more += " DO 'BEGIN PERFORM FROM test; END';"
     for number, named in steps.items():
         lines += session("s" + number, LEVELS[level], named, more)

@@ -26,8 +26,9 @@ TERMINATED = "57P01"
 ALLOWED = {"40P01", "23505"}
 ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
 READ_ONLY = "serializable read only"
-# A client goes on until it has committed so many transactions, and one of each level and with each kind of operation; but
-# not for longer than so many seconds beyond its time. All clients together must have committed so many of each level and kind.
+# A client goes on until it has committed so many transactions, and one of each level and with each
+# kind of operation; but not for longer than so many seconds beyond its time. All clients together
+# must have committed so many of each level and kind.
 COMMITS_OF_A_CLIENT, LATEST, COMMITS_OF_A_KIND = 20, 20.0, 5
 
 

@@ -113,7 +113,8 @@ class Table:
         by = "id,id2" if self.multi else "id"
         settings = options(partitions=partitions, partition_by=by, **settings)
         query(connection, f"CREATE UNLOGGED TABLE t ({columns}, l bigint[], prev bigint[], prev_p int) USING {METHOD} {settings}")
-        # What has a PRIMARY KEY is read by the custom scan and by the bypass too. One that is descending is an index only.
+        # What has a PRIMARY KEY is read by the custom scan and by the bypass too. One that is
+        # descending is an index only.
         if self.key_type == "date":
             query(connection, "CREATE UNIQUE INDEX ON t (id DESC)")
         else:

@@ -34,7 +34,8 @@ FOLLOWS = re.compile(
 )
 SERIALIZATION = re.compile(r"could not serialize|child row exists")
 CRASH = re.compile(r"server closed the connection|terminated by signal|panicked at|PANIC: |TRAP: ")
-# A rule below a heading, where psql echoes comments too, of which many are "--" only; in isolationtester's output.
+# A rule below a heading, where psql echoes comments too, of which many are "--" only; in
+# isolationtester's output.
 RULE = re.compile(r"---|-*(\+-*)+")
 SHORT_RULE = re.compile(r"-+(\+-*)*")
 ROW_COUNT = re.compile(r"\(\d+ rows?\)")

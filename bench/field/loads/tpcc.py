@@ -171,7 +171,8 @@ SELECT c_discount AS discount FROM customer WHERE c_w_id = :w AND c_d_id = :d AN
 INSERT INTO orders VALUES (:w, :d, :o_id, :c, now(), NULL, :lines, {local});
 INSERT INTO new_order VALUES (:w, :d, :o_id);
 """
-# A missing item gives no row: price becomes null, and the script that has one rolls back without it.
+# A missing item gives no row: price becomes null, and the script that has one rolls back without
+# it.
 ORDER_LINE = """SELECT coalesce(max(i_price), -1) AS price FROM item WHERE i_id = :i{i} \\gset
 \\if :price > 0
 UPDATE stock SET s_quantity = s_quantity - :q{i}::int + CASE WHEN s_quantity >= :q{i}::int + 10 THEN 0 ELSE 91 END, s_ytd = s_ytd + :q{i}, s_order_cnt = s_order_cnt + 1, s_remote_cnt = s_remote_cnt + CASE WHEN :s{i}::int = :w::int THEN 0 ELSE 1 END WHERE s_w_id = :s{i} AND s_i_id = :i{i} RETURNING s_quantity;

@@ -1,5 +1,5 @@
-//! A read that finds no row because an insert is pending (INV-VALID): what its transaction reads later is not of a state
-//! in which that insert has committed.
+//! A read that finds no row because an insert is pending (INV-VALID): what its transaction reads
+//! later is not of a state in which that insert has committed.
 
 use crate::client::{Client, Mood};
 use crate::steps::{failed_with, session};
@@ -38,8 +38,9 @@ fn number(w: &World, key: i64) -> u64 {
     w.records(key)[0].no
 }
 
-/// A writer inserts a row and updates another one. A reader looks for the first row before the writer has committed, and
-/// for the second one after that. Returns what it sees of the second one; and how its commit ends.
+/// A writer inserts a row and updates another one. A reader looks for the first row before the
+/// writer has committed, and for the second one after that. Returns what it sees of the second one;
+/// and how its commit ends.
 fn reads(p: Protocol, writer: Writer, look: Look, commits: bool) -> (Result<Option<i64>, Error>, Result<(), Error>) {
     let w = World::new(&[ProtocolSet::of(p)], Policy::Wait, 4);
     let recorder = Recorder::new();

@@ -1,4 +1,5 @@
-//! Boundaries of ranges that change, ranges that end, predicates that are merged, comparisons that unwind.
+//! Boundaries of ranges that change, ranges that end, predicates that are merged, comparisons that
+//! unwind.
 
 use crate::client::{Client, Mood};
 use crate::spans::{encode, INDEXES};

@@ -222,7 +222,8 @@ impl<'w> Client<'w> {
         let ranges =
             self.w.index_ranges((self.cid % 2) as usize).filter(|_| self.keyed && start.is_some() && self.cid % 5 != 0);
         let key_there = encode((self.cid % 2) as usize, key);
-        // Its position is taken before it, or after it: then it is made again if somebody has inserted meanwhile.
+        // Its position is taken before it, or after it: then it is made again if somebody has
+        // inserted meanwhile.
         let late = self.cid % 3 == 0;
         let mut seen = None;
         if let Some(r) = ranges.filter(|_| !late) {

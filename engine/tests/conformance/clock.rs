@@ -1,4 +1,5 @@
-//! The end of the CSNs (INV-CLOCK): commits are refused long before a CSN does not fit into its words.
+//! The end of the CSNs (INV-CLOCK): commits are refused long before a CSN does not fit into its
+//! words.
 
 use crate::client::Mood;
 use crate::steps::session;

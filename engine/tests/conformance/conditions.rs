@@ -1,4 +1,5 @@
-//! Scans of partitions with a condition: of the rows that are inserted, only those that meet it are conflicts.
+//! Scans of partitions with a condition: of the rows that are inserted, only those that meet it are
+//! conflicts.
 
 use crate::client::{Client, Mood};
 use crate::steps::{failed_with, session};
@@ -10,8 +11,8 @@ use mixedcc_engine::txn::MAX_CONDITIONS;
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use Mood::{ReadCommitted, Serializable};
 
-/// How a scan ends that wants the rows of partition 0 with a value of `least` or more, and reads all that are there, if
-/// `meanwhile` happens behind it.
+/// How a scan ends that wants the rows of partition 0 with a value of `least` or more, and reads
+/// all that are there, if `meanwhile` happens behind it.
 fn run(p: Protocol, least: u32, meanwhile: impl FnOnce(&mut Client, &mut Client)) -> Result<(), Error> {
     let w = World::new(&[ProtocolSet::of(p)], Policy::Wait, 4);
     let r = Recorder::new();

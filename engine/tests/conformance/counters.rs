@@ -14,7 +14,8 @@ fn sums(s: &PartitionStats) -> [u64; 4] {
     [s.sum(|s| &s.reads), s.sum(|s| &s.writes), s.sum(|s| &s.commits), s.sum(|s| &s.busy_ns)]
 }
 
-/// A world in which every transaction of the first slot is sampled, and the counters of its first two partitions.
+/// A world in which every transaction of the first slot is sampled, and the counters of its first
+/// two partitions.
 fn world(protocol: Protocol) -> World {
     let w = World::new(&[ProtocolSet::of(protocol)], Policy::Wait, 2);
     w.e.shared.sample_every.set(1);
@@ -22,8 +23,8 @@ fn world(protocol: Protocol) -> World {
     w
 }
 
-/// Runs something; the shortest and the longest time in nanoseconds that the transaction in it may have taken, with
-/// one percent for differences between clocks.
+/// Runs something; the shortest and the longest time in nanoseconds that the transaction in it may
+/// have taken, with one percent for differences between clocks.
 fn timed<'w>(
     c: &mut Client<'w>,
     mood: Mood,

@@ -1,4 +1,5 @@
-//! What partitions count of failures, sleeps and samples: each once, where it happened, also where the platform unwinds.
+//! What partitions count of failures, sleeps and samples: each once, where it happened, also where
+//! the platform unwinds.
 
 use crate::client::{Client, Mood};
 use crate::range_locks::until_asleep;
@@ -137,7 +138,8 @@ fn a_wait_is_given_up_where_the_platform_unwinds() {
     }
 }
 
-/// A failure that a savepoint has undone is none of a transaction that commits. Of one that fails twice the last one counts.
+/// A failure that a savepoint has undone is none of a transaction that commits. Of one that fails
+/// twice the last one counts.
 #[test]
 fn the_last_failure_of_a_transaction_that_fails_counts() {
     for commits in [true, false] {
@@ -182,7 +184,8 @@ fn a_transaction_that_wants_to_end_has_not_failed() {
     );
 }
 
-/// Sleeps are told apart: for a range that a scan has locked whole, for who has read a part of it, for a partition.
+/// Sleeps are told apart: for a range that a scan has locked whole, for who has read a part of it,
+/// for a partition.
 #[test]
 fn sleeps_by_what_is_slept_for() {
     for why in [WaitReason::Range, WaitReason::Reader, WaitReason::Partition] {

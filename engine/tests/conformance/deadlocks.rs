@@ -39,8 +39,8 @@ fn until(what: &str, done: impl Fn() -> bool) {
     std::thread::sleep(Duration::from_millis(20)); // the sleep is counted just before it is published
 }
 
-/// Clients lock their first records; all but the last then ask for their second ones, in turn, and sleep. What does the
-/// last one get? `Err(None)`: it fell asleep.
+/// Clients lock their first records; all but the last then ask for their second ones, in turn, and
+/// sleep. What does the last one get? `Err(None)`: it fell asleep.
 fn last_of(plan: &[(i64, i64)], fault: Option<Fault>) -> Result<(), Option<Error>> {
     let (w, recorder, ready) = (&world(), Recorder::new(), &AtomicU64::new(0));
     let (&(first, second), others) = plan.split_last().expect("a client");
@@ -70,7 +70,8 @@ fn last_of(plan: &[(i64, i64)], fault: Option<Fault>) -> Result<(), Option<Error
         last.abort();
         for s in sleepers {
             let went_on = s.join().expect("a thread");
-            // With the fault it is one of them that finds the deadlock, if it looks before the last has given up.
+            // With the fault it is one of them that finds the deadlock, if it looks before the last
+            // has given up.
             assert!(went_on.is_ok() || fault.is_some(), "the others go on: {went_on:?}");
         }
         got.map_err(|_| None)?.map(|_| ()).map_err(Some)
@@ -87,7 +88,8 @@ fn the_last_to_wait_fails() {
     }
 }
 
-/// Two have scanned a range and write the same row of it: one has the row, and waits for the other's lock of the range.
+/// Two have scanned a range and write the same row of it: one has the row, and waits for the
+/// other's lock of the range.
 #[test]
 fn a_cycle_of_a_row_and_a_range_is_found() {
     let (w, recorder) = (&world(), Recorder::new());
@@ -132,8 +134,8 @@ fn scan_part(c: &mut Client) -> Result<(), Error> {
     c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s).map(|_| ())
 }
 
-/// Both take their first steps, then `sleeper` its second one, for which it sleeps, then `last` its own. What does `last`
-/// get? `Err(None)`: it fell asleep.
+/// Both take their first steps, then `sleeper` its second one, for which it sleeps, then `last` its
+/// own. What does `last` get? `Err(None)`: it fell asleep.
 fn last_gets(sleeper: Steps, last: Steps, fault: Option<Fault>) -> Result<(), Option<Error>> {
     let (w, recorder, ready) = (&world(), Recorder::new(), &AtomicU64::new(0));
     let p = Jitter::new(w, w.slots, 1);
@@ -159,7 +161,8 @@ fn last_gets(sleeper: Steps, last: Steps, fault: Option<Fault>) -> Result<(), Op
         faults::set(None);
         c.abort();
         let went_on = waits.join().expect("a thread");
-        // With the fault it may be the sleeper that finds the deadlock, if it looks before the other has given up.
+        // With the fault it may be the sleeper that finds the deadlock, if it looks before the
+        // other has given up.
         assert!(went_on.is_ok() || fault.is_some(), "the other goes on: {went_on:?}");
         let set = w.index_ranges(0).expect("active ranges").current();
         assert!(
@@ -174,8 +177,9 @@ fn scans_and(then: fn(&mut Client) -> Result<(), Error>) -> Steps {
     (Mood::Serializable, scan_part, then)
 }
 
-/// Cycles that lead through what somebody has scanned: of a part of a range and a row, whoever asks last, and of two parts.
-/// Who would have to wait for a part fails as who reads a phantom does, if it is serializable.
+/// Cycles that lead through what somebody has scanned: of a part of a range and a row, whoever asks
+/// last, and of two parts. Who would have to wait for a part fails as who reads a phantom does, if
+/// it is serializable.
 #[test]
 fn cycles_of_parts_are_found() {
     let update = |c: &mut Client| c.update(WIDTH, false).map(|_| ());
@@ -194,7 +198,8 @@ fn cycles_of_parts_are_found() {
     assert!(matches!(got, Err(Some(Error::Abort { reason: AbortReason::UpgradeConflict, .. }))), "{got:?}");
 }
 
-/// Threads update rows until they have committed; in order nobody waits in a circle, else all come to an end.
+/// Threads update rows until they have committed; in order nobody waits in a circle, else all come
+/// to an end.
 fn deadlocks_of(in_order: bool) -> u64 {
     let (w, recorder) = (&world(), Recorder::new());
     let found = AtomicU64::new(0);
@@ -239,7 +244,8 @@ fn updates_slowly(w: &World, session: Session, rows: [i64; 2], committing: &Atom
     c.commit()
 }
 
-/// Who lost a deadlock and waits before it tries again goes on when the winner is through, not before; and waits once.
+/// Who lost a deadlock and waits before it tries again goes on when the winner is through, not
+/// before; and waits once.
 #[test]
 fn who_lost_a_deadlock_awaits_the_winner() {
     let (w, recorder, committing) = (&world(), Recorder::new(), &AtomicBool::new(false));
@@ -293,7 +299,8 @@ fn who_lost_a_place_in_a_queue_awaits_its_first() {
     });
 }
 
-/// A winner that gives up is through as well. Who lost in a savepoint and commits all the same waits for nobody.
+/// A winner that gives up is through as well. Who lost in a savepoint and commits all the same
+/// waits for nobody.
 #[test]
 fn nobody_awaits_a_winner_in_vain() {
     for commits in [false, true] {
@@ -337,8 +344,8 @@ fn there_are_deadlocks_where_there_are_circles_and_nowhere_else() {
     assert!(deadlocks_of(false) > 0);
 }
 
-/// A scan to an end of the index locks its rows one by one, also in ranges that it has read whole: an update of one, which
-/// it has waited for or seen, is no conflict; an insert is.
+/// A scan to an end of the index locks its rows one by one, also in ranges that it has read whole:
+/// an update of one, which it has waited for or seen, is no conflict; an insert is.
 #[test]
 fn rows_that_were_locked_in_whole_ranges_are_no_conflicts() {
     let (w, recorder) = (&world(), Recorder::new());

@@ -40,7 +40,8 @@ fn held(w: &World, slot: u16) -> Vec<Option<Holder>> {
     (0..set.len()).map(|no| set.range(no).lock.held_by(slot)).collect()
 }
 
-/// Sleeps as PostgreSQL does: to the end of the transaction, or until somebody may have given up a lock.
+/// Sleeps as PostgreSQL does: to the end of the transaction, or until somebody may have given up a
+/// lock.
 fn soundly(w: &World) -> Box<dyn Fn(WaitFor)> {
     let e = w.e;
     Box::new(move |who| {
@@ -102,8 +103,8 @@ fn client(w: &World, slot: u16, s: Session) -> Client<'_> {
     c
 }
 
-/// A scan under way has what it has locked, and a cycle through that is found at once. What it has given up is in no
-/// cycle, though who waited for it has not woken up yet.
+/// A scan under way has what it has locked, and a cycle through that is found at once. What it has
+/// given up is in no cycle, though who waited for it has not woken up yet.
 #[test]
 fn cycles_through_scans_under_way_are_found_and_no_others() {
     for given_up in [false, true] {
@@ -191,7 +192,8 @@ fn scans_of_undone_savepoints_keep_their_locks_to_the_end() {
         c.end_savepoint(false);
         let tags: Vec<_> = held(&w, 0)[1..3].iter().map(|h| h.expect("locked").tag).collect();
         assert_eq!(tags, [0; 2], "kept: {kept}");
-        // An older cursor may go on with it, and end: who waits sleeps to our end by now, so nothing is given up.
+        // An older cursor may go on with it, and end: who waits sleeps to our end by now, so
+        // nothing is given up.
         ends_at(&mut c, id, 15);
         assert_eq!(held(&w, 0)[2].map(|h| h.tag), Some(0));
         c.commit().expect("nobody wrote");

@@ -1,5 +1,6 @@
-//! Transactions by key, in a table that has nothing but its primary index: look-ups, scans in both directions and
-//! with limits, inserts, updates and deletes; records are used again at once; boundaries of the ranges change.
+//! Transactions by key, in a table that has nothing but its primary index: look-ups, scans in both
+//! directions and with limits, inserts, updates and deletes; records are used again at once;
+//! boundaries of the ranges change.
 
 use crate::load::find_anomaly_in;
 use crate::world::{checked, Jitter, Rng, Row};
@@ -246,7 +247,8 @@ impl<'w> Client<'w> {
     }
     fn transaction(&mut self, rng: &mut Rng, read_only: bool) -> Result<(), Error> {
         if rng.percent(30) {
-            // Some guesses are wrong. (The number may be of no record, or of one that is used for another key later.)
+            // Some guesses are wrong. (The number may be of no record, or of one that is used for
+            // another key later.)
             let key = rng.below(KEYS as u64) as i64;
             if let Some(short) = Short::of(&bytes(key)) {
                 let no = rng.below(self.w.table.len() + 2);
@@ -372,7 +374,8 @@ fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
     }
 }
 
-/// An announcement is a hint: it locks and protects nothing, and what is read afterwards is read afterwards.
+/// An announcement is a hint: it locks and protects nothing, and what is read afterwards is read
+/// afterwards.
 #[test]
 fn announced_keys_are_not_read() {
     for protocol in Protocol::ALL.into_iter().filter(|p| *p != Protocol::PartCc) {

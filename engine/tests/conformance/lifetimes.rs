@@ -1,5 +1,6 @@
-//! What a transaction may still reach when its process has no snapshot any more, and others end its pin: at its end,
-//! after a savepoint was rolled back, and in what the platform retires after its end.
+//! What a transaction may still reach when its process has no snapshot any more, and others end its
+//! pin: at its end, after a savepoint was rolled back, and in what the platform retires after its
+//! end.
 
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::faults;
@@ -59,7 +60,8 @@ fn commit(t: &mut Txn) {
     t.publish(&Idle);
 }
 
-/// Entries of own inserts are removed by who is pinned, also if the pin was ended: the engine asserts that (INV-PIN).
+/// Entries of own inserts are removed by who is pinned, also if the pin was ended: the engine
+/// asserts that (INV-PIN).
 #[test]
 fn undone_inserts_leave_the_index_with_a_pin() {
     let block = Block::new(8 << 20, 2).expect("a block");
@@ -140,7 +142,8 @@ fn a_table_in_which_a_savepoint_has_left_a_lock_stays() {
     Table::free_dropped(&e, 1, e.refresh_min_pin(&Idle));
 }
 
-/// What lies below a tombstone may be freed, for who is pinned since the delete; others may look at it.
+/// What lies below a tombstone may be freed, for who is pinned since the delete; others may look at
+/// it.
 #[test]
 fn below_a_tombstone_looks_only_who_is_pinned_before_it() {
     let block = Block::new(8 << 20, 3).expect("a block");
@@ -227,8 +230,9 @@ fn the_oldest_pin_is_one_that_was_taken() {
     });
 }
 
-/// A process is stopped while it takes its pin. Those who build indexes wait for it, and for nobody else: neither for each
-/// other, nor does anybody wait for them at a latch. Nothing is freed meanwhile.
+/// A process is stopped while it takes its pin. Those who build indexes wait for it, and for nobody
+/// else: neither for each other, nor does anybody wait for them at a latch. Nothing is freed
+/// meanwhile.
 #[test]
 fn who_waits_for_a_pin_that_is_being_taken_blocks_nobody() {
     const CSN: u64 = 7;

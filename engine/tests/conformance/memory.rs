@@ -1,4 +1,5 @@
-//! Memory comes back: of what was written, undone, deleted and dropped, and not before who may read it is through.
+//! Memory comes back: of what was written, undone, deleted and dropped, and not before who may read
+//! it is through.
 
 use crate::client::{Client, Mood};
 use crate::invariants::{all_sets, assert_quiet};
@@ -144,7 +145,8 @@ fn a_dropped_table_is_freed_after_its_readers() {
     assert!(live(&w) <= with_table - 300 * 500, "the table is freed when its last reader is gone");
 }
 
-/// A pinned reader's version is not freed; with the fault it is, which shows that this test sees it.
+/// A pinned reader's version is not freed; with the fault it is, which shows that this test sees
+/// it.
 #[test]
 fn a_pin_keeps_versions() {
     for fault in [None, Some(Fault::NoGracePeriod)] {

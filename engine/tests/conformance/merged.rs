@@ -1,4 +1,5 @@
-//! Scans under way whose predicates were merged, because there were too many: their rows stay protected.
+//! Scans under way whose predicates were merged, because there were too many: their rows stay
+//! protected.
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
@@ -31,8 +32,8 @@ fn more(c: &mut Client, n: usize) {
     }
 }
 
-/// `reader` reads the row 0 with this scan, then another one writes it that has read what the reader writes next: one of
-/// them must fail.
+/// `reader` reads the row 0 with this scan, then another one writes it that has read what the
+/// reader writes next: one of them must fail.
 fn one_of_two_fails(reader: &mut Client, writer: &mut Client, way: ScanId) {
     let r = reader.w.records(0)[0];
     assert!(reader.look_scanned(r, false, way).expect("nobody writes").is_some());
@@ -61,8 +62,8 @@ fn rows_of_a_merged_scan_are_locked() {
     }
 }
 
-/// Scans whose rows are not told apart, one of which has locked a range (bitmaps): the rows are not locked then, so that
-/// writes of them count.
+/// Scans whose rows are not told apart, one of which has locked a range (bitmaps): the rows are not
+/// locked then, so that writes of them count.
 #[test]
 fn rows_of_a_merged_scan_that_are_not_locked_are_validated() {
     let w = world();

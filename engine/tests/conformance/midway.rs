@@ -1,4 +1,5 @@
-//! A row that was changed by the transaction that inserted it: nobody sees what it was on the way (INV-INSERT).
+//! A row that was changed by the transaction that inserted it: nobody sees what it was on the way
+//! (INV-INSERT).
 
 use crate::world::{Jitter, Row, World};
 use mixedcc_engine::csn::{SlotWord, State};
@@ -31,7 +32,8 @@ fn writer(w: &World, p: &Jitter, level: Level, deletes: bool) -> (Txn, RecordRef
     (t, r)
 }
 
-/// What a read finds that has looked at the record before the writer commits, and looks at the writer when it has got so far.
+/// What a read finds that has looked at the record before the writer commits, and looks at the
+/// writer when it has got so far.
 fn read(set: ProtocolSet, level: Level, deletes: bool, state: State) -> Option<i64> {
     let w = World::new(&[set], Policy::Wait, 2);
     let p = Rc::new(Jitter::new(&w, 0, 1));
@@ -83,8 +85,8 @@ fn nobody_sees_what_an_inserter_made_on_the_way() {
     }
 }
 
-/// A look that has found what the inserter made first, and comes to it when the inserter is through: that version counts as
-/// aborted by then. (A unique check would let a duplicate pass.)
+/// A look that has found what the inserter made first, and comes to it when the inserter is
+/// through: that version counts as aborted by then. (A unique check would let a duplicate pass.)
 #[test]
 fn nobody_misses_what_an_inserter_has_changed() {
     for (deletes, checks) in [(false, false), (false, true), (true, false), (true, true)] {

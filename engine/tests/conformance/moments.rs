@@ -1,5 +1,5 @@
-//! Faults that are one at a certain moment only: what others do then is made to happen there. Each test is found to fail
-//! with its fault.
+//! Faults that are one at a certain moment only: what others do then is made to happen there. Each
+//! test is found to fail with its fault.
 
 use crate::client::{Client, Mood};
 use crate::spans::{encode, INDEXES};
@@ -60,8 +60,8 @@ fn occ() -> &'static World {
     Box::leak(Box::new(World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4)))
 }
 
-/// Somebody pins right behind the look of a reclaimer at its slot, and the clock goes on: what is retired from then on
-/// stays.
+/// Somebody pins right behind the look of a reclaimer at its slot, and the clock goes on: what is
+/// retired from then on stays.
 #[test]
 fn a_pin_behind_the_look_at_its_slot_is_not_missed() {
     finds(Fault::LooksAtClockLast, || {
@@ -125,8 +125,8 @@ fn what_is_read_beside_a_commit_is_not_freed_with_it() {
     });
 }
 
-/// A commit is pinned from before its CSN on, although others have ended the pin of its process, which has no snapshot
-/// (INV-PIN).
+/// A commit is pinned from before its CSN on, although others have ended the pin of its process,
+/// which has no snapshot (INV-PIN).
 #[test]
 fn a_commit_has_a_pin() {
     finds(Fault::CommitsUnpinned, || {
@@ -171,7 +171,8 @@ fn a_pin_that_is_about_to_be_held_is_not_ended() {
     });
 }
 
-/// While ranges are woken up, a commit that did not know it takes its CSN: lists do not answer for it.
+/// While ranges are woken up, a commit that did not know it takes its CSN: lists do not answer for
+/// it.
 #[test]
 fn lists_that_wake_up_begin_behind_the_commits_that_were_awaited() {
     finds(Fault::BeginsBeforeItWaits, || {
@@ -196,8 +197,8 @@ impl Stops {
     }
 }
 
-/// A commit that knows only the old boundaries of an index takes its CSN while a rebuild waits for it; a snapshot from
-/// before scans by the new ones.
+/// A commit that knows only the old boundaries of an index takes its CSN while a rebuild waits for
+/// it; a snapshot from before scans by the new ones.
 #[test]
 fn new_boundaries_begin_behind_the_commits_that_were_awaited() {
     finds(Fault::BeginsBeforeItWaits, || {
@@ -240,7 +241,8 @@ fn new_boundaries_begin_behind_the_commits_that_were_awaited() {
     });
 }
 
-/// Ranges grow drowsy: a scan that pinned right before that, and found them awake, relies on them still.
+/// Ranges grow drowsy: a scan that pinned right before that, and found them awake, relies on them
+/// still.
 #[test]
 fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
     finds(Fault::LooksAtClockBeforeDrowsy, || {
@@ -249,7 +251,8 @@ fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
         rest.wake(|| clock.get(), || Ok::<(), Error>(())).expect("it waits for nobody");
         let look = |at_ns| Look { at_ns, after_ns: 0, me: 0 };
         rest.tire(look(1), || clock.get(), || 0); // the scan is noticed
-                                                  // A scan has pinned. Behind each look at the clock others commit, and another scan pins.
+                                                  // A scan has pinned. Behind each look at the
+                                                  // clock others commit, and another scan pins.
         let pin = Cell::new(clock.get());
         let now = || {
             let now = clock.replace(clock.get() + 1);
@@ -265,7 +268,8 @@ fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
     });
 }
 
-/// A ring wraps over the registration of a phantom. The scan's owner commits when the entry is written that replaces it.
+/// A ring wraps over the registration of a phantom. The scan's owner commits when the entry is
+/// written that replaces it.
 #[test]
 fn a_phantom_is_noted_before_its_entry_is_another_ones() {
     finds(Fault::NotesEvictedLate, || {

@@ -1,5 +1,5 @@
-//! A machine that pretends to have several memory nodes: rows lie on their partition's node, and nothing else
-//! is different.
+//! A machine that pretends to have several memory nodes: rows lie on their partition's node, and
+//! nothing else is different.
 
 use crate::load::{assert_serializable, run_in, Load};
 use crate::world::{World, PARTITIONS};

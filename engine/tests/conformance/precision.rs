@@ -306,7 +306,8 @@ fn weaker_levels_validate_what_they_scanned_in_ranges() {
 
 #[test]
 fn a_snapshot_from_before_the_lists_began_fails() {
-    // What was there when the snapshot was taken, and what happened then: ranges appear, change, or wake up.
+    // What was there when the snapshot was taken, and what happened then: ranges appear, change, or
+    // wake up.
     for (early, fault) in [(false, None), (true, None), (false, Some(Fault::ForgetsWhatWasBefore))] {
         let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4);
         let r = Recorder::new();

@@ -1,4 +1,5 @@
-//! Locks of ranges and of parts of them under `2pl`: one session after another, in one thread or two.
+//! Locks of ranges and of parts of them under `2pl`: one session after another, in one thread or
+//! two.
 
 use crate::client::{Client, Mood};
 use crate::steps::*;
@@ -121,7 +122,8 @@ fn parts(w: &World) -> u64 {
     (0..set.len()).map(|no| set.range(no).parts.load(Ordering::SeqCst)).sum()
 }
 
-/// What a writer of one key gets while a scan of index 0 is protected, that has read none of its rows yet.
+/// What a writer of one key gets while a scan of index 0 is protected, that has read none of its
+/// rows yet.
 fn meets(w: &World, (lo, hi): (Bound<i64>, Bound<i64>), key: i64, how: Option<Mood>) -> Result<bool, Error> {
     let r = Recorder::new();
     let (mut reader, mut writer) = (session(w, &r, 0), session(w, &r, 1));
@@ -285,7 +287,8 @@ fn a_writer_waits_for_who_has_read_there() {
     assert_eq!(parts(w), 0);
 }
 
-/// A writer waits for a scan, whose transaction ends; its slot's next one scans the same. Does the writer go on?
+/// A writer waits for a scan, whose transaction ends; its slot's next one scans the same. Does the
+/// writer go on?
 fn goes_on(fault: Option<Fault>) -> bool {
     let w = &world(Protocol::TwoPhase, Policy::Wait, &[100], 16);
     let (r, through) = (Recorder::new(), &AtomicBool::new(false));
@@ -423,7 +426,8 @@ fn a_part_that_was_read_before_a_switch_stays_locked() {
     assert_eq!(reader.commit(), Ok(()));
     passes();
     assert_eq!((partition.protocols(), parts(&w)), (ProtocolSet::of(Protocol::Occ), 0));
-    // From then on the other partitions' rows are locked, and what is written in this one is validated.
+    // From then on the other partitions' rows are locked, and what is written in this one is
+    // validated.
     reader.begin(Serializable);
     scan(&mut reader, 0, Included(1), Included(5));
     writer.begin(Serializable);
@@ -434,8 +438,8 @@ fn a_part_that_was_read_before_a_switch_stays_locked() {
     assert_eq!(parts(&w), 0);
 }
 
-/// INV-ROWS: a scan from an end of the index that may stop early locks its rows one by one, also in ranges that it has
-/// read whole. Inserts are kept out of those at its ends.
+/// INV-ROWS: a scan from an end of the index that may stop early locks its rows one by one, also in
+/// ranges that it has read whole. Inserts are kept out of those at its ends.
 #[test]
 fn a_scan_that_stops_early_locks_its_rows_and_keeps_inserts_out_of_the_ranges_at_its_ends() {
     let w = world(Protocol::TwoPhase, Policy::NoWait, &[2, 4, 100], 16);

@@ -66,7 +66,8 @@ fn load(sets: &[ProtocolSet], policy: Policy, seed: u64) -> Load {
     l
 }
 
-/// Runs a load and demands a correct history, in which ranges were used and nothing of them is left.
+/// Runs a load and demands a correct history, in which ranges were used and nothing of them is
+/// left.
 fn judge(l: Load, plan: Plan) {
     let (h, counts, w) = run(&l, plan);
     assert_serializable(&h, &counts, l.seed);

@@ -1,5 +1,6 @@
-//! Serializable transactions that write nothing: they commit at the CSN at which their reads are valid (INV-VALID), whatever
-//! others have committed since. Those that write, or have written elsewhere, are validated at their commit.
+//! Serializable transactions that write nothing: they commit at the CSN at which their reads are
+//! valid (INV-VALID), whatever others have committed since. Those that write, or have written
+//! elsewhere, are validated at their commit.
 
 use crate::client::{Client, Mood};
 use crate::steps::{begin_scan, failed_with, world};
@@ -49,7 +50,8 @@ enum Then {
     WritesElsewhere,
 }
 
-/// A transaction reads, another one changes what it has read and commits; how does the first one end?
+/// A transaction reads, another one changes what it has read and commits; how does the first one
+/// end?
 fn run(read: Read, then: Then) -> Result<(), Error> {
     let w = world(Protocol::Occ, Policy::Wait, &[1, 3], 64);
     let recorder = Recorder::new();
@@ -105,8 +107,8 @@ fn a_later_read_must_fit_to_the_earlier_ones() {
     }
 }
 
-/// A writer that has its CSN before a reader begins updates X and Y. The reader reads Y while the writer is
-/// committing, and X, if `both`, after that. What it sees of X; and how its commit ends.
+/// A writer that has its CSN before a reader begins updates X and Y. The reader reads Y while the
+/// writer is committing, and X, if `both`, after that. What it sees of X; and how its commit ends.
 fn passes_over(by_scan: bool, both: bool) -> (Result<Option<i64>, Error>, Result<(), Error>) {
     let w = world(Protocol::Occ, Policy::Wait, &[1, 3], 64);
     let recorder = Recorder::new();

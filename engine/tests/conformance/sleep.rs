@@ -13,8 +13,9 @@ use std::ops::Bound::Included;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use Mood::{ReadCommitted, Serializable};
 
-/// More writes than ranges need to fall asleep where time does not matter: the first look finds that they were used, the
-/// second that they are not any more, the third that nobody relies on them.
+/// More writes than ranges need to fall asleep where time does not matter: the first look finds
+/// that they were used, the second that they are not any more, the third that nobody relies on
+/// them.
 const WRITES: u32 = 16;
 
 /// From now on ranges fall asleep as soon as writers find that nobody uses them.
@@ -147,7 +148,8 @@ fn a_scan_that_wakes_ranges_up_waits_for_commits_under_way() {
     }
 }
 
-/// A session commits into a table, and is about to decide. Does a scan of the first table that wakes its ranges up wait for it?
+/// A session commits into a table, and is about to decide. Does a scan of the first table that
+/// wakes its ranges up wait for it?
 fn waits_for_a_commit_into(the_same: bool, fault: Option<Fault>) -> bool {
     let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
     let r = Recorder::new();

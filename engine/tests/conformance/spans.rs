@@ -1,4 +1,5 @@
-//! Ranges in the test world: two indexes, one in each direction, and scans of key ranges through them.
+//! Ranges in the test world: two indexes, one in each direction, and scans of key ranges through
+//! them.
 
 use crate::client::{Client, Mood};
 use crate::world::{checked, partition_of, Jitter, Rng, Row, World, PARTITIONS, SHARED, WIDTH};
@@ -11,8 +12,8 @@ use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Error, Txn};
 use std::ops::Bound;
 
-/// Names of the indexes. The first has short keys that compare as bytes; the second long ones, in the
-/// platform's order, which is downwards.
+/// Names of the indexes. The first has short keys that compare as bytes; the second long ones, in
+/// the platform's order, which is downwards.
 pub const INDEXES: [u64; 2] = [11, 22];
 /// The order of the second index.
 pub const DOWNWARDS: u32 = 7;
@@ -111,7 +112,8 @@ pub fn borrowed(b: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 }
 
 impl Client<'_> {
-    /// SELECT of a key range, through an index if it has ranges; then perhaps UPDATE of what was found.
+    /// SELECT of a key range, through an index if it has ranges; then perhaps UPDATE of what was
+    /// found.
     pub fn span(&mut self, s: Span, rng: &mut Rng) -> Result<Vec<Row>, Error> {
         self.statement();
         let (mut low, mut high) = (s.low, s.high);

@@ -1,4 +1,5 @@
-//! Single steps of sessions in one thread, with scans of key ranges: for the tests of predicates and range locks.
+//! Single steps of sessions in one thread, with scans of key ranges: for the tests of predicates
+//! and range locks.
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};

@@ -1,5 +1,6 @@
-//! A waiter gets its turn (INV-TURN): newcomers stay behind one that has waited for a holder in vain, for each kind of
-//! lock; they pass where the waiter comes to wait for them; and nobody stays behind a waiter that has given up.
+//! A waiter gets its turn (INV-TURN): newcomers stay behind one that has waited for a holder in
+//! vain, for each kind of lock; they pass where the waiter comes to wait for them; and nobody stays
+//! behind a waiter that has given up.
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
@@ -151,7 +152,8 @@ struct InTurns {
 }
 
 impl InTurns {
-    /// The next one takes the lock, if it can, and the one before it ends. (An insert may fail for another's.)
+    /// The next one takes the lock, if it can, and the one before it ends. (An insert may fail for
+    /// another's.)
     fn go_on(&mut self) {
         let [next, holder] = &mut self.clients;
         let end = |c: &mut Client| c.commit().unwrap_or_else(|_| c.abort());
@@ -168,7 +170,8 @@ impl InTurns {
     }
 }
 
-/// How often a waiter sleeps until it has its lock, while others hold it in turns; as many as `most` if it gives up then.
+/// How often a waiter sleeps until it has its lock, while others hold it in turns; as many as
+/// `most` if it gives up then.
 fn sleeps_of(kind: Kind, most: u32) -> u32 {
     let (w, recorder) = (world(kind.protocol, Policy::Wait), Recorder::new());
     let mut waiter = client(w, 0, recorder.session());
@@ -224,7 +227,8 @@ fn a_mark_survives_the_end_of_the_last_holder() {
     }
 }
 
-/// A waiter that has marked a lock gives up, in whatever way: newcomers do not stay behind, and nothing is left.
+/// A waiter that has marked a lock gives up, in whatever way: newcomers do not stay behind, and
+/// nothing is left.
 fn gives_up(kind: Kind, savepoint: bool) -> bool {
     let (w, recorder) = (world(kind.protocol, Policy::Wait), Recorder::new());
     let mut waiter = client(w, 0, recorder.session());
@@ -296,7 +300,8 @@ fn is_marked(w: &'static World, recorder: &Recorder) -> bool {
     c.t.lock_row(&c.p, w.records(0)[0], Mode::Share, How::Try) == Err(Error::WouldBlock)
 }
 
-/// A process that is told to end in its sleep does not unwind: the end of its transaction takes the mark back.
+/// A process that is told to end in its sleep does not unwind: the end of its transaction takes the
+/// mark back.
 #[test]
 fn a_mark_goes_with_a_process_that_does_not_unwind() {
     let (w, recorder) = (world(Protocol::TwoPhase, Policy::Wait), Recorder::new());
@@ -326,15 +331,16 @@ fn a_mark_goes_with_a_process_that_does_not_unwind() {
     assert!(w.records(0)[0].rec.lock.is_free());
 }
 
-/// What the threads of a circle share: row 0 is read by `holder`, and marked by a waiter for its end.
+/// What the threads of a circle share: row 0 is read by `holder`, and marked by a waiter for its
+/// end.
 struct Circle {
     w: &'static World,
     recorder: Recorder,
 }
 
 impl Circle {
-    /// Runs `newcomer`, who has done its first step and reads row 0, and `holder`, who has read row 0 and then does its own
-    /// step; the holder is first if `holder_first`. All four must commit.
+    /// Runs `newcomer`, who has done its first step and reads row 0, and `holder`, who has read row
+    /// 0 and then does its own step; the holder is first if `holder_first`. All four must commit.
     fn run(&self, newcomer: Step, holder: Step, holder_first: bool, shared: bool) -> bool {
         let (w, recorder) = (self.w, &self.recorder);
         let client = |slot, session| match shared {
@@ -395,8 +401,8 @@ impl Sent {
     }
 }
 
-/// The newcomer has row 2, the holder wants it: whoever comes last, the newcomer passes, and nobody fails. The platform
-/// knows nothing of it.
+/// The newcomer has row 2, the holder wants it: whoever comes last, the newcomer passes, and nobody
+/// fails. The platform knows nothing of it.
 #[test]
 fn a_newcomer_passes_where_the_waiter_waits_for_it() {
     let row2: Step = |c| c.update(2, false).map(|_| ());
@@ -417,7 +423,8 @@ fn a_newcomer_passes_where_only_the_platform_knows() {
     assert!(circle.run(in_savepoint, |c| c.update(2, false).map(|_| ()), true, true));
 }
 
-/// Somebody has read row 0 and sleeps for row 2, which `n` has; a waiter has marked row 0. Must `n` stand back from it?
+/// Somebody has read row 0 and sleeps for row 2, which `n` has; a waiter has marked row 0. Must `n`
+/// stand back from it?
 #[test]
 fn without_a_look_at_the_circle_it_would_stand_back_for_ever() {
     for fault in [None, Some(Fault::StandsBackForEver)] {
@@ -453,7 +460,8 @@ fn without_a_look_at_the_circle_it_would_stand_back_for_ever() {
     }
 }
 
-/// `no_wait` fails where it would have to stand back, NOWAIT says that the row is locked, `wait_die` stands back.
+/// `no_wait` fails where it would have to stand back, NOWAIT says that the row is locked,
+/// `wait_die` stands back.
 #[test]
 fn policies_stand_back_as_they_wait() {
     for policy in Policy::ALL {

@@ -127,7 +127,8 @@ fn who_lost_an_upgrade_waits_for_the_winner() {
     }
 }
 
-/// Threads read two records and then write them; the most upgrades that one transaction lost until it committed.
+/// Threads read two records and then write them; the most upgrades that one transaction lost until
+/// it committed.
 fn losses_of_one(fault: Option<Fault>, transactions: u64) -> u64 {
     let w = world();
     let recorder = Recorder::new();
@@ -223,8 +224,8 @@ fn who_does_not_wait_loses_no_upgrade() {
     }
 }
 
-/// A record may be another row's by the time it is locked as strongly as it was lost: its pending insert keeps the id by
-/// which unique checks wait for it (INV-WRITER).
+/// A record may be another row's by the time it is locked as strongly as it was lost: its pending
+/// insert keeps the id by which unique checks wait for it (INV-WRITER).
 #[test]
 fn a_lock_that_is_stronger_than_needed_leaves_an_insert_its_id() {
     let w = &world();

@@ -1,4 +1,5 @@
-//! A partition's ring that wraps: no phantom is missed while its entry is being overwritten (INV-PLACE).
+//! A partition's ring that wraps: no phantom is missed while its entry is being overwritten
+//! (INV-PLACE).
 
 use crate::steps::Meanwhile;
 use crate::world::{Jitter, Row, World};
@@ -14,8 +15,9 @@ fn row(key: i64) -> Row {
     Row { key, txn: 0, nth: 0, value: 1 }
 }
 
-/// A reader scans a partition, another transaction inserts there and commits, and others that abort fill the ring. One more
-/// takes the inserter's place in the ring; the reader commits before the entry is overwritten, or after. Returns how.
+/// A reader scans a partition, another transaction inserts there and commits, and others that abort
+/// fill the ring. One more takes the inserter's place in the ring; the reader commits before the
+/// entry is overwritten, or after. Returns how.
 fn commit_while_the_ring_wraps(fault: Option<Fault>, before: bool) -> Result<(), Error> {
     let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4);
     let reader = Rc::new(RefCell::new(Txn::new(w.e, 0)));

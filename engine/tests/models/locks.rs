@@ -133,8 +133,8 @@ struct Turn {
     over: AtomicBool,
 }
 
-/// INV-TURN: a waiter marks a lock that is held in `held`, and takes it when it is free, or gives up. A newcomer that
-/// comes later takes it after that only.
+/// INV-TURN: a waiter marks a lock that is held in `held`, and takes it when it is free, or gives
+/// up. A newcomer that comes later takes it after that only.
 fn turn(held: Mode, gives_up: bool, takes_mark_back: bool) {
     let flag = || AtomicBool::new(false);
     let t = Arc::new(Turn { lock: LockWord::new(), marked: flag(), over: flag() });

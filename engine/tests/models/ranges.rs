@@ -1,8 +1,8 @@
-//! Logical ranges: the list with keys is the engine's own; the handshakes of commits with whoever gives an index
-//! ranges, or other boundaries, are modelled with the engine's words.
+//! Logical ranges: the list with keys is the engine's own; the handshakes of commits with whoever
+//! gives an index ranges, or other boundaries, are modelled with the engine's words.
 //!
-//! Fences stand between a store and a load whose order matters: the model checker knows the total order of
-//! sequentially consistent accesses of fences only.
+//! Fences stand between a store and a load whose order matters: the model checker knows the total
+//! order of sequentially consistent accesses of fences only.
 
 use crate::{fails, model, model_within, validate_list, Record, World};
 use loom::sync::atomic::{fence, AtomicU64, Ordering::SeqCst};
@@ -29,7 +29,8 @@ impl Keyed {
     }
 }
 
-/// A key that a reader finds in an entry is the key of that registration, however often it is overwritten.
+/// A key that a reader finds in an entry is the key of that registration, however often it is
+/// overwritten.
 fn key_of_an_entry(in_turn: bool) {
     let w = Arc::new(Keyed::new());
     let (short, long) = ([1; 9], [2; 16]);
@@ -60,8 +61,9 @@ fn changed_under_the_reader_it_is_not() {
     assert!(fails(|| key_of_an_entry(false)));
 }
 
-/// A slot's transaction takes back the part of a range that it has published, and the next one publishes another one in
-/// its place. Who finds a part finds all of it, with the name of its own transaction.
+/// A slot's transaction takes back the part of a range that it has published, and the next one
+/// publishes another one in its place. Who finds a part finds all of it, with the name of its own
+/// transaction.
 fn part_of_a_transaction(looks_again: bool) {
     let w = Arc::new((AtomicU64::new(1), Part::model()));
     w.1.model_put(&[1]);
@@ -92,7 +94,8 @@ fn without_a_second_look_it_may_be_anothers() {
     assert!(fails(|| part_of_a_transaction(false)));
 }
 
-/// A writer commits, and its registration is overwritten, while another transaction scans its snapshot and commits.
+/// A writer commits, and its registration is overwritten, while another transaction scans its
+/// snapshot and commits.
 fn scan_of_a_snapshot(position_of_newest: bool, laps: u64) {
     let w = Arc::new((World::new(), Record::new(), Ring::model()));
     let writer = {
@@ -221,7 +224,8 @@ struct Rebuilt {
     pin: AtomicU64,
 }
 
-/// Boundaries are rebuilt, and the old ones ended, while one transaction writes and another one scans.
+/// Boundaries are rebuilt, and the old ones ended, while one transaction writes and another one
+/// scans.
 fn rebuild(fault: Fault) {
     let w = Arc::new(Rebuilt {
         world: World::new(),
@@ -395,8 +399,8 @@ fn nor_before_one_that_says_it_writes_elsewhere() {
     assert!(fails(|| sleep(Hurry::Elsewhere, true)));
 }
 
-/// A slot commits into another table, then into the one whose ranges are woken up. Who wakes them finds the names of the
-/// tables of either commit, or of both in turn.
+/// A slot commits into another table, then into the one whose ranges are woken up. Who wakes them
+/// finds the names of the tables of either commit, or of both in turn.
 fn one_commit_after_another(told: bool) {
     let w = Arc::new((World::new(), Record::new(), Ring::model(), AtomicU64::new(0), UnderWay::model()));
     let writer = {
@@ -493,8 +497,8 @@ fn unless_it_is_said_after_the_pin() {
     assert!(fails(|| hold(false)));
 }
 
-/// As `Txn::check_partition`, of a predicate whose position was quiet: what committed at or before `since` does not matter,
-/// and there is none such in these models.
+/// As `Txn::check_partition`, of a predicate whose position was quiet: what committed at or before
+/// `since` does not matter, and there is none such in these models.
 fn validate_wrapped(
     world: &World,
     list: List<'_, EntryHead>,
@@ -519,8 +523,8 @@ fn abort_one(list: List<'_, EntryHead>, serial: u16) {
     list.finish(pos, tag, Stamp::ABORTED);
 }
 
-/// X (CSN 2) committed into what was scanned at 1. An aborted registration follows, then one that overwrites X's entry while
-/// the scan is validated at 3.
+/// X (CSN 2) committed into what was scanned at 1. An aborted registration follows, then one that
+/// overwrites X's entry while the scan is validated at 3.
 fn a_place_is_taken() {
     let w = Arc::new((World::new(), Ring::model()));
     let list = w.1.list();
@@ -549,8 +553,8 @@ fn unless_the_places_are_not_read() {
     assert!(breaks(Broken::LappedForgotten, a_place_is_taken));
 }
 
-/// X is still committing (CSN 2), and its entry was overwritten by an aborted registration. Another one overwrites a finished
-/// entry while it is looked for open ones.
+/// X is still committing (CSN 2), and its entry was overwritten by an aborted registration. Another
+/// one overwrites a finished entry while it is looked for open ones.
 fn an_entry_changes_while_it_is_read() {
     let w = Arc::new((World::new(), Ring::model()));
     let list = w.1.list();

@@ -1,5 +1,5 @@
-//! The handshake of switches: the switch and the epochs are the engine's own; transactions, the coordinator's passes and
-//! who excludes everybody are modelled.
+//! The handshake of switches: the switch and the epochs are the engine's own; transactions, the
+//! coordinator's passes and who excludes everybody are modelled.
 
 use crate::model_within;
 use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -40,7 +40,8 @@ struct Plan {
 /// A switch from `occ` to `2pl`.
 const PLAIN: Plan =
     Plan { requests: &[(Step::Settled, TwoPhase)], asks: None, aborts: false, stop_all: false, broken: Broken::No };
-/// A third protocol is asked for in the middle: the sets are {occ}, {occ, 2pl}, {2pl}, {2pl, partcc}, {partcc}.
+/// A third protocol is asked for in the middle: the sets are {occ}, {occ, 2pl}, {2pl}, {2pl,
+/// partcc}, {partcc}.
 const QUEUED: Plan = Plan { requests: &[(Step::Settled, TwoPhase), (Step::Upgrading, PartCc)], ..PLAIN };
 /// The old one is asked for again, when the new one runs alone already.
 const LATE: Plan = Plan { requests: &[(Step::Settled, TwoPhase), (Step::Degrading, Occ)], ..PLAIN };
@@ -65,8 +66,8 @@ fn number(s: ProtocolSet) -> u64 {
     s.iter().map(|p| p as u64).sum()
 }
 
-/// A transaction that touches the partition once or more, and demands that whoever runs beside it follows one of its
-/// protocols.
+/// A transaction that touches the partition once or more, and demands that whoever runs beside it
+/// follows one of its protocols.
 fn follower(s: &Switching, me: usize, touches: usize, plan: Plan) {
     let early = (plan.broken == Broken::SetFirst).then(|| s.switch.set());
     if !s.epochs.enter(&s.slots[me]) {
@@ -138,8 +139,8 @@ fn switching(plan: Plan) {
     assert!(plan.asks.is_some() || Some(v.set) == plan.requests.last().map(|r| ProtocolSet::of(r.1)));
 }
 
-/// Who excludes everybody puts `partcc` in use at whatever moment of a switch from `occ` to `2pl`, and runs on beside
-/// another transaction when it excludes nobody any more.
+/// Who excludes everybody puts `partcc` in use at whatever moment of a switch from `occ` to `2pl`,
+/// and runs on beside another transaction when it excludes nobody any more.
 fn put_in_the_middle(plan: Plan) {
     let s = Switching::new();
     let holder = {
@@ -158,8 +159,8 @@ fn put_in_the_middle(plan: Plan) {
     holder.join().unwrap();
 }
 
-/// All interleavings of a correct model, or of one whose fault does no harm, with up to 2 preemptions: so many suffice to
-/// find what is broken, but for one thing, and three take minutes.
+/// All interleavings of a correct model, or of one whose fault does no harm, with up to 2
+/// preemptions: so many suffice to find what is broken, but for one thing, and three take minutes.
 fn holds(fault: Option<Fault>, f: impl Fn() + Sync + Send + 'static) {
     faults::set(fault);
     model_within(2, f);

@@ -27,8 +27,8 @@ SINGLE = {
 }
 MIXED = [("partcc", "occ"), ("partcc", "2pl"), ("occ", "2pl")]
 WEAK = ("READ COMMITTED", "REPEATABLE READ")
-# A writer or locker below SERIALIZABLE locks the whole partition too, so that more is refused than PostgreSQL's table says,
-# and SKIP LOCKED skips all of its rows.
+# A writer or locker below SERIALIZABLE locks the whole partition too, so that more is refused than
+# PostgreSQL's table says, and SKIP LOCKED skips all of its rows.
 PARTITION_LOCK = "partcc"
 BLOCKED = "SELECT pg_blocking_pids(%s) = ARRAY[%s]"
 FAILURES = ("40001", "40P01", "55P03")
@@ -69,7 +69,8 @@ def modes_that_conflict(table, level, name):
     """NOWAIT: what is refused though it does not conflict, or granted though it does."""
     wrong = []
     exact = level in WEAK and PARTITION_LOCK not in name
-    # NOWAIT is about row locks: SERIALIZABLE waits for what its protocol locks. Where it is exact nothing waits.
+    # NOWAIT is about row locks: SERIALIZABLE waits for what its protocol locks. Where it is exact
+    # nothing waits.
     with Pair(level, f"-c lock_timeout={'20s' if exact else '20ms'}") as pair:
         for held, mode in itertools.product(HELD, MODES):
             if (level, name, held) == ("SERIALIZABLE", "occ", "an update"):

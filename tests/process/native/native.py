@@ -244,7 +244,8 @@ def test_subtransactions():
         equal(f"{level}: an error in a savepoint", error(connection, "SELECT probe_append('t', 4, 4, true)")[0], "P0001")
         query(connection, "ROLLBACK TO s; COMMIT")
         equal(f"{level}: committed", query(connection, "SELECT l FROM t WHERE k IN (3, 4) ORDER BY k"), [([3, 1, 4],), ([4],)])
-        # Nobody keeps the table: this takes its exclusive lock, and would complain of uses in this session.
+        # Nobody keeps the table: this takes its exclusive lock, and would complain of uses in this
+        # session.
         query(connection, "BEGIN; SELECT probe_subtransaction('t', 3, 2, true); ALTER TABLE t ADD COLUMN x int; ROLLBACK")
     connection.close()
 
@@ -468,7 +469,8 @@ def test_commit_callbacks():
     for level in LEVELS:
         connection = connect(DATABASE)
         query(connection, f"SET default_transaction_isolation = '{level.lower()}'")
-        # The first call registers the callback. At SERIALIZABLE nothing has put ours in front of it by the end.
+        # The first call registers the callback. At SERIALIZABLE nothing has put ours in front of it
+        # by the end.
         if level == "SERIALIZABLE":
             query(connection, "SELECT probe_at_commit('INSERT INTO t VALUES (100, NULL)')")
             equal(f"{level}: a callback in front of ours has written", value(boss, "SELECT count(*) FROM t WHERE k = 100"), 1)

@@ -345,7 +345,8 @@ def test_looks():
         check(f"looks, {protocol}: an update by another session in the middle of a call",
               ((got, end) == ([1], "no error")) + (code == "no error") == 1 and b == (70 if code == "no error" else 9), (code, got, end, b))
 
-    # Precision: who has read keys below 4 is not failed by a write of key 30, if the write tells its key.
+    # Precision: who has read keys below 4 is not failed by a write of key 30, if the write tells
+    # its key.
     look_tables(connection)
     failed = 0
     for i in range(10):

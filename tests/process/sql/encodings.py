@@ -5,7 +5,8 @@ is shown of them. LATIN1, SQL_ASCII, EUC_JP, and UTF8 with the same statements."
 from lib.common import connect, drop_database, equal, main, query, value
 
 DATABASE = "mixedcc_encodings"
-# Names in characters that each encoding has: LATIN1's, and Japanese ones. In SQL_ASCII they are the bytes of UTF8.
+# Names in characters that each encoding has: LATIN1's, and Japanese ones. In SQL_ASCII they are the
+# bytes of UTF8.
 LATIN = ("tä", "kä", "vö", "Ñame")
 JAPANESE = ("表", "鍵", "値", "名前")
 CASES = (("LATIN1", LATIN, "UTF8"), ("SQL_ASCII", LATIN, "SQL_ASCII"), ("EUC_JP", JAPANESE, "UTF8"),
@@ -27,7 +28,8 @@ def make(encoding, client):
 def run(encoding, names, client):
     t, k, v, name = names
     case = f"{encoding}, {t}:"
-    # What psycopg2 sends and gets to a SQL_ASCII client is ASCII: these names are then bytes of UTF8, one character each.
+    # What psycopg2 sends and gets to a SQL_ASCII client is ASCII: these names are then bytes of
+    # UTF8, one character each.
     if client == "SQL_ASCII":
         t, k, v, name = (n.encode().decode("latin-1") for n in names)
     c = make(encoding, "LATIN1" if client == "SQL_ASCII" else client)

@@ -17,7 +17,8 @@ STRANGER = "functions_stranger"
 # Calls of one function by one role, at most.
 MOST = 250
 UNDEFINED_TABLE, UNDEFINED_FUNCTION, NULL_VALUE = "42P01", "42883", "22004"
-# Functions whose unknown OID is no error: hints are text about what there is, and the plans' wrapper returns its argument.
+# Functions whose unknown OID is no error: hints are text about what there is, and the plans'
+# wrapper returns its argument.
 LENIENT = ("annotation_hints", "declaring")
 
 SET_UP = f"""
@@ -193,7 +194,8 @@ def test_no_lock_for_strangers():
     for name, types, variadic, _, _, signature in functions(boss):
         if not {"regclass", "anyelement", '"any"'} & set(types) or name == "declaring":
             continue
-        # Native access: the row of a table of another, and a key that is NULL, so that no row is looked for.
+        # Native access: the row of a table of another, and a key that is NULL, so that no row is
+        # looked for.
         rows = {"anyelement": "NULL::f.ours", '"any"': "NULL::int"}
         arguments = [rows.get(t) or values.of[t][0] for t in types]
         if name == "get_value":

@@ -18,7 +18,8 @@ from lib.common import ROOT, SERVER_CTL, check, equal, main, query, value
 TABLES = ("CREATE UNLOGGED TABLE t (a int, b int, v int CHECK (v > -100), PRIMARY KEY (a, b)) USING mixedcc; "
           "CREATE UNLOGGED TABLE child (a int, b int, FOREIGN KEY (a, b) REFERENCES t) USING mixedcc; "
           "INSERT INTO t SELECT i / 10, i % 10, i FROM generate_series(0, 99) i; ANALYZE t")
-# Statements as a client, a prepared statement and a function send them: rows found, none, several, and errors.
+# Statements as a client, a prepared statement and a function send them: rows found, none, several,
+# and errors.
 STATEMENTS = (
     "SELECT v FROM t WHERE a = 1 AND b = 2", "SELECT v FROM t WHERE a = 1 AND b = 200", "SELECT v FROM t WHERE a = 3 ORDER BY b LIMIT 4",
     "SELECT v FROM t WHERE a = 3 ORDER BY b DESC", "SELECT sum(v) FROM t WHERE a = 4", "SELECT v FROM t WHERE a = 1 AND b = 2 FOR UPDATE",

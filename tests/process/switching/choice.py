@@ -201,7 +201,8 @@ def decisions_until(switched, limit=PATIENCE):
 def test_reaction():
     """A change of the load is followed within three intervals, counted in intervals as the coordinator made them."""
     fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
-    # Each load once a table: the model is an invention, and what a table's switches teach overrules it.
+    # Each load once a table: the model is an invention, and what a table's switches teach overrules
+    # it.
     for _ in range(2):
         table()
         with Clients(writes=False) as clients:
@@ -215,8 +216,8 @@ def test_reaction():
                 at, when = decisions_until(lambda: value(BOSS, asked))  # noqa: B023
                 check(f"choice: {wanted} is asked for", when, why())
                 seen = [t for t in at if began < t <= (when or 0) + 0.05]
-                # The first one has transactions of before in it. Intervals last 0.1 s at least, so that there are few in a short
-                # time; in a longer one they must have been seen.
+                # The first one has transactions of before in it. Intervals last 0.1 s at least, so
+                # that there are few in a short time; in a longer one they must have been seen.
                 few = when is not None and when - began <= 0.3
                 check("choice: within three intervals", few or 1 <= len(seen) <= 4, (began, at, when, history_of()))
                 some_passes(BOSS, 5)
@@ -251,7 +252,8 @@ def test_flapping():
                 clients.writes = shares[len(lengths) % len(shares)]
                 time.sleep(0.5 if len(shares) > 1 else 6)
                 seen.add(why()["feature", "read_share"][0] > 1 / 1.4)
-                # As long as it really was: this process may have slept longer. Intervals last 0.1 s at least.
+                # As long as it really was: this process may have slept longer. Intervals last 0.1 s
+                # at least.
                 lengths.append((time.monotonic() - began) / 0.1 + 1)
             passes = value(BOSS, "SELECT passes FROM mixedcc.coordinator") - passes
         made = len(history_of()) - before

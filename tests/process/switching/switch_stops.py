@@ -198,7 +198,8 @@ def test_undone():
             problems += [] if stands() else [(name, "not reached")]
             ask(old)
             next_coordinator(ending)
-            # Before the set is stored nothing has been done; a request that comes then, even from there, finds it so.
+            # Before the set is stored nothing has been done; a request that comes then, even from
+            # there, finds it so.
             begun_switch = event != "switch_epoch"
             wanted = ([old] * 2, {"degrade"} if begun_switch else set())
             if not wait_until(lambda: (states(), steps()) == wanted, 5):
@@ -286,7 +287,8 @@ def test_commits():
             equal(f"switch stops: commit {ending} at {event}", problems, [])
 
 
-# What it makes of the table (protocol, partitions), if it commits; `third`: the one that is not part of the switch.
+# What it makes of the table (protocol, partitions), if it commits; `third`: the one that is not
+# part of the switch.
 CHANGES = {
     "TRUNCATE t": ("new", 2),
     "ALTER TABLE t SET (mixedcc.partitions = 3)": ("new", 3),
@@ -338,7 +340,8 @@ def test_ddl():
                     first.close()
                     second.close()
                     if "TYPE" in sql and step == "upgrade":
-                        # A rewrite writes rows, so its transaction is one that the last step waits for.
+                        # A rewrite writes rows, so its transaction is one that the last step waits
+                        # for.
                         held = "SELECT DISTINCT step, waits_for FROM mixedcc.switches"
                         pid = one.info.backend_pid
                         done = wait_until(lambda: query(BOSS, held) == [("degrade", [pid])], 5)

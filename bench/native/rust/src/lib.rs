@@ -1,10 +1,12 @@
-//! YCSB as one call, in Rust: the functions of `bench/native/ycsb.c`, on the table `item` of the search path, with the same keys.
+//! YCSB as one call, in Rust: the functions of `bench/native/ycsb.c`, on the table `item` of the
+//! search path, with the same keys.
 //!
-//! It needs neither PostgreSQL's headers nor bindings: `pg` declares the few things of PostgreSQL that are used, for version 15.
+//! It needs neither PostgreSQL's headers nor bindings: `pg` declares the few things of PostgreSQL
+//! that are used, for version 15.
 //!
-//! Two rules make it sound (see the crate `mixedcc-native`). An ERROR jumps over frames: those that make calls own nothing that
-//! would have to be dropped. A panic must not leave the library: whatever may panic runs within [`pg::pure`], which makes no
-//! calls, and becomes an ERROR.
+//! Two rules make it sound (see the crate `mixedcc-native`). An ERROR jumps over frames: those that
+//! make calls own nothing that would have to be dropped. A panic must not leave the library:
+//! whatever may panic runs within [`pg::pure`], which makes no calls, and becomes an ERROR.
 
 mod pg;
 
@@ -23,7 +25,8 @@ fn item(native: &Native) -> *mut Table {
     let key = [INT4];
     let columns = [Column { name: c"value".as_ptr(), typid: INT4 }];
     let oid = pg::table_of(c"item");
-    // SAFETY: a backend has one thread; arrays of these lengths. An error leaves no table that is released.
+    // SAFETY: a backend has one thread; arrays of these lengths. An error leaves no table that is
+    // released.
     unsafe {
         if ITEM.1 != oid {
             let (old, _) = std::mem::replace(&mut *(&raw mut ITEM), (null_mut(), 0));

@@ -85,7 +85,8 @@ pub struct FunctionCall {
 }
 
 impl FunctionCall {
-    /// An argument's value, as a word; 0 if the call has no such argument. (The functions are STRICT.)
+    /// An argument's value, as a word; 0 if the call has no such argument. (The functions are
+    /// STRICT.)
     pub fn word(&self, i: usize) -> usize {
         if i as i64 >= i64::from(self.nargs) {
             return 0;
