@@ -6,10 +6,10 @@
 //! transaction; so a reader that sees the same tag before and after it loaded the word has seen
 //! the word of the owner.
 
-/// A commit sequence number: the order of commits is the serialization order. 0 is before all.
+/// A commit sequence number. The order of CSNs is the serialization order. 0 is before all commits.
 pub type Csn = u64;
 
-/// The largest CSN (48 bits: 89 years at 100,000 commits a second).
+/// The largest CSN: 48 bits last 89 years at 100,000 commits a second.
 pub const CSN_MAX: Csn = (1 << 48) - 1;
 
 /// From here on the clock does not move without a commit.
@@ -20,8 +20,8 @@ pub const CSN_MAX: Csn = (1 << 48) - 1;
 /// before: so no CSN is larger than [`CSN_MAX`].
 pub const CSN_STOP: Csn = CSN_MAX - (1 << 32);
 
-/// From here on transactions that write are refused. 2^44 ticks remain, with which refused ones give back their memory: 5
-/// years at 100,000 a second.
+/// From here on transactions that write are refused. The remaining 2^44 ticks let them give back
+/// their memory; they last 5 years at 100,000 a second.
 pub const CSN_LIMIT: Csn = CSN_MAX - (1 << 44);
 
 /// Index of a transaction slot.
@@ -33,15 +33,15 @@ pub type SlotId = u16;
 pub enum State {
     /// No transaction.
     Idle = 0,
-    /// Running; will take a CSN later than any CSN taken so far.
+    /// Running. It will take a CSN larger than any CSN taken so far.
     Active = 1,
     /// About to take its CSN.
     Preparing = 2,
-    /// Has its CSN, outcome open.
+    /// It has its CSN, and its outcome is open.
     Committing = 3,
-    /// Committed at its CSN; versions are being stamped.
+    /// Committed at its CSN. Its versions are being stamped.
     Committed = 4,
-    /// Aborted; versions are being unlinked.
+    /// Aborted. Its versions are being unlinked.
     Aborted = 5,
 }
 
@@ -50,7 +50,7 @@ pub enum State {
 pub struct SlotWord(pub u64);
 
 const SERIAL_BITS: u32 = 13;
-/// Serials wrap at this number.
+/// The number of serials: they wrap at this value.
 pub const SERIALS: u16 = 1 << SERIAL_BITS;
 
 impl SlotWord {
@@ -59,11 +59,11 @@ impl SlotWord {
         debug_assert!(csn <= CSN_MAX && serial < SERIALS);
         SlotWord(((serial as u64) << 51) | (csn << 3) | state as u64)
     }
-    /// Serial number of the transaction in its slot.
+    /// The serial number of the transaction in its slot.
     pub fn serial(self) -> u16 {
         (self.0 >> 51) as u16
     }
-    /// The CSN, meaningful in [`State::Committing`] and [`State::Committed`].
+    /// The CSN. It is meaningful only in [`State::Committing`] and [`State::Committed`].
     pub fn csn(self) -> Csn {
         (self.0 >> 3) & CSN_MAX
     }
@@ -80,14 +80,15 @@ impl SlotWord {
     }
 }
 
-/// Who wrote a version (or a registration): an owner tag, a CSN, or "aborted".
+/// The writer of a version or registration: the tag of its owner, the CSN of its commit, or
+/// [`Stamp::ABORTED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(pub u64);
 
 const TAG: u64 = 1 << 63;
 
 impl Stamp {
-    /// The stamp of a version whose transaction aborted: visible to nobody.
+    /// The stamp of a version whose transaction aborted: no transaction sees it.
     pub const ABORTED: Stamp = Stamp(u64::MAX >> 1);
 
     /// The tag of a running transaction.
@@ -99,7 +100,7 @@ impl Stamp {
         debug_assert!(csn <= CSN_MAX);
         Stamp(csn)
     }
-    /// Does it name an owner (rather than a CSN)?
+    /// Does it name an owner, rather than a CSN?
     pub fn is_tag(self) -> bool {
         self.0 & TAG != 0
     }
@@ -107,11 +108,11 @@ impl Stamp {
     pub fn is_commit(self) -> bool {
         !self.is_tag() && self != Stamp::ABORTED
     }
-    /// The owner's slot, of a tag.
+    /// The slot of the owner that a tag names.
     pub fn slot(self) -> SlotId {
         self.0 as u16
     }
-    /// The owner's serial, of a tag.
+    /// The serial of the owner that a tag names.
     pub fn serial(self) -> u16 {
         (self.0 >> 16) as u16 & (SERIALS - 1)
     }

@@ -20,11 +20,12 @@ struct Segment {
     items: [(*mut u8, Csn); SEGMENT],
 }
 
-/// A slot's queue of retired memory. Its owner fills it; whoever needs memory may drain it.
+/// A slot's queue of retired memory. Its owner fills it; any process that needs memory may drain
+/// it.
 ///
-/// INV-QUEUE: whoever holds the latch alone reads and writes the pointers and what they point to, and writes the
-/// counters. The owner alone adds to the queue and changes its room. Others read counters without the latch:
-/// they decide when to look, and nothing else.
+/// INV-QUEUE: only the holder of the latch reads and writes the pointers and segments, and writes
+/// the counters. Only the owner adds to the queue and changes its room. Others read the counters
+/// without the latch, only to decide when to look.
 #[repr(C)]
 pub struct RetireQueue {
     first: AtomicPtr<Segment>,
@@ -35,12 +36,12 @@ pub struct RetireQueue {
     room: AtomicU64,
     /// Entries that wait.
     len: AtomicU64,
-    /// When something large was retired last, if that may wait still; else 0.
+    /// When a large piece was retired last, if that piece may still wait; else 0.
     large_at: AtomicU64,
     latch: AtomicU64,
 }
 
-/// The latch of a queue, held.
+/// The latch of a queue, held by the caller.
 struct Latched(&'static RetireQueue);
 
 impl Drop for Latched {
@@ -84,7 +85,7 @@ impl RetireQueue {
     fn lock(e: &Engine, slot: SlotId) -> Latched {
         let q = Self::of(e, slot);
         let mut n = 0;
-        // No call out of this file but to the allocator is made under the latch.
+        // Under the latch, the allocator is the only code outside this file that is called.
         while q.latch.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax(n);
             n += 1;
@@ -100,7 +101,8 @@ impl RetireQueue {
         let q = Self::lock(e, slot);
         while q.room() < n {
             let s = e.region.alloc(slot as usize, std::mem::size_of::<Segment>())?.cast::<Segment>().as_ptr();
-            // SAFETY: fresh memory of that size; INV-QUEUE: the latch is held, and `end` is there if `first` is.
+            // SAFETY: INV-M1: fresh memory of that size. INV-QUEUE: the latch is held, and `end` is
+            // set whenever `first` is.
             unsafe {
                 ((*s).next, (*s).n, (*s).done) = (std::ptr::null_mut(), 0, 0);
                 if q.first().is_null() {
@@ -116,20 +118,21 @@ impl RetireQueue {
         Ok(())
     }
 
-    /// Entries that fit without an allocation, for the owner of the slot.
+    /// Entries that fit without an allocation. Exact for the owner of the slot.
     pub fn room(e: &Engine, slot: SlotId) -> u64 {
         Self::of(e, slot).room.load(Ordering::Relaxed)
     }
 
-    /// Gives back room that was reserved for more than a few entries and is not needed any more. Room for `keep` stays.
+    /// Gives back reserved room that is no longer needed, if it is more than a few entries. Room
+    /// for `keep` entries stays.
     pub fn trim(e: &Engine, slot: SlotId, keep: u64) {
         if Self::room(e, slot) <= (4 * SEGMENT as u64).max(keep) {
             return;
         }
         let q = Self::lock(e, slot);
-        // SAFETY: INV-QUEUE: the latch is held; segments behind `last` hold nothing.
+        // SAFETY: INV-QUEUE: the latch is held, and segments behind `last` are empty.
         unsafe {
-            // One segment stays in reserve, and as many as are to be kept.
+            // One segment stays in reserve, and as many as `keep` needs.
             let mut spare = (*q.last()).next;
             let mut kept = 2 * SEGMENT as u64 - (*q.last()).n as u64;
             while kept < keep {
@@ -147,29 +150,31 @@ impl RetireQueue {
         }
     }
 
-    /// Retires memory at the clock's present value. Room was reserved. Never fails.
+    /// Retires memory at the clock's present value. Never fails, as room was reserved.
     pub fn push(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
         Self::push_all(e, slot, std::iter::once(p), now);
     }
 
-    /// The same for a large piece: its owner looks after every transaction whether it can be freed ([`RetireQueue::large_at`]).
+    /// Retires a large piece. After every transaction the owner checks whether it can be freed
+    /// ([`RetireQueue::large_at`]).
     pub fn push_large(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
-        // Who frees what was retired at the same value in between forgets it, and it waits as others do.
+        // If another process drains the queue up to the same value in between, it clears this
+        // field. Then the piece waits like any other.
         Self::lock(e, slot).set_large_at(now);
         Self::push(e, slot, p, now);
     }
 
-    /// When something large was retired that may wait still, for the owner of the slot.
+    /// When a large piece that may still wait was retired. Exact for the owner of the slot.
     pub fn large_at(e: &Engine, slot: SlotId) -> Option<Csn> {
         let at = Self::of(e, slot).large_at.load(Ordering::Relaxed);
         (at != 0 && Self::len(e, slot) > 0).then_some(at)
     }
 
-    /// The same for much of it. `all` only looks at what is private to the slot's thread.
+    /// Retires many pieces. `all` only looks at memory that is private to the slot's thread.
     pub fn push_all(e: &Engine, slot: SlotId, all: impl Iterator<Item = NonNull<u8>>, now: Csn) {
         let q = Self::lock(e, slot);
         for p in all {
-            // SAFETY: INV-QUEUE: the latch is held; `reserve` made room.
+            // SAFETY: INV-QUEUE: the latch is held, and `reserve` made room.
             unsafe {
                 if (*q.last()).n as usize == SEGMENT {
                     q.0.last.store((*q.last()).next, Ordering::Relaxed);
@@ -183,12 +188,12 @@ impl RetireQueue {
         }
     }
 
-    /// Frees what was retired before `min_pin`; at most `budget` entries.
+    /// Frees at most `budget` entries that were retired before `min_pin`.
     pub fn drain(e: &Engine, slot: SlotId, min_pin: Csn, budget: usize) {
         Self::drain_for(e, slot, slot, min_pin, budget);
     }
 
-    /// As `drain`, of any slot's queue; the memory goes to the magazines of `me`.
+    /// As `drain`, for any slot's queue. The memory goes to the magazines of `me`.
     pub fn drain_for(e: &Engine, slot: SlotId, me: SlotId, min_pin: Csn, mut budget: usize) {
         if Self::len(e, slot) == 0 {
             return;
@@ -196,7 +201,8 @@ impl RetireQueue {
         let q = Self::lock(e, slot);
         while budget > 0 && q.len() > 0 {
             let s = q.first();
-            // SAFETY: INV-QUEUE: the latch is held; INV-RETIRE makes the entries ours.
+            // SAFETY: INV-QUEUE: the latch is held. INV-RETIRE: no pin keeps the entries freed
+            // here.
             unsafe {
                 if (*s).done == (*s).n {
                     debug_assert!(!(*s).next.is_null());
@@ -220,7 +226,7 @@ impl RetireQueue {
         }
     }
 
-    /// Gives back all memory of a queue in which nothing waits: tests look for what is left.
+    /// Gives back all memory of an empty queue, so that tests can look for leaks.
     #[cfg(test)]
     pub(crate) fn free_all(e: &Engine, slot: SlotId) {
         assert_eq!(Self::len(e, slot), 0);
@@ -237,7 +243,7 @@ impl RetireQueue {
         q.set_room(0);
     }
 
-    /// Entries that wait, at the moment.
+    /// The number of entries that wait, at the moment.
     pub fn len(e: &Engine, slot: SlotId) -> u64 {
         Self::of(e, slot).len.load(Ordering::Relaxed)
     }

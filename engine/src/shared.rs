@@ -1,4 +1,4 @@
-//! The shared block: header, slots, and behind them the region of everything else.
+//! The shared block: a header and the slots, followed by the region that holds everything else.
 
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
@@ -16,29 +16,29 @@ use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
 use std::ops::Range;
 
-/// Changes with every change of a shared structure.
+/// Changes whenever the layout of a shared structure changes.
 pub const LAYOUT_VERSION: u64 = 10;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
-/// A cache line of its own.
+/// A value on cache lines of its own.
 #[repr(C, align(128))]
 pub struct Padded<T>(pub T);
 
-/// Bits of a pin's tag: a reclaimer that is stopped while its owner pins anew this often at one CSN
-/// could take a live pin away.
+/// Bits of a pin's tag. The tag must not wrap while a reclaimer is stopped: if the owner pins 2^15
+/// times at one CSN meanwhile, the reclaimer could end a live pin.
 const PIN_SHIFT: u32 = 16;
 const PIN_TAG: u64 = LOWERING - 1;
-/// The pin's owner looks for the oldest pin of all. Meanwhile its pin keeps everything, as one at 0 does; the CSN is that of
-/// the pin that it had before.
+/// The pin's owner is looking for the oldest pin of all. Meanwhile its pin keeps everything, as a
+/// pin at 0 does. The CSN is that of the pin that it had before.
 const LOWERING: u64 = 1 << (PIN_SHIFT - 1);
 
-/// No pin.
+/// The value of a slot's pin when it has none.
 pub const UNPINNED: u64 = u64::MAX;
 
-/// Steps of waiting for a pin that is being taken, before it is taken for one of everything.
+/// Steps of waiting for a pin that is being taken. After them it is treated as a pin at 0.
 const SHORT: u32 = 100;
 
-/// What is retired at this CSN or later is kept by a pin (which is not [`UNPINNED`]).
+/// The CSN from which on a pin (not [`UNPINNED`]) keeps retired memory.
 fn kept_from(pin: u64) -> Csn {
     if pin & LOWERING != 0 {
         0
@@ -47,7 +47,8 @@ fn kept_from(pin: u64) -> Csn {
     }
 }
 
-/// A pin whose CSN is known, if it is within so many steps: pins are at 0 for some instructions of their owner's.
+/// Reads a pin, waiting up to `steps` steps for its CSN to be known. A pin is at 0 only for the few
+/// instructions in which its owner takes it.
 fn settled(pin: &AtomicU64, steps: u32) -> u64 {
     for n in 0..steps {
         let p = pin.load(Ordering::SeqCst);
@@ -59,38 +60,42 @@ fn settled(pin: &AtomicU64, steps: u32) -> u64 {
     pin.load(Ordering::SeqCst)
 }
 
-/// A transaction slot: one for each process or thread that may run transactions.
+/// A transaction slot. Each process or thread that may run transactions has one.
 #[repr(C, align(128))]
 pub struct Slot {
     /// See [`SlotWord`].
     pub word: AtomicU64,
-    /// `[csn:48][lowering:1][tag:15]`: nothing that a reader at this CSN can reach is freed; or [`UNPINNED`]. CSN 0, or
-    /// lowering: nothing at all is freed, and the owner is about to store another CSN (INV-HONEST).
+    /// `[csn:48][lowering:1][tag:15]`, or [`UNPINNED`]. Memory that a reader at this CSN can reach
+    /// is not freed. With CSN 0 or `lowering` set, no memory at all is freed, and the owner is
+    /// about to store another CSN (INV-HONEST).
     pub pin: AtomicU64,
     /// The platform's name of the running transaction.
     pub ident: AtomicU64,
-    /// Start time for `wait_die`, smaller is older; 0: not set.
+    /// Start time for `wait_die`; a smaller one is older. 0: not set.
     pub age: AtomicU64,
-    /// Read CSN of a repeatable-read transaction, for those who import its snapshot; 0: none.
+    /// Read CSN of a repeatable-read transaction, for transactions that import its snapshot. 0:
+    /// none.
     pub read_csn: AtomicU64,
-    /// The switch epoch that the transaction published before it followed a protocol; 0: it follows none.
+    /// The switch epoch that the transaction published before it followed a protocol. 0: it follows
+    /// none.
     pub following: AtomicU64,
-    /// Last tag given to a subtransaction.
+    /// The last tag given to a subtransaction.
     pub last_tag: AtomicU32,
-    /// Counts the pins. Owner only.
+    /// Counts the pins. Only the owner uses it.
     pin_count: AtomicU32,
-    /// Does the owner hold pointers that outlive its snapshots, so that nobody else may end its pin?
+    /// 1 while the owner holds pointers that outlive its snapshots: then no reclaimer may end its
+    /// pin (INV-HOLD).
     holds: AtomicU32,
     _pad: u32,
-    /// The owner's commit.
+    /// The owner's commit, while one is under way.
     pub(crate) commits: UnderWay,
-    /// What the owner sleeps for (INV-CYCLE).
+    /// The edge of the waits-for graph that the owner has published (INV-CYCLE).
     pub(crate) waiting: Waiting,
-    /// The ranges that the owner is rebuilding. Owner only.
+    /// The ranges that the owner is rebuilding. Only the owner uses it.
     pub(crate) rebuilding: AtomicPtr<IndexRanges>,
-    /// What the owner has read of ranges under `2pl`; made when it is needed first, and kept.
+    /// The parts of ranges that the owner has read under `2pl`. Made at first use, and kept.
     parts: AtomicPtr<Parts>,
-    /// Versions that wait until nobody can reach them. Owner only.
+    /// The owner's versions that wait until no reader can reach them.
     pub retired: RetireQueue,
 }
 
@@ -103,39 +108,39 @@ pub struct Shared {
     region: *const Region,
     /// The last CSN given.
     pub clock: Padded<AtomicU64>,
-    /// A lower bound of all pins, recomputed now and then.
+    /// A lower bound of all pins, recomputed from time to time.
     pub min_pin: Padded<AtomicU64>,
-    /// Orders the steps of switches and the transactions.
+    /// The switch epoch, which orders transactions and the steps of switches.
     pub epochs: Epochs,
-    /// Last age given to a transaction for `wait_die`.
+    /// The last age given to a transaction for `wait_die`.
     pub last_age: AtomicU64,
-    /// Last table id given.
+    /// The last table id given.
     pub last_table: AtomicU64,
-    /// Tokens up to this one were given to slots, in blocks (see [`crate::Txn::token`]).
+    /// The last token given to a slot; slots take them in blocks (see [`crate::Txn::token`]).
     pub last_token: AtomicU64,
-    /// Latch of the two lists.
+    /// The latch of `dropped` and of the tables' lists of ranges.
     list_latch: Latch,
-    /// Counts the pins that were adopted from another slot.
+    /// Counts the pins that were adopted from another slot, or lowered to the oldest one.
     pub adoptions: AtomicU32,
-    /// Dropped tables that wait until nobody can reach them, or until more of them is freed.
+    /// Dropped tables that wait for their grace period, or for their next slice to be freed.
     pub dropped: AtomicPtr<Table>,
-    /// Dropped tables of which somebody frees a slice at the moment.
+    /// The number of dropped tables of which a process is freeing a slice at the moment.
     pub(crate) freeing: AtomicU64,
-    /// The protocols in use, and whether a detector sees their waits.
+    /// The protocols in use, and whether a deadlock detector sees all their waits.
     pub protocols: InUse,
     /// How many transactions are sampled.
     pub sample_every: SampleEvery,
-    /// How long nobody has scanned an index when its ranges may fall asleep, nanoseconds.
+    /// The time without a scan, in nanoseconds, after which an index's ranges may become dormant.
     pub sleep_after_ns: AtomicU64,
-    /// The coordinator.
+    /// The switch coordinator's state.
     pub coordinator: Coordinator,
     /// The last switches.
     pub switches: History,
-    /// What the coordinator has learned about protocols.
+    /// The costs of protocols that the coordinator has measured.
     pub learned: crate::choice::Blackboard,
 }
 
-/// A handle to the shared block: cheap to copy, the same in every process.
+/// A handle to the shared block. It is cheap to copy and has the same value in every process.
 #[derive(Clone, Copy)]
 pub struct Engine {
     /// The header.
@@ -146,9 +151,10 @@ pub struct Engine {
     pub region: &'static Region,
 }
 
-// SAFETY: everything behind the handle is shared memory made of atomics, or owned by one slot.
+// SAFETY: everything behind the handle is shared memory made of atomics, or is used by the owner of
+// one slot only (INV-QUEUE and the fields marked so in `Slot`).
 unsafe impl Send for Engine {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Engine {}
 
 fn head_size(nslots: usize) -> usize {
@@ -157,17 +163,18 @@ fn head_size(nslots: usize) -> usize {
 }
 
 impl Engine {
-    /// The least size of a block for so many slots, bytes.
+    /// The least size of a block for `nslots` slots, in bytes.
     pub fn min_size(nslots: usize) -> usize {
         head_size(nslots) + Region::min_size(nslots)
     }
 
-    /// The least size of a block for so many slots and memory nodes, bytes.
+    /// The least size of a block for `nslots` slots and `nodes` memory nodes, in bytes.
     pub fn min_size_on(nslots: usize, nodes: usize) -> usize {
         head_size(nslots) + Region::min_size_on(nslots, nodes)
     }
 
-    /// The addresses that each memory node will have in a block; its first bytes belong to none.
+    /// The addresses that each memory node will have in a block. The block's first bytes belong to
+    /// none.
     pub fn node_ranges(base: *const u8, len: usize, nslots: usize, nodes: usize) -> impl Iterator<Item = Range<usize>> {
         let h = head_size(nslots);
         Region::node_ranges(base.wrapping_add(h), len - h, nodes)
@@ -178,26 +185,25 @@ impl Engine {
     /// # Safety
     /// As [`Engine::create_on`].
     pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<Engine, OutOfMemory> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `create_on` is this function's own contract.
         unsafe { Self::create_on(base, len, nslots, 1) }
     }
 
-    /// Formats a zeroed block of shared memory, with an arena for each of so many memory nodes. Which memory
-    /// is whose: [`Engine::node_ranges`]; to bind it to the nodes, before, is the caller's affair.
-    ///
-    /// # Safety
-    /// `base..base+len` is zeroed, 64 KiB aligned or at least page aligned, mapped at the same
-    /// address in every process that uses it, and stays mapped.
+    /// Formats a zeroed block of shared memory, with an arena for each of `nodes` memory nodes.
+    /// [`Engine::node_ranges`] says which addresses belong to which node. Binding them to the
+    /// nodes, which must happen before, is left to the caller.
     pub unsafe fn create_on(base: *mut u8, len: usize, nslots: usize, nodes: usize) -> Result<Engine, OutOfMemory> {
         if len < Self::min_size_on(nslots, nodes) || nslots >= u16::MAX as usize {
             return Err(OutOfMemory);
         }
-        Clock::of_process(); // once, before other processes are forked off
+        Clock::of_process(); // Once, before other processes are forked.
         let h = head_size(nslots);
         let sh = base.cast::<Shared>();
         let slots_at = (std::mem::size_of::<Shared>()).next_multiple_of(128);
         let slots = base.wrapping_add(slots_at).cast::<Slot>();
-        // SAFETY: the block is the caller's, zeroed and large enough; zero is a valid `Slot`.
+        // SAFETY: by this function's contract the block is zeroed, mapped and exclusively ours; its
+        // size was checked above, and all-zero memory is a valid `Slot`. INV-M1: the region gets
+        // the rest.
         unsafe {
             let region = Region::create(base.add(h), len - h, nslots, nodes)?;
             for i in 0..nslots {
@@ -220,7 +226,8 @@ impl Engine {
     /// # Safety
     /// `base` is the start of a block given to [`Engine::create`], in this or another process.
     pub unsafe fn attach(base: *mut u8) -> Option<Engine> {
-        // SAFETY: the caller's promise; slots and region lie in the block.
+        // SAFETY: by this function's contract `base` was formatted by `create_on`. That has stored
+        // the addresses of slots and region, which lie in the block, before the magic number.
         unsafe {
             let shared = &*base.cast::<Shared>();
             (shared.magic == MAGIC).then(|| Engine {
@@ -231,12 +238,12 @@ impl Engine {
         }
     }
 
-    /// The last CSN given. A snapshot at it is a serial prefix.
+    /// The last CSN given. A snapshot at it sees a prefix of the serial order.
     pub fn now(&self) -> Csn {
         self.shared.clock.0.load(Ordering::SeqCst)
     }
 
-    /// Moves the clock forward, to where a saved one was. Nobody else runs.
+    /// Moves the clock forward to the value of a saved clock. No transaction may be running.
     pub fn advance_clock(&self, to: Csn) {
         self.shared.clock.0.fetch_max(to.min(CSN_STOP), Ordering::SeqCst);
     }
@@ -246,13 +253,15 @@ impl Engine {
         self.shared.last_token.load(Ordering::Relaxed)
     }
 
-    /// Tokens up to this one were given by an earlier incarnation, whose rows were saved. No other process runs.
+    /// Reserves the tokens up to `to`, which an earlier incarnation gave to transactions whose rows
+    /// were saved. No other process may be running.
     pub fn advance_tokens(&self, to: u64) {
         self.shared.last_token.fetch_max(to, Ordering::Relaxed);
     }
 
-    /// Moves the clock on without a commit: what is retired now can be freed when the pins of now
-    /// are gone, even if nobody commits. Near the end of the CSNs it stands still, and nothing more is freed (INV-CLOCK).
+    /// Advances the clock without a commit. So memory retired now can be freed once the present
+    /// pins have ended, even if no transaction commits. Near the end of the CSNs the clock stands
+    /// still and memory is no longer freed (INV-CLOCK).
     pub fn tick(&self) -> Csn {
         let now = self.now();
         if now >= CSN_STOP {
@@ -261,7 +270,7 @@ impl Engine {
         self.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Fails if a commit may not take a CSN any more (INV-CLOCK).
+    /// Fails if a commit may no longer take a CSN (INV-CLOCK).
     pub(crate) fn may_commit(&self) -> Result<(), Error> {
         if self.now() < CSN_LIMIT || faults::on(Fault::ClockRunsOver) {
             return Ok(());
@@ -274,14 +283,16 @@ impl Engine {
         SlotWord(self.slots[slot as usize].word.load(Ordering::SeqCst))
     }
 
-    /// Pins what is reachable now for a reader in `slot`. Call it before the read CSN is taken.
+    /// Pins what a reader in `slot` can reach from now on. The reader calls it before it takes its
+    /// read CSN.
     ///
-    /// INV-HONEST: a pin at a CSN was preceded by one at 0, since before that CSN was read from the clock. So whoever frees
-    /// something and did not see the slot pinned had come to the clock before: what is retired at a pin's CSN or later is there.
+    /// INV-HONEST: a pin at a CSN was preceded by one at 0, stored before its owner read that CSN
+    /// from the clock. A reclaimer that did not see the slot pinned has read the clock earlier than
+    /// the owner. So it has freed nothing that was retired at the pin's CSN or later.
     pub fn pin(&self, slot: SlotId) {
         let s = &self.slots[slot as usize];
-        // The tag changes, also from transaction to transaction at one clock value, so that a
-        // reclaimer that found us quiescent before does not unpin now.
+        // The tag changes with every call, also between transactions at one value of the clock. So
+        // a reclaimer that found this process quiescent before fails to end the pin now.
         let count = s.pin_count.load(Ordering::Relaxed).wrapping_add(1);
         s.pin_count.store(count, Ordering::Relaxed);
         let tag = count as u64 & PIN_TAG;
@@ -293,7 +304,7 @@ impl Engine {
                 Err(now) => old = now,
             }
         }
-        // From here on the word is its owner's alone: others do not end a pin at 0.
+        // From here on only the owner changes the word: no reclaimer ends a pin at 0.
         s.pin.store(tag, Ordering::SeqCst);
         model_fence();
         let now = self.now();
@@ -301,8 +312,8 @@ impl Engine {
         s.pin.store(now << PIN_SHIFT | tag, Ordering::Release);
     }
 
-    /// Pins `slot`, which has no pin, as the snapshot transaction `ident` in slot `of` is pinned, for its
-    /// read CSN, which is returned. `None` if that transaction has ended or has no fixed CSN.
+    /// Pins `slot`, which has no pin, for the read CSN of the snapshot transaction `ident` in slot
+    /// `of`, and returns that CSN. `None` if that transaction has ended or has no fixed CSN.
     pub fn adopt_pin(&self, slot: SlotId, of: SlotId, ident: u64) -> Option<Csn> {
         let from = self.slots.get(of as usize)?;
         let csn = from.read_csn.load(Ordering::SeqCst);
@@ -310,34 +321,39 @@ impl Engine {
         if csn == 0 || pin.load(Ordering::SeqCst) != UNPINNED {
             return None;
         }
-        pin.store(0, Ordering::SeqCst); // everything (INV-HONEST)
+        pin.store(0, Ordering::SeqCst); // Keeps everything (INV-HONEST).
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
-        // It is pinned still: who looks at all pins from now on sees one of the two, or `adoptions`.
+        // If `of` still has its read CSN, it is still pinned. A reclaimer that looks at all pins
+        // from now on sees one of the two pins, or that `adoptions` has changed.
         let same = from.ident.load(Ordering::SeqCst) == ident && from.read_csn.load(Ordering::SeqCst) == csn;
         if !same {
             self.unpin(slot);
             return None;
         }
         pin.store(csn << PIN_SHIFT, Ordering::SeqCst);
-        self.pin(slot); // with a tag of our own
+        self.pin(slot); // With a tag of our own.
         Some(csn)
     }
 
-    /// Lowers the pin of `slot` to the oldest of all pins and returns it: what any reader of now can
-    /// reach stays reachable for `slot`. (An index build must index what others see.) Waits for processes that are
-    /// in the middle of taking their pins, and holds nothing meanwhile.
+    /// Lowers the pin of `slot` to the oldest of all pins and returns it: everything that any
+    /// present reader can reach stays reachable for `slot`. An index build needs this, as it must
+    /// index the versions that others see. Waits for processes that are in the middle of taking
+    /// their pins, and holds no latch meanwhile.
     ///
-    /// Several may do so at a time. None waits for another one, because each shows the pin that it had before: that is what
-    /// its own transaction can reach. A pin that another one lowers its pin to is seen where it is, or its reader has
-    /// ended; then nobody but that other one, which does not read by this one's index, needs it.
+    /// Several slots may do so at a time without waiting for each other, as each keeps showing the
+    /// CSN of the pin that it had before. That CSN covers all that its own transaction can reach.
+    /// Suppose that another slot has lowered its pin to that of a reader. Then that reader's pin is
+    /// seen in its own slot, or the reader has ended. In the latter case only the other slot still
+    /// needs the pin, and it does not read by this slot's index.
     pub fn pin_oldest(&self, slot: SlotId) -> Csn {
         let pin = &self.slots[slot as usize].pin;
         let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
-        // First everything: whoever looks at the pins from now on frees nothing, and whoever has
-        // looked before has found no more than we find now, because the oldest pin never goes back (INV-HONEST).
+        // First keep everything. Reclaimers that look at the pins from now on free nothing. A
+        // reclaimer that looked before has found no larger oldest pin than this call will find,
+        // because the oldest pin never goes back (INV-HONEST).
         let own = pin.swap(tag, Ordering::SeqCst);
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
-        // Who pins when we have looked at its slot has a larger CSN.
+        // A process that pins after this call has looked at its slot has a larger CSN.
         let now = self.now();
         let own = if own == UNPINNED { now } else { own >> PIN_SHIFT };
         pin.store(own << PIN_SHIFT | LOWERING | tag, Ordering::SeqCst);
@@ -348,7 +364,8 @@ impl Engine {
         oldest
     }
 
-    /// Ends the pin of a slot: its process holds no pointer into versions any more.
+    /// Ends the pin of a slot whose process no longer holds pointers into versions, unless it holds
+    /// on to the pin (`hold`).
     pub fn unpin(&self, slot: SlotId) {
         let s = &self.slots[slot as usize];
         if s.holds.load(Ordering::SeqCst) == 0 {
@@ -356,10 +373,10 @@ impl Engine {
         }
     }
 
-    /// Pins the slot, and keeps the pin whatever snapshots its process has, until `let_go`.
+    /// Pins the slot and keeps the pin until `let_go`, whatever snapshots its process has.
     ///
-    /// INV-HOLD: a reclaimer that reads this pin, or a later one, sees `holds` and leaves it; one that read an earlier
-    /// pin fails to end it, because the pin has changed.
+    /// INV-HOLD: a reclaimer that reads this pin or a later one sees `holds` and leaves the pin. A
+    /// reclaimer that read an earlier pin fails to end it, because the pin has changed.
     pub(crate) fn hold(&self, slot: SlotId) {
         let late = faults::on(Fault::HoldsLate);
         if late {
@@ -379,26 +396,27 @@ impl Engine {
         self.slots[slot as usize].holds.store(0, Ordering::SeqCst);
     }
 
-    /// The slot's parts (see [`Parts`]), made if there are none. Owner only.
+    /// The slot's parts (see [`Parts`]), allocated at first use. Only the owner calls it.
     pub(crate) fn parts(&self, slot: SlotId) -> Result<&'static Parts, OutOfMemory> {
         if let Some(parts) = self.parts_if_any(slot) {
             return Ok(parts);
         }
         let mem = self.region.alloc(slot as usize, std::mem::size_of::<Parts>())?;
-        // SAFETY: fresh memory of that size; all-zero is no part.
+        // SAFETY: INV-M1: fresh memory of that size, and all-zero memory is an empty `Parts`.
         unsafe { mem.as_ptr().write_bytes(0, std::mem::size_of::<Parts>()) };
         self.slots[slot as usize].parts.store(mem.cast().as_ptr(), Ordering::SeqCst);
-        // SAFETY: as below.
+        // SAFETY: INV-PARTS: initialised above, and never freed.
         Ok(unsafe { mem.cast().as_ref() })
     }
     /// The slot's parts, if it has ever published any.
     pub(crate) fn parts_if_any(&self, slot: SlotId) -> Option<&'static Parts> {
-        // SAFETY: made by `parts`, and never freed.
+        // SAFETY: INV-PARTS: null, or stored by `parts` after it was initialised; never freed.
         unsafe { self.slots[slot as usize].parts.load(Ordering::SeqCst).as_ref() }
     }
 
-    /// Waits until every commit that is under way now and may write the table has ended; `me` is not looked at. So
-    /// whoever looks for ranges of the table after that, in order to register, sees what was published before this call.
+    /// Waits until every commit that is under way now and may write the table has ended, except
+    /// that of `me`. A commit that looks for ranges of the table after that, to register in them,
+    /// sees everything that was published before this call.
     pub fn await_commits(&self, p: &dyn Platform, me: SlotId, table: u64) -> Result<(), Error> {
         for (i, s) in self.slots.iter().enumerate() {
             if i == me as usize {
@@ -414,18 +432,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Is the slot pinned?
+    /// Does the slot have a pin?
     pub fn is_pinned(&self, slot: SlotId) -> bool {
         self.slots[slot as usize].pin.load(Ordering::Relaxed) != UNPINNED
     }
 
-    /// The CSN of the slot's pin: what is retired at this CSN or later stays. Called by its owner.
+    /// The CSN of the slot's pin: memory retired at this CSN or later stays. Only the owner calls
+    /// it.
     pub(crate) fn pinned_at(&self, slot: SlotId) -> Csn {
         self.slots[slot as usize].pin.load(Ordering::SeqCst) >> PIN_SHIFT
     }
 
-    /// Recomputes the CSN below which nobody reads: what was retired before it can be freed.
-    /// Pins of processes without a snapshot are ended.
+    /// Recomputes the CSN below which no transaction reads: memory retired before it can be freed.
+    /// Ends the pins of processes that have no snapshot.
     pub fn refresh_min_pin(&self, p: &dyn Platform) -> Csn {
         self.min_pin_of(|slot| p.quiescent(slot))
     }
@@ -449,7 +468,8 @@ impl Engine {
             if pin == UNPINNED {
                 continue;
             }
-            // INV-PIN: from *preparing* on a pin is not ended by others. INV-HOLD: the pin is read before `holds`.
+            // INV-PIN: no reclaimer ends a pin from *preparing* on. INV-HOLD: the pin is read
+            // before `holds`.
             let may_end = kept_from(pin) != 0
                 && matches!(self.word(i as SlotId).state(), State::Idle | State::Active)
                 && s.holds.load(Ordering::SeqCst) == 0;
@@ -466,8 +486,8 @@ impl Engine {
         min
     }
 
-    /// The region is full: frees what nobody can reach any more, of all slots and dropped tables. `me` is the
-    /// caller's slot.
+    /// Called when the region is full: frees all memory that no transaction can reach any more, of
+    /// all slots and dropped tables. `me` is the caller's slot.
     #[cold]
     pub fn reclaim(&self, me: SlotId) {
         self.tick();
@@ -478,30 +498,30 @@ impl Engine {
         Table::free_dropped(self, me, min);
     }
 
-    /// Runs `f` under the latch of the shared lists. `f` neither panics nor waits.
+    /// Runs `f` under the latch of the shared lists. `f` must neither panic nor wait.
     pub fn with_lists<R>(&self, f: impl FnOnce() -> R) -> R {
         self.shared.list_latch.with(f)
     }
 }
 
-/// The state of the owner of a stamp.
+/// The state of a stamp's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Not taken a CSN yet; any CSN it takes is larger than those taken so far.
+    /// It has not taken a CSN; any CSN that it takes is larger than those taken so far.
     Active,
-    /// Taking its CSN at this moment.
+    /// It is taking its CSN at this moment.
     Preparing,
-    /// The outcome at this CSN is open.
+    /// It has this CSN, and its outcome is open.
     Committing(Csn),
-    /// Committed at this CSN.
+    /// It has committed at this CSN.
     Committed(Csn),
-    /// Aborted: as if it had never been.
+    /// It has aborted: its versions and registrations do not count.
     Aborted,
 }
 
 impl Engine {
-    /// The fate of a stamp's owner. `still` reads the stamp again: on a mismatch the answer is
-    /// `None` and the caller starts over (INV-STAMP).
+    /// The fate of a stamp's owner. `still` reads the stamp again and says whether it is unchanged.
+    /// If it has changed, the answer is `None` and the caller starts over (INV-STAMP).
     pub fn fate(&self, stamp: Stamp, still: impl FnOnce() -> bool) -> Option<Fate> {
         if !stamp.is_tag() {
             return Some(if stamp == Stamp::ABORTED { Fate::Aborted } else { Fate::Committed(stamp.0) });
@@ -525,9 +545,8 @@ impl Engine {
         })
     }
 
-    /// The fate of a stamp's owner, with *preparing* waited out.
-    ///
-    /// `read` reads the stamp (again). Returns the stamp too.
+    /// The stamp that `read` returns and the fate of its owner, after waiting while the owner is
+    /// *preparing*. `read` is called again after each wait.
     pub fn settle(&self, p: &dyn Platform, mut read: impl FnMut() -> Stamp) -> Result<(Stamp, Fate), Error> {
         let mut n = 0;
         loop {

@@ -27,44 +27,47 @@ use crate::platform::{Queue, WaitFor};
 use crate::primitive::{AtomicU64, Ordering};
 use crate::shared::Engine;
 
-/// Longest path that is followed: beyond it the platform's detector answers.
+/// The longest path that is followed. Longer cycles are left to the platform's detector.
 const LONGEST: usize = 32;
 
-/// What a slot waits for. All zero: nothing.
+/// The edge that a slot's owner has published. All zero: none.
 #[repr(C)]
 pub(crate) struct Waiting {
-    /// Odd while the next five are an edge.
+    /// Odd while the next five fields are an edge.
     turn: AtomicU64,
-    /// Slot of the holder, plus 1; 0: it waits for a place in `queue`.
+    /// Slot of the holder, plus 1. 0: the owner waits for a place in `queue`.
     holder: AtomicU64,
     /// The holder's transaction.
     ident: AtomicU64,
-    /// What the holder had given up early when it was seen to hold the lock, plus 1; 0: it holds it to its end.
+    /// The holder's `gave` when it was seen to hold the lock, plus 1. 0: it holds the lock to its
+    /// end.
     until: AtomicU64,
     /// A queue, by a hash that is not 0.
     queue: AtomicU64,
-    /// 1: it stands back, and no holder is in its way.
+    /// 1: the owner stands back behind a waiter, and no holder conflicts.
     soft: AtomicU64,
-    /// The queue in which it is the first waiter; 0: none.
+    /// The queue in which the owner is the first waiter. 0: none.
     first_in: AtomicU64,
-    /// Address of the lock word that it has marked as the first of a queue; 0: none.
+    /// Address of the lock word that the owner has marked as first waiter of a queue. 0: none.
     marked: AtomicU64,
     /// How often the owner of this slot has given up locks early.
     gave: AtomicU64,
 }
 
-/// What a transaction is about to sleep for.
+/// The event that a transaction is about to sleep for.
 #[derive(Clone, Copy)]
 pub(crate) enum Edge {
-    /// The end of the transaction of this name in this slot.
+    /// The end of the transaction with this ident in this slot.
     Holder(SlotId, u64),
-    /// That it gives up a lock, or ends. With how often it had given up some before it was seen to hold this one.
+    /// The transaction gives up a lock, or ends. The last number is its `gave` before it was seen
+    /// to hold this lock.
     Early(SlotId, u64, u64),
-    /// To be the first of a queue.
+    /// To become the first waiter of this queue.
     Queue(u64),
 }
 
-/// A queue's name in the graph. Two queues of one name would make a deadlock of what is none: one in 2^63.
+/// A queue's name in the graph. Two queues with the same name would produce a false deadlock; the
+/// chance is one in 2^63.
 pub(crate) fn name(q: Queue) -> u64 {
     let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_add(v);
     let (kind, a, b, c) = match q {
@@ -75,7 +78,7 @@ pub(crate) fn name(q: Queue) -> u64 {
     [a, b, c].into_iter().fold(kind, mix) | 1
 }
 
-/// An edge that is published. Dropping it takes it back, also when the platform unwinds.
+/// A published edge. Dropping it withdraws the edge, also when the platform unwinds.
 pub(crate) struct Asleep(Engine, SlotId);
 
 impl Drop for Asleep {
@@ -84,19 +87,20 @@ impl Drop for Asleep {
     }
 }
 
-/// A place as first waiter, given up when it is dropped, with the mark.
+/// A place as first waiter, with its mark. Dropping it gives up both.
 pub(crate) struct First(Engine, SlotId);
 
 impl First {
-    /// The slot is the first waiter of a queue.
+    /// Notes the slot as the first waiter of a queue.
     pub(crate) fn enter(e: Engine, slot: SlotId, queue: u64) -> First {
         e.slots[slot as usize].waiting.first_in.store(queue, Ordering::SeqCst);
         First(e, slot)
     }
-    /// Newcomers stay behind from now on (INV-TURN). A word whose lock may be waited for is not freed, and not put to
-    /// another use, while somebody waits for it or marks it.
+    /// Makes newcomers stay behind from now on (INV-TURN). The word of a lock is neither freed nor
+    /// reused while a transaction may wait for it or mark it.
     pub(crate) fn mark(&self, word: &'static LockWord, wants: Mode) {
-        // First the address: whoever ends the transaction takes back what is named there.
+        // The address comes first: the end of the transaction removes the mark of the word named
+        // there.
         self.0.slots[self.1 as usize].waiting.marked.store(std::ptr::from_ref(word) as u64, Ordering::SeqCst);
         word.mark(Some(wants));
     }
@@ -125,13 +129,13 @@ impl Waiting {
     }
 
     fn end(&self) {
-        // The owner alone changes it.
+        // Only the owner changes it.
         if self.turn.load(Ordering::Relaxed) & 1 == 1 {
             self.turn.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// The transaction is over, however it ended.
+    /// Withdraws everything when the transaction is over, however it ended.
     pub(crate) fn clear(&self) {
         self.end();
         if self.first_in.load(Ordering::Relaxed) != 0 {
@@ -139,17 +143,19 @@ impl Waiting {
         }
     }
 
-    /// It is not the first of its queue any more: takes its mark back, if it has not taken it away with the lock.
+    /// The owner is no longer the first waiter of its queue. Removes its mark, unless it was
+    /// removed when the owner got the lock.
     fn leave(&self) {
         let marked = self.marked.swap(0, Ordering::SeqCst) as *const LockWord;
         if !marked.is_null() && !faults::on(Fault::MarkLeftBehind) {
-            // SAFETY: `First::mark`: the word is there as long as it is marked or waited for.
+            // SAFETY: INV-TURN: a word is neither freed nor reused while it is marked or waited
+            // for.
             unsafe { &*marked }.mark(None);
         }
         self.first_in.store(0, Ordering::SeqCst);
     }
 
-    /// The edge, its turn, and whether it is a soft one.
+    /// The edge, the value of `turn`, and whether the edge is soft.
     fn edge(&self) -> Option<(u64, Edge, bool)> {
         let turn = self.turn.load(Ordering::SeqCst);
         if turn & 1 == 0 {
@@ -170,18 +176,18 @@ impl Waiting {
     }
 }
 
-/// Where the path of a slot's edge leads.
+/// Where the path that begins with a slot's edge leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
     /// Not back to the slot.
     Away,
-    /// Back to it, through holders and queues only.
+    /// Back to the slot, through holders and queues only.
     Back,
-    /// Back to it, through another slot that stands back.
+    /// Back to the slot, through this other slot that stands back.
     Soft(SlotId),
 }
 
-/// An edge that was seen.
+/// An edge that the search has seen.
 #[derive(Clone, Copy)]
 struct Step {
     slot: SlotId,
@@ -190,8 +196,9 @@ struct Step {
 }
 
 impl Engine {
-    /// The slot is about to sleep. `None`: for ever, this sleep would complete a deadlock; nothing is published then.
-    /// `nudge` wakes up a slot that stands back, and has to pass because of this sleep.
+    /// Publishes the edge of a slot that is about to sleep. Returns `None`, and publishes nothing,
+    /// if the sleep would complete a deadlock. `nudge` wakes up a slot that stands back and must
+    /// now pass.
     pub(crate) fn falls_asleep(&self, slot: SlotId, edge: Edge, nudge: impl FnOnce(SlotId)) -> Option<Asleep> {
         self.slots[slot as usize].waiting.publish(edge, false);
         let asleep = Asleep(*self, slot);
@@ -203,8 +210,8 @@ impl Engine {
         Some(asleep)
     }
 
-    /// The slot is about to stand back behind a waiter. `None`: it has to pass, because the waiter waits for it, or is
-    /// gone; nothing is published then.
+    /// Publishes the edge of a slot that is about to stand back behind a waiter. Returns `None`,
+    /// and publishes nothing, if the slot must pass because the waiter waits for it or is gone.
     pub(crate) fn stands_back(&self, slot: SlotId, edge: Edge) -> Option<Asleep> {
         self.slots[slot as usize].waiting.publish(edge, true);
         let asleep = Asleep(*self, slot);
@@ -212,7 +219,7 @@ impl Engine {
         (!awaited && self.leads_to(edge).is_some()).then_some(asleep)
     }
 
-    /// The slots that stand back behind the owner of a slot, or behind the first of a queue.
+    /// The slots that stand back behind the owner of a slot, or behind the first waiter of a queue.
     pub(crate) fn behind(&self, first: SlotId, queue: u64) -> impl Iterator<Item = SlotId> {
         let behind = move |w: &Waiting| match w.edge() {
             Some((_, Edge::Queue(q), true)) => q == queue,
@@ -227,7 +234,8 @@ impl Engine {
         self.slots[slot as usize].waiting.gave.load(Ordering::SeqCst)
     }
 
-    /// The owner of a slot has given up locks early. Who waits for such does not wait for it any more, and is about to wake up.
+    /// Counts that the owner of a slot has given up locks early. Transactions that waited for these
+    /// locks no longer wait for it, and are about to wake up.
     pub(crate) fn gives_up(&self, slot: SlotId) {
         self.slots[slot as usize].waiting.gave.fetch_add(1, Ordering::SeqCst);
     }
@@ -246,14 +254,14 @@ impl Engine {
                 return if there { soft.map_or(Path::Back, Path::Soft) } else { Path::Away };
             }
             if path[..=n].iter().any(|s| s.slot == next) {
-                return Path::Away; // a cycle of others, who find it
+                return Path::Away; // A cycle of other slots, which these find.
             }
             at = next;
         }
         Path::Away
     }
 
-    /// The slot of the transaction that an edge leads to, if that runs.
+    /// The slot of the transaction that an edge leads to, if that transaction runs.
     fn leads_to(&self, edge: Edge) -> Option<SlotId> {
         let runs = |slot: SlotId, ident: u64| {
             self.slots.get(slot as usize).is_some_and(|s| s.ident.load(Ordering::SeqCst) == ident)
@@ -274,8 +282,8 @@ impl Engine {
         Some(WaitFor { ident: self.slots[slot as usize].ident.load(Ordering::SeqCst), slot, tag: 0, lock: None })
     }
 
-    /// Is it the edge that was seen, and does it lead to where it led? (A queue has one first waiter, who stays that
-    /// while its own turn stays.)
+    /// Is it still the edge that was seen, and does it lead to the same slot? A queue has one first
+    /// waiter, and that stays the same while its own `turn` does.
     fn is_still(&self, s: &Step) -> bool {
         self.leads_to(s.edge).is_some() && self.slots[s.slot as usize].waiting.turn.load(Ordering::SeqCst) == s.turn
     }
@@ -358,7 +366,8 @@ mod tests {
         assert!(sleeps(e, 2, holder(0)).is_some());
     }
 
-    /// 0 waits for 1, and 2 stands back behind 0: a queue's first, or one that waits for a stronger mode.
+    /// Slot 0 waits for 1. Slot 2 stands back behind 0, which is first in a queue or waits for a
+    /// stronger mode.
     #[test]
     fn who_stands_back_is_woken_up_by_a_circle_and_passes() {
         let block = engine();

@@ -1,18 +1,19 @@
-//! The list of holders of a lock that has several.
+//! The list of holders of a lock that has more than one.
 
 use super::{First, Holder, Mode};
 use crate::csn::SlotId;
 use crate::memory::{OutOfMemory, Region};
 use std::ptr::NonNull;
 
-/// Where lists of holders come from: the region, or the heap of a model.
+/// The allocator of lists of holders: the region, or the heap in a model.
 pub trait Heads {
-    /// So many bytes for a list.
+    /// Allocates `bytes` bytes for a list.
     fn allocate(&self, slot: SlotId, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
-    /// Gives a list's memory back.
+    /// Gives back a list's memory.
     ///
     /// # Safety
-    /// `p` came from `allocate`, was not given back since, and nobody uses it any more.
+    /// `p` came from `allocate` and was not given back since, and no process uses it any more
+    /// (INV-HEAD).
     unsafe fn release(&self, slot: SlotId, p: NonNull<u8>);
 }
 
@@ -21,7 +22,8 @@ impl Heads for Region {
         self.alloc(slot as usize, bytes)
     }
     unsafe fn release(&self, slot: SlotId, p: NonNull<u8>) {
-        // SAFETY: the caller's.
+        // SAFETY: INV-M1: by the contract of `Heads::release`, `p` is an unused piece of this
+        // region.
         unsafe { self.free(slot as usize, p) }
     }
 }
@@ -30,25 +32,25 @@ impl Heads for Region {
 /// freed by whoever removed it from the word under that latch.
 #[repr(C)]
 pub(super) struct LockHead {
-    /// Slot + 1 of a holder that waits to get a stronger mode; 0 if none.
+    /// Slot + 1 of a holder that waits for a stronger mode. 0: none.
     pub upgrader: u32,
     /// The mode that it wants.
     pub upgrade_to: u16,
-    /// Do newcomers that conflict with that mode stay behind it? (INV-TURN)
+    /// Do newcomers that conflict with that mode stay behind that holder? (INV-TURN)
     pub upgrader_first: bool,
-    /// The mark of the word: the mode that the first of the queue wants; 0: none.
+    /// The mark of the word: the mode that the first waiter of the queue wants. 0: none.
     pub mark: u8,
     n: u32,
     cap: u32,
-    // `cap` encoded holders follow
+    // `cap` encoded holders follow.
 }
 
 impl LockHead {
-    /// A head with room for `cap` holders.
+    /// Allocates a head with room for `cap` holders.
     pub fn allocate(heads: &impl Heads, slot: SlotId, cap: u32) -> Result<NonNull<LockHead>, OutOfMemory> {
         let p = heads.allocate(slot, std::mem::size_of::<LockHead>() + 8 * cap as usize)?.cast::<LockHead>();
         let empty = LockHead { upgrader: 0, upgrade_to: 0, upgrader_first: false, mark: 0, n: 0, cap };
-        // SAFETY: fresh memory of that size.
+        // SAFETY: INV-M1: fresh memory with room for a head.
         unsafe { p.as_ptr().write(empty) };
         Ok(p)
     }
@@ -58,24 +60,24 @@ impl LockHead {
     }
     /// The holders.
     pub fn holders(&self) -> &[u64] {
-        // SAFETY: INV-HEAD: the first `n` of `cap` entries are initialised, and the latch is held.
+        // SAFETY: INV-HEAD: the latch is held, and the first `n` of `cap` entries are initialised.
         unsafe { std::slice::from_raw_parts(self.slots(), self.n as usize) }
     }
-    /// The holders, to be changed.
+    /// The holders, mutably.
     pub fn holders_mut(&mut self) -> &mut [u64] {
         // SAFETY: as in `holders`.
         unsafe { std::slice::from_raw_parts_mut(self.slots(), self.n as usize) }
     }
-    /// Index of a slot's entry.
+    /// The index of a slot's entry.
     pub fn find(&self, slot: SlotId) -> Option<usize> {
         self.holders().iter().position(|&w| Holder::decode(w).is_some_and(|h| h.slot == slot))
     }
-    /// Adds a holder; false if there is no room.
+    /// Adds a holder. Returns false if there is no room.
     pub fn push(&mut self, h: Holder) -> bool {
         if self.n == self.cap {
             return false;
         }
-        // SAFETY: INV-HEAD, and n < cap.
+        // SAFETY: INV-HEAD: the latch is held, and n < cap.
         unsafe { self.slots().add(self.n as usize).write(h.encode()) };
         self.n += 1;
         true
@@ -86,8 +88,9 @@ impl LockHead {
         self.holders_mut().swap(i, n - 1);
         self.n -= 1;
     }
-    /// Notes that `me`, the holder at `i`, waits for a stronger mode. True if that cannot end:
-    /// another holder waits for one, and each is in the other's way.
+    /// Notes that `me`, the holder at `i`, waits for a stronger mode. Returns true if that wait
+    /// cannot end, because another holder waits for a stronger mode too and each conflicts with the
+    /// other.
     pub fn ask_upgrade(&mut self, i: usize, me: Holder) -> bool {
         let other = self.upgrader.checked_sub(1).map(|s| s as SlotId).filter(|&s| s != me.slot);
         let Some(other) = other else {
@@ -101,13 +104,13 @@ impl LockHead {
             _ => false,
         }
     }
-    /// The slot waits no more for a stronger mode, if it did.
+    /// Notes that the slot no longer waits for a stronger mode.
     pub fn end_upgrade(&mut self, slot: SlotId) {
         if self.upgrader == slot as u32 + 1 {
             (self.upgrader, self.upgrader_first) = (0, false);
         }
     }
-    /// Who comes before a newcomer that wants this mode, though no holder is in its way?
+    /// The waiter that comes before a newcomer that wants this mode, although no holder conflicts.
     pub fn first(&self, mode: Mode) -> Option<First> {
         let before = |wants: u64| Mode::from_bits(wants).is_some_and(|m| m.conflicts(mode));
         match self.upgrader.checked_sub(1) {
@@ -118,19 +121,20 @@ impl LockHead {
             _ => None,
         }
     }
-    /// Number of holders.
+    /// The number of holders.
     pub fn len(&self) -> u32 {
         self.n
     }
-    /// Room for holders.
+    /// The number of holders that there is room for.
     pub fn cap(&self) -> u32 {
         self.cap
     }
-    /// Takes over the holders of a smaller head.
+    /// Copies the holders of a smaller head.
     pub fn take_from(&mut self, other: &LockHead) {
         debug_assert!(self.cap >= other.n && self.n == 0);
         for &w in other.holders() {
-            // SAFETY: INV-HEAD, and n < other.n <= cap.
+            // SAFETY: INV-HEAD: both latches are held or the head is unpublished, and n < other.n
+            // <= cap.
             unsafe { self.slots().add(self.n as usize).write(w) };
             self.n += 1;
         }

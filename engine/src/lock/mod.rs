@@ -19,20 +19,20 @@ pub use word::{Acquired, Claim, Conflict, First, LockWord};
 
 use crate::csn::SlotId;
 
-/// Lock modes. Of records: the first four, each stronger than the one before (`heap/README.tuplock`). Of ranges:
-/// `Share`, `Intent`, and both together, which is `Update`.
+/// Lock modes. Records use the first four, each stronger than the one before
+/// (`heap/README.tuplock`). Ranges use `Share`, `Intent`, and `Update`, which is both together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mode {
-    /// FOR KEY SHARE: the row stays, and its key.
+    /// FOR KEY SHARE: the row and its key stay.
     KeyShare = 1,
     /// FOR SHARE, and the read locks of `2pl`.
     Share = 2,
-    /// FOR NO KEY UPDATE: updates of columns in no index.
+    /// FOR NO KEY UPDATE: updates of columns that are in no index.
     NoKeyUpdate = 3,
-    /// FOR UPDATE, deletes, moves; and partition locks.
+    /// FOR UPDATE, deletes, moves, and partition locks.
     Update = 4,
-    /// A write somewhere in a range: compatible with itself only.
+    /// A write somewhere in a range. It is compatible only with itself.
     Intent = 5,
 }
 
@@ -41,7 +41,7 @@ impl Mode {
         use Mode::*;
         [None, Some(KeyShare), Some(Share), Some(NoKeyUpdate), Some(Update), Some(Intent)][(b & 7).min(5) as usize]
     }
-    /// Does who holds this mode need nothing more to have the other one?
+    /// Does a holder of this mode have all rights of the wanted one?
     pub fn covers(self, wanted: Mode) -> bool {
         match (self, wanted) {
             (Mode::Update, _) => true,
@@ -58,7 +58,7 @@ impl Mode {
             _ => Mode::Update,
         }
     }
-    /// Do two holders exclude each other? (README.tuplock's table)
+    /// Do two holders with these modes exclude each other? (the table in `README.tuplock`)
     pub fn conflicts(self, other: Mode) -> bool {
         match self {
             Mode::KeyShare => matches!(other, Mode::Update | Mode::Intent),
@@ -73,22 +73,24 @@ impl Mode {
 /// A holder of a lock: its slot, the mode, and the tag of the subtransaction or scan that took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Slot of the transaction.
+    /// The slot of the holder's transaction.
     pub slot: SlotId,
-    /// Strongest mode held.
+    /// The strongest mode held.
     pub mode: Mode,
-    /// 0 if the top transaction took it, to its end; see [`crate::platform::WaitFor::tag`].
+    /// 0 if the top-level transaction took it, to its end; else see
+    /// [`crate::platform::WaitFor::tag`].
     pub tag: u32,
 }
 
 const LATCH: u64 = 1;
 const INFLATED: u64 = 2;
-/// Of a word that is not inflated: the mode that the first of the queue wants; 0: no mark.
+/// In a word that is not inflated: the mode that the first waiter of the queue wants. 0: no mark.
 const MARK: u64 = 7 << MARK_SHIFT;
 const MARK_SHIFT: u32 = 5;
 
 impl Holder {
-    /// `[tag:32][slot:16][..][mark:3][mode:3][inflated:1][latch:1]`; the mark is the word's, not the holder's.
+    /// `[tag:32][slot:16][..][mark:3][mode:3][inflated:1][latch:1]`. The mark belongs to the word,
+    /// not to the holder.
     pub(crate) fn encode(self) -> u64 {
         ((self.tag as u64) << 32) | ((self.slot as u64) << 16) | ((self.mode as u64) << 2)
     }

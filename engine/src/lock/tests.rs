@@ -37,7 +37,7 @@ fn intent_is_for_writers_of_a_range() {
         for b in all {
             let j = a.join(b);
             assert!(j.covers(a) && j.covers(b) && b.join(a) == j);
-            // What conflicts with one of them conflicts with both together.
+            // A mode that conflicts with one of them conflicts with both together.
             assert!(all.iter().all(|&c| j.conflicts(c) || !(a.conflicts(c) || b.conflicts(c))), "{a:?} {b:?}");
         }
     }
@@ -119,7 +119,7 @@ fn who_will_not_wait_is_in_nobodys_way() {
     assert!(w.is_free());
 }
 
-/// Threads take and release all modes; each checks that nobody conflicting is inside.
+/// Threads take and release all modes. Each checks that no conflicting thread is inside.
 #[test]
 fn no_two_conflicting_holders() {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -166,7 +166,8 @@ fn ask(w: &LockWord, b: &Block, slot: u16, mode: Mode) -> Result<Acquired, Confl
 
 const BEHIND: Result<Acquired, Conflict> = Err(Conflict::Behind(First::OfQueue));
 
-/// INV-TURN: while a word is marked, newcomers that conflict with the mark do not take the lock, however many hold it.
+/// INV-TURN: while a word is marked, newcomers that conflict with the mark do not take the lock,
+/// however many transactions hold it.
 #[test]
 fn a_mark_keeps_newcomers_behind() {
     use Mode::*;
@@ -197,7 +198,8 @@ fn a_mark_keeps_newcomers_behind() {
     }
 }
 
-/// The mark survives that the word gets a list, and that the list grows; who passes leaves it.
+/// The mark survives when the word gets a list and when the list grows. A newcomer that passes
+/// leaves the mark.
 #[test]
 fn a_mark_survives_lists() {
     use Mode::*;

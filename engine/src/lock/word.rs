@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 /// What an acquisition changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The mode or a stronger one was held already.
+    /// The transaction held this mode or a stronger one already.
     Held,
     /// Newly taken.
     New,
@@ -22,35 +22,38 @@ pub enum Acquired {
 /// Why a lock was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// Somebody holds it in a conflicting mode.
+    /// Another transaction holds it in a conflicting mode.
     With(Holder),
-    /// No holder is in the way, but a waiter whose turn comes first (INV-TURN).
+    /// No holder conflicts, but a waiter comes first (INV-TURN).
     Behind(First),
-    /// We and another holder both want a stronger mode: waiting cannot end.
+    /// The caller and another holder both want a stronger mode: neither wait could end.
     Upgrade,
-    /// No memory for the list of holders.
+    /// There is no memory for the list of holders.
     OutOfMemory,
 }
 
-/// A waiter whose turn comes before that of newcomers.
+/// A waiter that comes before newcomers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// The first of the lock's queue.
+    /// The first waiter in the lock's queue.
     OfQueue,
     /// The holder in this slot, which waits for a stronger mode.
     Upgrader(SlotId),
 }
 
-/// How a transaction asks for a lock. Marks count for those only that do not hold it in any mode.
+/// How a transaction asks for a lock. Marks count only for transactions that do not hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It will wait. If it holds the lock, it is noted as waiting for a stronger mode, until [`LockWord::end_upgrade`].
+    /// It will wait. If it holds the lock, it is noted as waiting for a stronger mode until
+    /// [`LockWord::end_upgrade`].
     Waits,
-    /// It will not wait: nobody's wait is hopeless because of it, and it is never told that its own would be.
+    /// It will not wait. It is not noted as waiting, so neither its wait nor that of another holder
+    /// is found to be hopeless because of it.
     Now,
-    /// It is the first of the queue: its turn comes first. It takes the mark away with the lock.
+    /// It is the first waiter of the queue and comes first. It removes the mark when it gets the
+    /// lock.
     Turn,
-    /// It has to pass: the waiter in front waits for it.
+    /// It must pass, because the waiter in front waits for it.
     Pass,
 }
 
@@ -66,14 +69,14 @@ impl From<OutOfMemory> for Conflict {
     }
 }
 
-/// A lock: 0 is free and not marked.
+/// A lock. 0 means free and not marked.
 ///
-/// INV-LOCK: no two holders in conflicting modes. Every change is one compare-exchange of an
-/// inline word, or made under the latch bit of an inflated one.
+/// INV-LOCK: no two holders have conflicting modes. Every change is one compare-exchange of an
+/// inline word, or is made under the latch bit of an inflated one.
 #[repr(transparent)]
 pub struct LockWord(AtomicU64);
 
-/// An inflated word whose latch we hold.
+/// An inflated word whose latch the caller holds.
 struct Latched<'a> {
     word: &'a LockWord,
     head: NonNull<LockHead>,
@@ -81,7 +84,7 @@ struct Latched<'a> {
 
 impl Latched<'_> {
     fn head(&mut self) -> &mut LockHead {
-        // SAFETY: INV-HEAD: we hold the latch.
+        // SAFETY: INV-HEAD: the latch is held as long as `self` exists.
         unsafe { self.head.as_mut() }
     }
     /// Publishes `w` as the word, which releases the latch.
@@ -100,7 +103,8 @@ impl LockWord {
         LockWord(AtomicU64::new(0))
     }
 
-    /// Waits for the latch. The word is inflated (and then latched by us) or inline.
+    /// Takes the latch of an inflated word, waiting for it if necessary. Returns the word as the
+    /// error if it is inline.
     fn latch(&self, mut w: u64) -> Result<Latched<'_>, u64> {
         let mut n = 0;
         loop {
@@ -111,7 +115,7 @@ impl LockWord {
                 match self.0.compare_exchange_weak(w, w | LATCH, Ordering::SeqCst, Ordering::SeqCst) {
                     Ok(_) => {
                         let p = (w & !3) as *mut LockHead;
-                        // SAFETY: an inflated word always points to a head.
+                        // SAFETY: INV-HEAD: an inflated word points to a head, so not to null.
                         return Ok(Latched { word: self, head: unsafe { NonNull::new_unchecked(p) } });
                     }
                     Err(now) => w = now,
@@ -124,7 +128,8 @@ impl LockWord {
         }
     }
 
-    /// Changes the word, unless it is another one by now: then says which.
+    /// Changes the word from `old` to `new`. If it is another word by now, returns that as the
+    /// error.
     #[inline]
     fn cas(&self, old: u64, new: u64) -> Result<(), u64> {
         if faults::on(Fault::StoresLockWord) {
@@ -134,7 +139,7 @@ impl LockWord {
         self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).map(|_| ())
     }
 
-    /// Takes the lock for `me` unless it conflicts. Never waits for other transactions.
+    /// Takes the lock for `me` unless that conflicts. Never waits for other transactions.
     pub fn try_acquire(&self, heads: &impl Heads, me: Holder, claim: Claim) -> Result<Acquired, Conflict> {
         let mut w = self.0.load(Ordering::SeqCst);
         for n in 0.. {
@@ -154,7 +159,7 @@ impl LockWord {
         unreachable!("the loop has no end")
     }
 
-    /// One try on an inline word; an inner error is what the word is by now.
+    /// Makes one try on an inline word. The inner error is the word's present value.
     fn acquire_inline(
         &self,
         heads: &impl Heads,
@@ -183,20 +188,20 @@ impl LockWord {
             return Ok(self.cas(w, me.encode() | mark).map(|()| Acquired::New));
         };
         let mut head = LockHead::allocate(heads, me.slot, 6)?;
-        // SAFETY: the new head is ours alone until the exchange.
+        // SAFETY: INV-HEAD: the head is not published before the exchange below.
         let new = unsafe { head.as_mut() };
         let full = !(new.push(h) && new.push(me));
         debug_assert!(!full);
         new.mark = (mark >> MARK_SHIFT) as u8;
         let published = self.cas(w, head.as_ptr() as u64 | INFLATED);
         if published.is_err() {
-            // SAFETY: never published.
+            // SAFETY: INV-HEAD: the head was never published.
             unsafe { heads.release(me.slot, head.cast()) };
         }
         Ok(published.map(|()| Acquired::New))
     }
 
-    /// One try on an inflated word; as above.
+    /// Makes one try on an inflated word. The inner error is the word's present value.
     fn acquire_inflated(
         &self,
         heads: &impl Heads,
@@ -227,7 +232,7 @@ impl LockWord {
             l.unlatch();
             return Err(if hopeless { Conflict::Upgrade } else { Conflict::With(h) });
         }
-        // Nothing may panic here: the latch is held.
+        // From here on nothing may panic, as the latch is held.
         if let Some((i, old)) = mine.and_then(|i| Holder::decode(head.holders()[i]).map(|old| (i, old))) {
             head.holders_mut()[i] = me.encode();
             head.end_upgrade(me.slot);
@@ -251,13 +256,13 @@ impl LockWord {
         Ok(Err(self.0.load(Ordering::SeqCst)))
     }
 
-    /// Makes room for more holders than `cap`, unless somebody did.
+    /// Makes room for more than `cap` holders, unless another process has done so.
     fn grow(&self, heads: &impl Heads, slot: SlotId, cap: u32) -> Result<(), OutOfMemory> {
         let mut bigger = LockHead::allocate(heads, slot, cap * 2)?;
         let mut unused = bigger;
         if let Ok(mut l) = self.latch(self.0.load(Ordering::SeqCst)) {
             if l.head().cap() < cap * 2 {
-                // SAFETY: `bigger` is ours alone until the word names it.
+                // SAFETY: INV-HEAD: `bigger` is not published until the word points to it.
                 unsafe { bigger.as_mut().take_from(l.head()) };
                 unused = l.head;
                 l.unlatch_with(bigger.as_ptr() as u64 | INFLATED);
@@ -265,12 +270,12 @@ impl LockWord {
                 l.unlatch();
             }
         }
-        // SAFETY: INV-HEAD: no word points to it any more.
+        // SAFETY: INV-HEAD: no word points to it any more, and it was unlinked under the latch.
         unsafe { heads.release(slot, unused.cast()) };
         Ok(())
     }
 
-    /// Releases what `slot` holds, or takes it back to an earlier entry. Never fails.
+    /// Releases the lock that `slot` holds, or restores an earlier entry. Never fails.
     pub fn release(&self, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let mut w = self.0.load(Ordering::SeqCst);
         for n in 0.. {
@@ -306,11 +311,11 @@ impl LockWord {
         let mark = (head.mark as u64) << MARK_SHIFT;
         let old = l.head;
         l.unlatch_with(last | mark);
-        // SAFETY: INV-HEAD: no word points to it any more.
+        // SAFETY: INV-HEAD: no word points to it any more, and it was unlinked under the latch.
         unsafe { heads.release(slot, old.cast()) };
     }
 
-    /// Forgets that `slot` waits for a stronger mode.
+    /// Notes that `slot` no longer waits for a stronger mode.
     pub fn end_upgrade(&self, slot: SlotId) {
         if let Ok(mut l) = self.latch(self.0.load(Ordering::SeqCst)) {
             l.head().end_upgrade(slot);
@@ -318,8 +323,8 @@ impl LockWord {
         }
     }
 
-    /// The first of the queue marks the word with the mode that it wants, or takes its mark away (INV-TURN). It does not
-    /// hold the lock.
+    /// Marks the word with the mode that the first waiter of the queue wants, or removes the mark
+    /// (INV-TURN). The caller does not hold the lock.
     pub fn mark(&self, wants: Option<Mode>) {
         let mark = wants.map_or(0, |m| m as u64);
         let mut w = self.0.load(Ordering::SeqCst);
@@ -338,7 +343,8 @@ impl LockWord {
         }
     }
 
-    /// Newcomers stay behind `slot`, if that is noted as waiting for a stronger mode, until [`LockWord::end_upgrade`].
+    /// Makes newcomers stay behind `slot` until [`LockWord::end_upgrade`], if it is noted as
+    /// waiting for a stronger mode.
     pub fn mark_upgrade(&self, slot: SlotId) {
         if let Ok(mut l) = self.latch(self.0.load(Ordering::SeqCst)) {
             let noted = l.head().upgrader == slot as u32 + 1;
@@ -347,7 +353,7 @@ impl LockWord {
         }
     }
 
-    /// What `slot` holds.
+    /// The holder entry of `slot`.
     pub fn held_by(&self, slot: SlotId) -> Option<Holder> {
         match self.latch(self.0.load(Ordering::SeqCst)) {
             Err(w) => Holder::decode(w).filter(|h| h.slot == slot),
@@ -373,7 +379,7 @@ impl LockWord {
         }
     }
 
-    /// Is nobody holding it, nor marking it?
+    /// Is the lock neither held nor marked?
     pub fn is_free(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
     }

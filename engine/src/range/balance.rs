@@ -1,15 +1,15 @@
-//! Boundaries that follow the data: ranges with the same share of the rows, and of the writes.
+//! Boundaries that follow the data: each range has the same share of the rows and of the writes.
 
 use super::index::IndexRanges;
 use super::set::{compare, RangeSet};
 use crate::platform::Platform;
 
-/// A key and how much it counts.
+/// A key and its weight.
 type Weighted = (Vec<u8>, f64);
 
 impl RangeSet {
-    /// Keys that were written of late, and for how many registrations of its range each stands. Racy: for choosing
-    /// boundaries.
+    /// Keys that were written recently, and the number of registrations of its range that each
+    /// stands for. Not exact under concurrency; good enough to choose boundaries.
     fn written(&self) -> Vec<Weighted> {
         let mut found = Vec::new();
         for no in 0..self.len() {
@@ -25,8 +25,9 @@ impl RangeSet {
 }
 
 impl IndexRanges {
-    /// Do so few ranges get so many of the registrations that other boundaries may pay? Says yes once for each time that
-    /// the registrations have doubled, and the more rarely the more often the boundaries were rebuilt.
+    /// Do few ranges get so many of the registrations that other boundaries may pay? The answer is
+    /// yes at most once for each time that the registrations double, and less often after each
+    /// rebuild.
     pub fn is_skewed(&self) -> bool {
         let set = self.current();
         let n = set.len() as u64;
@@ -39,9 +40,9 @@ impl IndexRanges {
         hottest * n > 8 * total
     }
 
-    /// About `n - 1` boundaries, between which rows and writes are shared out: half of the weight is that of the rows, of
-    /// which `rows` is a sample, half that of the writes that are registered. Comparisons may unwind. The caller is
-    /// pinned.
+    /// About `n - 1` boundaries that divide rows and writes evenly. Half of the weight is that of
+    /// the rows, of which `rows` is a sample. The other half is that of the registered writes.
+    /// Comparisons may unwind. The caller is pinned.
     pub fn balanced(&self, p: &dyn Platform, rows: Vec<Vec<u8>>, n: usize) -> Vec<Vec<u8>> {
         let writes = self.current().written();
         let total: f64 = writes.iter().map(|w| w.1).sum();
@@ -57,7 +58,7 @@ impl IndexRanges {
         let share = share(&all, n);
         let (mut cuts, mut sum): (Vec<Vec<u8>>, f64) = (Vec::new(), 0.0);
         for (key, weight) in all {
-            // A hot key has a range of its own, also if that makes one more.
+            // A hot key has a range of its own, even if that makes one more.
             let hot = weight > share || sum > share;
             if sum > 0.0 && sum + weight > share && (cuts.len() + 1 < n || hot) {
                 cuts.push(key);
@@ -69,7 +70,8 @@ impl IndexRanges {
     }
 }
 
-/// The weight of a range: keys with more have a range of their own, and the other ranges share out the rest.
+/// The weight of a range. Keys with a larger weight have a range of their own, and the other ranges
+/// divide the rest.
 fn share(all: &[Weighted], n: usize) -> f64 {
     let mut share = f64::INFINITY;
     loop {
@@ -81,7 +83,7 @@ fn share(all: &[Weighted], n: usize) -> f64 {
                 rest += weight;
             }
         }
-        // A little more, for what is lost in sums.
+        // A little more, to make up for rounding in sums.
         let next = rest / left.max(1) as f64 * (1.0 + 1e-9);
         if next >= share {
             return share;

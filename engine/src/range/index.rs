@@ -1,4 +1,4 @@
-//! The ranges of an index: activation, rebuild by mediation, end.
+//! The ranges of an index: activation, rebuild by mediation, and removal.
 
 use super::rest::{Look, Rest};
 use super::ring::{Position, Ring};
@@ -14,45 +14,46 @@ use crate::shared::Engine;
 use crate::table::Table;
 use std::ptr::NonNull;
 
-/// Registrations in a set before somebody looks whether they are skewed.
+/// The number of registrations in a set before a writer checks whether they are skewed.
 const LOOK_AT: u64 = 4096;
 
 /// The ranges of one index of a table.
 ///
-/// INV-RANGES: a commit says that it is under way, and which tables it writes (`Slot::commits`), before it looks which
-/// ranges these have, and registers in all of them. Predicates rely on a set only after everybody who was in
-/// the middle of a commit into the table when the set could first be found has ended it. A set is one of `sets` as long
-/// as there may be a predicate on it.
+/// INV-RANGES: a commit says which tables it writes and that it is under way (`Slot::commits`),
+/// before it looks for ranges of these tables. It registers in all the sets that it finds.
+/// Predicates rely on a set only after all commits into the table have ended that were under way
+/// when the set was published. A set stays in `sets` as long as there may be a predicate on it.
 #[repr(C)]
 pub struct IndexRanges {
-    /// The platform's name of the index.
+    /// The platform's identifier of the index.
     pub index: u64,
     table: AtomicPtr<Table>,
-    /// How keys compare: 0 as bytes, else [`Platform::compare_keys`].
+    /// The order of keys: 0 as bytes, else that of [`Platform::compare_keys`].
     pub order: u32,
     active: AtomicU32,
-    /// Which of `sets` scans use.
+    /// The index in `sets` of the set that scans use.
     current: AtomicU32,
-    /// Try-latch of changes of the sets. Its holder may sleep.
+    /// A try-latch for changes of the sets. Its holder may sleep.
     busy: AtomicU32,
-    /// Do writers register?
+    /// Whether writers must register.
     rest: Rest,
-    /// Writers register in both. The one that is not current is being introduced, or was current before.
+    /// Writers register in both. The set that is not current is being introduced, or was current
+    /// before.
     sets: [AtomicPtr<RangeSet>; 2],
-    /// The clock when scans began to use the current set.
+    /// The clock's value when scans began to use the current set.
     switched_at: AtomicU64,
-    /// Sets that nobody can find any more.
+    /// Sets that can no longer be found, and wait for their grace period.
     dead: AtomicPtr<RangeSet>,
     next: AtomicPtr<IndexRanges>,
     next_dropped: AtomicPtr<IndexRanges>,
     dropped_at: AtomicU64,
-    /// Times that the boundaries were rebuilt.
+    /// The number of times that the boundaries were rebuilt.
     pub rebuilds: AtomicU64,
-    /// Registrations in the current set when somebody looked last whether they are skewed.
+    /// The number of registrations in the current set at the last check for skew.
     looked_at: AtomicU64,
-    /// Transactions aborted because of a write whose key is not known.
+    /// The number of transactions aborted because of a write whose key is not known.
     pub unknown_aborts: AtomicU64,
-    /// Writes whose key in this index is not known.
+    /// The writes whose key in this index is not known.
     unknown: Ring,
 }
 
@@ -60,15 +61,15 @@ pub struct IndexRanges {
 #[repr(C)]
 pub struct TableRanges {
     first: AtomicPtr<IndexRanges>,
-    /// Ranges of dropped indexes that wait until nobody can reach them.
+    /// Ranges of dropped indexes that wait for their grace period.
     dropped: AtomicPtr<IndexRanges>,
-    /// Counts changes of what [`Table::ranges`] returns.
+    /// Counts the changes of the result of [`Table::ranges`].
     generation: AtomicU64,
-    /// Latch of the two lists.
+    /// The latch of the two lists.
     latch: Latch,
 }
 
-/// The try-latch of changes, held.
+/// The try-latch, held.
 struct Busy(&'static IndexRanges);
 
 impl Drop for Busy {
@@ -77,7 +78,8 @@ impl Drop for Busy {
     }
 }
 
-/// A rebuild of the slot, known to who ends its transaction: a process that is told to end while it sleeps does not unwind.
+/// A rebuild that the slot notes, for the end of its transaction: a process that is told to end
+/// while it sleeps does not unwind.
 struct Rebuilding<'a>(&'a Engine, SlotId);
 
 impl Drop for Rebuilding<'_> {
@@ -86,7 +88,8 @@ impl Drop for Rebuilding<'_> {
     }
 }
 
-/// A new set that is not in use yet: taken back if the platform fails or unwinds.
+/// A new set that is not in use yet. Dropping it withdraws the set, if the platform fails or
+/// unwinds.
 struct Upcoming<'a>(&'a Engine, &'static IndexRanges, usize);
 
 impl Drop for Upcoming<'_> {
@@ -95,13 +98,14 @@ impl Drop for Upcoming<'_> {
     }
 }
 
-/// All ranges from one on, that of dropped indexes excepted.
+/// An iterator over all ranges of a table's list, which those of dropped indexes have left.
 pub struct Iter(*const IndexRanges);
 
 impl Iterator for Iter {
     type Item = &'static IndexRanges;
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: INV-RANGES: the user is pinned, and ranges are freed after all pins of their drop.
+        // SAFETY: INV-RANGES, INV-RETIRE: the caller is pinned, and dropped ranges are freed only
+        // when every pin is larger than their drop.
         let r: &'static IndexRanges = unsafe { self.0.as_ref()? };
         self.0 = r.next.load(Ordering::SeqCst);
         Some(r)
@@ -109,74 +113,77 @@ impl Iterator for Iter {
 }
 
 impl IndexRanges {
-    /// The table.
+    /// The table of the index.
     pub fn table(&self) -> &'static Table {
-        // SAFETY: INV-TABLE: ranges end with their table.
+        // SAFETY: INV-TABLE: the ranges are freed with their table or before.
         unsafe { &*self.table.load(Ordering::Relaxed) }
     }
-    /// May predicates rely on it?
+    /// May predicates rely on the ranges?
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::SeqCst) != 0
     }
     /// The set that scans use. The caller is pinned, and keeps the pin as long as it uses the set.
     pub fn current(&self) -> &'static RangeSet {
         let i = self.current.load(Ordering::SeqCst) as usize;
-        // SAFETY: INV-RANGES: the current set is there; it stays until all pins of its end are gone.
+        // SAFETY: INV-SET: the current set is not null, and it stays until every pin is larger than
+        // the clock's value when it was taken out of `sets`.
         unsafe { &*self.sets[i & 1].load(Ordering::SeqCst) }
     }
-    /// The sets that writers register in. The caller is pinned, and keeps the pin as long as it uses them.
+    /// The sets in which writers register. The caller is pinned, and keeps the pin while it uses
+    /// them.
     pub(crate) fn sets(&self) -> [Option<&'static RangeSet>; 2] {
         if faults::on(Fault::NoMediation) {
             return [Some(self.current()), None];
         }
-        // SAFETY: as in `current`.
+        // SAFETY: INV-SET: a set in `sets` stays as long as the caller's pin.
         std::array::from_fn(|i| unsafe { self.sets[i].load(Ordering::SeqCst).as_ref() })
     }
-    /// Are the ranges at rest, so that writers need not register?
+    /// Are the ranges dormant, so that writers need not register?
     pub fn is_asleep(&self) -> bool {
         self.rest.is_asleep()
     }
-    /// Times that they fell asleep.
+    /// The number of times that they became dormant.
     pub fn sleeps(&self) -> u64 {
         self.rest.sleeps()
     }
-    /// All writers register when this returns, for as long as the caller's pin stays, which it holds. Sleeps for commits
-    /// in progress that may write the table.
+    /// Wakes up dormant ranges. When it returns, all writers register, as long as the caller holds
+    /// its present pin. Sleeps for commits under way that may write the table.
     pub(crate) fn wake(&self, e: &Engine, slot: SlotId, p: &dyn Platform) -> Result<(), Error> {
         self.rest.wake(|| e.now(), || e.await_commits(p, slot, self.table().id))
     }
-    /// A writer looks whether the ranges are needed.
+    /// A writer checks whether scans still need the ranges.
     pub(crate) fn tire(&self, e: &Engine, me: SlotId, p: &dyn Platform) {
         let after_ns = e.shared.sleep_after_ns.load(Ordering::Relaxed);
         let look = Look { at_ns: Clock::of_process().ns_since(0), after_ns, me };
         self.rest.tire(look, || e.now(), || e.refresh_min_pin(p));
     }
-    /// The position of a scan of the snapshot at `csn`: `list` gives it for a list that has all commits after it.
+    /// The position of a scan that reads the snapshot at `csn`. `list` computes it in a list that
+    /// has all commits after `csn`.
     pub(crate) fn position_at(&self, csn: Csn, list: impl FnOnce() -> Position) -> Position {
         if csn < self.rest.complete_since() && !faults::on(Fault::ForgetsWhatWasBefore) {
             return Position::LOST;
         }
         list()
     }
-    /// Writes whose key is not known.
+    /// The list of writes whose key is not known.
     pub(crate) fn unknown(&self) -> &Ring {
         &self.unknown
     }
-    /// Registrations of writes whose key was not known.
+    /// The number of registrations of writes whose key was not known.
     pub fn unknown_version(&self) -> u64 {
         self.unknown.head().version()
     }
-    /// Is a rebuild under way, or the set before the last one still needed?
+    /// Is a rebuild under way, or the set before the current one still needed?
     pub fn is_mediated(&self) -> bool {
         self.sets.iter().all(|s| !s.load(Ordering::SeqCst).is_null())
     }
-    /// Bytes in the region, without long keys.
+    /// The size in the region in bytes, without long keys.
     pub fn bytes(&self) -> u64 {
         let sets: u64 = self.sets().iter().flatten().map(|s| s.bytes()).sum();
         sets + std::mem::size_of::<IndexRanges>() as u64
     }
 
-    /// With so many registrations, is it time to look whether they are skewed? Yes for one caller.
+    /// Is it time to check for skew, with this number of registrations? True for one caller only.
     pub(super) fn may_look_at(&self, registrations: u64) -> bool {
         let last = self.looked_at.load(Ordering::Relaxed);
         let least = LOOK_AT << self.rebuilds.load(Ordering::Relaxed).min(10);
@@ -189,11 +196,13 @@ impl IndexRanges {
         free.then(|| Busy(self))
     }
 
-    /// Puts other boundaries in use, while transactions run: writers register in both sets; scans use the new one
-    /// when every commit that might not know it has ended; the old one stays as long as there are predicates on it.
+    /// Puts other boundaries in use while transactions run. Writers register in both sets. Scans
+    /// use the new set after every commit that might not know it has ended. The old set stays as
+    /// long as there are predicates on it.
     ///
-    /// False if another rebuild is under way, or the set before the present one is still needed: try again
-    /// after other transactions have ended. Sleeps for commits in progress; may unwind.
+    /// Returns false if another rebuild is under way, or the set before the current one is still
+    /// needed. Then the caller tries again after other transactions have ended. Sleeps for commits
+    /// under way, and may unwind.
     pub fn rebuild(
         &'static self,
         e: &Engine,
@@ -226,14 +235,15 @@ impl IndexRanges {
         }
         self.current.store(other as u32, Ordering::SeqCst);
         self.switched_at.store(e.now(), Ordering::SeqCst);
-        e.tick(); // pins from now on are larger
+        e.tick(); // Pins from now on are larger.
         self.looked_at.store(0, Ordering::Relaxed);
         self.rebuilds.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 
-    /// The slot's transaction ends, which holds its table: ends a rebuild in the middle of which its process stopped. It
-    /// slept then, so the set that is not current is the new one, on which there is no predicate yet.
+    /// Called at the end of the slot's transaction, which still holds its table. Ends a rebuild in
+    /// the middle of which the process stopped. The process was asleep then, so the set that is not
+    /// current is the new one, and there is no predicate on it yet.
     #[cold]
     pub(crate) fn abandon_rebuild(e: &Engine, slot: SlotId) {
         let r = e.slots[slot as usize].rebuilding.swap(std::ptr::null_mut(), Ordering::Relaxed);
@@ -244,10 +254,10 @@ impl IndexRanges {
         }
     }
 
-    /// Takes a set out of use: no predicate is on it. We hold the try-latch.
+    /// Takes a set out of use. There is no predicate on it, and the caller holds the try-latch.
     fn bury(&self, e: &Engine, i: usize) {
         let Some(set) = NonNull::new(self.sets[i].swap(std::ptr::null_mut(), Ordering::SeqCst)) else { return };
-        // SAFETY: INV-SET: freed by `reap_sets` only.
+        // SAFETY: INV-SET: only `reap_sets` frees it, after this call.
         let set = unsafe { set.as_ref() };
         set.dead_at.store(e.now(), Ordering::SeqCst);
         e.tick();
@@ -255,17 +265,20 @@ impl IndexRanges {
         self.dead.store((set as *const RangeSet).cast_mut(), Ordering::SeqCst);
     }
 
-    /// Ends the set before the present one if no predicate is on it, and frees sets that nobody can reach.
+    /// Takes the previous set out of use if there is no predicate on it. Frees the sets that no
+    /// process can reach.
     fn reap_sets(&self, _: &Busy, e: &Engine, slot: SlotId, min_pin: Csn) {
         if self.switched_at.load(Ordering::SeqCst) < min_pin {
             self.bury(e, 1 - (self.current.load(Ordering::SeqCst) & 1) as usize);
         }
         let mut at = &self.dead;
-        // SAFETY: INV-SET: the list is ours under the try-latch; what is older than all pins nobody can reach.
+        // SAFETY: INV-SET: the list is used under the try-latch only, and its sets are not freed
+        // yet.
         while let Some(set) = unsafe { at.load(Ordering::SeqCst).as_ref() } {
             if set.dead_at.load(Ordering::SeqCst) < min_pin {
                 at.store(set.next_dead.load(Ordering::SeqCst), Ordering::SeqCst);
-                // SAFETY: as above, and out of the list.
+                // SAFETY: INV-SET: every pin is larger than `dead_at`, and the set has left the
+                // list.
                 unsafe { set.destroy(e, slot) };
             } else {
                 at = &set.next_dead;
@@ -273,37 +286,37 @@ impl IndexRanges {
         }
     }
 
-    /// Frees everything.
+    /// Frees the ranges with all their sets.
     ///
     /// # Safety
-    /// Nobody else can reach it.
+    /// No other process can reach them (INV-RANGES).
     unsafe fn destroy(&self, e: &Engine, slot: SlotId) {
         for s in &self.sets {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-SET: a set in `sets` has not been freed.
             if let Some(set) = unsafe { s.load(Ordering::SeqCst).as_ref() } {
-                // SAFETY: as above.
+                // SAFETY: INV-SET: by this function's contract no other process can reach the set.
                 unsafe { set.destroy(e, slot) };
             }
         }
         let mut dead = self.dead.load(Ordering::SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-SET: a set in the list `dead` has not been freed.
         while let Some(set) = unsafe { dead.as_ref() } {
             dead = set.next_dead.load(Ordering::SeqCst);
-            // SAFETY: as above.
+            // SAFETY: INV-SET: by this function's contract no other process can reach the set.
             unsafe { set.destroy(e, slot) };
         }
-        // SAFETY: as above.
+        // SAFETY: INV-RANGES: by this function's contract no other process can reach the ranges.
         unsafe { e.region.free(slot as usize, NonNull::from(self).cast()) };
     }
 }
 
 impl TableRanges {
-    /// Does no index have ranges?
+    /// Has no index of the table ranges?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.load(Ordering::SeqCst).is_null()
     }
-    /// All, also those that are being activated. The caller is pinned.
+    /// All ranges, including those that are being activated. The caller is pinned.
     pub(crate) fn iter(&self) -> Iter {
         Iter(self.first.load(Ordering::SeqCst))
     }
@@ -311,7 +324,7 @@ impl TableRanges {
         self.iter().find(|r| r.index == index)
     }
 
-    /// Adds ranges unless somebody was faster; whichever is in the list.
+    /// Adds ranges unless the index has some by now. Returns those that are in the list.
     fn publish(&self, new: &'static IndexRanges) -> &'static IndexRanges {
         self.latch.with(|| {
             if let Some(there) = self.find(new.index) {
@@ -323,11 +336,11 @@ impl TableRanges {
         })
     }
 
-    /// Takes ranges out of the list. Who is walking over them goes on to the next.
+    /// Takes ranges out of the list. An iterator that stands on them goes on to the next.
     fn unlink(&self, e: &Engine, index: u64) {
         self.latch.with(|| {
             let mut at = &self.first;
-            // SAFETY: INV-RANGES: what is in the list is not freed; the latch is held.
+            // SAFETY: INV-RANGES: ranges in the list are not freed, and the latch is held.
             while let Some(r) = unsafe { at.load(Ordering::SeqCst).as_ref() } {
                 if r.index == index {
                     at.store(r.next.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -339,15 +352,16 @@ impl TableRanges {
                 at = &r.next;
             }
         });
-        e.tick(); // pins from now on are larger
+        e.tick(); // Pins from now on are larger.
     }
 
-    /// Takes a dropped one that every pin is larger than out of its list.
+    /// Takes from the list of dropped ranges one whose drop all pins are larger than.
     fn ripe(&self, min_pin: Csn) -> Option<&'static IndexRanges> {
         self.latch.with(|| {
             let mut at = &self.dropped;
             loop {
-                // SAFETY: INV-RANGES: dropped ones are freed after they left this list; the latch is held.
+                // SAFETY: INV-RANGES: dropped ranges are freed after they have left this list, and
+                // the latch is held.
                 let r: &'static IndexRanges = unsafe { at.load(Ordering::SeqCst).as_ref()? };
                 if r.dropped_at.load(Ordering::SeqCst) < min_pin {
                     at.store(r.next_dropped.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -358,13 +372,15 @@ impl TableRanges {
         })
     }
 
-    /// Frees ranges of indexes, about so many pieces of memory, and those of one index more at most. True: all.
+    /// Frees ranges of indexes, about `pieces` pieces of memory, exceeding that by those of one
+    /// index at most. Returns true if all are freed.
     ///
     /// # Safety
-    /// Nobody else can reach the table, and nobody uses it for anything else any more.
+    /// No other process can reach the table, and no other process frees it (INV-TABLE).
     pub(crate) unsafe fn destroy_some(&self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-TABLE: by this function's contract the list is ours alone, and ranges in
+            // it are not freed.
             let first: Option<&'static IndexRanges> = unsafe { self.first.load(Ordering::SeqCst).as_ref() };
             let Some(r) = first.or_else(|| self.dropped_one()) else { return true };
             if *pieces == 0 {
@@ -375,17 +391,17 @@ impl TableRanges {
             } else {
                 self.ripe(Csn::MAX);
             }
-            // Each entry may have a key of its own.
+            // Each entry may have a key block of its own.
             *pieces =
                 pieces.saturating_sub((r.bytes() / std::mem::size_of::<super::keyed::KeyEntry>() as u64) as usize);
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-TABLE: by this function's contract no other process can reach the ranges.
             unsafe { r.destroy(e, slot) };
         }
     }
 
-    /// The ranges of a dropped index that wait.
+    /// Dropped ranges that wait, if there are any.
     fn dropped_one(&self) -> Option<&'static IndexRanges> {
-        // SAFETY: INV-RANGES: dropped ones are freed after they left this list.
+        // SAFETY: INV-RANGES: dropped ranges are freed after they have left this list.
         unsafe { self.dropped.load(Ordering::SeqCst).as_ref() }
     }
 }
@@ -399,16 +415,18 @@ impl Table {
     pub fn all_ranges(&self) -> impl Iterator<Item = &'static IndexRanges> {
         self.ranged.iter().filter(|r| r.is_active())
     }
-    /// Changes whenever [`Table::ranges`] may return something else than before.
+    /// Changes whenever [`Table::ranges`] may return another result than before.
     pub fn ranges_generation(&self) -> u64 {
         self.ranged.generation.load(Ordering::SeqCst)
     }
 
-    /// Gives an index ranges, while transactions run; those that it has already stay as they are.
+    /// Gives an index ranges while transactions run. Ranges that it already has stay as they are.
     ///
-    /// `order`: 0 if keys compare as bytes, else the platform's name of their order. `boundaries` ascend (`n - 1` for
-    /// `n` ranges; what does not ascend is left out). `list_size`: registrations that each range remembers,
-    /// rounded up to a power of two. Sleeps for commits in progress; may unwind, and can then be called again.
+    /// `order` is 0 if keys compare as bytes, else the platform's identifier of their order.
+    /// `boundaries` are the `n - 1` ascending boundaries of `n` ranges; those that do not ascend
+    /// are left out. `list_size` is the number of registrations that each range remembers, rounded
+    /// up to a power of two. Sleeps for commits under way. May unwind, and can then be called
+    /// again.
     #[allow(clippy::too_many_arguments)]
     pub fn activate_ranges(
         &'static self,
@@ -447,12 +465,12 @@ impl Table {
         let mem = match e.region.alloc(slot as usize, std::mem::size_of::<IndexRanges>()) {
             Ok(m) => m.cast::<IndexRanges>(),
             Err(full) => {
-                // SAFETY: never published.
+                // SAFETY: INV-SET: the set was never published.
                 unsafe { set.destroy(e, slot) };
                 return Err(full.into());
             }
         };
-        // SAFETY: fresh memory of that size; all-zero is valid for the rest.
+        // SAFETY: INV-M1: fresh memory of that size, in which all-zero fields are valid.
         let new: &'static IndexRanges = unsafe {
             mem.as_ptr().write_bytes(0, 1);
             ((*mem.as_ptr()).index, (*mem.as_ptr()).order) = (index, order);
@@ -462,24 +480,24 @@ impl Table {
         new.sets[0].store((set as *const RangeSet).cast_mut(), Ordering::SeqCst);
         let there = self.ranged.publish(new);
         if !std::ptr::eq(there, new) {
-            // SAFETY: never published.
+            // SAFETY: INV-RANGES: these ranges were never published.
             unsafe { new.destroy(e, slot) };
         }
         Ok(there)
     }
 
-    /// The index is gone: its ranges end. No running transaction has a predicate or a noted key in it, and
-    /// nobody rebuilds it.
+    /// Ends the ranges of a dropped index. No running transaction has a predicate or a noted key in
+    /// it, and no process is rebuilding it.
     pub fn drop_ranges(&self, e: &Engine, slot: SlotId, index: u64) {
         self.ranged.unlink(e, index);
         self.ranged.generation.fetch_add(1, Ordering::SeqCst);
         self.reap_ranges(e, slot, e.min_pin_of(|_| false));
     }
 
-    /// Frees what is left of old boundaries and of dropped indexes, if no pin is older.
+    /// Frees the sets of old boundaries and the ranges of dropped indexes that no pin keeps.
     pub fn reap_ranges(&self, e: &Engine, slot: SlotId, min_pin: Csn) {
         while let Some(r) = self.ranged.ripe(min_pin) {
-            // SAFETY: INV-RANGES: every pin is larger than its drop.
+            // SAFETY: INV-RANGES: every pin is larger than the clock's value at their drop.
             unsafe { r.destroy(e, slot) };
         }
         for r in self.ranged.iter() {
@@ -526,7 +544,7 @@ mod tests {
 
     #[test]
     fn a_process_that_ends_in_a_rebuild_leaves_nothing_behind() {
-        // A thread that stays parked has references into it.
+        // A thread that stays parked has references into the block.
         let block = std::mem::ManuallyDrop::new(Block::new(16 << 20, 3).expect("memory"));
         let e = block.engine;
         let map = Table::new_map(&e, 0, 1, 0, &[], ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("memory");
@@ -535,7 +553,7 @@ mod tests {
         let r = table.activate_ranges(&e, 0, &p, 7, 0, &[b"5"], 8).expect("memory");
         let mut t = Txn::new(e, 1);
         t.begin(Level::Serializable, 11);
-        // Somebody's commit does not end.
+        // The commit of another slot does not end.
         e.slots[2].commits.enter([table.id].into_iter());
         let (waits, waiting) = channel();
         std::thread::spawn(move || r.rebuild(&e, 1, &Ends(waits), &[b"3", b"6"], 8));

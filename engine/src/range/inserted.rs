@@ -1,12 +1,12 @@
-//! The ring of a partition: registrations of inserts, with the records that they are in.
+//! The ring of a partition: registrations of inserts, with the record numbers that they use.
 
 use super::ring::{Entry, EntryHead, List, ListHead, Registered, RING_SIZE};
 use crate::csn::Stamp;
 use crate::primitive::{AtomicU64, Ordering};
 
-/// A registration of the inserts of a transaction into a partition. All-zero is an empty one.
+/// A registration of one transaction's inserts into a partition. All-zero memory is an empty one.
 ///
-/// INV-KEY: the numbers change only while the entry's head is marked busy.
+/// INV-CONDITION: the numbers change only while the entry's head is marked busy.
 #[repr(C)]
 pub struct InsertEntry {
     head: EntryHead,
@@ -20,7 +20,7 @@ impl Entry for InsertEntry {
     }
 }
 
-/// The ring of a partition. All-zero is an empty one.
+/// The ring of a partition. All-zero memory is an empty one.
 #[repr(C)]
 pub struct Inserts {
     head: ListHead,
@@ -33,7 +33,7 @@ impl Inserts {
     pub fn list(&self) -> List<'_, InsertEntry> {
         List::new(&self.head, &self.entries)
     }
-    /// Its counters.
+    /// The list's counters.
     pub fn head(&self) -> &ListHead {
         &self.head
     }
@@ -48,7 +48,7 @@ impl Inserts {
 }
 
 impl List<'_, InsertEntry> {
-    /// The first and last record of the registration at `pos`; `None` if that is not in its entry any more.
+    /// The first and last record of the registration at `pos`. `None` if it was overwritten.
     pub fn records(&self, pos: u64) -> Option<(u64, u64)> {
         let e = self.entry(pos);
         if !self.holds(pos) {

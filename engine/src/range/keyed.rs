@@ -1,29 +1,29 @@
-//! Entries with a key: one cache line each.
+//! Entries with a key, which take one cache line each.
 
 use super::ring::{Entry, EntryHead, List};
 use crate::primitive::{AtomicU64, Ordering};
 
 const WORDS: usize = 5;
-/// Longest key that an entry holds itself, bytes. A longer one is in a block of its own.
+/// The longest key that an entry holds itself, in bytes. A longer key is in a block of its own.
 pub const INLINE_KEY: usize = WORDS * 8;
 
 /// The registration stands for every key of its range.
 const ANY: u64 = 1 << 32;
-/// The first word points to the block with the key.
+/// The first word points to a block with the key.
 const LONG: u64 = 1 << 33;
 
-/// The write is of a row that was there before: an update or a delete.
+/// The write is of an existing row: an update or a delete.
 const EXISTING: u64 = 1 << 34;
 
-/// An entry of a range's list. All-zero is an empty one.
+/// An entry of a range's list. All-zero memory is an empty one.
 ///
-/// INV-KEY: key words and form change only while the entry's head is marked busy, so that who finds the
-/// same registration in the entry before and after has read its key. A block with a long key is reachable
-/// from one entry, and retired by whoever overwrites that.
+/// INV-KEY: key words and form change only while the entry's head is marked busy. So a reader that
+/// finds the same registration in the entry before and after has read its key. A block with a long
+/// key is reachable from one entry only, and is retired by the writer that overwrites that entry.
 #[repr(C)]
 pub struct KeyEntry {
     head: EntryHead,
-    /// Length of the key, `ANY`, `LONG`, `EXISTING`.
+    /// The length of the key and the flags `ANY`, `LONG` and `EXISTING`.
     form: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -36,18 +36,18 @@ impl Entry for KeyEntry {
     }
 }
 
-/// What a registration is about.
+/// The subject of a registration.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
     /// Every key of the range.
     Any,
-    /// A key of `INLINE_KEY` bytes at most.
+    /// A key of at most `INLINE_KEY` bytes.
     Short(&'a [u8]),
     /// A longer key: its block and its length. The entry owns the block from now on.
     Long(*mut u8, u32),
 }
 
-/// A key that was read from an entry.
+/// A copy of the key in an entry.
 #[derive(Clone, Copy)]
 pub struct EntryKey {
     form: u64,
@@ -55,36 +55,37 @@ pub struct EntryKey {
 }
 
 impl EntryKey {
-    /// Is the write of a row that was there before: an update or a delete?
+    /// Is the write of an existing row: an update or a delete?
     pub fn is_existing(&self) -> bool {
         self.form & EXISTING != 0
     }
-    /// The key; `None`: every key of the range.
+    /// The key. `None`: every key of the range.
     pub fn bytes(&self) -> Option<&[u8]> {
         let len = (self.form as u32) as usize;
         if self.form & ANY != 0 {
             return None;
         }
         if self.form & LONG != 0 {
-            // SAFETY: INV-KEY, INV-RETIRE: the block was in the entry under our pin.
+            // SAFETY: INV-KEY, INV-RETIRE: the entry pointed to the block after the caller had
+            // pinned.
             return Some(unsafe { std::slice::from_raw_parts(self.words[0] as *const u8, len) });
         }
         let p: *const u8 = self.words.as_ptr().cast();
-        // SAFETY: `len` is at most the size of the words.
+        // SAFETY: INV-KEY: the words are initialised, and the length is cut to their size.
         Some(unsafe { std::slice::from_raw_parts(p, len.min(INLINE_KEY)) })
     }
 }
 
 impl KeyEntry {
-    /// An empty entry, of the model checker's atomics.
+    /// An empty entry made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> KeyEntry {
         let zero = |_| AtomicU64::new(0);
         KeyEntry { head: EntryHead::model(), form: zero(0), words: std::array::from_fn(zero) }
     }
 
-    /// Puts another subject in. `existing`: see [`EntryKey::is_existing`]. Returns the block of the old one, if it
-    /// has one. Only while busy.
+    /// Replaces the subject, and returns the block of the old one, if it has one. The entry's head
+    /// is marked busy. `existing`: see [`EntryKey::is_existing`].
     pub fn fill(&self, s: Subject<'_>, existing: bool) -> *mut u8 {
         let old = self.block();
         let existing = if existing { EXISTING } else { 0 };
@@ -108,7 +109,7 @@ impl KeyEntry {
         old
     }
 
-    /// The block of a long key, null if there is none.
+    /// The block of a long key, or null.
     pub fn block(&self) -> *mut u8 {
         if self.form.load(Ordering::Acquire) & LONG == 0 {
             return std::ptr::null_mut();
@@ -118,7 +119,7 @@ impl KeyEntry {
 }
 
 impl List<'_, KeyEntry> {
-    /// The key of the registration at `pos`; `None` if that is not in its entry any more.
+    /// The key of the registration at `pos`. `None` if it was overwritten.
     pub fn key(&self, pos: u64) -> Option<EntryKey> {
         let e = self.entry(pos);
         if !self.holds(pos) {

@@ -1,13 +1,17 @@
-//! Logical ranges (ROCC): what protects scans.
+//! Logical ranges (ROCC), which protect scans against phantoms.
 //!
-//! The key space of an index is divided into ranges, disjoint and without gaps. Every writer, of every protocol and
-//! level, registers the keys that it writes in the lists of their ranges; a scan remembers a position in the
-//! list of each range that it reads, and the exact bounds. Nothing that it returns is kept.
+//! The key space of an index is divided into ranges that are disjoint and leave no gaps. Every
+//! writer, of every protocol and level, registers the keys that it writes in the lists of their
+//! ranges. A scan remembers its exact bounds and a position in the list of each range that it
+//! reads. It does not remember the rows that it returns.
 //!
-//! * [`List`] has the rules of registration and validation, for entries with ([`KeyEntry`]) and without a key.
-//! * [`RangeSet`] is one division into ranges; [`IndexRanges`] has the one in use, and the one before or after it.
-//! * [`Ring`] is a list without keys: each partition has one, in which inserts register, for scans that no index
-//!   bounds; each index one for writes whose key nobody told us.
+//! * [`List`] has the rules of registration and validation, for entries with a key ([`KeyEntry`])
+//!   and without one.
+//! * [`RangeSet`] is one division into ranges. [`IndexRanges`] has the set in use, and the one
+//!   before or after it.
+//! * [`Ring`] is a list without keys. Each index has one for writes whose key is not known. Each
+//!   partition has a similar one ([`Inserts`]), in which inserts register for scans without an
+//!   index.
 
 mod balance;
 mod index;

@@ -1,8 +1,10 @@
-//! What scans of `2pl` have read of ranges that they do not cover: writers of these keys wait, others of the range do not.
+//! The parts of ranges that scans under `2pl` have read without covering the range. Writers of keys
+//! in such a part wait; other writers of the range do not.
 //!
-//! A scan locks the ranges that it covers as a whole ([`super::Range::lock`]). Of others at its ends it publishes the
-//! *part* that it has read: who writes there waits until it has ended. Parts only make writers wait early: predicates
-//! are validated whether or not their parts were published, so that what no part says is never wrong, only late.
+//! A scan locks each range that it covers as a whole ([`super::Range::lock`]). Of the ranges at its
+//! ends it publishes the *part* that it has read, and writers there wait until the scan's
+//! transaction has ended. Parts only make writers wait early. Predicates are validated whether or
+//! not their parts were published, so a missing part makes a conflict late, but never unnoticed.
 
 use super::set::{compare, Range};
 use crate::platform::Platform;
@@ -10,16 +12,16 @@ use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
 const WORDS: usize = if cfg!(loom) { 1 } else { 5 };
-/// Longest bound that a part holds, bytes.
+/// The longest bound that a part holds, in bytes.
 const ROOM: usize = WORDS * 8;
-/// Parts that one slot publishes at a time; what a transaction reads beyond them is validated only.
+/// The number of parts that a slot publishes at a time. Reads beyond them are only validated.
 pub const PARTS: usize = 64;
 
-/// How a bound is stored: with its length in the lower bits.
+/// The form in which a bound is stored, with its length in the lower bits.
 const UNBOUNDED: u64 = 0;
 const INCLUDED: u64 = 1 << 8;
 const EXCLUDED: u64 = 2 << 8;
-/// All keys that begin with it are in.
+/// All keys with this prefix are in the part.
 const PREFIX: u64 = 3 << 8;
 const LENGTH: u64 = 0xff;
 
@@ -29,13 +31,14 @@ struct Edge {
     words: [AtomicU64; WORDS],
 }
 
-/// A bound that was read.
+/// A copy of a bound.
 struct EdgeCopy {
     form: u64,
     bytes: [u8; ROOM],
 }
 
-/// The bound as it is stored, or looser: too long keys are cut where their order is that of their bytes. `None`: it cannot be.
+/// The bound as it is stored, or a looser one: keys that are too long are cut if their order is
+/// that of bytes. `None`: it cannot be stored.
 fn fit(order: u32, bound: Bound<&[u8]>, upper: bool) -> Option<(u64, &[u8])> {
     let (form, key) = match bound {
         Unbounded => return Some((UNBOUNDED, &[])),
@@ -45,18 +48,18 @@ fn fit(order: u32, bound: Bound<&[u8]>, upper: bool) -> Option<(u64, &[u8])> {
     match key.len() {
         n if n <= ROOM => Some((form | n as u64, key)),
         _ if order != 0 => None,
-        // The cut key is below the lower bound; an upper bound begins with it.
+        // The cut key is below the lower bound, and an upper bound begins with it.
         _ => Some((if upper { PREFIX } else { INCLUDED } | ROOM as u64, &key[..ROOM])),
     }
 }
 
-/// Words that a bound of this form uses.
+/// The number of words that a bound of this form uses.
 fn used(form: u64) -> usize {
     ((form & LENGTH) as usize).div_ceil(8).min(WORDS)
 }
 
 impl Edge {
-    /// INV-PARTS.
+    /// Called within `Part::change` (INV-PARTS).
     fn store(&self, (form, key): (u64, &[u8])) {
         let mut bytes = [0; ROOM];
         bytes[..key.len()].copy_from_slice(key);
@@ -94,24 +97,25 @@ impl EdgeCopy {
     }
 }
 
-/// The part of a range that a scan has read. It has no lock: who writes there waits for the end of the transaction that has
-/// published it.
+/// The part of a range that a scan has read. It has no lock: a writer of a key in it waits for the
+/// end of the transaction that has published it.
 ///
-/// INV-PARTS: the owner of its slot alone changes it, and makes `seq` odd before and even after; and takes it back before its
-/// transaction ends. So what is read between two looks at one even number belongs together, and to the transaction that had
-/// the slot between them.
+/// INV-PARTS: only the owner of its slot changes a part. The owner makes `seq` odd before a change
+/// and even after it, and withdraws the part before its transaction ends. So fields read between
+/// two reads of one even number belong together, and to the transaction that had the slot in
+/// between.
 #[repr(C)]
 pub struct Part {
     seq: AtomicU64,
-    /// Address of the range, only compared; 0: nothing is published.
+    /// The address of the range, used for comparison only. 0: no part is published.
     range: AtomicU64,
-    /// Are only inserts conflicts, because its rows are locked?
+    /// Do only inserts conflict, because the rows are locked?
     inserts: AtomicU64,
     lo: Edge,
     hi: Edge,
 }
 
-/// A part as somebody else has read it.
+/// A copy of a part, made by another transaction.
 pub struct PartCopy {
     seq: u64,
     inserts: bool,
@@ -120,14 +124,14 @@ pub struct PartCopy {
 }
 
 impl PartCopy {
-    /// Does a write of this key conflict with it? Comparisons may unwind.
+    /// Does a write of this key conflict with the part? Comparisons may unwind.
     pub fn conflicts(&self, p: &dyn Platform, order: u32, key: &[u8], insert: bool) -> bool {
         (insert || !self.inserts) && self.lo.admits(p, order, key, false) && self.hi.admits(p, order, key, true)
     }
 }
 
 impl Part {
-    /// What is published here of a range.
+    /// The part that is published here, if it is one of `range`.
     pub fn of(&self, range: &Range) -> Option<PartCopy> {
         self.read(std::ptr::from_ref(range) as u64)
     }
@@ -140,7 +144,7 @@ impl Part {
         let copy = PartCopy { seq, inserts, lo: self.lo.load(), hi: self.hi.load() };
         self.still(&copy).then_some(copy)
     }
-    /// Is this still what is published here?
+    /// Is the part unchanged since it was copied?
     pub fn still(&self, copy: &PartCopy) -> bool {
         self.seq.load(Ordering::Acquire) == copy.seq
     }
@@ -158,8 +162,8 @@ impl Part {
     fn clear(&self) {
         self.change(|| self.range.store(0, Ordering::Release));
     }
-    /// INV-PARTS. `f` does not unwind, and stores with *release*, so that who reads something of it reads an odd or later
-    /// number after that.
+    /// Changes the part (INV-PARTS). `f` does not unwind. It stores with *release*: a reader that
+    /// sees one of its stores reads an odd or later number after that.
     fn change(&self, f: impl FnOnce()) {
         let seq = self.seq.load(Ordering::Relaxed);
         self.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
@@ -168,21 +172,22 @@ impl Part {
     }
 }
 
-/// The parts of a slot. All-zero: none. It stays where it is once it was made. Its owner alone changes it.
+/// The parts of a slot. All-zero: none. Once made they never move. Only their owner changes them.
 #[repr(C)]
 pub struct Parts {
-    /// No part from here on is published.
+    /// The number of places in use: no part from here on is published.
     used: AtomicU32,
     all: [Part; PARTS],
 }
 
 impl Parts {
-    /// Those that may be published.
+    /// The places that may have a published part.
     pub fn all(&self) -> &[Part] {
         &self.all[..(self.used.load(Ordering::Acquire) as usize).min(PARTS)]
     }
 
-    /// Publishes a part of a range, for whose owner the range stays. `None`: there is no room for it.
+    /// Publishes a part of a range, which stays as long as the caller's pin. `None`: no room is
+    /// left.
     pub fn publish(
         &self,
         range: &Range,
@@ -199,13 +204,13 @@ impl Parts {
         Some(i as u32)
     }
 
-    /// All writes in a part are conflicts from now on.
+    /// Makes all writes in a part conflicts from now on.
     pub fn widen(&self, i: u32) {
         let part = &self.all[i as usize];
         part.change(|| part.inserts.store(0, Ordering::Release));
     }
 
-    /// Takes a part back. The range is the owner's still.
+    /// Withdraws a part. The caller still keeps the range.
     pub fn take_back(&self, i: u32, range: &Range) {
         self.all[i as usize].clear();
         range.parts.fetch_sub(1, Ordering::SeqCst);
@@ -214,7 +219,7 @@ impl Parts {
     }
 }
 
-/// For the model checker: parts of one range, with one key each.
+/// For the model checker: parts of one range with one key each.
 #[cfg(loom)]
 impl Part {
     /// An empty part.
@@ -223,16 +228,16 @@ impl Part {
         let edge = || Edge { form: zero(), words: std::array::from_fn(|_| zero()) };
         Part { seq: zero(), range: zero(), inserts: zero(), lo: edge(), hi: edge() }
     }
-    /// Publishes the key.
+    /// Publishes a part that holds the key alone.
     pub fn model_put(&self, key: &[u8]) {
         let bound = (INCLUDED | key.len() as u64, key);
         self.put(1, (bound, bound), false);
     }
-    /// Takes it back.
+    /// Withdraws it.
     pub fn model_clear(&self) {
         self.clear();
     }
-    /// What is published, and its two bounds.
+    /// The published part and its two bounds.
     pub fn model_get(&self) -> Option<(PartCopy, Vec<u8>, Vec<u8>)> {
         let copy = self.read(1)?;
         let (lo, hi) = (copy.lo.key().to_vec(), copy.hi.key().to_vec());
@@ -280,7 +285,7 @@ mod tests {
 
     #[test]
     fn parts_take_each_others_place_and_the_last_ones_are_not_looked_at() {
-        // SAFETY: all-zero is no part, and a range without anything.
+        // SAFETY: INV-PARTS: all-zero memory is an empty `Parts`, and an empty `Range`.
         let (parts, ranges): (Box<Parts>, [Range; 2]) = unsafe { (Box::new(std::mem::zeroed()), std::mem::zeroed()) };
         let publish = |r: usize| parts.publish(&ranges[r], 0, (Included(b"b"), Excluded(b"d")), true);
         let b = Block::new(16 << 20, 2).expect("a block");

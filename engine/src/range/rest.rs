@@ -1,56 +1,60 @@
-//! Ranges at rest: those that no scan has used for some time are asleep, and writers leave them out.
+//! Dormant ranges: when no scan has used an index for some time, writers stop registering in its
+//! ranges.
 
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// How long nobody has scanned an index when its ranges grow drowsy.
+/// The time without a scan after which an index's ranges become idle.
 pub const SLEEP_AFTER_NS: u64 = 10_000_000_000;
 
-/// Writers register; scans wait until every commit that might not know that has ended.
+/// Writers register. Scans wait until every commit that might not know that has ended.
 const WAKING: u64 = 0;
 /// Writers register, and scans rely on that.
 const AWAKE: u64 = 1;
-/// Writers register; scans that rely on it may be under way, new ones make it awake. The rest of the word: the clock's value
-/// when it became so, or [`NOT_YET`] and who is reading the clock.
+/// Writers register, and scans that rely on that may be under way; a new scan makes the ranges
+/// awake again. The rest of the word is the clock's value at the change, or [`NOT_YET`] and the
+/// slot that is reading the clock.
 const DROWSY: u64 = 2;
 /// Writers do not register.
 const ASLEEP: u64 = 3;
 const STATE: u64 = 3;
 const NOT_YET: u64 = 1 << 63;
 
-/// Whether writers register in the ranges of an index. All-zero: they do, and nobody relies on it yet.
+/// Whether writers register in the ranges of an index. All-zero: they do, but scans do not rely on
+/// it yet.
 ///
-/// INV-REST: whoever scans is pinned, for as long as it relies on the ranges, before it looks at the word, and makes it
-/// *awake*. It becomes *asleep* only when every pin is larger than a value of the clock that was read after it had
-/// ceased to be awake; and awake from there only after every commit that was under way, and may write the table, has
-/// ended. When it begins to grow drowsy is a matter of time, and of no proof.
+/// INV-REST: a scanner pins its slot and keeps that pin while it relies on the ranges. Then it
+/// looks at the word, and makes it *awake*. The word becomes *asleep* only when every pin is larger
+/// than a value of the clock read after the ranges had ceased to be awake. From there it becomes
+/// *awake* only after all commits have ended that were under way and may write the table. The proof
+/// does not depend on the time at which ranges cease to be awake.
 #[repr(C)]
 pub struct Rest {
     word: AtomicU64,
-    /// Has a scan used the ranges since a writer looked last?
+    /// Has a scan used the ranges since a writer's last check?
     used: AtomicU64,
-    /// When a writer found that none had, or the first look after a scan, ns.
+    /// The time of a writer's first check that found no use after the last scan, in nanoseconds.
     idle_since: AtomicU64,
     /// Every commit with a larger CSN has registered.
     complete_since: AtomicU64,
-    /// Times that they fell asleep.
+    /// The number of times that they became dormant.
     sleeps: AtomicU64,
 }
 
-/// A look of a writer: when, how long ranges stay awake without a scan, and who it is.
+/// A writer's check: its time, the time that ranges stay awake without a scan, and the writer.
 #[derive(Clone, Copy)]
 pub struct Look {
-    /// Now, nanoseconds of any clock that all processes share.
+    /// The present time in nanoseconds, by a clock that all processes share.
     pub at_ns: u64,
-    /// So long after the last scan ranges grow drowsy.
+    /// The time after the last scan at which ranges become idle.
     pub after_ns: u64,
-    /// The writer.
+    /// The writer's slot.
     pub me: SlotId,
 }
 
 impl Rest {
-    /// A word of the model checker.
+    /// An initial word made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> Rest {
         let zero = || AtomicU64::new(0);
@@ -62,26 +66,27 @@ impl Rest {
     pub fn is_asleep(&self) -> bool {
         self.word.load(Ordering::SeqCst) == ASLEEP
     }
-    /// Does a scan that is pinned since before this call find all writers registered?
+    /// Does a scan that has been pinned since before this call find all writers registered?
     #[inline]
     pub fn is_awake(&self) -> bool {
         self.word.load(Ordering::SeqCst) == AWAKE
     }
-    /// Times that they fell asleep.
+    /// The number of times that they became dormant.
     pub fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::Relaxed)
     }
-    /// Commits with a CSN at or below this one may not be in the lists, though they are not visible to a snapshot before them.
+    /// Commits with a CSN at or below this one may be missing in the lists, although a snapshot
+    /// before them does not see them.
     pub fn complete_since(&self) -> Csn {
         self.complete_since.load(Ordering::SeqCst)
     }
-    /// New lists begin: what committed up to `now` is not in them.
+    /// Notes that new lists begin: commits up to `now` are not in them.
     pub fn begin(&self, now: Csn) {
         self.complete_since.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// A scan, whose pin stays, will rely on the ranges: all writers register when this returns. `await_commits` waits for
-    /// commits under way that may write the table.
+    /// Makes a scan, whose pin stays, rely on the ranges: all writers register when this returns.
+    /// `await_commits` waits for the commits under way that may write the table.
     pub fn wake<E>(&self, now: impl Fn() -> Csn, mut await_commits: impl FnMut() -> Result<(), E>) -> Result<(), E> {
         loop {
             let w = self.word.load(Ordering::SeqCst);
@@ -106,7 +111,7 @@ impl Rest {
         Ok(())
     }
 
-    /// Has no scan used them for long? A writer asks, now and then.
+    /// Has no scan used the ranges for the given time? A writer asks from time to time.
     fn is_idle(&self, look: Look) -> bool {
         if self.used.load(Ordering::Relaxed) != 0 {
             self.used.store(0, Ordering::Relaxed);
@@ -116,7 +121,8 @@ impl Rest {
         look.at_ns.saturating_sub(self.idle_since.load(Ordering::Relaxed)) > look.after_ns
     }
 
-    /// A writer looks, now and then, whether the ranges are needed. `min_pin`: a lower bound of all pins.
+    /// A writer checks from time to time whether the ranges are needed. `min_pin` is a lower bound
+    /// of all pins.
     pub fn tire(&self, look: Look, now: impl Fn() -> Csn, min_pin: impl FnOnce() -> Csn) {
         let w = self.word.load(Ordering::SeqCst);
         match w & STATE {
@@ -124,7 +130,7 @@ impl Rest {
                 let early = if faults::on(Fault::LooksAtClockBeforeDrowsy) { now() } else { 0 };
                 let mine = DROWSY | NOT_YET | (look.me as u64) << 2;
                 if self.word.compare_exchange(w, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                    // After the change: who found it awake has a pin that is not larger.
+                    // Read after the change: a scan that found the ranges awake has no larger pin.
                     let drowsy = DROWSY | if early != 0 { early } else { now() } << 2;
                     let _ = self.word.compare_exchange(mine, drowsy, Ordering::SeqCst, Ordering::SeqCst);
                 }
@@ -145,18 +151,18 @@ mod tests {
 
     #[test]
     fn they_fall_asleep_when_no_scan_has_come_for_some_time() {
-        // SAFETY: all-zero is valid.
+        // SAFETY: INV-REST: all-zero memory is a valid `Rest`.
         let r: Rest = unsafe { std::mem::zeroed() };
         let wake = || r.wake(|| 7, || Ok::<(), ()>(())).expect("nobody is waited for");
         let tire = |at_ns| r.tire(Look { at_ns, after_ns: 100, me: 3 }, || 7, || 8);
         wake();
-        tire(1000); // finds that they were used
+        tire(1000); // Finds that they were used.
         for at in [1001, 1100, 1050] {
             tire(at);
             assert!(r.is_awake(), "{at}");
         }
         wake();
-        tire(1101); // used meanwhile
+        tire(1101); // They were used meanwhile.
         tire(1201);
         assert!(r.is_awake());
         tire(1202);

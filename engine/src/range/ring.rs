@@ -1,23 +1,23 @@
-//! Circular lists of registrations: the rules, for entries with and without a key.
+//! Circular lists of registrations: the rules for entries with and without a key.
 
 use crate::counts;
 use crate::csn::{Csn, Stamp};
 use crate::faults::{self, Fault, Moment};
 use crate::primitive::{relax, AtomicU64, Ordering};
 
-/// Registrations that a ring without keys remembers.
+/// The number of registrations that a ring without keys remembers.
 pub const RING_SIZE: usize = if cfg!(loom) { 2 } else { 64 };
-/// Tries to find the open registrations of one moment.
+/// The number of tries to find the registrations that are open at one moment.
 const SETTLE: u32 = if cfg!(loom) { 3 } else { 50 };
-/// So many steps back are worth remembering where all is finished.
+/// After a walk over this many finished entries, the scan stores in `done` how far they reach.
 const LONG_WALK: u64 = 16;
-/// An entry is being written.
+/// The entry is being written.
 const BUSY: u64 = 1 << 63;
 
-/// The part that all entries have.
+/// The part that all kinds of entries have.
 #[repr(C)]
 pub struct EntryHead {
-    /// Position + 1 of the registration that it holds, `BUSY` while it changes.
+    /// Position + 1 of the registration in this entry. `BUSY` is set while the entry changes.
     seq: AtomicU64,
     /// The writer's tag, then its CSN or `ABORTED`.
     stamp: AtomicU64,
@@ -25,7 +25,7 @@ pub struct EntryHead {
 
 /// An entry of a list.
 pub trait Entry {
-    /// Its head.
+    /// The entry's head.
     fn head(&self) -> &EntryHead;
 }
 
@@ -36,35 +36,35 @@ impl Entry for EntryHead {
 }
 
 impl EntryHead {
-    /// An empty entry, of the model checker's atomics.
+    /// An empty entry made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> EntryHead {
         EntryHead { seq: AtomicU64::new(0), stamp: AtomicU64::new(0) }
     }
 }
 
-/// The counters of a list. All-zero is an empty one.
+/// The counters of a list. All-zero memory is an empty list.
 #[repr(C)]
 pub struct ListHead {
-    /// Registrations ever made.
+    /// The number of registrations ever made.
     tail: AtomicU64,
-    /// Registrations ever finished.
+    /// The number of registrations ever finished.
     finished: AtomicU64,
-    /// All registrations before this position are finished (and perhaps some after it).
+    /// All registrations before this position are finished, and perhaps some after it.
     done: AtomicU64,
-    /// The largest CSN of a registration that is not in its entry any more.
+    /// The largest CSN of a registration that was overwritten.
     evicted: AtomicU64,
 }
 
 impl ListHead {
-    /// An empty head, of the model checker's atomics.
+    /// An empty head made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> ListHead {
         let zero = || AtomicU64::new(0);
         ListHead { tail: zero(), finished: zero(), done: zero(), evicted: zero() }
     }
 
-    /// Registrations ever made: the version of the range.
+    /// The number of registrations ever made, which is the range's version.
     pub fn version(&self) -> u64 {
         self.tail.load(Ordering::Relaxed)
     }
@@ -76,31 +76,31 @@ impl ListHead {
     }
 }
 
-/// Which registrations a scan that started at one moment must look at: all later ones, and those
-/// that were not finished at that moment.
+/// The registrations that a scan must check in validation: all later than its start, and those that
+/// were open at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The oldest that must be looked at; `u64::MAX`: not known, the predicate fails.
+    /// The oldest registration to check. `u64::MAX`: not known, so the predicate fails.
     low: u64,
-    /// The end of the list at the start of the scan.
+    /// The end of the list when the scan started.
     tail: u64,
-    /// Bit `i`: `low + i` must be looked at. All from `low + 64` on must be.
+    /// Bit `i`: registration `low + i` must be checked. All from `low + 64` on must be.
     open: u64,
 }
 
 impl Position {
-    /// Looks at everything from a position on.
+    /// A position that checks every registration from `low` on.
     pub fn from_low(low: u64) -> Position {
         Position { low, tail: low, open: 0 }
     }
-    /// A predicate that fails.
+    /// The position of a predicate that fails.
     pub(super) const LOST: Position = Position { low: u64::MAX, tail: u64::MAX, open: 0 };
 
-    /// Was everything finished when it was taken?
+    /// Were all registrations finished when the position was taken?
     pub fn is_quiet(&self) -> bool {
         self.low == self.tail && self.low != u64::MAX
     }
-    /// The oldest registration that must be looked at.
+    /// The oldest registration to check.
     pub fn low(&self) -> u64 {
         self.low
     }
@@ -108,51 +108,54 @@ impl Position {
     fn needs(&self, pos: u64) -> bool {
         pos >= self.tail || pos - self.low >= 64 || self.open >> (pos - self.low) & 1 != 0
     }
-    /// Must a scan that started at this position look at the registration at `pos`?
+    /// Must a scan that started at this position check the registration at `pos`?
     pub fn looks_at(&self, pos: u64) -> bool {
         self.low == u64::MAX || pos >= self.low && self.needs(pos)
     }
-    /// A position that looks at all that either of two positions in the same list looks at.
+    /// A position that checks every registration that either of two positions in this list checks.
     pub fn both(self, other: Position) -> Position {
         if self.low == u64::MAX || other.low == u64::MAX {
             return Position::LOST;
         }
         let low = self.low.min(other.low);
-        // Bits that move out of the window are of registrations that are looked at anyway.
+        // Bits that are shifted out belong to registrations that are checked anyway.
         let moved = |p: Position| u32::try_from(p.low - low).ok().and_then(|n| p.open.checked_shl(n)).unwrap_or(0);
         Position { low, tail: self.tail.min(other.tail), open: moved(self) | moved(other) }
     }
 }
 
-/// What a predicate's validation found at one look.
+/// The result of one step of a predicate's validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing that matters was registered.
+    /// No conflicting registration was found.
     Valid,
-    /// Entries that the predicate needs are overwritten.
+    /// Entries that the predicate needs were overwritten.
     Wrapped,
-    /// This stamp was registered and is not ours: the caller judges it, then asks again from the
-    /// position after it.
+    /// Another transaction registered this stamp. The caller judges it and continues at this
+    /// position.
     Look(Stamp, u64),
 }
 
 /// A circular list of the registrations of a range.
 ///
-/// INV-RING: a writer registers after it holds its locks and before it is *preparing*; it
-/// finishes its registration after its outcome is decided and before its serial advances. So a
-/// validator that has its CSN and finds a position unwritten knows that this writer's CSN is
-/// larger than its own.
+/// INV-RING: a writer registers after it has its locks and before it is *preparing*. It finishes
+/// its registration after its outcome is decided and before its serial advances. Suppose that a
+/// validator with a CSN finds a position not yet written. Then that writer's CSN is larger than its
+/// own.
 ///
-/// INV-PLACE: a writer takes its position first and overwrites the entry later. Until then the entry holds
-/// the registration of an earlier lap, which the list's end does not show. While the writer exchanges the
-/// two, the entry is marked busy, and it stays so until `evicted` has the CSN of the old one; an old one that
-/// is not finished tells its CSN to `evicted` before it counts as finished. So a stamp belongs to a
-/// position only if the sequence is that of the position before and after the look at the stamp. And
-/// whoever asks what the list has lost looks, in this order, whether all is finished that is in no entry
-/// of the last lap, at every entry for what an earlier lap has left there, and at `evicted`.
+/// INV-PLACE: a writer takes its position first and overwrites the entry later. Until then the
+/// entry holds a registration of an earlier lap, which the end of the list does not show. While the
+/// writer replaces it, the entry is marked busy, until `evicted` covers the old registration's CSN.
+/// An old registration that is not finished adds its CSN to `evicted` before it counts as finished.
+///
+/// So a stamp belongs to a position only if the sequence matches the position before and after the
+/// stamp is read. To learn whether the list has lost a registration, a reader checks in this order:
+/// 1. whether all registrations are finished that the last lap has overwritten;
+/// 2. each entry, for a registration of an earlier lap;
+/// 3. `evicted`.
 pub struct List<'a, E> {
     head: &'a ListHead,
-    /// As many as a power of two.
+    /// Their number is a power of two.
     entries: &'a [E],
 }
 
@@ -170,7 +173,7 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Ends it with the writer's CSN or `ABORTED`. Call it once.
+    /// Finishes it with the writer's CSN or `ABORTED`. The writer calls it once.
     pub fn finish(self, tag: Stamp, outcome: Stamp) {
         finish(self.head, self.stamp, tag, outcome);
     }
@@ -178,25 +181,25 @@ impl Registered {
 
 fn finish(head: &ListHead, stamp: &AtomicU64, tag: Stamp, outcome: Stamp) {
     if stamp.compare_exchange(tag.0, outcome.0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        head.note_evicted(outcome); // lapped
+        head.note_evicted(outcome); // It was overwritten.
     }
     head.finished.fetch_add(1, Ordering::SeqCst);
 }
 
 impl<E: Entry> List<'static, E> {
-    /// What ends the registration at `pos`.
+    /// The handle that finishes the registration at `pos`.
     pub fn registered(&self, pos: u64) -> Registered {
         Registered { head: self.head, stamp: &self.entry(pos).head().stamp }
     }
 }
 
 impl<'a, E: Entry> List<'a, E> {
-    /// The list of these entries.
+    /// The list made of these entries.
     pub fn new(head: &'a ListHead, entries: &'a [E]) -> List<'a, E> {
         debug_assert!(entries.len().is_power_of_two());
         List { head, entries }
     }
-    /// Registrations that it remembers.
+    /// The number of registrations that it remembers.
     pub fn size(&self) -> u64 {
         self.entries.len() as u64
     }
@@ -206,9 +209,10 @@ impl<'a, E: Entry> List<'a, E> {
         &self.entries[(pos & (self.size() - 1)) as usize]
     }
 
-    /// Adds a registration; returns its position, and what `fill` returned. `fill` writes the rest of the
-    /// entry; it neither waits nor fails. `None`: the list was lapped meanwhile, so whoever needs
-    /// this registration sees that. Never blocks for longer than some stores of another.
+    /// Adds a registration. Returns its position and the result of `fill`, which writes the rest of
+    /// the entry and neither waits nor fails. The result is `None` if the list was lapped
+    /// meanwhile; a validator that needs this registration sees that. Blocks only while another
+    /// writer makes a few stores.
     pub fn register<R>(&self, tag: Stamp, fill: impl FnOnce(&'a E) -> R) -> (u64, Option<R>) {
         counts::add(|w| w.registered += 1);
         let pos = self.head.tail.fetch_add(1, Ordering::SeqCst);
@@ -227,7 +231,8 @@ impl<'a, E: Entry> List<'a, E> {
                 return (pos, None);
             }
             if h.seq.compare_exchange(s, s | BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                // One step with `finish` of the old one, which notes its CSN if it comes later.
+                // One atomic step with `finish` of the old registration. If that comes later, it
+                // notes its own CSN.
                 let old = Stamp(h.stamp.swap(tag.0, Ordering::SeqCst));
                 let late = faults::on(Fault::NotesEvictedLate);
                 if s != 0 && !late {
@@ -244,7 +249,7 @@ impl<'a, E: Entry> List<'a, E> {
         }
     }
 
-    /// Ends a registration with the writer's CSN or `ABORTED`. Call it once for each `register`.
+    /// Finishes a registration with the writer's CSN or `ABORTED`. Called once for each `register`.
     pub fn finish(&self, pos: u64, tag: Stamp, outcome: Stamp) {
         finish(self.head, &self.entry(pos).head().stamp, tag, outcome);
     }
@@ -265,40 +270,40 @@ impl<'a, E: Entry> List<'a, E> {
                 return p;
             }
             if n == SETTLE {
-                return Position::LOST; // an open one may be older than the list
+                return Position::LOST; // An open registration may have been overwritten.
             }
-            // Some finished while we counted, or the list was lapped.
+            // Some registrations finished while this scan counted, or the list was lapped.
             relax(n);
             n += 1;
         }
     }
 
-    /// Where the last lap begins. An entry may still hold what was registered before that
-    /// ([`List::has_lost_nothing_since`] looks there).
+    /// The position at which the last lap begins. Entries may still hold earlier registrations,
+    /// which [`List::has_lost_nothing_since`] checks.
     pub fn oldest(&self) -> Position {
         Position::from_low(self.head.tail.load(Ordering::SeqCst).saturating_sub(self.size()))
     }
-    /// The stamp of the registration at `pos`; `None`: it is in no entry any more.
+    /// The stamp of the registration at `pos`. `None`: it was overwritten.
     pub fn stamp_of(&self, pos: u64) -> Option<Stamp> {
         let (seq, s) = self.read(pos);
         (seq == pos + 1).then_some(s)
     }
-    /// Are all registrations over that the last lap has overwritten, or is about to, without one that
-    /// committed after `csn`? (INV-PLACE)
+    /// Are all registrations finished that the last lap has overwritten or is about to overwrite,
+    /// and did none of them commit after `csn`? (INV-PLACE)
     pub fn has_lost_nothing_since(&self, csn: Csn) -> bool {
         if self.position() == Position::LOST {
             return false;
         }
         let tail = self.head.tail.load(Ordering::SeqCst);
-        // What is of the last lap was looked at, or is later than that look.
+        // Registrations of the last lap were checked, or are later than that check.
         let left = |pos| Some(self.read(pos)).filter(|(seq, _)| *seq <= pos).map(|(_, stamp)| stamp);
         let mut earlier = (tail.saturating_sub(self.size())..tail).filter_map(left);
         let lost = earlier.any(|s| s.is_commit() && s.0 > csn) && !faults::on(Fault::LappedForgotten);
         !lost && (self.head.evicted.load(Ordering::SeqCst) <= csn || faults::on(Fault::EvictedForgotten))
     }
 
-    /// The open registrations before `tail`, of which there are `open` at most; `None` if some may
-    /// be in no entry any more.
+    /// The registrations open before `tail`, at most `open` of them. `None` if some may have been
+    /// overwritten.
     fn open_before(&self, tail: u64, open: u64) -> Option<Position> {
         let done = self.head.done.load(Ordering::SeqCst);
         let end = done.max(tail.saturating_sub(self.size()));
@@ -309,10 +314,11 @@ impl<'a, E: Entry> List<'a, E> {
             let h = self.entry(pos).head();
             let s = h.seq.load(Ordering::SeqCst);
             if s & !BUSY > pos + 1 || s == BUSY | (pos + 1) {
-                return None; // lapped, or just being so
+                return None; // It was lapped, or is being lapped.
             }
             let stamp = Stamp(h.stamp.load(Ordering::SeqCst));
-            // INV-PLACE: another one's stamp would count as open, and one that is in no entry would not be missed.
+            // INV-PLACE: without the second read, the stamp of another registration would count as
+            // open, and an overwritten registration would not be missed.
             if s == pos + 1 && !self.holds(pos) && !faults::on(Fault::PlaceReadOnce) {
                 return None;
             }
@@ -337,8 +343,8 @@ impl<'a, E: Entry> List<'a, E> {
         Some(Position { low, tail, open })
     }
 
-    /// The position of a scan that starts now and reads the snapshot at `csn`: also what is finished with a
-    /// larger CSN must be looked at.
+    /// The position of a scan that starts now and reads the snapshot at `csn`. It also checks
+    /// finished registrations with a larger CSN.
     pub fn position_at(&self, csn: Csn) -> Position {
         let mut p = self.position();
         if p.low == u64::MAX {
@@ -346,8 +352,8 @@ impl<'a, E: Entry> List<'a, E> {
         }
         let tail = p.tail;
         for pos in (tail.saturating_sub(self.size())..tail).rev() {
-            // INV-PLACE: one that is open is in `p`, one that is in no entry any more in `evicted`. The entry may still
-            // have the registration of an earlier lap.
+            // INV-PLACE: an open registration is in `p`, and an overwritten one in `evicted`. The
+            // entry may still have the registration of an earlier lap.
             let (seq, s) = self.read(pos);
             if seq > 0 && s.is_commit() && s.0 > csn {
                 p = Position { low: p.low.min(seq - 1), tail, open: u64::MAX };
@@ -359,7 +365,7 @@ impl<'a, E: Entry> List<'a, E> {
         p
     }
 
-    /// What the entry of `pos` holds: position + 1, and the stamp.
+    /// Reads position + 1 and the stamp of the registration in the entry of `pos`.
     fn read(&self, pos: u64) -> (u64, Stamp) {
         let h = self.entry(pos).head();
         let mut n = 0;
@@ -376,8 +382,8 @@ impl<'a, E: Entry> List<'a, E> {
         }
     }
 
-    /// Looks at the registrations from `from` on, of others than `me`, that are not known to be
-    /// aborted or later than `csn`. Call it with a CSN taken before.
+    /// Looks for a conflict among the registrations from `from` on. Skips those of `me`, those
+    /// known to be aborted, and those later than `csn`. The caller has taken `csn` before the call.
     pub fn look(&self, start: &Position, from: u64, me: Stamp, csn: Csn) -> Verdict {
         let tail = self.head.tail.load(Ordering::SeqCst);
         let (size, low) = (self.size(), start.low);
@@ -414,14 +420,14 @@ impl<'a, E: Entry> List<'a, E> {
         Verdict::Valid
     }
 
-    /// Has nothing been registered since `start`, when nothing was open?
+    /// Was no registration open at `start`, and none added since?
     #[inline]
     pub fn is_unchanged(&self, start: &Position) -> bool {
         start.low == start.tail && self.head.tail.load(Ordering::SeqCst) == start.tail
     }
 
-    /// Was everything finished at the position whose oldest registration to be looked at is `low`, and has nothing
-    /// been registered since?
+    /// Was everything finished at the position whose `low` this is, and was nothing registered
+    /// since?
     pub fn is_quiet_since(&self, low: u64) -> bool {
         self.head.tail.load(Ordering::SeqCst) == low || faults::on(Fault::LooksOnce)
     }
@@ -437,14 +443,14 @@ impl<'a, E: Entry> List<'a, E> {
         self.entry(pos).head().seq.load(Ordering::SeqCst) == pos + 1
     }
 
-    /// Is the registration at `pos` still the one with this stamp (so that its owner's word, read
-    /// in between, was its owner's)?
+    /// Does the registration at `pos` still have this stamp? Then the owner's word, if it was read
+    /// in between, belonged to that owner (INV-STAMP).
     pub fn still(&self, pos: u64, stamp: Stamp) -> bool {
         self.holds(pos) && self.entry(pos).head().stamp.load(Ordering::SeqCst) == stamp.0
     }
 }
 
-/// A list without keys: of a partition, or of writes whose key is not known.
+/// A list without keys, for writes whose key is not known.
 #[repr(C)]
 pub struct Ring {
     head: ListHead,
@@ -452,7 +458,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// An empty ring, of the model checker's atomics.
+    /// An empty ring made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> Ring {
         Ring { head: ListHead::model(), entries: std::array::from_fn(|_| EntryHead::model()) }
@@ -462,7 +468,7 @@ impl Ring {
     pub fn list(&self) -> List<'_, EntryHead> {
         List { head: &self.head, entries: &self.entries }
     }
-    /// Its counters.
+    /// The list's counters.
     pub fn head(&self) -> &ListHead {
         &self.head
     }

@@ -12,7 +12,7 @@ use std::cmp;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-/// Compares two keys of an index. `order` 0: as bytes. May unwind otherwise.
+/// Compares two keys of an index, as bytes if `order` is 0. Any other order may unwind.
 #[inline]
 pub fn compare(p: &dyn Platform, order: u32, a: &[u8], b: &[u8]) -> cmp::Ordering {
     if order == 0 {
@@ -22,7 +22,7 @@ pub fn compare(p: &dyn Platform, order: u32, a: &[u8], b: &[u8]) -> cmp::Orderin
     }
 }
 
-/// The first bytes of a key: keys whose prefixes differ are in the order of these as bytes.
+/// The first bytes of a key. If the prefixes of two keys differ, they order the keys as bytes.
 fn prefix(key: &[u8]) -> u64 {
     match key.first_chunk() {
         Some(first) => u64::from_be_bytes(*first),
@@ -35,15 +35,16 @@ fn prefix(key: &[u8]) -> u64 {
 pub struct Range {
     list: ListHead,
     _pad: [u64; 4],
-    /// `2pl`: [`crate::lock::Mode::Share`] of scans that cover it, [`crate::lock::Mode::Intent`] of writers.
+    /// Under `2pl`, scans that cover the range hold [`crate::lock::Mode::Share`] and writers hold
+    /// [`crate::lock::Mode::Intent`].
     pub lock: LockWord,
-    /// Scans that read in it.
+    /// The number of scans that have read in it.
     pub scans: AtomicU64,
-    /// Transactions aborted because of a write in it.
+    /// The number of transactions aborted because of a write in it.
     pub aborts: AtomicU64,
-    /// Transactions aborted because its list wrapped.
+    /// The number of transactions aborted because its list wrapped.
     pub wraps: AtomicU64,
-    /// Parts of it that scans under `2pl` have published.
+    /// The number of its parts that scans under `2pl` publish at the moment.
     pub parts: AtomicU64,
     _pad2: [u64; 3],
 }
@@ -51,20 +52,20 @@ pub struct Range {
 const _: () = assert!(std::mem::size_of::<Range>() == 128);
 
 impl Range {
-    /// Registrations of writers ever made: the range's version.
+    /// The number of registrations ever made, which is the range's version.
     pub fn version(&self) -> u64 {
         self.list.version()
     }
 }
 
-/// Least and largest number of registrations that a range remembers.
+/// The least and largest number of registrations that a range remembers.
 pub const LIST_SIZES: std::ops::RangeInclusive<u32> = 8..=65536;
 
-/// `n` ranges: range `i` holds the keys from boundary `i - 1` (inclusive) to boundary `i` (exclusive),
-/// the first and the last one are open to their outer sides.
+/// A division into `n` ranges. Range `i` holds the keys from boundary `i - 1` (inclusive) to
+/// boundary `i` (exclusive). The first and last range are open towards the outside.
 ///
-/// INV-SET: boundaries ascend and do not change after publication. A set is freed when every pin is larger
-/// than the clock's value at the time when nobody could find it any more.
+/// INV-SET: boundaries ascend and do not change after publication. A set is freed when every pin is
+/// larger than the clock's value at which the set could no longer be found.
 #[repr(C)]
 pub struct RangeSet {
     n: u32,
@@ -73,14 +74,14 @@ pub struct RangeSet {
     pub(super) next_dead: AtomicPtr<RangeSet>,
     pub(super) dead_at: AtomicU64,
     _pad: [u64; 4],
-    // n ranges, n * list_size entries, n prefixes of boundaries, n offsets (u32) of boundary i from the first, and
-    // the boundaries follow
+    // In memory follow: n ranges; n * list_size entries; n prefixes of boundaries; n offsets (u32)
+    // of the boundaries' ends, the first for the beginning; and the boundaries' bytes.
 }
 #[cfg(not(loom))]
 const _: () = assert!(std::mem::size_of::<RangeSet>() == 64);
 
 impl RangeSet {
-    /// Bytes of a set of so many ranges, whose boundaries have `blob` bytes together.
+    /// The size in bytes of a set of `n` ranges whose boundaries have `blob` bytes together.
     pub fn size(n: u32, list_size: u32, blob: usize) -> usize {
         let (n, size) = (n as usize, list_size as usize);
         std::mem::size_of::<RangeSet>()
@@ -90,7 +91,7 @@ impl RangeSet {
             + blob
     }
 
-    /// Makes a set. Boundaries that do not ascend are left out. Comparisons may unwind.
+    /// Makes a set. Leaves out boundaries that do not ascend. Comparisons may unwind.
     pub(super) fn create(
         e: &Engine,
         slot: SlotId,
@@ -112,7 +113,8 @@ impl RangeSet {
             return Err(Error::OutOfMemory);
         }
         let mem = e.region.alloc(slot as usize, bytes)?;
-        // SAFETY: fresh memory of that size; all-zero is valid for ranges and entries, the rest is written here.
+        // SAFETY: INV-M1: fresh memory of that size. INV-SET: all-zero ranges and entries are
+        // valid, and the rest is written here before the set is published.
         unsafe {
             mem.as_ptr().write_bytes(0, bytes);
             let set = mem.cast::<RangeSet>().as_ptr();
@@ -130,19 +132,19 @@ impl RangeSet {
         }
     }
 
-    /// Number of ranges, at least 1.
+    /// The number of ranges, at least 1.
     pub fn len(&self) -> u32 {
         self.n
     }
-    /// Never: a set has at least one range.
+    /// Always false, as a set has at least one range.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
-    /// Registrations that each range remembers.
+    /// The number of registrations that each range remembers.
     pub fn list_size(&self) -> u32 {
         self.list_size
     }
-    /// Bytes in the region.
+    /// The set's size in the region, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -186,13 +188,13 @@ impl RangeSet {
         }
     }
 
-    /// The range of a key. Comparisons may unwind.
+    /// The number of the range that holds a key. Comparisons may unwind.
     pub fn locate(&self, p: &dyn Platform, order: u32, key: &[u8]) -> u32 {
         let (mut low, mut high) = (0, self.n - 1);
         // SAFETY: INV-SET: `n` prefixes follow the entries.
         let prefixes = unsafe { std::slice::from_raw_parts(self.prefixes(), self.n as usize) };
         let first = prefix(key);
-        // Keys often ascend: the last range is looked at first.
+        // Keys often ascend, so the last range is tried first.
         if order == 0 && high > 0 && prefixes[high as usize - 1] < first {
             return high;
         }
@@ -212,7 +214,8 @@ impl RangeSet {
         low
     }
 
-    /// The first range that a scan from `lo` on reads, and whether it reads the range's lower part whole.
+    /// The first range that a scan from `lo` on reads, and whether it reads that range from its
+    /// start.
     pub(crate) fn first_of(&self, p: &dyn Platform, order: u32, lo: Bound<&[u8]>) -> (u32, bool) {
         match lo {
             Bound::Unbounded => (0, true),
@@ -228,7 +231,7 @@ impl RangeSet {
         }
     }
 
-    /// The last range that a scan up to `hi` reads, and whether it reads the range's upper part whole.
+    /// The last range that a scan up to `hi` reads, and whether it reads that range to its end.
     pub(crate) fn last_of(&self, p: &dyn Platform, order: u32, hi: Bound<&[u8]>) -> (u32, bool) {
         match hi {
             Bound::Unbounded => (self.n - 1, true),
@@ -247,21 +250,22 @@ impl RangeSet {
     /// Frees the set and the long keys in it.
     ///
     /// # Safety
-    /// Nobody else can reach it.
+    /// No other process can reach the set (INV-SET).
     pub(super) unsafe fn destroy(&self, e: &Engine, slot: SlotId) {
         for i in 0..self.n as usize * self.list_size as usize {
-            // SAFETY: INV-SET.
+            // SAFETY: INV-SET: `n * list_size` entries follow the ranges.
             let block = unsafe { &*self.entries().add(i) }.block();
             if let Some(b) = NonNull::new(block) {
-                // SAFETY: INV-KEY: reachable from this entry only.
+                // SAFETY: INV-KEY: the block is reachable from this entry only.
                 unsafe { e.region.free(slot as usize, b) };
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-SET: by this function's contract the set is ours alone. INV-M1: the region
+        // gets it back once.
         unsafe { e.region.free(slot as usize, NonNull::from(self).cast()) };
     }
 
-    /// Versions, scans, aborts, wraps of all ranges together.
+    /// Versions, scans, aborts and wraps, summed over all ranges.
     pub fn totals(&self) -> [u64; 4] {
         let mut sum = [0; 4];
         for i in 0..self.n {
@@ -290,7 +294,7 @@ mod tests {
         for skip in 0..cuts.len() {
             let chosen: Vec<&[u8]> =
                 cuts.iter().enumerate().filter(|(i, _)| i % (skip + 1) == 0).map(|c| *c.1).collect();
-            // What does not ascend is left out.
+            // Boundaries that do not ascend are left out.
             let mut given = chosen.clone();
             given.insert(chosen.len() / 2 + 1, b"");
             let set = RangeSet::create(&b.engine, 0, &p, 0, &given, 9).expect("room");
@@ -302,7 +306,7 @@ mod tests {
                 let want = chosen.iter().filter(|c| *c <= key).count() as u32;
                 assert_eq!(set.locate(&p, 0, key), want, "{key:?} in {chosen:?}");
             }
-            // SAFETY: nobody else knows it.
+            // SAFETY: INV-SET: the set was never published.
             unsafe { set.destroy(&b.engine, 0) };
         }
     }

@@ -1,38 +1,40 @@
-//! Commits under way, and which tables they write: those who give an index ranges, or wake them up, wait for these commits.
+//! The commits under way and the tables that they write. A process that gives an index ranges, or
+//! wakes them up, waits for these commits.
 
 use crate::faults::{self, Fault};
 use crate::primitive::{model_fence, AtomicU64, Ordering};
 
-/// The word names several tables: each has one of the other bits, which it may share with others.
+/// The word names several tables. Each sets one of the other bits, which it may share with others.
 const SEVERAL: u64 = 1 << 63;
 
-/// The bit of a table among several.
+/// The bit of a table in a word with [`SEVERAL`].
 fn bit(table: u64) -> u64 {
     1 << (table % 63)
 }
 
-/// The commit of a slot, if one is under way. Its owner alone changes it.
+/// The commit of a slot, if one is under way. Only its owner changes it.
 ///
-/// INV-RANGES: a commit says which tables it writes, and that it is under way, before it looks which ranges they have. Who
-/// finds another number of a commit than before, or finds none under way, or one that writes other tables, knows: what
-/// writes this table from now on looks for ranges later.
+/// INV-RANGES: a commit says which tables it writes and that it is under way, before it looks for
+/// their ranges. Another process may find that the number of the commit has changed, that no commit
+/// is under way, or that it writes other tables. Then later writes of this table look for ranges
+/// after that.
 #[repr(C)]
 pub struct UnderWay {
-    /// Odd while a commit is under way: from before it looks for ranges to register in until everything that it
-    /// has registered is finished.
+    /// Odd while a commit is under way. That begins before the commit looks for ranges to register
+    /// in, and ends when all its registrations are finished.
     count: AtomicU64,
-    /// The tables that it writes: the id of one, or [`SEVERAL`].
+    /// The tables that it writes: the id of one table, or [`SEVERAL`].
     tables: AtomicU64,
 }
 
 impl UnderWay {
-    /// None, of the model checker's atomics.
+    /// No commit, made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> UnderWay {
         UnderWay { count: AtomicU64::new(0), tables: AtomicU64::new(0) }
     }
 
-    /// A commit begins that writes the tables with these ids.
+    /// Begins a commit that writes the tables with these ids.
     pub fn enter(&self, mut tables: impl Iterator<Item = u64>) {
         let first = tables.next().unwrap_or(0);
         let all = tables.fold(first, |all, id| match all {
@@ -40,13 +42,13 @@ impl UnderWay {
             _ if all & SEVERAL == 0 => SEVERAL | bit(all) | bit(id),
             _ => all | bit(id),
         });
-        // Who sees this sees that the last commit is over.
+        // A process that sees this store sees that the last commit is over.
         self.tables.store(if faults::on(Fault::TablesUntold) { 0 } else { all }, Ordering::Release);
         self.count.store(self.count.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
         model_fence();
     }
 
-    /// It has ended, and everything registered is finished. (There may be none.)
+    /// Ends the commit, if there is one. All its registrations are finished.
     pub fn leave(&self) {
         let n = self.count.load(Ordering::Relaxed);
         if n & 1 == 1 {
@@ -63,7 +65,7 @@ impl UnderWay {
         (n & 1 == 1 && writes).then_some(n)
     }
 
-    /// Is it still this commit that is under way?
+    /// Is this commit still under way?
     pub fn is(&self, commit: u64) -> bool {
         self.count.load(Ordering::SeqCst) == commit
     }

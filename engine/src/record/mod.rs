@@ -4,23 +4,24 @@ use crate::csn::{Csn, Stamp};
 use crate::lock::LockWord;
 use crate::primitive::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// The home of a row: a stable address, the newest version, one lock word.
+/// The permanent place of a row: a stable address, the newest version and one lock word.
 ///
 /// All-zero memory is a free record.
 #[repr(C)]
 pub struct Record {
     head: AtomicPtr<Version>,
-    /// The record's lock word, honoured by all protocols and levels.
+    /// The record's lock word, honoured by all protocols and isolation levels.
     pub lock: LockWord,
-    /// Partition by the table's current and previous map (see [`crate::partition::PartitionMap`]).
+    /// The record's partition in the table's current and previous map (see
+    /// [`crate::partition::PartitionMap`]).
     pub part: [AtomicU16; 2],
-    /// Transaction id of an insert, delete or move that is not committed yet, for unique checks;
-    /// 0 if none.
+    /// The id of a transaction whose insert, delete or move is not committed yet, for unique
+    /// checks. 0: none (INV-WRITER).
     pub writer: AtomicU32,
     /// One of the `REC_` states.
     pub state: AtomicU32,
-    /// Of a free record: the next (number + 1) of the table's free or limbo list. Of a dead one: 0, or it waits for
-    /// its index entry to go (`index/graves.rs`). Else 0.
+    /// In a free record: the next entry (record number + 1) of the table's free or limbo list. In a
+    /// dead one: 0, or a mark that its index entry waits to be removed (`index/graves.rs`). Else 0.
     pub next_free: AtomicU32,
 }
 #[cfg(not(loom))]
@@ -30,33 +31,34 @@ const _: () = assert!(std::mem::size_of::<Record>() == 32);
 pub const REC_FREE: u32 = 0;
 /// In use: reserved by an insert, live, or deleted and still reachable.
 pub const REC_USED: u32 = 1;
-/// The insert was aborted: index entries may remain.
+/// The insert was aborted, and index entries may remain.
 pub const REC_DEAD: u32 = 2;
-/// Found dead by VACUUM: its index entries are being removed.
+/// Found dead by VACUUM, and its index entries are being removed.
 pub const REC_VACUUM: u32 = 3;
 
 impl Record {
-    /// The newest version, pending ones included; null in a free or dead record.
+    /// The newest version, including pending ones. Null in a free or dead record.
     #[inline]
     pub fn head(&self) -> *mut Version {
         self.head.load(Ordering::SeqCst)
     }
-    /// Replaces the newest version. Only under the record's write lock, or by the inserter.
+    /// Replaces the newest version. The caller holds the record's write lock or has inserted it.
     pub fn set_head(&self, v: *mut Version) {
         self.head.store(v, Ordering::SeqCst);
     }
 }
 
-/// A row's content at one time. Immutable once published; newest first in a chain.
+/// A version of a row. It is immutable once published. A record's versions form a chain, newest
+/// first.
 ///
-/// The payload (a tuple as the extension lays it out) follows the header.
+/// The payload, a tuple in the extension's layout, follows the header.
 #[repr(C)]
 pub struct Version {
     older: AtomicPtr<Version>,
     stamp: AtomicU64,
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub len: u32,
-    /// `VER_` flags.
+    /// The `VER_` flags.
     pub flags: u32,
 }
 /// Bytes before the payload.
@@ -67,24 +69,26 @@ const _: () = assert!(VERSION_HEADER == 24);
 /// The version is a tombstone: the row is deleted. The payload is a [`Successor`].
 pub const VER_TOMBSTONE: u32 = 1;
 
-/// Beside [`VER_TOMBSTONE`]: the row's key in the primary index follows the [`Successor`].
+/// Set beside [`VER_TOMBSTONE`]: the row's key in the primary index follows the [`Successor`].
 pub const VER_KEYED: u32 = 2;
 
-/// Where a moved row went: the tombstone's payload, or its beginning.
+/// The new place of a moved row. It is the tombstone's payload, or the beginning of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Successor {
-    /// Record number + 1 in the same table; 0: deleted; `u64::MAX`: in another declarative partition.
+    /// Record number + 1 in the same table. 0: deleted. `u64::MAX`: in another declarative
+    /// partition.
     pub record: u64,
 }
 
 impl Version {
-    /// Prepares a version in fresh memory.
+    /// Initialises a version in fresh memory.
     ///
     /// # Safety
-    /// `p` points to at least `VERSION_HEADER + len` writable bytes that nobody else sees.
+    /// `p` points to at least `VERSION_HEADER + len` writable bytes that no other process sees yet.
     pub unsafe fn init(p: *mut Version, stamp: Stamp, len: u32, flags: u32) {
-        // SAFETY: the caller owns the memory.
+        // SAFETY: INV-VERSION: by this function's contract the memory is large enough and
+        // unpublished.
         unsafe {
             p.write(Version {
                 older: AtomicPtr::new(std::ptr::null_mut()),
@@ -99,16 +103,17 @@ impl Version {
     pub fn stamp(&self) -> Stamp {
         Stamp(self.stamp.load(Ordering::SeqCst))
     }
-    /// Sets the stamp: at publication, or when the owner aborted. Release: who reads a word that the owner stores afterwards
-    /// finds this stamp when it looks again (INV-STAMP), and nothing else is ordered by it.
+    /// Sets the stamp, at publication or when the owner has aborted. Release ordering is enough: a
+    /// reader that reads a word which the owner stores afterwards finds this stamp when it looks
+    /// again (INV-STAMP). Nothing else is ordered by it.
     pub fn set_stamp(&self, s: Stamp) {
         self.stamp.store(s.0, Ordering::Release);
     }
-    /// The next older version. Follow it only when the pin of the reader protects it.
+    /// The next older version. The caller follows it only if its pin protects that version.
     pub fn older(&self) -> *mut Version {
         self.older.load(Ordering::Acquire)
     }
-    /// Sets the older version, before the version is linked.
+    /// Sets the older version. The owner calls it before it links this version.
     pub fn set_older(&self, v: *mut Version) {
         self.older.store(v, Ordering::Release);
     }
@@ -117,31 +122,33 @@ impl Version {
     pub fn is_tombstone(&self) -> bool {
         self.flags & VER_TOMBSTONE != 0
     }
-    /// Is it a tombstone that has its row's key?
+    /// Is it a tombstone with its row's key?
     pub fn is_keyed(&self) -> bool {
         self.flags & VER_KEYED != 0
     }
-    /// The key in the primary index that a tombstone has.
+    /// The primary-index key that a keyed tombstone holds.
     ///
     /// # Safety
-    /// `this` is a version that stays as long as the key is used.
+    /// `this` is a version that stays as long as the key is used (INV-RETIRE).
     pub unsafe fn key<'a>(this: *const Version) -> Option<&'a [u8]> {
         let before = size_of::<Successor>();
-        // SAFETY: INV-VERSION: the payload of a keyed tombstone has `len` bytes, a `Successor` first.
+        // SAFETY: INV-VERSION: the payload of a keyed tombstone has `len` bytes and begins with a
+        // `Successor`. By this function's contract it stays as long as the key is used.
         unsafe {
             let len = (*this).len as usize;
             let key = Version::payload(this).add(before);
             (*this).is_keyed().then(|| std::slice::from_raw_parts(key, len - before))
         }
     }
-    /// Address of the payload.
+    /// The address of the payload.
     pub fn payload(this: *const Version) -> *mut u8 {
         this.cast_mut().cast::<u8>().wrapping_add(VERSION_HEADER)
     }
     /// The successor that a tombstone names.
     ///
     /// # Safety
-    /// `this` is a tombstone that the caller's pin protects, or its own.
+    /// `this` is a tombstone that the caller's pin protects (INV-RETIRE), or that the caller has
+    /// made.
     pub unsafe fn successor(this: *const Version) -> Successor {
         // SAFETY: INV-VERSION: a tombstone's payload is a `Successor`, written before it is linked.
         unsafe {
@@ -149,7 +156,7 @@ impl Version {
             Version::payload(this).cast::<Successor>().read_unaligned()
         }
     }
-    /// The CSN if the version is stamped with one.
+    /// The CSN with which the version is stamped, if it is.
     pub fn csn(&self) -> Option<Csn> {
         let s = self.stamp();
         (!s.is_tag() && s != Stamp::ABORTED).then_some(s.0)

@@ -1,9 +1,9 @@
-//! Positions and registrations, one after another.
+//! Positions and registrations in sequence.
 
 use super::*;
 
 fn ring() -> Box<Ring> {
-    // SAFETY: INV: all-zero is an empty ring.
+    // SAFETY: INV-RING: all-zero memory is an empty ring.
     unsafe { Box::new(std::mem::zeroed()) }
 }
 fn add(r: List<'_, EntryHead>, tag: Stamp) -> u64 {
@@ -113,7 +113,7 @@ fn a_snapshot_looks_at_what_committed_after_it() {
         let t = Stamp::tag(4, i as u16);
         let q = add(r, t);
         if i == 0 {
-            late = q; // finishes when it is in no entry any more
+            late = q; // This one finishes after it was overwritten.
         } else {
             r.finish(q, t, Stamp::csn(10 + i % 10));
         }
@@ -156,7 +156,7 @@ fn positions_together_look_at_what_each_looks_at() {
 
 thread_local! { static MEANWHILE: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) }; }
 
-/// An entry at whose next use something else happens, once.
+/// An entry that runs a hook at its next use, once.
 struct Hooked(EntryHead);
 
 impl Entry for Hooked {
@@ -168,7 +168,7 @@ impl Entry for Hooked {
     }
 }
 
-/// As `Txn::check_partition`, where no registration is older than the scan and no owner is waited for.
+/// As `Txn::check_partition`, if no registration is older than the scan and no owner is awaited.
 fn is_valid(list: List<'_, Hooked>, start: Position, since: Csn, me: Stamp, csn: Csn) -> bool {
     match list.look(&start, start.low(), me, csn) {
         Verdict::Valid => return true,
@@ -181,7 +181,7 @@ fn is_valid(list: List<'_, Hooked>, start: Position, since: Csn, me: Stamp, csn:
 
 #[test]
 fn what_is_about_to_be_overwritten_is_not_lost() {
-    // SAFETY: all-zero is an empty list.
+    // SAFETY: INV-RING: all-zero memory is an empty list.
     let (head, entries): (&'static ListHead, &'static [Hooked; RING_SIZE]) =
         unsafe { (Box::leak(Box::new(std::mem::zeroed())), Box::leak(Box::new(std::mem::zeroed()))) };
     let list = List::new(head, &entries[..]);
@@ -190,7 +190,7 @@ fn what_is_about_to_be_overwritten_is_not_lost() {
     let start = list.position();
     let committed = Stamp::tag(1, 1);
     let (pos, _) = list.register(committed, |_| ());
-    list.finish(pos, committed, Stamp::csn(11)); // after the scan, and before our CSN
+    list.finish(pos, committed, Stamp::csn(11)); // After the scan, and before our CSN.
     for i in 1..RING_SIZE as u16 {
         let aborted = Stamp::tag(2, i);
         let (pos, _) = list.register(aborted, |_| ());
