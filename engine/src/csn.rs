@@ -1,10 +1,19 @@
 //! Commit sequence numbers and the two words that decide visibility.
 //!
-//! INV-WORD: a transaction's serial, state and CSN are one atomic word ([`SlotWord`]), and the
-//! commit status of a version is decided by that word alone.
-//! INV-STAMP: while a version carries an owner tag, its owner's word has not moved on to another
-//! transaction; so a reader that sees the same tag before and after it loaded the word has seen
-//! the word of the owner.
+//! **INV-WORD**: Serial, state and CSN of a transaction are one atomic word ([`SlotWord`]). The
+//! commit status of a version or registration follows from this word alone, or from the stamp that
+//! replaced the owner's tag.
+//!
+//! **INV-STAMP**: While a version or a registration carries a tag, the word of its owner's slot
+//! still belongs to that transaction. The serial advances (`Txn::reset`) only after all stamps are
+//! set. So a reader that loads the tag, then the word, then the same tag again has read the owner's
+//! word (`Engine::fate`).
+//!
+//! **INV-CLOCK**: No CSN is larger than [`CSN_MAX`]: slots and pins have 48 bits for one, stamps
+//! and the words of dormant ranges 62. From [`CSN_LIMIT`] on, transactions that write are refused
+//! before they register anything (`Engine::may_commit`). Each slot may have one commit under way
+//! then, which adds one. Ticks (of aborts, drops and rebuilds) stop at [`CSN_STOP`], but for one of
+//! each process that looked before.
 
 /// A commit sequence number. The order of CSNs is the serialization order. 0 is before all commits.
 pub type Csn = u64;
@@ -12,12 +21,7 @@ pub type Csn = u64;
 /// The largest CSN: 48 bits last 89 years at 100,000 commits a second.
 pub const CSN_MAX: Csn = (1 << 48) - 1;
 
-/// From here on the clock does not move without a commit.
-///
-/// INV-CLOCK: a CSN has 48 bits in the words of slots and in pins; 62 in stamps and in the words of ranges at rest. Transactions
-/// that write are refused from [`CSN_LIMIT`] on, before they register anything. What is under way then adds one for each
-/// slot at most, and ticks (of aborts, drops and rebuilds) stop at `CSN_STOP`, but for one of each process that has looked
-/// before: so no CSN is larger than [`CSN_MAX`].
+/// From here on the clock does not move without a commit (INV-CLOCK).
 pub const CSN_STOP: Csn = CSN_MAX - (1 << 32);
 
 /// From here on transactions that write are refused. The remaining 2^44 ticks let them give back

@@ -1,7 +1,12 @@
 //! Memory that waits until nobody can reach it.
 //!
-//! INV-RETIRE: memory is retired, with the clock's value, after it became unreachable for
-//! readers that pin from then on; it is freed when every pin is larger than that value.
+//! **INV-RETIRE**: Memory is retired with a value of the clock that was read after the memory
+//! became unreachable for readers that pin from then on. It is freed when every pin is larger than
+//! that value (`Engine::min_pin_of`).
+//!
+//! **INV-QUEUE**: Only the holder of a queue's latch uses the queue's pointers and segments and
+//! writes its counters. Only the slot's owner adds entries and changes the room. Other processes
+//! read counters without the latch, and decide by them only when to look.
 
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
@@ -22,10 +27,6 @@ struct Segment {
 
 /// A slot's queue of retired memory. Its owner fills it; any process that needs memory may drain
 /// it.
-///
-/// INV-QUEUE: only the holder of the latch reads and writes the pointers and segments, and writes
-/// the counters. Only the owner adds to the queue and changes its room. Others read the counters
-/// without the latch, only to decide when to look.
 #[repr(C)]
 pub struct RetireQueue {
     first: AtomicPtr<Segment>,

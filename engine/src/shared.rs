@@ -1,4 +1,14 @@
 //! The shared block: a header and the slots, followed by the region that holds everything else.
+//!
+//! **INV-HOLD**: A slot that holds on to ranges (predicates, range locks, a commit's plan) sets
+//! `holds` before it renews its pin, and takes the ranges' addresses after that. A reclaimer that
+//! reads this pin or a later one sees `holds` and leaves the pin alone. A reclaimer that read an
+//! earlier pin fails to end it, because the pin has changed.
+//!
+//! **INV-HONEST**: A pin at a CSN keeps all memory that is retired at that CSN or later. Before its
+//! owner read this CSN from the clock it had stored a pin at 0, which keeps all memory and which no
+//! other process ends. So the oldest pin never goes back. A transaction that looks below a
+//! tombstone, or that builds an index, relies on this (`Engine::pin`, `adopt_pin`, `pin_oldest`).
 
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
@@ -285,10 +295,6 @@ impl Engine {
 
     /// Pins what a reader in `slot` can reach from now on. The reader calls it before it takes its
     /// read CSN.
-    ///
-    /// INV-HONEST: a pin at a CSN was preceded by one at 0, stored before its owner read that CSN
-    /// from the clock. A reclaimer that did not see the slot pinned has read the clock earlier than
-    /// the owner. So it has freed nothing that was retired at the pin's CSN or later.
     pub fn pin(&self, slot: SlotId) {
         let s = &self.slots[slot as usize];
         // The tag changes with every call, also between transactions at one value of the clock. So
@@ -374,9 +380,6 @@ impl Engine {
     }
 
     /// Pins the slot and keeps the pin until `let_go`, whatever snapshots its process has.
-    ///
-    /// INV-HOLD: a reclaimer that reads this pin or a later one sees `holds` and leaves the pin. A
-    /// reclaimer that read an earlier pin fails to end it, because the pin has changed.
     pub(crate) fn hold(&self, slot: SlotId) {
         let late = faults::on(Fault::HoldsLate);
         if late {

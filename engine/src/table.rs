@@ -1,4 +1,11 @@
 //! A table: records by number, the partition map, free records.
+//!
+//! **INV-TABLE**: A dropped table is freed when every pin is larger than the clock's value at its
+//! drop. It is freed in slices: a process that frees a slice has taken the table off the list of
+//! dropped tables, and puts it back if something is left (`Table::free_dropped_slice`). A
+//! transaction that touches a table holds a pin, or the platform's lock of the table. The abort of
+//! a subtransaction gives up that lock; from then on the transaction holds on to its pin, or has
+//! forgotten what it touched (`Txn::abort_sub`).
 
 use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
@@ -14,9 +21,6 @@ use crate::shared::Engine;
 use std::ptr::NonNull;
 
 /// A table in the shared region.
-///
-/// INV-TABLE: a table is freed when every pin is larger than the clock's value at its drop, and
-/// transactions that touched it hold a pin.
 #[repr(C)]
 pub struct Table {
     /// Unique in this incarnation of the shared block.
@@ -414,8 +418,6 @@ impl Table {
 
     /// Frees some of the tables whose grace period is over: about so many pieces of memory, and a set of ranges
     /// more at most. True: there may be more to free.
-    ///
-    /// INV-TABLE: a table that is freed in slices is in the list between them. Who frees a slice has it for itself.
     pub fn free_dropped_slice(e: &Engine, slot: SlotId, min_pin: Csn, mut pieces: usize) -> bool {
         while let Some(table) = Table::take_dropped(e, min_pin) {
             // SAFETY: INV-TABLE: taken off the list by us, and nobody can reach it.

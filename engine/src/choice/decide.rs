@@ -1,8 +1,9 @@
 //! The decision for one partition, interval by interval.
 //!
-//! INV-CHOICE: a partition is asked to switch only if the corrected prediction was better by the margin in
-//! `confirm` intervals running, or by a rule, or by a probe; and after such a switch it is not asked again until the
-//! switch was verified, or its load is another one.
+//! **INV-CHOICE**: The coordinator asks a partition to switch only after the other protocol was
+//! better by the margin in `confirm` successive intervals, or by a rule, or as a probe. It does not
+//! ask again until that switch was verified, or the load has changed. Requests of users go before:
+//! `Switch::choose` changes nothing that is pinned, asked for or under way.
 
 use super::decision::{Decision, Status};
 use super::features::{Cost, Load, Reading, FEATURES};

@@ -2,6 +2,11 @@
 //!
 //! A look-up waits for memory three times in a row: for the leaf, for the record, for its newest version. Announced
 //! together, look-ups wait together. It is a hint: nothing that is read here is used for anything else.
+//!
+//! **INV-HINT**: The words that an announcement reads (`Txn::announce_rows`, `announce_records`)
+//! decide only what is prefetched. The estimated position of a key (`Span::place`) decides only
+//! where a search begins. So both may read a node in any state. The caller is pinned, so the memory
+//! is not freed meanwhile.
 
 use super::key::prefix_of;
 use super::point::Wanted;

@@ -1,4 +1,10 @@
 //! The way from the root to a leaf, without latches.
+//!
+//! **INV-COVER**: The keys that a node covers, from its lower bound up to the next node's, shrink
+//! only when the node itself is split, which changes its version. A descent reads the child's
+//! version, then compares the parent's: the bounds that it has for the child were true at that
+//! version. The covered keys may grow unseen, when a neighbour (or a neighbour of a node above)
+//! leaves the tree. So the bounds that a descent reports are safe, but may be narrow.
 
 use super::key::{Entry, Position};
 use super::node::{NodeRef, Restart};

@@ -1,17 +1,22 @@
 //! Entries of dead records, and how they vanish.
 //!
-//! INV-GRAVE: an entry of the primary index whose record died is removed before the record's number can be given to
-//! another insert. Until then the record's `next_free` is not 0, and who frees dead records leaves it alone
-//! ([`Table::is_indexed`]). Nothing is kept for a record that lives. When it dies, its key is known from
+//! **INV-GRAVE**: An entry of the primary index whose record died is removed before the record's
+//! number can be given to another insert. Until then the record's `next_free` is not 0, and a
+//! process that frees dead records leaves it alone ([`Table::is_indexed`]). For a live record
+//! nothing is kept but the entry.
 //!
-//! * its tombstone, if it was deleted ([`crate::record::VER_KEYED`]): the record is *buried*, in a list in the order of
-//!   the deletes, and its entry goes when every pin has passed it (a *sweep*);
-//! * the transaction's private memory, if its insert is undone: the entry goes at once, for nobody but its transaction
-//!   ever saw the row;
-//! * nowhere, if that cannot be (no room to retire memory, keys that the platform compares, an index that is being
-//!   replaced): the record is *marked*, and who *mends* looks through the whole index for entries of marked records.
+//! When a record dies, the key of its entry is known from
 //!
-//! A record is buried or marked at most once for each of its lives, and by its killer, before the transaction ends.
+//! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *buried* in
+//!   a list in the order of the deletes. A *sweep* removes its entry when every pin is larger;
+//! * the private memory of the transaction, if its insert is undone: the entry goes at once, because
+//!   no other transaction ever saw the row;
+//! * nowhere, in other cases: no room to retire memory, keys that the platform compares, an index
+//!   that is being replaced. Such a record is *marked*. A *mend* looks through the whole index for
+//!   entries of marked records.
+//!
+//! A record is buried or marked at most once in each of its lives, by the transaction that ends the
+//! row and before that transaction ends.
 
 use super::{Direction, Index, Reuse};
 use crate::csn::{Csn, SlotId};

@@ -1,15 +1,19 @@
-//! Guesses of the record that a short key has: a hash table beside the tree, for who can prove a guess.
+//! Guesses of the record that a short key has: a hash table beside the tree, for callers that can
+//! prove a guess.
 //!
-//! INV-GUESS: a guess may be any number whatever: of a record that has the key, has lost it, never had it or does not exist.
-//! Nothing relies on it but who finds a row by it that is visible to him and has the key in its own columns. Where a
-//! key has one visible row at most, this is the row, however he came to it. A key that no guess leads to a row of is
-//! looked for in the tree: absence is the tree's affair alone, and its protection too.
+//! **INV-GUESS**: A guess may be any number at all: of a record that has the key, has lost it,
+//! never had it or does not exist. A reader relies on a guess only if it leads to a row that is
+//! visible to the reader and has the key in its own columns. Where a key has one visible row at
+//! most, this is the row. A key for which no guess leads to a row is looked for in the tree:
+//! absence, and its protection, are the tree's affair alone.
 //!
-//! So places are plain words that are read and written without any order: a store that is lost, an old guess that
-//! comes back when the table grows, two inserts that take the same place cost a search of the tree and no more.
+//! So places are plain words that are read and written without any order. A lost store, an old guess
+//! that comes back when the table grows, or two inserts that take the same place cost a search of the
+//! tree and no more.
 //!
-//! INV-LINES: a table that was published is not freed while somebody who is pinned since before may look at it: it is
-//! retired when a larger one takes its place (INV-RETIRE), and freed at once only by who excludes all others.
+//! **INV-LINES**: A published table of guesses is retired when a larger one takes its place
+//! (INV-RETIRE), so a pinned reader never meets freed memory. Only a process that excludes all
+//! others frees one at once.
 
 use crate::csn::SlotId;
 use crate::key::Short;

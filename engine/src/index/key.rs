@@ -1,4 +1,9 @@
 //! Keys: entries of nodes, positions to search for, and their order.
+//!
+//! **INV-BLOB**: A blob (a length and a long key) is complete before an entry names it, and never
+//! changes. A reader follows its address only after it compared the node's version, so that the
+//! address was that of a blob when it was read. Each entry owns its blob, also in inner nodes:
+//! separators are copies. A blob is retired after no node names it.
 
 use super::Index;
 use crate::memory::{OutOfMemory, Region};
@@ -14,9 +19,8 @@ const LEN_BYTES: usize = size_of::<u32>();
 /// An entry of a node, as words: in a leaf a key and its record, in an inner node the lower bound
 /// of a child.
 ///
-/// INV-BLOB: `blob` is the length of the key if it is at most 8 bytes (they are in `prefix`), else the
-/// address of a blob: a length and the key, complete before it is published and never changed, freed
-/// through the queue of retired memory after no node names it.
+/// `blob` is the length of the key if it has at most 8 bytes (they are in `prefix`), else the address
+/// of a blob (INV-BLOB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The first 8 bytes of the key, big endian, filled up with zeroes: they compare as the keys do.

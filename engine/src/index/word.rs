@@ -1,18 +1,18 @@
 //! The version word of a node: optimistic reads, and the latch of writers.
+//!
+//! **INV-OLC**: The words of a node change only under the latch of its version, and each change
+//! gives the node a version that it never had. So a reader that finds the same version before and
+//! after it read some words has read them as they were together. Words are loaded with *acquire*
+//! and stored with *release*: a reader of a new word finds at least the latched version when it
+//! looks again. Versions are sequentially consistent, because INV-RETIRE orders them with pins and
+//! the clock.
 
 use crate::primitive::{relax, AtomicU64, Ordering};
 
 const LATCHED: u64 = 1;
 const STEP: u64 = 2;
 
-/// Version and latch of a node. All zero: never changed, free.
-///
-/// INV-OLC: the words of a node change only while its version is latched, and the version that is
-/// stored at the release was never there before. So a reader that finds the same version before
-/// and after it read some words has read them as they were together.
-/// Words are loaded with Acquire and stored with Release: whoever reads a new word finds at least
-/// the latched version when it looks again. Versions are sequentially consistent, because
-/// INV-RETIRE orders them with pins and the clock.
+/// Version and latch of a node (INV-OLC). All zero: never changed, free.
 #[repr(transparent)]
 pub struct VersionWord(AtomicU64);
 

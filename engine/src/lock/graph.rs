@@ -1,13 +1,6 @@
 //! Who waits for whom: a waits-for graph in the slots, so that a deadlock is found by the transaction whose sleep would
 //! complete it, at once.
 //!
-//! INV-CYCLE: a cycle that is found was there at one moment, all of its transactions asleep or about to fall asleep. An
-//! edge is published before its owner looks for a cycle and before it sleeps, and taken back after the sleep. So of the
-//! owners of a cycle's edges the one that publishes last sees all others. While an edge is published its owner does
-//! nothing, so it does not end either; and it sleeps to the end of the transaction it waits for, or until that gives up
-//! locks early, which it counts first (`gave`): an edge of before then leads nowhere, and its owner wakes up and looks again. Every
-//! change advances `turn`: where all turns of a path are the same before and after the look, all of its edges were there in between.
-//!
 //! A newcomer that stands back behind a waiter (INV-TURN in the module above) publishes an edge to it too, a *soft* one:
 //! no holder is in its way. A cycle with a soft edge is no deadlock, because the newcomer can take the lock: it passes. If it
 //! completes such a cycle it sees that before it stands back. If another transaction completes one, that wakes the newcomer
@@ -19,6 +12,16 @@
 //! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. An
 //! edge for a lock of one scan leads nowhere, too, if its holder has given up those of another one since. Not in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
 //! itself. The platform's detector answers for these.
+//!
+//! **INV-CYCLE**: A cycle that is found existed at one moment, with all of its transactions asleep
+//! or about to sleep; and the last member of a cycle to sleep finds it. A transaction publishes its
+//! edge before it looks for a cycle and before it sleeps, and takes the edge back after the sleep.
+//! So the member that publishes last sees all other edges. While its edge is published the owner
+//! does nothing. It sleeps to the end of the transaction that it waits for, or until that
+//! transaction gives up locks early. A holder counts locks that it gives up (`gave`) before it
+//! sleeps itself, so that an edge from before leads nowhere; the edge's owner wakes up and looks
+//! again. Every change advances `turn`: if all turns on a path are the same before and after the
+//! search, all of its edges existed in between.
 
 use super::{LockWord, Mode};
 use crate::csn::SlotId;

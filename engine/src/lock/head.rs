@@ -1,4 +1,7 @@
 //! The list of holders of a lock that has more than one.
+//!
+//! **INV-HEAD**: A list of holders is read and written only under the latch of the word that points
+//! to it. It is freed by the process that took it out of the word under that latch.
 
 use super::{First, Holder, Mode};
 use crate::csn::SlotId;
@@ -28,8 +31,6 @@ impl Heads for Region {
     }
 }
 
-/// INV-HEAD: a head is read and written only under the latch of the word that points to it, and
-/// freed by whoever removed it from the word under that latch.
 #[repr(C)]
 pub(super) struct LockHead {
     /// Slot + 1 of a holder that waits for a stronger mode. 0: none.

@@ -3,12 +3,15 @@
 //! A word is free, or names its only holder, or points to a [`head::LockHead`] with all holders.
 //! Waiting is not here: [`crate::txn`] sleeps through the platform, and asks again.
 //!
-//! INV-TURN: a waiter that has slept for one holder in vain marks the word with the mode that it wants. While the mark is
-//! there, a newcomer whose mode conflicts with it does not take the lock before the waiter, whether or not a holder is in
-//! its way; transactions that hold the lock already stay, and may take a stronger mode. So only transactions that held the
-//! lock when it was marked, and those that the waits-for graph lets pass ([`graph`]), come before the waiter: they are finitely
-//! many. The waiter takes the mark away when it takes the lock, or gives up in whatever way. A mark without a waiter is
-//! ignored. The mark survives while the lock changes hands, also while nobody holds it.
+//! **INV-TURN**: A waiter that has slept for one holder in vain marks the lock word with the mode
+//! that it wants. While the mark is there, a newcomer whose mode conflicts with it takes the lock
+//! only after the waiter, whether or not a holder is in its way. It passes only if the waiter waits
+//! for it, directly or through others (`graph.rs`). A transaction that holds the lock already
+//! stays, and may take a stronger mode. So only finitely many transactions come before the waiter:
+//! the holders at the time of the mark, and those that the waits-for graph lets pass. The waiter
+//! removes its mark when it takes the lock or gives up, and so does the end of its transaction. A
+//! mark without a waiter is ignored. The mark survives changes of the holders, also while the lock
+//! is free.
 
 pub(crate) mod graph;
 mod head;

@@ -1,4 +1,7 @@
 //! The lock word.
+//!
+//! **INV-LOCK**: No two holders of a lock word have conflicting modes. Every change is one
+//! compare-exchange of an inline word, or is made under the latch of an inflated one.
 
 use super::head::{Heads, LockHead};
 use super::{Holder, Mode, INFLATED, LATCH, MARK, MARK_SHIFT};
@@ -70,9 +73,6 @@ impl From<OutOfMemory> for Conflict {
 }
 
 /// A lock. 0 means free and not marked.
-///
-/// INV-LOCK: no two holders have conflicting modes. Every change is one compare-exchange of an
-/// inline word, or is made under the latch bit of an inflated one.
 #[repr(transparent)]
 pub struct LockWord(AtomicU64);
 

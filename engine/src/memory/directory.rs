@@ -2,6 +2,11 @@
 //!
 //! Chunks hold 256 items; segments hold pointers to chunks and double in
 //! size, so neither is ever moved or copied.
+//!
+//! **INV-D1**: A published pointer of a [`TidDirectory`] never changes until `clear`. It points to
+//! a segment or chunk of full size that was zeroed before.
+//!
+//! **INV-DIR**: Chunks of records have stable addresses, and zeroed memory is a free record.
 
 use super::region::Region;
 use super::OutOfMemory;

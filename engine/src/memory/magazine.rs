@@ -1,5 +1,8 @@
 //! The caches of free objects that belong to one slot, so that the common
 //! allocation and free touch no line that another slot writes.
+//!
+//! **INV-M4**: A magazine holds `count` free objects of its class, and only the one thread of its
+//! slot touches it. (Debug builds check this. `usage` reads `count`.)
 
 use super::classes::CLASS_COUNT;
 use super::slab::{next_object, set_next_object, Chain};

@@ -2,7 +2,8 @@
 //!
 //! One block of memory, mapped at the same address in every process, has an arena for each
 //! memory node of the machine (one, unless asked for more), cut into pages of 64 KiB. Pages become slabs of one size class, or runs for
-//! objects above [`MAX_SLAB_OBJECT`]. The invariants are in `README.md`.
+//! objects above [`MAX_SLAB_OBJECT`]. The reasons are in `README.md`, the
+//! invariants in the files that keep them.
 
 mod arena;
 mod classes;

@@ -3,6 +3,10 @@
 //! A free run is described by its first and its last descriptor (boundary
 //! tags); the descriptors between them hold leftovers that nobody reads. Free
 //! runs are listed by the logarithm of their length.
+//!
+//! **INV-M7**: The first and the last descriptor of every run, free or not, say whether it is free,
+//! and of a free run its length. Descriptors between them are never read. No two free runs are
+//! adjacent. All of this holds whenever the pool's latch is free.
 
 use super::latch::Latch;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,13 @@
 //! The region: the arenas of the machine's memory nodes, behind one allocator.
+//!
+//! **INV-N**: Arenas are disjoint, an object lies in the arena that allocated it, and no arena
+//! refers to another one.
+//!
+//! **INV-M5**: After `create`, the plain fields of the header (of a region or an arena) never
+//! change. Everything else outside of objects is atomics, so shared references are enough.
+//!
+//! **INV-M6**: Addresses are kept as integers; `create` and `attach` expose the provenance of the
+//! block.
 
 use super::arena::Arena;
 use super::pages::PAGE_BYTES;

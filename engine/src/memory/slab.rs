@@ -1,5 +1,18 @@
 //! One size class: its pages with free objects, and chains of objects moved
 //! between pages and magazines in batches.
+//!
+//! **INV-M1**: A free object is in exactly one place: a magazine, a stash, a page's list, the part
+//! of a page that was never handed out, or a chain that one thread moves. Its first word is the
+//! link, and only the owner of that place touches it.
+//!
+//! **INV-M2**: A slab page's list, `used` and `carved` change under its class's latch. `used` plus
+//! the length of the list plus the objects not carved yet are the objects of a page. A page is in
+//! its class's partial list exactly if `used` is less than that. A page with `used` = 0 leaves the
+//! class before the latch is released.
+//!
+//! **INV-M3**: Every object of a slab page begins at a multiple of the class's size from the page's
+//! start. So it is 8-byte aligned, and 64-byte aligned if the size is a multiple of 64. The page's
+//! descriptor names the class as long as one object is used.
 
 use super::classes::CLASSES;
 use super::latch::Latch;

@@ -1,8 +1,9 @@
 //! What is counted of a partition.
 //!
-//! INV-STATS: no transaction changes a line that all others change too. Counters that every
-//! transaction adds to, once, at its end, are striped by slot. The rest is added to by what is slow
-//! anyway (sleeps, aborts), or by samples: one transaction in `every` (see [`Sampler`]).
+//! **INV-STATS**: No transaction changes a counter's cache line that all other transactions change
+//! too. Counters of every transaction are striped by slot, and each transaction adds to them once,
+//! at its end. Sleeps, aborts and samples (one transaction in `every`, see [`Sampler`]) add to the
+//! other counters.
 
 use super::Waits;
 use crate::csn::SlotId;

@@ -19,10 +19,8 @@ const LOOK_AT: u64 = 4096;
 
 /// The ranges of one index of a table.
 ///
-/// INV-RANGES: a commit says which tables it writes and that it is under way (`Slot::commits`),
-/// before it looks for ranges of these tables. It registers in all the sets that it finds.
-/// Predicates rely on a set only after all commits into the table have ended that were under way
-/// when the set was published. A set stays in `sets` as long as there may be a predicate on it.
+/// Commits register in all sets of `sets` (INV-RANGES, `under_way.rs`). A set stays there as long as
+/// there may be a predicate on it.
 #[repr(C)]
 pub struct IndexRanges {
     /// The platform's identifier of the index.

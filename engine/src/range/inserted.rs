@@ -1,12 +1,14 @@
 //! The ring of a partition: registrations of inserts, with the record numbers that they use.
+//!
+//! **INV-CONDITION**: A registration of inserts into a partition names a first and a last record,
+//! and all records that its transaction inserts there lie between them. The two numbers change only
+//! while the entry's head is marked busy.
 
 use super::ring::{Entry, EntryHead, List, ListHead, Registered, RING_SIZE};
 use crate::csn::Stamp;
 use crate::primitive::{AtomicU64, Ordering};
 
 /// A registration of one transaction's inserts into a partition. All-zero memory is an empty one.
-///
-/// INV-CONDITION: the numbers change only while the entry's head is marked busy.
 #[repr(C)]
 pub struct InsertEntry {
     head: EntryHead,

@@ -1,4 +1,9 @@
 //! Entries with a key, which take one cache line each.
+//!
+//! **INV-KEY**: The key in an entry of a list (its words and form) changes only while the entry's
+//! head is marked busy. So a reader that finds the same registration before and after it read the
+//! key has read that registration's key. A block with a long key is reachable from one entry, and
+//! retired by the writer that overwrites it.
 
 use super::ring::{Entry, EntryHead, List};
 use crate::primitive::{AtomicU64, Ordering};
@@ -16,10 +21,6 @@ const LONG: u64 = 1 << 33;
 const EXISTING: u64 = 1 << 34;
 
 /// An entry of a range's list. All-zero memory is an empty one.
-///
-/// INV-KEY: key words and form change only while the entry's head is marked busy. So a reader that
-/// finds the same registration in the entry before and after has read its key. A block with a long
-/// key is reachable from one entry only, and is retired by the writer that overwrites that entry.
 #[repr(C)]
 pub struct KeyEntry {
     head: EntryHead,

@@ -5,6 +5,13 @@
 //! ends it publishes the *part* that it has read, and writers there wait until the scan's
 //! transaction has ended. Parts only make writers wait early. Predicates are validated whether or
 //! not their parts were published, so a missing part makes a conflict late, but never unnoticed.
+//!
+//! **INV-PARTS**: A part that a slot publishes is of a range that the slot's pin keeps. It holds at
+//! least the keys that the scan has read there, and its owner takes it back before its pin and its
+//! transaction end. Only the owner of the slot changes it, and makes `seq` odd before a change and
+//! even after it. So what a writer reads between two looks at the same even number is one part, of
+//! the transaction that had the slot in between. Parts only make writers wait: predicates are
+//! validated whether or not a part was published or found.
 
 use super::set::{compare, Range};
 use crate::platform::Platform;
@@ -99,11 +106,6 @@ impl EdgeCopy {
 
 /// The part of a range that a scan has read. It has no lock: a writer of a key in it waits for the
 /// end of the transaction that has published it.
-///
-/// INV-PARTS: only the owner of its slot changes a part. The owner makes `seq` odd before a change
-/// and even after it, and withdraws the part before its transaction ends. So fields read between
-/// two reads of one even number belong together, and to the transaction that had the slot in
-/// between.
 #[repr(C)]
 pub struct Part {
     seq: AtomicU64,

@@ -1,5 +1,12 @@
 //! Dormant ranges: when no scan has used an index for some time, writers stop registering in its
 //! ranges.
+//!
+//! **INV-REST**: A scanner pins its slot and keeps that pin before it checks whether the index's
+//! ranges are active; it activates dormant ranges. Ranges become dormant, so that writers leave
+//! them out, only when every pin is larger than a value of the clock that was read after they had
+//! ceased to be active. Dormant ranges count as active again only after every commit that was under
+//! way, and may write the table, has ended. How long no scan has come decides only when they begin
+//! to become dormant; the proof does not depend on it.
 
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
@@ -23,12 +30,6 @@ const NOT_YET: u64 = 1 << 63;
 
 /// Whether writers register in the ranges of an index. All-zero: they do, but scans do not rely on
 /// it yet.
-///
-/// INV-REST: a scanner pins its slot and keeps that pin while it relies on the ranges. Then it
-/// looks at the word, and makes it *awake*. The word becomes *asleep* only when every pin is larger
-/// than a value of the clock read after the ranges had ceased to be awake. From there it becomes
-/// *awake* only after all commits have ended that were under way and may write the table. The proof
-/// does not depend on the time at which ranges cease to be awake.
 #[repr(C)]
 pub struct Rest {
     word: AtomicU64,

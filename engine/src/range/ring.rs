@@ -1,4 +1,20 @@
 //! Circular lists of registrations: the rules for entries with and without a key.
+//!
+//! **INV-RING**: A writer registers after it has its locks and before it is *preparing*. It
+//! finishes the registration after its outcome is decided and its versions are stamped, and before
+//! its serial advances. So a validator that has its CSN and finds a position unwritten knows that
+//! this writer's CSN is larger than its own.
+//!
+//! **INV-PLACE**: A writer takes its position first and overwrites the entry later; until then the
+//! entry holds a registration of an earlier lap. The entry is marked busy while the writer
+//! exchanges the two, until `evicted` has the CSN of the old registration. An old registration that
+//! is not finished tells `evicted` its CSN before it counts as finished. So a stamp belongs to a
+//! position only if the sequence is that position's before and after the stamp is read. A reader
+//! that asks what the list has lost (`open_before`, `has_lost_nothing_since`, `position_at`) checks
+//! in this order:
+//! 1. whether all registrations are finished that the last lap has overwritten;
+//! 2. each entry, for a registration of an earlier lap;
+//! 3. `evicted`.
 
 use crate::counts;
 use crate::csn::{Csn, Stamp};
@@ -136,23 +152,7 @@ pub enum Verdict {
     Look(Stamp, u64),
 }
 
-/// A circular list of the registrations of a range.
-///
-/// INV-RING: a writer registers after it has its locks and before it is *preparing*. It finishes
-/// its registration after its outcome is decided and before its serial advances. Suppose that a
-/// validator with a CSN finds a position not yet written. Then that writer's CSN is larger than its
-/// own.
-///
-/// INV-PLACE: a writer takes its position first and overwrites the entry later. Until then the
-/// entry holds a registration of an earlier lap, which the end of the list does not show. While the
-/// writer replaces it, the entry is marked busy, until `evicted` covers the old registration's CSN.
-/// An old registration that is not finished adds its CSN to `evicted` before it counts as finished.
-///
-/// So a stamp belongs to a position only if the sequence matches the position before and after the
-/// stamp is read. To learn whether the list has lost a registration, a reader checks in this order:
-/// 1. whether all registrations are finished that the last lap has overwritten;
-/// 2. each entry, for a registration of an earlier lap;
-/// 3. `evicted`.
+/// A circular list of the registrations of a range (INV-RING, INV-PLACE).
 pub struct List<'a, E> {
     head: &'a ListHead,
     /// Their number is a power of two.

@@ -1,4 +1,9 @@
 //! A division of the key space of an index into ranges, each with the list of its writers.
+//!
+//! **INV-SET**: The boundaries of a set ascend and never change after publication. Writers register
+//! in a set as long as some pin is not larger than the clock's value at which scans ceased to use
+//! it. The set is freed when every pin is larger than the clock's value at which writers ceased to
+//! find it.
 
 use super::keyed::KeyEntry;
 use super::ring::{List, ListHead};
@@ -63,9 +68,6 @@ pub const LIST_SIZES: std::ops::RangeInclusive<u32> = 8..=65536;
 
 /// A division into `n` ranges. Range `i` holds the keys from boundary `i - 1` (inclusive) to
 /// boundary `i` (exclusive). The first and last range are open towards the outside.
-///
-/// INV-SET: boundaries ascend and do not change after publication. A set is freed when every pin is
-/// larger than the clock's value at which the set could no longer be found.
 #[repr(C)]
 pub struct RangeSet {
     n: u32,

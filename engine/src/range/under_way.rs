@@ -1,5 +1,14 @@
 //! The commits under way and the tables that they write. A process that gives an index ranges, or
 //! wakes them up, waits for these commits.
+//!
+//! **INV-RANGES**: A commit stores in its slot which tables it writes, then that it is under way
+//! ([`UnderWay`]), before it looks which ranges these tables have. It registers every key that it
+//! writes in all of them: in each set of the index, or as an unknown key if it did not know the key
+//! or the set when it compared keys with boundaries. Predicates rely on a set only after every
+//! commit into the table has ended that was under way when the set could first be found
+//! (`Table::activate_ranges`, `IndexRanges::rebuild`). So an observer that finds a slot without a
+//! commit under way, or with one that writes other tables, or with a later one, knows that its next
+//! commit into the table finds the set.
 
 use crate::faults::{self, Fault};
 use crate::primitive::{model_fence, AtomicU64, Ordering};
@@ -13,11 +22,6 @@ fn bit(table: u64) -> u64 {
 }
 
 /// The commit of a slot, if one is under way. Only its owner changes it.
-///
-/// INV-RANGES: a commit says which tables it writes and that it is under way, before it looks for
-/// their ranges. Another process may find that the number of the commit has changed, that no commit
-/// is under way, or that it writes other tables. Then later writes of this table look for ranges
-/// after that.
 #[repr(C)]
 pub struct UnderWay {
     /// Odd while a commit is under way. That begins before the commit looks for ranges to register

@@ -1,4 +1,8 @@
 //! Records and their versions.
+//!
+//! **INV-VERSION**: A version's payload is complete before the version is reachable, and does not
+//! change afterwards. The one exception is the platform's stamp in step 4 of the commit, when no
+//! other process reads the payload yet. The payload of a tombstone begins with a [`Successor`].
 
 use crate::csn::{Csn, Stamp};
 use crate::lock::LockWord;

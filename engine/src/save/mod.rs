@@ -1,10 +1,11 @@
 //! Tables as a stream of bytes: what survives a clean shutdown.
 //!
-//! INV-SAVE: a record keeps its number, and is free after loading only if it was free when it was
-//! saved. A record that held a deleted row or an aborted insert may still have index entries: it
-//! is loaded as dead, so that no insert takes its number before VACUUM has removed them.
-//!
 //! A table is loaded as a whole or not at all. Saving and loading exclude everybody else.
+//!
+//! **INV-SAVE**: A record keeps its number over a restart, and is free after loading only if it was
+//! free when it was saved. A record with a deleted row or an aborted insert is loaded as dead,
+//! because index entries may point to it: no insert takes its number before VACUUM has removed
+//! them.
 
 mod frames;
 mod lessons;

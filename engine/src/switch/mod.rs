@@ -3,18 +3,18 @@
 //! A switch from protocol A to B goes through three sets (CormCC, section 4.3): {A}, {A, B}, {B}. A
 //! step is complete when every slot has passed a transaction boundary since the set was stored.
 //!
-//! INV-FOLLOW: a transaction publishes the switch epoch in its slot (`Epochs::enter`) before it
-//! loads the set of any partition for the first time, and takes it back after it has released
-//! everything. What it has followed in a partition it follows to its end; what it meets there later
-//! is added.
-//!
-//! INV-STEP: a set is replaced only when every transaction that began to follow before the set was
-//! stored is over; or by a set that contains a protocol that all of them follow, namely the old one
-//! while the upgrade is not complete.
-//!
 //! So two transactions that run at one time began under the same set or under neighbours, and both
 //! follow all of what they began with: they have a protocol in common, in all that they did (see
 //! the engine's README).
+//!
+//! **INV-FOLLOW**: A transaction publishes the switch epoch in its slot (`Epochs::enter`) before it
+//! loads the set of any partition. It takes the epoch back after all its stamps are set and its
+//! locks are released. Protocols that it has followed in a partition it follows to its end;
+//! protocols that it meets there later are added.
+//!
+//! **INV-STEP**: A partition's set is replaced in one of two cases only. Either every transaction
+//! is over that began to follow before the set was stored; or the new set contains a protocol that
+//! all running transactions follow, which is the old protocol while the upgrade is not complete.
 
 #[cfg(all(test, not(loom)))]
 mod ends_tests;
