@@ -180,7 +180,7 @@ build_extension() { # options of cargo pgrx package...
     rm -rf "$package_dir"
     (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir" "$@") || return
     # The header for other extensions, where PostgreSQL's own extensions have theirs.
-    install -D -m 644 "$repo_dir/src/native/mixedcc.h" \
+    install -D -m 644 "$repo_dir/src/paths/native/mixedcc.h" \
         "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h" || return
     # The scripts of earlier versions, from which a test updates; cargo-pgrx copies updates only.
     local share

@@ -5,40 +5,18 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-mod altered;
-mod annotate;
-mod bypass;
-mod callbacks;
-mod compat;
-mod coordinator;
-mod errors;
-mod fast;
-mod faults;
-mod guc;
-mod handler;
+mod access;
+mod admin;
 mod hooks;
 mod keys;
-mod native;
-mod numa;
-mod options;
-mod partkey;
+mod paths;
 mod pg;
-mod platform;
-mod rel;
-mod save;
-mod shmem;
-mod sql;
-#[cfg(test)]
-mod stand_ins;
-mod stop;
-mod text;
-mod tuple;
-mod xact;
+mod state;
 
 ::pgrx::pg_module_magic!();
 
-extension_sql_file!("sql/bootstrap.sql", name = "bootstrap", bootstrap);
-extension_sql_file!("sql/objects.sql", name = "objects", finalize);
+extension_sql_file!("admin/sql/bootstrap.sql", name = "bootstrap", bootstrap);
+extension_sql_file!("admin/sql/objects.sql", name = "objects", finalize);
 
 /// Called when the library is loaded: by the postmaster, as a preloaded library, or not at all.
 #[pg_guard]
@@ -53,13 +31,13 @@ pub extern "C-unwind" fn _PG_init() {
         .set_hint("Add mixedcc to shared_preload_libraries in postgresql.conf and restart the server.")
         .report(PgLogLevel::ERROR);
     }
-    guc::init();
+    pg::guc::init();
     #[cfg(feature = "faults")]
-    faults::init();
-    shmem::init();
-    xact::init();
-    options::init();
+    pg::faults::init();
+    state::shmem::init();
+    state::xact::init();
+    admin::options::init();
     hooks::init();
-    coordinator::init();
-    native::init();
+    admin::coordinator::init();
+    paths::native::init();
 }

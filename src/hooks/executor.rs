@@ -1,13 +1,12 @@
 //! The executor's start and end: which tables and indexes a statement uses, and how.
 
-use super::indexscan::wrap;
-use super::seqscan;
-use super::statements::{self, Statement};
-use crate::altered;
-use crate::bypass::{self, Reason};
-use crate::guc::{Mixed, MIXED_SERIALIZABLE};
-use crate::rel;
-use crate::xact::{self, Mode};
+use crate::access::indexscan::wrap;
+use crate::access::statements::{self, Statement};
+use crate::access::{altered, seqscan};
+use crate::paths::bypass::{self, Reason};
+use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
+use crate::state::rel;
+use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -69,7 +68,7 @@ pub unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason
 
 unsafe fn is_worker() -> bool {
     // SAFETY: a plain read.
-    unsafe { pg_sys::ParallelWorkerNumber >= 0 || !crate::shmem::is_up() }
+    unsafe { pg_sys::ParallelWorkerNumber >= 0 || !crate::state::shmem::is_up() }
 }
 
 /// Is there something for `before` to do?
@@ -130,10 +129,10 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
             check_mixture(ours, rels);
         }
         if crate::pg::is_serializable() && xact::mode() == Mode::Serializable {
-            crate::annotate::at_statement(q);
+            crate::admin::annotate::at_statement(q);
         }
         if ours {
-            super::rowmarks::note(q);
+            crate::access::rowmarks::note(q);
             let of = Statement { snapshot: (*estate).es_snapshot as usize, owner: estate as usize };
             let mut walk = Walk { of, serializable: crate::pg::is_serializable() };
             visit((*q).planstate, (&raw mut walk).cast());
@@ -231,7 +230,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_BitmapHeapScanState => {
                 let s = ps.cast::<pg_sys::BitmapHeapScanState>();
                 if rel::is_ours((*s).ss.ss_currentRelation) {
-                    crate::compat::without_prefetch(s);
+                    crate::pg::compat::without_prefetch(s);
                 }
             }
             pg_sys::NodeTag::T_BitmapIndexScanState => {

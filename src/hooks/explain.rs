@@ -1,7 +1,7 @@
 //! EXPLAIN (VERBOSE): the partitions and protocols of the statement's tables. EXPLAIN (ANALYZE) in a
 //! SERIALIZABLE transaction: the keys that are protected, too.
 
-use crate::{rel, xact};
+use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -35,10 +35,10 @@ unsafe extern "C-unwind" fn explain(
         let before = predicates();
         match PREV {
             Some(prev) => prev(query, options, into, es, text, params, env),
-            None => crate::compat::explain_query(query, options, into, es, text, params, env),
+            None => crate::pg::compat::explain_query(query, options, into, es, text, params, env),
         }
         let protects = predicates() > before;
-        if crate::guc::EXPLAIN.get() && (protects || (*es).verbose && !tables.is_empty()) {
+        if crate::pg::guc::EXPLAIN.get() && (protects || (*es).verbose && !tables.is_empty()) {
             add(es, &tables, before);
         }
     }
@@ -146,7 +146,7 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
         put(es, c"mixedcc Table", &shown);
         shown.clear();
         if xact::known_mode().is_some() {
-            for d in crate::sql::ranges::described(before) {
+            for d in crate::admin::sql::ranges::described(before) {
                 let ranges = if d.ranges == 1 { "1 range".into() } else { format!("{} ranges", d.ranges) };
                 shown.push(format!(
                     "{} from {} to {} in {ranges}, {} covered",
@@ -166,7 +166,7 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
 unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, values: &[String]) {
     // SAFETY: an EXPLAIN that is being written.
     unsafe {
-        let values = values.iter().map(|v| crate::text::write(v));
+        let values = values.iter().map(|v| crate::pg::text::write(v));
         if (*es).format == pg_sys::ExplainFormat::EXPLAIN_FORMAT_TEXT {
             values.for_each(|v| pg_sys::ExplainPropertyText(label.as_ptr(), v.as_ptr(), es));
             return;
@@ -185,7 +185,7 @@ unsafe fn name(oid: pg_sys::Oid) -> String {
         if p.is_null() {
             oid.to_u32().to_string()
         } else {
-            crate::text::read(p)
+            crate::pg::text::read(p)
         }
     }
 }

@@ -3,8 +3,8 @@
 //! nodeModifyTable.c copies a row into a slot of the table's kind, unless the plan's slot is of that kind already: a heap
 //! tuple is formed, and taken apart again for the constraints, before the row gets here. A version can be made of any slot.
 
-use crate::compat::attribute;
-use crate::rel;
+use crate::pg::compat::attribute;
+use crate::state::rel;
 use pgrx::pg_sys;
 
 /// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and nobody but the constraints, the

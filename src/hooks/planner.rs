@@ -1,6 +1,6 @@
 //! The planner must not make parallel plans over our tables.
 
-use crate::{rel, xact};
+use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 

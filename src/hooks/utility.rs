@@ -1,9 +1,11 @@
 //! Utility commands: options of tables, what mixedcc refuses, and what must follow a change of a
 //! table's definition.
 
-use crate::altered;
-use crate::options::{refuse, Apply, PROVIDER};
-use crate::{annotate, compat, options, pg, shmem, xact};
+use crate::access::altered;
+use crate::admin::annotate;
+use crate::admin::options::{self, refuse, Apply, PROVIDER};
+use crate::pg::{self, compat};
+use crate::state::{shmem, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
 
@@ -111,7 +113,7 @@ fn note_copy(s: *mut pg_sys::CopyStmt) {
         let Some(oid) = relid((*s).relation) else { return };
         let rel = pg_sys::RelationIdGetRelation(oid);
         if !rel.is_null() {
-            crate::hooks::executor::check_mixture(crate::rel::is_ours(rel), &[rel]);
+            crate::hooks::executor::check_mixture(crate::state::rel::is_ours(rel), &[rel]);
             pg_sys::RelationClose(rel);
         }
     }
@@ -189,7 +191,7 @@ fn hold<T>(value: T) -> &'static T {
 
 fn text(p: *const core::ffi::c_char) -> Option<String> {
     // SAFETY: null or a C string of a parse tree.
-    (!p.is_null()).then(|| unsafe { crate::text::read(p) })
+    (!p.is_null()).then(|| unsafe { crate::pg::text::read(p) })
 }
 
 /// The relation of a range variable, without a lock, if it exists.
@@ -256,7 +258,7 @@ fn has_our_handler(am: Oid) -> bool {
         let form = pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_am>();
         let (kind, handler) = ((*form).amtype as u8, (*form).amhandler);
         pg_sys::ReleaseSysCache(tup);
-        kind == pg_sys::AMTYPE_TABLE && pg_sys::GetTableAmRoutine(handler) == crate::handler::routine()
+        kind == pg_sys::AMTYPE_TABLE && pg_sys::GetTableAmRoutine(handler) == crate::paths::tableam::handler::routine()
     }
 }
 

@@ -5,7 +5,7 @@
 //! `_bt_first`). All intervals hold at least what the scan can return.
 
 use super::codec::Codec;
-use crate::faults::{self, Fault};
+use crate::pg::faults::{self, Fault};
 use mixedcc_engine::key::{AFTER, NULL_FIRST, NULL_LAST};
 use pgrx::pg_sys::{self, Datum, ScanKeyData};
 use std::cmp::Ordering;

@@ -161,7 +161,7 @@ unsafe fn column(index: pg_sys::Relation, i: usize, hash: bool) -> KeyColumn {
         let option = *(*index).rd_indoption.add(i) as u32;
         let proc = pg_sys::index_getprocid(index, i as i16 + 1, FIRST_PROC);
         let kind = if hash { Kind::Hash } else { Kind::of(proc.to_u32(), collation) };
-        let att = crate::compat::attribute((*index).rd_att, i);
+        let att = crate::pg::compat::attribute((*index).rd_att, i);
         KeyColumn {
             kind,
             desc: option & pg_sys::INDOPTION_DESC != 0,

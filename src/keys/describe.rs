@@ -137,6 +137,6 @@ fn value(c: &KeyColumn, payload: Vec<u8>) -> String {
     // SAFETY: a value of the column's type; the result is a C string.
     unsafe {
         pg_sys::getTypeOutputInfo(c.atttypid, &mut function, &mut varlena);
-        crate::text::read(pg_sys::OidOutputFunctionCall(function, datum))
+        crate::pg::text::read(pg_sys::OidOutputFunctionCall(function, datum))
     }
 }

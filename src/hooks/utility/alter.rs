@@ -1,9 +1,9 @@
 //! ALTER TABLE and what it changes in our options.
 
 use super::{class, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element};
-use crate::altered;
-use crate::callbacks::relation;
-use crate::options::{self, complain, refuse, Apply, Options};
+use crate::access::altered;
+use crate::admin::options::{self, complain, refuse, Apply, Options};
+use crate::paths::tableam::relation;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;

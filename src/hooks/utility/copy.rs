@@ -1,7 +1,7 @@
 //! Commands that take a snapshot without the executor: COPY, SET TRANSACTION SNAPSHOT.
 
 use super::{text, Call};
-use crate::xact::{self, Mode};
+use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
 
 /// COPY of a table: its snapshot is taken before it starts, whatever the table is.

@@ -3,8 +3,8 @@
 use super::{
     class, database, each_class, each_index, elements, family, hold, name_of, our_am, ours, relid, text, Call,
 };
-use crate::options::refuse;
-use crate::{compat, pg};
+use crate::admin::options::refuse;
+use crate::pg::{self, compat};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;

@@ -30,7 +30,7 @@ PREDICATES = 50
 LEVELS = {"serializable": 16, "serializable read only": 1, "repeatable read": 1, "read committed": 3, "guarded": 2}
 ROUNDS = list(SINGLE) + ["mixed", "switched", "growing"] * 2 + ["occ", "occ"]
 PROTOCOLS = ["occ", "2pl", "partcc"]
-# Faults of a test build (src/faults.rs), of all kinds, and the seconds in which each is to be
+# Faults of a test build (src/pg/faults.rs), of all kinds, and the seconds in which each is to be
 # found.
 FAULTS = ["no_validation", "index_forgotten", "limit_too_little", "upper_bound", "descending_bounds", "nulls_left_out", "null_marker", "first_of_array",
           "row_comparison", "entry_reused", "no_mediation"]

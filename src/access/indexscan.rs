@@ -1,0 +1,206 @@
+//! Index scans of our tables in SERIALIZABLE transactions.
+//!
+//! They must be protected before they read the index: the access method's `amrescan` is wrapped (in
+//! the relation cache's private copy of its routine), where the keys are known. There the scan also
+//! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it, unless the access method is another
+//! extension's, which may insist on an MVCC snapshot.
+
+use super::{lookup, protect};
+use crate::paths::tableam::fetch::Fetch;
+use crate::state::rel;
+use crate::state::xact::{self, Mode};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// The snapshot that protected scans carry: not an MVCC snapshot.
+// SAFETY: a struct of numbers and pointers that may be null.
+static mut OURS: pg_sys::SnapshotData = unsafe { std::mem::zeroed() };
+
+/// Does a scan carry our snapshot in place of the executor's?
+#[inline]
+pub fn is_ours(s: pg_sys::Snapshot) -> bool {
+    std::ptr::eq(s, &raw const OURS)
+}
+
+/// Our snapshot.
+pub fn ours() -> pg_sys::Snapshot {
+    &raw mut OURS
+}
+
+/// Does the access method of an index get by with whatever snapshot? PostgreSQL's own do. Others may insist on an MVCC
+/// snapshot (pgvector's do), and keep the executor's: nobody protects their keys, so partitions and rows are protected.
+///
+/// # Safety
+/// An open index.
+pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
+    use pg_sys::{BRIN_AM_OID, BTREE_AM_OID, GIN_AM_OID, GIST_AM_OID, HASH_AM_OID, SPGIST_AM_OID};
+    // SAFETY: the caller's.
+    let am = unsafe { (*(*index).rd_rel).relam.to_u32() };
+    let own = [BTREE_AM_OID, HASH_AM_OID, GIST_AM_OID, GIN_AM_OID, SPGIST_AM_OID, BRIN_AM_OID];
+    own.iter().any(|o| o.to_u32() == am)
+}
+
+/// Prepares the snapshot.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe { OURS.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_ANY };
+}
+
+/// The callbacks of an index access method that we have wrapped.
+struct Wrapped {
+    handler: pg_sys::Oid,
+    rescan: pg_sys::amrescan_function,
+    gettuple: pg_sys::amgettuple_function,
+    getbitmap: pg_sys::amgetbitmap_function,
+    restrpos: pg_sys::amrestrpos_function,
+}
+static mut WRAPPED: Vec<Wrapped> = Vec::new();
+
+unsafe fn wrapped(index: pg_sys::Relation) -> &'static Wrapped {
+    // SAFETY: one thread; `wrap` has put it in.
+    unsafe {
+        let handler = (*index).rd_amhandler;
+        match (*(&raw const WRAPPED)).iter().find(|w| w.handler == handler) {
+            Some(w) => w,
+            None => error!("mixedcc has lost the callbacks of an index access method"),
+        }
+    }
+}
+
+/// Wraps the scan callbacks of an index of ours, in its relation cache entry.
+///
+/// # Safety
+/// Open relations, or no index.
+pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
+    // SAFETY: open relations; `rd_indam` is a private copy of the routine (relcache.c).
+    unsafe {
+        if !rel::is_ours(heap) || index.is_null() {
+            return;
+        }
+        rel::info(heap);
+        let am = (*index).rd_indam;
+        if (*am).amrescan.map(|f| f as usize) == Some(rescan as *const () as usize) {
+            return;
+        }
+        let all = &mut *(&raw mut WRAPPED);
+        if !all.iter().any(|w| w.handler == (*index).rd_amhandler) {
+            all.push(Wrapped {
+                handler: (*index).rd_amhandler,
+                rescan: (*am).amrescan,
+                gettuple: (*am).amgettuple,
+                getbitmap: (*am).amgetbitmap,
+                restrpos: (*am).amrestrpos,
+            });
+        }
+        (*am).amrescan = Some(rescan);
+        // Else PostgreSQL takes a predicate lock of its own on the whole index for each scan with the executor's snapshot.
+        (*am).ampredlocks = true;
+        if (*am).amgettuple.is_some() {
+            (*am).amgettuple = Some(gettuple);
+        }
+        if (*am).amgetbitmap.is_some() {
+            (*am).amgetbitmap = Some(getbitmap);
+        }
+        if (*am).amrestrpos.is_some() {
+            (*am).amrestrpos = Some(restrpos);
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn rescan(
+    scan: pg_sys::IndexScanDesc,
+    keys: pg_sys::ScanKey,
+    nkeys: i32,
+    orderbys: pg_sys::ScanKey,
+    norderbys: i32,
+) {
+    // SAFETY: the index access method's contract.
+    unsafe {
+        if let Some(f) = wrapped((*scan).indexRelation).rescan {
+            f(scan, keys, nkeys, orderbys, norderbys);
+        }
+        let f = fetch_of(scan);
+        if !f.is_null() {
+            (*f).gettuple = wrapped((*scan).indexRelation).gettuple;
+        }
+        if matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly) {
+            guarded_protect(scan);
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn guarded_protect(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: as in `rescan`.
+    unsafe { protect::index_scan(scan) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
+    // SAFETY: as in `gettuple`.
+    unsafe { lookup::found_nothing(scan, f) }
+}
+
+/// Our part of a scan.
+///
+/// # Safety
+/// A scan of an index of ours: it has a fetch of ours, or (bitmaps) none.
+pub unsafe fn fetch_of(scan: pg_sys::IndexScanDesc) -> *mut Fetch {
+    // SAFETY: the caller's.
+    unsafe { (*scan).xs_heapfetch.cast() }
+}
+
+unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
+    // SAFETY: as in `rescan`.
+    unsafe {
+        let f = fetch_of(scan);
+        if f.is_null() {
+            return wrapped((*scan).indexRelation).gettuple.is_some_and(|g| g(scan, direction));
+        }
+        let own = (*f).gettuple.or_else(|| wrapped((*scan).indexRelation).gettuple);
+        let found = own.is_some_and(|g| g(scan, direction));
+        (*f).seen.step(direction, found);
+        if !found && (*f).look && guarded_missed(scan, f) {
+            return look_again(scan, direction);
+        }
+        found
+    }
+}
+
+/// A look-up that found nothing starts anew, with the same keys.
+#[cold]
+unsafe fn look_again(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
+    // SAFETY: as in `rescan`: without keys those that are there stay.
+    unsafe {
+        (*scan).kill_prior_tuple = false;
+        if let Some(f) = wrapped((*scan).indexRelation).rescan {
+            f(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
+        }
+        gettuple(scan, direction)
+    }
+}
+
+unsafe extern "C-unwind" fn restrpos(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: as in `rescan`.
+    unsafe {
+        if let Some(f) = wrapped((*scan).indexRelation).restrpos {
+            f(scan);
+        }
+        let f = fetch_of(scan);
+        if !f.is_null() {
+            (*f).seen.rewound = true;
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn getbitmap(scan: pg_sys::IndexScanDesc, tbm: *mut pg_sys::TIDBitmap) -> i64 {
+    // SAFETY: as in `rescan`.
+    unsafe {
+        // The executor's start gives a bitmap scan its keys before we have wrapped the index.
+        let protects = matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly);
+        if protects && !is_ours((*scan).xs_snapshot) {
+            guarded_protect(scan);
+        }
+        wrapped((*scan).indexRelation).getbitmap.map_or(0, |f| f(scan, tbm))
+    }
+}

@@ -1,0 +1,448 @@
+//! What protects the index scans of a SERIALIZABLE transaction: predicates on the ranges of the
+//! index, or, where its keys have no ranges, on partitions.
+//!
+//! A look-up of a full key of a unique index is a read of its row, and a predicate only if there is
+//! none. Other scans are predicates from the moment before they read the index; if they end early
+//! (LIMIT, min and max) the predicate shrinks to what they have read.
+
+use super::indexscan::{self, fetch_of, is_ours, ours};
+use super::lookup;
+use super::statements;
+use crate::access::ranges::rows::{Row, Rows};
+use crate::access::ranges::{self, conditions, Ranged};
+use crate::keys::bounds::{self, Interval};
+use crate::paths::tableam::fetch::Fetch;
+use crate::pg::errors::ok;
+use crate::pg::faults::{self, Fault};
+use crate::state::platform::PG;
+use crate::state::rel::{self, RelInfo};
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::txn::{LookPosition, OpenEnd, Scan, ScanId};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+/// The predicates of a scan that is under way.
+pub(super) struct Open {
+    /// The scan's part of our memory, null if it is over.
+    fetch: *mut Fetch,
+    /// Nesting depth at which it began; `u32::MAX` if that subtransaction was aborted. The scan may go on, if its
+    /// cursor is older, or be gone.
+    level: u32,
+    ranged: Option<Ranged>,
+    /// Does it read its index in one pass, so that what it has not reached it has not read?
+    one_pass: bool,
+    ids: Vec<ScanId>,
+    intervals: Vec<Interval>,
+    /// A look-up of one key that has found nothing: where its predicate starts in the ranges. Else in partitions.
+    pub(super) position: Option<LookPosition>,
+    pub(super) key: Vec<u8>,
+    /// Is `key` the key that is looked up?
+    pub(super) has_key: bool,
+    pub(super) partitions: Vec<(Touch, u64)>,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open {
+            fetch: std::ptr::null_mut(),
+            level: 0,
+            ranged: None,
+            one_pass: false,
+            ids: Vec::new(),
+            intervals: Vec::new(),
+            position: None,
+            key: Vec::new(),
+            has_key: false,
+            partitions: Vec::new(),
+        }
+    }
+}
+
+/// The scans of this transaction that are under way; `Fetch::open` is a number in here, plus 1.
+static mut OPEN: Vec<Open> = Vec::new();
+static mut FREE: Vec<u32> = Vec::new();
+
+/// Forgets what belonged to the transaction.
+pub fn end_transaction() {
+    // SAFETY: one thread; no scan outlives its transaction.
+    unsafe {
+        let open = &mut *(&raw mut OPEN);
+        open.truncate(64);
+        open.iter_mut().for_each(|o| o.fetch = std::ptr::null_mut());
+        let free = &mut *(&raw mut FREE);
+        free.clear();
+        free.extend(0..open.len() as u32);
+    }
+}
+
+/// Scans that began in aborted subtransactions: those of older cursors go on, others are gone without an end,
+/// when their memory is.
+pub fn abort_subtransactions(level: u32) {
+    // SAFETY: one thread.
+    unsafe {
+        for o in (*(&raw mut OPEN)).iter_mut().filter(|o| o.level >= level) {
+            o.level = u32::MAX;
+        }
+    }
+}
+
+/// What tells that a scan's memory goes away, in whatever way.
+#[repr(C)]
+struct Gone {
+    callback: pg_sys::MemoryContextCallback,
+    fetch: *mut Fetch,
+    open: u32,
+}
+
+unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
+    // SAFETY: made by `watch`, in the memory that goes away now; one thread. Nothing here can fail but for memory.
+    unsafe {
+        let g = &*arg.cast::<Gone>();
+        if let Some(o) = (&mut *(&raw mut OPEN)).get_mut(g.open as usize).filter(|o| o.fetch == g.fetch) {
+            o.fetch = std::ptr::null_mut();
+            (*(&raw mut FREE)).push(g.open);
+        }
+    }
+}
+
+/// An entry lives as long as the memory of its scan. (A subtransaction's end does not tell: a cursor outlives one in
+/// which it was read, and another one in which it was declared.)
+unsafe fn watch(f: *mut Fetch, open: u32) {
+    // SAFETY: the fetch was allocated in a memory context.
+    unsafe {
+        let context = pg_sys::GetMemoryChunkContext(f.cast());
+        let g = pg_sys::MemoryContextAllocZero(context, std::mem::size_of::<Gone>()).cast::<Gone>();
+        ((*g).fetch, (*g).open) = (f, open);
+        (*g).callback.func = Some(gone);
+        (*g).callback.arg = g.cast();
+        pg_sys::MemoryContextRegisterResetCallback(context, &mut (*g).callback);
+    }
+}
+
+pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
+    // SAFETY: one thread; callers keep no reference over a call that may come back here.
+    unsafe {
+        let open = &mut *(&raw mut OPEN);
+        if (*f).open == 0 {
+            let n = match (*(&raw mut FREE)).pop() {
+                Some(n) => n,
+                None => {
+                    open.push(Open::default());
+                    open.len() as u32 - 1
+                }
+            };
+            watch(f, n);
+            (*f).open = n + 1;
+            (open[n as usize].fetch, open[n as usize].level) = (f, xact::depth());
+        }
+        let o = &mut open[(*f).open as usize - 1];
+        o.level = o.level.min(xact::depth());
+        (o.ranged, o.position, o.has_key) = (None, None, false);
+        o.ids.clear();
+        o.intervals.clear();
+        o.partitions.clear();
+        o.key.clear();
+        o
+    }
+}
+
+/// The entry of a scan that has one.
+pub(super) unsafe fn entry_of(f: *mut Fetch) -> &'static mut Open {
+    // SAFETY: one thread; callers keep no reference over a call that may come back here.
+    unsafe { &mut (&mut *(&raw mut OPEN))[(*f).open as usize - 1] }
+}
+
+/// The scan's part of our memory is not needed any more.
+///
+/// # Safety
+/// A fetch of ours.
+pub unsafe fn close(f: *mut Fetch) {
+    // SAFETY: one thread.
+    unsafe {
+        settle(f);
+        if (*f).open != 0 {
+            entry_of(f).fetch = std::ptr::null_mut();
+            (*(&raw mut FREE)).push((*f).open - 1);
+            (*f).open = 0;
+        }
+    }
+}
+
+unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe { !s.is_null() && ((*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC || is_ours(s)) }
+}
+
+pub(super) unsafe fn keys_of<'a>(scan: pg_sys::IndexScanDesc) -> &'a [pg_sys::ScanKeyData] {
+    // SAFETY: `keyData` has `numberOfKeys` entries.
+    unsafe {
+        match (*scan).numberOfKeys as usize {
+            0 => &[],
+            n => std::slice::from_raw_parts((*scan).keyData, n),
+        }
+    }
+}
+
+/// Protects an index scan of a serializable transaction, before it reads the index.
+///
+/// # Safety
+/// A scan of an index of ours whose keys are set.
+pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: the caller's.
+    unsafe {
+        let index = (*scan).indexRelation;
+        let Some(info) = rel::by_oid((*(*index).rd_index).indrelid) else {
+            error!("mixedcc does not know the table of an index that is scanned")
+        };
+        let f = fetch_of(scan);
+        if !f.is_null() {
+            settle(f);
+            let s = (*scan).xs_snapshot;
+            if !is_ours(s) {
+                (*f).snapshot = s;
+                (*f).for_write = statements::will_write(s, info.oid);
+            }
+        }
+        if !is_mvcc((*scan).xs_snapshot) {
+            return; // a unique check, or the planner: not reads of the transaction
+        }
+        let snapshot = (*scan).xs_snapshot;
+        if indexscan::takes_any_snapshot(index) {
+            (*scan).xs_snapshot = ours();
+        }
+        if xact::mode() == Mode::SerializableReadOnly {
+            return; // a snapshot is a serial prefix: nothing to protect
+        }
+        let (one_row, partition) = lookup::examine(scan, info);
+        if one_row && !f.is_null() {
+            lookup::look_up(scan, f, info, partition);
+        } else if f.is_null() {
+            bitmap(scan, info, partition, snapshot);
+        } else {
+            range_scan(scan, f, info, partition);
+        }
+    }
+}
+
+/// The partitions that a scan can touch.
+fn touches(info: &RelInfo, partition: Option<u16>) -> Vec<Touch> {
+    match partition {
+        Some(p) => vec![Touch { table: info.table, no: p as u32 }],
+        None => (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect(),
+    }
+}
+
+/// A scan of a key range, whose rows are fetched through `f`.
+unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let at = touches(info, partition);
+        let heap = (*f).base.rel;
+        match intervals_of(scan, heap, info) {
+            Some((ranged, intervals)) => {
+                let ids = begin(&at, ranged, &intervals, true);
+                let id = xact::txn().share_rows(&mut ids.clone());
+                let one_pass = !ranged.codec.hash && bounds::is_one_pass(ranged.codec, keys_of(scan));
+                let o = open_of(f);
+                (o.ranged, o.ids, o.intervals, o.one_pass) = (Some(ranged), ids, intervals, one_pass);
+                (*f).scan = id;
+            }
+            None => coarse(scan, heap, &at),
+        }
+    }
+}
+
+/// A scan whose rows come through a bitmap: it is read to its end, and its rows are read later.
+unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<u16>, snapshot: pg_sys::Snapshot) {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let at = touches(info, partition);
+        let heap = pg_sys::RelationIdGetRelation(info.oid);
+        let ids = match intervals_of(scan, heap, info) {
+            Some((ranged, intervals)) => begin(&at, ranged, &intervals, false),
+            None => {
+                coarse(scan, heap, &at);
+                vec![ScanId::NONE]
+            }
+        };
+        pg_sys::RelationClose(heap);
+        statements::bitmap_scan(scan, snapshot, info.oid, ids);
+    }
+}
+
+/// Predicates on partitions, of all rows or of those that meet the scan's keys: the rows that it reads are protected by
+/// themselves.
+unsafe fn coarse(scan: pg_sys::IndexScanDesc, heap: pg_sys::Relation, at: &[Touch]) {
+    // SAFETY: as in `index_scan`; the table is open.
+    let condition = unsafe { conditions::of_scan(heap, (*scan).indexRelation, keys_of(scan)) };
+    for touch in at {
+        ok(match condition {
+            Some(c) => xact::txn().scan_where(&PG, *touch, c),
+            None => xact::txn().scan(&PG, *touch),
+        });
+    }
+}
+
+fn begin(at: &[Touch], ranged: Ranged, intervals: &[Interval], open_end: bool) -> Vec<ScanId> {
+    intervals.iter().map(|i| begin_one(at, ranged, i, open_end)).collect()
+}
+
+/// Adds the predicate of an interval. `open`: the scan may end before it has read all of it.
+pub fn begin_one(at: &[Touch], ranged: Ranged, i: &Interval, open: bool) -> ScanId {
+    let open = if open { OpenEnd::High } else { OpenEnd::No };
+    let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
+    ok(xact::txn().begin_scan(&PG, ranged.ranges, &Scan { at, lo, hi, open, snapshot: None }))
+}
+
+/// Adds the predicate of an interval that is read as a snapshot at `csn` shows it.
+pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, csn: Csn) -> ScanId {
+    let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
+    let scan = Scan { at, lo, hi, open: OpenEnd::No, snapshot: Some(csn) };
+    ok(xact::txn().begin_scan(&PG, ranged.ranges, &scan))
+}
+
+/// The interval of the scan that starts next, where its keys do not say all.
+static mut GIVEN: Option<Interval> = None;
+
+struct Forget;
+impl Drop for Forget {
+    fn drop(&mut self) {
+        // SAFETY: one thread.
+        unsafe { GIVEN = None };
+    }
+}
+
+/// The scan that `start` starts reads this interval.
+pub fn with_interval(i: &Interval, start: impl FnOnce()) {
+    // SAFETY: one thread. Forgotten also if an ERROR unwinds.
+    unsafe { GIVEN = Some(i.clone()) };
+    let _forget = Forget;
+    start();
+}
+
+/// The caller has read all that it wanted of a scan, which is all between its bounds.
+///
+/// # Safety
+/// A scan with a fetch of ours.
+pub unsafe fn ran_to_its_end(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: the caller's.
+    unsafe { (*fetch_of(scan)).seen.ended = true };
+}
+
+/// What a scan will read of its index, if that is known.
+unsafe fn intervals_of(
+    scan: pg_sys::IndexScanDesc,
+    heap: pg_sys::Relation,
+    info: &RelInfo,
+) -> Option<(Ranged, Vec<Interval>)> {
+    // SAFETY: as in `index_scan`.
+    unsafe {
+        let ranged = ranges::of_index(heap, info, (*scan).indexRelation)?;
+        if let Some(i) = (*(&raw mut GIVEN)).take() {
+            return Some((ranged, vec![i]));
+        }
+        let intervals = if ranged.codec.hash {
+            bounds::of_hash(ranged.codec, keys_of(scan))?
+        } else {
+            bounds::of_scan(ranged.codec, keys_of(scan))
+        };
+        Some((ranged, intervals))
+    }
+}
+
+/// A look-up that found nothing is a predicate: the key must stay absent. A scan that ended early
+/// has read less than its bounds say.
+///
+/// # Safety
+/// A fetch of ours.
+pub unsafe fn settle(f: *mut Fetch) {
+    // SAFETY: the caller's.
+    unsafe {
+        if (*f).look {
+            (*f).look = false;
+            if !((*f).seen.forward || (*f).seen.backward) {
+                // It has not started.
+            } else if (*f).n_few == 0 {
+                lookup::missed(f);
+            } else {
+                lookup::few_of(f).into_iter().for_each(|(touch, position)| xact::txn().add_predicate(touch, position));
+            }
+        } else if (*f).scan != ScanId::NONE {
+            shrink(f);
+        }
+        (*f).scan = ScanId::NONE;
+        (*f).n_few = 0;
+        (*f).seen = Default::default();
+        (*f).last = std::ptr::null();
+    }
+}
+
+/// The last key that a scan of this transaction has read, and whether it reads upwards.
+pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
+    // SAFETY: one thread; the fetch of an open scan is alive, and so is the row that it returned last.
+    unsafe {
+        let o = (*(&raw const OPEN)).iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
+        let (f, r) = (o.fetch, o.ranged?);
+        if f.is_null()
+            || o.level == u32::MAX
+            || !o.one_pass
+            || (*f).last.is_null()
+            || (*f).seen.rewound
+            || (*f).seen.forward == (*f).seen.backward
+        {
+            return None;
+        }
+        let mut key = Vec::new();
+        Rows::new((*f).base.rel, r.codec).key(Row::Version((*f).last), &mut key)?;
+        Some((key, (*f).seen.forward))
+    }
+}
+
+/// The scan stopped before its end: the predicates end at the last row that it returned.
+unsafe fn shrink(f: *mut Fetch) {
+    // SAFETY: one thread; the version is reachable under the transaction's pin.
+    unsafe {
+        let seen = (*f).seen;
+        if (*f).open == 0 {
+            return;
+        }
+        let o = entry_of(f);
+        let (Some(r), one_pass) = (o.ranged, o.one_pass) else { return };
+        // Taken out: expressions of the index run, and may scan too.
+        let (ids, intervals) = (std::mem::take(&mut o.ids), std::mem::take(&mut o.intervals));
+        let started = seen.forward || seen.backward;
+        // Without a last row: it met rows that it could not see, and then stopped: an error.
+        let all = seen.ended || seen.rewound || seen.forward && seen.backward || !one_pass;
+        let mut key = Vec::new();
+        let all = all
+            || started
+                && ((*f).last.is_null()
+                    || Rows::new((*f).base.rel, r.codec).key(Row::Version((*f).last), &mut key).is_none());
+        let t = xact::txn();
+        for (id, i) in ids.iter().zip(&intervals) {
+            if !started {
+                t.cancel_scan(&PG, *id);
+            } else if all {
+                t.narrow_scan(&PG, *id, None, None);
+            } else if seen.forward {
+                let mut end = key.clone();
+                if !faults::on(Fault::LimitTooLittle) {
+                    end.push(mixedcc_engine::key::AFTER);
+                }
+                if r.codec.compare(&i.lo, &key) == Ordering::Greater {
+                    t.cancel_scan(&PG, *id);
+                } else {
+                    t.narrow_scan(&PG, *id, None, Some(Bound::Excluded(&end)));
+                }
+            } else if r.codec.compare(&i.hi, &key) != Ordering::Greater {
+                t.cancel_scan(&PG, *id);
+            } else {
+                t.narrow_scan(&PG, *id, Some(Bound::Included(&key)), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Rows that a statement joins but does not lock: EvalPlanQual fetches them again by TID, into the
+//! slots of the plan that it runs again, and expects them as the statement's snapshot sees them, even
+//! where the statement has locked a newer version of the same row under another name.
+
+use crate::state::rel;
+use pgrx::pg_sys;
+
+/// EvalPlanQual states of the running statements that have such rows.
+static mut STATES: Vec<*mut pg_sys::EPQState> = Vec::new();
+
+/// The snapshot by which a row that is fetched into this slot must be seen, if EvalPlanQual fetches
+/// a row that is not locked.
+#[inline]
+pub fn snapshot_of(slot: *mut pg_sys::TupleTableSlot) -> Option<pg_sys::Snapshot> {
+    // SAFETY: one thread; states leave the list before their memory goes (see `forget`), and that of
+    // the recheck lives in the same context.
+    unsafe {
+        (*(&raw const STATES)).iter().find_map(|e| {
+            let recheck = (**e).recheckestate;
+            let fetches = !recheck.is_null() && pg_sys::list_member_ptr((*recheck).es_tupleTable, slot.cast());
+            fetches.then(|| (*(**e).parentestate).es_snapshot)
+        })
+    }
+}
+
+/// Notes a statement that has started, if EvalPlanQual may fetch rows of ours for it.
+pub unsafe fn note(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the executor's state after its start; `es_rowmarks` is null or has an entry for each
+    // relation of the range table.
+    unsafe {
+        let estate = (*q).estate;
+        let marks = (*estate).es_rowmarks;
+        let fetches = |i| {
+            let m: *mut pg_sys::ExecRowMark = *marks.add(i);
+            !m.is_null() && (*m).markType == pg_sys::RowMarkType::ROW_MARK_REFERENCE && rel::is_ours((*m).relation)
+        };
+        if marks.is_null() || !(0..(*estate).es_range_table_size as usize).any(fetches) {
+            return;
+        }
+        let size = std::mem::size_of::<pg_sys::MemoryContextCallback>();
+        let callback = pg_sys::MemoryContextAllocZero((*estate).es_query_cxt, size).cast();
+        *callback = pg_sys::MemoryContextCallback { func: Some(forget), arg: estate.cast(), ..*callback };
+        pg_sys::MemoryContextRegisterResetCallback((*estate).es_query_cxt, callback);
+        visit((*q).planstate, std::ptr::null_mut());
+    }
+}
+
+/// The memory of a statement's state goes away.
+unsafe extern "C-unwind" fn forget(estate: *mut core::ffi::c_void) {
+    // SAFETY: one thread; callbacks run before the context's memory is freed.
+    unsafe { (*(&raw mut STATES)).retain(|e| !std::ptr::addr_eq((**e).parentestate, estate)) };
+}
+
+unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: the walker's contract; one thread.
+    unsafe {
+        if ps.is_null() {
+            return false;
+        }
+        let states = &mut *(&raw mut STATES);
+        match (*ps).type_ {
+            pg_sys::NodeTag::T_LockRowsState => states.push(&raw mut (*ps.cast::<pg_sys::LockRowsState>()).lr_epqstate),
+            pg_sys::NodeTag::T_ModifyTableState => {
+                states.push(&raw mut (*ps.cast::<pg_sys::ModifyTableState>()).mt_epqstate)
+            }
+            _ => {}
+        }
+        crate::pg::raw::planstate_tree_walker(ps, visit, context)
+    }
+}

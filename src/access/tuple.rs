@@ -1,0 +1,517 @@
+//! Rows as versions: a version's payload is a heap tuple header with its data, so that executor
+//! slots point straight into shared memory.
+
+use crate::pg::compat::{attribute, key_columns};
+use crate::pg::errors::ok;
+use crate::pg::Tid;
+use crate::state::rel::RelInfo;
+use crate::state::xact;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::Txn;
+use pgrx::pg_sys;
+use std::ptr::NonNull;
+
+/// A version that is not handed to the engine yet: given back if an error unwinds. While it lives nothing is called without
+/// the bindings' guard that can raise an ERROR, which would jump over it.
+pub struct Fresh {
+    version: Option<NonNull<Version>>,
+}
+
+impl Fresh {
+    /// The version.
+    pub fn version(&self) -> NonNull<Version> {
+        self.version.expect("not taken")
+    }
+    /// The engine has it now.
+    pub fn taken(mut self) {
+        self.version = None;
+    }
+    /// Guards a version.
+    pub fn new(v: NonNull<Version>) -> Fresh {
+        Fresh { version: Some(v) }
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if let Some(v) = self.version {
+            xact::txn().discard(v);
+        }
+    }
+}
+
+/// The tuple header of a version.
+pub fn header(v: *const Version) -> *mut pg_sys::HeapTupleHeaderData {
+    Version::payload(v).cast()
+}
+
+/// What the system columns of a version tell of its writer.
+#[derive(Clone, Copy)]
+pub struct Author {
+    xmin: pg_sys::TransactionId,
+    xmax: pg_sys::TransactionId,
+    cid: pg_sys::CommandId,
+}
+
+impl Author {
+    /// The running transaction, in this command. `locked`: a statement of its own has locked the row before, as ON CONFLICT DO
+    /// UPDATE does; as in heap, only then the new version's xmax is not 0.
+    #[inline]
+    pub fn of(t: &mut Txn, cid: pg_sys::CommandId, locked: bool) -> Author {
+        // Never a special transaction id.
+        let xmin = pg_sys::TransactionId::from(3 + (t.token() % (u32::MAX as u64 - 3)) as u32);
+        Author { xmin, xmax: if locked { xmin } else { pg_sys::InvalidTransactionId }, cid }
+    }
+}
+
+/// Sets all fields in the header of a version's tuple but its length, `t_hoff` and the bits of NULLs. Every version passes here
+/// once, before anything can see it, and keeps what system columns show (INV-SIGNED). `bits`: of `t_infomask`, those of the data.
+#[inline]
+unsafe fn sign(td: *mut pg_sys::HeapTupleHeaderData, columns: u16, bits: u16, by: Author) {
+    // SAFETY: the caller's: a header that is the caller's alone.
+    unsafe {
+        let mut fields = pg_sys::HeapTupleFields { t_xmin: by.xmin, t_xmax: by.xmax, ..Default::default() };
+        fields.t_field3.t_cid = by.cid;
+        (*td).t_choice.t_heap = fields;
+        (*td).t_ctid = pg_sys::ItemPointerData::default();
+        (*td).t_infomask2 = columns;
+        (*td).t_infomask = bits & (pg_sys::HEAP_HASNULL | pg_sys::HEAP_HASVARWIDTH) as u16 | HINTS;
+    }
+}
+
+/// Flattens values that are stored elsewhere (TOAST, expanded objects), so that nothing can fail
+/// once memory is allocated. True if any was.
+unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: &[bool]) {
+    // SAFETY: values and nulls have an entry for each attribute of the descriptor.
+    unsafe {
+        for (i, v) in values.iter_mut().enumerate().filter(|(i, _)| !nulls[*i]) {
+            if attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()) {
+                *v = pg_sys::Datum::from(pg_sys::detoast_external_attr(v.cast_mut_ptr()));
+            }
+        }
+    }
+}
+
+/// Takes the tuple in a slot apart, so that its first `n` columns are in the slot's arrays.
+///
+/// # Safety
+/// A valid slot with so many columns.
+#[inline]
+pub unsafe fn have_columns(slot: *mut pg_sys::TupleTableSlot, n: i32) {
+    // SAFETY: the caller's.
+    unsafe {
+        if ((*slot).tts_nvalid as i32) < n {
+            crate::pg::raw::slot_getsomeattrs_int(slot, n);
+        }
+    }
+}
+
+/// Bytes of a tuple's header.
+fn header_size(natts: usize, hasnull: bool) -> usize {
+    let len = if hasnull { 23 + natts.div_ceil(8) } else { 23 };
+    (len + 7) & !7
+}
+
+/// What a version's tuple says about its visibility: frozen, never deleted.
+const HINTS: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
+
+/// The partition from whose memory node a version comes: it matters if there are several. Asked while the caller's frame owns
+/// nothing: an ERROR jumps over it.
+unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> u32 {
+    if t.e.region.nodes() == 1 {
+        return 0;
+    }
+    // SAFETY: a valid slot of the relation's row type.
+    unsafe { info.partkey.partition_of_slot(slot) as u32 }
+}
+
+/// The tuple in a slot, if a version of the row has the same bytes behind the header's fields: all columns are in it, and nothing
+/// of it is stored elsewhere. COPY and INSERT ... SELECT bring such ones.
+///
+/// # Safety
+/// A valid slot. What it holds stays as it is while the reference lives.
+unsafe fn whole_tuple<'a>(slot: *mut pg_sys::TupleTableSlot) -> Option<&'a pg_sys::HeapTupleData> {
+    // SAFETY: the caller's; slots with these operations are heap tuple slots, whose tuple, if there is one, is the row.
+    unsafe {
+        if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
+            return None;
+        }
+        let tuple = (*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple.as_ref()?;
+        let natts = (*(*slot).tts_tupleDescriptor).natts;
+        let td = &*tuple.t_data;
+        let hasnull = td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0;
+        let plain = td.t_infomask & (pg_sys::HEAP_HASEXTERNAL | pg_sys::HEAP_HASOID_OLD) as u16 == 0;
+        let fits = columns(tuple) == natts && td.t_hoff as usize == header_size(natts as usize, hasnull);
+        (plain && fits).then_some(tuple)
+    }
+}
+
+/// Makes a version that is a copy of a [`whole_tuple`] of the slot.
+unsafe fn copy(
+    t: &mut Txn,
+    info: &RelInfo,
+    slot: *mut pg_sys::TupleTableSlot,
+    from: &pg_sys::HeapTupleData,
+    by: Author,
+) -> Fresh {
+    // SAFETY: `form`'s; the tuple has `t_len` bytes, and so has the payload.
+    unsafe {
+        let partition = place_of(t, info, slot);
+        let f = Fresh::new(ok(t.new_version(partition, from.t_len as usize, 0)));
+        let td = header(f.version().as_ptr());
+        td.cast::<u8>().copy_from_nonoverlapping(from.t_data.cast(), from.t_len as usize);
+        sign(td, columns(from) as u16, (*td).t_infomask, by);
+        f
+    }
+}
+
+/// Makes a version of what is in a slot.
+pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
+    // SAFETY: a valid slot; the payload is allocated as large as computed.
+    unsafe {
+        if let Some(from) = whole_tuple(slot) {
+            return copy(t, info, slot, from, by);
+        }
+        let desc = (*slot).tts_tupleDescriptor;
+        let natts = (*desc).natts as usize;
+        have_columns(slot, natts as i32);
+        let partition = place_of(t, info, slot);
+        let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
+        let given = std::slice::from_raw_parts((*slot).tts_values, natts);
+        let (mut external, mut hasnull) = (false, false);
+        let atts = (0..natts).map(|i| attribute(desc, i));
+        for ((att, v), null) in atts.zip(given).zip(nulls) {
+            hasnull |= *null;
+            external |= !*null && att.attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr());
+        }
+        let mut copy = Vec::new();
+        let values: *mut pg_sys::Datum = if external {
+            copy = given.to_vec();
+            flatten(desc, &mut copy, nulls);
+            copy.as_mut_ptr()
+        } else {
+            (*slot).tts_values
+        };
+        let isnull = (*slot).tts_isnull;
+        let hoff = header_size(natts, hasnull);
+        let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
+        let f = Fresh::new(ok(t.new_version(partition, hoff + data, 0)));
+        let td = header(f.version().as_ptr());
+        // Padding must be zero: readers tell it from short varlena headers by that.
+        td.cast::<u8>().write_bytes(0, hoff + data);
+        (*td).t_hoff = hoff as u8;
+        crate::pg::raw::heap_fill_tuple(
+            desc,
+            values,
+            isnull,
+            td.cast::<core::ffi::c_char>().add(hoff),
+            data,
+            &mut (*td).t_infomask,
+            if hasnull { (*td).t_bits.as_mut_ptr() } else { std::ptr::null_mut() },
+        );
+        // A statement may write many rows in one memory context.
+        for (flat, _) in copy.iter().zip(given).filter(|(flat, given)| flat.value() != given.value()) {
+            crate::pg::raw::pfree(flat.cast_mut_ptr());
+        }
+        sign(td, natts as u16, (*td).t_infomask, by);
+        f
+    }
+}
+
+/// A heap tuple that points to a version.
+pub unsafe fn as_tuple(v: *const Version, tid: Tid, oid: pg_sys::Oid) -> pg_sys::HeapTupleData {
+    // SAFETY: the version is reachable under our pin.
+    unsafe { pg_sys::HeapTupleData { t_len: (*v).len, t_self: tid.item(), t_tableOid: oid, t_data: header(v) } }
+}
+
+/// Puts a version into a slot made by our `slot_callbacks`, without copying it.
+#[inline]
+pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Tid, v: *const Version) {
+    // SAFETY: the slot is a heap tuple slot; the version outlives it (pins, see state/xact.rs).
+    unsafe {
+        let h = slot.cast::<pg_sys::HeapTupleTableSlot>();
+        if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
+            if let Some(clear) = (*(*slot).tts_ops).clear {
+                clear(slot);
+            }
+        }
+        (*h).tupdata = as_tuple(v, tid, oid);
+        (*h).tuple = &raw mut (*h).tupdata;
+        (*h).off = 0;
+        (*slot).tts_nvalid = 0;
+        (*slot).tts_flags &= !((pg_sys::TTS_FLAG_EMPTY | pg_sys::TTS_FLAG_SHOULDFREE) as u16);
+        (*slot).tts_tid = (*h).tupdata.t_self;
+        (*slot).tts_tableOid = oid;
+    }
+}
+
+/// Puts a copy of a version of this transaction into a slot made by our `slot_callbacks`, with the transaction's id as its
+/// xmin: PostgreSQL is about to ask by that whether the row is its own.
+///
+/// # Safety
+/// As for [`store`]. An ERROR jumps over this frame.
+#[cold]
+pub unsafe fn store_as_own(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Tid, v: *const Version) {
+    // SAFETY: the caller's; the slot's context holds the copy as long as the slot does.
+    unsafe {
+        let xid = pg_sys::GetCurrentTransactionId();
+        let before = pg_sys::MemoryContextSwitchTo((*slot).tts_mcxt);
+        let copy = pg_sys::heap_copytuple(&mut as_tuple(v, tid, oid));
+        pg_sys::MemoryContextSwitchTo(before);
+        (*(*copy).t_data).t_choice.t_heap.t_xmin = xid;
+        pg_sys::ExecStoreHeapTuple(copy, slot, true);
+        (*slot).tts_tableOid = oid;
+    }
+}
+
+/// The row in a slot has been written as this version: the slot shows the version's system columns from now on, for RETURNING.
+///
+/// # Safety
+/// A valid slot with TID and table of the row; the version outlives what is in it.
+#[inline]
+pub unsafe fn show(slot: *mut pg_sys::TupleTableSlot, v: *const Version) {
+    // SAFETY: the caller's; slots with these operations are heap tuple slots. What such a slot has to free is its own copy.
+    unsafe {
+        if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
+            return;
+        }
+        let h = slot.cast::<pg_sys::HeapTupleTableSlot>();
+        if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
+            (*(*(*h).tuple).t_data).t_choice.t_heap = (*header(v)).t_choice.t_heap;
+            return;
+        }
+        // Its columns may be anywhere; where some were not taken apart yet, all are taken from the version.
+        if ((*slot).tts_nvalid as i32) < (*(*slot).tts_tupleDescriptor).natts {
+            ((*slot).tts_nvalid, (*h).off) = (0, 0);
+        }
+        (*h).tupdata = as_tuple(v, Tid::read(&(*slot).tts_tid), (*slot).tts_tableOid);
+        (*h).tuple = &raw mut (*h).tupdata;
+    }
+}
+
+/// All attributes of a version; columns added later get their defaults.
+pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_sys::Datum, nulls: *mut bool) {
+    // SAFETY: the arrays have an entry for each attribute. Raises nothing.
+    unsafe {
+        let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
+        crate::pg::raw::heap_deform_tuple(&mut t, (*rel).rd_att, values, nulls);
+    }
+}
+
+/// How many columns a tuple has; columns that were added later are not in it.
+pub fn columns(t: &pg_sys::HeapTupleData) -> i32 {
+    // SAFETY: a valid tuple.
+    unsafe { ((*t.t_data).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32 }
+}
+
+/// A column (from 0) of a tuple, and is it NULL?
+///
+/// # Safety
+/// The descriptor has the column.
+#[inline]
+pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at: usize) -> (pg_sys::Datum, bool) {
+    // SAFETY: the caller's; a tuple with NULLs has their bits.
+    unsafe {
+        let mut null = false;
+        if at as i32 >= columns(t) {
+            let d = pg_sys::getmissingattr(desc, at as i32 + 1, &mut null);
+            return (d, null);
+        }
+        let td = &*t.t_data;
+        if td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0 {
+            let bits = td.t_bits.as_ptr();
+            if *bits.add(at / 8) & (1 << (at % 8)) == 0 {
+                return (pg_sys::Datum::from(0), true);
+            }
+        }
+        let att = attribute(desc, at);
+        // As fastgetattr: where it is in every row, from the first look on.
+        let always = crate::pg::compat::cached_offset(desc, at);
+        if let Some(offset) = always.filter(|_| att.attbyval && td.t_infomask & pg_sys::HEAP_HASNULL as u16 == 0) {
+            let value = (&raw const *td).cast::<u8>().add(td.t_hoff as usize + offset);
+            return (by_value(value, att.attlen), false);
+        }
+        (crate::pg::raw::nocachegetattr(t, at as i32 + 1, desc), false)
+    }
+}
+
+/// Where a column (from 0) is in a tuple, bytes from its header, if the tuple has it, it is not NULL, its type is passed by
+/// value, and that place is known by now.
+///
+/// # Safety
+/// A tuple of the descriptor's row type, and a column of that.
+#[inline]
+unsafe fn place(td: *const pg_sys::HeapTupleHeaderData, desc: pg_sys::TupleDesc, at: usize) -> Option<usize> {
+    // SAFETY: the caller's; a tuple with NULLs has a bit for each of its columns.
+    unsafe {
+        let has = ((*td).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as usize > at;
+        if !has || !attribute(desc, at).attbyval {
+            return None;
+        }
+        if (*td).t_infomask & pg_sys::HEAP_HASNULL as u16 != 0 {
+            // A NULL in front of it would move it.
+            let bits = (&raw const (*td).t_bits).cast::<u8>();
+            if !(0..=at).all(|i| *bits.add(i / 8) & (1 << (i % 8)) != 0) {
+                return None;
+            }
+        }
+        Some((*td).t_hoff as usize + crate::pg::compat::cached_offset(desc, at)?)
+    }
+}
+
+/// A column (from 0) of a version that is not NULL and passed by value, if its place is known; else [`column`] tells.
+///
+/// # Safety
+/// A reachable version of a row of this type, which has the column.
+#[inline]
+pub unsafe fn value_at_place(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
+    let td = header(v.as_ptr());
+    // SAFETY: the caller's; the column lies within the tuple.
+    unsafe { place(td, desc, at).map(|offset| by_value(td.cast::<u8>().add(offset), attribute(desc, at).attlen)) }
+}
+
+/// A column (from 0) of a version that is passed by value, not NULL and not added later: at its place, or wherever it is.
+///
+/// # Safety
+/// As for [`value_at_place`].
+#[inline]
+pub unsafe fn value_of(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
+    // SAFETY: the caller's.
+    unsafe { value_at_place(v, desc, at).or_else(|| value_anywhere(v, desc, at)) }
+}
+
+#[cold]
+unsafe fn value_anywhere(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut t = as_tuple(v.as_ptr(), Tid::Invalid, pg_sys::InvalidOid);
+        if at as i32 >= columns(&t) {
+            return None;
+        }
+        let (d, null) = column(&mut t, desc, at);
+        (!null && attribute(desc, at).attbyval).then_some(d)
+    }
+}
+
+/// Can a version of a row with other values in these columns (from 0) be made by [`patch`]?
+///
+/// # Safety
+/// As for [`patch`].
+#[inline]
+pub unsafe fn can_patch(v: NonNull<Version>, desc: pg_sys::TupleDesc, values: &[(usize, pg_sys::Datum)]) -> bool {
+    // SAFETY: the caller's.
+    values.iter().all(|&(at, _)| unsafe { place(header(v.as_ptr()), desc, at) }.is_some())
+}
+
+/// Makes `new` a copy of `old` with other values, none of them NULL, in columns for which [`can_patch`].
+///
+/// # Safety
+/// A reachable version of a row of this type, and memory for as many bytes, of which the version's own header is made.
+#[inline]
+pub unsafe fn patch(
+    old: NonNull<Version>,
+    new: NonNull<Version>,
+    desc: pg_sys::TupleDesc,
+    values: &[(usize, pg_sys::Datum)],
+    by: Author,
+) {
+    // SAFETY: the caller's; the columns lie within the tuple.
+    unsafe {
+        let (from, to) = (header(old.as_ptr()), header(new.as_ptr()));
+        to.cast::<u8>().copy_from_nonoverlapping(from.cast(), old.as_ref().len as usize);
+        sign(to, (*from).t_infomask2, (*from).t_infomask, by);
+        for &(at, d) in values {
+            if let Some(offset) = place(from, desc, at) {
+                put_by_value(to.cast::<u8>().add(offset), attribute(desc, at).attlen, d);
+            }
+        }
+    }
+}
+
+/// Stores a value of a type that is passed by value (store_att_byval).
+#[inline]
+unsafe fn put_by_value(at: *mut u8, len: i16, d: pg_sys::Datum) {
+    // SAFETY: the caller's: room of that length, aligned.
+    unsafe {
+        match len {
+            1 => at.cast::<i8>().write(d.value() as i8),
+            2 => at.cast::<i16>().write(d.value() as i16),
+            4 => at.cast::<i32>().write(d.value() as i32),
+            _ => at.cast::<i64>().write(d.value() as i64),
+        }
+    }
+}
+
+/// A value of a type that is passed by value, as it is stored (fetch_att).
+#[inline]
+unsafe fn by_value(at: *const u8, len: i16) -> pg_sys::Datum {
+    // SAFETY: the caller's: a value of that length, aligned.
+    unsafe {
+        match len {
+            1 => pg_sys::Datum::from(*at.cast::<i8>()),
+            2 => pg_sys::Datum::from(*at.cast::<i16>()),
+            4 => pg_sys::Datum::from(*at.cast::<i32>()),
+            _ => pg_sys::Datum::from(*at.cast::<i64>()),
+        }
+    }
+}
+
+/// Have two versions the same values in the columns that foreign keys may refer to?
+pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Version) -> bool {
+    // SAFETY: a valid relation; both versions are reachable.
+    unsafe {
+        let desc = (*rel).rd_att;
+        let mut rows = [a, b].map(|v| as_tuple(v, Tid::Record(0), (*rel).rd_id));
+        let keys = key_columns(rel);
+        let mut m = -1;
+        loop {
+            m = pg_sys::bms_next_member(keys, m);
+            let column = m + pg_sys::FirstLowInvalidHeapAttributeNumber;
+            if m < 0 || column <= 0 {
+                pg_sys::bms_free(keys);
+                return m < 0;
+            }
+            let att = attribute(desc, column as usize - 1);
+            let mut null = [false; 2];
+            let x = pg_sys::heap_getattr(&mut rows[0], column, desc, &mut null[0]);
+            let y = pg_sys::heap_getattr(&mut rows[1], column, desc, &mut null[1]);
+            if null[0] != null[1] || !null[0] && !crate::pg::same(x, y, att.attbyval, att.attlen as i32) {
+                pg_sys::bms_free(keys);
+                return false;
+            }
+        }
+    }
+}
+
+/// Do a version and a slot differ in one of these columns?
+pub unsafe fn differs(
+    rel: pg_sys::Relation,
+    v: *const Version,
+    slot: *mut pg_sys::TupleTableSlot,
+    columns: &[bool],
+) -> bool {
+    // SAFETY: the version is reachable; the slot has the relation's row type.
+    unsafe {
+        let desc = (*rel).rd_att;
+        let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
+        for (i, _) in columns.iter().enumerate().filter(|c| *c.1) {
+            let att = attribute(desc, i);
+            let mut old_null = false;
+            let old = pg_sys::heap_getattr(&mut t, i as i32 + 1, desc, &mut old_null);
+            if ((*slot).tts_nvalid as usize) <= i {
+                crate::pg::raw::slot_getsomeattrs_int(slot, i as i32 + 1);
+            }
+            let new_null = *(*slot).tts_isnull.add(i);
+            if old_null != new_null {
+                return true;
+            }
+            if !old_null {
+                let new = *(*slot).tts_values.add(i);
+                if !crate::pg::same(old, new, att.attbyval, att.attlen as i32) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,255 @@
+//! Which version of a record a snapshot of PostgreSQL sees.
+
+use crate::pg::errors::{ok, raise};
+use crate::pg::Tid;
+use crate::state::platform::PG;
+use crate::state::stop;
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
+use mixedcc_engine::txn::{Own, Present, ScanId, WriteKind};
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::pg_sys::SnapshotType;
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+/// A version that is seen.
+pub type Seen = Option<NonNull<Version>>;
+
+/// What an MVCC snapshot sees of a record.
+#[inline]
+pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
+    // SAFETY: a valid snapshot.
+    let cid = unsafe { (*s).curcid };
+    match t.own(r, Some(cid)) {
+        Own::Nothing => {}
+        Own::Write(n) => return own_version(t, n),
+        Own::Later => {
+            let base = t.last_write(r).and_then(|n| t.base_of(n))?;
+            if mode == Mode::Serializable {
+                return Some(base);
+            }
+        }
+    }
+    if mode == Mode::Serializable {
+        return ok(if scan == ScanId::NONE {
+            t.read(&PG, r, for_write)
+        } else {
+            t.read_scanned(&PG, r, for_write, scan)
+        });
+    }
+    let csn = xact::snapshot_csn(s);
+    ok(t.read_snapshot(&PG, r, csn))
+}
+
+/// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`. Neither fails nor
+/// unwinds. `scan`: as in [`by_scan`].
+///
+/// # Safety
+/// A valid MVCC snapshot.
+#[inline]
+pub unsafe fn peek(r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Option<Seen> {
+    let t = xact::running()?;
+    if stop::is_on() || t.last_write(r).is_some() {
+        return None;
+    }
+    match xact::known_mode()? {
+        Mode::Serializable if for_write || scan == ScanId::NONE => None,
+        Mode::Serializable => t.peek_scanned(r, scan),
+        _ => t.peek_snapshot(r, xact::known_csn(s)?),
+    }
+}
+
+/// The version of an own write; `None` if it deletes.
+pub fn own_version(t: &Txn, n: u32) -> Seen {
+    t.write(n).filter(|w| w.kind != WriteKind::Delete).map(|w| w.version)
+}
+
+/// The newest version: our own, or the newest committed one.
+pub fn newest(t: &mut Txn, r: RecordRef) -> Seen {
+    if let Some(n) = t.last_write(r) {
+        return own_version(t, n);
+    }
+    live(ok(t.newest(&PG, r.rec)).map(|v| v.0))
+}
+
+/// Without tombstones.
+pub fn live(v: Seen) -> Seen {
+    // SAFETY: reached under our pin.
+    v.filter(|v| !unsafe { v.as_ref() }.is_tombstone())
+}
+
+/// What an own write replaced: our previous write of the row, or the committed version.
+pub fn before_image(t: &Txn, n: u32) -> Seen {
+    let w = t.write(n)?;
+    match w.previous.and_then(|p| t.write(p)) {
+        Some(p) => Some(p.version),
+        None => w.base,
+    }
+}
+
+/// Notes an update or delete that the executor may ask about (see `any`).
+pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
+    let Some(w) = t.write(n) else { return };
+    // SAFETY: null or a valid snapshot.
+    let curcid = unsafe {
+        if s.is_null() {
+            0
+        } else {
+            (*s).curcid
+        }
+    };
+    *xact::last_write() = Some(xact::LastWrite { row: (w.r.table.id, w.r.no), snapshot: s as usize, curcid, write: n });
+}
+
+/// Was this the last write, made by the statement whose snapshot is active?
+unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
+    let l = (*xact::last_write())?;
+    // SAFETY: a valid snapshot.
+    let same = unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid };
+    (same && l.row == (r.table.id, r.no)).then_some(l.write)
+}
+
+/// `SnapshotAny` by a record's TID: who asks is the executor or the trigger queue, for the row that
+/// the current command found, or has just changed (AfterTriggerSaveEvent of trigger.c,
+/// and ExecUpdate, both fetch by TID). The second value
+/// is the write whose before-image it is.
+pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
+    // SAFETY: plain calls.
+    let active = unsafe {
+        if crate::pg::raw::ActiveSnapshotSet() {
+            crate::pg::raw::GetActiveSnapshot()
+        } else {
+            std::ptr::null_mut()
+        }
+    };
+    let mvcc = mode != Mode::Serializable && !active.is_null();
+    // Takes the pin again if need be, also for own rows: what looks at an index next may need it.
+    let csn = if mvcc { xact::snapshot_csn(active) } else { 0 };
+    if let Some(n) = t.last_write(r) {
+        let w = *t.write(n)?;
+        // SAFETY: the active snapshot.
+        let just = unsafe { just_written(r, active) } == Some(n);
+        return match w.kind {
+            WriteKind::Insert => Some((w.version, None)),
+            WriteKind::Update if !just => Some((w.version, None)),
+            _ => before_image(t, n).map(|v| (v, Some(n))),
+        };
+    }
+    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
+        // SAFETY: the active snapshot.
+        if unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid } {
+            return NonNull::new(l.version).map(|v| (v, None));
+        }
+    }
+    if mvcc {
+        if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {
+            return live(Some(v)).map(|v| (v, None));
+        }
+    }
+    let v = live(ok(t.newest(&PG, r.rec)).map(|v| v.0));
+    if v.is_none() && mode == Mode::Serializable {
+        raise(t.fail(AbortReason::ReadChanged, r.touch()));
+    }
+    v.map(|v| (v, None))
+}
+
+thread_local! {
+    /// The last row of this transaction that a unique check has met: table and record.
+    static OWN_CONFLICT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Is this the row that the last unique check has met, of those that this transaction has written?
+/// Asked once.
+pub fn take_conflict(r: RecordRef) -> bool {
+    OWN_CONFLICT.take() == (r.table.id, r.no)
+}
+
+/// A dirty snapshot: committed rows, and those of transactions that run, whose ids it reports in
+/// the snapshot, so that unique checks can wait. Never sleeps: it is called with a page locked.
+pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) -> Seen {
+    // SAFETY: a dirty snapshot that the caller owns.
+    unsafe {
+        (*s).xmin = pg_sys::InvalidTransactionId;
+        (*s).xmax = pg_sys::InvalidTransactionId;
+        (*s).speculativeToken = 0;
+    }
+    if let Some(n) = t.last_write(r) {
+        OWN_CONFLICT.set((r.table.id, r.no));
+        return own_version(t, n);
+    }
+    match ok(t.present(&PG, r))? {
+        Present::Row(v, csn, 0) => {
+            if mode == Mode::Serializable {
+                ok(t.note_read(&PG, r, v, csn));
+            }
+            Some(v)
+        }
+        Present::Row(v, _, writer) => {
+            // SAFETY: as above.
+            unsafe { (*s).xmax = pg_sys::TransactionId::from(writer) };
+            Some(v)
+        }
+        Present::Insert(v, writer) => {
+            // SAFETY: as above.
+            unsafe { report_insert(v, writer, s) };
+            Some(v)
+        }
+    }
+}
+
+unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
+    // SAFETY: the version and the snapshot are valid.
+    unsafe {
+        let td = crate::access::tuple::header(v.as_ptr());
+        (*s).xmin = pg_sys::TransactionId::from(writer);
+        if (*td).t_ctid.ip_posid == pg_sys::SpecTokenOffsetNumber as u16 {
+            let b = (*td).t_ctid.ip_blkid;
+            (*s).speculativeToken = ((b.bi_hi as u32) << 16) | b.bi_lo as u32;
+        }
+    }
+}
+
+/// What any kind of snapshot sees of a record.
+pub unsafe fn by_snapshot(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
+    // SAFETY: the caller's.
+    unsafe { by_scan(t, r, s, for_write, ScanId::NONE) }
+}
+
+/// The same for a row that a scan has found. `scan`: the predicate that protects it, or `NONE`.
+#[inline]
+pub unsafe fn by_scan(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
+    let mode = xact::mode();
+    // SAFETY: a valid snapshot.
+    unsafe {
+        match (*s).snapshot_type {
+            SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, for_write, scan),
+            SnapshotType::SNAPSHOT_DIRTY => dirty(t, mode, r, s),
+            SnapshotType::SNAPSHOT_ANY => any(t, mode, r).map(|x| x.0),
+            SnapshotType::SNAPSHOT_NON_VACUUMABLE => {
+                // The planner asks for the extreme keys: not a read of the transaction.
+                NonNull::new(r.rec.head()).filter(|v| !is_dead(t, r) && !v.as_ref().is_tombstone())
+            }
+            _ => newest(t, r),
+        }
+    }
+}
+
+/// Is the record dead to everybody, so that index entries may be marked?
+pub fn is_dead(t: &Txn, r: RecordRef) -> bool {
+    use mixedcc_engine::primitive::Ordering;
+    let state = r.rec.state.load(Ordering::Acquire);
+    if state == REC_DEAD || state == REC_VACUUM {
+        return true;
+    }
+    r.table.is_dead(r.rec, t.e.shared.min_pin.0.load(Ordering::SeqCst))
+}
+
+/// The record of a TID; `None` if there is none.
+pub fn record(table: &'static mixedcc_engine::Table, tid: Tid) -> Option<RecordRef> {
+    match tid {
+        Tid::Record(n) => RecordRef::find(table, n),
+        _ => None,
+    }
+}

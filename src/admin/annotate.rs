@@ -1,0 +1,449 @@
+//! Annotations of functions: which arguments give the partition key of which table.
+//!
+//! They are kept as a security label of the function: `partition(warehouse, 1); partition(item, i_id)`.
+//! A SERIALIZABLE statement that calls an annotated function declares the partitions of constant
+//! arguments and parameters, in order, before it runs. The planner wraps the other arguments in a
+//! function of ours, which declares the partition when the argument is evaluated: right before the call.
+
+use crate::admin::options::{self, complain};
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::rc::Rc;
+
+mod declare;
+mod fit;
+mod plan;
+
+pub use declare::{around_call, at_argument, at_statement, evaluate, redeclare};
+
+/// One annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// Name of the table, qualified or not, as SQL writes it.
+    pub table: String,
+    /// Numbers (from 1) or names of arguments, in the order of the partition key's columns.
+    pub arguments: Vec<String>,
+}
+
+/// An annotated function.
+struct Function {
+    oid: Oid,
+    /// Hash value of its pg_proc entry in the system cache.
+    hash: u32,
+    /// Who guarantees for the annotations.
+    owner: Oid,
+    /// Table and positions of arguments (from 0).
+    partitions: Vec<(String, Vec<usize>)>,
+}
+
+/// All annotated functions of the database, and the function that wraps their arguments.
+struct Known {
+    functions: Vec<Function>,
+    wrapper: Oid,
+}
+
+/// `None`: to be read again.
+static mut KNOWN: Option<Rc<Known>> = None;
+static mut WATCHING: bool = false;
+/// Invalidations so far: what was read while one arrived is not kept.
+static mut CHANGES: u64 = 0;
+
+/// Raises an error about a label.
+fn invalid(message: &str) -> ! {
+    complain(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        message,
+        "Write 'partition(table, argument, ...)', with a name or number for each column of the table's partition key; separate several by semicolons.",
+    )
+}
+
+/// Installs the hooks.
+pub fn init() {
+    plan::init();
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(declare::on_xact), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(declare::on_subxact), std::ptr::null_mut());
+    }
+}
+
+/// Splits outside double quotes.
+fn split(text: &str, separator: char) -> Vec<&str> {
+    let (mut out, mut start, mut quoted) = (Vec::new(), 0, false);
+    for (i, c) in text.char_indices() {
+        quoted ^= c == '"';
+        if c == separator && !quoted {
+            out.push(options::trim(&text[start..i]));
+            start = i + c.len_utf8();
+        }
+    }
+    out.push(options::trim(&text[start..]));
+    out
+}
+
+/// Reads a label, or raises an error.
+fn parse(label: &str) -> Vec<Annotation> {
+    read_label(label).unwrap_or_else(|why| invalid(&why))
+}
+
+/// Reads a label; what is wrong with it.
+pub fn read_label(label: &str) -> Result<Vec<Annotation>, String> {
+    let mut out = Vec::new();
+    for part in split(label, ';').into_iter().filter(|p| !p.is_empty()) {
+        let inner = part
+            .strip_prefix("partition")
+            .map(str::trim)
+            .and_then(|p| p.strip_prefix('('))
+            .and_then(|p| p.strip_suffix(')'));
+        let inner = inner.ok_or_else(|| format!("\"{part}\" is not an annotation"))?;
+        let items = split(inner, ',');
+        if items.len() < 2 || items.iter().any(|i| i.is_empty()) {
+            return Err(format!("annotation \"{part}\" does not name a table and arguments"));
+        }
+        out.push(Annotation {
+            table: items[0].to_owned(),
+            arguments: items[1..].iter().map(|s| (*s).to_owned()).collect(),
+        });
+    }
+    Ok(out)
+}
+
+fn write(all: &[Annotation]) -> String {
+    all.iter().map(|a| format!("partition({}, {})", a.table, a.arguments.join(", "))).collect::<Vec<_>>().join("; ")
+}
+
+fn proc_address(oid: Oid) -> pg_sys::ObjectAddress {
+    pg_sys::ObjectAddress { classId: pg_sys::ProcedureRelationId, objectId: oid, objectSubId: 0 }
+}
+
+/// Runs `f` with the pg_proc entry of a function.
+fn with_proc<R>(oid: Oid, f: impl FnOnce(pg_sys::HeapTuple) -> R) -> Option<R> {
+    // SAFETY: a catalog look-up.
+    unsafe {
+        let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into());
+        if tup.is_null() {
+            return None;
+        }
+        let r = f(tup);
+        pg_sys::ReleaseSysCache(tup);
+        Some(r)
+    }
+}
+
+/// Names (empty where there is none) and types of a function's input arguments, in order.
+fn inputs(oid: Oid) -> Option<(Vec<String>, Vec<Oid>)> {
+    with_proc(oid, |tup| {
+        let (mut types, mut names, mut modes) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: a valid pg_proc tuple; the arrays have `n` entries, or are null.
+        unsafe {
+            let n = pg_sys::get_func_arg_info(tup, &mut types, &mut names, &mut modes);
+            (0..n as usize)
+                .filter(|&i| modes.is_null() || matches!(*modes.add(i) as u8, b'i' | b'b' | b'v'))
+                .map(|i| {
+                    let name = if names.is_null() { String::new() } else { crate::pg::text::read(*names.add(i)) };
+                    (name, *types.add(i))
+                })
+                .unzip()
+        }
+    })
+}
+
+/// Position (from 0) of an argument among the inputs.
+fn position(names: &[String], argument: &str) -> Option<usize> {
+    match argument.trim_start_matches('$').parse::<usize>() {
+        Ok(n) => (1..=names.len()).contains(&n).then(|| n - 1),
+        Err(_) => {
+            let name = options::column_name(argument);
+            names.iter().position(|n| !n.is_empty() && *n == name)
+        }
+    }
+}
+
+/// The table of a name, if it exists. Who calls an annotated function need not have the right to use the table's schema:
+/// it is the function's owner who needs rights (`sql::locate_for`).
+fn table(name: &str) -> Option<Oid> {
+    let c = crate::pg::text::write(name);
+    // SAFETY: catalog look-ups; a name that is none raises an error.
+    unsafe {
+        let rv = pg_sys::makeRangeVarFromNameList(pg_sys::stringToQualifiedNameList(c.as_ptr()));
+        let oid = if !(*rv).catalogname.is_null() {
+            pg_sys::InvalidOid // of another database
+        } else if (*rv).schemaname.is_null() {
+            pg_sys::RelnameGetRelid((*rv).relname)
+        } else {
+            match pg_sys::get_namespace_oid((*rv).schemaname, true) {
+                pg_sys::InvalidOid => pg_sys::InvalidOid,
+                schema => pg_sys::get_relname_relid((*rv).relname, schema),
+            }
+        };
+        (oid != pg_sys::InvalidOid).then_some(oid)
+    }
+}
+
+fn function_name(oid: Oid) -> String {
+    // SAFETY: a catalog look-up.
+    unsafe { crate::pg::text::read(pg_sys::format_procedure(oid)) }
+}
+
+/// Refuses wrong labels of functions. A table that does not exist is no error, and a key that the
+/// arguments do not fit a warning: pg_dump restores functions before tables, and what fitted once.
+pub fn check(function: Oid, label: &str) {
+    for a in parse(label) {
+        if let Some(why) = misfit(function, &a) {
+            warning!("the annotation of {} has no effect: {why}", function_name(function));
+        }
+    }
+}
+
+/// Why an annotation does not fit its table. Raises errors for what cannot be.
+fn misfit(function: Oid, a: &Annotation) -> Option<String> {
+    let Some((names, types)) = inputs(function) else {
+        complain(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION,
+            &format!("function with OID {} does not exist", function.to_u32()),
+            "",
+        )
+    };
+    let mut given = Vec::new();
+    for argument in &a.arguments {
+        let Some(n) = position(&names, argument) else {
+            complain(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_PARAMETER,
+                &format!("function {} has no input argument \"{argument}\"", function_name(function)),
+                "Use the name of an input argument, or its number from 1.",
+            )
+        };
+        given.push(types[n]);
+    }
+    let Some(oid) = table(&a.table) else {
+        notice!("table {} of the annotation of {} does not exist yet", a.table, function_name(function));
+        return None;
+    };
+    options::check_is_ours(oid);
+    fit::misfit(a, &given, oid)
+}
+
+/// Tells all backends that the annotations of a function changed: also plans that call it are made anew.
+pub fn changed(function: Oid) {
+    // SAFETY: an invalidation of a system cache entry.
+    unsafe {
+        let rel = pg_sys::table_open(pg_sys::ProcedureRelationId, pg_sys::RowExclusiveLock as i32);
+        with_proc(function, |tup| pg_sys::CacheInvalidateHeapTuple(rel, tup, std::ptr::null_mut()));
+        pg_sys::table_close(rel, pg_sys::RowExclusiveLock as i32);
+        pg_sys::CommandCounterIncrement();
+    }
+}
+
+fn must_own(function: Oid) {
+    let Some(()) = with_proc(function, |_| ()) else {
+        complain(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION,
+            &format!("function with OID {} does not exist", function.to_u32()),
+            "",
+        )
+    };
+    // SAFETY: catalog look-ups.
+    unsafe {
+        if !crate::pg::compat::owns_function(function, pg_sys::GetUserId()) {
+            pg_sys::aclcheck_error(
+                pg_sys::AclResult::ACLCHECK_NOT_OWNER,
+                pg_sys::ObjectType::OBJECT_FUNCTION,
+                pg_sys::get_func_name(function),
+            );
+        }
+    }
+}
+
+/// Raises an error unless the user may call the function: a call locks partitions in its owner's name.
+fn must_call(function: Oid) {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        if !crate::pg::compat::may_call(function, pg_sys::GetUserId()) {
+            pg_sys::aclcheck_error(
+                pg_sys::AclResult::ACLCHECK_NO_PRIV,
+                pg_sys::ObjectType::OBJECT_FUNCTION,
+                pg_sys::get_func_name(function),
+            );
+        }
+    }
+}
+
+/// Schema and name of a table, quoted; `None`: it was dropped meanwhile.
+fn qualified_name(table: Oid) -> Option<String> {
+    // SAFETY: catalog look-ups, which give null or C strings.
+    unsafe {
+        let (space, name) = (pg_sys::get_namespace_name(pg_sys::get_rel_namespace(table)), pg_sys::get_rel_name(table));
+        if space.is_null() || name.is_null() {
+            return None;
+        }
+        Some(crate::pg::text::read(pg_sys::quote_qualified_identifier(space, name)))
+    }
+}
+
+/// `mixedcc.annotate`.
+pub fn add(function: Oid, table: Oid, arguments: &[String]) {
+    must_own(function);
+    options::check_is_ours(table);
+    let name = qualified_name(table).unwrap_or_else(|| crate::admin::sql::no_such_relation(table));
+    if arguments.is_empty() {
+        invalid("an annotation names at least one argument");
+    }
+    let mut all = options::label_of(proc_address(function)).map_or(Vec::new(), |l| parse(&l));
+    let arguments = arguments.iter().map(|a| options::quote_name(a)).collect();
+    let new = Annotation { table: name, arguments };
+    if let Some(why) = misfit(function, &new) {
+        invalid(&why);
+    }
+    if !all.contains(&new) {
+        all.push(new);
+    }
+    let label = write(&all);
+    options::store_label(proc_address(function), Some(&label));
+    changed(function);
+}
+
+/// `mixedcc.unannotate`.
+pub fn remove(function: Oid) {
+    must_own(function);
+    options::store_label(proc_address(function), None);
+    changed(function);
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn forget(_arg: Datum, _cache: core::ffi::c_int, _hash: u32) {
+    // SAFETY: one thread; `with_known` holds on to what it uses.
+    unsafe {
+        KNOWN = None;
+        CHANGES += 1;
+    }
+}
+
+/// Is any function of the database annotated? Outside transactions: no.
+pub fn any() -> bool {
+    with_known(|k| !k.functions.is_empty()).unwrap_or(false)
+}
+
+/// Runs `f` with the annotated functions. `None` if the catalog cannot be read now. `f` may read
+/// catalogs.
+fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
+    // SAFETY: one thread, and no reference into `KNOWN` is kept: catalog look-ups, also those of `f`,
+    // can deliver an invalidation, which empties it.
+    unsafe {
+        if !pg_sys::IsTransactionState() || pg_sys::MyDatabaseId == pg_sys::InvalidOid {
+            return None;
+        }
+        if !WATCHING {
+            pg_sys::CacheRegisterSyscacheCallback(
+                pg_sys::SysCacheIdentifier::PROCOID as i32,
+                Some(forget),
+                Datum::from(0usize),
+            );
+            WATCHING = true;
+        }
+        let slot = &raw mut KNOWN;
+        let cached: Option<Rc<Known>> = (*slot).clone();
+        let known = match cached {
+            Some(k) => k,
+            None => {
+                let before = CHANGES;
+                let k = Rc::new(read());
+                if CHANGES == before {
+                    *slot = Some(k.clone());
+                }
+                k
+            }
+        };
+        Some(f(&known))
+    }
+}
+
+/// Reads all annotations of the database.
+fn read() -> Known {
+    let mut functions = Vec::new();
+    // SAFETY: a scan of a catalog.
+    unsafe {
+        let catalog = pg_sys::table_open(pg_sys::SecLabelRelationId, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(
+            catalog,
+            pg_sys::InvalidOid,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        let mut values = [Datum::from(0usize); pg_sys::Natts_pg_seclabel as usize];
+        let mut nulls = [false; pg_sys::Natts_pg_seclabel as usize];
+        loop {
+            let tup = pg_sys::systable_getnext(scan);
+            if tup.is_null() {
+                break;
+            }
+            pg_sys::heap_deform_tuple(tup, (*catalog).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let get = |a: u32| values[a as usize - 1];
+            if get(pg_sys::Anum_pg_seclabel_classoid).value() as u32 != pg_sys::ProcedureRelationId.to_u32() {
+                continue;
+            }
+            let text = |d: Datum| crate::pg::text::of_datum(d);
+            if text(get(pg_sys::Anum_pg_seclabel_provider)).as_bytes() == options::PROVIDER.to_bytes() {
+                let oid = Oid::from(get(pg_sys::Anum_pg_seclabel_objoid).value() as u32);
+                functions.push((oid, text(get(pg_sys::Anum_pg_seclabel_label))));
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+    }
+    let functions: Vec<Function> = functions.into_iter().filter_map(|(oid, label)| function(oid, &label)).collect();
+    let wrapper = if functions.is_empty() { pg_sys::InvalidOid } else { plan::wrapper() };
+    Known { functions, wrapper }
+}
+
+fn function(oid: Oid, label: &str) -> Option<Function> {
+    let (names, _) = inputs(oid)?;
+    // SAFETY: a catalog tuple; a system cache look-up.
+    let owner = with_proc(oid, |tup| unsafe { (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_proc>()).proowner })?;
+    let zero = Datum::from(0usize);
+    // SAFETY: as above.
+    let hash = unsafe {
+        pg_sys::GetSysCacheHashValue(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into(), zero, zero, zero)
+    };
+    // A label that nobody has checked, because a superuser has written it into the catalog, is none: statements run
+    // nevertheless, and the view `mixedcc.annotations` says what is wrong.
+    let partitions = read_label(label)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|a| Some((a.table, a.arguments.iter().map(|g| position(&names, g)).collect::<Option<Vec<_>>>()?)))
+        .collect();
+    Some(Function { oid, hash, owner, partitions })
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn labels_that_are_none() {
+        assert_eq!(read_label("garbage((,").unwrap_err(), "\"garbage((,\" is not an annotation");
+        assert!(read_label("partition(t)").is_err() && read_label("partition(t, )").is_err());
+        assert_eq!(read_label(""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn labels_round_trip() {
+        let text = "partition(public.\"Ware;house\", 1); partition(district, w_id, $2)";
+        let all = parse(text);
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].table, "public.\"Ware;house\"");
+        assert_eq!(all[1].arguments, ["w_id", "$2"]);
+        assert_eq!(write(&all), text);
+    }
+
+    #[test]
+    fn arguments_by_name_or_number() {
+        let names = ["a".to_owned(), String::new(), "B".to_owned()];
+        assert_eq!(position(&names, "A"), Some(0));
+        assert_eq!(position(&names, "\"B\""), Some(2));
+        assert_eq!(position(&names, "$2"), Some(1));
+        assert_eq!(position(&names, "4"), None);
+        assert_eq!(position(&names, "b"), None);
+    }
+}

@@ -1,0 +1,429 @@
+//! At execution: the partitions that annotations name are declared.
+
+use super::{plan, table, with_known, Function, Known};
+use crate::admin::sql::{self, Value};
+use crate::pg::compat::{self, my_lxid};
+use crate::pg::errors::ok;
+use crate::pg::{self};
+use crate::state::platform::PG;
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::protocol::Touch;
+use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
+use pgrx::prelude::*;
+
+extern "C-unwind" {
+    fn datumCopy(value: Datum, byval: bool, len: core::ffi::c_int) -> Datum;
+}
+
+/// An argument of a call that is being evaluated.
+struct Argument {
+    transaction: u32,
+    /// Nesting level of the subtransaction in which it was evaluated.
+    level: i32,
+    function: Oid,
+    position: usize,
+    /// What is not passed by value is copied into the transaction's memory: the others of the call may be evaluated in another
+    /// statement's.
+    value: Value,
+    copied: bool,
+}
+
+impl Argument {
+    fn new(function: Oid, position: usize, (d, null, typid): Value) -> Argument {
+        let (mut len, mut byval) = (0, true);
+        let mut value = (d, null, typid);
+        // SAFETY: a value of this type. An ERROR unwinds before anything has changed.
+        unsafe {
+            if !null {
+                pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+            }
+            if !byval {
+                let old = pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
+                value.0 = datumCopy(d, false, len as i32);
+                pg_sys::MemoryContextSwitchTo(old);
+            }
+        }
+        Argument { transaction: my_lxid(), level: level(), function, position, value, copied: !byval }
+    }
+
+    /// The call is complete, or failed.
+    fn forget(self) {
+        if self.copied {
+            // SAFETY: a copy of this transaction's.
+            unsafe { pg_sys::pfree(self.value.0.cast_mut_ptr()) };
+        }
+    }
+}
+
+/// Arguments of calls that are being evaluated, and of such that failed in this subtransaction.
+static mut PENDING: Vec<Argument> = Vec::new();
+/// Arguments of calls whose partitions were all declared when the statement started: transaction, function, position,
+/// value. Integers that are a key by themselves only. To declare them again when they are evaluated would cost as much
+/// again, and do nothing: a partition's lock is kept until the transaction ends, also over ROLLBACK TO.
+static mut DECLARED: Vec<(u32, Oid, usize, usize)> = Vec::new();
+/// Partitions of the procedures that run: declared again after a COMMIT inside of them.
+static mut FRAMES: Vec<Frame> = Vec::new();
+
+struct Frame {
+    /// The transaction in which they were declared.
+    transaction: u32,
+    /// Nesting level of the subtransaction in which the procedure was called.
+    level: i32,
+    partitions: Vec<(Oid, u64, u32)>,
+}
+
+fn level() -> i32 {
+    xact::depth() as i32
+}
+
+fn frames() -> &'static mut Vec<Frame> {
+    let p = &raw mut FRAMES;
+    // SAFETY: one thread, and callers keep no reference while others run.
+    unsafe { &mut *p }
+}
+
+fn pending() -> &'static mut Vec<Argument> {
+    let p = &raw mut PENDING;
+    // SAFETY: as above.
+    unsafe { &mut *p }
+}
+
+fn declared() -> &'static mut Vec<(u32, Oid, usize, usize)> {
+    let p = &raw mut DECLARED;
+    // SAFETY: as above.
+    unsafe { &mut *p }
+}
+
+/// An integer, by its bits: such values are compared without knowing their type's functions.
+fn integer(v: &Value) -> Option<usize> {
+    let is = !v.1 && [pg_sys::INT2OID, pg_sys::INT4OID, pg_sys::INT8OID].contains(&v.2);
+    is.then(|| v.0.value())
+}
+
+/// Notes the arguments of a call whose partitions are declared.
+fn note_declared(function: Oid, values: &[(usize, Option<Value>)]) {
+    let (now, all) = (my_lxid(), declared());
+    all.retain(|d| d.0 == now && d.1 != function);
+    let bits = values.iter().filter_map(|(p, v)| Some((now, function, *p, integer(v.as_ref()?)?)));
+    all.extend(bits);
+}
+
+fn is_declared(function: Oid, position: usize, value: &Value) -> bool {
+    let same = |d: &(u32, Oid, usize, usize)| (d.0, d.1, d.2) == (my_lxid(), function, position);
+    declared().iter().any(|d| same(d) && integer(value) == Some(d.3))
+}
+
+fn is_wanted() -> bool {
+    pg::is_serializable() && xact::mode() == Mode::Serializable
+}
+
+/// Is there nothing to lock, because `partcc` runs no partition? Then the transaction is counted as one that declares
+/// its partitions, for the choice of protocols, and they are not located: that costs a tenth of a short transaction.
+fn is_idle() -> bool {
+    let idle = !crate::state::shmem::engine().shared.protocols.has_partcc();
+    if idle {
+        xact::txn().note_declared();
+    }
+    idle
+}
+
+/// Declares partitions in the order that all transactions use.
+fn declare(mut all: Vec<Touch>) {
+    all.sort_by_key(|t| (t.table.id, t.no));
+    all.dedup_by_key(|t| (t.table.id, t.no));
+    // After an ERROR, which a savepoint may catch, nothing counts as declared.
+    let noted = std::mem::take(declared());
+    for at in all {
+        ok(xact::txn().declare(&PG, at));
+    }
+    *declared() = noted;
+}
+
+/// Where an annotation's table keeps a key. Who may not call the function locks nothing by it: not all of a statement's
+/// functions have been asked for when it starts.
+fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
+    // SAFETY: a plain read.
+    if !compat::may_call(f.oid, unsafe { pg_sys::GetUserId() }) {
+        return None;
+    }
+    let oid = table(name)?;
+    sql::locate_for(oid, key, f.owner).map(|t| (oid, t))
+}
+
+/// The statement's calls of annotated functions: declares the partitions of arguments that are
+/// known already. Called for SERIALIZABLE transactions.
+pub fn at_statement(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the executor's state after its start.
+    unsafe {
+        redeclare();
+        let stmt = (*q).plannedstmt;
+        if (*stmt).invalItems.is_null() {
+            return; // no function but built-in ones
+        }
+        let items = pgrx::PgList::<pg_sys::PlanInvalItem>::from_pg((*stmt).invalItems);
+        let mut found = Vec::new();
+        with_known(|k| {
+            let calls = |i: *mut pg_sys::PlanInvalItem| {
+                (*i).cacheId == pg_sys::SysCacheIdentifier::PROCOID as i32
+                    && k.functions.iter().any(|f| f.hash == (*i).hashValue)
+            };
+            if items.iter_ptr().any(calls) && !is_idle() {
+                let params = (*(*q).estate).es_param_list_info;
+                let mut walk = Walk { known: k, params, found: &mut found };
+                visit_state((*q).planstate, (&raw mut walk).cast());
+            }
+        });
+        declare(found.into_iter().map(|f: (Oid, Touch)| f.1).collect());
+    }
+}
+
+struct Walk<'a> {
+    known: &'a Known,
+    params: pg_sys::ParamListInfo,
+    found: &'a mut Vec<(Oid, Touch)>,
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: a node of a valid plan state tree; the context is the walk.
+    unsafe {
+        if ps.is_null() {
+            return false;
+        }
+        let p = (*ps).plan;
+        for list in [(*p).targetlist, (*p).qual] {
+            visit(list.cast(), context);
+        }
+        match (*p).type_ {
+            NodeTag::T_FunctionScan => {
+                visit((*p.cast::<pg_sys::FunctionScan>()).functions.cast(), context);
+            }
+            NodeTag::T_Result => {
+                visit((*p.cast::<pg_sys::Result>()).resconstantqual, context);
+            }
+            NodeTag::T_ValuesScan => {
+                visit((*p.cast::<pg_sys::ValuesScan>()).values_lists.cast(), context);
+            }
+            NodeTag::T_NestLoop | NodeTag::T_MergeJoin | NodeTag::T_HashJoin => {
+                visit((*p.cast::<pg_sys::Join>()).joinqual.cast(), context);
+            }
+            _ => {}
+        }
+        pg_sys::planstate_tree_walker(ps, Some(visit_state), context)
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: a node of a valid expression; the context is the walk.
+    unsafe {
+        if node.is_null() {
+            return false;
+        }
+        match (*node).type_ {
+            NodeTag::T_FuncExpr => {
+                let w = &mut *context.cast::<Walk>();
+                let call = node.cast::<pg_sys::FuncExpr>();
+                if let Some(f) = w.known.functions.iter().find(|f| f.oid == (*call).funcid) {
+                    collect(w, f, call);
+                }
+            }
+            // Expressions of a function scan.
+            NodeTag::T_RangeTblFunction => return visit((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context),
+            _ => {}
+        }
+        pg_sys::expression_tree_walker(node, Some(visit), context)
+    }
+}
+
+/// Collects the partitions of one call as far as its arguments are known. An argument that names partitions of several
+/// tables is evaluated once.
+unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
+    let mut values: Vec<(usize, Option<Value>)> = Vec::new();
+    let mut places = 0;
+    for (name, positions) in &f.partitions {
+        let value = |&p: &usize| {
+            if let Some(v) = values.iter().find(|v| v.0 == p) {
+                return v.1;
+            }
+            // SAFETY: a valid call.
+            let v = unsafe {
+                plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| evaluate(a, w.params))
+            };
+            values.push((p, v));
+            v
+        };
+        let key: Option<Vec<Value>> = positions.iter().map(value).collect();
+        if let Some(at) = key.and_then(|k| place(f, name, &k)) {
+            w.found.push(at);
+            places += 1;
+        }
+    }
+    let single = f.partitions.iter().all(|p| p.1.len() == 1);
+    if single && places == f.partitions.len() && values.iter().all(|v| v.1.as_ref().and_then(integer).is_some()) {
+        note_declared(f.oid, &values);
+    }
+}
+
+/// Is it a constant or a parameter of the statement, perhaps converted by a function of PostgreSQL's where nobody asked for
+/// it? (Other casts may fail, and the statement may never come to them.)
+unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
+    // SAFETY: a valid expression.
+    unsafe {
+        match (*node).type_ {
+            NodeTag::T_Const => true,
+            NodeTag::T_Param => (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN,
+            NodeTag::T_RelabelType => is_fixed((*node.cast::<pg_sys::RelabelType>()).arg.cast()),
+            NodeTag::T_FuncExpr => {
+                let f = node.cast::<pg_sys::FuncExpr>();
+                let cast = (*f).funcformat == pg_sys::CoercionForm::COERCE_IMPLICIT_CAST
+                    && (*f).funcid.to_u32() < pg_sys::FirstNormalObjectId;
+                let args = pgrx::PgList::<pg_sys::Node>::from_pg((*f).args);
+                let fixed = args.iter_ptr().all(|a| is_fixed(a));
+                cast && fixed
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Evaluates an expression without variables.
+pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
+    // SAFETY: an expression without variables. Values stay in the context of the statement.
+    unsafe {
+        let typid = pg_sys::exprType(node);
+        let estate = pg_sys::CreateExecutorState();
+        (*estate).es_param_list_info = params;
+        let context = pg_sys::CreateExprContext(estate);
+        let state = pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
+        let mut null = false;
+        let v = pg_sys::ExecEvalExpr(state, context, &mut null);
+        let (mut len, mut byval) = (0, false);
+        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+        let v = if null { v } else { datumCopy(v, byval, len as i32) };
+        pg_sys::FreeExecutorState(estate);
+        (v, null, pg_sys::getBaseType(typid))
+    }
+}
+
+/// Runs a CALL: its partitions are declared before, and again after each COMMIT inside of it.
+/// `stmt` may be changed if any function is annotated.
+pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, run: impl FnOnce()) {
+    let mut found = Vec::new();
+    with_known(|k| {
+        // SAFETY: an analysed CALL statement.
+        let call = unsafe { (*stmt).funcexpr };
+        if k.functions.is_empty() || call.is_null() {
+            return;
+        }
+        if is_wanted() {
+            let mut walk = Walk { known: k, params, found: &mut found };
+            // SAFETY: a valid expression.
+            unsafe { visit(call.cast(), (&raw mut walk).cast()) };
+        }
+        plan::wrap_call(k, call);
+    });
+    if found.is_empty() {
+        drop(found);
+        return run();
+    }
+    let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
+    declare(found.into_iter().map(|f| f.1).collect());
+    let depth = frames().len();
+    // After an ERROR the callbacks take the frame off.
+    frames().push(Frame { transaction: my_lxid(), level: level(), partitions });
+    run();
+    frames().truncate(depth);
+}
+
+/// An aborted transaction: procedures that it called have ended. (One that rolls back and goes on
+/// locks its partitions when it touches them.)
+#[pg_guard]
+pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
+    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
+        frames().clear();
+    }
+}
+
+/// An aborted subtransaction: procedures that were called in it have ended, and calls whose arguments it has evaluated failed.
+/// One that commits leaves its arguments to its parent, whose end they may meet.
+#[pg_guard]
+pub(super) unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    _sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut core::ffi::c_void,
+) {
+    use pg_sys::SubXactEvent::*;
+    let level = level();
+    if event == SUBXACT_EVENT_ABORT_SUB {
+        frames().retain(|f| f.level < level);
+        forget_from(level);
+    } else if event == SUBXACT_EVENT_COMMIT_SUB {
+        pending().iter_mut().filter(|a| a.level >= level).for_each(|a| a.level = level - 1);
+    }
+}
+
+/// Frees the arguments that were evaluated at a nesting level or deeper. The memory of those of earlier transactions is gone.
+fn forget_from(level: i32) {
+    let now = my_lxid();
+    let failed = |a: &mut Argument| a.transaction != now || a.level >= level;
+    pending().extract_if(.., failed).filter(|a| a.transaction == now).for_each(Argument::forget);
+}
+
+/// A new transaction within procedures: what their arguments named is declared again.
+pub fn redeclare() {
+    let frames = frames();
+    let now = my_lxid();
+    if frames.iter().all(|f| f.transaction == now) {
+        return;
+    }
+    let mut all = Vec::new();
+    for f in frames.iter_mut().filter(|f| f.transaction != now) {
+        f.transaction = now;
+        all.extend(f.partitions.iter().filter_map(|&(oid, id, no)| sql::locate_again(oid, id, no)));
+    }
+    declare(all);
+}
+
+/// `mixedcc.declaring`: an argument of an annotated function has been evaluated.
+pub fn at_argument(function: Oid, position: usize, value: Value) {
+    if !is_wanted() || is_declared(function, position, &value) || is_idle() {
+        return;
+    }
+    let mut found = Vec::new();
+    with_known(|k| {
+        let Some(f) = k.functions.iter().find(|f| f.oid == function) else {
+            return;
+        };
+        super::must_call(function); // plans have seen to it; anybody may call the wrapper
+        if !f.partitions.iter().any(|p| p.1.contains(&position)) {
+            return; // no partition's: nobody would ask for it, nor forget it
+        }
+        let argument = Argument::new(function, position, value);
+        let pending = pending();
+        pending.retain(|a| a.transaction == argument.transaction);
+        pending.push(argument);
+        for (name, positions) in &f.partitions {
+            if positions.iter().max() != Some(&position) {
+                continue;
+            }
+            let is = |a: &&Argument, p| a.function == function && a.position == p;
+            let get = |p: &usize| pending.iter().rev().find(|a| is(a, *p)).map(|a| a.value);
+            let key: Option<Vec<Value>> = positions.iter().map(get).collect();
+            found.extend(key.and_then(|k| place(f, name, &k)));
+        }
+        let last = f.partitions.iter().flat_map(|p| &p.1).max();
+        if last == Some(&position) {
+            // The call's arguments are complete.
+            let mine: std::collections::HashSet<usize> =
+                f.partitions.iter().flat_map(|p| p.1.iter().copied()).collect();
+            for p in mine {
+                if let Some(i) = pending.iter().rposition(|a| a.function == function && a.position == p) {
+                    pending.remove(i).forget();
+                }
+            }
+        }
+    });
+    declare(found.into_iter().map(|f| f.1).collect());
+}

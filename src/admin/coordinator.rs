@@ -1,0 +1,315 @@
+//! The coordinator: a background worker that makes the steps of the switches of partitions from
+//! protocol to protocol, for all databases.
+//!
+//! It works on shared memory alone, and so has no database; but it initializes a connection to none,
+//! as the logical replication launcher does, so that it shows in pg_stat_activity and takes part in
+//! signal barriers. All of its state is in shared memory: one that ends by SIGTERM or an ERROR is
+//! started again by the postmaster, and goes on with every switch where it stands. If it is killed
+//! outright, PostgreSQL ends all processes and shared memory starts afresh.
+//!
+//! It also chooses protocols (see [`choose`]), and frees dropped tables in slices, so that no session's commit
+//! has to free a large one.
+
+use crate::pg::{compat, guc};
+use crate::state::platform::PG;
+use crate::state::{rel, shmem, stop};
+use choose::Choice;
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::switch::Passes;
+use mixedcc_engine::{Engine, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+mod choose;
+pub use choose::settings;
+
+/// Signal handlers must be the C functions themselves.
+mod raw {
+    extern "C-unwind" {
+        pub fn SignalHandlerForConfigReload(signal: core::ffi::c_int);
+        pub fn SignalHandlerForShutdownRequest(signal: core::ffi::c_int);
+    }
+}
+
+/// Name and type of the worker, as pg_stat_activity shows them.
+const NAME: &CStr = c"mixedcc coordinator";
+/// After an end that was not a shutdown, seconds.
+const RESTART_S: i32 = 1;
+/// With nothing to do, the coordinator shows at this interval that it lives, ms.
+const HEARTBEAT_MS: i64 = 1000;
+/// Between two looks whether a stop event may be passed, ms.
+const STOPPED_MS: i64 = 5;
+/// Pieces of memory of dropped tables that are freed at a time.
+const SLICE: usize = 4096;
+/// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
+const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
+
+fn fill<const N: usize>(to: &mut [core::ffi::c_char; N], text: &CStr) {
+    for (to, from) in to.iter_mut().zip(text.to_bytes()).take(N - 1) {
+        *to = *from as core::ffi::c_char;
+    }
+}
+
+/// Registers the worker. Called while the postmaster preloads the library.
+pub fn init() {
+    // SAFETY: a plain read.
+    if unsafe { pg_sys::IsBinaryUpgrade } {
+        return; // nothing may write but pg_upgrade
+    }
+    let mut w = pg_sys::BackgroundWorker {
+        bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION) as i32,
+        bgw_start_time: pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished,
+        bgw_restart_time: RESTART_S,
+        ..Default::default()
+    };
+    fill(&mut w.bgw_name, NAME);
+    fill(&mut w.bgw_type, NAME);
+    fill(&mut w.bgw_library_name, c"mixedcc");
+    fill(&mut w.bgw_function_name, c"mixedcc_coordinator_main");
+    // SAFETY: `_PG_init` runs alone; the struct is copied.
+    unsafe { pg_sys::RegisterBackgroundWorker(&mut w) };
+}
+
+/// Now, in microseconds as PostgreSQL counts them.
+pub fn now() -> u64 {
+    // SAFETY: a plain call.
+    unsafe { pg_sys::GetCurrentTimestamp() as u64 }
+}
+
+/// Tells the coordinator that a switch was asked for.
+pub fn wake() {
+    let e = shmem::engine();
+    // SAFETY: plain reads.
+    if !unsafe { pg_sys::IsPostmasterEnvironment } {
+        // A single-user server has no workers.
+        let progress = |made: Passes| made.steps + made.done > 0;
+        while progress(pass(&e)) {}
+        return;
+    }
+    nudge();
+}
+
+/// Has the coordinator look at all partitions, if one runs.
+pub fn nudge() {
+    let slot = shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst);
+    if slot != 0 {
+        compat::wake((slot - 1) as u16);
+    }
+}
+
+/// Frees a slice of the dropped tables whose grace period is over. True: there may be more to free.
+fn free_slice(e: &Engine) -> bool {
+    if e.shared.dropped.load(Ordering::SeqCst).is_null() {
+        return false;
+    }
+    let min_pin = e.refresh_min_pin(&PG);
+    Table::free_dropped_slice(e, shmem::my_slot(), min_pin, SLICE)
+}
+
+/// A transaction has ended, which may have dropped tables (`drops`). The coordinator frees them; where none runs, each
+/// transaction frees a slice.
+pub fn see_to_dropped(e: &Engine, drops: bool) {
+    if e.shared.dropped.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    if e.shared.coordinator.slot.load(Ordering::SeqCst) == 0 {
+        free_slice(e);
+    } else if drops {
+        nudge();
+    }
+}
+
+/// Is this the coordinator's slot?
+pub fn is_slot(slot: mixedcc_engine::csn::SlotId) -> bool {
+    shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst) == slot as u32 + 1
+}
+
+/// All tables of all databases, for as long as `f` runs.
+fn with_tables<R>(e: &Engine, f: impl FnOnce(&[&'static Table]) -> R) -> R {
+    let slot = shmem::my_slot();
+    // INV-TABLE, INV-MAP: the pin keeps what is found from now on. A single-user server is pinned
+    // by its transaction, or alone.
+    let pinned = e.is_pinned(slot);
+    if !pinned {
+        e.pin(slot);
+    }
+    let r = f(&shmem::all(None));
+    if !pinned {
+        e.unpin(slot);
+    }
+    r
+}
+
+/// One pass over all tables.
+fn pass(e: &Engine) -> Passes {
+    let stop_all = guc::SWITCH_METHOD.get() == guc::SwitchMethod::StopAll;
+    with_tables(e, |tables| e.advance_switches_by(tables, now(), stop_all, &stop::at_step))
+}
+
+fn log_switches(e: &Engine, from: u64) -> u64 {
+    let end = e.shared.switches.len();
+    let Some(level) = guc::LOG_SWITCHES.get().level().filter(|_| end != from) else { return end };
+    let new: Vec<_> = e.shared.switches.entries().into_iter().filter(|s| s.number >= from).collect();
+    // Of a table that was dropped meanwhile the name is gone.
+    let names: Vec<_> = with_tables(e, |tables| {
+        new.iter().map(|s| rel::called(tables.iter().find(|t| t.id == s.table).copied(), s.key)).collect()
+    });
+    for (s, name) in new.iter().zip(names) {
+        let d = s.done;
+        let ms = |a: u64, b: u64| b.saturating_sub(a) as f64 / 1000.0;
+        ereport!(
+            level,
+            PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+            format!(
+                "mixedcc switched partition {} of {name} from {} to {} ({})",
+                s.partition,
+                d.from.name(),
+                d.to.name(),
+                d.why.name()
+            ),
+            format!(
+                "It took {:.3} ms, {:.3} ms of it to upgrade.",
+                ms(d.times[1], d.times[3]),
+                ms(d.times[1], d.times[2])
+            )
+        );
+    }
+    end
+}
+
+/// What pg_stat_activity shows.
+fn report(under_way: u64) {
+    let (state, text) = match under_way {
+        0 => (pg_sys::BackendState::STATE_IDLE, String::new()),
+        1 => (pg_sys::BackendState::STATE_RUNNING, "switching 1 partition".into()),
+        n => (pg_sys::BackendState::STATE_RUNNING, format!("switching {n} partitions")),
+    };
+    let text = std::ffi::CString::new(text).unwrap_or_default();
+    // SAFETY: a plain call, which copies the text.
+    unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
+    let e = shmem::engine();
+    let c = &e.shared.coordinator;
+    c.slot.store(0, Ordering::SeqCst);
+    c.ident.store(0, Ordering::SeqCst);
+    e.unpin(shmem::my_slot());
+    // A switch by the stop-all method waits for the next coordinator; nobody else does.
+    e.shared.epochs.go_on();
+}
+
+fn start(e: &Engine) {
+    let c = &e.shared.coordinator;
+    c.started_at.store(now(), Ordering::SeqCst);
+    c.starts.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: plain reads; the callback lives as long as the library.
+    unsafe {
+        pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+        c.ident.store(pg_sys::MyProcPid as u32, Ordering::SeqCst);
+    }
+    e.unpin(shmem::my_slot());
+    c.slot.store(shmem::my_slot() as u32 + 1, Ordering::SeqCst);
+}
+
+/// Sleeps until the latch is set or the time is over; ends the process if that is asked for.
+fn doze(ms: i64, shown_as: u32) {
+    // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
+    unsafe {
+        let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, shown_as);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        pgrx::check_for_interrupts!();
+        if pg_sys::ShutdownRequestPending != 0 {
+            // Not 0: the postmaster starts the worker again, unless it shuts down.
+            pg_sys::proc_exit(1);
+        }
+    }
+}
+
+/// Waits an instant at a stop event, where the process may end too; shown as a wait for an advisory lock.
+pub fn wait_at_event() {
+    doze(STOPPED_MS, pg_sys::PG_WAIT_LOCK | pg_sys::LockTagType::LOCKTAG_ADVISORY);
+}
+
+/// Sleeps as `doze`; handles what signals ask for. True: settings may have changed.
+fn sleep(ms: i64) -> bool {
+    doze(ms, pg_sys::PG_WAIT_EXTENSION);
+    // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
+    unsafe {
+        if pg_sys::ConfigReloadPending != 0 {
+            pg_sys::ConfigReloadPending = 0;
+            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+            return true;
+        }
+    }
+    false
+}
+
+/// The worker.
+#[pg_guard]
+#[no_mangle]
+pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
+    // SAFETY: as `bgworker.h` wants it: handlers first, then signals, then the connection.
+    unsafe {
+        pg_sys::pqsignal(pg_sys::SIGHUP as i32, Some(raw::SignalHandlerForConfigReload));
+        pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(raw::SignalHandlerForShutdownRequest));
+        pg_sys::BackgroundWorkerUnblockSignals();
+        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
+    }
+    // The server has opened for business.
+    crate::state::save::forget_loaded();
+    let e = shmem::engine();
+    start(&e);
+    report(0);
+    let (mut open, mut idle_passes) = (0, 0u32);
+    let mut choice = Choice::start(&e, now());
+    let mut logged = e.shared.switches.len();
+    loop {
+        let made = pass(&e);
+        let mut progress = made.steps + made.done > 0;
+        progress |= free_slice(&e);
+        logged = log_switches(&e, logged);
+        if made.under_way != open || progress {
+            open = made.under_way;
+            report(open);
+        }
+        if choice.is_due(now()) {
+            progress |= with_tables(&e, |tables| choice.interval(&e, tables, now())) > 0;
+        }
+        idle_passes = if progress { 0 } else { idle_passes.saturating_add(1) };
+        let poll = match open {
+            0 => HEARTBEAT_MS,
+            _ => POLLS.iter().find(|p| idle_passes < p.0).map_or(HEARTBEAT_MS, |p| p.1),
+        };
+        if sleep(if progress { 0 } else { poll.min(choice.due_in_ms(now())) }) {
+            choice.reload();
+        }
+    }
+}
+
+/// The slots that hold a step up: process ids.
+pub fn holders(epoch: u64) -> Vec<i32> {
+    let e = shmem::engine();
+    let older = |s: &mixedcc_engine::shared::Slot| {
+        let f = s.following.load(Ordering::SeqCst);
+        f != 0 && f < epoch
+    };
+    let slots = e.slots.iter().enumerate().filter(|(_, s)| older(s)).map(|(i, _)| i as u16);
+    slots.filter_map(compat::pid_of).collect()
+}
+
+/// Does the transaction of this backend hold a step up?
+pub fn i_hold(epoch: u64) -> bool {
+    let f = shmem::engine().slots[shmem::my_slot() as usize].following.load(Ordering::SeqCst);
+    f != 0 && f < epoch
+}
+
+/// Waits an instant, for interrupts too.
+pub fn pause() {
+    // SAFETY: a plain call of a backend.
+    unsafe { pg_sys::pg_usleep(1000) };
+    pgrx::check_for_interrupts!();
+}

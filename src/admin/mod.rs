@@ -1,0 +1,6 @@
+//! Options, annotations, the coordinator, and the functions and views of the schema `mixedcc`.
+
+pub mod annotate;
+pub mod coordinator;
+pub mod options;
+pub mod sql;

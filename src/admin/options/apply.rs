@@ -1,0 +1,439 @@
+//! Puts a table's options in use: repartitions it in place where the wanted map differs.
+
+use super::{complain, Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
+use crate::access::tuple;
+use crate::keys::partkey::PartKey;
+use crate::pg::compat;
+use crate::pg::errors::ok;
+use crate::state::xact::{self, Parts};
+use crate::state::{rel, shmem};
+use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::{Version, REC_USED};
+use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+/// Most columns of a partition key.
+const MAX_COLUMNS: usize = 32;
+
+/// What `sync` changes besides the map: the initial protocol and policy count only when the table is
+/// new or rewritten, or when they were set just now, for `mixedcc.set_protocol` may have changed them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Apply {
+    /// Put all partitions under the initial protocol.
+    pub protocol: bool,
+    /// Give all partitions the initial waiting policy.
+    pub policy: bool,
+}
+
+impl Apply {
+    /// Both.
+    pub const ALL: Apply = Apply { protocol: true, policy: true };
+}
+
+/// What the options ask for.
+struct Wanted {
+    n: u32,
+    spec: Vec<u8>,
+    protocol: Protocol,
+    policy: Policy,
+    tuning: Tuning,
+}
+
+/// Refuses options that do not fit the table.
+pub fn check_table(relid: Oid, o: &Options) {
+    with_relation(relid, |rel| {
+        must_be_ours(rel);
+        wanted(rel, o);
+    });
+}
+
+/// Refuses what is no table of ours. For users who may have no right on it: it is locked for this moment only.
+pub fn check_is_ours(relid: Oid) {
+    if with_relation_until(relid, pg_sys::AccessShareLock, must_be_ours).is_none() {
+        crate::admin::sql::no_such_relation(relid);
+    }
+}
+
+fn must_be_ours(rel: pg_sys::Relation) {
+    if !rel::is_ours(rel) {
+        complain(
+            PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+            &format!("\"{}\" is not a mixedcc table", name_of(rel)),
+            "Create the table USING mixedcc, or use ALTER TABLE ... SET ACCESS METHOD mixedcc.",
+        );
+    }
+}
+
+/// Runs `f` with a relation, whose lock stays until the transaction ends. `None`: there is no such relation.
+fn with_relation<R>(relid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
+    with_relation_until(relid, pg_sys::NoLock, f)
+}
+
+/// The same. `unlock`: the lock that is given up behind `f`.
+fn with_relation_until<R>(relid: Oid, unlock: u32, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
+    // SAFETY: opened and closed here.
+    unsafe {
+        let rel = pg_sys::try_relation_open(relid, pg_sys::AccessShareLock as i32);
+        if rel.is_null() {
+            return None;
+        }
+        let r = f(rel);
+        pg_sys::relation_close(rel, unlock as i32);
+        Some(r)
+    }
+}
+
+fn name_of(rel: pg_sys::Relation) -> String {
+    // SAFETY: a valid relation.
+    unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) }
+}
+
+/// Columns of the primary key, in its order.
+fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
+    let mut out = Vec::new();
+    // SAFETY: a valid relation; catalog look-ups.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        for oid in pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid() {
+            let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
+            if tup.is_null() {
+                continue;
+            }
+            let form = pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_index>();
+            if (*form).indisprimary && (*form).indisvalid {
+                out = (*form).indkey.values.as_slice((*form).indnkeyatts as usize).to_vec();
+            }
+            pg_sys::ReleaseSysCache(tup);
+        }
+        pg_sys::list_free(list);
+    }
+    out
+}
+
+/// Numbers of named columns.
+fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
+    let mut out: Vec<i16> = Vec::new();
+    // SAFETY: a valid relation.
+    let desc = unsafe { (*rel).rd_att };
+    // SAFETY: as above; columns of its descriptor.
+    let atts = || unsafe { (0..(*desc).natts as usize).map(|i| compat::attribute(desc, i)) };
+    for name in names {
+        let found = atts().find(|a| {
+            // SAFETY: names in the catalog end with a NUL.
+            !a.attisdropped && unsafe { crate::pg::text::read(a.attname.data.as_ptr()) } == *name
+        });
+        let Some(a) = found else {
+            complain(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
+                &format!("column \"{name}\" of the partition key of \"{}\" does not exist", name_of(rel)),
+                "Name columns of the table in mixedcc.partition_by.",
+            )
+        };
+        if out.contains(&a.attnum) {
+            complain(
+                PgSqlErrorCode::ERRCODE_DUPLICATE_COLUMN,
+                &format!("column \"{name}\" appears twice in mixedcc.partition_by"),
+                "",
+            );
+        }
+        out.push(a.attnum);
+    }
+    if out.len() > MAX_COLUMNS {
+        complain(
+            PgSqlErrorCode::ERRCODE_TOO_MANY_COLUMNS,
+            &format!("a partition key has at most {MAX_COLUMNS} columns"),
+            "",
+        );
+    }
+    out
+}
+
+/// A column of a partition key.
+pub struct KeyColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub typid: Oid,
+}
+
+/// What the rows of a table are partitioned by, or would be if it had several partitions.
+pub struct Key {
+    /// Hash or range.
+    pub method: Method,
+    /// In order.
+    pub columns: Vec<KeyColumn>,
+}
+
+/// The partition key of a table of ours; `None` as long as it has none. Locks as [`check_is_ours`] does.
+pub fn partition_key(relid: Oid) -> Option<Key> {
+    with_relation_until(relid, pg_sys::AccessShareLock, |rel| {
+        let o = Options::of(relid);
+        let method = method_of(&o);
+        let column = |n: i16| {
+            // SAFETY: a column of a valid relation; names in the catalog end with a NUL.
+            unsafe {
+                let a = compat::attribute((*rel).rd_att, n as usize - 1);
+                let name = crate::pg::text::read(a.attname.data.as_ptr());
+                KeyColumn { name, typid: a.atttypid }
+            }
+        };
+        let columns: Vec<_> = key_of(rel, &o, method).into_iter().map(column).collect();
+        (!columns.is_empty()).then_some(Key { method, columns })
+    })?
+}
+
+fn method_of(o: &Options) -> Method {
+    o.method.unwrap_or(if o.bounds.is_some() { Method::Range } else { Method::Hash })
+}
+
+/// Numbers of the key's columns: those that the options name, or the primary key's as far as the
+/// method can use them.
+fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16> {
+    // SAFETY: a valid relation.
+    let desc = unsafe { (*rel).rd_att };
+    match &o.partition_by {
+        Some(names) => columns(rel, names),
+        None => primary_key(rel).into_iter().filter(|&a| method == Method::Range || can_hash(desc, a)).collect(),
+    }
+}
+
+/// What the options mean for the table as it is now. Raises errors for what cannot be.
+fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
+    let base = |n, spec| Wanted {
+        n,
+        spec,
+        protocol: o.protocol.unwrap_or(BUILT_IN_PROTOCOL),
+        policy: o.policy.unwrap_or(BUILT_IN_POLICY),
+        tuning: o.tuning(),
+    };
+    let invalid = |m: &str, hint: &str| -> ! { complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint) };
+    // SAFETY: a valid relation.
+    let desc = unsafe { (*rel).rd_att };
+    let method = method_of(o);
+    let key = key_of(rel, o, method);
+    if method == Method::Hash {
+        if o.bounds.is_some() {
+            invalid(
+                "mixedcc.bounds are for partition_method range",
+                "Set mixedcc.partition_method = 'range', or reset mixedcc.bounds.",
+            );
+        }
+        let n = o.partitions.unwrap_or(1);
+        if key.is_empty() {
+            return base(1, Vec::new());
+        }
+        let spec = PartKey::encode_hash(desc, &key);
+        return if n == 1 { base(1, Vec::new()) } else { base(n, spec) };
+    }
+    let Some(bounds) = &o.bounds else {
+        invalid(
+            "partition_method range needs mixedcc.bounds",
+            "Example: mixedcc.bounds = '100, 200' makes three partitions.",
+        )
+    };
+    let n = bounds.len() as u32 + 1;
+    if o.partitions.is_some_and(|p| p != n) {
+        invalid(
+            &format!("{} bounds make {n} partitions, not {}", bounds.len(), o.partitions.unwrap_or(n)),
+            "Leave out mixedcc.partitions.",
+        );
+    }
+    match key.as_slice() {
+        [] => base(1, Vec::new()),
+        [a] => base(n, PartKey::encode_range(desc, *a, bounds)),
+        _ => invalid("partition_method range needs a key of one column", "Name the column in mixedcc.partition_by."),
+    }
+}
+
+fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
+    // SAFETY: a valid descriptor and a column of a primary key.
+    unsafe {
+        let t = compat::attribute(desc, attnum as usize - 1).atttypid;
+        let cache = pg_sys::lookup_type_cache(t, (pg_sys::TYPECACHE_HASH_EXTENDED_PROC) as i32);
+        (*cache).hash_extended_proc != pg_sys::InvalidOid
+    }
+}
+
+fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
+    let (e, slot, set) = (shmem::engine(), shmem::my_slot(), ProtocolSet::of(w.protocol));
+    let mut map = ok(Table::new_map(&e, slot, w.n, field, &w.spec, set, w.policy));
+    // SAFETY: ours alone until it is put in use.
+    unsafe { map.as_mut() }.set_tuning(&w.tuning);
+    map
+}
+
+fn differs(map: &PartitionMap, w: &Wanted) -> bool {
+    map.n != w.n || map.spec() != w.spec.as_slice()
+}
+
+/// Brings a table in line with its options and its primary key: after commands that may have
+/// changed either.
+pub fn sync(relid: Oid, apply: Apply) {
+    with_relation(relid, |rel| {
+        if !rel::is_ours(rel) {
+            return;
+        }
+        let w = wanted(rel, &Options::of(relid));
+        let table = rel::info(rel).table;
+        let map = table.map();
+        let other = map.partitions().iter().any(|p| {
+            (apply.protocol && p.switch.view().wanted != ProtocolSet::of(w.protocol))
+                || (apply.policy && p.policy() != w.policy)
+        }) || map.tuning() != w.tuning;
+        if !other && !differs(map, &w) {
+            // SAFETY: an open relation of ours.
+            return unsafe { crate::access::primary::sync(rel) };
+        }
+        // SAFETY: a plain call. With the lock no other transaction is in the middle.
+        unsafe { pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32) };
+        let table = rel::info(rel).table;
+        xact::before_change(table);
+        if differs(table.map(), &w) {
+            repartition(rel, table, &w, apply);
+        } else {
+            let new = rel::copy_map(table.map());
+            set_all(new, &w, apply);
+            keep_counters(table.map(), new);
+            exchange(table, new, None);
+        }
+        // SAFETY: a plain call: other backends forget what they know of the map.
+        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relid) };
+        // SAFETY: an open relation of ours.
+        unsafe { crate::access::primary::sync(rel) };
+    });
+}
+
+fn set_all(mut map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
+    let e = shmem::engine();
+    // SAFETY: ours alone until it is put in use.
+    unsafe { map.as_mut() }.set_tuning(&w.tuning);
+    // SAFETY: as above.
+    for p in unsafe { map.as_ref() }.partitions() {
+        if apply.protocol {
+            ok(p.put(&e, ProtocolSet::of(w.protocol), None));
+        }
+        if apply.policy {
+            ok(p.set_policy(&e, w.policy));
+        }
+    }
+}
+
+/// The counters of a map's copy.
+fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
+    // SAFETY: ours alone until it is put in use.
+    for (n, o) in unsafe { new.as_ref() }.partitions().iter().zip(old.partitions()) {
+        n.stats.copy_from(&o.stats);
+    }
+}
+
+/// Puts a map in use; an abort goes back to the old one. `parts`: what the records' partitions in it have overwritten.
+fn exchange(table: &'static Table, new: NonNull<PartitionMap>, parts: Option<Parts>) {
+    let old = table.replace_map(new);
+    xact::remapped(table, old, new, parts);
+}
+
+/// Frees a map that was not put in use, and puts back what was overwritten for it, also when an error unwinds.
+struct Unused(Option<NonNull<PartitionMap>>, Option<Parts>);
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        if let Some(parts) = &self.1 {
+            parts.restore();
+        }
+        if let Some(m) = self.0 {
+            // SAFETY: in no table.
+            unsafe { shmem::engine().region.free(shmem::my_slot() as usize, m.cast()) };
+        }
+    }
+}
+
+/// Computes every record's partition in a new map. The caller holds the table exclusively.
+fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: Apply) {
+    let old = table.map();
+    let new = new_map(w, 1 - old.field);
+    let mut unused = Unused(Some(new), None);
+    let first = &old.partitions()[0];
+    // SAFETY: ours alone until it is put in use.
+    let map = unsafe { new.as_ref() };
+    // What all partitions have in common stays.
+    let wanted = |p: &Partition| (p.switch.view().wanted, p.switch.view().pinned);
+    let (protocol, pinned) = wanted(first);
+    let same_protocol = old.partitions().iter().all(|p| wanted(p) == (protocol, pinned));
+    let same_policy = old.partitions().iter().all(|p| p.policy() == first.policy());
+    let e = shmem::engine();
+    for p in map.partitions() {
+        if same_protocol && !apply.protocol {
+            ok(p.put(&e, protocol, Some(pinned)));
+        }
+        if same_policy && !apply.policy {
+            ok(p.set_policy(&e, first.policy()));
+        }
+    }
+    let key = PartKey::parse(rel, map);
+    // SAFETY: a valid relation.
+    let natts = unsafe { (*(*rel).rd_att).natts } as usize;
+    let mut values = vec![Datum::from(0usize); natts];
+    let mut nulls = vec![true; natts];
+    unused.1 = xact::is_remapped(table).then(|| Parts::of(table, map.field)); // INV-PARTS
+    for no in 0..table.len() {
+        if no % 1024 == 0 {
+            pgrx::check_for_interrupts!();
+        }
+        let Some(r) = RecordRef::find(table, no) else {
+            continue;
+        };
+        let mut part = 0;
+        if let Some(v) = row_of(r) {
+            // SAFETY: nobody else changes or frees the version; the arrays have all columns.
+            unsafe {
+                tuple::deform(rel, v, values.as_mut_ptr(), nulls.as_mut_ptr());
+                part = key.partition(values.as_ptr(), nulls.as_ptr());
+            }
+        }
+        r.rec.part[map.field as usize].store(part, Ordering::Relaxed);
+        count(r, map, part);
+    }
+    unused.0 = None;
+    exchange(table, new, unused.1.take());
+}
+
+/// The row of a record: our newest, or the newest committed one. `None`: there is none.
+fn row_of(r: RecordRef) -> Option<*const Version> {
+    if r.rec.state.load(Ordering::Acquire) != REC_USED {
+        return None;
+    }
+    let txn = xact::txn();
+    let own = txn.last_write(r).and_then(|n| txn.write(n)).map(|w| w.version.as_ptr().cast_const());
+    // SAFETY: versions of used records are not freed under the exclusive lock of their table.
+    own.into_iter().chain([r.rec.head().cast_const()]).find(|&v| !v.is_null() && unsafe { !(*v).is_tombstone() })
+}
+
+/// Adds a record's committed version to a partition's counters; what this transaction has written
+/// is added when it commits.
+fn count(r: RecordRef, map: &PartitionMap, part: u16) {
+    let v = r.rec.head();
+    if r.rec.state.load(Ordering::Acquire) != REC_USED || v.is_null() {
+        return;
+    }
+    // SAFETY: as in `row_of`.
+    if unsafe { (*v).csn() }.is_none() {
+        return;
+    }
+    let s = map.partitions()[part as usize].stats.stripe(0);
+    // SAFETY: as above; versions are allocated in the region.
+    unsafe {
+        s.rows.fetch_add(!(*v).is_tombstone() as u64, Ordering::Relaxed);
+        s.versions.fetch_add(1, Ordering::Relaxed);
+        let size = shmem::engine().region.usable_size(NonNull::new_unchecked(v.cast()));
+        s.bytes.fetch_add(size as u64, Ordering::Relaxed);
+    }
+}
+
+/// The map of a table that is registered at first use: as its options say.
+pub fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
+    // SAFETY: a valid relation.
+    new_map(&wanted(rel, &Options::of(unsafe { (*rel).rd_id })), 0)
+}

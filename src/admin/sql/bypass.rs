@@ -1,0 +1,27 @@
+//! The source of the view `mixedcc.bypass`.
+
+use crate::admin::options::complain;
+use crate::paths::bypass::counts;
+use pgrx::iter::TableIterator;
+use pgrx::prelude::*;
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn bypass_rows(
+) -> TableIterator<'static, (name!(statement, Option<&'static str>), name!(reason, Option<&'static str>), name!(n, i64))>
+{
+    TableIterator::new(counts::all())
+}
+
+#[pg_extern(sql = false)]
+fn reset_bypass() {
+    // SAFETY: a plain read.
+    if !unsafe { pg_sys::superuser() } {
+        complain(
+            PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+            "must be superuser to reset the bypass's counters",
+            "",
+        );
+    }
+    counts::reset();
+}

@@ -1,0 +1,380 @@
+//! Aggregates over all rows of a statement, as nodeAgg.c computes them without groups.
+//!
+//! Only PostgreSQL's own aggregates with plain arguments are taken: their functions are built in and ask of
+//! their caller only where their state lives (`AggCheckCallContext`).
+
+use super::column::Column;
+use super::plan;
+use super::run::{clear, evaluate};
+use super::Reason;
+use crate::pg::{compat, raw};
+use mixedcc_engine::record::Version;
+use pgrx::pg_sys::{self, Aggref, Datum, NodeTag, Oid, SysCacheIdentifier::*};
+use pgrx::PgList;
+
+/// Columns of pg_aggregate.
+const KIND: i16 = 2;
+const TRANSITION: i16 = 4;
+const FINAL: i16 = 5;
+const FINAL_EXTRA: i16 = 12;
+const STATE_TYPE: i16 = 17;
+const INITIAL: i16 = 21;
+/// `count(any)`.
+const COUNT_ANY: u32 = 2147;
+
+/// One aggregate.
+#[repr(C)]
+pub struct Aggregate {
+    call: *mut pg_sys::FunctionCallInfoBaseData,
+    finish: *mut pg_sys::FunctionCallInfoBaseData,
+    args: *mut *mut pg_sys::ExprState,
+    n_args: usize,
+    /// The arguments, if all are columns; else null.
+    columns: *mut Column,
+    /// The state's type.
+    len: i16,
+    by_value: bool,
+    initial: Datum,
+    no_initial: bool,
+    /// The state.
+    value: Datum,
+    null: bool,
+    /// Is the first argument to become the state?
+    none_yet: bool,
+}
+
+/// The aggregates of a statement.
+#[repr(C)]
+pub struct Aggregates {
+    all: *mut Aggregate,
+    n: usize,
+    /// Are all arguments columns of the table?
+    of_columns: bool,
+    /// Where states live, until the next execution.
+    states: *mut pg_sys::ExprContext,
+    /// The row of results.
+    results: *mut pg_sys::TupleTableSlot,
+}
+
+/// A column of a catalog's row; `None`: NULL.
+unsafe fn attribute(cache: pg_sys::SysCacheIdentifier::Type, row: pg_sys::HeapTuple, n: i16) -> Option<Datum> {
+    let mut null = false;
+    // SAFETY: a row of that cache, which has the column.
+    let d = unsafe { pg_sys::SysCacheGetAttr(cache as i32, row, n, &mut null) };
+    (!null).then_some(d)
+}
+
+unsafe fn alloc<T>(n: usize) -> *mut T {
+    // SAFETY: plain memory of numbers and pointers.
+    unsafe { pg_sys::palloc0(n.max(1) * std::mem::size_of::<T>()).cast() }
+}
+
+/// Prepares the aggregates of a statement over rows of this type. What is kept is allocated in the current memory context.
+///
+/// # Safety
+/// Aggregates whose arguments `plan` has checked.
+pub unsafe fn prepare(found: &[*mut Aggref], rows: pg_sys::TupleDesc) -> Result<*mut Aggregates, Reason> {
+    // SAFETY: the caller's.
+    unsafe {
+        let a = alloc::<Aggregates>(1);
+        (*a).n = found.len();
+        (*a).all = alloc(found.len());
+        (*a).states = pg_sys::CreateStandaloneExprContext();
+        let node = alloc::<pg_sys::AggState>(1);
+        (*node).ss.ps.type_ = NodeTag::T_AggState;
+        (*node).curaggcontext = (*a).states;
+        let desc = pg_sys::CreateTemplateTupleDesc(found.len() as i32);
+        for (i, r) in found.iter().enumerate() {
+            let name = std::ptr::null();
+            pg_sys::TupleDescInitEntry(desc, i as i16 + 1, name, (**r).aggtype, -1, 0);
+            pg_sys::TupleDescInitEntryCollation(desc, i as i16 + 1, (**r).aggcollid);
+            one(&mut *(*a).all.add(i), &**r, node, rows)?;
+        }
+        (*a).of_columns = (0..found.len()).all(|i| !(*(*a).all.add(i)).columns.is_null());
+        (*a).results = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
+        Ok(a)
+    }
+}
+
+unsafe fn one(
+    a: &mut Aggregate,
+    r: &Aggref,
+    node: *mut pg_sys::AggState,
+    rows: pg_sys::TupleDesc,
+) -> Result<(), Reason> {
+    // SAFETY: as in `prepare`; what pg_aggregate names exists.
+    unsafe {
+        let simple = r.aggdirectargs.is_null()
+            && r.aggorder.is_null()
+            && r.aggdistinct.is_null()
+            && r.aggfilter.is_null()
+            && !r.aggvariadic
+            && r.agglevelsup == 0
+            && r.aggsplit == pg_sys::AggSplit::AGGSPLIT_SIMPLE;
+        let pinned = r.aggfnoid.to_u32() < pg_sys::FirstUnpinnedObjectId;
+        if !simple || !pinned || is_polymorphic(r) {
+            return Err(Reason::Expression);
+        }
+        if !compat::may_call(r.aggfnoid, pg_sys::GetUserId()) {
+            return Err(Reason::Rights);
+        }
+        let row = pg_sys::SearchSysCache1(AGGFNOID as i32, r.aggfnoid.into());
+        if row.is_null() {
+            return Err(Reason::Expression);
+        }
+        let column = |n| attribute(AGGFNOID, row, n);
+        let kind = column(KIND).map_or(0, |d| d.value() as u8);
+        let extra = column(FINAL_EXTRA).is_none_or(|d| d.value() != 0);
+        let oid = |n| column(n).map_or(pg_sys::InvalidOid, |d| Oid::from(d.value() as u32));
+        let (transition, finish, state) = (oid(TRANSITION), oid(FINAL), oid(STATE_TYPE));
+        let initial = column(INITIAL).map(|d| pg_sys::text_to_cstring(d.cast_mut_ptr()));
+        pg_sys::ReleaseSysCache(row);
+        let has_finish = finish != pg_sys::InvalidOid;
+        let null = std::ptr::null_mut();
+        if kind != b'n' || extra || plan::is_foreign(transition, null) || has_finish && plan::is_foreign(finish, null) {
+            return Err(Reason::Expression);
+        }
+        pg_sys::get_typlenbyval(state, &mut a.len, &mut a.by_value);
+        a.no_initial = initial.is_none();
+        if let Some(text) = initial {
+            let (mut input, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+            pg_sys::getTypeInputInfo(state, &mut input, &mut param);
+            a.initial = pg_sys::OidInputFunctionCall(input, text, param, -1);
+        }
+        let args: Vec<_> = PgList::<pg_sys::TargetEntry>::from_pg(r.args).iter_ptr().collect();
+        a.n_args = args.len();
+        a.args = alloc(args.len());
+        for (i, e) in args.iter().enumerate() {
+            *a.args.add(i) = pg_sys::ExecInitExpr((**e).expr, std::ptr::null_mut());
+        }
+        let columns: Option<Vec<_>> = args.iter().map(|e| Column::of((**e).expr.cast(), rows)).collect();
+        if let Some(columns) = columns {
+            a.columns = alloc(columns.len());
+            std::ptr::copy_nonoverlapping(columns.as_ptr(), a.columns, columns.len());
+        }
+        a.call = call_of(transition, args.len() + 1, r.inputcollid, node);
+        if has_finish {
+            a.finish = call_of(finish, 1, r.inputcollid, node);
+        }
+        Ok(())
+    }
+}
+
+/// Does it ask for the types of its arguments?
+unsafe fn is_polymorphic(r: &Aggref) -> bool {
+    // SAFETY: a valid aggregate. Its declared arguments are in pg_proc.
+    unsafe {
+        let mut types: *mut Oid = std::ptr::null_mut();
+        let mut n = 0;
+        pg_sys::get_func_signature(r.aggfnoid, &mut types, &mut n);
+        (0..n as usize).map(|i| *types.add(i)).any(|t| {
+            let pseudo = pg_sys::get_typtype(t) as u8 == pg_sys::TYPTYPE_PSEUDO;
+            pseudo && !(t == pg_sys::ANYOID && r.aggfnoid.to_u32() == COUNT_ANY)
+        })
+    }
+}
+
+/// A call of a function with room for its arguments.
+unsafe fn call_of(
+    f: Oid,
+    n: usize,
+    collation: Oid,
+    node: *mut pg_sys::AggState,
+) -> *mut pg_sys::FunctionCallInfoBaseData {
+    // SAFETY: a built-in function with so many arguments.
+    unsafe {
+        let info = alloc::<pg_sys::FmgrInfo>(1);
+        pg_sys::fmgr_info_cxt(f, info, pg_sys::CurrentMemoryContext);
+        let size =
+            std::mem::size_of::<pg_sys::FunctionCallInfoBaseData>() + n * std::mem::size_of::<pg_sys::NullableDatum>();
+        let c = pg_sys::palloc0(size).cast::<pg_sys::FunctionCallInfoBaseData>();
+        (*c).flinfo = info;
+        (*c).context = node.cast();
+        (*c).fncollation = collation;
+        (*c).nargs = n as i16;
+        c
+    }
+}
+
+unsafe fn arg<'a>(c: *mut pg_sys::FunctionCallInfoBaseData, i: usize) -> &'a mut pg_sys::NullableDatum {
+    // SAFETY: the call has so many arguments.
+    unsafe { &mut *(*c).args.as_mut_ptr().add(i) }
+}
+
+unsafe fn call(c: *mut pg_sys::FunctionCallInfoBaseData) -> (Datum, bool) {
+    // SAFETY: a prepared call.
+    unsafe {
+        (*c).isnull = false;
+        let d = (*(*c).flinfo).fn_addr.map_or(Datum::from(0), |f| f(c));
+        (d, (*c).isnull)
+    }
+}
+
+/// Begins: no row was seen.
+///
+/// # Safety
+/// Prepared aggregates. An ERROR jumps over this frame.
+pub unsafe fn start(a: *mut Aggregates) {
+    // SAFETY: the caller's.
+    unsafe {
+        raw::MemoryContextReset((*(*a).states).ecxt_per_tuple_memory);
+        for i in 0..(*a).n {
+            let one = &mut *(*a).all.add(i);
+            (one.null, one.none_yet) = (one.no_initial, one.no_initial);
+            one.value = if one.no_initial { Datum::from(0) } else { kept(a, one, one.initial) };
+        }
+    }
+}
+
+/// Makes a memory context the current one; which one was.
+unsafe fn switch_to(context: pg_sys::MemoryContext) -> pg_sys::MemoryContext {
+    // SAFETY: one thread; a valid context.
+    unsafe {
+        let old = pg_sys::CurrentMemoryContext;
+        pg_sys::CurrentMemoryContext = context;
+        old
+    }
+}
+
+/// A value in the memory of the states.
+unsafe fn kept(a: *mut Aggregates, one: &Aggregate, d: Datum) -> Datum {
+    // SAFETY: a value of the state's type.
+    unsafe {
+        if one.by_value {
+            return d;
+        }
+        let old = switch_to((*(*a).states).ecxt_per_tuple_memory);
+        let d = raw::datumCopy(d, false, one.len as i32);
+        switch_to(old);
+        d
+    }
+}
+
+/// Takes the row in the context's scan slot in.
+///
+/// # Safety
+/// Aggregates that were started. An ERROR jumps over this frame.
+pub unsafe fn add(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
+    // SAFETY: the caller's.
+    unsafe {
+        for i in 0..(*a).n {
+            let one = &mut *(*a).all.add(i);
+            let mut missing = false;
+            for n in 0..one.n_args {
+                let at = arg(one.call, n + 1);
+                at.isnull = false;
+                at.value = evaluate(*one.args.add(n), c, &mut at.isnull);
+                missing = missing || at.isnull;
+            }
+            advance(a, one, c, missing);
+        }
+    }
+}
+
+/// Are all arguments columns of the table, so that [`add_version`] will do?
+///
+/// # Safety
+/// Prepared aggregates.
+pub unsafe fn of_columns(a: *const Aggregates) -> bool {
+    // SAFETY: the caller's.
+    unsafe { (*a).of_columns }
+}
+
+/// Takes a row in, without a slot.
+///
+/// # Safety
+/// Aggregates of columns that were started; a reachable version with a row of the type that they were prepared for. An
+/// ERROR jumps over this frame.
+#[inline]
+pub unsafe fn add_version(a: *mut Aggregates, c: *mut pg_sys::ExprContext, v: *const Version, rows: pg_sys::TupleDesc) {
+    // SAFETY: the caller's.
+    unsafe {
+        for i in 0..(*a).n {
+            let one = &mut *(*a).all.add(i);
+            let mut missing = false;
+            for n in 0..one.n_args {
+                let at = arg(one.call, n + 1);
+                (*one.columns.add(n)).read(v, rows, at);
+                missing = missing || at.isnull;
+            }
+            advance(a, one, c, missing);
+        }
+    }
+}
+
+/// The arguments of a row are there; is one of them NULL? (advance_transition_function)
+#[inline]
+unsafe fn advance(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprContext, missing: bool) {
+    // SAFETY: as in `add`.
+    unsafe {
+        if !(*(*one.call).flinfo).fn_strict {
+            transit(a, one, c);
+        } else if missing || one.null && !one.none_yet {
+            // The state stays.
+        } else if one.none_yet {
+            one.value = kept(a, one, arg(one.call, 1).value);
+            (one.null, one.none_yet) = (false, false);
+        } else {
+            transit(a, one, c);
+        }
+    }
+}
+
+#[inline]
+unsafe fn transit(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprContext) {
+    // SAFETY: as in `add`.
+    unsafe {
+        let state = arg(one.call, 0);
+        (state.value, state.isnull) = (one.value, one.null);
+        let old = switch_to((*c).ecxt_per_tuple_memory);
+        let (mut d, null) = call(one.call);
+        switch_to(old);
+        if !one.by_value && d.value() != one.value.value() {
+            if !null {
+                d = kept(a, one, d);
+            }
+            if !one.null {
+                raw::pfree(one.value.cast_mut_ptr());
+            }
+        }
+        (one.value, one.null) = (d, null);
+    }
+}
+
+/// The row of results, in the context's outer slot.
+///
+/// # Safety
+/// As `add`.
+pub unsafe fn results(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
+    // SAFETY: the caller's.
+    unsafe {
+        let slot = (*a).results;
+        clear(slot);
+        let old = switch_to((*c).ecxt_per_tuple_memory);
+        for i in 0..(*a).n {
+            let one = &mut *(*a).all.add(i);
+            let (mut d, mut null) = (one.value, one.null);
+            if !one.finish.is_null() {
+                let state = arg(one.finish, 0);
+                (state.value, state.isnull) = (d, null);
+                (d, null) =
+                    if null && (*(*one.finish).flinfo).fn_strict { (Datum::from(0), true) } else { call(one.finish) };
+            }
+            *(*slot).tts_values.add(i) = d;
+            *(*slot).tts_isnull.add(i) = null;
+        }
+        switch_to(old);
+        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
+        (*slot).tts_nvalid = (*a).n as i16;
+        (*c).ecxt_outertuple = slot;
+    }
+}
+
+/// The row of results' type.
+///
+/// # Safety
+/// Prepared aggregates.
+pub unsafe fn row_type(a: *const Aggregates) -> pg_sys::TupleDesc {
+    // SAFETY: the caller's.
+    unsafe { (*(*a).results).tts_tupleDescriptor }
+}

@@ -1,0 +1,326 @@
+//! States of executions: what stands in for the executor's state.
+
+use super::cache;
+use super::indexes;
+use super::program::Program;
+use crate::pg::{self, compat};
+use crate::state::xact;
+use pgrx::pg_sys::{self, CmdType, EState, NodeTag, PlanState};
+
+/// The state of an execution. A program keeps one that is not in use.
+#[repr(C)]
+pub struct Exec {
+    /// What callers see of the executor's state (row count), and other libraries' hooks.
+    pub estate: EState,
+    /// What others see as the tree of plan nodes' states: nodes of the right kinds that have nothing in them.
+    /// The program.
+    pub program: *mut Program,
+    /// The tree.
+    tree: *mut PlanState,
+    /// Nesting depth of the subtransaction to which it belongs.
+    level: u32,
+    /// Has it run?
+    pub done: bool,
+    /// Has it a query level of triggers (INV-BYPASS-QUEUE)?
+    pub queues: bool,
+    /// The table's cache entry, which has a reference that no resource owner knows while the statement runs; or null.
+    pinned: pg_sys::Relation,
+}
+
+/// States that are in use.
+static mut USED: Vec<*mut Exec> = Vec::new();
+
+fn used() -> &'static mut Vec<*mut Exec> {
+    // SAFETY: one thread, and no caller keeps the reference over a call that may come back here.
+    unsafe { &mut *(&raw mut USED) }
+}
+
+/// What `ExecProcNode` of our nodes is: it tells them from the executor's.
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn not_a_node(_ps: *mut PlanState) -> *mut pg_sys::TupleTableSlot {
+    pgrx::error!("a statement that mixedcc runs without the executor's nodes was run by them")
+}
+
+/// The state of a statement that the bypass has started.
+///
+/// # Safety
+/// A valid query descriptor.
+#[inline]
+pub unsafe fn of(q: *mut pg_sys::QueryDesc) -> Option<*mut Exec> {
+    // SAFETY: the caller's; a tree of ours has a state of ours.
+    unsafe {
+        let ps = (*q).planstate;
+        let ours = !ps.is_null() && (*ps).ExecProcNode.map(|f| f as usize) == Some(not_a_node as *const () as usize);
+        ours.then(|| (*q).estate.cast())
+    }
+}
+
+/// A context for what others allocate for a statement.
+unsafe fn make_context(p: *mut Program) -> pg_sys::MemoryContext {
+    // SAFETY: the program's context lives.
+    unsafe {
+        pg_sys::AllocSetContextCreateInternal(
+            (*p).context,
+            c"mixedcc statement".as_ptr(),
+            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+        )
+    }
+}
+
+/// Makes a state in the program's memory.
+unsafe fn make(q: *mut pg_sys::QueryDesc, p: *mut Program) -> *mut Exec {
+    // SAFETY: the memory is zeroed and large enough; the context is the state's alone.
+    unsafe {
+        let x = pg_sys::MemoryContextAllocZero((*p).context, std::mem::size_of::<Exec>()).cast::<Exec>();
+        (*x).program = p;
+        (*x).estate.type_ = NodeTag::T_EState;
+        (*x).estate.es_query_cxt = make_context(p);
+        let old = pg_sys::MemoryContextSwitchTo((*p).context);
+        (*x).tree = tree((*(*q).plannedstmt).planTree, &raw mut (*x).estate, (*p).rti);
+        pg_sys::MemoryContextSwitchTo(old);
+        x
+    }
+}
+
+/// States of the nodes of a plan: enough to print the plan (auto_explain), no more.
+unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut PlanState {
+    // SAFETY: a valid plan of a shape that the bypass knows. The memory is as large as the largest of these nodes.
+    unsafe {
+        use NodeTag::*;
+        if plan.is_null() {
+            return std::ptr::null_mut();
+        }
+        let tag = match (*plan).type_ {
+            T_ModifyTable => T_ModifyTableState,
+            T_Result => T_ResultState,
+            T_Limit => T_LimitState,
+            T_SeqScan => T_SeqScanState,
+            T_IndexScan => T_IndexScanState,
+            T_IndexOnlyScan => T_IndexOnlyScanState,
+            T_BitmapHeapScan => T_BitmapHeapScanState,
+            T_BitmapIndexScan => T_BitmapIndexScanState,
+            T_CustomScan => T_CustomScanState,
+            T_Agg => T_AggState,
+            T_LockRows => T_LockRowsState,
+            T_SubqueryScan => T_SubqueryScanState,
+            T_ValuesScan => T_ValuesScanState,
+            _ => T_ScanState,
+        };
+        const SIZE: usize = 1024;
+        const _: () = assert!(std::mem::size_of::<pg_sys::ModifyTableState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::BitmapHeapScanState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::IndexOnlyScanState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::CustomScanState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::AggState>() <= SIZE);
+        const _: () = assert!(std::mem::size_of::<pg_sys::LockRowsState>() <= SIZE);
+        let ps = pg_sys::palloc0(SIZE).cast::<PlanState>();
+        (*ps).type_ = tag;
+        (*ps).plan = plan;
+        (*ps).state = estate;
+        (*ps).ExecProcNode = Some(not_a_node);
+        (*ps).lefttree = tree((*plan).lefttree, estate, rti);
+        if tag == T_SubqueryScanState {
+            let below = (*plan.cast::<pg_sys::SubqueryScan>()).subplan;
+            (*ps.cast::<pg_sys::SubqueryScanState>()).subplan = tree(below, estate, rti);
+        }
+        if tag == T_CustomScanState {
+            (*ps.cast::<pg_sys::CustomScanState>()).methods = crate::paths::customscan::methods();
+        }
+        if tag == T_ModifyTableState {
+            let m = ps.cast::<pg_sys::ModifyTableState>();
+            let r = pg_sys::palloc0(std::mem::size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
+            (*r).type_ = T_ResultRelInfo;
+            (*r).ri_RangeTableIndex = rti;
+            (*m).operation = (*plan.cast::<pg_sys::ModifyTable>()).operation;
+            (*m).resultRelInfo = r;
+            (*m).rootResultRelInfo = r;
+            (*m).mt_nrels = 1;
+        }
+        ps
+    }
+}
+
+/// Starts a statement.
+///
+/// # Safety
+/// A statement of this program that has not started.
+#[inline]
+pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) -> *mut Exec {
+    // SAFETY: the caller's.
+    unsafe {
+        let x = match (*p).idle {
+            x if x.is_null() => make(q, p),
+            x => x,
+        };
+        (*p).idle = std::ptr::null_mut();
+        (*x).level = xact::depth();
+        (*x).done = false;
+        used().push(x);
+        let e = &mut (*x).estate;
+        e.es_snapshot = (*q).snapshot;
+        e.es_crosscheck_snapshot = (*q).crosscheck_snapshot;
+        e.es_range_table = (*p).rtable;
+        e.es_plannedstmt = (*q).plannedstmt;
+        e.es_sourceText = (*q).sourceText;
+        e.es_param_list_info = (*q).params;
+        e.es_queryEnv = (*q).queryEnv;
+        e.es_top_eflags = eflags;
+        e.es_processed = 0;
+        e.es_finished = false;
+        let reads = (*p).op == CmdType::CMD_SELECT && !(*p).locks;
+        e.es_output_cid = if reads { 0 } else { pg::raw::GetCurrentCommandId(true) };
+        e.es_direction = pg_sys::ScanDirection::ForwardScanDirection;
+        (*q).estate = e;
+        (*q).planstate = (*x).tree;
+        (*q).tupDesc = (*p).out_desc;
+        x
+    }
+}
+
+/// Takes a state out of the list of those that are in use.
+fn not_in_use(x: *mut Exec) {
+    if let Some(i) = used().iter().rposition(|u| *u == x) {
+        used().remove(i);
+    }
+}
+
+/// The statement's table, pinned until `unpin` or the abort of the statement's subtransaction.
+///
+/// # Safety
+/// A statement of this program, whose plan's locks are held. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn pin(p: *mut Program, x: *mut Exec) -> pg_sys::Relation {
+    // SAFETY: the caller's; INV-BYPASS-RELATION.
+    unsafe {
+        let now = compat::my_lxid();
+        if (*p).open_in != now || now == 0 {
+            let rel = pg::raw::RelationIdGetRelation((*p).table);
+            pg::raw::RelationClose(rel);
+            ((*p).rel, (*p).open_in) = (rel, now);
+        }
+        let rel = (*p).rel;
+        (*rel).rd_refcnt += 1;
+        (*x).pinned = rel;
+        rel
+    }
+}
+
+/// Ends what `pin` began.
+///
+/// # Safety
+/// A state of ours.
+#[inline]
+pub unsafe fn unpin(x: *mut Exec) {
+    // SAFETY: the caller's.
+    unsafe {
+        if !(*x).pinned.is_null() {
+            (*(*x).pinned).rd_refcnt -= 1;
+            (*x).pinned = std::ptr::null_mut();
+        }
+    }
+}
+
+/// Makes a state ready to be used again.
+unsafe fn give_back(x: *mut Exec) {
+    // SAFETY: a state that is in use by nobody, of a program that lives.
+    unsafe {
+        let p = (*x).program;
+        unpin(x); // after an error
+        if (*p).running == x {
+            indexes::unpin((*p).indexes);
+            (*p).running = std::ptr::null_mut();
+        }
+        let e = &mut (*x).estate;
+        e.es_per_tuple_exprcontext = std::ptr::null_mut();
+        e.es_exprcontexts = std::ptr::null_mut();
+        pg::raw::MemoryContextReset(e.es_query_cxt);
+        if (*p).once {
+            cache::free(p);
+        } else if (*p).idle.is_null() {
+            (*p).idle = x;
+        } else {
+            pg_sys::MemoryContextDelete(e.es_query_cxt);
+            pg_sys::pfree((*x).tree.cast());
+            pg_sys::pfree(x.cast());
+        }
+    }
+}
+
+/// Ends a statement.
+///
+/// # Safety
+/// A statement that the bypass has started.
+#[inline]
+pub unsafe fn end(q: *mut pg_sys::QueryDesc, x: *mut Exec) {
+    // SAFETY: the caller's.
+    unsafe {
+        (*q).tupDesc = std::ptr::null_mut();
+        (*q).estate = std::ptr::null_mut();
+        (*q).planstate = std::ptr::null_mut();
+        (*q).totaltime = std::ptr::null_mut();
+        not_in_use(x);
+        give_back(x);
+    }
+}
+
+/// Is an execution of the program under way?
+pub fn is_used(p: *mut Program) -> bool {
+    // SAFETY: states are valid while they are in the list.
+    used().iter().any(|x| unsafe { (**x).program } == p)
+}
+
+/// The executor takes over: what the statement's start has allocated goes with the executor's state.
+///
+/// # Safety
+/// A state that was taken off its statement, which the executor has started.
+pub unsafe fn replace(x: *mut Exec, by: *mut EState) {
+    // SAFETY: the caller's.
+    unsafe {
+        let context = (*x).estate.es_query_cxt;
+        pg_sys::MemoryContextSetParent(context, (*by).es_query_cxt);
+        let fresh = make_context((*x).program);
+        (*x).estate.es_query_cxt = fresh;
+        not_in_use(x);
+        give_back(x);
+    }
+}
+
+/// The programs of one execution that are in use.
+pub fn used_once() -> impl Iterator<Item = *mut Program> {
+    // SAFETY: states are valid while they are in the list, and so are their programs.
+    used().iter().map(|x| unsafe { (**x).program }).filter(|p| unsafe { (**p).once })
+}
+
+/// The program goes: nobody goes on with its states. (After an ERROR a plan may go before its statements' states are
+/// given back.)
+pub fn forget(p: *mut Program) {
+    used().retain(|x| {
+        // SAFETY: states are valid while they are in the list.
+        unsafe {
+            let other = (**x).program != p;
+            if !other {
+                unpin(*x);
+                indexes::unpin((*p).indexes);
+            }
+            other
+        }
+    });
+}
+
+/// Statements of aborted subtransactions have not ended, and never will.
+pub fn abort_subtransactions(level: u32) {
+    // SAFETY: as above.
+    while let Some(i) = used().iter().position(|x| unsafe { (**x).level } >= level) {
+        let x = used().remove(i);
+        // SAFETY: nobody goes on with it.
+        unsafe { give_back(x) };
+    }
+}
+
+/// What began in the subtransaction at `level` belongs to its parent now.
+pub fn commit_subtransaction(level: u32) {
+    // SAFETY: as above.
+    unsafe { used().iter().filter(|x| (***x).level >= level).for_each(|x| (**x).level = level - 1) };
+}

@@ -1,0 +1,258 @@
+//! The executor bypass: statements by key that run from a small program, without an executor's state.
+//!
+//! `ExecutorStart` looks the plan up (`cache`). If it is one of the few shapes of `plan`, a program
+//! was compiled for it (`program`): expressions as PostgreSQL's own expression states, slots, keys.
+//! `ExecutorRun` runs it (`run`, `write`) and does for the caller what the executor does: results to
+//! the receiver, `es_processed`, instrumentation. Everything else goes to the executor, and is counted with
+//! the reason (`counts`).
+//!
+//! INV-BYPASS-PROGRAM: a program lives as long as its plan, and if it is dropped before (relation or
+//! catalog changed), until the transaction ends. Whoever runs a plan holds it, so no running program goes away.
+//! INV-BYPASS-EXEC: a state that was handed out is given back when the statement ends, or by the end of the
+//! (sub)transaction that began it.
+//! INV-BYPASS-RELATION: a program's pointer to its table's cache entry is right while `open_in` is the number of the
+//! present transaction: the plan's lock on the table is held since before the statement starts, so that the entry moves or
+//! goes only with an invalidation of the table, which drops the program and sets `open_in` to 0, or at the end of a
+//! transaction. While a statement runs the entry is pinned (`Exec::pinned`), so that an invalidation leaves it in place.
+//! INV-BYPASS-ONCE: a program runs once at a time: its slots and contexts are shared by all its executions.
+
+use crate::admin::annotate;
+use crate::hooks;
+use crate::pg::{self, compat, guc};
+use crate::state::xact;
+use pgrx::pg_sys::{self, CmdType};
+use pgrx::prelude::*;
+
+mod agg;
+mod cache;
+mod column;
+pub mod counts;
+mod exec;
+mod generic;
+mod indexes;
+mod plan;
+mod probe;
+mod program;
+mod run;
+mod select;
+mod triggers;
+mod write;
+
+pub use exec::{abort_subtransactions, commit_subtransaction};
+pub use plan::is_foreign;
+
+/// Why a statement goes to the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// `mixedcc.enable_bypass` is off.
+    Setting,
+    /// Another library would not see it: its executor hooks were installed before ours, or it checks permissions.
+    Hooks,
+    /// It is instrumented (EXPLAIN ANALYZE, auto_explain with log_analyze).
+    Instrumented,
+    /// It belongs to a named cursor, or the caller wants more than to run it forward once.
+    Cursor,
+    /// It writes or locks rows in a read-only transaction or in parallel mode.
+    ReadOnly,
+    /// Its plan is another: joins, subqueries, sorting, groups, writes of several rows.
+    Plan,
+    /// It does not ask for one key of the primary key, nor for a range by the scan of the primary index.
+    Key,
+    /// An expression with a function of a user, a volatile function, or of a kind that is not known here.
+    Expression,
+    /// INSERT with ON CONFLICT.
+    OnConflict,
+    /// A declarative partition or a table with partitions.
+    Partitioned,
+    /// Row-level security, or a view with a security barrier.
+    RowSecurity,
+    /// The table has triggers for it, those of foreign keys too.
+    Triggers,
+    /// The table has generated columns, or a CHECK with an expression as above.
+    Constraints,
+    /// It changes a column of an index or of the partition key.
+    Moves,
+    /// The user has not all rights.
+    Rights,
+    /// The same plan is running.
+    Busy,
+    /// What it has to lock or queue is known only when it runs: a row written before by this transaction.
+    Row,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Reason; 17] = [
+        Reason::Setting,
+        Reason::Hooks,
+        Reason::Instrumented,
+        Reason::Cursor,
+        Reason::ReadOnly,
+        Reason::Plan,
+        Reason::Key,
+        Reason::Expression,
+        Reason::OnConflict,
+        Reason::Partitioned,
+        Reason::RowSecurity,
+        Reason::Triggers,
+        Reason::Constraints,
+        Reason::Moves,
+        Reason::Rights,
+        Reason::Busy,
+        Reason::Row,
+    ];
+
+    /// Its name in `mixedcc.bypass`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Setting => "setting",
+            Reason::Hooks => "hooks",
+            Reason::Instrumented => "instrumented",
+            Reason::Cursor => "cursor",
+            Reason::ReadOnly => "read only",
+            Reason::Plan => "plan",
+            Reason::Key => "key",
+            Reason::Expression => "expression",
+            Reason::OnConflict => "on conflict",
+            Reason::Partitioned => "partitioned",
+            Reason::RowSecurity => "row security",
+            Reason::Triggers => "triggers",
+            Reason::Constraints => "constraints",
+            Reason::Moves => "moves",
+            Reason::Rights => "rights",
+            Reason::Busy => "busy",
+            Reason::Row => "row",
+        }
+    }
+}
+
+static mut PREV_FINISH: pg_sys::ExecutorFinish_hook_type = None;
+/// Were executor hooks of others installed before ours?
+static mut OTHERS: bool = false;
+
+/// Installs the hooks of the run and its finish; start and end are those of `hooks::executor`, which come before.
+pub fn init(others: bool) {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV_FINISH = pg_sys::ExecutorFinish_hook;
+        pg_sys::ExecutorFinish_hook = Some(finish);
+        OTHERS = compat::init_run(run::run) || others || (*(&raw const PREV_FINISH)).is_some();
+    }
+    cache::init();
+    generic::init();
+}
+
+/// Starts a statement, if the bypass runs it; else says why not.
+///
+/// # Safety
+/// The contract of `ExecutorStart`; the snapshot has its CSN.
+#[inline]
+pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
+    // SAFETY: the caller's.
+    unsafe {
+        if !guc::ENABLE_BYPASS.get() {
+            return Some(Reason::Setting);
+        }
+        // First: to look whether a plan can be taken checks its rights, and such a hook (pgaudit's) would see that.
+        if OTHERS || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
+            return Some(Reason::Hooks);
+        }
+        match cache::find(q) {
+            Ok(p) => guarded_start(q, eflags, p),
+            Err(why) => Some(why),
+        }
+    }
+}
+
+#[pg_guard]
+#[allow(improper_ctypes_definitions)] // called from here only
+unsafe extern "C-unwind" fn guarded_start(
+    q: *mut pg_sys::QueryDesc,
+    eflags: i32,
+    p: *mut program::Program,
+) -> Option<Reason> {
+    // SAFETY: as in `start`.
+    unsafe {
+        if let Some(why) = refuses(q, eflags, p) {
+            cache::not_used(p);
+            return Some(why);
+        }
+        // First: then whatever fails, the end of the transaction finds it.
+        let x = exec::begin(q, eflags, p);
+        triggers::begin(p, x, eflags);
+        xact::note_statement();
+        if pg::is_serializable() {
+            hooks::executor::check_mixture(true, &[]);
+            if xact::mode() == xact::Mode::Serializable {
+                annotate::redeclare();
+            }
+        }
+        None
+    }
+}
+
+/// What keeps a statement whose plan has a program from running it this time.
+unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Program) -> Option<Reason> {
+    // SAFETY: as in `start`.
+    unsafe {
+        if (*q).instrument_options != 0 {
+            return Some(Reason::Instrumented);
+        }
+        if eflags & !(pg_sys::EXEC_FLAG_SKIP_TRIGGERS as i32) != 0 {
+            return Some(Reason::Cursor);
+        }
+        if (*p).op == CmdType::CMD_SELECT && is_cursor() {
+            return Some(Reason::Cursor);
+        }
+        if ((*p).op != CmdType::CMD_SELECT || (*p).locks) && (pg_sys::XactReadOnly || pg::raw::IsInParallelMode()) {
+            return Some(Reason::ReadOnly);
+        }
+        None
+    }
+}
+
+/// Does a portal with a name start its query now? Others may refer to it (WHERE CURRENT OF). Those of EXECUTE
+/// have names that nobody sees.
+unsafe fn is_cursor() -> bool {
+    // SAFETY: null or a valid portal. A portal is being started only while nothing else runs.
+    unsafe {
+        let p = pg_sys::ActivePortal;
+        !p.is_null() && (*p).status == pg_sys::PortalStatus::PORTAL_DEFINED && (*p).visible && *(*p).name != 0
+    }
+}
+
+unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the hook's contract. What the bypass runs has nothing left to do but triggers.
+    unsafe {
+        if let Some(x) = exec::of(q) {
+            triggers::finish(q, x);
+            (*(*q).estate).es_finished = true;
+            return;
+        }
+        match PREV_FINISH {
+            Some(prev) => prev(q),
+            None => pg::raw::standard_ExecutorFinish(q),
+        }
+    }
+}
+
+/// Ends a statement, if the bypass has started it.
+///
+/// # Safety
+/// The contract of `ExecutorEnd`.
+#[inline]
+pub unsafe fn end(q: *mut pg_sys::QueryDesc) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        let Some(x) = exec::of(q) else { return false };
+        exec::end(q, x);
+        true
+    }
+}
+
+/// Forgets what belonged to the transaction.
+pub fn end_transaction() {
+    exec::abort_subtransactions(0);
+    cache::end_transaction();
+}

@@ -1,0 +1,215 @@
+//! What a program reads: one row by its whole key, or the rows of a range of keys.
+
+use super::{list_of, zeroed, Open, Program};
+use crate::paths::bypass::plan::Shape;
+use crate::paths::bypass::{agg, Reason};
+use crate::paths::customscan::{bare, State};
+use pgrx::pg_sys::{self, Node, NodeTag, Oid};
+
+/// What UPDATE and DELETE read in order to write it.
+///
+/// # Safety
+/// The open table; `p` is being made.
+pub unsafe fn written(
+    p: *mut Program,
+    table: pg_sys::Relation,
+    shape: &Shape,
+    params: pg_sys::ParamListInfo,
+) -> Result<(), Reason> {
+    // SAFETY: the caller's.
+    unsafe {
+        (*p).for_write = true;
+        if let Err(why) = key(p, table, shape, params) {
+            range(p, table, shape).ok_or(why)?;
+        }
+        Ok(())
+    }
+}
+
+/// The conditions: one equality for each column of the primary key, and the rest.
+unsafe fn key(
+    p: *mut Program,
+    table: pg_sys::Relation,
+    shape: &Shape,
+    params: pg_sys::ParamListInfo,
+) -> Result<(), Reason> {
+    // SAFETY: an open relation; `p` is being made.
+    unsafe {
+        let oid = primary(table).ok_or(Reason::Key)?;
+        let open = Open(pg_sys::RelationIdGetRelation(oid));
+        let index = open.0;
+        let form = &*(*index).rd_index;
+        if (*(*index).rd_rel).relam.to_u32() != pg_sys::BTREE_AM_OID.to_u32() || !form.indisvalid || !form.indimmediate
+        {
+            return Err(Reason::Key);
+        }
+        let n = form.indnkeyatts as usize;
+        let columns = form.indkey.values.as_slice(form.indnatts as usize);
+        let mut rest = shape.quals.clone();
+        (*p).index = oid;
+        (*p).keys = zeroed(n);
+        (*p).n_keys = n;
+        for (c, column) in columns[..n].iter().enumerate() {
+            let found =
+                rest.iter().enumerate().find_map(|(i, q)| Some((i, equality(*q, shape.rti, *column, index, c)?)));
+            let (i, e) = found.ok_or(Reason::Key)?;
+            rest.remove(i);
+            let k = &mut *(*p).keys.add(c);
+            k.value = pg_sys::ExecInitExprWithParams(e.value.cast(), params);
+            k.own_type = *(*index).rd_opcintype.add(c);
+            let func = pg_sys::get_opcode(e.operator);
+            pg_sys::ScanKeyEntryInitialize(
+                &mut k.scan,
+                0,
+                c as i16 + 1,
+                pg_sys::BTEqualStrategyNumber as u16,
+                e.subtype,
+                e.collation,
+                func,
+                pg_sys::Datum::from(0),
+            );
+        }
+        let null = std::ptr::null_mut();
+        (*p).rest = pg_sys::ExecInitQual(list_of(&rest), null);
+        (*p).all = pg_sys::ExecInitQual(list_of(&shape.quals), null);
+        Ok(())
+    }
+}
+
+/// What SELECT reads, and what it does with the rows.
+///
+/// # Safety
+/// The open table; `p` is being made.
+pub unsafe fn select(
+    p: *mut Program,
+    table: pg_sys::Relation,
+    shape: &Shape,
+    params: pg_sys::ParamListInfo,
+) -> Result<(), Reason> {
+    // SAFETY: an open relation; `p` is being made.
+    unsafe {
+        let null = std::ptr::null_mut();
+        if let Err(why) = key(p, table, shape, params) {
+            range(p, table, shape).ok_or(why)?;
+        }
+        [(*p).limit, (*p).offset] = shape.limit.map(|e| pg_sys::ExecInitExpr(e.cast(), null));
+        if !shape.lock.is_null() {
+            use pg_sys::{LockTupleMode as Mode, RowMarkType as Mark};
+            let m = &*shape.lock;
+            (*p).locks = true;
+            (*p).lock_policy = m.waitPolicy;
+            (*p).lock_mode = match m.markType {
+                Mark::ROW_MARK_EXCLUSIVE => Mode::LockTupleExclusive,
+                Mark::ROW_MARK_NOKEYEXCLUSIVE => Mode::LockTupleNoKeyExclusive,
+                Mark::ROW_MARK_SHARE => Mode::LockTupleShare,
+                _ => Mode::LockTupleKeyShare,
+            };
+            (*p).for_write = m.markType <= Mark::ROW_MARK_NOKEYEXCLUSIVE;
+            (*p).locked =
+                pg_sys::MakeTupleTableSlot((*(*p).row).tts_tupleDescriptor, &raw const pg_sys::TTSOpsHeapTuple);
+        }
+        if !shape.aggregates.is_empty() {
+            (*p).aggregates = agg::prepare(&shape.aggregates, (*(*p).row).tts_tupleDescriptor)?;
+        }
+        let first = shape.limit[0].is_null() || is_positive(shape.limit[0]);
+        let all = first && shape.limit[1].is_null();
+        (*p).one_row = all && (*p).range.is_null() && shape.lock.is_null() && shape.aggregates.is_empty();
+        Ok(())
+    }
+}
+
+/// Is it a constant number of at least one row?
+unsafe fn is_positive(n: *mut Node) -> bool {
+    // SAFETY: a valid expression, of a bigint.
+    unsafe {
+        let n = n.cast::<pg_sys::Const>();
+        (*n).xpr.type_ == NodeTag::T_Const && !(*n).constisnull && (*n).constvalue.value() as i64 >= 1
+    }
+}
+
+/// The plan's own scan of the primary index, if it is one.
+unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Option<()> {
+    // SAFETY: an open relation; `p` is being made.
+    unsafe {
+        let node = shape.node.cast::<pg_sys::CustomScan>();
+        if (*node).scan.plan.type_ != NodeTag::T_CustomScan || !bare::is_range(node) {
+            return None;
+        }
+        let node = pg_sys::copyObjectImpl(node.cast()).cast::<pg_sys::CustomScan>();
+        let null = std::ptr::null_mut();
+        (*p).n_keys = 0;
+        (*p).index = State::index_of(node);
+        (*p).range = bare::prepare(node, table, (*p).econtext, (*p).row);
+        (*p).rest = pg_sys::ExecInitQual(list_of(&shape.quals[shape.n_index_quals..]), null);
+        (*p).all = pg_sys::ExecInitQual(list_of(&shape.quals), null);
+        Some(())
+    }
+}
+
+/// The index of the primary key.
+unsafe fn primary(table: pg_sys::Relation) -> Option<Oid> {
+    // SAFETY: an open relation.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(table);
+        pg_sys::list_free(list);
+        Some((*table).rd_pkindex).filter(|o| *o != pg_sys::InvalidOid)
+    }
+}
+
+struct Equality {
+    value: *mut Node,
+    operator: Oid,
+    subtype: Oid,
+    collation: Oid,
+}
+
+unsafe fn without_relabel(mut n: *mut Node) -> *mut Node {
+    // SAFETY: a valid expression.
+    unsafe {
+        while !n.is_null() && (*n).type_ == NodeTag::T_RelabelType {
+            n = (*n.cast::<pg_sys::RelabelType>()).arg.cast();
+        }
+        n
+    }
+}
+
+/// Is the condition an equality between a column of the index and what no row has to do with?
+unsafe fn equality(q: *mut Node, rti: u32, column: i16, index: pg_sys::Relation, c: usize) -> Option<Equality> {
+    // SAFETY: a valid expression; the index has the column.
+    unsafe {
+        if (*q).type_ != NodeTag::T_OpExpr {
+            return None;
+        }
+        let e = &*q.cast::<pg_sys::OpExpr>();
+        if pg_sys::list_length(e.args) != 2 {
+            return None;
+        }
+        let is_column = |n: *mut Node| {
+            let v = without_relabel(n).cast::<pg_sys::Var>();
+            (*v).xpr.type_ == NodeTag::T_Var && (*v).varno == rti as i32 && (*v).varattno == column
+        };
+        let (left, right) = (pg_sys::list_nth(e.args, 0).cast::<Node>(), pg_sys::list_nth(e.args, 1).cast::<Node>());
+        let (value, operator) = if is_column(left) {
+            (right, e.opno)
+        } else if is_column(right) {
+            (left, pg_sys::get_commutator(e.opno))
+        } else {
+            return None;
+        };
+        let family = *(*index).rd_opfamily.add(c);
+        let collation = *(*index).rd_indcollation.add(c);
+        if pg_sys::contain_var_clause(value)
+            || operator == pg_sys::InvalidOid
+            || pg_sys::get_op_opfamily_strategy(operator, family) != pg_sys::BTEqualStrategyNumber as i32
+            || collation != pg_sys::InvalidOid && collation != e.inputcollid
+        {
+            return None;
+        }
+        let (mut strategy, mut l, mut subtype) = (0, pg_sys::InvalidOid, pg_sys::InvalidOid);
+        pg_sys::get_op_opfamily_properties(operator, family, false, &mut strategy, &mut l, &mut subtype);
+        if l != *(*index).rd_opcintype.add(c) {
+            return None;
+        }
+        Some(Equality { value, operator, subtype, collation })
+    }
+}

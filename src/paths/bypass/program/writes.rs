@@ -1,0 +1,118 @@
+//! What a program writes: the new row of INSERT and UPDATE, and what it must fulfil.
+
+use super::{copied, zeroed, Program};
+use crate::paths::bypass::plan::{self, Shape};
+use crate::paths::bypass::Reason;
+use crate::pg::compat::attribute;
+use crate::state::rel;
+use pgrx::pg_sys::{self, CmdType, List, NodeTag};
+use pgrx::PgList;
+
+/// What INSERT and UPDATE need: the new row, and what it must fulfil.
+///
+/// # Safety
+/// The open table and its row type; `p` is being made.
+pub unsafe fn new_row(
+    p: *mut Program,
+    table: pg_sys::Relation,
+    desc: pg_sys::TupleDesc,
+    shape: &Shape,
+) -> Result<(), Reason> {
+    // SAFETY: an open relation; `p` is being made.
+    unsafe {
+        let null = std::ptr::null_mut();
+        let slot = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
+        if shape.op == CmdType::CMD_UPDATE {
+            let sets: Vec<i16> = PgList::<i32>::from_pg(shape.columns).iter_int().map(|c| c as i16).collect();
+            (*p).n_sets = sets.len();
+            (*p).sets = copied(&sets);
+            if moves(p, rel::info(table)) {
+                return Err(Reason::Moves);
+            }
+            (*p).new =
+                pg_sys::ExecBuildUpdateProjection(shape.list, true, shape.columns, desc, (*p).econtext, slot, null);
+            let t = (*table).trigdesc;
+            (*p).own_rows = !t.is_null() && ((*t).trig_update_after_row || (*t).trig_insert_after_row);
+            // A row that was written before sends the statement to the executor, which must be known before the first one.
+            if (*p).own_rows && (!shape.returning.is_null() || !(*p).range.is_null()) {
+                return Err(Reason::Triggers);
+            }
+        } else {
+            fits(shape.list, desc)?;
+            rows(p, &shape.rows);
+            (*p).new = pg_sys::ExecBuildProjectionInfo(shape.list, (*p).econtext, slot, null, null.cast());
+        }
+        let columns = (0..(*desc).natts as usize).filter(|i| attribute(desc, *i).attnotnull);
+        let not_null: Vec<i16> = columns.map(|i| i as i16 + 1).collect();
+        (*p).n_not_null = not_null.len();
+        (*p).not_null = copied(&not_null);
+        let constr = (*desc).constr;
+        if constr.is_null() {
+            return Ok(());
+        }
+        if (*constr).has_generated_stored {
+            return Err(Reason::Constraints);
+        }
+        let n = (*constr).num_check as usize;
+        (*p).checks = zeroed(n);
+        (*p).n_checks = n;
+        for i in 0..n {
+            let text = (*(*constr).check.add(i)).ccbin;
+            let expr = pg_sys::expression_planner(pg_sys::stringToNode(text).cast());
+            plan::check(expr.cast(), 1, null.cast()).map_err(|_| Reason::Constraints)?;
+            *(*p).checks.add(i) = pg_sys::ExecInitExpr(expr, null.cast());
+        }
+        Ok(())
+    }
+}
+
+/// The rows of VALUES, if there are several: each is computed into a slot, from which the table's row is made.
+unsafe fn rows(p: *mut Program, rows: &[*mut List]) {
+    // SAFETY: `p` is being made; all rows have the types of the first one.
+    unsafe {
+        let Some(first) = rows.first() else { return };
+        let desc = pg_sys::ExecTypeFromExprList(*first);
+        (*p).value_row = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
+        let null = std::ptr::null_mut();
+        let made = rows.iter().map(|row| {
+            let mut list = null;
+            for (i, e) in PgList::<pg_sys::Expr>::from_pg(*row).iter_ptr().enumerate() {
+                list = pg_sys::lappend(list, pg_sys::makeTargetEntry(e, i as i16 + 1, null.cast(), false).cast());
+            }
+            pg_sys::ExecBuildProjectionInfo(list, (*p).econtext, (*p).value_row, null.cast(), null.cast())
+        });
+        let made: Vec<_> = made.collect();
+        ((*p).values, (*p).n_values) = (copied(&made), made.len());
+    }
+}
+
+/// An INSERT's values must be a row of the table, column by column (the executor's ExecCheckPlanOutput says what is wrong).
+unsafe fn fits(list: *mut List, desc: pg_sys::TupleDesc) -> Result<(), Reason> {
+    // SAFETY: a target list and a row type.
+    unsafe {
+        let entries = PgList::<pg_sys::TargetEntry>::from_pg(list);
+        let same = |(i, e): (usize, *mut pg_sys::TargetEntry)| {
+            let a = attribute(desc, i);
+            (*e).resno as usize == i + 1
+                && if a.attisdropped {
+                    (*(*e).expr).type_ == NodeTag::T_Const && (*(*e).expr.cast::<pg_sys::Const>()).constisnull
+                } else {
+                    pg_sys::exprType((*e).expr.cast()) == a.atttypid
+                }
+        };
+        let all = entries.len() == (*desc).natts as usize && entries.iter_ptr().enumerate().all(same);
+        all.then_some(()).ok_or(Reason::Plan)
+    }
+}
+
+/// Does the UPDATE set a column that moves rows?
+///
+/// # Safety
+/// A program of an UPDATE of this table.
+pub unsafe fn moves(p: *const Program, info: &rel::RelInfo) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        let sets = std::slice::from_raw_parts((*p).sets, (*p).n_sets);
+        sets.iter().any(|c| info.moving.get(*c as usize - 1).is_none_or(|m| *m))
+    }
+}

@@ -1,0 +1,39 @@
+//! EXPLAIN of the node.
+
+use super::exec::State;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// The key and the conditions on it.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn explain(
+    node: *mut pg_sys::CustomScanState,
+    ancestors: *mut pg_sys::List,
+    es: *mut pg_sys::ExplainState,
+) {
+    // SAFETY: an EXPLAIN that is being written, of a node of ours.
+    unsafe {
+        let plan = (*node).ss.ps.plan.cast::<pg_sys::CustomScan>();
+        let index = State::index_of(plan);
+        let name = pg_sys::get_rel_name(index);
+        let name = if name.is_null() { index.to_u32().to_string() } else { crate::pg::text::read(name) };
+        let way = if State::is_backward(plan) { " backward" } else { "" };
+        put(es, c"Primary Key", &format!("{name}{way}"));
+        let quals = pg_sys::list_nth((*plan).custom_exprs, 1).cast::<pg_sys::List>();
+        if quals.is_null() {
+            return;
+        }
+        let condition = pg_sys::make_ands_explicit(quals);
+        let context = pg_sys::set_deparse_context_plan((*es).deparse_cxt, plan.cast(), ancestors);
+        let prefix = (*es).verbose || !(*es).rtable.is_null() && (*(*es).rtable).length > 1;
+        let text = pg_sys::deparse_expression(condition.cast(), context, prefix, false);
+        put(es, c"Index Cond", &crate::pg::text::read(text));
+    }
+}
+
+unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, value: &str) {
+    let value = crate::pg::text::write(value);
+    // SAFETY: an EXPLAIN that is being written.
+    unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), value.as_ptr(), es) };
+}

@@ -1,0 +1,238 @@
+//! Paths: index paths of the PRIMARY KEY, with the costs of the primary index.
+
+use super::{list, nodes, PATH};
+use crate::access::primary;
+use crate::pg::guc;
+use crate::state::rel;
+use pgrx::pg_sys::{self, NodeTag};
+use pgrx::prelude::*;
+
+static mut PREV: pg_sys::set_rel_pathlist_hook_type = None;
+
+/// A descent from the root to a leaf, and what is done once a scan, in operators.
+const DESCENT: f64 = 20.0;
+/// A row by its record, against a row of the next page slot: two places in memory instead of one.
+const ROW: f64 = 1.5;
+
+/// Installs the hook.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV = pg_sys::set_rel_pathlist_hook;
+        pg_sys::set_rel_pathlist_hook = Some(set_rel_pathlist);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn set_rel_pathlist(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    rti: pg_sys::Index,
+    rte: *mut pg_sys::RangeTblEntry,
+) {
+    // SAFETY: the hook's contract.
+    unsafe {
+        if let Some(prev) = PREV {
+            prev(root, rel, rti, rte);
+        }
+        if is_candidate(rel, rte) {
+            add_paths(root, rel, rte);
+        }
+    }
+}
+
+unsafe fn is_candidate(rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblEntry) -> bool {
+    // SAFETY: the hook's contract; a plain read of settings.
+    unsafe {
+        (*rte).rtekind == pg_sys::RTEKind::RTE_RELATION
+            && (*rte).relkind as u8 == pg_sys::RELKIND_RELATION
+            && !(*rte).inh
+            && (*rte).tablesample.is_null()
+            && !(*rel).indexlist.is_null()
+            && !(*rel).pathlist.is_null()
+            // CURRENT OF works with TID scans only, and says so by its cost.
+            && (*rel).baserestrictcost.startup < pg_sys::disable_cost
+            && guc::ENABLE_PRIMARY_SCAN.get()
+            && pg_sys::enable_indexscan
+            && crate::state::shmem::is_up()
+    }
+}
+
+unsafe fn add_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblEntry) {
+    // SAFETY: the hook's contract; the relation is open and locked by the planner.
+    unsafe {
+        let heap = pg_sys::RelationIdGetRelation((*rte).relid);
+        let key = if rel::is_ours(heap) { primary::usable(heap, rel::info(heap)) } else { None };
+        let found = key.map(|k| k.index);
+        pg_sys::RelationClose(heap);
+        let Some(oid) = found else { return };
+        let Some(index) = nodes::<pg_sys::IndexOptInfo>((*rel).indexlist).into_iter().find(|i| (**i).indexoid == oid)
+        else {
+            return;
+        };
+        for p in index_paths(root, rel, index) {
+            if !(*p).indexclauses.is_null() || !(*p).path.pathkeys.is_null() {
+                pg_sys::add_path(rel, custom(root, rel, p).cast());
+            }
+        }
+    }
+}
+
+/// PostgreSQL's plain paths of an index. Those that were found too expensive are made again.
+unsafe fn index_paths(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    index: *mut pg_sys::IndexOptInfo,
+) -> Vec<*mut pg_sys::IndexPath> {
+    // SAFETY: the hook's contract. An ERROR ends the planning, and with it all that is changed here for a moment.
+    unsafe {
+        let of_index = move |l| {
+            let all = nodes::<pg_sys::Path>(l).into_iter().filter(|p| (**p).type_ == NodeTag::T_IndexPath);
+            let plain = all.map(|p| p.cast::<pg_sys::IndexPath>()).filter(|p| (**p).indexinfo == index);
+            plain.filter(|p| (**p).indexorderbys.is_null()).collect::<Vec<_>>()
+        };
+        let there = of_index((*rel).pathlist);
+        // One row by the whole key: nothing is better.
+        let is_whole = |p: &*mut pg_sys::IndexPath| {
+            (**p).path.param_info.is_null() && (**p).path.rows <= 1.0 && (**p).path.pathkeys.is_null()
+        };
+        if there.iter().any(is_whole) && (*rel).joininfo.is_null() && !(*rel).has_eclass_joins {
+            return there;
+        }
+        let saved = ((*rel).indexlist, (*rel).pathlist, (*rel).partial_pathlist);
+        let able = ((*index).amhasgetbitmap, (*index).amcanparallel);
+        ((*rel).indexlist, (*rel).pathlist, (*rel).partial_pathlist) =
+            (list(&[index.cast()]), std::ptr::null_mut(), std::ptr::null_mut());
+        ((*index).amhasgetbitmap, (*index).amcanparallel) = (false, false);
+        pg_sys::create_index_paths(root, rel);
+        let made = of_index((*rel).pathlist);
+        ((*rel).indexlist, (*rel).pathlist, (*rel).partial_pathlist) = saved;
+        ((*index).amhasgetbitmap, (*index).amcanparallel) = able;
+        made
+    }
+}
+
+/// Our path in place of an index path.
+unsafe fn custom(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    p: *mut pg_sys::IndexPath,
+) -> *mut pg_sys::CustomPath {
+    // SAFETY: a path of the relation; the memory is zeroed.
+    unsafe {
+        let c = pg_sys::palloc0(std::mem::size_of::<pg_sys::CustomPath>()).cast::<pg_sys::CustomPath>();
+        (*c).path = (*p).path;
+        (*c).path.type_ = NodeTag::T_CustomPath;
+        (*c).path.pathtype = NodeTag::T_CustomScan;
+        (*c).path.parallel_safe = false;
+        (*c).path.parallel_aware = false;
+        (*c).path.parallel_workers = 0;
+        (*c).flags = pg_sys::CUSTOMPATH_SUPPORT_BACKWARD_SCAN | pg_sys::CUSTOMPATH_SUPPORT_PROJECTION;
+        (*c).custom_private = list(&[p.cast()]);
+        (*c).methods = &PATH.0;
+        let (startup, total) = cost(root, rel, p);
+        ((*c).path.startup_cost, (*c).path.total_cost) = (startup, total);
+        c
+    }
+}
+
+/// Conditions that the index does not check.
+pub unsafe fn left_over(clauses: *mut pg_sys::List, p: *mut pg_sys::IndexPath) -> Vec<*mut pg_sys::RestrictInfo> {
+    // SAFETY: clauses of the path's relation.
+    unsafe {
+        let mut all = nodes::<pg_sys::RestrictInfo>(clauses);
+        all.retain(|r| !(**r).pseudoconstant && !pg_sys::is_redundant_with_indexclauses(*r, (*p).indexclauses));
+        all
+    }
+}
+
+/// Startup and total cost. There are no pages to read.
+unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: *mut pg_sys::IndexPath) -> (f64, f64) {
+    // SAFETY: a path of the relation; plain reads of settings.
+    unsafe {
+        let (operator, tuple) = (pg_sys::cpu_operator_cost, pg_sys::cpu_tuple_cost);
+        let rows = ((*p).indexselectivity * (*rel).tuples).round().max(1.0);
+        let descent = (DESCENT + (*rel).tuples.max(2.0).log2()) * operator;
+        let mut descents = 1.0;
+        for c in nodes::<pg_sys::IndexClause>((*p).indexclauses) {
+            for r in nodes::<pg_sys::RestrictInfo>((*c).indexquals) {
+                let clause = (*r).clause.cast::<pg_sys::Node>();
+                if (*clause).type_ == NodeTag::T_ScalarArrayOpExpr {
+                    let array = pg_sys::list_nth((*clause.cast::<pg_sys::ScalarArrayOpExpr>()).args, 1);
+                    descents *= (pg_sys::estimate_array_length(array.cast()) as f64).max(1.0);
+                }
+            }
+        }
+        let descents = descents.min(rows.max(1.0));
+        let mut rest = left_over((*rel).baserestrictinfo, p);
+        if !(*p).path.param_info.is_null() {
+            rest.extend(left_over((*(*p).path.param_info).ppi_clauses, p));
+        }
+        let mut qual = pg_sys::QualCost::default();
+        let rest = rest.into_iter().fold(std::ptr::null_mut(), |l, r| pg_sys::lappend(l, r.cast()));
+        pg_sys::cost_qual_eval(&mut qual, rest, root);
+        let target = (*(*p).path.pathtarget).cost;
+        let startup = qual.startup + target.startup + descent;
+        let per_entry = pg_sys::cpu_index_tuple_cost + operator;
+        let per_row = ROW * tuple + qual.per_tuple;
+        let entries = entries(root, rel, p).max(rows);
+        let total = startup + (descents - 1.0) * descent + entries * per_entry + rows * per_row;
+        (startup, total + (*p).path.rows * target.per_tuple)
+    }
+}
+
+/// Entries of the index that a scan reads: those within the bounds, which equalities of the first columns and the
+/// conditions on the next one make.
+unsafe fn entries(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: *mut pg_sys::IndexPath) -> f64 {
+    // SAFETY: a path of the relation.
+    unsafe {
+        let (mut bounds, mut column, mut fixed) = (std::ptr::null_mut(), 0, false);
+        for c in nodes::<pg_sys::IndexClause>((*p).indexclauses) {
+            let at = (*c).indexcol as i32;
+            if at != column {
+                if !fixed || at != column + 1 {
+                    break;
+                }
+                (column, fixed) = (at, false);
+            }
+            for r in nodes::<pg_sys::RestrictInfo>((*c).indexquals) {
+                fixed |= is_equality((*p).indexinfo, at as usize, (*r).clause.cast());
+                bounds = pg_sys::lappend(bounds, r.cast());
+            }
+        }
+        let one = pg_sys::clauselist_selectivity(
+            root,
+            bounds,
+            (*rel).relid as i32,
+            pg_sys::JoinType::JOIN_INNER,
+            std::ptr::null_mut(),
+        );
+        (one * (*rel).tuples).round().max(1.0)
+    }
+}
+
+unsafe fn is_equality(index: *mut pg_sys::IndexOptInfo, column: usize, clause: *mut pg_sys::Node) -> bool {
+    // SAFETY: a condition on a column of the index.
+    unsafe {
+        let op = match (*clause).type_ {
+            NodeTag::T_OpExpr => (*clause.cast::<pg_sys::OpExpr>()).opno,
+            NodeTag::T_ScalarArrayOpExpr => (*clause.cast::<pg_sys::ScalarArrayOpExpr>()).opno,
+            _ => return false,
+        };
+        pg_sys::get_op_opfamily_strategy(op, *(*index).opfamily.add(column)) as u32 == pg_sys::BTEqualStrategyNumber
+    }
+}
+
+/// The path for a child of a partitioned table, whose parameters come from another child.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn reparameterize(
+    root: *mut pg_sys::PlannerInfo,
+    private: *mut pg_sys::List,
+    child: *mut pg_sys::RelOptInfo,
+) -> *mut pg_sys::List {
+    // SAFETY: made by `custom`.
+    unsafe {
+        let p = pg_sys::list_nth(private, 0).cast::<pg_sys::Path>();
+        list(&[pg_sys::reparameterize_path_by_child(root, p, child).cast()])
+    }
+}

@@ -1,0 +1,102 @@
+//! Many keys in one call.
+
+use super::entry::{change, function, get};
+use super::moment::{self, Room};
+use super::row::Change;
+use super::table::Access;
+use super::{Call, Value};
+use crate::admin::options::complain;
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+
+/// The elements of an array, each with NULL and type.
+unsafe fn elements((d, null, typid): Value) -> Vec<Value> {
+    if null {
+        return Vec::new();
+    }
+    // SAFETY: an array of that type.
+    unsafe {
+        let element: Oid = pg_sys::get_element_type(typid);
+        if element == pg_sys::InvalidOid {
+            complain(PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH, "an array is expected", "Write ARRAY[...].");
+        }
+        let (mut len, mut byval, mut align) = (0, false, 0);
+        pg_sys::get_typlenbyvalalign(element, &mut len, &mut byval, &mut align);
+        let (mut datums, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        let array = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast();
+        pg_sys::deconstruct_array(array, element, len as i32, byval, align, &mut datums, &mut nulls, &mut n);
+        (0..n as usize).map(|i| (*datums.add(i), *nulls.add(i), element)).collect()
+    }
+}
+
+function!(pg_finfo_mixedcc_get_each, mixedcc_get_each);
+/// `get_each("row" anyelement, keys "any")`: rows in the order of the keys; keys without a row are left out.
+///
+/// # Safety
+/// PostgreSQL's contract of set-returning functions.
+#[no_mangle]
+#[pg_guard]
+pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo) -> Datum {
+    // SAFETY: the caller's.
+    unsafe {
+        let call = Call::new(info, 0);
+        pg_sys::InitMaterializedSRF(info, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
+        let result = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+        let mut room = Room::uninit();
+        let snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Read);
+        crate::admin::sql::must_expect((*result).setDesc, table.rel);
+        for k in elements(call.arg(1)).into_iter().filter(|k| !k.1) {
+            if let Some(d) = get(&table, snapshot, &[k][..]) {
+                // A short row that a statement has returned has a short header.
+                let row = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast::<pg_sys::HeapTupleHeaderData>();
+                let mut t = pg_sys::HeapTupleData { t_len: pgrx::varsize_any(row.cast()) as u32, ..Default::default() };
+                t.t_data = row;
+                pg_sys::tuplestore_puttuple((*result).setResult, &mut t);
+                if row != d.cast_mut_ptr() {
+                    pg_sys::pfree(row.cast());
+                }
+                pg_sys::pfree(d.cast_mut_ptr());
+            }
+            pg_sys::check_for_interrupts!();
+        }
+        (*info).isnull = true;
+        Datum::from(0)
+    }
+}
+
+function!(pg_finfo_mixedcc_add_each, mixedcc_add_each);
+/// `add_each("row" anyelement, "column" name, "values" "any", keys "any")`: how many rows there were.
+///
+/// # Safety
+/// PostgreSQL's contract of function calls.
+#[no_mangle]
+#[pg_guard]
+pub unsafe extern "C-unwind" fn mixedcc_add_each(info: pg_sys::FunctionCallInfo) -> Datum {
+    // SAFETY: the caller's.
+    unsafe {
+        (*info).isnull = false;
+        let call = Call::new(info, 0);
+        let (deltas, keys) = (elements(call.arg(2)), elements(call.arg(3)));
+        if deltas.len() != keys.len() {
+            complain(
+                PgSqlErrorCode::ERRCODE_ARRAY_ELEMENT_ERROR,
+                &format!("values: {}; keys: {}", deltas.len(), keys.len()),
+                "Give a value for each key.",
+            );
+        }
+        let mut room = Room::uninit();
+        let mut snapshot = moment::begin(room.as_mut_ptr());
+        let table = call.open(Access::Write);
+        let mut done = 0i64;
+        if let Some(first) = deltas.first() {
+            let column = call.column(&table, 1, Some(first.2));
+            for (delta, k) in deltas.into_iter().zip(keys).filter(|(_, k)| !k.1) {
+                done += i64::from(change(&table, snapshot, &[k][..], &Change::Add(column, delta)));
+                pg_sys::check_for_interrupts!();
+                snapshot = moment::begin(room.as_mut_ptr());
+            }
+        }
+        Datum::from(done)
+    }
+}

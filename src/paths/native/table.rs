@@ -1,0 +1,573 @@
+//! Tables that native access has open: locked once for the transaction, found again without the relation cache.
+//!
+//! INV-OPEN: between two invalidations of a relation its cache entry stays where it is, as long as the transaction holds a
+//! lock on the relation: entries are made again, moved and freed only when an invalidation is processed, which calls
+//! `invalidated` at once, or when a (sub)transaction ends. So an entry that was found under a lock is the right one while
+//! the transaction and `EPOCH` are the same and the table is `valid`. What is known of rights and triggers goes with every
+//! change of the table's pg_class row, which is such an invalidation, and with those of roles and their members. Between
+//! transactions an entry stays too; but nothing is known of it until the lock is taken, which processes invalidations first.
+//!
+//! INV-PIN: while a call uses a relation its entry is pinned, so that an invalidation in the middle of the call leaves it
+//! in place. A pin is a reference that no resource owner knows; the end of the call gives it back, or the abort of the
+//! (sub)transaction in which it was taken.
+
+use super::Statement;
+use crate::admin::options::complain;
+use crate::pg::{self, compat};
+use crate::state::rel::{self, RelInfo};
+use crate::state::xact;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::collections::HashMap;
+
+/// Bits of `Table::locks`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// As SELECT does.
+    Read = 1,
+    /// As INSERT, UPDATE and DELETE do.
+    Write = 2,
+}
+
+/// A table of ours in this backend. Never freed: callers keep it.
+pub struct Table {
+    /// Its OID.
+    pub oid: Oid,
+    /// Its row type.
+    pub rowtype: Oid,
+    /// Number of its present definition, which changes whenever it may have become another one.
+    pub definition: u64,
+    valid: bool,
+    /// Does the entry outlive the transaction that has looked at it last, as those of tables do that it has not made?
+    lasting: bool,
+    /// Where it is locked: in this transaction, since this epoch, in these ways.
+    transaction: u32,
+    epoch: u64,
+    locks: u8,
+    rel: pg_sys::Relation,
+    /// What this user may do with the whole table, as far as it was asked.
+    user: Oid,
+    rights: u32,
+    /// Has a statement nothing to do but read, update, insert or delete the row?
+    plain_reads: bool,
+    plain_updates: bool,
+    plain_inserts: bool,
+    plain_deletes: bool,
+    /// Columns (from 0) of foreign keys of this table: an update of them is checked, and so is any of a row that this
+    /// transaction has written.
+    referring: Vec<usize>,
+}
+
+/// A row type that calls have named.
+#[derive(Clone, Copy)]
+struct RowType {
+    table: *mut Table,
+    /// By which invalidations name it.
+    hash: u32,
+}
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Write {
+    /// Columns that no index has.
+    Update,
+    /// A whole row.
+    Insert,
+    /// The row goes.
+    Delete,
+}
+
+/// Grows with every event after which locks may be gone that the transaction had.
+static mut EPOCH: u64 = 1;
+static mut DEFINITIONS: u64 = 0;
+static mut TABLES: Option<HashMap<Oid, &'static mut Table>> = None;
+/// By row type, for those that were found once.
+static mut BY_ROWTYPE: Option<HashMap<Oid, RowType>> = None;
+/// Pinned entries, with the nesting depth at which they were.
+static mut PINS: Vec<(pg_sys::Relation, u32)> = Vec::new();
+
+/// Registers the callbacks.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        let none = Datum::from(0);
+        pg_sys::CacheRegisterRelcacheCallback(Some(invalidated), none);
+        use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, TYPEOID};
+        pg_sys::CacheRegisterSyscacheCallback(TYPEOID as i32, Some(types_changed), none);
+        for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID] {
+            pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), none);
+        }
+        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
+    }
+}
+
+unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
+    // SAFETY: one thread; nothing here can fail.
+    unsafe {
+        let Some(all) = &mut *(&raw mut TABLES) else { return };
+        if oid == pg_sys::InvalidOid {
+            all.values_mut().for_each(|t| t.valid = false);
+        } else if let Some(t) = all.get_mut(&oid) {
+            t.valid = false;
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) {
+    // SAFETY: as above.
+    unsafe { invalidated(Datum::from(0), pg_sys::InvalidOid) };
+}
+
+/// A row type that calls have named was changed or dropped: plans with a value of it (`NULL::t`) are made anew, from their text.
+/// PostgreSQL does that for the tables of a plan, but not for the types of its constants, so that a plan would name the type of
+/// a dropped table for ever, though there is another table of that name.
+unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
+    // SAFETY: one thread; nothing here can fail.
+    unsafe {
+        let Some(known) = &mut *(&raw mut BY_ROWTYPE) else { return };
+        let before = known.len();
+        known.retain(|_, r| hash != 0 && r.hash != hash);
+        if known.len() < before {
+            pg::raw::ResetPlanCache();
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
+    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
+        unpin_from(0);
+    }
+}
+
+unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    _sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut core::ffi::c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        unpin_from(xact::depth());
+        // SAFETY: one thread. Locks that were taken in it are released.
+        unsafe { EPOCH += 1 };
+    }
+}
+
+/// Gives back the pins that were taken at `depth` or deeper: their calls do not return.
+fn unpin_from(depth: u32) {
+    // SAFETY: one thread; INV-PIN: the entries are there.
+    unsafe {
+        let pins = &mut *(&raw mut PINS);
+        while let Some((rel, _)) = pins.pop_if(|p| p.1 >= depth) {
+            (*rel).rd_refcnt -= 1;
+        }
+    }
+}
+
+/// A pinned relation of ours, locked.
+pub struct Open {
+    /// The relation.
+    pub rel: pg_sys::Relation,
+    /// What is known of it.
+    pub info: &'static RelInfo,
+    table: *mut Table,
+    pin: usize,
+}
+
+impl Drop for Open {
+    /// The end of the call. An ERROR that jumps over it leaves the pin to the abort.
+    fn drop(&mut self) {
+        unpin(self.pin);
+    }
+}
+
+/// Pins an entry until [`unpin`] of what this returns, or the abort (INV-PIN).
+///
+/// # Safety
+/// A relation that the transaction has locked.
+#[inline]
+pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
+    // SAFETY: one thread; the caller's.
+    unsafe {
+        let pins = &mut *(&raw mut PINS);
+        pins.push((rel, xact::depth()));
+        (*rel).rd_refcnt += 1;
+        pins.len() - 1
+    }
+}
+
+/// Gives back a pin, and those above it, which are of calls that did not return.
+#[inline]
+pub fn unpin(pin: usize) {
+    // SAFETY: INV-PIN: the entries are there.
+    unsafe {
+        let pins = &mut *(&raw mut PINS);
+        while pins.len() > pin {
+            if let Some((rel, _)) = pins.pop() {
+                (*rel).rd_refcnt -= 1;
+            }
+        }
+    }
+}
+
+/// The base type of what a call names. A type that is gone is the plan's: it was made before the table was dropped.
+unsafe fn base_type(typid: Oid) -> Oid {
+    // SAFETY: catalog look-ups.
+    unsafe {
+        use pg_sys::SysCacheIdentifier::TYPEOID;
+        if !pg_sys::SearchSysCacheExists(TYPEOID as i32, Datum::from(typid), none(), none(), none()) {
+            pg::raw::ResetPlanCache();
+            complain(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+                "the table of the first argument was dropped after the statement was prepared",
+                "Run the statement again.",
+            );
+        }
+        pg_sys::getBaseType(typid)
+    }
+}
+
+fn none() -> Datum {
+    Datum::from(0)
+}
+
+/// Notes that a plan names a row type: [`types_changed`].
+unsafe fn watch(typid: Oid, table: *mut Table) {
+    // SAFETY: one thread; a catalog look-up.
+    unsafe {
+        use pg_sys::SysCacheIdentifier::TYPEOID;
+        let hash = pg_sys::GetSysCacheHashValue(TYPEOID as i32, Datum::from(typid), none(), none(), none());
+        (*(&raw mut BY_ROWTYPE)).get_or_insert_default().insert(typid, RowType { table, hash });
+    }
+}
+
+/// The table whose row type a call names, for calls that open it themselves.
+pub fn of_rowtype(typid: Oid) -> Oid {
+    // SAFETY: tables are never freed.
+    unsafe { (*Table::of_rowtype(typid)).oid }
+}
+
+impl Table {
+    /// The table of an OID.
+    pub fn of(oid: Oid) -> *mut Table {
+        // SAFETY: one thread.
+        unsafe {
+            let all = (*(&raw mut TABLES)).get_or_insert_default();
+            let new = || {
+                Box::leak(Box::new(Table {
+                    oid,
+                    rowtype: pg_sys::InvalidOid,
+                    definition: 0,
+                    valid: false,
+                    lasting: false,
+                    transaction: 0,
+                    epoch: 0,
+                    locks: 0,
+                    rel: std::ptr::null_mut(),
+                    user: pg_sys::InvalidOid,
+                    rights: 0,
+                    plain_reads: false,
+                    plain_updates: false,
+                    plain_inserts: false,
+                    plain_deletes: false,
+                    referring: Vec::new(),
+                }))
+            };
+            &raw mut **all.entry(oid).or_insert_with(new)
+        }
+    }
+
+    /// The table whose row type this is, or a domain over it.
+    pub fn of_rowtype(typid: Oid) -> *mut Table {
+        // SAFETY: one thread; catalog look-ups.
+        unsafe {
+            let known = (*(&raw mut BY_ROWTYPE)).get_or_insert_default();
+            if let Some(r) = known.get(&typid).filter(|r| (*r.table).valid && (*r.table).rowtype == typid) {
+                return r.table;
+            }
+            let oid = pg_sys::get_typ_typrelid(base_type(typid));
+            if oid == pg_sys::InvalidOid || pg_sys::get_rel_relkind(oid) as u8 != pg_sys::RELKIND_RELATION {
+                complain(
+                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                    "the first argument must be a row of a mixedcc table",
+                    "Write NULL::table_name.",
+                );
+            }
+            let table = Table::of(oid);
+            watch(typid, table);
+            table
+        }
+    }
+
+    /// Is it known and locked (INV-OPEN)?
+    #[inline]
+    fn is_open(&self, access: Access) -> bool {
+        // SAFETY: one thread.
+        let epoch = unsafe { EPOCH };
+        self.valid && self.transaction == compat::my_lxid() && self.epoch == epoch && self.locks & access as u8 != 0
+    }
+
+    /// The relation, if the table is open for reading, and a statement that needs the right to do it would do nothing but
+    /// read the row. Looks at nothing that may fail. It stays as it is until PostgreSQL looks for invalidations.
+    #[inline]
+    pub fn peek(&self) -> Option<pg_sys::Relation> {
+        // SAFETY: plain reads of the backend's state.
+        unsafe {
+            let may = self.user == pg::raw::GetUserId() && self.rights & pg_sys::ACL_SELECT != 0;
+            let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
+            (self.is_open(Access::Read) && self.plain_reads && may && !hooked).then_some(self.rel)
+        }
+    }
+
+    /// The relation, if the table is open for writing, and an UPDATE of columns that no index has would do nothing but replace the
+    /// row's version. As [`Table::peek`].
+    #[inline]
+    pub fn peek_to_update(&self) -> Option<pg_sys::Relation> {
+        const RIGHTS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE;
+        // SAFETY: plain reads of the backend's state; INV-OPEN.
+        unsafe {
+            let may = self.user == pg::raw::GetUserId() && self.rights & RIGHTS == RIGHTS;
+            let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
+            let open = self.is_open(Access::Write) && self.plain_updates && may && !hooked;
+            let writes = !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode();
+            // Triggers: of foreign keys, which ask for more.
+            (open && writes && (*self.rel).trigdesc.is_null()).then_some(self.rel)
+        }
+    }
+
+    /// Opens the table, or raises an error if it is not one of ours.
+    ///
+    /// # Safety
+    /// A table of `of`, in a transaction. A command has begun (`moment::begin`): changes that this transaction made to the
+    /// table are known.
+    #[inline]
+    pub unsafe fn open(this: *mut Table, access: Access) -> Open {
+        // SAFETY: one thread; tables are never freed; INV-OPEN.
+        unsafe {
+            if !(*this).is_open(access) {
+                Table::open_again(this, access);
+            }
+            let rel = (*this).rel;
+            let pin = pin(rel);
+            // May look at catalogs, and raise an error.
+            Open { rel, info: rel::info(rel), table: this, pin }
+        }
+    }
+
+    #[cold]
+    unsafe fn open_again(this: *mut Table, access: Access) {
+        // SAFETY: as in `open`. The lock stays to the end of the transaction.
+        unsafe {
+            let oid = (*this).oid;
+            let here = (compat::my_lxid(), EPOCH);
+            if (*this).user != pg::raw::GetUserId() || (*this).rights == 0 {
+                must_have_a_right(oid);
+            }
+            let lock = if access == Access::Write { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
+            let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
+            // Outside of a transaction's middle it has no number: then nothing is kept.
+            let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
+            if (*this).valid && (kept != 0 || (*this).lasting) {
+                // Locked in a weaker way, or known since an earlier transaction: it is there, and stays so if nothing is
+                // heard of it with the lock. An ERROR jumps over this frame.
+                pg::raw::LockRelationOid(oid, lock as i32);
+                if (*this).valid {
+                    ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
+                    return;
+                }
+            }
+            let rel = pg_sys::try_relation_open(oid, lock as i32);
+            if rel.is_null() {
+                crate::admin::sql::no_such_relation(oid);
+            }
+            crate::access::altered::must_fit(rel, (*rel).rd_att);
+            if !rel::is_ours(rel) {
+                complain(
+                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                    &format!("\"{}\" is not a mixedcc table", crate::admin::sql::relation_name(oid)),
+                    "Name a table that was created USING mixedcc.",
+                );
+            }
+            ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
+            (*this).rel = rel;
+            if !(*this).valid {
+                // Before it is looked at: an invalidation from then on counts.
+                (*this).valid = true;
+                DEFINITIONS += 1;
+                (*this).definition = DEFINITIONS;
+                (*this).look(rel);
+            }
+            pg_sys::relation_close(rel, pg_sys::NoLock as i32);
+        }
+    }
+
+    /// What the definition says.
+    unsafe fn look(&mut self, r: pg_sys::Relation) {
+        // SAFETY: an open relation.
+        unsafe {
+            let form = (*r).rd_rel;
+            let constr = (*(*r).rd_att).constr;
+            self.lasting = (*r).rd_createSubid == 0;
+            (self.user, self.rights) = (pg_sys::InvalidOid, 0);
+            self.rowtype = (*form).reltype;
+            self.plain_reads = !(*form).relrowsecurity;
+            let writes = self.plain_reads
+                && (*r).rd_rules.is_null()
+                && !(*form).relispartition
+                && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored);
+            let t = (*r).trigdesc.as_ref();
+            self.plain_updates = writes && t.is_none_or(|t| only_foreign_keys(t));
+            self.plain_inserts = writes && t.is_none_or(|t| !inserts(t));
+            self.plain_deletes = writes && t.is_none_or(|t| !deletes(t));
+            self.referring.clear();
+            if t.is_some() {
+                // What refers to this table names columns of a unique index, which no update changes directly.
+                for k in pgrx::PgList::<pg_sys::ForeignKeyCacheInfo>::from_pg(pg_sys::RelationGetFKeyList(r)).iter_ptr()
+                {
+                    let k = &*k;
+                    self.referring.extend(k.conkey[..k.nkeys as usize].iter().map(|c| *c as usize - 1));
+                }
+            }
+        }
+    }
+}
+
+/// Raises an error unless the user has some right on a table or its columns. Before it is locked, and also where no row is
+/// looked for, because the key is NULL: strangers must not lock it.
+unsafe fn must_have_a_right(oid: Oid) {
+    const COLUMNS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE;
+    // SAFETY: catalog look-ups; the name may be null, if the table was dropped meanwhile.
+    unsafe {
+        let (kind, user) = (pg_sys::get_rel_relkind(oid), pg_sys::GetUserId());
+        if kind == 0 || compat::relation_rights(oid, user, COLUMNS | pg_sys::ACL_DELETE) {
+            return; // the caller says if there is no table
+        }
+        let any = pg_sys::AclMaskHow::ACLMASK_ANY;
+        if pg_sys::pg_attribute_aclcheck_all(oid, user, COLUMNS, any) != pg_sys::AclResult::ACLCHECK_OK {
+            let (denied, kind) = (pg_sys::AclResult::ACLCHECK_NO_PRIV, pg_sys::get_relkind_objtype(kind));
+            pg_sys::aclcheck_error(denied, kind, pg_sys::get_rel_name(oid));
+        }
+    }
+}
+
+/// Are all triggers for UPDATE those of foreign keys? They are queued only if the key changes, or for rows that the
+/// transaction has inserted (AfterTriggerSaveEvent).
+unsafe fn only_foreign_keys(t: &pg_sys::TriggerDesc) -> bool {
+    const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
+    const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
+    // SAFETY: a relation's triggers.
+    unsafe {
+        let all = std::slice::from_raw_parts(t.triggers, t.numtriggers as usize);
+        !(t.trig_update_before_row
+            || t.trig_update_instead_row
+            || t.trig_update_before_statement
+            || t.trig_update_after_statement)
+            && all
+                .iter()
+                .filter(|t| t.tgtype & ROW != 0 && t.tgtype & UPDATE != 0)
+                .all(|t| pg_sys::RI_FKey_trigger_type(t.tgfoid) != pg_sys::RI_TRIGGER_NONE as i32)
+    }
+}
+
+fn inserts(t: &pg_sys::TriggerDesc) -> bool {
+    t.trig_insert_before_row
+        || t.trig_insert_after_row
+        || t.trig_insert_instead_row
+        || t.trig_insert_before_statement
+        || t.trig_insert_after_statement
+}
+
+fn deletes(t: &pg_sys::TriggerDesc) -> bool {
+    t.trig_delete_before_row
+        || t.trig_delete_after_row
+        || t.trig_delete_instead_row
+        || t.trig_delete_before_statement
+        || t.trig_delete_after_statement
+}
+
+impl Open {
+    /// The table's present definition.
+    pub fn definition(&self) -> u64 {
+        // SAFETY: tables are never freed.
+        unsafe { (*self.table).definition }
+    }
+
+    /// Would a statement that needs these rights (bits) do nothing but read the row?
+    #[inline]
+    pub fn reads_plainly(&self) -> Result<(), Statement> {
+        // SAFETY: tables are never freed.
+        unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
+    }
+
+    /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole table. An update must
+    /// pass `refers` and `is_checked` too.
+    #[inline]
+    pub fn writes_plainly(&self, write: Write, rights: u32) -> Result<(), Statement> {
+        // SAFETY: plain reads of the backend's state; tables are never freed.
+        unsafe {
+            let t = &*self.table;
+            let plain = match write {
+                Write::Update => t.plain_updates,
+                Write::Insert => t.plain_inserts,
+                Write::Delete => t.plain_deletes,
+            };
+            self.plain(plain && !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode(), rights)
+        }
+    }
+
+    /// Would an UPDATE that reads the row do nothing but write it? As [`Open::writes_plainly`].
+    #[inline]
+    pub fn updates_plainly(&self) -> Result<(), Statement> {
+        self.writes_plainly(Write::Update, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)
+    }
+
+    /// Is a column (from 0) part of a foreign key?
+    #[inline]
+    pub fn refers(&self, at: usize) -> bool {
+        // SAFETY: tables are never freed.
+        unsafe { (*self.table).referring.contains(&at) }
+    }
+
+    /// Would any update of this row be checked by foreign keys?
+    #[inline]
+    pub fn is_checked(&self, r: RecordRef) -> bool {
+        // SAFETY: tables are never freed.
+        unsafe { !(*self.table).referring.is_empty() && xact::txn().last_write(r).is_some() }
+    }
+
+    #[inline]
+    unsafe fn plain(&self, plain: bool, rights: u32) -> Result<(), Statement> {
+        // SAFETY: tables are never freed; a plain read.
+        unsafe {
+            let t = &*self.table;
+            // A hook sees statements only.
+            if !plain || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
+                return Err(Statement);
+            }
+            if t.user == pg::raw::GetUserId() && t.rights & rights == rights || self.has_rights(rights) {
+                Ok(())
+            } else {
+                Err(Statement)
+            }
+        }
+    }
+
+    #[cold]
+    fn has_rights(&self, rights: u32) -> bool {
+        // SAFETY: tables are never freed; catalog look-ups, in which an invalidation may come: then nothing is kept.
+        unsafe {
+            let (user, definition) = (pg::raw::GetUserId(), (*self.table).definition);
+            let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);
+            if !bits.all(|b| compat::relation_rights((*self.table).oid, user, b)) {
+                return false;
+            }
+            let t = &mut *self.table;
+            if t.valid && t.definition == definition {
+                t.rights = rights | if t.user == user { t.rights } else { 0 };
+                t.user = user;
+            }
+            true
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Fetching rows by TID: for index scans, triggers, the executor's refetches.
+
+use crate::access::{indexscan, protect, rowmarks, tuple, visible};
+use crate::pg::errors::ok;
+use crate::pg::Tid;
+use crate::state::platform::PG;
+use crate::state::rel::{self, RelInfo};
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::{Version, REC_FREE};
+use mixedcc_engine::txn::{ScanId, WriteKind};
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+/// Partitions of a look-up that needs no memory of its own.
+pub const FEW: usize = 2;
+
+/// How far a scan has come.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// It went forward.
+    pub forward: bool,
+    /// It went backward.
+    pub backward: bool,
+    /// It reached an end.
+    pub ended: bool,
+    /// It went back to a mark.
+    pub rewound: bool,
+}
+
+impl Seen {
+    /// A step, which found an entry or the end.
+    #[inline]
+    pub fn step(&mut self, direction: pg_sys::ScanDirection::Type, found: bool) {
+        self.forward |= direction >= 0;
+        self.backward |= direction < 0;
+        self.ended |= !found;
+    }
+}
+
+/// Our part of an index scan. All-zero is a scan that has not started.
+#[repr(C)]
+pub struct Fetch {
+    /// PostgreSQL's part.
+    pub base: pg_sys::IndexFetchTableData,
+    /// The relation.
+    pub info: *const RelInfo,
+    /// The snapshot of the executor, when the scan runs with one of ours (see access/indexscan.rs).
+    pub snapshot: pg_sys::Snapshot,
+    /// Will the rows be written next?
+    pub for_write: bool,
+    /// Is it a look-up of one key that has found nothing yet?
+    pub look: bool,
+    /// A look-up in few partitions: where predicates on these would start, in `n_few` partitions from
+    /// `first_partition` on. 0: it has an entry in access/protect.rs.
+    pub few: [u64; FEW],
+    /// See `few`.
+    pub n_few: u32,
+    /// See `few`.
+    pub first_partition: u32,
+    /// How far it has come.
+    pub seen: Seen,
+    /// The predicate that protects the rows of the scan.
+    pub scan: ScanId,
+    /// Number of our memory of the scan (access/protect.rs), plus 1.
+    pub open: u32,
+    /// The last row that it returned.
+    pub last: *const Version,
+    /// The index access method's own callback (see access/indexscan.rs), once the scan has its keys.
+    pub gettuple: pg_sys::amgettuple_function,
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::IndexFetchTableData {
+    // SAFETY: the memory is zeroed and large enough.
+    unsafe {
+        crate::state::platform::outside();
+        let info = rel::info(rel);
+        let f = crate::pg::raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
+        (*f).base.rel = rel;
+        (*f).info = info;
+        f.cast()
+    }
+}
+
+pub unsafe extern "C-unwind" fn reset(_a: *mut pg_sys::IndexFetchTableData) {}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
+    // SAFETY: made by `begin`.
+    unsafe {
+        protect::close(f.cast());
+        crate::pg::raw::pfree(f.cast());
+    }
+}
+
+/// `index_fetch_tuple`. Guarded only where something can fail.
+pub unsafe extern "C-unwind" fn tuple(
+    scan: *mut pg_sys::IndexFetchTableData,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    call_again: *mut bool,
+    all_dead: *mut bool,
+) -> bool {
+    // SAFETY: tableam.h's contract; this frame owns nothing.
+    unsafe {
+        let f = scan.cast::<Fetch>();
+        let at = Tid::read(&*tid);
+        match peek(f, at, snapshot) {
+            Some(v) => {
+                *call_again = false;
+                if !all_dead.is_null() {
+                    *all_dead = false;
+                }
+                (*f).look = false; // found: the row itself is protected
+                (*f).last = v.as_ptr();
+                tuple::store(slot, (*(*f).info).oid, at, v.as_ptr());
+                true
+            }
+            None => guarded_tuple(scan, tid, snapshot, slot, call_again, all_dead),
+        }
+    }
+}
+
+/// The row of a TID, where a look at its newest version tells that it is seen. Neither fails nor unwinds.
+#[inline]
+unsafe fn peek(f: *mut Fetch, tid: Tid, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
+    // SAFETY: as in `tuple`.
+    unsafe {
+        let s = if indexscan::is_ours(snapshot) { (*f).snapshot } else { snapshot };
+        if (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return None;
+        }
+        let r = visible::record((*(*f).info).table, tid)?;
+        visible::peek(r, s, (*f).for_write, (*f).scan).flatten()
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn guarded_tuple(
+    scan: *mut pg_sys::IndexFetchTableData,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    call_again: *mut bool,
+    all_dead: *mut bool,
+) -> bool {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let f = scan.cast::<Fetch>();
+        let info = &*(*f).info;
+        *call_again = false;
+        if !all_dead.is_null() {
+            *all_dead = false;
+        }
+        let tid = Tid::read(&*tid);
+        let Some(r) = visible::record(info.table, tid) else { return false };
+        let t = xact::txn();
+        let s = if indexscan::is_ours(snapshot) { (*f).snapshot } else { snapshot };
+        match visible::by_scan(t, r, s, (*f).for_write, (*f).scan) {
+            Some(v) => {
+                (*f).look = false; // found: the row itself is protected
+                (*f).last = v.as_ptr();
+                tuple::store(slot, info.oid, tid, v.as_ptr());
+                true
+            }
+            None => {
+                if !all_dead.is_null() {
+                    *all_dead = visible::is_dead(t, r);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// The version that a TID names, for a snapshot; and the TID that the slot shall carry.
+unsafe fn find(
+    rel: pg_sys::Relation,
+    tid: Tid,
+    snapshot: pg_sys::Snapshot,
+) -> Option<(*mut mixedcc_engine::record::Version, Tid)> {
+    // SAFETY: a relation of ours and a valid snapshot.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::txn();
+        match tid {
+            Tid::Old(n) => visible::before_image(t, n).map(|v| (v.as_ptr(), tid)),
+            Tid::New(n) => t.write(n).map(|w| (w.version.as_ptr(), tid)),
+            Tid::Invalid => None,
+            Tid::Record(n) => {
+                let r = RecordRef::find(info.table, n).filter(|r| r.rec.state.load(Ordering::Acquire) != REC_FREE);
+                let Some(r) = r else {
+                    // The row of a later insert may get this TID, in any partition.
+                    if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC {
+                        super::scan::protect_all(info);
+                    }
+                    return None;
+                };
+                if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY {
+                    let (v, old_of) = visible::any(t, xact::mode(), r)?;
+                    let tid = match old_of {
+                        Some(w) if !(*rel).trigdesc.is_null() => Tid::Old(w),
+                        _ => tid,
+                    };
+                    return Some((v.as_ptr(), tid));
+                }
+                if xact::mode() != Mode::Serializable || t.last_write(r).is_some() {
+                    return visible::by_snapshot(t, r, snapshot, false).map(|v| (v.as_ptr(), tid));
+                }
+                // A TID is a key: a row that is not there must not appear by an insert.
+                let at = r.touch();
+                let position = ok(t.before_lookup(&PG, at));
+                let v = visible::by_snapshot(t, r, snapshot, false);
+                if v.is_none() {
+                    t.add_predicate(at, position);
+                }
+                v.map(|v| (v.as_ptr(), tid))
+            }
+        }
+    }
+}
+
+/// Is this the old row of an update that replaced an own version? Foreign keys ask by its xmin whether this transaction has made
+/// it (RI_FKey_fk_upd_check_required): then the check of the insert does not count.
+fn asks_whose(tid: Tid) -> bool {
+    let Tid::Old(n) = tid else { return false };
+    let Some(w) = xact::txn().write(n).filter(|w| w.previous.is_some()) else { return false };
+    // SAFETY: a tombstone of this transaction.
+    w.kind != WriteKind::Delete || unsafe { Version::successor(w.version.as_ptr()) }.record != 0
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn row_version(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        crate::state::platform::outside();
+        let snapshot = rowmarks::snapshot_of(slot).unwrap_or(snapshot);
+        match find(rel, Tid::read(&*tid), snapshot) {
+            Some((v, tid)) if asks_whose(tid) => {
+                tuple::store_as_own(slot, (*rel).rd_id, tid, v);
+                true
+            }
+            Some((v, tid)) => {
+                tuple::store(slot, (*rel).rd_id, tid, v);
+                true
+            }
+            None => {
+                super::scan::clear(slot);
+                false
+            }
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe {
+        match Tid::read(&*tid) {
+            Tid::Record(n) => {
+                let info = &*(*scan.cast::<super::scan::Scan>()).info;
+                let there = n / crate::pg::ROWS < info.table.len().div_ceil(crate::pg::ROWS);
+                if !there {
+                    super::scan::protect_all(info); // a later insert may get it
+                }
+                there
+            }
+            _ => true,
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) {
+    // SAFETY: a scan of ours. Rows that moved are followed.
+    unsafe {
+        let info = &*(*scan.cast::<super::scan::Scan>()).info;
+        let t = xact::txn();
+        let snapshot = (*scan).rs_snapshot;
+        let mut at = Tid::read(&*tid);
+        if let Tid::New(n) | Tid::Old(n) = at {
+            if let Some(w) = t.write(n) {
+                at = Tid::Record(w.r.no);
+                *tid = at.item();
+            }
+        }
+        while let Some(r) = visible::record(info.table, at) {
+            if visible::by_snapshot(t, r, snapshot, false).is_some() {
+                *tid = at.item();
+                return;
+            }
+            let v = match t.last_write(r).and_then(|n| t.write(n)) {
+                Some(w) => Some(w.version),
+                None => ok(t.newest(&PG, r.rec)).map(|x| x.0),
+            };
+            let Some(v) = v.filter(|v| v.as_ref().is_tombstone()) else { return };
+            let to = mixedcc_engine::record::Version::successor(v.as_ptr()).record;
+            if to == 0 || to == u64::MAX {
+                return;
+            }
+            at = Tid::Record(to - 1);
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn satisfies(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    snapshot: pg_sys::Snapshot,
+) -> bool {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::txn();
+        let tid = Tid::read(&(*slot).tts_tid);
+        match tid {
+            Tid::New(n) => {
+                // The row as this write left it: does it still stand?
+                let Some(w) = t.write(n) else { return false };
+                w.kind != WriteKind::Delete && t.last_write(w.r) == Some(n)
+            }
+            Tid::Old(_) | Tid::Invalid => false,
+            Tid::Record(n) => {
+                let Some(r) = RecordRef::find(info.table, n) else { return false };
+                // With such a snapshot ON CONFLICT asks whether it may pass over a row: if this command has written it, too.
+                let mvcc = (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+                let own = t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.kind != WriteKind::Delete);
+                mvcc && own || visible::by_snapshot(t, r, snapshot, false).is_some()
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The access method's handler: wires the callbacks, and nothing else.
+
+use crate::paths::tableam::{analyze, dml, fetch, index, lock, relation, sample, scan, vacuum};
+use crate::pg::compat;
+use pgrx::pg_sys;
+use std::sync::OnceLock;
+
+struct Routine(pg_sys::TableAmRoutine);
+// SAFETY: a table of function pointers, never changed.
+unsafe impl Sync for Routine {}
+// SAFETY: as above.
+unsafe impl Send for Routine {}
+
+static ROUTINE: OnceLock<Routine> = OnceLock::new();
+
+/// The table of callbacks (tableam.h).
+pub fn routine() -> *const pg_sys::TableAmRoutine {
+    &ROUTINE.get_or_init(|| Routine(make())).0
+}
+
+fn make() -> pg_sys::TableAmRoutine {
+    pg_sys::TableAmRoutine {
+        slot_callbacks: Some(relation::slot_callbacks),
+        scan_begin: Some(scan::begin),
+        scan_end: Some(scan::end),
+        scan_rescan: Some(scan::rescan),
+        scan_getnextslot: Some(scan::next),
+        scan_set_tidrange: Some(scan::set_tidrange),
+        scan_getnextslot_tidrange: Some(scan::next_in_tidrange),
+        parallelscan_estimate: Some(scan::parallel_estimate),
+        parallelscan_initialize: Some(scan::parallel_initialize),
+        parallelscan_reinitialize: Some(scan::parallel_reinitialize),
+        index_fetch_begin: Some(fetch::begin),
+        index_fetch_reset: Some(fetch::reset),
+        index_fetch_end: Some(fetch::end),
+        index_fetch_tuple: Some(fetch::tuple),
+        tuple_fetch_row_version: Some(fetch::row_version),
+        tuple_tid_valid: Some(fetch::tid_valid),
+        tuple_get_latest_tid: Some(fetch::latest_tid),
+        tuple_satisfies_snapshot: Some(fetch::satisfies),
+        index_delete_tuples: Some(vacuum::index_delete_tuples),
+        tuple_insert: Some(dml::insert),
+        tuple_insert_speculative: Some(dml::insert_speculative),
+        tuple_complete_speculative: Some(dml::complete_speculative),
+        multi_insert: Some(dml::multi_insert),
+        tuple_delete: Some(dml::delete),
+        tuple_lock: Some(lock::tuple_lock),
+        finish_bulk_insert: None,
+        relation_nontransactional_truncate: Some(relation::nontransactional_truncate),
+        relation_copy_for_cluster: Some(relation::copy_for_cluster),
+        relation_vacuum: Some(vacuum::vacuum),
+        scan_analyze_next_tuple: Some(analyze::next_tuple),
+        index_build_range_scan: Some(index::build_range_scan),
+        index_validate_scan: Some(index::validate_scan),
+        relation_size: Some(relation::size),
+        relation_needs_toast_table: Some(relation::needs_toast_table),
+        relation_toast_am: Some(relation::toast_method),
+        relation_fetch_toast_slice: None,
+        relation_estimate_size: Some(relation::estimate_size),
+        scan_sample_next_block: Some(sample::next_block),
+        scan_sample_next_tuple: Some(sample::next_tuple),
+        ..compat::routine()
+    }
+}
+
+/// `mixedcc.handler(internal)`.
+#[no_mangle]
+pub extern "C-unwind" fn mixedcc_handler(_: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    pg_sys::Datum::from(routine())
+}
+
+/// The calling convention of the above.
+#[no_mangle]
+pub extern "C" fn pg_finfo_mixedcc_handler() -> &'static pg_sys::Pg_finfo_record {
+    const INFO: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+    &INFO
+}

@@ -1,0 +1,198 @@
+//! Building indexes.
+
+use crate::access::{tuple, visible};
+use crate::pg::errors::{ok, unsupported};
+use crate::pg::Tid;
+use crate::state::platform::PG;
+use crate::state::{rel, xact};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+/// What of a record belongs into a new index.
+struct Entry {
+    version: NonNull<Version>,
+    /// Does it count for uniqueness?
+    alive: bool,
+    /// May an older snapshot see another version, which the index will not show?
+    has_past: bool,
+}
+
+unsafe fn entry(t: &mut Txn, r: RecordRef, min_pin: u64) -> Option<Entry> {
+    // SAFETY: versions are reached under our pin; the table is locked against writers.
+    unsafe {
+        if let Some(n) = t.last_write(r) {
+            let w = *t.write(n)?;
+            if let Some(v) = visible::own_version(t, n) {
+                return Some(Entry { version: v, alive: true, has_past: w.base.is_some() || w.previous.is_some() });
+            }
+            return w.base.map(|v| Entry { version: v, alive: false, has_past: false });
+        }
+        let v = NonNull::new(r.rec.head())?;
+        let recent = v.as_ref().csn().is_none_or(|c| c >= min_pin);
+        if !v.as_ref().is_tombstone() {
+            return Some(Entry { version: v, alive: true, has_past: recent && !v.as_ref().older().is_null() });
+        }
+        if !recent {
+            return None;
+        }
+        // Deleted, but an older snapshot may still see it.
+        NonNull::new(v.as_ref().older()).map(|v| Entry { version: v, alive: false, has_past: false })
+    }
+}
+
+/// Which rows a scan for an index is for.
+enum Wanted {
+    /// A new index: whatever a snapshot of now, the oldest one, can see.
+    Build(Csn),
+    /// A comparison with an index: the rows of now, because nobody writes.
+    Present,
+    /// A comparison while others write: rows that were there at this moment, when it had not read the index yet, and still are.
+    Since(Csn),
+}
+
+impl Wanted {
+    /// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its snapshot after it has read
+    /// the index. That snapshot of PostgreSQL has no CSN before, so the rows are those of the statement's start. Keys do not
+    /// change in place: the newest version of a row has those that the index had then.
+    unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Wanted {
+        if scan.is_null() {
+            let t = xact::txn();
+            xact::renew_pin();
+            return Wanted::Build(t.e.pin_oldest(t.slot));
+        }
+        // SAFETY: an open relation and its scan.
+        let (parallel, locked) = unsafe {
+            (!(*scan).rs_parallel.is_null(), pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true))
+        };
+        if parallel {
+            unsupported(
+                "mixedcc tables do not support parallel index builds",
+                "Set max_parallel_maintenance_workers to 0.",
+            );
+        }
+        let moment = if locked { None } else { xact::moment() };
+        xact::txn();
+        xact::renew_pin();
+        match moment {
+            Some(moment) => Wanted::Since(moment),
+            None if locked => Wanted::Present,
+            None => unsupported(
+                "mixedcc tables cannot be compared with an index outside of a statement while others write",
+                "Use bt_index_parent_check, or LOCK TABLE ... IN SHARE MODE before.",
+            ),
+        }
+    }
+
+    unsafe fn entry(&self, t: &mut Txn, r: RecordRef) -> Option<Entry> {
+        // SAFETY: the caller's, as of `entry`.
+        unsafe {
+            match *self {
+                Wanted::Build(min_pin) => entry(t, r, min_pin),
+                Wanted::Present => entry(t, r, 0).filter(|e| e.alive),
+                Wanted::Since(moment) => {
+                    let row = match t.last_write(r) {
+                        Some(n) => visible::own_version(t, n),
+                        None => ok(t.row_since(&PG, r.rec, moment)),
+                    };
+                    row.map(|version| Entry { version, alive: true, has_past: false })
+                }
+            }
+        }
+    }
+}
+
+#[pg_guard]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C-unwind" fn build_range_scan(
+    rel: pg_sys::Relation,
+    index: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    _allow_sync: bool,
+    _anyvisible: bool,
+    _progress: bool,
+    start: pg_sys::BlockNumber,
+    numblocks: pg_sys::BlockNumber,
+    callback: pg_sys::IndexBuildCallback,
+    state: *mut core::ffi::c_void,
+    scan: pg_sys::TableScanDesc,
+) -> f64 {
+    // SAFETY: tableam.h's contract; the executor state is made and freed here.
+    unsafe {
+        crate::access::altered::must_fit(rel, (*rel).rd_att);
+        let wanted = Wanted::of(rel, scan);
+        let table = rel::info(rel).table;
+        let estate = pg_sys::CreateExecutorState();
+        let econtext = if (*estate).es_per_tuple_exprcontext.is_null() {
+            pg_sys::MakePerTupleExprContext(estate)
+        } else {
+            (*estate).es_per_tuple_exprcontext
+        };
+        let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
+        (*econtext).ecxt_scantuple = slot;
+        let predicate = pg_sys::ExecPrepareQual((*info).ii_Predicate, estate);
+        let first = start as u64 * crate::pg::ROWS;
+        let last = if numblocks == pg_sys::InvalidBlockNumber {
+            table.len()
+        } else {
+            (first + numblocks as u64 * crate::pg::ROWS).min(table.len())
+        };
+        let t = xact::txn();
+        let mut rows = 0.0;
+        for n in first..last {
+            if n % 256 == 0 && pg_sys::InterruptPending != 0 {
+                pg_sys::ProcessInterrupts();
+            }
+            let Some(r) = RecordRef::find(table, n) else { continue };
+            let Some(e) = wanted.entry(t, r) else { continue };
+            (*info).ii_BrokenHotChain |= e.has_past;
+            pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
+            tuple::store(slot, (*rel).rd_id, Tid::Record(n), e.version.as_ptr());
+            if !predicate.is_null() && !qual(predicate, econtext) {
+                continue;
+            }
+            let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+            pg_sys::FormIndexDatum(info, slot, estate, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let mut tid = Tid::Record(n).item();
+            if let Some(f) = callback {
+                f(index, &mut tid, values.as_mut_ptr(), nulls.as_mut_ptr(), e.alive, state);
+            }
+            rows += e.alive as u8 as f64;
+        }
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+        pg_sys::FreeExecutorState(estate);
+        if !scan.is_null() {
+            super::scan::end(scan);
+        }
+        (*info).ii_ExpressionsState = std::ptr::null_mut();
+        (*info).ii_PredicateState = std::ptr::null_mut();
+        rows
+    }
+}
+
+/// `ExecQual`.
+pub unsafe fn qual(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext) -> bool {
+    // SAFETY: a prepared qualification and its context.
+    unsafe {
+        let old = pg_sys::MemoryContextSwitchTo((*econtext).ecxt_per_tuple_memory);
+        let mut null = false;
+        let r = (*state).evalfunc.map(|f| f(state, econtext, &mut null));
+        pg_sys::MemoryContextSwitchTo(old);
+        r.is_some_and(|d| d.value() != 0) && !null
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn validate_scan(
+    _a: pg_sys::Relation,
+    _b: pg_sys::Relation,
+    _c: *mut pg_sys::IndexInfo,
+    _d: pg_sys::Snapshot,
+    _e: *mut pg_sys::ValidateIndexState,
+) {
+    unsupported("mixedcc tables do not support CREATE INDEX CONCURRENTLY", "Use CREATE INDEX.")
+}

@@ -1,0 +1,259 @@
+//! Row locks: SELECT FOR ..., EvalPlanQual, ON CONFLICT, BEFORE triggers.
+
+use super::dml::{based_on, failure, gone};
+use crate::access::tuple;
+use crate::access::visible::{self, Seen};
+use crate::pg::errors::{ok, raise};
+use crate::pg::Tid;
+use crate::state::platform::PG;
+use crate::state::rel;
+use crate::state::xact::{self, Locked, Mode};
+use mixedcc_engine::error::{AbortReason, Error};
+use mixedcc_engine::lock::Mode as LockMode;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::txn::{How, WriteKind};
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::TM_Result::{self, *};
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+fn mode_of(m: pg_sys::LockTupleMode::Type) -> LockMode {
+    use pg_sys::LockTupleMode;
+    match m {
+        LockTupleMode::LockTupleKeyShare => LockMode::KeyShare,
+        LockTupleMode::LockTupleShare => LockMode::Share,
+        LockTupleMode::LockTupleNoKeyExclusive => LockMode::NoKeyUpdate,
+        _ => LockMode::Update,
+    }
+}
+
+struct Want {
+    mode: LockMode,
+    policy: pg_sys::LockWaitPolicy::Type,
+    snapshot: pg_sys::Snapshot,
+    cid: u32,
+    follow: bool,
+    /// A statement's own row locks, not those that EvalPlanQual and triggers take.
+    for_share_or_update: bool,
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn tuple_lock(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    mode: pg_sys::LockTupleMode::Type,
+    policy: pg_sys::LockWaitPolicy::Type,
+    flags: u8,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> pg_sys::TM_Result::Type {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let follow = flags & pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8 != 0;
+        let for_share_or_update = flags & pg_sys::TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS as u8 != 0;
+        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow, for_share_or_update };
+        let mut at = Tid::read(&*tid);
+        let mut traversed = false;
+        loop {
+            let r = match at {
+                Tid::Old(n) | Tid::New(n) => t.write(n).map(|w| w.r),
+                _ => visible::record(info.table, at),
+            };
+            let Some(r) = r else { error!("attempted to lock a row that does not exist") };
+            match lock_one(rel, t, r, &want, tmfd) {
+                Err(f @ (TM_Result::TM_Invisible | TM_Result::TM_SelfModified)) => {
+                    if let Some(w) = t.last_write(r).and_then(|n| t.write(n)).filter(|w| w.kind != WriteKind::Delete) {
+                        let (at, v) = (Tid::Record(r.no), w.version.as_ptr());
+                        if f == TM_Invisible {
+                            tuple::store_as_own(slot, info.oid, at, v); // the executor asks whose row it is
+                        } else {
+                            tuple::store(slot, info.oid, at, v);
+                        }
+                    }
+                    return f;
+                }
+                Ok((v, newer)) => {
+                    tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
+                    let curcid = if snapshot.is_null() { 0 } else { (*snapshot).curcid };
+                    let depth = xact::depth();
+                    let l = Locked { snapshot: snapshot as usize, curcid, cid, depth, version: v.as_ptr() };
+                    xact::note_locked((r.table.id, r.no), l);
+                    *tid = Tid::Record(r.no).item();
+                    (*tmfd).traversed = traversed || newer;
+                    return TM_Ok;
+                }
+                Err(TM_Result::TM_Updated) if follow => {
+                    if (*tmfd).ctid.ip_posid == pg_sys::MovedPartitionsOffsetNumber as u16 {
+                        moved_away();
+                    }
+                    at = Tid::read(&(*tmfd).ctid);
+                    *tid = (*tmfd).ctid;
+                    traversed = true;
+                }
+                Err(f) => return f,
+            }
+        }
+    }
+}
+
+fn moved_away() -> ! {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        "tuple to be locked was already moved to another partition due to concurrent update",
+        "tuple_lock",
+    )
+    .report(PgLogLevel::ERROR);
+    unreachable!()
+}
+
+/// Locks one record. The version that the caller gets, and whether it is newer than what the
+/// snapshot sees; or PostgreSQL's result.
+unsafe fn lock_one(
+    rel: pg_sys::Relation,
+    t: &mut Txn,
+    r: RecordRef,
+    want: &Want,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> Result<(NonNull<Version>, bool), pg_sys::TM_Result::Type> {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        if let Some(n) = t.last_write(r) {
+            let w = *t.write(n).expect("a number of ours");
+            if w.cid >= want.cid {
+                let xid = pg_sys::GetCurrentTransactionId();
+                failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                // ON CONFLICT DO UPDATE meets a row that it has updated.
+                let again = w.kind == WriteKind::Update && !want.follow && visible::take_conflict(r);
+                return Err(if again || w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
+            }
+            if w.kind == WriteKind::Delete {
+                return Err(gone(t, tmfd, r, Some(w.version)));
+            }
+            if w.base.is_some() {
+                take(rel, t, r, want)?;
+            }
+            return Ok((w.version, false));
+        }
+        take(rel, t, r, want)?;
+        let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
+        let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
+            if let Some(old) = same_key(rel, t, r, want)? {
+                return Ok((old, false));
+            }
+            if xact::mode() == Mode::Serializable {
+                raise(t.fail(AbortReason::WriteConflict, r.touch()));
+            }
+            return Err(gone(t, tmfd, r, newest));
+        };
+        match xact::mode() {
+            Mode::Serializable => {
+                let read = match want.mode {
+                    LockMode::KeyShare => t.read_locked_key(&PG, r),
+                    _ => t.read(&PG, r, false),
+                };
+                Ok((ok(read).unwrap_or(v), false))
+            }
+            Mode::ReadCommitted => {
+                if !want.follow {
+                    return Ok((v, false));
+                }
+                if !want.for_share_or_update {
+                    // A row that this command has locked before is not newer than its work.
+                    return Ok((v, !based_on(t, r, want.snapshot, want.cid, v)));
+                }
+                if sees(t, r, want.snapshot, v) {
+                    return Ok((v, false));
+                }
+                Ok(still_has_its_key(t, r, want).map_or((v, true), |old| (old, false)))
+            }
+            _ => {
+                if sees(t, r, want.snapshot, v) {
+                    return Ok((v, false));
+                }
+                still_has_its_key(t, r, want).map(|old| (old, false)).ok_or_else(|| gone(t, tmfd, r, newest))
+            }
+        }
+    }
+}
+
+/// For KEY SHARE a row may have been updated: keys do not change in place, so that what the snapshot
+/// sees is good enough, as in heap.
+unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<NonNull<Version>> {
+    if want.mode != LockMode::KeyShare {
+        return None;
+    }
+    let csn = xact::snapshot_csn(want.snapshot);
+    ok(t.read_snapshot(&PG, r, csn))
+}
+
+/// KEY SHARE at REPEATABLE READ of a row that has moved with its key unchanged: the lock is taken on
+/// the row where it went, and the caller goes on with the version that its snapshot sees.
+unsafe fn same_key(
+    rel: pg_sys::Relation,
+    t: &mut Txn,
+    r: RecordRef,
+    want: &Want,
+) -> Result<Seen, pg_sys::TM_Result::Type> {
+    if xact::mode() != Mode::RepeatableRead || want.mode != LockMode::KeyShare || want.snapshot.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: a valid relation and snapshot; versions are reached under our pin.
+    unsafe {
+        let csn = xact::snapshot_csn(want.snapshot);
+        let Some(old) = ok(t.read_snapshot(&PG, r, csn)) else { return Ok(None) };
+        let mut at = r;
+        loop {
+            let Some(v) = ok(t.newest(&PG, at.rec)).map(|v| v.0) else { return Ok(None) };
+            if !v.as_ref().is_tombstone() {
+                return Ok(Some(old).filter(|_| tuple::same_key(rel, old.as_ptr(), v.as_ptr())));
+            }
+            let to = Version::successor(v.as_ptr()).record;
+            if to == 0 || to == u64::MAX {
+                return Ok(None);
+            }
+            let Some(next) = RecordRef::find(r.table, to - 1) else { return Ok(None) };
+            at = next;
+            take(rel, t, at, want)?;
+        }
+    }
+}
+
+unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return true;
+        }
+    }
+    let csn = xact::snapshot_csn(s);
+    ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|x| x.0 == v)
+}
+
+/// Takes the partition's lock where `partcc` runs it, and the record's.
+unsafe fn take(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want) -> Result<(), pg_sys::TM_Result::Type> {
+    use pg_sys::LockWaitPolicy::*;
+    let how = if want.policy == LockWaitBlock { How::Wait } else { How::Try };
+    let got = t.lock_row(&PG, r, want.mode, how);
+    match got {
+        Ok(()) => Ok(()),
+        Err(Error::WouldBlock) if want.policy == LockWaitSkip => Err(TM_WouldBlock),
+        Err(Error::WouldBlock) => {
+            // SAFETY: a valid relation.
+            let name = unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) };
+            ErrorReport::new(
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("could not obtain lock on row in relation \"{}\"", crate::pg::text::shown(&name)),
+                "tuple_lock",
+            )
+            .report(PgLogLevel::ERROR);
+            unreachable!()
+        }
+        Err(e) => raise(e),
+    }
+}

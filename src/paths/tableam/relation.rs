@@ -1,0 +1,239 @@
+//! Storage, sizes and estimates of relations.
+
+use crate::pg::compat::{self, Storage};
+use crate::pg::errors::unsupported;
+use crate::pg::ROWS;
+use crate::state::{rel, shmem, xact};
+use mixedcc_engine::record::{Version, VERSION_HEADER};
+use mixedcc_engine::txn::WriteKind;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+
+/// Largest block number + 1 that is reported (ANALYZE and bitmap scans prefetch
+/// these numbers from a nearly empty file; beyond 131072 blocks that is an ERROR).
+pub const MAX_BLOCKS: u64 = 131_072;
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn slot_callbacks(_a: pg_sys::Relation) -> *const pg_sys::TupleTableSlotOps {
+    &raw const pg_sys::TTSOpsHeapTuple
+}
+
+/// Gives a relation a new, empty storage.
+pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persistence: core::ffi::c_char) {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let kind = (*(*rel).rd_rel).relkind as u8;
+        if persistence as u8 != pg_sys::RELPERSISTENCE_UNLOGGED {
+            let (what, hint) = match persistence as u8 {
+                pg_sys::RELPERSISTENCE_TEMP => ("mixedcc does not support temporary tables", "Create the temporary table USING heap."),
+                _ => ("mixedcc tables must be unlogged", "Rows of mixedcc tables live in memory; use ALTER TABLE ... SET UNLOGGED, or CREATE UNLOGGED TABLE."),
+            };
+            unsupported(what, hint);
+        }
+        if kind == pg_sys::RELKIND_MATVIEW {
+            unsupported("mixedcc does not support materialized views", "Create the materialized view USING heap.");
+        }
+        compat::create_storage(storage, persistence);
+
+        let old_key = compat::storage_key(&compat::storage_of(rel));
+        let key = compat::storage_key(storage);
+        if old_key == key {
+            rel::create_table(key, None);
+        } else if crate::state::save::is_missing(rel) {
+            // TRUNCATE gives up rows that are in a file.
+            rel::create_anew(rel, key);
+        } else {
+            rel::create_table(key, Some(rel::table_of(rel)));
+        }
+        xact::created(key);
+        if old_key != key {
+            xact::dropped(old_key);
+        }
+    }
+}
+
+/// Throws the rows of a table away that this transaction has made.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation) {
+    // SAFETY: the relation is ours and locked exclusively.
+    unsafe {
+        let key = compat::storage_key(&compat::storage_of(rel));
+        let old = shmem::unregister(key);
+        if let Some(t) = old {
+            // Our own writes still point to it. It is freed at our end also if there is no memory for another one.
+            xact::orphaned(t);
+        }
+        rel::create_table(key, old);
+        // The indexes are rebuilt before the invalidation is processed.
+        (*rel).rd_amcache = std::ptr::null_mut();
+        pg_sys::CacheInvalidateRelcache(rel);
+    }
+}
+
+/// Another tablespace.
+pub fn refuse_to_copy_data() -> ! {
+    unsupported(
+        "mixedcc tables cannot be moved to another tablespace",
+        "Their rows live in memory: the tablespace has no influence.",
+    )
+}
+
+#[pg_guard]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C-unwind" fn copy_for_cluster(
+    _a: pg_sys::Relation,
+    _b: pg_sys::Relation,
+    _c: pg_sys::Relation,
+    _d: bool,
+    _e: pg_sys::TransactionId,
+    _f: *mut pg_sys::TransactionId,
+    _g: *mut pg_sys::MultiXactId,
+    _h: *mut f64,
+    _i: *mut f64,
+    _j: *mut f64,
+) {
+    unsupported(
+        "mixedcc tables support neither CLUSTER nor VACUUM FULL",
+        "Use VACUUM: it frees the memory of dead rows.",
+    )
+}
+
+/// Blocks of a table, as planner, ANALYZE and TABLESAMPLE see it: 256 rows each.
+pub fn blocks(table: &mixedcc_engine::Table) -> u64 {
+    table.len().div_ceil(ROWS).min(MAX_BLOCKS)
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNumber::Type) -> u64 {
+    if fork != pg_sys::ForkNumber::MAIN_FORKNUM && fork != pg_sys::ForkNumber::InvalidForkNumber {
+        return 0;
+    }
+    // brin_summarize_new_values holds a page of the index when it asks.
+    rel::known_table_of(rel).map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
+}
+
+/// The table, and the access method that it is about to be converted to.
+static mut CONVERSION: Option<(pg_sys::Oid, pg_sys::Oid)> = None;
+
+/// An ALTER TABLE begins. `conversion`: it gives this table of ours this other access method. (It stays after an ERROR, until the
+/// next ALTER TABLE: nothing else asks for the TOAST table of a table that is there.)
+pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
+    // SAFETY: one thread.
+    unsafe { CONVERSION = conversion };
+}
+
+/// Rows of ours have no TOAST table. But PostgreSQL makes one for a rewritten table only if the old table has one
+/// (make_new_heap), and asks for that at the end of ALTER TABLE's changes of catalogs, before the rewrite. So a table that is about
+/// to get another access method needs what that one needs.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
+    // SAFETY: an open relation; one thread.
+    unsafe {
+        match CONVERSION {
+            Some((oid, method)) if oid == (*rel).rd_id => needs_toast_as(rel, method),
+            _ => false,
+        }
+    }
+}
+
+/// Would the relation need a TOAST table if this were its access method?
+unsafe fn needs_toast_as(rel: pg_sys::Relation, method: pg_sys::Oid) -> bool {
+    // SAFETY: an open relation; a catalog look-up. The callback looks at the relation's columns.
+    unsafe {
+        let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AMOID as i32, method.into());
+        if tup.is_null() {
+            return false;
+        }
+        let handler = (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_am>()).amhandler;
+        pg_sys::ReleaseSysCache(tup);
+        let routine = pg_sys::GetTableAmRoutine(handler);
+        let ours = std::ptr::eq(routine, crate::paths::tableam::handler::routine());
+        !ours && (*routine).relation_needs_toast_table.is_some_and(|needs| needs(rel))
+    }
+}
+
+/// The access method of that TOAST table, which no row of ours gets into.
+pub unsafe extern "C-unwind" fn toast_method(_rel: pg_sys::Relation) -> pg_sys::Oid {
+    pg_sys::Oid::from(pg_sys::HEAP_TABLE_AM_OID)
+}
+
+/// Pages that a table which was never analyzed is taken to have at least; what heap takes a page to
+/// hold, and a row to need besides its values (tableam.c).
+const SMALL: u32 = 10;
+const HEAP_PAGE: u32 = pg_sys::BLCKSZ - 24;
+const HEAP_ROW: u32 = 28;
+
+/// Rows and bytes that the running transaction has added to tables, about: rolled-back savepoints
+/// may leave some in. Each write is counted once.
+#[derive(Default)]
+struct OwnRows {
+    transaction: u32,
+    counted: u32,
+    tables: HashMap<u64, (i64, u64)>,
+}
+
+thread_local! {
+    static OWN_ROWS: RefCell<OwnRows> = RefCell::default();
+}
+
+fn bytes_of(v: NonNull<Version>) -> u64 {
+    // SAFETY: an own write's version lives as long as the write is in the list.
+    VERSION_HEADER as u64 + unsafe { v.as_ref() }.len as u64
+}
+
+/// What the running transaction has added to a table: the planner must not take a table for empty
+/// that its own transaction has filled.
+fn own_rows(table: u64) -> (i64, u64) {
+    let t = xact::txn();
+    if t.write(0).is_none() {
+        return (0, 0);
+    }
+    let transaction = compat::my_lxid();
+    OWN_ROWS.with_borrow_mut(|o| {
+        if o.transaction != transaction {
+            *o = OwnRows { transaction, ..OwnRows::default() };
+        }
+        while let Some(w) = t.write(o.counted) {
+            let sum = o.tables.entry(w.r.table.id).or_default();
+            match w.kind {
+                WriteKind::Insert => *sum = (sum.0 + 1, sum.1 + bytes_of(w.version)),
+                WriteKind::Delete => sum.0 -= 1,
+                _ => {}
+            }
+            o.counted += 1;
+        }
+        o.tables.get(&table).copied().unwrap_or_default()
+    })
+}
+
+/// Costs are those of a heap of the same bytes.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn estimate_size(
+    rel: pg_sys::Relation,
+    widths: *mut i32,
+    pages: *mut pg_sys::BlockNumber,
+    tuples: *mut f64,
+    allvisfrac: *mut f64,
+) {
+    // SAFETY: the planner's out parameters.
+    unsafe {
+        let t = rel::info(rel).table;
+        let own = own_rows(t.id);
+        let rows = t.rows().saturating_add_signed(own.0);
+        let bytes: u64 = t.map().partitions().iter().map(|p| p.stats.sum(|s| &s.bytes)).sum();
+        let bytes = bytes + own.1;
+        *pages = (bytes.div_ceil(pg_sys::BLCKSZ as u64)).min(u32::MAX as u64 - 1) as u32;
+        *tuples = rows as f64;
+        let form = (*rel).rd_rel;
+        if (*form).reltuples < 0.0 && *pages < SMALL && !(*form).relhassubclass {
+            // Never analyzed and small: expect it to grow, as heap does, so that plans use indexes.
+            let width = pg_sys::get_rel_data_width(rel, widths) as u32 + HEAP_ROW;
+            *pages = SMALL;
+            *tuples = (*tuples).max((HEAP_PAGE / width * SMALL) as f64);
+        }
+        *allvisfrac = 0.0;
+    }
+}

@@ -1,0 +1,375 @@
+//! Sequential, TID range and bitmap scans.
+
+use crate::access::seqscan::{self, Wanted};
+use crate::access::{altered, statements, tuple, visible};
+use crate::pg::errors::{self, ok};
+use crate::pg::{compat, tid_bound, Tid, ROWS};
+use crate::state::platform::PG;
+use crate::state::rel::{self, RelInfo};
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Our scan descriptor.
+#[repr(C)]
+pub struct Scan {
+    /// PostgreSQL's part.
+    pub base: pg_sys::TableScanDescData,
+    /// The relation.
+    pub info: *const RelInfo,
+    /// Will the rows be written next?
+    pub for_write: bool,
+    /// Next record to look at, forward; backward it is the one after.
+    pub next: u64,
+    /// Records of the scan: `first..end`.
+    pub first: u64,
+    /// See `first`.
+    pub end: u64,
+    /// Records looked at, in all.
+    pub all: u64,
+    /// Current block of a bitmap, sample or ANALYZE scan.
+    pub block: u64,
+    /// Entries of the block that are to be returned.
+    pub offsets: [u16; ROWS as usize],
+    /// How many.
+    pub n_offsets: u32,
+    /// Which is next.
+    pub at: u32,
+    /// The predicate that protects the rows.
+    pub id: ScanId,
+    /// Was a sequential scan protected already?
+    pub protected: bool,
+    /// The only partition whose rows it wants, plus 1; 0: all.
+    pub partition: u32,
+    /// The last descriptor that the stored rows were found to fit while their table is being altered (INV-LAYOUT).
+    pub fits: pg_sys::TupleDesc,
+    /// The rows that it wants, which `2pl` locks; null: all. Dropped with the memory of the scan.
+    pub wanted: *const Wanted,
+}
+
+/// Flags of `scan_begin` for scans that read rows of the table in general.
+const READS: u32 = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+    | pg_sys::ScanOptions::SO_TYPE_SAMPLESCAN
+    | pg_sys::ScanOptions::SO_TYPE_TIDRANGESCAN;
+
+/// Protects a scan of the whole table at SERIALIZABLE.
+pub fn protect_all(info: &RelInfo) {
+    if xact::mode() != Mode::Serializable {
+        return;
+    }
+    let t = xact::txn();
+    for no in 0..info.table.map().n {
+        ok(t.scan(&PG, Touch { table: info.table, no }));
+    }
+}
+
+unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
+    // SAFETY: null or a valid snapshot.
+    unsafe { !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn begin(
+    rel: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    nkeys: i32,
+    key: *mut pg_sys::ScanKeyData,
+    pscan: pg_sys::ParallelTableScanDesc,
+    flags: u32,
+) -> pg_sys::TableScanDesc {
+    // SAFETY: tableam.h's contract; the memory is zeroed and large enough.
+    unsafe {
+        if nkeys > 0 || !pscan.is_null() {
+            errors::unsupported(
+                "mixedcc tables support neither scan keys nor parallel scans",
+                "Set max_parallel_workers_per_gather to 0.",
+            );
+        }
+        crate::state::platform::outside();
+        if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
+            altered::must_fit(rel, (*rel).rd_att);
+        }
+        let info = rel::info(rel);
+        pg_sys::RelationIncrementReferenceCount(rel);
+        let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();
+        (*s).base.rs_rd = rel;
+        (*s).base.rs_snapshot = snapshot;
+        (*s).base.rs_nkeys = nkeys;
+        (*s).base.rs_key = key;
+        (*s).base.rs_flags = flags;
+        (*s).info = info;
+        (*s).for_write = xact::mode() == Mode::Serializable && statements::will_write(snapshot, info.oid);
+        start(s);
+        if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN != 0 {
+            compat::count_scan(rel);
+        }
+        s.cast()
+    }
+}
+
+/// Protects a scan before its first row. What it starts again is protected since the first time.
+unsafe fn protect(s: *mut Scan) {
+    // SAFETY: a scan of ours with an MVCC snapshot.
+    unsafe {
+        let info = &*(*s).info;
+        if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
+            protect_all(info);
+        } else if !(*s).protected {
+            let p = seqscan::protect((*s).base.rs_rd, info, (*s).base.rs_snapshot);
+            (*s).id = p.id;
+            if let Some(wanted) = p.wanted {
+                (*s).wanted = pgrx::PgMemoryContexts::For(pg_sys::GetMemoryChunkContext(s.cast()))
+                    .leak_and_drop_on_delete(wanted);
+            }
+            (*s).partition = p.partition.map_or(0, |p| p as u32 + 1);
+            (*s).protected = true;
+        }
+    }
+}
+
+unsafe fn start(s: *mut Scan) {
+    // SAFETY: a scan of ours.
+    unsafe {
+        let info = &*(*s).info;
+        if (*s).base.rs_flags & READS != 0 && is_mvcc((*s).base.rs_snapshot) {
+            protect(s);
+        }
+        xact::txn();
+        (*s).all = info.table.len();
+        (*s).first = 0;
+        (*s).end = (*s).all;
+        (*s).next = 0;
+        (*s).block = u64::MAX;
+        (*s).n_offsets = 0;
+        (*s).at = 0;
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
+    // SAFETY: made by `begin`.
+    unsafe {
+        pg_sys::RelationDecrementReferenceCount((*scan).rs_rd);
+        if (*scan).rs_flags & pg_sys::ScanOptions::SO_TEMP_SNAPSHOT != 0 {
+            pg_sys::UnregisterSnapshot((*scan).rs_snapshot);
+        }
+        pg_sys::pfree(scan.cast());
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn rescan(
+    scan: pg_sys::TableScanDesc,
+    _key: *mut pg_sys::ScanKeyData,
+    _params: bool,
+    _strat: bool,
+    _sync: bool,
+    _pagemode: bool,
+) {
+    // SAFETY: made by `begin`.
+    unsafe { start(scan.cast()) }
+}
+
+/// Is the record in the partition that the scan wants? One without a row has no partition yet: it
+/// may get one, and reading it finds nothing.
+unsafe fn wanted(s: *const Scan, r: RecordRef) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe { (*s).partition == 0 || r.rec.head().is_null() || (*s).partition == r.touch().no + 1 }
+}
+
+/// The predicate to read a record with, and whether it is read to be written: of the rows that a filter does not let
+/// through none is locked.
+unsafe fn way(s: *const Scan, t: &Txn, r: RecordRef) -> (ScanId, bool) {
+    // SAFETY: a scan of ours.
+    unsafe {
+        let id = (*s).id;
+        if (*s).wanted.is_null() || t.locks_rows(id) && (*(*s).wanted).has((*s).base.rs_rd, r) {
+            return (id, (*s).for_write);
+        }
+        (id.outside(), false)
+    }
+}
+
+/// The next visible record in `first..end`, in a direction.
+unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: a scan of ours; the slot is of our kind.
+    unsafe {
+        let info = &*(*s).info;
+        let t = xact::txn();
+        let forward = direction >= 0;
+        loop {
+            let n = if forward {
+                if (*s).next >= (*s).end {
+                    (*s).next = (*s).end + 1; // a backward step returns the last row
+                    break;
+                }
+                (*s).next += 1;
+                (*s).next - 1
+            } else {
+                if (*s).next <= (*s).first + 1 {
+                    (*s).next = (*s).first;
+                    break;
+                }
+                (*s).next -= 1;
+                (*s).next - 1
+            };
+            if n % 1024 == 0 && pg_sys::InterruptPending != 0 {
+                pg_sys::ProcessInterrupts();
+            }
+            let Some(r) = RecordRef::find(info.table, n).filter(|r| wanted(s, *r)) else { continue };
+            let (id, for_write) = way(s, t, r);
+            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, for_write, id) {
+                tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
+                compat::count_returned_row((*s).base.rs_rd);
+                return true;
+            }
+        }
+        clear(slot);
+        false
+    }
+}
+
+/// `ExecClearTuple`.
+pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: a valid slot.
+    unsafe {
+        if let Some(f) = (*(*slot).tts_ops).clear {
+            f(slot);
+        }
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn next(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: made by `begin`. A backward scan starts after the last record.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        if altered::any() && (*slot).tts_tupleDescriptor != (*s).fits {
+            altered::must_fit((*s).base.rs_rd, (*slot).tts_tupleDescriptor);
+            (*s).fits = (*slot).tts_tupleDescriptor;
+        }
+        if direction < 0 && (*s).next == 0 && (*s).block == u64::MAX {
+            (*s).next = (*s).end + 1;
+        }
+        (*s).block = 0;
+        advance(s, direction, slot)
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn set_tidrange(
+    scan: pg_sys::TableScanDesc,
+    min: pg_sys::ItemPointer,
+    max: pg_sys::ItemPointer,
+) {
+    // SAFETY: made by `begin`; offsets may be 0 or 0xFFFF.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        let (b, o) = tid_bound(&*min);
+        (*s).first = (b * ROWS + o.saturating_sub(1)).min((*s).all);
+        let (b, o) = tid_bound(&*max);
+        (*s).end = (b * ROWS + o.min(ROWS)).min((*s).all).max((*s).first);
+        (*s).next = (*s).first;
+        (*s).block = u64::MAX;
+        compat::set_tid_bounds(scan, *min, *max);
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn next_in_tidrange(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: made by `begin`.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        if direction < 0 && (*s).block == u64::MAX {
+            (*s).next = (*s).end + 1;
+        }
+        (*s).block = 0;
+        advance(s, direction, slot)
+    }
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn parallel_estimate(_a: pg_sys::Relation) -> pg_sys::Size {
+    0
+}
+#[pg_guard]
+pub unsafe extern "C-unwind" fn parallel_initialize(
+    _a: pg_sys::Relation,
+    _b: pg_sys::ParallelTableScanDesc,
+) -> pg_sys::Size {
+    errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
+}
+#[pg_guard]
+pub unsafe extern "C-unwind" fn parallel_reinitialize(_a: pg_sys::Relation, _b: pg_sys::ParallelTableScanDesc) {
+    errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
+}
+
+/// Makes a block the current one of a bitmap scan: with these offsets, or (a lossy page) all.
+pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option<&[pg_sys::OffsetNumber]>) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe {
+        (*s).at = 0;
+        (*s).n_offsets = 0;
+        (*s).block = block as u64;
+        // The scan began before the statement was looked at.
+        let info = &*(*s).info;
+        if xact::mode() == Mode::Serializable {
+            (*s).for_write = statements::will_write((*s).base.rs_snapshot, info.oid);
+            (*s).id = statements::bitmap_rows((*s).base.rs_snapshot, info.oid);
+        }
+        match offsets {
+            None => {
+                for o in 1..=ROWS {
+                    (*s).offsets[o as usize - 1] = o as u16;
+                }
+                (*s).n_offsets = ROWS as u32;
+            }
+            Some(list) => {
+                for &o in list.iter().take(ROWS as usize) {
+                    (*s).offsets[(*s).n_offsets as usize] = o;
+                    (*s).n_offsets += 1;
+                }
+            }
+        }
+        (*s).n_offsets > 0
+    }
+}
+
+/// The next visible row among the block's offsets.
+pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe {
+        let info = &*(*s).info;
+        let rel = (*s).base.rs_rd;
+        let t = xact::txn();
+        while (*s).at < (*s).n_offsets {
+            let o = (*s).offsets[(*s).at as usize];
+            (*s).at += 1;
+            let n = (*s).block * ROWS + o as u64 - 1;
+            let Some(r) = RecordRef::find(info.table, n) else { continue };
+            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
+                tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
+                // The tables' statistics count rows of bitmaps as those of indexes (heapam_scan_bitmap_next_tuple).
+                if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {
+                    compat::count_fetched(rel);
+                } else {
+                    compat::count_returned_row(rel);
+                }
+                return true;
+            }
+        }
+        clear(slot);
+        false
+    }
+}

@@ -1,0 +1,193 @@
+//! VACUUM: frees records that nobody sees, and their index entries first.
+
+use super::relation::blocks;
+use crate::access::visible;
+use crate::pg::errors::ok;
+use crate::pg::{compat, Tid};
+use crate::state::platform::PG;
+use crate::state::{rel, xact};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::REC_VACUUM;
+use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::{RecordRef, Table, Txn};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use report::Report;
+use std::ptr::NonNull;
+
+mod report;
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn index_delete_tuples(
+    rel: pg_sys::Relation,
+    state: *mut pg_sys::TM_IndexDeleteOp,
+) -> pg_sys::TransactionId {
+    // SAFETY: tableam.h's contract: arrays of `ndeltids` entries.
+    unsafe {
+        if (*state).bottomup {
+            (*state).ndeltids = 0;
+            return pg_sys::InvalidTransactionId;
+        }
+        let table = rel::info(rel).table;
+        let t = xact::txn();
+        for i in 0..(*state).ndeltids as usize {
+            let d = (*state).deltids.add(i);
+            let st = (*state).status.add((*d).id as usize);
+            let dead = match visible::record(table, Tid::read(&(*d).tid)) {
+                Some(r) => visible::is_dead(t, r),
+                None => true,
+            };
+            (*st).knowndeletable |= dead;
+        }
+        pg_sys::InvalidTransactionId
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut core::ffi::c_void) -> bool {
+    // SAFETY: `state` is the table that `vacuum` passes.
+    unsafe {
+        let table = &*state.cast::<Table>();
+        match Tid::read(&*tid) {
+            Tid::Record(n) => table.record(n).is_none_or(|r| r.state.load(Ordering::Acquire) == REC_VACUUM),
+            _ => true,
+        }
+    }
+}
+
+/// Entries of dead records that are removed from the primary index at a time.
+const SWEEP: usize = 1024;
+
+/// Pins the present moment. VACUUM looks at no version as its snapshot sees it: its pin need not keep what was deleted, or
+/// given back, just before. Returns the oldest pin.
+fn renew_moment(t: &Txn) -> Csn {
+    t.e.unpin(t.slot);
+    t.e.tick();
+    t.e.pin(t.slot);
+    t.e.refresh_min_pin(&PG)
+}
+
+/// Marks the records that are dead to everybody; returns how many.
+fn mark_dead(table: &'static Table) -> Vec<u64> {
+    let t = xact::txn();
+    renew_moment(t);
+    while t.sweep(&PG, table, SWEEP) > 0 {
+        pgrx::check_for_interrupts!();
+    }
+    ok(t.mend(&PG, table).map_err(Into::into));
+    let min_pin = t.e.refresh_min_pin(&PG);
+    let mut dead = Vec::new();
+    for n in 0..table.len() {
+        let Some(r) = RecordRef::find(table, n) else { continue };
+        if t.last_write(r).is_none() && table.is_dead(r.rec, min_pin) && !table.is_indexed(r.no) {
+            r.rec.state.store(REC_VACUUM, Ordering::Release);
+            dead.push(n);
+        }
+    }
+    dead
+}
+
+/// Gives the marked records and their tombstones back.
+fn free_dead(table: &'static Table, dead: &[u64]) {
+    let t = xact::txn();
+    // The last one first: lists of numbers are taken from their heads.
+    for &n in dead.iter().rev() {
+        let Some(r) = table.record(n) else { continue };
+        let v = NonNull::new(r.head());
+        if let Some(v) = v {
+            if RetireQueue::reserve(&t.e, t.slot, 1).is_err() {
+                return; // the next VACUUM goes on
+            }
+            // SAFETY: a tombstone that is dead to everybody.
+            let size = unsafe { t.e.region.usable_size(v.cast()) } as u64;
+            let stats = table.partition(r).stats.stripe(t.slot);
+            stats.bytes.fetch_sub(size, Ordering::Relaxed);
+            stats.versions.fetch_sub(1, Ordering::Relaxed);
+            table.give_back(n, t.e.now());
+            RetireQueue::push(&t.e, t.slot, v.cast(), t.e.now());
+        } else {
+            table.give_back(n, t.e.now());
+        }
+    }
+    // What deletes and updates have retired, in the queues of all backends, can go too.
+    let min = renew_moment(t);
+    table.order_free(min);
+    for slot in 0..t.e.slots.len() {
+        RetireQueue::drain_for(&t.e, slot as u16, t.slot, min, usize::MAX);
+    }
+    let left = table.dead.load(Ordering::Relaxed).saturating_sub(dead.len() as u64);
+    table.dead.store(left, Ordering::Relaxed);
+}
+
+/// Ends the ranges of indexes that are gone, and frees old boundaries. The table is locked so that no
+/// index comes or goes.
+fn tidy_ranges(table: &'static Table, indexes: &[u64]) {
+    let t = xact::txn();
+    for r in table.all_ranges().filter(|r| !indexes.contains(&r.index)).collect::<Vec<_>>() {
+        table.drop_ranges(&t.e, t.slot, r.index);
+    }
+    let min = t.e.refresh_min_pin(&PG);
+    table.reap_ranges(&t.e, t.slot, min);
+}
+
+#[pg_guard]
+pub unsafe extern "C-unwind" fn vacuum(
+    rel: pg_sys::Relation,
+    params: *mut pg_sys::VacuumParams,
+    strategy: pg_sys::BufferAccessStrategy,
+) {
+    // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
+    unsafe {
+        if crate::state::save::pass_over(rel) {
+            // No error: nothing shall hold the horizons of the database back.
+            let c = (*rel).rd_rel;
+            let (pages, rows) = ((*c).relpages as u32, (*c).reltuples as f64);
+            return compat::update_table_statistics(rel, compat::Size { pages, rows, has_index: (*c).relhasindex });
+        }
+        let table = rel::info(rel).table;
+        let mut report = Report::start(rel, params);
+        let dead = mark_dead(table);
+        let mut nindexes = 0;
+        let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
+        pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
+        for i in 0..nindexes as usize {
+            let index = *indexes.add(i);
+            let mut info = compat::index_vacuum_info(rel, index, table.rows() as f64, strategy);
+            let mut stats: *mut pg_sys::IndexBulkDeleteResult = std::ptr::null_mut();
+            if !dead.is_empty() {
+                stats = pg_sys::index_bulk_delete(
+                    &mut info,
+                    stats,
+                    Some(is_dead_tid),
+                    (table as *const Table).cast_mut().cast(),
+                );
+            }
+            stats = pg_sys::index_vacuum_cleanup(&mut info, stats);
+            if !stats.is_null() {
+                report.index(index, stats);
+                if !(*stats).estimated_count {
+                    let (pages, rows) = ((*stats).num_pages, (*stats).num_index_tuples);
+                    compat::update_statistics(index, compat::Size { pages, rows, has_index: false });
+                }
+                pg_sys::pfree(stats.cast());
+            }
+        }
+        free_dead(table, &dead);
+        let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
+        tidy_ranges(table, &there);
+        pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
+        count(rel, table, nindexes > 0);
+        report.end(rel, params, table, dead.len());
+    }
+}
+
+unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool) {
+    // SAFETY: as in `vacuum`.
+    unsafe {
+        let rows = table.rows();
+        let size = compat::Size { pages: blocks(table) as u32, rows: rows as f64, has_index };
+        compat::update_table_statistics(rel, size);
+        compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed));
+    }
+}

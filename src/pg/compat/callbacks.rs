@@ -1,0 +1,142 @@
+//! Callbacks of the access method whose arguments differ, on top of version-neutral ones.
+
+use super::Storage;
+use crate::paths::tableam::{analyze, dml, relation, scan};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// The access method's routine with the callbacks that differ; the others are to be added.
+pub fn routine() -> pg_sys::TableAmRoutine {
+    pg_sys::TableAmRoutine {
+        type_: pg_sys::NodeTag::T_TableAmRoutine,
+        relation_set_new_filenode: Some(set_new_storage),
+        relation_copy_data: Some(copy_data),
+        tuple_update: Some(tuple_update),
+        scan_analyze_next_block: Some(analyze_next_block),
+        scan_bitmap_next_block: Some(bitmap_next_block),
+        scan_bitmap_next_tuple: Some(bitmap_next_tuple),
+        ..Default::default()
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn set_new_storage(
+    rel: pg_sys::Relation,
+    storage: *const Storage,
+    persistence: core::ffi::c_char,
+    freeze_xid: *mut pg_sys::TransactionId,
+    minmulti: *mut pg_sys::MultiXactId,
+) {
+    // SAFETY: tableam.h's contract. Rows of ours hold no transaction ids, but pg_class needs some that
+    // age, as heap's do: those that are invalid count as infinitely old wherever ages are watched.
+    unsafe {
+        *freeze_xid = pg_sys::RecentXmin;
+        *minmulti = pg_sys::GetOldestMultiXactId();
+        relation::set_new_storage(rel, &*storage, persistence);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn copy_data(_rel: pg_sys::Relation, _storage: *const Storage) {
+    relation::refuse_to_copy_data()
+}
+
+#[pg_guard]
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C-unwind" fn tuple_update(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    _wait: bool,
+    tmfd: *mut pg_sys::TM_FailureData,
+    lockmode: *mut pg_sys::LockTupleMode::Type,
+    update_indexes: *mut bool,
+) -> pg_sys::TM_Result::Type {
+    // SAFETY: tableam.h's contract.
+    unsafe { dml::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, &mut *update_indexes) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn analyze_next_block(
+    scan: pg_sys::TableScanDesc,
+    block: pg_sys::BlockNumber,
+    _strategy: pg_sys::BufferAccessStrategy,
+) -> bool {
+    // SAFETY: a scan of ours. False passes over the block.
+    unsafe { analyze::sample_block(scan.cast(), block) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn bitmap_next_block(
+    scan: pg_sys::TableScanDesc,
+    page: *mut pg_sys::TBMIterateResult,
+) -> bool {
+    // SAFETY: a scan of ours; the page has `ntuples` offsets, or is lossy.
+    unsafe {
+        let n = (*page).ntuples;
+        let offsets = if n < 0 { None } else { Some((*page).offsets.as_slice(n as usize)) };
+        scan::set_page(scan.cast(), (*page).blockno, offsets)
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn bitmap_next_tuple(
+    scan: pg_sys::TableScanDesc,
+    _page: *mut pg_sys::TBMIterateResult,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: a scan of ours.
+    unsafe { scan::next_of_block(scan.cast(), slot) }
+}
+
+/// What EXPLAIN does with a query when no hook is there (ExplainOneQuery in explain.c; from 17 on
+/// `standard_ExplainOneQuery`).
+///
+/// # Safety
+/// The contract of `ExplainOneQuery_hook`.
+pub unsafe fn explain_query(
+    query: *mut pg_sys::Query,
+    options: i32,
+    into: *mut pg_sys::IntoClause,
+    es: *mut pg_sys::ExplainState,
+    text: *const core::ffi::c_char,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let before = pg_sys::pgBufferUsage;
+        let start = std::time::Instant::now();
+        let plan = pg_sys::pg_plan_query(query, text, options, params);
+        let spent = start.elapsed();
+        let spent = pg_sys::instr_time { tv_sec: spent.as_secs() as i64, tv_nsec: spent.subsec_nanos() as i64 };
+        let mut buffers = pg_sys::BufferUsage::default();
+        pg_sys::BufferUsageAccumDiff(&mut buffers, &raw const pg_sys::pgBufferUsage, &before);
+        let buffers = if (*es).buffers { &raw const buffers } else { std::ptr::null() };
+        pg_sys::ExplainOnePlan(plan, into, es, text, params, env, &spent, buffers);
+    }
+}
+
+/// Notes the bounds of a TID range scan where PostgreSQL expects them.
+///
+/// # Safety
+/// A scan descriptor.
+pub unsafe fn set_tid_bounds(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPointerData, max: pg_sys::ItemPointerData) {
+    // SAFETY: the caller's.
+    unsafe {
+        (*scan).rs_mintid = min;
+        (*scan).rs_maxtid = max;
+    }
+}
+
+/// Keeps a bitmap scan from prefetching blocks: ours are not in a file.
+///
+/// # Safety
+/// A node whose scan has not read anything.
+pub unsafe fn without_prefetch(scan: *mut pg_sys::BitmapHeapScanState) {
+    // SAFETY: the caller's.
+    unsafe { (*scan).prefetch_maximum = 0 };
+}

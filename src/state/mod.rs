@@ -1,0 +1,8 @@
+//! What a backend and the server have: the shared block, relations, the transaction, saved rows.
+
+pub mod platform;
+pub mod rel;
+pub mod save;
+pub mod shmem;
+pub mod stop;
+pub mod xact;

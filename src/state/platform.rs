@@ -1,0 +1,274 @@
+//! PostgreSQL as the engine's platform: sleeps go through the lock manager, so that its deadlock
+//! detector, timeouts, cancels and pg_locks see them.
+
+use crate::access::ranges::conditions;
+use crate::admin::coordinator;
+use crate::pg::compat;
+pub use crate::pg::compat::my_ident;
+use crate::state::{stop, xact};
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::record::Version;
+use mixedcc_engine::Error;
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::PgSqlErrorCode;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+mod waiting;
+
+/// The platform. Stateless: the state is the backend's.
+pub struct Pg;
+
+/// The one platform.
+pub static PG: Pg = Pg;
+
+/// Fourth field of our lock tags (type `userlock`, which nothing else uses).
+const TAG_SUBXACT: u16 = 7;
+const TAG_RECORD: u16 = 8;
+const TAG_PARTITION: u16 = 9;
+const TAG_RANGE: u16 = 11;
+/// A table that is being attached (see `rel.rs`).
+pub const TAG_ATTACH: u16 = 10;
+
+/// A lock tag of ours.
+pub fn lock_tag(a: u32, b: u32, c: u32, kind: u16) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        locktag_field1: a,
+        locktag_field2: b,
+        locktag_field3: c,
+        locktag_field4: kind,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
+        locktag_lockmethodid: 1,
+    }
+}
+
+fn queue_tag(q: Queue) -> pg_sys::LOCKTAG {
+    match q {
+        Queue::Record(t, n) => lock_tag(t as u32, n as u32, (n >> 32) as u32, TAG_RECORD),
+        Queue::Partition(t, n) => lock_tag(t as u32, n, (t >> 32) as u32, TAG_PARTITION),
+        Queue::Range(t, index, n) => lock_tag(t as u32, index as u32, n, TAG_RANGE),
+    }
+}
+
+/// Lock tag of a subtransaction's locks, and of those that are given up early.
+pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
+    lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
+}
+
+/// Longest wait of `let_pass`, in milliseconds: who repeats a transaction would meet the winner anyway, who begins another
+/// one must not wait for a session that does nothing.
+const LET_PASS_MS: u128 = 100;
+
+/// Sleeps until `over`, but not for long: before a transaction that may be the repetition of one that lost a deadlock.
+pub fn let_pass(over: impl Fn() -> bool) {
+    // SAFETY: plain calls; an ERROR of an interrupt unwinds, and nothing is held here.
+    unsafe {
+        if pg_sys::InterruptHoldoffCount != 0 || pg_sys::CritSectionCount != 0 {
+            return;
+        }
+        let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
+        let (began, mut ms) = (std::time::Instant::now(), 1);
+        while !over() && began.elapsed().as_millis() < LET_PASS_MS {
+            pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::ResetLatch(pg_sys::MyLatch);
+            pgrx::check_for_interrupts!();
+            ms = (2 * ms).min(16);
+        }
+    }
+}
+
+/// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of indexes)?
+static mut INSIDE: bool = false;
+
+/// While it lives, functions of users run with the engine in the middle of a call.
+struct Inside(bool);
+
+impl Inside {
+    fn enter() -> Inside {
+        // SAFETY: one thread. Taken back also if an ERROR unwinds.
+        Inside(unsafe { std::mem::replace(&mut *(&raw mut INSIDE), true) })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // SAFETY: one thread.
+        unsafe { INSIDE = self.0 };
+    }
+}
+
+/// See [`outside`].
+#[inline]
+pub fn is_outside() -> bool {
+    // SAFETY: one thread.
+    unsafe { !INSIDE }
+}
+
+/// INV-OUTSIDE: the engine's state of the transaction is not touched while the engine is in the middle of a call.
+/// Called wherever PostgreSQL begins to use a table of ours.
+#[inline]
+pub fn outside() {
+    if !is_outside() {
+        crate::pg::errors::unsupported(
+            "a function that an index uses must not access mixedcc tables",
+            "Functions of index expressions and operator classes may depend on their arguments only.",
+        );
+    }
+}
+
+/// Was the last ERROR that ended a sleep a deadlock?
+static mut DEADLOCK: bool = false;
+
+/// Sleeps; an ERROR unwinds, and is remembered if it is a deadlock, which the engine cannot tell from a timeout.
+/// `lock`: what the sleep is for.
+fn asleep(lock: Option<Queue>, sleep: impl FnOnce()) {
+    let mut waiting = lock.map(waiting::Waiting::new);
+    if let Some(w) = &mut waiting {
+        // SAFETY: it goes with this frame, and the sleep enters nothing that it leaves behind.
+        unsafe { w.enter() };
+    }
+    let Err(cause) = catch_unwind(AssertUnwindSafe(sleep)) else { return };
+    let code = match cause.downcast_ref::<CaughtError>() {
+        Some(CaughtError::PostgresError(e) | CaughtError::ErrorReport(e)) => Some(e.sql_error_code()),
+        _ => None,
+    };
+    // SAFETY: one thread.
+    unsafe { DEADLOCK = code == Some(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED) };
+    resume_unwind(cause)
+}
+
+/// Asked once at the end of the (sub)transaction, which comes next: has PostgreSQL's detector ended a sleep?
+pub fn take_deadlock() -> bool {
+    // SAFETY: one thread.
+    unsafe { std::mem::take(&mut *(&raw mut DEADLOCK)) }
+}
+
+/// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of PostgreSQL's that it has.
+static mut NAPS: Option<(Instant, Instant)> = None;
+
+/// One nap of a newcomer; true after some time, if another process waits for it in PostgreSQL's lock manager.
+///
+/// Not a sleep in the lock manager: nothing there could end it but the waiter in front. A circle through a nap would be a
+/// deadlock for PostgreSQL's detector, where the newcomer has only to pass.
+fn nap(n: u32) -> bool {
+    let now = Instant::now();
+    // SAFETY: one thread; plain calls. An ERROR of an interrupt unwinds, and nothing is held here.
+    unsafe {
+        let (began, looked) = if n == 0 { (now, now) } else { NAPS.unwrap_or((now, now)) };
+        NAPS = Some((began, looked));
+        let limit = Some(pg_sys::LockTimeout).filter(|ms| *ms > 0).map(|ms| Duration::from_millis(ms as u64));
+        let left = limit.map_or(Duration::MAX, |l| l.saturating_sub(began.elapsed()));
+        if left.is_zero() {
+            pgrx::ereport!(
+                ERROR,
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                "canceling statement due to lock timeout"
+            );
+        }
+        let ms = (1 << n.min(6)).min(left.as_millis().max(1)) as i64;
+        let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
+        let shown = pg_sys::PG_WAIT_LOCK | pg_sys::LockTagType::LOCKTAG_USERLOCK;
+        pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, shown);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        pgrx::check_for_interrupts!();
+        if looked.elapsed().as_millis() < pg_sys::DeadlockTimeout as u128 {
+            return false;
+        }
+        NAPS = Some((began, Instant::now()));
+        compat::is_awaited()
+    }
+}
+
+/// Pauses in which a validation waits for another's commit: about two seconds. A foreign data wrapper commits remotely
+/// after our validation, and that commit may validate against us, in a session of this server or by way of others.
+const PATIENCE: u32 = 10_000;
+
+impl Platform for Pg {
+    fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
+        asleep(w.lock, || {
+            // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
+            unsafe {
+                if w.tag == 0 {
+                    compat::wait_for_end(w.ident);
+                } else {
+                    let t = subxact_tag(w.slot, w.ident, w.tag);
+                    pg_sys::LockAcquire(&t, pg_sys::ShareLock as i32, false, false);
+                    pg_sys::LockRelease(&t, pg_sys::ShareLock as i32, false);
+                }
+            }
+        });
+        Ok(())
+    }
+    fn enter_queue(&self, q: Queue) -> Result<(), Error> {
+        asleep(Some(q), || {
+            // SAFETY: as above.
+            unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
+        });
+        Ok(())
+    }
+    fn leave_queue(&self, q: Queue) {
+        // SAFETY: as above.
+        unsafe { pg_sys::LockRelease(&queue_tag(q), pg_sys::ExclusiveLock as i32, false) };
+    }
+    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
+        let mut passes = false;
+        asleep(Some(q), || passes = nap(n));
+        Ok(passes)
+    }
+    fn nudge(&self, slot: SlotId) {
+        compat::wake(slot);
+    }
+    fn meets(&self, condition: u32, row: NonNull<Version>) -> bool {
+        let _inside = Inside::enter();
+        // SAFETY: the engine reaches the version under our pin, and asks for conditions of this transaction.
+        unsafe { conditions::meets(condition, row.as_ptr()) }
+    }
+    fn has_written(&self) -> bool {
+        // SAFETY: a plain look at the backend's transaction.
+        unsafe { crate::pg::raw::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
+    }
+    fn pause(&self, n: u32) -> Result<(), Error> {
+        if n < 50 {
+            std::hint::spin_loop();
+        } else {
+            // SAFETY: no latch is held here.
+            unsafe {
+                pg_sys::pg_usleep(if n < 100 { 1 } else { 100.min(n as i64) });
+                if pg_sys::InterruptPending != 0 && pg_sys::CritSectionCount == 0 {
+                    pg_sys::ProcessInterrupts();
+                }
+            }
+        }
+        Ok(())
+    }
+    fn patience(&self) -> u32 {
+        PATIENCE
+    }
+    fn lock_tag(&self) -> u32 {
+        xact::subxact_lock_tag()
+    }
+    fn take_tag(&self) -> Result<u32, Error> {
+        Ok(xact::early_lock_tag())
+    }
+    fn give_up(&self, tag: u32) {
+        xact::give_up(tag);
+    }
+    fn quiescent(&self, slot: SlotId) -> bool {
+        // The coordinator has no snapshot, but pins what it looks at.
+        compat::has_no_snapshot(slot) && !coordinator::is_slot(slot)
+    }
+    fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        let _inside = Inside::enter();
+        crate::keys::codec::compare(order, a, b)
+    }
+    fn reached(&self, scan: u32) -> Option<(Vec<u8>, bool)> {
+        let _inside = Inside::enter();
+        crate::access::protect::reached(scan)
+    }
+    fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
+        stop::at(e)
+    }
+}

@@ -1,0 +1,334 @@
+//! What a backend knows of a relation of ours: its table, key, indexed columns.
+
+use crate::keys::partkey::PartKey;
+use crate::pg::errors::ok;
+use crate::pg::{compat, guc, text};
+use crate::state::{shmem, xact};
+use mixedcc_engine::index::{Primary, Reuse};
+use mixedcc_engine::partition::{Partition, PartitionMap};
+use mixedcc_engine::{ProtocolSet, Table};
+use pgrx::pg_sys;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+mod attach;
+pub use attach::{create_anew, known_table_of, table_of};
+
+/// Private knowledge of a relation, rebuilt when its relation cache entry is.
+pub struct RelInfo {
+    /// The table.
+    pub table: &'static Table,
+    /// Its map when this was built.
+    pub map: *const PartitionMap,
+    /// Where that has its partitions.
+    partitions: Range<*const Partition>,
+    /// Name of the storage.
+    pub key: [u32; 4],
+    /// OID of the relation.
+    pub oid: pg_sys::Oid,
+    /// Its name, and its table's id: what an error says, without a look at a catalog.
+    pub name: String,
+    id: u64,
+    /// How rows map to partitions.
+    pub partkey: PartKey,
+    /// Columns (by number - 1) in an index or the partition key: an update of them moves the row.
+    pub moving: Vec<bool>,
+    /// Must inserts, deletes and moves take a transaction id?
+    pub needs_xid: bool,
+    /// Its indexes that have ranges.
+    pub active: crate::access::ranges::Active,
+    /// The engine's primary index.
+    pub primary: Option<crate::access::primary::Kept>,
+}
+
+impl RelInfo {
+    fn is_current(&self) -> bool {
+        let primary = |p: Option<&Primary>| p.map_or(std::ptr::null(), std::ptr::from_ref);
+        std::ptr::eq(self.map, self.table.map())
+            && primary(self.primary.as_ref().map(|k| k.index)) == primary(self.table.primary())
+    }
+}
+
+#[repr(C)]
+struct AmCache {
+    info: *const RelInfo,
+}
+
+/// Infos that were replaced in this transaction: scans may hold them.
+static mut OLD: Vec<Box<RelInfo>> = Vec::new();
+static mut LIVE: Vec<Box<RelInfo>> = Vec::new();
+
+/// Frees what was replaced.
+pub fn end_transaction() {
+    // SAFETY: one thread; no scan outlives its transaction.
+    unsafe { (*(&raw mut OLD)).clear() };
+}
+
+/// Is the relation one of ours?
+pub fn is_ours(rel: pg_sys::Relation) -> bool {
+    // SAFETY: a valid relation.
+    unsafe { !rel.is_null() && (*rel).rd_tableam == crate::paths::tableam::handler::routine() }
+}
+
+/// Has the transaction used a table of ours, in whatever way?
+static mut USED: bool = false;
+
+/// Has the transaction used a table of ours? Also if nothing is left of that, as after ROLLBACK TO.
+pub fn is_used() -> bool {
+    // SAFETY: one thread.
+    unsafe { USED }
+}
+
+/// The transaction has ended.
+pub fn forget_use() {
+    // SAFETY: one thread.
+    unsafe { USED = false };
+}
+
+/// What is known of a relation. Valid until the transaction ends. Every use of a table comes here at its begin.
+#[inline]
+pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
+    // SAFETY: one thread.
+    unsafe { USED = true };
+    // SAFETY: a valid relation of ours; `rd_amcache` is null or made by `build`.
+    if let Some(i) = unsafe { known(rel) } {
+        return i;
+    }
+    build(rel)
+}
+
+/// The same, if it is known already. Does not fail.
+///
+/// # Safety
+/// A valid relation of ours.
+#[inline]
+pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
+    // SAFETY: the caller's; as in `info`.
+    unsafe {
+        let c = (*rel).rd_amcache.cast::<AmCache>();
+        let i: &RelInfo = &*c.as_ref()?.info;
+        (i.key[2] == compat::storage_number(rel) && i.is_current()).then_some(i)
+    }
+}
+
+#[cold]
+fn build(rel: pg_sys::Relation) -> &'static RelInfo {
+    // SAFETY: a valid relation; allocations in the cache's context, as relcache.c frees them.
+    unsafe {
+        let key = compat::storage_key(&compat::storage_of(rel));
+        let table = table_of(rel);
+        note_name(rel, table);
+        let natts = (*(*rel).rd_att).natts as usize;
+        let partkey = PartKey::parse(rel, table.map());
+        let mut moving = vec![false; natts];
+        let indexed = compat::indexed_columns(rel);
+        let mut a = -1;
+        loop {
+            a = pg_sys::bms_next_member(indexed, a);
+            if a < 0 {
+                break;
+            }
+            let no = a + pg_sys::FirstLowInvalidHeapAttributeNumber;
+            if no == 0 {
+                moving.iter_mut().for_each(|m| *m = true); // a whole-row reference
+            } else if no > 0 {
+                moving[no as usize - 1] = true;
+            }
+        }
+        pg_sys::bms_free(indexed);
+        let primary = table.primary().map(crate::access::primary::Kept::new);
+        for c in partkey.columns().chain(primary.iter().flat_map(|k| k.columns())) {
+            moving[c as usize - 1] = true;
+        }
+        let info = Box::new(RelInfo {
+            table,
+            map: table.map(),
+            partitions: table.map().partitions().as_ptr_range(),
+            key,
+            oid: (*rel).rd_id,
+            name: crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()),
+            id: table.id,
+            partkey,
+            moving,
+            needs_xid: needs_xid(rel),
+            active: Default::default(),
+            primary,
+        });
+        remember(rel, info)
+    }
+}
+
+/// Tells those who have no catalogs how the table is called: by the last session that has come to know it.
+unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
+    // SAFETY: a valid relation; catalog look-ups, whose results are C strings.
+    unsafe {
+        let (space, name) = ((*(*rel).rd_rel).relnamespace, (*(*rel).rd_rel).relname.data.as_ptr());
+        let (database, space) = (pg_sys::get_database_name(pg_sys::MyDatabaseId), pg_sys::get_namespace_name(space));
+        if !database.is_null() && !space.is_null() {
+            // Read by processes without a database.
+            let [database, space, name] = [database, space, name].map(|p| text::shown(&text::read(p)));
+            table.name.set(&format!("{database}.{space}.{name}"));
+        }
+    }
+}
+
+/// A table in a message of a process that has no catalogs.
+pub fn called(table: Option<&Table>, key: [u32; 4]) -> String {
+    match table.and_then(|t| t.name.get()) {
+        Some(name) => format!("table \"{name}\""),
+        None => format!("the table in file {} of database {}", key[2], key[1]),
+    }
+}
+
+unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInfo {
+    // SAFETY: one thread; boxes have stable addresses.
+    unsafe {
+        let live = &mut *(&raw mut LIVE);
+        let old = &mut *(&raw mut OLD);
+        if let Some(i) = live.iter().position(|i| i.oid == info.oid) {
+            old.push(live.swap_remove(i));
+        }
+        let p: *const RelInfo = &*info;
+        live.push(info);
+        if (*rel).rd_amcache.is_null() {
+            (*rel).rd_amcache =
+                pg_sys::MemoryContextAllocZero(pg_sys::CacheMemoryContext, std::mem::size_of::<AmCache>());
+        }
+        (*(*rel).rd_amcache.cast::<AmCache>()).info = p;
+        &*p
+    }
+}
+
+/// The info of a relation that a statement has opened before, by OID.
+pub fn by_oid(oid: pg_sys::Oid) -> Option<&'static RelInfo> {
+    // SAFETY: one thread.
+    unsafe { (*(&raw const LIVE)).iter().find(|i| i.oid == oid).map(|b| &*(&**b as *const RelInfo)) }
+}
+
+/// The info of a table that the running transaction has used, by the table's id. Takes no lock.
+pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
+    // SAFETY: one thread. Only the id is looked at: the tables of others may be gone.
+    unsafe {
+        let (live, old) = (&*(&raw const LIVE), &*(&raw const OLD));
+        live.iter().chain(old).find(|i| i.id == id).map(|b| &*(&**b as *const RelInfo))
+    }
+}
+
+/// The relations whose partitions these are, which the running transaction has used. Others may be among them: only addresses
+/// are looked at, because the tables of others may be gone.
+pub fn of_partitions(all: impl Iterator<Item = &'static Partition> + Clone) -> impl Iterator<Item = pg_sys::Oid> {
+    // SAFETY: one thread, and the caller keeps the iterator while no relation is opened.
+    let (live, old) = unsafe { (&*(&raw const LIVE), &*(&raw const OLD)) };
+    let infos = live.iter().chain(old);
+    infos.filter(move |i| all.clone().any(|p| i.partitions.contains(&std::ptr::from_ref(p)))).map(|i| i.oid)
+}
+
+/// Unique and exclusion checks wait for other transactions by their id; foreign keys ask by it
+/// whether a row was written by this transaction.
+unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
+    // SAFETY: a valid relation.
+    unsafe {
+        if !(*rel).trigdesc.is_null() {
+            return true;
+        }
+        let list = pg_sys::RelationGetIndexList(rel);
+        let mut needs = false;
+        for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
+            let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
+            if tup.is_null() {
+                continue;
+            }
+            let form = pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_index>();
+            needs |= (*form).indisunique || (*form).indisexclusion;
+            pg_sys::ReleaseSysCache(tup);
+        }
+        pg_sys::list_free(list);
+        needs
+    }
+}
+
+/// What needs memory; again after a failure, when what nobody needs any more was freed.
+fn with_memory<T, E>(make: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    make().or_else(|_| {
+        shmem::engine().reclaim(shmem::my_slot());
+        make()
+    })
+}
+
+/// A map with one partition and the default protocol.
+pub fn default_map() -> NonNull<PartitionMap> {
+    let (e, set) = (shmem::engine(), ProtocolSet::of(guc::default_protocol()));
+    ok(with_memory(|| Table::new_map(&e, shmem::my_slot(), 1, 0, &[], set, guc::default_policy())))
+}
+
+/// Makes and registers the table of a storage. `like`: take over this table's map and primary index.
+pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
+    let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
+    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec);
+    if let Some(name) = like.and_then(|t| t.name.get()) {
+        t.name.set(&name);
+    }
+    t
+}
+
+/// Makes and registers the table of a storage, with a map of its own. `spec`: of its primary index.
+fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u8]>) -> &'static Table {
+    let e = shmem::engine();
+    let slot = shmem::my_slot();
+    let t = match with_memory(|| Table::create(&e, slot, key, map)) {
+        Ok(t) => t,
+        Err(x) => {
+            // SAFETY: not in any table.
+            unsafe { e.region.free(slot as usize, map.cast()) };
+            crate::pg::errors::raise(x.into())
+        }
+    };
+    if let Some(spec) = spec {
+        match with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec)) {
+            Ok(primary) => t.set_primary(primary),
+            Err(x) => {
+                // SAFETY: nobody else knows the table.
+                unsafe { t.destroy(&e, slot) };
+                crate::pg::errors::raise(x.into())
+            }
+        }
+    }
+    match shmem::register(t) {
+        Some(true) => {}
+        Some(false) => {
+            // A storage of this name that nobody unregistered: its number was reused.
+            if let Some(old) = shmem::unregister(key) {
+                old.retire(&e);
+            }
+            shmem::register(t);
+        }
+        None => {
+            // SAFETY: nobody else knows the table.
+            unsafe { t.destroy(&e, slot) };
+            crate::pg::errors::raise(mixedcc_engine::Error::OutOfMemory);
+        }
+    }
+    t
+}
+
+/// A copy of a map without its partitions' counters. Switches under way are over in it.
+pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
+    let e = shmem::engine();
+    let first = &m.partitions()[0];
+    let mut new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
+    // SAFETY: ours alone.
+    unsafe { new.as_mut() }.set_tuning(&m.tuning());
+    // SAFETY: as above.
+    let parts = unsafe { new.as_ref() }.partitions();
+    for (n, o) in parts.iter().zip(m.partitions()) {
+        let v = o.switch.view();
+        ok(n.put(&e, v.wanted, Some(v.pinned)));
+        ok(n.set_policy(&e, o.policy()));
+    }
+    new
+}
+
+/// Notes that the transaction uses a table of ours (see `mixedcc.mixed_serializable`).
+pub fn note_use() {
+    xact::touched().ours = true;
+}

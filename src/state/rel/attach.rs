@@ -1,0 +1,162 @@
+//! First use of a storage that this incarnation of shared memory does not know: after a crash, a
+//! shutdown that could not save the rows, or in a database copied from a template. Rows that were saved, and
+//! are not here, are an ERROR (`state/save/absent.rs`).
+//!
+//! INV-ATTACH: a table is registered only when no index of it has entries from before. One backend
+//! does it, under a lock; whoever uses the table, or an index of it, comes through here first, and
+//! holds no page of an index then.
+
+use super::create_table_with;
+use crate::admin::options;
+use crate::pg::compat::{self, Storage};
+use crate::state::platform::{lock_tag, TAG_ATTACH};
+use crate::state::shmem;
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::Table;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+
+/// The table of a relation; made empty, with its indexes, if it is not known.
+pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: a valid relation of ours.
+    unsafe {
+        let table = shmem::find(compat::storage_key(&compat::storage_of(rel))).unwrap_or_else(|| attach(rel));
+        if table.note.load(Ordering::Relaxed) != 0 {
+            warn(rel, table);
+        }
+        table
+    }
+}
+
+/// The table of a relation if it is known. For callers that may hold pages of its indexes.
+pub fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
+    // SAFETY: a valid relation.
+    shmem::find(compat::storage_key(&unsafe { compat::storage_of(rel) }))
+}
+
+/// Says once, to somebody and not to autovacuum, that a table starts empty.
+#[cold]
+unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
+    // SAFETY: a valid relation.
+    unsafe {
+        if pg_sys::MyBackendType != pg_sys::BackendType::B_BACKEND && pg_sys::IsUnderPostmaster
+            || table.note.swap(0, Ordering::SeqCst) == 0
+        {
+            return;
+        }
+        let name = crate::pg::text::shown(&crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()));
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, format!("mixedcc table \"{name}\" starts empty"), "mixedcc")
+            .set_detail("Its rows were in memory and are gone: the server crashed, could not save them at its last shutdown, or the database was copied from a template.")
+            .report(PgLogLevel::WARNING);
+    }
+}
+
+#[cold]
+unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: plain calls. An ERROR unwinds and releases the lock; the next user starts over.
+    unsafe {
+        let key = compat::storage_key(&compat::storage_of(rel));
+        let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
+        pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
+        let table = shmem::find(key).unwrap_or_else(|| {
+            crate::state::save::refuse(rel);
+            for node in index_storages(rel) {
+                compat::empty_index(node);
+            }
+            let t = create_anew(rel, key);
+            t.note.store(1, Ordering::SeqCst);
+            t
+        });
+        pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
+        table
+    }
+}
+
+/// Makes and registers the table of a storage, as its options and its primary key say.
+///
+/// # Safety
+/// A valid relation of ours.
+pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
+    // SAFETY: the caller's.
+    let primary = unsafe { crate::access::primary::wanted(rel) };
+    create_table_with(key, options::initial_map(rel), primary.as_ref().map(|w| &w.spec[..]))
+}
+
+/// Storages of the indexes as they are committed: those that this transaction has dropped or
+/// replaced come back if it aborts, and those that it has made are new and have no old entries.
+unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
+    // SAFETY: catalog scans with a registered snapshot of our own, of which only a copy is changed.
+    unsafe {
+        pg_sys::AcceptInvalidationMessages();
+        pg_sys::InvalidateCatalogSnapshot();
+        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::RelationRelationId));
+        debug_assert!((*snapshot).copied);
+        (*snapshot).curcid = 0;
+        let mut indexes: Vec<Oid> = Vec::new();
+        scan(
+            pg_sys::IndexRelationId,
+            pg_sys::IndexIndrelidIndexId,
+            pg_sys::Anum_pg_index_indrelid,
+            (*rel).rd_id,
+            snapshot,
+            |t| {
+                indexes.push((*t.cast::<pg_sys::FormData_pg_index>()).indexrelid);
+            },
+        );
+        let mut out = Vec::new();
+        for index in indexes {
+            scan(
+                pg_sys::RelationRelationId,
+                pg_sys::ClassOidIndexId,
+                pg_sys::Anum_pg_class_oid,
+                index,
+                snapshot,
+                |t| {
+                    let class = t.cast::<pg_sys::FormData_pg_class>();
+                    let space = (*class).reltablespace;
+                    // The index of a partitioned table has no storage.
+                    if (*class).relfilenode != pg_sys::InvalidOid {
+                        let space = if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space };
+                        out.push(compat::storage(space, pg_sys::MyDatabaseId, (*class).relfilenode));
+                    }
+                },
+            );
+        }
+        pg_sys::UnregisterSnapshot(snapshot);
+        out
+    }
+}
+
+/// Calls `f` with the fixed part of each row of a catalog whose column is `value`.
+unsafe fn scan(
+    catalog: Oid,
+    index: u32,
+    column: u32,
+    value: Oid,
+    snapshot: pg_sys::Snapshot,
+    mut f: impl FnMut(*mut core::ffi::c_void),
+) {
+    // SAFETY: plain calls; what is opened here is closed here, or by an ERROR's clean-up.
+    unsafe {
+        let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
+        let mut key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &mut key,
+            column as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::Oid::from(pg_sys::F_OIDEQ),
+            value.into(),
+        );
+        let s = pg_sys::systable_beginscan(rel, Oid::from(index), true, snapshot, 1, &mut key);
+        loop {
+            let tuple = pg_sys::systable_getnext(s);
+            if tuple.is_null() {
+                break;
+            }
+            f(pg_sys::GETSTRUCT(tuple).cast());
+        }
+        pg_sys::systable_endscan(s);
+        pg_sys::table_close(rel, pg_sys::AccessShareLock as i32);
+    }
+}

@@ -1,0 +1,316 @@
+//! The shared block, and the hash from storage to tables.
+
+pub use crate::pg::compat::my_slot;
+use crate::pg::{compat, guc, numa};
+use crate::state::save;
+use mixedcc_engine::{Engine, Table};
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+static mut PREV_REQUEST: pg_sys::shmem_request_hook_type = None;
+static mut PREV_STARTUP: pg_sys::shmem_startup_hook_type = None;
+
+const TRANCHE: &core::ffi::CStr = c"mixedcc";
+/// Tables for which the hash is sized; it may take more, from the slack of shared memory.
+const TABLES: i64 = 4096;
+
+struct Handles {
+    engine: Engine,
+    tables: *mut pg_sys::HTAB,
+    lock: *mut pg_sys::LWLock,
+    /// The system's numbers of the memory nodes.
+    nodes: Vec<i32>,
+}
+// SAFETY: a backend has one thread; the pointers are to shared memory.
+unsafe impl Send for Handles {}
+// SAFETY: as above.
+unsafe impl Sync for Handles {}
+
+static mut CURRENT: Option<&'static Handles> = None;
+
+/// Why the table of a storage, whose rows are in a file, was not loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Absence {
+    /// It did not fit into `mixedcc.memory`.
+    Memory,
+    /// The rule on waiting phases refuses its protocols.
+    WaitingPhases,
+}
+
+/// A storage: its table, or why there is none.
+#[repr(C)]
+struct Entry {
+    key: [u32; 3],
+    why: Absence,
+    /// Null: it was not loaded.
+    table: *const Table,
+    /// Bytes that it would need, about.
+    need: u64,
+}
+
+impl Entry {
+    /// The table, if it is there.
+    fn table(&self) -> Option<&'static Table> {
+        // SAFETY: entries point to tables that live as long as they are registered.
+        unsafe { self.table.as_ref() }
+    }
+}
+
+/// Processes that may use shared memory.
+pub fn slots() -> usize {
+    // SAFETY: set before the hook is called. Auxiliary processes come after the backends.
+    (unsafe { pg_sys::MaxBackends }) as usize + 16
+}
+
+fn block_size() -> usize {
+    (guc::MEMORY_MB.get() as usize) << 20
+}
+
+/// Installs the hooks.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone.
+    unsafe {
+        PREV_REQUEST = pg_sys::shmem_request_hook;
+        pg_sys::shmem_request_hook = Some(request);
+        PREV_STARTUP = pg_sys::shmem_startup_hook;
+        pg_sys::shmem_startup_hook = Some(startup);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn request() {
+    // SAFETY: the hook's contract.
+    unsafe {
+        if let Some(prev) = PREV_REQUEST {
+            prev();
+        }
+        let needed = Engine::min_size_on(slots(), numa::nodes().len());
+        if block_size() < needed {
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "mixedcc.memory is too small", "mixedcc")
+                .set_detail(format!(
+                    "{} MB are set; {} backends need at least {} MB.",
+                    guc::MEMORY_MB.get(),
+                    slots(),
+                    (needed >> 20) + 1
+                ))
+                .set_hint("Increase mixedcc.memory.")
+                .report(PgLogLevel::FATAL);
+        }
+        pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
+        pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
+        pg_sys::RequestAddinShmemSpace(crate::paths::bypass::counts::size());
+        pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn startup() {
+    // SAFETY: the hook's contract; the block is ours alone until the lock is released.
+    unsafe {
+        if let Some(prev) = PREV_STARTUP {
+            prev();
+        }
+        let lock = compat::addin_shmem_lock();
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        let mut found = false;
+        let p = pg_sys::ShmemInitStruct(c"mixedcc region".as_ptr(), block_size() + (1 << 16), &mut found);
+        let base = p.cast::<u8>();
+        let base = base.wrapping_add(base.align_offset(1 << 16));
+        let nodes = numa::nodes();
+        let engine = if found {
+            Engine::attach(base)
+        } else {
+            numa::bind(&nodes, Engine::node_ranges(base, block_size(), slots(), nodes.len()));
+            // Shared memory is fresh from the operating system or not: it must be zero.
+            if *base != 0 {
+                base.write_bytes(0, block_size());
+            }
+            Engine::create_on(base, block_size(), slots(), nodes.len()).ok()
+        };
+        let mut ctl = pg_sys::HASHCTL { keysize: 12, entrysize: std::mem::size_of::<Entry>(), ..Default::default() };
+        let tables = pg_sys::ShmemInitHash(
+            c"mixedcc tables".as_ptr(),
+            TABLES,
+            TABLES * 4,
+            &mut ctl,
+            (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
+        );
+        crate::paths::bypass::counts::startup();
+        crate::state::stop::startup();
+        pg_sys::LWLockRelease(lock);
+        let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
+        let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
+        // The postmaster runs this again after a crash, with new memory.
+        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock, nodes }));
+        CURRENT = Some(h);
+        if !found {
+            engine.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
+            save::at_start(&engine);
+        }
+    }
+}
+
+fn handles() -> &'static Handles {
+    // SAFETY: written by the startup hook only, before any backend runs.
+    match unsafe { CURRENT } {
+        Some(h) => h,
+        None => error!("mixedcc has no shared memory"),
+    }
+}
+
+/// The engine.
+pub fn engine() -> Engine {
+    handles().engine
+}
+
+/// The system's numbers of the engine's memory nodes.
+pub fn nodes() -> &'static [i32] {
+    &handles().nodes
+}
+
+/// Was shared memory set up?
+pub fn is_up() -> bool {
+    // SAFETY: as in `handles`.
+    unsafe { (*(&raw const CURRENT)).is_some() }
+}
+
+/// Holds the lock of the hash of tables. Released by `release`, or by PostgreSQL on an error.
+fn with_lock<R>(mode: pg_sys::LWLockMode::Type, f: impl FnOnce(*mut pg_sys::HTAB) -> R) -> R {
+    let h = handles();
+    // SAFETY: the lock exists as long as shared memory.
+    unsafe { pg_sys::LWLockAcquire(h.lock, mode) };
+    let r = f(h.tables);
+    // SAFETY: acquired above.
+    unsafe { pg_sys::LWLockRelease(h.lock) };
+    r
+}
+
+/// Runs `f` while nobody else runs anything so.
+pub fn exclusively(f: impl FnOnce()) {
+    with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |_| f());
+}
+
+fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type) -> (*mut Entry, bool) {
+    let k = [key[0], key[1], key[2]];
+    let mut found = false;
+    // SAFETY: the key has the hash's key size, and the caller holds the lock.
+    let e = unsafe { pg_sys::hash_search(h, k.as_ptr().cast(), action, &mut found) };
+    (e.cast(), found)
+}
+
+/// The table of a storage, if it is registered in this incarnation of shared memory.
+pub fn find(key: [u32; 4]) -> Option<&'static Table> {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        // SAFETY: an entry, under the lock.
+        unsafe { found.then(|| (*e).table()).flatten() }
+    })
+}
+
+/// Why the table of a storage was not loaded, and the bytes that it needs; `None` if it was, or is not known.
+pub fn absent(key: [u32; 4]) -> Option<(Absence, u64)> {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        // SAFETY: an entry, under the lock.
+        unsafe { (found && (*e).table.is_null()).then(|| ((*e).why, (*e).need)) }
+    })
+}
+
+/// Is it known what a storage holds, also if that was not loaded?
+pub fn is_known(key: [u32; 4]) -> bool {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| search(h, key, pg_sys::HASHACTION::HASH_FIND).1)
+}
+
+/// Adds an entry. False if its storage has one already; `None` if there is no room.
+fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64) -> Option<bool> {
+    with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_ENTER_NULL);
+        if e.is_null() {
+            return None;
+        }
+        if !found {
+            // SAFETY: a new entry, under the exclusive lock; the hash has written its key.
+            unsafe { ((*e).table, (*e).why, (*e).need) = (table, why, need) };
+        }
+        Some(!found)
+    })
+}
+
+/// Registers a table. False if its storage is registered already; `None` if there is no room.
+pub fn register(t: &'static Table) -> Option<bool> {
+    add(t.key, t, Absence::Memory, 0)
+}
+
+/// Registers that the table of a storage was not loaded; results as of [`register`].
+pub fn register_absent(key: [u32; 4], why: Absence, need: u64) -> Option<bool> {
+    add(key, std::ptr::null(), why, need)
+}
+
+/// Takes a storage out of the hash; returns its table, if it was there.
+pub fn unregister(key: [u32; 4]) -> Option<&'static Table> {
+    with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        if !found {
+            return None;
+        }
+        // SAFETY: an entry, under the lock.
+        let t = unsafe { (*e).table() };
+        search(h, key, pg_sys::HASHACTION::HASH_REMOVE);
+        t
+    })
+}
+
+/// The storages of a database, also those whose tables were not loaded.
+pub fn storages(db: u32) -> Vec<[u32; 4]> {
+    let mut out = Vec::new();
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| each(h, |e| out.push([e.key[0], e.key[1], e.key[2], 0])));
+    out.retain(|key| key[1] == db);
+    out
+}
+
+/// Bytes that the tables need which did not fit.
+pub fn absent_bytes() -> u64 {
+    let mut sum = 0;
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        each(h, |e| sum += if e.table.is_null() && e.why == Absence::Memory { e.need } else { 0 });
+    });
+    sum
+}
+
+/// All tables of this database, or of all (`None`).
+pub fn all(db: Option<u32>) -> Vec<&'static Table> {
+    let mut out = with_lock(pg_sys::LWLockMode::LW_SHARED, entries);
+    out.retain(|t| db.is_none_or(|d| d == t.key[1]));
+    out
+}
+
+/// All tables, when no other process exists that could change the hash.
+pub fn all_unlocked() -> Vec<&'static Table> {
+    entries(handles().tables)
+}
+
+/// The tables in the hash. The caller sees to it that nobody changes it.
+fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
+    let mut out = Vec::new();
+    each(h, |e| out.extend(e.table()));
+    out
+}
+
+/// Calls `f`, which must not unwind, for each entry. The caller sees to it that nobody changes the hash.
+fn each(h: *mut pg_sys::HTAB, mut f: impl FnMut(&Entry)) {
+    // SAFETY: a sequential scan of the hash, run to its end.
+    unsafe {
+        let mut seq = pg_sys::HASH_SEQ_STATUS::default();
+        pg_sys::hash_seq_init(&mut seq, h);
+        loop {
+            let e = pg_sys::hash_seq_search(&mut seq).cast::<Entry>();
+            if e.is_null() {
+                return;
+            }
+            f(&*e);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Stop events: named points at which tests stop or fail a backend, or the coordinator.
+//!
+//! A session arms the events of its transactions for itself. Those of the coordinator, which has no session, are armed in
+//! shared memory, for whichever coordinator comes there first.
+
+use crate::admin::coordinator;
+use crate::pg::{errors, guc};
+use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::primitive::{AtomicU64, Ordering};
+use mixedcc_engine::switch::StepEvent;
+use mixedcc_engine::Error;
+use pgrx::prelude::*;
+use std::cell::Cell;
+
+/// What to do at an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Off,
+    /// Raise an error.
+    Error,
+    /// Wait until the advisory lock of this key can be taken, then go on.
+    Wait(i64),
+    /// End the process as a crash would.
+    Panic,
+}
+
+const EVENTS: [(&str, StopEvent); 9] = [
+    ("commit_lock", StopEvent::CommitLock),
+    ("commit_register", StopEvent::CommitRegister),
+    ("commit_link", StopEvent::CommitLink),
+    ("commit_prepare", StopEvent::CommitPrepare),
+    ("commit_validate", StopEvent::CommitValidate),
+    ("commit_decided", StopEvent::CommitDecided),
+    ("lock_wait", StopEvent::LockWait),
+    ("read", StopEvent::Read),
+    ("write", StopEvent::Write),
+];
+
+thread_local! {
+    static ACTIONS: Cell<[Action; 9]> = const { Cell::new([Action::Off; 9]) };
+}
+
+const STEPS: [(&str, StepEvent); 6] = [
+    ("switch_begin", StepEvent::Begin),
+    ("switch_epoch", StepEvent::Epoch),
+    ("switch_stored", StepEvent::Stored),
+    ("switch_announced", StepEvent::Announced),
+    ("switch_finish", StepEvent::Finish),
+    ("switch_finished", StepEvent::Finished),
+];
+
+/// What the coordinator does at an event. All-zero: nothing.
+#[repr(C)]
+struct Armed {
+    /// `[database:32][action:32]`: one of `OFF` to `WAIT`.
+    action: AtomicU64,
+    /// Of `WAIT`: the key of the advisory lock. Stored before the action.
+    key: AtomicU64,
+}
+const OFF: u64 = 0;
+const ERROR: u64 = 1;
+const PANIC: u64 = 2;
+const WAIT: u64 = 3;
+
+static mut ARMED: *const [Armed; STEPS.len()] = std::ptr::null();
+
+/// Bytes of shared memory.
+pub fn size() -> usize {
+    std::mem::size_of::<[Armed; STEPS.len()]>()
+}
+
+/// Finds the coordinator's events, or makes them. Called with AddinShmemInitLock.
+///
+/// # Safety
+/// Called by the start-up hook of shared memory.
+pub unsafe fn startup() {
+    let mut found = false;
+    // SAFETY: the caller's.
+    unsafe {
+        let p = pg_sys::ShmemInitStruct(c"mixedcc stop events".as_ptr(), size(), &mut found);
+        if !found {
+            p.cast::<u8>().write_bytes(0, size());
+        }
+        ARMED = p.cast();
+    }
+}
+
+fn armed(e: StepEvent) -> &'static Armed {
+    // SAFETY: written by the start-up hook only; there is one for each event.
+    unsafe { &(*ARMED)[e as usize] }
+}
+
+/// Names of all events.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    EVENTS.iter().map(|e| e.0).chain(STEPS.iter().map(|e| e.0))
+}
+
+/// Arms an event of the coordinator.
+fn set_step(e: StepEvent, action: Action) {
+    let (action, key) = match action {
+        Action::Off => (OFF, 0),
+        Action::Error => (ERROR, 0),
+        Action::Panic => (PANIC, 0),
+        Action::Wait(key) => (WAIT, key),
+    };
+    // SAFETY: a plain read.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    armed(e).key.store(key as u64, Ordering::SeqCst);
+    armed(e).action.store(action | (database as u64) << 32, Ordering::SeqCst);
+}
+
+/// Arms an event: in this session, or of the coordinator. False: there is no such event.
+pub fn set(name: &str, action: Action) -> bool {
+    if let Some((_, e)) = STEPS.iter().find(|e| e.0 == name) {
+        set_step(*e, action);
+        return true;
+    }
+    let Some((_, e)) = EVENTS.iter().find(|e| e.0 == name) else { return false };
+    ACTIONS.with(|a| {
+        let mut all = a.get();
+        all[*e as usize] = action;
+        a.set(all);
+    });
+    true
+}
+
+/// May an event be armed? Read without the binding's check of the thread.
+#[inline]
+pub fn is_on() -> bool {
+    // SAFETY: a setting that PostgreSQL has stored; backends have one thread.
+    unsafe { *guc::STOP_EVENTS.as_ptr() }
+}
+
+/// A backend is at an event.
+#[inline]
+pub fn at(e: StopEvent) -> Result<(), Error> {
+    if is_on() {
+        act(e)
+    } else {
+        Ok(())
+    }
+}
+
+#[cold]
+fn act(e: StopEvent) -> Result<(), Error> {
+    match ACTIONS.with(|a| a.get())[e as usize] {
+        Action::Off => Ok(()),
+        Action::Error => Err(Error::Injected),
+        Action::Panic => panic!("stop event panics"),
+        Action::Wait(key) => {
+            // SAFETY: a plain read.
+            pass(unsafe { pg_sys::MyDatabaseId }.to_u32(), key, false);
+            Ok(())
+        }
+    }
+}
+
+/// Takes an advisory lock and gives it back. `now`: not if that would have to wait; false then.
+fn pass(database: u32, key: i64, now: bool) -> bool {
+    let tag = pg_sys::LOCKTAG {
+        locktag_field1: database,
+        locktag_field2: (key >> 32) as u32,
+        locktag_field3: key as u32,
+        locktag_field4: 1,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
+        locktag_lockmethodid: 2,
+    };
+    // SAFETY: plain calls of the lock manager; no latch is held at a stop event.
+    unsafe {
+        if pg_sys::LockAcquire(&tag, pg_sys::ShareLock as i32, true, now)
+            == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+        {
+            return false;
+        }
+        pg_sys::LockRelease(&tag, pg_sys::ShareLock as i32, true);
+    }
+    true
+}
+
+/// The coordinator is at an event.
+pub fn at_step(e: StepEvent) {
+    let a = armed(e).action.load(Ordering::SeqCst);
+    if a as u32 as u64 != OFF {
+        act_at_step(armed(e), a);
+    }
+}
+
+#[cold]
+fn act_at_step(armed: &Armed, a: u64) {
+    // Once: the next coordinator shall live.
+    let off = || armed.action.store(OFF, Ordering::SeqCst);
+    match a as u32 as u64 {
+        ERROR => {
+            off();
+            errors::raise(Error::Injected)
+        }
+        PANIC => {
+            off();
+            panic!("stop event panics")
+        }
+        _ => {
+            let key = armed.key.load(Ordering::SeqCst) as i64;
+            while !pass((a >> 32) as u32, key, true) {
+                coordinator::wait_at_event();
+            }
+        }
+    }
+}
