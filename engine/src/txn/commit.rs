@@ -76,7 +76,7 @@ impl Txn {
     /// it shows itself to everybody.
     fn commits_at_valid(&self, p: &dyn Platform) -> bool {
         let was_there = || self.touched.iter().all(|t| t.partition.since() <= self.valid);
-        let may = self.level == Level::Serializable && !self.validates_at_commit;
+        let may = self.level == Level::Serializable && !self.reads.at_commit;
         may && self.valid != 0 && !p.has_written() && was_there()
     }
 

@@ -1,6 +1,7 @@
 //! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows in the engine
 //! alone; every key has one row at most, which serializable writers see to by looking before they insert.
 
+use super::versions::settled;
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
@@ -139,7 +140,7 @@ impl Txn {
         let csn = s.snapshot?;
         while !(s.open && (s.read + 1).is_multiple_of(REACHED)) {
             let r = s.records.next_copied()?;
-            let seen = if self.last_write(r).is_some() { None } else { Self::settled(r.rec.head(), csn) };
+            let seen = if self.last_write(r).is_some() { None } else { settled(r.rec.head(), csn) };
             let Some(seen) = seen else {
                 s.records.put_back();
                 return None;

@@ -10,40 +10,48 @@ mod count;
 mod entries;
 mod keyed;
 mod locking;
+mod owner;
 mod parts;
 mod predicate;
 mod present;
 mod range_locks;
 mod read;
+mod read_set;
 mod register;
 mod scan;
+mod scan_set;
 mod touched;
 mod validate;
+mod versions;
 mod write;
 
 pub use conditions::MAX_CONDITIONS;
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
+pub use owner::Owner;
 pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
 pub use present::Present;
 pub use scan::{Look, LookPosition, Scan};
+pub use versions::Committed;
 pub use write::{Own, Write, WriteKind};
 
 use crate::clock::Clock;
-use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
+use crate::csn::{Csn, SlotId, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::{Holder, LockWord, Mode};
-use crate::partition::{Partition, PartitionMap, Sampler};
+use crate::partition::{Partition, Sampler};
 use crate::platform::{Platform, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::{ProtocolSet, Touch};
-use crate::range::{Position, Registered};
+use crate::range::Registered;
 use crate::record::{Record, Version};
 use crate::shared::Engine;
 use crate::switch::Epochs;
 use crate::table::Table;
 use hashbrown::HashMap;
+use read_set::ReadSet;
+use scan_set::ScanSet;
 use std::ops::Range;
 use std::ptr::NonNull;
 use touched::{Touched, TouchedList};
@@ -93,21 +101,18 @@ impl RecordRef {
     }
 }
 
-struct ReadEntry {
-    r: RecordRef,
-    /// `None`: no row, because the insert of another transaction was pending (see `Txn::remember_absent`).
-    version: Option<NonNull<Version>>,
+/// Why an operation on a part of a transaction fails.
+enum Failure {
+    /// Because of another transaction, in this partition.
+    Conflict(AbortReason, Touch),
+    /// For another reason.
+    Error(Error),
 }
 
-/// Inserts into a partition from a position on are conflicts.
-struct Predicate {
-    at: Touch,
-    /// The table's map when it was made.
-    map: &'static PartitionMap,
-    start: Position,
-    /// The clock before its position was taken, when no registration was unfinished: who has registered since has, or
-    /// will have, a larger CSN. 0: that is not known.
-    since: Csn,
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        Failure::Error(e)
+    }
 }
 
 struct LockEntry {
@@ -135,11 +140,7 @@ enum Stage {
 
 /// The transaction of one slot. Reused from transaction to transaction.
 pub struct Txn {
-    /// The shared block.
-    pub e: Engine,
-    /// Our slot.
-    pub slot: SlotId,
-    serial: u16,
+    owner: Owner,
     stage: Stage,
     level: Level,
     /// Nesting depth of the current subtransaction; 1 is the top transaction.
@@ -147,16 +148,8 @@ pub struct Txn {
     /// All reads so far are valid at this CSN; 0: the next read must find out.
     valid: Csn,
     csn: Csn,
-    reads: Vec<ReadEntry>,
-    predicates: HashMap<usize, Predicate>,
-    conditional: Vec<conditions::Conditional>,
-    /// Ids of tables whose predicates are over, because the transaction has changed their partitions.
-    settled: Vec<u64>,
-    /// Must what it has read be unchanged at its commit, even if it writes nothing?
-    validates_at_commit: bool,
-    ranged: predicate::Predicates,
-    /// What inserts of subtransactions have found absent, by depth.
-    absent: Vec<scan::Absent>,
+    reads: ReadSet,
+    scans: ScanSet,
     writes: Vec<Write>,
     /// Of a commit: what it locks, in canonical order (table, record, number of the write).
     to_lock: Vec<(u64, u64, usize)>,
@@ -229,21 +222,14 @@ impl Txn {
     /// The transaction state of a slot. One at a time for each slot.
     pub fn new(e: Engine, slot: SlotId) -> Txn {
         Txn {
-            e,
-            slot,
-            serial: e.word(slot).serial(),
+            owner: Owner::new(e, slot),
             stage: Stage::Idle,
             level: Level::Snapshot,
             depth: 1,
             valid: 0,
             csn: 0,
-            reads: Vec::new(),
-            predicates: HashMap::new(),
-            conditional: Vec::new(),
-            settled: Vec::new(),
-            validates_at_commit: false,
-            ranged: predicate::Predicates::default(),
-            absent: Vec::new(),
+            reads: ReadSet::default(),
+            scans: ScanSet::default(),
             writes: Vec::new(),
             to_lock: Vec::new(),
             latest: write::Latest::default(),
@@ -290,7 +276,7 @@ impl Txn {
     /// of the slot's last: who waits for that one would go on waiting.
     pub fn begin(&mut self, level: Level, ident: u64) {
         debug_assert_eq!(self.stage, Stage::Idle);
-        let s = &self.e.slots[self.slot as usize];
+        let s = self.shared_slot();
         s.ident.store(ident, Ordering::SeqCst);
         // The owner alone writes these; most transactions leave them as they were.
         if s.age.load(Ordering::Relaxed) != 0 {
@@ -318,7 +304,7 @@ impl Txn {
 
     /// What it reads must be unchanged at its commit, even if it writes nothing.
     pub fn validate_at_commit(&mut self) {
-        self.validates_at_commit = true;
+        self.reads.at_commit = true;
     }
     /// Is a transaction running?
     #[inline]
@@ -332,10 +318,6 @@ impl Txn {
     /// The level it runs at.
     pub fn level(&self) -> Level {
         self.level
-    }
-    /// Our owner tag.
-    pub fn tag(&self) -> Stamp {
-        Stamp::tag(self.slot, self.serial)
     }
     /// A number, never 0, that marks what the transaction writes now. No other transaction gets it, of this incarnation of the
     /// shared block or of an earlier one whose rows were loaded; after the rollback of a subtransaction there is a new one.
@@ -361,13 +343,7 @@ impl Txn {
     }
     /// Has it only looked at the clock?
     pub fn is_untouched(&self) -> bool {
-        let predicates = !self.predicates.is_empty() || !self.conditional.is_empty() || !self.ranged.is_empty();
-        self.writes.is_empty() && self.locks.is_empty() && self.touched.is_empty() && !predicates
-    }
-
-    fn set_word(&self, state: State, csn: Csn) {
-        let w = SlotWord::new(self.serial, csn, state);
-        self.e.slots[self.slot as usize].word.store(w.0, Ordering::SeqCst);
+        self.writes.is_empty() && self.locks.is_empty() && self.touched.is_empty() && self.scans.is_empty()
     }
 
     #[inline(always)]
@@ -427,6 +403,14 @@ impl Txn {
         Error::Abort { reason, table: at.table.id, partition: at.no }
     }
 
+    /// The failure of a part, remembered likewise.
+    fn fail_by(&mut self, f: Failure) -> Error {
+        match f {
+            Failure::Conflict(reason, at) => self.fail(reason, at),
+            Failure::Error(e) => e,
+        }
+    }
+
     /// A deadlock, remembered likewise.
     fn deadlock(&mut self, at: Touch) -> Error {
         self.blame(AbortReason::Deadlock, at);
@@ -466,8 +450,8 @@ impl Txn {
         self.token = 0;
         self.take_back_parts(None);
         self.release_all();
-        self.serial = (self.serial + 1) % SERIALS;
-        let s = &self.e.slots[self.slot as usize];
+        self.owner.advance();
+        let s = self.shared_slot();
         if s.read_csn.load(Ordering::Relaxed) != 0 {
             s.read_csn.store(0, Ordering::SeqCst);
         }
@@ -478,8 +462,7 @@ impl Txn {
             crate::range::IndexRanges::abandon_rebuild(&self.e, self.slot);
         }
         self.clear_notes();
-        self.ranged.clear();
-        clear_vec(&mut self.absent);
+        self.scans.clear();
         if std::mem::take(&mut self.holds) {
             self.e.let_go(self.slot);
         }
@@ -490,12 +473,8 @@ impl Txn {
             self.following = false;
         }
         self.stage = Stage::Idle;
-        crate::retire::RetireQueue::trim(&self.e, self.slot, std::mem::take(&mut self.promised));
-        clear_vec(&mut self.reads);
-        clear_map(&mut self.predicates);
-        clear_vec(&mut self.conditional);
-        clear_vec(&mut self.settled);
-        self.validates_at_commit = false;
+        crate::retire::RetireQueue::trim(&self.owner.e, self.owner.slot, std::mem::take(&mut self.promised));
+        self.reads.clear();
         clear_vec(&mut self.writes);
         self.latest.clear();
         self.entries.clear();
@@ -517,13 +496,18 @@ impl Txn {
         self.touched.iter().map(|t| t.partition)
     }
 
-    /// Did it write anything?
-    pub fn has_writes(&self) -> bool {
-        !self.writes.is_empty()
+    /// Number of reads that are remembered for validation: tests compare it.
+    #[doc(hidden)]
+    pub fn remembered_reads(&self) -> usize {
+        self.reads.len()
     }
-    /// Number of predicates and of remembered reads (for views and tests).
-    pub fn footprint(&self) -> (usize, usize) {
-        (self.predicates.len() + self.conditional.len() + self.ranged.len(), self.reads.len())
+}
+
+impl std::ops::Deref for Txn {
+    type Target = Owner;
+    #[inline(always)]
+    fn deref(&self) -> &Owner {
+        &self.owner
     }
 }
 

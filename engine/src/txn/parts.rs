@@ -60,7 +60,7 @@ impl Txn {
         if self.parts.len() >= PARTS {
             return; // validated only
         }
-        let Some(read) = self.ranged.parts_of(scan) else { return };
+        let Some(read) = self.scans.ranged.parts_of(scan) else { return };
         let Ok(parts) = self.e.parts(self.slot) else { return }; // no memory: the same
         for no in read.ends() {
             let range = read.set.range(no);

@@ -1,6 +1,6 @@
 //! What is at a record now, for unique checks: of no snapshot, and other transactions' inserts and deletes too.
 
-use super::{RecordRef, Txn};
+use super::{Owner, RecordRef};
 use crate::csn::Csn;
 use crate::error::Error;
 use crate::faults::{self, Moment};
@@ -18,7 +18,7 @@ pub enum Present {
     Insert(NonNull<Version>, u32),
 }
 
-impl Txn {
+impl Owner {
     /// What is at a record that we have not written; `None`: no row, or an insert of a transaction without an id, for which
     /// nobody can wait nor has to: no unique index asks. Waits an instant for who takes its CSN, and for nobody else.
     pub fn present(&self, p: &dyn Platform, r: RecordRef) -> Result<Option<Present>, Error> {

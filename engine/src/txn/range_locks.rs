@@ -106,10 +106,10 @@ impl Txn {
 
     fn unlock_ranges(&mut self, before: Option<Place>, scan: ScanId, tag: u32) {
         let Some(before) = before.filter(|_| scan.is_locked()) else { return };
-        let after = self.ranged.place(scan);
+        let after = self.scans.ranged.place(scan);
         for no in before.first..=before.last {
             let read = after.as_ref().is_some_and(|a| (a.first..=a.last).contains(&no));
-            if !read && !self.ranged.touches(before.set, no) {
+            if !read && !self.scans.ranged.touches(before.set, no) {
                 self.unlock_range(&before.set.range(no).lock, tag);
             }
         }
@@ -144,8 +144,8 @@ impl Txn {
             if let Some(h) = l.previous.as_mut().filter(|h| h.tag == old.tag) {
                 h.tag = other;
             }
-            if let Some(h) = l.word.held_by(self.slot).filter(|h| h.tag == old.tag) {
-                l.word.release(self.e.region, self.slot, Some(Holder { tag: other, ..h }));
+            if let Some(h) = l.word.held_by(self.owner.slot).filter(|h| h.tag == old.tag) {
+                l.word.release(self.owner.e.region, self.owner.slot, Some(Holder { tag: other, ..h }));
             }
         }
         // After the locks: who finds one held has read what is counted here before (INV-CYCLE).
@@ -177,7 +177,9 @@ impl Txn {
     /// The scan has locked many rows: locks its ranges instead of the rows to come, if that takes no waiting. Other
     /// policies than waiting would fail writers of the rest of the ranges.
     pub(super) fn escalate(&mut self, scan: ScanId, at: Touch) {
-        let Some(place) = self.ranged.place(scan).filter(|_| at.partition().policy() == Policy::Wait) else { return };
+        let Some(place) = self.scans.ranged.place(scan).filter(|_| at.partition().policy() == Policy::Wait) else {
+            return;
+        };
         let me = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
         for no in (place.first..=place.last).filter(|_| !faults::on(Fault::EscalatesTooFar)) {
             let word: &'static LockWord = &place.set.range(no).lock;
@@ -189,7 +191,7 @@ impl Txn {
             };
             self.locks.push(LockEntry { word, rec: None, previous, mode: Mode::Share, depth: 0 });
         }
-        self.ranged.escalate(scan);
+        self.scans.ranged.escalate(scan);
     }
 
     /// The scan that has locked ranges just now has this number.

@@ -1,21 +1,15 @@
 //! Reads: from a snapshot, or the newest committed version through the partition's protocols.
 
-use super::{Predicate, ReadEntry, RecordRef, Txn};
-use crate::csn::{Csn, Stamp};
+use super::versions::{is_tombstone, settled};
+use super::{RecordRef, Txn};
+use crate::csn::Csn;
 use crate::error::Error;
-use crate::faults::{self, Fault, Moment};
+use crate::faults::{self, Fault};
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::{Protocol, ProtocolSet, Touch};
-use crate::range::{Position, Verdict};
-use crate::record::{Record, Version};
-use crate::shared::Fate;
+use crate::range::Position;
+use crate::record::Version;
 use std::ptr::NonNull;
-
-/// Steps of waiting for a commit in progress before an older version is taken (and validated).
-const SHORT: u32 = 100;
-
-/// A version and the CSN of its commit.
-pub type Committed = (NonNull<Version>, Csn);
 
 impl Txn {
     /// The version that a snapshot at `csn` sees; tombstones and absence are `None`.
@@ -29,113 +23,21 @@ impl Txn {
     ) -> Result<Option<NonNull<Version>>, Error> {
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
-        if let Some(seen) = Self::settled(r.rec.head(), csn) {
+        if let Some(seen) = settled(r.rec.head(), csn) {
             return Ok(seen);
         }
         let v = self.at_snapshot(p, r.rec, csn)?;
-        Ok(v.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v)))
+        Ok(v.map(|(v, _)| v).filter(|v| !is_tombstone(*v)))
     }
 
     /// What [`Txn::read_snapshot`] would return, where looking at the newest version tells; else `None`. It neither fails
     /// nor unwinds, and calls nobody.
     #[inline]
     pub fn peek_snapshot(&mut self, r: RecordRef, csn: Csn) -> Option<Option<NonNull<Version>>> {
-        let seen = Self::settled(r.rec.head(), csn)?;
+        let seen = settled(r.rec.head(), csn)?;
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
         Some(seen)
-    }
-
-    fn is_tombstone(&self, v: NonNull<Version>) -> bool {
-        // SAFETY: INV-RETIRE: reached under our pin.
-        unsafe { v.as_ref() }.is_tombstone()
-    }
-
-    /// The newest version committed at or before `csn`, tombstones included.
-    pub fn at_snapshot(&self, p: &dyn Platform, rec: &Record, csn: Csn) -> Result<Option<Committed>, Error> {
-        let mut v = rec.head();
-        let mut n = 0;
-        while let Some(nn) = NonNull::new(v) {
-            // SAFETY: INV-RETIRE: we are pinned at or before `csn`, and stop at the first
-            // version within the snapshot.
-            let ver = unsafe { nn.as_ref() };
-            let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
-            match fate {
-                _ if stamp == self.tag() => v = ver.older(),
-                Fate::Committed(c) if c <= csn => return Ok(Some((nn, c))),
-                Fate::Committing(c) if c <= csn => {
-                    p.pause(n)?;
-                    n += 1;
-                }
-                _ => v = ver.older(),
-            }
-        }
-        Ok(None)
-    }
-
-    /// The newest committed version, tombstones included; waits a moment for a commit in progress.
-    pub fn newest(&self, p: &dyn Platform, rec: &Record) -> Result<Option<Committed>, Error> {
-        let mut head = rec.head();
-        faults::reached(Moment::Looked);
-        let mut v = head;
-        let mut n = 0;
-        while let Some(nn) = NonNull::new(v) {
-            // SAFETY: INV-RETIRE: we are pinned; nothing that was newest since then is freed.
-            let ver = unsafe { nn.as_ref() };
-            let stamp = ver.stamp();
-            if !stamp.is_tag() && stamp != Stamp::ABORTED {
-                return Ok(Some((nn, stamp.0)));
-            }
-            let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
-            // INV-INSERT: when we looked it may have been an insert that its owner has changed since.
-            let may_be = v == head && matches!(fate, Fate::Committed(_) | Fate::Committing(_) | Fate::Aborted);
-            if may_be && rec.head() != head {
-                head = rec.head();
-                v = head;
-                continue;
-            }
-            match fate {
-                _ if stamp == self.tag() => v = ver.older(),
-                Fate::Committed(c) => return Ok(Some((nn, c))),
-                Fate::Committing(_) if n < SHORT => {
-                    p.pause(n)?;
-                    n += 1;
-                }
-                _ => v = ver.older(),
-            }
-        }
-        Ok(None)
-    }
-
-    /// The newest committed version of a record that has had a row since `csn` or before. Less than that if our pin is behind
-    /// `csn`: then only rows that were not written since.
-    pub fn row_since(&self, p: &dyn Platform, rec: &Record, csn: Csn) -> Result<Option<NonNull<Version>>, Error> {
-        let Some((v, at)) = self.newest(p, rec)?.filter(|(v, _)| !self.is_tombstone(*v)) else { return Ok(None) };
-        let old = at <= csn || self.e.pinned_at(self.slot) <= csn && self.at_snapshot(p, rec, csn)?.is_some();
-        Ok(Some(v).filter(|_| old))
-    }
-
-    /// The newest version with a row, pending ones and those below tombstones included, if we may see it or an older one:
-    /// for a look at columns that all versions of the record share.
-    ///
-    /// What a commit has replaced is retired at a value of the clock that is at least its CSN. Below a tombstone
-    /// that committed before our pin lies what may be freed, and no snapshot or read of ours sees.
-    pub fn any_row(&self, rec: &Record) -> Option<NonNull<Version>> {
-        let pin = self.e.pinned_at(self.slot);
-        let mut v = NonNull::new(rec.head())?;
-        loop {
-            // SAFETY: INV-RETIRE: the head, or what was replaced at or after our pin, or not yet.
-            let ver = unsafe { v.as_ref() };
-            if !ver.is_tombstone() {
-                return Some(v);
-            }
-            let stamp = ver.stamp();
-            match self.e.fate(stamp, || ver.stamp() == stamp) {
-                None => continue, // stamped meanwhile
-                Some(Fate::Committed(c)) if c < pin => return None,
-                Some(_) => v = NonNull::new(ver.older())?,
-            }
-        }
     }
 
     /// A serializable read. `for_write`: the record will be written next.
@@ -163,9 +65,9 @@ impl Txn {
         };
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
-        let live = !self.is_tombstone(v);
-        if live && protocols.validates() && self.reads.last().is_none_or(|e| e.version != Some(v)) {
-            self.reads.push(ReadEntry { r, version: Some(v) });
+        let live = !is_tombstone(v);
+        if live && protocols.validates() {
+            self.reads.add_new(r, v);
         }
         if csn > self.valid {
             self.revalidate(p)?;
@@ -186,8 +88,8 @@ impl Txn {
         if r.rec.head().is_null() || faults::on(Fault::PendingIsForgotten) {
             return; // the insert was undone: the number is not used again under our pin
         }
-        if !self.predicates.contains_key(&(r.partition() as *const _ as usize)) {
-            self.reads.push(ReadEntry { r, version: None });
+        if !self.scans.covers(r.partition()) {
+            self.reads.add_absent(r);
         }
         if self.is_committing_head(r) {
             self.passed_over();
@@ -210,10 +112,10 @@ impl Txn {
         if self.valid == 0 || !self.writes.is_empty() || !optimistic {
             return self.read(p, r, false);
         }
-        let seen = self.at_snapshot(p, r.rec, self.valid)?.map(|(v, _)| v).filter(|v| !self.is_tombstone(*v));
+        let seen = self.at_snapshot(p, r.rec, self.valid)?.map(|(v, _)| v).filter(|v| !is_tombstone(*v));
         let Some(version) = seen else { return self.read(p, r, false) };
         self.touch(r.partition()).reads += 1;
-        self.reads.push(ReadEntry { r, version: Some(version) });
+        self.reads.add(r, version);
         Ok(seen)
     }
 
@@ -235,10 +137,10 @@ impl Txn {
             return None;
         }
         // The head again, behind the locks.
-        let v = Self::settled(r.rec.head(), valid)??;
+        let v = settled(r.rec.head(), valid)??;
         t.reads += 1;
-        if t.set.validates() && self.reads.last().is_none_or(|e| e.version != Some(v)) {
-            self.reads.push(ReadEntry { r, version: Some(v) });
+        if t.set.validates() {
+            self.reads.add_new(r, v);
         }
         self.sample_access(r, false);
         Some(v)
@@ -252,7 +154,7 @@ impl Txn {
         version: NonNull<Version>,
         csn: Csn,
     ) -> Result<(), Error> {
-        self.reads.push(ReadEntry { r, version: Some(version) });
+        self.reads.add(r, version);
         if csn > self.valid {
             self.revalidate(p)?;
         }
@@ -286,13 +188,10 @@ impl Txn {
     }
 
     fn predicate(&mut self, at: Touch, start: Position, since: Csn) {
-        let key = at.partition() as *const _ as usize;
-        let map = at.table.map();
-        let pred = self.predicates.entry(key).or_insert(Predicate { at, map, start, since });
-        pred.start = pred.start.both(start);
-        pred.since = pred.since.min(since);
-        // Who registered since `start` may have committed before `valid`, unseen by the look-up.
-        if at.partition().ring.list().look(&start, start.low(), self.tag(), self.valid) != Verdict::Valid {
+        self.scans.add_partition(at, start, since);
+        // INV-VALID: a writer that registered since `start` may have committed before `valid`,
+        // unseen by the look-up.
+        if !self.is_quiet_since(at, &start, self.valid) {
             self.valid = 0;
         }
     }

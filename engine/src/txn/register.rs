@@ -251,7 +251,7 @@ impl Txn {
         RetireQueue::reserve(&self.e, self.slot, room)?;
         for r in &mut self.plan.all {
             let Some((at, len)) = r.key.filter(|k| k.1 > INLINE_KEY) else { continue };
-            let block = self.e.region.alloc(self.slot as usize, len)?;
+            let block = self.owner.e.region.alloc(self.owner.slot as usize, len)?;
             // SAFETY: fresh memory of that size.
             unsafe { block.as_ptr().copy_from_nonoverlapping(self.keys[at..].as_ptr(), len) };
             r.block = block.as_ptr();
@@ -343,7 +343,7 @@ impl Txn {
         for r in self.plan.all.drain(..) {
             if let Some(b) = NonNull::new(r.block) {
                 // SAFETY: allocated for this plan, and nobody saw it.
-                unsafe { self.e.region.free(self.slot as usize, b) };
+                unsafe { self.owner.e.region.free(self.owner.slot as usize, b) };
             }
         }
         self.plan.tables.clear();

@@ -2,8 +2,9 @@
 
 use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId, Way};
 use super::range_locks::ESCALATE;
-use super::{Level, ReadEntry, RecordRef, Txn};
-use crate::csn::{Csn, State};
+use super::versions::settled;
+use super::{Level, RecordRef, Txn};
+use crate::csn::Csn;
 use crate::error::Error;
 use crate::index::Records;
 use crate::platform::{Platform, StopEvent};
@@ -41,19 +42,12 @@ pub enum Look {
 /// What a look-up of one key has seen of the ranges before it looked.
 #[derive(Clone, Copy)]
 pub struct LookPosition {
-    ranges: &'static IndexRanges,
-    set: &'static RangeSet,
-    at: Touch,
-    no: u32,
-    start: Position,
-    unknown: Position,
-}
-
-/// A key that an insert of a subtransaction has found absent.
-pub(super) struct Absent {
-    look: LookPosition,
-    key: Box<[u8]>,
-    depth: u32,
+    pub(super) ranges: &'static IndexRanges,
+    pub(super) set: &'static RangeSet,
+    pub(super) at: Touch,
+    pub(super) no: u32,
+    pub(super) start: Position,
+    pub(super) unknown: Position,
 }
 
 /// The position of a scan that starts now, in a list of an index.
@@ -89,7 +83,7 @@ impl Txn {
         let set = ranges.current();
         let bounds = (scan.lo, scan.hi);
         let Some(extent) = Extent::of(p, ranges.order, set, bounds) else { return Ok(Predicates::nothing()) };
-        self.ranged.make_room(p);
+        self.scans.ranged.make_room(p);
         // A scan to an end of the index that may stop early (the first row, the last one) locks row by row: with its
         // ranges it would exclude all writers that it may never come to, and those of its kind each other's writes.
         let endless =
@@ -104,17 +98,17 @@ impl Txn {
         let any_two_phase = scan.at.iter().any(two_phase);
         let rows_locked = !locked && !scan.at.is_empty() && scan.at.iter().all(two_phase);
         let unknown = start(ranges, ranges.unknown().list(), scan.snapshot);
-        let id = self.ranged.add(new, unknown, |no| {
+        let id = self.scans.ranged.add(new, unknown, |no| {
             set.range(no).scans.fetch_add(1, Ordering::Relaxed);
             start(ranges, set.list(no), scan.snapshot)
         });
-        let id = self.ranged.id(id, locked);
+        let id = self.scans.ranged.id(id, locked);
         self.name_early(id);
         if rows_locked {
-            self.ranged.lock_rows(id, true);
+            self.scans.ranged.lock_rows(id, true);
         }
         if any_two_phase {
-            self.ranged.set_two_phase(id, locked);
+            self.scans.ranged.set_two_phase(id, locked);
             self.publish_parts(id);
         }
         Ok(id)
@@ -123,9 +117,9 @@ impl Txn {
     /// The scan has ended early: it has read nothing beyond these bounds. They only ever shrink; `None` leaves one
     /// as it is. Call it with `None` for both where the scan has read all.
     pub fn narrow_scan(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
-        let before = self.ranged.place(scan);
-        let was_open = self.ranged.is_open(scan);
-        self.ranged.narrow(p, scan, lo, hi);
+        let before = self.scans.ranged.place(scan);
+        let was_open = self.scans.ranged.is_open(scan);
+        self.scans.ranged.narrow(p, scan, lo, hi);
         self.unlock_unread(p, before, scan);
         if was_open {
             self.publish_parts(scan);
@@ -134,13 +128,13 @@ impl Txn {
 
     /// Are the rows of the scan locked one by one, under `2pl`, so far?
     pub fn locks_rows(&self, scan: ScanId) -> bool {
-        self.ranged.locks_rows(scan)
+        self.scans.ranged.locks_rows(scan)
     }
 
     /// Rows of the scan will not be locked one by one under `2pl`: for a scan that meets rows that it does not want.
     /// Returns the id to read them with.
     pub fn without_row_locks(&mut self, scan: ScanId) -> ScanId {
-        self.ranged.lock_rows(scan, false);
+        self.scans.ranged.lock_rows(scan, false);
         self.widen_parts(scan);
         scan.locked()
     }
@@ -152,19 +146,19 @@ impl Txn {
         if scans.len() == 1 {
             return first;
         }
-        let whole = |t: &Txn, id: ScanId| id.is_locked() || t.ranged.is_escalated(id);
+        let whole = |t: &Txn, id: ScanId| id.is_locked() || t.scans.ranged.is_escalated(id);
         if scans.iter().any(|&id| whole(self, id)) {
             scans.iter_mut().for_each(|id| *id = self.without_row_locks(*id));
         } else {
-            scans.iter().for_each(|&id| self.ranged.share(id));
+            scans.iter().for_each(|&id| self.scans.ranged.share(id));
         }
         scans[0]
     }
 
     /// The scan has read nothing at all.
     pub fn cancel_scan(&mut self, p: &dyn Platform, scan: ScanId) {
-        let before = self.ranged.place(scan);
-        self.ranged.cancel(scan);
+        let before = self.scans.ranged.place(scan);
+        self.scans.ranged.cancel(scan);
         self.unlock_unread(p, before, scan);
         self.take_back_parts(Some(scan));
     }
@@ -172,7 +166,7 @@ impl Txn {
     /// The extreme key that a scan with an open end has read so far. Until it is told, a conflict in what the scan
     /// may not have read yet dooms nobody, but costs validations.
     pub fn scan_reached(&mut self, scan: ScanId, key: &[u8]) {
-        self.ranged.reached(scan, key);
+        self.scans.ranged.reached(scan, key);
     }
 
     /// As [`Txn::read`], of a row that a scan found: the scan's predicate protects it, nothing is remembered. Under
@@ -207,7 +201,7 @@ impl Txn {
         if !self.following {
             return None;
         }
-        let way = self.ranged.way(scan);
+        let way = self.scans.ranged.way(scan);
         self.peek_by(r, way)
     }
 
@@ -225,7 +219,7 @@ impl Txn {
             return None;
         }
         // The head again, behind the locks.
-        let seen = Self::settled(r.rec.head(), valid)?;
+        let seen = settled(r.rec.head(), valid)?;
         t.reads += 1;
         Some(seen)
     }
@@ -237,7 +231,7 @@ impl Txn {
         match look {
             Look::Scan(_) if !self.following => 0,
             Look::Scan(id) => {
-                let way = self.ranged.way(id);
+                let way = self.scans.ranged.way(id);
                 self.peek_while(rows, to, |t, r| t.peek_by(r, way))
             }
             Look::Snapshot(csn) => self.peek_while(rows, to, |t, r| t.peek_snapshot(r, csn)),
@@ -270,18 +264,6 @@ impl Txn {
         n
     }
 
-    /// INV-SETTLED: a newest version that was committed at or before `csn`, to which the clock had come before it was looked for, is
-    /// the newest as of `csn`: whoever replaces it later links first, and then takes a larger CSN (INV-CSN). What is seen
-    /// of it; `None`: it is not known to be such.
-    #[inline]
-    pub(super) fn settled(head: *mut Version, csn: Csn) -> Option<Option<NonNull<Version>>> {
-        let v = NonNull::new(head)?;
-        // SAFETY: INV-RETIRE: reached under the caller's pin.
-        let version = unsafe { v.as_ref() };
-        // Neither a tag nor "aborted" is as small as a CSN.
-        (version.stamp().0 <= csn).then(|| (!version.is_tombstone()).then_some(v))
-    }
-
     #[inline(never)]
     fn read_scanned_row(
         &mut self,
@@ -297,18 +279,18 @@ impl Txn {
             return Ok(None);
         }
         let for_write = for_write || self.is_heir(r);
-        let ranges_locked = scan.is_locked() || self.ranged.is_escalated(scan);
+        let ranges_locked = scan.is_locked() || self.scans.ranged.is_escalated(scan);
         let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
         protocols.read(self, p, r, for_write)?;
-        let locked = if ranges_locked { 0 } else { self.ranged.count_locked_row(scan) };
+        let locked = if ranges_locked { 0 } else { self.scans.ranged.count_locked_row(scan) };
         if locked > 0 && locked % ESCALATE == 0 {
             self.escalate(scan, r.touch());
         }
         let found = self.newest(p, r.rec)?;
-        if !all.has(Protocol::TwoPhase) && self.ranged.locks_rows(scan) {
+        if !all.has(Protocol::TwoPhase) && self.scans.ranged.locks_rows(scan) {
             // A switch has taken `2pl` away since the scan began: the row protects itself.
             if let Some((v, _)) = found {
-                self.reads.push(ReadEntry { r, version: Some(v) });
+                self.reads.add(r, v);
             }
         }
         if let Some((_, csn)) = found.filter(|(_, csn)| *csn > self.valid) {
@@ -328,21 +310,7 @@ impl Txn {
     /// Was the row deleted before everything that was read was last found valid? It stays deleted, so there is nothing
     /// to lock; that no other row comes is the predicate's affair.
     fn is_gone(&self, r: RecordRef) -> bool {
-        matches!(Self::settled(r.rec.head(), self.valid), Some(None))
-    }
-
-    /// May the owner of the newest version have committed?
-    pub(super) fn is_committing_head(&self, r: RecordRef) -> bool {
-        let Some(v) = NonNull::new(r.rec.head()) else { return true };
-        // SAFETY: INV-RETIRE: reached under our pin.
-        let v = unsafe { v.as_ref() };
-        let stamp = v.stamp();
-        if !stamp.is_tag() || stamp == self.tag() {
-            return !stamp.is_tag();
-        }
-        let state = self.e.word(stamp.slot()).state();
-        // A slot that has gone on has stamped the version before.
-        !matches!(state, State::Active | State::Idle) || v.stamp() != stamp
+        matches!(settled(r.rec.head(), self.valid), Some(None))
     }
 
     /// A look-up of one full key in an index is about to be made. Returns what [`Txn::add_point_predicate`] wants if
@@ -365,11 +333,11 @@ impl Txn {
     /// The look-up found nothing: from its position on, writes of the key are conflicts.
     pub fn add_point_predicate(&mut self, p: &dyn Platform, look: &LookPosition, key: &[u8]) {
         let bounds = (Bound::Included(key), Bound::Included(key));
-        self.ranged.make_room(p);
+        self.scans.ranged.make_room(p);
         let Some(extent) = Extent::of(p, look.ranges.order, look.set, bounds) else { return };
         debug_assert_eq!((extent.first, extent.last), (look.no, look.no));
         let new = New { ranges: look.ranges, set: look.set, at: look.at, bounds, extent, open: OpenEnd::No };
-        self.ranged.add(new, look.unknown, |_| look.start);
+        self.scans.ranged.add(new, look.unknown, |_| look.start);
         look.set.range(look.no).scans.fetch_add(1, Ordering::Relaxed);
         // Who registered since may have committed before `valid`, unseen by the look-up.
         let same = look.set.list(look.no).is_unchanged(&look.start)
@@ -379,40 +347,20 @@ impl Txn {
         }
     }
 
-    /// The transaction inserts a row with this key, which it has found absent since `look`, in a subtransaction. If that
-    /// is undone, the key must stay absent: the caller has learned that it was.
+    /// The transaction inserts a row with this key in a subtransaction. It has found the key absent
+    /// since `look`. If the insert is undone, the key must stay absent: the caller has learned that
+    /// it was.
     pub fn note_absent(&mut self, look: LookPosition, key: &[u8]) {
-        self.absent.push(Absent { look, key: key.into(), depth: self.depth });
-    }
-
-    /// The subtransactions at `depth` and deeper are undone: what their inserts found absent is a predicate now. Compares
-    /// no keys, and cannot fail.
-    pub(super) fn keep_absent(&mut self, depth: u32) {
-        while let Some(a) = self.absent.pop_if(|a| a.depth >= depth) {
-            let bounds = (Bound::Included(&a.key[..]), Bound::Included(&a.key[..]));
-            let LookPosition { ranges, set, at, no, start, unknown } = a.look;
-            let new = New { ranges, set, at, bounds, extent: Extent::part_of(no), open: OpenEnd::No };
-            self.ranged.add(new, unknown, |_| start);
-            self.valid = 0; // who registered since may have committed before
-        }
-    }
-
-    /// The subtransaction at `depth` is its parent's; at the top nothing can be undone but all.
-    pub(super) fn merge_absent(&mut self, depth: u32) {
-        if depth <= 2 {
-            self.absent.clear();
-        } else {
-            self.absent.iter_mut().filter(|a| a.depth >= depth).for_each(|a| a.depth = depth - 1);
-        }
+        self.scans.add_absent(look, key, self.depth);
     }
 
     /// The predicates in ranges of indexes.
     pub fn range_predicates(&self) -> impl Iterator<Item = PredicateView<'_>> {
-        self.ranged.views()
+        self.scans.ranged.views()
     }
     /// The predicates on whole partitions: no row may be inserted into these.
     pub fn partition_predicates(&self) -> impl Iterator<Item = Touch> + '_ {
-        self.predicates.values().map(|q| q.at).chain(self.conditional.iter().map(|q| q.predicate.at))
+        self.scans.partitions()
     }
 
     /// From now on others do not end our pin: ranges that we hold on to stay.

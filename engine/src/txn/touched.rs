@@ -136,6 +136,12 @@ impl TouchedList {
         self.all.iter()
     }
 
+    /// Was anything read in one of these partitions?
+    pub fn has_read_in(&self, partitions: &[Partition]) -> bool {
+        let of_these = |p: &Partition| partitions.as_ptr_range().contains(&std::ptr::from_ref(p));
+        self.all.iter().any(|t| t.reads > 0 && of_these(t.partition))
+    }
+
     /// Was none touched?
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

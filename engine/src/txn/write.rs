@@ -1,7 +1,7 @@
 //! Writes: buffered as new versions, linked at commit.
 
 use super::locking::How;
-use super::read::Committed;
+use super::versions::{settled, Committed};
 use super::{Level, RecordRef, Txn};
 use crate::error::Error;
 use crate::lock::Mode;
@@ -136,12 +136,6 @@ impl Txn {
     fn allocate(&mut self, node: usize, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
         RetireQueue::reserve(&self.e, self.slot, self.owed())?;
         Ok(self.e.region.alloc_on(node, self.slot as usize, VERSION_HEADER + len)?.cast())
-    }
-
-    /// The region is full: frees what nobody can reach any more, of all slots and dropped tables.
-    #[cold]
-    pub(super) fn reclaim(&self) {
-        self.e.reclaim(self.slot);
     }
 
     /// Room in the queue of retired memory for `n` entries in all beyond those of our writes. It stays when the
@@ -318,7 +312,7 @@ impl Txn {
         if t.locks_more() {
             return None;
         }
-        let v = Self::settled(r.rec.head(), valid)??;
+        let v = settled(r.rec.head(), valid)??;
         self.sample_access(r, true);
         Some(v)
     }
@@ -436,7 +430,9 @@ impl Txn {
         while self.writes.last().is_some_and(|w| w.depth >= depth) {
             self.undo_last();
         }
-        self.keep_absent(depth);
+        if self.scans.keep_absent(depth) {
+            self.valid = 0; // a writer that registered since may have committed before
+        }
         self.release_from(depth);
         self.marks.truncate(depth as usize);
         self.depth = depth.saturating_sub(1).max(1);
@@ -448,8 +444,7 @@ impl Txn {
     /// Ends the hold on our pin if nothing refers to a table: snapshots were read, at most, and that is counted now.
     fn let_go_if_unused(&mut self) {
         let owes_nothing = self.writes.is_empty() && self.locks.is_empty() && self.reads.is_empty();
-        let predicates = !self.predicates.is_empty() || !self.conditional.is_empty() || !self.ranged.is_empty();
-        if self.level == Level::Snapshot && owes_nothing && !predicates {
+        if self.level == Level::Snapshot && owes_nothing && self.scans.is_empty() {
             self.forget_touched();
             self.holds = false;
             self.e.let_go(self.slot);
@@ -464,7 +459,7 @@ impl Txn {
         for w in self.writes.iter_mut().rev().take_while(|w| w.depth >= depth) {
             w.depth = depth - 1;
         }
-        self.merge_absent(depth);
+        self.scans.merge_absent(depth);
         self.merge_early(depth);
         self.keep_locks(depth);
         self.marks.truncate(depth as usize);
