@@ -25,7 +25,8 @@ pub struct Tuning {
     pub forget_us: Option<u64>,
 }
 
-/// Words of a tuning, as it is shared and saved.
+/// Words of a tuning, as it is shared and saved. The first word has [`ProtocolSet::BITS`] bits for
+/// the candidates. Files that were written when there were four bits have zeros in the others.
 pub const TUNING_WORDS: usize = 8;
 
 impl Tuning {
@@ -50,7 +51,7 @@ impl Tuning {
     pub fn unpack(w: &[u64; TUNING_WORDS]) -> Tuning {
         let share = |w: u64| w.checked_sub(1).map(f64::from_bits).filter(|x| x.is_finite());
         let number = |w: u64| w.checked_sub(1);
-        let candidates = ProtocolSet::from_bits((w[0] >> 4) as u32 & 15);
+        let candidates = ProtocolSet::from_bits((w[0] >> 4) as u32 & ProtocolSet::ALL.bits());
         Tuning {
             adaptive: [None, Some(true), Some(false), None][w[0] as usize & 3],
             candidates: (candidates != ProtocolSet::EMPTY).then_some(candidates),

@@ -35,9 +35,11 @@ impl Protocol {
     pub const ALL: [Protocol; 3] = [Protocol::PartCc, Protocol::Occ, Protocol::TwoPhase];
     /// How many protocols there are: the size of arrays that have an element for each.
     pub const COUNT: usize = Protocol::ALL.len();
+    /// The protocol of tables where no setting and no option names another one.
+    pub const DEFAULT: Protocol = Protocol::Occ;
 
     /// The name in settings and views.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Protocol::PartCc => "partcc",
             Protocol::Occ => "occ",
@@ -108,9 +110,24 @@ impl Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolSet(u32);
 
+const _: () = {
+    assert!(Protocol::COUNT <= ProtocolSet::BITS as usize, "the sets in shared and saved words have no room");
+    let mut i = 0;
+    while i < Protocol::COUNT {
+        assert!(Protocol::ALL[i] as u32 == 1 << i, "a protocol's bit is that of its place in the list");
+        i += 1;
+    }
+};
+
 impl ProtocolSet {
     /// No protocol.
     pub const EMPTY: ProtocolSet = ProtocolSet(0);
+    /// All protocols.
+    pub const ALL: ProtocolSet = ProtocolSet((1 << Protocol::COUNT) - 1);
+    /// Bits that shared and saved words reserve for a set.
+    pub const BITS: u32 = 6;
+    /// The bits of a set in such a word.
+    pub(crate) const MASK: u32 = (1 << ProtocolSet::BITS) - 1;
     /// One protocol.
     pub fn of(p: Protocol) -> Self {
         ProtocolSet(p as u32)
@@ -141,7 +158,7 @@ impl ProtocolSet {
     pub(crate) fn without(self, p: Protocol) -> Self {
         ProtocolSet(self.0 & !(p as u32))
     }
-    pub(crate) fn bits(self) -> u32 {
+    pub(crate) const fn bits(self) -> u32 {
         self.0
     }
     pub(crate) fn from_bits(b: u32) -> Self {

@@ -21,7 +21,7 @@ use crate::memory::OutOfMemory;
 use crate::partition::{PartitionMap, Tuning, SPEC_MAX, TUNING_WORDS};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
-use crate::protocol::{Policy, Protocol, ProtocolSet};
+use crate::protocol::{Policy, ProtocolSet};
 use crate::record::{Record, Version, REC_FREE, REC_USED, VERSION_HEADER};
 use crate::shared::Engine;
 use crate::table::Table;
@@ -33,6 +33,7 @@ use std::ptr::NonNull;
 pub const FORMAT: u32 = 8;
 /// Beside the protocols of a partition: it is pinned.
 const PINNED: u32 = 1 << 8;
+const _: () = assert!(ProtocolSet::BITS <= 8, "the pin's bit is beside the set's");
 
 /// Bytes of a primary index for each entry besides its key, about, where nodes are filled in order.
 const ENTRY: u64 = 32;
@@ -318,12 +319,11 @@ fn read_map<R: Read>(
     for word in &mut tuning {
         *word = r.get_u64()?;
     }
-    let all = Protocol::ALL.iter().fold(0, |bits, &p| bits | ProtocolSet::of(p).bits());
     let mut rules = Vec::with_capacity(n as usize);
     for _ in 0..n {
         let (protocols, policy) = (r.get_u32()?, r.get_u32()?);
         let (pinned, protocols) = (protocols & PINNED != 0, protocols & !PINNED);
-        if protocols == 0 || protocols & !all != 0 {
+        if protocols == 0 || protocols & !ProtocolSet::ALL.bits() != 0 {
             return Err(LoadError::Damaged("a partition has no known protocol"));
         }
         rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));

@@ -1,6 +1,7 @@
 use super::*;
 use crate::key::Short;
 use crate::lock::Mode;
+use crate::protocol::Protocol;
 use crate::record::{Successor, REC_DEAD, REC_VACUUM};
 use crate::threads::{Block, Threads};
 use crate::txn::{How, Level, RecordRef, Txn};

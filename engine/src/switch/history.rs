@@ -70,6 +70,7 @@ impl History {
             relax(n);
             n += 1;
         };
+        const { assert!(ProtocolSet::BITS <= 8) };
         let sets = d.from.bits() | d.to.bits() << 8 | (d.why as u32) << 16;
         let words = [
             table,
@@ -102,8 +103,8 @@ impl History {
         }
         let w: [u64; WORDS] = std::array::from_fn(|i| c.words[i].load(Ordering::SeqCst));
         let done = Done {
-            from: ProtocolSet::from_bits(w[4] as u32 & 15),
-            to: ProtocolSet::from_bits((w[4] >> 8) as u32 & 15),
+            from: ProtocolSet::from_bits(w[4] as u32 & ProtocolSet::MASK),
+            to: ProtocolSet::from_bits((w[4] >> 8) as u32 & ProtocolSet::MASK),
             by: (w[3] >> 32) as u32,
             why: Why::from_bits(w[4] >> 16),
             times: [w[5], w[6], w[7], w[8]],

@@ -90,8 +90,11 @@ impl Why {
     }
 }
 
-/// The word, unpacked:
-/// `[by:32][unused:10][why:3][pinned:1][step:2][wanted:4][target:4][from:4][set:4]`... low bits last.
+/// The word, unpacked, its highest bits first:
+/// `[by:32][unused:2][why:3][pinned:1][step:2][wanted:6][target:6][from:6][set:6]`.
+///
+/// Each of the four set fields holds a number. A number below `FIRST_PLAN` is the set itself, so
+/// that a reader of the word needs no table. The numbers from there to 63 are reserved for plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchView {
     /// What transactions follow.
@@ -112,33 +115,55 @@ pub struct SwitchView {
     pub by: u32,
 }
 
+/// The first number in a set field of the word that is not a set of protocols.
+pub const FIRST_PLAN: u32 = if Protocol::COUNT > 4 { 1 << Protocol::COUNT } else { 16 };
+
+// Where the fields of the word begin.
+const SET: u32 = 0;
+const FROM: u32 = SET + ProtocolSet::BITS;
+const TARGET: u32 = FROM + ProtocolSet::BITS;
+const WANTED: u32 = TARGET + ProtocolSet::BITS;
+const STEP: u32 = WANTED + ProtocolSet::BITS;
+const PINNED: u32 = STEP + 2;
+const WHY: u32 = PINNED + 1;
+const BY: u32 = 32;
+const _: () = {
+    assert!(SET == 0 && ProtocolSet::BITS == 6, "`Switch::set` takes the lowest six bits");
+    assert!(WHY + 3 + 2 == BY, "two bits are unused");
+    assert!(ProtocolSet::ALL.bits() < FIRST_PLAN && FIRST_PLAN <= 1 << ProtocolSet::BITS);
+};
+
 impl SwitchView {
     fn pack(self) -> u64 {
-        self.set.bits() as u64
-            | (self.from.bits() as u64) << 4
-            | (self.target.bits() as u64) << 8
-            | (self.wanted.bits() as u64) << 12
-            | (self.step as u64) << 16
-            | (self.pinned as u64) << 18
-            | (self.why as u64) << 19
-            | (self.by as u64) << 32
+        let set = |set: ProtocolSet, shift: u32| {
+            debug_assert!(set.bits() < FIRST_PLAN, "not a set of protocols");
+            (set.bits() as u64) << shift
+        };
+        set(self.set, SET)
+            | set(self.from, FROM)
+            | set(self.target, TARGET)
+            | set(self.wanted, WANTED)
+            | (self.step as u64) << STEP
+            | (self.pinned as u64) << PINNED
+            | (self.why as u64) << WHY
+            | (self.by as u64) << BY
     }
     fn unpack(w: u64) -> SwitchView {
-        let set = |shift: u32| ProtocolSet::from_bits((w >> shift) as u32 & 15);
+        let set = |shift: u32| ProtocolSet::from_bits((w >> shift) as u32 & ProtocolSet::MASK);
         SwitchView {
-            set: set(0),
-            from: set(4),
-            target: set(8),
-            wanted: set(12),
-            step: match (w >> 16) & 3 {
+            set: set(SET),
+            from: set(FROM),
+            target: set(TARGET),
+            wanted: set(WANTED),
+            step: match (w >> STEP) & 3 {
                 1 => Step::Upgrading,
                 2 => Step::Degrading,
                 3 => Step::Stopping,
                 _ => Step::Settled,
             },
-            pinned: w & (1 << 18) != 0,
-            why: Why::from_bits((w >> 19) & 7),
-            by: (w >> 32) as u32,
+            pinned: w & (1 << PINNED) != 0,
+            why: Why::from_bits((w >> WHY) & 7),
+            by: (w >> BY) as u32,
         }
     }
     /// Complete; `from` and `target` stay until the switch is recorded.
@@ -261,7 +286,7 @@ impl Switch {
     /// What transactions follow. INV-FOLLOW: after [`Epochs::enter`].
     #[inline]
     pub fn set(&self) -> ProtocolSet {
-        ProtocolSet::from_bits(self.word.load(Ordering::SeqCst) as u32 & 15)
+        ProtocolSet::from_bits(self.word.load(Ordering::SeqCst) as u32 & ProtocolSet::MASK)
     }
 
     /// Epoch that the step under way waits for; `None`: there is none, or it is not announced yet.

@@ -24,6 +24,13 @@ fn views_round_trip() {
         by: u32::MAX,
     };
     assert_eq!(SwitchView::unpack(v.pack()), v);
+    // Each field has its own bits: all that a set can have.
+    let all = ProtocolSet::ALL;
+    let full = [(all, all), (all, ProtocolSet::EMPTY), (ProtocolSet::EMPTY, all)];
+    for ((set, from), (target, wanted)) in full.iter().flat_map(|a| full.iter().map(|b| (*a, *b))) {
+        let v = SwitchView { set, from, target, wanted, ..v };
+        assert_eq!(SwitchView::unpack(v.pack()), v);
+    }
 }
 
 #[test]
