@@ -1,14 +1,17 @@
-//! Tables that an ALTER TABLE is in the middle of: whose definition names other types than their stored rows have.
+//! Tables that an ALTER TABLE is in the middle of: whose definition names other types than their
+//! stored rows have.
 //!
-//! ALTER COLUMN TYPE changes the catalog first: from its next command on the relation's descriptor is the new one. Only
-//! then the stored rows, of the old layout, are read and written anew into another storage. PostgreSQL reads them by a
-//! descriptor that it has kept. Whatever else would read them by the relation's descriptor reads text where there is an
-//! integer, and the other way round.
+//! ALTER COLUMN TYPE changes the catalog first: from its next command on the relation's descriptor
+//! is the new one. Only then the stored rows, of the old layout, are read and written anew into
+//! another storage. PostgreSQL reads them by a descriptor that it has kept. Whatever else would
+//! read them by the relation's descriptor reads text where there is an integer, and the other way
+//! round.
 //!
-//! INV-LAYOUT: a stored row is read by the relation's descriptor only if each of its columns has the type with which it
-//! was stored, or one that is binary coercible from it. So no key of a row is made, and no range of keys, of a table that
-//! is found here; its scans at SERIALIZABLE are protected by partitions, which nobody else can use meanwhile, because the
-//! ALTER TABLE holds the table's ACCESS EXCLUSIVE lock. Statements of functions that the ALTER TABLE calls are refused.
+//! INV-LAYOUT: a stored row is read by the relation's descriptor only if each of its columns has
+//! the type with which it was stored, or one that is binary coercible from it. So no key of a row
+//! is made, and no range of keys, of a table that is found here; its scans at SERIALIZABLE are
+//! protected by partitions, which nobody else can use meanwhile, because the ALTER TABLE holds the
+//! table's ACCESS EXCLUSIVE lock. Statements of functions that the ALTER TABLE calls are refused.
 
 use crate::admin::options::complain;
 use crate::pg::compat;
@@ -88,7 +91,8 @@ unsafe fn type_of(desc: pg_sys::TupleDesc, i: usize) -> Oid {
     }
 }
 
-/// The running ALTER TABLE changes a column of a relation in the catalog. The relation's descriptor is still the old one.
+/// The running ALTER TABLE changes a column of a relation in the catalog. The relation's descriptor
+/// is still the old one.
 ///
 /// # Safety
 /// Within a transaction; the relation is locked.
@@ -125,7 +129,8 @@ unsafe fn find<R>(r: pg_sys::Relation, f: impl FnOnce(&Table) -> R) -> Option<R>
     TABLES.with_borrow(|all| all.iter().find(|t| t.oid == oid && t.storage == storage).map(f))
 }
 
-/// Have a relation's stored rows other types than its descriptor says? Then no keys are made of them.
+/// Have a relation's stored rows other types than its descriptor says? Then no keys are made of
+/// them.
 ///
 /// # Safety
 /// An open relation.
@@ -135,8 +140,9 @@ pub unsafe fn differs(r: pg_sys::Relation) -> bool {
     any() && unsafe { find(r, |t| t.types.iter().enumerate().any(|(i, &s)| is_other((*r).rd_att, i, s))) == Some(true) }
 }
 
-/// Is a column of a descriptor, which is not dropped, of another type than it is stored with? One that was dropped before
-/// its table was noted may still be in the descriptor that PostgreSQL has kept.
+/// Is a column of a descriptor, which is not dropped, of another type than it is stored with? One
+/// that was dropped before its table was noted may still be in the descriptor that PostgreSQL has
+/// kept.
 unsafe fn is_other(desc: pg_sys::TupleDesc, i: usize, stored: Oid) -> bool {
     // SAFETY: the caller's: a valid descriptor. Columns are never taken out of one.
     let now = unsafe {

@@ -1,14 +1,16 @@
-//! The engine's primary index of a table, beside the nbtree of its PRIMARY KEY: how it is made and kept up, and when it
-//! may be used.
+//! The engine's primary index of a table, beside the nbtree of its PRIMARY KEY: how it is made and
+//! kept up, and when it may be used.
 //!
-//! A table has one if the key is checked at once and all its columns have exact bytes (`keys/codec.rs`, order 0). Its
-//! keys are those of the key's nbtree index as `keys` makes them, so that the logical ranges of the nbtree index, under
-//! its OID, are the ranges of this index too: writers register in one set for both.
+//! A table has one if the key is checked at once and all its columns have exact bytes
+//! (`keys/codec.rs`, order 0). Its keys are those of the key's nbtree index as `keys` makes them,
+//! so that the logical ranges of the nbtree index, under its OID, are the ranges of this index too:
+//! writers register in one set for both.
 //!
-//! INV-PRIMARY: every version of a record with an entry has the entry's key, because an update of the key's columns
-//! moves the row to a new record (`RelInfo::moving`). Every row that a snapshot at `complete_from` or later sees has an
-//! entry: its insert adds it before it commits, and the index is built while the table is locked exclusively. It is
-//! used only if no older snapshot is left.
+//! INV-PRIMARY: every version of a record with an entry has the entry's key, because an update of
+//! the key's columns moves the row to a new record (`RelInfo::moving`). Every row that a snapshot
+//! at `complete_from` or later sees has an entry: its insert adds it before it commits, and the
+//! index is built while the table is locked exclusively. It is used only if no older snapshot is
+//! left.
 
 use crate::access::ranges::rows::{self, Row};
 use crate::access::ranges::{self};
@@ -36,12 +38,13 @@ pub struct Kept {
     codec: Option<Codec>,
     /// The key that it serves.
     key: OnceCell<Option<PrimaryKey>>,
-    /// Rows that this backend has inserted behind all others since it has last inserted another one.
+    /// Rows that this backend has inserted behind all others since it has last inserted another
+    /// one.
     ascending: Cell<u32>,
 }
 
-/// So many rows that come behind all others are a load of ascending keys, and so many lie between two looks whether nbtree
-/// knows its last leaf.
+/// So many rows that come behind all others are a load of ascending keys, and so many lie between
+/// two looks whether nbtree knows its last leaf.
 const ASCENDING: u32 = 16;
 
 /// The PRIMARY KEY of a table whose primary index has the same keys.
@@ -75,7 +78,8 @@ impl Kept {
         Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new(), ascending: Cell::new(0) }
     }
 
-    /// A row was inserted, behind all others if `last`. True: nbtree may want to be told its last leaf.
+    /// A row was inserted, behind all others if `last`. True: nbtree may want to be told its last
+    /// leaf.
     #[inline]
     fn note_place(&self, last: bool) -> bool {
         let n = if last { self.ascending.get().wrapping_add(1) } else { 0 };
@@ -102,8 +106,8 @@ impl Kept {
 }
 
 impl PrimaryKey {
-    /// The partition of the row with a key. `values`: of the key's columns, none of them NULL, with their types, each one
-    /// that compares exactly ([`Codec::is_exact`]). `None`: any.
+    /// The partition of the row with a key. `values`: of the key's columns, none of them NULL, with
+    /// their types, each one that compares exactly ([`Codec::is_exact`]). `None`: any.
     ///
     /// # Safety
     /// As it says.
@@ -123,7 +127,8 @@ impl PrimaryKey {
         }
     }
 
-    /// The bytes of a key, in place of what was in `out`. `values`: of the key's columns, in their own types, none NULL.
+    /// The bytes of a key, in place of what was in `out`. `values`: of the key's columns, in their
+    /// own types, none NULL.
     ///
     /// # Safety
     /// As it says.
@@ -219,7 +224,8 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
 /// Adds the entry of a row that was inserted just now, and tells the ranges its keys.
 ///
 /// # Safety
-/// A relation of ours and a slot of its row type, with the row of the record, which is the transaction's newest write.
+/// A relation of ours and a slot of its row type, with the row of the record, which is the
+/// transaction's newest write.
 #[inline]
 pub unsafe fn enter(
     rel: pg_sys::Relation,
@@ -273,8 +279,8 @@ unsafe fn enter_key(
     last
 }
 
-/// The bytes of the key of the row in a slot, and how many they are, if they are few, of integers without a NULL: those
-/// that [`rows::plain`] makes.
+/// The bytes of the key of the row in a slot, and how many they are, if they are few, of integers
+/// without a NULL: those that [`rows::plain`] makes.
 #[inline]
 unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<([u8; 8], usize)> {
     // SAFETY: as for `enter`: the codec's columns are columns of the row type.
@@ -293,8 +299,8 @@ unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<
 /// Tells nbtree which page is the last leaf of the PRIMARY KEY's index, if it does not know.
 #[cold]
 unsafe fn remember_last_leaf(rel: pg_sys::Relation, info: &RelInfo) {
-    // SAFETY: as for `enter`: the index exists and is nbtree's while its table is locked for writing. An ERROR jumps over this
-    // frame, and the resource owner closes the index.
+    // SAFETY: as for `enter`: the index exists and is nbtree's while its table is locked for
+    // writing. An ERROR jumps over this frame, and the resource owner closes the index.
     unsafe {
         let Some(key) = key(rel, info) else { return };
         let index = raw::RelationIdGetRelation(key.index);
@@ -305,8 +311,9 @@ unsafe fn remember_last_leaf(rel: pg_sys::Relation, info: &RelInfo) {
     }
 }
 
-/// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can vanish (INV-GRAVE of the
-/// engine). `old`: a version of the row; `None`: it is our own insert, whose key the engine knows.
+/// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can
+/// vanish (INV-GRAVE of the engine). `old`: a version of the row; `None`: it is our own insert,
+/// whose key the engine knows.
 ///
 /// # Safety
 /// A relation of ours, and a reachable version of its row type.
@@ -344,9 +351,9 @@ impl Drop for Building {
     }
 }
 
-/// Brings the primary index in line with the PRIMARY KEY, after commands that may have changed it. They have locked the
-/// table against writers at least (a partition, when its parent gets a key); where a command has not, there is nothing
-/// to do.
+/// Brings the primary index in line with the PRIMARY KEY, after commands that may have changed it.
+/// They have locked the table against writers at least (a partition, when its parent gets a key);
+/// where a command has not, there is nothing to do.
 ///
 /// # Safety
 /// An open relation of ours.
@@ -371,7 +378,8 @@ pub unsafe fn sync(rel: pg_sys::Relation) {
     }
 }
 
-/// Makes an index of all rows. The caller holds the table exclusively: nobody else has open writes in it.
+/// Makes an index of all rows. The caller holds the table exclusively: nobody else has open writes
+/// in it.
 unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> &'static Primary {
     let index = ok(Primary::create(e, shmem::my_slot(), 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
     let mut building = Building { e: *e, index: Some(index) };

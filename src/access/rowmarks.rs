@@ -1,6 +1,6 @@
 //! Rows that a statement joins but does not lock: EvalPlanQual fetches them again by TID, into the
-//! slots of the plan that it runs again, and expects them as the statement's snapshot sees them, even
-//! where the statement has locked a newer version of the same row under another name.
+//! slots of the plan that it runs again, and expects them as the statement's snapshot sees them,
+//! even where the statement has locked a newer version of the same row under another name.
 
 use crate::state::rel;
 use pgrx::pg_sys;
@@ -12,8 +12,8 @@ static mut STATES: Vec<*mut pg_sys::EPQState> = Vec::new();
 /// a row that is not locked.
 #[inline]
 pub fn snapshot_of(slot: *mut pg_sys::TupleTableSlot) -> Option<pg_sys::Snapshot> {
-    // SAFETY: one thread; states leave the list before their memory goes (see `forget`), and that of
-    // the recheck lives in the same context.
+    // SAFETY: one thread; states leave the list before their memory goes (see `forget`), and that
+    // of the recheck lives in the same context.
     unsafe {
         (*(&raw const STATES)).iter().find_map(|e| {
             let recheck = (**e).recheckestate;

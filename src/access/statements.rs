@@ -29,7 +29,8 @@ struct Note {
     table: Oid,
     /// Nesting depth of its statement.
     level: u32,
-    /// The executor's state of the statement. Functions that see their caller's snapshot share only that.
+    /// The executor's state of the statement. Functions that see their caller's snapshot share only
+    /// that.
     owner: usize,
     what: What,
 }
@@ -37,8 +38,8 @@ struct Note {
 enum What {
     /// The statement reads rows of the table in order to write them.
     Writes,
-    /// A scan that makes a bitmap, and the predicates that protect its rows, once it has started: `NONE` among them if
-    /// the rows protect themselves, none at all if there can be no rows.
+    /// A scan that makes a bitmap, and the predicates that protect its rows, once it has started:
+    /// `NONE` among them if the rows protect themselves, none at all if there can be no rows.
     Bitmap { scan: usize, ids: Option<Vec<ScanId>> },
     /// A sequential scan; `None`: of all rows.
     Sequential(Option<Filter>),
@@ -65,7 +66,8 @@ pub fn end_transaction() {
     notes().clear();
 }
 
-/// Statements of aborted subtransactions have not ended: their snapshots' addresses may be used again.
+/// Statements of aborted subtransactions have not ended: their snapshots' addresses may be used
+/// again.
 pub fn abort_subtransactions(level: u32) {
     notes().retain(|n| n.level < level);
 }

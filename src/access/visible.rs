@@ -43,8 +43,8 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, f
     ok(t.read_snapshot(&PG, r, csn))
 }
 
-/// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`. Neither fails nor
-/// unwinds. `scan`: as in [`by_scan`].
+/// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`.
+/// Neither fails nor unwinds. `scan`: as in [`by_scan`].
 ///
 /// # Safety
 /// A valid MVCC snapshot.

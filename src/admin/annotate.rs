@@ -1,9 +1,10 @@
 //! Annotations of functions: which arguments give the partition key of which table.
 //!
-//! They are kept as a security label of the function: `partition(warehouse, 1); partition(item, i_id)`.
-//! A SERIALIZABLE statement that calls an annotated function declares the partitions of constant
-//! arguments and parameters, in order, before it runs. The planner wraps the other arguments in a
-//! function of ours, which declares the partition when the argument is evaluated: right before the call.
+//! They are kept as a security label of the function: `partition(warehouse, 1); partition(item,
+//! i_id)`. A SERIALIZABLE statement that calls an annotated function declares the partitions of
+//! constant arguments and parameters, in order, before it runs. The planner wraps the other
+//! arguments in a function of ours, which declares the partition when the argument is evaluated:
+//! right before the call.
 
 use crate::admin::options::{self, complain};
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -159,8 +160,8 @@ fn position(names: &[String], argument: &str) -> Option<usize> {
     }
 }
 
-/// The table of a name, if it exists. Who calls an annotated function need not have the right to use the table's schema:
-/// it is the function's owner who needs rights (`sql::locate_for`).
+/// The table of a name, if it exists. Who calls an annotated function need not have the right to
+/// use the table's schema: it is the function's owner who needs rights (`sql::locate_for`).
 fn table(name: &str) -> Option<Oid> {
     let c = crate::pg::text::write(name);
     // SAFETY: catalog look-ups; a name that is none raises an error.
@@ -223,7 +224,8 @@ fn misfit(function: Oid, a: &Annotation) -> Option<String> {
     fit::misfit(a, &given, oid)
 }
 
-/// Tells all backends that the annotations of a function changed: also plans that call it are made anew.
+/// Tells all backends that the annotations of a function changed: also plans that call it are made
+/// anew.
 pub fn changed(function: Oid) {
     // SAFETY: an invalidation of a system cache entry.
     unsafe {
@@ -254,7 +256,8 @@ fn must_own(function: Oid) {
     }
 }
 
-/// Raises an error unless the user may call the function: a call locks partitions in its owner's name.
+/// Raises an error unless the user may call the function: a call locks partitions in its owner's
+/// name.
 fn must_call(function: Oid) {
     // SAFETY: catalog look-ups.
     unsafe {
@@ -326,8 +329,8 @@ pub fn any() -> bool {
 /// Runs `f` with the annotated functions. `None` if the catalog cannot be read now. `f` may read
 /// catalogs.
 fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
-    // SAFETY: one thread, and no reference into `KNOWN` is kept: catalog look-ups, also those of `f`,
-    // can deliver an invalidation, which empties it.
+    // SAFETY: one thread, and no reference into `KNOWN` is kept: catalog look-ups, also those of
+    // `f`, can deliver an invalidation, which empties it.
     unsafe {
         if !pg_sys::IsTransactionState() || pg_sys::MyDatabaseId == pg_sys::InvalidOid {
             return None;
@@ -406,8 +409,8 @@ fn function(oid: Oid, label: &str) -> Option<Function> {
     let hash = unsafe {
         pg_sys::GetSysCacheHashValue(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into(), zero, zero, zero)
     };
-    // A label that nobody has checked, because a superuser has written it into the catalog, is none: statements run
-    // nevertheless, and the view `mixedcc.annotations` says what is wrong.
+    // A label that nobody has checked, because a superuser has written it into the catalog, is
+    // none: statements run nevertheless, and the view `mixedcc.annotations` says what is wrong.
     let partitions = read_label(label)
         .unwrap_or_default()
         .into_iter()

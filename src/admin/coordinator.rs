@@ -1,14 +1,14 @@
 //! The coordinator: a background worker that makes the steps of the switches of partitions from
 //! protocol to protocol, for all databases.
 //!
-//! It works on shared memory alone, and so has no database; but it initializes a connection to none,
-//! as the logical replication launcher does, so that it shows in pg_stat_activity and takes part in
-//! signal barriers. All of its state is in shared memory: one that ends by SIGTERM or an ERROR is
-//! started again by the postmaster, and goes on with every switch where it stands. If it is killed
-//! outright, PostgreSQL ends all processes and shared memory starts afresh.
+//! It works on shared memory alone, and so has no database; but it initializes a connection to
+//! none, as the logical replication launcher does, so that it shows in pg_stat_activity and takes
+//! part in signal barriers. All of its state is in shared memory: one that ends by SIGTERM or an
+//! ERROR is started again by the postmaster, and goes on with every switch where it stands. If it
+//! is killed outright, PostgreSQL ends all processes and shared memory starts afresh.
 //!
-//! It also chooses protocols (see [`choose`]), and frees dropped tables in slices, so that no session's commit
-//! has to free a large one.
+//! It also chooses protocols (see [`choose`]), and frees dropped tables in slices, so that no
+//! session's commit has to free a large one.
 
 use crate::pg::{compat, guc};
 use crate::state::platform::PG;
@@ -107,8 +107,8 @@ fn free_slice(e: &Engine) -> bool {
     Table::free_dropped_slice(e, shmem::my_slot(), min_pin, SLICE)
 }
 
-/// A transaction has ended, which may have dropped tables (`drops`). The coordinator frees them; where none runs, each
-/// transaction frees a slice.
+/// A transaction has ended, which may have dropped tables (`drops`). The coordinator frees them;
+/// where none runs, each transaction frees a slice.
 pub fn see_to_dropped(e: &Engine, drops: bool) {
     if e.shared.dropped.load(Ordering::Relaxed).is_null() {
         return;
@@ -229,7 +229,8 @@ fn doze(ms: i64, shown_as: u32) {
     }
 }
 
-/// Waits an instant at a stop event, where the process may end too; shown as a wait for an advisory lock.
+/// Waits an instant at a stop event, where the process may end too; shown as a wait for an advisory
+/// lock.
 pub fn wait_at_event() {
     doze(STOPPED_MS, pg_sys::PG_WAIT_LOCK | pg_sys::LockTagType::LOCKTAG_ADVISORY);
 }

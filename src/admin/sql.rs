@@ -26,8 +26,8 @@ mod switches;
 /// A value of a partition key: datum, NULL, type.
 pub type Value = (Datum, bool, Oid);
 
-/// A relation that is open until this is dropped, and the lock that is given up then (`NoLock`: it stays to the end of the
-/// transaction).
+/// A relation that is open until this is dropped, and the lock that is given up then (`NoLock`: it
+/// stays to the end of the transaction).
 struct Open(pg_sys::Relation, u32);
 
 impl Drop for Open {
@@ -70,8 +70,8 @@ fn open(oid: Oid, lock: u32) -> Open {
     open_until(oid, lock, pg_sys::NoLock)
 }
 
-/// Opens a table of ours for a user who may have no right on it, as `pg_relation_size` does: it is locked only as long as
-/// it is open.
+/// Opens a table of ours for a user who may have no right on it, as `pg_relation_size` does: it is
+/// locked only as long as it is open.
 fn open_briefly(oid: Oid) -> Open {
     open_until(oid, pg_sys::AccessShareLock, pg_sys::AccessShareLock)
 }
@@ -105,8 +105,8 @@ fn is_admin() -> bool {
     })
 }
 
-/// Raises an error unless the user owns the table or is a member of `mixedcc.admin_role`. Before it is locked: strangers
-/// must not lock it.
+/// Raises an error unless the user owns the table or is a member of `mixedcc.admin_role`. Before it
+/// is locked: strangers must not lock it.
 fn must_control(oid: Oid) {
     if is_admin() {
         return;
@@ -370,8 +370,8 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
     Touch { table: info.table, no: no as u32 }
 }
 
-/// As `locate`, for an annotation that `owner` guarantees for: `None` where it does not fit the table
-/// as it is now (then its partitions are locked when they are touched).
+/// As `locate`, for an annotation that `owner` guarantees for: `None` where it does not fit the
+/// table as it is now (then its partitions are locked when they are touched).
 pub fn locate_for(table: Oid, key: &[Value], owner: Oid) -> Option<Touch> {
     if !has_rights(table, owner) {
         return None;
@@ -463,7 +463,8 @@ fn is_integer(t: Oid) -> bool {
     matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID)
 }
 
-/// Reads an unknown literal as a condition does: without the column's modifier, which would round or cut it.
+/// Reads an unknown literal as a condition does: without the column's modifier, which would round
+/// or cut it.
 pub(crate) unsafe fn read_literal(typid: Oid, literal: Datum) -> Datum {
     let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: the caller's: a C string.
@@ -518,8 +519,9 @@ pub(crate) fn conversion(from: Oid, to: Oid) -> Conversion {
     }
 }
 
-/// As [`fit`], for a value that the user did not ask to be cast: who calls an annotated function trusts neither the owner of
-/// the table nor that of a type. `None`: a function of a user would run, or a literal would have to be read.
+/// As [`fit`], for a value that the user did not ask to be cast: who calls an annotated function
+/// trusts neither the owner of the table nor that of a type. `None`: a function of a user would
+/// run, or a literal would have to be read.
 fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
     if v.2 == pg_sys::UNKNOWNOID {
         return None;
@@ -539,8 +541,8 @@ fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
     }
 }
 
-/// Raises an error unless a statement expects rows of the table as it is now: a cursor may have begun before the table
-/// got another definition.
+/// Raises an error unless a statement expects rows of the table as it is now: a cursor may have
+/// begun before the table got another definition.
 pub(crate) unsafe fn must_expect(expected: pg_sys::TupleDesc, rel: pg_sys::Relation) {
     // SAFETY: valid descriptors.
     unsafe {
@@ -579,7 +581,8 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 
 #[pg_extern(sql = false)]
 fn annotate_function(function: Oid, table: Oid, fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: PostgreSQL's contract of function calls: three arguments, the last one an array of texts.
+    // SAFETY: PostgreSQL's contract of function calls: three arguments, the last one an array of
+    // texts.
     let arguments = unsafe { text::of_array((*fcinfo).args.as_slice(3)[2].value) };
     let arguments: Vec<_> = arguments.into_iter().map(|a| given(a, "name of an argument")).collect();
     annotate::add(function, table, &arguments);
@@ -596,7 +599,8 @@ fn annotation_items(
 ) -> TableIterator<'static, (name!(table, Vec<u8>), name!(arguments, Vec<u8>))> {
     // SAFETY: PostgreSQL's contract of function calls: one text, which is not NULL.
     let label = unsafe { text::of_datum((*fcinfo).args.as_slice(1)[0].value) };
-    // Nobody checks what a superuser writes into the catalog: one wrong label must not hide the others.
+    // Nobody checks what a superuser writes into the catalog: one wrong label must not hide the
+    // others.
     let items = annotate::read_label(&label).unwrap_or_else(|why| {
         warning!("ignored a security label of a function: {}", text::shown(why.trim_end_matches('.')));
         Vec::new()

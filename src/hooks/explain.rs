@@ -1,5 +1,5 @@
-//! EXPLAIN (VERBOSE): the partitions and protocols of the statement's tables. EXPLAIN (ANALYZE) in a
-//! SERIALIZABLE transaction: the keys that are protected, too.
+//! EXPLAIN (VERBOSE): the partitions and protocols of the statement's tables. EXPLAIN (ANALYZE) in
+//! a SERIALIZABLE transaction: the keys that are protected, too.
 
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
@@ -91,9 +91,10 @@ unsafe fn add_table(oid: pg_sys::Oid, found: &mut Vec<pg_sys::Oid>) {
     }
 }
 
-/// Opens the group of the query again, which PostgreSQL has closed just before: what follows belongs to
-/// that query. In JSON and YAML a group after it would be another query. False, and nothing is changed, if
-/// the text does not end with the group (another library has added something).
+/// Opens the group of the query again, which PostgreSQL has closed just before: what follows
+/// belongs to that query. In JSON and YAML a group after it would be another query. False, and
+/// nothing is changed, if the text does not end with the group (another library has added
+/// something).
 unsafe fn reopen(es: *mut pg_sys::ExplainState) -> bool {
     use pg_sys::ExplainFormat::*;
     // SAFETY: an EXPLAIN that is being written; its buffer holds `len` bytes and a NUL.

@@ -1,23 +1,26 @@
 //! INSERT ... SELECT takes its rows as the plan below makes them.
 //!
-//! nodeModifyTable.c copies a row into a slot of the table's kind, unless the plan's slot is of that kind already: a heap
-//! tuple is formed, and taken apart again for the constraints, before the row gets here. A version can be made of any slot.
+//! nodeModifyTable.c copies a row into a slot of the table's kind, unless the plan's slot is of
+//! that kind already: a heap tuple is formed, and taken apart again for the constraints, before the
+//! row gets here. A version can be made of any slot.
 
 use crate::pg::compat::attribute;
 use crate::state::rel;
 use pgrx::pg_sys;
 
-/// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and nobody but the constraints, the
-/// indexes and `tuple_insert` looks at them: no trigger, RETURNING, ON CONFLICT, policy or generated column.
+/// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and nobody but
+/// the constraints, the indexes and `tuple_insert` looks at them: no trigger, RETURNING, ON
+/// CONFLICT, policy or generated column.
 ///
-/// INV-PLAN-SLOT: what ExecInitInsertProjection would find out at the first row is so: no junk columns, the plan's columns are
-/// the table's. A virtual slot's values are its own once ExecInsert has materialized it, and the plan's node clears the slot
-/// before it makes the next row.
+/// INV-PLAN-SLOT: what ExecInitInsertProjection would find out at the first row is so: no junk
+/// columns, the plan's columns are the table's. A virtual slot's values are its own once ExecInsert
+/// has materialized it, and the plan's node clears the slot before it makes the next row.
 ///
 /// # Safety
 /// A node that the executor has started, and that has not run.
 pub unsafe fn take_rows_of_plan(m: *mut pg_sys::ModifyTableState) {
-    // SAFETY: the caller's: a started node has its plan, one result relation at least, and the state of the plan below.
+    // SAFETY: the caller's: a started node has its plan, one result relation at least, and the
+    // state of the plan below.
     unsafe {
         let node = &*(*m).ps.plan.cast::<pg_sys::ModifyTable>();
         let (below, info) = ((*m).ps.lefttree, &mut *(*m).resultRelInfo);

@@ -16,8 +16,8 @@ pub fn init() {
     crate::paths::customscan::init();
 }
 
-/// Forgets what belonged to the subtransactions at `level` and deeper, which abort: their statements
-/// did not end.
+/// Forgets what belonged to the subtransactions at `level` and deeper, which abort: their
+/// statements did not end.
 pub fn abort_subtransactions(level: u32) {
     crate::paths::bypass::abort_subtransactions(level);
     crate::access::statements::abort_subtransactions(level);

@@ -56,8 +56,8 @@ pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
     unsafe { of_keys(codec, keys, MANY) }.0
 }
 
-/// As [`of_scan`], with at most so many intervals for arrays; true: more would have been needed, and it is one that
-/// holds them all.
+/// As [`of_scan`], with at most so many intervals for arrays; true: more would have been needed,
+/// and it is one that holds them all.
 ///
 /// # Safety
 /// As there.
@@ -120,9 +120,9 @@ pub fn is_exact(codec: &Codec, keys: &[ScanKeyData]) -> Exact {
     exact
 }
 
-/// Does a B-tree scan with these keys read the index in one pass, so that the rows come in the order of the keys?
-/// Arrays are gone through one value after another, the last column's fastest: behind a column without an
-/// equality each value is a pass of its own.
+/// Does a B-tree scan with these keys read the index in one pass, so that the rows come in the
+/// order of the keys? Arrays are gone through one value after another, the last column's fastest:
+/// behind a column without an equality each value is a pass of its own.
 pub fn is_one_pass(codec: &Codec, keys: &[ScanKeyData]) -> bool {
     let of = |column: usize| keys.iter().filter(move |k| k.sk_attno as usize == column + 1);
     let array = |k: &ScanKeyData| k.sk_flags as u32 & pg_sys::SK_SEARCHARRAY != 0;

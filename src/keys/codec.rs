@@ -243,13 +243,15 @@ impl KeyColumn {
         }
     }
 
-    /// The integer of a constant of another type, where it compares like a value of the column's type.
+    /// The integer of a constant of another type, where it compares like a value of the column's
+    /// type.
     fn foreign_int(&self, d: Datum, typid: Oid) -> Option<i64> {
         let fits = self.kind != Kind::Oid && integer(self.typid, Datum::from(0)).is_some();
         integer(typid, d).filter(|_| fits)
     }
 
-    /// The integer of a value of a type, if it compares like one of the column's; invalid: of the column's own.
+    /// The integer of a value of a type, if it compares like one of the column's; invalid: of the
+    /// column's own.
     #[inline]
     fn int_of(&self, d: Datum, typid: Oid) -> Option<i64> {
         if typid == self.typid || typid == pg_sys::InvalidOid {
@@ -358,7 +360,8 @@ impl KeyColumn {
         let (mut x, mut y) = (Vec::new(), Vec::new());
         let (x, y) = (self.unraw(a, &mut x), self.unraw(b, &mut y));
         let f = self.function.as_ref().expect("a raw column has its function").as_ptr();
-        // SAFETY: the operator class's comparison function and values of its type. No borrow is held.
+        // SAFETY: the operator class's comparison function and values of its type. No borrow is
+        // held.
         let call = || unsafe { pg_sys::FunctionCall2Coll(&mut **f, self.collation, x, y).value() as i32 };
         let r = if self.may_run_sql { crate::pg::with_snapshot(call) } else { call() };
         if self.desc {
@@ -382,7 +385,8 @@ impl KeyColumn {
 const SPEC: u8 = 2;
 const DESC: u8 = 1;
 const NULLS_FIRST: u8 = 2;
-/// Kinds whose bytes need no function of the type, with their numbers in specs, which must not change.
+/// Kinds whose bytes need no function of the type, with their numbers in specs, which must not
+/// change.
 const EXACT: [(Kind, u8); 12] = [
     (Kind::Bool, 1),
     (Kind::Char, 2),
@@ -417,8 +421,8 @@ impl KeyColumn {
 }
 
 impl Codec {
-    /// How the keys are made of the table's columns, in bytes that mean the same in every process and after a restart.
-    /// `None` if a key needs more than the columns' bytes.
+    /// How the keys are made of the table's columns, in bytes that mean the same in every process
+    /// and after a restart. `None` if a key needs more than the columns' bytes.
     pub fn spec(&self) -> Option<Vec<u8>> {
         if self.order != 0 || self.special || self.hash {
             return None;
@@ -504,7 +508,8 @@ impl Codec {
         fits
     }
 
-    /// The bytes of a whole key of integers, if they are few. `value`: of a column, not NULL, with its type (invalid: its own).
+    /// The bytes of a whole key of integers, if they are few. `value`: of a column, not NULL, with
+    /// its type (invalid: its own).
     #[inline]
     pub fn short(&self, n: usize, value: impl Fn(usize) -> (Datum, Oid)) -> Option<Short> {
         let mut key = Short::EMPTY;
@@ -531,7 +536,8 @@ impl Codec {
         Some(key)
     }
 
-    /// Has a row the integers of which [`Codec::short`] has made a key? `column`: of the row (from 0); `None` if it is not known.
+    /// Has a row the integers of which [`Codec::short`] has made a key? `column`: of the row (from
+    /// 0); `None` if it is not known.
     #[inline(always)]
     pub fn has_ints(&self, value: impl Fn(usize) -> (Datum, Oid), column: impl Fn(usize) -> Option<Datum>) -> bool {
         if let ([KeyColumn { kind: Kind::Int4, typid: own, .. }], &[no]) = (&self.columns[..], &self.attnums[..]) {
@@ -582,7 +588,8 @@ impl Codec {
         Ordering::Equal
     }
 
-    /// The key of a row: its values in the index's key columns. `None`: no key (a NULL in a hash index).
+    /// The key of a row: its values in the index's key columns. `None`: no key (a NULL in a hash
+    /// index).
     pub unsafe fn key(&self, out: &mut Vec<u8>, mut value: impl FnMut(usize) -> Option<Datum>) -> Option<()> {
         for i in 0..self.columns.len() {
             match value(i) {

@@ -5,7 +5,8 @@ use mixedcc_engine::error::Error;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// Raises an engine's error. Serialization failures are 40001, deadlocks 40P01, a full region 53200, a clock at its end 54000.
+/// Raises an engine's error. Serialization failures are 40001, deadlocks 40P01, a full region
+/// 53200, a clock at its end 54000.
 #[cold]
 pub fn raise(e: Error) -> ! {
     let report = match e {

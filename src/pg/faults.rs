@@ -1,4 +1,5 @@
-//! Deliberate faults of the scans' bounds, with which tests show that they would find such an error.
+//! Deliberate faults of the scans' bounds, with which tests show that they would find such an
+//! error.
 //!
 //! Only a build with the feature `faults` has them, and the setting `mixedcc.fault` that switches
 //! them and the engine's on in a session (see tests/README.md). Elsewhere they cost nothing.

@@ -1,7 +1,8 @@
-//! Memory nodes (NUMA): the shared block is divided over them, and each part is bound to its node by libnuma.
+//! Memory nodes (NUMA): the shared block is divided over them, and each part is bound to its node
+//! by libnuma.
 //!
-//! Binding is a preference (libnuma's default policy): a node without free pages borrows from others. It is
-//! told before anything touches the block, because pages that exist do not move.
+//! Binding is a preference (libnuma's default policy): a node without free pages borrows from
+//! others. It is told before anything touches the block, because pages that exist do not move.
 
 use crate::pg::guc;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -26,14 +27,14 @@ unsafe extern "C" {
     fn numa_tonode_memory(start: *mut c_void, size: usize, node: c_int);
 }
 
-/// The nodes whose memory the server may use, by the system's numbers; at least one. More than one only where
-/// `mixedcc.numa` is on and the system has several.
+/// The nodes whose memory the server may use, by the system's numbers; at least one. More than one
+/// only where `mixedcc.numa` is on and the system has several.
 pub fn nodes() -> Vec<i32> {
     if !guc::NUMA.get() {
         return vec![0];
     }
-    // SAFETY: libnuma's functions, in the postmaster's one thread; nothing but `numa_available` is called where
-    // that says no; the set is freed once.
+    // SAFETY: libnuma's functions, in the postmaster's one thread; nothing but `numa_available` is
+    // called where that says no; the set is freed once.
     let allowed: Vec<i32> = unsafe {
         if numa_available() < 0 {
             ErrorReport::new(

@@ -1,6 +1,6 @@
-//! What unit tests link in place of PostgreSQL: they call pure functions only, and see errors as panics
-//! (`raised`). The linker names what is missing here when a test comes to code that needs more; then
-//! that code is not pure, and belongs into the tests that have a server.
+//! What unit tests link in place of PostgreSQL: they call pure functions only, and see errors as
+//! panics (`raised`). The linker names what is missing here when a test comes to code that needs
+//! more; then that code is not pure, and belongs into the tests that have a server.
 
 use core::ffi::c_void;
 use pgrx::pg_sys::panic::ErrorReportWithLevel;

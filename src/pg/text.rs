@@ -1,9 +1,11 @@
-//! Names and texts between PostgreSQL, which has them in the database's encoding, and Rust, whose strings are UTF-8.
+//! Names and texts between PostgreSQL, which has them in the database's encoding, and Rust, whose
+//! strings are UTF-8.
 //!
-//! In a database that is not UTF8 each byte of a text is one character of the Rust string, of U+0000 to U+00FF. That can always
-//! be done and undone, for bytes of SQL_ASCII and for characters that UTF-8 has not, and needs no conversion function and no
-//! transaction. Bytes below 128 are ASCII in every encoding of a server and parts of no other character: names may be taken
-//! apart at commas and quotes. What is not ASCII must be left as it is (no `to_lowercase`, no `trim`).
+//! In a database that is not UTF8 each byte of a text is one character of the Rust string, of
+//! U+0000 to U+00FF. That can always be done and undone, for bytes of SQL_ASCII and for characters
+//! that UTF-8 has not, and needs no conversion function and no transaction. Bytes below 128 are
+//! ASCII in every encoding of a server and parts of no other character: names may be taken apart at
+//! commas and quotes. What is not ASCII must be left as it is (no `to_lowercase`, no `trim`).
 
 use pgrx::pg_sys;
 use std::ffi::{c_char, CStr, CString};
@@ -52,8 +54,8 @@ pub fn write(s: &str) -> CString {
     CString::new(bytes(s)).unwrap_or_default()
 }
 
-/// A text for a message. The bindings write these as UTF-8: where that is not the database's encoding, bytes that are not ASCII are
-/// shown as escapes.
+/// A text for a message. The bindings write these as UTF-8: where that is not the database's
+/// encoding, bytes that are not ASCII are shown as escapes.
 pub fn shown(s: &str) -> String {
     if s.is_ascii() || is_utf8() {
         return s.to_owned();

@@ -58,11 +58,12 @@ pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
     lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
 }
 
-/// Longest wait of `let_pass`, in milliseconds: who repeats a transaction would meet the winner anyway, who begins another
-/// one must not wait for a session that does nothing.
+/// Longest wait of `let_pass`, in milliseconds: who repeats a transaction would meet the winner
+/// anyway, who begins another one must not wait for a session that does nothing.
 const LET_PASS_MS: u128 = 100;
 
-/// Sleeps until `over`, but not for long: before a transaction that may be the repetition of one that lost a deadlock.
+/// Sleeps until `over`, but not for long: before a transaction that may be the repetition of one
+/// that lost a deadlock.
 pub fn let_pass(over: impl Fn() -> bool) {
     // SAFETY: plain calls; an ERROR of an interrupt unwinds, and nothing is held here.
     unsafe {
@@ -80,7 +81,8 @@ pub fn let_pass(over: impl Fn() -> bool) {
     }
 }
 
-/// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of indexes)?
+/// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of
+/// indexes)?
 static mut INSIDE: bool = false;
 
 /// While it lives, functions of users run with the engine in the middle of a call.
@@ -107,8 +109,8 @@ pub fn is_outside() -> bool {
     unsafe { !INSIDE }
 }
 
-/// INV-OUTSIDE: the engine's state of the transaction is not touched while the engine is in the middle of a call.
-/// Called wherever PostgreSQL begins to use a table of ours.
+/// INV-OUTSIDE: the engine's state of the transaction is not touched while the engine is in the
+/// middle of a call. Called wherever PostgreSQL begins to use a table of ours.
 #[inline]
 pub fn outside() {
     if !is_outside() {
@@ -122,8 +124,8 @@ pub fn outside() {
 /// Was the last ERROR that ended a sleep a deadlock?
 static mut DEADLOCK: bool = false;
 
-/// Sleeps; an ERROR unwinds, and is remembered if it is a deadlock, which the engine cannot tell from a timeout.
-/// `lock`: what the sleep is for.
+/// Sleeps; an ERROR unwinds, and is remembered if it is a deadlock, which the engine cannot tell
+/// from a timeout. `lock`: what the sleep is for.
 fn asleep(lock: Option<Queue>, sleep: impl FnOnce()) {
     let mut waiting = lock.map(waiting::Waiting::new);
     if let Some(w) = &mut waiting {
@@ -140,19 +142,23 @@ fn asleep(lock: Option<Queue>, sleep: impl FnOnce()) {
     resume_unwind(cause)
 }
 
-/// Asked once at the end of the (sub)transaction, which comes next: has PostgreSQL's detector ended a sleep?
+/// Asked once at the end of the (sub)transaction, which comes next: has PostgreSQL's detector ended
+/// a sleep?
 pub fn take_deadlock() -> bool {
     // SAFETY: one thread.
     unsafe { std::mem::take(&mut *(&raw mut DEADLOCK)) }
 }
 
-/// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of PostgreSQL's that it has.
+/// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of
+/// PostgreSQL's that it has.
 static mut NAPS: Option<(Instant, Instant)> = None;
 
-/// One nap of a newcomer; true after some time, if another process waits for it in PostgreSQL's lock manager.
+/// One nap of a newcomer; true after some time, if another process waits for it in PostgreSQL's
+/// lock manager.
 ///
-/// Not a sleep in the lock manager: nothing there could end it but the waiter in front. A circle through a nap would be a
-/// deadlock for PostgreSQL's detector, where the newcomer has only to pass.
+/// Not a sleep in the lock manager: nothing there could end it but the waiter in front. A circle
+/// through a nap would be a deadlock for PostgreSQL's detector, where the newcomer has only to
+/// pass.
 fn nap(n: u32) -> bool {
     let now = Instant::now();
     // SAFETY: one thread; plain calls. An ERROR of an interrupt unwinds, and nothing is held here.
@@ -182,8 +188,9 @@ fn nap(n: u32) -> bool {
     }
 }
 
-/// Pauses in which a validation waits for another's commit: about two seconds. A foreign data wrapper commits remotely
-/// after our validation, and that commit may validate against us, in a session of this server or by way of others.
+/// Pauses in which a validation waits for another's commit: about two seconds. A foreign data
+/// wrapper commits remotely after our validation, and that commit may validate against us, in a
+/// session of this server or by way of others.
 const PATIENCE: u32 = 10_000;
 
 impl Platform for Pg {
@@ -223,7 +230,8 @@ impl Platform for Pg {
     }
     fn meets(&self, condition: u32, row: NonNull<Version>) -> bool {
         let _inside = Inside::enter();
-        // SAFETY: the engine reaches the version under our pin, and asks for conditions of this transaction.
+        // SAFETY: the engine reaches the version under our pin, and asks for conditions of this
+        // transaction.
         unsafe { conditions::meets(condition, row.as_ptr()) }
     }
     fn has_written(&self) -> bool {

@@ -85,7 +85,8 @@ pub fn forget_use() {
     unsafe { USED = false };
 }
 
-/// What is known of a relation. Valid until the transaction ends. Every use of a table comes here at its begin.
+/// What is known of a relation. Valid until the transaction ends. Every use of a table comes here
+/// at its begin.
 #[inline]
 pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: one thread.
@@ -158,7 +159,8 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     }
 }
 
-/// Tells those who have no catalogs how the table is called: by the last session that has come to know it.
+/// Tells those who have no catalogs how the table is called: by the last session that has come to
+/// know it.
 unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
     // SAFETY: a valid relation; catalog look-ups, whose results are C strings.
     unsafe {
@@ -214,8 +216,8 @@ pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
     }
 }
 
-/// The relations whose partitions these are, which the running transaction has used. Others may be among them: only addresses
-/// are looked at, because the tables of others may be gone.
+/// The relations whose partitions these are, which the running transaction has used. Others may be
+/// among them: only addresses are looked at, because the tables of others may be gone.
 pub fn of_partitions(all: impl Iterator<Item = &'static Partition> + Clone) -> impl Iterator<Item = pg_sys::Oid> {
     // SAFETY: one thread, and the caller keeps the iterator while no relation is opened.
     let (live, old) = unsafe { (&*(&raw const LIVE), &*(&raw const OLD)) };
@@ -261,7 +263,8 @@ pub fn default_map() -> NonNull<PartitionMap> {
     ok(with_memory(|| Table::new_map(&e, shmem::my_slot(), 1, 0, &[], set, guc::default_policy())))
 }
 
-/// Makes and registers the table of a storage. `like`: take over this table's map and primary index.
+/// Makes and registers the table of a storage. `like`: take over this table's map and primary
+/// index.
 pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
     let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
     let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec);

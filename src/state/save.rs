@@ -1,10 +1,10 @@
 //! Rows survive a clean shutdown: they are saved by the last process that ends, the postmaster, and
 //! loaded by the first that starts, before any other exists.
 //!
-//! A table is loaded from a file if its stamp names the file ([`stamp`]), or if the file is that of the very
-//! shutdown that the start follows. A table whose stamp names a file that was not loaded cannot be used
-//! ([`absent`]). All others are not registered, and so start empty, with empty indexes (see
-//! `state/rel/attach.rs`). What becomes of the files is in [`files`].
+//! A table is loaded from a file if its stamp names the file ([`stamp`]), or if the file is that of
+//! the very shutdown that the start follows. A table whose stamp names a file that was not loaded
+//! cannot be used ([`absent`]). All others are not registered, and so start empty, with empty
+//! indexes (see `state/rel/attach.rs`). What becomes of the files is in [`files`].
 
 use crate::pg;
 use crate::state::platform::PG;
@@ -44,8 +44,8 @@ pub fn at_start(e: &Engine) {
     }
 }
 
-/// Deletes the files whose rows are in memory. Called when the control file says that the server has
-/// opened for business: until then the next start would need them, if this one failed.
+/// Deletes the files whose rows are in memory. Called when the control file says that the server
+/// has opened for business: until then the next start would need them, if this one failed.
 pub fn forget_loaded() {
     // SAFETY: one thread; a child has a copy of its own.
     let finished = unsafe { &*(&raw const FINISHED) };

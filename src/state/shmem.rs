@@ -210,7 +210,8 @@ pub fn find(key: [u32; 4]) -> Option<&'static Table> {
     })
 }
 
-/// Why the table of a storage was not loaded, and the bytes that it needs; `None` if it was, or is not known.
+/// Why the table of a storage was not loaded, and the bytes that it needs; `None` if it was, or is
+/// not known.
 pub fn absent(key: [u32; 4]) -> Option<(Absence, u64)> {
     with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
         let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
@@ -299,7 +300,8 @@ fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
     out
 }
 
-/// Calls `f`, which must not unwind, for each entry. The caller sees to it that nobody changes the hash.
+/// Calls `f`, which must not unwind, for each entry. The caller sees to it that nobody changes the
+/// hash.
 fn each(h: *mut pg_sys::HTAB, mut f: impl FnMut(&Entry)) {
     // SAFETY: a sequential scan of the hash, run to its end.
     unsafe {

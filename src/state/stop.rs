@@ -1,7 +1,7 @@
 //! Stop events: named points at which tests stop or fail a backend, or the coordinator.
 //!
-//! A session arms the events of its transactions for itself. Those of the coordinator, which has no session, are armed in
-//! shared memory, for whichever coordinator comes there first.
+//! A session arms the events of its transactions for itself. Those of the coordinator, which has no
+//! session, are armed in shared memory, for whichever coordinator comes there first.
 
 use crate::admin::coordinator;
 use crate::pg::{errors, guc};

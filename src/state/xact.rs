@@ -77,10 +77,12 @@ struct Backend {
     pending: Vec<(u32, Pending)>,
     locked: HashMap<(u64, u64), Locked>,
     last_locked: Option<(u64, u64)>,
-    /// So many of the partitions that it has touched are of tables whose locks the top transaction holds (INV-HELD).
+    /// So many of the partitions that it has touched are of tables whose locks the top transaction
+    /// holds (INV-HELD).
     held: usize,
     mixed: Touched,
-    /// Of a transaction that is sampled: statements of the client that used tables of ours, and when the last one came.
+    /// Of a transaction that is sampled: statements of the client that used tables of ours, and
+    /// when the last one came.
     round_trips: u32,
     statement_at: pg_sys::TimestampTz,
 }
@@ -180,7 +182,8 @@ pub fn running() -> Option<&'static mut Txn> {
     unsafe { (*(&raw mut BACKEND)).as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
 }
 
-/// The running transaction, if it is SERIALIZABLE and may be written with: [`writing`] without its errors and its start.
+/// The running transaction, if it is SERIALIZABLE and may be written with: [`writing`] without its
+/// errors and its start.
 #[inline]
 pub fn running_to_write() -> Option<&'static mut Txn> {
     // SAFETY: one thread; see `backend`.
@@ -316,13 +319,14 @@ pub fn is_remapped(table: &'static Table) -> bool {
     backend().pending.iter().any(|p| matches!(p.1, Pending::Map { table: t, .. } if std::ptr::eq(t, table)))
 }
 
-/// A table got another map; it goes back to the old one if the transaction aborts, and to what the records'
-/// partitions were before.
+/// A table got another map; it goes back to the old one if the transaction aborts, and to what the
+/// records' partitions were before.
 pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>, parts: Option<Parts>) {
     backend().pending.push((depth(), Pending::Map { table, old, new, parts }));
 }
 
-/// The transaction, which has locked the table exclusively, gives it another primary index, or none.
+/// The transaction, which has locked the table exclusively, gives it another primary index, or
+/// none.
 pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
     let b = backend();
     let changes = b.pending.len() as u64;
@@ -353,7 +357,8 @@ fn free_map(m: NonNull<PartitionMap>) {
     RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
 }
 
-/// A change of a table's primary index stays, or is undone. The transaction has the table's exclusive lock still.
+/// A change of a table's primary index stays, or is undone. The transaction has the table's
+/// exclusive lock still.
 fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
     let b = backend();
     let (e, slot) = (b.txn.e, b.txn.slot);
@@ -416,14 +421,15 @@ fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>)
     coordinator::nudge();
 }
 
-/// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable before
-/// PostgreSQL removes the files, which it does next. An abort is not flushed otherwise, and a crash
-/// before the WAL writer comes would leave a main fork without its init fork, while recovery makes
-/// the init fork again and then fails to copy it over the main fork ("File exists"): the server would
-/// not start. (Heap's unlogged tables have this gap.)
+/// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable
+/// before PostgreSQL removes the files, which it does next. An abort is not flushed otherwise, and
+/// a crash before the WAL writer comes would leave a main fork without its init fork, while
+/// recovery makes the init fork again and then fails to copy it over the main fork ("File exists"):
+/// the server would not start. (Heap's unlogged tables have this gap.)
 fn flush_abort(level: u32) {
     let made = backend().pending.iter().any(|p| p.0 >= level && matches!(p.1, Pending::Created(_)));
-    // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a PANIC.
+    // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a
+    // PANIC.
     unsafe {
         if made && pg_sys::ProcLastRecPtr != 0 {
             raw::XLogFlush(pg_sys::ProcLastRecPtr + 1);

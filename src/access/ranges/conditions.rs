@@ -1,8 +1,9 @@
-//! Conditions of scans of indexes that have no ranges (GiST, GIN, SP-GiST, BRIN): a row that is inserted is a conflict
-//! only if it meets them.
+//! Conditions of scans of indexes that have no ranges (GiST, GIN, SP-GiST, BRIN): a row that is
+//! inserted is a conflict only if it meets them.
 //!
-//! A condition is judged when the transaction validates, in the middle of whatever it does or at its
-//! commit. So it is made of PostgreSQL's own functions alone, which are immutable, and of copies.
+//! A condition is judged when the transaction validates, in the middle of whatever it does or at
+//! its commit. So it is made of PostgreSQL's own functions alone, which are immutable, and of
+//! copies.
 
 use crate::access::tuple;
 use crate::paths::bypass::is_foreign;
@@ -49,7 +50,8 @@ pub fn end_transaction() {
     unsafe { ROOM = std::ptr::null_mut() };
 }
 
-/// The number of the condition that a scan of an index with these keys has; `None`: it is not known what it wants.
+/// The number of the condition that a scan of an index with these keys has; `None`: it is not known
+/// what it wants.
 ///
 /// # Safety
 /// An open table of ours, an open index of it, and keys of a scan of that index.

@@ -116,8 +116,8 @@ fn wanted(info: &RelInfo) -> u64 {
     (info.table.rows() / guc::RANGE_ROWS.get() as u64).clamp(1, MAX_RANGES)
 }
 
-/// Are there far too few ranges for the table's rows, or too many? A rebuild is tried again only when
-/// the table has grown further: few distinct keys make few ranges.
+/// Are there far too few ranges for the table's rows, or too many? A rebuild is tried again only
+/// when the table has grown further: few distinct keys make few ranges.
 fn has_outgrown(info: &RelInfo, ranges: &IndexRanges) -> bool {
     let (want, have) = (wanted(info), ranges.current().len() as u64);
     let tried = info.active.tried.get();

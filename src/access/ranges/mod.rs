@@ -66,7 +66,8 @@ pub unsafe fn note(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row) {
     unsafe { note_keys(rel, info, n, row, generation, None) };
 }
 
-/// The same for a row that is new. `made`: its key in an index, as that index's codec makes it, if the caller has it.
+/// The same for a row that is new. `made`: its key in an index, as that index's codec makes it, if
+/// the caller has it.
 ///
 /// # Safety
 /// As for [`note`].
@@ -93,8 +94,8 @@ pub unsafe fn note_new(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, 
     unsafe { note_keys(rel, info, n, row, generation, made) };
 }
 
-/// Has [`note`] nothing to tell of writes of a relation? Neither fails nor calls anybody. (Ranges that awake behind this take
-/// the write for one of an unknown key.)
+/// Has [`note`] nothing to tell of writes of a relation? Neither fails nor calls anybody. (Ranges
+/// that awake behind this take the write for one of an unknown key.)
 #[inline]
 pub fn nothing_to_note(info: &RelInfo) -> bool {
     let generation = info.table.ranges_generation();
@@ -133,8 +134,9 @@ unsafe fn note_keys(
     }
 }
 
-/// A row is inserted in a subtransaction, before its unique checks. If they find none like it and the insert is undone,
-/// none may come: the engine is told which keys they are, and where their predicates would start.
+/// A row is inserted in a subtransaction, before its unique checks. If they find none like it and
+/// the insert is undone, none may come: the engine is told which keys they are, and where their
+/// predicates would start.
 ///
 /// # Safety
 /// An open relation of ours; the row is of it, and goes to the partition `at`.

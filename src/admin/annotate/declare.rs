@@ -22,8 +22,8 @@ struct Argument {
     level: i32,
     function: Oid,
     position: usize,
-    /// What is not passed by value is copied into the transaction's memory: the others of the call may be evaluated in another
-    /// statement's.
+    /// What is not passed by value is copied into the transaction's memory: the others of the call
+    /// may be evaluated in another statement's.
     value: Value,
     copied: bool,
 }
@@ -57,9 +57,10 @@ impl Argument {
 
 /// Arguments of calls that are being evaluated, and of such that failed in this subtransaction.
 static mut PENDING: Vec<Argument> = Vec::new();
-/// Arguments of calls whose partitions were all declared when the statement started: transaction, function, position,
-/// value. Integers that are a key by themselves only. To declare them again when they are evaluated would cost as much
-/// again, and do nothing: a partition's lock is kept until the transaction ends, also over ROLLBACK TO.
+/// Arguments of calls whose partitions were all declared when the statement started: transaction,
+/// function, position, value. Integers that are a key by themselves only. To declare them again
+/// when they are evaluated would cost as much again, and do nothing: a partition's lock is kept
+/// until the transaction ends, also over ROLLBACK TO.
 static mut DECLARED: Vec<(u32, Oid, usize, usize)> = Vec::new();
 /// Partitions of the procedures that run: declared again after a COMMIT inside of them.
 static mut FRAMES: Vec<Frame> = Vec::new();
@@ -117,8 +118,9 @@ fn is_wanted() -> bool {
     pg::is_serializable() && xact::mode() == Mode::Serializable
 }
 
-/// Is there nothing to lock, because `partcc` runs no partition? Then the transaction is counted as one that declares
-/// its partitions, for the choice of protocols, and they are not located: that costs a tenth of a short transaction.
+/// Is there nothing to lock, because `partcc` runs no partition? Then the transaction is counted as
+/// one that declares its partitions, for the choice of protocols, and they are not located: that
+/// costs a tenth of a short transaction.
 fn is_idle() -> bool {
     let idle = !crate::state::shmem::engine().shared.protocols.has_partcc();
     if idle {
@@ -139,8 +141,8 @@ fn declare(mut all: Vec<Touch>) {
     *declared() = noted;
 }
 
-/// Where an annotation's table keeps a key. Who may not call the function locks nothing by it: not all of a statement's
-/// functions have been asked for when it starts.
+/// Where an annotation's table keeps a key. Who may not call the function locks nothing by it: not
+/// all of a statement's functions have been asked for when it starts.
 fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
     // SAFETY: a plain read.
     if !compat::may_call(f.oid, unsafe { pg_sys::GetUserId() }) {
@@ -236,8 +238,8 @@ unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::f
     }
 }
 
-/// Collects the partitions of one call as far as its arguments are known. An argument that names partitions of several
-/// tables is evaluated once.
+/// Collects the partitions of one call as far as its arguments are known. An argument that names
+/// partitions of several tables is evaluated once.
 unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
     let mut values: Vec<(usize, Option<Value>)> = Vec::new();
     let mut places = 0;
@@ -265,8 +267,9 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
     }
 }
 
-/// Is it a constant or a parameter of the statement, perhaps converted by a function of PostgreSQL's where nobody asked for
-/// it? (Other casts may fail, and the statement may never come to them.)
+/// Is it a constant or a parameter of the statement, perhaps converted by a function of
+/// PostgreSQL's where nobody asked for it? (Other casts may fail, and the statement may never come
+/// to them.)
 unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
     // SAFETY: a valid expression.
     unsafe {
@@ -345,8 +348,9 @@ pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _
     }
 }
 
-/// An aborted subtransaction: procedures that were called in it have ended, and calls whose arguments it has evaluated failed.
-/// One that commits leaves its arguments to its parent, whose end they may meet.
+/// An aborted subtransaction: procedures that were called in it have ended, and calls whose
+/// arguments it has evaluated failed. One that commits leaves its arguments to its parent, whose
+/// end they may meet.
 #[pg_guard]
 pub(super) unsafe extern "C-unwind" fn on_subxact(
     event: pg_sys::SubXactEvent::Type,
@@ -364,7 +368,8 @@ pub(super) unsafe extern "C-unwind" fn on_subxact(
     }
 }
 
-/// Frees the arguments that were evaluated at a nesting level or deeper. The memory of those of earlier transactions is gone.
+/// Frees the arguments that were evaluated at a nesting level or deeper. The memory of those of
+/// earlier transactions is gone.
 fn forget_from(level: i32) {
     let now = my_lxid();
     let failed = |a: &mut Argument| a.transaction != now || a.level >= level;

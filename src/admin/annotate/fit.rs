@@ -14,8 +14,9 @@ fn is_integer(t: Oid) -> bool {
     matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID)
 }
 
-/// Can values of a type say the partition of a key of another type (see `sql::locate_for`)? A polymorphic
-/// argument may, depending on the call. Casts of users do not: who calls the function would run them.
+/// Can values of a type say the partition of a key of another type (see `sql::locate_for`)? A
+/// polymorphic argument may, depending on the call. Casts of users do not: who calls the function
+/// would run them.
 fn can_be_key(argument: Oid, column: Oid, method: Method) -> bool {
     // SAFETY: catalog look-ups.
     unsafe {
@@ -39,8 +40,8 @@ fn can_be_key(argument: Oid, column: Oid, method: Method) -> bool {
     }
 }
 
-/// Why an annotation cannot say the partition: a message. `types`: of its arguments. A table without a
-/// key yet takes any.
+/// Why an annotation cannot say the partition: a message. `types`: of its arguments. A table
+/// without a key yet takes any.
 pub fn misfit(a: &Annotation, types: &[Oid], table: Oid) -> Option<String> {
     let key = options::partition_key(table)?;
     if key.columns.len() != types.len() {

@@ -6,8 +6,8 @@ use crate::pg;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 
-/// The function `mixedcc.declaring(anyelement, oid, int)`. Found without rights: plans of those who may not use the schema
-/// are wrapped too.
+/// The function `mixedcc.declaring(anyelement, oid, int)`. Found without rights: plans of those who
+/// may not use the schema are wrapped too.
 pub fn wrapper() -> Oid {
     // SAFETY: catalog look-ups.
     unsafe {
@@ -109,7 +109,8 @@ unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::f
     }
 }
 
-/// The argument of a call at an input position, and where it stands. Arguments by name know their position.
+/// The argument of a call at an input position, and where it stands. Arguments by name know their
+/// position.
 unsafe fn argument_cell(f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut *mut pg_sys::Node> {
     // SAFETY: a valid expression: its arguments are a list of nodes.
     unsafe {

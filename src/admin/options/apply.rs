@@ -18,8 +18,9 @@ use std::ptr::NonNull;
 /// Most columns of a partition key.
 const MAX_COLUMNS: usize = 32;
 
-/// What `sync` changes besides the map: the initial protocol and policy count only when the table is
-/// new or rewritten, or when they were set just now, for `mixedcc.set_protocol` may have changed them.
+/// What `sync` changes besides the map: the initial protocol and policy count only when the table
+/// is new or rewritten, or when they were set just now, for `mixedcc.set_protocol` may have changed
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Apply {
     /// Put all partitions under the initial protocol.
@@ -50,7 +51,8 @@ pub fn check_table(relid: Oid, o: &Options) {
     });
 }
 
-/// Refuses what is no table of ours. For users who may have no right on it: it is locked for this moment only.
+/// Refuses what is no table of ours. For users who may have no right on it: it is locked for this
+/// moment only.
 pub fn check_is_ours(relid: Oid) {
     if with_relation_until(relid, pg_sys::AccessShareLock, must_be_ours).is_none() {
         crate::admin::sql::no_such_relation(relid);
@@ -67,7 +69,8 @@ fn must_be_ours(rel: pg_sys::Relation) {
     }
 }
 
-/// Runs `f` with a relation, whose lock stays until the transaction ends. `None`: there is no such relation.
+/// Runs `f` with a relation, whose lock stays until the transaction ends. `None`: there is no such
+/// relation.
 fn with_relation<R>(relid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
     with_relation_until(relid, pg_sys::NoLock, f)
 }
@@ -167,7 +170,8 @@ pub struct Key {
     pub columns: Vec<KeyColumn>,
 }
 
-/// The partition key of a table of ours; `None` as long as it has none. Locks as [`check_is_ours`] does.
+/// The partition key of a table of ours; `None` as long as it has none. Locks as [`check_is_ours`]
+/// does.
 pub fn partition_key(relid: Oid) -> Option<Key> {
     with_relation_until(relid, pg_sys::AccessShareLock, |rel| {
         let o = Options::of(relid);
@@ -329,13 +333,15 @@ fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
     }
 }
 
-/// Puts a map in use; an abort goes back to the old one. `parts`: what the records' partitions in it have overwritten.
+/// Puts a map in use; an abort goes back to the old one. `parts`: what the records' partitions in
+/// it have overwritten.
 fn exchange(table: &'static Table, new: NonNull<PartitionMap>, parts: Option<Parts>) {
     let old = table.replace_map(new);
     xact::remapped(table, old, new, parts);
 }
 
-/// Frees a map that was not put in use, and puts back what was overwritten for it, also when an error unwinds.
+/// Frees a map that was not put in use, and puts back what was overwritten for it, also when an
+/// error unwinds.
 struct Unused(Option<NonNull<PartitionMap>>, Option<Parts>);
 
 impl Drop for Unused {

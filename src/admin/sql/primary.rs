@@ -1,4 +1,5 @@
-//! `mixedcc.primary_index` and `mixedcc.check_primary_index`: the engine's primary index of a table.
+//! `mixedcc.primary_index` and `mixedcc.check_primary_index`: the engine's primary index of a
+//! table.
 
 use super::{may_use, must_select, open};
 use crate::access::ranges::rows::{self, Row};

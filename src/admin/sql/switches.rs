@@ -62,7 +62,8 @@ pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'stati
     }
 }
 
-/// Who holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone with it: the protocol changes at once.
+/// Who holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone with it: the
+/// protocol changes at once.
 fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
     let to = ProtocolSet::of(p);
     let old = ok(part.replace(&shmem::engine(), to, Some(true)));
@@ -81,7 +82,8 @@ fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i3
     let p = parse_protocol(protocol);
     let rel = control(table);
     let (t, parts, first) = chosen(&rel, table, partition);
-    // SAFETY: plain look-ups. A lock that a savepoint has taken may be given up before our transaction ends.
+    // SAFETY: plain look-ups. A lock that a savepoint has taken may be given up before our
+    // transaction ends.
     let (alone, by) = unsafe {
         let locked = pg_sys::CheckRelationOidLockedByMe(table, pg_sys::AccessExclusiveLock as i32, true);
         let alone = locked && xact::depth() == 1;
@@ -109,7 +111,8 @@ fn unpin(table: Option<Oid>, partition: Option<i32>) {
     }
 }
 
-/// Waits until no switch is under way in a table, or in all of this database. False: the time is over.
+/// Waits until no switch is under way in a table, or in all of this database. False: the time is
+/// over.
 #[pg_extern(sql = false)]
 fn await_switches(table: Option<Oid>, timeout_ms: Option<f64>) -> bool {
     let timeout_ms = given(timeout_ms, "timeout");

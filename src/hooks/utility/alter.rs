@@ -177,8 +177,9 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     Apply { protocol: named("protocol"), policy: named("waiting_policy") }
 }
 
-/// Locks the table for a statement with options of ours. What its name means now is what is checked and changed: another
-/// session may give the name to another table until then. `None`: it does not exist.
+/// Locks the table for a statement with options of ours. What its name means now is what is checked
+/// and changed: another session may give the name to another table until then. `None`: it does not
+/// exist.
 fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     let flags = if s.missing_ok { pg_sys::RVROption::RVR_MISSING_OK } else { 0 };
     // SAFETY: a valid range variable; the callback checks the owner before the lock is taken.
@@ -203,8 +204,8 @@ fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     Some(oid)
 }
 
-/// ALTER TABLE; ALTER FOREIGN TABLE, which may have descendants of ours; ALTER TYPE of the attributes of a composite type, which
-/// may change tables of the type.
+/// ALTER TABLE; ALTER FOREIGN TABLE, which may have descendants of ours; ALTER TYPE of the
+/// attributes of a composite type, which may change tables of the type.
 pub fn table(call: Call) {
     use pg_sys::ObjectType::{OBJECT_FOREIGN_TABLE, OBJECT_MATVIEW, OBJECT_TABLE, OBJECT_TYPE};
     // SAFETY: the node's tag was looked at.

@@ -25,8 +25,8 @@ fn will_be_ours(using: *const core::ffi::c_char) -> bool {
 const OF_EXTENSION: (&str, &str) =
     ("is for tables of the access method mixedcc", "Add USING mixedcc, or set mixedcc.extension_tables to default.");
 
-/// Does an extension's script make a relation without USING, which would be ours, but shall be heap's?
-/// What extensions keep in their tables must outlive a crash.
+/// Does an extension's script make a relation without USING, which would be ours, but shall be
+/// heap's? What extensions keep in their tables must outlive a crash.
 fn is_of_extension(using: *const core::ffi::c_char) -> bool {
     // SAFETY: a plain read.
     let in_script = unsafe { pg_sys::creating_extension };

@@ -10,8 +10,8 @@ use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
-/// What a maintenance command does that names this table: the table, and all partitions of a partitioned one. (Tables that
-/// inherit from it are none of its business.)
+/// What a maintenance command does that names this table: the table, and all partitions of a
+/// partitioned one. (Tables that inherit from it are none of its business.)
 fn named(oid: Oid) -> Vec<Oid> {
     let partitioned = class(oid).is_some_and(|c| c.kind == pg_sys::RELKIND_PARTITIONED_TABLE);
     if partitioned {
@@ -39,7 +39,8 @@ pub fn index(call: Call) {
     call.run();
 }
 
-/// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage in a way that nobody is told of.
+/// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage in a way that
+/// nobody is told of.
 pub fn rule(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::RuleStmt>() };
@@ -100,10 +101,12 @@ fn must_be_alone(call: &Call, command: &CStr) {
     unsafe { pg_sys::PreventInTransactionBlock(top, command.as_ptr()) };
 }
 
-/// Runs `f` for each of these in a transaction of its own, as the commands do it that take all tables: what is gone by then
-/// is left out. `items` is the statement's memory, `f` owns nothing when it calls PostgreSQL.
+/// Runs `f` for each of these in a transaction of its own, as the commands do it that take all
+/// tables: what is gone by then is left out. `items` is the statement's memory, `f` owns nothing
+/// when it calls PostgreSQL.
 fn in_transactions<T>(items: &'static [T], f: impl Fn(&T)) {
-    // SAFETY: `must_be_alone` was called. After an ERROR PostgreSQL goes on with the transaction that it finds.
+    // SAFETY: `must_be_alone` was called. After an ERROR PostgreSQL goes on with the transaction
+    // that it finds.
     unsafe {
         pg_sys::PopActiveSnapshot();
         pg_sys::CommitTransactionCommand();
@@ -195,8 +198,8 @@ fn reindex_others(call: Call, ours: &[Oid], others: Vec<Oid>) {
     let call = call.writable();
     in_transactions(hold(others), |oid| {
         let oid = *oid;
-        // SAFETY: the node is ours to change; what it points to is the portal's memory, which lives longer than the
-        // transactions that the command makes.
+        // SAFETY: the node is ours to change; what it points to is the portal's memory, which lives
+        // longer than the transactions that the command makes.
         unsafe {
             if class(oid).is_none() {
                 return;

@@ -1,8 +1,9 @@
 //! The programs of this backend's plans.
 //!
-//! A cached plan lies in a memory context of its own. An entry is made for it in that context, with a callback that
-//! forgets the entry when the context goes: so an address never names a plan that is gone. Plans that are run once
-//! (simple protocol) have no entry: their program lives as long as the execution.
+//! A cached plan lies in a memory context of its own. An entry is made for it in that context, with
+//! a callback that forgets the entry when the context goes: so an address never names a plan that
+//! is gone. Plans that are run once (simple protocol) have no entry: their program lives as long as
+//! the execution.
 
 use super::program::{self, Program};
 use super::{exec, indexes, Reason};
@@ -61,7 +62,8 @@ pub fn init() {
     unsafe {
         use pg_sys::SysCacheIdentifier::*;
         pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
-        // Rights (the database's owner is a member of pg_database_owner), functions, operators and types of expressions.
+        // Rights (the database's owner is a member of pg_database_owner), functions, operators and
+        // types of expressions.
         for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID, PROCOID, OPEROID, AMOPOPID, TYPEOID] {
             pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(catalog_changed), Datum::from(0));
         }
@@ -149,7 +151,8 @@ unsafe fn is_cached(stmt: *mut pg_sys::PlannedStmt) -> bool {
 }
 
 unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
-    // SAFETY: as in `find`. Until the program is complete its context goes with the current one, also on an error.
+    // SAFETY: as in `find`. Until the program is complete its context goes with the current one,
+    // also on an error.
     unsafe {
         let context = pg_sys::AllocSetContextCreateInternal(
             pg_sys::CurrentMemoryContext,
@@ -253,8 +256,8 @@ unsafe fn drop_program(e: *mut Entry) {
     }
 }
 
-/// Entries of the relation cache, which a program has found, are not to be relied on any more (INV-BYPASS-RELATION,
-/// INV-BYPASS-INDEXES).
+/// Entries of the relation cache, which a program has found, are not to be relied on any more
+/// (INV-BYPASS-RELATION, INV-BYPASS-INDEXES).
 unsafe fn forget_entries(p: *mut Program) {
     // SAFETY: a program that lives.
     unsafe {

@@ -73,8 +73,8 @@ impl Column {
     }
 }
 
-/// Where a column is in the data of a row without NULLs, if all in front of it have a fixed length; else -1. (What has no
-/// fixed length itself may begin in front of its alignment.)
+/// Where a column is in the data of a row without NULLs, if all in front of it have a fixed length;
+/// else -1. (What has no fixed length itself may begin in front of its alignment.)
 unsafe fn offset(desc: pg_sys::TupleDesc, at: usize) -> i32 {
     let mut offset = 0;
     for i in 0..=at {

@@ -1,4 +1,5 @@
-//! How many statements took the bypass, and why others did not: counters in shared memory, by backend.
+//! How many statements took the bypass, and why others did not: counters in shared memory, by
+//! backend.
 
 use super::Reason;
 use crate::state::shmem;
@@ -37,7 +38,8 @@ pub unsafe fn startup() {
     }
 }
 
-/// A counter: only its backend writes it (the row of `reset`: under the lock of the hash of tables).
+/// A counter: only its backend writes it (the row of `reset`: under the lock of the hash of
+/// tables).
 fn counter(row: usize, n: usize) -> &'static AtomicU64 {
     debug_assert!(row < rows() && n < WIDTH);
     // SAFETY: written by the start-up hook only; rows and width are those of `size`.

@@ -12,8 +12,8 @@ use pgrx::pg_sys::{self, CmdType, EState, NodeTag, PlanState};
 pub struct Exec {
     /// What callers see of the executor's state (row count), and other libraries' hooks.
     pub estate: EState,
-    /// What others see as the tree of plan nodes' states: nodes of the right kinds that have nothing in them.
-    /// The program.
+    /// What others see as the tree of plan nodes' states: nodes of the right kinds that have
+    /// nothing in them. The program.
     pub program: *mut Program,
     /// The tree.
     tree: *mut PlanState,
@@ -23,7 +23,8 @@ pub struct Exec {
     pub done: bool,
     /// Has it a query level of triggers (INV-BYPASS-QUEUE)?
     pub queues: bool,
-    /// The table's cache entry, which has a reference that no resource owner knows while the statement runs; or null.
+    /// The table's cache entry, which has a reference that no resource owner knows while the
+    /// statement runs; or null.
     pinned: pg_sys::Relation,
 }
 
@@ -86,7 +87,8 @@ unsafe fn make(q: *mut pg_sys::QueryDesc, p: *mut Program) -> *mut Exec {
 
 /// States of the nodes of a plan: enough to print the plan (auto_explain), no more.
 unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut PlanState {
-    // SAFETY: a valid plan of a shape that the bypass knows. The memory is as large as the largest of these nodes.
+    // SAFETY: a valid plan of a shape that the bypass knows. The memory is as large as the largest
+    // of these nodes.
     unsafe {
         use NodeTag::*;
         if plan.is_null() {
@@ -271,7 +273,8 @@ pub fn is_used(p: *mut Program) -> bool {
     used().iter().any(|x| unsafe { (**x).program } == p)
 }
 
-/// The executor takes over: what the statement's start has allocated goes with the executor's state.
+/// The executor takes over: what the statement's start has allocated goes with the executor's
+/// state.
 ///
 /// # Safety
 /// A state that was taken off its statement, which the executor has started.
@@ -293,8 +296,8 @@ pub fn used_once() -> impl Iterator<Item = *mut Program> {
     used().iter().map(|x| unsafe { (**x).program }).filter(|p| unsafe { (**p).once })
 }
 
-/// The program goes: nobody goes on with its states. (After an ERROR a plan may go before its statements' states are
-/// given back.)
+/// The program goes: nobody goes on with its states. (After an ERROR a plan may go before its
+/// statements' states are given back.)
 pub fn forget(p: *mut Program) {
     used().retain(|x| {
         // SAFETY: states are valid while they are in the list.

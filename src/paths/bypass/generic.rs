@@ -1,14 +1,16 @@
 //! Generic plans of ranges of the primary key.
 //!
-//! The plan cache keeps a plan for all values of a statement's parameters (a generic plan) only if it looks no dearer
-//! than plans made for the values each time (plancache.c, `choose_custom_plan`). Where a bound or a LIMIT is a
-//! parameter the planner guesses: half a percent of the table for two bounds, a third for one, a tenth of the rows for
-//! a LIMIT. So a statement that reads fifty rows is planned anew each time, which costs ten times what it does.
+//! The plan cache keeps a plan for all values of a statement's parameters (a generic plan) only if
+//! it looks no dearer than plans made for the values each time (plancache.c, `choose_custom_plan`).
+//! Where a bound or a LIMIT is a parameter the planner guesses: half a percent of the table for two
+//! bounds, a third for one, a tenth of the rows for a LIMIT. So a statement that reads fifty rows
+//! is planned anew each time, which costs ten times what it does.
 //!
-//! The guess does not matter if all values give the same plan: then what a custom plan can save is nothing, and it costs
-//! its planning. That is so for a scan of the primary index that `plan` can read, if nothing but its bounds depends
-//! on parameters and no other index could serve its other conditions. Such a generic plan gets a cost below that
-//! of any planning. `plan_cache_mode` decides as ever.
+//! The guess does not matter if all values give the same plan: then what a custom plan can save is
+//! nothing, and it costs its planning. That is so for a scan of the primary index that `plan` can
+//! read, if nothing but its bounds depends on parameters and no other index could serve its other
+//! conditions. Such a generic plan gets a cost below that of any planning. `plan_cache_mode`
+//! decides as ever.
 
 use super::plan::{self, Shape};
 use crate::paths::customscan;
@@ -39,7 +41,8 @@ unsafe extern "C-unwind" fn planner(
             Some(prev) => prev(query, text, options, params),
             None => pg::raw::standard_planner(query, text, options, params),
         };
-        // Without values: a generic plan, or one of a statement without parameters, or one that says so.
+        // Without values: a generic plan, or one of a statement without parameters, or one that
+        // says so.
         if params.is_null() && guc::ENABLE_BYPASS.get() && scans_primary((*stmt).planTree) {
             cheapen(stmt);
         }
@@ -47,7 +50,8 @@ unsafe extern "C-unwind" fn planner(
     }
 }
 
-/// Is it a plan above a scan of the primary index? A look, so that other tables' plans cost nothing.
+/// Is it a plan above a scan of the primary index? A look, so that other tables' plans cost
+/// nothing.
 unsafe fn scans_primary(mut p: *mut Plan) -> bool {
     // SAFETY: null or a valid plan.
     unsafe {

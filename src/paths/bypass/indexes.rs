@@ -1,10 +1,11 @@
-//! The indexes into which an INSERT puts its row: what ExecOpenIndices and ExecInsertIndexTuples find out for each
-//! statement is found out once, where the indexes are simple.
+//! The indexes into which an INSERT puts its row: what ExecOpenIndices and ExecInsertIndexTuples
+//! find out for each statement is found out once, where the indexes are simple.
 //!
-//! INV-BYPASS-INDEXES: a pointer to an index's cache entry is right while `open_in` is the number of the present
-//! transaction. It was taken with the index locked to the end of the transaction (not in a subtransaction, whose abort
-//! would unlock it), so that the entry moves or goes only with an invalidation of the index, which sets `open_in` to 0 (and drops a
-//! program that is kept). While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
+//! INV-BYPASS-INDEXES: a pointer to an index's cache entry is right while `open_in` is the number
+//! of the present transaction. It was taken with the index locked to the end of the transaction
+//! (not in a subtransaction, whose abort would unlock it), so that the entry moves or goes only
+//! with an invalidation of the index, which sets `open_in` to 0 (and drops a program that is kept).
+//! While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
 
 use crate::pg::{compat, raw};
 use crate::state::xact;
@@ -38,14 +39,15 @@ impl Indexes {
     }
 }
 
-/// What is known of a table's indexes; null if the executor must see to one of them: it has expressions, a predicate, an
-/// exclusion constraint, is checked later, or is not nbtree's. Allocates in the current memory context.
+/// What is known of a table's indexes; null if the executor must see to one of them: it has
+/// expressions, a predicate, an exclusion constraint, is checked later, or is not nbtree's.
+/// Allocates in the current memory context.
 ///
 /// # Safety
 /// An open table, locked for writing.
 pub unsafe fn prepare(table: pg_sys::Relation) -> *mut Indexes {
-    // SAFETY: the caller's: indexes exist while their table is locked. An ERROR leaves all to the memory context and the
-    // resource owner.
+    // SAFETY: the caller's: indexes exist while their table is locked. An ERROR leaves all to the
+    // memory context and the resource owner.
     unsafe {
         let list = PgList::<Oid>::from_pg(pg_sys::RelationGetIndexList(table));
         let all = pg_sys::palloc0((list.len() + 1) * std::mem::size_of::<Index>()).cast::<Index>();
@@ -76,8 +78,8 @@ pub unsafe fn prepare(table: pg_sys::Relation) -> *mut Indexes {
 /// Puts the entries of a row that was inserted into the indexes, and checks that they are unique.
 ///
 /// # Safety
-/// Prepared indexes of this table, which is open; the slot has all columns and the TID. An ERROR jumps over this frame:
-/// the caller calls [`unpin`] then.
+/// Prepared indexes of this table, which is open; the slot has all columns and the TID. An ERROR
+/// jumps over this frame: the caller calls [`unpin`] then.
 pub unsafe fn insert(x: *mut Indexes, table: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
     // SAFETY: the caller's; INV-BYPASS-INDEXES.
     unsafe {
@@ -103,7 +105,8 @@ pub unsafe fn insert(x: *mut Indexes, table: pg_sys::Relation, slot: *mut pg_sys
 
 /// Locks the indexes, and finds and pins their entries.
 unsafe fn open(x: &mut Indexes) {
-    // SAFETY: as in `insert`. Each of these calls may process invalidations: what was found before is pinned.
+    // SAFETY: as in `insert`. Each of these calls may process invalidations: what was found before
+    // is pinned.
     unsafe {
         for n in 0..x.n {
             let i = &mut *x.all.add(n);

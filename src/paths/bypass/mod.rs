@@ -1,20 +1,22 @@
-//! The executor bypass: statements by key that run from a small program, without an executor's state.
+//! The executor bypass: statements by key that run from a small program, without an executor's
+//! state.
 //!
 //! `ExecutorStart` looks the plan up (`cache`). If it is one of the few shapes of `plan`, a program
 //! was compiled for it (`program`): expressions as PostgreSQL's own expression states, slots, keys.
-//! `ExecutorRun` runs it (`run`, `write`) and does for the caller what the executor does: results to
-//! the receiver, `es_processed`, instrumentation. Everything else goes to the executor, and is counted with
-//! the reason (`counts`).
+//! `ExecutorRun` runs it (`run`, `write`) and does for the caller what the executor does: results
+//! to the receiver, `es_processed`, instrumentation. Everything else goes to the executor, and is
+//! counted with the reason (`counts`).
 //!
-//! INV-BYPASS-PROGRAM: a program lives as long as its plan, and if it is dropped before (relation or
-//! catalog changed), until the transaction ends. Whoever runs a plan holds it, so no running program goes away.
-//! INV-BYPASS-EXEC: a state that was handed out is given back when the statement ends, or by the end of the
-//! (sub)transaction that began it.
-//! INV-BYPASS-RELATION: a program's pointer to its table's cache entry is right while `open_in` is the number of the
-//! present transaction: the plan's lock on the table is held since before the statement starts, so that the entry moves or
-//! goes only with an invalidation of the table, which drops the program and sets `open_in` to 0, or at the end of a
-//! transaction. While a statement runs the entry is pinned (`Exec::pinned`), so that an invalidation leaves it in place.
-//! INV-BYPASS-ONCE: a program runs once at a time: its slots and contexts are shared by all its executions.
+//! INV-BYPASS-PROGRAM: a program lives as long as its plan, and if it is dropped before (relation
+//! or catalog changed), until the transaction ends. Whoever runs a plan holds it, so no running
+//! program goes away. INV-BYPASS-EXEC: a state that was handed out is given back when the statement
+//! ends, or by the end of the (sub)transaction that began it. INV-BYPASS-RELATION: a program's
+//! pointer to its table's cache entry is right while `open_in` is the number of the present
+//! transaction: the plan's lock on the table is held since before the statement starts, so that the
+//! entry moves or goes only with an invalidation of the table, which drops the program and sets
+//! `open_in` to 0, or at the end of a transaction. While a statement runs the entry is pinned
+//! (`Exec::pinned`), so that an invalidation leaves it in place. INV-BYPASS-ONCE: a program runs
+//! once at a time: its slots and contexts are shared by all its executions.
 
 use crate::admin::annotate;
 use crate::hooks;
@@ -47,7 +49,8 @@ pub use plan::is_foreign;
 pub enum Reason {
     /// `mixedcc.enable_bypass` is off.
     Setting,
-    /// Another library would not see it: its executor hooks were installed before ours, or it checks permissions.
+    /// Another library would not see it: its executor hooks were installed before ours, or it
+    /// checks permissions.
     Hooks,
     /// It is instrumented (EXPLAIN ANALYZE, auto_explain with log_analyze).
     Instrumented,
@@ -57,9 +60,11 @@ pub enum Reason {
     ReadOnly,
     /// Its plan is another: joins, subqueries, sorting, groups, writes of several rows.
     Plan,
-    /// It does not ask for one key of the primary key, nor for a range by the scan of the primary index.
+    /// It does not ask for one key of the primary key, nor for a range by the scan of the primary
+    /// index.
     Key,
-    /// An expression with a function of a user, a volatile function, or of a kind that is not known here.
+    /// An expression with a function of a user, a volatile function, or of a kind that is not known
+    /// here.
     Expression,
     /// INSERT with ON CONFLICT.
     OnConflict,
@@ -77,7 +82,8 @@ pub enum Reason {
     Rights,
     /// The same plan is running.
     Busy,
-    /// What it has to lock or queue is known only when it runs: a row written before by this transaction.
+    /// What it has to lock or queue is known only when it runs: a row written before by this
+    /// transaction.
     Row,
 }
 
@@ -131,7 +137,8 @@ static mut PREV_FINISH: pg_sys::ExecutorFinish_hook_type = None;
 /// Were executor hooks of others installed before ours?
 static mut OTHERS: bool = false;
 
-/// Installs the hooks of the run and its finish; start and end are those of `hooks::executor`, which come before.
+/// Installs the hooks of the run and its finish; start and end are those of `hooks::executor`,
+/// which come before.
 pub fn init(others: bool) {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
@@ -154,7 +161,8 @@ pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
         if !guc::ENABLE_BYPASS.get() {
             return Some(Reason::Setting);
         }
-        // First: to look whether a plan can be taken checks its rights, and such a hook (pgaudit's) would see that.
+        // First: to look whether a plan can be taken checks its rights, and such a hook (pgaudit's)
+        // would see that.
         if OTHERS || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
             return Some(Reason::Hooks);
         }
@@ -212,8 +220,8 @@ unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Progr
     }
 }
 
-/// Does a portal with a name start its query now? Others may refer to it (WHERE CURRENT OF). Those of EXECUTE
-/// have names that nobody sees.
+/// Does a portal with a name start its query now? Others may refer to it (WHERE CURRENT OF). Those
+/// of EXECUTE have names that nobody sees.
 unsafe fn is_cursor() -> bool {
     // SAFETY: null or a valid portal. A portal is being started only while nothing else runs.
     unsafe {

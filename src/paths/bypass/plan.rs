@@ -260,7 +260,8 @@ unsafe fn without_junk(list: *mut List) -> *mut List {
     }
 }
 
-/// Checks the expressions of a node of the plan; those of an index-only scan are put in terms of the table.
+/// Checks the expressions of a node of the plan; those of an index-only scan are put in terms of
+/// the table.
 unsafe fn fix_list(p: *mut Plan, list: *mut List) -> Found<()> {
     // SAFETY: as in `fix`.
     unsafe { fix(p, list, false) }
@@ -356,7 +357,8 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
     }
 }
 
-/// Is it a volatile built-in function that reads the clock, or draws a number or a value of a sequence?
+/// Is it a volatile built-in function that reads the clock, or draws a number or a value of a
+/// sequence?
 unsafe fn varies(f: *mut pg_sys::FuncExpr) -> bool {
     // SAFETY: a valid node.
     VARYING.contains(unsafe { &(*f).funcid.to_u32() })
@@ -372,8 +374,9 @@ unsafe fn is_plain_element(r: *mut pg_sys::SubscriptingRef) -> bool {
     }
 }
 
-/// The column that an entry of a target list is. `None`: it is another expression, or there is no such entry, because the
-/// number stands for the whole row (0) or a system column (below 0) of what the list describes.
+/// The column that an entry of a target list is. `None`: it is another expression, or there is no
+/// such entry, because the number stands for the whole row (0) or a system column (below 0) of what
+/// the list describes.
 unsafe fn column_of(list: *mut List, number: pg_sys::AttrNumber) -> Option<*mut pg_sys::Var> {
     // SAFETY: a target list or null; a node is what its tag says.
     unsafe {

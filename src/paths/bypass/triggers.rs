@@ -1,8 +1,9 @@
-//! Triggers: which tables with triggers the bypass may write, and the queue of those that check foreign keys.
+//! Triggers: which tables with triggers the bypass may write, and the queue of those that check
+//! foreign keys.
 //!
-//! INV-BYPASS-QUEUE: a statement that queues triggers has a query level of its own from its start to its finish, as the
-//! executor makes one, unless its caller has said that the caller's level takes them (EXEC_FLAG_SKIP_TRIGGERS). An ERROR
-//! takes the level away with its (sub)transaction.
+//! INV-BYPASS-QUEUE: a statement that queues triggers has a query level of its own from its start
+//! to its finish, as the executor makes one, unless its caller has said that the caller's level
+//! takes them (EXEC_FLAG_SKIP_TRIGGERS). An ERROR takes the level away with its (sub)transaction.
 
 use super::exec::Exec;
 use super::plan::Shape;
@@ -12,8 +13,8 @@ use crate::pg::raw;
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::PgList;
 
-/// What a table's triggers mean for a statement: it queues those that check its foreign keys (true), there are none for
-/// it (false), or only the executor knows them.
+/// What a table's triggers mean for a statement: it queues those that check its foreign keys
+/// (true), there are none for it (false), or only the executor knows them.
 ///
 /// # Safety
 /// An open table.
@@ -68,8 +69,9 @@ unsafe fn of_foreign_keys(t: &pg_sys::TriggerDesc, event: i16) -> bool {
     }
 }
 
-/// Are all row triggers for UPDATE those of foreign keys whose columns the statement does not set? They are not
-/// queued then (AfterTriggerSaveEvent), but for rows that this transaction wrote before.
+/// Are all row triggers for UPDATE those of foreign keys whose columns the statement does not set?
+/// They are not queued then (AfterTriggerSaveEvent), but for rows that this transaction wrote
+/// before.
 unsafe fn only_foreign_keys(table: pg_sys::Relation, t: &pg_sys::TriggerDesc, shape: &Shape) -> bool {
     // SAFETY: an open relation and its triggers.
     unsafe {
@@ -104,7 +106,8 @@ pub unsafe fn begin(p: *mut Program, x: *mut Exec, eflags: i32) {
 /// Queues the triggers of a row that was inserted.
 ///
 /// # Safety
-/// A statement that runs, its table with its triggers, and the row with its TID. An ERROR jumps over this frame.
+/// A statement that runs, its table with its triggers, and the row with its TID. An ERROR jumps
+/// over this frame.
 pub unsafe fn inserted(x: *mut Exec, info: *mut pg_sys::ResultRelInfo, row: *mut pg_sys::TupleTableSlot) {
     // SAFETY: the caller's.
     unsafe {

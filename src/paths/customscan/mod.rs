@@ -1,7 +1,9 @@
-//! `MixedccScan`: a custom scan of the primary index, in place of an index scan of the PRIMARY KEY's nbtree.
+//! `MixedccScan`: a custom scan of the primary index, in place of an index scan of the PRIMARY
+//! KEY's nbtree.
 //!
-//! Its paths are made of PostgreSQL's own index paths for that key (`path.rs`), so that clauses, order, parameters
-//! and what may be evaluated early are decided by the planner; the node (`exec.rs`) reads the engine's index.
+//! Its paths are made of PostgreSQL's own index paths for that key (`path.rs`), so that clauses,
+//! order, parameters and what may be evaluated early are decided by the planner; the node
+//! (`exec.rs`) reads the engine's index.
 
 mod exec;
 mod explain;

@@ -84,7 +84,8 @@ unsafe fn index_paths(
     rel: *mut pg_sys::RelOptInfo,
     index: *mut pg_sys::IndexOptInfo,
 ) -> Vec<*mut pg_sys::IndexPath> {
-    // SAFETY: the hook's contract. An ERROR ends the planning, and with it all that is changed here for a moment.
+    // SAFETY: the hook's contract. An ERROR ends the planning, and with it all that is changed here
+    // for a moment.
     unsafe {
         let of_index = move |l| {
             let all = nodes::<pg_sys::Path>(l).into_iter().filter(|p| (**p).type_ == NodeTag::T_IndexPath);
@@ -181,8 +182,8 @@ unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: 
     }
 }
 
-/// Entries of the index that a scan reads: those within the bounds, which equalities of the first columns and the
-/// conditions on the next one make.
+/// Entries of the index that a scan reads: those within the bounds, which equalities of the first
+/// columns and the conditions on the next one make.
 unsafe fn entries(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: *mut pg_sys::IndexPath) -> f64 {
     // SAFETY: a path of the relation.
     unsafe {

@@ -1,8 +1,9 @@
 //! The plan node.
 //!
-//! `custom_exprs`: the expressions that the keys are made of, and the index conditions as they were. `custom_private`:
-//! the OID of the PRIMARY KEY's index, the direction, and, if the conditions are the whole key, the types of its values.
-//! Else the expressions are the conditions with the index's columns for the table's, as index scans have them.
+//! `custom_exprs`: the expressions that the keys are made of, and the index conditions as they
+//! were. `custom_private`: the OID of the PRIMARY KEY's index, the direction, and, if the
+//! conditions are the whole key, the types of its values. Else the expressions are the conditions
+//! with the index's columns for the table's, as index scans have them.
 
 use super::{list, nodes, path, SCAN};
 use crate::keys::codec;
@@ -92,8 +93,8 @@ unsafe fn filter(
     }
 }
 
-/// The values, with their types, that the conditions give each column of the key, if they are one equality each, of
-/// types whose values are exact as bytes.
+/// The values, with their types, that the conditions give each column of the key, if they are one
+/// equality each, of types whose values are exact as bytes.
 unsafe fn whole_key(
     index: *mut pg_sys::IndexOptInfo,
     conditions: &[(Vec<usize>, *mut pg_sys::Node)],

@@ -30,7 +30,8 @@ unsafe fn elements((d, null, typid): Value) -> Vec<Value> {
 }
 
 function!(pg_finfo_mixedcc_get_each, mixedcc_get_each);
-/// `get_each("row" anyelement, keys "any")`: rows in the order of the keys; keys without a row are left out.
+/// `get_each("row" anyelement, keys "any")`: rows in the order of the keys; keys without a row are
+/// left out.
 ///
 /// # Safety
 /// PostgreSQL's contract of set-returning functions.
@@ -66,7 +67,8 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
 }
 
 function!(pg_finfo_mixedcc_add_each, mixedcc_add_each);
-/// `add_each("row" anyelement, "column" name, "values" "any", keys "any")`: how many rows there were.
+/// `add_each("row" anyelement, "column" name, "values" "any", keys "any")`: how many rows there
+/// were.
 ///
 /// # Safety
 /// PostgreSQL's contract of function calls.

@@ -29,7 +29,8 @@ unsafe fn by_key(a: &Access, r: pg_sys::Relation, key: *const Datum, values: &mu
     }
 }
 
-/// The columns' values as parameters of a statement: domains as their base types, so that they are checked.
+/// The columns' values as parameters of a statement: domains as their base types, so that they are
+/// checked.
 unsafe fn parameters(a: &Access, values: *const Datum, nulls: *const bool) -> Vec<Value> {
     // SAFETY: the header's contract; catalog look-ups.
     let one = |(i, c): (usize, &Named)| unsafe { (*values.add(i), *nulls.add(i), pg_sys::getBaseType(c.typid)) };

@@ -1,8 +1,9 @@
-//! The interface for other extensions: a table of functions behind the rendezvous variable `mixedcc_native`, as
-//! `mixedcc.h` declares it. The header says what callers may rely on.
+//! The interface for other extensions: a table of functions behind the rendezvous variable
+//! `mixedcc_native`, as `mixedcc.h` declares it. The header says what callers may rely on.
 //!
-//! Each function is one statement of the transaction (see the module's `mod.rs`): directly, or by the statement itself.
-//! Callers' functions are called without a guard where this frame owns nothing: their ERROR jumps over it.
+//! Each function is one statement of the transaction (see the module's `mod.rs`): directly, or by
+//! the statement itself. Callers' functions are called without a guard where this frame owns
+//! nothing: their ERROR jumps over it.
 
 use super::access::{Access, Running};
 use super::row::{self, Change, Columns};
@@ -186,11 +187,13 @@ unsafe fn update_row(
 
 unsafe extern "C-unwind" fn modify(a: *mut Access, key: *const Datum, f: Modify, arg: *mut c_void) -> bool {
     let mut columns = quick::Columns::new();
-    // SAFETY: the header's contract; INV-QUICK. This frame owns nothing when the caller's function runs.
+    // SAFETY: the header's contract; INV-QUICK. This frame owns nothing when the caller's function
+    // runs.
     unsafe {
         match quick::modify(&*a, key, f, arg, &mut columns) {
             Some(quick::Modified::Done) => true,
-            // The row is as the function has seen it, or its update fails: the level is SERIALIZABLE.
+            // The row is as the function has seen it, or its update fails: the level is
+            // SERIALIZABLE.
             Some(quick::Modified::Values) => update_guarded(a, key, columns.values.as_ptr(), columns.nulls.as_ptr()),
             Some(quick::Modified::Written) => fail_guarded(),
             None => modify_guarded(a, key, f, arg),
@@ -236,7 +239,8 @@ unsafe fn modify_row(
     f: Modify,
     arg: *mut c_void,
 ) -> Result<bool, Statement> {
-    // SAFETY: the header's contract. The room for the columns is left to its memory context where an ERROR jumps.
+    // SAFETY: the header's contract. The room for the columns is left to its memory context where
+    // an ERROR jumps.
     unsafe {
         a.updates_plainly(&r.open)?;
         let Some(found) = row::find(&r.open, r.snapshot, &a.key(key), true)? else { return Ok(false) };
@@ -279,7 +283,8 @@ unsafe extern "C-unwind" fn insert(a: *mut Access, values: *const Datum, nulls: 
 }
 
 unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *const bool) -> Result<(), Statement> {
-    // SAFETY: the header's contract. What is made for the indexes is left to its memory context where an ERROR jumps.
+    // SAFETY: the header's contract. What is made for the indexes is left to its memory context
+    // where an ERROR jumps.
     unsafe {
         let t = &r.open;
         a.inserts_plainly(t)?;

@@ -1,9 +1,11 @@
 //! Plans of the statements that native calls run, kept from call to call.
 //!
-//! PostgreSQL's plan cache makes a kept plan anew when a definition, the search path or a policy's role has changed, so the
-//! same text with the same types of parameters is the same statement as long as the backend lives.
+//! PostgreSQL's plan cache makes a kept plan anew when a definition, the search path or a policy's
+//! role has changed, so the same text with the same types of parameters is the same statement as
+//! long as the backend lives.
 //!
-//! INV-KEPT: a plan is freed only while no call of this backend runs it; one that runs has a [`Running`].
+//! INV-KEPT: a plan is freed only while no call of this backend runs it; one that runs has a
+//! [`Running`].
 
 use super::statement::prepare;
 use super::Value;
@@ -72,7 +74,8 @@ pub unsafe fn begin(sql: &str, values: &[Value]) -> Running {
     if let Some(plan) = PLANS.with_borrow_mut(|p| p.begin(sql, values)) {
         return plan;
     }
-    // SAFETY: the caller's; INV-KEPT for the plan that is freed. Preparing may run calls that keep plans: this is added after.
+    // SAFETY: the caller's; INV-KEPT for the plan that is freed. Preparing may run calls that keep
+    // plans: this is added after.
     unsafe {
         let plan = prepare(sql, values);
         pg_sys::SPI_keepplan(plan);

@@ -6,12 +6,14 @@ use crate::state::{platform, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// Begins a command: the snapshot of a call is the active one at the newest command id, so that it sees what this
-/// transaction has written before the call, as a statement of a volatile function does. `room`: for a copy, if one is
-/// needed. It is of the same moment, and the active snapshot, which stays, keeps what it needs.
+/// Begins a command: the snapshot of a call is the active one at the newest command id, so that it
+/// sees what this transaction has written before the call, as a statement of a volatile function
+/// does. `room`: for a copy, if one is needed. It is of the same moment, and the active snapshot,
+/// which stays, keeps what it needs.
 ///
 /// # Safety
-/// Within a transaction; an ERROR jumps over this frame. The room lives as long as the snapshot is used.
+/// Within a transaction; an ERROR jumps over this frame. The room lives as long as the snapshot is
+/// used.
 #[inline]
 pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
     platform::outside();
@@ -35,8 +37,8 @@ pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
     }
 }
 
-/// Begins a command if nothing has to be done for it, or looked at; the active snapshot, whose command id is of an earlier
-/// one. `None`: `begin` tells.
+/// Begins a command if nothing has to be done for it, or looked at; the active snapshot, whose
+/// command id is of an earlier one. `None`: `begin` tells.
 ///
 /// # Safety
 /// Within a transaction; an ERROR jumps over this frame.

@@ -1,4 +1,5 @@
-//! Scans of a range of the primary key for the interface: an index scan as the executor's, protections included.
+//! Scans of a range of the primary key for the interface: an index scan as the executor's,
+//! protections included.
 
 use super::access::{Access, Running};
 use super::interface::Visit;
@@ -14,7 +15,8 @@ use std::mem::MaybeUninit;
 /// Most conditions: each column equals a value, or all but the last, which has two bounds.
 const MAX: usize = pg_sys::INDEX_MAX_KEYS as usize + 1;
 
-/// `MixedccRange`: rows whose key's first columns equal values, and whose next one is within bounds.
+/// `MixedccRange`: rows whose key's first columns equal values, and whose next one is within
+/// bounds.
 #[repr(C)]
 pub struct Range {
     n_equal: i32,
@@ -81,8 +83,9 @@ pub fn check(a: &Access, range: &Range) {
 /// Visits the rows of a range in the order of the key; how many there were.
 ///
 /// # Safety
-/// The header's contract; a call in progress, whose table a statement would do nothing but read. An ERROR jumps over
-/// this frame, which leaves the scan to the resource owner and the memory context, as the executor does.
+/// The header's contract; a call in progress, whose table a statement would do nothing but read. An
+/// ERROR jumps over this frame, which leaves the scan to the resource owner and the memory context,
+/// as the executor does.
 pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c_void) -> u64 {
     // SAFETY: the caller's.
     unsafe {
@@ -130,7 +133,8 @@ pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c
 }
 
 unsafe fn scan_key(index: pg_sys::Relation, (column, strategy, _, value): Condition, out: *mut ScanKeyData) {
-    // SAFETY: an open index, which has the column; the types of the key were compared with the caller's (INV-TYPED).
+    // SAFETY: an open index, which has the column; the types of the key were compared with the
+    // caller's (INV-TYPED).
     unsafe {
         let typid = *(*index).rd_opcintype.add(column);
         let op = pg_sys::get_opfamily_member(*(*index).rd_opfamily.add(column), typid, typid, strategy as i16);

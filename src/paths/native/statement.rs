@@ -16,7 +16,8 @@ pub struct Done {
     pub rows: u64,
 }
 
-/// Runs a statement with parameters as a statement of a volatile function, with a snapshot of its own.
+/// Runs a statement with parameters as a statement of a volatile function, with a snapshot of its
+/// own.
 ///
 /// # Safety
 /// Values of their types. An ERROR's clean-up ends SPI.
@@ -47,7 +48,8 @@ unsafe fn run(sql: &str, values: &[Value], reads: bool) -> Done {
     }
 }
 
-/// Runs a statement as `run` does, and visits its rows; how many there were. The arrays last for the visit.
+/// Runs a statement as `run` does, and visits its rows; how many there were. The arrays last for
+/// the visit.
 ///
 /// # Safety
 /// As [`run`]. `limit`: of rows; 0: none.
@@ -188,7 +190,8 @@ unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut
     }
 }
 
-/// A name for the table that is not one of its columns: in a list of a SELECT it means the whole row.
+/// A name for the table that is not one of its columns: in a list of a SELECT it means the whole
+/// row.
 unsafe fn row_name(r: pg_sys::Relation) -> String {
     let is_free = |name: &String| {
         let name = CString::new(name.as_str()).expect("no zero byte");
@@ -225,7 +228,8 @@ pub unsafe fn get_column(r: pg_sys::Relation, given: &[Value], at: usize) -> Opt
     }
 }
 
-/// `UPDATE t SET column = value WHERE key`, `SET column = column + value`, or `DELETE FROM t WHERE key`. False: there is no such row.
+/// `UPDATE t SET column = value WHERE key`, `SET column = column + value`, or `DELETE FROM t WHERE
+/// key`. False: there is no such row.
 ///
 /// # Safety
 /// As [`get`].

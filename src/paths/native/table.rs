@@ -1,15 +1,18 @@
-//! Tables that native access has open: locked once for the transaction, found again without the relation cache.
+//! Tables that native access has open: locked once for the transaction, found again without the
+//! relation cache.
 //!
-//! INV-OPEN: between two invalidations of a relation its cache entry stays where it is, as long as the transaction holds a
-//! lock on the relation: entries are made again, moved and freed only when an invalidation is processed, which calls
-//! `invalidated` at once, or when a (sub)transaction ends. So an entry that was found under a lock is the right one while
-//! the transaction and `EPOCH` are the same and the table is `valid`. What is known of rights and triggers goes with every
-//! change of the table's pg_class row, which is such an invalidation, and with those of roles and their members. Between
-//! transactions an entry stays too; but nothing is known of it until the lock is taken, which processes invalidations first.
+//! INV-OPEN: between two invalidations of a relation its cache entry stays where it is, as long as
+//! the transaction holds a lock on the relation: entries are made again, moved and freed only when
+//! an invalidation is processed, which calls `invalidated` at once, or when a (sub)transaction
+//! ends. So an entry that was found under a lock is the right one while the transaction and `EPOCH`
+//! are the same and the table is `valid`. What is known of rights and triggers goes with every
+//! change of the table's pg_class row, which is such an invalidation, and with those of roles and
+//! their members. Between transactions an entry stays too; but nothing is known of it until the
+//! lock is taken, which processes invalidations first.
 //!
-//! INV-PIN: while a call uses a relation its entry is pinned, so that an invalidation in the middle of the call leaves it
-//! in place. A pin is a reference that no resource owner knows; the end of the call gives it back, or the abort of the
-//! (sub)transaction in which it was taken.
+//! INV-PIN: while a call uses a relation its entry is pinned, so that an invalidation in the middle
+//! of the call leaves it in place. A pin is a reference that no resource owner knows; the end of
+//! the call gives it back, or the abort of the (sub)transaction in which it was taken.
 
 use super::Statement;
 use crate::admin::options::complain;
@@ -39,7 +42,8 @@ pub struct Table {
     /// Number of its present definition, which changes whenever it may have become another one.
     pub definition: u64,
     valid: bool,
-    /// Does the entry outlive the transaction that has looked at it last, as those of tables do that it has not made?
+    /// Does the entry outlive the transaction that has looked at it last, as those of tables do
+    /// that it has not made?
     lasting: bool,
     /// Where it is locked: in this transaction, since this epoch, in these ways.
     transaction: u32,
@@ -54,8 +58,8 @@ pub struct Table {
     plain_updates: bool,
     plain_inserts: bool,
     plain_deletes: bool,
-    /// Columns (from 0) of foreign keys of this table: an update of them is checked, and so is any of a row that this
-    /// transaction has written.
+    /// Columns (from 0) of foreign keys of this table: an update of them is checked, and so is any
+    /// of a row that this transaction has written.
     referring: Vec<usize>,
 }
 
@@ -120,9 +124,10 @@ unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) 
     unsafe { invalidated(Datum::from(0), pg_sys::InvalidOid) };
 }
 
-/// A row type that calls have named was changed or dropped: plans with a value of it (`NULL::t`) are made anew, from their text.
-/// PostgreSQL does that for the tables of a plan, but not for the types of its constants, so that a plan would name the type of
-/// a dropped table for ever, though there is another table of that name.
+/// A row type that calls have named was changed or dropped: plans with a value of it (`NULL::t`)
+/// are made anew, from their text. PostgreSQL does that for the tables of a plan, but not for the
+/// types of its constants, so that a plan would name the type of a dropped table for ever, though
+/// there is another table of that name.
 unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
     // SAFETY: one thread; nothing here can fail.
     unsafe {
@@ -211,7 +216,8 @@ pub fn unpin(pin: usize) {
     }
 }
 
-/// The base type of what a call names. A type that is gone is the plan's: it was made before the table was dropped.
+/// The base type of what a call names. A type that is gone is the plan's: it was made before the
+/// table was dropped.
 unsafe fn base_type(typid: Oid) -> Oid {
     // SAFETY: catalog look-ups.
     unsafe {
@@ -308,8 +314,9 @@ impl Table {
         self.valid && self.transaction == compat::my_lxid() && self.epoch == epoch && self.locks & access as u8 != 0
     }
 
-    /// The relation, if the table is open for reading, and a statement that needs the right to do it would do nothing but
-    /// read the row. Looks at nothing that may fail. It stays as it is until PostgreSQL looks for invalidations.
+    /// The relation, if the table is open for reading, and a statement that needs the right to do
+    /// it would do nothing but read the row. Looks at nothing that may fail. It stays as it is
+    /// until PostgreSQL looks for invalidations.
     #[inline]
     pub fn peek(&self) -> Option<pg_sys::Relation> {
         // SAFETY: plain reads of the backend's state.
@@ -320,8 +327,8 @@ impl Table {
         }
     }
 
-    /// The relation, if the table is open for writing, and an UPDATE of columns that no index has would do nothing but replace the
-    /// row's version. As [`Table::peek`].
+    /// The relation, if the table is open for writing, and an UPDATE of columns that no index has
+    /// would do nothing but replace the row's version. As [`Table::peek`].
     #[inline]
     pub fn peek_to_update(&self) -> Option<pg_sys::Relation> {
         const RIGHTS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE;
@@ -339,8 +346,8 @@ impl Table {
     /// Opens the table, or raises an error if it is not one of ours.
     ///
     /// # Safety
-    /// A table of `of`, in a transaction. A command has begun (`moment::begin`): changes that this transaction made to the
-    /// table are known.
+    /// A table of `of`, in a transaction. A command has begun (`moment::begin`): changes that this
+    /// transaction made to the table are known.
     #[inline]
     pub unsafe fn open(this: *mut Table, access: Access) -> Open {
         // SAFETY: one thread; tables are never freed; INV-OPEN.
@@ -369,8 +376,8 @@ impl Table {
             // Outside of a transaction's middle it has no number: then nothing is kept.
             let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
             if (*this).valid && (kept != 0 || (*this).lasting) {
-                // Locked in a weaker way, or known since an earlier transaction: it is there, and stays so if nothing is
-                // heard of it with the lock. An ERROR jumps over this frame.
+                // Locked in a weaker way, or known since an earlier transaction: it is there, and
+                // stays so if nothing is heard of it with the lock. An ERROR jumps over this frame.
                 pg::raw::LockRelationOid(oid, lock as i32);
                 if (*this).valid {
                     ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
@@ -422,7 +429,8 @@ impl Table {
             self.plain_deletes = writes && t.is_none_or(|t| !deletes(t));
             self.referring.clear();
             if t.is_some() {
-                // What refers to this table names columns of a unique index, which no update changes directly.
+                // What refers to this table names columns of a unique index, which no update
+                // changes directly.
                 for k in pgrx::PgList::<pg_sys::ForeignKeyCacheInfo>::from_pg(pg_sys::RelationGetFKeyList(r)).iter_ptr()
                 {
                     let k = &*k;
@@ -433,8 +441,8 @@ impl Table {
     }
 }
 
-/// Raises an error unless the user has some right on a table or its columns. Before it is locked, and also where no row is
-/// looked for, because the key is NULL: strangers must not lock it.
+/// Raises an error unless the user has some right on a table or its columns. Before it is locked,
+/// and also where no row is looked for, because the key is NULL: strangers must not lock it.
 unsafe fn must_have_a_right(oid: Oid) {
     const COLUMNS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE;
     // SAFETY: catalog look-ups; the name may be null, if the table was dropped meanwhile.
@@ -451,8 +459,8 @@ unsafe fn must_have_a_right(oid: Oid) {
     }
 }
 
-/// Are all triggers for UPDATE those of foreign keys? They are queued only if the key changes, or for rows that the
-/// transaction has inserted (AfterTriggerSaveEvent).
+/// Are all triggers for UPDATE those of foreign keys? They are queued only if the key changes, or
+/// for rows that the transaction has inserted (AfterTriggerSaveEvent).
 unsafe fn only_foreign_keys(t: &pg_sys::TriggerDesc) -> bool {
     const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
     const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
@@ -500,8 +508,8 @@ impl Open {
         unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
     }
 
-    /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole table. An update must
-    /// pass `refers` and `is_checked` too.
+    /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole
+    /// table. An update must pass `refers` and `is_checked` too.
     #[inline]
     pub fn writes_plainly(&self, write: Write, rights: u32) -> Result<(), Statement> {
         // SAFETY: plain reads of the backend's state; tables are never freed.
@@ -555,7 +563,8 @@ impl Open {
 
     #[cold]
     fn has_rights(&self, rights: u32) -> bool {
-        // SAFETY: tables are never freed; catalog look-ups, in which an invalidation may come: then nothing is kept.
+        // SAFETY: tables are never freed; catalog look-ups, in which an invalidation may come: then
+        // nothing is kept.
         unsafe {
             let (user, definition) = (pg::raw::GetUserId(), (*self.table).definition);
             let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);

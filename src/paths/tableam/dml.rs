@@ -30,8 +30,8 @@ unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
     }
 }
 
-/// The partition of the row in a slot, as a record keeps it. An ERROR (of a function of the key's type) jumps over the
-/// caller's frame: it must not own a version.
+/// The partition of the row in a slot, as a record keeps it. An ERROR (of a function of the key's
+/// type) jumps over the caller's frame: it must not own a version.
 unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
     let mut part = [0; 2];
     // SAFETY: the caller's: a slot of the row type.
@@ -452,8 +452,8 @@ unsafe fn put_in_place(
     }
 }
 
-/// `tuple_update` where the caller knows that no column changes that is in an index or the partition key, and that no
-/// trigger will look at the row by its TID.
+/// `tuple_update` where the caller knows that no column changes that is in an index or the
+/// partition key, and that no trigger will look at the row by its TID.
 ///
 /// # Safety
 /// tableam.h's contract for `tuple_update`.

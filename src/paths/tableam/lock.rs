@@ -182,8 +182,8 @@ unsafe fn lock_one(
     }
 }
 
-/// For KEY SHARE a row may have been updated: keys do not change in place, so that what the snapshot
-/// sees is good enough, as in heap.
+/// For KEY SHARE a row may have been updated: keys do not change in place, so that what the
+/// snapshot sees is good enough, as in heap.
 unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<NonNull<Version>> {
     if want.mode != LockMode::KeyShare {
         return None;
@@ -192,8 +192,8 @@ unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<No
     ok(t.read_snapshot(&PG, r, csn))
 }
 
-/// KEY SHARE at REPEATABLE READ of a row that has moved with its key unchanged: the lock is taken on
-/// the row where it went, and the caller goes on with the version that its snapshot sees.
+/// KEY SHARE at REPEATABLE READ of a row that has moved with its key unchanged: the lock is taken
+/// on the row where it went, and the caller goes on with the version that its snapshot sees.
 unsafe fn same_key(
     rel: pg_sys::Relation,
     t: &mut Txn,

@@ -63,7 +63,8 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
         let key = compat::storage_key(&compat::storage_of(rel));
         let old = shmem::unregister(key);
         if let Some(t) = old {
-            // Our own writes still point to it. It is freed at our end also if there is no memory for another one.
+            // Our own writes still point to it. It is freed at our end also if there is no memory
+            // for another one.
             xact::orphaned(t);
         }
         rel::create_table(key, old);
@@ -118,16 +119,18 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
 /// The table, and the access method that it is about to be converted to.
 static mut CONVERSION: Option<(pg_sys::Oid, pg_sys::Oid)> = None;
 
-/// An ALTER TABLE begins. `conversion`: it gives this table of ours this other access method. (It stays after an ERROR, until the
-/// next ALTER TABLE: nothing else asks for the TOAST table of a table that is there.)
+/// An ALTER TABLE begins. `conversion`: it gives this table of ours this other access method. (It
+/// stays after an ERROR, until the next ALTER TABLE: nothing else asks for the TOAST table of a
+/// table that is there.)
 pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
     // SAFETY: one thread.
     unsafe { CONVERSION = conversion };
 }
 
-/// Rows of ours have no TOAST table. But PostgreSQL makes one for a rewritten table only if the old table has one
-/// (make_new_heap), and asks for that at the end of ALTER TABLE's changes of catalogs, before the rewrite. So a table that is about
-/// to get another access method needs what that one needs.
+/// Rows of ours have no TOAST table. But PostgreSQL makes one for a rewritten table only if the old
+/// table has one (make_new_heap), and asks for that at the end of ALTER TABLE's changes of
+/// catalogs, before the rewrite. So a table that is about to get another access method needs what
+/// that one needs.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
     // SAFETY: an open relation; one thread.

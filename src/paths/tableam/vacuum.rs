@@ -59,8 +59,8 @@ unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut co
 /// Entries of dead records that are removed from the primary index at a time.
 const SWEEP: usize = 1024;
 
-/// Pins the present moment. VACUUM looks at no version as its snapshot sees it: its pin need not keep what was deleted, or
-/// given back, just before. Returns the oldest pin.
+/// Pins the present moment. VACUUM looks at no version as its snapshot sees it: its pin need not
+/// keep what was deleted, or given back, just before. Returns the oldest pin.
 fn renew_moment(t: &Txn) -> Csn {
     t.e.unpin(t.slot);
     t.e.tick();
@@ -120,8 +120,8 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
     table.dead.store(left, Ordering::Relaxed);
 }
 
-/// Ends the ranges of indexes that are gone, and frees old boundaries. The table is locked so that no
-/// index comes or goes.
+/// Ends the ranges of indexes that are gone, and frees old boundaries. The table is locked so that
+/// no index comes or goes.
 fn tidy_ranges(table: &'static Table, indexes: &[u64]) {
     let t = xact::txn();
     for r in table.all_ranges().filter(|r| !indexes.contains(&r.index)).collect::<Vec<_>>() {

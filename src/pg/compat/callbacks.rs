@@ -27,8 +27,9 @@ unsafe extern "C-unwind" fn set_new_storage(
     freeze_xid: *mut pg_sys::TransactionId,
     minmulti: *mut pg_sys::MultiXactId,
 ) {
-    // SAFETY: tableam.h's contract. Rows of ours hold no transaction ids, but pg_class needs some that
-    // age, as heap's do: those that are invalid count as infinitely old wherever ages are watched.
+    // SAFETY: tableam.h's contract. Rows of ours hold no transaction ids, but pg_class needs some
+    // that age, as heap's do: those that are invalid count as infinitely old wherever ages are
+    // watched.
     unsafe {
         *freeze_xid = pg_sys::RecentXmin;
         *minmulti = pg_sys::GetOldestMultiXactId();

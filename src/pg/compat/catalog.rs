@@ -12,7 +12,8 @@ pub unsafe fn attribute<'a>(desc: pg_sys::TupleDesc, i: usize) -> &'a pg_sys::Fo
     unsafe { &(*desc).attrs.as_slice((*desc).natts as usize)[i] }
 }
 
-/// Where a column is in every row without NULLs before it, if that is known (bytes from the data's start).
+/// Where a column is in every row without NULLs before it, if that is known (bytes from the data's
+/// start).
 ///
 /// # Safety
 /// As for [`attribute`].
@@ -22,8 +23,9 @@ pub unsafe fn cached_offset(desc: pg_sys::TupleDesc, i: usize) -> Option<usize> 
     usize::try_from(unsafe { attribute(desc, i) }.attcacheoff).ok()
 }
 
-/// Columns that an update may not change in place, because an index has them (in a key, included, in
-/// an expression or a predicate): numbers minus `FirstLowInvalidHeapAttributeNumber`. The caller's to free.
+/// Columns that an update may not change in place, because an index has them (in a key, included,
+/// in an expression or a predicate): numbers minus `FirstLowInvalidHeapAttributeNumber`. The
+/// caller's to free.
 ///
 /// # Safety
 /// An open relation.

@@ -74,7 +74,8 @@ pub unsafe fn has_rights(rtable: *mut pg_sys::List) -> bool {
 /// Raises the error of a row that does not fulfil the constraints of its table.
 ///
 /// # Safety
-/// An open table, its number in the range table, and a row of it. An ERROR jumps over the caller's frame.
+/// An open table, its number in the range table, and a row of it. An ERROR jumps over the caller's
+/// frame.
 pub unsafe fn check_constraints(
     rel: pg_sys::Relation,
     rti: u32,

@@ -9,7 +9,8 @@ pub struct ClusterParams {
 }
 
 const CLUOPT_VERBOSE: u32 = 1;
-/// The table may have changed since it was looked up, and need not be marked as clustered by the index any more.
+/// The table may have changed since it was looked up, and need not be marked as clustered by the
+/// index any more.
 const CLUOPT_RECHECK: u32 = 2 | 4;
 
 mod raw {
@@ -96,7 +97,8 @@ pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64) {
     unsafe { pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64) }
 }
 
-/// Sorts a table by an index, if both are there still and the user owns them. Within a transaction with a snapshot.
+/// Sorts a table by an index, if both are there still and the user owns them. Within a transaction
+/// with a snapshot.
 pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
     let mut params = ClusterParams { options: CLUOPT_RECHECK | if verbose { CLUOPT_VERBOSE } else { 0 } };
     // SAFETY: OIDs need not be valid. An ERROR jumps over this frame, which owns nothing.

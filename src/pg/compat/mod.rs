@@ -25,8 +25,8 @@
 //! Not hidden, because no code of ours depends on it yet: MERGE and BEFORE triggers refetch with
 //! SnapshotAny in new places (17, 18: `access/visible.rs: any`), slot operations have new members
 //! (ours are heap's), virtual generated columns (18: rows with them must not be formed from all
-//! attributes; `paths/bypass/program.rs` must refuse them), the executor's part in what the bypass does (`paths/bypass/`: read
-//! execMain.c and nodeModifyTable.c of the version again).
+//! attributes; `paths/bypass/program.rs` must refuse them), the executor's part in what the bypass
+//! does (`paths/bypass/`: read execMain.c and nodeModifyTable.c of the version again).
 
 mod callbacks;
 mod catalog;

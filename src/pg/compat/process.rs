@@ -38,7 +38,8 @@ pub unsafe fn wait_for_end(ident: u64) {
     unsafe { pg_sys::VirtualXactLock(vxid, true) };
 }
 
-/// Does another process wait for a lock of PostgreSQL's that this one has? Looks at all locks of the server.
+/// Does another process wait for a lock of PostgreSQL's that this one has? Looks at all locks of
+/// the server.
 pub fn is_awaited() -> bool {
     // SAFETY: the list is a copy in the current memory context, of as many elements as it says.
     unsafe {
@@ -65,13 +66,15 @@ pub fn is_awaited() -> bool {
     }
 }
 
-/// Does the running transaction, or one of its subtransactions, hold a lock on a relation of this database in this mode?
+/// Does the running transaction, or one of its subtransactions, hold a lock on a relation of this
+/// database in this mode?
 pub fn holds_relation(oid: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> bool {
     // SAFETY: a look at the backend's own table of locks.
     unsafe { pg_sys::LockHeldByMe(&relation_tag(oid), mode) }
 }
 
-/// The name of a relation's lock (SET_LOCKTAG_RELATION). Tables of ours are not shared between databases.
+/// The name of a relation's lock (SET_LOCKTAG_RELATION). Tables of ours are not shared between
+/// databases.
 pub fn relation_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
         // SAFETY: a plain read.
@@ -124,8 +127,8 @@ pub fn pid_of(slot: SlotId) -> Option<i32> {
     }
 }
 
-/// Slot and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with the
-/// virtual transaction id (snapmgr.c, ExportSnapshot).
+/// Slot and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with
+/// the virtual transaction id (snapmgr.c, ExportSnapshot).
 pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
     let mut parts = snapshot_id.split('-').map(|p| u32::from_str_radix(p, 16));
     let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);

@@ -73,7 +73,8 @@ pub unsafe fn main_file(key: [u32; 4]) -> String {
     }
 }
 
-/// A page of a relation that holds these bytes behind its header, 512 at most, with a checksum where the cluster has them.
+/// A page of a relation that holds these bytes behind its header, 512 at most, with a checksum
+/// where the cluster has them.
 ///
 /// # Safety
 /// As of [`main_file`].
@@ -93,12 +94,14 @@ pub unsafe fn page_with(bytes: &[u8]) -> Vec<u8> {
 /// Where the bytes of [`page_with`] begin.
 pub const PAGE_HEADER: usize = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
 
-/// Makes the storage of a table: an empty main fork and, as for every unlogged relation, an init fork.
+/// Makes the storage of a table: an empty main fork and, as for every unlogged relation, an init
+/// fork.
 ///
 /// # Safety
 /// Within a transaction; the storage is new.
 pub unsafe fn create_storage(s: &Storage, persistence: core::ffi::c_char) {
-    // SAFETY: the caller's; smgr.h's and storage_xlog.h's contracts, as heap's access method does it.
+    // SAFETY: the caller's; smgr.h's and storage_xlog.h's contracts, as heap's access method does
+    // it.
     unsafe {
         let smgr = pg_sys::RelationCreateStorage(*s, persistence, true);
         pg_sys::smgrcreate(smgr, INIT_FORKNUM, false);

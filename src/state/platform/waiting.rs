@@ -1,5 +1,5 @@
-//! What a sleep is for, in the context of messages: those of log_lock_waits and of ERRORs that end it. The lock
-//! manager itself knows only whose end is awaited, or a queue's number.
+//! What a sleep is for, in the context of messages: those of log_lock_waits and of ERRORs that end
+//! it. The lock manager itself knows only whose end is awaited, or a queue's number.
 
 use crate::pg::Tid;
 use crate::state::rel;
@@ -15,7 +15,8 @@ mod raw {
     }
 }
 
-/// Adds a line to the context of every message while it lives. It does not move after [`Waiting::enter`].
+/// Adds a line to the context of every message while it lives. It does not move after
+/// [`Waiting::enter`].
 pub struct Waiting {
     lock: Queue,
     callback: pg_sys::ErrorContextCallback,

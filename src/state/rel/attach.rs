@@ -1,6 +1,6 @@
 //! First use of a storage that this incarnation of shared memory does not know: after a crash, a
-//! shutdown that could not save the rows, or in a database copied from a template. Rows that were saved, and
-//! are not here, are an ERROR (`state/save/absent.rs`).
+//! shutdown that could not save the rows, or in a database copied from a template. Rows that were
+//! saved, and are not here, are an ERROR (`state/save/absent.rs`).
 //!
 //! INV-ATTACH: a table is registered only when no index of it has entries from before. One backend
 //! does it, under a lock; whoever uses the table, or an index of it, comes through here first, and

@@ -7,7 +7,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What a clean shutdown has saved. In the data directory, which is the working directory of every process.
+/// What a clean shutdown has saved. In the data directory, which is the working directory of every
+/// process.
 pub const FILE: &str = "mixedcc.rows";
 /// What is being saved. It stays if the server is killed meanwhile.
 pub const TEMPORARY: &str = "mixedcc.rows.tmp";

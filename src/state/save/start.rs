@@ -11,7 +11,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-/// Their presence makes PostgreSQL recover at the start, which empties the indexes of unlogged tables.
+/// Their presence makes PostgreSQL recover at the start, which empties the indexes of unlogged
+/// tables.
 const RECOVERY_SIGNALS: [&str; 3] = ["backup_label", "recovery.signal", "standby.signal"];
 /// No process has a slot yet.
 const SLOT: u16 = 0;
@@ -165,7 +166,8 @@ impl Start<'_> {
         };
         found.waiting += 1;
         shmem::register_absent(key, absence, left.need);
-        // A file that was written before there were stamps, or by a server that was killed before it wrote them.
+        // A file that was written before there were stamps, or by a server that was killed before
+        // it wrote them.
         if let Err(x) = stamp::write(key, &Stamp { saved, loaded: None }) {
             warning!("mixedcc could not write to the file {} of database {}: {x}", key[2], key[1]);
         }
@@ -177,8 +179,8 @@ impl Start<'_> {
     }
 }
 
-/// Stamps the tables of a file that the last shutdown has written, without loading them: pg_upgrade starts
-/// the server, and the shutdown that follows is another one.
+/// Stamps the tables of a file that the last shutdown has written, without loading them: pg_upgrade
+/// starts the server, and the shutdown that follows is another one.
 pub fn stamp_only() {
     let (Some(now), Ok(file)) = (identity(), files::open(files::FILE)) else { return };
     let mut r = Reader::new(BufReader::with_capacity(1 << 20, file));

@@ -3,10 +3,12 @@
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 
-/// The partitions of a table's records in one of their two fields (see `mixedcc_engine::record::Record::part`).
+/// The partitions of a table's records in one of their two fields (see
+/// `mixedcc_engine::record::Record::part`).
 ///
-/// INV-PARTS: a record has room for the partitions of two maps. A third one of the same transaction would overwrite
-/// those of the first, which an abort puts in use again: they are kept here, and put back with their map.
+/// INV-PARTS: a record has room for the partitions of two maps. A third one of the same transaction
+/// would overwrite those of the first, which an abort puts in use again: they are kept here, and
+/// put back with their map.
 pub struct Parts {
     table: &'static Table,
     field: usize,
@@ -21,7 +23,8 @@ impl Parts {
         Parts { table, field, all: (0..table.len()).map(part).collect() }
     }
 
-    /// Puts it back. Neither fails nor allocates. Records that came later are dead by then, and of any partition.
+    /// Puts it back. Neither fails nor allocates. Records that came later are dead by then, and of
+    /// any partition.
     pub fn restore(&self) {
         for no in 0..self.table.len() {
             if let Some(r) = self.table.record(no) {

@@ -59,8 +59,8 @@ pub fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
     (v & 1 == 1).then_some(v >> 1)
 }
 
-/// A statement without tables of ours starts: a function that it calls may compare one of them with an index, as of now or
-/// later (see [`moment`]). `s`: its snapshot, or null.
+/// A statement without tables of ours starts: a function that it calls may compare one of them with
+/// an index, as of now or later (see [`moment`]). `s`: its snapshot, or null.
 pub fn note_moment(s: pg_sys::Snapshot) {
     // SAFETY: null or a valid snapshot of this backend.
     let mvcc = unsafe { !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC };
@@ -68,8 +68,8 @@ pub fn note_moment(s: pg_sys::Snapshot) {
     b.moment = mvcc.then(|| known_csn(s)).flatten().unwrap_or_else(|| b.txn.e.now());
 }
 
-/// A moment of this transaction that is past: what was committed by then was in all indexes of its table when the running
-/// statement began.
+/// A moment of this transaction that is past: what was committed by then was in all indexes of its
+/// table when the running statement began.
 pub fn moment() -> Option<Csn> {
     Some(backend().moment).filter(|m| *m != 0)
 }

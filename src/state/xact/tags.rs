@@ -1,4 +1,5 @@
-//! Lock tags of subtransactions, and of locks that are given up early: what waiters for their locks sleep on.
+//! Lock tags of subtransactions, and of locks that are given up early: what waiters for their locks
+//! sleep on.
 
 use crate::state::{platform, shmem};
 use mixedcc_engine::platform::EARLY;
@@ -40,7 +41,8 @@ fn next_tag() -> u32 {
     (last.fetch_add(1, mixedcc_engine::primitive::Ordering::SeqCst) + 1) & !EARLY
 }
 
-/// A tag for locks that may be given up before the transaction ends: a heavyweight lock of that name, the top transaction's.
+/// A tag for locks that may be given up before the transaction ends: a heavyweight lock of that
+/// name, the top transaction's.
 pub fn early_lock_tag() -> u32 {
     let tag = next_tag() | EARLY;
     // SAFETY: plain calls, an ERROR unwinds before anything has changed.
@@ -54,7 +56,8 @@ pub fn early_lock_tag() -> u32 {
 
 /// The locks of an early tag are given up: whoever waits for them goes on.
 pub fn give_up(tag: u32) {
-    // SAFETY: the lock was taken by `early_lock_tag` in this transaction; in an abort too, before locks are released.
+    // SAFETY: the lock was taken by `early_lock_tag` in this transaction; in an abort too, before
+    // locks are released.
     unsafe {
         owned_by(pg_sys::TopTransactionResourceOwner, || {
             pg_sys::LockRelease(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false);

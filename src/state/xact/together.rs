@@ -1,8 +1,10 @@
-//! What the rows of a sampled transaction have in common, by the columns of the primary key: the statistics of the view
-//! `mixedcc.key_stats`, from which `mixedcc.advice` says by what a table could be partitioned.
+//! What the rows of a sampled transaction have in common, by the columns of the primary key: the
+//! statistics of the view `mixedcc.key_stats`, from which `mixedcc.advice` says by what a table
+//! could be partitioned.
 //!
-//! Of SERIALIZABLE transactions, which `partcc` is for; their pin keeps the versions that are looked at here. Of tables
-//! with a primary index: all versions of a row have the same key (INV-PRIMARY), so that its newest one tells.
+//! Of SERIALIZABLE transactions, which `partcc` is for; their pin keeps the versions that are
+//! looked at here. Of tables with a primary index: all versions of a row have the same key
+//! (INV-PRIMARY), so that its newest one tells.
 
 use crate::access::tuple;
 use crate::keys::codec::Codec;
@@ -41,8 +43,8 @@ pub fn note(txn: &Txn) {
 /// At some rows of a table.
 fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + Clone) {
     let Some(info) = rel::by_table_id(table.id).filter(|i| i.primary.is_some()) else { return };
-    // SAFETY: the transaction has used the table and holds its lock, unless it has dropped it: null then. Closed again, by an
-    // ERROR's clean-up if it comes to that.
+    // SAFETY: the transaction has used the table and holds its lock, unless it has dropped it: null
+    // then. Closed again, by an ERROR's clean-up if it comes to that.
     unsafe {
         let rel = pg_sys::RelationIdGetRelation(info.oid);
         if rel.is_null() {
@@ -60,10 +62,12 @@ fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + C
     }
 }
 
-/// For each column of the key the hash of the value that all rows have; `None` if there are not two rows.
+/// For each column of the key the hash of the value that all rows have; `None` if there are not two
+/// rows.
 ///
 /// # Safety
-/// Rows of the relation, which is open, under the transaction's pin; the codec is that of its primary key.
+/// Rows of the relation, which is open, under the transaction's pin; the codec is that of its
+/// primary key.
 unsafe fn common<'a>(
     rel: pg_sys::Relation,
     codec: &Codec,

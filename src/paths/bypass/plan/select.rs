@@ -119,8 +119,9 @@ struct Input {
     has_columns: bool,
 }
 
-/// Reads the list of an aggregation: aggregates become columns of a row of their own, and their arguments those of the
-/// table. (Where the rows below are more than columns, computing them may fail: not here.)
+/// Reads the list of an aggregation: aggregates become columns of a row of their own, and their
+/// arguments those of the table. (Where the rows below are more than columns, computing them may
+/// fail: not here.)
 unsafe fn aggregates(shape: &mut Shape, agg: *mut Plan, of_subquery: *mut List, scan: *mut Plan) -> Found<()> {
     // SAFETY: valid plan nodes.
     unsafe {
@@ -155,7 +156,8 @@ type Mutator = unsafe extern "C-unwind" fn(*mut Node, *mut core::ffi::c_void) ->
 
 /// A copy of an expression whose parts `f` has made.
 unsafe fn mutated(node: *mut Node, f: Mutator, context: *mut core::ffi::c_void) -> *mut Node {
-    // SAFETY: a valid expression. PostgreSQL declares the function without its arguments, and calls it with these.
+    // SAFETY: a valid expression. PostgreSQL declares the function without its arguments, and calls
+    // it with these.
     unsafe {
         let f = std::mem::transmute::<Mutator, unsafe extern "C-unwind" fn() -> *mut Node>(f);
         pg_sys::expression_tree_mutator(node, Some(f), context)
@@ -179,7 +181,8 @@ unsafe extern "C-unwind" fn replaced(node: *mut Node, context: *mut core::ffi::c
     }
 }
 
-/// A column of the table in place of one of the rows below. One that is not known stays: `check` refuses it.
+/// A column of the table in place of one of the rows below. One that is not known stays: `check`
+/// refuses it.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn of_row(node: *mut Node, context: *mut core::ffi::c_void) -> *mut Node {
     // SAFETY: the mutator's contract.

@@ -33,7 +33,8 @@ pub unsafe fn new_row(
                 pg_sys::ExecBuildUpdateProjection(shape.list, true, shape.columns, desc, (*p).econtext, slot, null);
             let t = (*table).trigdesc;
             (*p).own_rows = !t.is_null() && ((*t).trig_update_after_row || (*t).trig_insert_after_row);
-            // A row that was written before sends the statement to the executor, which must be known before the first one.
+            // A row that was written before sends the statement to the executor, which must be
+            // known before the first one.
             if (*p).own_rows && (!shape.returning.is_null() || !(*p).range.is_null()) {
                 return Err(Reason::Triggers);
             }
@@ -66,7 +67,8 @@ pub unsafe fn new_row(
     }
 }
 
-/// The rows of VALUES, if there are several: each is computed into a slot, from which the table's row is made.
+/// The rows of VALUES, if there are several: each is computed into a slot, from which the table's
+/// row is made.
 unsafe fn rows(p: *mut Program, rows: &[*mut List]) {
     // SAFETY: `p` is being made; all rows have the types of the first one.
     unsafe {
@@ -86,7 +88,8 @@ unsafe fn rows(p: *mut Program, rows: &[*mut List]) {
     }
 }
 
-/// An INSERT's values must be a row of the table, column by column (the executor's ExecCheckPlanOutput says what is wrong).
+/// An INSERT's values must be a row of the table, column by column (the executor's
+/// ExecCheckPlanOutput says what is wrong).
 unsafe fn fits(list: *mut List, desc: pg_sys::TupleDesc) -> Result<(), Reason> {
     // SAFETY: a target list and a row type.
     unsafe {

@@ -1,19 +1,21 @@
-//! A scan without the executor's node: the bypass keeps its state from one execution to the next. It is the same scan:
-//! keys, protection, and rows are those of the functions above.
+//! A scan without the executor's node: the bypass keeps its state from one execution to the next.
+//! It is the same scan: keys, protection, and rows are those of the functions above.
 
 use super::*;
 
 /// Prepares a scan of a plan. What is kept is allocated in the current memory context.
 ///
 /// # Safety
-/// A plan of ours that is no look-up of one key, its table, which is open, and the slot and context of the rows.
+/// A plan of ours that is no look-up of one key, its table, which is open, and the slot and context
+/// of the rows.
 pub unsafe fn prepare(
     plan: *mut pg_sys::CustomScan,
     rel: pg_sys::Relation,
     context: *mut pg_sys::ExprContext,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> *mut State {
-    // SAFETY: the caller's; a state of the executor is needed only to be pointed to, and for its context.
+    // SAFETY: the caller's; a state of the executor is needed only to be pointed to, and for its
+    // context.
     unsafe {
         let estate = pg_sys::palloc0(std::mem::size_of::<pg_sys::EState>()).cast::<pg_sys::EState>();
         (*estate).type_ = NodeTag::T_EState;
@@ -47,11 +49,12 @@ pub unsafe fn is_range(plan: *mut pg_sys::CustomScan) -> bool {
     unsafe { private(plan, 2).is_null() }
 }
 
-/// Begins an execution. What belongs to it is allocated in the current context: its end, in whatever way, ends the scan.
+/// Begins an execution. What belongs to it is allocated in the current context: its end, in
+/// whatever way, ends the scan.
 ///
 /// # Safety
-/// A prepared scan that is not running, its table, which is open, the index, and the state of the execution. An ERROR
-/// jumps over this frame.
+/// A prepared scan that is not running, its table, which is open, the index, and the state of the
+/// execution. An ERROR jumps over this frame.
 pub unsafe fn open(s: *mut State, rel: pg_sys::Relation, index: Oid, estate: *mut pg_sys::EState) {
     // SAFETY: the caller's.
     unsafe {
@@ -97,10 +100,12 @@ pub unsafe fn next(s: *mut State) -> bool {
 /// Rows that [`each`] asks for at once.
 const RUN: usize = 32;
 
-/// Gives all rows to `take`, in the order of the plan, for those who need no slot. They stay as long as rows in the slot would.
+/// Gives all rows to `take`, in the order of the plan, for those who need no slot. They stay as
+/// long as rows in the slot would.
 ///
 /// # Safety
-/// A scan that is open, from its first row on. `take` does not touch the scan, nor tables of ours. An ERROR jumps over this frame.
+/// A scan that is open, from its first row on. `take` does not touch the scan, nor tables of ours.
+/// An ERROR jumps over this frame.
 pub unsafe fn each(s: *mut State, mut take: impl FnMut(NonNull<Version>)) {
     // SAFETY: the caller's.
     unsafe {

@@ -1,4 +1,5 @@
-//! What VACUUM says: VERBOSE, and log_autovacuum_min_duration, in the words of heap's (heap_vacuum_rel), which tools read.
+//! What VACUUM says: VERBOSE, and log_autovacuum_min_duration, in the words of heap's
+//! (heap_vacuum_rel), which tools read.
 
 use super::blocks;
 use crate::pg::compat::{self, Usage};
