@@ -1,4 +1,4 @@
-//! Look-ups that are announced: what they will read is fetched for many of them at a time.
+//! Prefetching for announced look-ups, in groups.
 //!
 //! A look-up waits for memory three times in a row: for the leaf, for the record, for its newest version. Announced
 //! together, look-ups wait together. It is a hint: nothing that is read here is used for anything else.
@@ -15,10 +15,10 @@ use crate::primitive::prefetch;
 use crate::record::{Record, Version};
 use crate::table::Table;
 
-/// So many look-ups are under way at a time.
+/// The number of look-ups whose memory is fetched together.
 const TOGETHER: usize = 16;
 
-/// Fetches records and their newest versions.
+/// Prefetches records and their newest versions.
 pub(crate) fn fetch_records(table: &'static Table, numbers: impl Iterator<Item = u64>) {
     let mut records = [None; TOGETHER];
     let mut numbers = numbers.peekable();
@@ -38,7 +38,7 @@ fn fetch_record(table: &'static Table, no: u64) -> Option<&'static Record> {
     Some(r)
 }
 
-/// Its header, and the next line.
+/// Prefetches the version's header and the next line.
 fn fetch_version(r: &Record) {
     let v: *const Version = r.head();
     prefetch(v);
@@ -46,8 +46,8 @@ fn fetch_version(r: &Record) {
 }
 
 impl Index {
-    /// Fetches what look-ups of these keys read: leaves, records, versions. Keys in an order of the platform's are left
-    /// alone. The caller is pinned.
+    /// Prefetches the leaves, records and versions that look-ups of these keys read. Does nothing
+    /// if the platform compares the keys. The caller is pinned.
     pub(crate) fn fetch_ahead<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
         if self.order() != 0 {
             return;

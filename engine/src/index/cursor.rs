@@ -1,4 +1,4 @@
-//! Scans: a leaf is copied, then its entries are handed out.
+//! Scans: a cursor copies a leaf and then returns its entries.
 
 use super::descend::{Direction, Path};
 use super::key::{Entry, Key, Position};
@@ -7,29 +7,29 @@ use super::Index;
 use crate::platform::Platform;
 use std::ops::Bound;
 
-/// Entries copied from the first leaf: many scans want few.
+/// The number of entries copied from the first leaf. It is small, as many scans read few.
 const FIRST: usize = if CAPACITY < 8 { 3 } else { 8 };
 
 /// A scan of a part of an index in one direction.
 ///
-/// Every entry that is there from beginning to end is returned once, in order; of those that come or
-/// go meanwhile, some. It holds no latch and no place in the tree: it goes on behind the last entry.
-/// The caller stays pinned.
+/// It returns every entry that exists throughout the scan exactly once and in order. Of the entries
+/// that are added or removed meanwhile it returns some. It holds neither a latch nor a place in the
+/// tree, but continues behind the last entry. The caller stays pinned.
 pub struct Cursor {
     index: &'static Index,
     way: Direction,
-    /// Where to go on: behind what was copied. `None`: nowhere.
+    /// The position behind the copied entries. `None`: there are no more.
     next: Option<Position>,
-    /// Entries beyond are not wanted.
+    /// The end of the scan.
     end: Option<Position>,
     copied: [Entry; CAPACITY],
-    /// Entries `at..len` were not handed out yet.
+    /// Entries `at..len` of the copy have not been returned yet.
     at: usize,
     len: usize,
     most: usize,
 }
 
-/// In front of the first key within a lower bound.
+/// The position in front of the first key within a lower bound.
 fn low_end(b: Bound<&[u8]>) -> Option<Position> {
     match b {
         Bound::Included(k) => Some(Position::of_key(k, false)),
@@ -38,7 +38,7 @@ fn low_end(b: Bound<&[u8]>) -> Option<Position> {
     }
 }
 
-/// Behind the last key within an upper bound.
+/// The position behind the last key within an upper bound.
 fn high_end(b: Bound<&[u8]>) -> Option<Position> {
     match b {
         Bound::Included(k) => Some(Position::of_key(k, true)),
@@ -48,7 +48,7 @@ fn high_end(b: Bound<&[u8]>) -> Option<Position> {
 }
 
 impl Index {
-    /// A scan of the keys within the bounds. The bounds are copied.
+    /// A scan of the keys within the bounds, which are copied.
     pub fn scan(&'static self, low: Bound<&[u8]>, high: Bound<&[u8]>, way: Direction) -> Cursor {
         let (low, high) = (low_end(low), high_end(high));
         let (start, end) = match way {
@@ -60,8 +60,8 @@ impl Index {
 }
 
 impl Cursor {
-    /// The next entry: key and record number. May unwind where a comparison does; the cursor is then
-    /// as before.
+    /// The next entry: its key and record number. May unwind if a comparison does; the cursor is
+    /// then unchanged.
     #[inline]
     pub fn next(&mut self, p: &dyn Platform) -> Option<(Key<'_>, u64)> {
         while self.at == self.len {
@@ -72,7 +72,7 @@ impl Cursor {
         Some((e.key(), e.record as u64))
     }
 
-    /// The next entry of those that were copied: its place among them and its record number.
+    /// The next copied entry: its place in the copy and its record number.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(usize, u64)> {
         if self.at >= self.len {
@@ -83,23 +83,23 @@ impl Cursor {
         self.copied.get(at).map(|e| (at, e.record as u64))
     }
 
-    /// The entry that was handed out last will be the next one again.
+    /// Makes the entry that was returned last the next one again.
     #[inline]
     pub(super) fn put_back(&mut self) {
         self.at = self.at.saturating_sub(1);
     }
 
-    /// The record numbers of the entries that are copied.
+    /// The record numbers of the copied entries.
     pub(super) fn copied(&self) -> impl Iterator<Item = u64> + '_ {
         self.copied[..self.len].iter().map(|e| e.record as u64)
     }
 
-    /// The key that `next` returned last; `None` if it returned none, or the scan has ended.
+    /// The key that `next` returned last. `None` if it has returned none, or the scan has ended.
     pub fn last(&self) -> Option<Key<'_>> {
         self.at.checked_sub(1).map(|i| self.copied[i].key())
     }
 
-    /// Copies the next entries, from one leaf. `None`: there are none.
+    /// Copies the next entries from one leaf. `None`: there are none.
     pub(super) fn fill(&mut self, p: &dyn Platform) -> Option<()> {
         let start = self.next.as_ref()?;
         let mut path = Path::new();
@@ -132,8 +132,8 @@ impl Cursor {
         Some(())
     }
 
-    /// Where to go on behind a batch, of which `rest` entries of the leaf were left. The leaf may have
-    /// covered more than the path says: then its last entry counts.
+    /// The position behind a batch, after which `rest` entries of the leaf are left. The leaf may
+    /// have covered more than the path says; then the position behind its last entry counts.
     pub(super) fn go_on(&self, p: &dyn Platform, path: &Path, batch: &[Entry], rest: usize) -> Option<Position> {
         let behind = batch.last().map(|&e| match self.way {
             Direction::Forward => Position::behind(e),
@@ -155,7 +155,7 @@ impl Cursor {
         Some(if edge_is_farther { Position::before(edge) } else { behind })
     }
 
-    /// How many entries of the batch are within the end.
+    /// The number of the batch's entries that are within the end.
     fn within(&self, p: &dyn Platform, end: &Position, batch: &[Entry]) -> usize {
         let inside = |e: &Entry| match self.way {
             Direction::Forward => end.compare(self.index, p, e).is_lt(),

@@ -12,11 +12,11 @@ use super::{race, Index};
 use crate::platform::Platform;
 use crate::primitive::relax;
 
-/// Most levels of a tree. A split of a root takes half a node's splits of each of its levels, so that
-/// more levels than this would want 38^12 inserts.
+/// The most levels that a tree may have. A root splits after its subtrees have been half filled, so
+/// that more levels would take 38^12 inserts.
 pub(super) const MAX_HEIGHT: usize = 12;
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Ascending keys.
@@ -25,14 +25,14 @@ pub enum Direction {
     Backward,
 }
 
-/// A node on the way, the version under which it was read, and the child that was taken (in the last
-/// node: how many of its entries are below the position).
+/// A node on the path, the version at which it was read, and the child that was taken. In the last
+/// node `at` is instead the number of its entries below the position.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     pub node: NodeRef,
     pub version: u64,
     pub at: usize,
-    /// Entries at that version, if the version is still the same.
+    /// The number of entries at that version, if the version is unchanged.
     pub count: usize,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Step {
 pub(super) struct Path {
     steps: [Option<Step>; MAX_HEIGHT],
     len: usize,
-    /// What the last node covers begins here; `None`: it is the first of its level.
+    /// The lower bound of the last node. `None`: it is the first of its level.
     pub lower: Option<Entry>,
-    /// What it covers ends here; `None`: it is the last of its level.
+    /// The upper bound of the last node. `None`: it is the last of its level.
     pub upper: Option<Entry>,
 }
 
@@ -53,7 +53,7 @@ impl Path {
     fn clear(&mut self) {
         (self.len, self.lower, self.upper) = (0, None, None);
     }
-    /// A path of which only the edges matter.
+    /// A path of which only the bounds matter.
     #[cfg(test)]
     pub fn with_edges(lower: Option<Entry>, upper: Option<Entry>) -> Path {
         Path { lower, upper, ..Path::new() }
@@ -66,7 +66,7 @@ impl Path {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// The steps from the root down.
+    /// Step `i` from the root.
     pub fn step(&self, i: usize) -> Step {
         self.steps[i].expect("a step of the path")
     }
@@ -77,9 +77,10 @@ impl Path {
 }
 
 impl Index {
-    /// Finds the node of `level` that covers the position, going forward, or what is right below it,
-    /// going backward. Its version was read while it covered this; what it covers can only grow as
-    /// long as it has this version, so `lower` and `upper` are safe, but may be narrower than the truth.
+    /// Finds the node of `level` that covers the position; going backward, the one that covers the
+    /// keys right below it. The version in the path was read while the node covered this. As long
+    /// as the node has this version its coverage can only grow (INV-COVER). So `lower` and `upper`
+    /// are safe, but may be narrower than the node's real bounds.
     pub(super) fn descend(&self, p: &dyn Platform, t: &Position, way: Direction, level: u32, path: &mut Path) {
         let mut n = 0;
         while self.try_descend(p, t, way, level, path).is_err() {
@@ -100,7 +101,7 @@ impl Index {
         let mut node = self.root();
         race();
         let mut version = node.node().version.read();
-        // A root that was split since is half of the tree.
+        // A former root that was split since is only half of the tree.
         if self.root() != node {
             return Err(Restart);
         }
@@ -120,7 +121,7 @@ impl Index {
             }
             race();
             let next = child.node().version.read();
-            // The child's version is of a time when the child was there, for this part of the keys.
+            // The child's version was read while the child was there for this part of the keys.
             race();
             node.check(version)?;
             (node, version) = (child, next);

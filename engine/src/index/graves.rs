@@ -1,4 +1,4 @@
-//! Entries of dead records, and how they vanish.
+//! Removal of the index entries of dead records.
 //!
 //! **INV-GRAVE**: An entry of the primary index whose record died is removed before the record's
 //! number can be given to another insert. Until then the record's `next_free` is not 0, and a
@@ -31,37 +31,37 @@ use crate::table::Table;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-/// `next_free` of the last record in the list, and of one that a sweep has taken from it.
+/// The `next_free` of the last record in the list, and of one that a sweep has taken from it.
 const LAST: u32 = u32::MAX;
-/// `next_free` of a record whose entry is somewhere.
+/// The `next_free` of a marked record, whose entry is somewhere in the index.
 const MARKED: u32 = u32::MAX - 1;
 const _: () = assert!(crate::table::MAX_RECORDS < MARKED as u64);
 
-/// A sweep looks at all pins only so often.
+/// One in this many sweeps looks at all pins.
 const SWEEPS_A_LOOK: u32 = 16;
-/// Where numbers are used again at once, a sweep mends if more records are marked than these and a sixteenth of the
-/// entries.
+/// With [`Reuse::AtOnce`], a sweep mends if more records are marked than this number and a
+/// sixteenth of the entries.
 const MARKS_MEND: u64 = 64;
 
 /// The dead records of a table whose entries wait to be removed. All zero: none.
 #[repr(C)]
 pub(crate) struct Graves {
-    /// Latch of the list.
+    /// The latch of the list.
     latch: Latch,
-    /// First and last in the list (number + 1), oldest delete first.
+    /// The first and last record of the list (number + 1). The oldest delete comes first.
     first: AtomicU32,
     last: AtomicU32,
     sweeps: AtomicU32,
-    /// Length of the list.
+    /// The length of the list.
     len: AtomicU64,
-    /// Marked records.
+    /// The number of marked records.
     marked: AtomicU64,
-    /// Is somebody mending?
+    /// 1 while a process is mending.
     mending: AtomicU32,
     _pad: u32,
 }
 
-/// A record that was taken out of the list; put back if removing its entry unwinds.
+/// A record taken out of the list. It is put back if the removal of its entry unwinds.
 struct Grave {
     table: &'static Table,
     no: u64,
@@ -77,13 +77,13 @@ impl Drop for Grave {
     }
 }
 
-/// The right to mend.
+/// The right to mend, which one process has at a time.
 struct Mending<'a>(&'a Graves);
 
 impl<'a> Mending<'a> {
     fn begin(g: &'a Graves) -> Option<Mending<'a>> {
         let free = g.mending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        free.then(|| Mending(g)) // (made only then: its end frees the others)
+        free.then(|| Mending(g)) // Made only if it was free, because its drop frees it.
     }
 }
 
@@ -94,12 +94,12 @@ impl Drop for Mending<'_> {
 }
 
 impl Graves {
-    /// Dead records whose entries wait.
+    /// The number of dead records whose entries wait.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed) + self.marked.load(Ordering::Relaxed)
     }
 
-    /// Forgets all. Nobody else uses the table.
+    /// Forgets all of them. No other process uses the table.
     pub fn clear(&self) {
         self.first.store(0, Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
@@ -108,22 +108,24 @@ impl Graves {
 }
 
 impl Table {
-    /// Dead records whose entries wait to be removed from the primary index.
+    /// The number of dead records whose entries wait to be removed from the primary index.
     pub fn graves(&self) -> u64 {
         self.graves.len()
     }
 
-    /// Must VACUUM leave this dead record alone, because the primary index may have an entry of it, or gives the number
-    /// back itself?
+    /// Must VACUUM leave this dead record alone? That is so if the primary index may have an entry
+    /// of it, or if sweeps free the number.
     pub fn is_indexed(&self, no: u64) -> bool {
         let waits = |r: &Record| r.next_free.load(Ordering::SeqCst) != 0;
         self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce) || self.record(no).is_some_and(waits)
     }
 
-    /// A record is dead: its row was deleted, or, in front of these, its insert was undone and its entry removed. Once
-    /// for each life. Neither allocates nor fails.
+    /// Puts a dead record into the list, once in each of its lives. A record whose row was deleted
+    /// goes to the end. A record whose insert was undone, and its entry removed, goes to the front.
+    /// Neither allocates nor fails.
     pub(crate) fn bury(&self, no: u64, r: &Record) {
-        // SAFETY: a dead record's head is a tombstone, or none; it stays while the record is not buried.
+        // SAFETY: INV-GRAVE: a dead record's head is null or a tombstone, which stays until the
+        // record is freed after it was buried.
         let deleted = unsafe { r.head().as_ref() };
         match self.primary() {
             Some(i) if i.reuse() == Reuse::AtOnce => {}
@@ -158,13 +160,13 @@ impl Table {
         });
     }
 
-    /// Takes the first of the list if no pin holds it. It stays marked as one of the list.
+    /// Takes the first record from the list if no pin holds it. Its `next_free` stays not 0.
     fn exhume(&'static self, min_pin: Csn) -> Option<Grave> {
         let g = &self.graves;
         let (no, rec) = g.latch.with(|| {
             let no = (g.first.load(Ordering::Relaxed) as u64).checked_sub(1)?;
             let r = self.record(no)?;
-            // SAFETY: as in `bury`.
+            // SAFETY: INV-GRAVE: as in `bury`; a record in the list is not freed.
             let csn = unsafe { r.head().as_ref() }.map_or(Some(0), Version::csn)?;
             if csn >= min_pin {
                 return None;
@@ -177,7 +179,7 @@ impl Table {
         Some(Grave { table: self, no, rec, done: false })
     }
 
-    /// The insert of this record will never be, and nobody knows its entry.
+    /// Marks the record of an undone insert whose entry could not be removed.
     pub(crate) fn mark(&self, r: &Record) {
         if !faults::on(Fault::EntryForgotten) {
             r.next_free.store(MARKED, Ordering::SeqCst);
@@ -185,12 +187,13 @@ impl Table {
         }
     }
 
-    /// Removes entries of dead records, `budget` at most, and with [`Reuse::AtOnce`] the records.
-    /// Comparisons may unwind, then nothing is lost. The caller is pinned, and has room in its queue of
-    /// retired memory, of which it owes a part: what is beyond, and [`Table::SWEEP_ROOM`], may be used.
+    /// Removes at most `budget` entries of dead records, and with [`Reuse::AtOnce`] frees their
+    /// numbers. Comparisons may unwind; then nothing is lost. The caller is pinned. It needs `owed`
+    /// of the room in its queue of retired memory; the sweep uses more than that, and
+    /// [`Table::SWEEP_ROOM`] of it, only if it is there.
     pub(crate) fn sweep(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, owed: u64, budget: usize) -> usize {
         if self.is_changing() {
-            return 0; // an index that comes back has entries that this one may not have
+            return 0; // An index that comes back has entries that this one may not have.
         }
         let mut min_pin = e.shared.min_pin.0.load(Ordering::SeqCst);
         if self.graves.sweeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEPS_A_LOOK) {
@@ -207,7 +210,8 @@ impl Table {
             }
             let Some(mut grave) = self.exhume(min_pin) else { break };
             if !(grave.rec.lock.is_free() && self.is_dead(grave.rec, min_pin)) {
-                continue; // somebody who found it by its entry has it locked: to the end of the list
+                // A transaction that found it by its entry has it locked: to the end of the list.
+                continue;
             }
             self.remove_entry(e, slot, p, grave.no, grave.rec);
             grave.done = true;
@@ -221,26 +225,28 @@ impl Table {
         removed
     }
 
-    /// Room in the queue of retired memory that a sweep needs.
+    /// The room in the queue of retired memory that a sweep needs.
     pub(crate) const SWEEP_ROOM: u64 = Index::ROOM + 2;
 
-    /// Removes the entry of a deleted row. (It is not there if the index was made after the delete.)
+    /// Removes the entry of a deleted row, if there is one: an index made after the delete has
+    /// none.
     fn remove_entry(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, r: &Record) {
         let Some(v) = NonNull::new(r.head()) else { return };
-        // SAFETY: a tombstone that stays until we give it up; its key is part of its payload.
+        // SAFETY: INV-VERSION: the head is a tombstone, whose key is part of its payload. It stays
+        // until this process gives it up (INV-GRAVE).
         let Some(key) = (unsafe { Version::key(v.as_ptr()) }) else { return };
         if let Some(primary) = self.primary().filter(|_| !faults::on(Fault::EntryForgotten)) {
             primary.remove(e, slot, p, key, no);
         }
     }
 
-    /// Gives back the number of a dead record that no index points to, and its tombstone.
+    /// Frees the number of a dead record that no index points to, and retires its tombstone.
     fn free_record(&self, e: &Engine, slot: SlotId, no: u64, r: &Record) {
         let tombstone = NonNull::new(r.head());
         let stats = self.partition(r).stats.stripe(slot);
         self.give_back(no, e.now());
         if let Some(v) = tombstone {
-            // SAFETY: a version, allocated in the region.
+            // SAFETY: INV-VERSION: a version is a piece of the region, and is not retired yet.
             let size = unsafe { e.region.usable_size(v.cast()) } as u64;
             stats.bytes.fetch_sub(size, Ordering::Relaxed);
             stats.versions.fetch_sub(1, Ordering::Relaxed);
@@ -254,14 +260,15 @@ impl Table {
         let marked = self.graves.marked.load(Ordering::Relaxed);
         let entries = self.primary().map_or(0, |i| i.index.len());
         if marked > MARKS_MEND.max(entries / 16) {
-            // Without memory they stay for now.
+            // Without memory they stay marked for now.
             let _ = self.mend(e, slot, p, owed);
         }
     }
 
-    /// Removes the entries of all records that are marked by now, by looking through the whole index. Comparisons may
-    /// unwind; then, and without memory, the records stay marked. The caller is pinned and owes a part of its room in
-    /// the queue of retired memory. Returns how many entries it has removed.
+    /// Removes the entries of all records that are marked by now, by a search of the whole index.
+    /// Comparisons may unwind; in this case, and without memory, the records stay marked. The
+    /// caller is pinned, and needs `owed` of the room in its queue of retired memory. Returns the
+    /// number of entries removed.
     pub(crate) fn mend(
         &'static self,
         e: &Engine,
@@ -277,7 +284,7 @@ impl Table {
             let r = self.record(no).filter(|r| r.next_free.load(Ordering::SeqCst) == MARKED);
             r.filter(|r| r.state.load(Ordering::SeqCst) == REC_DEAD)
         };
-        // Those that are marked later keep their marks: their entries may be behind us.
+        // Records marked later keep their marks, because the search may have passed their entries.
         let marked: Vec<u64> = (0..self.len()).filter(|no| is_marked(*no).is_some()).collect();
         let mut removed = 0;
         if let Some(primary) = self.primary() {

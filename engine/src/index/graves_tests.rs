@@ -1,4 +1,4 @@
-//! Records' numbers are used again only after their old entries are gone (INV-GRAVE).
+//! Record numbers are reused only after their old entries are gone (INV-GRAVE).
 
 use super::Reuse;
 use crate::csn::SlotId;
@@ -17,13 +17,13 @@ const KEYS: u64 = 24;
 const THREADS: u16 = 3;
 const ROUNDS: u64 = 6000;
 
-/// A thread with keys of its own: what it finds there is its own row.
+/// A thread with keys of its own: every row that it finds under them is its own.
 struct Owner {
     table: &'static Table,
     t: Txn,
     p: Threads,
     slot: SlotId,
-    /// Which of its keys have a row.
+    /// Whether each of its keys has a row.
     rows: [bool; KEYS as usize],
     random: u64,
 }
@@ -42,14 +42,14 @@ impl Owner {
         (self.random >> 20) % below
     }
 
-    /// Inserts or deletes a row, which then has this value.
+    /// Inserts or deletes a row. It has this value afterwards.
     fn flip(&mut self, n: u64, row: Option<Row>) -> Result<(), Error> {
         let key = key(n);
         match row {
             Some(row) => self.t.delete_row(&self.p, &row, &key, 0),
             None => {
                 let v = self.t.new_version(0, 8, 0)?;
-                // SAFETY: fresh, with 8 bytes.
+                // SAFETY: INV-VERSION: a fresh version with 8 bytes of payload, not yet linked.
                 unsafe { Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(n) };
                 let at = Touch { table: self.table, no: 0 };
                 self.t.insert_row(&self.p, at, &key, v, 0).map(drop)
@@ -57,8 +57,8 @@ impl Owner {
         }
     }
 
-    /// A transaction that changes some rows, and is undone now and then. Fails if a key leads to another row than its
-    /// own.
+    /// Runs a transaction that changes some rows, and is undone now and then. Fails if a key leads
+    /// to a row of another thread.
     fn round(&mut self, round: u64) -> Result<(), String> {
         self.t.begin(Level::Serializable, 1 + self.slot as u64 + 8 * round);
         let mut rows = self.rows;
@@ -74,7 +74,7 @@ impl Owner {
                     break;
                 }
             };
-            // SAFETY: a version under our pin; every row has 8 bytes.
+            // SAFETY: INV-VERSION, INV-RETIRE: a version under our pin; every row has 8 bytes.
             let is = row.map(|r| unsafe { Version::payload(r.version.as_ptr()).cast::<u64>().read_unaligned() });
             if is != rows[i as usize].then_some(n) {
                 self.t.abort();
@@ -97,7 +97,8 @@ impl Owner {
     }
 }
 
-/// What is wrong after threads have inserted, deleted and undone, so that numbers were used again all the time.
+/// Returns the first error after threads have inserted, deleted and undone, so that numbers were
+/// reused all the time.
 fn churn(order: u32, fault: Option<Fault>) -> Result<(), String> {
     let block = Block::new(16 << 20, THREADS as usize).expect("a block");
     let e: Engine = block.engine;
@@ -126,7 +127,7 @@ fn churn(order: u32, fault: Option<Fault>) -> Result<(), String> {
     done?;
     let p = Threads::new(e, 0, waits);
     let mut t = Txn::new(e, 0);
-    e.tick(); // behind every commit so far
+    e.tick(); // Behind all commits so far.
     t.begin(Level::Serializable, 1);
     e.refresh_min_pin(&p);
     t.mend(&p, table).expect("memory");
@@ -146,7 +147,7 @@ fn a_number_that_is_used_again_has_no_old_entry() {
     }
 }
 
-/// The test above finds what it looks for.
+/// Shows that the test above finds the error.
 #[test]
 fn an_entry_that_is_forgotten_is_found() {
     assert!(churn(0, Some(Fault::EntryForgotten)).is_err());

@@ -22,9 +22,10 @@ use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::{self, NonNull};
 
-/// Places of a line: a key may be at any of its line's.
+/// The number of places in a line. A key may be at any place of its line.
 const WAYS: usize = 16;
-/// One line of the processor's cache. A place is 0 (free), or the high bits a tag, the others the record's number + 1.
+/// One cache line. A place is 0 (free), or has a tag in its high bits and the record's number + 1
+/// in the others.
 #[repr(C, align(64))]
 struct Line([AtomicU32; WAYS]);
 #[cfg(not(loom))]
@@ -33,8 +34,9 @@ const _: () = assert!(size_of::<Line>() == 64);
 /// Binary logarithms of the least and the largest number of lines.
 const MIN_LOG: u32 = 2;
 const MAX_LOG: u32 = 24;
-/// Bits of a hash that neither the line nor the tag has: a tag has all bits that the line's number has not of the
-/// others, so that a larger table can be made of a smaller one without the keys.
+/// The bits of a hash that belong neither to the line nor to the tag. The tag has all other bits
+/// that the line's number does not have, so a larger table can be made from a smaller one without
+/// the keys.
 const UNUSED: u32 = 5;
 
 /// The hash of a key.
@@ -42,10 +44,10 @@ const UNUSED: u32 = 5;
 pub(super) struct Hash(u64);
 
 impl Hash {
-    /// Of a key of at most 8 bytes: its bytes as [`Short::word`] gives them, and how many they are.
+    /// The hash of a key of at most 8 bytes, given as [`Short::word`] and its length.
     #[inline]
     pub fn of(word: u64, len: usize) -> Hash {
-        // As a number: consecutive integers are consecutive here, and so spread evenly by the golden ratio.
+        // As a number: consecutive integers stay consecutive, and the golden ratio spreads them.
         let n = word >> (u64::BITS as usize - 8 * len) % u64::BITS as usize;
         Hash((n ^ n >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -53,7 +55,7 @@ impl Hash {
     pub fn of_key(key: Short) -> Hash {
         Self::of(key.word(), key.len())
     }
-    /// Where the search in a line begins.
+    /// The place at which the search in a line begins.
     #[inline]
     fn first(self) -> usize {
         (self.0 >> 32) as usize % WAYS
@@ -73,7 +75,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Of the word that names it, whose low bits tell the size.
+    /// The table for the word that names it. The word's low bits are the size.
     #[inline]
     fn of(word: u64) -> Option<Lines> {
         let address = word & !(align_of::<Line>() as u64 - 1);
@@ -89,7 +91,7 @@ impl Lines {
     fn places(self) -> u64 {
         (WAYS as u64) << self.log
     }
-    /// Numbers that a place can name are below: twice as many as there are places.
+    /// The limit of the numbers that a place can name: twice the number of places.
     #[inline]
     fn limit(self) -> u32 {
         (1 << (UNUSED + self.log)) - 1
@@ -103,7 +105,8 @@ impl Lines {
     #[inline]
     fn line(self, at: usize) -> &'static Line {
         debug_assert!(at < 1 << self.log);
-        // SAFETY: INV-LINES; `split` gives numbers below that of the lines.
+        // SAFETY: INV-LINES: the table is not freed. `split` returns numbers below that of the
+        // lines.
         unsafe { &*self.first.as_ptr().add(at) }
     }
 
@@ -112,12 +115,13 @@ impl Lines {
         let bytes = size_of::<Line>() << log;
         let p = e.region.alloc(slot as usize, bytes).ok()?;
         debug_assert!(p.cast::<Line>().is_aligned());
-        // SAFETY: fresh memory of that size; all-zero is a table of free places.
+        // SAFETY: INV-M1: fresh memory of that size, and all-zero memory is a table of free places.
         unsafe { p.as_ptr().write_bytes(0, bytes) };
         Some(Lines { first: p.cast(), log })
     }
 
-    /// Copies all guesses into an empty table that is not smaller. What others write meanwhile may be lost.
+    /// Copies all hints into an empty table that is not smaller. Hints that others store meanwhile
+    /// may be lost.
     fn copy_to(self, larger: Lines) {
         let number = self.limit();
         for at in 0..1 << self.log {
@@ -125,7 +129,7 @@ impl Lines {
                 let s = place.load(Ordering::Relaxed);
                 if s & number != 0 {
                     let top = ((at as u64) << u32::BITS | (s & !number) as u64) >> self.log;
-                    // The places of a line come from one line, so that each has one guess at most.
+                    // The places of one line come from one line, so each receives one hint at most.
                     let (to, tag) = larger.split(top as u32);
                     larger.line(to).0[way].store(tag | s & number, Ordering::Relaxed);
                 }
@@ -134,34 +138,36 @@ impl Lines {
     }
 }
 
-/// The guesses of an index. All zero: none yet.
+/// The hints of an index. All zero: none yet.
 #[repr(C)]
 pub(super) struct Hints {
-    /// A table's address, and in the low bits the logarithm of its lines; 0: none.
+    /// The table's address, with the logarithm of its number of lines in the low bits. 0: none.
     lines: AtomicU64,
-    /// It grows when more places are needed; the largest number while somebody makes it grow, or if it may not.
+    /// The table grows when more places are needed than this. It is the largest number while one
+    /// process makes the table grow, or if it may not grow.
     enough_for: AtomicU64,
-    /// Behind the largest number of a record with a short key that was loaded ([`Hints::note_loaded`]).
+    /// The largest number of a loaded record with a short key, plus 1 ([`Hints::note_loaded`]).
     loaded: AtomicU64,
 }
 
 impl Hints {
-    /// Bytes. Looks at nothing that may be freed.
+    /// The size in bytes. Reads no memory that may be freed.
     pub fn bytes(&self) -> u64 {
         Lines::of(self.lines.load(Ordering::Relaxed)).map_or(0, |l| l.bytes() as u64)
     }
 
-    /// The first that `proven` makes of one of the records that the key may have. The caller is pinned.
+    /// Returns the first result of `proven` for the records in the key's hints. The caller is
+    /// pinned.
     #[inline]
     pub fn find<T>(&self, key: Short, mut proven: impl FnMut(u64) -> Option<T>) -> Option<T> {
-        // Sequentially consistent: after the pin of the caller.
+        // Sequentially consistent, to be ordered after the caller's pin.
         let lines = Lines::of(self.lines.load(Ordering::SeqCst))?;
         let hash = Hash::of_key(key);
         let (at, tag) = lines.split(hash.top());
         let line = lines.line(at);
         for way in 0..WAYS {
             let s = line.0[(hash.first() + way) % WAYS].load(Ordering::Relaxed);
-            // A free place has no number; another tag makes a number that is too large.
+            // A free place has no number, and a different tag gives a number that is too large.
             let no = (s ^ tag).wrapping_sub(1);
             if no < lines.limit() {
                 let found = proven(no as u64);
@@ -173,7 +179,8 @@ impl Hints {
         None
     }
 
-    /// A guess of this key is about to be made: its line, which is hardly ever near, comes meanwhile. Decides nothing (INV-HINT).
+    /// Prefetches the line of a key whose hint is about to be stored, as it is rarely cached.
+    /// Decides nothing (INV-HINT).
     #[inline]
     pub fn announce(&self, hash: Hash) {
         if let Some(lines) = Lines::of(self.lines.load(Ordering::Relaxed)) {
@@ -181,7 +188,8 @@ impl Hints {
         }
     }
 
-    /// A key has this record. `evict`: even if another guess has to go. The caller is pinned, or excludes all others.
+    /// Stores the hint that a key has this record. With `evict` it may replace another hint. The
+    /// caller is pinned, or excludes all other users.
     #[inline]
     pub fn put(&self, hash: Hash, no: u64, evict: bool) {
         let Some(lines) = Lines::of(self.lines.load(Ordering::SeqCst)) else { return };
@@ -205,7 +213,8 @@ impl Hints {
         }
     }
 
-    /// The key does not have this record any more. The caller is pinned, or excludes all others.
+    /// Removes the hint that a key has this record. The caller is pinned, or excludes all other
+    /// users.
     pub fn forget(&self, hash: Hash, no: u64) {
         let Some(lines) = Lines::of(self.lines.load(Ordering::SeqCst)) else { return };
         if no >= lines.limit() as u64 {
@@ -219,15 +228,16 @@ impl Hints {
         }
     }
 
-    /// Places that so many entries need, one of a record with this number: a fifth stays free, and numbers of records that
-    /// are not used now may be as many again.
+    /// The number of places for `entries` entries, one with record number `no`. A fifth stays free,
+    /// and as many record numbers again may be out of use at present.
     #[inline]
     pub fn need(entries: u64, no: u64) -> u64 {
         (entries + entries / 4).max(no / 2 + 1)
     }
 
-    /// Room for so many. Without memory all stays as it is until twice as many are needed. Neither fails nor unwinds; takes
-    /// nothing of the room in the queue of retired memory that is there already.
+    /// Makes room for `need` places. If memory is short, it stays as it is until twice as many are
+    /// needed. Neither fails nor unwinds, and uses none of the room reserved in the queue of
+    /// retired memory.
     #[inline]
     pub fn make_room(&self, e: &Engine, slot: SlotId, need: u64) {
         if need > self.enough_for.load(Ordering::Relaxed) {
@@ -235,12 +245,13 @@ impl Hints {
         }
     }
 
-    /// A record with a short key was loaded, and no guess made of it.
+    /// Notes that a record with a short key was loaded for which no hint was stored.
     pub fn note_loaded(&self, no: u64) {
         self.loaded.fetch_max(no + 1, Ordering::Relaxed);
     }
 
-    /// Room for so many entries that were loaded, if that is at most half of the memory that is left.
+    /// Makes room for `entries` loaded entries, if that takes at most half of the memory that is
+    /// left.
     pub fn offer(&self, e: &Engine, slot: SlotId, entries: u64) {
         let Some(no) = self.loaded.load(Ordering::Relaxed).checked_sub(1) else { return };
         let need = Self::need(entries, no);
@@ -254,7 +265,8 @@ impl Hints {
     fn grow(&self, e: &Engine, slot: SlotId, need: u64) {
         let enough = self.enough_for.load(Ordering::SeqCst);
         let mine = |to| self.enough_for.compare_exchange(enough, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        // (Who ends in the middle of it takes the shared memory along; else they would only grow no more.)
+        // A process that dies in here takes the shared memory with it; otherwise the hints could
+        // not grow any more.
         if need > enough && mine(u64::MAX) {
             let enough = self.try_grow(e, slot, need).unwrap_or(need.saturating_mul(2));
             self.enough_for.store(enough, Ordering::SeqCst);
@@ -274,22 +286,23 @@ impl Hints {
         }
         self.lines.store(new.word(), Ordering::SeqCst);
         if let Some(old) = old {
-            // INV-RETIRE: the clock is read after it became unreachable.
+            // INV-RETIRE: the clock is read after the table became unreachable.
             RetireQueue::push_large(e, slot, old.first.cast(), e.now());
         }
         Some(new.places())
     }
 
-    /// Frees all memory: there are none any more.
+    /// Frees all memory. There are no hints afterwards.
     ///
     /// # Safety
-    /// Nobody else is in the middle of using them.
+    /// No other process is in the middle of using the hints (INV-LINES).
     pub unsafe fn free(&self, e: &Engine, slot: SlotId) {
         let old = Lines::of(self.lines.swap(0, Ordering::SeqCst));
         self.enough_for.store(0, Ordering::SeqCst);
         self.loaded.store(0, Ordering::Relaxed);
         if let Some(old) = old {
-            // SAFETY: the caller's promise; it was allocated by `new`.
+            // SAFETY: INV-LINES: `new` allocated it, and by this function's contract it is not
+            // used.
             unsafe { e.region.free(slot as usize, old.first.cast()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Guesses: that they are kept and found, what they cost, and what happens where two keys share a place.
+//! Hints: that they are kept and found, their cost, and two keys that share a place.
 
 use super::*;
 use crate::threads::Block;
@@ -24,7 +24,7 @@ impl World {
         let hints = Hints { lines: AtomicU64::new(0), enough_for: AtomicU64::new(0), loaded: AtomicU64::new(0) };
         World { e, hints, live_before: live(&e), _block: block }
     }
-    /// As a transaction of a slot.
+    /// Runs `f` as a transaction of a slot does.
     fn pinned<R>(&self, slot: SlotId, f: impl FnOnce() -> R) -> R {
         self.e.pin(slot);
         let r = f();
@@ -33,19 +33,19 @@ impl World {
         RetireQueue::drain(&self.e, slot, now.min(self.e.min_pin_of(|_| false)), 4);
         r
     }
-    /// Puts a key as the insert of its row does, the `n`-th.
+    /// Stores the hint of a key as the insert of its row does, the `n`-th.
     fn add(&self, slot: SlotId, key: i64, no: u64, n: u64) {
         self.pinned(slot, || {
             self.hints.make_room(&self.e, slot, Hints::need(n, no));
             self.hints.put(Hash::of_key(short(key)), no, true);
         });
     }
-    /// Is there a guess that is right?
+    /// Is there a correct hint?
     fn has(&self, key: i64, no: u64) -> bool {
         self.hints.find(short(key), |n| (n == no).then_some(())).is_some()
     }
     fn end(self) {
-        // SAFETY: nobody else is left.
+        // SAFETY: INV-LINES: all other users have ended.
         unsafe { self.hints.free(&self.e, 0) };
         assert_eq!(self.hints.bytes(), 0);
         for slot in 0..SLOTS as SlotId {
@@ -63,7 +63,7 @@ fn short(key: i64) -> Short {
     short
 }
 
-/// Keys without any order, of at most 7 bytes.
+/// Keys in no order, of at most 7 bytes.
 fn scattered(n: u64) -> i64 {
     let mut x = n.wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^= x >> 29;
@@ -103,7 +103,7 @@ fn most_keys_are_found() {
             (0..rows).for_each(|n| w.add(0, key(n), n, n + 1));
             let found = (0..rows).filter(|&n| w.has(key(n), n)).count() as u64;
             assert!(found * 100 >= rows * percent, "keys {i}: {found} of {rows}");
-            // At most 10 bytes a row, where there are more than a few.
+            // At most 10 bytes a row, if there are more than a few rows.
             assert!(w.hints.bytes() <= 256.max(10 * rows), "{} bytes for {rows} rows", w.hints.bytes());
             w.end();
         }
@@ -124,7 +124,7 @@ fn what_was_forgotten_makes_room() {
     let found = (19_950..20_000).filter(|&n| w.has(scattered(n), n % 100)).count();
     assert!(found >= 45, "{found} of 50");
     assert_eq!(w.hints.bytes(), places);
-    // Others' numbers are left alone, and so are places.
+    // Other numbers and other places are left alone.
     w.hints.forget(Hash::of_key(short(scattered(19_999))), 7);
     assert!(w.has(scattered(19_999), 99));
     w.end();
@@ -133,7 +133,7 @@ fn what_was_forgotten_makes_room() {
 #[test]
 fn a_look_up_takes_nobodys_place() {
     let w = World::new(16 << 20);
-    w.hints.put(Hash::of_key(short(1)), 1, true); // there is no table yet
+    w.hints.put(Hash::of_key(short(1)), 1, true); // There is no table yet.
     assert!(!w.has(1, 1));
     (0..50).for_each(|n| w.add(0, scattered(n), n, 50));
     let hash = Hash::of_key(short(7));
@@ -152,14 +152,15 @@ fn a_look_up_takes_nobodys_place() {
     assert_eq!(others(), before);
     w.hints.put(hash, 39, true);
     assert_eq!(found(7)[0], 39, "an insert does");
-    // A number that is too large for a place is none.
+    // A number that is too large for a place is not stored.
     w.hints.put(hash, 127, true);
     w.hints.forget(hash, 127);
     assert!(!w.has(7, 127) && w.has(7, 39));
     w.end();
 }
 
-/// Pairs of keys of whose hashes all bits are the same that count: the second one is behind the first, with the same tag.
+/// Pairs of keys whose hashes agree in all bits that count. The second one is stored behind the
+/// first with the same tag.
 fn twins() -> Vec<(i64, i64)> {
     let hash = |n| Hash::of_key(short(scattered(n)));
     let mut all: Vec<_> = (0..1 << 18).map(|n| ((hash(n).top(), hash(n).first()), scattered(n))).collect();
@@ -167,7 +168,8 @@ fn twins() -> Vec<(i64, i64)> {
     all.windows(2).filter(|w| w[0].0 == w[1].0).map(|w| (w[0].1, w[1].1)).collect()
 }
 
-/// INV-GUESS: without a proof one of two such keys leads to the row of the other; with it, both are found.
+/// INV-GUESS: without verification one of two such keys leads to the row of the other. With it,
+/// both are found.
 #[test]
 fn keys_that_share_a_place_need_a_proof() {
     let w = World::new(16 << 20);
@@ -199,7 +201,7 @@ fn without_memory_there_are_fewer_guesses() {
     assert!((990..1000).all(|n| !w.has(n, n as u64)), "their numbers have no room");
     assert!((0..40).any(|n| w.has(n, n as u64)));
     for p in all {
-        // SAFETY: allocated above.
+        // SAFETY: INV-M1: allocated above, and not used any more.
         unsafe { w.e.region.free(0, p) };
     }
     w.add(0, 5000, 3000, 5000);
@@ -207,12 +209,12 @@ fn without_memory_there_are_fewer_guesses() {
     w.end();
 }
 
-/// Several make it grow while others look, put and forget: what is looked at is not freed (a word of freed memory would not
-/// be a guess of this test), and no memory is lost.
+/// Threads make the table grow while others read, store and forget hints. Memory that is read is
+/// not freed: a word of freed memory would not be a hint of this test. No memory is lost.
 #[test]
 fn it_grows_beside_readers_and_writers() {
     const KEYS: u64 = 30_000;
-    // Numbers tell the writer, so that others are seen at once.
+    // Numbers tell the writer, so that foreign ones are noticed at once.
     let no = |writer: u64, n: u64| n * 3 + writer;
     let w = World::new(32 << 20);
     let stop = AtomicBool::new(false);
@@ -271,7 +273,7 @@ fn an_old_table_is_freed_when_nobody_can_look_at_it() {
     t.abort();
     assert_eq!(RetireQueue::len(&w.e, 0), 1, "it was freed under a reader's pin");
     reader.abort();
-    // Each transaction looks, and now and then at all pins.
+    // Each transaction reads, and sometimes looks at all pins.
     for _ in 0..32 {
         let mut next = begin(0);
         w.e.tick();

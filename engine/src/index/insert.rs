@@ -12,22 +12,22 @@ use crate::primitive::Ordering;
 use crate::shared::Engine;
 use std::ptr;
 
-/// What became of an entry that was to be added.
+/// The result of adding an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Added {
-    /// It was there already.
+    /// The entry was there already.
     Not,
-    /// It is there now, in front of others.
+    /// It was added in front of others.
     Within,
-    /// It is there now, behind all others: the last one of the last leaf.
+    /// It was added as the last entry of the last leaf.
     Last,
 }
 
-/// Memory that nobody else knows yet; freed if it is not used, also when a comparison unwinds.
+/// Memory that is not published yet. It is freed unless it is used, also when a comparison unwinds.
 struct Fresh<'a> {
     e: &'a Engine,
     slot: SlotId,
-    /// A blob, a node, a root.
+    /// A blob, a node and a root.
     parts: [Option<std::ptr::NonNull<u8>>; 3],
 }
 
@@ -35,7 +35,7 @@ impl<'a> Fresh<'a> {
     fn new(e: &'a Engine, slot: SlotId) -> Fresh<'a> {
         Fresh { e, slot, parts: [None; 3] }
     }
-    /// It belongs to the tree now.
+    /// The memory belongs to the tree now.
     fn used(mut self) {
         self.parts = [None; 3];
     }
@@ -44,20 +44,20 @@ impl<'a> Fresh<'a> {
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
         for p in self.parts.into_iter().flatten() {
-            // SAFETY: allocated by us and not published.
+            // SAFETY: INV-M1: this process allocated it and has not published it.
             unsafe { self.e.region.free(self.slot as usize, p) };
         }
     }
 }
 
 impl Index {
-    /// Adds an entry. False: it is there already. On an error, and when a comparison unwinds,
-    /// nothing has changed.
+    /// Adds an entry. Returns false if it is there already. On an error, and when a comparison
+    /// unwinds, the index is unchanged.
     pub fn insert(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> Result<bool, Error> {
         Ok(self.insert_key(e, slot, p, key, record)? != Added::Not)
     }
 
-    /// The same, and where it is.
+    /// As `insert`, and says where the entry is.
     pub(super) fn insert_key(
         &self,
         e: &Engine,
@@ -76,7 +76,7 @@ impl Index {
         Ok(added)
     }
 
-    /// Adds an entry with its memory, which is the tree's if it was added.
+    /// Adds an entry with its memory, which belongs to the tree if the entry was added.
     fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<Added, Error> {
         if let Some(added) = self.insert_plainly(entry) {
             return Ok(added);
@@ -99,14 +99,14 @@ impl Index {
             if !leaf.node.node().version.latch(leaf.version) {
                 continue;
             }
-            // What the way says of the leaf was true at this version, and may be narrower than the truth (INV-COVER).
+            // The bounds in the path were true at this version, and may be too narrow (INV-COVER).
             let last = leaf.at == leaf.count && path.upper.is_none();
             self.put(leaf.node, leaf.version, leaf.at, entry);
             return Ok(if last { Added::Last } else { Added::Within });
         }
     }
 
-    /// Puts an entry into a leaf that has room and was latched at a version.
+    /// Puts an entry into a leaf that has room and was latched at `version`.
     #[inline]
     fn put(&self, leaf: NodeRef, version: u64, at: usize, entry: Entry) {
         leaf.insert_at(at, entry, ptr::null_mut());
@@ -115,8 +115,9 @@ impl Index {
         self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
     }
 
-    /// Adds an entry, if keys compare as bytes, and its first bytes alone tell its place: no other on the way or in the leaf has
-    /// the same. `None`: nothing was done, and the long way tells. It tries once, and never waits for a latch.
+    /// Adds an entry by its first bytes alone. That works if keys compare as bytes and no other
+    /// entry on the path or in the leaf has the same first bytes. `None`: nothing was done, and the
+    /// caller takes the general path. Tries once, and never waits for a latch.
     fn insert_plainly(&self, entry: Entry) -> Option<Added> {
         if self.order() != 0 {
             return None;
@@ -127,8 +128,8 @@ impl Index {
     fn try_insert_plainly(&self, entry: Entry) -> Result<Option<Added>, Restart> {
         let prefix = entry.prefix;
         let mut last = true;
-        // The first entry from `from` on whose first bytes are not below; `None`: they are the same. Keys often ascend, so
-        // the node's end is looked at first.
+        // The first entry from `from` on whose first bytes are not below. `None`: they are equal.
+        // Keys often ascend, so the node's end is tried first.
         let mut place = |node: NodeRef, from: usize| {
             let count = node.count().max(from);
             let at = if last && count > from && node.leading(count - 1) < prefix {
@@ -142,7 +143,7 @@ impl Index {
         let mut node = self.root();
         race();
         let mut version = node.node().version.read();
-        // A root that was split since is half of the tree.
+        // A former root that was split since is only half of the tree.
         if self.root() != node {
             return Err(Restart);
         }
@@ -153,14 +154,14 @@ impl Index {
             let child = child.ok_or(Restart)?;
             race();
             let next = child.node().version.read();
-            // The child's version is of a time when the child was there, for this part of the keys.
+            // The child's version was read while the child was there for this part of the keys.
             race();
             node.check(version)?;
             (node, version) = (child, next);
         }
         let Some((at, count)) = place(node, 0) else { return Ok(None) };
         race();
-        // What was read is of this version if it can be latched at it.
+        // If the node can be latched at this version, everything read belongs to it.
         if count == CAPACITY || !node.node().version.latch(version) {
             return Ok(None);
         }
@@ -169,22 +170,23 @@ impl Index {
     }
 
     /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing
-    /// if somebody else has changed these nodes. Fails only before it changes anything.
+    /// if another process has changed these nodes. Fails only before it changes anything.
     fn split(&self, e: &Engine, slot: SlotId, path: &Path) -> Result<(), OutOfMemory> {
         let mut depth = path.len() - 1;
         while depth > 0 && path.step(depth - 1).count == CAPACITY {
             depth -= 1;
         }
         let old = path.step(depth);
-        // Ascending keys fill their nodes: what comes last in its leaf is a sign of them. (One of as many keys as fit in
-        // random order, which costs little.)
+        // Ascending keys fill their nodes: an entry at the end of its leaf is a sign of them. In
+        // random order that happens once per full node, which costs little.
         let at_end = (depth + 1..path.len()).all(|i| path.step(i - 1).at + 1 == path.step(i - 1).count)
             && path.last().at == path.last().count;
         let mid = if at_end { old.count - 1 } else { old.count / 2 };
         let Ok(first) = old.node.entry(mid, old.version) else { return Ok(()) };
         let level = old.node.level();
-        // Where a key begins with its leaf, the bound is in front of all entries that it can have: a look-up of the key comes
-        // to this leaf at once. What stays behind is below it in either case.
+        // If a key begins with its leaf, the bound is in front of all entries that the key can
+        // have. So a look-up of the key finds this leaf directly. The entries that stay in the left
+        // node are below the bound in either case.
         let begins = match old.node.entry(mid - 1, old.version) {
             Ok(last) => level == 0 && self.order() == 0 && last.key().bytes() != first.key().bytes(),
             Err(_) => return Ok(()),
@@ -220,7 +222,7 @@ impl Index {
             if !old.node.node().version.latch(old.version) {
                 return Ok(());
             }
-            // A root stops being one only under its latch.
+            // A root is replaced only under its latch.
             debug_assert_eq!(self.root(), old.node);
             old.node.split_to(mid, right);
             root.insert_at(0, Entry::LOW, old.node.as_ptr());

@@ -12,28 +12,29 @@ use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-/// Keys of at most so many bytes are in the entry itself.
+/// Keys of at most this many bytes are in the entry itself.
 pub(super) const INLINE: usize = 8;
 const LEN_BYTES: usize = size_of::<u32>();
 
-/// An entry of a node, as words: in a leaf a key and its record, in an inner node the lower bound
-/// of a child.
+/// An entry of a node, as words. In a leaf it is a key and its record; in an inner node it is the
+/// lower bound of a child.
 ///
 /// `blob` is the length of the key if it has at most 8 bytes (they are in `prefix`), else the address
 /// of a blob (INV-BLOB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The first 8 bytes of the key, big endian, filled up with zeroes: they compare as the keys do.
+    /// The first 8 bytes of the key, big endian and padded with zeroes, so that they compare as
+    /// keys do.
     pub prefix: u64,
     pub blob: u64,
     pub record: u32,
 }
 
 impl Entry {
-    /// Stands in front of an inner node's first child: never compared.
+    /// The entry of an inner node's first child, which is never compared.
     pub const LOW: Entry = Entry { prefix: 0, blob: 0, record: 0 };
 
-    /// An entry with a blob of its own if the key is long.
+    /// Makes an entry, with a blob of its own if the key is long.
     pub fn new(region: &Region, slot: usize, key: &[u8], record: u32) -> Result<Entry, OutOfMemory> {
         let blob = if key.len() <= INLINE { key.len() as u64 } else { new_blob(region, slot, key)? };
         Ok(Entry { prefix: prefix_of(key), blob, record })
@@ -51,7 +52,7 @@ impl Entry {
         NonNull::new(ptr::with_exposed_provenance_mut(self.blob as usize))
     }
 
-    /// Bytes of that memory.
+    /// The size of that memory in bytes.
     pub fn blob_bytes(&self) -> u64 {
         if self.is_inline() {
             return 0;
@@ -59,14 +60,14 @@ impl Entry {
         (LEN_BYTES + self.key().len()) as u64
     }
 
-    /// The key. The entry was read whole from a node, under the pin of the caller, or is its own.
+    /// The key. The caller is pinned and has read the entry consistently, or owns the entry.
     pub fn key(&self) -> Key<'static> {
         Key { inline: self.prefix.to_be_bytes(), blob: self.blob, pinned: PhantomData }
     }
 }
 
 impl Index {
-    /// Does an entry of this key take memory beside its node?
+    /// Does an entry of this key need memory outside its node?
     pub(crate) fn has_memory(key: &[u8]) -> bool {
         key.len() > INLINE
     }
@@ -83,7 +84,7 @@ pub(super) fn prefix_of(key: &[u8]) -> u64 {
 fn new_blob(region: &Region, slot: usize, key: &[u8]) -> Result<u64, OutOfMemory> {
     let len = u32::try_from(key.len()).map_err(|_| OutOfMemory)?;
     let p = region.alloc(slot, LEN_BYTES + key.len())?;
-    // SAFETY: fresh memory of that size, 8-byte aligned.
+    // SAFETY: INV-M1, INV-M3: fresh memory of that size, 8-byte aligned.
     unsafe {
         p.cast::<u32>().write(len);
         ptr::copy_nonoverlapping(key.as_ptr(), p.as_ptr().add(LEN_BYTES), key.len());
@@ -91,7 +92,7 @@ fn new_blob(region: &Region, slot: usize, key: &[u8]) -> Result<u64, OutOfMemory
     Ok(p.as_ptr().expose_provenance() as u64)
 }
 
-/// A key in the index. It lives as long as the pin under which it was read.
+/// A key in the index. It is valid as long as the pin under which it was read.
 #[derive(Clone, Copy)]
 pub struct Key<'a> {
     inline: [u8; INLINE],
@@ -100,15 +101,15 @@ pub struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// Its bytes.
+    /// The key's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         if self.blob <= INLINE as u64 {
             return &self.inline[..self.blob as usize];
         }
         let p = ptr::with_exposed_provenance::<u8>(self.blob as usize);
-        // SAFETY: INV-BLOB: the address was read whole from a node (INV-OLC), so that it was the
-        // address of a blob then; INV-RETIRE: the caller has been pinned since.
+        // SAFETY: INV-BLOB, INV-OLC: the address was read consistently from a node, so it was the
+        // address of a blob then. INV-RETIRE: the caller has been pinned since.
         unsafe { std::slice::from_raw_parts(p.add(LEN_BYTES), *p.cast::<u32>() as usize) }
     }
 }
@@ -120,18 +121,18 @@ impl std::ops::Deref for Key<'_> {
     }
 }
 
-/// Where the bytes of a position are.
+/// The source of a position's bytes.
 #[derive(Clone)]
 enum Source {
     Entry,
     Own(Box<[u8]>),
-    /// In front of all entries: no key.
+    /// In front of all entries; it has no key.
     Lowest,
-    /// Behind all entries: no key.
+    /// Behind all entries; it has no key.
     Highest,
 }
 
-/// A place between entries: in front of the first entry that is not smaller.
+/// A position between entries: in front of the first entry that is not smaller.
 #[derive(Clone)]
 pub(super) struct Position {
     entry: Entry,
@@ -141,13 +142,13 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// In front of all entries of the key, or behind them.
+    /// The position in front of all entries of the key, or behind them.
     pub fn of_key(key: &[u8], behind: bool) -> Position {
         let record = if behind { u64::MAX } else { 0 };
         Self::of(key, record)
     }
 
-    /// In front of this entry.
+    /// The position in front of this entry.
     pub fn of(key: &[u8], record: u64) -> Position {
         let inline = key.len() <= INLINE;
         let entry = Entry { prefix: prefix_of(key), blob: if inline { key.len() as u64 } else { 0 }, record: 0 };
@@ -155,22 +156,23 @@ impl Position {
         Position { entry, source, record }
     }
 
-    /// In front of an entry that was read under the pin of the caller, or is its own.
+    /// The position in front of an entry. The caller is pinned and has read the entry consistently,
+    /// or owns it.
     pub fn before(e: Entry) -> Position {
         Position { entry: e, source: Source::Entry, record: e.record as u64 }
     }
 
-    /// In front of all entries.
+    /// The position in front of all entries.
     pub fn lowest() -> Position {
         Position { entry: Entry::LOW, source: Source::Lowest, record: 0 }
     }
 
-    /// Behind all entries.
+    /// The position behind all entries.
     pub fn highest() -> Position {
         Position { entry: Entry::LOW, source: Source::Highest, record: 0 }
     }
 
-    /// Behind it.
+    /// The position behind an entry.
     pub fn behind(e: Entry) -> Position {
         Position { record: e.record as u64 + 1, ..Self::before(e) }
     }
@@ -193,16 +195,16 @@ impl Position {
     }
 }
 
-/// What is left to compare of two keys after their prefixes.
+/// The result of comparing the prefixes of two keys.
 pub(super) enum Quick {
-    /// Nothing.
+    /// They decide the order.
     Decided(Ordering),
-    /// The whole keys.
+    /// The whole keys must be compared.
     Open,
 }
 
 impl Position {
-    /// The order of an entry and the position, as far as no blob is needed. Any words will do.
+    /// Compares an entry with the position as far as no blob is needed. Accepts inconsistent words.
     #[inline]
     pub fn quick(&self, index: &Index, e: &Entry) -> Quick {
         match self.source {
@@ -212,7 +214,8 @@ impl Position {
             _ => {}
         }
         match e.prefix.cmp(&self.entry.prefix) {
-            // Equal prefixes: of two short keys the shorter one is followed by zeroes in the other.
+            // Prefixes are equal. If both keys are short, the longer one only has more zeroes at
+            // its end.
             Ordering::Equal if e.is_inline() && self.is_inline() => {
                 let by_length = e.blob.cmp(&self.entry.blob);
                 Quick::Decided(by_length.then_with(|| (e.record as u64).cmp(&self.record)))
@@ -222,15 +225,15 @@ impl Position {
         }
     }
 
-    /// The first bytes of the key as a number, if entries with other first bytes are on the same side of the
-    /// position as their number is of this one.
+    /// The first bytes of the key as a number, if they decide the order of all entries with other
+    /// first bytes.
     #[inline]
     pub fn leading(&self, index: &Index) -> Option<u64> {
         (index.order() == 0 && !matches!(self.source, Source::Lowest | Source::Highest)).then_some(self.entry.prefix)
     }
 
-    /// The order of an entry and the position. The entry was read whole under the pin of the caller,
-    /// or is its own. May unwind: no latch is held.
+    /// The order of an entry and the position. The caller is pinned and has read the entry
+    /// consistently, or owns it. May unwind, so no latch may be held.
     pub fn compare(&self, index: &Index, p: &dyn Platform, e: &Entry) -> Ordering {
         match self.quick(index, e) {
             Quick::Decided(o) => o,

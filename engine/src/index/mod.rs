@@ -1,4 +1,4 @@
-//! The ordered index: a B+tree in the shared region, by optimistic latch coupling.
+//! The ordered index: a B+tree in the shared region with optimistic latch coupling.
 //!
 //! Readers take no latch; writers find their place as readers do and latch, without waiting, the few
 //! nodes that they change. The reasons are in `README.md`; the invariants
@@ -49,14 +49,14 @@ use std::ptr::NonNull;
 
 /// An ordered set of (key, record number). Keys are byte strings; several records may have one key.
 ///
-/// Whoever calls a function of it is pinned ([`Engine::pin`]), and stays so until it has let go of every
-/// [`Cursor`] and [`Key`]; what is removed is freed behind all pins (INV-RETIRE).
+/// Callers are pinned ([`Engine::pin`]), and stay so as long as they use a [`Cursor`] or [`Key`].
+/// Removed memory is freed when no pin keeps it (INV-RETIRE).
 #[repr(C)]
 pub struct Index {
     root: AtomicPtr<Node>,
-    /// Entries, about.
+    /// The number of entries, approximately.
     len: AtomicU64,
-    /// Bytes of nodes and of keys that are not in nodes.
+    /// The size in bytes of the nodes and of the keys outside nodes.
     bytes: AtomicU64,
     order: u32,
     _pad: u32,
@@ -64,14 +64,14 @@ pub struct Index {
 const _: () = assert!(cfg!(loom) || size_of::<Index>() == 32);
 
 impl Index {
-    /// Room in the queue of retired memory that one [`Index::remove`] may need.
+    /// The room in the queue of retired memory that one [`Index::remove`] may need.
     pub const ROOM: u64 = 4 * descend::MAX_HEIGHT as u64;
 
-    /// Creates an empty index. `order`: 0, keys compare as bytes; else the platform compares them
-    /// ([`Platform::compare_keys`]).
+    /// Creates an empty index. With `order` 0 keys compare as bytes, else the platform compares
+    /// them ([`Platform::compare_keys`]).
     pub fn create(e: &Engine, slot: SlotId, order: u32) -> Result<&'static Index, OutOfMemory> {
         let p = e.region.alloc(slot as usize, size_of::<Index>())?.cast::<Index>();
-        // SAFETY: fresh memory of that size; it lives until `destroy`.
+        // SAFETY: INV-M1: fresh memory of that size. It lives until `destroy`.
         unsafe {
             match Self::init(p.as_ptr(), e, slot, order) {
                 Ok(()) => Ok(p.as_ref()),
@@ -90,19 +90,19 @@ impl Index {
     pub(crate) unsafe fn init(this: *mut Index, e: &Engine, slot: SlotId, order: u32) -> Result<(), OutOfMemory> {
         let root = NodeRef::new(e.region, slot as usize, 0)?;
         let bytes = AtomicU64::new(NodeRef::bytes(0) as u64);
-        // SAFETY: the caller's.
+        // SAFETY: INV-M1: by this function's contract the memory is writable and not in use.
         unsafe {
             this.write(Index { root: AtomicPtr::new(root.as_ptr()), len: AtomicU64::new(0), bytes, order, _pad: 0 });
         }
         Ok(())
     }
 
-    /// How keys compare.
+    /// The order of keys.
     #[inline]
     pub fn order(&self) -> u32 {
         self.order
     }
-    /// Entries, exact when nobody changes the index.
+    /// The number of entries. Exact while no other process changes the index.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
@@ -110,18 +110,18 @@ impl Index {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Bytes of the index, as they were asked of the region.
+    /// The size of the index, in the bytes that were requested from the region.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     #[inline]
     fn root(&self) -> NodeRef {
-        // Sequentially consistent: after the pin of the caller.
+        // Sequentially consistent, to be ordered after the caller's pin.
         NodeRef::from_ptr(self.root.load(Ordering::SeqCst)).expect("an index has a root")
     }
 
-    /// Records with this key, in ascending order, are added to `found`.
+    /// Adds to `found` the records with this key, in ascending order.
     pub fn get(&'static self, p: &dyn Platform, key: &[u8], found: &mut Vec<u64>) {
         let mut few = [0; FEW];
         if let Some(n) = self.few(key, &mut few) {
@@ -133,36 +133,39 @@ impl Index {
         }
     }
 
-    /// Frees all memory, also the index itself if it comes from [`Index::create`] (`whole`).
+    /// Frees all memory. With `whole`, that includes the index itself, which is from
+    /// [`Index::create`].
     ///
     /// # Safety
-    /// Nobody else can reach the index or anything in it.
+    /// No other process can reach the index or anything in it (INV-RETIRE).
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId, whole: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-RETIRE: the contract of `destroy_some` is this function's own.
         unsafe { self.destroy_some(e, slot, &mut { usize::MAX }) };
         if whole {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-M1: by this function's contract the index is from `create` and
+            // unreachable.
             unsafe { e.region.free(slot as usize, NonNull::from(self).cast()) };
         }
     }
 
-    /// Removes all entries, at once.
+    /// Removes all entries at once.
     ///
     /// # Safety
-    /// Nobody else uses the index.
+    /// No other process uses the index.
     pub(crate) unsafe fn clear(&self, e: &Engine, slot: SlotId) {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-OLC: by this function's contract there are no readers and no other writers.
         unsafe { self.clear_some(e, slot, &mut { usize::MAX }) };
         self.len.store(0, Ordering::Relaxed);
         self.bytes.store(NodeRef::bytes(0) as u64, Ordering::Relaxed);
     }
 
-    /// Frees memory of the index but not the index itself: about so many pieces, which are counted down. True: all.
+    /// Frees memory of the index but not the index itself: about `pieces` pieces, which are counted
+    /// down. Returns true when all are freed.
     ///
     /// # Safety
-    /// As for [`Index::destroy`]; nobody uses the index for anything else any more.
+    /// As for [`Index::destroy`]. After the first call the index is used for nothing else.
     pub(crate) unsafe fn destroy_some(&self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-RETIRE: by this function's contract no other process can reach the nodes.
         unsafe {
             if !self.clear_some(e, slot, pieces) {
                 return false;
@@ -172,17 +175,19 @@ impl Index {
         true
     }
 
-    /// Removes nodes from the end on, about so many pieces of memory. True: an empty leaf is left.
+    /// Removes nodes from the end on, about `pieces` pieces of memory. Returns true when only an
+    /// empty leaf is left.
     ///
     /// # Safety
-    /// Nobody else uses the index.
+    /// No other process uses the index.
     unsafe fn clear_some(&self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
         loop {
             let root = self.root();
             if *pieces == 0 {
                 return false;
             }
-            // SAFETY: the caller's promise; a node has one parent, and is out of the tree before it is freed.
+            // SAFETY: INV-BLOB, INV-RETIRE: by this function's contract there are no other users. A
+            // node has one parent, and is unlinked before it is freed.
             unsafe {
                 if root.level() == 0 {
                     *pieces = pieces.saturating_sub(free_blobs(e, slot, root));
@@ -207,22 +212,22 @@ impl Index {
     }
 }
 
-/// Frees the memory of a node's keys that are not in the node; how many pieces.
+/// Frees the memory of a node's keys outside the node. Returns the number of pieces.
 ///
 /// # Safety
-/// Nobody else can reach the node.
+/// No other process can reach the node.
 unsafe fn free_blobs(e: &Engine, slot: SlotId, node: NodeRef) -> usize {
     let blobs = (0..node.count()).filter_map(|i| node.words(i).memory());
-    // SAFETY: INV-BLOB: each entry owns its blob.
+    // SAFETY: INV-BLOB: each entry owns its blob, and the node is unreachable by contract.
     blobs.map(|blob| unsafe { e.region.free(slot as usize, blob) }).count()
 }
 
-/// Frees a node, and its keys that are not in it; how many pieces.
+/// Frees a node and its keys outside the node. Returns the number of pieces.
 ///
 /// # Safety
-/// Nobody can reach the node.
+/// No other process can reach the node.
 unsafe fn free_node(e: &Engine, slot: SlotId, node: NodeRef) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: INV-RETIRE, INV-BLOB: by this function's contract the node is unreachable.
     unsafe {
         let blobs = free_blobs(e, slot, node);
         e.region.free(slot as usize, node.memory());
@@ -230,7 +235,7 @@ unsafe fn free_node(e: &Engine, slot: SlotId, node: NodeRef) -> usize {
     }
 }
 
-/// A place where others may come between: tests switch threads here.
+/// A place where tests switch threads, to let others run in between.
 #[cfg(not(all(test, not(loom))))]
 #[inline(always)]
 fn race() {}

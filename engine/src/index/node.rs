@@ -1,4 +1,4 @@
-//! Nodes: layout, optimistic reads, and the moves of words under the latch.
+//! Nodes: their layout, optimistic reads, and moves of words under the latch.
 
 use super::key::{Entry, Position, Quick};
 use super::word::VersionWord;
@@ -8,10 +8,10 @@ use crate::platform::Platform;
 use crate::primitive::{prefetch, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::ptr::{self, NonNull};
 
-/// Entries of a node. (Unit tests want splits.)
+/// The number of entries in a node. It is small in unit tests, so that nodes split.
 pub(super) const CAPACITY: usize = if cfg!(test) { 6 } else { 76 };
 
-/// A node: a leaf, or the part of an inner node in front of its children.
+/// A node: a leaf, or the first part of an inner node, which its children follow.
 ///
 /// Entries are sorted. Entry `i` of an inner node is the lower bound of child `i`, which goes up to
 /// entry `i + 1`; entry 0 counts as lower than everything. Each entry owns its blob.
@@ -35,16 +35,16 @@ struct Inner {
 #[cfg(not(any(loom, test)))]
 const _: () = assert!(size_of::<Node>() == 1536 && size_of::<Inner>() == 2176);
 
-/// A node of an index. Whoever has one is pinned since before it was read from the tree, has just
-/// made it, or excludes all others.
+/// A reference to a node of an index. Its holder has been pinned since before it read the node from
+/// the tree, has just made the node, or excludes all other users (INV-RETIRE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeRef(NonNull<Node>);
 
-/// The latch that a reader's version did not survive: start again.
+/// The node has changed since the reader's version, or is latched: the reader must start again.
 pub(super) struct Restart;
 
 impl NodeRef {
-    /// Bytes of a node of this level.
+    /// The size of a node of this level, in bytes.
     pub fn bytes(level: u32) -> usize {
         if level == 0 {
             size_of::<Node>()
@@ -57,8 +57,8 @@ impl NodeRef {
     pub fn new(region: &Region, slot: usize, level: u32) -> Result<NodeRef, OutOfMemory> {
         let size = Self::bytes(level);
         let p = region.alloc(slot, size)?.cast::<Node>();
-        // SAFETY: fresh memory of that size, 64-byte aligned because the size is a multiple of 64;
-        // all-zero is a valid node.
+        // SAFETY: INV-M1, INV-M3: fresh memory of that size, 64-byte aligned because the size is a
+        // multiple of 64. All-zero memory is a valid node.
         unsafe {
             p.cast::<u8>().write_bytes(0, size);
             (*p.as_ptr()).level = level;
@@ -80,14 +80,15 @@ impl NodeRef {
     /// The node.
     #[inline]
     pub fn node(self) -> &'static Node {
-        // SAFETY: INV-RETIRE and the promise of `NodeRef`; nodes are atomics but for their level.
+        // SAFETY: INV-RETIRE: the node stays while a `NodeRef` exists. All its fields are atomic
+        // except the level, which never changes.
         unsafe { &*self.0.as_ptr() }
     }
 
     #[inline]
     fn child_word(self, i: usize) -> &'static AtomicPtr<Node> {
         debug_assert!(self.node().level > 0 && i < CAPACITY);
-        // SAFETY: as in `node`; a node with a level above 0 is an `Inner`.
+        // SAFETY: INV-RETIRE: as in `node`. A node with a level above 0 is an `Inner`.
         unsafe { &(&(*self.0.as_ptr().cast::<Inner>()).child)[i] }
     }
 
@@ -95,19 +96,19 @@ impl NodeRef {
     pub fn level(self) -> u32 {
         self.node().level
     }
-    /// Entries. Of a node that changes, any number up to the capacity.
+    /// The number of entries. While the node changes, any number up to the capacity.
     #[inline]
     pub fn count(self) -> usize {
         (self.node().count.load(Ordering::Acquire) as usize).min(CAPACITY)
     }
-    /// Child `i`. To be followed only after the version was compared.
+    /// Child `i`. The caller follows it only after it has compared the version.
     #[inline]
     pub fn child(self, i: usize) -> Option<NodeRef> {
         Self::from_ptr(self.child_word(i).load(Ordering::Acquire))
     }
 
-    /// The words of entry `i`, one by one: they belong together only if the version is the same
-    /// afterwards.
+    /// The words of entry `i`, read one by one. They belong together only if the version is
+    /// unchanged afterwards (INV-OLC).
     #[inline]
     pub fn words(self, i: usize) -> Entry {
         let n = self.node();
@@ -124,7 +125,7 @@ impl NodeRef {
         Ok(e)
     }
 
-    /// Is everything that was read of the node from `version`?
+    /// Fails unless the node still has `version`: then all words read since belong to that version.
     #[inline]
     pub fn check(self, version: u64) -> Result<(), Restart> {
         if self.node().version.is(version) {
@@ -134,8 +135,9 @@ impl NodeRef {
         }
     }
 
-    /// How many entries from `from` on, with `from` itself, are below the position (`or_at`: or are the
-    /// position's own). Takes no latch; a blob is looked at only after the version was compared.
+    /// The end of the entries below the position, or with `or_at` at it. The search begins at
+    /// `from`; the count includes the entries before. Takes no latch, and looks at a blob only
+    /// after it has compared the version.
     #[inline]
     pub fn below(
         self,
@@ -149,7 +151,8 @@ impl NodeRef {
         let (mut low, mut high) = (from, self.count().max(from));
         if let Some(leading) = t.leading(index) {
             low = self.below_leading(leading, low, high);
-            // Few entries, or none, have the same first bytes: often it is the first of them or not even that.
+            // Few entries, or none, have the same first bytes. Often it is the first of them, if
+            // any.
             if low == high || !self.is_below(index, p, version, t, low, or_at)? {
                 return Ok(low);
             }
@@ -165,7 +168,7 @@ impl NodeRef {
         Ok(low)
     }
 
-    /// Is entry `i` below the position, or, with `or_at`, the position's own?
+    /// Is entry `i` below the position, or with `or_at` at it?
     #[inline]
     fn is_below(
         self,
@@ -200,7 +203,8 @@ impl NodeRef {
         let Some(mut left) = high.checked_sub(low).filter(|n| *n > 0) else { return low };
         while left > 1 {
             let half = left / 2;
-            // SAFETY: low + left <= high, at first and after each turn.
+            // SAFETY: INV-OLC (any words will do): low + left <= high holds
+            // at first and after each iteration, so the index is in the slice.
             let at = unsafe { prefix.get_unchecked(low + half - 1) };
             low = if at.load(Ordering::Acquire) < leading { low + half } else { low };
             left -= half;
@@ -208,7 +212,7 @@ impl NodeRef {
         low + usize::from(prefix[low].load(Ordering::Acquire) < leading)
     }
 
-    /// The same, for who guesses where it is.
+    /// As `below_leading`, starting at a guessed place.
     #[inline]
     pub fn below_leading_near(self, leading: u64, low: usize, high: usize, guess: usize) -> usize {
         if low >= high {
@@ -229,13 +233,13 @@ impl NodeRef {
         self.below_leading(leading, low, at - 1)
     }
 
-    /// Asks for the lines of a leaf that a search reads which finds its entry at `at`. The address was read of a parent
-    /// at its version.
+    /// Prefetches the lines of a leaf that a search reads if it finds its entry at `at`. The
+    /// address was read from a parent at its version.
     #[inline]
     pub fn fetch(self, at: usize) {
         let n = self.0.as_ptr();
         let at = at.min(CAPACITY - 1);
-        // SAFETY: addresses in the node; nothing is read.
+        // SAFETY: INV-RETIRE: the addresses lie in the node, and its memory is not read.
         let (prefix, blob, record) =
             unsafe { (&raw const (*n).prefix[at], &raw const (*n).blob[at], &raw const (*n).record[at]) };
         prefetch(n);
@@ -244,7 +248,7 @@ impl NodeRef {
         prefetch(record);
     }
 
-    // What follows is for the holder of the latch, or of a node that nobody else knows.
+    // The following functions are for the holder of the latch, or for a node that is not published.
 
     fn set(self, i: usize, e: Entry, child: *mut Node) {
         let n = self.node();
@@ -269,12 +273,12 @@ impl NodeRef {
         self.node().count.store(n as u32, Ordering::Release);
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub fn empty(self) {
         self.set_count(0);
     }
 
-    /// Puts an entry in front of entry `at`. There is room.
+    /// Inserts an entry in front of entry `at`. The node has room.
     pub fn insert_at(self, at: usize, e: Entry, child: *mut Node) {
         let n = self.count();
         debug_assert!(at <= n && n < CAPACITY);
@@ -285,7 +289,7 @@ impl NodeRef {
         self.set_count(n + 1);
     }
 
-    /// Takes entry `at` out.
+    /// Removes entry `at`.
     pub fn remove_at(self, at: usize) -> Entry {
         let n = self.count();
         debug_assert!(at < n);
@@ -297,7 +301,7 @@ impl NodeRef {
         e
     }
 
-    /// Moves the entries from `mid` on to `right`, which is empty and of the same level.
+    /// Moves the entries from `mid` on to `right`, an empty node of the same level.
     pub fn split_to(self, mid: usize, right: NodeRef) {
         let n = self.count();
         for i in mid..n {

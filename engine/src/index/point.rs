@@ -1,4 +1,4 @@
-//! Look-ups of one key: the way of a scan (`descend.rs`) without what only a scan needs.
+//! Look-ups of one key. They take the path of a scan (`descend.rs`) without a cursor's overhead.
 
 use super::key::{prefix_of, Entry, INLINE};
 use super::node::{NodeRef, Restart, CAPACITY};
@@ -7,17 +7,18 @@ use crate::key::Short;
 use crate::primitive::relax;
 use std::cmp::Ordering;
 
-/// Records that a look-up finds without a scan.
+/// The largest number of records that a look-up finds without a scan.
 pub const FEW: usize = 4;
 
-/// The key that is looked for.
+/// The key of a look-up.
 pub(super) struct Wanted<'a> {
     pub prefix: u64,
     pub key: &'a [u8],
 }
 
 impl Wanted<'_> {
-    /// The order of an entry's key and the key. A blob is looked at only after the version was compared (INV-BLOB).
+    /// The order of an entry's key and the key. Looks at a blob only after it has compared the
+    /// version (INV-BLOB).
     #[inline]
     fn compare(&self, node: NodeRef, version: u64, e: &Entry) -> Result<Ordering, Restart> {
         match e.prefix.cmp(&self.prefix) {
@@ -30,20 +31,21 @@ impl Wanted<'_> {
         }
     }
 
-    /// How many entries from `from` on, with those before, are in front of the key. `or_at`: or are the first that the
-    /// key can have (record 0). `span`: of the prefixes that the node covers, as far as is known.
+    /// The end of the entries in front of the key; with `or_at`, also of the first entry that the
+    /// key can have (record 0). The search begins at `from`; the count includes the entries before.
+    /// `span` is the range of prefixes that the node covers, as far as it is known.
     #[inline]
     fn below(&self, node: NodeRef, version: u64, from: usize, or_at: bool, span: Span) -> Result<usize, Restart> {
         let high = node.count().max(from);
         let low = node.below_leading_near(self.prefix, from, high, span.place(self.prefix, high));
-        // Few entries have the same first bytes. (One that changes meanwhile changes the version.)
+        // Few entries have the same first bytes. If one changes meanwhile, so does the version.
         if low == high || node.leading(low) != self.prefix {
             return Ok(low);
         }
         self.below_equal(node, version, (low, high), or_at)
     }
 
-    /// The same among these entries, the first of which has the key's first bytes.
+    /// As `below`, among the entries `low..high`, the first of which has the key's first bytes.
     fn below_equal(
         &self,
         node: NodeRef,
@@ -74,24 +76,25 @@ impl Wanted<'_> {
     }
 }
 
-/// The prefixes that a node covers, by the edges on its way.
+/// The prefixes that a node covers, by the bounds on its path.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub lower: u64,
-    /// `None`: it is the last of its level.
+    /// `None`: the node is the last of its level.
     pub upper: Option<u64>,
 }
 
 impl Span {
     const ALL: Span = Span { lower: 0, upper: None };
 
-    /// Where a prefix is among `n` entries (at most 256) if they are spread evenly: `n` at most. In the middle if it is not
-    /// known where they end, or a change under way has mixed up the words.
+    /// The place of a prefix among `n` evenly spread entries (at most 256); it is at most `n`. If
+    /// the upper bound is not known, or a concurrent change has mixed up the words, it is the
+    /// middle.
     #[inline]
     pub fn place(self, prefix: u64, n: usize) -> usize {
         let Some(upper) = self.upper.filter(|&upper| self.lower <= prefix && prefix < upper) else { return n / 2 };
         let (part, whole) = (prefix - self.lower, upper - self.lower);
-        // Room for a factor of the entries of a node.
+        // Leaves room to multiply by the number of a node's entries.
         let shift = (u64::BITS - whole.leading_zeros()).saturating_sub(u64::BITS - 8);
         ((part >> shift) * n as u64 / (whole >> shift)) as usize
     }
@@ -105,8 +108,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The record of the first entry whose first bytes are the key's, if the leaf has not changed meanwhile; else any
-    /// number: a guess.
+    /// The record of the first entry with the key's first bytes, if the leaf is unchanged;
+    /// otherwise any number. So it is only a hint (INV-HINT).
     #[inline]
     pub fn record(&self, wanted: &Wanted<'_>) -> Option<u64> {
         let at = wanted.below(self.leaf, self.version, 0, false, self.span).ok()?;
@@ -116,8 +119,8 @@ impl Place {
 }
 
 impl Index {
-    /// Records with this key, in ascending order: how many there are. `None`: perhaps more than these, or in two leaves;
-    /// a scan tells.
+    /// Finds the records with this key, in ascending order, and returns their number. `None`: there
+    /// may be more, or they are in two leaves, and a scan must find them.
     #[inline]
     pub fn few(&'static self, key: &[u8], found: &mut [u64; FEW]) -> Option<usize> {
         if self.order() != 0 {
@@ -126,7 +129,7 @@ impl Index {
         self.few_of(&Wanted { prefix: prefix_of(key), key }, found)
     }
 
-    /// The same for a key in a word.
+    /// As `few`, for a key in a word.
     #[inline]
     pub fn few_short(&'static self, key: Short, found: &mut [u64; FEW]) -> Option<usize> {
         if self.order() != 0 {
@@ -148,13 +151,14 @@ impl Index {
         }
     }
 
-    /// The way to the leaf that covers the key. The lines of the leaf that will be read, by a guess, are on their way.
+    /// The path to the leaf that covers the key. Prefetches the lines of the leaf that will
+    /// probably be read.
     #[inline]
     pub(super) fn try_place(&self, wanted: &Wanted<'_>) -> Result<Place, Restart> {
         let mut node = self.root();
         race();
         let mut version = node.node().version.read();
-        // A root that was split since is half of the tree.
+        // A former root that was split since is only half of the tree.
         if self.root() != node {
             return Err(Restart);
         }
@@ -173,7 +177,7 @@ impl Index {
             }
             race();
             let next = child.node().version.read();
-            // The child's version is of a time when the child was there, for this part of the keys.
+            // The child's version was read while the child was there for this part of the keys.
             race();
             node.check(version)?;
             (node, version) = (child, next);
@@ -197,7 +201,7 @@ impl Index {
             (n, at) = (n + 1, at + 1);
         }
         node.check(version)?;
-        // Behind the leaf's last entry the next leaf may go on.
+        // If the leaf's last entry has the key, the next leaf may have more.
         let ends = at < count || span.upper.is_none_or(|upper| upper > wanted.prefix);
         Ok(ends.then_some(n))
     }

@@ -1,4 +1,5 @@
-//! The search that guesses, against a plain one; look-ups and announcements against a scan.
+//! The search from a guessed place, compared with a plain one; look-ups and announcements compared
+//! with a scan.
 
 use super::key::{prefix_of, Entry};
 use super::node::{NodeRef, CAPACITY};
@@ -14,7 +15,7 @@ fn prefix() -> impl Strategy<Value = u64> {
     prop_oneof![0..4u64, (0..4u64).prop_map(|n| u64::MAX - n), (0..4u64).prop_map(|n| (n << 56) + n), any::<u64>()]
 }
 
-/// Keys of eight bytes, of others, and such that begin alike.
+/// Keys of eight bytes, keys of other lengths, and keys with common beginnings.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let bytes = |n: u64| n.to_be_bytes().to_vec();
     prop_oneof![
@@ -36,7 +37,7 @@ fn leaf(w: &World, prefixes: &[u64]) -> NodeRef {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Wherever the guess is.
+    /// Wherever the guessed place is.
     #[test]
     fn a_guess_changes_nothing_of_what_is_found(
         mut prefixes in prop::collection::vec(prefix(), 0..=CAPACITY),
@@ -59,7 +60,7 @@ proptest! {
         }
     }
 
-    /// Also for edges that belong to two states of a node.
+    /// Also with bounds that belong to two states of a node.
     #[test]
     fn a_place_is_in_the_node(lower in prefix(), upper in prop::option::of(prefix()), at in prefix(), n in 0..77usize) {
         let place = Span { lower, upper }.place(at, n);
@@ -99,7 +100,8 @@ proptest! {
         }
     }
 
-    /// What an announcement fetches is what the look-up reads, if nobody changes the index meanwhile.
+    /// An announcement fetches the memory that the look-up reads, if the index does not change
+    /// meanwhile.
     #[test]
     fn an_announced_key_leads_to_its_record(
         keys in prop::collection::btree_map(prefix(), 0..1000u64, 1..200),
@@ -117,7 +119,7 @@ proptest! {
             let place = w.pinned(0, || w.index.try_place(&wanted).ok()).expect("nobody changes it");
             let record = w.pinned(0, || place.record(&wanted));
             prop_assert_eq!(record, keys.get(k).copied());
-            // Also where a leaf begins or ends there is no need of a scan.
+            // No scan is needed where a leaf begins or ends.
             let mut found = [0; FEW];
             let n = w.pinned(0, || w.index.few(&bytes, &mut found));
             prop_assert_eq!(n.map(|n| found[..n].first().copied()), Some(keys.get(k).copied()));

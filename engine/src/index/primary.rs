@@ -14,13 +14,13 @@ use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::NonNull;
 
-/// Who gives a dead record's number back.
+/// Which code reuses the number of a dead record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reuse {
-    /// No other index points to records: the number goes with the entry.
+    /// No other index points to records: the sweep that removes the entry frees the number too.
     AtOnce = 0,
-    /// Other indexes do: VACUUM, which finds the record dead once its entry is gone.
+    /// Other indexes point to records: VACUUM frees the number, once the entry is removed.
     Vacuum = 1,
 }
 
@@ -29,21 +29,23 @@ pub enum Reuse {
 pub struct Primary {
     /// The entries.
     pub index: Index,
-    /// Of the records that short keys have, if the index has a description: who makes keys of columns can prove a guess.
+    /// Hints of records for short keys, if the index has a description. Only a caller that makes
+    /// keys of columns can verify a hint.
     hints: Hints,
-    /// Snapshots below see versions that it may not have.
+    /// Snapshots below this CSN see versions that the index may not have.
     complete_from: AtomicU64,
     reuse: Reuse,
     spec_len: u32,
     spec: [u8; PRIMARY_SPEC_MAX],
 }
 
-/// Longest description of a primary index.
+/// The longest description of a primary index.
 pub const PRIMARY_SPEC_MAX: usize = 128;
 
 impl Primary {
-    /// An empty index that belongs to no table yet. `order`: see [`Index::create`]. `spec`: the platform's description
-    /// of the keys. [`crate::Table::set_primary`] and [`crate::Table::replace_primary`] give it to a table.
+    /// Creates an empty index that belongs to no table yet. `order`: see [`Index::create`]. `spec`:
+    /// the platform's description of the keys. [`crate::Table::set_primary`] and
+    /// [`crate::Table::replace_primary`] give the index to a table.
     pub fn create(
         e: &Engine,
         slot: SlotId,
@@ -53,7 +55,7 @@ impl Primary {
     ) -> Result<&'static Primary, OutOfMemory> {
         assert!(spec.len() <= PRIMARY_SPEC_MAX);
         let p = e.region.alloc(slot as usize, size_of::<Primary>())?.cast::<Primary>();
-        // SAFETY: fresh memory of that size; all-zero is valid for what is not set here.
+        // SAFETY: INV-M1: fresh memory of that size, in which all-zero fields are valid.
         unsafe {
             p.as_ptr().write_bytes(0, 1);
             if let Err(err) = Index::init(&raw mut (*p.as_ptr()).index, e, slot, order) {
@@ -71,31 +73,32 @@ impl Primary {
     pub fn spec(&self) -> &[u8] {
         &self.spec[..self.spec_len as usize]
     }
-    /// Snapshots at this CSN or later find by their keys all rows that they see; 0: all do.
+    /// Snapshots at this CSN or later find all rows that they see by their keys. 0: all snapshots
+    /// do.
     pub fn complete_from(&self) -> Csn {
         self.complete_from.load(Ordering::SeqCst)
     }
-    /// See [`Primary::complete_from`].
+    /// Sets the value of [`Primary::complete_from`].
     pub fn set_complete_from(&self, csn: Csn) {
         self.complete_from.store(csn, Ordering::SeqCst);
     }
-    /// Who gives numbers back.
+    /// Which code reuses the numbers of dead records.
     pub fn reuse(&self) -> Reuse {
         self.reuse
     }
-    /// Bytes, about.
+    /// The size in bytes, approximately.
     pub fn bytes(&self) -> u64 {
         self.index.bytes() + self.hints.bytes() + size_of::<Primary>() as u64
     }
-    /// Has a record this entry? The caller is pinned.
+    /// Does a record have this entry? The caller is pinned.
     pub fn has(&'static self, p: &dyn Platform, key: &[u8], no: u64) -> bool {
         let mut found = Vec::new();
         self.index.get(p, key, &mut found);
         found.contains(&no)
     }
 
-    /// Adds the entry of a record. Once for each life of a record. If it fails or unwinds, the entry is not there.
-    /// True: it was put behind all others.
+    /// Adds the entry of a record, once in each life of the record. If it fails or unwinds, the
+    /// entry is not added. Returns true if the entry is behind all others.
     pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<bool, Error> {
         let hash = self.has_hint(key).then(|| Hash::of(prefix_of(key), key.len()));
         if let Some(hash) = hash {
@@ -110,8 +113,8 @@ impl Primary {
         Ok(added == Added::Last)
     }
 
-    /// [`Primary::add`] while tables are loaded: no guess is made, whose memory might then be missing for the rows of tables
-    /// that come later; see [`Primary::offer_guesses`].
+    /// As [`Primary::add`], while tables are loaded. Makes no hint, as the memory might then be
+    /// missing for the rows of later tables; see [`Primary::offer_guesses`].
     pub(crate) fn load(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
         let added = self.index.insert_key(e, slot, p, key, no)?;
         debug_assert!(added != Added::Not, "a record has one entry");
@@ -121,13 +124,13 @@ impl Primary {
         Ok(())
     }
 
-    /// All tables are loaded: makes room for guesses of this one's keys, which look-ups fill. Where memory is short there
-    /// are none before the next insert.
+    /// Called when all tables are loaded: makes room for hints, which look-ups then fill. If memory
+    /// is short there are none before the next insert.
     pub fn offer_guesses(&self, e: &Engine, slot: SlotId) {
         self.hints.offer(e, slot, self.index.len());
     }
 
-    /// Removes the entry of a record, as [`Index::remove`].
+    /// Removes the entry of a record, as [`Index::remove`] does.
     pub(crate) fn remove(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], no: u64) -> bool {
         if self.has_hint(key) {
             self.hints.forget(Hash::of(prefix_of(key), key.len()), no);
@@ -140,27 +143,28 @@ impl Primary {
         self.spec_len > 0 && key.len() <= INLINE && self.index.order() == 0
     }
 
-    /// The first that `proven` makes of one of the records that the key may have, without a search. INV-GUESS: they may be
-    /// any numbers. `proven` sees to it that the record has a row that is visible, and the key in the row's columns. `None`
-    /// tells nothing. The caller is pinned.
+    /// Returns the first result of `proven` for the records in the key's hints, without a search of
+    /// the tree. A hint may be any number (INV-GUESS). `proven` checks that the record has a
+    /// visible row with the key in its columns. `None` says nothing about the key. The caller is
+    /// pinned.
     #[inline]
     pub fn guess<T>(&self, key: Short, proven: impl FnMut(u64) -> Option<T>) -> Option<T> {
         self.hints.find(key, proven)
     }
 
-    /// The tree has told that a key that [`Primary::guess`] did not find has this record. Takes nobody's place. The caller
-    /// is pinned.
+    /// Notes as a hint the record that the tree has found for a key. Replaces no other hint. The
+    /// caller is pinned.
     #[inline]
     pub fn note_guess(&self, key: Short, no: u64) {
         self.hints.put(Hash::of_key(key), no, false);
     }
 
-    /// Removes all entries, at once.
+    /// Removes all entries at once.
     ///
     /// # Safety
-    /// Nobody else uses the index.
+    /// No other process uses the index.
     pub(crate) unsafe fn clear(&self, e: &Engine, slot: SlotId) {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-LINES, INV-OLC: by this function's contract there are no other users.
         unsafe {
             self.hints.free(e, slot);
             self.index.clear(e, slot);
@@ -170,18 +174,19 @@ impl Primary {
     /// Frees all memory.
     ///
     /// # Safety
-    /// Nobody else can reach it.
+    /// No other process can reach the index (INV-RETIRE).
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId) {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-RETIRE: the contract of `destroy_some` is this function's own.
         unsafe { self.destroy_some(e, slot, &mut { usize::MAX }) };
     }
 
-    /// Frees about so many pieces of its memory, which are counted down; true if it is gone.
+    /// Frees about `pieces` pieces of the index's memory, which are counted down. Returns true when
+    /// all are freed.
     ///
     /// # Safety
-    /// As for [`Primary::destroy`]; nobody uses it for anything else any more.
+    /// As for [`Primary::destroy`]. After the first call the index is used for nothing else.
     pub(crate) unsafe fn destroy_some(&'static self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-RETIRE, INV-LINES: by this function's contract the index is unreachable.
         unsafe {
             self.hints.free(e, slot);
             if !self.index.destroy_some(e, slot, pieces) {
@@ -192,13 +197,14 @@ impl Primary {
         true
     }
 
-    /// As `destroy`, but views may look at its sizes until the grace period is over. The queue of retired memory has
-    /// room.
+    /// As `destroy`, but views may read its sizes until the grace period is over. The queue of
+    /// retired memory has room.
     ///
     /// # Safety
-    /// It is no table's any more, and nobody else was in the middle of using it.
+    /// The index belongs to no table any more, and no other process is in the middle of using it.
     pub(crate) unsafe fn retire(&'static self, e: &Engine, slot: SlotId) {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-LINES, INV-RETIRE: by this function's contract there are no users of the
+        // entries and hints. The struct itself is retired below.
         unsafe {
             self.hints.free(e, slot);
             self.index.destroy(e, slot, false);

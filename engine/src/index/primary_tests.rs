@@ -1,4 +1,4 @@
-//! Entries come with records and vanish with them.
+//! Entries are added with records and removed with them.
 
 use super::{Direction, Primary, Reuse};
 use crate::csn::SlotId;
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ops::Bound;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Threads, with comparisons that unwind after so many calls (0: never).
+/// A thread's platform whose comparisons unwind after this many calls (0: never).
 struct Fused {
     threads: Threads,
     fuse: Cell<u32>,
@@ -109,9 +109,9 @@ impl World {
         self.e.unpin(2);
         found
     }
-    /// A transaction of its own removes what it may.
+    /// Runs a transaction that removes the entries that it may.
     fn sweep(&self) -> usize {
-        // Behind every commit so far.
+        // Behind all commits so far.
         self.e.tick();
         let mut t = self.begin(0);
         let mut n = 0;
@@ -132,7 +132,7 @@ impl World {
             RetireQueue::drain(&self.e, slot, min, usize::MAX);
             RetireQueue::free_all(&self.e, slot);
         }
-        // SAFETY: nobody else is left.
+        // SAFETY: INV-TABLE: all other users have ended.
         unsafe { self.table.destroy(&self.e, 0) };
         assert_eq!(live(&self.e), self.live_before, "memory is left");
     }
@@ -162,7 +162,7 @@ fn an_aborted_insert_leaves_nothing() {
             assert_eq!(w.table.record(no).unwrap().state.load(Ordering::SeqCst), REC_FREE);
         }
         assert_eq!(w.table.dead.load(Ordering::SeqCst), 0);
-        // Pins of now are larger than the clock was when the records were given back.
+        // Present pins are larger than the clock was when the records were freed.
         w.e.tick();
         w.e.refresh_min_pin(&w.p);
         assert_eq!(w.table.len(), 20, "numbers are used again");
@@ -222,7 +222,7 @@ fn undone_and_superseded_inserts_vanish_too() {
     let tombstone = t.new_tombstone(Successor { record: 0 }, Some(&key(3))).expect("memory");
     t.delete(gone, None, tombstone, 1, 0);
     w.commit(&mut t);
-    // (An insert removes what it can of what is dead before it.)
+    // An insert removes entries that are dead before it.
     w.sweep();
     assert_eq!((w.table.graves(), w.primary().index.len()), (0, 1));
     assert_eq!((w.find(1), w.find(2), w.find(3)), (vec![kept.no], vec![], vec![]));
@@ -231,7 +231,7 @@ fn undone_and_superseded_inserts_vanish_too() {
 
 #[test]
 fn vacuum_waits_for_the_entry_where_other_indexes_remain() {
-    // With keys that the platform compares, an undone insert's entry is looked for later.
+    // If the platform compares the keys, the entry of an undone insert is searched for later.
     for order in [0, 1] {
         let w = World::new(order, Reuse::Vacuum);
         let mut t = w.begin(0);
@@ -258,7 +258,8 @@ fn vacuum_waits_for_the_entry_where_other_indexes_remain() {
     }
 }
 
-/// Without room to retire memory an abort marks what it cannot remove; what it retires has room in any case.
+/// Without room to retire memory, an abort marks the records whose entries it cannot remove. There
+/// is room in any case for the memory that it retires.
 #[test]
 fn an_abort_without_room_leaves_marks() {
     let w = World::new(0, Reuse::Vacuum);
@@ -269,7 +270,7 @@ fn an_abort_without_room_leaves_marks() {
         for k in 0..n {
             w.insert(&mut t, 2 * k + 1).expect("memory");
         }
-        // Somebody else's retired memory takes the room that is left.
+        // Retired memory of other users takes the room that is left.
         let left = RetireQueue::room(&w.e, 0) - (n + 8);
         for _ in 0..left {
             let memory = w.e.region.alloc(0, 64).expect("memory");
@@ -306,7 +307,7 @@ fn nothing_grows_under_churn() {
                 w.delete(&mut t, r, n);
             }
             if n % 7 == 3 {
-                // Another transaction's insert is aborted.
+                // The insert of another transaction is aborted.
                 let mut other = w.begin(1);
                 w.insert(&mut other, n + 1_000_000).expect("memory");
                 other.abort();
@@ -375,7 +376,7 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     let mut t = w.begin(0);
     w.insert(&mut t, 9).expect("memory");
     t.abort();
-    // SAFETY: nobody else uses the table.
+    // SAFETY: INV-TABLE: there are no other users of the table.
     unsafe { w.table.drop_primary(&w.e, 0) };
     let primary = w.table.create_primary(&w.e, 0, 0, Reuse::AtOnce).expect("memory");
     assert_eq!(w.table.graves(), 2);
@@ -385,7 +386,7 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     }
     w.e.unpin(0);
     assert_eq!((w.sweep(), primary.index.len()), (2, 4));
-    // SAFETY: as above.
+    // SAFETY: INV-TABLE: there are no other users of the table.
     unsafe { w.table.clear(&w.e, 0) };
     assert_eq!((primary.index.len(), w.table.graves()), (0, 0));
     let mut t = w.begin(0);
@@ -395,8 +396,8 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     w.end();
 }
 
-/// A transaction that excludes all others gives the table another index, and then a third one; nothing is missed, whatever
-/// the ends of the two changes are.
+/// A transaction that excludes all others gives the table another index, and then a third one. No
+/// entry is missing, however the two changes end.
 #[test]
 fn an_index_is_replaced_or_comes_back() {
     for (keeps_first, keeps_second) in [(false, false), (true, false), (true, true)] {
@@ -427,7 +428,7 @@ fn an_index_is_replaced_or_comes_back() {
         }
         (300..400).for_each(|n| w.delete(&mut t, rows[n], 30_000 + n as u64));
         assert_eq!(t.sweep(&w.p, w.table, 100), 0, "nothing is swept while a change can be undone");
-        // SAFETY: nobody else uses the table.
+        // SAFETY: INV-TABLE: there are no other users of the table.
         unsafe {
             if keeps_second {
                 t.commit_sub(2);

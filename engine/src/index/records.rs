@@ -1,4 +1,5 @@
-//! Scans that go on to the records: the records of a leaf's entries are found at once, and fetched ahead.
+//! Scans that return records. The records of a leaf's entries are looked up and prefetched
+//! together.
 
 use super::cursor::Cursor;
 use super::key::Key;
@@ -9,24 +10,25 @@ use crate::record::Record;
 use crate::table::Table;
 use crate::txn::RecordRef;
 
-/// Entries between a record that is handed out and one whose newest version is fetched for later: rows lie anywhere.
+/// The distance, in entries, between a returned record and one whose newest version is prefetched.
+/// Rows lie anywhere in memory.
 const VERSION_AHEAD: usize = 6;
 
-/// A cursor, and the records that its copied entries name.
+/// A cursor, and the records of its copied entries.
 pub struct Records {
     cursor: Cursor,
     table: &'static Table,
-    /// Of the entry at the same place in the cursor's copy.
+    /// The record of the entry at the same place in the cursor's copy.
     found: [Option<&'static Record>; CAPACITY],
 }
 
 impl Records {
-    /// The records of `table` that the entries of a scan of its primary index name.
+    /// The records of `table` in the entries of a scan of its primary index.
     pub fn new(cursor: Cursor, table: &'static Table) -> Records {
         Records { cursor, table, found: [None; CAPACITY] }
     }
 
-    /// The next record. May unwind where a comparison does; the scan is then as before.
+    /// The next record. May unwind if a comparison does; the scan is then unchanged.
     #[inline]
     pub fn next(&mut self, p: &dyn Platform) -> Option<RecordRef> {
         loop {
@@ -38,7 +40,7 @@ impl Records {
         }
     }
 
-    /// The next record of those that were found already: compares nothing, and cannot fail.
+    /// The next record among those already found. Compares nothing and cannot fail.
     #[inline]
     pub fn next_copied(&mut self) -> Option<RecordRef> {
         while let Some((at, no)) = self.cursor.take() {
@@ -52,13 +54,13 @@ impl Records {
         None
     }
 
-    /// The record that was handed out last will be the next one again.
+    /// Makes the record that was returned last the next one again.
     #[inline]
     pub fn put_back(&mut self) {
         self.cursor.put_back();
     }
 
-    /// The key that was handed out last; `None` if there was none, or the scan has ended.
+    /// The key of the last record. `None` if there was none, or the scan has ended.
     pub fn last(&self) -> Option<Key<'_>> {
         self.cursor.last()
     }

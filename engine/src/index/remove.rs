@@ -1,4 +1,4 @@
-//! Removals. A leaf that becomes empty leaves the tree.
+//! Removals. A leaf that becomes empty is unlinked from the tree.
 
 use super::descend::{Direction, Path, MAX_HEIGHT};
 use super::key::Position;
@@ -11,7 +11,7 @@ use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::NonNull;
 
-/// What left the tree: retired when no latch is held.
+/// Memory that left the tree. It is retired when no latch is held.
 struct Gone {
     parts: [Option<NonNull<u8>>; Index::ROOM as usize],
     len: usize,
@@ -32,7 +32,7 @@ impl Gone {
             self.add(blob, entry.blob_bytes());
         }
     }
-    /// A node with one entry or none, and its entry's blob.
+    /// Adds a node with at most one entry, and that entry's blob.
     fn add_node(&mut self, node: NodeRef) {
         for i in 0..node.count() {
             self.add_entry(node.words(i));
@@ -42,10 +42,11 @@ impl Gone {
 }
 
 impl Index {
-    /// Removes an entry. False: it is not there. When a comparison unwinds, nothing has changed.
+    /// Removes an entry. Returns false if it is not there. When a comparison unwinds, the index is
+    /// unchanged.
     ///
-    /// The caller has reserved [`Index::ROOM`] in its queue of retired memory, beyond what it owes
-    /// otherwise: nothing can fail.
+    /// Cannot fail otherwise: the caller has reserved [`Index::ROOM`] in its queue of retired
+    /// memory, beyond the room that it needs for other purposes.
     pub fn remove(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> bool {
         let t = Position::of(key, record);
         let mut path = Path::new();
@@ -72,7 +73,7 @@ impl Index {
         }
         self.len.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(gone.bytes, Ordering::Relaxed);
-        // INV-RETIRE: the clock is read after all of it became unreachable.
+        // INV-RETIRE: the clock is read after all of the memory became unreachable.
         let now = e.now();
         for p in gone.parts.into_iter().flatten() {
             RetireQueue::push(e, slot, p, now);
@@ -80,7 +81,7 @@ impl Index {
         true
     }
 
-    /// Takes the entry out of a leaf that keeps others, or is the only one.
+    /// Removes the entry from a leaf that keeps others, or is the only leaf.
     fn take_out(&self, path: &Path, gone: &mut Gone) -> bool {
         let leaf = path.last();
         if !leaf.node.node().version.latch(leaf.version) {
@@ -91,8 +92,8 @@ impl Index {
         true
     }
 
-    /// Takes out the last entry of the tree, under inner nodes that have one child each (a root is
-    /// replaced by its last child, whatever is below that). The leaf becomes the root.
+    /// Removes the last entry of the tree, whose inner nodes all have one child. (A root is
+    /// replaced by its last child whatever is below that.) The leaf becomes the root.
     fn last_entry(&self, path: &Path, gone: &mut Gone) -> bool {
         if !Self::latch_from(path, 0) {
             return false;
@@ -107,7 +108,7 @@ impl Index {
         true
     }
 
-    /// Latches the nodes of the path from `top` down, all or none.
+    /// Latches the nodes of the path from `top` down, all of them or none.
     fn latch_from(path: &Path, top: usize) -> bool {
         for i in top..path.len() {
             let s = path.step(i);
@@ -127,8 +128,8 @@ impl Index {
         }
     }
 
-    /// Takes a leaf with its last entry out of the tree, and the inner nodes above it up to `top`, the
-    /// lowest that keeps a child. A root that keeps one is replaced by this child.
+    /// Unlinks a leaf with its last entry, and the inner nodes above it below `top`, the lowest one
+    /// that keeps a child. A root that keeps only one child is replaced by that child.
     fn unlink(&self, path: &Path, top: usize, gone: &mut Gone) -> bool {
         if !Self::latch_from(path, top) {
             return false;
@@ -148,5 +149,6 @@ impl Index {
     }
 }
 
-// A leaf and all but one of the inner nodes, each with a blob, a separator's blob, the root with its last one's.
+// A leaf and all but one of the inner nodes, each with a blob; a separator's blob; the root with
+// the blob of its last entry.
 const _: () = assert!(2 * MAX_HEIGHT as u64 + 4 <= Index::ROOM);

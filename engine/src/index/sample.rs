@@ -1,4 +1,4 @@
-//! Samples of keys: boundaries that cut the index into equal parts.
+//! Samples of keys: boundaries that divide the index into equal parts.
 
 use super::descend::{Direction, Path};
 use super::key::{Entry, Position};
@@ -6,13 +6,13 @@ use super::node::CAPACITY;
 use super::Index;
 use crate::platform::Platform;
 
-/// Keys looked at for each part: nodes of one level have 1 to `CAPACITY` entries, on average 0.7 of
-/// them, so that parts come out equal within a few per cent.
+/// The number of keys examined for each part. Nodes of one level have 1 to `CAPACITY` entries, 0.7
+/// of it on average, so parts come out equal within a few per cent.
 const PER_PART: usize = 16;
 
 impl Index {
-    /// At most `parts - 1` ascending, different keys that cut the entries into parts of about equal
-    /// size. Reads a few keys for each part, from the lowest level of nodes that is needed.
+    /// At most `parts - 1` ascending, different keys that divide the entries into parts of about
+    /// equal size. Reads a few keys for each part, from the highest level of nodes that has enough.
     pub fn sample(&self, p: &dyn Platform, parts: usize) -> Vec<Box<[u8]>> {
         if parts < 2 {
             return Vec::new();
@@ -26,7 +26,7 @@ impl Index {
         let mut cuts: Vec<Box<[u8]>> = Vec::with_capacity(parts - 1);
         for i in 1..parts {
             let Some(e) = keys.get(keys.len() * i / parts) else { break };
-            // A key is the lower bound of its part: the first key bounds nothing.
+            // A key is the lower bound of its part, and the first part needs none.
             let last = cuts.last().map_or_else(|| keys[0].key().to_vec(), |c| c.to_vec());
             if Position::of_key(&last, true).compare(self, p, e).is_gt() {
                 cuts.push(e.key().to_vec().into());
@@ -35,7 +35,7 @@ impl Index {
         cuts
     }
 
-    /// All keys of a level, but (above the leaves) the first.
+    /// All keys of a level. Above the leaves, the first key of the level is missing.
     fn level_keys(&self, p: &dyn Platform, level: u32) -> Vec<Entry> {
         let mut keys = Vec::new();
         let mut next = Some(Position::lowest());

@@ -1,4 +1,4 @@
-//! Unit tests: nodes have 6 entries here, so that trees are high.
+//! Unit tests. Nodes have 6 entries here, so that trees are high.
 
 use super::descend::Path;
 use super::insert::Added;
@@ -15,10 +15,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Order 1: descending; a comparison may unwind.
+/// Order 1 is descending. A comparison may unwind.
 #[derive(Default)]
 pub(super) struct Comparer {
-    /// Comparisons until one unwinds; 0: none does.
+    /// The number of comparisons until one unwinds. 0: none does.
     fuse: Cell<u32>,
     pub calls: Cell<u64>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Comparer {
 struct Blown;
 
 thread_local! {
-    /// One in so many races switches threads; 0: none.
+    /// One in this many races switches threads. 0: none.
     static RACES: Cell<u32> = const { Cell::new(0) };
     static SEED: Cell<u32> = const { Cell::new(1) };
 }
@@ -92,7 +92,7 @@ impl World {
         World { e, index, live_before, _block: block }
     }
 
-    /// As a transaction of slot `slot`.
+    /// Runs `f` as a transaction of slot `slot` does.
     pub fn pinned<R>(&self, slot: SlotId, f: impl FnOnce() -> R) -> R {
         self.e.pin(slot);
         RetireQueue::reserve(&self.e, slot, Index::ROOM).expect("room");
@@ -107,14 +107,14 @@ impl World {
         RetireQueue::drain(&self.e, slot, min, budget);
     }
 
-    /// Frees everything, and finds that nothing is left.
+    /// Frees everything, and checks that no memory is left.
     fn end(self) {
         for slot in 0..self.e.slots.len() as u16 {
             let min = self.e.tick();
             self.drain(slot, min, usize::MAX);
             RetireQueue::free_all(&self.e, slot);
         }
-        // SAFETY: nobody else is left.
+        // SAFETY: INV-RETIRE: all other users have ended.
         unsafe { self.index.destroy(&self.e, 0, true) };
         assert_eq!(live(&self.e), self.live_before, "memory is left");
     }
@@ -132,7 +132,8 @@ fn collect(mut c: Cursor, p: &dyn Platform) -> Vec<(Vec<u8>, u64)> {
     all
 }
 
-/// The tree is sorted within the bounds of its nodes, and its counters are right. Nobody changes it.
+/// Checks that the tree is sorted within the bounds of its nodes and that its counters are right.
+/// No thread changes the tree meanwhile.
 fn check_tree(index: &Index, p: &dyn Platform) {
     let mut seen = (0, 0);
     check_node(index, p, index.root(), None, None, &mut seen);
@@ -182,7 +183,7 @@ enum Op {
     Scan(Bound<Vec<u8>>, Bound<Vec<u8>>, bool),
 }
 
-/// Keys that share prefixes, of lengths around those that are inline, with zero bytes.
+/// Keys that share prefixes, with lengths around that of inline keys, and with zero bytes.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0u8), Just(1), Just(255)];
     (prop_oneof![Just(0usize), Just(7), Just(8), Just(9), Just(20)], prop::collection::vec(byte, 0..4)).prop_map(
@@ -245,8 +246,8 @@ fn expected(model: &Model, order: u32, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8
     model.iter().filter(|(k, _)| above(k) && below(k)).map(|(k, r)| (k.1.clone(), *r)).collect()
 }
 
-/// Runs the operations against a sorted set. With `fuses`, operation `i` unwinds at comparison
-/// `fuses[i]`, if it makes so many, and must have changed nothing.
+/// Runs the operations and compares with a sorted set. With `fuses`, operation `i` unwinds at
+/// comparison `fuses[i]`, if it makes that many; then it must have changed nothing.
 fn against_model(order: u32, ops: &[Op], fuses: &[u32]) {
     let w = World::new(4 << 20, 1, order);
     let p = Comparer::default();
@@ -270,7 +271,7 @@ fn against_model(order: u32, ops: &[Op], fuses: &[u32]) {
     w.end();
 }
 
-/// A look-up of one key, which may be there or not.
+/// Compares a look-up of one key, which may be there or not.
 fn same_records(w: &World, p: &Comparer, model: &Model, k: &[u8]) {
     let mut found = Vec::new();
     w.index.get(p, k, &mut found);
@@ -424,7 +425,8 @@ fn entry_of(index: &'static Index, p: &dyn Platform, i: u64) -> Entry {
     path.last().node.words(path.last().at)
 }
 
-/// Ascending keys, some of the same first bytes, with others between them, and entries that vanish, also the last ones.
+/// Ascending keys, some with equal first bytes, with others between them. Entries are removed, also
+/// the last ones.
 fn last_ones(order: u32) {
     let w = World::new(64 << 20, 1, order);
     let p = Comparer::default();
@@ -492,7 +494,7 @@ fn samples_cut_into_equal_parts() {
             assert!((50..200).contains(&share), "{parts} parts: {low} to {high} is {share} % of a part");
         }
     }
-    // Many records with one key: a key is a boundary once.
+    // Many records with one key: a key is a boundary only once.
     for i in 0..3000 {
         w.pinned(0, || w.index.insert(&w.e, 0, &p, &number(77), n + i).unwrap());
     }
@@ -501,14 +503,14 @@ fn samples_cut_into_equal_parts() {
     w.end();
 }
 
-/// Threads insert and remove keys of their own, while others scan: keys that nobody removes are
-/// always there, once, in order, in both directions.
-/// One in `races` places where others may come between they do.
+/// Threads insert and remove keys of their own while others scan. Keys that no thread removes are
+/// found always, once, in order and in both directions. One in `races` places lets other threads
+/// run.
 fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, races: u32) {
     const WRITERS: u64 = 3;
     let w = World::new(64 << 20, WRITERS as usize + 2, order);
     let p = Comparer::default();
-    // Numbers divisible by 4 stay, the others belong to writer `n % 4 - 1`.
+    // Numbers divisible by 4 stay; the others belong to writer `n % 4 - 1`.
     for i in (0..rounds).step_by(4) {
         w.pinned(0, || w.index.insert(&w.e, 0, &p, &keys(i), i).unwrap());
     }
@@ -531,7 +533,7 @@ fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, r
                 }
             });
             *there = !*there;
-            // Nobody else touches this key, and nobody the one in front of it.
+            // No other thread touches this key or the one in front of it.
             for (n, there) in [(n, *there), (n - 1 - writer, true)] {
                 let mut found = Vec::new();
                 w.pinned(slot, || w.index.get(&p, &keys(n), &mut found));
@@ -586,15 +588,15 @@ fn threads_with_long_keys() {
 fn threads_in_the_platforms_order() {
     with_threads(long, 1, 500, 100);
 }
-/// Few keys: leaves come and go all the time, and so does the root.
+/// Few keys: leaves, and also the root, are added and removed all the time.
 #[test]
 fn threads_in_a_small_tree() {
     with_threads(|n| number(n).to_vec(), 0, 40, 20);
     with_threads(long, 0, 40, 20);
 }
 
-/// Blocks of keys come and go, and with them inner nodes, while single keys change places between
-/// those that are left: a scan returns nothing twice.
+/// Blocks of keys are added and removed, and inner nodes with them, while single keys move between
+/// those that stay. A scan returns nothing twice.
 #[test]
 fn threads_that_empty_whole_subtrees() {
     const BLOCKS: u64 = 3;
@@ -605,7 +607,7 @@ fn threads_that_empty_whole_subtrees() {
         let (p, slot) = (Comparer::default(), writer as SlotId + 2);
         (RACES.set(10), SEED.set(writer as u32));
         for _ in 0..100 {
-            // Even numbers are the block's.
+            // Even numbers belong to the block.
             for i in (0..BLOCK).map(|i| (writer * BLOCK + i) * 2) {
                 w.pinned(slot, || assert!(w.index.insert(&w.e, slot, &p, &number(i), i).unwrap()));
             }
@@ -657,7 +659,7 @@ fn the_last_entry_below_a_chain_of_nodes() {
         w.pinned(0, || assert!(w.index.insert(&w.e, 0, &p, &long(n), n).unwrap()));
     }
     assert_eq!(w.index.root().level(), 2);
-    // The first and the last leaf are left, then the first only, then nothing.
+    // First the first and the last leaf are left, then only the first, then nothing.
     for n in (1..keys - 1).chain([keys - 1]) {
         w.pinned(0, || assert!(w.index.remove(&w.e, 0, &p, &long(n), n)));
     }
@@ -668,8 +670,8 @@ fn the_last_entry_below_a_chain_of_nodes() {
     w.end();
 }
 
-/// A node can cover more than the way to it said: neighbours of nodes above it have left since. (The
-/// threads meet this too rarely.)
+/// A node can cover more than the path to it said, because neighbours of nodes above it have left
+/// since. Threads meet this too rarely.
 #[test]
 fn a_scan_goes_on_behind_what_it_has_if_that_is_beyond_the_edge() {
     let w = World::new(4 << 20, 1, 0);

@@ -43,18 +43,18 @@ impl VersionWord {
         self.0.load(Ordering::SeqCst) == version
     }
 
-    /// Takes the latch if the version is still this one. Never waits.
+    /// Takes the latch if the version is unchanged. Never waits.
     #[must_use]
     pub fn latch(&self, version: u64) -> bool {
         self.0.compare_exchange(version, version | LATCHED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Releases the latch that was taken at `version`; the node has changed, or left the tree.
+    /// Releases the latch taken at `version`, after the node has changed or left the tree.
     pub fn release(&self, version: u64) {
         self.0.store(version + STEP, Ordering::SeqCst);
     }
 
-    /// Releases the latch that was taken at `version`; the node has not changed.
+    /// Releases the latch taken at `version`, if the node has not changed.
     pub fn release_unchanged(&self, version: u64) {
         self.0.store(version, Ordering::SeqCst);
     }
