@@ -1,4 +1,5 @@
-//! A table's primary index: a tree whose entries come with records and vanish with them (`graves.rs`).
+//! The primary index of a table: a tree whose entries are added with records and removed with them
+//! (`graves.rs`).
 
 use super::hints::{Hash, Hints};
 use super::insert::Added;

@@ -11,15 +11,15 @@ use std::ptr::{self, NonNull};
 use std::slice;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"mixedcc\0");
-/// Changes with every change of a layout in this module.
+/// Changes whenever a layout in this module changes.
 const LAYOUT_VERSION: u32 = 1;
 /// Alignment of page 0, and so of every run.
 const PAGES_ALIGN: usize = 4096;
-/// A arena with fewer pages is of no use.
+/// The least number of pages of an arena.
 const MIN_PAGES: usize = 16;
 
-/// The header, at the base of the block. Behind it: a [`SlotCache`] for each
-/// slot, a [`PageDesc`] for each page, and the pages.
+/// The header, at the base of the block. It is followed by a [`SlotCache`] for each slot, a
+/// [`PageDesc`] for each page, and the pages.
 #[repr(C, align(64))]
 pub(super) struct Arena {
     /// Written last by `create`.
@@ -40,7 +40,7 @@ pub(super) struct Arena {
 const _: () = assert!(size_of::<Arena>() == 64 + 192 + 64 * CLASS_COUNT);
 
 impl Arena {
-    /// Bytes that a arena for `nslots` slots needs at least.
+    /// The least size in bytes of an arena for `nslots` slots.
     pub fn min_size(nslots: usize) -> usize {
         Self::header_bytes(nslots)
             .saturating_add(MIN_PAGES * (PAGE_BYTES + size_of::<PageDesc>()))
@@ -54,9 +54,8 @@ impl Arena {
     /// Formats a block.
     ///
     /// # Safety
-    /// `base` points to `len` writable bytes that stay mapped for the life of
-    /// the process, at this address in every process, and that nobody else
-    /// uses. `base` is 64-byte aligned.
+    /// `base` points to `len` writable bytes that stay mapped as long as the process lives, at the
+    /// same address in every process. No other code uses them. `base` is 64-byte aligned.
     pub unsafe fn create(base: *mut u8, len: usize, nslots: usize) -> Result<&'static Arena, OutOfMemory> {
         let slot_count = u32::try_from(nslots).map_err(|_| OutOfMemory)?;
         if len < Self::min_size(nslots) || !(base as usize).is_multiple_of(align_of::<Arena>()) {
@@ -72,9 +71,9 @@ impl Arena {
         let pages = (descs + page_count * size_of::<PageDesc>()).next_multiple_of(PAGES_ALIGN);
         debug_assert!(pages + page_count * PAGE_BYTES <= start + len);
         let arena = base.cast::<Arena>();
-        // SAFETY: the block is ours and long enough; zero bytes are valid for
-        // every field of header and magazines, and the plain fields are set
-        // before a reference exists.
+        // SAFETY: by this function's contract the block is ours, and it is long enough. Zero bytes
+        // are valid for every field of header and magazines. Plain fields are set before a
+        // reference exists (INV-M5).
         unsafe {
             ptr::write_bytes(base, 0, Self::header_bytes(nslots));
             (*arena).layout_version = LAYOUT_VERSION;
@@ -85,7 +84,7 @@ impl Arena {
             (*arena).page_count = page_count;
             (*arena).pages = pages;
         }
-        // SAFETY: initialised above; from here on only atomics are written (INV-M5).
+        // SAFETY: INV-M5: initialised above; from here on only atomics are written.
         let arena: &'static Arena = unsafe { &*arena };
         for class in &arena.classes {
             class.init();
@@ -96,19 +95,19 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The arena that `create` formatted at `base`; None if there is none,
-    /// if it has another layout or if it was formatted at another address.
+    /// The arena that `create` formatted at `base`. `None` if there is none, if it has another
+    /// layout, or if it was formatted at another address.
     ///
     /// # Safety
-    /// `base` points to a mapped block that is `size_of::<Arena>()` long at
-    /// least, and as `create` demands otherwise.
+    /// `base` points to a mapped block of at least `size_of::<Arena>()` bytes that otherwise meets
+    /// the contract of `create`.
     pub unsafe fn attach(base: *mut u8) -> Option<&'static Arena> {
         let start = base.expose_provenance();
         if base.is_null() || !start.is_multiple_of(align_of::<Arena>()) {
             return None;
         }
-        // SAFETY: mapped, long enough and aligned; every bit pattern is valid
-        // for the header's fields.
+        // SAFETY: by this function's contract the header is mapped; it is aligned, and every bit
+        // pattern is valid for its fields (INV-M5).
         let arena: &'static Arena = unsafe { &*base.cast::<Arena>() };
         let known = arena.magic.load(Ordering::Acquire) == MAGIC
             && arena.layout_version == LAYOUT_VERSION
@@ -119,12 +118,12 @@ impl Arena {
     #[inline]
     fn pages(&self) -> Pages<'_> {
         let descs = ptr::with_exposed_provenance::<PageDesc>(self.descs);
-        // SAFETY: INV-M5, `create` reserved `page_count` descriptors there, which are atomics only.
+        // SAFETY: INV-M5: `create` reserved `page_count` descriptors there, which are atomics only.
         let descs = unsafe { slice::from_raw_parts(descs, self.page_count) };
         Pages { pool: &self.pool, descs, base: self.pages }
     }
 
-    /// None for a slot that does not exist: it works without magazines.
+    /// The magazines of a slot. `None` for a slot that does not exist: it works without magazines.
     #[inline]
     fn cache(&self, slot: usize) -> Option<&SlotCache> {
         if slot >= self.slot_count as usize {
@@ -132,17 +131,17 @@ impl Arena {
         }
         let first = ptr::from_ref(self) as usize + size_of::<Arena>();
         let caches = ptr::with_exposed_provenance::<SlotCache>(first);
-        // SAFETY: INV-M5, `create` reserved `slot_count` caches behind the header, which are atomics only.
+        // SAFETY: INV-M5: `create` reserved `slot_count` caches behind the header, which are
+        // atomics only.
         Some(unsafe { &*caches.add(slot) })
     }
 
-    /// Allocates `size` bytes, 8-byte aligned, or 64-byte aligned if the
-    /// object's [`usable_size`](Self::usable_size) is a multiple of 64. The
-    /// content is arbitrary.
+    /// Allocates `size` bytes. They are 8-byte aligned, or 64-byte aligned if the object's
+    /// [`usable_size`](Self::usable_size) is a multiple of 64. The content is arbitrary.
     ///
-    /// `slot` is the caller's: one thread at a time may use it, in any of the
-    /// arena's functions. A number from `nslots` on means no slot, which any
-    /// thread may use, slower.
+    /// `slot` is the caller's slot, which one thread at a time may use in all functions of the
+    /// arena. A number from `nslots` on stands for no slot; any thread may use it, but it is
+    /// slower.
     #[inline]
     pub fn alloc(&self, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
         if size > MAX_SLAB_OBJECT {
@@ -196,11 +195,11 @@ impl Arena {
         object_pointer(pages.address(first.ok_or(OutOfMemory)?))
     }
 
-    /// Gives an object back.
+    /// Frees an object.
     ///
     /// # Safety
-    /// `p` came from `alloc` of this arena, was not freed since, and nobody
-    /// uses it any more. `slot` as in [`alloc`](Self::alloc).
+    /// `p` came from `alloc` of this arena and was not freed since, and no code uses it any more.
+    /// `slot` is as in [`alloc`](Self::alloc).
     #[inline]
     pub unsafe fn free(&self, slot: usize, p: NonNull<u8>) {
         let object = p.as_ptr().expose_provenance();
@@ -211,40 +210,43 @@ impl Arena {
         let info = &CLASSES[class];
         debug_assert!((object - pages.address(pages.page_at(object))).is_multiple_of(info.object_bytes as usize));
         if cfg!(debug_assertions) {
-            // SAFETY: the object is `object_bytes` long and the allocator's
-            // again (INV-M1). Readers of freed memory shall notice.
+            // SAFETY: INV-M1: the allocator owns the object's `object_bytes` bytes again. The
+            // pattern makes readers of freed memory notice.
             unsafe { ptr::write_bytes(p.as_ptr(), 0xDB, info.object_bytes as usize) };
         }
         if let Some(cache) = self.cache(slot) {
             let _inside = cache.enter();
             let magazine = &cache.magazines[class];
             if magazine.count() < info.magazine_limit {
-                // SAFETY: the caller's; the page descriptor names the class (INV-M3).
+                // SAFETY: INV-M1: by this function's contract the object is free and in no list.
+                // INV-M3: the page descriptor names its class.
                 return unsafe { magazine.push(object) };
             }
         }
-        // SAFETY: as above.
+        // SAFETY: INV-M1, INV-M3: as for the magazine.
         unsafe { self.free_slow(slot, class, object) }
     }
 
+    /// Frees an object whose magazine is full or missing.
+    ///
     /// # Safety
-    /// `object` is a free object of `class` in no list (INV-M1).
+    /// `object` is a free object of `class` that is in no list (INV-M1).
     #[cold]
     #[inline(never)]
     unsafe fn free_slow(&self, slot: usize, class: usize, object: usize) {
         let info = &CLASSES[class];
         let cache = self.cache(slot).filter(|_| info.magazine_limit > 0);
         let Some(cache) = cache else {
-            // SAFETY: the caller's.
+            // SAFETY: INV-M1: by this function's contract the object is free and in no list.
             unsafe { self.classes[class].give_one(self.pages(), class, object) };
             return;
         };
         let _inside = cache.enter();
         let magazine = &cache.magazines[class];
         let chain = magazine.unload(info.batch);
-        // SAFETY: the chain just left the magazine of this class (INV-M4).
+        // SAFETY: INV-M4: the chain has just left the magazine of this class.
         unsafe { self.classes[class].give_batch(self.pages(), class, chain) };
-        // SAFETY: the caller's; `unload` made room.
+        // SAFETY: INV-M1: by this function's contract; `unload` made room.
         unsafe { magazine.push(object) };
     }
 
@@ -259,7 +261,7 @@ impl Arena {
         }
     }
 
-    /// Bytes that the object really has: its class, or its pages.
+    /// The size of the object's memory: that of its class, or of its pages.
     ///
     /// # Safety
     /// `p` came from `alloc` of this arena and was not freed since.
@@ -272,9 +274,8 @@ impl Arena {
         }
     }
 
-    /// Returns the objects in the slot's magazines, and in the stashes that
-    /// all slots share, to their pages; to be called when the slot gets
-    /// another owner or none.
+    /// Returns the objects in the slot's magazines, and those in the stashes that all slots share,
+    /// to their pages. Called when the slot gets another owner or none.
     #[cold]
     pub fn flush_slot(&self, slot: usize) {
         self.empty_magazines(slot);
@@ -291,13 +292,13 @@ impl Arena {
         for (class, magazine) in cache.magazines.iter().enumerate() {
             let chain = magazine.unload(u32::MAX);
             if chain.count > 0 {
-                // SAFETY: the chain just left the magazine of this class (INV-M4).
+                // SAFETY: INV-M4: the chain has just left the magazine of this class.
                 unsafe { self.classes[class].give(self.pages(), class, chain) };
             }
         }
     }
 
-    /// What the arena holds now.
+    /// The memory that the arena holds at present.
     pub fn usage(&self) -> Usage {
         let free_pages = (self.pool.free_pages() as usize).min(self.page_count);
         let classes = std::array::from_fn(|class| {

@@ -1,9 +1,9 @@
-//! Size classes: multiples of 8 up to 128 bytes, then eight steps for each
-//! doubling, so that rounding up wastes an eighth at most above 64 bytes.
+//! Size classes: multiples of 8 up to 128 bytes, then eight steps for each doubling. So rounding up
+//! wastes at most an eighth above 64 bytes.
 
 use super::pages::PAGE_BYTES;
 
-/// The largest object that lives in a slab; larger ones get a run of pages.
+/// The largest object in a slab. Larger ones get a run of pages.
 pub const MAX_SLAB_OBJECT: usize = 32 * 1024;
 /// The number of size classes.
 pub const CLASS_COUNT: usize = LINEAR_CLASSES + 8 * DOUBLINGS;
@@ -21,18 +21,17 @@ const MAGAZINE_MAX_BYTES: usize = 8 * 1024;
 #[derive(Clone, Copy)]
 pub(super) struct ClassInfo {
     pub object_bytes: u32,
-    /// Objects in a page.
+    /// The number of objects in a page.
     pub per_page: u32,
-    /// Objects a magazine may hold; 0: the class has no magazines.
+    /// The number of objects that a magazine may hold. 0: the class has no magazines.
     pub magazine_limit: u32,
-    /// Objects moved between a magazine and the class at a time, 1 at least.
+    /// The number of objects moved between a magazine and the class at a time, at least 1.
     pub batch: u32,
 }
 
 pub(super) static CLASSES: [ClassInfo; CLASS_COUNT] = build_classes();
 
-/// The smallest class whose objects hold `size` bytes.
-/// `size` is [`MAX_SLAB_OBJECT`] at most.
+/// The smallest class whose objects hold `size` bytes, which is at most [`MAX_SLAB_OBJECT`].
 #[inline]
 pub(super) const fn class_of(size: usize) -> usize {
     debug_assert!(size <= MAX_SLAB_OBJECT);

@@ -1,13 +1,13 @@
-//! The spin latch, for a few instructions. Nothing under it sleeps or calls
-//! the platform; in this module nothing panics or allocates from the process
-//! heap either. If something unwinds all the same, the latch is released.
+//! The spin latch, held for a few instructions. Its holder neither sleeps nor calls the platform.
+//! In this module it does not panic or allocate from the process heap either. If code under the
+//! latch unwinds all the same, the latch is released.
 
 use crate::primitive::{relax, AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 
-/// All zero bytes are a free latch.
+/// A latch. All zero bytes are a free one.
 #[repr(C)]
 pub(crate) struct Latch {
     word: AtomicU32,
@@ -77,9 +77,9 @@ mod model {
         value: UnsafeCell<u32>,
     }
 
-    // SAFETY: `value` is touched under `latch` only, which is what the model checks.
+    // SAFETY: `value` is touched only under `latch`, which is what the model checks.
     unsafe impl Sync for Counter {}
-    // SAFETY: a u32 and a latch have no owner thread.
+    // SAFETY: a u32 and a latch belong to no particular thread.
     unsafe impl Send for Counter {}
 
     #[test]

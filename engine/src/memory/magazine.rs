@@ -1,5 +1,5 @@
-//! The caches of free objects that belong to one slot, so that the common
-//! allocation and free touch no line that another slot writes.
+//! The caches of free objects of one slot. Most allocations and frees use only them, and so touch
+//! no cache line that another slot writes.
 //!
 //! **INV-M4**: A magazine holds `count` free objects of its class, and only the one thread of its
 //! slot touches it. (Debug builds check this. `usage` reads `count`.)
@@ -16,12 +16,12 @@ pub(super) struct Magazine {
     _pad: u32,
 }
 
-/// The magazines of a slot. Only the slot's thread writes them; `count` is
-/// also read by `Region::usage`. All zero bytes are an empty cache.
+/// The magazines of a slot. Only the slot's thread writes them; `Region::usage` also reads `count`.
+/// All zero bytes are an empty cache.
 #[repr(C, align(64))]
 pub(super) struct SlotCache {
     pub magazines: [Magazine; CLASS_COUNT],
-    /// Debug builds: somebody is inside.
+    /// In debug builds: 1 while a thread uses the slot.
     busy: AtomicU32,
     _pad: u32,
 }
@@ -44,17 +44,19 @@ impl Magazine {
         if head == 0 {
             return None;
         }
-        // SAFETY: INV-M4, the magazine's objects are free and the slot's alone.
+        // SAFETY: INV-M4: the magazine's objects are free and belong to the slot alone.
         self.head.store(unsafe { next_object(head) }, Ordering::Relaxed);
         self.count.store(self.count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         Some(head)
     }
 
+    /// Adds an object.
+    ///
     /// # Safety
-    /// `object` is a free object of this magazine's class in no list (INV-M1).
+    /// `object` is a free object of this magazine's class that is in no list (INV-M1).
     #[inline]
     pub unsafe fn push(&self, object: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: INV-M1: by this function's contract the object is free and in no list.
         unsafe { set_next_object(object, self.head.load(Ordering::Relaxed)) };
         self.head.store(object, Ordering::Relaxed);
         self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -75,12 +77,12 @@ impl Magazine {
         let head = self.head.load(Ordering::Relaxed);
         let mut last = head;
         for _ in 1..count {
-            // SAFETY: INV-M4, the magazine has `count` objects at least.
+            // SAFETY: INV-M4: the magazine has at least `count` objects.
             last = unsafe { next_object(last) };
         }
-        // SAFETY: as above; `last` is the last of those objects.
+        // SAFETY: INV-M4: `last` is the last of those objects.
         let rest = unsafe { next_object(last) };
-        // SAFETY: as above.
+        // SAFETY: INV-M4: as above.
         unsafe { set_next_object(last, 0) };
         self.head.store(rest, Ordering::Relaxed);
         self.count.store(self.count() - count, Ordering::Relaxed);
@@ -88,7 +90,7 @@ impl Magazine {
     }
 }
 
-/// Proves in debug builds that one thread at a time uses a slot.
+/// Checks in debug builds that only one thread at a time uses a slot.
 pub(super) struct Inside<'a>(#[cfg_attr(not(debug_assertions), allow(dead_code))] &'a SlotCache);
 
 impl SlotCache {

@@ -1,9 +1,9 @@
 //! The shared region and everything that is allocated in it.
 //!
-//! One block of memory, mapped at the same address in every process, has an arena for each
-//! memory node of the machine (one, unless asked for more), cut into pages of 64 KiB. Pages become slabs of one size class, or runs for
-//! objects above [`MAX_SLAB_OBJECT`]. The reasons are in `README.md`, the
-//! invariants in the files that keep them.
+//! One block of memory, mapped at the same address in every process, has an arena for each memory
+//! node of the machine (one, unless more are requested). An arena is cut into pages of 64 KiB.
+//! Pages become slabs of one size class, or runs for objects above [`MAX_SLAB_OBJECT`]. The
+//! reasons are in `README.md`, the invariants in the files that keep them.
 
 mod arena;
 mod classes;
@@ -41,19 +41,19 @@ impl std::fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// What the region holds. Each number is exact when nothing runs, and
-/// approximate otherwise: the counters are not read at one instant.
+/// The use of the region's memory. Each number is exact if nothing else runs. Otherwise it is
+/// approximate, as the counters are not read at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The whole block, with header, magazines and descriptors.
+    /// The size of the whole block, with header, magazines and descriptors.
     pub total_bytes: usize,
-    /// Pages that are slabs or runs.
+    /// The bytes of pages that are slabs or runs.
     pub used_page_bytes: usize,
-    /// Pages in the pool; with `used_page_bytes` this is every page.
+    /// The bytes of pages in the pool. With `used_page_bytes` this is every page.
     pub free_page_bytes: usize,
     /// The part of `used_page_bytes` that is runs.
     pub run_bytes: usize,
-    /// Each size class.
+    /// The use of each size class.
     pub classes: [ClassUsage; CLASS_COUNT],
 }
 
@@ -75,12 +75,12 @@ impl Usage {
 /// One size class of [`Usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassUsage {
-    /// Size of its objects.
+    /// The size of its objects.
     pub object_bytes: usize,
-    /// Pages cut into them.
+    /// The number of pages cut into them.
     pub pages: usize,
-    /// Objects that callers hold.
+    /// The number of objects that callers hold.
     pub live: usize,
-    /// Free objects that wait in magazines and stashes.
+    /// The number of free objects in magazines and stashes.
     pub cached: usize,
 }

@@ -31,11 +31,11 @@ fn nodes_divide_the_block_at_large_pages() {
             end = range.end;
         }
         assert_eq!(end, block.base as usize + block.layout.size());
-        // SAFETY: formatted above, at this address.
+        // SAFETY: INV-M5: formatted above, at this address.
         assert!(unsafe { Region::attach(block.base) }.is_some());
     }
     let small = Block::new(Region::min_size_on(2, NODES) - 4096);
-    // SAFETY: the block is ours.
+    // SAFETY: the block belongs to this test and is not in use.
     assert!(unsafe { Region::create(small.base, small.layout.size(), 2, NODES) }.is_err());
 }
 
@@ -47,7 +47,7 @@ fn objects_lie_on_their_node_and_go_back_to_it() {
     for (node, size) in (0..NODES).flat_map(|n| [8, 100, 5_000, MAX_SLAB_OBJECT, 3 * PAGE_BYTES].map(|s| (n, s))) {
         let p = region.alloc_on(node, 0, size).unwrap();
         assert!(region.node_range(node).contains(&(p.as_ptr() as usize)), "{size} bytes of node {node}");
-        // SAFETY: allocated just now.
+        // SAFETY: INV-M1: allocated just now.
         assert!(unsafe { region.usable_size(p) } >= size);
         objects.push((node, p));
     }
@@ -55,9 +55,9 @@ fn objects_lie_on_their_node_and_go_back_to_it() {
     for n in 0..NODES {
         assert!(live(&region.node_usage(n)) > 0);
     }
-    // Another slot frees them: they still go back to their nodes.
+    // Another slot frees them, and still they return to their nodes.
     for (_, p) in objects {
-        // SAFETY: the only owner gives it up.
+        // SAFETY: INV-M1: the only owner frees it.
         unsafe { region.free(1, p) };
     }
     region.flush_slot(0);
@@ -82,7 +82,7 @@ fn a_full_node_borrows_from_the_others() {
     let first = all.iter().position(|p| region.node_of(p.as_ptr() as usize) != 1).unwrap();
     assert_eq!(first, seen[1], "its own memory first");
     for p in all {
-        // SAFETY: the only owner gives it up.
+        // SAFETY: INV-M1: the only owner frees it.
         unsafe { region.free(0, p) };
     }
     assert_eq!(region.usage().used_page_bytes, 0);

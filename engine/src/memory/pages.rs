@@ -1,8 +1,8 @@
 //! Pages, their descriptors, and the pool of free runs.
 //!
-//! A free run is described by its first and its last descriptor (boundary
-//! tags); the descriptors between them hold leftovers that nobody reads. Free
-//! runs are listed by the logarithm of their length.
+//! A free run is described by its first and its last descriptor (boundary tags). The descriptors
+//! between them hold leftovers that are never read. Free runs are listed by the logarithm of their
+//! length.
 //!
 //! **INV-M7**: The first and the last descriptor of every run, free or not, say whether it is free,
 //! and of a free run its length. Descriptors between them are never read. No two free runs are
@@ -21,11 +21,11 @@ const KIND_SLAB: u32 = 2;
 
 const NIL: u32 = u32::MAX;
 const BINS: usize = 32;
-/// How many runs of the request's own bin are looked at before a larger run
-/// is split: bounds the time under the latch.
+/// The number of runs of the request's own bin that are tried before a larger run is split. It
+/// bounds the time under the latch.
 const OWN_BIN_PROBES: u32 = 64;
 
-/// What a page is used for.
+/// The use of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageKind {
     Free,
@@ -33,23 +33,22 @@ pub(super) enum PageKind {
     Slab(usize),
 }
 
-/// One descriptor for each page. Who may write a field:
-/// `kind` and `pages` of free runs: the holder of the pool latch; everything
-/// of a slab page: the holder of its class latch; `kind` and `pages` of an
-/// allocated run: nobody until it is freed.
+/// The descriptor of a page. The holder of the pool latch may write `kind` and `pages` of free
+/// runs. The holder of a class latch may write all fields of the class's pages. `kind` and `pages`
+/// of an allocated run do not change until it is freed.
 #[repr(C)]
 pub(super) struct PageDesc {
     kind: AtomicU32,
-    /// Length of the run; valid at both ends of a free run, and at the first
-    /// page of an allocated one.
+    /// The length of the run. It is valid at both ends of a free run, and at the first page of an
+    /// allocated one.
     pages: AtomicU32,
     prev: AtomicU32,
     next: AtomicU32,
-    /// Slab: address of the first free object, 0 for none.
+    /// In a slab: the address of the first free object, or 0.
     pub free_head: AtomicU64,
-    /// Slab: objects that are not in the page (held by callers or magazines).
+    /// In a slab: the number of objects outside the page, in magazines or held by callers.
     pub used: AtomicU32,
-    /// Slab: objects from here on were never handed out and are in no list.
+    /// In a slab: objects from this number on were never handed out, and are in no list.
     pub carved: AtomicU32,
 }
 
@@ -79,8 +78,8 @@ impl PageDesc {
     }
 }
 
-/// A doubly linked list of pages through `prev` and `next`. A page is in one
-/// list at most: a bin of the pool, or the partial list of its class.
+/// A doubly linked list of pages through `prev` and `next`. A page is in at most one list: a bin of
+/// the pool, or the partial list of its class.
 #[repr(C)]
 pub(super) struct PageList {
     head: AtomicU32,
@@ -128,7 +127,7 @@ pub(super) struct PagePool {
     latch: Latch,
     free_pages: AtomicU32,
     run_pages: AtomicU32,
-    /// Bit b: bin b is not empty.
+    /// Bit b is set if bin b is not empty.
     occupied: AtomicU32,
     /// Bin b lists the runs of 2^b to 2^(b+1)-1 pages.
     bins: [PageList; BINS],
@@ -138,7 +137,7 @@ pub(super) struct PagePool {
 const _: () = assert!(size_of::<PagePool>() == 192);
 
 impl PagePool {
-    /// Takes all pages as one free run. `descs` is not empty.
+    /// Takes all pages as one free run. `descs` must not be empty.
     pub fn init(&self, descs: &[PageDesc]) {
         for bin in &self.bins {
             bin.init();
@@ -166,7 +165,7 @@ impl PagePool {
         self.occupied.store(self.occupied.load(Relaxed) | 1 << bin, Relaxed);
     }
 
-    /// Unlists the free run that starts at `first` and returns its length.
+    /// Removes the free run that starts at `first` from its list and returns its length.
     fn remove(&self, descs: &[PageDesc], first: u32) -> u32 {
         let len = descs[first as usize].pages.load(Relaxed);
         let bin = len.ilog2();
@@ -198,7 +197,7 @@ impl PagePool {
         if let Some(run) = self.probe_bin(descs, own, len, OWN_BIN_PROBES) {
             return Some(run);
         }
-        // Every run of a larger bin is long enough. (Bin 31 has no larger one.)
+        // Every run of a larger bin is long enough. Bin 31 has no larger one.
         let larger = self.occupied.load(Relaxed) & u32::MAX.checked_shl(own + 1).unwrap_or(0);
         if larger != 0 {
             return self.bins[larger.trailing_zeros() as usize].first();
@@ -206,14 +205,14 @@ impl PagePool {
         self.probe_bin(descs, own, len, u32::MAX)
     }
 
-    /// Takes `len` (1 at least) adjacent pages; they become an allocated run.
+    /// Takes `len` (at least 1) adjacent pages. They become an allocated run.
     pub fn take(&self, descs: &[PageDesc], len: u32, counted_as_run: bool) -> Option<u32> {
         let _held = self.latch.lock();
         let run = self.find(descs, len)?;
         let found = self.remove(descs, run);
         let rest = found - len;
-        // Single pages come from the low end and runs from the high end, so
-        // that slabs do not cut the space for runs into pieces.
+        // Single pages come from the low end and runs from the high end, so that slabs do not
+        // fragment the space for runs.
         let (first, rest_first) = if len == 1 { (run, run + 1) } else { (run + rest, run) };
         if rest > 0 {
             self.insert(descs, rest_first, rest);
@@ -229,7 +228,7 @@ impl PagePool {
         Some(first)
     }
 
-    /// Gives back a run of `len` pages and joins it with free neighbours.
+    /// Frees a run of `len` pages and joins it with its free neighbours.
     pub fn put(&self, descs: &[PageDesc], first: u32, len: u32, counted_as_run: bool) {
         let _held = self.latch.lock();
         let (mut start, mut joined) = (first, len);
@@ -254,7 +253,7 @@ impl PagePool {
     }
 }
 
-/// The pages of a region: pool, descriptors, and where page 0 begins.
+/// The pages of a region: the pool, the descriptors, and the address of page 0.
 #[derive(Clone, Copy)]
 pub(super) struct Pages<'a> {
     pub pool: &'a PagePool,

@@ -18,18 +18,18 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"mixedcc\0");
-/// Changes with every change of a layout in this module.
+/// Changes whenever a layout in this module changes.
 const LAYOUT_VERSION: u32 = 2;
 
-/// Most memory nodes of a region.
+/// The largest number of memory nodes.
 pub const MAX_NODES: usize = 64;
 
-/// Arenas of several nodes begin at multiples of this address, a large page of the common machines, so that
-/// each page is of one node.
+/// Arenas of several nodes begin at multiples of this, the size of a large page on common machines.
+/// So each page belongs to one node.
 pub const NODE_ALIGN: usize = 2 << 20;
 
-/// The header, at the base of the block, with the arena of node 0 right behind it. Arenas of other nodes
-/// follow at equal distances.
+/// The header, at the base of the block, directly followed by the arena of node 0. The arenas of
+/// other nodes follow at equal distances.
 #[repr(C, align(64))]
 pub struct Region {
     /// Written last by `create`.
@@ -38,9 +38,9 @@ pub struct Region {
     nodes: u32,
     base: usize,
     total_bytes: usize,
-    /// Where node 1 begins.
+    /// The address at which node 1 begins.
     second: usize,
-    /// From one node to the next, bytes.
+    /// The distance from one node to the next, in bytes.
     stride: usize,
     slot_count: u64,
     _pad: u64,
@@ -48,12 +48,13 @@ pub struct Region {
 }
 
 impl Region {
-    /// Bytes that a region for `nslots` slots needs at least.
+    /// The least size in bytes of a region for `nslots` slots.
     pub fn min_size(nslots: usize) -> usize {
         offset_of!(Region, first).saturating_add(Arena::min_size(nslots))
     }
 
-    /// Where node 1 begins, and how far it is from one node to the next. Node 0 has the header too.
+    /// The address of node 1, and the distance from one node to the next. Node 0 has the header
+    /// too.
     fn layout(start: usize, len: usize, nodes: usize) -> (usize, usize) {
         if nodes <= 1 {
             return (start + len, len);
@@ -69,13 +70,14 @@ impl Region {
         from..to
     }
 
-    /// The addresses that each of so many nodes will have in a block, so that they can be bound before
-    /// [`create`](Self::create) touches them. From a multiple of [`NODE_ALIGN`] on, but for node 0.
+    /// The addresses that each node will have in a block, so that they can be bound before
+    /// [`create`](Self::create) touches them. Except for node 0 they begin at a multiple of
+    /// [`NODE_ALIGN`].
     pub fn node_ranges(base: *const u8, len: usize, nodes: usize) -> impl Iterator<Item = Range<usize>> {
         (0..nodes).map(move |n| Self::range(base as usize, len, nodes, n))
     }
 
-    /// Bytes that a region of so many nodes needs at least.
+    /// The least size in bytes of a region with `nodes` nodes.
     pub fn min_size_on(nslots: usize, nodes: usize) -> usize {
         match nodes {
             0 | 1 => Self::min_size(nslots),
@@ -83,12 +85,11 @@ impl Region {
         }
     }
 
-    /// Formats a block, with an arena for each of so many memory nodes, of about equal size.
+    /// Formats a block, with arenas of about equal size for `nodes` memory nodes.
     ///
     /// # Safety
-    /// `base` points to `len` writable bytes that stay mapped for the life of
-    /// the process, at this address in every process, and that nobody else
-    /// uses. `base` is 64-byte aligned.
+    /// `base` points to `len` writable bytes that stay mapped as long as the process lives, at the
+    /// same address in every process. No other code uses them. `base` is 64-byte aligned.
     pub unsafe fn create(
         base: *mut u8,
         len: usize,
@@ -105,9 +106,10 @@ impl Region {
         let end = start + len;
         let (second, stride) = Self::layout(start, len, nodes);
         let region = base.cast::<Region>();
-        // SAFETY: the block is ours and long enough; zero is valid for every field, and the plain fields are
-        // set before a reference exists. Arenas do not overlap: the last begins at `second + (nodes - 2) * stride`
-        // and `second` is at most `start + stride + NODE_ALIGN`.
+        // SAFETY: by this function's contract the block is ours, and it is long enough. Zero is
+        // valid for every field, and plain fields are set before a reference exists (INV-M5).
+        // Arenas do not overlap (INV-N): the last begins at `second + (nodes - 2) * stride`, and
+        // `second` is at most `start + stride + NODE_ALIGN`.
         unsafe {
             ptr::write_bytes(base, 0, offset_of!(Region, first));
             (*region).layout_version = LAYOUT_VERSION;
@@ -125,42 +127,42 @@ impl Region {
                 Arena::create(base.add(at - start), to - at, nslots)?;
             }
         }
-        // SAFETY: initialised above; from here on only atomics are written (INV-M5).
+        // SAFETY: INV-M5: initialised above; from here on only atomics are written.
         let region: &'static Region = unsafe { &*region };
         // Pairs with the Acquire in `attach`.
         region.magic.store(MAGIC, Ordering::Release);
         Ok(region)
     }
 
-    /// The region that `create` formatted at `base`; None if there is none,
-    /// if it has another layout or if it was formatted at another address.
+    /// The region that `create` formatted at `base`. `None` if there is none, if it has another
+    /// layout, or if it was formatted at another address.
     ///
     /// # Safety
-    /// `base` points to a mapped block that is `size_of::<Region>()` long at
-    /// least, and as `create` demands otherwise.
+    /// `base` points to a mapped block of at least `size_of::<Region>()` bytes that otherwise meets
+    /// the contract of `create`.
     pub unsafe fn attach(base: *mut u8) -> Option<&'static Region> {
         let start = base.expose_provenance();
         if base.is_null() || !start.is_multiple_of(align_of::<Region>()) {
             return None;
         }
-        // SAFETY: mapped, long enough and aligned; every bit pattern is valid
-        // for the header's fields.
+        // SAFETY: by this function's contract the header is mapped; it is aligned, and every bit
+        // pattern is valid for its fields (INV-M5).
         let region: &'static Region = unsafe { &*base.cast::<Region>() };
         let known = region.magic.load(Ordering::Acquire) == MAGIC
             && region.layout_version == LAYOUT_VERSION
             && region.base == start;
-        // SAFETY: `create` has formatted the first arena there.
+        // SAFETY: INV-M5: `create` has formatted the first arena there.
         known.then(|| unsafe { Arena::attach(base.add(offset_of!(Region, first))) })??;
         Some(region)
     }
 
-    /// Memory nodes, at least 1.
+    /// The number of memory nodes, at least 1.
     #[inline]
     pub fn nodes(&self) -> usize {
         self.nodes as usize
     }
 
-    /// Addresses of a node's memory.
+    /// The addresses of a node's memory.
     pub fn node_range(&self, node: usize) -> Range<usize> {
         Self::range(self.base, self.total_bytes, self.nodes(), node)
     }
@@ -174,7 +176,7 @@ impl Region {
         ((address - self.second) / self.stride + 1).min(self.nodes as usize - 1)
     }
 
-    /// The node of what belongs to a partition.
+    /// The node for the memory of a partition.
     #[inline]
     pub fn node_of_partition(&self, partition: u32) -> usize {
         if self.nodes == 1 {
@@ -189,7 +191,8 @@ impl Region {
             return &self.first;
         }
         let at = self.second + (node - 1) * self.stride;
-        // SAFETY: `create` has formatted an arena there, and it lives as long as the region.
+        // SAFETY: INV-N, INV-M5: `create` has formatted an arena there, which lives as long as the
+        // region.
         unsafe { &*ptr::with_exposed_provenance::<Arena>(at) }
     }
 
@@ -197,13 +200,13 @@ impl Region {
         (0..self.nodes()).map(|n| self.arena(n))
     }
 
-    /// Allocates `size` bytes, 8-byte aligned, or 64-byte aligned if the
-    /// object's [`usable_size`](Self::usable_size) is a multiple of 64. The
-    /// content is arbitrary. What belongs to no partition is spread over the nodes by the slots.
+    /// Allocates `size` bytes. They are 8-byte aligned, or 64-byte aligned if the object's
+    /// [`usable_size`](Self::usable_size) is a multiple of 64. The content is arbitrary. Memory
+    /// that belongs to no partition is spread over the nodes by the slots.
     ///
-    /// `slot` is the caller's: one thread at a time may use it, in any of the
-    /// region's functions. A number from `nslots` on means no slot, which any
-    /// thread may use, slower.
+    /// `slot` is the caller's slot, which one thread at a time may use in all functions of the
+    /// region. A number from `nslots` on stands for no slot; any thread may use it, but it is
+    /// slower.
     #[inline]
     pub fn alloc(&self, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
         if self.nodes == 1 {
@@ -212,7 +215,7 @@ impl Region {
         self.alloc_on(slot % self.nodes(), slot, size)
     }
 
-    /// Allocates memory of a node, or of the next ones that have some if this one is full.
+    /// Allocates memory of a node. If that is full, uses the next node that has room.
     #[inline]
     pub fn alloc_on(&self, node: usize, slot: usize, size: usize) -> Result<NonNull<u8>, OutOfMemory> {
         let n = self.nodes();
@@ -222,43 +225,42 @@ impl Region {
         (0..n).find_map(|i| self.arena((node + i) % n).alloc(slot, size).ok()).ok_or(OutOfMemory)
     }
 
-    /// Gives an object back, to its node.
+    /// Frees an object, to its node.
     ///
     /// # Safety
-    /// `p` came from `alloc` of this region, was not freed since, and nobody
-    /// uses it any more. `slot` as in [`alloc`](Self::alloc).
+    /// `p` came from `alloc` of this region and was not freed since, and no code uses it any more.
+    /// `slot` is as in [`alloc`](Self::alloc).
     #[inline]
     pub unsafe fn free(&self, slot: usize, p: NonNull<u8>) {
-        // SAFETY: the caller's; the address tells the arena.
+        // SAFETY: INV-N: the address tells the arena, for which this function's contract holds.
         unsafe { self.arena(self.node_of(p.as_ptr() as usize)).free(slot, p) }
     }
 
-    /// Bytes that the object really has: its class, or its pages.
+    /// The size of the object's memory: that of its class, or of its pages.
     ///
     /// # Safety
     /// `p` came from `alloc` of this region and was not freed since.
     #[inline]
     pub unsafe fn usable_size(&self, p: NonNull<u8>) -> usize {
-        // SAFETY: the caller's; the address tells the arena.
+        // SAFETY: INV-N: the address tells the arena, for which this function's contract holds.
         unsafe { self.arena(self.node_of(p.as_ptr() as usize)).usable_size(p) }
     }
 
-    /// Returns the objects in the slot's magazines, and in the stashes that
-    /// all slots share, to their pages; to be called when the slot gets
-    /// another owner or none.
+    /// Returns the objects in the slot's magazines, and those in the stashes that all slots share,
+    /// to their pages. Called when the slot gets another owner or none.
     #[cold]
     pub fn flush_slot(&self, slot: usize) {
         self.arenas().for_each(|a| a.flush_slot(slot));
     }
 
-    /// What the region holds now.
+    /// The memory that the region holds at present.
     pub fn usage(&self) -> Usage {
         let mut all = self.arenas().map(Arena::usage).reduce(Usage::plus).expect("node 0");
         all.total_bytes = self.total_bytes;
         all
     }
 
-    /// What a node's arena holds now.
+    /// The memory that a node's arena holds at present.
     pub fn node_usage(&self, node: usize) -> Usage {
         self.arena(node).usage()
     }

@@ -1,5 +1,5 @@
-//! One size class: its pages with free objects, and chains of objects moved
-//! between pages and magazines in batches.
+//! One size class: its pages with free objects, and chains of objects that move between pages and
+//! magazines in batches.
 //!
 //! **INV-M1**: A free object is in exactly one place: a magazine, a stash, a page's list, the part
 //! of a page that was never handed out, or a chain that one thread moves. Its first word is the
@@ -20,12 +20,12 @@ use super::pages::{PageList, Pages};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::ptr;
 
-/// Whole batches that a class keeps unsorted, so that slots exchange them
-/// without touching the objects under the latch.
+/// The number of whole batches that a class keeps unsorted. Slots exchange them without touching
+/// the objects under the latch.
 const STASH_CHAINS: usize = 5;
 
-/// A list of `count` free objects that belong to whoever has the chain,
-/// linked through their first word; 0 ends it.
+/// A list of `count` free objects, linked through their first words and ended by 0. They belong to
+/// the holder of the chain.
 pub(super) struct Chain {
     pub head: usize,
     pub count: u32,
@@ -34,45 +34,51 @@ pub(super) struct Chain {
 impl Chain {
     pub const EMPTY: Chain = Chain { head: 0, count: 0 };
 
+    /// Adds an object.
+    ///
     /// # Safety
     /// `object` is a free object of the region that is in no list (INV-M1).
     #[inline]
     unsafe fn push(&mut self, object: usize) {
-        // SAFETY: the caller's; the object is ours alone.
+        // SAFETY: INV-M1: by this function's contract the object belongs to the caller alone.
         unsafe { set_next_object(object, self.head) };
         self.head = object;
         self.count += 1;
     }
 }
 
+/// The link of a free object.
+///
 /// # Safety
 /// `object` is the address of a free object in a list that the caller owns (INV-M1).
 #[inline]
 pub(super) unsafe fn next_object(object: usize) -> usize {
-    // SAFETY: objects are 8-byte aligned and 16 bytes long at least (INV-M3),
-    // and the region's provenance was exposed by create or attach (INV-M6).
+    // SAFETY: INV-M3: objects are 8-byte aligned and at least 16 bytes long. INV-M6: create or
+    // attach have exposed the region's provenance.
     unsafe { ptr::with_exposed_provenance::<usize>(object).read() }
 }
 
+/// Sets the link of a free object.
+///
 /// # Safety
 /// `object` is the address of a free object that the caller owns (INV-M1).
 #[inline]
 pub(super) unsafe fn set_next_object(object: usize, next: usize) {
-    // SAFETY: as in `next_object`; nobody else reads the object (INV-M1).
+    // SAFETY: INV-M3, INV-M6: as in `next_object`. INV-M1: only the caller uses the object.
     unsafe { ptr::with_exposed_provenance_mut::<usize>(object).write(next) };
 }
 
-/// Shared state of a size class, on a cache line of its own.
+/// The shared state of a size class, on a cache line of its own.
 #[repr(C, align(64))]
 pub(super) struct SlabClass {
     latch: Latch,
-    /// Exactly the pages of this class that have a free object.
+    /// The pages of this class that have a free object, and no others.
     partial: PageList,
     pages: AtomicU32,
     stashed: AtomicU32,
-    /// Objects outside of pages: with callers, in magazines or in the stash.
+    /// The number of objects outside pages: with callers, in magazines or in the stash.
     outside: AtomicU64,
-    /// Heads of the first `stashed` chains, each of the class's batch length.
+    /// The heads of the first `stashed` chains. Each has the class's batch length.
     stash: [AtomicU64; STASH_CHAINS],
 }
 
@@ -92,7 +98,7 @@ impl SlabClass {
         self.outside.load(Relaxed)
     }
 
-    /// Objects in the stash.
+    /// The number of objects in the stash.
     pub fn stashed_objects(&self, class: usize) -> u32 {
         self.stashed.load(Relaxed) * CLASSES[class].batch
     }
@@ -109,17 +115,17 @@ impl SlabClass {
         self.take(pages, class, batch)
     }
 
-    /// The latch is held.
+    /// Takes a batch from the stash. The caller holds the latch.
     fn pop_stash(&self) -> Option<usize> {
         let last = self.stashed.load(Relaxed).checked_sub(1)?;
         self.stashed.store(last, Relaxed);
         Some(self.stash[last as usize].load(Relaxed) as usize)
     }
 
-    /// Takes a batch back: to the stash, or if that is full to the pages.
+    /// Returns a batch to the stash, or to the pages if the stash is full.
     ///
     /// # Safety
-    /// As for `give`; the chain ends with 0 and has the class's batch length.
+    /// As for `give`. The chain ends with 0 and has the class's batch length.
     pub unsafe fn give_batch(&self, pages: Pages<'_>, class: usize, chain: Chain) {
         debug_assert_eq!(chain.count, CLASSES[class].batch);
         {
@@ -131,11 +137,11 @@ impl SlabClass {
                 return;
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: INV-M1: the contract of `give` is part of this function's own.
         unsafe { self.give(pages, class, chain) };
     }
 
-    /// Puts the stash's objects back into their pages.
+    /// Returns the objects in the stash to their pages.
     pub fn empty_stash(&self, pages: Pages<'_>, class: usize) {
         for _ in 0..self.stashed.load(Relaxed) {
             let head = {
@@ -144,20 +150,20 @@ impl SlabClass {
             };
             let Some(head) = head else { return };
             let chain = Chain { head, count: CLASSES[class].batch };
-            // SAFETY: the chain just left the stash of this class (INV-M1).
+            // SAFETY: INV-M1: the chain has just left the stash of this class.
             unsafe { self.give(pages, class, chain) };
         }
     }
 
-    /// Takes up to `wanted` objects from pages; none only if no page has one
-    /// and the pool has no page.
+    /// Takes up to `wanted` objects from pages. Takes none only if no page has one and the pool has
+    /// no page.
     pub fn take(&self, pages: Pages<'_>, class: usize, wanted: u32) -> Chain {
         let mut chain = Chain::EMPTY;
         let _held = self.latch.lock();
         while chain.count < wanted {
             let page = match self.partial.first() {
                 Some(page) => page,
-                // A batch is not worth a new page once it has an object.
+                // A batch with an object in it is not worth a new page.
                 None if chain.count > 0 => break,
                 None => match self.grow(pages, class) {
                     Some(page) => page,
@@ -178,8 +184,8 @@ impl SlabClass {
         Some(page)
     }
 
-    /// Moves objects from a partial page to the chain, until the chain has
-    /// `wanted` or the page has none; unlists the page in the latter case.
+    /// Moves objects from a partial page to the chain until the chain has `wanted` or the page has
+    /// none. In the latter case the page leaves the partial list.
     fn take_from_page(&self, pages: Pages<'_>, class: usize, page: u32, wanted: u32, chain: &mut Chain) {
         let info = &CLASSES[class];
         let desc = &pages.descs[page as usize];
@@ -189,7 +195,8 @@ impl SlabClass {
         while chain.count < wanted {
             let object = if free != 0 {
                 let object = free;
-                // SAFETY: INV-M2, the page's list holds free objects, ours under the class latch.
+                // SAFETY: INV-M2: under the class latch the free objects in the page's list are
+                // ours.
                 free = unsafe { next_object(object) };
                 object
             } else if carved < info.per_page {
@@ -198,7 +205,7 @@ impl SlabClass {
             } else {
                 break;
             };
-            // SAFETY: INV-M2, the object just left the page's list or was never handed out.
+            // SAFETY: INV-M2: the object has just left the page's list, or was never handed out.
             unsafe { chain.push(object) };
         }
         let used = desc.used.load(Relaxed) + (chain.count - before);
@@ -210,39 +217,40 @@ impl SlabClass {
         }
     }
 
-    /// Puts the chain's objects back into their pages, and pages that become
-    /// entirely free back into the pool.
+    /// Returns the chain's objects to their pages, and pages that become entirely free to the pool.
     ///
     /// # Safety
-    /// The chain holds `count` objects of this class that nobody else knows (INV-M1).
+    /// The chain holds `count` objects of this class that only the caller can reach (INV-M1).
     pub unsafe fn give(&self, pages: Pages<'_>, class: usize, chain: Chain) {
         let _held = self.latch.lock();
         let mut object = chain.head;
         for _ in 0..chain.count {
-            // SAFETY: the caller owns the chain.
+            // SAFETY: INV-M1: by this function's contract the caller owns the chain.
             let next = unsafe { next_object(object) };
-            // SAFETY: the object just left the chain.
+            // SAFETY: INV-M1: the object has just left the chain, and the latch is held.
             unsafe { self.give_object(pages, class, object) };
             object = next;
         }
         self.outside.store(self.outside.load(Relaxed) - u64::from(chain.count), Relaxed);
     }
 
-    /// Puts one object back.
+    /// Returns one object to its page.
     ///
     /// # Safety
-    /// `object` is a free object of this class in no list (INV-M1).
+    /// `object` is a free object of this class that is in no list (INV-M1).
     pub unsafe fn give_one(&self, pages: Pages<'_>, class: usize, object: usize) {
         let mut chain = Chain::EMPTY;
-        // SAFETY: the caller's.
+        // SAFETY: INV-M1: by this function's contract the object is in no list.
         unsafe { chain.push(object) };
-        // SAFETY: the chain is that object.
+        // SAFETY: INV-M1: the chain is that object.
         unsafe { self.give(pages, class, chain) };
     }
 
+    /// Returns one object to its page, under the class latch.
+    ///
     /// # Safety
-    /// `object` is a free object of this class in no list (INV-M1); the class
-    /// latch is held.
+    /// `object` is a free object of this class that is in no list (INV-M1). The class latch is
+    /// held.
     unsafe fn give_object(&self, pages: Pages<'_>, class: usize, object: usize) {
         let page = pages.page_at(object);
         let desc = &pages.descs[page as usize];
@@ -257,7 +265,8 @@ impl SlabClass {
             pages.pool.put(pages.descs, page, 1, false);
             return;
         }
-        // SAFETY: the caller's; from here on the page's list owns the object.
+        // SAFETY: INV-M1: by this function's contract the object is free. INV-M2: from here on it
+        // is in the page's list.
         unsafe { set_next_object(object, desc.free_head.load(Relaxed) as usize) };
         desc.free_head.store(object as u64, Relaxed);
     }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-/// A block that outlives the region in it.
+/// A block, which outlives the region in it.
 pub(super) struct Block {
     pub base: *mut u8,
     pub layout: Layout,
@@ -25,7 +25,7 @@ impl Block {
         self.region_on(slots, 1)
     }
     pub fn region_on(&self, slots: usize, nodes: usize) -> &Region {
-        // SAFETY: the block is ours and lives as long as the returned reference.
+        // SAFETY: the block belongs to the test and lives as long as the returned reference.
         unsafe { Region::create(self.base, self.layout.size(), slots, nodes) }.unwrap()
     }
 }
@@ -51,7 +51,7 @@ impl Random {
         (self.next() >> 11) % limit
     }
 
-    /// Mostly small, sometimes a slab object of any size, seldom a run.
+    /// Mostly a small size, sometimes that of any slab object, seldom that of a run.
     fn size(&mut self) -> usize {
         (match self.below(100) {
             0..70 => self.below(200),
@@ -68,27 +68,27 @@ pub(super) struct Object {
     tag: u8,
 }
 
-// SAFETY: the test's objects have one owner at a time.
+// SAFETY: INV-M1: the test's objects have one owner at a time.
 unsafe impl Send for Object {}
 
 impl Object {
     fn new(region: &Region, slot: usize, size: usize, tag: u8) -> Option<Object> {
         let address = region.alloc(slot, size).ok()?;
-        // SAFETY: allocated by this region.
+        // SAFETY: INV-M1: allocated by this region.
         let usable = unsafe { region.usable_size(address) };
         assert!(usable >= size);
         let align = if usable.is_multiple_of(64) { 64 } else { 8 };
         assert!((address.as_ptr() as usize).is_multiple_of(align), "{usable} bytes at {address:?}");
-        // SAFETY: `size` bytes are ours.
+        // SAFETY: INV-M1: `size` bytes belong to the object.
         unsafe { address.write_bytes(tag, size) };
         Some(Object { address, size, tag })
     }
 
     pub fn free(self, region: &Region, slot: usize) {
-        // SAFETY: `size` bytes are ours and were written by `new`.
+        // SAFETY: INV-M1: `size` bytes belong to the object and were written by `new`.
         let bytes = unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.size) };
         assert!(bytes.iter().all(|byte| *byte == self.tag), "somebody wrote to an object of {} bytes", self.size);
-        // SAFETY: the only owner gives it up.
+        // SAFETY: INV-M1: the only owner frees it.
         unsafe { region.free(slot, self.address) };
     }
 }
@@ -99,10 +99,10 @@ fn assert_empty(region: &Region) {
     for class in usage.classes {
         assert_eq!((class.pages, class.live, class.cached), (0, 0, 0), "class {}", class.object_bytes);
     }
-    // One free run of all pages: everything was joined again.
+    // A free run of all pages shows that everything was joined again.
     let run = region.alloc(usize::MAX, usage.free_page_bytes).unwrap();
     assert_eq!(region.usage().free_page_bytes, 0);
-    // SAFETY: just allocated.
+    // SAFETY: INV-M1: just allocated.
     unsafe { region.free(usize::MAX, run) };
 }
 
@@ -111,7 +111,7 @@ fn create_refuses_small_blocks_and_attach_strange_ones() {
     let slots = 3;
     let bytes = Region::min_size(slots);
     let block = Block::new(bytes.next_multiple_of(4096));
-    // SAFETY: the block is ours.
+    // SAFETY: the block belongs to this test.
     unsafe {
         assert!(Region::create(block.base, bytes - 1, slots, 1).is_err());
         assert!(Region::create(block.base.add(8), bytes, slots, 1).is_err());
@@ -121,7 +121,7 @@ fn create_refuses_small_blocks_and_attach_strange_ones() {
         assert_empty(region);
     }
     let copy = Block::new(bytes.next_multiple_of(4096));
-    // SAFETY: both blocks are ours and have this length.
+    // SAFETY: both blocks belong to this test and have this length.
     unsafe {
         std::ptr::copy_nonoverlapping(block.base, copy.base, bytes);
         assert!(Region::attach(copy.base).is_none(), "formatted at another address");
@@ -165,7 +165,7 @@ fn a_magazine_serves_the_object_freed_last() {
     let block = Block::new(4 << 20);
     let region = block.region(2);
     let first = region.alloc(0, 100).unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: INV-M1: allocated above, and freed once.
     unsafe { region.free(0, first) };
     assert_eq!(region.alloc(0, 97), Ok(first));
     assert_ne!(region.alloc(1, 97), Ok(first));
@@ -187,7 +187,7 @@ fn out_of_memory_is_reported_and_space_moves_to_another_class() {
         assert_eq!(region.alloc(0, size), Err(OutOfMemory));
         assert_eq!(region.alloc(0, total + 1), Err(OutOfMemory));
         assert_eq!(region.alloc(0, usize::MAX), Err(OutOfMemory));
-        // The other slot has no memory either, and one free serves it again.
+        // The other slot has no memory either. After one free it is served again.
         assert_eq!(region.alloc(1, size), Err(OutOfMemory));
         objects.pop().unwrap().free(region, 1);
         objects.push(Object::new(region, 1, size, round as u8).unwrap());
@@ -225,8 +225,8 @@ fn runs_are_joined_whatever_the_order_of_frees() {
     }
 }
 
-/// One thread of the stress test: allocates, checks, frees, and hands half of
-/// its objects to other threads.
+/// One thread of the stress test. It allocates, checks and frees objects, and hands half of them to
+/// other threads.
 pub(super) fn churn(region: &Region, slot: usize, exchange: &Mutex<Vec<Object>>, rounds: u32, failures: &AtomicU64) {
     let mut random = Random(0x9E37_79B9 + slot as u64);
     let mut mine: Vec<Object> = Vec::new();
@@ -309,7 +309,7 @@ fn freed_memory_is_overwritten_in_debug_builds() {
 /// A directory in the region, as its users embed it.
 fn directory(region: &Region, item_size: u32) -> &TidDirectory {
     let memory = region.alloc(0, size_of::<TidDirectory>()).unwrap().cast::<TidDirectory>();
-    // SAFETY: just allocated, aligned to 8 and of that size.
+    // SAFETY: INV-M1: just allocated, 8-byte aligned and of that size.
     unsafe {
         TidDirectory::init(memory.as_ptr(), item_size);
         memory.as_ref()
@@ -317,7 +317,7 @@ fn directory(region: &Region, item_size: u32) -> &TidDirectory {
 }
 
 fn drop_directory(region: &Region, directory: &TidDirectory) {
-    // SAFETY: the test is the only user, and does not use it again.
+    // SAFETY: INV-D1: the test is the only user, and does not use it again.
     unsafe {
         directory.clear(region, 0);
         region.free(0, NonNull::from(directory).cast());
@@ -336,7 +336,7 @@ fn items_are_zero_distinct_and_stay_where_they_are() {
     for n in 0..count {
         assert_eq!(directory.get(n).is_some(), !n.is_multiple_of(u64::from(TidDirectory::CHUNK)));
         let item = directory.ensure(region, 0, n).unwrap().cast::<[u64; 3]>();
-        // SAFETY: an item is 24 bytes, 8-byte aligned, and was zeroed.
+        // SAFETY: INV-D1: an item is 24 zeroed bytes, 8-byte aligned.
         unsafe {
             assert_eq!(item.read(), [0; 3]);
             item.write([n, !n, n]);
@@ -345,7 +345,7 @@ fn items_are_zero_distinct_and_stay_where_they_are() {
     }
     for (n, address) in addresses.into_iter().enumerate() {
         assert_eq!(directory.get(n as u64), Some(address.cast()));
-        // SAFETY: written above.
+        // SAFETY: INV-D1: written above, at a stable address.
         assert_eq!(unsafe { address.read() }, [n as u64, !(n as u64), n as u64]);
     }
     assert_eq!(u64::from(directory.chunks()), count.div_ceil(u64::from(TidDirectory::CHUNK)));
@@ -370,7 +370,7 @@ fn holes_and_the_far_end_of_a_directory() {
         assert_eq!(directory.ensure(region, 0, n), Err(OutOfMemory), "item {n}");
     }
     assert_eq!(directory.get(far), Some(item));
-    // SAFETY: the test is the only user.
+    // SAFETY: INV-D1: the test is the only user.
     unsafe { directory.clear(region, 0) };
     assert_eq!((directory.chunks(), directory.get(far)), (0, None));
     assert!(directory.ensure(region, 0, 5).is_ok());
@@ -403,7 +403,7 @@ fn threads_that_grow_one_directory_agree() {
                         let item = directory.ensure(region, slot, n).unwrap().cast::<AtomicU64>();
                         assert_eq!(directory.get(n), Some(item.cast()));
                         assert!(u64::from(directory.chunks()) > n / 256);
-                        // SAFETY: an item is a zeroed, aligned word of the directory.
+                        // SAFETY: INV-D1: an item is a zeroed, aligned word of the directory.
                         unsafe { item.as_ref() }.fetch_add(n + 1, Ordering::Relaxed);
                     }
                 });
@@ -411,7 +411,7 @@ fn threads_that_grow_one_directory_agree() {
         });
         for n in 0..items {
             let item = directory.get(n).unwrap().cast::<AtomicU64>();
-            // SAFETY: as above.
+            // SAFETY: INV-D1: as above.
             let sum = unsafe { item.as_ref() }.load(Ordering::Relaxed);
             assert_eq!(sum, threads as u64 * (n + 1));
         }
@@ -420,8 +420,8 @@ fn threads_that_grow_one_directory_agree() {
     }
 }
 
-/// The loser of the race for a chunk must give its copy back. Large items make
-/// zeroing slow, and so the race likely.
+/// The loser of the race for a chunk must free its copy. Large items make zeroing slow and so the
+/// race likely.
 #[test]
 fn threads_that_make_one_chunk_at_once_leave_nothing_behind() {
     let block = Block::new(64 << 20);
