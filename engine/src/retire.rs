@@ -1,4 +1,4 @@
-//! Memory that waits until nobody can reach it.
+//! Retired memory, which waits until no reader can reach it.
 //!
 //! **INV-RETIRE**: Memory is retired with a value of the clock that was read after the memory
 //! became unreachable for readers that pin from then on. It is freed when every pin is larger than

@@ -1,7 +1,8 @@
 //! Prefetching for announced look-ups, in groups.
 //!
-//! A look-up waits for memory three times in a row: for the leaf, for the record, for its newest version. Announced
-//! together, look-ups wait together. It is a hint: nothing that is read here is used for anything else.
+//! A look-up waits for memory three times in a row: for the leaf, for the record and for its newest
+//! version. Look-ups that are announced together share these waits. This is only a hint: nothing
+//! that is read here is used for anything else.
 //!
 //! **INV-HINT**: The words that an announcement reads (`Txn::announce_rows`, `announce_records`)
 //! decide only what is prefetched. The estimated position of a key (`Span::place`) decides only

@@ -1,4 +1,4 @@
-//! The way from the root to a leaf, without latches.
+//! The path from the root to a leaf, without latches.
 //!
 //! **INV-COVER**: The keys that a node covers, from its lower bound up to the next node's, shrink
 //! only when the node itself is split, which changes its version. A descent reads the child's

@@ -7,13 +7,13 @@
 //!
 //! When a record dies, the key of its entry is known from
 //!
-//! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *buried* in
-//!   a list in the order of the deletes. A *sweep* removes its entry when every pin is larger;
-//! * the private memory of the transaction, if its insert is undone: the entry goes at once, because
-//!   no other transaction ever saw the row;
+//! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *buried*
+//!   in a list in the order of the deletes. A *sweep* removes its entry when every pin is larger;
+//! * the private memory of the transaction, if its insert is undone: the entry goes at once,
+//!   because no other transaction ever saw the row;
 //! * nowhere, in other cases: no room to retire memory, keys that the platform compares, an index
-//!   that is being replaced. Such a record is *marked*. A *mend* looks through the whole index for
-//!   entries of marked records.
+//!   that is being replaced. Such a record is *marked*. A *mending* process searches the whole
+//!   index for entries of marked records.
 //!
 //! A record is buried or marked at most once in each of its lives, by the transaction that ends the
 //! row and before that transaction ends.

@@ -1,17 +1,17 @@
-//! Guesses of the record that a short key has: a hash table beside the tree, for callers that can
-//! prove a guess.
+//! Hints of the record that has a short key: a hash table beside the tree, for callers that can
+//! verify them.
 //!
-//! **INV-GUESS**: A guess may be any number at all: of a record that has the key, has lost it,
-//! never had it or does not exist. A reader relies on a guess only if it leads to a row that is
+//! **INV-GUESS**: A hint may be any number at all: of a record that has the key, has lost it,
+//! never had it or does not exist. A reader relies on a hint only if it leads to a row that is
 //! visible to the reader and has the key in its own columns. Where a key has one visible row at
-//! most, this is the row. A key for which no guess leads to a row is looked for in the tree:
+//! most, this is the row. A key for which no hint leads to a row is looked for in the tree:
 //! absence, and its protection, are the tree's affair alone.
 //!
-//! So places are plain words that are read and written without any order. A lost store, an old guess
-//! that comes back when the table grows, or two inserts that take the same place cost a search of the
-//! tree and no more.
+//! So places are plain words that are read and written without any order. A lost store, an old hint
+//! that comes back when the table grows, or two inserts that take the same place cost a search of
+//! the tree and no more.
 //!
-//! **INV-LINES**: A published table of guesses is retired when a larger one takes its place
+//! **INV-LINES**: A published table of hints is retired when a larger one takes its place
 //! (INV-RETIRE), so a pinned reader never meets freed memory. Only a process that excludes all
 //! others frees one at once.
 

@@ -19,8 +19,8 @@ const LEN_BYTES: usize = size_of::<u32>();
 /// An entry of a node, as words. In a leaf it is a key and its record; in an inner node it is the
 /// lower bound of a child.
 ///
-/// `blob` is the length of the key if it has at most 8 bytes (they are in `prefix`), else the address
-/// of a blob (INV-BLOB).
+/// `blob` is the length of the key if it has at most 8 bytes (they are in `prefix`), else the
+/// address of a blob (INV-BLOB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The first 8 bytes of the key, big endian and padded with zeroes, so that they compare as

@@ -1,9 +1,9 @@
 //! The ordered index: a B+tree in the shared region with optimistic latch coupling.
 //!
-//! Readers take no latch; writers find their place as readers do and latch, without waiting, the few
-//! nodes that they change. The reasons are in `README.md`; the invariants
-//! are INV-OLC (`word.rs`), INV-BLOB (`key.rs`), INV-COVER (`descend.rs`), INV-GUESS, INV-LINES
-//! (`hints.rs`), INV-GRAVE (`graves.rs`) and INV-HINT (`ahead.rs`).
+//! Readers take no latch; writers find their place as readers do and latch, without waiting, the
+//! few nodes that they change. The reasons are in `README.md`; the invariants are INV-OLC
+//! (`word.rs`), INV-BLOB (`key.rs`), INV-COVER (`descend.rs`), INV-GUESS, INV-LINES (`hints.rs`),
+//! INV-GRAVE (`graves.rs`) and INV-HINT (`ahead.rs`).
 
 mod ahead;
 mod cursor;

@@ -116,7 +116,7 @@ proptest! {
         for k in keys.keys().chain(&others) {
             let bytes = k.to_be_bytes();
             let wanted = Wanted { prefix: prefix_of(&bytes), key: &bytes };
-            let place = w.pinned(0, || w.index.try_place(&wanted).ok()).expect("nobody changes it");
+            let place = w.pinned(0, || w.index.try_place(&wanted).ok()).expect("the index does not change");
             let record = w.pinned(0, || place.record(&wanted));
             prop_assert_eq!(record, keys.get(k).copied());
             // No scan is needed where a leaf begins or ends.

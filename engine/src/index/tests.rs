@@ -527,7 +527,7 @@ fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, r
             let there = mine.entry(n).or_insert(false);
             w.pinned(slot, || {
                 if *there {
-                    assert!(w.index.remove(&w.e, slot, &p, &keys(n), n), "removed by somebody else");
+                    assert!(w.index.remove(&w.e, slot, &p, &keys(n), n), "removed by another thread");
                 } else {
                     assert!(w.index.insert(&w.e, slot, &p, &keys(n), n).unwrap(), "there already");
                 }

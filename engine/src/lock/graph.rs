@@ -1,17 +1,5 @@
-//! Who waits for whom: a waits-for graph in the slots, so that a deadlock is found by the transaction whose sleep would
-//! complete it, at once.
-//!
-//! A newcomer that stands back behind a waiter (INV-TURN in the module above) publishes an edge to it too, a *soft* one:
-//! no holder is in its way. A cycle with a soft edge is no deadlock, because the newcomer can take the lock: it passes. If it
-//! completes such a cycle it sees that before it stands back. If another transaction completes one, that wakes the newcomer
-//! up and sleeps; the newcomer looks again, and passes. It looks again whenever it wakes up, so a cycle of soft edges lasts
-//! for one nap at most.
-//!
-//! Who waits for a part of a range that another has read (`txn/parts.rs`) waits for the end of its owner, as for a holder's.
-//!
-//! An edge names one holder, where a lock has several; the others are found when it wakes up and waits for the next. An
-//! edge for a lock of one scan leads nowhere, too, if its holder has given up those of another one since. Not in the graph: locks of subtransactions, which may end before their transaction, and what the platform waits for by
-//! itself. The platform's detector answers for these.
+//! The waits-for graph of the transactions, stored in their slots. The transaction whose sleep would
+//! complete a deadlock finds it at once.
 //!
 //! **INV-CYCLE**: A cycle that is found existed at one moment, with all of its transactions asleep
 //! or about to sleep; and the last member of a cycle to sleep finds it. A transaction publishes its
@@ -22,6 +10,23 @@
 //! sleeps itself, so that an edge from before leads nowhere; the edge's owner wakes up and looks
 //! again. Every change advances `turn`: if all turns on a path are the same before and after the
 //! search, all of its edges existed in between.
+//!
+//! A newcomer that stands back behind a waiter (INV-TURN) publishes an edge to it too, a *soft* one:
+//! no holder conflicts. A cycle with a soft edge is no deadlock, because the newcomer can take the
+//! lock: it passes. If the newcomer completes such a cycle, it sees that before it stands back. If
+//! another transaction completes one, that wakes the newcomer up and sleeps. The newcomer searches
+//! again whenever it wakes up, and passes. So a cycle with a soft edge lasts for one nap at most.
+//!
+//! A writer that waits for a part of a range that another transaction has read (`txn/parts.rs`)
+//! waits for the end of that transaction, as it would for that of a holder.
+//!
+//! An edge names one holder even if a lock has several. The waiter finds the others when it wakes up
+//! and waits for the next. An edge for a lock of one scan also leads nowhere if its holder has given
+//! up the locks of another scan since.
+//!
+//! Two kinds of waits are not in the graph, and are left to the platform's deadlock detector. One is
+//! the wait for a lock of a subtransaction, which may end before its transaction. The other is a
+//! wait that the platform makes by itself.
 
 use super::{LockWord, Mode};
 use crate::csn::SlotId;
@@ -379,7 +384,7 @@ mod tests {
         for edge in [Edge::Queue(queue), holder(0)] {
             let _first = First::enter(e, 0, queue);
             let waits = sleeps(e, 0, holder(1)).expect("1 does not wait");
-            let back = e.stands_back(2, edge).expect("nobody waits for 2");
+            let back = e.stands_back(2, edge).expect("no transaction waits for 2");
             assert_eq!(e.behind(0, queue).collect::<Vec<_>>(), [2]);
             let mut woken = None;
             let completes = e.falls_asleep(1, holder(2), |slot| woken = Some(slot));

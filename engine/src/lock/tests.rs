@@ -182,13 +182,13 @@ fn a_mark_keeps_newcomers_behind() {
             assert_eq!(got, BEHIND, "{holders} holders, {claim:?}");
         }
         assert_eq!(ask(&w, &b, 31, KeyShare), Ok(Acquired::New), "no conflict with the waiter");
-        assert_eq!(ask(&w, &b, 31, Share), Ok(Acquired::Upgraded(h(31, KeyShare))), "who holds it stays");
+        assert_eq!(ask(&w, &b, 31, Share), Ok(Acquired::Upgraded(h(31, KeyShare))), "a holder stays");
         assert_eq!(ask(&w, &b, 30, Share), BEHIND);
         w.release(region, 31, Some(h(31, KeyShare)));
         assert_eq!(ask(&w, &b, 30, Share), BEHIND, "the mark survives");
         for s in (1..=holders).chain([31]) {
             w.release(region, s, None);
-            assert_eq!(ask(&w, &b, 30, Share), BEHIND, "also while nobody holds it");
+            assert_eq!(ask(&w, &b, 30, Share), BEHIND, "also while it has no holder");
         }
         assert!(!w.is_free());
         assert_eq!(w.try_acquire(region, h(29, NoKeyUpdate), Claim::Turn), Ok(Acquired::New));

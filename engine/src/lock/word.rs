@@ -281,7 +281,10 @@ impl LockWord {
         for n in 0.. {
             match self.latch(w) {
                 Err(inline) => {
-                    debug_assert!(Holder::decode(inline).is_some_and(|h| h.slot == slot), "released what is not held");
+                    debug_assert!(
+                        Holder::decode(inline).is_some_and(|h| h.slot == slot),
+                        "released a lock that it does not hold"
+                    );
                     let mark = if faults::on(Fault::ReleaseForgetsMark) { 0 } else { inline & MARK };
                     match self.cas(inline, restore.map_or(0, Holder::encode) | mark) {
                         Ok(()) => return,
@@ -297,7 +300,7 @@ impl LockWord {
     fn release_inflated(mut l: Latched<'_>, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let head = l.head();
         let i = head.find(slot);
-        debug_assert!(i.is_some(), "released what is not held");
+        debug_assert!(i.is_some(), "released a lock that it does not hold");
         head.end_upgrade(slot);
         match (i, restore) {
             (Some(i), Some(h)) => head.holders_mut()[i] = h.encode(),

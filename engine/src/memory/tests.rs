@@ -87,7 +87,7 @@ impl Object {
     pub fn free(self, region: &Region, slot: usize) {
         // SAFETY: INV-M1: `size` bytes belong to the object and were written by `new`.
         let bytes = unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.size) };
-        assert!(bytes.iter().all(|byte| *byte == self.tag), "somebody wrote to an object of {} bytes", self.size);
+        assert!(bytes.iter().all(|byte| *byte == self.tag), "another owner wrote to an object of {} bytes", self.size);
         // SAFETY: INV-M1: the only owner frees it.
         unsafe { region.free(slot, self.address) };
     }

@@ -19,8 +19,8 @@ const LOOK_AT: u64 = 4096;
 
 /// The ranges of one index of a table.
 ///
-/// Commits register in all sets of `sets` (INV-RANGES, `under_way.rs`). A set stays there as long as
-/// there may be a predicate on it.
+/// Commits register in all sets of `sets` (INV-RANGES, `under_way.rs`). A set stays there as long
+/// as there may be a predicate on it.
 #[repr(C)]
 pub struct IndexRanges {
     /// The platform's identifier of the index.
@@ -527,7 +527,7 @@ mod tests {
         }
         fn leave_queue(&self, _: Queue) {}
         fn pause(&self, _: u32) -> Result<(), Error> {
-            self.0.send(()).expect("somebody listens");
+            self.0.send(()).expect("the receiver waits");
             loop {
                 std::thread::park();
             }
@@ -560,7 +560,7 @@ mod tests {
         assert_eq!(r.rebuild(&e, 0, &p, &[b"4"], 8), Ok(false), "it is under way");
         t.abort();
         e.slots[2].commits.leave();
-        assert!(!r.is_mediated(), "writers do not register in what nobody will use");
+        assert!(!r.is_mediated(), "writers do not register in a set that will not be used");
         assert_eq!(r.rebuild(&e, 0, &p, &[b"3", b"6"], 8), Ok(true));
         assert_eq!(r.current().len(), 3);
         assert!(e.slots[1].rebuilding.load(Ordering::SeqCst).is_null());

@@ -2,11 +2,11 @@
 //! ranges.
 //!
 //! **INV-REST**: A scanner pins its slot and keeps that pin before it checks whether the index's
-//! ranges are active; it activates dormant ranges. Ranges become dormant, so that writers leave
-//! them out, only when every pin is larger than a value of the clock that was read after they had
-//! ceased to be active. Dormant ranges count as active again only after every commit that was under
-//! way, and may write the table, has ended. How long no scan has come decides only when they begin
-//! to become dormant; the proof does not depend on it.
+//! ranges are active; it activates dormant ranges. Writers leave dormant ranges out. So ranges
+//! become dormant only when every pin is larger than a value of the clock that was read after they
+//! had ceased to be active. Dormant ranges count as active again only after every commit that was
+//! under way, and may write the table, has ended. How long no scan has come decides only when they
+//! begin to become dormant; the proof does not depend on it.
 
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
@@ -154,7 +154,7 @@ mod tests {
     fn they_fall_asleep_when_no_scan_has_come_for_some_time() {
         // SAFETY: INV-REST: all-zero memory is a valid `Rest`.
         let r: Rest = unsafe { std::mem::zeroed() };
-        let wake = || r.wake(|| 7, || Ok::<(), ()>(())).expect("nobody is waited for");
+        let wake = || r.wake(|| 7, || Ok::<(), ()>(())).expect("there is no wait");
         let tire = |at_ns| r.tire(Look { at_ns, after_ns: 100, me: 3 }, || 7, || 8);
         wake();
         tire(1000); // Finds that they were used.

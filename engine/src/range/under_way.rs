@@ -6,9 +6,9 @@
 //! writes in all of them: in each set of the index, or as an unknown key if it did not know the key
 //! or the set when it compared keys with boundaries. Predicates rely on a set only after every
 //! commit into the table has ended that was under way when the set could first be found
-//! (`Table::activate_ranges`, `IndexRanges::rebuild`). So an observer that finds a slot without a
-//! commit under way, or with one that writes other tables, or with a later one, knows that its next
-//! commit into the table finds the set.
+//! (`Table::activate_ranges`, `IndexRanges::rebuild`). An observer
+//! of a slot may find no commit under way, or a later one, or one that writes other tables. Then it
+//! knows that the slot's next commit into the table finds the set.
 
 use crate::faults::{self, Fault};
 use crate::primitive::{model_fence, AtomicU64, Ordering};
