@@ -1,26 +1,28 @@
-//! Clocks for statistics. Every transaction reads one twice, so that it must cost next to nothing.
+//! Clocks for statistics. Every transaction reads one twice, so reading it must be very cheap.
 
 /// A clock for the time between two moments on one machine.
 ///
-/// Where Linux on x86-64 has the processor's counter (TSC) as its own clock, the counter is read as it is: a few instructions
-/// instead of a call of the C library. Linux does so only where it has found that all processors count alike, at one
-/// rate. Elsewhere the clock is the system's monotonic one. This is looked at once, when the server starts: if Linux gives
-/// the counter up later, times are wrong until the next start.
+/// On x86-64, Linux may use the processor's counter (TSC) as its own clock. Then the counter is
+/// read directly: a few instructions instead of a call of the C library. Linux does so only if it
+/// has found that all processors count alike, at one rate. Elsewhere this is the system's monotonic
+/// clock. The choice is made once, at the start of the server. If Linux gives up the counter later,
+/// times are wrong until the next start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// Nanoseconds of a tick of the counter, times 2^32; 0: the system's clock is read, whose ticks are nanoseconds.
+    /// Nanoseconds in a tick of the counter, times 2^32. 0: the system's clock is used, whose ticks
+    /// are nanoseconds.
     scale: u64,
 }
 
 impl Clock {
-    /// This process's. The first call takes some milliseconds; processes that are forked off later have the same clock
-    /// without that, and their moments can be compared.
+    /// The clock of this process. The first call takes some milliseconds. Processes that are forked
+    /// later have the same clock without that delay, and can compare their times.
     pub fn of_process() -> Clock {
         static CLOCK: std::sync::OnceLock<Clock> = std::sync::OnceLock::new();
         *CLOCK.get_or_init(|| Clock { scale: counter::scale().unwrap_or(0) })
     }
 
-    /// This moment, for [`Clock::ns_since`].
+    /// The present moment, for [`Clock::ns_since`].
     #[inline]
     pub fn now(self) -> u64 {
         match self.scale {
@@ -29,7 +31,8 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since a moment; 0 if that is still to come (processors may differ by some ticks).
+    /// Nanoseconds since a moment. 0 if that is still to come, as processors may differ by some
+    /// ticks.
     #[inline]
     pub fn ns_since(self, then: u64) -> u64 {
         let passed = (self.now().wrapping_sub(then) as i64).max(0) as u64;
@@ -45,19 +48,21 @@ impl Clock {
 mod counter {
     use super::monotonic_ns;
 
-    /// What Linux makes its clock of.
+    /// The file that names the source of Linux's clock.
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    /// How long the counter is compared with the clock. Either is read within some tens of nanoseconds.
+    /// The time for which the counter is compared with the clock. Either is read within some tens
+    /// of nanoseconds.
     const COMPARED: std::time::Duration = std::time::Duration::from_millis(2);
 
     #[inline(always)]
     pub fn read() -> u64 {
-        // SAFETY: all processors of this architecture have the instruction, and who reads a clock that Linux makes of the
-        // counter executes it in user space too.
+        // SAFETY: all processors of this architecture have the instruction. Linux makes its clock
+        // of the counter, so user space may execute it.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
 
-    /// The counter and the clock at one moment: of some attempts, the one in which least time passed between the two.
+    /// The counter and the clock at one moment. Of several attempts it takes the one with the least
+    /// time between the two reads.
     fn both() -> (u64, u64) {
         let attempt = |_| {
             let before = read();
@@ -69,7 +74,7 @@ mod counter {
         (ticks, ns)
     }
 
-    /// Nanoseconds of a tick, times 2^32; `None` if the counter is not to be used as a clock.
+    /// Nanoseconds in a tick, times 2^32. `None` if the counter cannot serve as a clock.
     pub fn scale() -> Option<u64> {
         if std::fs::read_to_string(SOURCE).ok()?.trim() != "tsc" {
             return None;
@@ -79,12 +84,12 @@ mod counter {
         let to = both();
         let (ticks, ns) = (to.0.checked_sub(from.0)?, to.1.checked_sub(from.1)?);
         let scale = (u128::from(ns) << 32).checked_div(u128::from(ticks))?;
-        // Between 62 MHz and 32 GHz; else something went wrong.
+        // Between 62 MHz and 32 GHz; any other value is an error of measurement.
         u64::try_from(scale).ok().filter(|s| (1 << 27..1 << 36).contains(s))
     }
 }
 
-/// There is none that could be used.
+/// Stubs for systems without a usable counter.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod counter {
     pub fn read() -> u64 {
@@ -95,7 +100,7 @@ mod counter {
     }
 }
 
-/// A clock of the system, nanoseconds; 0 if it has none of this number.
+/// A clock of the system in nanoseconds. 0 if there is no such clock.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 fn system_ns(clock: i32) -> u64 {
     #[repr(C)]
@@ -128,14 +133,14 @@ fn monotonic_ns() -> u64 {
     START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Processor time that the calling thread has used, nanoseconds; 0 where the system does not tell.
+/// Processor time of the calling thread in nanoseconds. 0 if the system does not tell.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub fn thread_cpu_ns() -> u64 {
     const THREAD: i32 = 3;
     system_ns(THREAD)
 }
 
-/// See above.
+/// Processor time of the calling thread: not known on this system.
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub fn thread_cpu_ns() -> u64 {
     0

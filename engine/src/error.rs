@@ -1,17 +1,18 @@
-//! Why an operation of the engine failed.
+//! The reasons for which an operation of the engine fails.
 
-/// Declares the abort reasons: one list makes the enum, the texts and the counters.
+/// Declares the abort reasons: one list produces the enum, the texts and the counters.
 macro_rules! abort_reasons {
     ($($name:ident = $text:literal, $doc:literal;)*) => {
-        /// Why a transaction failed because of others. But for [`AbortReason::Deadlock`] and [`AbortReason::WaitGivenUp`], which
-        /// are only counted, a serialization failure.
+        /// The reason why a transaction failed because of others. All are serialization failures,
+        /// except [`AbortReason::Deadlock`] and [`AbortReason::WaitGivenUp`], which are only
+        /// counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum AbortReason { $(#[doc = $doc] $name),* }
         impl AbortReason {
             /// All reasons, in the order of their counters.
             pub const ALL: &'static [AbortReason] = &[$(AbortReason::$name),*];
-            /// Short text for views and error details.
+            /// A short text for views and error details.
             pub fn text(self) -> &'static str {
                 match self { $(AbortReason::$name => $text),* }
             }
@@ -33,39 +34,39 @@ abort_reasons! {
 }
 
 impl AbortReason {
-    /// Is it one of [`Error::Abort`]?
+    /// Is it a reason of [`Error::Abort`]?
     pub fn is_serialization_failure(self) -> bool {
         !matches!(self, AbortReason::Deadlock | AbortReason::WaitGivenUp)
     }
 }
 
-/// Number of abort reasons.
+/// The number of abort reasons.
 pub const ABORT_REASONS: usize = AbortReason::ALL.len();
 
 /// An error of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Serialization failure: abort and retry the transaction.
+    /// Serialization failure: the client should retry the transaction.
     Abort {
-        /// Why.
+        /// The reason.
         reason: AbortReason,
-        /// Id of the table, 0 if unknown.
+        /// The id of the table, or 0 if it is not known.
         table: u64,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: u32,
     },
-    /// A deadlock found by the platform's detector.
+    /// A deadlock, found by the engine or by the platform's detector.
     Deadlock,
-    /// The lock is not available and the caller did not want to wait.
+    /// The lock is not available, and the caller did not want to wait.
     WouldBlock,
     /// The shared region is full.
     OutOfMemory,
-    /// There are hardly any CSNs left: transactions that write cannot commit any more.
+    /// Too few CSNs are left, so transactions that write cannot commit any more.
     ClockExhausted,
-    /// The platform's detector does not see all waits, and these protocols would wait in one phase with others
-    /// that are in use (CormCC, section 4.2).
+    /// The platform's detector does not see all waits, and these protocols would wait in one phase
+    /// with others in use (CormCC, section 4.2).
     WaitingPhases,
-    /// An injected failure (tests).
+    /// A failure injected by a test.
     Injected,
 }
 

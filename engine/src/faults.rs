@@ -1,128 +1,131 @@
-//! Deliberate faults, with which tests show that they would find an error of that kind.
+//! Deliberate faults. Tests use them to show that they would find an error of that kind.
 //!
-//! Without the feature `faults` they cannot be switched on and cost nothing.
+//! Without the feature `faults` they cannot be switched on, and cost nothing.
 
 /// A fault of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Reads and predicates are not validated.
     NoValidation,
-    /// Who lost an upgrade reads again without waiting for the winner.
+    /// A loser of a lock upgrade reads again without waiting for the winner.
     ForgetsLosses,
-    /// Who is about to sleep does not look whether that completes a deadlock.
+    /// A transaction that is about to sleep does not search for a deadlock.
     OverlooksCycles,
     /// A read that finds a pending insert does not remember that it found no row.
     PendingIsForgotten,
-    /// Nobody looks whether there are CSNs left.
+    /// Commits do not check whether there are CSNs left.
     ClockRunsOver,
     /// Read locks of `2pl` are released at once.
     EarlyRelease,
     /// The CSN is taken after validation.
     LateCsn,
-    /// A scan looks at registrations from the ring's end on.
+    /// A scan checks registrations only from the ring's end on.
     PositionIsTail,
-    /// A stamp is not read again after its owner's word: the slot may have a new owner.
+    /// A stamp is not read again after its owner's word, although the slot may have a new owner.
     SlotReused,
-    /// A writer that takes its CSN at this moment counts as one that runs.
+    /// A writer that is taking its CSN counts as active.
     PreparingIsActive,
-    /// A step of a switch does not wait for those that began before.
+    /// A step of a switch does not wait for transactions that began before it.
     StepsDoNotWait,
-    /// The next step of a switch is found with the epoch of the one before it.
+    /// The next step of a switch may be seen with the epoch of the step before it.
     EpochNotReset,
     /// The coordinator ends between the two stores of a step.
     CoordinatorDies,
-    /// A switch is completed whatever has become of it since the coordinator looked.
+    /// A switch is completed even if its state has changed since the coordinator looked.
     FinishesBlindly,
     /// A switch is taken back when transactions may follow the new protocol alone.
     TakesBackLate,
-    /// A transaction follows what the partition's set is at the moment, and forgets what it was.
+    /// A transaction follows only the partition's present set, and forgets the sets before it.
     ForgetsProtocols,
-    /// What is retired is freed by the next collection, whoever may reach it.
+    /// The next collection frees all retired memory, even if readers can reach it.
     NoGracePeriod,
-    /// An entry of a list of registrations is reused while a predicate needs it, unnoticed.
+    /// An entry of a list of registrations is reused while a predicate needs it, without notice.
     EntryReused,
-    /// What committed and is in no entry of a ring any more is taken for aborted.
+    /// Commits whose entries in a ring were overwritten count as aborted.
     EvictedForgotten,
-    /// What a place of a ring still holds whose next registration is not written yet is taken for aborted.
+    /// A commit of an earlier lap counts as aborted while its entry waits to be overwritten.
     LappedForgotten,
-    /// The stamp in a place of a list is believed to be of the registration that the place had before.
+    /// The stamp in a place of a list counts as that of the place's former registration.
     PlaceReadOnce,
-    /// Own registrations count in validation.
+    /// A transaction's own registrations count in its validation.
     OwnCounts,
-    /// Those of aborted writers do.
+    /// Registrations of aborted writers count in validation.
     AbortedCounts,
-    /// Those of writers with a larger CSN do.
+    /// Registrations of writers with a larger CSN count in validation.
     LaterCounts,
     /// The end of a predicate is left out of it.
     BoundOffByOne,
-    /// Writes are not registered in the indexes with even names.
+    /// Writes are not registered in indexes with even numbers.
     IndexForgotten,
-    /// A scan that ends early protects one key too little.
+    /// A scan that ends early protects one key too few.
     LimitTooLittle,
     /// New boundaries are used at once, and writers use only them.
     NoMediation,
     /// A commit looks for ranges before it says that it is under way.
     LookBeforeCommitting,
-    /// Ranges fall asleep while there are predicates on them.
+    /// Ranges become dormant while there are predicates on them.
     SleepsAtOnce,
     /// Ranges are used as soon as they are woken up.
     WakesAtOnce,
     /// A commit does not say which tables it writes.
     TablesUntold,
-    /// A look-up that found nothing is not repeated, although somebody inserted before its predicate began.
+    /// A look-up without a result is not repeated, although a row was inserted before its predicate
+    /// began.
     LooksOnce,
-    /// Lists answer for what committed before they began.
+    /// Lists also answer for commits from before they began.
     ForgetsWhatWasBefore,
-    /// Writers do not look for parts of ranges that scans have read.
+    /// Writers do not check the parts of ranges that scans have read.
     PartsIgnored,
-    /// Who has waited for the owner of such a part waits on for the next transaction of its slot.
+    /// A waiter for the owner of such a part goes on to wait for the next transaction in its slot.
     AwaitsTheNext,
-    /// A scan that shall lock its ranges in place of rows locks neither, and relies on both.
+    /// A scan that should lock ranges instead of rows locks neither, and relies on both.
     EscalatesTooFar,
-    /// A registration of inserts names the first record only.
+    /// A registration of inserts names only the first record.
     NamesOneRecord,
-    /// A scan with a condition judges inserted rows as they were inserted.
+    /// A scan with a condition judges inserted rows by their first version.
     JudgesTheFirst,
-    /// A read that passes over a pending version believes that everything is valid still.
+    /// A read that passes over a pending version still counts all reads as valid.
     PassesOver,
-    /// The entry of a dead record stays in the primary index, and nobody knows.
+    /// The entry of a dead record stays in the primary index, and the record is not marked.
     EntryForgotten,
-    /// A lock word is changed whatever it has become since the look at it.
+    /// A lock word is overwritten even if it has changed since it was read.
     StoresLockWord,
     /// A reclaimer reads the clock after it has looked at the pins.
     LooksAtClockLast,
-    /// What was retired at the CSN of the oldest pin is freed.
+    /// Memory retired at the CSN of the oldest pin is freed.
     FreesAtPin,
-    /// A commit retires what it replaced at its own CSN.
+    /// A commit retires replaced versions at its own CSN.
     RetiresAtOwnCsn,
     /// A commit does not renew its pin.
     CommitsUnpinned,
-    /// A slot says that it holds its pin after it has renewed it.
+    /// A slot says that it holds its pin only after it has renewed it.
     HoldsLate,
-    /// Lists answer for what committed while they began.
+    /// Lists also answer for commits from the time when they began.
     BeginsBeforeItWaits,
-    /// Ranges grow drowsy at a value of the clock from before that.
+    /// Ranges become idle at a value of the clock from before the change.
     LooksAtClockBeforeDrowsy,
-    /// What an entry of a ring held is noted after the entry is written.
+    /// The old registration of a ring's entry is noted in `evicted` only after the entry is
+    /// written.
     NotesEvictedLate,
-    /// Newcomers take a lock though a waiter has marked it.
+    /// Newcomers take a lock although a waiter has marked it.
     MarkIgnored,
-    /// Who releases a lock wipes the mark of a waiter away.
+    /// The release of a lock removes a waiter's mark.
     ReleaseForgetsMark,
     /// A waiter that gives up leaves its mark behind.
     MarkLeftBehind,
-    /// Who stands back behind a waiter does not look whether that waits for it.
+    /// A newcomer that stands back does not check whether the waiter waits for it.
     StandsBackForEver,
 }
 
-/// A moment at which tests make something happen.
+/// A moment at which a test runs code of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A record's newest version was looked at, or the clock in order to pin. A look at the owner follows, or the pin.
+    /// A record's newest version was read, or the clock for a pin. Next the owner is looked up, or
+    /// the pin stored.
     Looked,
     /// The slot is in the middle of beginning to hold its pin.
     Holding,
-    /// An entry of a list of registrations is written.
+    /// An entry of a list of registrations was written.
     EntryWritten,
 }
 
@@ -134,7 +137,7 @@ mod switch {
     thread_local! {
         static ON: Cell<Option<Fault>> = const { Cell::new(None) };
     }
-    /// Switches a fault of this thread on, or all off.
+    /// Switches on a fault for this thread, or all faults off.
     pub fn set(f: Option<Fault>) {
         ON.set(f);
     }
@@ -146,15 +149,15 @@ mod switch {
     thread_local! {
         static MEANWHILE: Cell<Option<(Moment, Box<dyn FnOnce()>)>> = const { Cell::new(None) };
     }
-    /// What others do when this thread comes to such a moment next.
+    /// Sets the code to run when this thread comes to such a moment next.
     pub fn at(moment: Moment, f: impl FnOnce() + 'static) {
         MEANWHILE.set(Some((moment, Box::new(f))));
     }
-    /// What others do right behind the next look of this thread.
+    /// Sets the code to run right behind the next [`Moment::Looked`] of this thread.
     pub fn meanwhile(f: impl FnOnce() + 'static) {
         at(Moment::Looked, f);
     }
-    /// This thread has come to it.
+    /// Called when this thread comes to a moment.
     pub(crate) fn reached(moment: Moment) {
         match MEANWHILE.take() {
             Some((at, f)) if at == moment => f(),
@@ -165,11 +168,12 @@ mod switch {
     thread_local! {
         static BETWEEN: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
     }
-    /// What others do when this thread has taken its next place in a list of registrations, before its entry is written.
+    /// Sets the code to run when this thread has taken its next place in a list of registrations,
+    /// before the entry is written.
     pub fn before_the_entry(f: impl FnOnce() + 'static) {
         BETWEEN.set(Some(Box::new(f)));
     }
-    /// This thread has taken a place in a list.
+    /// Called when this thread has taken a place in a list.
     pub(crate) fn took_a_place() {
         if let Some(f) = BETWEEN.take() {
             f();
@@ -181,16 +185,16 @@ pub use switch::{at, before_the_entry, meanwhile, on, set};
 #[cfg(feature = "faults")]
 pub(crate) use switch::{reached, took_a_place};
 
-/// See above.
+/// Does nothing without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn reached(_: Moment) {}
-/// See above.
+/// Does nothing without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn took_a_place() {}
 
-/// Is the fault on?
+/// Is the fault on? Never, without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) const fn on(_: Fault) -> bool {

@@ -1,28 +1,30 @@
 //! Keys as byte strings that compare like the values they stand for.
 //!
-//! A key is a sequence of columns; each is a marker and, for a value, its payload; an integer's marker says how long it is
-//! ([`put_int`]). Payloads are
-//! *self-delimiting* (no payload is a prefix of another one of its column), so that comparing the
-//! bytes of two keys compares their columns one after the other. A *bound* is a key of some first
-//! columns: as it is, it is at or before all keys that begin with them; with a last byte
-//! [`AFTER`], which is greater than any marker, it is after all of them.
+//! A key is a sequence of columns. Each column is a marker and, for a value, its payload. The
+//! marker of an integer says how long it is ([`put_int`]). Payloads are *self-delimiting*: no
+//! payload is a prefix of another one of its column. So comparing the bytes of two keys compares
+//! their columns in order.
 //!
-//! Values without a known byte order are kept as they are, with their length (*raw* columns); the
+//! A *bound* is a key of some leading columns. By itself it is at or before all keys that begin
+//! with them. With a last byte [`AFTER`], which is greater than any marker, it is after all of
+//! them.
+//!
+//! Values without a known byte order are stored unchanged with their length (*raw* columns); the
 //! owner of the key compares them. Keys with such a column have lengths for all columns
 //! ([`columns`]).
 
-/// Marker of a NULL that sorts before all values.
+/// The marker of a NULL that sorts before all values.
 pub const NULL_FIRST: u8 = 0x10;
-/// Marker of a value.
+/// The marker of a value.
 pub const VALUE: u8 = 0x20;
-/// Marker of a NULL that sorts after all values.
+/// The marker of a NULL that sorts after all values.
 pub const NULL_LAST: u8 = 0x30;
-/// Last byte of a bound: after all keys with this prefix.
+/// The last byte of a bound after all keys with its prefix.
 pub const AFTER: u8 = 0xff;
 
-/// Appends a whole column that has an integer as its value: a marker that says how many bytes follow, and only those that
-/// differ from the sign, so that small numbers are short. It is between those of NULLs: from [`VALUE`] on for 0 and above,
-/// below for negative ones.
+/// Appends a whole column with an integer value. The marker says how many bytes follow. Only bytes
+/// that differ from the sign follow, so small numbers are short. Markers of integers lie between
+/// those of NULLs: from [`VALUE`] on for 0 and above, below it for negative numbers.
 #[inline]
 pub fn put_int(out: &mut Vec<u8>, v: i64) {
     let magnitude = (v ^ (v >> 63)) as u64;
@@ -33,20 +35,20 @@ pub fn put_int(out: &mut Vec<u8>, v: i64) {
     out.extend_from_slice(&column[..1 + n as usize]);
 }
 
-/// A key of at most 8 bytes in a word: what [`put_int`] would append.
+/// A key of at most 8 bytes in a word: the bytes that [`put_int`] would append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// The bytes, the first one the highest, filled up with zeroes.
+    /// The bytes, with the first one highest, padded with zeroes.
     word: u64,
     len: u32,
 }
 
 impl Short {
-    /// No column.
+    /// The key without columns.
     pub const EMPTY: Short = Short { word: 0, len: 0 };
     const BYTES: u32 = u64::BITS / 8;
 
-    /// Appends what [`put_int`] appends; false, and nothing is appended, if that does not fit.
+    /// Appends the column of [`put_int`]. Returns false, and appends nothing, if it does not fit.
     #[inline(always)]
     #[must_use]
     pub fn put_int(&mut self, v: i64) -> bool {
@@ -57,50 +59,52 @@ impl Short {
             return false;
         }
         let mark = if v < 0 { VALUE - 1 - n as u8 } else { VALUE + n as u8 };
-        // n is 7 at most. Behind the marker, then behind what is there. (Nothing is left of a value without bytes.)
+        // `n` is at most 7. The value goes behind the marker, and both behind the bytes that are
+        // there. A value of no bytes leaves nothing.
         let value = (v as u64) << (u64::BITS - 1 - 8 * n) << 1;
         self.word |= ((mark as u64) << 56 | value >> 8) >> (8 * self.len);
         self.len = len;
         true
     }
 
-    /// The key of these bytes, if they are few enough.
+    /// The key of these bytes, if there are at most 8.
     pub fn of(key: &[u8]) -> Option<Short> {
         let mut bytes = [0; Self::BYTES as usize];
         bytes.get_mut(..key.len())?.copy_from_slice(key);
         Some(Short { word: u64::from_be_bytes(bytes), len: key.len() as u32 })
     }
 
-    /// The bytes as a number that compares as they do, but for their count.
+    /// The bytes as a number that compares as they do, without regard to their count.
     #[inline]
     pub fn word(self) -> u64 {
         self.word
     }
-    /// How many bytes they are.
+    /// The number of bytes.
     #[inline]
     pub fn len(self) -> usize {
         self.len as usize
     }
-    /// The bytes, and how many of them count.
+    /// The bytes, and the number of those that count.
     #[inline]
     pub fn bytes(self) -> ([u8; 8], usize) {
         (self.word.to_be_bytes(), self.len as usize)
     }
 }
 
-/// The integer of a column that begins with this marker, and what follows the column in `rest`.
+/// The integer of a column with this marker, and the rest behind the column. `rest` follows the
+/// marker.
 pub fn get_int(mark: u8, rest: &[u8]) -> Option<(i64, &[u8])> {
     let (n, sign) = if mark < VALUE { (VALUE - 1 - mark, -1) } else { (mark - VALUE, 0) };
     let (bytes, tail) = rest.split_at_checked(n as usize).filter(|_| n <= 8)?;
     Some((bytes.iter().fold(sign, |v, b| v << 8 | *b as i64), tail))
 }
 
-/// Appends a signed integer as the payload of a column, of always 8 bytes.
+/// Appends a signed integer as the payload of a column, always in 8 bytes.
 pub fn put_wide_int(out: &mut Vec<u8>, v: i64) {
     out.extend(((v as u64) ^ (1 << 63)).to_be_bytes());
 }
 
-/// Appends a floating-point number: both zeros are equal, NaN is greater than all (as in SQL).
+/// Appends a floating-point number. Both zeros are equal, and NaN is greater than all, as in SQL.
 pub fn put_float(out: &mut Vec<u8>, v: f64) {
     let bits = if v.is_nan() {
         u64::MAX
@@ -126,7 +130,7 @@ pub fn put_bytes(out: &mut Vec<u8>, v: &[u8]) {
     out.extend([0, 0]);
 }
 
-/// Reverses the order of what was appended from `start` on: a column in descending order.
+/// Reverses the order of the bytes from `start` on, for a column in descending order.
 pub fn reverse(out: &mut [u8], start: usize) {
     for b in &mut out[start..] {
         *b = !*b;
@@ -136,7 +140,7 @@ pub fn reverse(out: &mut [u8], start: usize) {
 /// A column of a key with lengths, or the last byte of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column<'a> {
-    /// NULL, or the end of a bound: its marker.
+    /// NULL, or the end of a bound, as its marker.
     Mark(u8),
     /// The payload of a value.
     Value(&'a [u8]),
@@ -152,10 +156,10 @@ impl Column<'_> {
     }
 }
 
-/// Bytes of a length.
+/// The size of a length in bytes.
 const LENGTH: usize = 4;
 
-/// Starts a value of a key with lengths; give what it returns to [`end_value`].
+/// Starts a value of a key with lengths. Its result is the `start` of [`end_value`].
 pub fn start_value(out: &mut Vec<u8>) -> usize {
     out.extend([0; LENGTH]);
     out.len()

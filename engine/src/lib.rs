@@ -1,8 +1,9 @@
-//! The concurrency-control engine of mixedcc: pure Rust, no PostgreSQL.
+//! The concurrency-control engine of mixedcc: pure Rust, without PostgreSQL.
 //!
-//! Tables of records live in one shared region; transactions go through four phases under the
-//! protocols of the partitions that they touch, and commit at a CSN whose order is the
-//! serialization order. The invariants (`INV-...`), the lock order and the proof are in `README.md`.
+//! Tables of records live in one shared region. Transactions go through four phases under the
+//! protocols of the partitions that they touch. They commit at a CSN, and the order of CSNs is the
+//! serialization order. `README.md` has the lock order and the proof. Each invariant (`INV-...`)
+//! stands in the module documentation of the file that keeps it.
 #![warn(missing_docs)]
 
 pub mod checker;

@@ -2,21 +2,22 @@
 
 use crate::primitive::{AtomicU64, Ordering};
 
-/// Bytes of it at most.
+/// The longest text in bytes.
 pub const NAME_MAX: usize = 192;
 const WORDS: usize = NAME_MAX / 8;
 
-/// What people call something: for messages of processes that cannot look it up. All-zero: it has no name.
+/// A name for messages of processes that cannot look it up elsewhere. All-zero: no name.
 #[repr(C)]
 pub struct Name {
-    /// Odd while it is written.
+    /// Odd while the name is being written.
     seq: AtomicU64,
-    /// The bytes, with zeros behind them.
+    /// The bytes, padded with zeroes.
     words: [AtomicU64; WORDS],
 }
 
 impl Name {
-    /// Replaces it; what is too long is cut off. If somebody else replaces it at this moment, that one stays.
+    /// Replaces the name. A longer text is cut off. If another process is replacing it at this
+    /// moment, its text stays.
     pub fn set(&self, text: &str) {
         let text = &text[..text.floor_char_boundary(NAME_MAX)];
         if self.get().as_deref() == Some(text) {
@@ -35,7 +36,7 @@ impl Name {
         self.seq.store(seq + 2, Ordering::SeqCst);
     }
 
-    /// The name; `None` if there is none, or it is just being replaced.
+    /// The name. `None` if there is none, or if it is just being replaced.
     pub fn get(&self) -> Option<String> {
         let seq = self.seq.load(Ordering::SeqCst);
         let bytes: Vec<u8> = self.words.iter().flat_map(|w| w.load(Ordering::SeqCst).to_le_bytes()).collect();
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     fn name() -> Box<Name> {
-        // SAFETY: all-zero is valid.
+        // SAFETY: all-zero memory is a valid `Name`.
         unsafe { Box::new(std::mem::zeroed()) }
     }
 

@@ -7,9 +7,9 @@ pub use loom::sync::atomic::{fence, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{fence, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// One step of a short wait for a latch: spin first, then give the core away.
+/// One step of a short wait for a latch: spins first, then yields the core.
 ///
-/// `n` counts the steps of this wait. Never sleeps for long and never raises.
+/// `n` counts the steps of this wait. Never sleeps for long and never raises an error.
 #[cfg(not(loom))]
 pub fn relax(n: u32) {
     if n < 64 {
@@ -25,23 +25,23 @@ pub fn relax(_n: u32) {
     loom::thread::yield_now();
 }
 
-/// Between a sequentially consistent store and a sequentially consistent load of something else: the
-/// order of such accesses is total by itself, but the model checker knows that of fences only.
+/// Orders a sequentially consistent store before a sequentially consistent load of another word.
+/// Real processors need nothing for it. The model checker knows such an order only of fences.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn model_fence() {}
 
-/// See above.
+/// The fence for the model checker.
 #[cfg(loom)]
 pub fn model_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Asks for the cache line at an address that will be read soon. Any address will do.
+/// Prefetches the cache line at an address that will be read soon. Any address is allowed.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint: it reads nothing and never faults.
+    // SAFETY: a prefetch is a hint: it reads nothing and never faults.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
@@ -50,14 +50,15 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Ticks of all processors of the machine since it started: those that were busy, and all; both 0 where the system
+/// Busy ticks and all ticks of the machine's processors since its start. Both are 0 if the system
 /// does not tell.
 pub fn processor_ticks() -> (u64, u64) {
     let Ok(text) = std::fs::read_to_string("/proc/stat") else { return (0, 0) };
     ticks_of(&text).unwrap_or((0, 0))
 }
 
-/// Of the text of Linux's `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+/// The ticks in the text of Linux's `/proc/stat`: user, nice, system, idle, iowait, irq, softirq,
+/// steal.
 fn ticks_of(text: &str) -> Option<(u64, u64)> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;

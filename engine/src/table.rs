@@ -25,20 +25,22 @@ use std::ptr::NonNull;
 pub struct Table {
     /// Unique in this incarnation of the shared block.
     pub id: u64,
-    /// The platform's name of the storage (for PostgreSQL: tablespace, database, relation file).
+    /// The platform's identifier of the storage. For PostgreSQL: tablespace, database, relation
+    /// file.
     pub key: [u32; 4],
     records: TidDirectory,
-    /// Records ever used: numbers below this exist.
+    /// The number of records ever used: record numbers below it exist.
     next: AtomicU64,
-    /// Latch of the two lists.
+    /// The latch of the lists of free records.
     latch: Latch,
-    /// Free records (number + 1).
+    /// The first free record (number + 1).
     free: AtomicU32,
-    /// Records without index entries that wait for their grace period, all for that of `limbo_csn`.
+    /// The first record that waits for the grace period of `limbo_csn`. No index entries point to
+    /// these records.
     limbo: AtomicU32,
-    /// Such that were given back since: they become the next `limbo`.
+    /// The first record that was freed since. These become the next `limbo`.
     given: AtomicU32,
-    /// The platform's. (For PostgreSQL: is a warning due that the table starts empty?)
+    /// A word for the platform. In PostgreSQL: is a warning due that the table starts empty?
     pub note: AtomicU32,
     limbo_csn: AtomicU64,
     given_csn: AtomicU64,
@@ -50,27 +52,29 @@ pub struct Table {
     /// Changes of the primary index that can still be undone.
     changes: AtomicU32,
     _pad: u32,
-    /// Dead records whose entries wait to be removed from it.
+    /// Dead records whose entries wait to be removed from the primary index.
     pub(crate) graves: Graves,
-    /// Records whose insert was aborted or whose row is deleted, not yet vacuumed (about).
+    /// The approximate number of records that VACUUM has not freed yet: their insert was aborted or
+    /// their row is deleted.
     pub dead: AtomicU64,
-    /// What rows of one transaction have in common.
+    /// What the rows of one transaction have in common.
     pub together: Together,
-    /// Next dropped table.
+    /// The next dropped table.
     pub(crate) next_dropped: AtomicPtr<Table>,
     pub(crate) dropped_at: AtomicU64,
-    /// What people call it, as far as the platform has said so.
+    /// A name for messages, if the platform has given one.
     pub name: Name,
 }
 
-/// One piece of memory less may be freed in this slice; false if none may be any more.
+/// Counts down the pieces of memory that this slice may still free. Returns false if there are
+/// none.
 pub(crate) fn take_piece(pieces: &mut usize) -> bool {
     let any = *pieces > 0;
     *pieces -= usize::from(any);
     any
 }
 
-/// Most records of a table.
+/// The largest number of records of a table.
 pub const MAX_RECORDS: u64 = (u32::MAX - 2) as u64;
 
 impl Table {
@@ -83,7 +87,7 @@ impl Table {
     ) -> Result<&'static Table, OutOfMemory> {
         let p = e.region.alloc(slot as usize, std::mem::size_of::<Table>())?.cast::<Table>();
         let id = e.shared.last_table.fetch_add(1, Ordering::SeqCst) + 1;
-        // SAFETY: fresh memory of that size; all-zero is valid for the rest.
+        // SAFETY: INV-M1: fresh memory of that size, in which all-zero fields are valid.
         unsafe {
             p.as_ptr().write_bytes(0, 1);
             (*p.as_ptr()).id = id;
@@ -94,7 +98,8 @@ impl Table {
         }
     }
 
-    /// Allocates a map. `spec` describes the key; every partition gets the protocols and policy.
+    /// Allocates a map. `spec` describes the key. Every partition gets the protocols and the
+    /// policy.
     pub fn new_map(
         e: &Engine,
         slot: SlotId,
@@ -108,7 +113,7 @@ impl Table {
         assert!(spec.len() <= SPEC_MAX && n >= 1 && n <= u16::MAX as u32 && field < 2);
         let size = PartitionMap::size(n);
         let p = e.region.alloc(slot as usize, size)?;
-        // SAFETY: fresh memory of that size; all-zero is a valid map.
+        // SAFETY: INV-MAP: fresh memory of `size(n)` bytes, and all-zero memory is a valid map.
         unsafe {
             p.as_ptr().write_bytes(0, size);
             let m = p.cast::<PartitionMap>().as_mut();
@@ -126,17 +131,19 @@ impl Table {
     /// The map in use.
     #[inline]
     pub fn map(&self) -> &'static PartitionMap {
-        // SAFETY: INV-MAP: maps live until their table is freed or an exclusive lock of the
-        // table lets `replace_map`'s caller free the old one.
+        // SAFETY: INV-MAP: the map lives until the table is freed, or until a caller of
+        // `replace_map` that excludes all users of the table frees it.
         unsafe { &*self.map.load(Ordering::Acquire) }
     }
-    /// Puts another map in use and returns the old one; statistics start again. The caller excludes everybody else.
+    /// Puts another map in use and returns the old one. Statistics start again. The caller excludes
+    /// all other users of the table.
     pub fn replace_map(&self, map: NonNull<PartitionMap>) -> NonNull<PartitionMap> {
         self.together.clear();
         NonNull::new(self.map.swap(map.as_ptr(), Ordering::SeqCst)).expect("a table has a map")
     }
-    /// Gives the table a primary index without entries. With [`Reuse::AtOnce`] records that are dead
-    /// already go soon. The caller excludes everybody else; the table has none yet.
+    /// Gives the table a primary index without entries. With [`Reuse::AtOnce`] the numbers of dead
+    /// records are freed soon. The caller excludes all other users, and the table has no primary
+    /// index.
     pub fn create_primary(
         &self,
         e: &Engine,
@@ -147,7 +154,8 @@ impl Table {
         let primary = Primary::create(e, slot, order, reuse, &[])?;
         self.set_primary(primary);
         for (n, r) in (0..self.len()).filter_map(|n| Some((n, self.record(n)?))) {
-            // SAFETY: the caller excludes everybody else.
+            // SAFETY: INV-RETIRE: the caller excludes all others, so the head is not freed
+            // meanwhile.
             let deleted = unsafe { r.head().as_ref() }.is_some_and(|v| v.is_tombstone() && v.csn().is_some());
             let dead = deleted || r.state.load(Ordering::Acquire) == REC_DEAD;
             if dead && r.next_free.load(Ordering::Relaxed) == 0 {
@@ -157,37 +165,41 @@ impl Table {
         Ok(primary)
     }
 
-    /// Gives a table that has no primary index this one, for good. The caller excludes everybody else.
+    /// Gives this primary index to a table that has none, for good. The caller excludes all other
+    /// users.
     pub fn set_primary(&self, new: &'static Primary) {
         assert!(self.primary().is_none(), "a table has one primary index");
         self.primary.store(std::ptr::from_ref(new).cast_mut(), Ordering::SeqCst);
     }
 
-    /// Gives the table another primary index, or none, and returns the old one, which stays as it is until
-    /// [`Table::keep_primary`] or [`Table::restore_primary`] ends the change: what is inserted meanwhile is the
-    /// caller's, and dies if the change is undone; what is deleted lives again. Changes may be nested. The caller
-    /// excludes everybody else until then.
+    /// Gives the table another primary index, or none, and returns the old one. The old index stays
+    /// unchanged until [`Table::keep_primary`] or [`Table::restore_primary`] ends the change. Rows
+    /// that are inserted meanwhile belong to the caller. If the change is undone, they die, and
+    /// rows that were deleted meanwhile live again. Changes may be nested. Until the end of the
+    /// change the caller excludes all other users.
     pub fn replace_primary(&self, new: Option<&'static Primary>) -> Option<&'static Primary> {
         let old = self.primary();
-        self.together.clear(); // it counts by places in the key
+        self.together.clear(); // It counts by positions in the key.
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.primary.store(new.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
         old
     }
 
-    /// A change of the primary index stays. The queue of retired memory has room for an entry.
+    /// Makes a change of the primary index final. The queue of retired memory has room for an
+    /// entry.
     ///
     /// # Safety
-    /// `old` is what [`Table::replace_primary`] returned. Nobody else is in the middle of using the table.
+    /// `old` is the result of [`Table::replace_primary`]. No other process is in the middle of
+    /// using the table.
     pub unsafe fn keep_primary(&self, e: &Engine, slot: SlotId, old: Option<&'static Primary>) {
         self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(old) = old {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-RETIRE: by this function's contract the old index has no users but views.
             unsafe { old.retire(e, slot) };
         }
     }
 
-    /// The last change of the primary index is undone; what was inserted since is dead.
+    /// Undoes the last change of the primary index. Rows inserted since are dead.
     ///
     /// # Safety
     /// As for [`Table::keep_primary`].
@@ -196,25 +208,25 @@ impl Table {
         self.primary.store(old.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
         self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(new) = new {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-RETIRE: by this function's contract the new index has no users but views.
             unsafe { new.retire(e, slot) };
         }
     }
 
-    /// Is a change of the primary index under way, of a transaction that excludes all others?
+    /// Is a transaction that excludes all others in the middle of changing the primary index?
     pub(crate) fn is_changing(&self) -> bool {
         self.changes.load(Ordering::SeqCst) > 0
     }
 
-    /// Frees the primary index: another one may be created.
+    /// Frees the primary index. Another one may be created afterwards.
     ///
     /// # Safety
-    /// Nobody else uses the table.
+    /// No other process uses the table.
     pub unsafe fn drop_primary(&self, e: &Engine, slot: SlotId) {
         let primary = self.primary();
         self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
         if let Some(primary) = primary {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-TABLE: by this function's contract no other process uses the index.
             unsafe { primary.destroy(e, slot) };
         }
     }
@@ -222,11 +234,12 @@ impl Table {
     /// The primary index.
     #[inline]
     pub fn primary(&self) -> Option<&'static Primary> {
-        // SAFETY: INV-TABLE: it lives as long as its table.
+        // SAFETY: INV-TABLE: the index is freed with its table, or by a caller that excludes
+        // others.
         unsafe { self.primary.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The partition of a record.
+    /// The number of a record's partition.
     #[inline]
     pub fn partition_no(&self, r: &Record) -> u32 {
         r.part[self.map().field as usize].load(Ordering::Relaxed) as u32
@@ -238,7 +251,7 @@ impl Table {
         &m.partitions()[r.part[m.field as usize].load(Ordering::Relaxed) as usize]
     }
 
-    /// Records ever used.
+    /// The number of records ever used.
     #[inline]
     pub fn len(&self) -> u64 {
         self.next.load(Ordering::Acquire)
@@ -247,22 +260,23 @@ impl Table {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The record of a number, if it exists.
+    /// Record `n`, if it exists.
     #[inline]
     pub fn record(&self, n: u64) -> Option<&'static Record> {
         if n >= self.len() {
             return None;
         }
-        // SAFETY: INV-DIR: chunks have stable addresses and zero is a valid free record.
+        // SAFETY: INV-DIR: chunks have stable addresses, and zeroed memory is a free record.
         self.records.get(n).map(|p| unsafe { &*p.cast::<Record>().as_ptr() })
     }
 
-    /// Memory for record `n`.
+    /// Allocates memory for record `n`.
     fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
         self.records.ensure(e.region, slot as usize, n).map(drop)
     }
 
-    /// Takes a free record for an insert: its number and address. It is `REC_USED`, without version.
+    /// Takes a free record for an insert, and returns its number and address. Its state is
+    /// `REC_USED`, and it has no version.
     pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
         let reuse = || {
             if self.free.load(Ordering::Relaxed) == 0 {
@@ -273,13 +287,13 @@ impl Table {
             self.free.store(r.next_free.swap(0, Ordering::Relaxed), Ordering::Relaxed);
             Some((f as u64 - 1, r))
         };
-        // What others give back meanwhile is for the next insert.
+        // Records that other processes free meanwhile are for the next insert.
         let has_used = [&self.free, &self.limbo, &self.given].iter().any(|list| list.load(Ordering::Relaxed) != 0);
         let reused = if has_used { self.latch.with(reuse) } else { None };
         let (n, r) = match reused {
             Some(x) => x,
             None => {
-                // The number is taken first: a failure to allocate its chunk leaves a free record.
+                // The chunk is allocated before the number is taken: a failure uses up no number.
                 let n = self.next.load(Ordering::Relaxed);
                 if n >= MAX_RECORDS {
                     return Err(Error::OutOfMemory);
@@ -288,7 +302,8 @@ impl Table {
                 if self.next.compare_exchange(n, n + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                     return self.take_record(e, slot);
                 }
-                // SAFETY: INV-DIR: chunks have stable addresses and zero is a valid free record.
+                // SAFETY: INV-DIR: chunks have stable addresses, and zeroed memory is a free
+                // record.
                 (n, unsafe { &*item.cast::<Record>().as_ptr() })
             }
         };
@@ -298,7 +313,8 @@ impl Table {
         Ok((n, r))
     }
 
-    /// Moves the lists of records on, as far as the pins allow. The free list is empty; under the latch.
+    /// Moves the lists of records on as far as the pins allow. The free list is empty, and the
+    /// caller holds the latch.
     fn end_grace(&self, min_pin: Csn) {
         if self.limbo.load(Ordering::Relaxed) == 0 {
             self.limbo.store(self.given.swap(0, Ordering::Relaxed), Ordering::Relaxed);
@@ -309,8 +325,9 @@ impl Table {
         }
     }
 
-    /// Makes all numbers free whose grace period is over, and puts the free ones in ascending order, so that rows that are
-    /// inserted one after another are found in that order by a scan. Inserts of others meanwhile take new numbers.
+    /// Frees all numbers whose grace period is over, and sorts the free numbers in ascending order.
+    /// So a scan finds rows in the order of their inserts. Concurrent inserts take new numbers
+    /// meanwhile.
     pub fn order_free(&self, min_pin: Csn) {
         let ripe = |list: &AtomicU32, csn: &AtomicU64| {
             if csn.load(Ordering::Relaxed) < min_pin {
@@ -319,7 +336,7 @@ impl Table {
                 0
             }
         };
-        // Whoever takes a list off its head is alone with its records.
+        // The process that has emptied a list's head uses the list's records alone.
         let lists = self.latch.with(|| {
             let free = self.free.swap(0, Ordering::Relaxed);
             [free, ripe(&self.limbo, &self.limbo_csn), ripe(&self.given, &self.given_csn)]
@@ -351,7 +368,8 @@ impl Table {
         }
     }
 
-    /// Ends a record whose last index entry is gone: it is free after the grace period (INV-RETIRE).
+    /// Frees a record whose last index entry is gone. Inserts may take it after the grace period
+    /// (INV-RETIRE).
     pub fn give_back(&self, n: u64, now: Csn) {
         let Some(r) = self.record(n) else { return };
         r.set_head(std::ptr::null_mut());
@@ -363,17 +381,17 @@ impl Table {
         });
     }
 
-    /// Is the record dead to everybody: aborted, or deleted before every pin?
+    /// Is the record dead for every reader: aborted, or deleted before every pin?
     pub fn is_dead(&self, r: &Record, min_pin: Csn) -> bool {
         match r.state.load(Ordering::Acquire) {
             REC_DEAD | REC_VACUUM => true,
             REC_USED => {
                 let v = r.head();
                 if v.is_null() {
-                    return false; // an insert is under way
+                    return false; // An insert is under way.
                 }
-                // SAFETY: INV-RETIRE: the caller is pinned or excludes everybody; heads of used
-                // records are not freed while it looks.
+                // SAFETY: INV-RETIRE: the caller is pinned or excludes all others, so the head of a
+                // used record is not freed meanwhile.
                 let v = unsafe { &*v };
                 v.is_tombstone() && v.csn().is_some_and(|c| c < min_pin) && r.lock.is_free()
             }
@@ -381,15 +399,16 @@ impl Table {
         }
     }
 
-    /// Throws the table away: nobody can find it from now on. Freed when the grace period is over.
+    /// Drops the table: no process can find it from now on. It is freed when the grace period is
+    /// over.
     pub fn retire(&'static self, e: &Engine) {
         self.dropped_at.store(e.now(), Ordering::SeqCst);
-        // Pins from now on are larger, even if nobody commits.
+        // Pins from now on are larger, even without a commit.
         e.tick();
         e.with_lists(|| self.put_dropped(e));
     }
 
-    /// Takes a table whose grace period is over off the list of dropped ones: it is the caller's, who frees it
+    /// Takes a table whose grace period is over off the list of dropped tables. The caller frees it
     /// or puts it back.
     fn take_dropped(e: &Engine, min_pin: Csn) -> Option<&'static Table> {
         if e.shared.dropped.load(Ordering::SeqCst).is_null() {
@@ -398,7 +417,8 @@ impl Table {
         e.with_lists(|| {
             let mut at: &AtomicPtr<Table> = &e.shared.dropped;
             loop {
-                // SAFETY: INV-TABLE: tables in the list are alive; the list's latch is held.
+                // SAFETY: INV-TABLE: tables in the list are not freed, and the list's latch is
+                // held.
                 let table: &'static Table = unsafe { at.load(Ordering::SeqCst).as_ref()? };
                 if table.dropped_at.load(Ordering::SeqCst) < min_pin {
                     at.store(table.next_dropped.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -416,11 +436,12 @@ impl Table {
         e.shared.dropped.store(std::ptr::from_ref(self).cast_mut(), Ordering::SeqCst);
     }
 
-    /// Frees some of the tables whose grace period is over: about so many pieces of memory, and a set of ranges
-    /// more at most. True: there may be more to free.
+    /// Frees some of the tables whose grace period is over: about `pieces` pieces of memory,
+    /// exceeding that by one index's ranges at most. Returns true if there may be more to free
+    /// (INV-TABLE).
     pub fn free_dropped_slice(e: &Engine, slot: SlotId, min_pin: Csn, mut pieces: usize) -> bool {
         while let Some(table) = Table::take_dropped(e, min_pin) {
-            // SAFETY: INV-TABLE: taken off the list by us, and nobody can reach it.
+            // SAFETY: INV-TABLE: this process took it off the list, and no other can reach it.
             let all = unsafe { table.destroy_some(e, slot, &mut pieces) };
             e.with_lists(|| {
                 if !all {
@@ -435,7 +456,8 @@ impl Table {
         false
     }
 
-    /// Frees all tables whose grace period is over, because memory is needed. Waits a moment for slices that others free.
+    /// Frees all tables whose grace period is over, because memory is needed. Waits a moment for
+    /// slices that other processes free.
     pub fn free_dropped(e: &Engine, slot: SlotId, min_pin: Csn) {
         const TRIES: u32 = 1000;
         for n in 0..TRIES {
@@ -450,20 +472,22 @@ impl Table {
     /// Frees all memory of the table.
     ///
     /// # Safety
-    /// Nobody else can reach the table (INV-TABLE).
+    /// No other process can reach the table (INV-TABLE).
     pub unsafe fn destroy(&'static self, e: &Engine, slot: SlotId) {
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-TABLE: the contract of `destroy_some` is this function's own.
         let all = unsafe { self.destroy_some(e, slot, &mut { usize::MAX }) };
         debug_assert!(all);
     }
 
-    /// Frees memory of the table, as many pieces at most, which are counted down; true if the table is gone.
+    /// Frees at most `pieces` pieces of the table's memory, which are counted down. Returns true if
+    /// the table is gone.
     ///
     /// # Safety
-    /// As for [`Table::destroy`]; nobody uses the table for anything else any more.
+    /// As for [`Table::destroy`]. After the first call the table is used for nothing else.
     unsafe fn destroy_some(&'static self, e: &Engine, slot: SlotId, pieces: &mut usize) -> bool {
-        // SAFETY: the caller's promise; only newest versions hang in the table, older ones are
-        // in some slot's queue. What was freed is not found again: the sizes and roots say so.
+        // SAFETY: INV-TABLE: by this function's contract no other process can reach the table. Only
+        // newest versions are linked in it; older ones are in the queue of some slot (INV-RETIRE).
+        // Sizes and roots are reduced, so that no memory is freed twice.
         unsafe {
             while let Some(n) = self.len().checked_sub(1) {
                 if !take_piece(pieces) {
@@ -497,20 +521,21 @@ impl Table {
         true
     }
 
-    /// Throws all rows away, at once.
+    /// Removes all rows at once.
     ///
     /// # Safety
-    /// Nobody else can reach the rows.
+    /// No other process can reach the rows.
     pub unsafe fn clear(&self, e: &Engine, slot: SlotId) {
         for n in 0..self.len() {
             let Some(r) = self.record(n) else { continue };
             if let Some(v) = NonNull::new(r.head()) {
-                // SAFETY: the caller's promise.
+                // SAFETY: INV-VERSION: a head is a piece of the region. By this function's contract
+                // no other process can reach it.
                 unsafe { e.region.free(slot as usize, v.cast()) };
             }
         }
         if let Some(primary) = self.primary() {
-            // SAFETY: the caller's promise.
+            // SAFETY: INV-OLC: by this function's contract there are no users of the index.
             unsafe { primary.clear(e, slot) };
         }
         self.graves.clear();
@@ -522,23 +547,24 @@ impl Table {
         self.limbo.store(0, Ordering::SeqCst);
         self.given.store(0, Ordering::SeqCst);
         self.dead.store(0, Ordering::SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: INV-DIR: by this function's contract no other process can reach the records.
         unsafe { self.records.clear(e.region, slot as usize) };
     }
 
-    /// Bytes of the table: records, newest versions, maps. (Ranges: [`crate::range::IndexRanges::bytes`].)
+    /// The size of the table in bytes: records, newest versions, map and primary index. The size of
+    /// ranges is [`crate::range::IndexRanges::bytes`].
     pub fn bytes(&self) -> u64 {
         let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
         let versions: u64 = self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.bytes)).sum();
         let primary = self.primary().map_or(0, Primary::bytes);
         records + versions + PartitionMap::size(self.map().n) as u64 + primary
     }
-    /// Rows, about.
+    /// The number of rows, approximately.
     pub fn rows(&self) -> u64 {
         self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.rows)).sum()
     }
 
-    /// Adds the next record, of a table that is being loaded. Exclusive access.
+    /// Adds the next record of a table that is being loaded. The caller has exclusive access.
     fn add_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), OutOfMemory> {
         let n = self.len();
         if n >= MAX_RECORDS {
@@ -549,7 +575,8 @@ impl Table {
         Ok((n, self.record(n).ok_or(OutOfMemory)?))
     }
 
-    /// Adds a record without a row: free, or dead with index entries that may remain. Exclusive access.
+    /// Adds a record without a row: free, or dead with index entries that may remain. The caller
+    /// has exclusive access.
     pub(crate) fn load_rowless(&self, e: &Engine, slot: SlotId, dead: bool) -> Result<(), OutOfMemory> {
         let (n, r) = self.add_record(e, slot)?;
         if dead {
@@ -561,13 +588,14 @@ impl Table {
         Ok(())
     }
 
-    /// Adds a row, committed before all. The caller fills `len` bytes at the returned address. Exclusive access.
+    /// Adds a row, committed before all others. The caller fills `len` bytes at the returned
+    /// address. It has exclusive access.
     pub(crate) fn load_row(&self, e: &Engine, slot: SlotId, part: [u16; 2], len: u32) -> Result<*mut u8, OutOfMemory> {
         let (_, r) = self.add_record(e, slot)?;
         let node = e.region.node_of_partition(part[self.map().field as usize] as u32);
         let p = e.region.alloc_on(node, slot as usize, crate::record::VERSION_HEADER + len as usize)?;
         let v = p.cast::<Version>().as_ptr();
-        // SAFETY: fresh memory of that size.
+        // SAFETY: INV-VERSION: fresh memory with room for header and payload.
         unsafe { Version::init(v, Stamp::csn(1), len, 0) };
         for (to, from) in r.part.iter().zip(part) {
             to.store(from, Ordering::Relaxed);
@@ -577,7 +605,7 @@ impl Table {
         let s = self.partition(r).stats.stripe(slot);
         s.rows.fetch_add(1, Ordering::Relaxed);
         s.versions.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: allocated just now.
+        // SAFETY: INV-M1: allocated just now.
         let size = unsafe { e.region.usable_size(p) };
         s.bytes.fetch_add(size as u64, Ordering::Relaxed);
         Ok(Version::payload(v))

@@ -1,4 +1,4 @@
-//! Numbers of records: which are free, and in what order inserts take them.
+//! Record numbers: those that are free, and the order in which inserts take them.
 
 use super::*;
 use crate::protocol::Protocol;
@@ -11,7 +11,7 @@ fn with_table(test: impl FnOnce(&Engine, &'static Table)) {
     let map = Table::new_map(&e, 0, 1, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
     let table = Table::create(&e, 0, [1; 4], map).expect("a table");
     test(&e, table);
-    // SAFETY: nobody else uses the table.
+    // SAFETY: INV-TABLE: there are no other users of the table.
     unsafe { table.destroy(&e, 0) };
 }
 
@@ -23,7 +23,8 @@ fn take(e: &Engine, table: &Table, n: usize) -> Vec<u64> {
 fn freed_numbers_are_taken_in_ascending_order() {
     with_table(|e, table| {
         assert_eq!(take(e, table, 600), Vec::from_iter(0..600));
-        // Several batches, some free already, some behind their grace period, some not put in order yet.
+        // Several batches: some are free already, some wait for their grace period, some are not
+        // sorted.
         for batch in [&[5, 3, 4][..], &[300, 299], &[9, 0, 8]] {
             batch.iter().for_each(|n| table.give_back(*n, e.now()));
             e.tick();

@@ -1,6 +1,6 @@
-//! The engine's platform of threads: for tests and benchmarks of the engine by itself.
+//! A platform of threads, for tests and benchmarks of the engine by itself.
 //!
-//! Sleeps poll; a waits-for graph of its own finds deadlocks.
+//! Sleeps poll. A waits-for graph of its own finds deadlocks.
 
 use crate::csn::{SlotId, State};
 use crate::error::Error;
@@ -12,20 +12,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A transaction: its slot and its name.
+/// A transaction: its slot and its identifier.
 type Name = (SlotId, u64);
 
-/// Who waits for whom, and in which queues.
+/// The waits of transactions for each other, and their queues.
 #[derive(Default)]
 pub struct Waits(Mutex<HashMap<SlotId, Name>>, Mutex<HashMap<Queue, VecDeque<Name>>>);
 
-/// Does the transaction run no more?
+/// Has the transaction ended?
 fn is_over(e: &Engine, (slot, ident): Name) -> bool {
     e.slots[slot as usize].ident.load(Ordering::SeqCst) != ident || e.word(slot).state() == State::Idle
 }
 
 impl Waits {
-    /// Adds an edge; true if it closes a cycle (then it is not added).
+    /// Adds an edge. Returns true, without adding it, if it would close a cycle.
     fn add(&self, e: &Engine, from: SlotId, to: WaitFor) -> bool {
         let mut g = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let mut at = (to.slot, to.ident);
@@ -52,8 +52,8 @@ impl Waits {
     fn is_awaited(&self, me: Name) -> bool {
         self.0.lock().unwrap_or_else(|e| e.into_inner()).values().any(|to| *to == me)
     }
-    /// The first of a queue into which `me` goes, unless it is there. Who unwound out of a sleep is in its queue until its
-    /// transaction is over.
+    /// The first transaction in a queue, to which `me` is added unless it is there. A transaction
+    /// that unwound out of a sleep stays in its queue until it is over.
     fn first(&self, e: &Engine, queue: Queue, me: Name) -> Name {
         let mut queues = self.1.lock().unwrap_or_else(|e| e.into_inner());
         let all = queues.entry(queue).or_default();
@@ -73,7 +73,7 @@ impl Waits {
     }
 }
 
-/// Naps of a newcomer before it looks whether somebody waits for it.
+/// The number of naps after which a newcomer checks whether a transaction waits for it.
 const PATIENCE: u32 = 200;
 
 /// The platform of one thread.
@@ -81,18 +81,18 @@ pub struct Threads {
     e: Engine,
     slot: SlotId,
     waits: Arc<Waits>,
-    /// Subtransaction tag for new locks.
+    /// The subtransaction tag for new locks.
     pub tag: Cell<u32>,
-    /// The last tag of locks that are given up early.
+    /// The last tag for locks that are given up early.
     early: Cell<u32>,
-    /// A stop event at which to fail, once.
+    /// The stop event at which to fail, once.
     pub fail_at: Cell<Option<StopEvent>>,
-    /// Do its transactions count as writers, so that those without writes are validated at their commit too?
+    /// Do its transactions count as writers? Then those without writes are validated at commit too.
     pub writers: Cell<bool>,
 }
 
 impl Threads {
-    /// The platform of the thread that owns `slot`; all threads share `waits`.
+    /// The platform of the thread that owns `slot`. All threads share `waits`.
     pub fn new(e: Engine, slot: SlotId, waits: Arc<Waits>) -> Threads {
         Threads {
             e,
@@ -171,11 +171,11 @@ impl Platform for Threads {
     }
 }
 
-/// Bytes of a huge page.
+/// The size of a huge page in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Asks the system for huge pages, or for none, in a range that begins and ends with pages of 4 KB at least. Without
-/// effect where it has no such pages.
+/// Asks the system to use or not to use huge pages in a range of whole 4 KB pages. Has no effect on
+/// a system without huge pages.
 #[cfg(target_os = "linux")]
 fn advise(base: *mut u8, len: usize, huge: bool) {
     extern "C" {
@@ -183,11 +183,12 @@ fn advise(base: *mut u8, len: usize, huge: bool) {
     }
     const HUGE: i32 = 14;
     const NO_HUGE: i32 = 15;
-    // SAFETY: the C library's function; the advice changes no content, and a failure changes nothing.
+    // SAFETY: the C library's function. The advice changes no content, and a failure changes
+    // nothing.
     let _ = unsafe { madvise(base, len, if huge { HUGE } else { NO_HUGE }) };
 }
 
-/// See above.
+/// Does nothing on other systems.
 #[cfg(not(target_os = "linux"))]
 fn advise(_: *mut u8, _: usize, _: bool) {}
 
@@ -197,19 +198,20 @@ pub struct Memory {
     layout: std::alloc::Layout,
 }
 
-// SAFETY: memory that nobody else knows, freed by the owner.
+// SAFETY: the memory has one owner, which frees it.
 unsafe impl Send for Memory {}
-// SAFETY: a shared reference gives nothing but the address.
+// SAFETY: a shared reference gives access to the address only.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// So many bytes at least, more than none. `huge`: in pages of 2 MB, where the system has transparent ones (Linux, unless
-    /// they are set to `never`); else in pages of 4 KB.
+    /// Allocates at least `len` bytes, and at least one page. With `huge` it uses pages of 2 MB, if
+    /// the system has transparent ones (Linux, unless they are set to `never`); otherwise pages of
+    /// 4 KB.
     pub fn new(len: usize, huge: bool) -> Result<Memory, Error> {
         let align = if huge { HUGE_PAGE } else { 1 << 16 };
         let len = len.max(1).next_multiple_of(align);
         let layout = std::alloc::Layout::from_size_align(len, align).map_err(|_| Error::OutOfMemory)?;
-        // SAFETY: the layout is not empty; what was allocated is ours.
+        // SAFETY: the layout is not empty, and `base..base + len` is the allocation.
         unsafe {
             let base = std::alloc::alloc(layout);
             if base.is_null() {
@@ -223,7 +225,8 @@ impl Memory {
     }
     /// Its words.
     pub fn words(&mut self) -> &mut [u64] {
-        // SAFETY: it is ours, aligned, zeroed, and a multiple of a word long.
+        // SAFETY: the memory belongs to `self`, is aligned and zeroed, and its size is a multiple
+        // of a word.
         unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.layout.size() / size_of::<u64>()) }
     }
 }
@@ -243,22 +246,23 @@ pub struct Block {
 }
 
 impl Block {
-    /// Allocates and formats `len` bytes for so many slots.
+    /// Allocates and formats `len` bytes for `nslots` slots.
     pub fn new(len: usize, nslots: usize) -> Result<Block, Error> {
         Block::on(len, nslots, 1)
     }
-    /// The same in pages of 2 MB, see [`Memory::new`].
+    /// As `new`, in pages of 2 MB; see [`Memory::new`].
     pub fn huge(len: usize, nslots: usize) -> Result<Block, Error> {
         Block::make(len, nslots, 1, true)
     }
-    /// The same, as if the machine had so many memory nodes.
+    /// As `new`, as if the machine had `nodes` memory nodes.
     pub fn on(len: usize, nslots: usize, nodes: usize) -> Result<Block, Error> {
         Block::make(len, nslots, nodes, false)
     }
 
     fn make(len: usize, nslots: usize, nodes: usize, huge: bool) -> Result<Block, Error> {
         let memory = Memory::new(len, huge)?;
-        // SAFETY: zeroed, aligned by 64 KiB at least, and as long as the engine is used, which is a part of `Block`.
+        // SAFETY: the memory is zeroed and aligned to at least 64 KiB. It lives in the same `Block`
+        // as the engine.
         let engine = unsafe { Engine::create_on(memory.base, memory.layout.size(), nslots, nodes)? };
         Ok(Block { engine, _memory: memory })
     }

@@ -1,7 +1,7 @@
-//! A stream of bytes as frames with checksums: what is read has been verified.
+//! A stream of bytes in frames with checksums: every byte that is read has been verified.
 //!
-//! `[length: u32][CRC-32C: u32][bytes]`, little endian; the checksum covers the frame's number too,
-//! so that a frame which is missing or out of place is noticed.
+//! A frame is `[length: u32][CRC-32C: u32][bytes]`, little endian. The checksum covers the frame's
+//! number too, so that a missing or misplaced frame is noticed.
 
 use super::LoadError;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ fn checksum(number: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), bytes)
 }
 
-/// Writes frames.
+/// The writer of frames.
 pub struct Writer<W: Write> {
     out: W,
     buffer: Vec<u8>,
@@ -59,7 +59,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the stream and returns what it was written to.
+    /// Ends the stream and returns the output.
     pub fn finish(mut self) -> std::io::Result<W> {
         if !self.buffer.is_empty() {
             self.flush()?;
@@ -69,7 +69,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads what a [`Writer`] wrote.
+/// The reader of a stream that a [`Writer`] wrote.
 pub struct Reader<R: Read> {
     input: R,
     buffer: Vec<u8>,
@@ -103,7 +103,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Takes bytes, in pieces: `f` gets each with its offset.
+    /// Reads `len` bytes in pieces. `f` gets each piece with its offset.
     fn take(&mut self, len: usize, mut f: impl FnMut(usize, &[u8])) -> Result<(), LoadError> {
         let mut done = 0;
         while done < len {
@@ -122,29 +122,29 @@ impl<R: Read> Reader<R> {
     pub fn get(&mut self, to: &mut [u8]) -> Result<(), LoadError> {
         self.take(to.len(), |at, piece| to[at..at + piece.len()].copy_from_slice(piece))
     }
-    /// Goes on behind bytes that nobody wants.
+    /// Skips bytes.
     pub fn skip(&mut self, len: usize) -> Result<(), LoadError> {
         self.take(len, |_, _| {})
     }
-    /// A number.
+    /// Reads a number.
     pub fn get_u8(&mut self) -> Result<u8, LoadError> {
         let mut b = [0; 1];
         self.get(&mut b)?;
         Ok(b[0])
     }
-    /// A number.
+    /// Reads a number.
     pub fn get_u16(&mut self) -> Result<u16, LoadError> {
         let mut b = [0; 2];
         self.get(&mut b)?;
         Ok(u16::from_le_bytes(b))
     }
-    /// A number.
+    /// Reads a number.
     pub fn get_u32(&mut self) -> Result<u32, LoadError> {
         let mut b = [0; 4];
         self.get(&mut b)?;
         Ok(u32::from_le_bytes(b))
     }
-    /// A number.
+    /// Reads a number.
     pub fn get_u64(&mut self) -> Result<u64, LoadError> {
         let mut b = [0; 8];
         self.get(&mut b)?;

@@ -1,10 +1,10 @@
-//! What the coordinator has learned about a table is saved with it.
+//! The coordinator's lessons about a table are saved with it.
 
 use super::{LoadError, Reader, Writer};
 use crate::choice::{Lesson, LESSONS, LESSON_WORDS};
 use std::io::{Read, Write};
 
-/// Writes those of a table, oldest first.
+/// Writes the lessons of a table, oldest first.
 pub(super) fn write<W: Write>(w: &mut Writer<W>, table: u64, all: &[Lesson]) -> std::io::Result<()> {
     let of_it: Vec<_> = all.iter().filter(|l| l.table == table).collect();
     w.put_u32(of_it.len() as u32)?;
@@ -12,7 +12,8 @@ pub(super) fn write<W: Write>(w: &mut Writer<W>, table: u64, all: &[Lesson]) -> 
     of_it.iter().flat_map(|l| l.pack()).try_for_each(|word| w.put_u64(word))
 }
 
-/// Reads them. Lessons with other features than today's mean nothing, and are left out.
+/// Reads the lessons of a table. Lessons with other features than the present ones are useless, and
+/// are left out.
 pub(super) fn read<R: Read>(r: &mut Reader<R>) -> Result<Vec<Lesson>, LoadError> {
     let (n, words) = (r.get_u32()? as usize, r.get_u32()? as usize);
     if n > LESSONS {

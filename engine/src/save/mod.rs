@@ -29,32 +29,36 @@ use std::io::{Read, Write};
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-/// Changes with every change of what is written.
+/// Changes whenever the written format changes.
 pub const FORMAT: u32 = 8;
-/// Beside the protocols of a partition: it is pinned.
+/// Set beside the protocols of a partition that is pinned.
 const PINNED: u32 = 1 << 8;
 const _: () = assert!(ProtocolSet::BITS <= 8, "the pin's bit is beside the set's");
 
-/// Bytes of a primary index for each entry besides its key, about, where nodes are filled in order.
+/// The approximate size of an entry of a primary index without its key, if nodes are filled in
+/// order.
 const ENTRY: u64 = 32;
 
-/// Bytes that the parts of a table may take beyond an eighth more than their contents: the last piece of each.
+/// The bytes by which the parts of a table may exceed their contents and an eighth of them: the
+/// last piece of each part.
 const ROUNDING: u64 = 64 * 1024;
 
 const FREE: u8 = 0;
 const DEAD: u8 = 1;
 const ROW: u8 = 2;
-/// In place of the length of a description, or of a record's number behind the last entry: there is none.
+/// Stands for a missing description in place of its length, and ends the entries in place of a
+/// record's number.
 const NONE: u32 = u32::MAX;
-/// In place of a record: the outcome of its writer is open. The table ends here and is not loaded.
+/// Stands in place of a record whose writer's outcome is open. The table ends here and is not
+/// loaded.
 const UNSETTLED: u8 = 3;
 
-/// Why a stream cannot be read on.
+/// The reason why a stream cannot be read on.
 #[derive(Debug)]
 pub enum LoadError {
     /// Reading failed, or the stream ended too early.
     Io(std::io::Error),
-    /// What was read is wrong.
+    /// The content is wrong.
     Damaged(&'static str),
     /// The file has another format than [`FORMAT`].
     Format(u32),
@@ -76,27 +80,28 @@ impl std::fmt::Display for LoadError {
     }
 }
 
-/// Why one table was not loaded, while the stream goes on behind it.
+/// The reason why one table was not loaded, although the stream goes on behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skipped {
     /// The region is full.
     OutOfMemory,
     /// It was in the middle of a change when it was saved.
     Unsettled,
-    /// The rule on waiting phases refuses its protocols here.
+    /// The rule on waiting phases refuses its protocols in this instance.
     WaitingPhases,
     /// The caller does not want it.
     NotWanted,
 }
 
-/// A table of a stream that was not loaded.
+/// A table of the stream that was not loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Name of its storage.
+    /// The identifier of its storage.
     pub key: [u32; 4],
-    /// Why.
+    /// The reason.
     pub why: Skipped,
-    /// Bytes of the region that it would take, about; rather more than fewer.
+    /// The approximate size that it would take in the region, in bytes. It is rather too large than
+    /// too small.
     pub need: u64,
 }
 
@@ -106,7 +111,8 @@ impl From<OutOfMemory> for Skipped {
     }
 }
 
-/// Begins a file: format, the platform's name of this shutdown, the clock, the last token.
+/// Begins a file: the format, the platform's identifier of this shutdown, the clock, and the last
+/// token.
 pub fn write_head<W: Write>(w: &mut Writer<W>, e: &Engine, identity: &[u8]) -> std::io::Result<()> {
     w.put_u32(FORMAT)?;
     w.put_u32(identity.len() as u32)?;
@@ -115,22 +121,22 @@ pub fn write_head<W: Write>(w: &mut Writer<W>, e: &Engine, identity: &[u8]) -> s
     w.put_u64(e.last_token())
 }
 
-/// What a file says of itself.
+/// The head of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The platform's name of the shutdown at which it was written.
+    /// The platform's identifier of the shutdown at which the file was written.
     pub identity: Vec<u8>,
-    /// The clock then. Of who loads a table, the clock goes on from there at least.
+    /// The clock at that time. An instance that loads a table continues from this value at least.
     pub clock: Csn,
-    /// The last token then (see [`crate::Txn::token`]); it goes on from there as well.
+    /// The last token at that time (see [`crate::Txn::token`]). Tokens continue from there too.
     pub token: u64,
 }
 
-/// Longest name of a shutdown.
+/// The longest identifier of a shutdown.
 const IDENTITY_MAX: usize = 1024;
 
-/// Reads what [`write_head`] wrote. Whether the tables that follow are those of today is for the
-/// platform to decide.
+/// Reads the head that [`write_head`] wrote. The platform decides whether the tables that follow
+/// are current.
 pub fn read_head<R: Read>(r: &mut Reader<R>) -> Result<Head, LoadError> {
     let format = r.get_u32()?;
     if format != FORMAT {
@@ -145,8 +151,8 @@ pub fn read_head<R: Read>(r: &mut Reader<R>) -> Result<Head, LoadError> {
     Ok(Head { identity, clock: r.get_u64()?, token: r.get_u64()? })
 }
 
-/// Writes a table, and what was learned about it (of all tables in `learned`). False if a row's writer had not ended:
-/// then nothing of it will be loaded. The caller is pinned.
+/// Writes a table, and those of the `learned` lessons that are about it. Returns false if a writer
+/// of a row had not ended: then the table will not be loaded. The caller is pinned.
 pub fn write_table<W: Write>(
     w: &mut Writer<W>,
     t: &Table,
@@ -164,13 +170,13 @@ pub fn write_table<W: Write>(
     w.put(map.spec())?;
     map.tuning().pack().into_iter().try_for_each(|word| w.put_u64(word))?;
     for p in map.partitions() {
-        // No transaction runs any more: a switch under way is over.
+        // No transaction runs any more, so a switch under way is over.
         let v = p.switch.view();
         w.put_u32(v.wanted.bits() | if v.pinned { PINNED } else { 0 })?;
         w.put_u32(p.policy() as u32)?;
     }
     lessons::write(w, t.id, learned)?;
-    // An order of the platform's own may not be known where the file is read.
+    // The platform's order of keys may not be known where the file is read.
     let primary = t.primary().filter(|i| i.index.order() == 0);
     match primary {
         Some(i) => {
@@ -197,7 +203,8 @@ pub fn write_table<W: Write>(
     Ok(true)
 }
 
-/// The entries of rows, in the order of their keys: so they fill their nodes when they are loaded.
+/// Writes the entries of rows in the order of their keys, so that they fill their nodes when they
+/// are loaded.
 fn write_entries<W: Write>(w: &mut Writer<W>, t: &Table, i: &'static Primary, p: &dyn Platform) -> std::io::Result<()> {
     let mut all = i.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
     while let Some((key, no)) = all.next(p) {
@@ -212,7 +219,7 @@ fn write_entries<W: Write>(w: &mut Writer<W>, t: &Table, i: &'static Primary, p:
 
 /// Is the record saved with a row?
 fn has_row(r: &Record) -> bool {
-    // SAFETY: nobody else runs: heads of used records are not freed.
+    // SAFETY: INV-RETIRE: saving excludes all others, so heads of used records are not freed.
     let head = unsafe { r.head().as_ref() };
     r.state.load(Ordering::Acquire) == REC_USED && head.is_some_and(|v| !v.is_tombstone())
 }
@@ -224,7 +231,7 @@ fn write_record<W: Write>(w: &mut Writer<W>, r: &Record) -> std::io::Result<bool
         w.put(&[if state == REC_FREE { FREE } else { DEAD }])?;
         return Ok(true);
     }
-    // SAFETY: nobody else runs: heads of used records are not freed.
+    // SAFETY: INV-RETIRE: saving excludes all others, so heads of used records are not freed.
     let v = unsafe { &*head };
     if v.csn().is_none() {
         w.put(&[UNSETTLED])?;
@@ -250,11 +257,12 @@ pub fn write_end<W: Write>(mut w: Writer<W>) -> std::io::Result<W> {
     w.finish()
 }
 
-/// A table of a stream: loaded, or left.
+/// A table of a stream: loaded, or the reason why it was not.
 pub type Loaded = Result<&'static Table, Left>;
 
-/// Reads the next table; `None` at the end. Of one that is not `wanted`, by its key, nothing is made.
-/// The slot is pinned. When all are read, [`crate::index::Primary::offer_guesses`] of each.
+/// Reads the next table. `None` at the end. Skips a table whose key is not `wanted`. The slot is
+/// pinned. When all tables are read, the caller calls [`crate::index::Primary::offer_guesses`] for
+/// each.
 pub fn read_table<R: Read>(
     r: &mut Reader<R>,
     e: &Engine,
@@ -275,7 +283,7 @@ pub fn read_table<R: Read>(
     let learned = lessons::read(r)?;
     let table = map.and_then(|m| {
         Table::create(e, slot, key, m).map_err(|x| {
-            // SAFETY: in no table.
+            // SAFETY: INV-MAP: the map belongs to no table.
             unsafe { e.region.free(slot as usize, m.cast()) };
             x.into()
         })
@@ -302,7 +310,7 @@ pub fn read_table<R: Read>(
     Ok(Some(table))
 }
 
-/// Number of partitions, and the map.
+/// Reads the number of partitions and the map.
 fn read_map<R: Read>(
     r: &mut Reader<R>,
     e: &Engine,
@@ -336,9 +344,9 @@ fn read_map<R: Read>(
     }
     let mut map = Table::new_map(e, slot, n, field, &spec, rules[0].0, rules[0].2);
     if let Ok(m) = &mut map {
-        // SAFETY: ours alone.
+        // SAFETY: INV-MAP: the map is not published yet.
         unsafe { m.as_mut() }.set_tuning(&Tuning::unpack(&tuning));
-        // SAFETY: as above.
+        // SAFETY: INV-MAP: as above.
         for (p, (protocols, pinned, policy)) in unsafe { m.as_ref() }.partitions().iter().zip(rules) {
             p.init(protocols, policy);
             p.switch.put(protocols, Some(pinned));
@@ -347,21 +355,21 @@ fn read_map<R: Read>(
     Ok((n, map.map_err(|_| Skipped::OutOfMemory)))
 }
 
-/// A table that is being loaded; thrown away unless it is finished.
+/// A table that is being loaded. Dropping it before `finish` frees the table.
 struct Building<'a> {
     e: &'a Engine,
     slot: SlotId,
     p: &'a dyn Platform,
     n: u32,
     table: Result<&'static Table, Skipped>,
-    /// Bytes that it takes, or would take, without what rounding adds.
+    /// The bytes that it takes, or would take, without rounding.
     need: u64,
-    /// Do the primary index's entries follow the records?
+    /// Do the entries of a primary index follow the records?
     has_entries: bool,
 }
 
 impl Building<'_> {
-    /// Reads what its primary index is, if it has one.
+    /// Reads the description of the primary index, if there is one.
     fn primary<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
         let len = r.get_u32()?;
         if len == NONE {
@@ -387,7 +395,8 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// Reads the entries of the primary index. One that lacks a row is none: the row would not be found by its key.
+    /// Reads the entries of the primary index. If a row has no entry, the index is dropped, because
+    /// the row would not be found by its key.
     fn entries<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
         let mut n = 0;
         let mut key = Vec::new();
@@ -413,21 +422,21 @@ impl Building<'_> {
             }
         }
         if let Some(t) = self.table.ok().filter(|t| t.rows() != n) {
-            // SAFETY: nobody else knows the table.
+            // SAFETY: INV-TABLE: the table is not published yet.
             unsafe { t.drop_primary(self.e, self.slot) };
         }
         Ok(())
     }
 
-    /// Gives up: the records that follow are read and forgotten.
+    /// Gives up the table. The records that follow are read and ignored.
     fn give_up(&mut self, why: Skipped) {
         if let Ok(t) = std::mem::replace(&mut self.table, Err(why)) {
-            // SAFETY: nobody else knows the table.
+            // SAFETY: INV-TABLE: the table is not published yet.
             unsafe { t.destroy(self.e, self.slot) };
         }
     }
 
-    /// Reads a record. False: no more of them follow.
+    /// Reads a record (INV-SAVE). Returns false if no more records follow.
     fn record<R: Read>(&mut self, r: &mut Reader<R>) -> Result<bool, LoadError> {
         let tag = r.get_u8()?;
         self.need += size_of::<Record>() as u64;
@@ -460,7 +469,8 @@ impl Building<'_> {
         }
         match t.load_row(self.e, self.slot, part, len) {
             Ok(payload) => {
-                // SAFETY: `load_row` has allocated `len` bytes there, which nobody else sees.
+                // SAFETY: INV-VERSION: `load_row` has allocated `len` bytes there, not published
+                // yet.
                 r.get(unsafe { std::slice::from_raw_parts_mut(payload, len as usize) })?;
                 Ok(Ok(()))
             }

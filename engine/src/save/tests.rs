@@ -11,7 +11,7 @@ use std::sync::Arc;
 const IDENTITY: &[u8] = b"this shutdown";
 const MB: usize = 1 << 20;
 
-/// Of the table with this number: some say something, some nothing.
+/// The tuning of the table with this number. Some tables have settings, some have none.
 fn tuning(no: u32) -> Tuning {
     let candidates = (no % 2 == 1).then(|| ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase));
     let (min_gain, interval_us) = ((no % 2 == 1).then_some(0.25), (no % 3 == 1).then_some(7_000_000));
@@ -43,9 +43,9 @@ impl World {
         let e = self.e();
         let mut map =
             Table::new_map(&e, 0, partitions, 1, b"the key", ProtocolSet::of(Protocol::Occ), Policy::Wait).unwrap();
-        // SAFETY: ours alone.
+        // SAFETY: INV-MAP: the map is not published yet.
         unsafe { map.as_mut() }.set_tuning(&tuning(no));
-        // SAFETY: as above.
+        // SAFETY: INV-MAP: as above.
         let parts = unsafe { map.as_ref() }.partitions();
         for (i, p) in parts.iter().enumerate() {
             p.put(&e, ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1)).unwrap();
@@ -62,7 +62,7 @@ impl World {
     }
     fn insert(&mut self, t: &'static Table, payload: &[u8]) -> RecordRef {
         let v = self.txn.new_version(payload.len() as u32 % t.map().n, payload.len(), 0).unwrap();
-        // SAFETY: fresh, with room for the payload.
+        // SAFETY: INV-VERSION: a fresh version with room for the payload.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), Version::payload(v.as_ptr()), payload.len()) };
         let part = (payload.len() as u32 % t.map().n) as u16;
         self.txn.insert(&self.p, t, [part, part], v, 0, 0).unwrap()
@@ -73,7 +73,7 @@ impl World {
         let tombstone = self.txn.new_tombstone(Successor { record: 0 }, key).unwrap();
         self.txn.delete(r, Some(base), tombstone, 0, 0);
     }
-    /// Rows, a row above the size of slabs, deleted, aborted, vacuumed and free records.
+    /// Rows, a row larger than slab objects, deleted, aborted, vacuumed and free records.
     fn fill(&mut self, t: &'static Table, rows: usize) {
         self.begin();
         for i in 0..rows {
@@ -107,7 +107,7 @@ impl World {
     }
 }
 
-/// Loads a file: the tables until its end or the first error, and whether it ended well.
+/// Loads a file: the tables up to its end or the first error, and whether it ended without error.
 fn load(e: &Engine, bytes: &[u8]) -> (Vec<Loaded>, Result<(), LoadError>) {
     let mut r = Reader::new(bytes);
     let mut out = Vec::new();
@@ -137,9 +137,9 @@ fn contents(t: &Table) -> Vec<Content> {
             let head = r.head();
             match r.state.load(Ordering::SeqCst) {
                 REC_FREE => Content::Free,
-                // SAFETY: nobody else runs.
+                // SAFETY: INV-RETIRE: there are no other users.
                 REC_USED if !unsafe { (*head).is_tombstone() } => {
-                    // SAFETY: as above; a version's payload follows it.
+                    // SAFETY: INV-VERSION: a version's payload follows its header.
                     let payload = unsafe { std::slice::from_raw_parts(Version::payload(head), (*head).len as usize) };
                     Content::Row([0, 1].map(|i| r.part[i].load(Ordering::SeqCst)), payload.to_vec())
                 }
@@ -211,10 +211,11 @@ fn lessons_go_with_their_table() {
     for l in [lesson(b.id, 1), lesson(a.id, 2), lesson(b.id, 3), unsound, lesson(77_777, 5)] {
         w.e().shared.learned.write(&l);
     }
-    // Of the first table nothing is saved.
+    // The first table is not saved.
     let (bytes, _) = w.save(&[b]);
     let n = World::new(16 * MB);
-    let others: Vec<_> = (7..10).map(|no| n.table(no, 1).id).collect(); // so that the table gets another number
+    // So that the table gets another number.
+    let others: Vec<_> = (7..10).map(|no| n.table(no, 1).id).collect();
     let (tables, end) = load(&n.e(), &bytes);
     end.unwrap();
     let t = tables.into_iter().map(Result::unwrap).next().expect("the table");
@@ -266,7 +267,7 @@ fn tables_come_back_as_they_were() {
     let dead = contents(a2).iter().filter(|c| **c == Content::Dead).count() as u64;
     assert_eq!(a2.dead.load(Ordering::SeqCst), dead);
 
-    // The free record first, then new ones: never one whose index entries may remain.
+    // First the free record, then new ones, but never one whose index entries may remain.
     let before = a2.len();
     n.begin();
     let numbers: Vec<u64> = (0..3).map(|_| n.insert(a2, b"new").no).collect();
@@ -319,7 +320,8 @@ fn primary_indexes_come_back() {
     }
     assert_eq!(primary.index.len(), 500 - 500u64.div_ceil(9));
 
-    // Guesses take no memory while other tables may be to come, and then what their number needs, if there is as much again.
+    // Hints take no memory while more tables may follow. Afterwards they take the memory that their
+    // number needs, if as much again is left.
     let key = Short::of(&keys[1]).expect("a short key");
     let free = || n.e().region.usage().free_page_bytes;
     let guessed = || primary.guess(key, Some);
@@ -332,7 +334,7 @@ fn primary_indexes_come_back() {
     }
     primary.offer_guesses(&n.e(), 0);
     assert_eq!(primary.bytes(), before, "there is no memory to spare");
-    // SAFETY: allocated above.
+    // SAFETY: INV-M1: allocated above.
     rest.into_iter().for_each(|p| unsafe { n.e().region.free(0, p) });
     primary.offer_guesses(&n.e(), 0);
     assert_eq!(primary.bytes(), before + 4 * 1024, "1,024 places for 500 entries");
@@ -359,7 +361,7 @@ fn a_file_says_whose_it_is() {
     assert!(with_number(0, FORMAT).is_ok());
 }
 
-/// Of a table that nobody wants nothing is made, and what is said that it needs is what it takes.
+/// A table that is not wanted is skipped, and its stated size is the size that it takes.
 #[test]
 fn a_table_that_is_not_wanted_is_passed_over() {
     let mut w = World::new(64 * MB);
@@ -401,7 +403,8 @@ fn a_table_that_is_not_wanted_is_passed_over() {
     }
 }
 
-/// Tokens are of one transaction each: also across a savepoint's rollback, other slots, and a load.
+/// Each token belongs to one transaction, also after the rollback of a savepoint, in other slots,
+/// and after a load.
 #[test]
 fn tokens_are_not_given_twice() {
     let mut w = World::new(4 * MB);
@@ -429,7 +432,7 @@ fn tokens_are_not_given_twice() {
     assert!(seen.iter().all(|t| *t < n.txn.token()), "rows have tokens of before");
 }
 
-/// Whatever is broken in a file: tables are right or not there, and memory is not lost.
+/// Whatever is damaged in a file, tables are correct or missing, and no memory is lost.
 #[test]
 fn damage_is_noticed() {
     let mut w = World::new(16 * MB);
@@ -454,7 +457,7 @@ fn damage_is_noticed() {
         for (t, right) in tables.into_iter().zip(&right) {
             let t = t.unwrap();
             assert_eq!(&contents(t), right);
-            // SAFETY: nobody else knows the table.
+            // SAFETY: INV-TABLE: the table is not published.
             unsafe { t.destroy(&n.e(), 0) };
         }
         assert_eq!(used(&n.e()), empty);
