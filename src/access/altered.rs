@@ -1,17 +1,17 @@
-//! Tables that an ALTER TABLE is in the middle of: whose definition names other types than their
-//! stored rows have.
+//! Tables in the middle of an ALTER TABLE, whose definition names other types than their stored
+//! rows have.
 //!
-//! ALTER COLUMN TYPE changes the catalog first: from its next command on the relation's descriptor
-//! is the new one. Only then the stored rows, of the old layout, are read and written anew into
-//! another storage. PostgreSQL reads them by a descriptor that it has kept. Whatever else would
-//! read them by the relation's descriptor reads text where there is an integer, and the other way
-//! round.
+//! ALTER COLUMN TYPE changes the catalog first. From its next command on the relation's descriptor
+//! is the new one. Only then the stored rows, which have the old layout, are read and written anew
+//! into another storage. PostgreSQL reads them by a descriptor that it has kept. Any other reader
+//! that used the relation's descriptor would read text in place of an integer, or an integer in
+//! place of text.
 //!
-//! INV-LAYOUT: a stored row is read by the relation's descriptor only if each of its columns has
-//! the type with which it was stored, or one that is binary coercible from it. So no key of a row
-//! is made, and no range of keys, of a table that is found here; its scans at SERIALIZABLE are
-//! protected by partitions, which nobody else can use meanwhile, because the ALTER TABLE holds the
-//! table's ACCESS EXCLUSIVE lock. Statements of functions that the ALTER TABLE calls are refused.
+//! **INV-LAYOUT**: A stored row is read by the relation's descriptor only if each of its columns
+//! has the type with which it was stored, or one that is binary coercible from it. So for a table
+//! that is found here no key of a row and no range of keys is made. Partitions protect its scans at
+//! SERIALIZABLE; no other session uses them meanwhile, because the ALTER TABLE holds the table's
+//! ACCESS EXCLUSIVE lock. Statements of functions that the ALTER TABLE calls are refused.
 
 use crate::admin::options::complain;
 use crate::pg::compat;

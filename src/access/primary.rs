@@ -2,15 +2,15 @@
 //! kept up, and when it may be used.
 //!
 //! A table has one if the key is checked at once and all its columns have exact bytes
-//! (`keys/codec.rs`, order 0). Its keys are those of the key's nbtree index as `keys` makes them,
-//! so that the logical ranges of the nbtree index, under its OID, are the ranges of this index too:
+//! (`keys/codec.rs`, order 0). Its keys are those of the key's nbtree index as `keys` makes them.
+//! So the logical ranges of the nbtree index, under its OID, are the ranges of this index too:
 //! writers register in one set for both.
 //!
-//! INV-PRIMARY: every version of a record with an entry has the entry's key, because an update of
-//! the key's columns moves the row to a new record (`RelInfo::moving`). Every row that a snapshot
-//! at `complete_from` or later sees has an entry: its insert adds it before it commits, and the
-//! index is built while the table is locked exclusively. It is used only if no older snapshot is
-//! left.
+//! **INV-PRIMARY**: Every version of a record with an entry has the entry's key, because an update
+//! of the key's columns moves the row to a new record (`RelInfo::moving`). Every row that a
+//! snapshot at `complete_from` or later sees has an entry. Its insert adds the entry before it
+//! commits, and the index is built while the table is locked exclusively. The index is used only if
+//! no older snapshot is left.
 
 use crate::access::ranges::rows::{self, Row};
 use crate::access::ranges::{self};

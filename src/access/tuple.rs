@@ -1,5 +1,9 @@
 //! Rows as versions: a version's payload is a heap tuple header with its data, so that executor
 //! slots point straight into shared memory.
+//!
+//! **INV-SIGNED**: `sign` sets all fields in the header of every version's tuple once, before
+//! another process can see the version. It is the only place that does. They keep what system
+//! columns show.
 
 use crate::pg::compat::{attribute, key_columns};
 use crate::pg::errors::ok;

@@ -1,8 +1,13 @@
 //! INSERT ... SELECT takes its rows as the plan below makes them.
 //!
 //! nodeModifyTable.c copies a row into a slot of the table's kind, unless the plan's slot is of
-//! that kind already: a heap tuple is formed, and taken apart again for the constraints, before the
-//! row gets here. A version can be made of any slot.
+//! that kind already. It forms a heap tuple, and takes it apart again for the constraints, before
+//! the row gets here. A version can be made of any slot.
+//!
+//! **INV-PLAN-SLOT**: What ExecInitInsertProjection would find out at the first row is so: there
+//! are no junk columns, and the plan's columns are the table's. A virtual slot's values are its own
+//! once ExecInsert has materialized it, and the plan's node clears the slot before it makes the
+//! next row.
 
 use crate::pg::compat::attribute;
 use crate::state::rel;
@@ -11,10 +16,6 @@ use pgrx::pg_sys;
 /// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and nobody but
 /// the constraints, the indexes and `tuple_insert` looks at them: no trigger, RETURNING, ON
 /// CONFLICT, policy or generated column.
-///
-/// INV-PLAN-SLOT: what ExecInitInsertProjection would find out at the first row is so: no junk
-/// columns, the plan's columns are the table's. A virtual slot's values are its own once ExecInsert
-/// has materialized it, and the plan's node clears the slot before it makes the next row.
 ///
 /// # Safety
 /// A node that the executor has started, and that has not run.

@@ -1,5 +1,8 @@
 //! PostgreSQL as the engine's platform: sleeps go through the lock manager, so that its deadlock
 //! detector, timeouts, cancels and pg_locks see them.
+//!
+//! **INV-OUTSIDE**: The engine's state of the transaction is not touched while the engine is in the
+//! middle of a call.
 
 use crate::access::ranges::conditions;
 use crate::admin::coordinator;
@@ -109,8 +112,8 @@ pub fn is_outside() -> bool {
     unsafe { !INSIDE }
 }
 
-/// INV-OUTSIDE: the engine's state of the transaction is not touched while the engine is in the
-/// middle of a call. Called wherever PostgreSQL begins to use a table of ours.
+/// Raises an error if the engine is in the middle of a call (INV-OUTSIDE). Called wherever
+/// PostgreSQL begins to use a table of ours.
 #[inline]
 pub fn outside() {
     if !is_outside() {

@@ -13,7 +13,7 @@ use super::settings::Settings;
 use crate::protocol::{Protocol, ProtocolSet};
 use std::collections::VecDeque;
 
-/// A switch that is being verified.
+/// A switch that is being verified (INV-CHOICE).
 #[derive(Clone, Debug)]
 struct Trial {
     from: usize,

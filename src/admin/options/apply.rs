@@ -383,7 +383,7 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
     let natts = unsafe { (*(*rel).rd_att).natts } as usize;
     let mut values = vec![Datum::from(0usize); natts];
     let mut nulls = vec![true; natts];
-    unused.1 = xact::is_remapped(table).then(|| Parts::of(table, map.field)); // INV-PARTS
+    unused.1 = xact::is_remapped(table).then(|| Parts::of(table, map.field)); // INV-TWO-MAPS
     for no in 0..table.len() {
         if no % 1024 == 0 {
             pgrx::check_for_interrupts!();

@@ -1,10 +1,10 @@
-//! The indexes into which an INSERT puts its row: what ExecOpenIndices and ExecInsertIndexTuples
-//! find out for each statement is found out once, where the indexes are simple.
+//! The indexes into which an INSERT puts its row. Where the indexes are simple, this finds out once
+//! what ExecOpenIndices and ExecInsertIndexTuples find out for each statement.
 //!
-//! INV-BYPASS-INDEXES: a pointer to an index's cache entry is right while `open_in` is the number
-//! of the present transaction. It was taken with the index locked to the end of the transaction
-//! (not in a subtransaction, whose abort would unlock it), so that the entry moves or goes only
-//! with an invalidation of the index, which sets `open_in` to 0 (and drops a program that is kept).
+//! **INV-BYPASS-INDEXES**: A pointer to an index's cache entry is right while `open_in` is the
+//! number of the present transaction. It was taken with the index locked to the end of the
+//! transaction (not in a subtransaction, whose abort would unlock it). So the entry moves or goes
+//! only with an invalidation of the index, which sets `open_in` to 0 and drops a kept program.
 //! While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
 
 use crate::pg::{compat, raw};

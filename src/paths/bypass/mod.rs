@@ -7,16 +7,21 @@
 //! to the receiver, `es_processed`, instrumentation. Everything else goes to the executor, and is
 //! counted with the reason (`counts`).
 //!
-//! INV-BYPASS-PROGRAM: a program lives as long as its plan, and if it is dropped before (relation
-//! or catalog changed), until the transaction ends. Whoever runs a plan holds it, so no running
-//! program goes away. INV-BYPASS-EXEC: a state that was handed out is given back when the statement
-//! ends, or by the end of the (sub)transaction that began it. INV-BYPASS-RELATION: a program's
-//! pointer to its table's cache entry is right while `open_in` is the number of the present
-//! transaction: the plan's lock on the table is held since before the statement starts, so that the
-//! entry moves or goes only with an invalidation of the table, which drops the program and sets
-//! `open_in` to 0, or at the end of a transaction. While a statement runs the entry is pinned
-//! (`Exec::pinned`), so that an invalidation leaves it in place. INV-BYPASS-ONCE: a program runs
-//! once at a time: its slots and contexts are shared by all its executions.
+//! **INV-BYPASS-PROGRAM**: A program lives as long as its plan. If it is dropped before (a relation
+//! or the catalog changed), it lives until the transaction ends. The session that runs a plan holds
+//! the plan, so no running program goes away.
+//!
+//! **INV-BYPASS-EXEC**: A state that was handed out is given back when the statement ends, or by
+//! the end of the (sub)transaction that began it.
+//!
+//! **INV-BYPASS-RELATION**: A program's pointer to its table's cache entry is right while `open_in`
+//! is the number of the present transaction. The plan's lock on the table is held since before the
+//! statement starts. So the entry moves or goes only with an invalidation of the table, which drops
+//! the program and sets `open_in` to 0, or at the end of a transaction. While a statement runs the
+//! entry is pinned (`Exec::pinned`), so that an invalidation leaves it in place.
+//!
+//! **INV-BYPASS-ONCE**: A program runs once at a time, because all its executions share its slots
+//! and contexts.
 
 use crate::admin::annotate;
 use crate::hooks;

@@ -1,8 +1,8 @@
 //! Triggers: which tables with triggers the bypass may write, and the queue of those that check
 //! foreign keys.
 //!
-//! INV-BYPASS-QUEUE: a statement that queues triggers has a query level of its own from its start
-//! to its finish, as the executor makes one, unless its caller has said that the caller's level
+//! **INV-BYPASS-QUEUE**: A statement that queues triggers has a query level of its own from its
+//! start to its finish, as in the executor, unless its caller has said that the caller's level
 //! takes them (EXEC_FLAG_SKIP_TRIGGERS). An ERROR takes the level away with its (sub)transaction.
 
 use super::exec::Exec;

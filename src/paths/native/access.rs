@@ -1,7 +1,9 @@
-//! What the interface for extensions (`interface`) keeps of a table, its key and some of its columns.
+//! What the interface for extensions (`interface`) keeps of a table, its key and some of its
+//! columns.
 //!
-//! INV-TYPED: before a value is read as, or stored in, a column, the present definition of the table has been compared
-//! with the types that the caller has named: `ready` does it whenever the definition's number is another one.
+//! **INV-TYPED**: Before a value is read as a column, or stored in it, the present definition of
+//! the table has been compared with the types that the caller has named. `ready` compares them
+//! whenever the number of the definition has changed.
 
 use super::table::{self, Open, Table, Write};
 use super::{moment, row, statement, Statement, Value};

@@ -1,11 +1,11 @@
 //! Plans of the statements that native calls run, kept from call to call.
 //!
 //! PostgreSQL's plan cache makes a kept plan anew when a definition, the search path or a policy's
-//! role has changed, so the same text with the same types of parameters is the same statement as
+//! role has changed. So the same text with the same types of parameters is the same statement as
 //! long as the backend lives.
 //!
-//! INV-KEPT: a plan is freed only while no call of this backend runs it; one that runs has a
-//! [`Running`].
+//! **INV-KEPT**: A plan is freed only while no call of this backend runs it. A call that runs one
+//! has a [`Running`].
 
 use super::statement::prepare;
 use super::Value;

@@ -1,15 +1,19 @@
-//! Native calls that need nothing but a look, and updates that need nothing but a look and memory for a version.
+//! Native calls that need nothing but a look, and updates that need nothing but a look and memory
+//! for a version.
 //!
-//! INV-QUICK: from the beginning of the command on nothing here fails or unwinds, and nothing of PostgreSQL's runs that could
-//! wait, process an invalidation or change the transaction. So these calls need no guard, and the table no pin. Whatever
-//! needs more is `None`, and the guarded way begins again; what was done until then is done again without harm.
+//! **INV-QUICK**: From the beginning of the command on nothing here fails or unwinds, and nothing
+//! of PostgreSQL's runs that could wait, process an invalidation or change the transaction. So
+//! these calls need no guard, and the table needs no pin. A call that needs more returns `None`,
+//! and the guarded way begins again. What was done until then is done again without harm.
 //!
-//! Between the look and the write of an update a function may run, the caller's or an operator's, whose ERROR jumps over frames that
-//! own nothing. Whatever it has changed, what the write relies on is asked again behind it (`Target::replace`): the table, its definition,
-//! the rights, the transaction, and whether the row's newest version is still the one that was found.
+//! Between the look and the write of an update a function may run, the caller's or an operator's.
+//! Its ERROR jumps over frames that own nothing. The function may change anything, so
+//! `Target::replace` checks again after it what the write relies on: the table, its definition, the
+//! rights, the transaction, and whether the row's newest version is still the one that was found.
 //!
-//! Updates are of SERIALIZABLE transactions: writers at other levels lock the row at once. A new version is a copy of the old one
-//! with other bytes in columns of fixed width (`tuple::patch`).
+//! Updates are of SERIALIZABLE transactions, because writers at other levels lock the row at once.
+//! A new version is a copy of the old one with other bytes in columns of fixed width
+//! (`tuple::patch`).
 
 use super::access::{Access, SIMPLE};
 use super::interface::Modify;

@@ -1,18 +1,18 @@
 //! Tables that native access has open: locked once for the transaction, found again without the
 //! relation cache.
 //!
-//! INV-OPEN: between two invalidations of a relation its cache entry stays where it is, as long as
-//! the transaction holds a lock on the relation: entries are made again, moved and freed only when
-//! an invalidation is processed, which calls `invalidated` at once, or when a (sub)transaction
-//! ends. So an entry that was found under a lock is the right one while the transaction and `EPOCH`
-//! are the same and the table is `valid`. What is known of rights and triggers goes with every
-//! change of the table's pg_class row, which is such an invalidation, and with those of roles and
-//! their members. Between transactions an entry stays too; but nothing is known of it until the
-//! lock is taken, which processes invalidations first.
+//! **INV-OPEN**: Between two invalidations of a relation its cache entry stays where it is, as long
+//! as the transaction holds a lock on the relation. PostgreSQL makes entries again, moves and frees
+//! them only when it processes an invalidation, which calls `invalidated` at once, or when a
+//! (sub)transaction ends. So an entry that was found under a lock is the right one while the
+//! transaction and `EPOCH` are the same and the table is `valid`. The knowledge of rights and
+//! triggers ends with every change of the table's pg_class row, which is such an invalidation, and
+//! with changes of roles and their members. An entry stays between transactions too, but nothing is
+//! known of it until the lock is taken, which processes invalidations first.
 //!
-//! INV-PIN: while a call uses a relation its entry is pinned, so that an invalidation in the middle
-//! of the call leaves it in place. A pin is a reference that no resource owner knows; the end of
-//! the call gives it back, or the abort of the (sub)transaction in which it was taken.
+//! **INV-ENTRY**: While a call uses a relation its entry is pinned, so that an invalidation in the
+//! middle of the call leaves it in place. A pin is a reference that no resource owner knows. The
+//! end of the call gives it back, or the abort of the (sub)transaction in which it was taken.
 
 use super::Statement;
 use crate::admin::options::complain;
@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn on_subxact(
 
 /// Gives back the pins that were taken at `depth` or deeper: their calls do not return.
 fn unpin_from(depth: u32) {
-    // SAFETY: one thread; INV-PIN: the entries are there.
+    // SAFETY: one thread; INV-ENTRY: the entries are there.
     unsafe {
         let pins = &mut *(&raw mut PINS);
         while let Some((rel, _)) = pins.pop_if(|p| p.1 >= depth) {
@@ -187,7 +187,7 @@ impl Drop for Open {
     }
 }
 
-/// Pins an entry until [`unpin`] of what this returns, or the abort (INV-PIN).
+/// Pins an entry until [`unpin`] of what this returns, or the abort (INV-ENTRY).
 ///
 /// # Safety
 /// A relation that the transaction has locked.
@@ -205,7 +205,7 @@ pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
 /// Gives back a pin, and those above it, which are of calls that did not return.
 #[inline]
 pub fn unpin(pin: usize) {
-    // SAFETY: INV-PIN: the entries are there.
+    // SAFETY: INV-ENTRY: the entries are there.
     unsafe {
         let pins = &mut *(&raw mut PINS);
         while pins.len() > pin {

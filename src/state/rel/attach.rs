@@ -1,10 +1,10 @@
-//! First use of a storage that this incarnation of shared memory does not know: after a crash, a
-//! shutdown that could not save the rows, or in a database copied from a template. Rows that were
-//! saved, and are not here, are an ERROR (`state/save/absent.rs`).
+//! First use of a storage that this incarnation of shared memory does not know. That is so after a
+//! crash, after a shutdown that could not save the rows, and in a database copied from a template.
+//! If rows were saved and are not here, the use is an ERROR (`save/absent.rs`).
 //!
-//! INV-ATTACH: a table is registered only when no index of it has entries from before. One backend
-//! does it, under a lock; whoever uses the table, or an index of it, comes through here first, and
-//! holds no page of an index then.
+//! **INV-ATTACH**: A table is registered only when no index of it has entries from before. One
+//! backend resets the indexes, under a lock. Every user of the table, or of an index of it, comes
+//! through here first, and holds no page of an index then.
 
 use super::create_table_with;
 use crate::admin::options;

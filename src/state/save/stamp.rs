@@ -1,18 +1,18 @@
 //! A mark in the main fork of a table, which is empty otherwise: where its rows are while they are
 //! not in memory.
 //!
-//! INV-STAMP: the stamp of a table names the file with its rows, by the shutdown at which that was
-//! written. Whatever makes these rows stale takes the stamp away, or changes it:
+//! **INV-SAVED**: The stamp of a table names the file with its rows, by the shutdown at which that
+//! file was written. Every event that makes these rows stale takes the stamp away, or changes it:
 //! * PostgreSQL's recovery, after a crash or of a base backup, replaces the main fork by the init
-//!   fork, which is empty; base backups do not have it at all.
-//! * TRUNCATE and whatever else rewrites the table give it a new main fork; DROP removes it.
+//!   fork, which is empty. Base backups do not have it at all.
+//! * TRUNCATE and other rewrites of the table give it a new main fork. DROP removes it.
 //! * A start that loads the rows notes itself in the stamp, before the server opens for business.
 //!   From then on the stamp counts only while the control file still describes the shutdown before
 //!   that start.
 //! * The next shutdown writes new stamps.
 //!
-//! So a start without the library, which can neither read nor write such tables, changes nothing,
-//! and pg_upgrade takes stamps along, as it takes all relations.
+//! So a start without the library, which can neither read nor write such tables, changes nothing.
+//! pg_upgrade takes stamps along, as it takes all relations.
 
 use crate::pg::compat;
 use std::fs::{File, OpenOptions};

@@ -54,7 +54,7 @@ pub fn load(e: &Engine) -> Vec<files::Finished> {
     e.unpin(SLOT);
     e.region.flush_slot(SLOT as usize);
     for (t, saved) in &start.tables {
-        // INV-STAMP: before the server opens for business.
+        // INV-SAVED: before the server opens for business.
         let stamp = Stamp { saved: *saved, loaded: start.now };
         if let Err(x) = stamp::write(t.key, &stamp) {
             error!("mixedcc could not write to the file {} of database {}: {x}", t.key[2], t.key[1]);
@@ -119,7 +119,7 @@ impl Start<'_> {
         self.e.advance_clock(head.clock);
         self.e.advance_tokens(head.token);
         let exact = saved == *now;
-        // INV-STAMP.
+        // INV-SAVED.
         let stamped = |key| matches!(stamp::read(key), Ok(Some(s)) if s.saved == saved && s.counts(now));
         loop {
             let wanted = |key| !shmem::is_known(key) && (exact || stamped(key));

@@ -1,23 +1,23 @@
 //! Locks of tables over ROLLBACK TO.
 //!
-//! INV-HELD: until a SERIALIZABLE transaction ends, it holds a lock on each table of which it has
-//! touched a partition, also if only a subtransaction has touched it that was rolled back: what
-//! that has read counts, and is protected by the protocols of the table's present partitions. Who
-//! changes these, or empties the table, takes its ACCESS EXCLUSIVE lock first, and so waits for
-//! everybody who relies on them.
+//! **INV-HELD**: Until a SERIALIZABLE transaction ends, it holds a lock on each table of which it
+//! has touched a partition, also if only a subtransaction that was rolled back has touched it. What
+//! this subtransaction has read counts, and the protocols of the table's present partitions protect
+//! it. A session that changes these, or empties the table, takes the table's ACCESS EXCLUSIVE lock
+//! first, and so waits for all transactions that rely on them.
 //!
-//! A subtransaction that has changed a table's partitions excludes everybody else from it. What the
-//! transaction has read of the table, before or in it, may be protected by that alone: then the top
+//! A subtransaction that has changed a table's partitions excludes all other sessions from it. That
+//! alone may protect what the transaction has read of the table, before or in it. Then the top
 //! transaction keeps ACCESS EXCLUSIVE, and need not fail.
 //!
-//! Below SERIALIZABLE nothing is left of what a subtransaction has read that was rolled back, but
+//! Below SERIALIZABLE nothing remains of the reads of a subtransaction that was rolled back, but
 //! for the predicates of `range_scan`: their tables' locks are kept. SERIALIZABLE READ ONLY reads a
 //! snapshot, whatever becomes of the tables.
 //!
-//! PostgreSQL releases a subtransaction's locks when it aborts, after the callbacks: they take each
-//! such lock once more by then, for the top transaction. It is held already, so this counts it in
-//! the backend, asks nobody and never waits. Nothing is done before an abort, and nothing for
-//! partitions that were touched by the time of an earlier one.
+//! PostgreSQL releases a subtransaction's locks when it aborts, after the callbacks. These take
+//! each such lock once more by then, for the top transaction. It is held already, so this counts it
+//! in the backend and never waits. Nothing is done before an abort, and nothing for partitions that
+//! were touched by the time of an earlier one.
 
 use super::tags::owned_by;
 use super::{Backend, Mode, Pending};

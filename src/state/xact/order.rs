@@ -1,16 +1,16 @@
 //! The place of our transaction callback among those of other extensions.
 //!
 //! PostgreSQL calls the callback first that was registered last. A foreign data wrapper commits its
-//! remote part in its own XACT_EVENT_PRE_COMMIT, and most register at their first connection,
-//! behind us in time and so before us in the list. Our validation would fail when the remote part
-//! cannot be undone any more. So our callback is taken out of the list and put in front of it again
-//! whenever a transaction begins to use our tables, and after each statement from then on.
+//! remote part in its own XACT_EVENT_PRE_COMMIT. Most register at their first connection, after us
+//! and so before us in the list. Our validation would fail when the remote part cannot be undone
+//! any more. So our callback is taken out of the list and put in front of it again whenever a
+//! transaction begins to use our tables, and after each statement from then on.
 //!
-//! INV-FRONT: our callback is in the list twice. The one in front moves; the one that `_PG_init`
-//! has registered never does. If somebody else's callback moved ours while PostgreSQL walks the
-//! list, the walk would pass over the moved one, and would still come to the other. What comes
-//! second in a walk does nothing. Nothing moves once our callback has begun to commit, so that
-//! PostgreSQL never stands on an item that is freed.
+//! **INV-FRONT**: Our callback is in the list twice. The one in front moves; the one that
+//! `_PG_init` has registered never does. If the callback of another extension moved ours while
+//! PostgreSQL walks the list, the walk would pass over the moved one, and would still come to the
+//! other. The callback that comes second in a walk does nothing. Nothing moves once our callback
+//! has begun to commit, so that PostgreSQL never stands on an item that is freed.
 //!
 //! The list of subtransaction callbacks stays as it is: nothing becomes durable in one, here or
 //! there.

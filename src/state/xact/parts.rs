@@ -1,14 +1,14 @@
 //! Partitions of records by a map that is not in use, kept while an abort can put it in use again.
+//!
+//! **INV-TWO-MAPS**: A record has room for the partitions of two maps. A third one of the same
+//! transaction would overwrite those of the first, which an abort puts in use again. So they are
+//! kept here, and put back with their map.
 
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 
 /// The partitions of a table's records in one of their two fields (see
 /// `mixedcc_engine::record::Record::part`).
-///
-/// INV-PARTS: a record has room for the partitions of two maps. A third one of the same transaction
-/// would overwrite those of the first, which an abort puts in use again: they are kept here, and
-/// put back with their map.
 pub struct Parts {
     table: &'static Table,
     field: usize,
