@@ -62,7 +62,7 @@ pub struct Options {
 }
 
 /// Protocol of a table whose options name none.
-pub const BUILT_IN_PROTOCOL: Protocol = Protocol::Occ;
+pub const BUILT_IN_PROTOCOL: Protocol = Protocol::DEFAULT;
 /// Policy of a table whose options name none.
 pub const BUILT_IN_POLICY: Policy = Policy::Wait;
 
@@ -173,7 +173,7 @@ pub fn quote_name(name: &str) -> String {
 /// Protocols by name; `None`: there is none, or an unknown one.
 pub fn candidates(names: Vec<String>) -> Option<ProtocolSet> {
     let all: Option<Vec<Protocol>> = names.iter().map(|n| Protocol::parse(&unquote(n).0)).collect();
-    all?.into_iter().map(ProtocolSet::of).reduce(ProtocolSet::union)
+    all.filter(|all| !all.is_empty()).map(ProtocolSet::from_iter)
 }
 
 fn no_empty(name: &str, list: Vec<String>) -> Vec<String> {
@@ -194,7 +194,7 @@ impl Options {
             let Some((name, value)) = part.split_once('=') else {
                 invalid(
                     &format!("\"{part}\" in a mixedcc label is not of the form name=value"),
-                    "Example: 'partitions=16,partition_by=w_id,protocol=occ'.",
+                    &format!("Example: 'partitions=16,partition_by=w_id,protocol={}'.", BUILT_IN_PROTOCOL.name()),
                 );
             };
             o.set(trim(name), trim(value), &['+']);

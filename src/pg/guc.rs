@@ -2,22 +2,57 @@
 
 use mixedcc_engine::partition::SampleEvery;
 use mixedcc_engine::{Policy, Protocol};
-use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
-use pgrx::PgLogLevel;
-use std::ffi::CString;
+use pgrx::guc::{GucContext, GucEnum, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+use pgrx::{pg_sys, PgLogLevel};
+use std::ffi::{CStr, CString};
 
-/// Values of `mixedcc.default_protocol`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
-pub enum ProtocolName {
-    /// H-Store's partition locks.
-    #[name = c"partcc"]
-    PartCc,
-    /// Silo's optimistic concurrency control.
-    #[name = c"occ"]
-    Occ,
-    /// VLL's two-phase locking.
-    #[name = c"2pl"]
-    TwoPhase,
+/// Values of `mixedcc.default_protocol`: the engine's protocols, by their places in [`Protocol::ALL`].
+#[derive(Clone, Copy)]
+pub struct ProtocolName(Protocol);
+
+/// Longest name of a protocol, and a zero byte.
+const NAME_BYTES: usize = 16;
+
+/// The protocols' names as C strings.
+static PROTOCOL_NAMES: [[u8; NAME_BYTES]; Protocol::COUNT] = {
+    let mut all = [[0; NAME_BYTES]; Protocol::COUNT];
+    let mut p = 0;
+    while p < Protocol::COUNT {
+        let name = Protocol::ALL[p].name().as_bytes();
+        assert!(name.len() < NAME_BYTES);
+        all[p].split_at_mut(name.len()).0.copy_from_slice(name);
+        p += 1;
+    }
+    all
+};
+
+/// The list of values as PostgreSQL wants it: an entry without a name ends it.
+struct ProtocolEntries([pg_sys::config_enum_entry; Protocol::COUNT + 1]);
+
+// SAFETY: its pointers lead to static data that is never written.
+unsafe impl Sync for ProtocolEntries {}
+
+static PROTOCOL_ENTRIES: ProtocolEntries = {
+    let end = pg_sys::config_enum_entry { name: std::ptr::null(), val: 0, hidden: false };
+    let mut all = [end; Protocol::COUNT + 1];
+    let mut p = 0;
+    while p < Protocol::COUNT {
+        all[p].name = PROTOCOL_NAMES[p].as_ptr().cast();
+        all[p].val = p as i32;
+        p += 1;
+    }
+    ProtocolEntries(all)
+};
+
+// SAFETY: the pointer leads to a static list with an end.
+unsafe impl GucEnum for ProtocolName {
+    fn from_ordinal(place: i32) -> Self {
+        ProtocolName(Protocol::ALL[place as usize])
+    }
+    fn to_ordinal(&self) -> i32 {
+        self.0.index() as i32
+    }
+    const CONFIG_ENUM_ENTRY: *const pg_sys::config_enum_entry = PROTOCOL_ENTRIES.0.as_ptr();
 }
 
 /// Values of `mixedcc.waiting_policy`.
@@ -100,7 +135,8 @@ pub static MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(256);
 /// Is the region divided over the machine's memory nodes?
 pub static NUMA: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Protocol of new tables.
-pub static DEFAULT_PROTOCOL: GucSetting<ProtocolName> = GucSetting::<ProtocolName>::new(ProtocolName::Occ);
+pub static DEFAULT_PROTOCOL: GucSetting<ProtocolName> =
+    GucSetting::<ProtocolName>::new(ProtocolName(Protocol::DEFAULT));
 /// Partitions of new tables that have a key.
 pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
 /// Waiting policy of new tables.
@@ -129,8 +165,9 @@ pub static ADAPTIVE_CONFIRM: GucSetting<i32> = GucSetting::<i32>::new(2);
 pub static ADAPTIVE_MIN_SAMPLES: GucSetting<i32> = GucSetting::<i32>::new(20);
 /// Half-life of what was learned, s.
 pub static ADAPTIVE_FORGET_S: GucSetting<i32> = GucSetting::<i32>::new(600);
-/// No partcc above this share of weak writers, or of transactions idle between statements; percent.
-pub static PARTCC_MAX_SHARE: GucSetting<f64> = GucSetting::<f64>::new(5.0);
+/// No protocol that locks partitions above this share of weak writers, or of transactions idle between statements;
+/// percent.
+pub static PARTITION_LOCK_MAX_SHARE: GucSetting<f64> = GucSetting::<f64>::new(5.0);
 /// The model's file; empty: the built-in one.
 pub static MODEL_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 /// At which level the coordinator logs decisions.
@@ -152,13 +189,16 @@ pub static ENABLE_PRIMARY_SCAN: GucSetting<bool> = GucSetting::<bool>::new(true)
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
+/// What each protocol does, for the description of a setting; made once.
+fn about_protocols() -> &'static CStr {
+    let each: Vec<_> = Protocol::ALL.iter().map(|p| format!("{} {}", p.name(), p.about())).collect();
+    let text = CString::new(format!("{}.", each.join(", "))).expect("there is no zero byte in it");
+    Box::leak(text.into_boxed_c_str())
+}
+
 /// The default protocol.
 pub fn default_protocol() -> Protocol {
-    match DEFAULT_PROTOCOL.get() {
-        ProtocolName::PartCc => Protocol::PartCc,
-        ProtocolName::Occ => Protocol::Occ,
-        ProtocolName::TwoPhase => Protocol::TwoPhase,
-    }
+    DEFAULT_PROTOCOL.get().0
 }
 
 /// The default waiting policy.
@@ -258,9 +298,9 @@ fn define_adaptive() {
     );
     percent(
         c"mixedcc.partcc_max_share",
-        c"Share of transactions, in percent, that write below SERIALIZABLE, or are idle between their statements, up to which the coordinator chooses partcc.",
+        c"Share of transactions, in percent, that write below SERIALIZABLE, or are idle between their statements, up to which the coordinator chooses a protocol that locks partitions.",
         c"Such transactions hold a partition's lock while nothing happens, or make all others wait.",
-        &PARTCC_MAX_SHARE,
+        &PARTITION_LOCK_MAX_SHARE,
         MAX_SHARE,
     );
     GucRegistry::define_string_guc(
@@ -304,7 +344,7 @@ pub fn init() {
     GucRegistry::define_enum_guc(
         c"mixedcc.default_protocol",
         c"Concurrency-control protocol of the partitions of new mixedcc tables.",
-        c"partcc locks partitions, occ validates at commit, 2pl locks rows.",
+        about_protocols(),
         &DEFAULT_PROTOCOL,
         GucContext::Userset,
         GucFlags::default(),
@@ -321,7 +361,7 @@ pub fn init() {
     );
     GucRegistry::define_enum_guc(
         c"mixedcc.waiting_policy",
-        c"What transactions do when a row lock of a 2pl partition of a new mixedcc table conflicts.",
+        c"What transactions do when a row lock conflicts, in partitions of new mixedcc tables whose protocol locks rows.",
         c"wait: sleep, deadlocks are detected; no_wait: abort; wait_die: sleep only for younger transactions.",
         &WAITING_POLICY,
         GucContext::Userset,

@@ -154,14 +154,14 @@ impl Chooser {
     /// What the interval was like in partitions of a table, some of them for each protocol: those that are alike are
     /// judged together.
     fn peers(&self, table: u64, partitions: &[(&Partition, Reading)], s: &Settings) -> Vec<Peer> {
-        let (mut all, mut n) = (Vec::new(), [0; Protocol::ALL.len()]);
+        let (mut all, mut n) = (Vec::new(), [0; Protocol::COUNT]);
         for (no, (p, reading)) in partitions.iter().enumerate() {
             let at = std::ptr::from_ref(*p) as usize;
             let v = p.switch.view();
             // What somebody has set says nothing of what is best.
             let Some(protocol) = v.set.single().filter(|_| !v.is_open() && !v.pinned) else { continue };
             let Some((_, state)) = self.states.get(&(table, no as u32)).filter(|s| s.0 == at) else { continue };
-            let of_it = &mut n[Protocol::ALL.iter().position(|q| *q == protocol).unwrap_or(0)];
+            let of_it = &mut n[protocol.index()];
             if *of_it < PEERS {
                 if let Some(peer) = state.peer(no as u32, protocol, reading, s) {
                     all.push(peer);

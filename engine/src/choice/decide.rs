@@ -24,7 +24,8 @@ struct Trial {
     rate_before: f64,
     /// Records of a transaction before it.
     records: f64,
-    predicted: f64,
+    /// How much dearer the model had called the new protocol, a logarithm; `None`: it does not know the old one.
+    predicted: Option<f64>,
     /// How much more each interval since has cost, here and in the partitions that were switched alike.
     more: Vec<f64>,
     /// Intervals since the switch, whatever was sampled in them.
@@ -106,10 +107,6 @@ const DOUBLED: u32 = 5;
 const PROBE_EVERY: u64 = 20;
 const PROBE_WORST: (f64, f64) = (0.45, 0.15);
 
-fn index(p: Protocol) -> usize {
-    Protocol::ALL.iter().position(|q| *q == p).unwrap_or(0)
-}
-
 /// Distance of loads by what does not depend on the protocol in use.
 fn shape_distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
     let (p, q) = (super::features::place(a), super::features::place(b));
@@ -132,15 +129,14 @@ fn like(peers: &[Peer], now: usize, load: &Load) -> (Vec<Peer>, Vec<Peer>) {
 /// Protocols that candidates and rules allow.
 pub fn allowed(s: &Settings, l: &Load) -> ProtocolSet {
     let weak = l.weak_writers > s.max_weak_writers || l.idle > s.max_idle;
-    let some = s.candidates.iter().filter(|p| !(weak && *p == Protocol::PartCc));
-    some.fold(ProtocolSet::EMPTY, |set, p| set.union(ProtocolSet::of(p)))
+    s.candidates.iter().filter(|p| !(weak && ProtocolSet::of(*p).locks_partitions())).collect()
 }
 
 impl State {
     /// Forgets what depends on the current protocol or load; `reading`: go on from here.
     pub fn restart(&mut self, reading: Reading, protocol: Option<Protocol>) {
         self.last = Some(reading);
-        self.protocol = protocol.map(index);
+        self.protocol = protocol.map(Protocol::index);
         self.history.clear();
         self.challenger = None;
         (self.lossy, self.fault) = (0, 0.0);
@@ -178,7 +174,7 @@ impl State {
 
     /// What this interval will have been for the other partitions of the table; before [`State::observe`].
     pub fn peer(&self, no: u32, protocol: Protocol, reading: &Reading, s: &Settings) -> Option<Peer> {
-        let protocol = index(protocol);
+        let protocol = protocol.index();
         let last = self.last.filter(|_| self.protocol == Some(protocol))?;
         let load = Load::between(&last, reading).filter(|l| l.txns >= s.min_samples)?;
         let trial = self.trial.as_ref().map(|t| (t.from, t.to, t.more(&load)));
@@ -194,7 +190,7 @@ impl State {
         reading: Reading,
         (model, learned, s): (&Model, &mut Learned, &Settings),
     ) -> Decision {
-        let now = index(protocol);
+        let now = protocol.index();
         if self.protocol != Some(now) {
             // Nothing may go on since the switch, which came in this interval.
             let halted = self.last.and_then(|last| self.halts(table, (&last, &reading), Some(now), learned, s));
@@ -223,7 +219,7 @@ impl State {
         if !self.verify(table, (&load, &peers), reading.at_us, learned, s, &mut d) {
             self.decide(now, reading.at_us, s, &mut d);
         }
-        if let Some(to) = d.ask.map(index) {
+        if let Some(to) = d.ask.map(Protocol::index) {
             if d.status != Status::TakesBack {
                 self.begin_trial(now, to, &load, &d);
             }
@@ -247,7 +243,7 @@ impl State {
         reading: Reading,
         (model, learned, s): (&Model, &Learned, &Settings),
     ) -> Decision {
-        let now = index(protocol);
+        let now = protocol.index();
         (self.trial, self.challenger) = (None, None);
         (self.lossy, self.fault, self.quiet) = (0, 0.0, 0);
         let Some(last) = self.last.filter(|_| self.protocol == Some(now)) else {
@@ -292,16 +288,17 @@ impl State {
         let load = &self.smooth(load, peers);
         let predicted = model.predict(&load.features);
         let c = learned.correction(table, now, &load.features, at_us, s.forget_us);
-        let scores: [f64; 3] = std::array::from_fn(|i| predicted[i] + c.add[i]);
-        let set = allowed(s, load);
-        let can = |i: &usize| set.has(Protocol::ALL[*i]);
-        let best = (0..3).filter(can).min_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(now);
+        let scores = std::array::from_fn(|i| predicted[i] + c.add[i]);
+        let known = model.knows();
+        let allowed: ProtocolSet = allowed(s, load).iter().filter(|p| known.has(*p)).collect();
+        let best = cheapest(&scores, |p| allowed.has(p)).unwrap_or(now);
         Decision {
             load: *load,
             predicted,
             learned: c,
             scores,
-            allowed: (0..3).filter(can).map(|i| Protocol::ALL[i] as u32).sum(),
+            known,
+            allowed,
             best,
             used: now,
             gain: scores[now] - scores[best],
@@ -359,7 +356,7 @@ impl State {
             n_before: same.len(),
             rate_before: mean(same.iter().map(|h| h.2)),
             records: mean(same.iter().map(|h| h.0[1])),
-            predicted: d.predicted[to] - d.predicted[from],
+            predicted: d.known.has(Protocol::ALL[from]).then(|| d.predicted[to] - d.predicted[from]),
             more: Vec::new(),
             intervals: 0,
             stalled: 0,
@@ -416,7 +413,7 @@ impl State {
         d: &mut Decision,
     ) -> bool {
         let Some(t) = self.trial.as_mut() else { return false };
-        let banned = d.allowed & Protocol::ALL[t.to] as u32 == 0;
+        let banned = !d.allowed.has(Protocol::ALL[t.to]);
         if banned || shape_distance(&t.features, &load.features) > SAME {
             self.trial = None; // a rule against it, or another load: nothing can be compared
             return false;
@@ -434,13 +431,13 @@ impl State {
         }
         let (n_before, n_after) = (t.n_before, t.more.len());
         let measured = mean(t.more.iter().copied());
-        let moved = (d.predicted[t.to] - d.predicted[t.from]) - t.predicted;
+        let predicted = d.predicted[t.to] - d.predicted[t.from];
         // A probe, and a switch by lessons, went against the model: that it still is against it says nothing.
-        let wanted = t.predicted < 0.0;
+        let moved = t.predicted.filter(|p| *p < 0.0).map(|p| predicted - p);
         let noise = self.deviation(n_before, n_after);
         let loss = (1.0 + s.max_loss).ln();
         let worse = measured > loss && (measured > 2.0 * noise || n_after >= AFTER.1);
-        if !worse && wanted && moved > (1.0 + s.min_gain).ln() {
+        if !worse && moved.is_some_and(|m| m > (1.0 + s.min_gain).ln()) {
             self.trial = None; // so does the model say of a load of the same shape
             return false;
         }
@@ -450,7 +447,7 @@ impl State {
         let Some(t) = self.trial.take() else { return true };
         learn(table, &t, measured, at_us, learned, s);
         // Not to where a rule forbids it.
-        let back = worse && d.allowed & Protocol::ALL[t.from] as u32 != 0;
+        let back = worse && d.allowed.has(Protocol::ALL[t.from]);
         d.status = if back { Status::TakesBack } else { Status::Accepts };
         d.ask = back.then_some(Protocol::ALL[t.from]);
         true
@@ -458,7 +455,7 @@ impl State {
 
     /// Asks for another protocol if it is better, for long enough.
     fn decide(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
-        let banned = d.allowed & Protocol::ALL[now] as u32 == 0;
+        let banned = !d.allowed.has(Protocol::ALL[now]);
         // Who is left behind by those like it follows them: transactions over several partitions gain by one protocol.
         if d.alone {
             d.margin = 0.0;
@@ -517,19 +514,31 @@ impl State {
     fn instead(&self, now: usize, lossy: bool, d: &Decision) -> Option<usize> {
         let f = &d.load.features;
         let few = f[1] * f[0].max(1.0 - f[0]) < FEW;
-        let (wait, whole) = (index(Protocol::TwoPhase), index(Protocol::PartCc));
-        let can = |i: usize| i != now && d.allowed & Protocol::ALL[i] as u32 != 0 && d.learned.weight[i] < 0.3;
-        if lossy && few && now != wait && can(wait) {
-            return Some(wait);
+        let can = |p: Protocol| p.index() != now && d.allowed.has(p) && d.learned.weight[p.index()] < 0.3;
+        let waits = |p: Protocol| ProtocolSet::of(p).locks_reads();
+        if lossy && few && !waits(Protocol::ALL[now]) {
+            let found = cheapest(&d.scores, |p| can(p) && waits(p));
+            if found.is_some() {
+                return found;
+            }
         }
         let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
-        let near = |i: &usize| can(*i) && d.scores[*i] - d.scores[now] < worst && (*i != whole || f[3] < 0.5);
-        (0..3).filter(near).min_by(|a, b| d.scores[*a].total_cmp(&d.scores[*b]))
+        // Where transactions have several partitions, locks of whole partitions are not worth a trial.
+        let fits = |p: Protocol| f[3] < 0.5 || !ProtocolSet::of(p).locks_partitions();
+        cheapest(&d.scores, |p| can(p) && fits(p) && d.scores[p.index()] - d.scores[now] < worst)
     }
 }
 
+/// The place of the protocol with the lowest score among those for which `can` holds.
+fn cheapest(scores: &[f64; Protocol::COUNT], can: impl Fn(Protocol) -> bool) -> Option<usize> {
+    let found = Protocol::ALL.into_iter().filter(|p| can(*p)).map(Protocol::index);
+    found.min_by(|a, b| scores[*a].total_cmp(&scores[*b]))
+}
+
+/// Adds what a trial has taught. Nothing, if there is no prediction that it could correct.
 fn learn(table: u64, t: &Trial, measured: f64, at_us: u64, learned: &mut Learned, s: &Settings) {
-    let residual = measured - t.predicted;
+    let Some(predicted) = t.predicted else { return };
+    let residual = measured - predicted;
     let l = Lesson { table, from: t.from, to: t.to, features: t.features, measured, residual, repeats: 0, at_us };
     learned.add(l, s.forget_us);
 }

@@ -2,7 +2,7 @@
 
 use super::features::Load;
 use super::learned::Correction;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, ProtocolSet};
 
 /// What came of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,13 +78,15 @@ pub struct Decision {
     /// The load that it is about.
     pub load: Load,
     /// The model's predictions, in the order of [`Protocol::ALL`]: logarithms of relative costs.
-    pub predicted: [f64; 3],
+    pub predicted: [f64; Protocol::COUNT],
     /// What was learned about the protocols other than the current one.
     pub learned: Correction,
     /// Predictions with what was learned: lower is better.
-    pub scores: [f64; 3],
-    /// Bits of the protocols that candidates and rules allow.
-    pub allowed: u32,
+    pub scores: [f64; Protocol::COUNT],
+    /// The protocols that the model knows. The figures of the others mean nothing.
+    pub known: ProtocolSet,
+    /// Those of them that candidates and rules allow.
+    pub allowed: ProtocolSet,
     /// The best of them, as a place in [`Protocol::ALL`].
     pub best: usize,
     /// The protocol in use, in the same way.

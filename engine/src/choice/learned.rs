@@ -36,7 +36,8 @@ pub struct Lesson {
     pub at_us: u64,
 }
 
-/// Words of a lesson, as it is shared and saved.
+/// Words of a lesson, as it is shared and saved. They do not depend on the number of protocols: a
+/// lesson names its two by their places in [`Protocol::ALL`], which never change.
 pub const WORDS: usize = 6 + FEATURES;
 
 impl Lesson {
@@ -51,19 +52,19 @@ impl Lesson {
         }
         w
     }
-    /// From words: whatever they are, a lesson comes of them whose protocols exist.
-    pub fn unpack(w: &[u64; WORDS]) -> Lesson {
-        let all = Protocol::ALL.len() - 1;
-        Lesson {
+    /// From words; `None`: they are about a protocol that does not exist.
+    pub fn unpack(w: &[u64; WORDS]) -> Option<Lesson> {
+        let (from, to) = (w[1] as usize & 255, w[1] as usize >> 8 & 255);
+        (from.max(to) < Protocol::COUNT).then(|| Lesson {
             table: w[0],
-            from: (w[1] as usize & 255).min(all),
-            to: (w[1] as usize >> 8 & 255).min(all),
+            from,
+            to,
             repeats: (w[1] >> 16) as u32,
             measured: f64::from_bits(w[2]),
             residual: f64::from_bits(w[3]),
             at_us: w[4],
             features: std::array::from_fn(|i| f64::from_bits(w[6 + i])),
-        }
+        })
     }
     /// Are all of its figures numbers?
     pub fn is_sound(&self) -> bool {
@@ -90,9 +91,9 @@ pub struct Learned {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Correction {
     /// To add to the model's prediction for a protocol, relative to the current one.
-    pub add: [f64; 3],
+    pub add: [f64; Protocol::COUNT],
     /// Weight of the lessons about it; 1: one that is new and of just this load.
-    pub weight: [f64; 3],
+    pub weight: [f64; Protocol::COUNT],
 }
 
 impl Learned {
@@ -125,13 +126,13 @@ impl Learned {
     /// What they say about a load of a table under its current protocol.
     pub fn correction(&self, table: u64, now: usize, f: &[f64; FEATURES], at_us: u64, forget_us: u64) -> Correction {
         let mut c = Correction::default();
-        let (mut model, mut weights) = ([0.0; 3], [0.0; 3]);
+        let (mut model, mut weights) = ([0.0; Protocol::COUNT], [0.0; Protocol::COUNT]);
         for l in self.all.iter().filter(|l| l.table == table) {
             let w = l.weight(f, at_us, forget_us);
             // Which of its two protocols a lesson is about, it does not say: half of what the model was off by is put
             // down to each. So it tells of the third one too, where no lesson is about that one itself.
             let half = |p: usize| 0.5 * l.residual * ((p == l.to) as i32 - (p == l.from) as i32) as f64;
-            for other in (0..3).filter(|p| *p != now) {
+            for other in (0..Protocol::COUNT).filter(|p| *p != now) {
                 let error = w * (half(other) - half(now));
                 if [l.from, l.to].contains(&now) && [l.from, l.to].contains(&other) {
                     c.add[other] += error;
@@ -189,8 +190,7 @@ impl Blackboard {
             return None;
         }
         let w: [u64; WORDS] = std::array::from_fn(|i| c.words[i].load(Ordering::SeqCst));
-        let l = Lesson::unpack(&w);
-        whole().then_some(l)
+        whole().then(|| Lesson::unpack(&w))?
     }
 }
 

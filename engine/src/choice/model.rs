@@ -15,9 +15,12 @@
 //! cost of a transaction (see [`super::Load::cost_us`]) over the cost under the best protocol; the first tree says most
 //! of it, each later one what those before it left. `runs` is how many measured runs came to a leaf.
 //! In format 1 each protocol has one tree, without the outer list.
+//!
+//! A file need not name all protocols. A protocol that it does not name is never chosen: see
+//! [`Model::knows`].
 
 use super::features::{FEATURES, NAMES};
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, ProtocolSet};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -70,8 +73,8 @@ type Tree = Vec<Node>;
 /// A model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// In the order of [`Protocol::ALL`].
-    trees: [Vec<Tree>; 3],
+    /// In the order of [`Protocol::ALL`]; empty for a protocol that the file does not name.
+    trees: [Vec<Tree>; Protocol::COUNT],
     /// What the file says about itself.
     pub about: String,
 }
@@ -136,15 +139,17 @@ impl Model {
             return Err(format!("its format is {}, not 1 or 2", f.format));
         }
         let mut all = f.trees;
-        let mut trees: [Vec<Tree>; 3] = Default::default();
+        let mut trees: [Vec<Tree>; Protocol::COUNT] = Default::default();
         for (to, p) in trees.iter_mut().zip(Protocol::ALL) {
-            let name = p.name();
-            let found = all.remove(name).ok_or_else(|| format!("it has no tree \"{name}\""))?;
-            *to = several(name, found, f.format)?;
+            if let Some(found) = all.remove(p.name()) {
+                *to = several(p.name(), found, f.format)?;
+            }
         }
+        let m = Model { trees, about: f.about };
         match all.keys().next() {
             Some(name) => Err(format!("it has a tree for an unknown protocol \"{name}\"")),
-            None => Ok(Model { trees, about: f.about }),
+            None if m.knows() == ProtocolSet::EMPTY => Err("it has no trees".to_owned()),
+            None => Ok(m),
         }
     }
 
@@ -153,9 +158,18 @@ impl Model {
         Model::parse(BUILT_IN).expect("a test reads it")
     }
 
-    /// Logarithms of the predicted costs under each protocol, in the order of [`Protocol::ALL`].
-    pub fn predict(&self, features: &[f64; FEATURES]) -> [f64; 3] {
+    /// The protocols that the file names.
+    pub fn knows(&self) -> ProtocolSet {
+        Protocol::ALL.into_iter().filter(|p| !self.trees[p.index()].is_empty()).collect()
+    }
+
+    /// Logarithms of the predicted costs under each protocol, in the order of [`Protocol::ALL`]. One that the model
+    /// does not know ([`Self::knows`]) is out of the question.
+    pub fn predict(&self, features: &[f64; FEATURES]) -> [f64; Protocol::COUNT] {
         std::array::from_fn(|i| {
+            if self.trees[i].is_empty() {
+                return EXTREME;
+            }
             let sum: f64 = self.trees[i].iter().map(|t| leaf(t, features)).sum();
             sum.clamp(-EXTREME, EXTREME)
         })
@@ -185,9 +199,9 @@ mod tests {
             r#"[{"feature": "read_share", "at": 0.5, "below": 1, "above": 2}, {"log_cost": 0.25}, {"log_cost": -1}]"#;
         let m = several(2, &format!(r#"[[{{"log_cost": 0.5}}], {split}, [{{"log_cost": -0.125}}]]"#)).unwrap();
         let mut f = [0.0; FEATURES];
-        assert_eq!(m.predict(&f), [0.5, 0.625, 0.5]);
+        assert_eq!(m.predict(&f)[..3], [0.5, 0.625, 0.5]);
         f[0] = 1.0;
-        assert_eq!(m.predict(&f), [0.5, -0.625, 0.5]);
+        assert_eq!(m.predict(&f)[..3], [0.5, -0.625, 0.5]);
         let wrong = |format: u32, occ: &str, text: &str| {
             let e = several(format, occ).unwrap_err();
             assert!(e.contains(text), "{e}");
@@ -211,9 +225,16 @@ mod tests {
                 .unwrap();
         let mut f = [0.0; FEATURES];
         f[1] = 5.0;
-        assert_eq!(m.predict(&f), [0.5, -0.25, 0.5]);
+        assert_eq!(m.predict(&f)[..3], [0.5, -0.25, 0.5]);
         f[1] = 5.1;
-        assert_eq!(m.predict(&f), [0.5, EXTREME, 0.5]);
+        assert_eq!(m.predict(&f)[..3], [0.5, EXTREME, 0.5]);
+    }
+
+    #[test]
+    fn a_protocol_that_is_not_named_is_out_of_the_question() {
+        let m = Model::parse(r#"{"format": 1, "trees": {"occ": [{"log_cost": 0.5}]}}"#).unwrap();
+        assert_eq!(m.knows(), ProtocolSet::of(Protocol::Occ));
+        assert_eq!(m.predict(&[0.0; FEATURES])[..3], [EXTREME, 0.5, EXTREME]);
     }
 
     #[test]
@@ -232,7 +253,9 @@ mod tests {
         wrong(r#"[{"at": 5}]"#, "not a model");
         wrong(r#"[{"log_cost": 1e999}]"#, "");
         assert!(Model::parse(r#"{"format": 3, "trees": {}}"#).unwrap_err().contains("format is 3"));
-        assert!(Model::parse(r#"{"format": 1, "trees": {}}"#).unwrap_err().contains("no tree \"partcc\""));
+        assert!(Model::parse(r#"{"format": 1, "trees": {}}"#).unwrap_err().contains("no trees"));
+        let stranger = r#"{"format": 1, "trees": {"ssn": [{"log_cost": 0}]}}"#;
+        assert!(Model::parse(stranger).unwrap_err().contains("unknown protocol \"ssn\""));
         assert!(Model::parse("hello").unwrap_err().contains("not a model"));
     }
 }

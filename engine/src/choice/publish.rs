@@ -3,6 +3,7 @@
 use super::decision::{Decision, Status};
 use super::features::FEATURES;
 use crate::primitive::{AtomicU64, Ordering};
+use crate::protocol::{Protocol, ProtocolSet};
 
 /// What can be seen of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,7 +19,10 @@ pub struct Shown {
 /// Figures of the load beside its features and its transactions.
 const FIGURES: usize = 12;
 const HEAD: usize = 7;
-const WORDS: usize = HEAD + FEATURES + FIGURES + 12;
+/// Figures of each protocol.
+const OF_EACH: usize = 4;
+const WORDS: usize = HEAD + FEATURES + FIGURES + OF_EACH * Protocol::COUNT;
+const _: () = assert!(ProtocolSet::BITS <= 8, "a set is a byte of the second word");
 
 /// Room for a decision. All-zero: there was none.
 #[repr(C)]
@@ -40,12 +44,13 @@ impl Published {
         let two = |(a, b): (u32, u32)| a as u64 | (b as u64) << 32;
         let seq = self.seq.load(Ordering::SeqCst);
         self.seq.store(seq | 1, Ordering::SeqCst);
-        let status = d.status as u64 | (d.allowed as u64) << 8 | (d.best as u64) << 16 | (d.used as u64) << 24;
+        let bytes = [d.status as u8, d.allowed.bits() as u8, d.best as u8, d.used as u8, d.known.bits() as u8, 0, 0, 0];
+        let status = u64::from_le_bytes(bytes);
         let head: [u64; HEAD] =
             [at_us, status, l.txns, figures_at_us, two(d.intervals), two(d.lossy), d.no_probe_before_us];
         let own = [d.before_us, l.own_lost, l.own_slept, d.gain, d.margin];
         let load = [l.cost_us, l.rate, l.weak_writers, l.idle, l.lost, l.slept, l.busy];
-        let figures = [d.predicted, d.learned.add, d.learned.weight, d.scores];
+        let figures: [_; OF_EACH] = [d.predicted, d.learned.add, d.learned.weight, d.scores];
         let floats = l.features.into_iter().chain(load).chain(own).chain(figures.into_iter().flatten());
         for (to, w) in self.words.iter().zip(head.into_iter().chain(floats.map(f64::to_bits))) {
             to.store(w, Ordering::SeqCst);
@@ -72,12 +77,15 @@ impl Published {
 
 fn unpack(w: &[u64; WORDS]) -> Shown {
     let float = |i: usize| f64::from_bits(w[i]);
-    let three = |at: usize| [float(at), float(at + 1), float(at + 2)];
+    let [status, allowed, best, used, known, ..] = w[1].to_le_bytes();
+    let set = |bits: u8| ProtocolSet::from_bits(bits as u32 & ProtocolSet::ALL.bits());
+    let place = |p: u8| (p as usize).min(Protocol::COUNT - 1);
     let mut d = Decision {
-        status: *Status::ALL.get(w[1] as usize & 255).unwrap_or(&Status::New),
-        allowed: (w[1] >> 8 & 255) as u32,
-        best: (w[1] >> 16 & 255).min(2) as usize,
-        used: (w[1] >> 24 & 255).min(2) as usize,
+        status: *Status::ALL.get(status as usize).unwrap_or(&Status::New),
+        allowed: set(allowed),
+        best: place(best),
+        used: place(used),
+        known: set(known),
         ..Decision::default()
     };
     let two = |w: u64| (w as u32, (w >> 32) as u32);
@@ -89,9 +97,9 @@ fn unpack(w: &[u64; WORDS]) -> Shown {
         (float(at + 3), float(at + 4), float(at + 5), float(at + 6));
     (d.before_us, d.load.own_lost, d.load.own_slept) = (float(at + 7), float(at + 8), float(at + 9));
     (d.gain, d.margin) = (float(at + 10), float(at + 11));
-    let at = at + FIGURES;
-    (d.predicted, d.learned.add) = (three(at), three(at + 3));
-    (d.learned.weight, d.scores) = (three(at + 6), three(at + 9));
+    let each = |n: usize| std::array::from_fn(|i| float(at + FIGURES + n * Protocol::COUNT + i));
+    (d.predicted, d.learned.add) = (each(0), each(1));
+    (d.learned.weight, d.scores) = (each(2), each(3));
     Shown { at_us: w[0], figures_at_us: w[3], decision: d }
 }
 
@@ -104,15 +112,17 @@ mod tests {
         // SAFETY: all-zero is an empty one.
         let p: Box<Published> = unsafe { Box::new(std::mem::zeroed()) };
         assert_eq!(p.read(), Shown::default());
-        let mut d =
-            Decision { status: Status::Verifies, allowed: 7, best: 2, used: 1, before_us: 4.5, ..Decision::default() };
+        let (known, allowed) = (ProtocolSet::ALL, ProtocolSet::of(Protocol::ALL[1]));
+        let mut d = Decision { known, allowed, best: 2, used: 1, before_us: 4.5, ..Decision::default() };
+        d.status = Status::Verifies;
         d.load.features = std::array::from_fn(|i| i as f64 + 0.5);
         (d.load.cost_us, d.load.rate, d.load.txns) = (1.5, 2.5, 30);
         (d.load.weak_writers, d.load.idle, d.load.lost) = (0.1, 0.2, 0.3);
         (d.load.slept, d.load.busy) = (0.4, 0.6);
         (d.load.own_lost, d.load.own_slept) = (0.15, 0.25);
-        (d.predicted, d.scores) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
-        (d.learned.add, d.learned.weight) = ([7.0, 8.0, 9.0], [0.7, 0.8, 0.9]);
+        let each = |from: f64| std::array::from_fn(|i| from + i as f64);
+        (d.predicted, d.scores) = (each(1.0), each(11.0));
+        (d.learned.add, d.learned.weight) = (each(21.0), each(0.7));
         (d.gain, d.margin, d.intervals, d.lossy, d.no_probe_before_us) = (0.25, 0.125, (3, 16), (1, 5), 99);
         p.write(77, &d);
         assert_eq!(p.read(), Shown { at_us: 77, figures_at_us: 77, decision: d });

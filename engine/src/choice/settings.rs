@@ -1,7 +1,7 @@
 //! What decisions go by: settings of the cluster, and what a table says in place of them.
 
 use crate::partition::Tuning;
-use crate::protocol::{Protocol, ProtocolSet};
+use crate::protocol::ProtocolSet;
 
 /// What decisions go by.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,9 +18,9 @@ pub struct Settings {
     pub confirm: u32,
     /// Sampled transactions that make a load.
     pub min_samples: u64,
-    /// No `partcc` if the share of transactions that write below SERIALIZABLE is larger.
+    /// No protocol that locks partitions if the share of transactions that write below SERIALIZABLE is larger.
     pub max_weak_writers: f64,
-    /// No `partcc` if the share of transactions that are idle between statements is larger.
+    /// No protocol that locks partitions if the share of transactions that are idle between statements is larger.
     pub max_idle: f64,
     /// A lesson loses half of its weight in this time, microseconds.
     pub forget_us: u64,
@@ -32,7 +32,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             interval_us: 1_000_000,
-            candidates: Protocol::ALL.into_iter().fold(ProtocolSet::EMPTY, |s, p| s.union(ProtocolSet::of(p))),
+            candidates: ProtocolSet::ALL,
             min_gain: 0.1,
             max_loss: 0.05,
             confirm: 2,
@@ -61,8 +61,8 @@ impl Settings {
             max_loss: t.max_loss.unwrap_or(self.max_loss),
             confirm: t.confirm.unwrap_or(self.confirm),
             min_samples: t.min_samples.unwrap_or(self.min_samples),
-            max_weak_writers: t.partcc_max_share.unwrap_or(self.max_weak_writers),
-            max_idle: t.partcc_max_share.unwrap_or(self.max_idle),
+            max_weak_writers: t.partition_lock_max_share.unwrap_or(self.max_weak_writers),
+            max_idle: t.partition_lock_max_share.unwrap_or(self.max_idle),
             forget_us: t.forget_us.unwrap_or(self.forget_us),
             probes: self.probes,
         }
@@ -81,7 +81,7 @@ mod tests {
             interval_us: Some(1_000_000),
             max_loss: Some(0.5),
             confirm: Some(7),
-            partcc_max_share: Some(0.0),
+            partition_lock_max_share: Some(0.0),
             ..Tuning::default()
         };
         let of_it = s.of_table(&own);

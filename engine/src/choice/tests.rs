@@ -52,7 +52,7 @@ struct World {
 }
 
 fn at(p: Protocol) -> usize {
-    Protocol::ALL.iter().position(|q| *q == p).unwrap()
+    p.index()
 }
 
 /// A tree with one split on a feature.
@@ -307,6 +307,32 @@ fn rules_keep_weak_writers_out_of_partcc() {
     let before = w.asked.len();
     w.run(&weak, 10);
     assert_eq!(w.asked.len(), before, "nothing is allowed: nothing changes");
+}
+
+#[test]
+fn a_protocol_that_the_model_does_not_know_is_left_and_never_chosen() {
+    let leaf = |cost: f64| format!(r#"[{{"log_cost": {cost}}}]"#);
+    let text = format!(r#"{{"format": 1, "trees": {{"partcc": {}, "occ": {}}}}}"#, leaf(0.8), leaf(0.0));
+    let m = Model::parse(&text).unwrap();
+    // It would be the best one by far, and much is lost under the others.
+    let lossy = Truth { lost: 0.6, cost_us: [300.0, 200.0, 100.0], ..HOT };
+    let mut w = World::new(m, 0.05);
+    w.run(&lossy, 100);
+    assert!(w.asked.iter().all(|a| a.1 != Protocol::TwoPhase), "{:?}", w.asked);
+    // A partition that has it, and is not pinned, gets one that the model knows. Nothing is learned of that.
+    let mut w = World::new(w.model, 0.05);
+    w.protocol = Protocol::TwoPhase;
+    w.run(&CALM, 30);
+    assert_eq!((w.protocol, w.asked.len()), (Protocol::Occ, 1), "{:?}", w.asked);
+    assert!(w.learned.all().is_empty());
+    // If it is pinned, it is only looked at.
+    w.protocol = Protocol::TwoPhase;
+    for _ in 0..3 {
+        w.pass(&CALM);
+        let d = w.state.watch(1, (w.protocol, &[]), w.reading, (&w.model, &w.learned, &w.settings));
+        assert_eq!(d.ask, None);
+        assert!(!d.known.has(Protocol::TwoPhase) && !d.allowed.has(Protocol::TwoPhase));
+    }
 }
 
 #[test]

@@ -19,8 +19,9 @@ pub struct Tuning {
     pub confirm: Option<u32>,
     /// Sampled transactions that make a load.
     pub min_samples: Option<u64>,
-    /// No `partcc` beyond this share of transactions that write below SERIALIZABLE, or are idle between statements.
-    pub partcc_max_share: Option<f64>,
+    /// No protocol that locks partitions beyond this share of transactions that write below
+    /// SERIALIZABLE, or are idle between statements.
+    pub partition_lock_max_share: Option<f64>,
     /// Time in which a lesson loses half of its weight, microseconds.
     pub forget_us: Option<u64>,
 }
@@ -42,7 +43,7 @@ impl Tuning {
             share(self.max_loss),
             number(self.confirm.map(u64::from)),
             number(self.min_samples),
-            share(self.partcc_max_share),
+            share(self.partition_lock_max_share),
             number(self.forget_us),
         ]
     }
@@ -60,7 +61,7 @@ impl Tuning {
             max_loss: share(w[3]),
             confirm: number(w[4]).map(|n| n.min(u32::MAX as u64) as u32),
             min_samples: number(w[5]),
-            partcc_max_share: share(w[6]),
+            partition_lock_max_share: share(w[6]),
             forget_us: number(w[7]),
         }
     }
@@ -82,7 +83,7 @@ mod tests {
             max_loss: Some(0.125),
             confirm: Some(3),
             min_samples: Some(0),
-            partcc_max_share: Some(1.0),
+            partition_lock_max_share: Some(1.0),
             forget_us: Some(1),
         };
         assert_eq!(Tuning::unpack(&all.pack()), all);

@@ -46,6 +46,14 @@ impl Protocol {
             Protocol::TwoPhase => "2pl",
         }
     }
+    /// What it does, in a few words, for settings and views.
+    pub fn about(self) -> &'static str {
+        match self {
+            Protocol::PartCc => "locks partitions",
+            Protocol::Occ => "validates at commit",
+            Protocol::TwoPhase => "locks rows",
+        }
+    }
     /// Its place in [`Protocol::ALL`], and in arrays that have an element for each protocol.
     pub fn index(self) -> usize {
         (self as u32).trailing_zeros() as usize
@@ -107,7 +115,7 @@ impl Policy {
 }
 
 /// A set of protocols that manage a partition together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolSet(u32);
 
 const _: () = {
@@ -171,6 +179,20 @@ impl ProtocolSet {
     /// Names joined by `+`.
     pub fn name(self) -> String {
         self.iter().map(Protocol::name).collect::<Vec<_>>().join("+")
+    }
+    /// Is a protocol among them that locks the partitions that a transaction touches?
+    pub fn locks_partitions(self) -> bool {
+        self.has(Protocol::PartCc)
+    }
+    /// Is a protocol among them that locks the rows that a transaction reads?
+    pub fn locks_reads(self) -> bool {
+        self.has(Protocol::TwoPhase)
+    }
+}
+
+impl FromIterator<Protocol> for ProtocolSet {
+    fn from_iter<I: IntoIterator<Item = Protocol>>(all: I) -> ProtocolSet {
+        all.into_iter().fold(ProtocolSet::EMPTY, |set, p| set.union(ProtocolSet::of(p)))
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn write<W: Write>(w: &mut Writer<W>, table: u64, all: &[Lesson]) -> 
 }
 
 /// Reads the lessons of a table. Lessons with other features than the present ones are useless, and
-/// are left out.
+/// are left out. So are lessons about protocols that this build does not have.
 pub(super) fn read<R: Read>(r: &mut Reader<R>) -> Result<Vec<Lesson>, LoadError> {
     let (n, words) = (r.get_u32()? as usize, r.get_u32()? as usize);
     if n > LESSONS {
@@ -29,8 +29,7 @@ pub(super) fn read<R: Read>(r: &mut Reader<R>) -> Result<Vec<Lesson>, LoadError>
         for word in &mut w {
             *word = r.get_u64()?;
         }
-        all.push(Lesson::unpack(&w));
+        all.extend(Lesson::unpack(&w).filter(Lesson::is_sound));
     }
-    all.retain(Lesson::is_sound);
     Ok(all)
 }

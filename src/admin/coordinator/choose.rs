@@ -57,7 +57,7 @@ fn candidates() -> ProtocolSet {
 
 /// What the settings say.
 pub fn settings() -> Settings {
-    let share = guc::PARTCC_MAX_SHARE.get() / 100.0;
+    let share = guc::PARTITION_LOCK_MAX_SHARE.get() / 100.0;
     Settings {
         interval_us: Choice::length_us(),
         candidates: candidates(),

@@ -92,7 +92,7 @@ pub static NUMBERS: [Number; COUNT] = [
         name: "partcc_max_share",
         setting: "mixedcc.partcc_max_share",
         value: |s| percent(s.max_idle),
-        is_own: |t| t.partcc_max_share.is_some(),
+        is_own: |t| t.partition_lock_max_share.is_some(),
         unit: Unit::Percent,
         range: (0.0, guc::MAX_SHARE),
     },
@@ -147,7 +147,7 @@ impl Number {
 
 /// What values mean for the coordinator.
 pub fn tuning(v: &Values) -> Tuning {
-    let [interval_ms, min_gain, max_loss, confirm, min_samples, forget_s, partcc_max_share] = *v;
+    let [interval_ms, min_gain, max_loss, confirm, min_samples, forget_s, partition_lock_max_share] = *v;
     let share = |percent: Option<f64>| percent.map(|p| p / 100.0);
     Tuning {
         interval_us: interval_ms.map(|ms| ms as u64 * 1000),
@@ -156,7 +156,7 @@ pub fn tuning(v: &Values) -> Tuning {
         confirm: confirm.map(|n| n as u32),
         min_samples: min_samples.map(|n| n as u64),
         forget_us: forget_s.map(|s| s as u64 * 1_000_000),
-        partcc_max_share: share(partcc_max_share),
+        partition_lock_max_share: share(partition_lock_max_share),
         ..Tuning::default()
     }
 }
@@ -205,7 +205,7 @@ mod unit {
             confirm: Some(50),
             min_samples: Some(50),
             forget_us: Some(50_000_000),
-            partcc_max_share: Some(0.5),
+            partition_lock_max_share: Some(0.5),
             ..Tuning::default()
         };
         assert_eq!(tuning(&v), wanted);

@@ -4,7 +4,7 @@
 use super::visible_tables;
 use mixedcc_engine::choice::Status;
 use mixedcc_engine::partition::Partition;
-use mixedcc_engine::Protocol;
+use mixedcc_engine::{Protocol, ProtocolSet};
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::Oid;
 use pgrx::prelude::*;
@@ -38,18 +38,26 @@ fn key_rows() -> TableIterator<
     TableIterator::new(out)
 }
 
-/// The predicted cost under the protocol in use over that under `partcc`, with what was learned; `None`: not predicted.
-fn partcc_gain(p: &Partition) -> Option<f64> {
-    let at = |wanted: Protocol| Protocol::ALL.iter().position(|q| *q == wanted);
-    let d = p.decided.read().decision;
-    let now = at(p.protocols().single()?)?;
-    (d.load.txns > 0).then_some((d.scores[now] - d.scores[at(Protocol::PartCc)?]).exp())
+/// The protocols that lock partitions; with them the partitions' number and key matter most.
+fn partition_locking() -> ProtocolSet {
+    Protocol::ALL.into_iter().filter(|p| ProtocolSet::of(*p).locks_partitions()).collect()
 }
 
-/// What keeps the coordinator from `partcc` in a partition.
-fn partcc_obstacle(p: &Partition) -> &'static str {
+/// The predicted cost under the protocol in use over that under the best protocol that locks partitions, with what was
+/// learned; `None`: one of them is not predicted.
+fn partition_locks_gain(p: &Partition) -> Option<f64> {
     let d = p.decided.read().decision;
-    if p.protocols().has(Protocol::PartCc) {
+    let score = |p: Protocol| d.known.has(p).then(|| d.scores[p.index()]);
+    let now = score(p.protocols().single()?)?;
+    let best = partition_locking().iter().filter_map(score).min_by(f64::total_cmp)?;
+    (d.load.txns > 0).then_some((now - best).exp())
+}
+
+/// What keeps the coordinator from a protocol that locks partitions.
+fn partition_locks_obstacle(p: &Partition) -> &'static str {
+    let d = p.decided.read().decision;
+    let of_interest = partition_locking();
+    if p.protocols().meets(of_interest) {
         "it is in use"
     } else if p.switch.view().pinned {
         "the protocol is pinned (mixedcc.unpin)"
@@ -57,14 +65,17 @@ fn partcc_obstacle(p: &Partition) -> &'static str {
         "the table is not adaptive: its options say so or name a protocol, or mixedcc.adaptive is off"
     } else if d.load.txns == 0 {
         "too few transactions were sampled"
-    } else if d.allowed & Protocol::PartCc as u32 != 0 {
+    } else if d.allowed.meets(of_interest) {
         "the coordinator has not chosen it yet"
+    } else if !d.known.meets(of_interest) {
+        "the model (mixedcc.model_file) does not know it"
     } else {
         "it is no candidate (mixedcc.candidates, mixedcc.adaptive_candidates), or mixedcc.partcc_max_share forbids it"
     }
 }
 
-/// What the coordinator thinks of `partcc`, partition by partition.
+/// What the coordinator thinks of locks on partitions, partition by partition. The function's name in SQL is that of
+/// the one protocol that has them today.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn partcc_rows() -> TableIterator<
@@ -74,7 +85,7 @@ fn partcc_rows() -> TableIterator<
     let mut out = Vec::new();
     for (oid, t) in visible_tables() {
         for (no, p) in t.map().partitions().iter().enumerate() {
-            out.push((oid, no as i32, partcc_gain(p), partcc_obstacle(p)));
+            out.push((oid, no as i32, partition_locks_gain(p), partition_locks_obstacle(p)));
         }
     }
     TableIterator::new(out)

@@ -51,11 +51,13 @@ fn percent(log: f64) -> f64 {
 fn progress(set: ProtocolSet, s: &Settings, d: &Decision, now: u64, out: &mut Vec<Row>) {
     let (best, used) = (Protocol::ALL[d.best], Protocol::ALL[d.used]);
     let pair = format!("percent, of {} over {}", best.name(), used.name());
-    let mut note = if d.allowed == 0 {
+    let mut note = if d.allowed == ProtocolSet::EMPTY {
         "nothing is allowed: the protocol stays".to_owned()
     } else if best == used {
         format!("{} is the best one", used.name())
-    } else if d.allowed & used as u32 == 0 {
+    } else if !d.known.has(used) {
+        format!("{}, as the model does not know {}", best.name(), used.name())
+    } else if !d.allowed.has(used) {
         format!("{pair}, which is not allowed: any is enough")
     } else if d.margin == 0.0 && s.min_gain > 0.0 {
         format!("{pair}; any is enough, as most partitions like this one have it")
@@ -65,7 +67,8 @@ fn progress(set: ProtocolSet, s: &Settings, d: &Decision, now: u64, out: &mut Ve
     if set != ProtocolSet::of(used) {
         note += &format!("; {} was in use then", used.name());
     }
-    out.push(row("state", "gain", Some(percent(d.gain)), note));
+    let gain = d.known.has(used).then(|| percent(d.gain));
+    out.push(row("state", "gain", gain, note));
     let (n, of) = d.intervals;
     match d.status {
         Status::Confirms => {
@@ -132,10 +135,15 @@ fn scores(p: &Partition, s: &Settings, d: &Decision, out: &mut Vec<Row>) {
         if p.protocols() == ProtocolSet::of(protocol) {
             notes.push("in use".to_owned());
         }
-        if d.allowed & protocol as u32 == 0 {
-            let why =
-                if s.candidates.has(protocol) { "excluded by a rule: partcc_max_share" } else { "not a candidate" };
-            notes.push(why.to_owned());
+        if !d.known.has(protocol) {
+            notes.push("the model does not know it: never chosen, but can be pinned".to_owned());
+            out.push(row("cost", protocol.name(), None, notes.join("; ")));
+            continue;
+        }
+        if !s.candidates.has(protocol) {
+            notes.push("not a candidate".to_owned());
+        } else if !d.allowed.has(protocol) {
+            notes.push("excluded by a rule: partcc_max_share".to_owned());
         } else if i == d.best {
             notes.push("best".to_owned());
         }
