@@ -1,5 +1,5 @@
-//! Makes the graph's nodes and edges from the events, and judges every single
-//! read on the way (aborted, intermediate, garbage, missing).
+//! Makes the graph's nodes and edges from the events. On the way it judges each single read:
+//! aborted, intermediate, garbage or missing.
 
 use super::graph::{kind, Edge};
 use super::history::{Event, Image, Key, Level, Payload, Predicate, Seen, Write, WriteKind};
@@ -17,7 +17,7 @@ pub(super) enum Part {
     Snapshot,
     /// The snapshot of a read committed statement.
     Statement(u32),
-    /// A moment, between the commits before it and the begins after it.
+    /// A moment between the commits before it and the begins after it.
     Moment,
 }
 
@@ -31,7 +31,8 @@ pub(super) struct Node {
 pub(super) struct Ambiguous {
     pub node: u32,
     pub key: u32,
-    /// Each stretch: whom the reader follows, whom it precedes (`NONE`: nobody).
+    /// For each stretch: the transaction that the reader follows, and the one that it precedes.
+    /// `NONE`: no transaction.
     pub stretches: Vec<(u32, u32)>,
 }
 
@@ -43,16 +44,16 @@ pub(super) struct Builder<'a, 'h> {
     pub nodes: Vec<Node>,
     pub edges: Vec<Edge>,
     pub ambiguous: Vec<Ambiguous>,
-    /// First and last node of each transaction.
+    /// The first node of each transaction.
     pub first: Vec<u32>,
     own: HashMap<u32, Own>,
 }
 
-/// What a transaction knows of its own writes to a key.
+/// A transaction's own writes to a key.
 struct Own {
     live: bool,
     payload: Payload,
-    /// Some were undone: their visibility is not judged.
+    /// Some were undone, so their visibility is not judged.
     undone: bool,
 }
 
@@ -166,7 +167,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
     }
 
-    /// A write's RETURNING names the version before its own: nothing may lie between.
+    /// Checks the version that a write's RETURNING named: no other version may lie between the two.
     fn check_replaced(&mut self, txn: u32, key: u32, saw: &Seen) {
         let index = self.index;
         if self.own.contains_key(&key) {
@@ -212,8 +213,8 @@ impl<'a, 'h> Builder<'a, 'h> {
         None
     }
 
-    /// The position of what was seen; reports reads that may not be. `None`: own,
-    /// absent, unordered or wrong.
+    /// The position of the version that was seen. Reports reads that are not allowed. `None`: the
+    /// version is the reader's own, absent, unordered or wrong.
     fn position(&mut self, txn: u32, key: u32, seen: &Seen) -> Option<usize> {
         let index = self.index;
         let name = || index.describe(key);
@@ -221,8 +222,8 @@ impl<'a, 'h> Builder<'a, 'h> {
         let write = match index.named(key, seen) {
             Named::Absent => return None,
             Named::Initial => return Some(0),
-            Named::Nobody => {
-                let text = format!("T{reader} read {seen:?} of {}, which nobody wrote", name());
+            Named::Unwritten => {
+                let text = format!("T{reader} read {seen:?} of {}, which no transaction wrote", name());
                 self.report(AnomalyKind::GarbageRead, &[txn], text);
                 return None;
             }
@@ -304,7 +305,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
     }
 
-    /// Whether the transaction has written the key before; judges what it sees of that.
+    /// Has the transaction written the key before? If so, judges what it sees of its own write.
     fn is_own(&mut self, txn: u32, key: u32, seen: &Seen) -> bool {
         let Some(own) = self.own.get(&key) else {
             return false;
@@ -364,7 +365,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
     }
 
-    /// The reader did not see a row with this key (that satisfies the predicate).
+    /// Handles a key of which the reader saw no row (that satisfies the predicate).
     fn without(&mut self, txn: u32, node: u32, key: u32, predicate: Option<&Predicate>) {
         let order = &self.orders.of_key[key as usize];
         if order.tail.iter().any(|version| version.dead) {
@@ -395,7 +396,7 @@ impl<'a, 'h> Builder<'a, 'h> {
         match stretches[..] {
             [] => {
                 let text =
-                    format!("T{} did not see {}, which nobody deleted", self.index.id(txn), self.index.describe(key));
+                    format!("T{} did not see {}, which no transaction deleted", self.index.id(txn), self.index.describe(key));
                 self.report(AnomalyKind::MissingRow, &[txn], text);
             }
             [(after, before)] => {
@@ -418,8 +419,8 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
     }
 
-    /// The stretches of versions that the reader would not have seen: who began
-    /// each, and who ended it.
+    /// The stretches of versions that the reader would not have seen, each with the transactions
+    /// that began and ended it.
     fn stretches(&self, key: u32, order: &Order, visible: impl Fn(usize) -> bool) -> Vec<(u32, u32)> {
         let mut stretches = Vec::new();
         let mut open: Option<u32> = None;
@@ -436,7 +437,7 @@ impl<'a, 'h> Builder<'a, 'h> {
             }
         }
         if let Some(after) = open {
-            // All that is later and of unknown order is visible.
+            // All later versions of unknown order are visible.
             let tail = &self.orders.of_key[key as usize].tail;
             let before = if tail.len() == 1 { tail[0].txn } else { NONE };
             stretches.push((after, before));

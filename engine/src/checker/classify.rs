@@ -1,4 +1,4 @@
-//! Completes the graph, finds its cycles and names them after Adya.
+//! Completes the graph, finds its cycles, and classifies them by Adya's definitions.
 
 use super::build::{Ambiguous, Builder, Node, Part};
 use super::graph::{kind, CycleSearch, Edge, Graph};
@@ -8,12 +8,12 @@ use super::verdict::{AnomalyKind, Verdict};
 use super::Options;
 use hashbrown::{HashMap, HashSet};
 
-/// Edges that the search for the right stretch of an ambiguous read may look at.
+/// The number of edges that the search for the right stretch of an ambiguous read may visit.
 const AMBIGUOUS_BUDGET: usize = 100_000_000;
-/// What one decision rules out may decide another: rounds of that at most.
+/// The largest number of rounds: excluding a stretch of one read may decide another read.
 const AMBIGUOUS_ROUNDS: usize = 20;
 
-/// Edges between transactions that follow one another, as far as asked for.
+/// Adds the edges between consecutive transactions that the options ask for.
 pub(super) fn order_edges(builder: &mut Builder<'_, '_>) {
     let transactions = &builder.index.history.transactions;
     let committed: Vec<u32> =
@@ -42,7 +42,8 @@ pub(super) fn order_edges(builder: &mut Builder<'_, '_>) {
     }
 }
 
-/// A chain of moments, one after each commit: who begins later follows it.
+/// Adds a chain of moments, one after each commit. A transaction that begins later follows the
+/// moment.
 fn time_edges(builder: &mut Builder<'_, '_>, transactions: &[Transaction], committed: &[u32]) {
     let mut commits: Vec<(u64, u32)> =
         committed.iter().filter_map(|&txn| transactions[txn as usize].commit.map(|time| (time, txn))).collect();
@@ -67,8 +68,8 @@ fn time_edges(builder: &mut Builder<'_, '_>, transactions: &[Transaction], commi
     }
 }
 
-/// Reads of absence that fit several times: what contradicts the rest of the
-/// graph is ruled out, and what remains bounds the reader on both sides.
+/// Resolves reads of absence that fit several stretches. Stretches that contradict the rest of the
+/// graph are excluded. Those that remain bound the reader on both sides.
 pub(super) fn resolve_ambiguous(builder: &mut Builder<'_, '_>) {
     let mut open = std::mem::take(&mut builder.ambiguous);
     open.iter_mut().for_each(|read| rule_out_by_time(builder, read));
@@ -99,7 +100,7 @@ pub(super) fn resolve_ambiguous(builder: &mut Builder<'_, '_>) {
                 continue;
             }
             changed = true;
-            // Nothing fits: any choice shows the contradiction as a cycle.
+            // If no stretch fits, any choice shows the contradiction as a cycle.
             let chosen = if possible.is_empty() { vec![read.stretches[0]] } else { possible };
             narrow(builder, read, chosen);
         }
@@ -139,8 +140,8 @@ fn rule_out_by_time(builder: &mut Builder<'_, '_>, read: &mut Ambiguous) {
     }
 }
 
-/// Looks for cycles with more and more kinds of edges, so that each is reported
-/// as the worst that it is.
+/// Searches for cycles with more and more kinds of edges, so that each is reported as the worst
+/// anomaly that it is.
 pub(super) fn cycles(index: &Index<'_>, nodes: &[Node], edges: &[Edge], options: &Options, verdict: &mut Verdict) {
     let graph = Graph::new(nodes.len(), edges);
     let mut search = CycleSearch::new(&graph);

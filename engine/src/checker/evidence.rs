@@ -1,4 +1,4 @@
-//! What the lists that were read say about the order of their ids.
+//! Evidence about the order of ids, from the lists that were read.
 
 use super::history::{Event, Key, Seen, TxnId, WriteKind};
 use super::index::Index;
@@ -6,9 +6,8 @@ use super::verdict::{AnomalyKind, Verdict};
 use super::Options;
 use hashbrown::{HashMap, HashSet};
 
-/// A key's row lives from an insert to a delete; each life has a list of its
-/// own, named by the id that its insert put first. `None`: the row that was
-/// there before the history.
+/// A key's row lives from an insert to a delete. Each life has a list of its own, named by the id
+/// that its insert put first. `None`: the row that existed before the history.
 pub(super) type Life = (u32, Option<u64>);
 
 #[derive(Default)]
@@ -25,7 +24,7 @@ pub(super) fn life_of(index: &Index<'_>, key: u32, list: &[u64]) -> Option<u64> 
     (index.writes[number as usize].kind == WriteKind::Insert).then_some(first)
 }
 
-/// Calls `see(txn, key, seen)` for all that effective transactions saw.
+/// Calls `see(txn, key, seen)` for all that transactions which count have seen.
 pub(super) fn each_seen<'h>(index: &Index<'h>, mut see: impl FnMut(u32, Key, &'h Seen)) {
     for (txn, transaction) in index.history.transactions.iter().enumerate() {
         if !index.effective[txn] {
@@ -83,8 +82,8 @@ pub(super) fn collect<'h>(index: &Index<'h>, options: &Options, verdict: &mut Ve
     evidence
 }
 
-/// Ids in the longest lists that nobody wrote, that stand there twice, or whose
-/// writer rolled back.
+/// Reports ids in the longest lists that no transaction wrote, that occur twice, or whose writer
+/// rolled back.
 fn check_elements(index: &Index<'_>, evidence: &Evidence<'_>, options: &Options, verdict: &mut Verdict) {
     let mut seen = HashSet::new();
     let mut lists: Vec<_> = evidence.longest.iter().collect();
@@ -99,7 +98,7 @@ fn check_elements(index: &Index<'_>, evidence: &Evidence<'_>, options: &Options,
             }
             match index.appended(key, id) {
                 None => {
-                    let text = format!("the list {name} contains {id}, which nobody wrote");
+                    let text = format!("the list {name} contains {id}, which no transaction wrote");
                     verdict.report(options.limit, AnomalyKind::GarbageRead, Vec::new(), text);
                 }
                 Some(number) if !index.stays(number) => {

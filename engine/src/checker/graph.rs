@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-/// Edge kinds are bits, so that a search can be restricted to some.
+/// Kinds of edges are bits, so that a search can be restricted to some.
 pub(super) mod kind {
     pub const WW: u16 = 1;
     pub const WR: u16 = 1 << 1;
     pub const WR_PREDICATE: u16 = 1 << 2;
     pub const RW: u16 = 1 << 3;
     pub const RW_PREDICATE: u16 = 1 << 4;
-    /// A transaction's snapshots lie before its commit.
+    /// A transaction's snapshots precede its commit.
     pub const PROGRAM: u16 = 1 << 5;
     pub const SESSION: u16 = 1 << 6;
     pub const TIME: u16 = 1 << 7;
@@ -34,7 +34,7 @@ pub(super) struct Graph {
 }
 
 const UNVISITED: u32 = u32::MAX;
-/// Edges that the searches for a short cycle may look at, in all.
+/// The number of edges that all searches for a short cycle may visit together.
 const SEARCH_BUDGET: usize = 50_000_000;
 
 impl Graph {
@@ -56,7 +56,7 @@ impl Graph {
         Self { starts, edges }
     }
 
-    /// The same graph with every edge turned round.
+    /// The same graph with every edge reversed.
     pub fn reversed(nodes: usize, edges: &[Edge]) -> Self {
         let turn = |edge: &Edge| Edge { from: edge.to, to: edge.from, ..*edge };
         Self::new(nodes, &edges.iter().map(turn).collect::<Vec<_>>())
@@ -70,7 +70,8 @@ impl Graph {
         &self.edges[self.starts[node as usize] as usize..self.starts[node as usize + 1] as usize]
     }
 
-    /// Marks what `start` reaches in `marks` with `stamp`; returns the edges looked at.
+    /// Stores `stamp` in `marks` for all nodes that `start` reaches. Returns the number of edges
+    /// visited.
     pub fn mark_reachable(&self, start: u32, marks: &mut [u32], stamp: u32) -> usize {
         let mut work = 0;
         let mut stack = vec![start];
@@ -87,8 +88,8 @@ impl Graph {
         work
     }
 
-    /// Strongly connected components with more than one node, over the edges
-    /// whose kind is in `mask` (Tarjan, without recursion).
+    /// The strongly connected components with more than one node, over the edges whose kind is in
+    /// `mask` (Tarjan's algorithm, without recursion).
     pub fn components(&self, mask: u16) -> Vec<Vec<u32>> {
         let nodes = self.nodes();
         let mut found = Vec::new();
@@ -147,7 +148,7 @@ impl Graph {
     }
 }
 
-/// Looks for a short, telling cycle in one component after the other.
+/// Searches each component for a short cycle that explains the anomaly.
 pub(super) struct CycleSearch<'g> {
     graph: &'g Graph,
     member: Vec<bool>,
@@ -168,8 +169,8 @@ impl<'g> CycleSearch<'g> {
         }
     }
 
-    /// A shortest cycle with one anti-dependency if there is one, else a
-    /// shortest one of any kind. (In a huge component: of those tried.)
+    /// A shortest cycle with one anti-dependency if there is one, else a shortest one of any kind.
+    /// In a huge component it is the shortest of those tried.
     pub fn find(&mut self, component: &[u32], mask: u16) -> Vec<Edge> {
         component.iter().for_each(|&node| self.member[node as usize] = true);
         let mut best: Option<Vec<Edge>> = None;
@@ -206,7 +207,7 @@ impl<'g> CycleSearch<'g> {
         let bound = best.as_ref().map_or(usize::MAX, Vec::len);
         let single = mask & kind::ANTI == 0;
         let spent = if single { self.budget < SEARCH_BUDGET / 2 } else { self.budget == 0 };
-        // Within a component the first edge tried without `single` closes, so one is found.
+        // Within a component the first edge tried without `single` closes, so a cycle is found.
         if bound <= 2 || (spent && (single || best.is_some())) {
             return;
         }

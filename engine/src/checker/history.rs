@@ -1,13 +1,13 @@
-//! What a history is: transactions, their events, and the versions they saw.
+//! A history: transactions, their events, and the versions that they saw.
 
 use hashbrown::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Identifies a transaction in a history; unique, chosen by the test.
+/// Identifies a transaction in a history. It is unique, and chosen by the test.
 pub type TxnId = u64;
 
-/// A row's key: an integer in a table. Tables are numbered by [`History::table`].
+/// The key of a row: an integer in a table. Tables are numbered by [`History::table`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Key {
     pub table: u32,
@@ -24,8 +24,8 @@ impl Key {
 pub enum Status {
     Committed,
     Aborted,
-    /// The outcome was not reported (connection lost during COMMIT). Counts as
-    /// committed if anybody saw one of its writes, else as aborted.
+    /// The outcome was not reported, as the connection was lost during COMMIT. Counts as committed
+    /// if another transaction saw one of its writes, else as aborted.
     Unknown,
 }
 
@@ -34,7 +34,7 @@ pub enum Level {
     Serializable,
     /// Repeatable read: all reads from one snapshot.
     Snapshot,
-    /// One snapshot per statement.
+    /// One snapshot for each statement.
     ReadCommitted,
     /// A snapshot that must be a prefix of the serial order.
     SerializableReadOnly,
@@ -57,21 +57,21 @@ impl fmt::Display for Level {
     }
 }
 
-/// What a read saw of one key.
+/// The version of one key that a read saw.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
     /// No row: before its insert or after its delete.
     Absent,
     /// The row as it was before the history began.
     Initial,
-    /// The version installed by `txn` with its `nth` write of this key, counted
-    /// from 1; `None` is the last one.
+    /// The version that `txn` installed with its `nth` write of this key, counted from 1. `None` is
+    /// its last one.
     Version { txn: TxnId, nth: Option<u32> },
-    /// A register whose written values are unique per key.
+    /// A register, whose written values are unique for each key.
     Value(i64),
-    /// A counter that only grows: its value tells its place in the order.
+    /// A counter that only grows, so that its value tells its place in the order.
     Count(i64),
-    /// A list to which every write appends an id that is unique per key.
+    /// A list. Every write appends an id that is unique for each key.
     List(Vec<u64>),
 }
 
@@ -83,7 +83,7 @@ pub enum WriteKind {
     Delete,
 }
 
-/// What a write left in the row, as far as reads can tell.
+/// The content that a write left in the row, as far as reads can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Payload {
     /// Reads name the version by its installer.
@@ -98,14 +98,14 @@ pub struct Write {
     pub key: Key,
     pub kind: WriteKind,
     pub payload: Payload,
-    /// The version that this write replaced, if the statement told (RETURNING).
-    /// A list may end with the id that this very write appended.
+    /// The version that this write replaced, if the statement told (RETURNING). A list may end with
+    /// the id that this write appended.
     pub saw: Option<Seen>,
-    /// Rolled back with a savepoint: nobody else may ever see it.
+    /// Rolled back with a savepoint: no other transaction may ever see it.
     pub undone: bool,
 }
 
-/// The row image that a predicate's filter is asked about.
+/// The row image that a predicate's filter gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Image<'a> {
     Initial,
@@ -115,10 +115,10 @@ pub enum Image<'a> {
     List(&'a [u64]),
 }
 
-/// Decides from key and image whether a live row satisfies the predicate.
+/// Decides by key and image whether a live row satisfies the predicate.
 pub type Filter = Arc<dyn Fn(i64, Image<'_>) -> bool + Send + Sync>;
 
-/// The rows of `table` with `low <= key <= high` (no bound: unlimited) that pass the filter.
+/// The rows of `table` with `low <= key <= high` that pass the filter. A missing bound is no limit.
 #[derive(Clone)]
 pub struct Predicate {
     pub table: u32,
@@ -155,14 +155,14 @@ pub enum Event {
     Read {
         key: Key,
         seen: Seen,
-        /// Statement number; matters at read committed only.
+        /// The number of the statement. It matters at read committed only.
         statement: u32,
-        /// SELECT FOR UPDATE and the like: at read committed it returns the
-        /// newest version instead of the snapshot's.
+        /// A locking read, such as SELECT FOR UPDATE. At read committed it returns the newest
+        /// version instead of that of the snapshot.
         locked: bool,
     },
     Write(Write),
-    /// A predicate read: what it returned is *all* that satisfied it.
+    /// A predicate read. It returned *all* rows that satisfied the predicate.
     Scan {
         predicate: Predicate,
         rows: Vec<(Key, Seen)>,
@@ -173,16 +173,16 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct Transaction {
     pub id: TxnId,
-    /// The session; transactions of a session stand in the history in their order.
+    /// The session. The history has the transactions of a session in their order.
     pub client: Option<u64>,
     pub status: Status,
     pub level: Level,
     pub csn: Option<u64>,
-    /// Before BEGIN was sent, on a clock that all clients share.
+    /// The time before BEGIN was sent, on a clock that all clients share.
     pub begin: Option<u64>,
-    /// After COMMIT returned, on the same clock.
+    /// The time after COMMIT returned, on the same clock.
     pub commit: Option<u64>,
-    /// Reads the state after all other transactions: what is missing is lost.
+    /// It reads the state after all other transactions: a write missing there is lost.
     pub last: bool,
     pub events: Vec<Event>,
 }
@@ -234,7 +234,7 @@ impl Transaction {
         self
     }
 
-    /// Reads in the same statement as the event before.
+    /// Adds a read in the same statement as the event before.
     #[must_use]
     pub fn and_read(mut self, key: Key, seen: Seen) -> Self {
         let statement = self.next_statement() - 1;
@@ -272,14 +272,13 @@ impl Transaction {
 #[derive(Clone, Default, Debug)]
 pub struct History {
     pub tables: Vec<String>,
-    /// Rows that exist before the first transaction, with a register's or
-    /// counter's value (0 where it does not matter).
+    /// The rows before the first transaction, with the value of a register or counter (else 0).
     pub initial: HashMap<Key, i64>,
     pub transactions: Vec<Transaction>,
 }
 
 impl History {
-    /// The number of the table called `name`, which is made if it is new.
+    /// The number of the table called `name`. A new name gets a new number.
     pub fn table(&mut self, name: &str) -> u32 {
         if let Some(found) = self.tables.iter().position(|table| table == name) {
             return found as u32;

@@ -1,4 +1,4 @@
-//! The history with everything numbered, and who wrote what.
+//! The history with everything numbered, and the writer of each version.
 
 use super::history::{Event, History, Key, Payload, Seen, Status, TxnId, Write, WriteKind};
 use super::verdict::{AnomalyKind, Verdict};
@@ -10,12 +10,12 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct WriteInfo {
     pub txn: u32,
     pub key: u32,
-    /// Which write of this key by this transaction, from 1.
+    /// The number of this write among those of this key by this transaction, from 1.
     pub nth: u32,
     pub kind: WriteKind,
     pub payload: Payload,
     pub undone: bool,
-    /// No later write of this key by this transaction stays.
+    /// No later write of this key by this transaction takes effect.
     pub last: bool,
     pub event: u32,
     /// The transaction's next write of the same key.
@@ -31,9 +31,9 @@ pub(super) struct Index<'h> {
     by_payload: HashMap<(u32, Payload), u32>,
     first_write: HashMap<(u32, u32), u32>,
     txn_of: HashMap<TxnId, u32>,
-    /// Transactions whose writes count: committed, or unknown and seen by somebody.
+    /// Transactions whose writes count: committed, or of unknown outcome and seen by another one.
     pub effective: Vec<bool>,
-    /// Keys of each table in their order, for predicates.
+    /// The keys of each table in their order, for predicates.
     tables: HashMap<u32, Vec<(i64, u32)>>,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Named {
     Absent,
     Initial,
     Write(u32),
-    Nobody,
+    Unwritten,
 }
 
 impl<'h> Index<'h> {
@@ -109,7 +109,7 @@ impl<'h> Index<'h> {
             }
         }
         for mut number in last.into_values() {
-            // The last write that stays; walks back over undone ones.
+            // The last write that takes effect: walks back over undone ones.
             while self.writes[number as usize].undone {
                 let info = &self.writes[number as usize];
                 let before = info.nth - 1;
@@ -160,7 +160,7 @@ impl<'h> Index<'h> {
         let status = |id: TxnId| self.txn_of.get(&id).map(|&txn| self.history.transactions[txn as usize].status);
         let counter = matches!(info.payload, Payload::Count(_));
         if counter && status(other) != Some(Status::Committed) {
-            // The same step of a counter taken again after a rollback.
+            // The same step of a counter is taken again after a rollback.
             self.by_payload.insert((info.key, info.payload), number);
         } else if !counter || (status(mine) == Some(Status::Committed) && !info.undone) {
             let kind = if counter { AnomalyKind::LostUpdate } else { AnomalyKind::Malformed };
@@ -179,7 +179,7 @@ impl<'h> Index<'h> {
         }
     }
 
-    /// A transaction of unknown outcome whose write was seen has committed.
+    /// A transaction of unknown outcome counts as committed if its write was seen.
     fn promote_unknown(&mut self) {
         let transactions = &self.history.transactions;
         if transactions.iter().all(|txn| txn.status != Status::Unknown) {
@@ -246,7 +246,7 @@ impl<'h> Index<'h> {
         self.first_write.get(&(txn, key)).copied()
     }
 
-    /// The write of `key` by `txn` with that number, else its last one that stays.
+    /// The `nth` write of `key` by `txn`; without a number its last one that takes effect.
     fn nth_write(&self, txn: u32, key: u32, nth: Option<u32>) -> u32 {
         let mut number = self.first_write(txn, key).unwrap_or(NONE);
         let mut found = NONE;
@@ -280,11 +280,11 @@ impl<'h> Index<'h> {
         match (number, seen) {
             (Some(NONE), _) => Named::Initial,
             (Some(number), _) => Named::Write(number),
-            (None, _) => Named::Nobody,
+            (None, _) => Named::Unwritten,
         }
     }
 
-    /// `Some(NONE)` is the initial value.
+    /// The write of a register's value. `Some(NONE)` is the initial value.
     fn register(&self, key: u32, payload: Payload, value: i64) -> Option<u32> {
         let written = self.by_payload.get(&(key, payload)).copied();
         written.or_else(|| {
@@ -293,7 +293,7 @@ impl<'h> Index<'h> {
         })
     }
 
-    /// Whether the write took effect: its transaction committed and it stayed.
+    /// Did the write take effect: did its transaction commit, and was it not undone?
     pub fn stays(&self, number: u32) -> bool {
         let info = &self.writes[number as usize];
         self.effective[info.txn as usize] && !info.undone

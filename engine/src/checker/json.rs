@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 #[derive(Debug)]
 pub enum ParseError {
     Io(io::Error),
-    /// Line number, from 1, and what is wrong with it.
+    /// The line number, from 1, and the error in it.
     Line(usize, String),
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Tells which kind of line it is.
+/// The kind of a line.
 #[derive(Deserialize)]
 struct Probe {
     initial: Option<String>,
@@ -149,7 +149,7 @@ struct WriteLine {
     value: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<i64>,
-    /// What RETURNING (or a locking read) showed.
+    /// The version that RETURNING, or a locking read, showed.
     #[serde(skip_serializing_if = "Option::is_none")]
     saw: Option<SawLine>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -265,8 +265,8 @@ fn transaction_of(history: &mut History, line: TransactionLine) -> Result<Transa
     })
 }
 
-/// Adds the transactions of a JSON lines text to `history`. Empty lines and
-/// lines that begin with `#` are skipped.
+/// Adds the transactions of a JSON lines text to `history`. Skips empty lines and lines that begin
+/// with `#`.
 pub fn read_lines(history: &mut History, input: impl BufRead) -> Result<(), ParseError> {
     for (number, text) in input.lines().enumerate() {
         let text = text.map_err(ParseError::Io)?;
@@ -366,8 +366,8 @@ fn line_of_event(history: &History, event: &Event) -> io::Result<EventLine> {
     })
 }
 
-/// Writes a history as JSON lines. Tables without a name in `history.tables`
-/// become the nameless table, so name them if there is more than one.
+/// Writes a history as JSON lines. Tables without a name in `history.tables` become the nameless
+/// table, so name them if there is more than one.
 pub fn write_lines(history: &History, output: &mut impl io::Write) -> io::Result<()> {
     let mut initial: Vec<_> = history.initial.iter().collect();
     initial.sort_unstable();

@@ -1,4 +1,4 @@
-//! The last state: what committed must be in it.
+//! The last state, which must contain all committed writes.
 
 use super::build::Builder;
 use super::history::{Event, Payload, Seen, Status, WriteKind};
@@ -7,7 +7,7 @@ use super::verdict::AnomalyKind;
 use hashbrown::{HashMap, HashSet};
 
 impl Builder<'_, '_> {
-    /// The state at the end: every committed append must be in it.
+    /// Checks that every committed append is in the state at the end.
     pub fn check_last(&mut self, txn: u32) {
         let index = self.index;
         let mut state: HashMap<u32, &Seen> = HashMap::new();
@@ -48,7 +48,7 @@ impl Builder<'_, '_> {
                 };
                 writes().filter(missing).filter(committed).collect()
             }
-            // A row of several lives may be absent in the end; the graph judges that.
+            // A row of several lives may be absent in the end. The graph judges that.
             Seen::Absent => return,
             other => {
                 let order = &self.orders.of_key[key as usize];

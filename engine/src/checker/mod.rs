@@ -1,5 +1,5 @@
-//! A history recorder and serializability checker, independent of the engine:
-//! it judges what was observed, not how it came about. See README.md.
+//! A history recorder and serializability checker, independent of the engine: it judges what was
+//! observed, not the mechanism. See README.md.
 //!
 //! ```
 //! use mixedcc_engine::checker::{check, AnomalyKind, History, Key, Level, Options, Seen, Transaction};
@@ -38,13 +38,14 @@ pub use verdict::{Anomaly, AnomalyKind, Verdict};
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A session's transactions must appear in their order.
+    /// Transactions of one session must appear in their order.
     pub session: bool,
-    /// Who began after another's commit must appear after it (strict serializability).
+    /// A transaction that began after another's commit must appear after it (strict
+    /// serializability).
     pub real_time: bool,
     /// The order of the CSNs must be a serial order.
     pub csn_order: bool,
-    /// Anomalies listed of each kind.
+    /// The largest number of anomalies listed for each kind.
     pub limit: usize,
 }
 
@@ -55,13 +56,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Everything that mixedcc promises: strict serializability in CSN order.
+    /// All that mixedcc promises: strict serializability in CSN order.
     pub fn strict() -> Self {
         Self { real_time: true, csn_order: true, ..Self::default() }
     }
 }
 
-/// Judges a history. What the history does not tell is never held against it.
+/// Judges a history. Facts that the history does not tell are never held against it.
 pub fn check(history: &History, options: &Options) -> Verdict {
     let mut verdict = Verdict { transactions: history.transactions.len(), ..Verdict::default() };
     let index = index::Index::build(history, options, &mut verdict);

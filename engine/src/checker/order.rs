@@ -1,5 +1,4 @@
-//! The order of each key's versions: from CSNs, from lists, from counters, or
-//! from chains of read-modify-writes.
+//! The order of each key's versions: from CSNs, lists, counters, or chains of read-modify-writes.
 
 use super::evidence::{life_of, Evidence};
 use super::history::{Event, Key, Payload, Seen, Write, WriteKind};
@@ -23,7 +22,7 @@ pub(super) struct Order {
     pub exists: bool,
     /// Position `p` is `versions[p - 1]`; position 0 is the initial state.
     pub versions: Vec<Version>,
-    /// Later than all of `versions`, in an order that the history does not tell.
+    /// Versions later than all of `versions`, in an order that the history does not tell.
     pub tail: Vec<Version>,
 }
 
@@ -35,7 +34,7 @@ impl Order {
 
 pub(super) struct Orders {
     pub of_key: Vec<Order>,
-    /// Position of each write; `NONE` if it is in a tail or took no effect.
+    /// The position of each write. `NONE` if it is in a tail or took no effect.
     pub position: Vec<u32>,
 }
 
@@ -71,7 +70,7 @@ struct LifeOrder {
     deleter: Option<u32>,
 }
 
-/// Ordered writes, and those of unknown order after them.
+/// Writes in their order, and those of unknown order after them.
 type Ordered = (Vec<u32>, Vec<u32>);
 
 struct Build<'a, 'h> {
@@ -209,7 +208,7 @@ impl Build<'_, '_> {
         (ordered, unseen)
     }
 
-    /// The lives of the row, each with what its longest list shows.
+    /// The lives of the row, each with the content of its longest list.
     fn lives(&self, writes: &[u32]) -> Vec<(Option<u64>, LifeOrder)> {
         let mut lives = vec![(None, LifeOrder { inserter: None, elements: Vec::new(), deleter: None })];
         for &write in writes {
@@ -233,8 +232,8 @@ impl Build<'_, '_> {
         lives
     }
 
-    /// Puts deletes into their lives. Returns the appends that nobody saw, all of
-    /// which come last; `None` if some write's place is not known.
+    /// Assigns deletes to lives. Returns the appends that no read saw, all of which come last.
+    /// `None` if the place of a write is not known.
     fn assign(&mut self, writes: &[u32], lives: &mut [(Option<u64>, LifeOrder)]) -> Option<Vec<u32>> {
         let placed: hashbrown::HashSet<u32> =
             lives.iter().flat_map(|(_, life)| life.elements.iter().copied()).collect();
@@ -262,11 +261,11 @@ impl Build<'_, '_> {
                 }
             }
         }
-        // An unseen append of a row that was deleted stands somewhere before the delete.
+        // An unseen append to a deleted row stands somewhere before the delete.
         (unseen.is_empty() || (deletes == 0 && candidates == 1)).then_some(unseen)
     }
 
-    /// The life that a delete ended, from what it or its transaction saw last.
+    /// The life that a delete ended, by the last version that it or its transaction saw.
     fn life_before(&self, write: u32) -> Option<Option<u64>> {
         let info = &self.index.writes[write as usize];
         let events = &self.index.history.transactions[info.txn as usize].events;
@@ -298,15 +297,14 @@ impl Build<'_, '_> {
         life
     }
 
-    /// False if the lives' order is not certain.
+    /// Sorts the lives. Returns false if their order is not certain.
     fn sort_lives(&self, lives: &mut [(Option<u64>, LifeOrder)]) -> bool {
         let transactions = &self.index.history.transactions;
         let txn = |write: u32| &transactions[self.index.writes[write as usize].txn as usize];
         let time = |life: &LifeOrder| life.inserter.and_then(|write| txn(write).commit).unwrap_or(0);
         lives[1..].sort_by_key(|(_, life)| (life.deleter.is_none(), time(life)));
         let certain = |one: &LifeOrder, other: &LifeOrder| {
-            // `other` cannot come first if it never ended, or if it ended
-            // after `one` was there.
+            // `other` cannot come first if it never ended, or if it ended after `one` existed.
             let Some(end) = other.deleter else {
                 return true;
             };
@@ -322,7 +320,7 @@ impl Build<'_, '_> {
         lives[1..].windows(2).all(|pair| certain(&pair[0].1, &pair[1].1))
     }
 
-    /// Registers: each update names the version that it replaced, or its
+    /// Orders the versions of a register: each update names the version that it replaced, or its
     /// transaction has read it.
     fn by_chain(&mut self, writes: &[u32]) -> Ordered {
         let mut next: HashMap<u32, u32> = HashMap::new();
@@ -351,7 +349,7 @@ impl Build<'_, '_> {
         (ordered, tail)
     }
 
-    /// The write that a register's update replaced; `Some(NONE)` is the initial version.
+    /// The write that a register's update replaced. `Some(NONE)` is the initial version.
     fn replaced(&self, write: u32) -> Option<u32> {
         let info = &self.index.writes[write as usize];
         let transaction = &self.index.history.transactions[info.txn as usize];
@@ -384,7 +382,7 @@ impl Build<'_, '_> {
         match self.index.named(self.key, seen) {
             Named::Initial | Named::Absent => Some(NONE),
             Named::Write(write) if self.index.stays(write) => Some(write),
-            Named::Write(_) | Named::Nobody => None,
+            Named::Write(_) | Named::Unwritten => None,
         }
     }
 }

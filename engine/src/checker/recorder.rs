@@ -1,5 +1,5 @@
-//! Records a history from many threads. Each transaction is logged without
-//! sharing anything and handed over when it ends.
+//! Records a history from many threads. Each transaction is logged without shared data, and handed
+//! over when it ends.
 
 use super::history::{
     Event, History, Key, Level, Payload, Predicate, Seen, Status, Transaction, TxnId, Write, WriteKind,
@@ -43,14 +43,14 @@ impl Recorder {
         Self { shared: Arc::new(shared) }
     }
 
-    /// One per thread: its transactions run one after the other.
+    /// A session for one thread, whose transactions run in sequence.
     pub fn session(&self) -> Session {
         // Relaxed: only uniqueness matters.
         let client = self.shared.next_client.fetch_add(1, Ordering::Relaxed);
         Session { shared: Arc::clone(&self.shared), client }
     }
 
-    /// All transactions that ended so far. Tables and initial rows are the caller's to add.
+    /// All transactions that have ended so far. The caller adds tables and initial rows.
     pub fn history(&self) -> History {
         let finished = self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner);
         History { transactions: finished.clone(), ..History::default() }
@@ -63,7 +63,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Call before the transaction begins.
+    /// Starts a log. Call it before the transaction begins.
     pub fn begin(&mut self, level: Level) -> Log {
         // Relaxed: only uniqueness matters.
         let id = self.shared.next_txn.fetch_add(1, Ordering::Relaxed);
@@ -74,8 +74,8 @@ impl Session {
     }
 }
 
-/// The log of one running transaction. If it is dropped without `commit` or
-/// `abort` (a panic), the transaction counts as of unknown outcome.
+/// The log of one running transaction. If it is dropped without `commit` or `abort`, by a panic,
+/// the outcome of the transaction is unknown.
 pub struct Log {
     shared: Arc<Shared>,
     txn: Option<Transaction>,
@@ -91,7 +91,7 @@ impl Log {
         self.txn.as_ref().map_or(0, |txn| txn.id)
     }
 
-    /// At read committed: the following reads belong to a new statement.
+    /// Starts a new statement at read committed, to which the following reads belong.
     pub fn statement(&mut self) {
         self.statement += 1;
     }
@@ -111,8 +111,8 @@ impl Log {
         self.push(Event::Scan { predicate, rows, statement });
     }
 
-    /// Returns which write of this key it is, counted from 1: with `id()` the
-    /// version that readers should name.
+    /// Logs a write. Returns its number among the writes of this key, from 1. Together with `id()`
+    /// it is the version that readers should name.
     pub fn write(&mut self, key: Key, kind: WriteKind, payload: Payload) -> u32 {
         self.push(Event::Write(Write { key, kind, payload, saw: None, undone: false }));
         let events = self.txn.as_ref().map_or(&[][..], |txn| &txn.events);
@@ -124,7 +124,7 @@ impl Log {
         Savepoint(self.txn.as_ref().map_or(0, |txn| txn.events.len()))
     }
 
-    /// Marks the writes since the savepoint as undone; reads stay.
+    /// Marks the writes since the savepoint as undone. Reads stay.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         let Some(txn) = self.txn.as_mut() else { return };
         for event in txn.events.iter_mut().skip(savepoint.0) {
@@ -134,7 +134,7 @@ impl Log {
         }
     }
 
-    /// Call after the commit returned.
+    /// Logs the commit. Call it after the commit returned.
     pub fn commit(mut self, csn: Option<u64>) {
         self.finish(Status::Committed, csn);
     }

@@ -1,42 +1,42 @@
-//! What the checker says about a history.
+//! The checker's verdict on a history.
 
 use super::history::TxnId;
 use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AnomalyKind {
-    /// The history contradicts itself (an id used twice, a repeated CSN): the recorder's fault.
+    /// The history contradicts itself by a repeated id or CSN: an error of the recorder.
     Malformed,
-    /// Cycle of write dependencies.
+    /// A cycle of write dependencies.
     G0,
     /// A read of a write that was rolled back.
     G1a,
     /// A read of a version that its writer replaced itself.
     G1b,
-    /// Cycle of write and read dependencies.
+    /// A cycle of write and read dependencies.
     G1c,
-    /// A value that nobody wrote, or a row outside the predicate.
+    /// A value that no transaction wrote, or a row outside the predicate.
     GarbageRead,
-    /// A row is absent though it exists and nobody deleted it.
+    /// A row is absent, although it exists and no transaction deleted it.
     MissingRow,
     /// A scan returned one key twice, or a list contains one id twice.
     Duplicate,
     /// A transaction does not see its own write.
     OwnWrite,
-    /// A committed write is not in the state that followed it.
+    /// A committed write is missing in the state after it.
     LostWrite,
     /// Two transactions replaced the same version.
     LostUpdate,
     /// Two reads of one list contradict each other about its order.
     IncompatibleOrder,
-    /// The reads of one snapshot (repeatable read: the transaction, read
-    /// committed: the statement) are of no single point: part of a commit is missing.
+    /// The reads of one snapshot belong to no single point: a part of a commit is missing. A
+    /// snapshot is a repeatable read transaction, or a statement at read committed.
     FracturedSnapshot,
-    /// Cycle with exactly one anti-dependency (read skew).
+    /// A cycle with exactly one anti-dependency (read skew).
     GSingle,
-    /// Cycle with several anti-dependencies, all on rows that were read (write skew).
+    /// A cycle with several anti-dependencies, all on rows that were read (write skew).
     G2Item,
-    /// Cycle with several anti-dependencies, at least one of a predicate (phantom).
+    /// A cycle with several anti-dependencies, at least one of a predicate (phantom).
     G2,
     /// Serializable, but not in the order of a session's transactions.
     SessionOrder,
@@ -75,13 +75,13 @@ impl fmt::Display for AnomalyKind {
 #[derive(Clone, Debug)]
 pub struct Anomaly {
     pub kind: AnomalyKind,
-    /// The transactions concerned; of a cycle in its order.
+    /// The transactions of the anomaly; those of a cycle in its order.
     pub transactions: Vec<TxnId>,
-    /// For people; a cycle has one line per edge.
+    /// A text for people. A cycle has one line for each edge.
     pub explanation: String,
 }
 
-/// An empty list of anomalies accepts the history.
+/// The result. A history without anomalies is accepted.
 #[derive(Clone, Default, Debug)]
 pub struct Verdict {
     pub anomalies: Vec<Anomaly>,
@@ -89,10 +89,10 @@ pub struct Verdict {
     pub unlisted: usize,
     pub transactions: usize,
     pub edges: usize,
-    /// Keys whose version order the history does not tell wholly: they were
-    /// checked with fewer edges, so an anomaly may go unseen there.
+    /// Keys whose version order the history tells only in part. They were checked with fewer edges,
+    /// so an anomaly may be missed there.
     pub unordered_keys: usize,
-    /// Reads of absence that fit several times and were left out.
+    /// Reads of absence that fit several stretches and were left out.
     pub ambiguous_reads: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Each anomaly by hand, found and rightly named; and what is none.
+//! Each anomaly, made by hand, is found and correctly named; correct histories have none.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The graph against all permutations, on small random histories.
+//! Compares the graph with all permutations, on small random histories.
 
 use super::*;
 use crate::checker::Event;
@@ -49,8 +49,8 @@ fn random_history(seed: u64, deletes: bool) -> Vec<Transaction> {
     transactions
 }
 
-/// Whether the serial execution in this order shows every read what it saw, and
-/// writes each key in the order of the CSNs.
+/// Does the serial execution in this order explain every read, and write each key in the order of
+/// the CSNs?
 fn explains(order: &[usize], transactions: &[Transaction], exists: bool) -> bool {
     let initial = if exists { Seen::Initial } else { Seen::Absent };
     let mut state: HashMap<Key, (u64, Seen)> = HashMap::new();
@@ -111,8 +111,8 @@ proptest! {
         prop_assert_eq!(verdict.accepts(), serializable, "{}", verdict);
     }
 
-    /// Absence may fit several times, so the checker may miss an anomaly, but
-    /// never rejects what is serializable.
+    /// Absence may fit several stretches. So the checker may miss an anomaly, but never rejects a
+    /// serializable history.
     #[test]
     fn what_is_serializable_with_deletes_is_accepted(seed: u64) {
         let transactions = random_history(seed, true);

@@ -52,7 +52,7 @@ fn accepted(verdict: &Verdict) {
     assert!(verdict.accepts(), "{verdict}");
 }
 
-/// Small and repeatable (splitmix64).
+/// A small, repeatable generator (splitmix64).
 struct Random(u64);
 
 impl Random {

@@ -49,7 +49,7 @@ fn a_list_must_follow_the_csns() {
 
 #[test]
 fn unseen_appends_still_order_their_readers() {
-    // Nobody read what 1 and 2 appended to X, but 3 read X without it.
+    // No read saw the appends of 1 and 2 to X, but 3 read X without them.
     let verdict = judge(vec![
         txn(1).append(X, 1).append(Y, 10),
         txn(2).append(X, 2),

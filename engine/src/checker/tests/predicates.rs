@@ -16,7 +16,7 @@ fn everything() -> Predicate {
 fn a_phantom_is_g2() {
     let skew = |id: u64, key| txn(id).scan(everything(), vec![]).write(key, WriteKind::Insert, Payload::Append(id));
     only(&judge(vec![skew(1, X), skew(2, Y)]), AnomalyKind::G2);
-    // Each in a range that the other did not scan: no conflict.
+    // Each write is in a range that the other did not scan: no conflict.
     let apart = |id: u64, key: Key| {
         txn(id).scan(Predicate::range(0, key.key, key.key), vec![]).write(key, WriteKind::Insert, Payload::Append(id))
     };
@@ -97,7 +97,7 @@ fn absence_before_the_insert_or_after_the_delete() {
     };
     accepted(&with(&[]));
     accepted(&with(&[10, 20]));
-    // Y says that X lived, however one turns it.
+    // Y shows that X was alive, in every order.
     let verdict = with(&[10]);
     assert!(!verdict.accepts(), "{verdict}");
 }

@@ -1,5 +1,5 @@
-//! A tiny multi-version store with optimistic validation, driven by a seed, with
-//! faults that can be turned on: right executions are accepted, wrong ones rejected.
+//! A tiny multi-version store with optimistic validation, driven by a seed, with faults that can be
+//! switched on. Correct executions are accepted, and wrong ones rejected.
 
 use super::*;
 use crate::checker::{Event, Write};
@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
-    /// Commits without looking at what was read.
+    /// Commits without validating reads.
     NoValidation,
-    /// Scans are not looked at again.
+    /// Scans are not validated.
     PhantomUnchecked,
     /// Read-only serializable transactions mix two snapshots.
     StaleSnapshot,
-    /// An update installs the list that it had read, whatever is there now.
+    /// An update installs the list that it had read, even if the list has changed since.
     LostUpdate,
-    /// Reads see buffered writes, also of those that abort later.
+    /// Reads see buffered writes, also those of transactions that abort later.
     DirtyRead,
-    /// A snapshot is taken anew for each read.
+    /// Each read takes a new snapshot.
     MovingSnapshot,
 }
 
-/// What a key's versions were, each with its CSN; `None` is dead.
+/// The versions of a key, each with its CSN. `None` is a dead version.
 type Versions = Vec<(u64, Option<Vec<u64>>)>;
 
 #[derive(Clone)]
@@ -37,7 +37,7 @@ struct Running {
     log: Transaction,
     snapshot: u64,
     reads: Vec<(i64, u64)>,
-    /// Keys that a scan found without a row, with the version that it saw.
+    /// Keys for which a scan found no row, with the CSN of the version that it saw.
     empty: Vec<(i64, u64)>,
     writes: BTreeMap<i64, (Change, Option<Vec<u64>>)>,
     steps: u64,
@@ -118,7 +118,7 @@ impl Simulator {
         txn
     }
 
-    /// The version of a key at a CSN and that version's CSN.
+    /// The version of a key at a CSN, and the CSN of that version.
     fn version(&self, key: i64, csn: u64) -> (u64, Option<Vec<u64>>) {
         let versions = self.keys.get(&key).map_or(&[][..], Vec::as_slice);
         let found = versions.iter().rev().find(|(at, _)| *at <= csn);
@@ -177,15 +177,15 @@ impl Simulator {
         txn.log = txn.log.clone().scan(Predicate::range(0, low, high), rows);
     }
 
-    /// Buffers one change; the key's newest version must stay as it is here
-    /// until the commit, unless the fault says otherwise.
+    /// Buffers one change. The key's newest version must stay unchanged until the commit, unless
+    /// the fault says otherwise.
     fn write(&mut self, txn: &mut Running, key: i64, csn: u64) {
         if txn.writes.contains_key(&key) {
             return;
         }
         let (version, before) = self.version(key, csn);
         if txn.log.level == Level::ReadCommitted {
-            // A statement of its own, on the newest version: no read to log.
+            // A statement of its own on the newest version: no read is logged.
         } else if self.fault != Fault::LostUpdate {
             let seen = before.clone().map_or(Seen::Absent, Seen::List);
             txn.log = txn.log.clone().read(Key::new(0, key), seen);
@@ -317,8 +317,8 @@ fn moving_snapshots_are_caught() {
     rejected_for_every_seed(Fault::MovingSnapshot, &[AnomalyKind::FracturedSnapshot]);
 }
 
-/// Reads and appends of random keys, one transaction after the other; every
-/// `stale`th one misses the last append of each list that it reads.
+/// Reads and appends of random keys in sequential transactions. Every `stale`th one misses the last
+/// append of each list that it reads.
 fn large_history(count: u64, stale: u64) -> Vec<Transaction> {
     let mut random = Random(7);
     let mut lists: Vec<Vec<u64>> = vec![Vec::new(); count as usize / 5];
@@ -341,7 +341,7 @@ fn large_history(count: u64, stale: u64) -> Vec<Transaction> {
     transactions
 }
 
-/// The size that process-level tests need; a debug build takes a tenth of it.
+/// The size that tests with processes need. A debug build takes a tenth of it.
 #[test]
 fn a_hundred_thousand_transactions_take_seconds() {
     let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };

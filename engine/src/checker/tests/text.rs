@@ -1,4 +1,4 @@
-//! The text form: what is written is read back, and errors name their line.
+//! The text form: a written history can be read back, and errors name their line.
 
 use super::*;
 use crate::checker::{read_lines, write_lines};
@@ -34,7 +34,7 @@ fn every_event_survives_a_round_trip() {
     let mut written = Vec::new();
     write_lines(&history, &mut written).expect("writes to memory");
     let again = parse(std::str::from_utf8(&written).expect("UTF-8")).expect("its own output");
-    // Tables are numbered as they appear, which may differ: compare what was written.
+    // Tables are numbered as they appear, which may differ: compare the written texts.
     let mut twice = Vec::new();
     write_lines(&again, &mut twice).expect("writes to memory");
     let sorted = |bytes: &[u8]| {
