@@ -1,9 +1,10 @@
-//! What an access costs in the engine alone, without PostgreSQL: `bench/access` runs it.
+//! The cost of an access in the engine alone, without PostgreSQL. `bench/access` runs it.
 //!
-//! Transactions of 16 accesses to rows of 100 bytes by primary key (the engine's B+tree), zipf 0.9, half of them
-//! read-modify-write, in one or two threads, with partitions under each protocol and under a mix of all. An aborted
-//! transaction is tried again. Prints CSV; the sum of the rows' counters is checked at the end. `--memory MB`: how long
-//! the machine waits for memory, instead.
+//! A transaction makes 16 accesses by primary key (the engine's B+tree) to rows of 100 bytes, zipf
+//! 0.9, half of them read-modify-write. There are one or two threads, and partitions under each
+//! protocol and under a mix of all. An aborted transaction is retried. Prints CSV. The sum of the
+//! rows' counters is checked at the end. `--memory MB` measures instead how long the machine waits
+//! for memory.
 
 #[path = "bench-access/memory.rs"]
 mod memory;
@@ -27,7 +28,7 @@ use workload::{Rng, Zipf};
 const ROW: usize = 100;
 const ACCESSES: usize = 16;
 const THETA: f64 = 0.9;
-/// Transactions of a thread, drawn before the time is taken.
+/// The number of a thread's transactions, drawn before the measurement.
 const PROGRAMS: usize = 1 << 14;
 
 #[repr(C)]
@@ -40,11 +41,12 @@ extern "C" {
     fn clock_gettime(clock: i32, to: *mut Timespec) -> i32;
 }
 
-/// CPU time of this thread, ns.
+/// CPU time of this thread in ns.
 fn cpu_ns() -> u64 {
     const THREAD_CPU: i32 = 3;
     let mut t = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the C library's function on Linux; `t` has the layout of its `timespec` on 64-bit machines.
+    // SAFETY: the C library's function on Linux. `t` has the layout of its `timespec` on 64-bit
+    // machines.
     let failed = unsafe { clock_gettime(THREAD_CPU, &raw mut t) } != 0;
     assert!(!failed, "no clock of CPU time");
     t.seconds as u64 * 1_000_000_000 + t.nanoseconds as u64
@@ -52,7 +54,7 @@ fn cpu_ns() -> u64 {
 
 struct Layout {
     name: &'static str,
-    /// Of the partitions, which take the keys in turn.
+    /// The protocols of the partitions, which take the keys in turn.
     protocols: &'static [Protocol],
 }
 
@@ -63,17 +65,17 @@ const LAYOUTS: [Layout; 4] = [
     Layout { name: "mixed", protocols: &[Protocol::Occ, Protocol::TwoPhase, Protocol::PartCc] },
 ];
 
-/// How a row is found by its key.
+/// The way to find a row by its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Find {
     /// By the engine's B+tree.
     Tree,
-    /// As the record of this number: rows are loaded in the order of their keys, so that the table's directory of
-    /// records is an array of them.
+    /// By its record number. Rows are loaded in the order of their keys, so that the table's
+    /// directory of records is an array of them.
     Array,
 }
 
-/// What is measured beside the layout.
+/// The variant that is measured.
 #[derive(Clone, Copy)]
 struct Way {
     find: Find,
@@ -128,7 +130,7 @@ impl Store {
         Touch { table: self.table, no: (key % u64::from(self.partitions)) as u32 }
     }
 
-    /// The sum of all rows' counters.
+    /// The sum of the counters of all rows.
     fn sum(&self, rows: u64) -> u64 {
         let (mut t, p) = (Txn::new(self.e, 0), Threads::new(self.e, 0, self.waits.clone()));
         let mut sum = 0;
@@ -143,10 +145,10 @@ impl Store {
     }
 }
 
-/// A new version of a row with this counter.
+/// Makes a new version of a row with this counter.
 fn version(t: &mut Txn, count: u64) -> Result<NonNull<Version>, Error> {
     let v = t.new_version(0, ROW, 0)?;
-    // SAFETY: fresh memory with `ROW` bytes of payload.
+    // SAFETY: INV-VERSION: fresh memory with `ROW` bytes of payload.
     unsafe {
         Version::payload(v.as_ptr()).write_bytes(0, ROW);
         Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(count);
@@ -155,7 +157,8 @@ fn version(t: &mut Txn, count: u64) -> Result<NonNull<Version>, Error> {
 }
 
 fn counter(v: NonNull<Version>) -> u64 {
-    // SAFETY: found by a transaction that is pinned; payloads begin with the counter's 8 bytes.
+    // SAFETY: INV-VERSION, INV-RETIRE: found by a pinned transaction. Payloads begin with the
+    // counter's 8 bytes.
     unsafe { Version::payload(v.as_ptr()).cast::<u64>().read_unaligned() }
 }
 
@@ -171,7 +174,7 @@ struct Worker<'s> {
     s: &'s Store,
     way: Way,
     slot: SlotId,
-    /// Transactions begun.
+    /// The number of transactions begun.
     began: u64,
     t: Txn,
     p: Threads,
@@ -196,9 +199,10 @@ impl Worker<'_> {
         }
     }
 
-    /// The odd accesses read and write, the even ones read.
+    /// Odd accesses read and write; even ones read.
     fn attempt(&mut self, keys: &[u64; ACCESSES]) -> Result<(), Error> {
-        // A name of its own for each transaction, or waiters would take a repetition for what they wait for.
+        // Each transaction has an identifier of its own. Otherwise waiters would take a retry for
+        // the transaction that they wait for.
         self.began += 1;
         self.t.begin(Level::Serializable, self.began << 16 | u64::from(self.slot));
         if self.way.announced {
@@ -248,7 +252,7 @@ fn programs(zipf: &Zipf, seed: u64) -> Vec<[u64; ACCESSES]> {
     (0..PROGRAMS).map(|_| std::array::from_fn(|_| zipf.draw(&mut rng))).collect()
 }
 
-/// All threads for so long; their sums.
+/// Runs all threads for this time. Returns their sums.
 fn round(store: &Store, zipf: &Zipf, way: Way, seconds: f64, seed: u64) -> (Sums, f64) {
     let stop = AtomicBool::new(false);
     let all: Vec<_> = (0..way.threads as u64).map(|n| programs(zipf, seed * 100 + n)).collect();
@@ -275,7 +279,7 @@ fn round(store: &Store, zipf: &Zipf, way: Way, seconds: f64, seed: u64) -> (Sums
     (sums, began.elapsed().as_secs_f64())
 }
 
-/// The options of the command line: `--name value`.
+/// The options on the command line: `--name value`.
 struct Options(Vec<String>);
 
 impl Options {
@@ -289,7 +293,7 @@ impl Options {
     fn has(&self, name: &str, default: &str, word: &str) -> bool {
         self.text(name, default).split(',').any(|w| w == word)
     }
-    /// All ways to find rows that are asked for.
+    /// All requested variants.
     fn ways(&self, threads: usize, huge: bool) -> Vec<Way> {
         let finds = [(Find::Tree, "tree"), (Find::Array, "array")];
         let finds = finds.into_iter().filter(|(_, name)| self.has("--index", "tree,array", name));
@@ -300,7 +304,7 @@ impl Options {
 }
 
 impl Way {
-    /// The columns of a row that name it.
+    /// The columns of a row of the output that identify it.
     fn columns(&self) -> String {
         let find = if self.find == Find::Tree { "tree" } else { "array" };
         let (announced, pages) = (if self.announced { "yes" } else { "no" }, if self.huge { "2M" } else { "4K" });
@@ -308,7 +312,7 @@ impl Way {
     }
 }
 
-/// All rounds of one layout and size of pages, in all ways; prints a line for each.
+/// Runs all rounds of one layout and page size, in all variants. Prints a line for each.
 fn measure(options: &Options, zipf: &Zipf, rows: u64, threads: usize, huge: bool) {
     let (rounds, seconds) = (options.number("--rounds", 5.0) as u64, options.number("--seconds", 1.0));
     let seed = options.number("--seed", 1.0) as u64;

@@ -1,5 +1,5 @@
-//! Judges histories in JSON lines files: `check-history [options] FILE...`.
-//! Exit code 0: accepted, 1: anomalies, 2: bad usage or bad input.
+//! Judges histories in JSON lines files: `check-history [options] FILE...`. Exit code 0: accepted,
+//! 1: anomalies, 2: bad usage or bad input.
 
 use mixedcc_engine::checker::{check, read_lines, History, Options};
 use std::fs::File;

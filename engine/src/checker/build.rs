@@ -395,8 +395,11 @@ impl<'a, 'h> Builder<'a, 'h> {
         }
         match stretches[..] {
             [] => {
-                let text =
-                    format!("T{} did not see {}, which no transaction deleted", self.index.id(txn), self.index.describe(key));
+                let text = format!(
+                    "T{} did not see {}, which no transaction deleted",
+                    self.index.id(txn),
+                    self.index.describe(key)
+                );
                 self.report(AnomalyKind::MissingRow, &[txn], text);
             }
             [(after, before)] => {

@@ -1,15 +1,16 @@
-//! How long the machine waits for memory: random walks over all lines of 64 bytes, one alone and eight side by side.
+//! The time that the machine waits for memory, measured by random walks over all lines of 64 bytes:
+//! one alone, and eight side by side.
 
 use super::{cpu_ns, Rng};
 use mixedcc_engine::threads::Memory;
 use std::hint::black_box;
 
-/// Words of a line.
+/// The number of words in a line.
 const LINE: usize = 8;
 const STEPS: u64 = 4_000_000;
 const WALKS: usize = 8;
 
-/// Prints CSV: a line for each size of pages.
+/// Prints CSV with a line for each page size.
 pub fn measure(bytes: usize, seed: u64) {
     println!("megabytes,pages,walks,ns_per_line");
     for (huge, pages) in [(false, "4K"), (true, "2M")] {
@@ -23,7 +24,7 @@ pub fn measure(bytes: usize, seed: u64) {
     }
 }
 
-/// Each line's first word is the place of another line; all lines are on one circle.
+/// Makes the first word of each line the place of another line. All lines are on one circle.
 fn make_circle(words: &mut [u64], rng: &mut Rng) {
     let mut order: Vec<u32> = (0..(words.len() / LINE) as u32).collect();
     for i in (1..order.len()).rev() {
@@ -35,7 +36,8 @@ fn make_circle(words: &mut [u64], rng: &mut Rng) {
     }
 }
 
-/// CPU time of a step, ns, of so many walks at a time: each step of a walk needs what the one before it has read.
+/// CPU time of a step in ns, with this number of walks at a time. Each step of a walk needs the
+/// result of the step before it.
 fn walk(words: &[u64], walks: usize, rng: &mut Rng) -> f64 {
     let lines = (words.len() / LINE) as u64;
     let mut at = [0; WALKS];

@@ -1,10 +1,13 @@
-//! Benchmarks of the choice of protocols, with threads: `bench/train` and `bench/choice` run it.
+//! Benchmarks of the choice of protocols, with threads. `bench/train` and `bench/choice` run it.
 //!
-//! `bench-choice measure` prints, as CSV, features and costs of synthesized workloads under each protocol, with `--tpcc`
-//! those of phases of TPC-C;
-//! `bench-choice schedule` what is committed under loads that change, `bench-choice switches` what is while partitions are
-//! switched (`bench/switches --engine` runs it). `bench-choice mixed` runs transactions over several protocols;
-//! `bench/mixed` counts its instructions.
+//! All commands print CSV:
+//! * `bench-choice measure`: features and costs of synthesized workloads under each protocol, with
+//!   `--tpcc` those of phases of TPC-C.
+//! * `bench-choice schedule`: commits under changing loads.
+//! * `bench-choice switches`: commits while partitions are switched. `bench/switches --engine` runs
+//!   it.
+//! * `bench-choice mixed`: transactions over several protocols. `bench/mixed` counts its
+//!   instructions.
 
 mod mixed;
 mod outside;
@@ -38,7 +41,7 @@ impl Args {
     }
 }
 
-/// Each workload under each protocol, `rounds` times in turns.
+/// Runs each workload under each protocol, `rounds` times in turns.
 fn measure(a: &Args) {
     let (from, to) = (a.number("--from", 0.0) as u64, a.number("--to", 10.0) as u64);
     let (seconds, rounds) = (a.number("--seconds", 0.12), a.number("--rounds", 1.0) as u64);
@@ -81,16 +84,18 @@ fn measure(a: &Args) {
     }
 }
 
-/// The model in the file that an argument names.
+/// The model in the file that this argument names.
 fn model(a: &Args, name: &str) -> Option<Model> {
     let text = a.text(name).map(|f| std::fs::read_to_string(f).expect("a model's file"));
     text.map(|t| Model::parse(&t).expect("a model"))
 }
 
-/// Phases of TPC-C's schedules under each protocol: features of partitions, and what transactions cost.
+/// Phases of TPC-C's schedules under each protocol: features of partitions, and costs of
+/// transactions.
 fn measure_tpcc(a: &Args) {
     println!("number,round,protocol,partition,work_ns,{},commits,cost_us", NAMES.join(","));
-    let models = Models { adaptive: Model::built_in(), wrong: None }; // nobody chooses
+    // No coordinator chooses here.
+    let models = Models { adaptive: Model::built_in(), wrong: None };
     for seed in a.number("--from", 1001.0) as u64..a.number("--to", 1002.0) as u64 {
         let interval_s = a.number("--seconds", 0.1);
         let plan = schedule::Plan { seed, phases: 8, intervals: 3, interval_s, explain: false, features: true };
@@ -98,7 +103,7 @@ fn measure_tpcc(a: &Args) {
     }
 }
 
-/// Loads that change, under each mode.
+/// Changing loads under each mode.
 fn schedule(a: &Args) {
     let name = a.text("--kind").unwrap_or("varied");
     let plan = schedule::Plan {

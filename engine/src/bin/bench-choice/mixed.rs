@@ -1,5 +1,6 @@
-//! What it costs that one transaction uses several protocols (CormCC, figure 15): one thread, so that no protocol
-//! gains or loses by conflicts. `bench/mixed` counts the instructions of two runs that differ by their transactions.
+//! The cost of using several protocols in one transaction (CormCC, figure 15). There is one thread,
+//! so that no protocol gains or loses by conflicts. `bench/mixed` counts the instructions of two
+//! runs that differ in their transactions.
 
 use crate::store::{Store, Worker};
 use crate::workload::{Op, Program, Rng};
@@ -9,11 +10,11 @@ use mixedcc_engine::{Protocol, ProtocolSet};
 const PARTITIONS: [(Protocol, u32); 3] = [(Protocol::Occ, 10), (Protocol::TwoPhase, 10), (Protocol::PartCc, 12)];
 const ROWS: u64 = 1000;
 const OPS: u32 = 20;
-/// Partitions that a transaction touches.
+/// The number of partitions that a transaction touches.
 const TOUCHED: u32 = 6;
 
-/// Transactions whose operations are spread over the protocols of `names` in equal parts; `apart`: each transaction
-/// uses one of them instead, and they take turns.
+/// Runs transactions whose operations are spread evenly over the protocols of `names`. With `apart`
+/// each transaction uses one protocol, and transactions take turns among them.
 pub fn run(names: &str, apart: bool, transactions: u64) {
     let all: u32 = PARTITIONS.iter().map(|p| p.1).sum();
     let store = Store::new(all as u64, ROWS, 0);

@@ -1,6 +1,6 @@
-//! A platform of threads that sleep until they are woken, with queues that are first come, first served, and a
-//! deadlock timeout, as a database server has them. (The engine's own platform polls, which costs more the more
-//! threads wait.)
+//! A platform of threads that sleep until they are woken up. Queues are first come, first served,
+//! and there is a deadlock timeout, as in a database server. The engine's own platform polls, at a
+//! cost that grows with the number of waiting threads.
 
 use mixedcc_engine::csn::{SlotId, State};
 use mixedcc_engine::platform::{Platform, Queue, WaitFor};
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// After so long a waiter looks for a deadlock that the engine has not found at once: some hundred times a transaction's duration, as in PostgreSQL.
+/// The time after which a waiter searches for a deadlock that the engine has not found at once. As
+/// in PostgreSQL it is some hundred times the duration of a transaction.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// What one slot's end wakes.
+/// The wake-up state of one slot.
 #[derive(Default)]
 struct Bed {
     waiters: AtomicU32,
@@ -22,7 +23,7 @@ struct Bed {
     wake: Condvar,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 pub struct Dormitory {
     beds: Vec<Bed>,
     queues: Mutex<HashMap<Queue, VecDeque<SlotId>>>,
@@ -69,7 +70,7 @@ impl Outside {
         Outside { e, me, all }
     }
 
-    /// The transaction of this slot is over: who waits for it goes on.
+    /// Called when the transaction of this slot is over: its waiters go on.
     pub fn ended(&self) {
         let bed = &self.all.beds[self.me as usize];
         if bed.waiters.load(Ordering::SeqCst) != 0 {

@@ -14,21 +14,21 @@ extern "C" {
     fn sched_setaffinity(thread: i32, bytes: usize, cores: *const u64) -> i32;
 }
 
-/// Binds this thread to a core, the threads of a run in turns: where the system puts them changes from run to run, and a
-/// thread that is alone on its core gives nobody way when it yields, which can make a run half as fast again.
-/// Where it cannot be done, nothing is.
+/// Binds this thread to a core, in turns over the threads of a run. The system's own placement
+/// changes from run to run. A thread alone on its core yields to no other thread, which can make a
+/// run half as fast again. Does nothing if binding fails.
 #[cfg(target_os = "linux")]
 fn bind(thread: usize) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
     let mask = 1u64 << (thread % cores);
-    // SAFETY: the C library's function, which reads 8 bytes at the mask; 0 is the calling thread.
+    // SAFETY: the C library's function, which reads 8 bytes at the mask. 0 is the calling thread.
     unsafe { sched_setaffinity(0, size_of::<u64>(), &raw const mask) };
 }
 
 #[cfg(not(target_os = "linux"))]
 fn bind(_: usize) {}
 
-/// Programs of a thread, repeated.
+/// The number of a thread's programs, which it repeats.
 const PROGRAMS: usize = 1024;
 
 pub fn programs(w: &Workload, seed: u64) -> Vec<Vec<Program>> {
@@ -40,7 +40,7 @@ pub fn programs(w: &Workload, seed: u64) -> Vec<Vec<Program>> {
     (0..w.threads).map(one).collect()
 }
 
-/// What a run did.
+/// The result of a run.
 pub struct Result {
     pub commits: u64,
     pub attempts: u64,
@@ -50,21 +50,22 @@ pub struct Result {
 }
 
 impl Result {
-    /// Microseconds: see [`Load::cost_us`], of what the processor's time and the threads' time were in all.
+    /// Microseconds of a transaction; see [`Load::cost_us`]. Computed from the total time of the
+    /// processors and that of the threads.
     pub fn cost_us(&self, threads: u64) -> f64 {
         let per = 1e6 / self.commits.max(1) as f64;
         (self.cpu_s * per * self.elapsed_s * threads as f64 * per).sqrt()
     }
 }
 
-/// All partitions' counters.
+/// The counters of all partitions.
 fn readings(store: &Store, at_us: u64) -> Vec<Reading> {
     let ticks = processor_ticks();
     store.table.map().partitions().iter().map(|p| Reading::of(p, at_us, ticks)).collect()
 }
 
-/// The load of a partition of those that are used, which are all alike, from what was counted in all together: as the
-/// coordinator would see it, but with less noise.
+/// The load of one of the partitions in use, which are all alike, from the counters of all
+/// together. It is the load that the coordinator would see, with less noise.
 fn mean_load(before: &[Reading], after: &[Reading]) -> Option<Load> {
     let (mut all, mut used) = (Load::default(), 0.0);
     let (mut s, mut commits, mut busy_ns) = (Sample::default(), 0, 0);
@@ -107,7 +108,7 @@ fn sum(a: &Sample, b: &Sample) -> Sample {
     }
 }
 
-/// Runs a workload for so long. A warm-up of a quarter of it is not counted.
+/// Runs a workload for this time. A warm-up of a quarter of it is not counted.
 pub fn run(store: &Store, w: &Workload, all: &[Vec<Program>], seconds: f64) -> Result {
     let (stop, counted) = (AtomicBool::new(false), AtomicBool::new(false));
     let sums: [AtomicU64; 3] = Default::default();

@@ -1,5 +1,6 @@
-//! Loads that change: every phase another workload, under one protocol, under the hybrid, or with the coordinator
-//! choosing. The modes take turns phase by phase, so that whatever else the machine does meets all of them.
+//! Changing loads. Every phase has another workload, under one protocol, under the hybrid, or with
+//! the coordinator choosing. The modes take turns in each phase, so that other load of the machine
+//! affects all of them.
 
 use crate::store::{Store, Worker};
 use crate::workload::{Keys, Program, Rng, Skew, Workload};
@@ -11,24 +12,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Keys of each partition that the hybrid locks.
+/// The number of keys in each partition that the hybrid locks.
 const HOT: u64 = 16;
 const PARTITIONS: u64 = 8;
 pub const THREADS: u64 = 8;
 const PROGRAMS: usize = 256;
-/// Of each mode, before the first phase.
+/// The time of each mode before the first phase.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// A transaction ends within this time.
+/// The time within which a transaction ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A load that changes: what threads do in each phase.
+/// A changing load: the threads' work in each phase.
 pub trait Phased: Sync {
     /// The tables of a mode.
     type Site: Site;
     fn phases(&self) -> u64;
-    /// Tables of their own for a mode, under its protocols; `adaptive` begins with `occ`.
+    /// Makes tables for a mode, under its protocols. `adaptive` begins with `occ`.
     fn site(&self, mode: &str) -> Self::Site;
-    /// What a thread does with them: one attempt of a transaction of a phase at each call. True: it has committed.
+    /// A thread's work with them. Each call is one attempt of a transaction of a phase, and returns
+    /// whether it has committed.
     fn worker<'a>(&'a self, site: &'a Self::Site, thread: u64) -> Box<dyn FnMut(u64) -> bool + 'a>;
 }
 
@@ -36,22 +38,22 @@ pub trait Phased: Sync {
 pub trait Site: Sync {
     fn engine(&self) -> Engine;
     fn tables(&self) -> &[&'static Table];
-    /// Of a table, if there are several.
+    /// The name of a table, if there are several.
     fn name(&self, table: usize) -> &str;
-    /// Is all there that was committed? Nobody is at work any more.
+    /// Checks that everything committed is there. No thread is at work any more.
     fn check(&self) -> Result<(), String>;
 }
 
-/// The models that modes choose by.
+/// The models by which modes choose.
 pub struct Models {
-    /// Of the mode `adaptive`.
+    /// The model of the mode `adaptive`.
     pub adaptive: Model,
-    /// Of the mode `wrong`: one that was made wrong on purpose.
+    /// The model of the mode `wrong`, which is wrong on purpose.
     pub wrong: Option<Model>,
 }
 
 impl Models {
-    /// Of a mode without what follows a tilde; `None`: nobody chooses there.
+    /// The model of a mode, without its part from a tilde on. `None`: the mode does not choose.
     fn of(&self, mode: &str) -> Option<&Model> {
         match mode {
             "adaptive" => Some(&self.adaptive),
@@ -61,20 +63,21 @@ impl Models {
     }
 }
 
-/// How a synthesized load changes.
+/// The way in which a synthesized load changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// At random: CormCC, section 6.4.
     Varied,
-    /// In every phase half of the partitions are partitionable and half are contended, all declared.
+    /// In every phase half of the partitions are partitionable and half are contended. All are
+    /// declared.
     Half,
-    /// The same, but transactions over several partitions declare none.
+    /// As `Half`, but transactions over several partitions declare none.
     Undeclared,
-    /// ACC's table 1: WL1 to WL6.
+    /// Table 1 of ACC: WL1 to WL6.
     Table1,
-    /// CormCC's figure 13: more and more partitions have transactions over several.
+    /// Figure 13 of CormCC: in more and more partitions transactions touch several partitions.
     Figure13,
-    /// CormCC's figure 14: half of the partitions have such, and more and more are only read.
+    /// Figure 14 of CormCC: that holds for half of the partitions, and more and more are only read.
     Figure14,
 }
 
@@ -87,11 +90,11 @@ impl Kind {
         ("figure13", Kind::Figure13),
         ("figure14", Kind::Figure14),
     ];
-    /// Of a name without `_home`, see [`Synthesized::new`].
+    /// The kind with a name without `_home`; see [`Synthesized::new`].
     pub fn parse(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|k| k.0 == name).map(|k| k.1)
     }
-    /// Phases of the figures; of the random ones as many as are asked for.
+    /// The number of phases of a figure. Random loads have as many as requested.
     fn phases(self) -> Option<u64> {
         match self {
             Kind::Varied | Kind::Half | Kind::Undeclared => None,
@@ -103,18 +106,20 @@ impl Kind {
 
 pub struct Plan {
     pub seed: u64,
-    /// Of the random ones; the figures have their own.
+    /// The number of phases of random loads. Figures have their own.
     pub phases: u64,
     pub intervals: u64,
     pub interval_s: f64,
-    /// Decisions are printed to the standard error.
+    /// Print decisions to the standard error.
     pub explain: bool,
-    /// Each partition's features are printed, and what the phase cost, instead of intervals: to learn from.
+    /// Print each partition's features and the cost of the phase, instead of intervals, as training
+    /// data.
     pub features: bool,
 }
 
-/// A phase of a kind. `home`: each thread has a partition of its own, at which its transactions begin, as H-Store's have;
-/// else any. With 8 partitions instead of the papers' 32.
+/// A phase of a kind. With `home` each thread has a partition of its own, as in H-Store, at which
+/// its transactions begin; otherwise they begin at any partition. There are 8 partitions instead of
+/// the papers' 32.
 fn phase(kind: Kind, home: bool, seed: u64, no: u64) -> Workload {
     let mut r = Rng::new(seed * 1000 + no);
     let common = Workload {
@@ -157,15 +162,15 @@ fn phase(kind: Kind, home: bool, seed: u64, no: u64) -> Workload {
     }
 }
 
-/// A synthesized load: every phase another workload. All modes run the same transactions.
+/// A synthesized load: every phase has another workload. All modes run the same transactions.
 pub struct Synthesized {
     workloads: Vec<Workload>,
-    /// By thread and phase.
+    /// Programs by thread and phase.
     programs: Vec<Vec<Vec<Program>>>,
 }
 
 impl Synthesized {
-    /// `home`: see [`phase`].
+    /// See [`phase`] for `home`.
     pub fn new(kind: Kind, home: bool, p: &Plan) -> Synthesized {
         let phases = kind.phases().unwrap_or(p.phases);
         let workloads: Vec<Workload> = (0..phases).map(|n| phase(kind, home, p.seed, n)).collect();
@@ -216,11 +221,11 @@ impl Site for Store {
         ""
     }
     fn check(&self) -> Result<(), String> {
-        Ok(()) // programs do not say what they leave
+        Ok(()) // Programs do not say which result they leave.
     }
 }
 
-/// What one thread has done.
+/// The counts of one thread.
 #[derive(Default)]
 pub struct Counts {
     pub commits: AtomicU64,
@@ -234,7 +239,8 @@ pub fn totals(all: &[Counts]) -> [u64; 3] {
     [sum(|c| &c.commits), sum(|c| &c.attempts), sum(|c| &c.cpu_ns)]
 }
 
-/// Lets a contestant's workers run only in its turn. They stop between two transactions, with no lock.
+/// Lets the workers of a contestant run only in its turn. They stop between two transactions, when
+/// they hold no lock.
 #[derive(Default)]
 struct Gate {
     open: AtomicBool,
@@ -245,7 +251,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Of a worker: waits for its turn. False: there is none any more.
+    /// A worker waits here for its turn. Returns false if there are no more turns.
     fn pass(&self) -> bool {
         if self.open.load(Ordering::Relaxed) {
             return true;
@@ -272,18 +278,19 @@ impl Gate {
             std::thread::sleep(Duration::from_micros(100));
             if begun.elapsed() > PATIENCE {
                 eprintln!("a worker does not come back");
-                std::process::exit(1); // the others would be waited for
+                std::process::exit(1); // Otherwise the program would wait for the other threads.
             }
         }
     }
 }
 
-/// What is in charge.
+/// Puts a mode into effect.
 fn set(store: &Store, mode: &str) {
     store.set(match mode {
         "hybrid" => None,
         "adaptive" => Some(Protocol::Occ),
-        // One protocol in the first half of the partitions, another one in the second: the best that can be chosen.
+        // One protocol in the first half of the partitions, and another in the second: the best
+        // possible choice.
         mixed if mixed.contains('/') => {
             let parts = store.table.map().partitions();
             for (p, name) in parts.chunks(PARTITIONS as usize / 2).zip(mixed.split('/')) {
@@ -296,7 +303,7 @@ fn set(store: &Store, mode: &str) {
     });
 }
 
-/// What was decided about each partition, and why.
+/// Prints the decisions about each partition with their reasons.
 fn explain(site: &impl Site, interval: u64) {
     for (n, table) in site.tables().iter().enumerate() {
         for (no, part) in table.map().partitions().iter().enumerate() {
@@ -332,14 +339,14 @@ fn in_use(site: &impl Site) -> String {
     site.tables().iter().map(of_table).collect::<Vec<_>>().join("; ")
 }
 
-/// A mode: tables of its own with workers of its own.
+/// A mode, with tables and workers of its own.
 struct Contestant<'l, L: Phased> {
     mode: String,
     load: &'l L,
     site: L::Site,
     /// The model of its coordinator, if it has one.
     model: Option<Model>,
-    /// The phase, for the workers.
+    /// The phase, which the workers read.
     phase: AtomicU64,
     counts: Vec<Counts>,
     gate: Gate,
@@ -347,7 +354,7 @@ struct Contestant<'l, L: Phased> {
 
 impl<'l, L: Phased> Contestant<'l, L> {
     fn new(load: &'l L, mode: &str, models: &Models) -> Contestant<'l, L> {
-        // What follows a tilde tells runs of the same mode apart.
+        // The part from a tilde on distinguishes runs of the same mode.
         let name = mode.split('~').next().unwrap_or(mode);
         let model = models.of(name).cloned();
         let site = load.site(if model.is_some() { "adaptive" } else { name });
@@ -364,7 +371,7 @@ impl<'l, L: Phased> Contestant<'l, L> {
         }
     }
 
-    /// A worker: the transactions of the phase, again and again.
+    /// A worker: repeats the transactions of the phase.
     fn work(&self, thread: u64) {
         let mut attempt = self.load.worker(&self.site, thread);
         let mine = &self.counts[thread as usize];
@@ -377,7 +384,7 @@ impl<'l, L: Phased> Contestant<'l, L> {
     }
 }
 
-/// A contestant's coordinator. Its clock stands still while others have their turn.
+/// A contestant's coordinator. Its clock stops during the turns of others.
 struct Turns<'a, L: Phased> {
     c: &'a Contestant<'a, L>,
     chooser: Chooser,
@@ -392,7 +399,8 @@ impl<'a, L: Phased> Turns<'a, L> {
         Turns { c, chooser: Chooser::new(&c.site.engine(), model), settings, us: 0 }
     }
 
-    /// So long with switches, then the coordinator's look at the interval: how many switches it asks for.
+    /// Advances switches until `end`, then the coordinator examines the interval. Returns how many
+    /// switches it has requested.
     fn interval(&mut self, end: Duration, begun: Instant, base: u64) -> usize {
         let (e, tables) = (self.c.site.engine(), self.c.site.tables());
         e.pin(0);
@@ -412,7 +420,8 @@ impl<'a, L: Phased> Turns<'a, L> {
         asked
     }
 
-    /// A turn with the load of a phase. Not counted: caches are filled, and the coordinator has a first reading.
+    /// A turn with the load of a phase that is not counted. It fills caches and gives the
+    /// coordinator its first reading.
     fn warm_up(&mut self) {
         self.c.gate.close();
         self.c.gate.wake(&self.c.gate.open);
@@ -420,7 +429,7 @@ impl<'a, L: Phased> Turns<'a, L> {
         self.c.gate.close();
     }
 
-    /// A phase's features: of its intervals without the first one.
+    /// Prints a phase's features, over its intervals without the first one.
     fn learn(&mut self, p: &Plan, no: u64, base: u64, begun: Instant) {
         let c = self.c;
         self.interval(Duration::from_secs_f64(p.interval_s), begun, base);
@@ -432,14 +441,14 @@ impl<'a, L: Phased> Turns<'a, L> {
         print_features(&c.site, &format!("{number},0,{}", c.mode), &readings, &self.readings(), counted);
     }
 
-    /// All partitions' counters, by table.
+    /// The counters of all partitions, by table.
     fn readings(&self) -> Vec<Vec<Reading>> {
         let ticks = processor_ticks();
         let of = |t: &&'static Table| t.map().partitions().iter().map(|p| Reading::of(p, self.us, ticks)).collect();
         self.c.site.tables().iter().map(of).collect()
     }
 
-    /// A turn: prints a line an interval.
+    /// A turn: prints a line for each interval.
     fn phase(&mut self, p: &Plan, no: u64) {
         let c = self.c;
         c.phase.store(no, Ordering::Relaxed);
@@ -472,8 +481,8 @@ impl<'a, L: Phased> Turns<'a, L> {
     }
 }
 
-/// Of what is counted between two moments: features of the first and the last partition of each table that has several,
-/// and what a transaction of the whole load cost.
+/// Prints the features of the counts between two moments, for the first and the last partition of
+/// each table with several, and the cost of a transaction of the whole load.
 fn print_features<S: Site>(
     site: &S,
     name: &str,
@@ -494,8 +503,8 @@ fn print_features<S: Site>(
     }
 }
 
-/// Runs a load under each mode, all modes in turns in each phase, and prints a line an interval. Ends the program where
-/// something that was committed is not there.
+/// Runs a load under each mode, all modes in turns in each phase. Prints a line for each interval.
+/// Ends the program if committed data is missing.
 pub fn run<L: Phased>(load: &L, p: &Plan, modes: &[&str], models: &Models) {
     let all: Vec<Contestant<L>> = modes.iter().map(|m| Contestant::new(load, m, models)).collect();
     std::thread::scope(|sc| {

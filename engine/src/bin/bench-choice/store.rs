@@ -12,16 +12,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a row.
+/// The size of a row in bytes.
 const ROW: usize = 100;
-/// Threads at most; slot 0 is the loader's and the coordinator's.
+/// The largest number of threads. The loader and the coordinator use slot 0.
 pub const THREADS: usize = 16;
 
 pub struct Store {
     pub e: Engine,
     pub table: &'static Table,
     pub partitions: u64,
-    /// Keys up to this rank are in a second partition each (the hybrid); 0: none.
+    /// Keys up to this rank are in a second partition each (the hybrid). 0: none.
     pub hot: u64,
     dormitory: Arc<Dormitory>,
     _block: Block,
@@ -33,7 +33,7 @@ fn key(partition: u32, rank: u32) -> [u8; 8] {
 
 fn version(t: &mut Txn, value: u64) -> Result<NonNull<Version>, Error> {
     let v = t.new_version(0, ROW, 0)?;
-    // SAFETY: fresh memory with `ROW` bytes of payload.
+    // SAFETY: INV-VERSION: fresh memory with `ROW` bytes of payload.
     unsafe {
         Version::payload(v.as_ptr()).write_bytes(0, ROW);
         Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(value);
@@ -46,7 +46,8 @@ impl Store {
         Store::with_spare(partitions, rows, hot, 192 << 20)
     }
 
-    /// With so many bytes for versions beside the rows: a transaction that stays open keeps all that come after it.
+    /// Makes a store with `spare` bytes for versions beside the rows. An open transaction keeps all
+    /// versions that are replaced after it began.
     pub fn with_spare(partitions: u64, rows: u64, hot: u64, spare: usize) -> Store {
         let block = Block::new((partitions * rows) as usize * 400 + spare, THREADS + 1).expect("memory");
         let e = block.engine;
@@ -70,7 +71,7 @@ impl Store {
         store
     }
 
-    /// Another table, of one row and one partition; see [`Store::hold`].
+    /// Makes another table, of one row and one partition; see [`Store::hold`].
     pub fn side_table(&self) -> &'static Table {
         let (e, set) = (self.e, ProtocolSet::of(Protocol::Occ));
         let map = Table::new_map(&e, 0, 1, 0, b"", set, Policy::Wait).expect("memory");
@@ -86,8 +87,8 @@ impl Store {
         table
     }
 
-    /// A transaction that writes the row of a side table, which nobody else uses, calls `begun`, and stays open until
-    /// so long after that.
+    /// Runs a transaction that writes the row of a side table, which no other transaction uses. It
+    /// calls `begun` and stays open for `length` after that.
     pub fn hold(&self, table: &'static Table, slot: SlotId, ident: u64, length: Duration, begun: impl FnOnce()) {
         let p = self.platform(slot);
         let mut t = Txn::new(self.e, slot);
@@ -102,7 +103,8 @@ impl Store {
         p.ended();
     }
 
-    /// All partitions under one protocol; the hybrid's hot ones under `2pl`, the others under `occ`.
+    /// Puts all partitions under one protocol. The hybrid's hot partitions are under `2pl`, the
+    /// others under `occ`.
     pub fn set(&self, p: Option<Protocol>) {
         for (no, part) in self.table.map().partitions().iter().enumerate() {
             let hybrid = if no as u64 >= self.partitions { Protocol::TwoPhase } else { Protocol::Occ };
@@ -150,7 +152,7 @@ impl<'s> Worker<'s> {
         let at = self.s.at(op.partition, op.rank);
         let found = self.t.find_row(&self.p, at, &key(op.partition, op.rank), op.write, None)?;
         let row = found.expect("rows are never deleted");
-        // SAFETY: found under our pin; rows begin with 8 bytes.
+        // SAFETY: INV-VERSION, INV-RETIRE: found under our pin, and rows begin with 8 bytes.
         let value = unsafe { Version::payload(row.version.as_ptr()).cast::<u64>().read_unaligned() };
         self.work();
         if op.write {
@@ -164,7 +166,7 @@ impl<'s> Worker<'s> {
     fn attempt(&mut self, program: &Program) -> Result<(), Error> {
         if self.declared {
             for &partition in &program.touched {
-                // (Of the hybrid, which is never `partcc`, the cold half stands for both.)
+                // The hybrid is never `partcc`, and its cold half stands for both halves.
                 self.t.declare(&self.p, Touch { table: self.s.table, no: partition })?;
             }
         }
@@ -179,7 +181,7 @@ impl<'s> Worker<'s> {
         Ok(())
     }
 
-    /// One attempt; true if it committed.
+    /// Makes one attempt. Returns true if it committed.
     pub fn run(&mut self, program: &Program) -> bool {
         self.ident += 1;
         self.t.begin(Level::Serializable, self.ident);

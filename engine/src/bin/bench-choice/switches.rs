@@ -1,5 +1,5 @@
-//! What is committed while all partitions are switched from one protocol to another and a long transaction holds the
-//! switch up (CormCC, section 6.6).
+//! Commits while all partitions are switched from one protocol to another and a long transaction
+//! delays the switch (CormCC, section 6.6).
 
 use crate::schedule::{totals, Counts};
 use crate::store::{Store, Worker, THREADS};
@@ -11,27 +11,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PROGRAMS: usize = 1024;
-/// Seconds of a line of the output.
+/// The time in seconds that a line of the output covers.
 const BUCKET: f64 = 0.1;
-/// Longest time that a switch under short transactions takes.
+/// The longest time that a switch under short transactions takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes for versions that a long transaction keeps.
+/// The bytes for versions that a long transaction keeps.
 const SPARE: usize = 3 << 30;
 
 pub struct Plan {
     pub seed: u64,
-    /// From, to. The same: nothing is asked for, which shows what the long transaction itself does.
+    /// The old and the new protocol. If they are equal, no switch is requested, which shows the
+    /// effect of the long transaction by itself.
     pub pairs: Vec<(Protocol, Protocol)>,
-    /// Seconds of the long transaction.
+    /// The duration of the long transaction in seconds.
     pub lengths: Vec<f64>,
-    /// Before the request, and after the long transaction.
+    /// The time before the request, and after the long transaction, in seconds.
     pub seconds: f64,
-    /// By the stop-all method too, right after each mediated one?
+    /// Also switch by the stop-all method, right after each mediated switch?
     pub stop_all: bool,
     pub yields: u64,
 }
 
-/// Ends the program with a message: a panic would wait for the workers.
+/// Ends the program with a message unless `is` holds. A panic would wait for the workers.
 fn must(is: bool, what: &str) {
     if !is {
         eprintln!("{what}");
@@ -39,7 +40,8 @@ fn must(is: bool, what: &str) {
     }
 }
 
-/// CormCC's short transactions: 10 reads and 10 read-modify-writes, uniform, here of one partition each.
+/// CormCC's short transactions: 10 reads and 10 read-modify-writes, uniform, each transaction in
+/// one partition here.
 fn workload(p: &Plan) -> Workload {
     Workload {
         threads: 8,
@@ -83,7 +85,7 @@ impl Bench<'_> {
         }
     }
 
-    /// A pass of the coordinator; the switches that are still under way.
+    /// Runs a pass of the coordinator. Returns the number of switches still under way.
     fn advance(&self, stop_all: bool) -> u64 {
         let e = &self.store.e;
         e.pin(0);
@@ -94,7 +96,7 @@ impl Bench<'_> {
         made.under_way
     }
 
-    /// All partitions shall get a protocol.
+    /// Requests a protocol for all partitions.
     fn ask(&self, to: Protocol) {
         let now = self.begun.elapsed().as_micros() as u64;
         for part in self.store.table.map().partitions() {
@@ -102,7 +104,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Until no switch is under way.
+    /// Runs passes until no switch is under way.
     fn settle(&self, to: Protocol, stop_all: bool) {
         let begun = Instant::now();
         while self.advance(stop_all) > 0 {
@@ -112,7 +114,8 @@ impl Bench<'_> {
         must(parts.iter().all(|p| p.protocols().single() == Some(to)), "the switch was lost");
     }
 
-    /// One switch, in lines of a tenth of a second; `at_s` is the time since the request.
+    /// Makes one switch and prints lines of a tenth of a second. `at_s` is the time since the
+    /// request.
     fn switch(&self, (old, new): (Protocol, Protocol), length: f64, stop_all: bool, serial: u64) {
         if self.store.table.map().partitions()[0].protocols().single() != Some(old) {
             self.ask(old);

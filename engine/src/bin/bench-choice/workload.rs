@@ -1,6 +1,6 @@
-//! Synthesized workloads: YCSB's operations over partitions, varied.
+//! Synthesized workloads: varied YCSB operations over partitions.
 
-/// A small generator: runs are repeatable from their seed.
+/// A small generator. Runs are repeatable from their seed.
 #[derive(Clone)]
 pub struct Rng(u64);
 
@@ -29,12 +29,12 @@ impl Rng {
     }
 }
 
-/// How keys are drawn within a partition, the hottest first.
+/// The distribution of keys within a partition, hottest first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Skew {
     /// Zipf with this exponent.
     Zipf(f64),
-    /// So many percent of the accesses go to so many of the keys.
+    /// `percent` of the accesses go to `keys` of the keys.
     HotCold { percent: u64, keys: u64 },
 }
 
@@ -50,7 +50,7 @@ impl Skew {
 pub struct Keys {
     skew: Skew,
     n: u64,
-    /// Share of the keys up to each, in 2^53.
+    /// The cumulated share of the keys up to each one, in units of 2^-53.
     cumulated: Vec<u64>,
 }
 
@@ -87,26 +87,26 @@ pub struct Workload {
     pub partitions: u64,
     pub rows: u64,
     pub skew: Skew,
-    /// Percent of the operations that read only; the others read and write.
+    /// The percentage of operations that only read. The others read and write.
     pub reads: u64,
-    /// Partitions, the first ones, in which all operations read only.
+    /// The number of leading partitions in which all operations only read.
     pub read_only: u64,
     pub ops: u64,
-    /// Partitions, the first ones, whose transactions may touch several of them.
+    /// The number of leading partitions whose transactions may touch several of them.
     pub crossed: u64,
-    /// Percent of their transactions that do.
+    /// The percentage of their transactions that do.
     pub cross: u64,
-    /// Has each thread a partition of its own, as H-Store's have?
+    /// Has each thread a partition of its own, as in H-Store?
     pub home: bool,
     /// Do transactions declare their partitions?
     pub declared: bool,
-    /// Those over several too?
+    /// Do transactions over several partitions declare theirs too?
     pub declared_crossed: bool,
-    /// Do they access their keys in order?
+    /// Do they access their keys in ascending order?
     pub ordered: bool,
-    /// The core is given away after so many operations; 0: never.
+    /// A thread yields its core after this many operations. 0: never.
     pub yields: u64,
-    /// Work of the program for each operation, nanoseconds.
+    /// The program's own work for each operation, in nanoseconds.
     pub work_ns: u64,
 }
 
@@ -120,16 +120,18 @@ pub struct Op {
 
 /// A transaction.
 pub struct Program {
-    /// Partitions, ascending.
+    /// The partitions, in ascending order.
     pub touched: Vec<u32>,
     pub ops: Vec<Op>,
 }
 
 impl Workload {
-    /// The workload of a number: training (`unseen` false) and testing draw from different values and distributions.
+    /// The workload with this number. Training (`unseen` false) and testing draw from different
+    /// values and distributions.
     ///
-    /// A third of the workloads is of the kind that changing loads are made of (CormCC, section 6.4): long declared
-    /// transactions over several partitions, which overlap. Drawn evenly, these would be one in fifty.
+    /// A third of the workloads is of the kind of which changing loads consist (CormCC, section
+    /// 6.4): long declared transactions over several partitions, which overlap. If all were drawn
+    /// evenly, these would be one in fifty.
     pub fn random(number: u64, unseen: bool) -> Workload {
         let mut r = Rng::new(number + if unseen { 1 << 32 } else { 0 });
         let long = r.percent(33);
@@ -193,7 +195,7 @@ impl Workload {
         let first = if self.home { thread % self.partitions } else { rng.below(self.partitions) };
         let mut touched = vec![first as u32];
         if first < self.crossed && self.crossed > 1 && rng.percent(self.cross) {
-            // Two or more partitions, by chance.
+            // Two or more partitions, at random.
             for _ in 0..1 + rng.below(3) {
                 touched.push(rng.below(self.crossed) as u32);
             }

@@ -1,7 +1,8 @@
-//! Benchmarks of logical ranges against other ways to validate scans: `bench/ranges` runs it.
+//! Benchmarks of logical ranges against other ways to validate scans. `bench/ranges` runs it.
 //!
-//! `bench-ranges counts` (feature `counts`) prints what many logical workers do; `bench-ranges time` how long it takes
-//! with two threads; `bench-ranges repeat` is for profilers. All print CSV.
+//! `bench-ranges counts` (feature `counts`) prints the work of many logical workers. `bench-ranges
+//! time` prints the time that it takes with two threads. `bench-ranges repeat` is for profilers.
+//! All print CSV.
 
 mod mvrcc;
 mod sim;
@@ -15,11 +16,11 @@ use sim::Config;
 use store::{Method, Store};
 use workload::{Workload, Zipf};
 
-/// Rows of a range, as in the paper.
+/// The number of rows in a range, as in the paper.
 const RANGE: u64 = 610;
 const LIST: u32 = 64;
 
-/// What all runs have in common.
+/// The settings of all runs.
 pub struct Setting {
     pub rows: u64,
     pub transactions: u64,
@@ -66,7 +67,7 @@ fn main() {
     }
 }
 
-/// One line of the CSV of counts.
+/// One line in the CSV of counts.
 struct Case<'a> {
     test: &'a str,
     theta: f64,

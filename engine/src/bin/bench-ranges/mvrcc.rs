@@ -1,9 +1,10 @@
 //! A model of MVRCC (Deuteronomy): timestamp order by the start of transactions, over ranges.
 //!
-//! A write registers in its range when it is made, and aborts if a younger transaction has read the range. A scan looks at
-//! the whole list of each range that it touches: a writer that is older and undecided makes it abort; then it
-//! leaves its timestamp there. Ranges at the edge count as read as a whole. Records have timestamps of their own
-//! for reads and writes of single keys. Data is not kept: only conflicts and work are.
+//! A write registers in its range when it is made, and aborts if a younger transaction has read the
+//! range. A scan looks at the whole list of each range that it touches. An older, undecided writer
+//! makes it abort; otherwise the scan leaves its timestamp there. Ranges at the edges count as read
+//! completely. Records have timestamps of their own for reads and writes of single keys. The model
+//! keeps no data, only conflicts and work.
 
 use std::collections::HashMap;
 
@@ -24,19 +25,19 @@ struct Entry {
 struct Range {
     entries: Vec<Entry>,
     next: usize,
-    /// The youngest that has read the range, and what it read.
+    /// The youngest transaction that has read the range, and the keys that it read.
     read_ts: u64,
     read: (u64, u64),
 }
 
-/// Why a transaction aborts.
+/// The reason of an abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// Because of a range, and a key that was really read or written.
+    /// A conflict in a range, about a key that was really read or written.
     Range,
-    /// Because of a range, though no key is in both.
+    /// A conflict in a range, although no key is in both.
     FalseRange,
-    /// Because of a record.
+    /// A conflict about a record.
     Record,
 }
 
@@ -45,9 +46,9 @@ pub struct Model {
     boundaries: Vec<u64>,
     ranges: Vec<Range>,
     list_size: usize,
-    /// By key: youngest committed writer, youngest reader.
+    /// By key: the youngest committed writer and the youngest reader.
     records: HashMap<u64, (u64, u64)>,
-    /// Entries that were looked at by the last scan, lists, and registrations.
+    /// Counts of entries checked by the last scan, of lists, and of registrations.
     pub entries: u64,
     pub lists: u64,
 }
@@ -56,7 +57,7 @@ pub struct Model {
 #[derive(Default)]
 pub struct Txn {
     pub ts: u64,
-    /// Range and place of each registration.
+    /// The range and place of each registration.
     places: Vec<(usize, usize)>,
     keys: Vec<u64>,
 }

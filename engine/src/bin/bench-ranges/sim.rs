@@ -1,8 +1,9 @@
-//! Many workers on one thread, interleaved step by step in simulated time: what they do is counted.
+//! Many workers on one thread, interleaved step by step in simulated time. Their work is counted.
 //!
-//! The unit of time is a cache line touched. A step is one operation, or 16 rows of a scan; the engine (`mvrcc`: the model) does it
-//! at one instant, then its worker pauses for as long as it takes. Validation of `lrv` and `gwv` takes its time before the commit;
-//! that of ranges and of the model, whose length is not known before, after it.
+//! The unit of time is one cache line touched. A step is one operation, or 16 rows of a scan. The
+//! engine (`mvrcc`: the model) does it at one instant; then the worker pauses for the step's time.
+//! Validation of `lrv` and `gwv` takes its time before the commit. That of ranges and of the model
+//! takes it after the commit, as its length is not known before.
 
 use crate::mvrcc::{Conflict, Model, Txn as ModelTxn};
 use crate::store::{Method, Store, Worker};
@@ -13,36 +14,39 @@ use mixedcc_engine::Error;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Lines of a look-up, read and write of one row: three levels of the index, record, version, new version.
+/// The lines of a look-up, read and write of one row: three levels of the index, record, version,
+/// and new version.
 const POINT: u64 = 14;
-/// Lines of a scanned row: its part of a leaf, record, version.
+/// The lines of a scanned row: its part of a leaf, record and version.
 const ROW: u64 = 2;
 const STEP: u64 = 16;
-/// Lines of beginning and ending a transaction.
+/// The lines of the begin and end of a transaction.
 const BEGIN: u64 = 4;
 
-/// What a run counted, of committed transactions unless said otherwise.
+/// The counts of a run. They are of committed transactions unless said otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub commits: u64,
     pub scans: u64,
-    /// Of scan transactions, before their commit: records read again, entries compared (of lists, or keys of write sets), lists.
+    /// Work of scan transactions before their commit: records read again, entries compared (of
+    /// lists, or keys of write sets), and lists.
     pub records: u64,
     pub entries: u64,
     pub lists: u64,
-    /// Lines of their validation.
+    /// Lines touched by their validation.
     pub lines: u64,
-    /// Lines of registration, of all transactions.
+    /// Lines touched by registration, of all transactions.
     pub register_lines: u64,
     pub time: u64,
     /// Time of committed scan transactions, from their last begin.
     pub scan_time: u64,
-    /// Aborts because of scans; those among them without a conflict in a key; of points.
+    /// Aborts because of scans; those among them without a conflict in a key; aborts because of
+    /// points.
     pub scan_aborts: u64,
     pub false_aborts: u64,
     pub wraps: u64,
     pub point_aborts: u64,
-    /// Programs that aborted too often.
+    /// Programs given up after too many aborts.
     pub given_up: u64,
 }
 
@@ -52,13 +56,13 @@ pub struct Config<'a> {
     pub method: Method,
     pub workers: usize,
     pub transactions: u64,
-    /// For the model: boundaries and size of its lists.
+    /// For the model: the boundaries and the size of its lists.
     pub boundaries: Vec<u64>,
     pub list_size: usize,
     pub seed: u64,
 }
 
-/// What a worker does next.
+/// The next action of a worker.
 enum At {
     Begin,
     Op(usize),
@@ -74,23 +78,23 @@ struct Logical<'s> {
     serial: u64,
     rng: Rng,
     begun: u64,
-    /// Commits before the scan began.
+    /// The number of commits before the scan began.
     scan_from: u64,
     work: counts::Work,
     rows: u64,
     tries: u32,
 }
 
-/// A program that aborted so often is given up: a scan of the hottest keys may never succeed.
+/// A program is given up after this many aborts: a scan of the hottest keys may never succeed.
 const TRIES: u32 = 10;
 
-/// Why a step failed.
+/// The reason why a step failed.
 enum Failed {
     Scan {
         wrapped: bool,
         known_false: bool,
     },
-    /// A row that was read, by a look-up or a scan.
+    /// A row read by a look-up or a scan.
     Row,
     Point,
 }
@@ -99,14 +103,14 @@ struct Sim<'a, 's> {
     c: &'a Config<'a>,
     model: Model,
     total: Counts,
-    /// Keys of recent commits, to tell false aborts from true ones.
+    /// The keys of recent commits, to tell false aborts from true ones.
     truth: VecDeque<Vec<u64>>,
     truth_first: u64,
     now: u64,
     workers: Vec<Logical<'s>>,
 }
 
-/// Commits that are remembered to judge aborts.
+/// The number of commits remembered to judge aborts.
 const TRUTH: usize = 1 << 16;
 
 pub fn run(c: &Config<'_>, s: &Store) -> Counts {
@@ -153,7 +157,7 @@ pub fn run(c: &Config<'_>, s: &Store) -> Counts {
 }
 
 impl Sim<'_, '_> {
-    /// The worker's next step; its time.
+    /// Executes the worker's next step. Returns the step's time.
     fn step(&mut self, i: usize) -> u64 {
         counts::take();
         let done = match self.workers[i].at {
@@ -249,7 +253,7 @@ impl Sim<'_, '_> {
         let t = &mut self.total;
         t.commits += 1;
         let registered = match method {
-            // The end of the list, the entry; the end again when it is finished.
+            // The end of the list, the entry, and the end again when it is finished.
             Method::Rv => 3 * (l.work.registered + at_commit.registered),
             Method::Gwv => 2 * u64::from(!keys.is_empty()),
             Method::Mvrcc => 2 * keys.len() as u64,
@@ -260,7 +264,7 @@ impl Sim<'_, '_> {
         if l.program.scan().is_some() {
             let scanned = l.worker.as_ref().map_or(0, |w| w.scanned);
             t.scans += 1;
-            // (Point reads are looked at again by all methods.)
+            // All methods read point reads again.
             let lines = match method {
                 Method::Rv => {
                     let (lists, entries) = (l.work.lists + at_commit.lists, l.work.entries + at_commit.entries);
@@ -270,12 +274,12 @@ impl Sim<'_, '_> {
                 }
                 Method::Lrv => {
                     t.records += scanned;
-                    // Remembered while it scans, looked at again: half a line, a line and a half.
+                    // Remembered during the scan (half a line) and read again (a line and a half).
                     2 * scanned
                 }
                 Method::Rescan => {
                     t.records += extra.reread;
-                    // The copy is written (2), the row read again (2), and compared (2).
+                    // The copy is written (2), the row read again (2), and both are compared (2).
                     6 * scanned
                 }
                 Method::Gwv => {
@@ -301,7 +305,7 @@ impl Sim<'_, '_> {
         Ok(after + registered + BEGIN)
     }
 
-    /// Counts an abort; the same program is tried again.
+    /// Counts an abort. The same program is retried.
     fn abort(&mut self, i: usize, why: Failed) -> u64 {
         let l = &mut self.workers[i];
         match &mut l.worker {
@@ -309,7 +313,7 @@ impl Sim<'_, '_> {
             None => self.model.end(&l.model, false),
         }
         l.at = At::Begin;
-        // A conflict is real if a key between the bounds was committed since the scan began.
+        // A conflict is real if a key within the bounds was committed since the scan began.
         let from = l.scan_from.saturating_sub(self.truth_first) as usize;
         let since = self.truth.range(from.min(self.truth.len())..);
         let real = match l.program.scan() {

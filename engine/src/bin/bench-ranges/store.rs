@@ -1,11 +1,15 @@
 //! A table in the engine, and transactions on it under each way to validate scans.
 //!
-//! The point operations are the engine's (`occ`) in all of them. What differs is how a scan is protected:
+//! Point operations are the engine's (`occ`) in all of them. They differ in the protection of
+//! scans:
 //! * `Rv`: logical ranges, the engine's own.
-//! * `Lrv`: the records of the scan are remembered and looked at again (Silo's read set, in a store with versions).
-//! * `Rescan`: the scan is repeated after the CSN was taken and compared with copies of its rows (Silo's and Hekaton's
-//!   validation in a store that keeps one version: rows must be copied to be read consistently).
-//! * `Gwv`: the write sets of all transactions that committed since the scan began (HyPer). One at a time validates.
+//! * `Lrv`: the records of the scan are remembered and read again (Silo's read set, in a store with
+//!   versions).
+//! * `Rescan`: the scan is repeated after the CSN was taken, and compared with copies of its rows.
+//!   This is the validation of Silo and Hekaton in a store that keeps one version: rows must be
+//!   copied to be read consistently.
+//! * `Gwv`: the write sets of all transactions that committed since the scan began (HyPer). One
+//!   transaction at a time validates.
 
 use crate::workload::{Op, Program, Workload, FIRST_ORDER};
 use mixedcc_engine::csn::SlotId;
@@ -24,7 +28,7 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Bytes of a row.
+/// The size of a row in bytes.
 pub const ROW: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +55,15 @@ impl Method {
     }
 }
 
-/// The list of recent write sets, of `Gwv`.
+/// The list of recent write sets, for `Gwv`.
 #[derive(Default)]
 pub struct Commits {
-    /// Number of the first that is remembered.
+    /// The number of the first one that is remembered.
     first: u64,
     sets: VecDeque<Vec<u64>>,
 }
 
-/// Write sets that are remembered.
+/// The number of write sets remembered.
 const REMEMBERED: usize = 1 << 16;
 
 impl Commits {
@@ -73,7 +77,8 @@ impl Commits {
         }
         self.sets.push_back(keys);
     }
-    /// Transactions since `from`, keys of theirs that were compared, and whether one is within the bounds.
+    /// The number of transactions since `from`, the number of their keys compared, and whether one
+    /// of the keys is within the bounds.
     pub fn look(&self, from: u64, low: u64, high: u64) -> (u64, u64, bool) {
         if from < self.first {
             return (0, 0, true);
@@ -101,7 +106,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Loads the rows of a workload. Slot 0 is the loader's; workers have slots from 1 on.
+    /// Loads the rows of a workload. The loader uses slot 0, and workers use slots from 1 on.
     pub fn new(w: &Workload, workers: usize) -> Store {
         let rows = w.keys().count();
         let block = Block::new(rows * 320 + (256 << 20), workers + 1).expect("memory for the table");
@@ -126,7 +131,7 @@ impl Store {
         store
     }
 
-    /// So many ranges, or none.
+    /// Gives the index `n` ranges, or none.
     pub fn set_ranges(&self, n: usize, list_size: u32) {
         let p = self.platform(0);
         if self.table.ranges(PRIMARY).is_some() {
@@ -141,13 +146,13 @@ impl Store {
         }
     }
 
-    /// Ranges that a scan has used once, long ago: they fall asleep. Slot 1 does it.
+    /// Makes the ranges dormant, as if a scan had used them once, long ago. Slot 1 does it.
     pub fn fall_asleep(&self) {
         let ranges = self.table.ranges(PRIMARY).expect("ranges");
         let mut me = Worker::new(self, 1, Method::Rv);
         me.run(&Program { ops: vec![Op::Scan(0, 10)] });
         let after = self.e.shared.sleep_after_ns.swap(0, Ordering::SeqCst);
-        // Commits look, now and then, whether they are needed.
+        // Commits check from time to time whether the ranges are needed.
         for _ in 0..10_000 {
             if ranges.is_asleep() {
                 self.e.shared.sleep_after_ns.store(after, Ordering::SeqCst);
@@ -158,7 +163,7 @@ impl Store {
         panic!("ranges that nobody uses stay awake");
     }
 
-    /// Other boundaries, after the writes so far.
+    /// Changes the boundaries, following the writes so far.
     pub fn rebalance(&self, list_size: u32) {
         let Some(ranges) = self.table.ranges(PRIMARY) else { return };
         let p = self.platform(0);
@@ -176,7 +181,8 @@ impl Store {
         Outside { threads: Threads::new(self.e, slot, self.waits.clone()), rescan: RefCell::default() }
     }
 
-    /// Orders are in a partition of their own, so that inserts of orders meet no scan of customers.
+    /// Orders are in a partition of their own, so that inserts of orders do not meet scans of
+    /// customers.
     pub fn at(&self, key: u64) -> Touch {
         Touch { table: self.table, no: (key >= FIRST_ORDER) as u32 }
     }
@@ -186,10 +192,10 @@ impl Store {
     }
 }
 
-/// A new row of a key.
+/// Makes a new row of a key.
 fn version(t: &mut Txn, key: u64) -> Result<NonNull<Version>, Error> {
     let v = t.new_version(0, ROW, 0)?;
-    // SAFETY: fresh memory with `ROW` bytes of payload.
+    // SAFETY: INV-VERSION: fresh memory with `ROW` bytes of payload.
     unsafe {
         Version::payload(v.as_ptr()).write_bytes(0, ROW);
         Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(key);
@@ -197,14 +203,14 @@ fn version(t: &mut Txn, key: u64) -> Result<NonNull<Version>, Error> {
     Ok(v)
 }
 
-/// What a repeated scan compares with.
+/// The rows with which a repeated scan compares.
 #[derive(Default)]
 struct Rescan {
     bounds: Option<(u64, u64)>,
     index: Option<&'static Index>,
     table: Option<&'static Table>,
     seen: Vec<Seen>,
-    /// Our own writes are no conflicts.
+    /// A transaction's own writes are no conflicts.
     slot: SlotId,
     reread: u64,
 }
@@ -214,7 +220,7 @@ struct Seen {
     copy: [u8; ROW],
 }
 
-/// Threads; when the CSN has been taken, a scan is repeated.
+/// The platform of threads. When the CSN has been taken, a scan is repeated.
 pub struct Outside {
     threads: Threads,
     rescan: RefCell<Rescan>,
@@ -231,17 +237,18 @@ impl Outside {
         let mut n = 0;
         while let Some((_, no)) = again.next(self) {
             let Some(mut v) = table.record(no).and_then(|rec| NonNull::new(rec.head())) else { continue };
-            // SAFETY: the caller is pinned.
+            // SAFETY: INV-RETIRE: the caller is pinned.
             let newest = unsafe { v.as_ref() };
             if newest.stamp().is_tag() && newest.stamp().slot() == r.slot {
-                // Written after the scan: what it replaces counts. Before: it was not remembered.
+                // If it was written after the scan, the version that it replaced counts. If it was
+                // written before, it was not remembered.
                 match NonNull::new(newest.older()) {
                     Some(older) if r.seen.get(n).is_some_and(|s| s.version == older) => v = older,
                     _ => continue,
                 }
             }
             r.reread += 1;
-            // SAFETY: as above; versions of this program have `ROW` bytes.
+            // SAFETY: INV-VERSION, INV-RETIRE: the versions of this program have `ROW` bytes.
             let row = unsafe { &*Version::payload(v.as_ptr()).cast::<[u8; ROW]>() };
             match r.seen.get(n) {
                 Some(s) if s.version == v && s.copy == *row => n += 1,
@@ -286,7 +293,7 @@ impl Platform for Outside {
     }
 }
 
-/// What a transaction's validation did, beyond what the engine counts.
+/// The work of a transaction's validation, beyond the engine's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra {
     pub sets: u64,
@@ -307,7 +314,7 @@ pub struct Worker<'s> {
     keys: Vec<u64>,
     pub scanned: u64,
     pub extra: Extra,
-    /// What was read adds up here, so that it is read.
+    /// The sum of all values read, so that the reads are not optimized away.
     pub sum: Cell<u64>,
 }
 
@@ -331,7 +338,7 @@ impl<'s> Worker<'s> {
         Version::payload(v.as_ptr())
     }
 
-    /// One operation but a scan.
+    /// Executes one operation other than a scan.
     pub fn point(&mut self, op: Op) -> Result<(), Error> {
         let key = match op {
             Op::Read(key) | Op::Update(key) | Op::Insert(key) => key,
@@ -341,7 +348,7 @@ impl<'s> Worker<'s> {
         let write = !matches!(op, Op::Read(_));
         let found = self.t.find_row(&self.p, at, &bytes, write, None)?;
         if let Some(row) = &found {
-            // SAFETY: found under our pin; rows begin with 8 bytes.
+            // SAFETY: INV-VERSION, INV-RETIRE: found under our pin, and rows begin with 8 bytes.
             self.sum
                 .set(self.sum.get().wrapping_add(unsafe { self.payload(row.version).cast::<u64>().read_unaligned() }));
         }
@@ -377,7 +384,8 @@ impl<'s> Worker<'s> {
         let (lo, hi) = (Bound::Included(&low[..]), Bound::Excluded(&high[..]));
         let scan = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot };
         if self.method == Method::Lrv {
-            // Inserts between the bounds are found by the partition's list, as by Silo's node versions.
+            // Inserts within the bounds are found by the partition's list, as by Silo's node
+            // versions.
             self.t.scan(&self.p, at[0])?;
         }
         let protect = self.method == Method::Rv;
@@ -385,7 +393,7 @@ impl<'s> Worker<'s> {
         Ok(())
     }
 
-    /// Reads so many rows more; false: the scan has ended.
+    /// Reads at most `rows` more rows. Returns false if the scan has ended.
     pub fn scan_some(&mut self, rows: u64) -> Result<bool, Error> {
         let Some(mut scan) = self.scan.take() else { return Ok(false) };
         for _ in 0..rows {
@@ -395,13 +403,13 @@ impl<'s> Worker<'s> {
             };
             self.scanned += 1;
             let at = self.payload(row.version);
-            // SAFETY: found under our pin; rows begin with 8 bytes.
+            // SAFETY: INV-VERSION, INV-RETIRE: found under our pin, and rows begin with 8 bytes.
             self.sum.set(self.sum.get().wrapping_add(unsafe { at.cast::<u64>().read_unaligned() }));
             match self.method {
-                // (The snapshot is not older than `valid`: nothing to validate now.)
+                // The snapshot is not older than `valid`, so there is nothing to validate now.
                 Method::Lrv if !row.own => self.t.note_read(&self.p, row.r, row.version, 0)?,
                 Method::Rescan if !row.own => {
-                    // SAFETY: as above; rows have `ROW` bytes.
+                    // SAFETY: INV-VERSION, INV-RETIRE: as above, and rows have `ROW` bytes.
                     let copy = unsafe { *at.cast::<[u8; ROW]>() };
                     self.p.rescan.borrow_mut().seen.push(Seen { version: row.version, copy });
                 }
@@ -439,7 +447,7 @@ impl<'s> Worker<'s> {
         self.t.abort();
     }
 
-    /// Work of a validation at this moment, as far as it is known before: cache lines.
+    /// The work of a validation at this moment in cache lines, as far as it is known before.
     pub fn foreseen(&self) -> u64 {
         match (self.method, self.bounds) {
             (_, None) => 0,
@@ -450,7 +458,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Runs a whole transaction; true if it committed.
+    /// Runs a whole transaction. Returns true if it committed.
     pub fn run(&mut self, program: &Program) -> bool {
         self.begin();
         let done = self.attempt(program);

@@ -1,5 +1,5 @@
-//! How long transactions take, with two threads: CPU time of the threads, so that what else runs on the machine
-//! disturbs little.
+//! The time that transactions take with two threads. It is CPU time of the threads, so that other
+//! load of the machine disturbs little.
 
 use crate::store::{Method, Store, Worker};
 use crate::workload::{Program, Rng, Workload, Zipf};
@@ -19,11 +19,12 @@ extern "C" {
     fn clock_gettime(clock: i32, to: *mut Timespec) -> i32;
 }
 
-/// CPU time of this thread, ns.
+/// CPU time of this thread in ns.
 fn cpu_ns() -> u64 {
     const THREAD_CPU: i32 = 3;
     let mut t = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the C library's function on Linux; `t` has the layout of its `timespec` on 64-bit machines.
+    // SAFETY: the C library's function on Linux. `t` has the layout of its `timespec` on 64-bit
+    // machines.
     let failed = unsafe { clock_gettime(THREAD_CPU, &raw mut t) } != 0;
     assert!(!failed, "no clock of CPU time");
     t.seconds as u64 * 1_000_000_000 + t.nanoseconds as u64
@@ -46,7 +47,7 @@ fn line(test: &str, theta: f64, scan: u64, method: &str, round: u64, s: Sums) {
     std::hint::black_box(s.sum);
 }
 
-/// Programs are made before the time is taken.
+/// Programs are made before the measurement.
 fn programs(w: &Workload, thread: u64, seed: u64) -> Vec<Program> {
     let mut rng = Rng::new(seed * 1000 + thread);
     (0..4096).map(|i| w.next(thread, i, &mut rng)).collect()
@@ -95,8 +96,9 @@ fn run(store: &Store, w: &Workload, method: Method, seed: u64, seconds: f64) -> 
     })
 }
 
-/// One thread runs so many transactions, for profilers: `registered`, `asleep` and `unregistered` point operations, or a
-/// method by its name, whose transactions all scan 1500 keys.
+/// Runs `s.transactions` transactions in one thread, for profilers. `what` is `registered`,
+/// `asleep` or `unregistered` for point operations, or the name of a method whose transactions all
+/// scan 1500 keys.
 pub fn repeat(s: &Setting, what: &str) {
     let keys = Zipf::new(s.rows, s.theta);
     let registered = matches!(what, "registered" | "asleep" | "rv");
@@ -121,7 +123,7 @@ pub fn repeat(s: &Setting, what: &str) {
     std::hint::black_box(me.sum.get());
 }
 
-/// A function of its own, so that a profiler can be told to count in it only.
+/// A separate function, so that a profiler can count in it only.
 #[inline(never)]
 fn counted(me: &mut Worker<'_>, all: &[Program], n: u64) -> u64 {
     all.iter().cycle().take(n as usize).map(|p| u64::from(me.run(p))).sum()
@@ -149,7 +151,7 @@ pub fn all(s: &Setting) {
         }
     }
     drop(store);
-    // Registration, with nobody who scans.
+    // Registration without scans.
     for theta in [0.0, 0.7, 0.88, 1.04] {
         let workload = Workload::Points { keys: Zipf::new(s.rows, theta) };
         let store = Store::new(&workload, THREADS);

@@ -23,7 +23,7 @@ impl Program {
     }
 }
 
-/// A small generator: runs are repeatable from their seed.
+/// A small generator. Runs are repeatable from their seed.
 #[derive(Clone)]
 pub struct Rng(u64);
 
@@ -45,10 +45,10 @@ impl Rng {
     }
 }
 
-/// Keys by a Zipfian distribution with any exponent, the hottest first, as in the paper; 0: uniform.
+/// Keys by a Zipfian distribution with any exponent, hottest first, as in the paper. 0: uniform.
 pub struct Zipf {
     n: u64,
-    /// Share of the keys up to each, in 2^53; empty: uniform.
+    /// The cumulated share of the keys up to each one, in units of 2^-53. Empty: uniform.
     cumulated: Vec<u64>,
 }
 
@@ -75,13 +75,14 @@ impl Zipf {
     }
 }
 
-/// What the workers run.
+/// The workload of the workers.
 pub enum Workload {
     /// 90 % transactions of 5 updates, 10 % of 4 updates and a scan of this length.
     Ycsb { keys: Zipf, scan: u64 },
-    /// 5 operations, each a read or an update, no scan (YCSB A).
+    /// 5 operations, each a read or an update, without scans (YCSB A).
     Points { keys: Zipf },
-    /// The modified TPC-C with one warehouse a worker; the bulk transaction scans so many customers.
+    /// The modified TPC-C with one warehouse for each worker. The bulk transaction scans `scan`
+    /// customers.
     Tpcc { warehouses: u64, scan: u64 },
 }
 
@@ -91,11 +92,11 @@ const DISTRICT: u64 = 1;
 const WAREHOUSE: u64 = 2;
 const STOCK: u64 = 3;
 const ORDER: u64 = 4;
-/// The first key that is an order: inserts are there only.
+/// The first key of an order. Inserts are only there.
 pub const FIRST_ORDER: u64 = ORDER << 40;
 const DISTRICTS: u64 = 10;
 const CUSTOMERS: u64 = 3000;
-/// Scaled down from 100,000, which no scan touches.
+/// Scaled down from 100,000; no scan touches them.
 const STOCK_ITEMS: u64 = 1000;
 
 fn customer(w: u64, d: u64, c: u64) -> u64 {
@@ -109,7 +110,7 @@ fn stock(w: u64, i: u64) -> u64 {
 }
 
 impl Workload {
-    /// The keys of the rows at the start, ascending.
+    /// The keys of the initial rows in ascending order.
     pub fn keys(&self) -> Box<dyn Iterator<Item = u64>> {
         match self {
             Workload::Ycsb { keys, .. } | Workload::Points { keys } => Box::new(0..keys.n),
@@ -122,7 +123,7 @@ impl Workload {
         }
     }
 
-    /// The next transaction of a worker; `serial` numbers its transactions.
+    /// The next transaction of a worker. `serial` numbers its transactions.
     pub fn next(&self, worker: u64, serial: u64, rng: &mut Rng) -> Program {
         let ops = match self {
             Workload::Ycsb { keys, scan } => {
@@ -160,7 +161,7 @@ fn tpcc(warehouses: u64, scan: u64, w: u64, serial: u64, rng: &mut Rng) -> Vec<O
             ops
         }
         80..90 => {
-            // The top shopper of a district, local always.
+            // The top shopper of a district, always local.
             let low = customer(w, d, rng.below(CUSTOMERS - scan.min(CUSTOMERS) + 1));
             let top = low + rng.below(scan);
             vec![

@@ -1,10 +1,12 @@
-//! TPC-C as a load that changes: in every phase another mix of the transactions, other warehouses with remote ones, and
-//! another share of these (CormCC, figure 10). `bench/choice-server` has the same through a server.
+//! TPC-C as a changing load. Every phase has another mix of the transactions, other warehouses with
+//! remote ones, and another share of these (CormCC, figure 10). `bench/choice-server` runs the same
+//! load through a server.
 //!
-//! The tables are partitioned by warehouse, but for the items, which are only read. A thread has a home warehouse, declares
-//! all partitions that it knows of before it begins, and gives its core away after each access. What is missing to TPC-C:
-//! customers are found by their number alone, no New-Order is rolled back, and terminals do not think. Rows have the numbers
-//! that transactions compute with, and room for the texts of those that have long ones.
+//! The tables are partitioned by warehouse, except for the items, which are only read. A thread has
+//! a home warehouse. It declares all partitions that it knows before it begins, and yields its core
+//! after each access. Differences from TPC-C: customers are found only by number, no New-Order is
+//! rolled back, and terminals do not think. Rows have the numbers that transactions compute with,
+//! and room for the texts of those that have long ones.
 
 mod tables;
 mod terminal;
@@ -16,12 +18,12 @@ use terminal::Terminal;
 
 const WAREHOUSES: u32 = 4;
 const DISTRICTS: u32 = 10;
-/// Of a district; each has an order before the first transaction.
+/// The customers of a district. Each has an order before the first transaction.
 const CUSTOMERS: u64 = 60;
 const ITEMS: u64 = 2000;
-/// Transactions of a thread in a phase, repeated.
+/// The number of a thread's transactions in a phase, which it repeats.
 const CALLS: usize = 256;
-/// Bytes for what the transactions of a second insert. Where there were too few, the run says so.
+/// The bytes that one second of transactions inserts. If they do not suffice, the run says so.
 const SECOND: f64 = 32e6;
 const SPARE: usize = 128 << 20;
 
@@ -29,12 +31,12 @@ const SPARE: usize = 128 << 20;
 #[derive(Clone, Copy, Debug)]
 struct Line {
     item: u64,
-    /// The warehouse whose stock it is taken from.
+    /// The warehouse from whose stock it is taken.
     from: u32,
     quantity: u64,
 }
 
-/// A transaction, with its arguments but for the home warehouse.
+/// A transaction, with its arguments except for the home warehouse.
 #[derive(Clone, Debug)]
 enum Call {
     NewOrder {
@@ -42,7 +44,7 @@ enum Call {
         c: u64,
         lines: Vec<Line>,
     },
-    /// By the customer `c` of a district of a warehouse.
+    /// A payment by the customer `c` of a district of a warehouse.
     Payment {
         d: u32,
         of: (u32, u32),
@@ -60,22 +62,22 @@ enum Call {
     },
 }
 
-/// Weights of the transactions, in their order above: the standard's.
+/// The standard's weights of the transactions, in their order above.
 const STANDARD: [u64; 5] = [45, 43, 4, 4, 4];
 
-/// What the transactions of a phase are like.
+/// The transactions of a phase.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     mix: [u64; 5],
-    /// Warehouses, the first ones, with remote transactions.
+    /// The number of leading warehouses with remote transactions.
     crossed: u32,
-    /// Percent of their payments that are by customers of another warehouse. A fifteenth of it, of the order lines from the
-    /// stock of another one: as in the standard.
+    /// The percentage of their payments by customers of another warehouse. A fifteenth of it is the
+    /// percentage of order lines from the stock of another warehouse, as in the standard.
     cross: u64,
 }
 
 impl Phase {
-    /// The first one is the standard's mix without remote transactions.
+    /// Draws a phase. The first one is the standard's mix without remote transactions.
     fn random(seed: u64, no: u64) -> Phase {
         let mut r = Rng::new(seed * 1000 + no);
         if no == 0 {
@@ -111,7 +113,7 @@ impl Phase {
         match kind {
             Some(0) => {
                 let mut lines: Vec<Line> = (0..5 + r.below(11)).map(|_| self.line(home, r)).collect();
-                lines.sort_by_key(|l| (l.from, l.item)); // so that stock is locked in one order
+                lines.sort_by_key(|l| (l.from, l.item)); // Stock is locked in one order.
                 Call::NewOrder { d, c, lines }
             }
             Some(1) => {
@@ -126,7 +128,7 @@ impl Phase {
     }
 }
 
-/// TPC-C's clause 2.1.6: one of `n`, unevenly.
+/// TPC-C's clause 2.1.6: one of `n`, unevenly distributed.
 fn uneven(a: u64, n: u64, constant: u64, r: &mut Rng) -> u64 {
     ((r.below(a + 1) | r.below(n)) + constant) % n
 }
@@ -135,7 +137,7 @@ fn uneven(a: u64, n: u64, constant: u64, r: &mut Rng) -> u64 {
 pub struct Tpcc {
     calls: Vec<Vec<Vec<Call>>>,
     phases: u64,
-    /// Bytes for what is inserted.
+    /// The bytes for inserted rows.
     spare: usize,
 }
 
@@ -182,7 +184,7 @@ mod tests {
 
     const PLAN: Plan = Plan { seed: 3, phases: 3, intervals: 1, interval_s: 0.1, explain: false, features: false };
 
-    /// Threads run so many transactions of each phase, under a mode.
+    /// Runs this number of transactions of each phase in each thread, under a mode.
     fn run(mode: &str, threads: u64, transactions: usize) -> Tables {
         let load = Tpcc { spare: 64 << 20, ..Tpcc::new(&PLAN) };
         let tables = load.site(mode);
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!(other.mix, Phase::random(1, 1).mix);
         let all: Vec<u32> = (1..100).map(|no| Phase::random(1, no).crossed).collect();
         assert!((0..=WAREHOUSES).all(|n| all.contains(&n)), "{all:?}");
-        // Remote customers and stock where the phase wants them, and only there.
+        // Remote customers and stock are where the phase wants them, and only there.
         let phase = Phase { crossed: 2, cross: 60, ..first };
         let remote = |home: u32| {
             let mut r = Rng::new(home as u64);

@@ -1,4 +1,4 @@
-//! TPC-C's tables in the engine, and what must be true of them.
+//! TPC-C's tables in the engine, and their consistency conditions.
 
 use super::{CUSTOMERS, DISTRICTS, ITEMS, WAREHOUSES};
 use crate::outside::{Dormitory, Outside};
@@ -20,19 +20,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub enum Name {
     /// Payments.
     Warehouse,
-    /// The next order's number, payments.
+    /// The next order's number, and payments.
     District,
-    /// Balance, payments, their number, deliveries.
+    /// Balance, payments, their number, and deliveries.
     Customer,
-    /// Orders by customer: the order's number.
+    /// Orders by customer, with the order's number.
     CustomerOrder,
-    /// Quantity at hand, quantity taken, number of lines, those of other warehouses' orders.
+    /// Quantity in stock, quantity taken, number of lines, and number of lines of remote orders.
     Stock,
-    /// Customer, lines, carrier (0: not delivered).
+    /// Customer, lines and carrier (0: not delivered).
     Orders,
-    /// Orders that are to be delivered: the number.
+    /// Orders to be delivered, with their number.
     NewOrder,
-    /// Item, quantity, amount, 1 if it is delivered.
+    /// Item, quantity, amount, and 1 if it is delivered.
     OrderLine,
     /// Amount.
     History,
@@ -58,15 +58,17 @@ const ALL: [(Name, &str); 10] = [
 /// The numbers of a row.
 pub type Values = [u64; 4];
 
-/// Orders of a district that are delivered before the first transaction: seven of ten.
+/// The number of orders of a district that are delivered before the first transaction: seven of
+/// ten.
 const DELIVERED: u64 = CUSTOMERS * 7 / 10;
-/// Logical ranges of an index that is scanned, and registrations that each remembers.
+/// The number of logical ranges of an index that is scanned, and of registrations that each
+/// remembers.
 const RANGES: (usize, u32) = (64, 1024);
-/// Orders of a district, at most.
+/// The largest number of orders of a district.
 const MOST: u64 = (1 << 24) - 1;
 
 impl Name {
-    /// Bytes of a row: the numbers, and texts where there are long ones.
+    /// The size of a row in bytes: the numbers, and texts if there are long ones.
     fn bytes(self) -> usize {
         match self {
             CustomerOrder | Orders | NewOrder | OrderLine | History => size_of::<Values>(),
@@ -80,34 +82,34 @@ impl Name {
         match (mode, self) {
             ("hybrid", Warehouse | District) => Protocol::TwoPhase,
             ("adaptive" | "hybrid", _) => Protocol::Occ,
-            // One partition that everybody reads: nobody would lock it.
+            // One partition that is only read needs no lock.
             ("partcc", Item) => Protocol::Occ,
             (fixed, _) => Protocol::parse(fixed).expect("a protocol, hybrid or adaptive"),
         }
     }
 }
 
-/// The key of a warehouse, of a district of it, of a number there, of a line: whatever there is of them.
+/// The key of a warehouse, district, number there, and line, as far as they apply.
 pub fn key(w: u32, d: u32, no: u64, line: u64) -> u64 {
     (w as u64) << 56 | (d as u64) << 48 | no << 8 | line
 }
 
-/// Of an order, by its customer.
+/// The key of an order by its customer.
 pub fn of_customer(w: u32, d: u32, c: u64, order: u64) -> u64 {
     key(w, d, c << 24 | order, 0)
 }
 
-/// All orders of a customer.
+/// The keys of all orders of a customer.
 pub fn orders_of(w: u32, d: u32, c: u64) -> (u64, u64) {
     (of_customer(w, d, c, 0), of_customer(w, d, c, MOST))
 }
 
-/// What was loaded and committed.
+/// Totals of the rows that were loaded and committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     pub orders: u64,
     pub lines: u64,
-    /// Of those lines that were not loaded.
+    /// The quantity of those lines that were not loaded.
     pub quantity: u64,
     pub payments: u64,
     pub paid: u64,
@@ -135,15 +137,17 @@ pub struct Tables {
 
 /// The numbers of a row that was found.
 pub fn values(v: NonNull<Version>) -> Values {
-    // SAFETY: found by a transaction that is pinned; rows begin with their numbers.
+    // SAFETY: INV-VERSION, INV-RETIRE: found by a pinned transaction, and rows begin with their
+    // numbers.
     unsafe { Version::payload(v.as_ptr()).cast::<Values>().read_unaligned() }
 }
 
-/// A new version of a row.
+/// Makes a new version of a row.
 pub fn version(t: &mut Txn, name: Name, v: &Values) -> Result<NonNull<Version>, Error> {
     let to = t.new_version(0, name.bytes(), 0)?;
     let payload = Version::payload(to.as_ptr());
-    // SAFETY: fresh memory with so many bytes of payload, not fewer than those of the numbers.
+    // SAFETY: INV-VERSION: fresh memory with `name.bytes()` of payload, at least those of the
+    // numbers.
     unsafe {
         payload.write_bytes(0, name.bytes());
         payload.cast::<Values>().write_unaligned(*v);
@@ -160,7 +164,7 @@ fn create(e: &Engine, name: Name) -> &'static Table {
 }
 
 impl Tables {
-    /// Loaded, under the protocols of a mode; with so many bytes for what is inserted later.
+    /// Loads the tables, under the protocols of a mode, with `spare` bytes for rows inserted later.
     pub fn new(mode: &str, spare: usize) -> Tables {
         let block = Block::new(spare, THREADS as usize + 1).expect("memory");
         let e = block.engine;
@@ -177,7 +181,7 @@ impl Tables {
         s
     }
 
-    /// Slot 0 is the loader's, the coordinator's and the check's.
+    /// Loads the rows. The loader, the coordinator and the check use slot 0.
     fn load(&self) -> Result<(), Error> {
         let (mut t, p, mut r) = (Txn::new(self.e, 0), self.platform(0), Rng::new(1));
         let mut done = Done::default();
@@ -255,12 +259,12 @@ impl Tables {
         Outside::new(self.e, slot, self.dormitory.clone())
     }
 
-    /// What was loaded, and committed by threads that are at their end.
+    /// The totals of the rows that were loaded, and committed by threads that have ended.
     pub fn done(&self) -> MutexGuard<'_, Done> {
         self.done.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The sum of something over a table's rows between two keys; nobody is at work.
+    /// The sum of a value over a table's rows between two keys. No thread is at work.
     fn sum(&self, name: Name, (from, to): (u64, u64), of: fn(&Values) -> u64) -> u64 {
         let (mut t, p) = (Txn::new(self.e, 0), self.platform(0));
         t.begin(Level::Snapshot, 2);
@@ -289,7 +293,7 @@ impl Site for Tables {
         ALL[table].1
     }
 
-    /// What was committed is in the tables, and they agree with each other.
+    /// Checks that committed rows are in the tables and that the tables agree with each other.
     fn check(&self) -> Result<(), String> {
         let done = *self.done();
         let sum = |name: Name, of: fn(&Values) -> u64| self.sum(name, (0, u64::MAX), of);

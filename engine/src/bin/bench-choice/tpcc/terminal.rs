@@ -9,7 +9,7 @@ use mixedcc_engine::txn::{OpenEnd, Row, Scan};
 use mixedcc_engine::{Error, Level, Txn};
 use std::ops::Bound;
 
-/// Which rows of a range are wanted.
+/// The rows of a range that are wanted.
 #[derive(Clone, Copy, PartialEq)]
 enum Wanted {
     First,
@@ -34,7 +34,7 @@ impl<'s> Terminal<'s> {
         Terminal { s, t: Txn::new(s.e, slot), p: s.platform(slot), w, ident, done: Done::default() }
     }
 
-    /// One attempt; true if it committed.
+    /// Makes one attempt. Returns true if it committed.
     pub fn run(&mut self, call: &Call) -> bool {
         self.ident += 1;
         self.t.begin(Level::Serializable, self.ident);
@@ -46,7 +46,7 @@ impl<'s> Terminal<'s> {
         match done {
             Ok(done) => self.done.add(&done),
             Err(Error::Abort { .. } | Error::Deadlock) => {
-                // Who waits too long goes on without: it is a courtesy.
+                // A transaction that waits too long goes on without: the wait is optional.
                 let _ = self.t.await_winner(&self.p);
             }
             Err(Error::OutOfMemory) => panic!("there is no room for so many orders: make the run shorter"),
@@ -110,7 +110,7 @@ impl<'s> Terminal<'s> {
         Ok(Done { payments: 1, paid: amount, ..Done::default() })
     }
 
-    /// The last order of a customer, who has one since the tables were loaded.
+    /// The last order of a customer, who has had one since the tables were loaded.
     fn order_status(&mut self, d: u32, c: u64) -> Result<Done, Error> {
         let w = self.w;
         self.declare([Customer, CustomerOrder, Orders, OrderLine].map(|name| (name, w)).to_vec())?;
@@ -123,7 +123,7 @@ impl<'s> Terminal<'s> {
         Ok(Done::default())
     }
 
-    /// The oldest order of each district.
+    /// Delivers the oldest order of each district.
     fn delivery(&mut self) -> Result<Done, Error> {
         let w = self.w;
         self.declare([Customer, Orders, NewOrder, OrderLine].map(|name| (name, w)).to_vec())?;
@@ -150,7 +150,7 @@ impl<'s> Terminal<'s> {
         Ok(Done { delivered, ..Done::default() })
     }
 
-    /// How many items of a district's last twenty orders are scarce.
+    /// Counts the scarce items among those of a district's last twenty orders.
     fn stock_level(&mut self, d: u32, threshold: u64) -> Result<Done, Error> {
         let w = self.w;
         self.declare([District, Stock, OrderLine].map(|name| (name, w)).to_vec())?;
@@ -168,19 +168,20 @@ impl<'s> Terminal<'s> {
         Ok(Done::default())
     }
 
-    /// In the order in which partitions are locked.
+    /// Declares partitions in the order in which they are locked.
     fn declare(&mut self, mut used: Vec<(Name, u32)>) -> Result<(), Error> {
         used.sort_unstable();
         used.dedup();
         used.into_iter().try_for_each(|(name, w)| self.t.declare(&self.p, self.s.at(name, w)))
     }
 
-    /// After each access: as many cores as there are threads would have them all under way.
+    /// Yields after each access, so that transactions overlap as they would with a core for each
+    /// thread.
     fn rest(&self) {
         std::thread::yield_now();
     }
 
-    /// A row that is never deleted.
+    /// Finds a row that is never deleted.
     fn find(&mut self, (name, w): (Name, u32), key: u64, write: bool) -> Result<(Row, Values), Error> {
         let found = self.t.find_row(&self.p, self.s.at(name, w), &key.to_be_bytes(), write, None)?;
         let row = found.expect("a row that is never deleted");
@@ -193,7 +194,7 @@ impl<'s> Terminal<'s> {
         Ok(v)
     }
 
-    /// Changes a row; what it was before.
+    /// Changes a row. Returns its former values.
     fn change(&mut self, at: (Name, u32), key: u64, by: impl FnOnce(&mut Values)) -> Result<Values, Error> {
         let (row, before) = self.find(at, key, true)?;
         let mut v = before;
@@ -215,7 +216,7 @@ impl<'s> Terminal<'s> {
         Ok(())
     }
 
-    /// Rows between two keys, inclusive.
+    /// The rows between two keys, inclusive.
     fn scan(
         &mut self,
         (name, w): (Name, u32),
