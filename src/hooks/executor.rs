@@ -127,6 +127,9 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
         }
         if crate::pg::is_serializable() {
             check_mixture(ours, rels);
+            if !(*(*q).plannedstmt).resultRelations.is_null() {
+                note_routing(rels);
+            }
         }
         if crate::pg::is_serializable() && xact::mode() == Mode::Serializable {
             crate::admin::annotate::at_statement(q);
@@ -175,6 +178,19 @@ unsafe fn is_other(r: pg_sys::Relation) -> bool {
 unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
     // SAFETY: null or an open relation.
     unsafe { !r.is_null() && (*(*r).rd_rel).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE }
+}
+
+/// A statement writes these tables. Rows of partitioned ones go to partitions that no range table
+/// lists. Some may be foreign tables, so the transaction counts as one that uses foreign tables.
+///
+/// # Safety
+/// The relations are null or open.
+pub unsafe fn note_routing(rels: &[pg_sys::Relation]) {
+    // SAFETY: null or an open relation, by this function's contract.
+    let partitioned = |r: &pg_sys::Relation| unsafe {
+        !r.is_null() && (*(**r).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
+    };
+    xact::touched().foreign |= rels.iter().any(partitioned);
 }
 
 /// Notes what a serializable transaction uses, and refuses a mixture as the setting says.

@@ -114,6 +114,7 @@ fn note_copy(s: *mut pg_sys::CopyStmt) {
         let rel = pg_sys::RelationIdGetRelation(oid);
         if !rel.is_null() {
             crate::hooks::executor::check_mixture(crate::state::rel::is_ours(rel), &[rel]);
+            crate::hooks::executor::note_routing(&[rel]);
             pg_sys::RelationClose(rel);
         }
     }
@@ -136,7 +137,11 @@ fn concerns_us(tag: NodeTag) -> bool {
         T_DropdbStmt,
         T_AlterDatabaseStmt,
     ];
-    tag == T_CopyStmt || tag == T_VariableSetStmt || ddl.contains(&tag) || (tag == T_CallStmt && annotate::any())
+    tag == T_CopyStmt
+        || tag == T_TruncateStmt
+        || tag == T_VariableSetStmt
+        || ddl.contains(&tag)
+        || (tag == T_CallStmt && annotate::any())
 }
 
 #[pg_guard]
@@ -173,6 +178,11 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_CopyStmt => {
             note_copy(call.node());
             copy::table(call)
+        }
+        NodeTag::T_TruncateStmt => {
+            // Foreign tables are truncated without the executor, and without a transaction id.
+            xact::touched().foreign |= pg::is_serializable();
+            call.run()
         }
         NodeTag::T_VariableSetStmt => copy::variable(call),
         NodeTag::T_CallStmt => {

@@ -28,6 +28,7 @@ def set_up():
     query(far, "CREATE TABLE f_heap (id int PRIMARY KEY, v int) USING heap; INSERT INTO f_heap VALUES (1, 0)")
     create_table(far, "f_ours", "id int PRIMARY KEY, v int")
     query(far, "INSERT INTO f_ours VALUES (1, 0)")
+    query(far, "CREATE TABLE f_log (v int) USING heap; CREATE TABLE f_many (v int) USING heap")
     far.close()
     near = make_database(LOCAL)
     query(near, "CREATE EXTENSION postgres_fdw")
@@ -36,6 +37,10 @@ def set_up():
     query(near, f"CREATE USER MAPPING FOR CURRENT_USER SERVER far OPTIONS (user '{os.environ['PGUSER']}')")
     for kind in KINDS:
         query(near, f"CREATE FOREIGN TABLE f_{kind} (id int, v int) SERVER far")
+    query(near, """CREATE FOREIGN TABLE f_log (v int) SERVER far;
+        CREATE FOREIGN TABLE f_many (v int) SERVER far;
+        CREATE TABLE f_parts (v int) PARTITION BY LIST (v);
+        CREATE FOREIGN TABLE f_part PARTITION OF f_parts FOR VALUES IN (1) SERVER far OPTIONS (table_name 'f_log')""")
     for table in ("f_read", "f_write"):
         create_table(near, table, "id int PRIMARY KEY, v int", protocol="occ")
         query(near, f"INSERT INTO {table} VALUES (1, 0)")
@@ -58,7 +63,7 @@ def set_up():
 
 def values(kind):
     near, far = connect(LOCAL), connect(REMOTE)
-    found = value(near, "SELECT v FROM f_write"), value(far, f"SELECT v FROM f_{kind}")
+    found = value(near, "SELECT v FROM f_write"), value(far, f"SELECT coalesce(sum(v), 0) FROM f_{kind}")
     near.close()
     far.close()
     return found
@@ -77,8 +82,9 @@ def run(connection, statements, outcome):
         outcome.append(None)
 
 
-def race(name, kind, statements, first=()):
-    """One session loses against another that writes what it has read; then the same without the other."""
+def race(name, kind, statements, first=(), adds=(1, 1), fails=True):
+    """One session loses against another that writes what it has read; then the same without the other.
+    `adds`: what the transaction adds to the local and to the remote table. `fails`: the conflict makes it fail."""
     boss, rival = connect(LOCAL), connect(LOCAL)
     for conflict in (True, False):
         before = values(kind)
@@ -100,12 +106,13 @@ def race(name, kind, statements, first=()):
         what = f"fdw: {name}, remote table {kind}"
         check(f"{what}: the sessions meet", met and not thread.is_alive())
         after = values(kind)
-        if conflict:
+        if conflict and fails:
             check(f"{what}: the local part fails", outcome and outcome[0] in RETRY, outcome)
             equal(f"{what}: then the remote part is undone", after, before)
         else:
-            equal(f"{what}: without a conflict it commits", outcome, [None])
-            equal(f"{what}: and so does the remote part", after, (before[0] + 1, before[1] + 1))
+            with_conflict = "with the conflict, too," if conflict else "without a conflict"
+            equal(f"{what}: {with_conflict} it commits", outcome, [None])
+            equal(f"{what}: {with_conflict} so does the remote part", after, (before[0] + adds[0], before[1] + adds[1]))
     boss.close()
     rival.close()
 
@@ -151,6 +158,37 @@ def test_ends():
         race("COMMIT AND CHAIN", kind, ["BEGIN", READ, WRITE, MEET, far, "COMMIT AND CHAIN", "ROLLBACK"])
         race("PREPARE and EXECUTE", kind, [f"PREPARE f AS {far}", "BEGIN", READ, WRITE, MEET, "EXECUTE f", "COMMIT"])
     race("a deferred trigger", "heap", ["BEGIN", READ, WRITE, "UPDATE f_trigger SET v = v + 1 WHERE id = 1", MEET, "COMMIT"])
+
+
+def test_no_local_write():
+    """A reader that writes nothing of ours commits where its reads are valid. With a foreign table it
+    must not: what it has read has to be right when the remote part commits."""
+    race("reads of ours alone", "heap", ["BEGIN", READ, MEET, "COMMIT"], adds=(0, 0), fails=False)
+    near = connect(LOCAL)
+    query(near, """CREATE FUNCTION f_remote(kind text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        EXECUTE format('UPDATE f_%s SET v = v + 1 WHERE id = 1', kind); END $$""")
+    near.close()
+    for kind in KINDS:
+        far, read = remote(kind), f"SELECT v FROM f_{kind}"
+        for name, work in (
+                ("no local write", [READ, far, MEET]),
+                ("no local write, remote part first", [far, READ, MEET]),
+                ("no local write, remote part last", [READ, MEET, far]),
+                ("no local write, remote part in a savepoint", [READ, "SAVEPOINT a", far, "RELEASE a", MEET]),
+                ("no local write, remote part in a function", [READ, f"SELECT f_remote('{kind}')", MEET])):
+            race(name, kind, ["BEGIN", *work, "COMMIT"], adds=(0, 1))
+    for name, far in (("COPY", "COPY f_log FROM PROGRAM 'echo 1'"), ("a foreign partition", "INSERT INTO f_parts VALUES (1)"),
+                      ("COPY into a foreign partition", "COPY f_parts FROM PROGRAM 'echo 1'")):
+        race(f"no local write, {name}", "log", ["BEGIN", READ, far, MEET, "COMMIT"], adds=(0, 1))
+    far = connect(REMOTE)
+    query(far, "INSERT INTO f_many VALUES (-5)")
+    far.close()
+    race("no local write, TRUNCATE", "many", ["BEGIN", READ, "TRUNCATE f_many", MEET, "COMMIT"], adds=(0, 5))
+    for kind in KINDS:
+        far, read = remote(kind), f"SELECT v FROM f_{kind}"
+        race("remote reads", kind, ["BEGIN", READ, read, MEET, "COMMIT"], adds=(0, 0))
+        race("remote reads first", kind, ["BEGIN", read, READ, MEET, "COMMIT"], adds=(0, 0))
+        race("remote part undone", kind, ["BEGIN", READ, "SAVEPOINT a", far, "ROLLBACK TO a", MEET, "COMMIT"], adds=(0, 0))
 
 
 def preload(libraries):
@@ -203,5 +241,5 @@ def test_same_rows():
 if __name__ == "__main__":
     tests = [test_orders]
     if OURS:
-        tests += [test_earlier_connection, test_savepoints, test_ends, test_preloaded]
+        tests += [test_earlier_connection, test_savepoints, test_ends, test_no_local_write, test_preloaded]
     main(*tests, test_same_rows)
