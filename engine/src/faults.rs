@@ -125,6 +125,8 @@ pub enum Moment {
     Looked,
     /// The slot is in the middle of beginning to hold its pin.
     Holding,
+    /// The next place in a list of registrations is taken, and its entry is not written yet.
+    PlaceTaken,
     /// An entry of a list of registrations was written.
     EntryWritten,
 }
@@ -164,36 +166,16 @@ mod switch {
             other => MEANWHILE.set(other),
         }
     }
-
-    thread_local! {
-        static BETWEEN: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
-    }
-    /// Sets the code to run when this thread has taken its next place in a list of registrations,
-    /// before the entry is written.
-    pub fn before_the_entry(f: impl FnOnce() + 'static) {
-        BETWEEN.set(Some(Box::new(f)));
-    }
-    /// Called when this thread has taken a place in a list.
-    pub(crate) fn took_a_place() {
-        if let Some(f) = BETWEEN.take() {
-            f();
-        }
-    }
 }
 #[cfg(feature = "faults")]
-pub use switch::{at, before_the_entry, meanwhile, on, set};
+pub(crate) use switch::reached;
 #[cfg(feature = "faults")]
-pub(crate) use switch::{reached, took_a_place};
+pub use switch::{at, meanwhile, on, set};
 
 /// Does nothing without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn reached(_: Moment) {}
-/// Does nothing without the feature `faults`.
-#[cfg(not(feature = "faults"))]
-#[inline(always)]
-pub(crate) fn took_a_place() {}
-
 /// Is the fault on? Never, without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]

@@ -216,7 +216,7 @@ impl<'a, E: Entry> List<'a, E> {
     pub fn register<R>(&self, tag: Stamp, fill: impl FnOnce(&'a E) -> R) -> (u64, Option<R>) {
         counts::add(|w| w.registered += 1);
         let pos = self.head.tail.fetch_add(1, Ordering::SeqCst);
-        faults::took_a_place();
+        faults::reached(Moment::PlaceTaken);
         let e = self.entry(pos);
         let h = e.head();
         let mut n = 0;

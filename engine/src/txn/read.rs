@@ -165,6 +165,10 @@ impl Txn {
     /// partition are conflicts. Call it before the index is read.
     pub fn scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.before_scan(p, at)?;
+        // `since` decides only what a wrapped ring says: an insert whose CSN is not larger is no conflict. The clock may be
+        // read before the position or after it. Such an insert has linked its version before it took its CSN, so
+        // before the scan begins to read: the scan reads the row, or remembers that it passed over a pending one, and
+        // validates that read.
         let now = self.e.now();
         let start = at.partition().ring.list().position();
         self.predicate(at, start, if start.is_quiet() { now } else { 0 });

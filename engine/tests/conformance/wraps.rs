@@ -4,7 +4,7 @@
 use crate::steps::Meanwhile;
 use crate::world::{Jitter, Row, World};
 use mixedcc_engine::error::AbortReason;
-use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::faults::{self, Fault, Moment};
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::range::RING_SIZE;
 use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, Txn};
@@ -52,7 +52,7 @@ fn commit_while_the_ring_wraps(fault: Option<Fault>, before: bool) -> Result<(),
     let p = Jitter::new(&w, 3, 1);
     insert(&mut others[2], &p, 5);
     if before {
-        let stops = Meanwhile::at(&p, StopEvent::CommitRegister, move || faults::before_the_entry(commit));
+        let stops = Meanwhile::at(&p, StopEvent::CommitRegister, move || faults::at(Moment::PlaceTaken, commit));
         others[2].prepare(&stops, &|_, _| {}).expect("nobody is in the way");
     } else {
         others[2].prepare(&p, &|_, _| {}).expect("nobody is in the way");
