@@ -1,6 +1,6 @@
 //! The model: for each protocol a few small regression trees, whose sum predicts the cost of a load under it.
 //!
-//! The file is JSON, made by `bench/train`, for people to read and to replace:
+//! The file is JSON, made by `engine/model/train`, for people to read and to replace:
 //!
 //! ```json
 //! { "format": 2, "about": "...",
@@ -25,7 +25,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// What the extension ships.
-pub const BUILT_IN: &str = include_str!("model.json");
+pub const BUILT_IN: &str = include_str!("../../model/choice.json");
 /// Nodes of a tree, and trees of a protocol, at most.
 const NODES: usize = 1024;
 const TREES: usize = 64;

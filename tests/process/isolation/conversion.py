@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""ALTER TABLE ... SET ACCESS METHOD heap and back in one statement, also with SET LOGGED and SET UNLOGGED, while sessions read
-and write the table: they wait or fail cleanly, no row is lost or doubled, and the indexes have what the table has. With
-MIXEDCC_METHOD=heap both access methods are heap's."""
+"""ALTER TABLE ... SET ACCESS METHOD heap and back, each in one statement, also with SET LOGGED and
+SET UNLOGGED, while sessions read and write the table. They wait or fail cleanly. No row is lost or
+doubled, and the indexes have what the table has. With MIXEDCC_METHOD=heap both access methods are
+heap's."""
 
 import random
 import threading
@@ -32,10 +33,11 @@ TYPES = {"add": "(int, int)", "mark": "(int)", "unmark": "(int)", "total": ""}
 
 
 class Session(threading.Thread):
-    """Moves amounts between accounts, and inserts and deletes marked rows, of which it keeps the list.
+    """Moves amounts between accounts. Inserts and deletes marked rows, and keeps a list of them.
 
-    A rewritten table is empty for snapshots from before, as PostgreSQL documents: those of transactions above READ COMMITTED,
-    and that of an EXECUTE, which is taken before the statement waits for the table's lock."""
+    A rewritten table is empty for older snapshots, as PostgreSQL documents. Transactions above READ
+    COMMITTED may have one, and so may EXECUTE: it takes its snapshot before it waits for the
+    table's lock."""
 
     def __init__(self, number):
         super().__init__()
@@ -106,7 +108,7 @@ class Session(threading.Thread):
 
 
 def convert(boss, sessions, how, end):
-    """The conversion stays open until each session waits for its table's lock; then it commits or is undone."""
+    """The conversion stays open until each session waits for the table's lock; then it ends."""
     query(boss, "BEGIN")
     query(boss, f"ALTER TABLE t {how}")
     waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND relation = 't'::regclass"

@@ -1,4 +1,4 @@
-//! Benchmarks of the choice of protocols, with threads. `bench/train` and `bench/choice` run it.
+//! Benchmarks of the choice of protocols, with threads. `engine/model/train` and `bench/choice` run it.
 //!
 //! All commands print CSV:
 //! * `bench-choice measure`: features and costs of synthesized workloads under each protocol, with
