@@ -24,10 +24,10 @@ abort_reasons! {
     ReadChanged = "a row that was read has changed", "A read does not validate.";
     Phantom = "rows in what was scanned have changed", "A predicate does not validate.";
     PredicateWrapped = "too many concurrent writes into what was scanned", "The registrations that a predicate needs were overwritten.";
-    LockConflict = "a lock conflicts and the waiting policy is no_wait", "`2pl` under `no_wait`.";
-    WaitDie = "a lock is held by an older transaction", "`2pl` under `wait_die`.";
+    LockConflict = "a lock conflicts and the waiting policy is no_wait", "A lock of a row or a range, under `no_wait`.";
+    WaitDie = "a lock is held by an older transaction", "A lock of a row or a range, under `wait_die`.";
     UpgradeConflict = "two transactions want to write the row that both have read", "Two upgrades of read locks of one record.";
-    PartitionOrder = "a partition was touched out of order", "`partcc`: waiting would break the order of partition locks.";
+    PartitionOrder = "a partition was touched out of order", "Waiting would break the order of partition locks.";
     WriteConflict = "the row was updated concurrently", "A write found a newer version than the one read.";
     Deadlock = "it would wait in a circle", "[`Error::Deadlock`], or the platform's own.";
     WaitGivenUp = "a wait was given up", "A sleep for a lock ended without it: a timeout, a cancel, or another error.";

@@ -55,15 +55,15 @@ fn cpu_ns() -> u64 {
 struct Layout {
     name: &'static str,
     /// The protocols of the partitions, which take the keys in turn.
-    protocols: &'static [Protocol],
+    protocols: Vec<Protocol>,
 }
 
-const LAYOUTS: [Layout; 4] = [
-    Layout { name: "occ", protocols: &[Protocol::Occ] },
-    Layout { name: "2pl", protocols: &[Protocol::TwoPhase] },
-    Layout { name: "partcc", protocols: &[Protocol::PartCc] },
-    Layout { name: "mixed", protocols: &[Protocol::Occ, Protocol::TwoPhase, Protocol::PartCc] },
-];
+/// Each protocol by itself, and all of them together.
+fn layouts() -> Vec<Layout> {
+    let each = Protocol::ALL.map(|p| Layout { name: p.name(), protocols: vec![p] });
+    let mixed = Layout { name: "mixed", protocols: Protocol::ALL.to_vec() };
+    each.into_iter().chain([mixed]).collect()
+}
 
 /// The way to find a row by its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Store {
         let block = make(rows as usize * 320 + (512 << 20), slots).expect("memory for the table");
         let e = block.engine;
         let partitions = layout.protocols.len() as u32;
-        let set = ProtocolSet::of(Protocol::Occ);
+        let set = ProtocolSet::of(Protocol::DEFAULT);
         let map = Table::new_map(&e, 0, partitions, 0, b"", set, Policy::Wait).expect("memory");
         let table = Table::create(&e, 0, [1; 4], map).expect("memory");
         table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
@@ -317,7 +317,9 @@ fn measure(options: &Options, zipf: &Zipf, rows: u64, threads: usize, huge: bool
     let (rounds, seconds) = (options.number("--rounds", 5.0) as u64, options.number("--seconds", 1.0));
     let seed = options.number("--seed", 1.0) as u64;
     let ways = options.ways(threads, huge);
-    let layouts = LAYOUTS.iter().filter(|l| options.has("--layouts", "occ,2pl,partcc,mixed", l.name));
+    let all = layouts();
+    let names = all.iter().map(|l| l.name).collect::<Vec<_>>().join(",");
+    let layouts = all.iter().filter(|l| options.has("--layouts", &names, l.name));
     let stores: Vec<_> = layouts.map(|l| (l, Store::new(rows, l, huge, threads + 1))).collect();
     let mut commits = vec![0; stores.len()];
     // Round 0 warms up.

@@ -21,9 +21,9 @@ macro_rules! wait_reasons {
 
 wait_reasons! {
     Row, "The lock of a row.";
-    Range, "The lock of a range of an index (`2pl`).";
-    Reader, "The end of a transaction that has read a part of a range in which we write (`2pl`).";
-    Partition, "The lock of a partition (`partcc`).";
+    Range, "The lock of a range of an index.";
+    Reader, "The end of a transaction that has read a part of a range in which we write.";
+    Partition, "The lock of a partition.";
 }
 
 impl From<Queue> for WaitReason {

@@ -9,6 +9,7 @@
 //! * `bench-choice mixed`: transactions over several protocols. `bench/mixed` counts its
 //!   instructions.
 
+mod hybrid;
 mod mixed;
 mod outside;
 mod run;
@@ -57,7 +58,7 @@ fn measure(a: &Args) {
         let programs = run::programs(&w, number);
         for round in 0..rounds {
             let mut order = Protocol::ALL;
-            order.rotate_left(((number + round) % 3) as usize);
+            order.rotate_left(((number + round) % Protocol::COUNT as u64) as usize);
             for p in order {
                 store.set(Some(p));
                 let r = run::run(store, &w, &programs, seconds);
@@ -99,7 +100,7 @@ fn measure_tpcc(a: &Args) {
     for seed in a.number("--from", 1001.0) as u64..a.number("--to", 1002.0) as u64 {
         let interval_s = a.number("--seconds", 0.1);
         let plan = schedule::Plan { seed, phases: 8, intervals: 3, interval_s, explain: false, features: true };
-        schedule::run(&Tpcc::new(&plan), &plan, &["occ", "2pl", "partcc"], &models);
+        schedule::run(&Tpcc::new(&plan), &plan, &Protocol::ALL.map(Protocol::name), &models);
     }
 }
 
@@ -115,7 +116,8 @@ fn schedule(a: &Args) {
         features: false,
     };
     println!("seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols");
-    let modes: Vec<&str> = a.text("--modes").unwrap_or("occ,2pl,partcc,hybrid,adaptive").split(',').collect();
+    let all = format!("{},hybrid,adaptive", Protocol::ALL.map(Protocol::name).join(","));
+    let modes: Vec<&str> = a.text("--modes").unwrap_or(&all).split(',').collect();
     let models = Models { adaptive: model(a, "--model").unwrap_or_else(Model::built_in), wrong: model(a, "--wrong") };
     if name == "tpcc" {
         return schedule::run(&Tpcc::new(&plan), &plan, &modes, &models);
@@ -149,7 +151,7 @@ fn main() {
         Some("schedule") => schedule(&a),
         Some("switches") => switches(&a),
         Some("mixed") => mixed::run(
-            a.text("--protocols").unwrap_or("occ"),
+            a.text("--protocols").unwrap_or(Protocol::DEFAULT.name()),
             a.has("--apart"),
             a.number("--transactions", 1000.0) as u64,
         ),

@@ -288,7 +288,7 @@ impl Gate {
 fn set(store: &Store, mode: &str) {
     store.set(match mode {
         "hybrid" => None,
-        "adaptive" => Some(Protocol::Occ),
+        "adaptive" => Some(Protocol::DEFAULT),
         // One protocol in the first half of the partitions, and another in the second: the best
         // possible choice.
         mixed if mixed.contains('/') => {

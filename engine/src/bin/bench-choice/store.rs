@@ -1,5 +1,6 @@
 //! A table of the engine, and one worker's transactions on it.
 
+use crate::hybrid;
 use crate::outside::{Dormitory, Outside};
 use crate::workload::{Op, Program};
 use mixedcc_engine::csn::SlotId;
@@ -52,7 +53,7 @@ impl Store {
         let block = Block::new((partitions * rows) as usize * 400 + spare, THREADS + 1).expect("memory");
         let e = block.engine;
         let n = if hot > 0 { 2 * partitions } else { partitions } as u32;
-        let set = ProtocolSet::of(Protocol::Occ);
+        let set = ProtocolSet::of(Protocol::DEFAULT);
         let map = Table::new_map(&e, 0, n, 0, b"", set, Policy::Wait).expect("memory");
         let table = Table::create(&e, 0, [1; 4], map).expect("memory");
         table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
@@ -73,7 +74,7 @@ impl Store {
 
     /// Makes another table, of one row and one partition; see [`Store::hold`].
     pub fn side_table(&self) -> &'static Table {
-        let (e, set) = (self.e, ProtocolSet::of(Protocol::Occ));
+        let (e, set) = (self.e, ProtocolSet::of(Protocol::DEFAULT));
         let map = Table::new_map(&e, 0, 1, 0, b"", set, Policy::Wait).expect("memory");
         let table = Table::create(&e, 0, [2; 4], map).expect("memory");
         table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
@@ -103,11 +104,10 @@ impl Store {
         p.ended();
     }
 
-    /// Puts all partitions under one protocol. The hybrid's hot partitions are under `2pl`, the
-    /// others under `occ`.
+    /// Puts all partitions under one protocol; `None`: under the two of the hybrid.
     pub fn set(&self, p: Option<Protocol>) {
         for (no, part) in self.table.map().partitions().iter().enumerate() {
-            let hybrid = if no as u64 >= self.partitions { Protocol::TwoPhase } else { Protocol::Occ };
+            let hybrid = if no as u64 >= self.partitions { hybrid::HOT } else { hybrid::COLD };
             part.put(&self.e, ProtocolSet::of(p.unwrap_or(hybrid)), None).expect("the platform sees deadlocks");
         }
     }

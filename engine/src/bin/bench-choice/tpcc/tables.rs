@@ -1,6 +1,7 @@
 //! TPC-C's tables in the engine, and their consistency conditions.
 
 use super::{CUSTOMERS, DISTRICTS, ITEMS, WAREHOUSES};
+use crate::hybrid;
 use crate::outside::{Dormitory, Outside};
 use crate::schedule::{Site, THREADS};
 use crate::workload::Rng;
@@ -80,11 +81,19 @@ impl Name {
     }
     fn protocol(self, mode: &str) -> Protocol {
         match (mode, self) {
-            ("hybrid", Warehouse | District) => Protocol::TwoPhase,
-            ("adaptive" | "hybrid", _) => Protocol::Occ,
-            // One partition that is only read needs no lock.
-            ("partcc", Item) => Protocol::Occ,
-            (fixed, _) => Protocol::parse(fixed).expect("a protocol, hybrid or adaptive"),
+            ("hybrid", Warehouse | District) => hybrid::HOT,
+            ("hybrid", _) => hybrid::COLD,
+            ("adaptive", _) => Protocol::DEFAULT,
+            (fixed, _) => {
+                let p = Protocol::parse(fixed).expect("a protocol, hybrid or adaptive");
+                // One partition that every transaction reads: no user would lock it as a whole.
+                let whole = self == Item && ProtocolSet::of(p).locks_partitions();
+                if whole {
+                    hybrid::COLD
+                } else {
+                    p
+                }
+            }
         }
     }
 }
@@ -157,7 +166,7 @@ pub fn version(t: &mut Txn, name: Name, v: &Values) -> Result<NonNull<Version>, 
 
 fn create(e: &Engine, name: Name) -> &'static Table {
     let n = if name == Item { 1 } else { WAREHOUSES };
-    let map = Table::new_map(e, 0, n, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("memory");
+    let map = Table::new_map(e, 0, n, 0, b"", ProtocolSet::of(Protocol::DEFAULT), Policy::Wait).expect("memory");
     let table = Table::create(e, 0, [name as u32 + 1; 4], map).expect("memory");
     table.create_primary(e, 0, 0, Reuse::AtOnce).expect("memory");
     table
