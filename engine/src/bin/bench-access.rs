@@ -139,7 +139,7 @@ impl Store {
             let row = t.find_row(&p, self.at(key), &key.to_be_bytes(), false, None).expect("a read").expect("a row");
             sum += counter(row.version);
         }
-        t.prepare(&p, &|_, _| {}).expect("nobody else runs");
+        t.prepare(&p, &|_, _| {}).expect("no other transaction runs");
         t.publish(&p);
         sum
     }
@@ -188,7 +188,7 @@ impl Worker<'_> {
             Find::Tree => self.t.find_row(&self.p, at, &key.to_be_bytes(), write, None)?,
             Find::Array => self.t.find_record(&self.p, at, key, write)?,
         };
-        Ok(found.expect("a row that nobody deletes"))
+        Ok(found.expect("a row that is never deleted"))
     }
 
     fn announce(&mut self, keys: &[u64; ACCESSES]) {

@@ -46,6 +46,6 @@ pub fn run(names: &str, apart: bool, transactions: u64) {
             |k: u32| Op { partition: touched[(k % TOUCHED) as usize], rank: rng.below(ROWS) as u32, write: k % 2 == 1 };
         let ops = (0..OPS).map(op).collect();
         touched.sort_unstable();
-        assert!(me.run(&Program { touched, ops }), "nobody is in the way");
+        assert!(me.run(&Program { touched, ops }), "there is no other transaction");
     }
 }

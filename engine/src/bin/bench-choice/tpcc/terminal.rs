@@ -110,7 +110,7 @@ impl<'s> Terminal<'s> {
         Ok(Done { payments: 1, paid: amount, ..Done::default() })
     }
 
-    /// The last order of a customer, who has had one since the tables were loaded.
+    /// The last order of a customer. Each has one from the time when the tables were loaded.
     fn order_status(&mut self, d: u32, c: u64) -> Result<Done, Error> {
         let w = self.w;
         self.declare([Customer, CustomerOrder, Orders, OrderLine].map(|name| (name, w)).to_vec())?;
