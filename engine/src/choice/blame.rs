@@ -1,34 +1,35 @@
-//! Which partitions are tried first where work is lost.
+//! The partitions in which another protocol is tried first when work is lost.
 //!
-//! A transaction over many partitions is slow in all of them for the sake of a few: those that made it fail, or wait.
-//! And whatever is tried in one of them changes the cost in all, so that two trials at a time could not be told apart.
-//! Hence: of the partitions that are used together only the one that most time is lost for is tried, and no other
-//! before its trial is over.
+//! A transaction over many partitions is slow in all of them because of a few: those that made it
+//! fail or wait. A trial in one of them changes the cost in all, so two trials at a time could not
+//! be told apart. Hence, of the partitions that are used together, only the one for which most time
+//! is lost is tried. No other is tried before its trial is over.
 
 use std::collections::{HashMap, HashSet};
 
 /// A partition that is used, as far as this matters.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// Table and number.
+    /// Its table and number.
     pub at: (u64, u32),
-    /// Its address, and those of the partitions that are often used together with it.
+    /// Its address.
     pub address: u64,
-    /// See `address`.
+    /// The addresses of the partitions that are often used together with it.
     pub partners: Vec<u64>,
-    /// Time that is lost for its sake, in sessions; 0: it is not to be tried.
+    /// The time lost because of it, in sessions. 0: it is not to be tried.
     pub fault: f64,
-    /// Is it being switched, or a switch of it verified?
+    /// Is it being switched, or is a switch of it being verified?
     pub busy: bool,
 }
 
-/// Partners are those that at least one in so many of its transactions uses too.
+/// A partner is used in at least one of this number of the partition's transactions.
 pub const PARTNER: u64 = 20;
-/// Partitions of one table that are used without others of it are tried together, if so much of the worst one's time is
-/// lost for them: they are the same case, and no transaction waits in two of them.
+/// Partitions of one table that are not used together are tried together, if at least this share of
+/// the worst one's lost time is lost because of them. They are the same case, and no transaction
+/// waits in two of them.
 const JOINTLY: f64 = 0.5;
 
-/// Sets of what is used together.
+/// Groups of partitions that are used together.
 struct Groups(Vec<usize>);
 
 impl Groups {
@@ -37,7 +38,7 @@ impl Groups {
         let mut first = HashMap::new();
         let mut g = Groups((0..all.len()).collect());
         for (i, s) in all.iter().enumerate() {
-            g.unite(i, *first.entry(s.at.0).or_insert(i)); // a table's partitions
+            g.unite(i, *first.entry(s.at.0).or_insert(i)); // A table's partitions are in one group.
             for p in s.partners.iter().filter_map(|a| place.get(a)) {
                 g.unite(i, *p);
             }
@@ -56,7 +57,7 @@ impl Groups {
     }
 }
 
-/// Those to try: see the module.
+/// The partitions to try; see the module.
 pub fn worst(all: &[Suspect]) -> HashSet<(u64, u32)> {
     if all.iter().all(|s| s.fault <= 0.0) {
         return HashSet::new();
@@ -90,7 +91,8 @@ mod tests {
 
     #[test]
     fn the_worst_of_what_is_used_together_is_tried() {
-        // Two tables that are used together, and one apart. Partitions of a number are used together.
+        // Two tables that are used together, and one apart. Partitions with the same number are
+        // used together.
         let mut all = vec![
             suspect(1, 0, 0.3, &[20]),
             suspect(1, 1, 0.2, &[]),

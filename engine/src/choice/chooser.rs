@@ -18,51 +18,54 @@ use std::collections::HashMap;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// The coordinator's knowledge. What has to outlive it is in shared memory too.
+/// The coordinator's knowledge. The part that must outlive it is in shared memory too.
 pub struct Chooser {
     /// The model in use.
     pub model: Model,
     learned: Learned,
-    /// By table and partition; the address tells maps apart.
+    /// States by table and partition. The address distinguishes maps.
     states: HashMap<(u64, u32), (usize, State)>,
-    /// Passes since the last look at tables that are not looked at in every one.
+    /// Passes since the last examination of tables that are not examined in every pass.
     passes: HashMap<u64, u32>,
-    /// Commits of all partitions at the last pass, and when.
+    /// The commits of all partitions at the last pass, and its time.
     last: (u64, u64),
 }
 
-/// A decision that asked for a protocol.
+/// A decision that requested a protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// The table's platform's name.
+    /// The platform's identifier of the table's storage.
     pub key: [u32; 4],
     /// The partition.
     pub partition: u32,
-    /// From which protocol, to which, and why.
+    /// The old protocol.
     pub from: Protocol,
-    /// See `from`.
+    /// The new protocol.
     pub to: Protocol,
-    /// See `from`.
+    /// The reason.
     pub why: Why,
-    /// The reasons.
+    /// The decision with its figures.
     pub decision: Decision,
 }
 
-/// Transactions of the cluster that are sampled in a second, about, where that is not one in `most`: so many cost
-/// nothing (two microseconds each), and are enough for decisions about each of some partitions.
+/// The approximate number of the cluster's transactions that are sampled in a second, unless that
+/// is one in `most`. This number costs nothing noticeable (two microseconds each). It is enough for
+/// decisions about each of several partitions.
 const SAMPLED: u64 = 1500;
-/// Partitions of a table with the same protocol that are compared with others: enough for a mean.
+/// The number of a table's partitions with one protocol that are compared with others. It is enough
+/// for a mean.
 const PEERS: usize = 32;
 
 impl Chooser {
-    /// With a model, and with what the coordinator before this one has learned.
+    /// Makes a chooser with a model and the lessons of the coordinator before it.
     pub fn new(e: &Engine, model: Model) -> Chooser {
         let learned = Learned::new(e.shared.learned.read());
         Chooser { model, learned, states: HashMap::new(), passes: HashMap::new(), last: (0, 0) }
     }
 
-    /// An interval is over: looks at all partitions of the tables whose own interval is over too, decides, and asks for
-    /// switches. `adaptive` and `s`: where a table does not say. The caller is pinned since before it found the tables.
+    /// Handles the end of an interval. It examines all partitions of the tables whose own interval
+    /// is over too, decides, and requests switches. `adaptive` and `s` apply where a table has no
+    /// settings of its own. The caller has been pinned since before it found the tables.
     pub fn pass(
         &mut self,
         e: &Engine,
@@ -116,20 +119,20 @@ impl Chooser {
         asked
     }
 
-    /// Is a table looked at in this pass, if it is in every so-manieth one?
+    /// Is a table examined in this pass, if it is examined in one of `every` passes?
     fn is_due(&mut self, table: u64, every: u32) -> bool {
         let since = self.passes.get(&table).map_or(every, |n| n + 1);
         self.passes.insert(table, if since >= every { 0 } else { since });
         since >= every
     }
 
-    /// A table is not looked at: what is known of its partitions stays.
+    /// Keeps the states of a table that is not examined.
     fn skip(&mut self, t: &Table, seen: &mut HashMap<(u64, u32), (usize, State)>) {
         let known = (0..t.map().n).filter_map(|no| self.states.remove_entry(&(t.id, no)));
         seen.extend(known);
     }
 
-    /// The partitions that are used, with what the last interval said of them.
+    /// The partitions that are used, with the findings of the last interval.
     fn suspects(&self, tables: &[&'static Table]) -> Vec<Suspect> {
         let mut all = Vec::new();
         for t in tables {
@@ -151,14 +154,14 @@ impl Chooser {
         all
     }
 
-    /// What the interval was like in partitions of a table, some of them for each protocol: those that are alike are
-    /// judged together.
+    /// The interval in some partitions of a table for each protocol, as similar ones are judged
+    /// together.
     fn peers(&self, table: u64, partitions: &[(&Partition, Reading)], s: &Settings) -> Vec<Peer> {
         let (mut all, mut n) = (Vec::new(), [0; Protocol::COUNT]);
         for (no, (p, reading)) in partitions.iter().enumerate() {
             let at = std::ptr::from_ref(*p) as usize;
             let v = p.switch.view();
-            // What somebody has set says nothing of what is best.
+            // A protocol that a user has set does not show which one is best.
             let Some(protocol) = v.set.single().filter(|_| !v.is_open() && !v.pinned) else { continue };
             let Some((_, state)) = self.states.get(&(table, no as u32)).filter(|s| s.0 == at) else { continue };
             let of_it = &mut n[protocol.index()];
@@ -193,10 +196,10 @@ impl Chooser {
         state.observe(t.id, (protocol, peers), reading, (&self.model, &mut self.learned, s))
     }
 
-    /// New lessons are written where the next coordinator finds them.
+    /// Stores new lessons where the next coordinator finds them.
     fn keep_lessons(&self, e: &Engine, before: usize, newest: Option<super::learned::Lesson>) {
         let all = self.learned.all();
-        // The list is a ring: what comes behind the one that was last is new.
+        // The list is a ring: entries behind the one that was last are new.
         let from = match newest {
             Some(l) => all.iter().rposition(|o| *o == l).map_or(0, |i| i + 1),
             None => before.min(all.len()),
@@ -206,8 +209,8 @@ impl Chooser {
         }
     }
 
-    /// How many transactions there are to a sample: all while there are few, and one in `most` while there are many.
-    /// `commits` are those of all partitions, `partitions` how many of them a transaction uses.
+    /// The number of transactions for each sample: 1 while there are few, and `most` while there
+    /// are many. `commits` are those of all partitions; a transaction uses `partitions` of them.
     pub fn sample_every(&mut self, commits: u64, partitions: f64, now: u64, most: u32) -> u32 {
         let (last, at) = std::mem::replace(&mut self.last, (commits, now));
         let seconds = now.saturating_sub(at).max(1) as f64 / 1e6;

@@ -22,92 +22,101 @@ struct Trial {
     before: Cost,
     n_before: usize,
     rate_before: f64,
-    /// Records of a transaction before it.
+    /// The records of a transaction before the switch.
     records: f64,
-    /// How much dearer the model had called the new protocol, a logarithm; `None`: it does not know the old one.
+    /// How much dearer the model had called the new protocol, as a logarithm. `None`: the model
+    /// does not know the old one.
     predicted: Option<f64>,
-    /// How much more each interval since has cost, here and in the partitions that were switched alike.
+    /// The additional cost of each interval since, here and in the partitions that were switched
+    /// alike.
     more: Vec<f64>,
-    /// Intervals since the switch, whatever was sampled in them.
+    /// The intervals since the switch, however few samples they had.
     intervals: u32,
     stalled: u32,
 }
 
 impl Trial {
-    /// How much more an interval costs than those before the switch, a logarithm. Transactions that access so many more
-    /// records now would have become dearer under the old protocol too.
+    /// The additional cost of an interval compared with those before the switch, as a logarithm. If
+    /// transactions access more records now, the part due to that is left out: it would have come
+    /// under the old protocol too.
     fn more(&self, load: &Load) -> f64 {
         let size = (load.features[1].max(1.0) / self.records.max(1.0)).ln();
         load.cost().over(&self.before) - if size.abs() > RESIZED { size } else { 0.0 }
     }
 }
 
-/// What an interval was like in a partition of the same table.
+/// An interval in another partition of the same table.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Number of the partition.
+    /// The number of the partition.
     pub no: u32,
     protocol: usize,
     features: [f64; FEATURES],
-    /// The switch that is being verified, and how much more the interval cost than those before it.
+    /// The switch that is being verified: old protocol, new protocol, and additional cost of the
+    /// interval.
     trial: Option<(usize, usize, f64)>,
 }
 
-/// What is known of a partition.
+/// The coordinator's knowledge about a partition.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     last: Option<Reading>,
     protocol: Option<usize>,
-    /// Load, cost and commits per second of the last intervals under the current protocol.
+    /// The load, cost, and commits per second of the last intervals under the current protocol.
     history: VecDeque<([f64; FEATURES], Cost, f64)>,
-    /// Variance of the logarithm of the cost from interval to interval; 0: not known.
+    /// The variance of the logarithm of the cost from interval to interval. 0: not known.
     variance: f64,
     challenger: Option<(usize, u32)>,
     trial: Option<Trial>,
     lossy: u32,
     fault: f64,
-    /// Intervals running with too few transactions to tell anything.
+    /// Successive intervals with too few transactions to tell anything.
     quiet: u32,
     probed_at: u64,
-    /// The last switches: load, from, to, when.
+    /// The last switches: load, old protocol, new protocol, time.
     switches: VecDeque<([f64; FEATURES], usize, usize, u64)>,
 }
 
-/// Intervals of a load that are compared with what comes after a switch.
+/// The number of intervals of a load that are compared with those after a switch.
 const HISTORY: usize = 8;
-/// The first interval after a switch has transactions of before in it.
+/// The first interval after a switch has transactions from before it.
 const SKIP: u32 = 1;
-/// Measured intervals after a switch: at least, and at most.
+/// The least and the largest number of measured intervals after a switch.
 const AFTER: (usize, usize) = (2, 5);
-/// A partition whose transactions commit at so many times less than the rate of before is at a halt.
+/// A partition has come to a halt if its transactions commit at a rate this many times lower.
 const DEAD: f64 = 8.0;
-/// Noise that is assumed at least, and where nothing is known, of a logarithm of a cost.
+/// The least noise assumed, and the noise assumed if it is not known, of a logarithm of a cost.
 const NOISE: (f64, f64) = (0.03, 0.08);
-/// A difference of records in a transaction that is not noise, as a logarithm.
+/// The difference of the records in a transaction that is more than noise, as a logarithm.
 const RESIZED: f64 = 0.2;
 /// Loads are the same load up to this distance of their shapes.
 const SAME: f64 = 1.0;
-/// So far, with room for noise, a switch and the one that reversed it are about the same load.
+/// The distance, with room for noise, up to which a switch and its reversal are about the same
+/// load.
 const LIKE: f64 = 1.5;
-/// A partition is probed if this share of the time is lost, or that share slept while processors are idle, and it has at
-/// least half of the mean partition's part in it ...
+/// A partition is probed if it has at least half of the mean partition's part in the lost time and
+/// one of two things holds. This share of the time is lost; or that share is slept while processors
+/// are idle ...
 const LOSSY: (f64, f64) = (0.25, 0.5);
-/// ... or if this share of the time is lost or slept because of it alone; in `confirm` and so many intervals running.
+/// ... or if this share of the time is lost or slept because of it alone. That must hold in
+/// `confirm` and this number of further successive intervals.
 const OWN: (f64, f64, u32) = (0.05, 0.1, 1);
 const IDLE: f64 = 0.9;
-/// Up to so many records of a partition in a transaction, nobody waits there for who waits there.
+/// Up to this number of a partition's records in a transaction, there are no chains of waits there.
 const FEW: f64 = 1.5;
-/// After so many intervals with few transactions the load has gone; a partition of fewer is not the worst one.
+/// After this many intervals with few transactions the load has gone. A partition is then not the
+/// worst one.
 const QUIET: u32 = 5;
-/// Switches that are remembered, and how often the time to confirm doubles at most.
+/// The number of switches remembered, and how often the time to confirm doubles at most.
 const SWITCHES: usize = 32;
 const DOUBLED: u32 = 5;
-/// Between two probes of a partition: this part of the time in which lessons fade; and the predictions that forbid one,
-/// for work that is lost and for time that is slept.
+/// Between two probes of a partition passes this part of the time in which lessons fade. The other
+/// constant has the predictions that forbid a probe, for work that is lost and for time that is
+/// slept.
 const PROBE_EVERY: u64 = 20;
 const PROBE_WORST: (f64, f64) = (0.45, 0.15);
 
-/// Distance of loads by what does not depend on the protocol in use.
+/// The distance of loads by features that do not depend on the protocol in use.
 fn shape_distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
     let (p, q) = (super::features::place(a), super::features::place(b));
     [0, 1, 2, 5].iter().map(|&i| (p[i] - q[i]) * (p[i] - q[i])).sum::<f64>().sqrt()
@@ -118,7 +127,8 @@ fn mean(v: impl ExactSizeIterator<Item = f64>) -> f64 {
     v.sum::<f64>() / n
 }
 
-/// Those of a table's other partitions that have another protocol, and that have the same, as far as they are like a load.
+/// The table's other partitions that are like a load: those with another protocol, and those with
+/// the same one.
 fn like(peers: &[Peer], now: usize, load: &Load) -> (Vec<Peer>, Vec<Peer>) {
     let apart = |p: &Peer| super::features::distance(&p.features, &load.features);
     let (same, others): (Vec<Peer>, Vec<Peer>) = peers.iter().copied().partition(|p| p.protocol == now);
@@ -126,14 +136,14 @@ fn like(peers: &[Peer], now: usize, load: &Load) -> (Vec<Peer>, Vec<Peer>) {
     (within(others, LIKE), within(same, SAME))
 }
 
-/// Protocols that candidates and rules allow.
+/// The protocols that candidates and rules allow.
 pub fn allowed(s: &Settings, l: &Load) -> ProtocolSet {
     let weak = l.weak_writers > s.max_weak_writers || l.idle > s.max_idle;
     s.candidates.iter().filter(|p| !(weak && ProtocolSet::of(*p).locks_partitions())).collect()
 }
 
 impl State {
-    /// Forgets what depends on the current protocol or load; `reading`: go on from here.
+    /// Forgets all that depends on the current protocol or load. Continues from `reading`.
     pub fn restart(&mut self, reading: Reading, protocol: Option<Protocol>) {
         self.last = Some(reading);
         self.protocol = protocol.map(Protocol::index);
@@ -145,14 +155,15 @@ impl State {
         }
     }
 
-    /// A switch is under way: its transactions count for nothing.
+    /// Notes that a switch is under way: its transactions do not count.
     pub fn switching(&mut self, reading: Reading) {
         self.last = Some(reading);
         self.history.clear();
         self.challenger = None;
     }
 
-    /// Time that is lost for this partition's sake, in sessions, if another protocol is to be tried. None where the load has gone.
+    /// The time lost because of this partition, in sessions, if another protocol is to be tried. 0
+    /// if the load has gone.
     pub fn fault(&self) -> f64 {
         if self.is_quiet() {
             0.0
@@ -160,7 +171,7 @@ impl State {
             self.fault
         }
     }
-    /// Is a switch being verified, which others must not disturb? Where the load has gone there is nothing to disturb.
+    /// Is a switch being verified that others must not disturb? Not if the load has gone.
     pub fn is_being_verified(&self) -> bool {
         self.is_tried() && !self.is_quiet()
     }
@@ -172,7 +183,8 @@ impl State {
         self.trial.is_some()
     }
 
-    /// What this interval will have been for the other partitions of the table; before [`State::observe`].
+    /// The data of this interval for the table's other partitions. Called before
+    /// [`State::observe`].
     pub fn peer(&self, no: u32, protocol: Protocol, reading: &Reading, s: &Settings) -> Option<Peer> {
         let protocol = protocol.index();
         let last = self.last.filter(|_| self.protocol == Some(protocol))?;
@@ -181,8 +193,8 @@ impl State {
         Some(Peer { no, protocol, features: load.features, trial })
     }
 
-    /// An interval is over, and no switch is asked for or under way ([`State::switching`]). `table` tells whose lessons count;
-    /// `peers` are the table's other partitions.
+    /// Handles the end of an interval. No switch is requested or under way ([`State::switching`]).
+    /// `table` selects lessons. `peers` are the table's other partitions.
     pub fn observe(
         &mut self,
         table: u64,
@@ -192,7 +204,7 @@ impl State {
     ) -> Decision {
         let now = protocol.index();
         if self.protocol != Some(now) {
-            // Nothing may go on since the switch, which came in this interval.
+            // All progress may have stopped since the switch, which came in this interval.
             let halted = self.last.and_then(|last| self.halts(table, (&last, &reading), Some(now), learned, s));
             self.restart(reading, Some(protocol));
             return halted.unwrap_or_default();
@@ -234,8 +246,8 @@ impl State {
         d
     }
 
-    /// As [`State::observe`], for a partition whose protocol is not the coordinator's to choose: what it would say of the
-    /// load. Nothing is asked for, tried or learned.
+    /// As [`State::observe`], for a partition whose protocol the coordinator may not choose. It
+    /// returns the coordinator's opinion on the load, and requests, tries and learns nothing.
     pub fn watch(
         &mut self,
         table: u64,
@@ -258,7 +270,8 @@ impl State {
         d
     }
 
-    /// The load since the last reading, if enough was sampled. One whose counters started again begins anew.
+    /// The load since the last reading, if there are enough samples. If counters were reset, the
+    /// reading starts a new interval.
     fn load_since(&mut self, last: &Reading, reading: &Reading, s: &Settings) -> Option<Load> {
         let load = Load::between(last, reading).filter(|l| l.txns >= s.min_samples);
         if load.is_none() && (reading.sample.txns < last.sample.txns || reading.commits < last.commits) {
@@ -267,8 +280,9 @@ impl State {
         load
     }
 
-    /// Whoever observes finds no switch asked for or under way: if the trial's protocol is not the one in force, its switch was
-    /// refused, or taken back before it was complete. Nothing was tried.
+    /// Forgets a trial whose switch never took place. The caller has found no switch requested. So
+    /// if the trial's protocol is not in force, its switch was refused or taken back before it was
+    /// complete.
     fn forget_what_never_came(&mut self, now: usize) {
         let Some(t) = self.trial.take_if(|t| t.to != now) else { return };
         let is_its = |w: &([f64; FEATURES], usize, usize, u64)| (w.1, w.2) == (t.from, t.to);
@@ -307,8 +321,8 @@ impl State {
         }
     }
 
-    /// The load with the mean features of those of the last intervals that are like it, and of the partitions that are:
-    /// less noise, and no delay where it changes.
+    /// The load with mean features, over recent intervals and partitions that are like it. That
+    /// reduces noise, and adds no delay when the load changes.
     fn smooth(&self, load: &Load, peers: &[Peer]) -> Load {
         let near = self.history.iter().map(|h| &h.0).filter(|f| super::features::distance(f, &load.features) < SAME);
         let near: Vec<_> = near.chain(peers.iter().map(|p| &p.features)).collect();
@@ -317,7 +331,8 @@ impl State {
         Load { features: std::array::from_fn(|i| sum(i) / n), ..*load }
     }
 
-    /// Intervals in which a switch must be better: more, the more often switches of loads like this one were reversed.
+    /// The number of intervals in which a switch must be better. It grows with the number of
+    /// switches of similar loads that were reversed.
     fn confirm(&self, to: usize, f: &[f64; FEATURES], at_us: u64, s: &Settings) -> u32 {
         let reversed = |w: &&([f64; FEATURES], usize, usize, u64)| {
             w.1 == to && at_us.saturating_sub(w.3) < s.forget_us && super::features::distance(&w.0, f) < LIKE
@@ -325,7 +340,7 @@ impl State {
         s.confirm << (self.switches.iter().filter(reversed).count() as u32).min(DOUBLED)
     }
 
-    /// Remembers the cost, and how much it varies.
+    /// Remembers the cost and its variance.
     fn note(&mut self, load: &Load) {
         let cost = load.cost();
         if let Some((f, before, _)) = self.history.back() {
@@ -363,8 +378,9 @@ impl State {
         });
     }
 
-    /// During a trial: did the partition come to a halt, so that too few transactions commit to tell anything? Where next to
-    /// nothing commits one interval tells. `since`: the switch to this protocol came in the interval.
+    /// Has the partition come to a halt during a trial, so that too few transactions commit to tell
+    /// anything? If next to nothing commits, one interval suffices. `since`: the protocol to which
+    /// the partition was switched in this interval.
     fn halts(
         &mut self,
         table: u64,
@@ -402,7 +418,8 @@ impl State {
         })
     }
 
-    /// Verifies the last switch. False: there is none to verify, so decide.
+    /// Verifies the last switch. Returns false if there is none to verify, so that the caller
+    /// decides.
     fn verify(
         &mut self,
         table: u64,
@@ -415,7 +432,8 @@ impl State {
         let Some(t) = self.trial.as_mut() else { return false };
         let banned = !d.allowed.has(Protocol::ALL[t.to]);
         if banned || shape_distance(&t.features, &load.features) > SAME {
-            self.trial = None; // a rule against it, or another load: nothing can be compared
+            // A rule forbids it, or the load is another one: the costs cannot be compared.
+            self.trial = None;
             return false;
         }
         d.before_us = t.before.weighed(0.5).exp();
@@ -432,13 +450,15 @@ impl State {
         let (n_before, n_after) = (t.n_before, t.more.len());
         let measured = mean(t.more.iter().copied());
         let predicted = d.predicted[t.to] - d.predicted[t.from];
-        // A probe, and a switch by lessons, went against the model: that it still is against it says nothing.
+        // A probe, and a switch by lessons, went against the model. That the model is still against
+        // it says nothing.
         let moved = t.predicted.filter(|p| *p < 0.0).map(|p| predicted - p);
         let noise = self.deviation(n_before, n_after);
         let loss = (1.0 + s.max_loss).ln();
         let worse = measured > loss && (measured > 2.0 * noise || n_after >= AFTER.1);
         if !worse && moved.is_some_and(|m| m > (1.0 + s.min_gain).ln()) {
-            self.trial = None; // so does the model say of a load of the same shape
+            // The model sees another load too, although the shape is the same.
+            self.trial = None;
             return false;
         }
         if !worse && measured > 0.0 && n_after < AFTER.1 {
@@ -446,17 +466,18 @@ impl State {
         }
         let Some(t) = self.trial.take() else { return true };
         learn(table, &t, measured, at_us, learned, s);
-        // Not to where a rule forbids it.
+        // A switch back is not made if a rule forbids the old protocol.
         let back = worse && d.allowed.has(Protocol::ALL[t.from]);
         d.status = if back { Status::TakesBack } else { Status::Accepts };
         d.ask = back.then_some(Protocol::ALL[t.from]);
         true
     }
 
-    /// Asks for another protocol if it is better, for long enough.
+    /// Requests another protocol if it is better for long enough.
     fn decide(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
         let banned = !d.allowed.has(Protocol::ALL[now]);
-        // Who is left behind by those like it follows them: transactions over several partitions gain by one protocol.
+        // A partition whose similar partitions have the better protocol follows them: transactions
+        // over several partitions gain by one protocol.
         if d.alone {
             d.margin = 0.0;
         }
@@ -478,7 +499,7 @@ impl State {
         self.probe(now, at_us, s, d);
     }
 
-    /// Until when nothing is tried here, because something was; 0: nothing forbids it.
+    /// The time before which no protocol is tried here, because one was tried. 0: no limit.
     fn no_probe_before(&self, at_us: u64, s: &Settings) -> u64 {
         let again_at = self.probed_at + s.forget_us / PROBE_EVERY;
         if self.probed_at != 0 && at_us < again_at {
@@ -488,7 +509,8 @@ impl State {
         }
     }
 
-    /// The model calls the protocol the best, and yet much is lost: looks whether another one is better here.
+    /// Handles a protocol that the model calls the best although much is lost: checks whether to
+    /// try another one.
     fn probe(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
         let l = &d.load;
         let own = |own: f64, all: f64| own * l.features[2] > all / 2.0;
@@ -508,9 +530,10 @@ impl State {
         }
     }
 
-    /// What to try in place of a protocol that is not told good or bad by lessons: what the model calls the second best,
-    /// if that is not far behind. Where attempts fail, and a transaction has one record of the partition, to wait for
-    /// that record is worth a trial whatever the model says: it knows loads whose records are all in like partitions.
+    /// The protocol to try instead of one that lessons do not judge. It is the one that the model
+    /// calls second best, if that is not far behind. There is an exception if attempts fail and a
+    /// transaction has one record of the partition. Then waiting for that record is worth a trial
+    /// whatever the model says, which knows only loads whose records are all in similar partitions.
     fn instead(&self, now: usize, lossy: bool, d: &Decision) -> Option<usize> {
         let f = &d.load.features;
         let few = f[1] * f[0].max(1.0 - f[0]) < FEW;
@@ -523,7 +546,7 @@ impl State {
             }
         }
         let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
-        // Where transactions have several partitions, locks of whole partitions are not worth a trial.
+        // If transactions use several partitions, locks of whole partitions are not worth a trial.
         let fits = |p: Protocol| f[3] < 0.5 || !ProtocolSet::of(p).locks_partitions();
         cheapest(&d.scores, |p| can(p) && fits(p) && d.scores[p.index()] - d.scores[now] < worst)
     }
@@ -535,7 +558,7 @@ fn cheapest(scores: &[f64; Protocol::COUNT], can: impl Fn(Protocol) -> bool) -> 
     found.min_by(|a, b| scores[*a].total_cmp(&scores[*b]))
 }
 
-/// Adds what a trial has taught. Nothing, if there is no prediction that it could correct.
+/// Adds the lesson of a trial, if there is a prediction that it could correct.
 fn learn(table: u64, t: &Trial, measured: f64, at_us: u64, learned: &mut Learned, s: &Settings) {
     let Some(predicted) = t.predicted else { return };
     let residual = measured - predicted;

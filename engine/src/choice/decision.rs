@@ -1,33 +1,33 @@
-//! What came of an interval, and why.
+//! The result of an interval, and its reasons.
 
 use super::features::Load;
 use super::learned::Correction;
 use crate::protocol::{Protocol, ProtocolSet};
 
-/// What came of an interval.
+/// The result of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// The partition was not looked at yet.
+    /// The partition was not examined yet.
     #[default]
     New = 0,
     /// Too few transactions were sampled.
     FewSamples = 1,
     /// No protocol is better by the margin.
     Keeps = 2,
-    /// Another one is, but not for long enough.
+    /// Another protocol is better, but not for long enough.
     Confirms = 3,
-    /// A switch to another protocol was asked for.
+    /// A switch to another protocol was requested.
     Switches = 4,
     /// The last switch is being verified.
     Verifies = 5,
-    /// The last switch was verified: it stays.
+    /// The last switch was verified, and it stays.
     Accepts = 6,
-    /// The last switch made it worse: the old protocol was asked for.
+    /// The last switch made the load slower: the old protocol was requested.
     TakesBack = 7,
-    /// A protocol that the model does not prefer was asked for, because much work is lost.
+    /// A protocol that the model does not prefer was requested, because much work is lost.
     Probes = 8,
-    /// The protocol was set by somebody.
+    /// A user set the protocol.
     Pinned = 9,
     /// Not adaptive.
     Off = 10,
@@ -51,7 +51,7 @@ impl Status {
         Status::Off,
         Status::Switching,
     ];
-    /// For views.
+    /// The text in views.
     pub fn text(self) -> &'static str {
         match self {
             Status::New => "not looked at yet",
@@ -73,39 +73,41 @@ impl Status {
 /// A decision, with its reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// What came of the interval.
+    /// The result of the interval.
     pub status: Status,
-    /// The load that it is about.
+    /// The load of the interval.
     pub load: Load,
     /// The model's predictions, in the order of [`Protocol::ALL`]: logarithms of relative costs.
     pub predicted: [f64; Protocol::COUNT],
-    /// What was learned about the protocols other than the current one.
+    /// The lessons about the protocols other than the current one.
     pub learned: Correction,
-    /// Predictions with what was learned: lower is better.
+    /// The predictions corrected by lessons. Lower is better.
     pub scores: [f64; Protocol::COUNT],
     /// The protocols that the model knows. The figures of the others mean nothing.
     pub known: ProtocolSet,
     /// Those of them that candidates and rules allow.
     pub allowed: ProtocolSet,
-    /// The best of them, as a place in [`Protocol::ALL`].
+    /// The best of them, by its place in [`Protocol::ALL`].
     pub best: usize,
-    /// The protocol in use, in the same way.
+    /// The protocol in use, by its place in [`Protocol::ALL`].
     pub used: usize,
-    /// How much worse the protocol in use is than the best one, and how much it must be for a switch: logarithms of costs.
+    /// How much worse the protocol in use is than the best one, as a logarithm of costs.
     pub gain: f64,
-    /// See `gain`.
+    /// How much worse it must be for a switch, as a logarithm of costs.
     pub margin: f64,
-    /// Intervals so far, and how many it takes: in which another protocol was better ([`Status::Confirms`]), or in
-    /// which the last switch was measured, at most ([`Status::Verifies`]).
+    /// Intervals so far, and intervals needed. With [`Status::Confirms`]: those in which another
+    /// protocol was better. With [`Status::Verifies`]: those in which the last switch was measured,
+    /// at most.
     pub intervals: (u32, u32),
-    /// Intervals running in which much is lost, and how many it takes to try another protocol.
+    /// Successive intervals in which much is lost, and the number needed to try another protocol.
     pub lossy: (u32, u32),
-    /// Nothing is tried before this time, because something was not long ago; microseconds, 0: nothing forbids it.
+    /// No protocol is tried before this time in microseconds, because one was tried recently. 0: no
+    /// limit.
     pub no_probe_before_us: u64,
-    /// Cost before the switch that is being verified, microseconds; 0: none is.
+    /// The cost before the switch that is being verified, in microseconds. 0: no switch is.
     pub before_us: f64,
-    /// The protocol to ask for.
+    /// The protocol to request.
     pub ask: Option<Protocol>,
-    /// Do most of the table's partitions that are like this one use the best of them already?
+    /// Do most of the table's partitions that are like this one use the best protocol already?
     pub alone: bool,
 }

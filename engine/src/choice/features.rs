@@ -1,21 +1,34 @@
-//! Features of a partition's load, from two readings of its counters.
+//! Features of a partition's load, computed from two readings of its counters.
 
 use crate::partition::{Partition, Sample};
 
-/// Number of features.
+/// The number of features.
 pub const FEATURES: usize = 17;
 
-/// Names of the features, in the order of [`Load::features`]; models and views use them.
+/// The names of the features, in the order of [`Load::features`]. Models and views use them.
 ///
-/// Measured: share of reads among the accesses to records; records and partitions that a transaction accesses; share of
-/// transactions that use other partitions too; share of accesses that meet another session's mark; transactions at a
-/// time; share of those that declared partitions, and that access records in order; processor time of a record and of
-/// a transaction, microseconds, without attempts that failed. Made of them, because a small tree cannot multiply: records written; `pressure`,
-/// accesses of a transaction that meet another session's, times the other transactions at a time; `clash`, the same
-/// with less weight of many others; `deadlock`, clashes out of order; `disorder`, share of transactions that come to
-/// several partitions neither declared nor in order. `stretch`: how many times a transaction's time is that of its
-/// processor, but for sleeps for locks, as a binary logarithm: 0 runs through, 3 is among others for most of its time.
-/// `turns`: share of transactions that follow one of another session, 0 where a partition belongs to one.
+/// Measured features:
+/// * the share of reads among the accesses to records;
+/// * the records and partitions that a transaction accesses;
+/// * the share of transactions that use other partitions too;
+/// * the share of accesses that meet a mark of another session;
+/// * the number of transactions at a time;
+/// * the shares of transactions that declared partitions, and that access records in order;
+/// * the processor time of a record and of a transaction in microseconds, without failed attempts.
+///
+/// Products of them, because a small tree cannot multiply:
+/// * records written;
+/// * `pressure`: a transaction's accesses that meet another session's, times the number of other
+///   transactions at a time;
+/// * `clash`: the same with less weight of many others;
+/// * `deadlock`: clashes out of order;
+/// * `disorder`: the share of transactions that touch several partitions, neither declared nor in
+///   order.
+///
+/// `stretch` is the ratio of a transaction's time, without sleeps for locks, to its processor time,
+/// as a binary logarithm. With 0 it runs through; with 3 it waits beside others for most of its
+/// time. `turns` is the share of transactions that follow one of another session. It is 0 if a
+/// partition belongs to one session.
 pub const NAMES: [&str; FEATURES] = [
     "read_share",
     "records",
@@ -39,30 +52,30 @@ pub const NAMES: [&str; FEATURES] = [
 /// The counters of a partition at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// When, microseconds.
+    /// The time in microseconds.
     pub at_us: u64,
-    /// Transactions that touched it and committed, all of them.
+    /// All transactions that touched it and committed.
     pub commits: u64,
-    /// Time that they took, failed attempts included; nanoseconds, all of them.
+    /// The time of all of them in nanoseconds, including failed attempts.
     pub busy_ns: u64,
-    /// Failed attempts, and sleeps for locks of the partition, all of them.
+    /// All failed attempts.
     pub aborts: u64,
-    /// See `aborts`.
+    /// All sleeps for locks of the partition.
     pub waits: u64,
-    /// Time of those sleeps, microseconds.
+    /// The time of those sleeps in microseconds.
     pub wait_us: u64,
-    /// What was sampled.
+    /// The sampled counters.
     pub sample: Sample,
     /// Ticks of the machine's processors: busy, and all; see [`crate::primitive::processor_ticks`].
     pub ticks: (u64, u64),
 }
 
 impl Reading {
-    /// Failures and sleeps since an earlier one.
+    /// The number of failures and sleeps since an earlier reading.
     pub fn troubles_since(&self, before: &Reading) -> u64 {
         self.aborts.saturating_sub(before.aborts) + self.waits.saturating_sub(before.waits)
     }
-    /// Of a partition, now.
+    /// A reading of a partition at present.
     pub fn of(p: &Partition, at_us: u64, ticks: (u64, u64)) -> Reading {
         let (commits, busy_ns) = (p.stats.sum(|s| &s.commits), p.stats.sum(|s| &s.busy_ns));
         let aborts = p.stats.all_aborts();
@@ -74,68 +87,71 @@ impl Reading {
 /// The load of a partition between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// What models look at; see [`NAMES`].
+    /// The features that models use; see [`NAMES`].
     pub features: [f64; FEATURES],
-    /// Processor's time of a committed transaction, microseconds, failed attempts included.
+    /// The processor time of a committed transaction in microseconds, including failed attempts.
     pub cpu_us: f64,
-    /// Elapsed time of a committed transaction, microseconds, failed attempts and sleeps included.
+    /// The elapsed time of a committed transaction in microseconds, including failed attempts and
+    /// sleeps.
     pub elapsed_us: f64,
-    /// Cost of a committed transaction, microseconds: the geometric mean of both. The processor's time alone would not
-    /// see that a protocol makes everybody sleep; elapsed time alone sees whatever else runs on the machine.
+    /// The cost of a committed transaction in microseconds: the geometric mean of both. Processor
+    /// time alone would not show that a protocol makes transactions sleep. Elapsed time alone shows
+    /// also the machine's other load.
     pub cost_us: f64,
-    /// Share of the time of the machine's processors in which they were busy; 0: not known.
+    /// The share of the time in which the machine's processors were busy. 0: not known.
     pub busy: f64,
-    /// Sampled transactions that committed.
+    /// The number of sampled transactions that committed.
     pub txns: u64,
-    /// Transactions per second that committed (all).
+    /// The number of all transactions that committed per second.
     pub rate: f64,
-    /// Share of the transactions that wrote at a level below SERIALIZABLE.
+    /// The share of transactions that wrote at a level below SERIALIZABLE.
     pub weak_writers: f64,
-    /// Share of the transactions that were idle between statements of their client.
+    /// The share of transactions that were idle between statements of their client.
     pub idle: f64,
-    /// Share of the elapsed time that went into attempts that failed.
+    /// The share of the elapsed time that failed attempts took.
     pub lost: f64,
-    /// Share of the elapsed time that was slept for locks.
+    /// The share of the elapsed time that was slept for locks.
     pub slept: f64,
-    /// The parts of both that are this partition's own fault: attempts that failed because of it, sleeps for its locks.
-    /// A transaction over many partitions is slow in all of them, for the sake of a few.
+    /// The part of `lost` in attempts that failed because of this partition. A transaction over
+    /// many partitions is slow in all of them because of a few.
     pub own_lost: f64,
-    /// See `own_lost`.
+    /// The part of `slept` for locks of this partition.
     pub own_slept: f64,
 }
 
-/// What a transaction cost in some interval: logarithms, and how busy the processors were.
+/// The cost of a transaction in some interval, as logarithms, and how busy the processors were.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Of the processor's time, microseconds.
+    /// The logarithm of the processor time in microseconds.
     pub cpu: f64,
-    /// Of the elapsed time, microseconds.
+    /// The logarithm of the elapsed time in microseconds.
     pub elapsed: f64,
     /// See [`Load::busy`].
     pub busy: f64,
 }
 
 impl Cost {
-    /// The logarithm of the cost, with this weight of the processor's time: their geometric mean.
+    /// The logarithm of the cost: the geometric mean with this weight of the processor time.
     pub fn weighed(&self, weight: f64) -> f64 {
         weight * self.cpu + (1.0 - weight) * self.elapsed
     }
-    /// The mean of some.
+    /// The mean of some costs.
     pub fn mean(all: &[Cost]) -> Cost {
         let n = all.len().max(1) as f64;
         let mean = |f: fn(&Cost) -> f64| all.iter().map(f).sum::<f64>() / n;
         Cost { cpu: mean(|c| c.cpu), elapsed: mean(|c| c.elapsed), busy: mean(|c| c.busy) }
     }
-    /// How much more `self` costs than `before`, a logarithm. What is scarce counts: if processors were idle in either
-    /// time, both the processor's and the elapsed time; if all were busy, the elapsed time is mostly a queue for
-    /// them, in which whoever uses them longest stands in the way of everybody, those of other partitions too.
+    /// How much more `self` costs than `before`, as a logarithm. The scarce resource counts. If
+    /// processors were idle in either time, that is both the processor and the elapsed time. If all
+    /// were busy, the elapsed time is mostly a queue for processors. In it the transactions that
+    /// use them longest delay all others, including those of other partitions.
     pub fn over(&self, before: &Cost) -> f64 {
         let weight = processor_weight(self.busy.min(before.busy));
         self.weighed(weight) - before.weighed(weight)
     }
 }
 
-/// How much the processor's time counts beside the elapsed time, by how busy the processors are.
+/// The weight of the processor time, which grows with the load of the processors.
 fn processor_weight(busy: f64) -> f64 {
     const IDLE: f64 = 0.7;
     const FULL: f64 = 0.95;
@@ -143,11 +159,12 @@ fn processor_weight(busy: f64) -> f64 {
 }
 
 impl Load {
-    /// What a transaction cost.
+    /// The cost of a transaction.
     pub fn cost(&self) -> Cost {
         Cost { cpu: self.cpu_us.max(1e-3).ln(), elapsed: self.elapsed_us.max(1e-3).ln(), busy: self.busy }
     }
-    /// Between two readings; `None` if nothing was sampled between them, or the counters started again.
+    /// The load between two readings. `None` if there are no samples between them, or the counters
+    /// were reset.
     pub fn between(before: &Reading, after: &Reading) -> Option<Load> {
         let seconds = after.at_us.checked_sub(before.at_us).filter(|us| *us > 0)? as f64 / 1e6;
         let commits = after.commits.checked_sub(before.commits).filter(|n| *n > 0)? as f64;
@@ -159,7 +176,8 @@ impl Load {
         let busy = ticks(|t| t.0) / ticks(|t| t.1).max(1.0);
         let sample = after.sample.since(&before.sample);
         let mut load = Load::of(&sample, commits, busy_ns, seconds, busy)?;
-        // All failures here, and how many there were in all partitions of those that came here, by the sample.
+        // All failures here, and by the sample the failures in all partitions of the transactions
+        // that came here.
         let here = after.aborts.saturating_sub(before.aborts) as f64;
         let all = sample.lost as f64 / sample.txns as f64 * commits;
         load.own_lost = load.lost * (here / all.max(1.0)).min(1.0);
@@ -167,7 +185,7 @@ impl Load {
         Some(load)
     }
 
-    /// Of what was counted in so many seconds.
+    /// The load of the counts of `seconds` seconds.
     pub fn of(s: &Sample, commits: f64, busy_ns: f64, seconds: f64, busy: f64) -> Option<Load> {
         if s.txns == 0 {
             return None;
@@ -175,14 +193,16 @@ impl Load {
         let n = s.txns as f64;
         let accesses = s.reads + s.writes;
         let records = accesses as f64 / n;
-        // How many transactions are in the partition at a time.
+        // The number of transactions in the partition at a time.
         let concurrency = busy_ns / 1e9 / seconds;
         let conflict_rate = s.conflicts as f64 / s.looks.max(1) as f64;
         let each_ns = busy_ns / commits;
         let cpu_ns = if s.cpu_ns == 0 { each_ns } else { s.cpu_ns as f64 / n };
-        // What the attempts that committed took: the others' part is the protocol's doing, not the load's.
+        // The time of the attempts that committed. That of the others depends on the protocol, not
+        // on the load.
         let clean_ns = if s.cpu_ns == 0 { each_ns } else { s.cpu_ns.saturating_sub(s.lost_cpu_ns) as f64 / n };
-        // How many others a transaction meets: where there are fewer than two at a time, they come and go.
+        // The number of others that a transaction meets. With fewer than two at a time, they come
+        // and go.
         let others = (concurrency - 1.0).max(concurrency / 2.0);
         let reads = s.reads as f64 / accesses.max(1) as f64;
         let (multi, declared, ordered) = (s.multi as f64 / n, s.declared as f64 / n, s.ordered as f64 / n);
@@ -224,13 +244,14 @@ impl Load {
     }
 }
 
-/// Where a load lies among others: features on scales on which a difference of 1 is a considerable one.
+/// The position of a load among others. Features are scaled so that a difference of 1 is
+/// considerable.
 pub fn place(f: &[f64; FEATURES]) -> [f64; 6] {
     let log = |x: f64, least: f64| x.max(least).ln() / 0.7;
     [f[0] / 0.25, log(f[1], 1.0), f[3] / 0.25, log(f[4] + 0.003, 0.003), log(f[5], 0.5), f[6] / 0.5]
 }
 
-/// How different two loads are; 1: considerably.
+/// The difference of two loads. 1 is considerable.
 pub fn distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
     place(a).iter().zip(place(b)).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
 }
@@ -275,7 +296,7 @@ mod tests {
             ticks: (190, 200),
         };
         let l = Load::between(&before, &after).unwrap();
-        // 2000 commits in 2 s, 4 ms each with what failed: 4 at a time.
+        // 2000 commits in 2 s, each 4 ms with failed attempts: 4 at a time.
         let wanted = [0.8, 10.0, 1.5, 0.25, 0.1, 4.0, 0.5, 0.4, 60.0, 600.0, 2.0, 0.75, 3.0, 0.45, 0.075, 1.5, 0.75];
         for ((got, wanted), name) in l.features.iter().zip(wanted).zip(NAMES) {
             assert!((got - wanted).abs() < 1e-9, "{name}: {got}, not {wanted}");
@@ -284,7 +305,8 @@ mod tests {
         assert_eq!(l.busy, 0.95);
         assert!((l.cost_us - 2000.0).abs() < 1e-9, "the mean of 1 ms and 4 ms: {}", l.cost_us);
         assert_eq!((l.txns, l.rate, l.lost), (100, 1000.0, 0.5));
-        // 1000 attempts failed, 250 of them because of this partition; 0.4 of 8 s were slept for its locks.
+        // 1000 attempts failed, 250 of them because of this partition. 0.4 of 8 s were slept for
+        // its locks.
         assert_eq!((l.own_lost, l.own_slept), (0.125, 0.05));
         assert_eq!(after.troubles_since(&before), 253);
     }

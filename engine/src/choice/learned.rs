@@ -1,18 +1,19 @@
-//! What verification has taught: how far the model's predictions were off, and where.
+//! The lessons of verification: how wrong the model's predictions were, and for which loads.
 //!
-//! A lesson is the result of one switch that was verified. Predictions for loads like its own are corrected by it;
-//! the weight falls with the distance of the loads, and by half in `forget_us`, so that what was once bad is
-//! tried again, but less and less often where it stays bad: a lesson that confirms another one doubles that time.
+//! A lesson is the result of one switch that was verified. Predictions for similar loads are
+//! corrected by it. Its weight falls with the distance of the loads, and by half in `forget_us`. So
+//! a protocol that was bad once is tried again, but less and less often if it stays bad: a lesson
+//! that confirms another one doubles that time.
 
 use super::features::{distance, FEATURES};
 use crate::primitive::{AtomicU64, Ordering};
 use crate::protocol::Protocol;
 
-/// Lessons that are remembered, of all tables.
+/// The number of lessons remembered, over all tables.
 pub const LESSONS: usize = 128;
 /// A lesson is remembered at most 2^this times as long as one that stands alone.
 const REPEATS: u32 = 6;
-/// Weight of the model itself beside lessons.
+/// The weight of the model itself beside lessons.
 const MODEL: f64 = 0.05;
 
 /// The result of one switch.
@@ -20,28 +21,28 @@ const MODEL: f64 = 0.05;
 pub struct Lesson {
     /// The table.
     pub table: u64,
-    /// The protocol before, as a place in [`Protocol::ALL`].
+    /// The protocol before, by its place in [`Protocol::ALL`].
     pub from: usize,
     /// The protocol after.
     pub to: usize,
     /// The load's features before the switch.
     pub features: [f64; FEATURES],
-    /// Logarithm of the cost after over the cost before.
+    /// The logarithm of the cost after the switch over the cost before.
     pub measured: f64,
-    /// `measured` less what the model had said.
+    /// `measured` less the model's prediction.
     pub residual: f64,
-    /// Lessons before it that said the same.
+    /// The number of lessons before it with the same result.
     pub repeats: u32,
-    /// When, microseconds.
+    /// The time in microseconds.
     pub at_us: u64,
 }
 
-/// Words of a lesson, as it is shared and saved. They do not depend on the number of protocols: a
-/// lesson names its two by their places in [`Protocol::ALL`], which never change.
+/// The number of words of a lesson, as it is shared and saved. It does not depend on the number of
+/// protocols: a lesson names its two by their places in [`Protocol::ALL`], which never change.
 pub const WORDS: usize = 6 + FEATURES;
 
 impl Lesson {
-    /// As words.
+    /// Packs the lesson into words.
     pub fn pack(&self) -> [u64; WORDS] {
         let mut w = [0; WORDS];
         w[0] = self.table;
@@ -52,7 +53,7 @@ impl Lesson {
         }
         w
     }
-    /// From words; `None`: they are about a protocol that does not exist.
+    /// Unpacks words. `None`: they are about a protocol that does not exist.
     pub fn unpack(w: &[u64; WORDS]) -> Option<Lesson> {
         let (from, to) = (w[1] as usize & 255, w[1] as usize >> 8 & 255);
         (from.max(to) < Protocol::COUNT).then(|| Lesson {
@@ -66,7 +67,7 @@ impl Lesson {
             features: std::array::from_fn(|i| f64::from_bits(w[6 + i])),
         })
     }
-    /// Are all of its figures numbers?
+    /// Are all of its figures finite numbers?
     pub fn is_sound(&self) -> bool {
         self.features.iter().chain([&self.measured, &self.residual]).all(|f| f.is_finite())
     }
@@ -74,7 +75,7 @@ impl Lesson {
         let half = forget_us.max(1) as f64 * f64::from(1u32 << self.repeats.min(REPEATS));
         0.5f64.powf(now_us.saturating_sub(self.at_us) as f64 / half)
     }
-    /// How much it counts for a load now.
+    /// Its weight for a load at present.
     pub fn weight(&self, f: &[f64; FEATURES], now_us: u64, forget_us: u64) -> f64 {
         let d = distance(f, &self.features);
         (-d * d / 2.0).exp() * self.age_weight(now_us, forget_us)
@@ -87,26 +88,27 @@ pub struct Learned {
     all: Vec<Lesson>,
 }
 
-/// What lessons say about the protocols other than the current one.
+/// The lessons about the protocols other than the current one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Correction {
-    /// To add to the model's prediction for a protocol, relative to the current one.
+    /// The addition to the model's prediction for a protocol, relative to the current one.
     pub add: [f64; Protocol::COUNT],
-    /// Weight of the lessons about it; 1: one that is new and of just this load.
+    /// The weight of the lessons about it. 1: one new lesson for exactly this load.
     pub weight: [f64; Protocol::COUNT],
 }
 
 impl Learned {
-    /// From what was kept.
+    /// The stored lessons.
     pub fn new(all: Vec<Lesson>) -> Learned {
         Learned { all }
     }
-    /// All, oldest first.
+    /// All lessons, oldest first.
     pub fn all(&self) -> &[Lesson] {
         &self.all
     }
 
-    /// Adds a lesson; the oldest of too many is forgotten. Partitions that were switched alike, together, give one.
+    /// Adds a lesson; if there are too many, the oldest is forgotten. Partitions that were switched
+    /// alike together give one lesson.
     pub fn add(&mut self, mut l: Lesson, forget_us: u64) {
         let same = |o: &&Lesson| {
             (o.table, o.from, o.to) == (l.table, l.from, l.to) && (o.measured > 0.0) == (l.measured > 0.0)
@@ -123,14 +125,15 @@ impl Learned {
         self.all.push(l);
     }
 
-    /// What they say about a load of a table under its current protocol.
+    /// The correction for a load of a table under its current protocol.
     pub fn correction(&self, table: u64, now: usize, f: &[f64; FEATURES], at_us: u64, forget_us: u64) -> Correction {
         let mut c = Correction::default();
         let (mut model, mut weights) = ([0.0; Protocol::COUNT], [0.0; Protocol::COUNT]);
         for l in self.all.iter().filter(|l| l.table == table) {
             let w = l.weight(f, at_us, forget_us);
-            // Which of its two protocols a lesson is about, it does not say: half of what the model was off by is put
-            // down to each. So it tells of the third one too, where no lesson is about that one itself.
+            // A lesson does not say which of its two protocols was mispredicted, so half of the
+            // error is assigned to each. It thus says something about a third protocol as well, if
+            // no lesson is about that one itself.
             let half = |p: usize| 0.5 * l.residual * ((p == l.to) as i32 - (p == l.from) as i32) as f64;
             for other in (0..Protocol::COUNT).filter(|p| *p != now) {
                 let error = w * (half(other) - half(now));
@@ -156,7 +159,7 @@ struct Cell {
     words: [AtomicU64; WORDS],
 }
 
-/// The lessons in shared memory, for those who look and for the next coordinator. One coordinator writes.
+/// The lessons in shared memory, for views and for the next coordinator. One coordinator writes.
 /// All-zero: there are none.
 #[repr(C)]
 pub struct Blackboard {
@@ -177,7 +180,7 @@ impl Blackboard {
         self.next.store(n + 1, Ordering::SeqCst);
     }
 
-    /// All that are whole, oldest first.
+    /// All complete lessons, oldest first.
     pub fn read(&self) -> Vec<Lesson> {
         let end = self.next.load(Ordering::SeqCst);
         (end.saturating_sub(LESSONS as u64)..end).filter_map(|n| self.lesson(n)).collect()
@@ -211,7 +214,8 @@ mod tests {
         let at = |table, now, f: &[f64; FEATURES]| l.correction(table, now, f, 0, MINUTE);
         let c = at(7, 1, &[0.5; FEATURES]);
         assert!((c.add[2] - 0.9 / 1.05).abs() < 1e-9, "{c:?}");
-        // Half of the error is that of the protocol in use: the third one is not as good as it seems beside it.
+        // Half of the error is that of the protocol in use. So the third one is not as good as it
+        // seems beside it.
         assert!((c.add[0] - 0.45 / 1.05).abs() < 1e-9 && c.weight[0] == 0.0, "{c:?}");
         assert!((at(7, 2, &[0.5; FEATURES]).add[0] + 0.45 / 1.05).abs() < 1e-9);
         let third = at(7, 0, &[0.5; FEATURES]);
@@ -242,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_next_coordinator_knows_them() {
-        // SAFETY: all-zero is an empty one.
+        // SAFETY: all-zero memory is an empty list of lessons.
         let b: Box<Blackboard> = unsafe { Box::new(std::mem::zeroed()) };
         assert!(b.read().is_empty());
         for i in 0..LESSONS as u64 + 5 {

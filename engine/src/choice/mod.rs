@@ -1,11 +1,12 @@
 //! The choice of protocols: which one runs a partition's load best, and whether it really did.
 //!
-//! Every interval the coordinator takes a reading of each partition's counters. Two readings make a load: its
-//! features and the cost of a transaction ([`Load`]). The model predicts from the features the costs under all
-//! protocols ([`Model`]); rules exclude what throughput does not show ([`allowed`]). If another protocol is better by
-//! a margin in some intervals running, the partition is switched; then the cost is compared with that of before,
-//! and the switch taken back where it grew. What came of it corrects later predictions for loads like this one
-//! ([`Learned`]). See the README beside this file.
+//! Every interval the coordinator takes a reading of each partition's counters. Two readings make a
+//! load: its features and the cost of a transaction ([`Load`]). The model predicts from the
+//! features the costs under all protocols ([`Model`]). Rules exclude protocols for reasons that
+//! throughput does not show ([`allowed`]). A partition is switched if another protocol is better by
+//! a margin in several successive intervals. Then the cost is compared with that of before, and the
+//! switch is taken back if the cost grew. The result corrects later predictions for loads like this
+//! one ([`Learned`]). See the README beside this file.
 
 mod blame;
 mod chooser;

@@ -1,6 +1,7 @@
-//! The model: for each protocol a few small regression trees, whose sum predicts the cost of a load under it.
+//! The model: for each protocol a few small regression trees, whose sum predicts the cost of a load
+//! under it.
 //!
-//! The file is JSON, made by `engine/model/train`, for people to read and to replace:
+//! The file is JSON, made by `engine/model/train`. People can read and replace it:
 //!
 //! ```json
 //! { "format": 2, "about": "...",
@@ -10,11 +11,12 @@
 //!              "2pl": [ ... ], "partcc": [ ... ] } }
 //! ```
 //!
-//! A tree starts at its first node. `below` and `above` are numbers of nodes further down: where to go if the
-//! feature is at most `at`, or larger. The sum of the `log_cost`s of a protocol's trees is the natural logarithm of the
-//! cost of a transaction (see [`super::Load::cost_us`]) over the cost under the best protocol; the first tree says most
-//! of it, each later one what those before it left. `runs` is how many measured runs came to a leaf.
-//! In format 1 each protocol has one tree, without the outer list.
+//! A tree starts at its first node. `below` and `above` are the numbers of later nodes: the next one
+//! if the feature is at most `at`, or larger. The sum of the `log_cost`s of a protocol's trees is a
+//! natural logarithm. It is that of the cost of a transaction (see [`super::Load::cost_us`]) over the
+//! cost under the best protocol. The first tree predicts most of it, and each later one a part of
+//! what those before it left. `runs` is the number of measured runs that came to a leaf. In format 1
+//! each protocol has one tree, without the outer list.
 //!
 //! A file need not name all protocols. A protocol that it does not name is never chosen: see
 //! [`Model::knows`].
@@ -24,12 +26,13 @@ use crate::protocol::{Protocol, ProtocolSet};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// What the extension ships.
+/// The model that the extension ships.
 pub const BUILT_IN: &str = include_str!("../../model/choice.json");
-/// Nodes of a tree, and trees of a protocol, at most.
+/// The largest number of nodes in a tree, and of trees for a protocol.
 const NODES: usize = 1024;
 const TREES: usize = 64;
-/// Predictions beyond this (a factor of 4.5 over the best) are cut: the protocol is out of the question anyway.
+/// Predictions beyond this, a factor of 4.5 over the best, are cut: the protocol is excluded
+/// anyway.
 const EXTREME: f64 = 1.5;
 
 #[derive(Deserialize)]
@@ -73,9 +76,9 @@ type Tree = Vec<Node>;
 /// A model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// In the order of [`Protocol::ALL`]; empty for a protocol that the file does not name.
+    /// Trees in the order of [`Protocol::ALL`]. Empty for a protocol that the file does not name.
     trees: [Vec<Tree>; Protocol::COUNT],
-    /// What the file says about itself.
+    /// The file's description of itself.
     pub about: String,
 }
 
@@ -91,7 +94,7 @@ fn node(tree: &str, no: usize, len: usize, n: FileNode) -> Result<Node, String> 
             if !at.is_finite() {
                 return Err(here("has no finite threshold"));
             }
-            // Forward only: so every look ends.
+            // Only forward, so that every search ends.
             if below <= no || above <= no || below >= len || above >= len {
                 return Err(here(&format!("does not lead to later nodes: {below}, {above} of {len}")));
             }
@@ -100,7 +103,7 @@ fn node(tree: &str, no: usize, len: usize, n: FileNode) -> Result<Node, String> 
     }
 }
 
-/// A protocol's trees.
+/// The trees of a protocol.
 fn several(name: &str, trees: FileTrees, format: u32) -> Result<Vec<Tree>, String> {
     let trees = match (trees, format) {
         (FileTrees::One(nodes), 1) => vec![nodes],
@@ -120,7 +123,7 @@ fn several(name: &str, trees: FileTrees, format: u32) -> Result<Vec<Tree>, Strin
     trees.into_iter().map(tree).collect()
 }
 
-/// What a tree says of a load.
+/// A tree's prediction for a load.
 fn leaf(tree: &Tree, features: &[f64; FEATURES]) -> f64 {
     let mut at = 0;
     loop {
@@ -132,7 +135,7 @@ fn leaf(tree: &Tree, features: &[f64; FEATURES]) -> f64 {
 }
 
 impl Model {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Model, String> {
         let f: File = serde_json::from_str(text).map_err(|e| format!("it is not a model: {e}"))?;
         if !matches!(f.format, 1 | 2) {
@@ -153,7 +156,7 @@ impl Model {
         }
     }
 
-    /// The built-in one.
+    /// The built-in model.
     pub fn built_in() -> Model {
         Model::parse(BUILT_IN).expect("a test reads it")
     }
@@ -163,8 +166,9 @@ impl Model {
         Protocol::ALL.into_iter().filter(|p| !self.trees[p.index()].is_empty()).collect()
     }
 
-    /// Logarithms of the predicted costs under each protocol, in the order of [`Protocol::ALL`]. One that the model
-    /// does not know ([`Self::knows`]) is out of the question.
+    /// The logarithms of the predicted costs under each protocol, in the order of
+    /// [`Protocol::ALL`]. A protocol that the model does not know ([`Self::knows`]) gets the
+    /// largest cost.
     pub fn predict(&self, features: &[f64; FEATURES]) -> [f64; Protocol::COUNT] {
         std::array::from_fn(|i| {
             if self.trees[i].is_empty() {

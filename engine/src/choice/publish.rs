@@ -1,25 +1,25 @@
-//! The last decision about a partition, in shared memory for those who look. One coordinator writes.
+//! The last decision about a partition, in shared memory, for views. One coordinator writes it.
 
 use super::decision::{Decision, Status};
 use super::features::FEATURES;
 use crate::primitive::{AtomicU64, Ordering};
 use crate::protocol::{Protocol, ProtocolSet};
 
-/// What can be seen of a decision.
+/// The visible parts of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shown {
-    /// When, microseconds of the platform; 0: never.
+    /// The time of the decision, in microseconds of the platform. 0: never.
     pub at_us: u64,
-    /// Of when its figures are: all of it but the status; 0: there are none.
+    /// The time of its figures, which are all of it but the status. 0: there are none.
     pub figures_at_us: u64,
-    /// The decision; what it asked for is in the history of switches.
+    /// The decision. The protocol that it asked for is in the history of switches.
     pub decision: Decision,
 }
 
-/// Figures of the load beside its features and its transactions.
+/// The number of figures of the load, besides its features and its transactions.
 const FIGURES: usize = 12;
 const HEAD: usize = 7;
-/// Figures of each protocol.
+/// The number of figures for each protocol.
 const OF_EACH: usize = 4;
 const WORDS: usize = HEAD + FEATURES + FIGURES + OF_EACH * Protocol::COUNT;
 const _: () = assert!(ProtocolSet::BITS <= 8, "a set is a byte of the second word");
@@ -32,7 +32,8 @@ pub struct Published {
 }
 
 impl Published {
-    /// Shows a decision. One without a load, for want of transactions, leaves the figures of the last one that had one.
+    /// Publishes a decision. A decision without a load, for lack of transactions, leaves the
+    /// figures of the last one that had a load.
     pub fn write(&self, at_us: u64, d: &Decision) {
         let (mut d, mut figures_at_us) = (*d, at_us);
         if d.load.txns == 0 {
@@ -58,7 +59,7 @@ impl Published {
         self.seq.store((seq | 1) + 1, Ordering::SeqCst);
     }
 
-    /// The last decision; a whole one.
+    /// The last decision, read consistently.
     pub fn read(&self) -> Shown {
         for n in 0.. {
             let seq = self.seq.load(Ordering::SeqCst);
@@ -67,7 +68,7 @@ impl Published {
                 return unpack(&w);
             }
             if n > 1000 {
-                break; // a coordinator that died in the middle
+                break; // A coordinator has died in the middle.
             }
             crate::primitive::relax(n);
         }
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn decisions_come_back_and_their_figures_stay() {
-        // SAFETY: all-zero is an empty one.
+        // SAFETY: all-zero memory is an empty `Published`.
         let p: Box<Published> = unsafe { Box::new(std::mem::zeroed()) };
         assert_eq!(p.read(), Shown::default());
         let (known, allowed) = (ProtocolSet::ALL, ProtocolSet::of(Protocol::ALL[1]));

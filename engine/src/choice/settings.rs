@@ -1,30 +1,34 @@
-//! What decisions go by: settings of the cluster, and what a table says in place of them.
+//! The settings for decisions: those of the cluster, and those of a table that override them.
 
 use crate::partition::Tuning;
 use crate::protocol::ProtocolSet;
 
-/// What decisions go by.
+/// The settings for decisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Time between two passes of the coordinator, microseconds; of a table: between two looks at it.
+    /// The time between two passes of the coordinator, in microseconds. For a table: between two
+    /// examinations of it.
     pub interval_us: u64,
-    /// Protocols to choose from.
+    /// The protocols to choose from.
     pub candidates: ProtocolSet,
-    /// Gain that is worth a switch, as a share: 0.1 is 10 %.
+    /// The gain that is worth a switch, as a share: 0.1 is 10 %.
     pub min_gain: f64,
     /// A switch is taken back if the cost grew by this share and by more than noise.
     pub max_loss: f64,
-    /// Intervals in which the same protocol must be better.
+    /// The number of intervals in which the same protocol must be better.
     pub confirm: u32,
-    /// Sampled transactions that make a load.
+    /// The number of sampled transactions that make a load.
     pub min_samples: u64,
-    /// No protocol that locks partitions if the share of transactions that write below SERIALIZABLE is larger.
+    /// The largest share of transactions that write below SERIALIZABLE with which protocols that
+    /// lock partitions may be chosen.
     pub max_weak_writers: f64,
-    /// No protocol that locks partitions if the share of transactions that are idle between statements is larger.
+    /// The largest share of transactions that are idle between statements with which protocols that
+    /// lock partitions may be chosen.
     pub max_idle: f64,
-    /// A lesson loses half of its weight in this time, microseconds.
+    /// The time in which a lesson loses half of its weight, in microseconds.
     pub forget_us: u64,
-    /// May a protocol be tried that the model does not prefer? Not while another partition of the table does.
+    /// May a protocol be tried that the model does not prefer? Not while another partition of the
+    /// table tries one.
     pub probes: bool,
 }
 
@@ -46,13 +50,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A table is looked at in every so-manieth pass: its interval is rounded up to a multiple of the cluster's.
+    /// A table is examined in one of this number of passes: its interval is rounded up to a
+    /// multiple of the cluster's.
     pub fn every(&self, t: &Tuning) -> u32 {
         let n = t.interval_us.map_or(1, |us| us.div_ceil(self.interval_us.max(1)));
         n.clamp(1, u32::MAX as u64) as u32
     }
 
-    /// Those of a table.
+    /// The settings for a table.
     pub fn of_table(&self, t: &Tuning) -> Settings {
         Settings {
             interval_us: self.interval_us.saturating_mul(self.every(t) as u64),

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000;
 
-/// A load: features that the simulation varies, and the true cost under each protocol (in the order of `ALL`), us.
+/// A load: the features that the simulation varies, and the true cost under each protocol in us (in
+/// the order of `ALL`).
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     reads: f64,
@@ -21,7 +22,7 @@ struct Truth {
     multi: f64,
     weak: f64,
     lost: f64,
-    /// Share of the failures that are the partition's own fault, and records of it in a transaction.
+    /// The share of failures because of the partition itself, and its records in a transaction.
     fault: f64,
     records: f64,
     cost_us: [f64; 3],
@@ -66,7 +67,7 @@ pub(super) fn model(partcc: &str, occ: &str, two: &str) -> Model {
     Model::parse(&format!(r#"{{"format": 1, "trees": {{"partcc": {partcc}, "occ": {occ}, "2pl": {two}}}}}"#)).unwrap()
 }
 
-/// What is true of `CALM` and `HOT`.
+/// A model that is right about `CALM` and `HOT`.
 fn right() -> Model {
     let s = |below, above| split("conflict_rate", 0.2, below, above);
     model(&s(0.1, 0.0), &s(-0.16, 0.4), &s(0.06, -0.3))
@@ -87,7 +88,7 @@ impl World {
         }
     }
 
-    /// Log-normal noise, about.
+    /// Approximately log-normal noise.
     fn noisy(&mut self, x: f64) -> f64 {
         let mut sum = 0.0;
         for _ in 0..6 {
@@ -99,7 +100,7 @@ impl World {
         x * (sum * 2f64.sqrt() * self.noise).exp()
     }
 
-    /// An interval under a load; the switch that it asks for is complete at its end.
+    /// An interval under a load. The switch that it requests is complete at its end.
     fn interval(&mut self, t: &Truth) -> Decision {
         self.pass(t);
         let d =
@@ -115,10 +116,10 @@ impl World {
         }
     }
 
-    /// What is counted in an interval.
+    /// Counts an interval.
     fn pass(&mut self, t: &Truth) {
         let cost_us = self.noisy(t.cost_us[at(self.protocol)]);
-        // 8 clients, always busy; processor and elapsed time are off by the same noise.
+        // 8 clients, always busy. Processor and elapsed time have the same noise.
         let each_us = cost_us * 2.0;
         let commits = (8.0 * SECOND as f64 / each_us).max(1.0);
         let txns = (commits / 16.0) as u64;
@@ -184,7 +185,7 @@ fn noise_alone_does_not_make_it_flap() {
 #[test]
 fn a_model_made_wrong_on_purpose_is_overruled() {
     let s = |below, above| split("conflict_rate", 0.2, below, above);
-    // The worst protocol is the best one, it says.
+    // The model calls the worst protocol the best one.
     let wrong = model(&s(-0.6, 0.0), &s(0.5, -0.5), &s(0.4, 0.5));
     for (load, best, noise) in
         [(CALM, Protocol::Occ, 0.05), (CALM, Protocol::Occ, 0.15), (HOT, Protocol::TwoPhase, 0.05)]
@@ -198,7 +199,7 @@ fn a_model_made_wrong_on_purpose_is_overruled() {
         }
         assert!(!w.asked.is_empty(), "the model was not asked");
         assert!(good > 1700, "{good} of 1800 intervals under the best protocol, noise {noise}: {:?}", w.asked);
-        // What was learned lasts.
+        // Lessons last.
         let tries = |from: u64, to: u64| {
             w.asked.iter().filter(|a| (from..to).contains(&a.0) && a.2 == Status::Switches).count()
         };
@@ -232,7 +233,7 @@ fn a_switch_that_never_came_teaches_nothing() {
     }
     assert!(refused > 1, "it was asked for {refused} times");
     assert!(w.learned.all().is_empty(), "{:?}", w.learned.all());
-    // When it is allowed it comes, is verified, and no reversal.
+    // When it is allowed, it is switched to and verified, and it is no reversal.
     w.run(&HOT, 3);
     assert_eq!(w.protocol, Protocol::TwoPhase, "{:?}", w.asked);
     w.run(&HOT, 17);
@@ -243,7 +244,7 @@ fn a_switch_that_never_came_teaches_nothing() {
 
 #[test]
 fn longer_transactions_are_not_held_against_a_switch() {
-    // It is a good one; while it is verified, transactions become longer, and cost more than those before it.
+    // It is a good one. While it is verified, transactions become longer and dearer than before.
     let hot = Truth { cost_us: [400.0, 180.0, 150.0], ..HOT };
     let long = Truth { records: 17.0, cost_us: hot.cost_us.map(|c| 1.7 * c), ..hot };
     let mut w = World::new(right(), 0.05);
@@ -252,7 +253,7 @@ fn longer_transactions_are_not_held_against_a_switch() {
     assert_eq!(w.protocol, Protocol::TwoPhase);
     w.run(&long, 20);
     assert_eq!((w.protocol, w.asked.len()), (Protocol::TwoPhase, 1), "{:?}", w.asked);
-    // And shorter ones do not hide that it is a bad one.
+    // Shorter transactions do not hide that it is a bad one.
     let short = Truth { records: 6.0, cost_us: [90.0, 90.0, 130.0], ..HOT };
     let mut w = World::new(right(), 0.05);
     w.run(&CALM, 20);
@@ -265,7 +266,8 @@ fn longer_transactions_are_not_held_against_a_switch() {
 fn a_partition_that_comes_to_a_halt_is_rescued() {
     let wrong =
         model(&split("records", 1.0, 0.0, 0.5), &split("records", 1.0, 0.0, 0.3), &split("records", 1.0, 0.0, -0.8));
-    // Everybody waits for everybody: a few commits a second, or a fifth of those before, and sleeps.
+    // Transactions wait for each other: a few commits a second, or a fifth of those before, and
+    // sleeps.
     for (share, wanted) in [(0, 1), (5, 3)] {
         let mut w = World::new(wrong.clone(), 0.05);
         let mut before = 0;
@@ -319,13 +321,14 @@ fn a_protocol_that_the_model_does_not_know_is_left_and_never_chosen() {
     let mut w = World::new(m, 0.05);
     w.run(&lossy, 100);
     assert!(w.asked.iter().all(|a| a.1 != Protocol::TwoPhase), "{:?}", w.asked);
-    // A partition that has it, and is not pinned, gets one that the model knows. Nothing is learned of that.
+    // A partition that has it, and is not pinned, gets one that the model knows. No lesson comes of
+    // it.
     let mut w = World::new(w.model, 0.05);
     w.protocol = Protocol::TwoPhase;
     w.run(&CALM, 30);
     assert_eq!((w.protocol, w.asked.len()), (Protocol::Occ, 1), "{:?}", w.asked);
     assert!(w.learned.all().is_empty());
-    // If it is pinned, it is only looked at.
+    // If it is pinned, it is only watched.
     w.protocol = Protocol::TwoPhase;
     for _ in 0..3 {
         w.pass(&CALM);
@@ -337,7 +340,7 @@ fn a_protocol_that_the_model_does_not_know_is_left_and_never_chosen() {
 
 #[test]
 fn work_that_is_lost_makes_it_try_what_the_model_does_not_want() {
-    // The model calls occ the best; in truth half of the work is lost, and 2pl is twice as good.
+    // The model calls occ the best. In truth half of the work is lost, and 2pl is twice as good.
     let s = |c| split("records", 1.0, 0.0, c);
     let m = model(&s(0.4), &s(-0.3), &s(0.1));
     let lossy = Truth { lost: 0.6, cost_us: [300.0, 200.0, 100.0], ..HOT };
@@ -398,7 +401,7 @@ fn who_is_to_blame_is_tried_and_nobody_else() {
 
 #[test]
 fn a_probe_is_judged_by_what_it_costs_and_not_by_the_model_that_was_against_it() {
-    // The model forbids 2pl, and a little more so once it runs, where sessions that wait meet each other's marks.
+    // The model forbids 2pl, and even more once it runs: waiting sessions meet each other's marks.
     let s = |c| split("records", 1.0, c, c);
     let m = model(&s(1.0), &s(0.0), &split("conflict_rate", 0.5, 0.6, 0.75));
     let load = Truth { records: 1.0, cost_us: [300.0, 130.0, 100.0], ..HOT };
@@ -412,7 +415,7 @@ fn a_probe_is_judged_by_what_it_costs_and_not_by_the_model_that_was_against_it()
     }
 }
 
-/// Partitions of a table, each with its own noise.
+/// The partitions of a table, each with its own noise.
 struct Table {
     worlds: Vec<World>,
     learned: Learned,
@@ -434,7 +437,7 @@ impl Table {
         }
     }
 
-    /// An interval, as the chooser lets the partitions know of each other.
+    /// An interval, with the data that the chooser passes between the partitions.
     fn interval(&mut self, load: impl Fn(&World) -> Truth) -> Vec<Decision> {
         for w in &mut self.worlds {
             let t = load(w);
@@ -443,7 +446,7 @@ impl Table {
         self.judge()
     }
 
-    /// What is decided of what was counted.
+    /// The decisions about the counts.
     fn judge(&mut self) -> Vec<Decision> {
         let peer = |(no, w): (usize, &World)| w.state.peer(no as u32, w.protocol, &w.reading, &w.settings);
         let peers: Vec<_> = self.worlds.iter().enumerate().filter_map(peer).collect();
@@ -465,13 +468,14 @@ impl Table {
 
 #[test]
 fn where_the_load_has_gone_nobody_is_to_blame() {
-    // The model has never seen such loads, and forbids both others. Partition 0 is worse off than partition 1.
+    // The model has never seen such loads, and forbids both others. Partition 0 is worse off than
+    // partition 1.
     let s = |c| split("records", 1.0, c, c);
     let m = model(&s(1.0), &s(0.0), &s(1.0));
     let calm = Truth { records: 1.0, ..CALM };
     let bad = Truth { lost: 0.2, cost_us: [300.0, 130.0, 100.0], ..calm };
     let worse = Truth { lost: 0.4, ..bad };
-    // It goes idle while it is suspected, and while its trial goes on.
+    // Its load goes while it is suspected, and while its trial goes on.
     for (before, tried) in [(3, 0), (4, 1)] {
         let mut t = Table::new(2, &m, 0.0);
         t.worlds[0].noise = 0.001;
@@ -491,7 +495,7 @@ fn where_the_load_has_gone_nobody_is_to_blame() {
 
 #[test]
 fn partitions_that_are_alike_switch_together() {
-    // Near the edge of a leaf: by itself each would decide at another time.
+    // Near the edge of a leaf: alone, each would decide at another time.
     let mut t = Table::new(8, &right(), 0.3);
     for _ in 0..60 {
         t.interval(|_| Truth { conflicts: 0.3, ..HOT });
@@ -505,7 +509,8 @@ fn partitions_that_are_alike_switch_together() {
 
 #[test]
 fn partitions_that_are_alike_are_judged_and_verified_by_their_mean() {
-    // The first one differs a little: `noise` tells it. By itself it would be beyond the edge; the mean is not.
+    // The first one differs a little; `noise` marks it. Alone it would be beyond the edge, but the
+    // mean is not.
     let first = |w: &World| w.noise == 0.001;
     let mut t = Table::new(8, &right(), 0.0);
     t.worlds[0].noise = 0.001;
@@ -513,7 +518,7 @@ fn partitions_that_are_alike_are_judged_and_verified_by_their_mean() {
         t.interval(|w| Truth { conflicts: if first(w) { 0.22 } else { 0.15 }, ..CALM });
     }
     assert!(t.worlds.iter().all(|w| w.asked.is_empty()), "{:?}", t.worlds[0].asked);
-    // They switch together; the first one is unlucky, and the others gain more than it loses.
+    // They switch together. The first one is unlucky, and the others gain more than it loses.
     for _ in 0..30 {
         t.interval(|w| if first(w) { Truth { cost_us: [200.0, 300.0, 360.0], ..HOT } } else { HOT });
     }
@@ -522,7 +527,8 @@ fn partitions_that_are_alike_are_judged_and_verified_by_their_mean() {
 
 #[test]
 fn who_is_left_behind_follows() {
-    // Better by less than the margin: not worth a switch, but for one that is alone with its protocol.
+    // Better by less than the margin: not worth a switch, except for one that is alone with its
+    // protocol.
     let s = |c| split("records", 1.0, 0.0, c);
     let m = model(&s(0.5), &s(0.05), &s(0.0));
     for (others, wanted) in [(Protocol::TwoPhase, Protocol::TwoPhase), (Protocol::PartCc, Protocol::Occ)] {
@@ -559,7 +565,8 @@ fn one_partition_of_a_table_probes_for_all() {
 fn few_samples_decide_nothing_until_there_are_enough() {
     let mut w = World::new(right(), 0.0);
     w.protocol = Protocol::PartCc;
-    let rare = Truth { cost_us: [60_000.0, 60_000.0, 60_000.0], ..HOT }; // 67 commits, 4 samples a second
+    // 67 commits, 4 samples a second.
+    let rare = Truth { cost_us: [60_000.0, 60_000.0, 60_000.0], ..HOT };
     let statuses: Vec<_> = (0..8).map(|_| w.interval(&rare).status).collect();
     assert_eq!(
         statuses[..5],
@@ -571,8 +578,8 @@ fn few_samples_decide_nothing_until_there_are_enough() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever model, load and noise: only candidates are asked for, no switch is asked for while one is verified,
-    /// and a load that stays the same settles.
+    /// For any model, load and noise: only candidates are requested, no switch is requested while
+    /// one is verified, and a load that stays the same settles.
     #[test]
     fn any_model_and_load_settle(
         below in prop::array::uniform3(-1.0f64..1.0),
@@ -614,15 +621,15 @@ fn rules_are_about_shares_of_the_load() {
         super::decide::allowed(&s, &load).has(p)
     };
     assert!(may(s.max_weak_writers, s.max_idle, Protocol::PartCc));
-    assert!(!may(s.max_weak_writers + 0.01, 0.0, Protocol::PartCc), "who writes below SERIALIZABLE");
-    assert!(!may(0.0, s.max_idle + 0.01, Protocol::PartCc), "who waits for its client");
+    assert!(!may(s.max_weak_writers + 0.01, 0.0, Protocol::PartCc), "transactions write below SERIALIZABLE");
+    assert!(!may(0.0, s.max_idle + 0.01, Protocol::PartCc), "transactions wait for their client");
     assert!(may(1.0, 1.0, Protocol::Occ) && may(1.0, 1.0, Protocol::TwoPhase));
 }
 
 #[test]
 fn a_rule_ends_a_trial_and_forbids_to_take_it_back() {
     let leaf = |cost: f64| format!(r#"[{{"log_cost": {cost}}}]"#);
-    // The model is wrong about partcc; before that can be measured, a rule forbids it.
+    // The model is wrong about partcc. Before that can be measured, a rule forbids it.
     let mut w = World::new(model(&leaf(0.0), &leaf(0.9), &leaf(0.9)), 0.0);
     while w.protocol != Protocol::PartCc {
         w.interval(&CALM);
@@ -631,7 +638,7 @@ fn a_rule_ends_a_trial_and_forbids_to_take_it_back() {
     w.run(&weak, 6);
     assert_ne!(w.protocol, Protocol::PartCc);
     assert!(w.learned.all().is_empty(), "what a rule has ended teaches nothing: {:?}", w.learned.all());
-    // The model is wrong about occ; when that is measured, a rule forbids what was better.
+    // The model is wrong about occ. When that is measured, a rule forbids the better protocol.
     let mut w = World::new(model(&leaf(0.9), &leaf(0.0), &leaf(1.4)), 0.0);
     w.protocol = Protocol::PartCc;
     let dear = Truth { cost_us: [50.0, 100.0, 300.0], ..CALM };
@@ -647,7 +654,8 @@ fn a_rule_ends_a_trial_and_forbids_to_take_it_back() {
 
 #[test]
 fn what_is_not_worth_a_trial_is_not_tried() {
-    // Much is lost, and partcc is the only other candidate: not where most transactions use several partitions.
+    // Much is lost, and partcc is the only other candidate. It is not tried if most transactions
+    // use several partitions.
     let leaf = |cost: f64| format!(r#"[{{"log_cost": {cost}}}]"#);
     let tried = |multi| {
         let mut w = World::new(model(&leaf(0.3), &leaf(0.0), &leaf(0.9)), 0.0);
@@ -656,7 +664,7 @@ fn what_is_not_worth_a_trial_is_not_tried() {
         w.asked.iter().any(|a| a.2 == Status::Probes)
     };
     assert!(tried(0.2) && !tried(0.8));
-    // A fifth of the time is slept for its locks: that is no loss while all processors are busy.
+    // A fifth of the time is slept for its locks. That is no loss while all processors are busy.
     let tried = |busy| {
         let mut w = World::new(model(&leaf(0.5), &leaf(0.0), &leaf(0.1)), 0.0);
         for _ in 0..10 {

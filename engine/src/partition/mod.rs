@@ -25,21 +25,22 @@ use crate::switch::{Asked, Switch, SwitchView, Why};
 /// A partition: the unit that has a protocol.
 #[repr(C, align(128))]
 pub struct Partition {
-    /// The protocols in use: one, or two while a switch is under way (the mediated protocol).
+    /// The protocols in use: one, or the old and the new one during a switch (the mediated
+    /// protocol).
     pub switch: Switch,
-    /// Waiting policy of `2pl`.
+    /// The waiting policy of `2pl`.
     policy: AtomicU32,
     _pad: u32,
-    /// `partcc`'s lock.
+    /// The partition lock of `partcc`.
     pub lock: LockWord,
-    /// See [`Partition::since`].
+    /// The value of [`Partition::since`].
     since: AtomicU64,
     _pad2: [u64; 6],
-    /// Registrations of inserts, for scans that no index bounds.
+    /// Registrations of inserts, for scans without an index.
     pub ring: Inserts,
     /// Counters.
     pub stats: PartitionStats,
-    /// What the coordinator has decided last.
+    /// The coordinator's last decision.
     pub decided: crate::choice::Published,
 }
 
@@ -47,50 +48,54 @@ pub struct Partition {
 const _: () = assert!(std::mem::offset_of!(Partition, lock) == 64 && std::mem::offset_of!(Partition, ring) == 128);
 
 impl Partition {
-    /// The protocols in use. Transactions ask [`crate::Txn::follow`].
+    /// The protocols in use. Transactions call [`crate::Txn::follow`] instead.
     #[inline]
     pub fn protocols(&self) -> ProtocolSet {
         self.switch.set()
     }
-    /// The protocols in use, and the one that is asked for.
+    /// The protocols in use, and the one that is wanted.
     pub fn protocols_and_wanted(&self) -> ProtocolSet {
         let v = self.switch.view();
         v.set.union(v.wanted)
     }
-    /// The clock when the transaction was over that made the table's storage or its map: what it holds now is not what
-    /// was to be seen of the table before. 0: it has always been there.
+    /// The clock's value after the transaction that made the table's storage or its map had ended.
+    /// From then on the partition's content is not that of the table before. 0: the storage has
+    /// always existed.
     pub fn since(&self) -> Csn {
         self.since.load(Ordering::SeqCst)
     }
-    /// Of a map that is being made; the rule on waiting phases has accepted them.
+    /// Initialises a partition of a map that is being made. The rule on waiting phases has accepted
+    /// its protocols.
     pub(crate) fn init(&self, set: ProtocolSet, policy: Policy) {
         self.policy.store(policy as u32, Ordering::Release);
         self.switch.put(set, None);
     }
-    /// Puts a set of protocols in use at once, see [`Switch::put`], if the rule on waiting phases accepts it.
+    /// Puts a set of protocols in use at once (see [`Switch::put`]), if the rule on waiting phases
+    /// accepts it.
     pub fn put(&self, e: &Engine, set: ProtocolSet, pinned: Option<bool>) -> Result<(), Error> {
         self.replace(e, set, pinned).map(|_| ())
     }
-    /// The same; what it was before.
+    /// As `put`; returns the former state.
     pub fn replace(&self, e: &Engine, set: ProtocolSet, pinned: Option<bool>) -> Result<SwitchView, Error> {
         e.shared.protocols.add(set, self.policy())?;
         Ok(self.switch.put(set, pinned))
     }
-    /// Asks for a protocol, see [`Switch::ask`], if the rule on waiting phases accepts it.
+    /// Requests a protocol (see [`Switch::ask`]), if the rule on waiting phases accepts it.
     pub fn ask(&self, e: &Engine, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Result<Asked, Error> {
         e.shared.protocols.add(ProtocolSet::of(p), self.policy())?;
         Ok(self.switch.ask(p, pin, why, by, now))
     }
-    /// The coordinator wants a protocol, see [`Switch::choose`]; not if the rule on waiting phases refuses it.
+    /// Requests a protocol for the coordinator (see [`Switch::choose`]), unless the rule on waiting
+    /// phases refuses it.
     pub fn choose(&self, e: &Engine, p: Protocol, why: Why, now: u64) -> bool {
         e.shared.protocols.add(ProtocolSet::of(p), self.policy()).is_ok() && self.switch.choose(p, why, now)
     }
-    /// Waiting policy of `2pl` in this partition.
+    /// The waiting policy of `2pl` in this partition.
     pub fn policy(&self) -> Policy {
         Policy::from_bits(self.policy.load(Ordering::Acquire))
     }
-    /// Sets the waiting policy, if the rule on waiting phases accepts it. Nobody else changes the partition's
-    /// protocols or policy meanwhile.
+    /// Sets the waiting policy, if the rule on waiting phases accepts it. No other process changes
+    /// the partition's protocols or policy meanwhile.
     pub fn set_policy(&self, e: &Engine, p: Policy) -> Result<(), Error> {
         e.shared.protocols.add(self.protocols_and_wanted(), p)?;
         self.policy.store(p as u32, Ordering::Release);
@@ -98,38 +103,38 @@ impl Partition {
     }
 }
 
-/// Longest description of how rows map to partitions that the engine keeps (bytes).
+/// The longest description of the map from rows to partitions that the engine keeps, in bytes.
 pub const SPEC_MAX: usize = 960;
 
-/// Which partition a row is in: fixed for the life of the map.
+/// The map from rows to partitions, fixed for the life of the map.
 ///
-/// What the key is and how it is hashed is the platform's affair: the engine keeps its description
-/// (`spec`) and, in each record, the result. A record has room for two results; `field` says
-/// which one belongs to this map, so that a repartitioning can be undone by going back to the
-/// previous map.
+/// The platform defines the key and the method: the engine keeps its description (`spec`) and, in
+/// each record, the result. A record has room for two results, and `field` says which one belongs
+/// to this map. So repartitioning can be undone by returning to the previous map.
 #[repr(C, align(128))]
 pub struct PartitionMap {
-    /// Number of partitions, at least 1.
+    /// The number of partitions, at least 1.
     pub n: u32,
     /// Index into [`crate::record::Record::part`].
     pub field: u32,
-    /// Bytes of `spec` in use.
+    /// The number of bytes of `spec` in use.
     pub spec_len: u32,
     _pad: u32,
     /// The platform's description of key and method.
     pub spec: [u8; SPEC_MAX],
-    /// See [`Tuning`]; fixed as the rest is.
+    /// See [`Tuning`]. It is fixed, as the rest of the map is.
     tuning: [u64; TUNING_WORDS],
-    // `n` partitions follow
+    // In memory `n` partitions follow.
 }
 const _: () = assert!(std::mem::size_of::<PartitionMap>().is_multiple_of(128));
 
 impl PartitionMap {
-    /// The transaction that made the table's storage or this map is over, and nobody else has used it yet.
+    /// Called after the end of the transaction that made the table's storage or this map, before
+    /// any other transaction uses it.
     pub fn begins(&self, now: Csn) {
         self.partitions().iter().for_each(|p| p.since.store(now, Ordering::SeqCst));
     }
-    /// Bytes of a map with `n` partitions.
+    /// The size in bytes of a map with `n` partitions.
     pub fn size(n: u32) -> usize {
         std::mem::size_of::<PartitionMap>() + n as usize * std::mem::size_of::<Partition>()
     }
@@ -137,18 +142,19 @@ impl PartitionMap {
     #[inline]
     pub fn partitions(&self) -> &[Partition] {
         let p = (self as *const PartitionMap).wrapping_add(1).cast::<Partition>();
-        // SAFETY: INV-MAP: a map is allocated with `size(n)` bytes, zeroed: valid partitions.
+        // SAFETY: INV-MAP: a map is allocated with `size(n)` zeroed bytes, which are valid
+        // partitions.
         unsafe { std::slice::from_raw_parts(p, self.n as usize) }
     }
     /// The description.
     pub fn spec(&self) -> &[u8] {
         &self.spec[..self.spec_len as usize]
     }
-    /// How the protocols of its partitions are chosen.
+    /// The table's own settings for the choice of protocols.
     pub fn tuning(&self) -> Tuning {
         Tuning::unpack(&self.tuning)
     }
-    /// Sets it, before the map is put in use.
+    /// Sets them, before the map is put in use.
     pub fn set_tuning(&mut self, t: &Tuning) {
         self.tuning = t.pack();
     }

@@ -1,4 +1,4 @@
-//! What is counted of a partition.
+//! The counters of a partition.
 //!
 //! **INV-STATS**: No transaction changes a counter's cache line that all other transactions change
 //! too. Counters of every transaction are striped by slot, and each transaction adds to them once,
@@ -10,19 +10,19 @@ use crate::csn::SlotId;
 use crate::error::{AbortReason, ABORT_REASONS};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 
-/// Stripes of the counters.
+/// The number of stripes of the counters.
 pub const STRIPES: usize = 8;
-/// Records that are marked at a time (see [`Sampled::mark`]).
+/// The number of records that are marked at a time (see [`Sampled::mark`]).
 pub const MARKS: usize = 64;
-/// Partitions that are remembered as touched together with one.
+/// The number of partitions remembered as touched together with a partition.
 pub const PARTNERS: usize = 8;
 
-/// Counters that the transactions of some slots add to.
+/// The counters of the transactions of some slots.
 #[repr(C, align(64))]
 pub struct Stripe {
-    /// Rows (committed, not deleted).
+    /// Rows that are committed and not deleted.
     pub rows: AtomicU64,
-    /// Versions linked.
+    /// Linked versions.
     pub versions: AtomicU64,
     /// Bytes of versions.
     pub bytes: AtomicU64,
@@ -32,20 +32,20 @@ pub struct Stripe {
     pub writes: AtomicU64,
     /// Transactions that touched the partition and committed.
     pub commits: AtomicU64,
-    /// Nanoseconds from begin to end of the transactions that touched it, but for those that were rolled back by
-    /// their own will.
+    /// Nanoseconds from begin to end of the transactions that touched it. Transactions that the
+    /// client rolled back do not count.
     pub busy_ns: AtomicU64,
 }
 const _: () = assert!(std::mem::size_of::<Stripe>() == 64);
 
 macro_rules! sampled {
     ($($name:ident: $doc:literal,)*) => {
-        /// Counters of sampled transactions that touched the partition and committed, and the marks by
-        /// which conflicts are estimated.
+        /// Counters of sampled transactions that touched the partition and committed, and the marks
+        /// by which conflicts are estimated.
         #[repr(C)]
         pub struct Sampled {
             $(#[doc = $doc] pub $name: AtomicU64,)*
-            /// Slot of the last sampled transaction, plus one; 0: there was none.
+            /// The slot of the last sampled transaction, plus one. 0: there was none.
             last: AtomicU64,
             marks: [AtomicU64; MARKS],
             partners: [Partner; PARTNERS],
@@ -64,13 +64,13 @@ macro_rules! sampled {
             fn clear_counters(&self) {
                 $(self.$name.store(0, Ordering::Relaxed);)*
             }
-            /// Adds a transaction's.
+            /// Adds the counts of a transaction.
             pub fn add(&self, s: &Sample) {
                 $(if s.$name != 0 { self.$name.fetch_add(s.$name, Ordering::Relaxed); })*
             }
         }
         impl Sample {
-            /// What was counted since `before`; nothing if the counters were reset meanwhile.
+            /// The counts since `before`. Zero if the counters were reset meanwhile.
             pub fn since(&self, before: &Sample) -> Sample {
                 Sample { $($name: self.$name.saturating_sub(before.$name),)* }
             }
@@ -79,26 +79,26 @@ macro_rules! sampled {
 }
 
 sampled! {
-    txns: "Transactions.",
+    txns: "The number of transactions.",
     reads: "Records that they read here.",
     writes: "Records that they wrote here.",
-    serializable: "Those at SERIALIZABLE.",
-    weak_writers: "Those of other levels that wrote here.",
-    multi: "Those that touched other partitions too.",
-    partitions: "Partitions that they touched, this one included.",
+    serializable: "Transactions at SERIALIZABLE.",
+    weak_writers: "Transactions of other levels that wrote here.",
+    multi: "Transactions that touched other partitions too.",
+    partitions: "Partitions that they touched, including this one.",
     duration_ns: "Nanoseconds from their first touch of any partition to their end.",
-    lost: "Attempts that touched the partition and failed because of others: a serialization failure, a deadlock, or a wait that was given up.",
+    lost: "Attempts here that failed because of others: serialization failure, deadlock, or a wait given up.",
     lost_ns: "Nanoseconds of those attempts.",
-    cpu_ns: "Nanoseconds of the processor's time in both, as their threads used it.",
-    lost_cpu_ns: "Nanoseconds of the processor's time in the attempts that failed.",
+    cpu_ns: "Processor time of their threads in both, in nanoseconds.",
+    lost_cpu_ns: "Processor time of the attempts that failed, in nanoseconds.",
     slept_ns: "Nanoseconds that they slept for locks, in both.",
-    stretch: "Thousandths of the binary logarithm of a transaction's time, less its sleeps, over the processor's time that it used: its share of overlap with others.",
-    declared: "Those that had declared partitions.",
-    ordered: "Those that accessed their first records in the order of the records' numbers, as those do that cannot deadlock.",
-    round_trips: "Statements of the client in that time, about.",
-    idle: "Those with more than one statement of the client.",
-    retries: "Those that followed an attempt in their slot that failed because of others.",
-    turns: "Those whose predecessor among the sampled ones was of another slot.",
+    stretch: "Overlap with others: log2 of time without sleeps over processor time, in thousandths.",
+    declared: "Transactions that had declared partitions.",
+    ordered: "Transactions whose first accesses were in the order of record numbers, so free of deadlocks.",
+    round_trips: "Approximate number of the client's statements in that time.",
+    idle: "Transactions with more than one statement of the client.",
+    retries: "Transactions that followed a failed attempt in their slot.",
+    turns: "Transactions whose sampled predecessor was of another slot.",
     looks: "Accesses that were compared with marks.",
     conflicts: "Accesses that met a mark of another slot, one of the two a write.",
 }
@@ -106,12 +106,12 @@ sampled! {
 /// A partition that is touched together with this one.
 #[repr(C)]
 struct Partner {
-    /// Address of the partition, never followed; 0: free.
+    /// The partition's address, which is never followed. 0: free.
     who: AtomicU64,
     count: AtomicU64,
 }
 
-/// Counters of a partition. All-zero: nothing was counted.
+/// The counters of a partition. All-zero: nothing was counted.
 #[repr(C)]
 pub struct PartitionStats {
     stripes: [Stripe; STRIPES],
@@ -124,12 +124,13 @@ pub struct PartitionStats {
 }
 
 impl PartitionStats {
-    /// Where the transactions of a slot count.
+    /// The stripe for the transactions of a slot.
     #[inline]
     pub fn stripe(&self, slot: SlotId) -> &Stripe {
         &self.stripes[slot as usize % STRIPES]
     }
-    /// A counter of all stripes. Those that shrink can be read below zero for an instant: 0 then.
+    /// The sum of a counter over all stripes. A counter that shrinks may be read below zero for an
+    /// instant; then the sum is 0.
     pub fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
         let n = self.stripes.iter().fold(0u64, |n, s| n.wrapping_add(counter(s).load(Ordering::Relaxed)));
         if (n as i64) < 0 {
@@ -138,7 +139,7 @@ impl PartitionStats {
             n
         }
     }
-    /// Transactions that were aborted because of the partition.
+    /// The number of transactions aborted because of the partition.
     pub fn all_aborts(&self) -> u64 {
         self.aborts.iter().map(|a| a.load(Ordering::Relaxed)).sum()
     }
@@ -147,7 +148,7 @@ impl PartitionStats {
         self.aborts[r as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sizes are zero: the rows are gone. Nobody else counts.
+    /// Sets the sizes to zero, as the rows are gone. No other process counts meanwhile.
     pub fn clear_sizes(&self) {
         for s in &self.stripes {
             for c in [&s.rows, &s.versions, &s.bytes] {
@@ -155,7 +156,7 @@ impl PartitionStats {
             }
         }
     }
-    /// What is counted of transactions starts again; sizes stay.
+    /// Resets the counts of transactions. Sizes stay.
     pub fn reset(&self) {
         for s in &self.stripes {
             for c in [&s.reads, &s.writes, &s.commits, &s.busy_ns] {
@@ -166,7 +167,7 @@ impl PartitionStats {
         self.waits.reset();
         self.sampled.clear();
     }
-    /// Takes over what another partition has counted. Nobody else counts here.
+    /// Takes over the counts of another partition. No other process counts here meanwhile.
     pub fn copy_from(&self, o: &PartitionStats) {
         let mine = &self.stripes[0];
         type Get = fn(&Stripe) -> &AtomicU64;
@@ -184,10 +185,11 @@ impl PartitionStats {
 }
 
 impl Sampled {
-    /// A sampled transaction of `slot` accesses a record: compares with the marks of this period, and
-    /// marks the record itself (ACC, section 4: mark and detect). True if another slot has marked it
-    /// and one of the two writes. The estimate does not depend on the protocol, since marks outlive
-    /// their transactions: it tells how likely accesses of different sessions meet.
+    /// Handles the access of a sampled transaction of `slot` to a record. It compares the record
+    /// with the marks of this period, and marks the record itself (ACC, section 4: mark and
+    /// detect). Returns true if another slot has marked the record and one of the two accesses
+    /// writes. Marks outlive their transactions, so that the estimate does not depend on the
+    /// protocol: it says how likely accesses of different sessions meet.
     pub fn mark(&self, slot: SlotId, record: u64, writes: bool) -> bool {
         // A mark: [hash:46][slot:16][written:1][set:1].
         let hash = record.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -206,8 +208,9 @@ impl Sampled {
         same && other && (writes || old & 2 != 0)
     }
 
-    /// A sampled transaction of `slot` has come here. True if the one before it was another slot's: never where a
-    /// partition belongs to one session, and in all but one of n where n sessions share it evenly.
+    /// Notes a sampled transaction of `slot`. Returns true if the one before it was of another
+    /// slot. That never happens if a partition belongs to one session. If n sessions share it
+    /// evenly, it happens for all but one in n.
     pub fn turn(&self, slot: SlotId) -> bool {
         let me = slot as u64 + 1;
         let last = self.last.load(Ordering::Relaxed);
@@ -217,7 +220,7 @@ impl Sampled {
         last != 0 && last != me
     }
 
-    /// A new period: nothing is marked.
+    /// Begins a new period, without marks.
     pub fn clear_marks(&self) {
         for m in &self.marks {
             if m.load(Ordering::Relaxed) != 0 {
@@ -226,8 +229,8 @@ impl Sampled {
         }
     }
 
-    /// A sampled transaction has touched this partition and another one. The most frequent ones stay
-    /// (Space-Saving: a new one takes the place, and the count, of the rarest).
+    /// Notes that a sampled transaction touched this partition and another one. The most frequent
+    /// ones stay (Space-Saving: a new one takes the place and the count of the rarest).
     pub fn meet(&self, who: u64) {
         let mut rarest = &self.partners[0];
         for p in &self.partners {
@@ -245,8 +248,8 @@ impl Sampled {
         rarest.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Address and count of what was touched together with this one, most frequent first. A partition
-    /// of a map that was replaced since is nowhere.
+    /// The addresses and counts of partitions touched together with this one, most frequent first.
+    /// The address of a partition whose map was replaced matches no partition.
     pub fn partners(&self) -> Vec<(u64, u64)> {
         let all = self.partners.iter().map(|p| (p.who.load(Ordering::Relaxed), p.count.load(Ordering::Relaxed)));
         let mut out: Vec<_> = all.filter(|p| p.0 != 0).collect();
@@ -265,20 +268,20 @@ impl Sampled {
     }
 }
 
-/// Decides which transactions of a slot are sampled: one in `every`, at random distances, so that no
-/// rhythm of the load meets that of the samples.
+/// Selects the transactions of a slot that are sampled: one in `every`, at random distances, so
+/// that no rhythm of the load coincides with that of the samples.
 pub struct Sampler {
-    /// The transaction after so many is looked at again: 1, the next.
+    /// The number of transactions to the next that is considered. 1: the next one.
     left: u32,
     random: u32,
 }
 
 impl Sampler {
-    /// Of a slot.
+    /// The sampler of a slot.
     pub fn new(slot: SlotId) -> Sampler {
         Sampler { left: 1 + slot as u32 % 7, random: (slot as u32).wrapping_mul(2_654_435_761) | 1 }
     }
-    /// Is the next transaction sampled? `every` 0: none is.
+    /// Is the next transaction sampled? None is if `every` is 0.
     #[inline]
     pub fn next(&mut self, every: u32) -> bool {
         if self.left > 1 {
@@ -292,25 +295,25 @@ impl Sampler {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
-        // Uniform in 1..2 * every - 1: `every` on average.
+        // Uniform in 1..2 * every - 1, and so `every` on average.
         self.left = 1 + self.random % (2 * every.max(1) - 1);
         every != 0
     }
 }
 
-/// One transaction in so many is sampled: the setting of the whole cluster.
+/// The setting of the whole cluster: one transaction in this number is sampled.
 #[repr(C)]
 pub struct SampleEvery(AtomicU32);
 
 impl SampleEvery {
     /// The default.
     pub const DEFAULT: u32 = 16;
-    /// The setting; 0: none.
+    /// The setting. 0: no transaction is sampled.
     #[inline]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Changes it.
+    /// Changes the setting.
     pub fn set(&self, every: u32) {
         self.0.store(every, Ordering::Relaxed);
     }
@@ -321,7 +324,7 @@ mod tests {
     use super::*;
 
     fn stats() -> Box<PartitionStats> {
-        // SAFETY: all-zero is valid.
+        // SAFETY: INV-STATS: all-zero counters are valid.
         unsafe { Box::new(std::mem::zeroed()) }
     }
 
@@ -354,7 +357,7 @@ mod tests {
         assert_eq!((0..1000).filter(|_| s.next(0)).count(), 0);
     }
 
-    /// Share of accesses that conflict, of two sessions that access records at random.
+    /// The share of conflicting accesses of two sessions that access records at random.
     fn conflicts(records: u64, writes: u64) -> f64 {
         let s = stats();
         let (mut met, mut random) = (0, 7u64);
@@ -390,7 +393,7 @@ mod tests {
         assert_eq!(turns(1), 0.0);
         assert!((turns(2) - 0.5).abs() < 0.05 && (turns(8) - 0.875).abs() < 0.05, "{} {}", turns(2), turns(8));
         let s = stats();
-        assert!(!s.sampled.turn(0), "nobody was before the first");
+        assert!(!s.sampled.turn(0), "there was none before the first");
         assert!(s.sampled.turn(1));
         s.reset();
         assert!(!s.sampled.turn(0), "nor after a reset");

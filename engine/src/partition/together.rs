@@ -1,15 +1,15 @@
-//! What the rows that one transaction accesses have in common: by which columns of its key a table can be partitioned so
-//! that transactions stay in one partition.
+//! Common values of the rows that one transaction accesses. They show by which columns of its key a
+//! table can be partitioned so that transactions stay in one partition.
 //!
-//! The engine knows no columns: the platform looks at the rows of sampled transactions ([`crate::Txn::sampled_records`])
-//! and notes here what it found, table by table.
+//! The engine knows no columns. The platform looks at the rows of sampled transactions
+//! ([`crate::Txn::sampled_records`]) and notes its findings here for each table.
 
 use crate::primitive::{AtomicU64, Ordering};
 
-/// Columns of a key that are counted.
+/// The number of columns of a key that are counted.
 pub const COLUMNS: usize = 8;
 
-/// Of the sampled transactions that accessed several rows of a table. All-zero: there was none.
+/// Counters of the sampled transactions that accessed several rows of a table. All-zero: none.
 #[repr(C)]
 pub struct Together {
     txns: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Together {
 struct Column {
     common: AtomicU64,
     varied: AtomicU64,
-    /// Hash of the last common value; 0: there was none.
+    /// The hash of the last common value. 0: there was none.
     last: AtomicU64,
 }
 
@@ -32,13 +32,15 @@ pub struct Common {
     pub txns: u64,
     /// Those whose rows were in several partitions.
     pub spread: u64,
-    /// By column: those whose rows had all the same value; and those of these in which it was another value than in the one
-    /// before, which are none where the column has one value.
+    /// Two counts for each column. First, the transactions whose rows all had the same value.
+    /// Second, those among them with another value than the transaction before. The second is 0 if
+    /// the column has only one value.
     pub columns: [(u64, u64); COLUMNS],
 }
 
 impl Together {
-    /// A transaction: were its rows in several partitions, and the hash of the value that all of them have in a column.
+    /// Notes a transaction: whether its rows were in several partitions, and for each column the
+    /// hash of the value that all rows have in it.
     pub fn note(&self, spread: bool, common: &[Option<u64>]) {
         self.txns.fetch_add(1, Ordering::Relaxed);
         self.spread.fetch_add(spread as u64, Ordering::Relaxed);
@@ -60,7 +62,7 @@ impl Together {
         Common { txns: n(&self.txns), spread: n(&self.spread), columns }
     }
 
-    /// Starts again.
+    /// Resets the counters.
     pub fn clear(&self) {
         let all = self.columns.iter().flat_map(|c| [&c.common, &c.varied, &c.last]);
         for n in all.chain([&self.txns, &self.spread]) {
@@ -75,9 +77,10 @@ mod tests {
 
     #[test]
     fn what_rows_have_in_common_is_counted_by_column() {
-        // SAFETY: all-zero is valid.
+        // SAFETY: all-zero counters are valid.
         let t: Box<Together> = unsafe { Box::new(std::mem::zeroed()) };
-        // The first column is common to all, in turns 7 and 9; the second one to half of them, always 0; the third one never.
+        // The first column is common to all, alternating between 7 and 9. The second is common to
+        // half of them, always 0. The third never is.
         for i in 0..10 {
             t.note(i < 4, &[Some(7 + i % 2 * 2), (i < 5).then_some(0), None]);
         }

@@ -1,37 +1,40 @@
-//! What the platform says of the choice of a table's protocols, in place of the cluster's settings.
+//! A table's own settings for the choice of its protocols, which override those of the cluster.
 
 use crate::protocol::ProtocolSet;
 
-/// How the protocols of a table's partitions are chosen. `None` of each: as for the whole cluster.
+/// The settings for the choice of the protocols of a table's partitions. `None`: as for the
+/// cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// Does the coordinator choose?
     pub adaptive: Option<bool>,
-    /// Protocols to choose from.
+    /// The protocols to choose from.
     pub candidates: Option<ProtocolSet>,
-    /// Time between two looks, microseconds.
+    /// The time between two examinations, in microseconds.
     pub interval_us: Option<u64>,
-    /// Gain that is worth a switch, as a share.
+    /// The gain that is worth a switch, as a share.
     pub min_gain: Option<f64>,
-    /// Growth of the cost at which a switch is taken back, as a share.
+    /// The growth of the cost at which a switch is taken back, as a share.
     pub max_loss: Option<f64>,
-    /// Looks in which the same protocol must be better.
+    /// The number of examinations in which the same protocol must be better.
     pub confirm: Option<u32>,
-    /// Sampled transactions that make a load.
+    /// The number of sampled transactions that make a load.
     pub min_samples: Option<u64>,
-    /// No protocol that locks partitions beyond this share of transactions that write below
-    /// SERIALIZABLE, or are idle between statements.
+    /// The largest share of transactions that write below SERIALIZABLE, or are idle between
+    /// statements, with which protocols that lock partitions may be chosen.
     pub partition_lock_max_share: Option<f64>,
-    /// Time in which a lesson loses half of its weight, microseconds.
+    /// The time in which a lesson loses half of its weight, in microseconds.
     pub forget_us: Option<u64>,
 }
 
-/// Words of a tuning, as it is shared and saved. The first word has [`ProtocolSet::BITS`] bits for
-/// the candidates. Files that were written when there were four bits have zeros in the others.
+/// The number of words of a tuning, as it is shared and saved. The first word has
+/// [`ProtocolSet::BITS`] bits for the candidates. Files from the time when there were four bits
+/// have zeros in the others.
 pub const TUNING_WORDS: usize = 8;
 
 impl Tuning {
-    /// As words: one more than what a number or its bits are, 0 where there is none. All-zero: none of all.
+    /// Packs the settings into words: a number or its bits plus 1, or 0 for `None`. All-zero: all
+    /// `None`.
     pub fn pack(&self) -> [u64; TUNING_WORDS] {
         let share = |x: Option<f64>| x.map_or(0, |x| x.to_bits().saturating_add(1));
         let number = |n: Option<u64>| n.map_or(0, |n| n.saturating_add(1));
@@ -48,7 +51,7 @@ impl Tuning {
         ]
     }
 
-    /// From words: whatever they are, a tuning comes of them whose shares are numbers.
+    /// Unpacks any words. The shares of the result are finite numbers.
     pub fn unpack(w: &[u64; TUNING_WORDS]) -> Tuning {
         let share = |w: u64| w.checked_sub(1).map(f64::from_bits).filter(|x| x.is_finite());
         let number = |w: u64| w.checked_sub(1);

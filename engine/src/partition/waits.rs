@@ -1,14 +1,14 @@
-//! Sleeps for locks, counted at the partition that is slept for.
+//! Sleeps for locks, counted at the partition of the lock.
 
 use super::Partition;
 use crate::platform::Queue;
 use crate::primitive::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Declares what transactions sleep for: one list makes the enum and the counters.
+/// Declares the reasons for sleeps: one list produces the enum and the counters.
 macro_rules! wait_reasons {
     ($($name:ident, $doc:literal;)*) => {
-        /// What a transaction sleeps for.
+        /// The reason for which a transaction sleeps.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum WaitReason { $(#[doc = $doc] $name),* }
@@ -36,7 +36,7 @@ impl From<Queue> for WaitReason {
     }
 }
 
-/// Sleeps for the locks of a partition. All-zero: there was none.
+/// Sleeps for the locks of a partition. All-zero: there were none.
 #[repr(C)]
 pub struct Waits {
     counts: [AtomicU64; WaitReason::ALL.len()],
@@ -44,15 +44,15 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Sleeps for this reason.
+    /// The number of sleeps for this reason.
     pub fn of(&self, why: WaitReason) -> u64 {
         self.counts[why as usize].load(Ordering::Relaxed)
     }
-    /// All sleeps, those under way included.
+    /// The number of all sleeps, including those under way.
     pub fn all(&self) -> u64 {
         self.counts.iter().map(|n| n.load(Ordering::Relaxed)).sum()
     }
-    /// Time slept, microseconds, without what is under way.
+    /// The time slept in microseconds, without sleeps under way.
     pub fn us(&self) -> u64 {
         self.us.load(Ordering::Relaxed)
     }
@@ -60,17 +60,17 @@ impl Waits {
     fn counters(&self) -> impl Iterator<Item = &AtomicU64> {
         self.counts.iter().chain([&self.us])
     }
-    /// Starts again.
+    /// Resets the counters.
     pub fn reset(&self) {
         self.counters().for_each(|n| n.store(0, Ordering::Relaxed));
     }
-    /// Takes over what another partition has counted. Nobody else counts here.
+    /// Takes over the counts of another partition. No other process counts here meanwhile.
     pub fn copy_from(&self, o: &Waits) {
         self.counters().zip(o.counters()).for_each(|(n, o)| n.store(o.load(Ordering::Relaxed), Ordering::Relaxed));
     }
 }
 
-/// A sleep under way: its end is counted when this is dropped, also when the platform unwinds.
+/// A sleep under way. Its end is counted when it is dropped, also when the platform unwinds.
 pub struct Sleep(&'static Waits, Instant);
 
 impl Sleep {
@@ -79,7 +79,7 @@ impl Sleep {
         p.stats.waits.counts[why as usize].fetch_add(1, Ordering::Relaxed);
         Sleep(&p.stats.waits, Instant::now())
     }
-    /// How long it has lasted, nanoseconds.
+    /// The time that it has lasted, in nanoseconds.
     pub fn ns(&self) -> u64 {
         self.1.elapsed().as_nanos() as u64
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn sleeps_add_up_by_reason_and_start_again() {
-        // SAFETY: all-zero is valid.
+        // SAFETY: all-zero counters are valid.
         let (a, b): (Waits, Waits) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         for (n, why) in (1..).zip(WaitReason::ALL) {
             a.counts[*why as usize].fetch_add(n, Ordering::Relaxed);

@@ -6,17 +6,18 @@ use crate::primitive::AtomicU64;
 use crate::protocol::Protocol::{Occ, TwoPhase};
 use crate::protocol::ProtocolSet;
 
-/// Epochs, a partition with `occ`, and what a slot follows.
+/// Epochs, a partition with `occ`, and the epoch that a slot publishes.
 fn world() -> (Epochs, Switch, AtomicU64) {
-    // SAFETY: all-zero is a valid switch and valid epochs.
+    // SAFETY: all-zero memory is a valid switch and valid epochs.
     let (e, s): (Epochs, Switch) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     e.init();
     s.put(ProtocolSet::of(Occ), Some(false));
     (e, s, AtomicU64::new(0))
 }
 
-/// Makes steps until the switch is complete, while the slot's transaction begins anew after each; the coordinator ends
-/// when it comes to the event for the `n`th time. Returns whether it did, and how often the switch was complete.
+/// Makes steps until the switch is complete, while the slot's transaction restarts after each. The
+/// coordinator ends when it reaches the event for the `n`th time. Returns whether it did, and how
+/// often the switch was complete.
 fn ends_at(event: StepEvent, n: usize) -> (bool, usize) {
     let (e, s, slot) = world();
     let (seen, ended) = (std::cell::Cell::new(0), std::cell::Cell::new(false));
@@ -58,7 +59,7 @@ fn a_complete_switch_that_nobody_recorded_is_found_once() {
         Event::Done(d) => Some(d),
         _ => None,
     });
-    // That coordinator ended; the next one comes later.
+    // That coordinator has ended, and the next one comes later.
     let found = s.unrecorded(100).expect("not recorded");
     assert_eq!(done.map(|d| (d.from, d.to, d.by)), Some((found.from, found.to, found.by)));
     assert_eq!((s.view().is_open(), s.set()), (false, ProtocolSet::of(TwoPhase)));

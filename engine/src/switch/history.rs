@@ -1,30 +1,30 @@
-//! The last switches, in a ring that everybody may read and add to.
+//! The last switches, in a ring that all processes may read and add to.
 
 use super::state::{Done, Why};
 use crate::primitive::{relax, AtomicU64, Ordering};
 use crate::protocol::ProtocolSet;
 
-/// Switches that the history remembers.
+/// The number of switches that the history remembers.
 pub const HISTORY: usize = 256;
 
 /// A complete switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Number of the switch since the start, from 0.
+    /// The number of the switch since the start, from 0.
     pub number: u64,
-    /// Id of the table.
+    /// The id of the table.
     pub table: u64,
-    /// The platform's name of its storage.
+    /// The platform's identifier of its storage.
     pub key: [u32; 4],
     /// The partition.
     pub partition: u32,
-    /// What happened.
+    /// The switch.
     pub done: Done,
 }
 
 const WORDS: usize = 9;
 
-/// An entry: `seq` is twice its number + 2, odd while it is written.
+/// An entry. `seq` is twice its number + 2, and odd while it is being written.
 #[repr(C)]
 struct Cell {
     seq: AtomicU64,
@@ -43,7 +43,7 @@ fn pair(low: u32, high: u32) -> u64 {
 }
 
 impl History {
-    /// Switches so far.
+    /// The number of switches so far.
     pub fn len(&self) -> u64 {
         self.next.load(Ordering::SeqCst)
     }
@@ -57,11 +57,11 @@ impl History {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let c = &self.cells[number as usize % HISTORY];
         let mut n = 0;
-        // Another writer may be a lap behind: it finishes its few stores first.
+        // Another writer may be a lap behind. It finishes its few stores first.
         let seq = loop {
             let s = c.seq.load(Ordering::SeqCst);
             if s > 2 * number {
-                return; // we are: the entry is gone already
+                return; // This one is a lap behind: its entry is gone already.
             }
             let free = s & 1 == 0;
             if free && c.seq.compare_exchange(s, 2 * number + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn entries_come_back_whole_and_in_order() {
-        // SAFETY: all-zero is an empty history.
+        // SAFETY: all-zero memory is an empty history.
         let h: Box<History> = unsafe { Box::new(std::mem::zeroed()) };
         let done = |n: u64| Done {
             from: ProtocolSet::of(Protocol::Occ),

@@ -1,11 +1,11 @@
-//! Mediated switching: how a partition gets another protocol while transactions run.
+//! Mediated switching: a partition gets another protocol while transactions run.
 //!
 //! A switch from protocol A to B goes through three sets (CormCC, section 4.3): {A}, {A, B}, {B}. A
 //! step is complete when every slot has passed a transaction boundary since the set was stored.
 //!
-//! So two transactions that run at one time began under the same set or under neighbours, and both
-//! follow all of what they began with: they have a protocol in common, in all that they did (see
-//! the engine's README).
+//! So two transactions that run at one time began under the same set or under neighbouring sets.
+//! Both follow all protocols with which they began, so they have a protocol in common for all that
+//! they did (see the engine's README).
 //!
 //! **INV-FOLLOW**: A transaction publishes the switch epoch in its slot (`Epochs::enter`) before it
 //! loads the set of any partition. It takes the epoch back after all its stamps are set and its
@@ -28,23 +28,23 @@ pub use state::{Asked, AtStep, Done, Event, Step, StepEvent, Switch, SwitchView,
 
 use crate::primitive::{model_fence, AtomicU64, Ordering};
 
-/// In the epoch: nobody may begin to follow (the stop-all method).
+/// Set in the epoch while no transaction may begin to follow protocols (the stop-all method).
 const STOP: u64 = 1 << 63;
 
-/// The switch epoch: it advances when a set was stored.
+/// The switch epoch. It advances after a set was stored.
 #[repr(C, align(128))]
 pub struct Epochs {
     now: AtomicU64,
 }
 
-/// What a look at all slots found.
+/// The result of a look at all slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     /// The epoch before the look.
     asof: u64,
-    /// The oldest epoch that a transaction has published; `u64::MAX`: there is none.
+    /// The oldest epoch that a transaction has published. `u64::MAX`: there is none.
     oldest: u64,
-    /// Could nobody begin, before the look?
+    /// Were transactions kept from beginning to follow before the look?
     stopped: bool,
 }
 
@@ -53,25 +53,26 @@ impl Passed {
     pub fn has(self, epoch: u64) -> bool {
         epoch != 0 && epoch <= self.asof && epoch <= self.oldest
     }
-    /// Does nobody follow anything, and can nobody begin?
+    /// Does no transaction follow protocols, and can none begin to?
     pub fn is_quiet(self) -> bool {
         self.stopped && self.oldest == u64::MAX
     }
 }
 
 impl Epochs {
-    /// Of a block that is being formatted.
+    /// Initialises the epoch in a block that is being formatted.
     pub(crate) fn init(&self) {
         self.now.store(1, Ordering::SeqCst);
     }
 
-    /// Epochs of the model checker's atomics.
+    /// An epoch made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model() -> Epochs {
         Epochs { now: AtomicU64::new(1) }
     }
 
-    /// A transaction begins to follow protocols: publishes the epoch. False if everybody has to wait.
+    /// Publishes the epoch of a transaction that begins to follow protocols. Returns false if it
+    /// has to wait because of the stop-all method.
     #[inline]
     pub fn enter(&self, mine: &AtomicU64) -> bool {
         let mut epoch = self.now.load(Ordering::SeqCst);
@@ -82,7 +83,8 @@ impl Epochs {
             }
             mine.store(epoch, Ordering::SeqCst);
             model_fence();
-            // Read again: a step that began meanwhile need not wait for us, and a stop must not miss us.
+            // Read again: a step that began meanwhile need not wait for this transaction, and a
+            // stop must not miss it.
             let again = self.now.load(Ordering::SeqCst);
             if again == epoch {
                 return true;
@@ -91,13 +93,13 @@ impl Epochs {
         }
     }
 
-    /// The transaction is over.
+    /// Withdraws the epoch of a transaction that is over.
     #[inline]
     pub fn leave(mine: &AtomicU64) {
         mine.store(0, Ordering::SeqCst);
     }
 
-    /// A set was stored: the epoch of that step.
+    /// Announces that a set was stored, and returns the epoch of that step.
     pub fn announce(&self) -> u64 {
         (self.now.fetch_add(1, Ordering::SeqCst) + 1) & !STOP
     }
@@ -110,15 +112,15 @@ impl Epochs {
         Passed { asof: now & !STOP, oldest: published.min().unwrap_or(u64::MAX), stopped: now & STOP != 0 }
     }
 
-    /// Nobody begins to follow from now on (benchmarks of the stop-all method).
+    /// Keeps transactions from beginning to follow from now on (benchmarks of the stop-all method).
     pub fn stop(&self) {
         self.now.fetch_or(STOP, Ordering::SeqCst);
     }
-    /// Everybody may go on.
+    /// Lets transactions begin again.
     pub fn go_on(&self) {
         self.now.fetch_and(!STOP, Ordering::SeqCst);
     }
-    /// Has everybody to wait?
+    /// Do transactions have to wait before they begin to follow?
     pub fn is_stopped(&self) -> bool {
         self.now.load(Ordering::SeqCst) & STOP != 0
     }

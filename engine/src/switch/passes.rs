@@ -1,56 +1,57 @@
-//! The coordinator's passes over partitions, and what all see of it.
+//! The coordinator's passes over partitions, and the coordinator's state that is visible to all.
 
 use super::{AtStep, Done, Event, Passed, Step, StepEvent};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::shared::Engine;
 use crate::table::Table;
 
-/// The coordinator, as shared memory shows it. All-zero: there was none.
+/// The coordinator's state in shared memory. All-zero: there was none.
 #[repr(C)]
 pub struct Coordinator {
-    /// The platform's name of the process; 0: none runs.
+    /// The platform's identifier of its process. 0: none runs.
     pub ident: AtomicU32,
-    /// Its slot + 1, whose pin is its own affair; 0: none.
+    /// Its slot + 1; it manages the pin of that slot itself. 0: none.
     pub slot: AtomicU32,
-    /// When it started, and its last pass; times of the platform.
+    /// The platform's time of its start.
     pub started_at: AtomicU64,
-    /// See `started_at`.
+    /// The platform's time of its last pass.
     pub last_pass_at: AtomicU64,
-    /// Passes since the start of shared memory.
+    /// The number of passes since the start of shared memory.
     pub passes: AtomicU64,
-    /// Times that a coordinator started.
+    /// The number of times that a coordinator started.
     pub starts: AtomicU64,
-    /// Switches under way after the last pass.
+    /// The number of switches under way after the last pass.
     pub under_way: AtomicU64,
 }
 
-/// What a pass did.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passes {
-    /// Switches that are under way.
+    /// The number of switches under way.
     pub under_way: u64,
-    /// Steps made, switches completed.
+    /// The number of steps made.
     pub steps: u64,
-    /// See `steps`.
+    /// The number of switches completed.
     pub done: u64,
 }
 
 impl Engine {
-    /// Which boundaries all slots have passed.
+    /// The boundaries that all slots have passed.
     pub fn passed(&self) -> Passed {
         self.shared.epochs.look(self.slots.iter().map(|s| &s.following))
     }
 
-    /// One pass of the coordinator over the partitions of some tables: begins the switches that
-    /// are asked for, and makes every step that can be made. The caller is pinned since before it
+    /// One pass of the coordinator over the partitions of some tables. It begins requested
+    /// switches, and makes every step that can be made. The caller has been pinned since before it
     /// found the tables.
     pub fn advance_switches(&self, tables: &[&'static Table], now: u64, stop_all: bool) -> Passes {
         self.advance_switches_by(tables, now, stop_all, &|_| ())
     }
 
-    /// As [`Self::advance_switches`]; calls `at` at each event. Wherever it ends the coordinator, the next pass
-    /// goes on from there, and a complete switch gets into the history, once (unless who excludes everybody puts another
-    /// set in use before it is recorded).
+    /// As [`Self::advance_switches`], and calls `at` at each event. Wherever it ends the
+    /// coordinator, the next pass goes on from there, and a complete switch gets into the history
+    /// once. An exception is a process that excludes all others and puts another set in use before
+    /// the switch is recorded.
     pub fn advance_switches_by(&self, tables: &[&'static Table], now: u64, stop_all: bool, at: AtStep) -> Passes {
         let passed = self.passed();
         let mut out = Passes::default();

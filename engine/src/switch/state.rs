@@ -5,17 +5,18 @@ use crate::faults::{self, Fault};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Protocol, ProtocolSet};
 
-/// How far a switch has come.
+/// The progress of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
     /// No switch is under way.
     Settled = 0,
-    /// {old, new} is in use; transactions that follow the old one alone may still run.
+    /// {old, new} is in use. Transactions that follow only the old protocol may still run.
     Upgrading = 1,
-    /// The target is in use; transactions that follow both may still run.
+    /// The target is in use. Transactions that follow both may still run.
     Degrading = 2,
-    /// The stop-all method: nobody begins to follow, and those that do are waited for.
+    /// The stop-all method: no transaction begins to follow, and the switch waits for those that
+    /// follow.
     Stopping = 3,
 }
 
@@ -35,34 +36,35 @@ impl Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StepEvent {
-    /// A step can be made; nothing of it is stored.
+    /// A step can be made, and none of it is stored.
     Begin = 0,
-    /// The epoch of the step before is taken back; the set is not stored.
+    /// The epoch of the previous step is withdrawn, and the set is not stored.
     Epoch = 1,
-    /// The set is stored, its epoch is not announced.
+    /// The set is stored, and its epoch is not announced.
     Stored = 2,
-    /// The epoch is announced, the partition does not know it.
+    /// The epoch is announced, and not stored in the partition.
     Announced = 3,
-    /// The last step is complete, the partition is not settled.
+    /// The last step is complete, and the partition is not settled.
     Finish = 4,
-    /// The partition is settled, the history does not know.
+    /// The partition is settled, and the switch is not in the history.
     Finished = 5,
 }
 
-/// Called at each event, with no latch held; may end the coordinator by unwinding, or by not coming back.
+/// Called at each event, with no latch held. It may end the coordinator by unwinding or by not
+/// returning.
 pub type AtStep<'a> = &'a dyn Fn(StepEvent);
 
-/// Why a protocol is wanted.
+/// The reason why a protocol is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Why {
-    /// Somebody asked for it.
+    /// A user asked for it.
     Asked = 0,
-    /// By who excluded everybody: without steps.
+    /// It was put in use without steps, by a transaction that excluded all others.
     AtOnce = 1,
     /// The coordinator expects it to run the load best.
     Chosen = 2,
-    /// The coordinator's last choice made it worse.
+    /// The coordinator's last choice made the load slower.
     TakenBack = 3,
     /// The coordinator tries it, because much work is lost.
     Probe = 4,
@@ -90,35 +92,36 @@ impl Why {
     }
 }
 
-/// The word, unpacked, its highest bits first:
+/// The word, unpacked. Its fields, with the highest bits first:
 /// `[by:32][unused:2][why:3][pinned:1][step:2][wanted:6][target:6][from:6][set:6]`.
 ///
 /// Each of the four set fields holds a number. A number below `FIRST_PLAN` is the set itself, so
 /// that a reader of the word needs no table. The numbers from there to 63 are reserved for plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchView {
-    /// What transactions follow.
+    /// The protocols that transactions follow.
     pub set: ProtocolSet,
-    /// Old protocol of the switch under way, or of one that is complete and not recorded; empty: there is none.
+    /// The old protocol of the switch under way, or of one that is complete and not recorded.
+    /// Empty: there is none.
     pub from: ProtocolSet,
-    /// New protocol of that switch; empty: there is none.
+    /// The new protocol of that switch. Empty: there is none.
     pub target: ProtocolSet,
-    /// What the partition should get to.
+    /// The protocol that the partition should get.
     pub wanted: ProtocolSet,
-    /// How far the switch has come.
+    /// The progress of the switch.
     pub step: Step,
-    /// Was the protocol asked for, and not given free again?
+    /// Was the protocol requested by a user, and not released since?
     pub pinned: bool,
-    /// Why `wanted` is wanted.
+    /// The reason why `wanted` is wanted.
     pub why: Why,
-    /// Who wants it: the platform's number of a role, 0: the coordinator.
+    /// The role that wants it, by the platform's number. 0: the coordinator.
     pub by: u32,
 }
 
 /// The first number in a set field of the word that is not a set of protocols.
 pub const FIRST_PLAN: u32 = if Protocol::COUNT > 4 { 1 << Protocol::COUNT } else { 16 };
 
-// Where the fields of the word begin.
+// The positions of the fields in the word.
 const SET: u32 = 0;
 const FROM: u32 = SET + ProtocolSet::BITS;
 const TARGET: u32 = FROM + ProtocolSet::BITS;
@@ -166,11 +169,12 @@ impl SwitchView {
             by: (w >> BY) as u32,
         }
     }
-    /// Complete; `from` and `target` stay until the switch is recorded.
+    /// The state when the switch is complete. `from` and `target` stay until the switch is
+    /// recorded.
     fn complete(self, from: ProtocolSet, target: ProtocolSet) -> SwitchView {
         SwitchView { set: target, from, target, step: Step::Settled, ..self }
     }
-    /// Is a switch complete that the history does not know yet?
+    /// Is a switch complete that is not in the history yet?
     pub fn is_unrecorded(self) -> bool {
         self.step == Step::Settled && self.from != ProtocolSet::EMPTY
     }
@@ -181,45 +185,47 @@ impl SwitchView {
     fn is_step_of(self, v: SwitchView) -> bool {
         (self.step, self.from, self.target) == (v.step, v.from, v.target)
     }
-    /// Is there anything for a coordinator to do?
+    /// Is there work for a coordinator?
     pub fn is_open(self) -> bool {
         self.step != Step::Settled || self.wanted != self.set
     }
 }
 
-/// Protocols of a partition and the switch under way. All-zero: not in use yet.
+/// The protocols of a partition and the switch under way. All-zero: not in use yet.
 ///
-/// Transactions only load the word. Who asks changes `wanted`, `by`, `why` and `pinned` by
-/// compare-exchange; everything else is changed by the one coordinator, or by who excludes everybody.
+/// Transactions only load the word. A request changes `wanted`, `by`, `why` and `pinned` by
+/// compare-exchange. All other fields are changed by the one coordinator, or by a process that
+/// excludes all others.
 #[repr(C)]
 pub struct Switch {
     word: AtomicU64,
-    /// Epoch of the step; 0: its set may be stored, but was not announced.
+    /// The epoch of the step. 0: its set may be stored, but was not announced.
     epoch: AtomicU64,
-    /// Who wanted the switch under way, and why. Coordinator only.
+    /// The requester and the reason of the switch under way. Only the coordinator uses them.
     started_by: AtomicU32,
     started_why: AtomicU32,
-    /// Time of the platform of the last request that changed what is wanted.
+    /// The platform's time of the last request that changed the wanted protocol.
     asked_at: AtomicU64,
-    /// Times of the platform, of the switch under way: when it was asked for, its start and that of its step.
-    /// Coordinator only.
+    /// The platform's times of the switch under way: its request, its start, and the start of its
+    /// step. Only the coordinator uses them.
     started_asked_at: AtomicU64,
     began_at: AtomicU64,
     step_at: AtomicU64,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The partition has the protocol, and no switch is under way.
+    /// The partition has the protocol already, and no switch is under way.
     Nothing,
     /// The coordinator will begin the switch.
     Started,
-    /// Another switch is under way: the coordinator completes it or takes it back, then begins this one.
+    /// Another switch is under way. The coordinator completes it or takes it back, then begins this
+    /// one.
     Queued,
 }
 
-/// What an advance did.
+/// The result of an advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// There is nothing to do.
@@ -237,18 +243,18 @@ pub enum Event {
 pub struct Done {
     /// The protocol before.
     pub from: ProtocolSet,
-    /// The protocol now; the same if the switch was taken back.
+    /// The protocol now. It is the same as before if the switch was taken back.
     pub to: ProtocolSet,
-    /// Who wanted it, and why.
+    /// The role that wanted it.
     pub by: u32,
-    /// See `by`.
+    /// The reason why it was wanted.
     pub why: Why,
-    /// When it was asked for, began, went to its last step, and was complete.
+    /// The times of its request, its start, its last step, and its completion.
     pub times: [u64; 4],
 }
 
 impl Switch {
-    /// A partition of the model checker's atomics.
+    /// A partition made of the model checker's atomics.
     #[cfg(loom)]
     pub fn model(p: Protocol) -> Switch {
         let set = ProtocolSet::of(p);
@@ -267,7 +273,8 @@ impl Switch {
         }
     }
 
-    /// As `advance`, but a step has the epoch of before its set was stored (a model's broken variant).
+    /// As `advance`, but a step has an epoch from before its set was stored (a broken variant for a
+    /// model).
     #[cfg(loom)]
     pub fn advance_announced(&self, epochs: &Epochs, passed: Passed) -> Event {
         let before = epochs.announce();
@@ -283,35 +290,38 @@ impl Switch {
         SwitchView::unpack(self.word.load(Ordering::SeqCst))
     }
 
-    /// What transactions follow. INV-FOLLOW: after [`Epochs::enter`].
+    /// The protocols that transactions follow. Called after [`Epochs::enter`] (INV-FOLLOW).
     #[inline]
     pub fn set(&self) -> ProtocolSet {
         ProtocolSet::from_bits(self.word.load(Ordering::SeqCst) as u32 & ProtocolSet::MASK)
     }
 
-    /// Epoch that the step under way waits for; `None`: there is none, or it is not announced yet.
+    /// The epoch that the step under way waits for. `None`: there is no step, or it is not
+    /// announced yet.
     pub fn waits_for(&self) -> Option<u64> {
         let v = self.view();
         let epoch = self.epoch.load(Ordering::SeqCst);
-        // Again: a step that ended meanwhile waits for nobody, and the next one's epoch is not this one's.
+        // Read again: a step that ended meanwhile waits for no epoch, and the next step has
+        // another.
         let still = self.view().is_step_of(v);
         (still && matches!(v.step, Step::Upgrading | Step::Degrading) && epoch != 0).then_some(epoch)
     }
-    /// When the last request came that changed what is wanted.
+    /// The time of the last request that changed the wanted protocol.
     pub fn asked_at(&self) -> u64 {
         self.asked_at.load(Ordering::Relaxed)
     }
-    /// Of the switch under way: when it was asked for, its start and that of its step.
+    /// Times of the switch under way: its request, its start, and the start of its step.
     pub fn times(&self) -> [u64; 3] {
         [&self.started_asked_at, &self.began_at, &self.step_at].map(|t| t.load(Ordering::Relaxed))
     }
-    /// Who wanted the switch under way, and why.
+    /// The role that wanted the switch under way, and the reason.
     pub fn started(&self) -> (u32, Why) {
         let why = Why::from_bits(self.started_why.load(Ordering::Relaxed) as u64);
         (self.started_by.load(Ordering::Relaxed), why)
     }
 
-    /// Changes the word to what `f` makes of it; `None`: it stays. The one before, or the one that stays.
+    /// Changes the word to the result of `f`; if that is `None`, the word stays. Returns the former
+    /// word, or as an error the word that stays.
     fn change(&self, f: impl Fn(SwitchView) -> Option<SwitchView>) -> Result<SwitchView, SwitchView> {
         let mut w = self.word.load(Ordering::SeqCst);
         loop {
@@ -324,27 +334,30 @@ impl Switch {
         }
     }
 
-    /// Puts a set in use at once. The caller excludes everybody who follows the partition, but for
-    /// its own transaction; a switch under way is over. `pinned`: `None` leaves it as it is. What it was before.
+    /// Puts a set in use at once, which ends a switch under way. The caller excludes all
+    /// transactions that follow the partition's protocols, except its own. `pinned`: `None` leaves
+    /// it unchanged. Returns the former state.
     pub fn put(&self, set: ProtocolSet, pinned: Option<bool>) -> SwitchView {
         let put = |v: SwitchView| SwitchView { set, wanted: set, pinned: pinned.unwrap_or(v.pinned), ..v }.settled();
         let (Ok(old) | Err(old)) = self.change(|v| Some(put(v)));
         old
     }
 
-    /// Changes what is wanted, at the time `now`. A request that changes nothing leaves the time of the first.
+    /// Changes the wanted protocol, at the time `now`. A request that changes nothing leaves the
+    /// time of the first.
     fn want(&self, now: u64, f: impl Fn(SwitchView) -> Option<SwitchView>) -> Result<SwitchView, SwitchView> {
         self.change(|v| {
             let new = f(v)?;
             if new != v {
-                // Before the word: who finds the request finds its time, or that of one that came with it.
+                // Stored before the word: a coordinator that finds the request finds its time, or
+                // that of a simultaneous request.
                 self.asked_at.store(now, Ordering::Relaxed);
             }
             Some(new)
         })
     }
 
-    /// Asks for a protocol. Never waits; the coordinator does the rest.
+    /// Requests a protocol. Never waits; the coordinator does the rest.
     pub fn ask(&self, p: Protocol, pin: bool, why: Why, by: u32, now: u64) -> Asked {
         let wanted = ProtocolSet::of(p);
         let ask = |v: SwitchView| SwitchView { wanted, why, by, pinned: v.pinned || pin, ..v };
@@ -357,25 +370,25 @@ impl Switch {
         }
     }
 
-    /// The coordinator wants another protocol. False, and nothing done, if the protocol is pinned or a switch is
-    /// asked for or under way: whoever asked goes before.
+    /// Requests a protocol for the coordinator. Returns false, and does nothing, if the protocol is
+    /// pinned or a switch is requested or under way: requests of users have priority (INV-CHOICE).
     pub fn choose(&self, p: Protocol, why: Why, now: u64) -> bool {
         let wanted = ProtocolSet::of(p);
         let free = |v: &SwitchView| !v.pinned && !v.is_open();
         self.want(now, |v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_ok()
     }
 
-    /// Takes the pin back. False: there was none.
+    /// Releases the pin. Returns false if there was none.
     pub fn unpin(&self) -> bool {
         let (Ok(old) | Err(old)) = self.change(|v| Some(SwitchView { pinned: false, ..v }));
         old.pinned
     }
 
-    /// Goes from `old` to `new` if nobody asked for something else meanwhile. The next epoch is not
-    /// announced yet: whoever finds the step in this state announces it (again).
+    /// Goes from `old` to `new`, unless the word has changed meanwhile. The next epoch is not
+    /// announced yet: a coordinator that finds the step in this state announces it (again).
     fn step(&self, epochs: &Epochs, old: SwitchView, new: SwitchView, now: u64, at: AtStep) -> Event {
         at(StepEvent::Begin);
-        // Before the word: a step must never be found with the epoch of the one before it.
+        // Stored before the word: a step must never be seen with the epoch of the step before it.
         if !faults::on(Fault::EpochNotReset) {
             self.epoch.store(0, Ordering::SeqCst);
         }
@@ -392,15 +405,16 @@ impl Switch {
         Event::Stepped
     }
 
-    /// The coordinator looks at the partition and makes a step if one can be made. `passed` was
-    /// found by a look at all slots before.
+    /// Makes a step of the partition's switch if one can be made. `passed` is the result of an
+    /// earlier look at all slots.
     ///
-    /// One coordinator at a time; one that ends at any point leaves a state from which the next goes on.
+    /// There is one coordinator at a time. If it ends at any point, the next one goes on from the
+    /// state that it has left.
     pub fn advance(&self, epochs: &Epochs, passed: Passed, now: u64, stop_all: bool) -> Event {
         self.advance_by(epochs, passed, now, stop_all, &|_| ())
     }
 
-    /// As [`Self::advance`]; calls `at` at each event.
+    /// As [`Self::advance`], and calls `at` at each event.
     pub fn advance_by(&self, epochs: &Epochs, passed: Passed, now: u64, stop_all: bool, at: AtStep) -> Event {
         let v = self.view();
         match v.step {
@@ -416,7 +430,8 @@ impl Switch {
                 let may = passed.has(epoch) || faults::on(Fault::StepsDoNotWait);
                 let both_run = v.step == Step::Upgrading || (faults::on(Fault::TakesBackLate) && v.target != v.from);
                 match v.step {
-                    // Everybody who runs follows the old one: back to it, without waiting.
+                    // All running transactions follow the old protocol: back to it, without waiting
+                    // (INV-STEP).
                     _ if both_run && v.wanted == v.from => {
                         let back = SwitchView { set: v.from, target: v.from, step: Step::Degrading, ..v };
                         self.step(epochs, v, back, now, at)
@@ -450,7 +465,7 @@ impl Switch {
 
     fn advance_stopped(&self, epochs: &Epochs, v: SwitchView, passed: Passed, now: u64, at: AtStep) -> Event {
         if !epochs.is_stopped() {
-            epochs.stop(); // the coordinator that began this has ended
+            epochs.stop(); // The coordinator that began this has ended.
             return Event::Waits;
         }
         if !passed.is_quiet() {
@@ -461,8 +476,9 @@ impl Switch {
         self.finish(v, now)
     }
 
-    /// The switch is complete; unless somebody who excluded everybody has put another set in use since `v` was found.
-    /// Others may run under that one alone, and so it stays: the target would replace it without a step (INV-STEP).
+    /// Completes the switch, unless a process that excluded all others has put another set in use
+    /// since `v` was read. Transactions may run under that set alone, so it stays: the target would
+    /// replace it without a step (INV-STEP).
     fn finish(&self, v: SwitchView, now: u64) -> Event {
         let done = self.done(v, now);
         let complete = |w: SwitchView| w.complete(v.from, v.target);
@@ -479,13 +495,13 @@ impl Switch {
         Done { from: v.from, to: v.target, by, why, times: [asked.min(began), began, step, now] }
     }
 
-    /// The switch that is complete and not recorded: the coordinator that completed it has ended in between. Ask before
-    /// [`Self::advance`], which may begin the next one.
+    /// The switch that is complete and not recorded, because the coordinator that completed it has
+    /// ended. Called before [`Self::advance`], which may begin the next one.
     pub fn unrecorded(&self, now: u64) -> Option<Done> {
         let v = self.view();
         v.is_unrecorded().then(|| self.done(v, now))
     }
-    /// The last switch is recorded.
+    /// Notes that the last switch is recorded.
     pub fn recorded(&self) {
         let _ = self.change(|v| v.is_unrecorded().then_some(v.settled()));
     }

@@ -1,10 +1,10 @@
-//! The steps of a switch, one after another; who comes between them.
+//! The steps of a switch in sequence, and processes that come between them.
 
 use super::*;
 use Protocol::{Occ, PartCc, TwoPhase};
 
 fn world() -> (Epochs, Switch, AtomicU64) {
-    // SAFETY: all-zero is a valid switch and valid epochs.
+    // SAFETY: all-zero memory is a valid switch and valid epochs.
     let (e, s): (Epochs, Switch) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     e.init();
     s.put(ProtocolSet::of(Occ), Some(false));
@@ -24,7 +24,7 @@ fn views_round_trip() {
         by: u32::MAX,
     };
     assert_eq!(SwitchView::unpack(v.pack()), v);
-    // Each field has its own bits: all that a set can have.
+    // Each field has its own bits, for all that a set can have.
     let all = ProtocolSet::ALL;
     let full = [(all, all), (all, ProtocolSet::EMPTY), (ProtocolSet::EMPTY, all)];
     for ((set, from), (target, wanted)) in full.iter().flat_map(|a| full.iter().map(|b| (*a, *b))) {
@@ -95,7 +95,7 @@ fn requests_in_the_middle() {
     assert_eq!(s.advance(&e, look(&e), 5, false), Event::Waits, "it may follow both");
     Epochs::leave(&slot);
     assert!(matches!(s.advance(&e, look(&e), 6, false), Event::Done(d) if d.from == d.to));
-    // A third one waits its turn.
+    // A third one waits for its turn.
     s.ask(TwoPhase, false, Why::Asked, 0, 7);
     s.advance(&e, look(&e), 8, false);
     assert_eq!(s.ask(PartCc, false, Why::Asked, 0, 9), Asked::Queued);
@@ -120,7 +120,7 @@ fn another_coordinator_goes_on_from_any_state() {
         s.ask(TwoPhase, false, Why::Asked, 0, 1);
         for now in 0..20 {
             faults::set((now == dies_at).then_some(Fault::CoordinatorDies));
-            // A transaction that begins after each step must be waited for.
+            // The switch must wait for a transaction that begins after each step.
             Epochs::leave(&slot);
             s.advance(&e, look(&e), now, false);
             faults::set(None);
@@ -141,7 +141,7 @@ fn stop_all_waits_for_everybody() {
     s.ask(PartCc, false, Why::Asked, 0, 1);
     s.advance(&e, look(&e), 2, true);
     let late = AtomicU64::new(0);
-    assert!(!e.enter(&late), "nobody begins");
+    assert!(!e.enter(&late), "no transaction begins");
     assert_eq!(s.advance(&e, look(&e), 3, true), Event::Waits);
     Epochs::leave(&slot);
     assert!(matches!(s.advance(&e, look(&e), 4, true), Event::Done(_)));
@@ -160,7 +160,8 @@ fn who_excludes_everybody_ends_a_switch() {
     assert_eq!(s.advance(&e, e.look([&slot].into_iter()), 3, false), Event::Settled);
 }
 
-/// A switch from `occ` to `2pl` that is about to be completed, by the method; and it, as the coordinator has found it.
+/// A switch from `occ` to `2pl` that is about to be completed, by the given method, and its state
+/// as the coordinator has found it.
 fn about_to_finish(stop_all: bool) -> (Epochs, Switch, SwitchView) {
     let (e, s, slot) = world();
     let look = |e: &Epochs| e.look([&slot].into_iter());
@@ -176,7 +177,8 @@ fn about_to_finish(stop_all: bool) -> (Epochs, Switch, SwitchView) {
     (e, s, v)
 }
 
-/// What is in use after who excluded everybody has put `partcc` in use behind the coordinator's back.
+/// The set in use after a process that excluded all others has put `partcc` in use behind the
+/// coordinator's back.
 fn finished_behind_a_put(stop_all: bool, fault: Option<Fault>) -> (ProtocolSet, Event) {
     let (_, s, found) = about_to_finish(stop_all);
     s.put(ProtocolSet::of(PartCc), Some(true));

@@ -171,7 +171,10 @@ impl Store {
         let n = ranges.current().len() as usize;
         let cuts = ranges.balanced(&p, self.index().sample(&p, 4 * n).iter().map(|k| k.to_vec()).collect(), n);
         let cuts: Vec<&[u8]> = cuts.iter().map(|k| &k[..]).collect();
-        assert!(ranges.rebuild(&self.e, 0, &p, &cuts, list_size).expect("memory for ranges"), "there is no other rebuild");
+        assert!(
+            ranges.rebuild(&self.e, 0, &p, &cuts, list_size).expect("memory for ranges"),
+            "there is no other rebuild"
+        );
         self.e.unpin(0);
         self.e.tick();
         self.table.reap_ranges(&self.e, 0, self.e.refresh_min_pin(&p));

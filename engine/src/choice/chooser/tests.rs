@@ -1,4 +1,4 @@
-//! Passes over tables: what a table says of its choice counts, and counts for it alone.
+//! Passes over tables: the settings of a table count, and count for it alone.
 
 use super::*;
 use crate::choice::tests::{model, split};
@@ -16,7 +16,7 @@ struct World {
     now: u64,
 }
 
-/// A second of transactions, all alike.
+/// A second of similar transactions.
 fn run(p: &Partition) {
     let s = p.stats.stripe(0);
     s.commits.fetch_add(1000, Ordering::Relaxed);
@@ -36,7 +36,7 @@ fn run(p: &Partition) {
 }
 
 impl World {
-    /// The model always calls 2pl the best, by 22 % over occ, in which all tables begin.
+    /// The model always calls 2pl the best, by 22 % over occ, with which all tables begin.
     fn new() -> World {
         let block = Block::new(16 << 20, 4).unwrap();
         let always = |cost| split("records", 1.0, cost, cost);
@@ -47,7 +47,7 @@ impl World {
     fn table(&self, no: u32, tuning: Tuning) -> &'static Table {
         let e = &self.block.engine;
         let mut map = Table::new_map(e, 0, 2, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).unwrap();
-        // SAFETY: ours alone.
+        // SAFETY: INV-MAP: the map is not published yet.
         unsafe { map.as_mut() }.set_tuning(&tuning);
         Table::create(e, 0, [1, 2, no, 0], map).unwrap()
     }
@@ -56,7 +56,7 @@ impl World {
         tables.iter().flat_map(|t| t.map().partitions()).for_each(run);
         self.chooser.pass(&self.block.engine, tables, self.now, true, &Settings::default())
     }
-    /// In which pass each table's partitions are asked to switch; 0: in none of so many.
+    /// The pass in which each table's partitions are asked to switch. 0: in none of `passes`.
     fn first_asked(&mut self, tables: &[&'static Table], passes: u32) -> Vec<u32> {
         let mut first = vec![0; tables.len()];
         for n in 1..=passes {
@@ -90,7 +90,7 @@ fn a_table_is_looked_at_in_its_own_interval() {
     }
     let all: Vec<u32> = (1..=9).collect();
     assert_eq!(seen, [all.clone(), vec![1, 4, 7], vec![1, 5, 9], all]);
-    // One that has gone is forgotten.
+    // A table that is gone is forgotten.
     w.pass(&tables[..1]);
     assert_eq!((w.chooser.passes.len(), w.chooser.states.len()), (1, 2));
 }
@@ -99,7 +99,7 @@ fn a_table_is_looked_at_in_its_own_interval() {
 fn a_tables_own_thresholds_count() {
     let mut w = World::new();
     let occ_or_partcc = ProtocolSet::mediated(Protocol::Occ, Protocol::PartCc);
-    // The first look is a reading; then another protocol must be better in two.
+    // The first pass makes a reading. Then another protocol must be better in two.
     let all = [
         (Tuning::default(), 3),
         (Tuning { min_gain: Some(0.21), ..Tuning::default() }, 3),
@@ -133,13 +133,13 @@ fn what_is_not_the_coordinators_to_choose_is_judged_all_the_same() {
         assert_eq!((Protocol::ALL[d.best], d.load.txns, d.ask), (Protocol::TwoPhase, SAMPLES, None));
         assert!((d.gain - 0.2).abs() < 1e-9 && (d.margin - 1.1f64.ln()).abs() < 1e-9, "{d:?}");
     }
-    // Figures of a load that has gone are told to be old.
+    // Figures of a load that has gone are marked as old.
     let before = w.now;
     w.now += SECOND;
     w.chooser.pass(&e, &[pinned, off], w.now, true, &Settings::default());
     let shown = pinned.map().partitions()[0].decided.read();
     assert_eq!((shown.at_us, shown.figures_at_us, shown.decision.load.txns), (w.now, before, SAMPLES));
-    // Given back, it is known already: only the confirmation is missing.
+    // After the pin is released only the confirmation is missing.
     assert!(pinned.map().partitions().iter().all(|p| p.switch.unpin()));
     assert_eq!(w.first_asked(&[pinned, off], 2), [2, 0]);
 }
@@ -157,7 +157,7 @@ fn a_decision_tells_how_far_it_is() {
     assert_eq!(shown(&mut w), (Status::Confirms, (1, 3)));
     assert_eq!(shown(&mut w), (Status::Confirms, (2, 3)));
     assert_eq!(shown(&mut w), (Status::Switches, (3, 3)));
-    // Nobody follows a protocol here: the switch has no transaction to wait for.
+    // No transaction follows a protocol here, so the switch waits for none.
     while w.block.engine.advance_switches(&[t], w.now, false).under_way > 0 {}
     assert_eq!(shown(&mut w).0, Status::New, "the interval of the switch");
     assert_eq!(shown(&mut w), (Status::Verifies, (0, 5)));
