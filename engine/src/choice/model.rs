@@ -11,12 +11,12 @@
 //!              "2pl": [ ... ], "partcc": [ ... ] } }
 //! ```
 //!
-//! A tree starts at its first node. `below` and `above` are the numbers of later nodes: the next one
-//! if the feature is at most `at`, or larger. The sum of the `log_cost`s of a protocol's trees is a
-//! natural logarithm. It is that of the cost of a transaction (see [`super::Load::cost_us`]) over the
-//! cost under the best protocol. The first tree predicts most of it, and each later one a part of
-//! what those before it left. `runs` is the number of measured runs that came to a leaf. In format 1
-//! each protocol has one tree, without the outer list.
+//! A tree starts at its first node. `below` and `above` are the numbers of later nodes: the next
+//! one if the feature is at most `at`, or larger. The sum of the `log_cost`s of a protocol's trees
+//! is a natural logarithm. It is that of the cost of a transaction (see [`super::Load::cost_us`])
+//! over the cost under the best protocol. The first tree predicts most of it, and each later one a
+//! part of what those before it left. `runs` is the number of measured runs that came to a leaf. In
+//! format 1 each protocol has one tree, without the outer list.
 //!
 //! A file need not name all protocols. A protocol that it does not name is never chosen: see
 //! [`Model::knows`].

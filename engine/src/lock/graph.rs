@@ -1,5 +1,5 @@
-//! The waits-for graph of the transactions, stored in their slots. The transaction whose sleep would
-//! complete a deadlock finds it at once.
+//! The waits-for graph of the transactions, stored in their slots. The transaction whose sleep
+//! would complete a deadlock finds it at once.
 //!
 //! **INV-CYCLE**: A cycle that is found existed at one moment, with all of its transactions asleep
 //! or about to sleep; and the last member of a cycle to sleep finds it. A transaction publishes its
@@ -11,21 +11,22 @@
 //! again. Every change advances `turn`: if all turns on a path are the same before and after the
 //! search, all of its edges existed in between.
 //!
-//! A newcomer that stands back behind a waiter (INV-TURN) publishes an edge to it too, a *soft* one:
-//! no holder conflicts. A cycle with a soft edge is no deadlock, because the newcomer can take the
-//! lock: it passes. If the newcomer completes such a cycle, it sees that before it stands back. If
-//! another transaction completes one, that wakes the newcomer up and sleeps. The newcomer searches
-//! again whenever it wakes up, and passes. So a cycle with a soft edge lasts for one nap at most.
+//! A newcomer that stands back behind a waiter (INV-TURN) publishes an edge to it too, a *soft*
+//! one: no holder conflicts. A cycle with a soft edge is no deadlock, because the newcomer can take
+//! the lock: it passes. If the newcomer completes such a cycle, it sees that before it stands back.
+//! If another transaction completes one, that wakes the newcomer up and sleeps. The newcomer
+//! searches again whenever it wakes up, and passes. So a cycle with a soft edge lasts for one nap
+//! at most.
 //!
-//! A writer that waits for a part of a range that another transaction has read (`txn/parts.rs`)
-//! waits for the end of that transaction, as it would for that of a holder.
+//! A part of a range that another transaction has read (`txn/parts.rs`) counts as a lock of that
+//! transaction: a writer that waits for the part waits for the transaction's end.
 //!
-//! An edge names one holder even if a lock has several. The waiter finds the others when it wakes up
-//! and waits for the next. An edge for a lock of one scan also leads nowhere if its holder has given
-//! up the locks of another scan since.
+//! An edge names one holder even if a lock has several. The waiter finds the others when it wakes
+//! up and waits for the next. An edge for a lock of one scan also leads nowhere if its holder has
+//! given up the locks of another scan since.
 //!
-//! Two kinds of waits are not in the graph, and are left to the platform's deadlock detector. One is
-//! the wait for a lock of a subtransaction, which may end before its transaction. The other is a
+//! Two kinds of waits are not in the graph, and are left to the platform's deadlock detector. One
+//! is the wait for a lock of a subtransaction, which may end before its transaction. The other is a
 //! wait that the platform makes by itself.
 
 use super::{LockWord, Mode};

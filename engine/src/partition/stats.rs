@@ -87,7 +87,7 @@ sampled! {
     multi: "Transactions that touched other partitions too.",
     partitions: "Partitions that they touched, including this one.",
     duration_ns: "Nanoseconds from their first touch of any partition to their end.",
-    lost: "Attempts here that failed because of others: serialization failure, deadlock, or a wait given up.",
+    lost: "Attempts here that others made fail: serialization failures, deadlocks, waits given up.",
     lost_ns: "Nanoseconds of those attempts.",
     cpu_ns: "Processor time of their threads in both, in nanoseconds.",
     lost_cpu_ns: "Processor time of the attempts that failed, in nanoseconds.",
