@@ -1,4 +1,5 @@
-//! Benchmarks of the choice of protocols, with threads. `engine/model/train` and `bench/choice` run it.
+//! Benchmarks of the choice of protocols, with threads. `engine/model/train` and `bench/choice` run
+//! them.
 //!
 //! All commands print CSV:
 //! * `bench-choice measure`: features and costs of synthesized workloads under each protocol, with
