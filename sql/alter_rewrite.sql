@@ -56,7 +56,7 @@ INSERT INTO ar_case VALUES
 (15, 'v int PRIMARY KEY, t text', 'n, n', 'ALTER v TYPE text, ADD COLUMN w int GENERATED ALWAYS AS (length(t)) STORED'),
 (16, 'v int PRIMARY KEY, t int, EXCLUDE USING btree (t WITH =)', 'n, n', 'ALTER t TYPE text');
 SELECT format('CALL ar_try(%L, %L, %L, %L, %L)', columns, fill, ddl, protocol, level)
-FROM ar_case, unnest(ARRAY['occ', '2pl', 'partcc']) AS protocol, unnest(ARRAY['serializable', 'repeatable read', 'read committed']) AS level
+FROM ar_case, (SELECT unnest(enumvals) FROM pg_settings WHERE name = 'mixedcc.default_protocol') AS l (protocol), unnest(ARRAY['serializable', 'repeatable read', 'read committed']) AS level
 WHERE protocol = 'occ' OR level = 'serializable' AND no IN (1, 2, 4, 11, 12) ORDER BY no, protocol, level \gexec
 SELECT no, (SELECT string_agg(DISTINCT result, ', ') FROM ar_seen s WHERE s.ddl = c.ddl) AS differ, (SELECT count(*) FROM ar_seen s WHERE s.ddl = c.ddl) AS n
 FROM ar_case c ORDER BY no;

@@ -8,8 +8,10 @@ BEGIN
     END IF;
     EXECUTE format('CREATE INDEX ON %I (g)', name);
 END $$;
-SELECT pr_make('pr_' || p, p) FROM unnest(ARRAY['partcc', 'occ', '2pl', 'mix']) p;
-CREATE PROCEDURE pr_run(name text) LANGUAGE plpgsql AS $$
+-- The list of protocols: the values of the setting.
+CREATE VIEW pr_list AS SELECT unnest(enumvals) AS p FROM pg_settings WHERE name = 'mixedcc.default_protocol';
+DO $$ BEGIN PERFORM pr_make('pr_' || p, p) FROM (SELECT p FROM pr_list UNION ALL SELECT 'mix') AS l; END $$;
+CREATE PROCEDURE pr_run(name text, INOUT result text) LANGUAGE plpgsql AS $$
 DECLARE r record; n int := 0;
 BEGIN
     EXECUTE format('INSERT INTO %I SELECT i, i %% 10, 0 FROM generate_series(1, 100) i', name);
@@ -32,19 +34,28 @@ BEGIN
         EXECUTE format('UPDATE %I SET v = v * 2 + 1 WHERE id = %s', name, r.id);
     END LOOP;
     EXECUTE format('SELECT count(*), sum(id) AS ids, sum(g) AS gs, sum(v) AS vs FROM %I', name) INTO r;
-    RAISE NOTICE '%', r;
+    result := r::text;
 END $$;
 SET default_transaction_isolation = 'serializable';
-CALL pr_run('pr_partcc');
-CALL pr_run('pr_occ');
-CALL pr_run('pr_2pl');
-CALL pr_run('pr_mix');
-TRUNCATE pr_partcc, pr_occ, pr_2pl, pr_mix;
+-- Each in a transaction of its own; all must come to the same.
+CREATE TEMPORARY TABLE pr_result (result text);
+DO $$
+DECLARE name text; result text;
+BEGIN
+    FOR name IN SELECT 'pr_' || p FROM pr_list LOOP
+        CALL pr_run(name, result);
+        INSERT INTO pr_result VALUES (result);
+        COMMIT;
+    END LOOP;
+END $$;
+SELECT DISTINCT result, count(*) = (SELECT count(*) FROM pr_list) AS all FROM pr_result GROUP BY result;
+CALL pr_run('pr_mix', NULL);
+DO $$ BEGIN EXECUTE (SELECT 'TRUNCATE pr_mix, ' || string_agg(quote_ident('pr_' || p), ', ') FROM pr_list); END $$;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-CALL pr_run('pr_mix');
+CALL pr_run('pr_mix', NULL);
 ROLLBACK;
 BEGIN ISOLATION LEVEL READ COMMITTED;
-CALL pr_run('pr_mix');
+CALL pr_run('pr_mix', NULL);
 ROLLBACK;
 -- One transaction over all of them.
 BEGIN;
@@ -101,6 +112,8 @@ FETCH 1 FROM c;
 COMMIT;
 SELECT id, v FROM pr_mix WHERE id < 5 ORDER BY id;
 RESET default_transaction_isolation;
-DROP TABLE pr_child, pr_partcc, pr_occ, pr_2pl, pr_mix;
+DROP TABLE pr_child, pr_mix;
+DO $$ BEGIN EXECUTE (SELECT 'DROP TABLE ' || string_agg(quote_ident('pr_' || p), ', ') FROM pr_list); END $$;
+DROP VIEW pr_list;
 DROP PROCEDURE pr_run;
 DROP FUNCTION pr_make;

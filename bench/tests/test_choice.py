@@ -18,7 +18,7 @@ from lib import cluster  # noqa: E402
 SWITCHES = cluster.program("switches")
 CHOICE = cluster.program("choice")
 SERVER = cluster.program("choice-server")
-TRAIN = cluster.program("train")
+TRAIN = cluster.program("../engine/model/train")
 
 
 class Out(list):
