@@ -1,21 +1,15 @@
 //! The rule on waiting phases (CormCC, section 4.2), and what it is asked about: the protocols that a
 //! shared block has in use.
 
-use super::{occ, partcc, two_phase, Phase, Policy, Protocol, ProtocolSet, Rules};
+use super::{Policy, Protocol, ProtocolSet};
 use crate::error::Error;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 
-/// Phases in which a protocol makes transactions wait under a policy.
+/// Phases in which a protocol makes transactions wait under a policy, as bits of [`Phase`](super::Phase).
 ///
-/// `declared`: are all partitions of `partcc` declared beforehand?
+/// `declared`: do transactions declare their partitions before their first statement?
 pub fn waits_in(p: Protocol, policy: Policy, declared: bool) -> u8 {
-    match p {
-        Protocol::PartCc if declared => Phase::Preprocess as u8,
-        Protocol::PartCc => partcc::PartCc::WAITS,
-        Protocol::Occ => occ::Occ::WAITS,
-        Protocol::TwoPhase if policy == Policy::NoWait => 0,
-        Protocol::TwoPhase => two_phase::TwoPhase::WAITS,
-    }
+    p.waits(policy, declared)
 }
 
 /// May these protocols be in use together? (CormCC, section 4.2)
@@ -42,12 +36,15 @@ pub struct InUse {
     pairs: AtomicU32,
     no_detector: AtomicU32,
     undeclared: AtomicU32,
-    /// How often `partcc` was given to a partition; that number when a look at all partitions found it in none, and
-    /// when two in a row did.
-    partcc_given: AtomicU64,
-    partcc_missed: AtomicU64,
-    partcc_gone: AtomicU64,
+    /// How often a partition was given a set that wants declarations; that number when a look at all partitions found no
+    /// such set, and when two looks in a row did.
+    wanting_given: AtomicU64,
+    wanting_missed: AtomicU64,
+    wanting_gone: AtomicU64,
 }
+
+/// [`InUse`] has a bit for each pair.
+const _: () = assert!(Protocol::COUNT * Policy::ALL.len() <= u32::BITS as usize);
 
 impl InUse {
     fn all() -> impl Iterator<Item = (u32, Protocol, Policy)> {
@@ -56,35 +53,35 @@ impl InUse {
     }
 
     /// The platform has no detector that sees its waits, from now on; `declared`: transactions declare all
-    /// partitions of `partcc` before their first statement. Before any protocol is in use.
+    /// partitions that want it before their first statement. Call it before any protocol is in use.
     pub fn without_detector(&self, declared: bool) {
         self.undeclared.store(u32::from(!declared), Ordering::SeqCst);
         self.no_detector.store(1, Ordering::SeqCst);
     }
 
-    /// Does `partcc` run a partition, or is it about to? Where it runs none, nobody needs to know a transaction's
-    /// partitions beforehand. A hint: it may be wrong from the second look that misses a change made long after its
-    /// [`add`](Self::add) to the look that finds it.
-    pub fn has_partcc(&self) -> bool {
-        self.partcc_given.load(Ordering::Relaxed) != self.partcc_gone.load(Ordering::Relaxed)
+    /// Does the protocol of any partition want declarations, or is one about to? Where none does, a platform need not
+    /// find out which partitions a transaction will touch. A hint: it may be wrong from the second look that misses a
+    /// change made long after its [`add`](Self::add) to the look that finds it.
+    pub fn wants_declarations(&self) -> bool {
+        self.wanting_given.load(Ordering::Relaxed) != self.wanting_gone.load(Ordering::Relaxed)
     }
 
-    /// Looks through all partitions' sets, of now and wanted. One process does so, now and then.
-    pub fn look_for_partcc(&self, mut sets: impl Iterator<Item = ProtocolSet>) {
-        let given = self.partcc_given.load(Ordering::SeqCst);
-        let found = sets.any(|s| s.has(Protocol::PartCc));
-        if found && !self.has_partcc() {
-            self.partcc_given.fetch_add(1, Ordering::SeqCst);
-        } else if !found && self.partcc_missed.swap(given, Ordering::SeqCst) == given {
-            self.partcc_gone.store(given, Ordering::SeqCst);
+    /// Looks through the sets of all partitions, those of now and the wanted ones. One process does so, now and then.
+    pub fn look_who_wants_declarations(&self, mut sets: impl Iterator<Item = ProtocolSet>) {
+        let given = self.wanting_given.load(Ordering::SeqCst);
+        let found = sets.any(ProtocolSet::wants_declarations);
+        if found && !self.wants_declarations() {
+            self.wanting_given.fetch_add(1, Ordering::SeqCst);
+        } else if !found && self.wanting_missed.swap(given, Ordering::SeqCst) == given {
+            self.wanting_gone.store(given, Ordering::SeqCst);
         }
     }
 
     /// Puts a set of protocols in use under a policy, or refuses it: [`Error::WaitingPhases`]. What was
     /// accepted once stays in use, also when its tables are gone.
     pub fn add(&self, set: ProtocolSet, policy: Policy) -> Result<(), Error> {
-        if set.has(Protocol::PartCc) {
-            self.partcc_given.fetch_add(1, Ordering::SeqCst);
+        if set.wants_declarations() {
+            self.wanting_given.fetch_add(1, Ordering::SeqCst);
         }
         if self.no_detector.load(Ordering::SeqCst) == 0 {
             return Ok(());
@@ -109,6 +106,19 @@ impl InUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Phase;
+
+    #[test]
+    fn each_protocol_says_where_it_waits() {
+        for policy in Policy::ALL {
+            let two_phase = if policy == Policy::NoWait { 0 } else { Phase::Execute as u8 };
+            for (declared, partcc) in [(true, Phase::Preprocess), (false, Phase::Execute)] {
+                assert_eq!(waits_in(Protocol::PartCc, policy, declared), partcc as u8);
+                assert_eq!(waits_in(Protocol::Occ, policy, declared), Phase::Validate as u8);
+                assert_eq!(waits_in(Protocol::TwoPhase, policy, declared), two_phase);
+            }
+        }
+    }
 
     #[test]
     fn the_rule_on_waiting_phases() {
@@ -125,23 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn partcc_is_in_use_from_its_choice_until_no_partition_has_it() {
+    fn declarations_are_wanted_from_the_choice_until_no_partition_wants_them() {
         // SAFETY: all-zero is its empty state.
         let used: InUse = unsafe { std::mem::zeroed() };
         let (occ, part) = (ProtocolSet::of(Protocol::Occ), ProtocolSet::of(Protocol::PartCc));
-        assert!(!used.has_partcc());
+        assert!(!used.wants_declarations());
         used.add(occ, Policy::Wait).unwrap();
-        assert!(!used.has_partcc());
+        assert!(!used.wants_declarations());
         used.add(part, Policy::Wait).unwrap();
-        assert!(used.has_partcc());
-        used.look_for_partcc([occ, part].into_iter());
-        assert!(used.has_partcc());
-        used.look_for_partcc([occ, occ].into_iter());
-        assert!(used.has_partcc(), "a change may be on its way");
-        used.look_for_partcc([occ, occ].into_iter());
-        assert!(!used.has_partcc());
+        assert!(used.wants_declarations());
+        used.look_who_wants_declarations([occ, part].into_iter());
+        assert!(used.wants_declarations());
+        used.look_who_wants_declarations([occ, occ].into_iter());
+        assert!(used.wants_declarations(), "a change may be on its way");
+        used.look_who_wants_declarations([occ, occ].into_iter());
+        assert!(!used.wants_declarations());
         // A partition whose change came long after its `add`.
-        used.look_for_partcc([occ.union(part)].into_iter());
-        assert!(used.has_partcc());
+        used.look_who_wants_declarations([occ.union(part)].into_iter());
+        assert!(used.wants_declarations());
     }
 }

@@ -1,5 +1,6 @@
 //! The commit: the one place that orders its phases.
 //!
+//! 0. wait for whatever a protocol must wait for before the commit;
 //! 1. lock what the optimistic protocols will write, in canonical order;
 //! 2. register the keys of all writes in the ranges, and inserts in their partitions;
 //! 3. link the versions, tombstones too, as pending;
@@ -27,12 +28,13 @@ const DRAIN: u64 = 64;
 const MANY: u64 = 4096;
 
 impl Txn {
-    /// Steps 1 to 5. `stamp_payload` is called for each version that will be published, with its
+    /// Steps 0 to 5. `stamp_payload` is called for each version that will be published, with its
     /// CSN, before anybody can see it. On an error, and on unwinding, call [`Txn::abort`].
     pub fn prepare(&mut self, p: &dyn Platform, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
         }
+        self.before_commit(p)?;
         if self.writes.is_empty() {
             if !self.commits_at_valid(p) {
                 let now = self.e.now();

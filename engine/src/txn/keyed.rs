@@ -9,7 +9,7 @@ use crate::index::{fetch_records, Direction, Primary, Records, FEW};
 use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
-use crate::protocol::{Protocol, ProtocolSet, Touch};
+use crate::protocol::Touch;
 use crate::range::IndexRanges;
 use crate::record::{Successor, Version};
 use crate::shared::Engine;
@@ -108,7 +108,7 @@ impl Txn {
         Ok(RowScan { records, way, id, snapshot, open, read: 0, ended: false, table, field, at_hand: (0, 0) })
     }
 
-    /// Where all partitions of a scan are `occ`'s, it reads a snapshot: at the CSN at which everything read so far is
+    /// Where no partition of a scan locks what is read, it reads a snapshot: at the CSN at which everything read so far is
     /// valid, which is now. So it needs no validation on the way, whatever it meets. The predicate's positions are
     /// older: it answers for all that the snapshot does not see.
     fn optimistic_snapshot(&mut self, p: &dyn Platform, scan: &Scan<'_>) -> Result<Option<Csn>, Error> {
@@ -116,7 +116,7 @@ impl Txn {
             return Ok(scan.snapshot);
         }
         for t in scan.at {
-            if self.follow(p, t.partition())? != ProtocolSet::of(Protocol::Occ) {
+            if !self.follow(p, t.partition())?.only_validates_reads() {
                 return Ok(None);
             }
         }

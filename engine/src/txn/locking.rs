@@ -9,7 +9,7 @@ use crate::lock::{Acquired, Claim, Conflict, First, Holder, LockWord, Mode};
 use crate::partition::{Sleep, WaitReason};
 use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
 use crate::primitive::Ordering;
-use crate::protocol::{Policy, Protocol, Touch};
+use crate::protocol::{Policy, Touch};
 use crate::shared::Engine;
 use std::cell::Cell;
 
@@ -65,7 +65,7 @@ pub(super) struct Lost {
 const SHORT: u32 = 200;
 
 impl Txn {
-    /// Locks a record. `read`: a read lock of `2pl`, which outlives its subtransaction.
+    /// Locks a record. `read`: the lock protects a read, so it outlives its subtransaction.
     pub fn lock_record(
         &mut self,
         p: &dyn Platform,
@@ -98,7 +98,7 @@ impl Txn {
         Ok(())
     }
 
-    /// Locks a partition for `partcc`. Serializable transactions keep the order of partitions and
+    /// Locks a partition for its protocols. Serializable transactions keep the order of partitions and
     /// end with 40001 where they would have to wait against it; others wait.
     pub(crate) fn lock_partition(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.lock_partition_how(p, at, None)
@@ -443,8 +443,8 @@ impl Txn {
             if self.locks[i].depth < depth {
                 continue;
             }
-            let reads = self.level == Level::Serializable
-                && self.locks[i].rec.is_some_and(|r| self.follows(r, Protocol::TwoPhase));
+            let reads =
+                self.level == Level::Serializable && self.locks[i].rec.is_some_and(|r| self.may_have_locked_to_read(r));
             let share = Holder { slot: self.slot, mode: Mode::Share, tag: 0 };
             match self.locks[i].previous {
                 None if reads => {
@@ -465,9 +465,9 @@ impl Txn {
         }
     }
 
-    /// May it have read the record under this protocol?
-    fn follows(&self, r: RecordRef, p: Protocol) -> bool {
-        self.followed(r.partition()).union(r.partition().protocols()).has(p)
+    /// May the lock of this record protect a read?
+    fn may_have_locked_to_read(&self, r: RecordRef) -> bool {
+        self.followed(r.partition()).union(r.partition().protocols()).locks_reads()
     }
 
     /// The subtransaction at `depth` committed: its locks are its parent's.

@@ -12,6 +12,7 @@ mod keyed;
 mod locking;
 mod owner;
 mod parts;
+mod phases;
 mod predicate;
 mod present;
 mod range_locks;
@@ -363,6 +364,7 @@ impl Txn {
     #[inline]
     fn follow_also(&mut self, partition: &'static Partition) -> &mut Touched {
         debug_assert!(self.following);
+        self.start_in(partition);
         let now = partition.protocols();
         let t = self.touch(partition);
         t.set = if faults::on(Fault::ForgetsProtocols) { now } else { t.set.union(now) };
@@ -440,7 +442,7 @@ impl Txn {
         self.follow(p, at.partition())?.preprocess(self, p, at)
     }
 
-    /// The transaction would have declared partitions, if any was run by `partcc`: for the statistics.
+    /// The transaction would have declared partitions, if any protocol in use wanted that: for the statistics.
     pub fn note_declared(&mut self) {
         self.declared = true;
     }
@@ -450,6 +452,7 @@ impl Txn {
         self.token = 0;
         self.take_back_parts(None);
         self.release_all();
+        self.ended();
         self.owner.advance();
         let s = self.shared_slot();
         if s.read_csn.load(Ordering::Relaxed) != 0 {

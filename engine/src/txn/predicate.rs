@@ -3,7 +3,7 @@
 use super::parts::ReadPart;
 use crate::faults::{self, Fault};
 use crate::platform::Platform;
-use crate::protocol::{Protocol, ProtocolSet, Touch};
+use crate::protocol::{ProtocolSet, Touch};
 use crate::range::{compare, IndexRanges, Position, RangeSet};
 use std::ops::Bound;
 
@@ -77,10 +77,10 @@ pub(super) struct Predicate {
     starts: usize,
     pub unknown: Position,
     open: OpenEnd,
-    /// Are its rows locked by `2pl`, each before it is read? Then only inserts are conflicts (INV-ROWS).
+    /// Are its rows locked, each before it is read? Then only inserts are conflicts (INV-ROWS).
     pub rows_locked: bool,
     /// Do writers between its bounds wait, in ranges that are not locked (see `parts`)?
-    pub two_phase: bool,
+    pub holds_writers: bool,
     /// Are the ranges locked that it covers?
     covered_locked: bool,
     /// Are rows of other scans read with its id? Then its ranges are not locked in place of rows.
@@ -147,7 +147,7 @@ impl Way {
     /// May a row that is followed under these protocols be read without a lock of its own, and without being remembered?
     #[inline]
     pub fn needs_no_row_locks(self, all: ProtocolSet) -> bool {
-        !self.rows_locked && (self.ranges_locked || !all.has(Protocol::TwoPhase))
+        !self.rows_locked && (self.ranges_locked || !all.locks_reads())
     }
 }
 
@@ -240,7 +240,7 @@ impl Predicates {
             unknown,
             open: n.open,
             rows_locked: false,
-            two_phase: false,
+            holds_writers: false,
             covered_locked: false,
             shared: false,
             locked_rows: 0,
@@ -335,22 +335,22 @@ impl Predicates {
         }
     }
 
-    /// Under `2pl` writers of what the scan has read wait. `locked`: are the ranges locked that it covers?
-    pub fn set_two_phase(&mut self, scan: ScanId, locked: bool) {
+    /// Writers of what the scan has read wait. `locked`: are the ranges locked that it covers?
+    pub fn hold_writers(&mut self, scan: ScanId, locked: bool) {
         if let Some(i) = self.find(scan) {
-            (self.all[i].two_phase, self.all[i].covered_locked) = (true, locked);
+            (self.all[i].holds_writers, self.all[i].covered_locked) = (true, locked);
         }
     }
     /// Is the end of a scan not known yet?
     pub fn is_open(&self, scan: ScanId) -> bool {
         self.find(scan).is_some_and(|i| self.all[i].is_open())
     }
-    /// What a scan under `2pl` reads of ranges that are not locked.
+    /// What a scan whose protocol locks ranges reads of those that are not locked.
     pub fn parts_of(&self, scan: ScanId) -> Option<ReadPart<'_>> {
         let q = &self.all[self.find(scan)?];
         let (lo, hi) = self.bounds(q);
         let (set, order, extent) = (q.set, q.ranges.order, q.extent());
-        let wanted = q.two_phase && !q.is_open() && q.escalated.is_none();
+        let wanted = q.holds_writers && !q.is_open() && q.escalated.is_none();
         let (rows_locked, covered_locked) = (q.rows_locked, q.covered_locked);
         wanted.then_some(ReadPart { set, order, extent, lo, hi, rows_locked, covered_locked })
     }

@@ -1,4 +1,4 @@
-//! `2pl`: locks of the ranges that a scan covers.
+//! Locks of the ranges that a scan covers, for protocols that lock ranges.
 //!
 //! A scan locks them before it reads the index. One that may stop early takes them with a tag of its own, so that who waits for
 //! what it turns out not to have read goes on when it ends; what it has read then is locked to the end of the transaction.
@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::lock::{Acquired, Claim, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, EARLY};
-use crate::protocol::{Policy, Protocol, Touch};
+use crate::protocol::{Policy, Touch};
 use crate::range::{IndexRanges, RangeSet};
 
-/// Rows that a scan locks under `2pl` before it locks its ranges instead: few in tests, whose tables are small.
+/// Rows that a scan locks before it locks its ranges instead: few in tests, whose tables are small.
 pub(super) const ESCALATE: u32 = if cfg!(feature = "faults") { 3 } else { 64 };
 
 /// Scans under way that may give up what they have locked. Those that begin while there are so many keep it to the end of the
@@ -36,7 +36,7 @@ pub(super) struct Early {
 }
 
 impl Txn {
-    /// Locks the covered ranges for reading if `2pl` runs one of the partitions; were there any? `may_stop`: the scan may turn
+    /// Locks the covered ranges for reading if the protocols of one of the partitions want it; were there any? `may_stop`: the scan may turn
     /// out not to have read all of them.
     pub(super) fn lock_covered(
         &mut self,
@@ -46,8 +46,8 @@ impl Txn {
         at: &[Touch],
         may_stop: bool,
     ) -> Result<bool, Error> {
-        let two_phase = |t: &&Touch| self.followed(t.partition()).has(Protocol::TwoPhase);
-        let Some(&at) = at.iter().find(two_phase).filter(|_| self.level == Level::Serializable) else {
+        let locks_ranges = |t: &&Touch| self.followed(t.partition()).locks_ranges();
+        let Some(&at) = at.iter().find(locks_ranges).filter(|_| self.level == Level::Serializable) else {
             return Ok(false);
         };
         if extent.covered() == 0 {
@@ -94,7 +94,7 @@ impl Txn {
         Ok(())
     }
 
-    /// `2pl` has locked what the scan might read; what it has not read is unlocked, and who waits for that goes on. What it
+    /// The scan has locked what it might read; what it has not read is unlocked, and who waits for that goes on. What it
     /// has read stays locked to the end of the transaction.
     pub(super) fn unlock_unread(&mut self, p: &dyn Platform, before: Option<Place>, scan: ScanId) {
         if let Some(at) = self.early.iter().position(|e| e.scan == scan.number()) {

@@ -6,7 +6,7 @@ use crate::csn::Csn;
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::platform::{Platform, StopEvent};
-use crate::protocol::{Protocol, ProtocolSet, Touch};
+use crate::protocol::{Reading, Touch};
 use crate::range::Position;
 use crate::record::Version;
 use std::ptr::NonNull;
@@ -56,7 +56,7 @@ impl Txn {
         // After the look at the head: a record's partition is set before its first version.
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
-        protocols.read(self, p, r, for_write)?;
+        protocols.read(self, p, r, Reading::of(for_write))?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
         let Some((v, csn)) = self.newest(p, r.rec)? else {
@@ -66,7 +66,7 @@ impl Txn {
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
         let live = !is_tombstone(v);
-        if live && protocols.validates() {
+        if live && protocols.validates_reads() {
             self.reads.add_new(r, v);
         }
         if csn > self.valid {
@@ -108,7 +108,7 @@ impl Txn {
     /// Where everything that was read is the state at `valid`, this row is read so too, even if a newer version has
     /// been committed since: the transaction can commit at `valid` if it never writes.
     pub fn read_locked_key(&mut self, p: &dyn Platform, r: RecordRef) -> Result<Option<NonNull<Version>>, Error> {
-        let optimistic = self.follow(p, r.partition())? == ProtocolSet::of(Protocol::Occ);
+        let optimistic = self.follow(p, r.partition())?.only_validates_reads();
         if self.valid == 0 || !self.writes.is_empty() || !optimistic {
             return self.read(p, r, false);
         }
@@ -133,13 +133,13 @@ impl Txn {
         let partition = r.partition();
         let valid = self.valid;
         let t = self.follow_also(partition);
-        if t.locks_more() {
+        if t.locks_to_read() {
             return None;
         }
         // The head again, behind the locks.
         let v = settled(r.rec.head(), valid)??;
         t.reads += 1;
-        if t.set.validates() {
+        if t.set.validates_reads() {
             self.reads.add_new(r, v);
         }
         self.sample_access(r, false);

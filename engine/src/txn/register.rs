@@ -12,7 +12,6 @@ use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
-use crate::protocol::Protocol;
 use crate::range::{IndexRanges, List, RangeSet, Subject, INLINE_KEY};
 use crate::retire::RetireQueue;
 use crate::table::Table;
@@ -127,7 +126,7 @@ impl Txn {
     /// the row. One note of a record in an index is enough.
     ///
     /// A write without a note is registered as a write of an unknown key: sound, but every scan of the index
-    /// conflicts with it. Under `2pl` the key's range is locked for writing, at every level.
+    /// conflicts with it. Where protocols lock ranges, the key's range is locked for writing, at every level.
     pub fn note_key(
         &mut self,
         p: &dyn Platform,
@@ -136,7 +135,7 @@ impl Txn {
         key: Option<&[u8]>,
     ) -> Result<(), Error> {
         let Some(&super::Write { r, notes, .. }) = self.writes.get(write as usize) else { return Ok(()) };
-        if let Some(key) = key.filter(|_| self.followed(r.partition()).has(Protocol::TwoPhase)) {
+        if let Some(key) = key.filter(|_| self.followed(r.partition()).locks_ranges()) {
             self.hold();
             let set = ranges.current();
             let no = set.locate(p, ranges.order, key);

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::index::Records;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
-use crate::protocol::{Protocol, Touch};
+use crate::protocol::{Reading, Touch};
 use crate::range::{Entry, IndexRanges, List, Position, RangeSet};
 use crate::record::Version;
 use std::ops::Bound;
@@ -94,9 +94,10 @@ impl Txn {
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
         let new = New { ranges, set, at, bounds, extent, open: scan.open };
         let serializable = self.level == Level::Serializable;
-        let two_phase = |t: &Touch| serializable && self.followed(t.partition()).has(Protocol::TwoPhase);
-        let any_two_phase = scan.at.iter().any(two_phase);
-        let rows_locked = !locked && !scan.at.is_empty() && scan.at.iter().all(two_phase);
+        let locks_ranges = |t: &Touch| serializable && self.followed(t.partition()).locks_ranges();
+        let locks_reads = |t: &Touch| serializable && self.followed(t.partition()).locks_reads();
+        let holds_writers = scan.at.iter().any(locks_ranges);
+        let rows_locked = !locked && !scan.at.is_empty() && scan.at.iter().all(locks_reads);
         let unknown = start(ranges, ranges.unknown().list(), scan.snapshot);
         let id = self.scans.ranged.add(new, unknown, |no| {
             set.range(no).scans.fetch_add(1, Ordering::Relaxed);
@@ -107,8 +108,8 @@ impl Txn {
         if rows_locked {
             self.scans.ranged.lock_rows(id, true);
         }
-        if any_two_phase {
-            self.scans.ranged.set_two_phase(id, locked);
+        if holds_writers {
+            self.scans.ranged.hold_writers(id, locked);
             self.publish_parts(id);
         }
         Ok(id)
@@ -214,7 +215,7 @@ impl Txn {
         let partition = r.partition();
         let valid = self.valid;
         let t = self.follow_also(partition);
-        let free = t.locked || !t.set.has(Protocol::PartCc);
+        let free = t.locked || !t.set.locks_partitions();
         if !free || !way.needs_no_row_locks(t.set) {
             return None;
         }
@@ -275,20 +276,20 @@ impl Txn {
         let partition = r.partition();
         let all = self.follow(p, partition)?;
         self.touch(partition).reads += 1;
-        if self.is_gone(r) && !all.has(Protocol::PartCc) {
+        if self.is_gone(r) && !all.locks_partitions() {
             return Ok(None);
         }
         let for_write = for_write || self.is_heir(r);
         let ranges_locked = scan.is_locked() || self.scans.ranged.is_escalated(scan);
-        let protocols = if ranges_locked && !for_write { all.without(Protocol::TwoPhase) } else { all };
-        protocols.read(self, p, r, for_write)?;
+        let why = if ranges_locked && !for_write { Reading::RowInLockedRange } else { Reading::of(for_write) };
+        all.read(self, p, r, why)?;
         let locked = if ranges_locked { 0 } else { self.scans.ranged.count_locked_row(scan) };
         if locked > 0 && locked % ESCALATE == 0 {
             self.escalate(scan, r.touch());
         }
         let found = self.newest(p, r.rec)?;
-        if !all.has(Protocol::TwoPhase) && self.scans.ranged.locks_rows(scan) {
-            // A switch has taken `2pl` away since the scan began: the row protects itself.
+        if !all.locks_reads() && self.scans.ranged.locks_rows(scan) {
+            // A switch has taken row locks away since the scan began: the row protects itself.
             if let Some((v, _)) = found {
                 self.reads.add(r, v);
             }

@@ -2,7 +2,7 @@
 
 use super::write::Delta;
 use crate::partition::Partition;
-use crate::protocol::{Protocol, ProtocolSet};
+use crate::protocol::ProtocolSet;
 use hashbrown::HashMap;
 
 /// Places of a small hash table by the partitions' addresses.
@@ -32,10 +32,15 @@ impl Touched {
         Touched { partition, set, reads: 0, writes: 0, delta, locked: false }
     }
 
-    /// Would a serializable read or write of a row take a lock before the commit that is not ours yet?
+    /// Would a serializable read of a row take a lock that is not ours yet?
     #[inline]
-    pub fn locks_more(&self) -> bool {
-        self.set.has(Protocol::TwoPhase) || self.set.has(Protocol::PartCc) && !self.locked
+    pub fn locks_to_read(&self) -> bool {
+        self.set.locks_reads() || self.set.locks_partitions() && !self.locked
+    }
+    /// Would a serializable write of a row take one before the commit?
+    #[inline]
+    pub fn locks_to_write(&self) -> bool {
+        self.set.locks_writes() || self.set.locks_partitions() && !self.locked
     }
 }
 
@@ -164,7 +169,7 @@ impl TouchedList {
 #[cfg(all(test, not(loom)))]
 mod unit {
     use super::*;
-    use crate::protocol::Policy;
+    use crate::protocol::{Policy, Protocol};
     use crate::table::Table;
     use crate::threads::Block;
     use proptest::prelude::*;

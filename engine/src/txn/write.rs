@@ -9,7 +9,7 @@ use crate::memory::{OutOfMemory, Region};
 use crate::partition::Stripe;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
-use crate::protocol::{Protocol, Touch};
+use crate::protocol::Touch;
 use crate::record::{Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
 use crate::retire::RetireQueue;
 use crate::table::Table;
@@ -173,16 +173,16 @@ impl Txn {
 
     /// Before anything is written into a partition: its protocols' locks of partitions.
     pub fn before_write(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
-        if self.follow(p, at.partition())?.has(Protocol::PartCc) {
+        if self.follow(p, at.partition())?.locks_partitions() {
             self.lock_partition(p, at)?;
         }
         Ok(())
     }
 
-    /// An explicit row lock (SELECT FOR ...): the partition's lock where `partcc` runs it, and the
-    /// record's. `how`: [`How::Wait`] or [`How::Try`].
+    /// An explicit row lock (SELECT FOR ...): the partition's lock where its protocols want it, and
+    /// the record's. `how`: [`How::Wait`] or [`How::Try`].
     pub fn lock_row(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, how: How) -> Result<(), Error> {
-        if self.follow(p, r.partition())?.has(Protocol::PartCc) {
+        if self.follow(p, r.partition())?.locks_partitions() {
             self.lock_partition_how(p, r.touch(), Some(how).filter(|h| *h == How::Try))?;
         }
         self.lock_record(p, r, mode, how, false)
@@ -242,6 +242,7 @@ impl Txn {
         });
         self.touch(r.partition()); // so that `publish` finds its counters
         rec.set_head(version.as_ptr());
+        self.expose_last();
         Ok(r)
     }
 
@@ -255,6 +256,7 @@ impl Txn {
         }
         self.writes.push(w);
         self.touch(w.r.partition()); // so that `publish` finds its counters
+        self.expose_last();
     }
 
     /// Locks a record in order to write it, as level and protocol want, and returns its newest
@@ -309,7 +311,7 @@ impl Txn {
         }
         let valid = self.valid;
         let t = self.follow_also(r.partition());
-        if t.locks_more() {
+        if t.locks_to_write() {
             return None;
         }
         let v = settled(r.rec.head(), valid)??;

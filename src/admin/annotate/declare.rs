@@ -122,7 +122,7 @@ fn is_wanted() -> bool {
 /// one that declares its partitions, for the choice of protocols, and they are not located: that
 /// costs a tenth of a short transaction.
 fn is_idle() -> bool {
-    let idle = !crate::state::shmem::engine().shared.protocols.has_partcc();
+    let idle = !crate::state::shmem::engine().shared.protocols.wants_declarations();
     if idle {
         xact::txn().note_declared();
     }

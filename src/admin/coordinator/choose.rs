@@ -132,7 +132,7 @@ impl Choice {
         self.last = now;
         let asked = self.chooser.pass(e, tables, now, self.adaptive, &self.settings);
         let sets = tables.iter().flat_map(|t| t.map().partitions()).map(|p| p.protocols_and_wanted());
-        e.shared.protocols.look_for_partcc(sets);
+        e.shared.protocols.look_who_wants_declarations(sets);
         let (mut commits, mut sampled, mut used) = (0, 0, 0);
         for p in tables.iter().flat_map(|t| t.map().partitions()) {
             p.stats.sampled.clear_marks();

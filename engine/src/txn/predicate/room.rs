@@ -91,7 +91,7 @@ impl Predicates {
         if a.id == b.id {
             // A hull has an id of its own: nobody narrows it.
             (q.id, q.shared, q.reached) = (a.id, a.shared, a.reached.clone());
-            (q.two_phase, q.covered_locked) = (a.two_phase, a.covered_locked);
+            (q.holds_writers, q.covered_locked) = (a.holds_writers, a.covered_locked);
         }
         q.rows_locked = a.rows_locked && b.rows_locked;
         to.locked_hulls |= q.rows_locked && a.id != b.id;
