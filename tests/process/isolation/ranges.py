@@ -37,6 +37,8 @@ INSERT INTO t VALUES (5000, NULL, 'kz', 5000, NULL, 0), (4990, 9, 'kz', 4990, 49
 CREATE TABLE u (id int PRIMARY KEY, t_id int REFERENCES t (id), w int) USING mixedcc WITH ({options});
 INSERT INTO u SELECT i, 1600 + i * 10, 0 FROM generate_series(1, 20) i;
 CREATE INDEX u_t ON u (t_id);
+CREATE TABLE elsewhere (id int PRIMARY KEY, v int) USING mixedcc WITH ({options});
+INSERT INTO elsewhere VALUES (1, 0);
 ANALYZE t; ANALYZE u;
 """
 
@@ -178,8 +180,10 @@ DATABASE = "mixedcc_ranges"
 
 
 def run(conn, sql):
+    """Returns how many rows the last statement has found or written."""
     with conn.cursor() as cur:
         cur.execute(sql)
+        return cur.rowcount
 
 
 def state(e):
@@ -187,20 +191,23 @@ def state(e):
 
 
 def conflict(level, scan, write):
-    """Does the write conflict with the scan? Returns how, or None."""
+    """Does the write conflict with the scan? Returns how, or None. The transaction that scans writes
+    elsewhere: one that has only read commits where its reads were valid."""
     one, two = c.connect(DATABASE), c.connect(DATABASE)
     try:
         run(two, "SET lock_timeout = '150ms'; SET default_transaction_isolation = 'read committed'")
         run(one, f"BEGIN ISOLATION LEVEL {level}")
         run(one, scan)
         try:
-            run(two, write)
+            written = run(two, write)
         except psycopg2.Error as e:
             if state(e) not in FAILURES:
                 raise
             return "waits"
+        if written < 1:
+            raise RuntimeError(f"no row is written by {write}")
         try:
-            run(one, "COMMIT")
+            run(one, "UPDATE elsewhere SET v = v + 1 WHERE id = 1; COMMIT")
         except psycopg2.Error as e:
             if state(e) not in FAILURES:
                 raise
@@ -212,7 +219,7 @@ def conflict(level, scan, write):
 
 
 def fresh(boss, options, rows):
-    run(boss, f"DROP TABLE IF EXISTS u, t CASCADE; SET mixedcc.range_rows = {rows};" + SETUP.format(options=options))
+    run(boss, f"DROP TABLE IF EXISTS u, t, elsewhere CASCADE; SET mixedcc.range_rows = {rows};" + SETUP.format(options=options))
 
 
 def try_case(boss, options, rows, case, level="SERIALIZABLE", exact=True):
@@ -314,7 +321,9 @@ def snapshot_older_than_the_ranges():
             run(one, "COMMIT")
             failed = False
         except psycopg2.Error as e:
-            failed = state(e) == "40001"
+            if state(e) != "40001":
+                raise
+            failed = True
         c.check(f"REPEATABLE READ, range_scan, insert before it, snapshot older: {old}", failed == fails)
         one.close()
         two.close()

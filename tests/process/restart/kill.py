@@ -128,8 +128,10 @@ def disturb(until, processes, results, transfers):
             processes[victim] = start(victim, until, results, transfers)
         else:
             function = {"terminate": "pg_terminate_backend", "cancel": "pg_cancel_backend"}[kind]
-            query(boss, f"SELECT {function}(pid) FROM pg_stat_activity WHERE datname = %s "
-                        "AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1", (DATABASE,))
+            # Of a session that is in the middle of a statement or a transaction.
+            if not query(boss, f"SELECT {function}(pid) FROM pg_stat_activity WHERE datname = %s AND state <> 'idle' "
+                               "AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1", (DATABASE,)):
+                continue
         counts[kind] += 1
     boss.close()
     return counts

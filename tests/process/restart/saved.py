@@ -14,7 +14,7 @@ import time
 
 import psycopg2
 
-from lib.common import check, connect, create_table, drop_database, equal, fail, main, make_database, query, server, tool, value, wait_until
+from lib.common import check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, query, server, tool, value, wait_until
 
 DATABASE = "process_saved"
 SMALL, LARGE, LAST = "s_small", "s_large", "s_last"
@@ -368,14 +368,14 @@ def test_odd_files():
                 server("start")
             same(before, what)
             # And while the server runs.
-            wait_until(lambda: files() == [])
+            must_come(lambda: files() == [])
             make_odd(file(name), kind)
             server("stop")
             equal(f"saved: rows are saved in spite of it {what}", files(), ["mixedcc.rows", "mixedcc.rows.unused.1"])
             remove(file(".unused.1"))
             server("start")
             same(before, f"after a shutdown {what}")
-            wait_until(lambda: files() == [])
+            must_come(lambda: files() == [])
 
 
 def test_damage():
@@ -431,7 +431,7 @@ def control_state():
 
 def forget_postmaster(pid):
     """After SIGKILL: as scripts/server does it."""
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or "zombie" in pathlib.Path(f"/proc/{pid}/status").read_text())
+    must_come(lambda: not os.path.exists(f"/proc/{pid}") or "zombie" in pathlib.Path(f"/proc/{pid}/status").read_text())
     for left in (PATH["data"] / "postmaster.pid", pathlib.Path(os.environ["PGHOST"]) / f".s.PGSQL.{os.environ['PGPORT']}.lock"):
         left.unlink(missing_ok=True)
 
@@ -439,12 +439,13 @@ def forget_postmaster(pid):
 def test_kill_while_saving():
     for turn in range(4):
         before = refill()
-        wait_until(lambda: files() == [])
+        must_come(lambda: files() == [])
         pid = postmaster()
         os.kill(pid, signal.SIGINT)
         end = time.monotonic() + 60
-        while not file(".tmp").exists() and not file().exists() and time.monotonic() < end:
-            pass
+        while not file(".tmp").exists() and not file().exists():
+            if time.monotonic() > end:
+                raise RuntimeError("no rows are saved")
         time.sleep(turn * 0.006)
         os.kill(pid, signal.SIGKILL)
         forget_postmaster(pid)
@@ -460,7 +461,7 @@ def test_kill_while_saving():
 
 
 def test_kill_while_loading():
-    early = 0
+    early = late = 0
     for turn in range(8):
         before = refill()
         server("stop")
@@ -468,24 +469,27 @@ def test_kill_while_loading():
         ctl = subprocess.Popen([os.path.join(os.environ["PGBIN"], "pg_ctl"), "-D", PATH["data"], "-W", "-l", PATH["log"], "start"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         ctl.wait()
-        wait_until(lambda: (PATH["data"] / "postmaster.pid").exists())
+        must_come(lambda: (PATH["data"] / "postmaster.pid").exists())
         if turn % 2:
-            wait_until(lambda: "mixedcc loaded" in log_since(start))
+            must_come(lambda: "mixedcc loaded" in log_since(start))
         else:
             time.sleep(turn * 0.01)
         pid = postmaster()
         os.kill(pid, signal.SIGKILL)
-        time.sleep(0.3)
         forget_postmaster(pid)
         if control_state() == "shut down":
             early += 1
             server("start")
             same(before, f"after a kill while rows were loaded ({turn})")
         else:
+            late += 1
             server("start")
+            for table in TABLES:
+                is_emptied(table, f"after a kill when rows were loaded ({turn})")
         for name in unused():
             file(name.removeprefix("mixedcc.rows")).unlink()
-    check("saved: some kills came before the server had opened", early > 0, early)
+    check("saved: some kills came before the server had opened", early > 0, (early, late))
+    check("saved: some kills came when it had", late > 0, (early, late))
 
 
 def test_full_disk():
