@@ -13,8 +13,8 @@
 //! SERIALIZABLE; no other session uses them meanwhile, because the ALTER TABLE holds the table's
 //! ACCESS EXCLUSIVE lock. Statements of functions that the ALTER TABLE calls are refused.
 
-use crate::admin::options::complain;
 use crate::pg::compat;
+use crate::pg::errors::complain;
 use crate::state::{rel, xact};
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;

@@ -2,7 +2,7 @@
 
 use super::primary::PrimaryKey;
 use crate::access::{lookup, tuple, visible};
-use crate::pg::errors::ok;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::stop;

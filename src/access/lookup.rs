@@ -5,7 +5,7 @@ use super::protect::{entry_of, keys_of, open_of, settle, Open};
 use crate::access::ranges;
 use crate::keys::{bounds, codec};
 use crate::paths::tableam::fetch::{Fetch, FEW};
-use crate::pg::errors::ok;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::xact;

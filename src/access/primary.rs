@@ -14,10 +14,10 @@
 
 use crate::access::ranges::rows::{self, Row};
 use crate::access::ranges::{self};
-use crate::access::tuple;
 use crate::keys::codec::{self, Codec};
-use crate::pg::errors::ok;
+use crate::pg;
 use crate::pg::{compat, raw};
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::{shmem, xact};
@@ -286,7 +286,7 @@ unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<
     // SAFETY: as for `enter`: the codec's columns are columns of the row type.
     unsafe {
         for &a in &codec.attnums {
-            tuple::have_columns(slot, a as i32);
+            pg::have_columns(slot, a as i32);
             if *(*slot).tts_isnull.add(a as usize - 1) {
                 return None;
             }

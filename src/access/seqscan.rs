@@ -10,7 +10,7 @@ use crate::access::ranges::rows::{self, Row};
 use crate::access::ranges::{self};
 use crate::keys::bounds::{self, Interval};
 use crate::keys::codec::Codec;
-use crate::pg::errors::ok;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};

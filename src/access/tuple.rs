@@ -6,8 +6,8 @@
 //! columns show.
 
 use crate::pg::compat::{attribute, key_columns};
-use crate::pg::errors::ok;
 use crate::pg::Tid;
+use crate::state::errors::ok;
 use crate::state::rel::RelInfo;
 use crate::state::xact;
 use mixedcc_engine::record::Version;
@@ -96,20 +96,6 @@ unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: 
     }
 }
 
-/// Takes the tuple in a slot apart, so that its first `n` columns are in the slot's arrays.
-///
-/// # Safety
-/// A valid slot with so many columns.
-#[inline]
-pub unsafe fn have_columns(slot: *mut pg_sys::TupleTableSlot, n: i32) {
-    // SAFETY: the caller's.
-    unsafe {
-        if ((*slot).tts_nvalid as i32) < n {
-            crate::pg::raw::slot_getsomeattrs_int(slot, n);
-        }
-    }
-}
-
 /// Bytes of a tuple's header.
 fn header_size(natts: usize, hasnull: bool) -> usize {
     let len = if hasnull { 23 + natts.div_ceil(8) } else { 23 };
@@ -178,7 +164,7 @@ pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlo
         }
         let desc = (*slot).tts_tupleDescriptor;
         let natts = (*desc).natts as usize;
-        have_columns(slot, natts as i32);
+        crate::pg::have_columns(slot, natts as i32);
         let partition = place_of(t, info, slot);
         let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
         let given = std::slice::from_raw_parts((*slot).tts_values, natts);

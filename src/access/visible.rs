@@ -1,7 +1,7 @@
 //! Which version of a record a snapshot of PostgreSQL sees.
 
-use crate::pg::errors::{ok, raise};
 use crate::pg::Tid;
+use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::stop;
 use crate::state::xact::{self, Mode};

@@ -6,7 +6,8 @@
 //! arguments in a function of ours, which declares the partition when the argument is evaluated:
 //! right before the call.
 
-use crate::admin::options::{self, complain};
+use crate::admin::options;
+use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ mod declare;
 mod fit;
 mod plan;
 
-pub use declare::{around_call, at_argument, at_statement, evaluate, redeclare};
+pub use declare::{around_call, at_argument, at_statement, redeclare};
 
 /// One annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,7 +288,7 @@ fn qualified_name(table: Oid) -> Option<String> {
 pub fn add(function: Oid, table: Oid, arguments: &[String]) {
     must_own(function);
     options::check_is_ours(table);
-    let name = qualified_name(table).unwrap_or_else(|| crate::admin::sql::no_such_relation(table));
+    let name = qualified_name(table).unwrap_or_else(|| crate::pg::relations::no_such(table));
     if arguments.is_empty() {
         invalid("an annotation names at least one argument");
     }

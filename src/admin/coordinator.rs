@@ -11,7 +11,7 @@
 //! session's commit has to free a large one.
 
 use crate::pg::{compat, guc};
-use crate::state::platform::PG;
+use crate::state::worker::{doze, free_slice, nudge};
 use crate::state::{rel, shmem, stop};
 use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
@@ -38,10 +38,6 @@ const NAME: &CStr = c"mixedcc coordinator";
 const RESTART_S: i32 = 1;
 /// With nothing to do, the coordinator shows at this interval that it lives, ms.
 const HEARTBEAT_MS: i64 = 1000;
-/// Between two looks whether a stop event may be passed, ms.
-const STOPPED_MS: i64 = 5;
-/// Pieces of memory of dropped tables that are freed at a time.
-const SLICE: usize = 4096;
 /// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
 const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
 
@@ -88,41 +84,6 @@ pub fn wake() {
         return;
     }
     nudge();
-}
-
-/// Has the coordinator look at all partitions, if one runs.
-pub fn nudge() {
-    let slot = shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst);
-    if slot != 0 {
-        compat::wake((slot - 1) as u16);
-    }
-}
-
-/// Frees a slice of the dropped tables whose grace period is over. True: there may be more to free.
-fn free_slice(e: &Engine) -> bool {
-    if e.shared.dropped.load(Ordering::SeqCst).is_null() {
-        return false;
-    }
-    let min_pin = e.refresh_min_pin(&PG);
-    Table::free_dropped_slice(e, shmem::my_slot(), min_pin, SLICE)
-}
-
-/// A transaction has ended, which may have dropped tables (`drops`). The coordinator frees them;
-/// where none runs, each transaction frees a slice.
-pub fn see_to_dropped(e: &Engine, drops: bool) {
-    if e.shared.dropped.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    if e.shared.coordinator.slot.load(Ordering::SeqCst) == 0 {
-        free_slice(e);
-    } else if drops {
-        nudge();
-    }
-}
-
-/// Is this the coordinator's slot?
-pub fn is_slot(slot: mixedcc_engine::csn::SlotId) -> bool {
-    shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst) == slot as u32 + 1
 }
 
 /// All tables of all databases, for as long as `f` runs.
@@ -212,27 +173,6 @@ fn start(e: &Engine) {
     }
     e.unpin(shmem::my_slot());
     c.slot.store(shmem::my_slot() as u32 + 1, Ordering::SeqCst);
-}
-
-/// Sleeps until the latch is set or the time is over; ends the process if that is asked for.
-fn doze(ms: i64, shown_as: u32) {
-    // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
-    unsafe {
-        let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, shown_as);
-        pg_sys::ResetLatch(pg_sys::MyLatch);
-        pgrx::check_for_interrupts!();
-        if pg_sys::ShutdownRequestPending != 0 {
-            // Not 0: the postmaster starts the worker again, unless it shuts down.
-            pg_sys::proc_exit(1);
-        }
-    }
-}
-
-/// Waits an instant at a stop event, where the process may end too; shown as a wait for an advisory
-/// lock.
-pub fn wait_at_event() {
-    doze(STOPPED_MS, pg_sys::PG_WAIT_LOCK | pg_sys::LockTagType::LOCKTAG_ADVISORY);
 }
 
 /// Sleeps as `doze`; handles what signals ask for. True: settings may have changed.

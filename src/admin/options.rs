@@ -3,10 +3,10 @@
 //! They are kept as a security label of the provider `mixedcc`, so that pg_dump writes them and
 //! restores them before the data. `WITH (mixedcc....)` and `ALTER TABLE ... SET` write the label.
 
+use crate::pg::errors::complain;
 use crate::pg::guc;
 use mixedcc_engine::partition::Tuning;
 use mixedcc_engine::{Policy, Protocol, ProtocolSet};
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -65,21 +65,6 @@ pub struct Options {
 pub const BUILT_IN_PROTOCOL: Protocol = Protocol::DEFAULT;
 /// Policy of a table whose options name none.
 pub const BUILT_IN_POLICY: Policy = Policy::Wait;
-
-/// Raises an error.
-#[cold]
-pub fn complain(code: PgSqlErrorCode, message: &str, hint: &str) -> ! {
-    let report = ErrorReport::new(code, crate::pg::text::shown(message), "mixedcc");
-    let report = if hint.is_empty() { report } else { report.set_hint(crate::pg::text::shown(hint)) };
-    report.report(PgLogLevel::ERROR);
-    unreachable!()
-}
-
-/// Raises `feature_not_supported`.
-#[cold]
-pub fn refuse(message: &str, hint: &str) -> ! {
-    complain(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, message, hint)
-}
 
 fn invalid(message: &str, hint: &str) -> ! {
     complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message, hint)

@@ -1,9 +1,10 @@
 //! Functions of the schema `mixedcc`. Their SQL declarations are in `admin/sql/objects.sql`.
 
 use crate::admin::annotate;
-use crate::admin::options::complain;
-use crate::pg::errors::ok;
-use crate::pg::{compat, guc, text};
+use crate::pg::errors::complain;
+use crate::pg::values::{fit, fit_quietly, Value};
+use crate::pg::{compat, guc, relations, text};
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, shmem, stop, xact};
 use mixedcc_engine::partition::{Partition, WaitReason};
@@ -11,7 +12,7 @@ use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::{AbortReason, Table};
 use pgrx::iter::TableIterator;
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 
 mod advice;
@@ -22,9 +23,6 @@ pub mod range_scan;
 pub mod ranges;
 mod stats;
 mod switches;
-
-/// A value of a partition key: datum, NULL, type.
-pub type Value = (Datum, bool, Oid);
 
 /// A relation that is open until this is dropped, and the lock that is given up then (`NoLock`: it
 /// stays to the end of the transaction).
@@ -49,22 +47,6 @@ fn given<T>(argument: Option<T>, what: &str) -> T {
     }
 }
 
-/// No relation has this OID.
-pub(crate) fn no_such_relation(oid: Oid) -> ! {
-    complain(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, &format!("relation with OID {} does not exist", oid.to_u32()), "")
-}
-
-pub(crate) fn relation_name(oid: Oid) -> String {
-    // SAFETY: a catalog look-up.
-    let p = unsafe { pg_sys::get_rel_name(oid) };
-    if p.is_null() {
-        oid.to_u32().to_string()
-    } else {
-        // SAFETY: a C string.
-        unsafe { crate::pg::text::read(p) }
-    }
-}
-
 /// Opens a table of ours, or raises an error. Its lock stays to the end of the transaction.
 fn open(oid: Oid, lock: u32) -> Open {
     open_until(oid, lock, pg_sys::NoLock)
@@ -80,13 +62,13 @@ fn open_until(oid: Oid, lock: u32, unlock: u32) -> Open {
     // SAFETY: a plain call.
     let r = unsafe { pg_sys::try_relation_open(oid, lock as i32) };
     if r.is_null() {
-        no_such_relation(oid);
+        relations::no_such(oid);
     }
     let open = Open(r, unlock);
     if !rel::is_ours(r) {
         complain(
             PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-            &format!("\"{}\" is not a mixedcc table", relation_name(oid)),
+            &format!("\"{}\" is not a mixedcc table", relations::name(oid)),
             "Name a table that was created USING mixedcc.",
         );
     }
@@ -351,7 +333,7 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
             &format!(
                 "the partition key of \"{}\" has columns: {}; values given: {}",
-                relation_name(table),
+                relations::name(table),
                 columns.len(),
                 key.len()
             ),
@@ -363,7 +345,7 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
     let Some(no) = (unsafe { info.partkey.partition_of_key(&key) }) else {
         complain(
             PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
-            &format!("a value does not have the type of the partition key of \"{}\"", relation_name(table)),
+            &format!("a value does not have the type of the partition key of \"{}\"", relations::name(table)),
             "Cast the values to the types of the partition key's columns.",
         )
     };
@@ -434,131 +416,6 @@ fn may_use(table: Oid) {
                 pg_sys::AclResult::ACLCHECK_NO_PRIV,
                 pg_sys::get_relkind_objtype(kind),
                 pg_sys::get_rel_name(table),
-            );
-        }
-    }
-}
-
-/// A value of a key as its column's type: unknown literals are read, others cast where that is
-/// implicit. Integers and what has no such cast stay.
-pub(crate) fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
-    // SAFETY: a valid relation and column; an unknown literal is a C string.
-    unsafe {
-        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
-        let base = pg_sys::getBaseType(att.atttypid);
-        if typid == base || typid == pg_sys::InvalidOid {
-            return (value, null, base);
-        }
-        if typid == pg_sys::UNKNOWNOID {
-            return if null { (value, true, base) } else { (read_literal(base, value), false, base) };
-        }
-        if is_integer(typid) && is_integer(base) {
-            return (value, null, typid);
-        }
-        cast((value, null, typid), base).unwrap_or((value, null, typid))
-    }
-}
-
-fn is_integer(t: Oid) -> bool {
-    matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID)
-}
-
-/// Reads an unknown literal as a condition does: without the column's modifier, which would round
-/// or cut it.
-pub(crate) unsafe fn read_literal(typid: Oid, literal: Datum) -> Datum {
-    let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-    // SAFETY: the caller's: a C string.
-    unsafe {
-        pg_sys::getTypeInputInfo(typid, &mut function, &mut param);
-        pg_sys::OidInputFunctionCall(function, literal.cast_mut_ptr(), param, -1)
-    }
-}
-
-/// Casts a value where that is implicit.
-pub(crate) unsafe fn cast((value, null, typid): Value, to: Oid) -> Option<Value> {
-    // SAFETY: the caller's: a value of its type.
-    unsafe {
-        let (mut len, mut byval) = (0, false);
-        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let value = pg_sys::makeConst(typid, -1, pg_sys::get_typcollation(typid), len as i32, value, null, byval);
-        let cast = pg_sys::coerce_to_target_type(
-            std::ptr::null_mut(),
-            value.cast(),
-            typid,
-            to,
-            -1,
-            pg_sys::CoercionContext::COERCION_IMPLICIT,
-            pg_sys::CoercionForm::COERCE_IMPLICIT_CAST,
-            -1,
-        );
-        (!cast.is_null()).then(|| annotate::evaluate(cast, std::ptr::null_mut()))
-    }
-}
-
-/// What an implicit cast between two types runs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Conversion {
-    /// There is none.
-    None,
-    /// Nothing, or a function of PostgreSQL's.
-    BuiltIn,
-    /// A function of a user, or it is not known.
-    Foreign,
-}
-
-pub(crate) fn conversion(from: Oid, to: Oid) -> Conversion {
-    use pg_sys::CoercionPathType::*;
-    let mut function = pg_sys::InvalidOid;
-    let implicit = pg_sys::CoercionContext::COERCION_IMPLICIT;
-    // SAFETY: a catalog look-up.
-    match unsafe { pg_sys::find_coercion_pathway(to, from, implicit, &mut function) } {
-        COERCION_PATH_NONE => Conversion::None,
-        COERCION_PATH_RELABELTYPE => Conversion::BuiltIn,
-        COERCION_PATH_FUNC if function.to_u32() < pg_sys::FirstNormalObjectId => Conversion::BuiltIn,
-        _ => Conversion::Foreign,
-    }
-}
-
-/// As [`fit`], for a value that the user did not ask to be cast: who calls an annotated function
-/// trusts neither the owner of the table nor that of a type. `None`: a function of a user would
-/// run, or a literal would have to be read.
-fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
-    if v.2 == pg_sys::UNKNOWNOID {
-        return None;
-    }
-    // SAFETY: a valid relation and column; catalog look-ups.
-    let (from, to) = unsafe {
-        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
-        (pg_sys::getBaseType(v.2), pg_sys::getBaseType(att.atttypid))
-    };
-    if from == to || v.2 == pg_sys::InvalidOid || is_integer(from) && is_integer(to) {
-        return Some(fit(rel, attnum, v));
-    }
-    match conversion(from, to) {
-        Conversion::None => Some(v),
-        Conversion::BuiltIn => Some(fit(rel, attnum, v)),
-        Conversion::Foreign => None,
-    }
-}
-
-/// Raises an error unless a statement expects rows of the table as it is now: a cursor may have
-/// begun before the table got another definition.
-pub(crate) unsafe fn must_expect(expected: pg_sys::TupleDesc, rel: pg_sys::Relation) {
-    // SAFETY: valid descriptors.
-    unsafe {
-        let now = (*rel).rd_att;
-        let same = |i: usize| {
-            let (a, b) = (compat::attribute(expected, i), compat::attribute(now, i));
-            a.attisdropped == b.attisdropped
-                && (a.attisdropped || a.atttypid == b.atttypid)
-                && a.attlen == b.attlen
-                && a.attalign == b.attalign
-        };
-        if (*expected).natts != (*now).natts || !(0..(*now).natts as usize).all(same) {
-            complain(
-                PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
-                &format!("table \"{}\" has changed since the statement began", relation_name((*rel).rd_id)),
-                "Run the statement again.",
             );
         }
     }

@@ -3,7 +3,8 @@
 
 use crate::access::altered;
 use crate::admin::annotate;
-use crate::admin::options::{self, refuse, Apply, PROVIDER};
+use crate::admin::options::{self, Apply, PROVIDER};
+use crate::pg::errors::refuse;
 use crate::pg::{self, compat};
 use crate::state::{shmem, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};

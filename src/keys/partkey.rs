@@ -350,7 +350,7 @@ impl PartKey {
                 [c] => c.attnum,
                 more => more.iter().map(|c| c.attnum).max().unwrap_or(0),
             };
-            crate::access::tuple::have_columns(slot, last as i32);
+            crate::pg::have_columns(slot, last as i32);
             self.partition((*slot).tts_values, (*slot).tts_isnull)
         }
     }

@@ -5,9 +5,11 @@ pub mod errors;
 pub mod faults;
 pub mod guc;
 pub mod numa;
+pub mod relations;
 #[cfg(test)]
 pub mod stand_ins;
 pub mod text;
+pub mod values;
 
 use pgrx::pg_sys;
 
@@ -73,6 +75,20 @@ impl Tid {
 pub fn tid_bound(t: &pg_sys::ItemPointerData) -> (u64, u64) {
     let (block, offset) = parts(t);
     (block as u64, (offset as u64).min(ROWS + 1))
+}
+
+/// Takes the tuple in a slot apart, so that its first `n` columns are in the slot's arrays.
+///
+/// # Safety
+/// A valid slot with so many columns.
+#[inline]
+pub unsafe fn have_columns(slot: *mut pg_sys::TupleTableSlot, n: i32) {
+    // SAFETY: the caller's.
+    unsafe {
+        if ((*slot).tts_nvalid as i32) < n {
+            raw::slot_getsomeattrs_int(slot, n);
+        }
+    }
 }
 
 /// Functions without the bindings' guard: an ERROR jumps over the caller's frame, which must own

@@ -1,8 +1,11 @@
 //! What a backend and the server have: the shared block, relations, the transaction, saved rows.
 
+pub mod counters;
+pub mod errors;
 pub mod platform;
 pub mod rel;
 pub mod save;
 pub mod shmem;
 pub mod stop;
+pub mod worker;
 pub mod xact;

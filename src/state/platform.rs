@@ -5,10 +5,9 @@
 //! middle of a call.
 
 use crate::access::ranges::conditions;
-use crate::admin::coordinator;
 use crate::pg::compat;
 pub use crate::pg::compat::my_ident;
-use crate::state::{stop, xact};
+use crate::state::{stop, worker, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::record::Version;
@@ -269,7 +268,7 @@ impl Platform for Pg {
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         // The coordinator has no snapshot, but pins what it looks at.
-        compat::has_no_snapshot(slot) && !coordinator::is_slot(slot)
+        compat::has_no_snapshot(slot) && !worker::is_slot(slot)
     }
     fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         let _inside = Inside::enter();

@@ -1,8 +1,8 @@
 //! What a backend knows of a relation of ours: its table, key, indexed columns.
 
 use crate::keys::partkey::PartKey;
-use crate::pg::errors::ok;
 use crate::pg::{compat, guc, text};
+use crate::state::errors::ok;
 use crate::state::{shmem, xact};
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::partition::{Partition, PartitionMap};
@@ -283,7 +283,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         Err(x) => {
             // SAFETY: not in any table.
             unsafe { e.region.free(slot as usize, map.cast()) };
-            crate::pg::errors::raise(x.into())
+            crate::state::errors::raise(x.into())
         }
     };
     if let Some(spec) = spec {
@@ -292,7 +292,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
             Err(x) => {
                 // SAFETY: nobody else knows the table.
                 unsafe { t.destroy(&e, slot) };
-                crate::pg::errors::raise(x.into())
+                crate::state::errors::raise(x.into())
             }
         }
     }
@@ -308,7 +308,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         None => {
             // SAFETY: nobody else knows the table.
             unsafe { t.destroy(&e, slot) };
-            crate::pg::errors::raise(mixedcc_engine::Error::OutOfMemory);
+            crate::state::errors::raise(mixedcc_engine::Error::OutOfMemory);
         }
     }
     t

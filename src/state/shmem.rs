@@ -100,7 +100,7 @@ unsafe extern "C-unwind" fn request() {
         }
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
-        pg_sys::RequestAddinShmemSpace(crate::paths::bypass::counts::size());
+        pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
         pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
     }
@@ -138,7 +138,7 @@ unsafe extern "C-unwind" fn startup() {
             &mut ctl,
             (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
         );
-        crate::paths::bypass::counts::startup();
+        crate::state::counters::startup();
         crate::state::stop::startup();
         pg_sys::LWLockRelease(lock);
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };

@@ -3,8 +3,9 @@
 //! A session arms the events of its transactions for itself. Those of the coordinator, which has no
 //! session, are armed in shared memory, for whichever coordinator comes there first.
 
-use crate::admin::coordinator;
-use crate::pg::{errors, guc};
+use crate::pg::guc;
+use crate::state::errors;
+use crate::state::worker;
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::primitive::{AtomicU64, Ordering};
 use mixedcc_engine::switch::StepEvent;
@@ -202,7 +203,7 @@ fn act_at_step(armed: &Armed, a: u64) {
         _ => {
             let key = armed.key.load(Ordering::SeqCst) as i64;
             while !pass((a >> 32) as u32, key, true) {
-                coordinator::wait_at_event();
+                worker::wait_at_event();
             }
         }
     }

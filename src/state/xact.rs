@@ -1,10 +1,10 @@
 //! The backend's transaction: when it starts, what isolation it has, and PostgreSQL's callbacks.
 
-use crate::admin::coordinator;
 use crate::pg;
-use crate::pg::errors::{ok, raise, refuse_prepare, unsupported};
+use crate::pg::errors::unsupported;
+use crate::state::errors::{ok, raise, refuse_prepare};
 use crate::state::platform::{self, PG};
-use crate::state::{rel, shmem};
+use crate::state::{rel, shmem, worker};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::partition::PartitionMap;
@@ -418,7 +418,7 @@ fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>)
     }
     table.replace_map(old);
     // Switches under way in it go on.
-    coordinator::nudge();
+    worker::nudge();
 }
 
 /// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable
@@ -532,7 +532,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             let drops = !b.pending.is_empty();
             end_pending(true);
             end_transaction(b);
-            coordinator::see_to_dropped(&b.txn.e, drops);
+            worker::see_to_dropped(&b.txn.e, drops);
         }
         XACT_EVENT_ABORT => {
             flush_abort(1);
@@ -541,7 +541,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             let drops = !b.pending.is_empty();
             end_pending(false);
             end_transaction(b);
-            coordinator::see_to_dropped(&b.txn.e, drops);
+            worker::see_to_dropped(&b.txn.e, drops);
         }
         XACT_EVENT_PRE_PREPARE => {
             if !b.txn.is_untouched() || !b.pending.is_empty() {

@@ -3,8 +3,8 @@
 use super::rows::{Row, Rows};
 use crate::access::altered;
 use crate::keys::codec::{self, Codec};
-use crate::pg::errors::ok;
 use crate::pg::guc;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::xact;
@@ -56,7 +56,7 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
         match info.table.activate_ranges(&t.e, t.slot, &PG, name, codec.order, &keys, list_size) {
             Ok(ranges) => Some(Ranged { ranges, codec }),
             Err(Error::OutOfMemory) => None,
-            Err(e) => crate::pg::errors::raise(e),
+            Err(e) => crate::state::errors::raise(e),
         }
     }
 }
@@ -145,7 +145,7 @@ unsafe fn rebuild(
     let t = xact::txn();
     match ranges.rebuild(&t.e, t.slot, &PG, &keys, guc::RANGE_LIST_SIZE.get() as u32) {
         Ok(_) | Err(Error::OutOfMemory) => {} // the old ranges go on
-        Err(e) => crate::pg::errors::raise(e),
+        Err(e) => crate::state::errors::raise(e),
     }
 }
 

@@ -12,7 +12,7 @@ pub mod rows;
 pub use index::{of_index, usable, whole, Ranged};
 
 use crate::keys::codec::Codec;
-use crate::pg::errors::ok;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::xact;

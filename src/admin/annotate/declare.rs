@@ -1,19 +1,16 @@
 //! At execution: the partitions that annotations name are declared.
 
 use super::{plan, table, with_known, Function, Known};
-use crate::admin::sql::{self, Value};
+use crate::admin::sql;
+use crate::pg;
 use crate::pg::compat::{self, my_lxid};
-use crate::pg::errors::ok;
-use crate::pg::{self};
+use crate::pg::values::{self, Value};
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::protocol::Touch;
-use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
+use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
-
-extern "C-unwind" {
-    fn datumCopy(value: Datum, byval: bool, len: core::ffi::c_int) -> Datum;
-}
 
 /// An argument of a call that is being evaluated.
 struct Argument {
@@ -39,7 +36,7 @@ impl Argument {
             }
             if !byval {
                 let old = pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
-                value.0 = datumCopy(d, false, len as i32);
+                value.0 = pg::raw::datumCopy(d, false, len as i32);
                 pg_sys::MemoryContextSwitchTo(old);
             }
         }
@@ -250,7 +247,7 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
             }
             // SAFETY: a valid call.
             let v = unsafe {
-                plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| evaluate(a, w.params))
+                plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| values::evaluate(a, w.params))
             };
             values.push((p, v));
             v
@@ -287,25 +284,6 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
             }
             _ => false,
         }
-    }
-}
-
-/// Evaluates an expression without variables.
-pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
-    // SAFETY: an expression without variables. Values stay in the context of the statement.
-    unsafe {
-        let typid = pg_sys::exprType(node);
-        let estate = pg_sys::CreateExecutorState();
-        (*estate).es_param_list_info = params;
-        let context = pg_sys::CreateExprContext(estate);
-        let state = pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
-        let mut null = false;
-        let v = pg_sys::ExecEvalExpr(state, context, &mut null);
-        let (mut len, mut byval) = (0, false);
-        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let v = if null { v } else { datumCopy(v, byval, len as i32) };
-        pg_sys::FreeExecutorState(estate);
-        (v, null, pg_sys::getBaseType(typid))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::Annotation;
 use crate::admin::options::{self, Method};
-use crate::admin::sql::{self, Conversion};
+use crate::pg::values;
+use crate::pg::values::Conversion;
 use pgrx::pg_sys::{self, Oid};
 
 fn type_name(t: Oid) -> String {
@@ -27,7 +28,7 @@ fn can_be_key(argument: Oid, column: Oid, method: Method) -> bool {
         {
             return true;
         }
-        match sql::conversion(argument, column) {
+        match values::conversion(argument, column) {
             Conversion::BuiltIn => return true,
             Conversion::Foreign => return false,
             Conversion::None => {}

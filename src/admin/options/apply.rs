@@ -1,10 +1,11 @@
 //! Puts a table's options in use: repartitions it in place where the wanted map differs.
 
-use super::{complain, Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
+use super::{Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::access::tuple;
 use crate::keys::partkey::PartKey;
 use crate::pg::compat;
-use crate::pg::errors::ok;
+use crate::pg::errors::complain;
+use crate::state::errors::ok;
 use crate::state::xact::{self, Parts};
 use crate::state::{rel, shmem};
 use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
@@ -55,7 +56,7 @@ pub fn check_table(relid: Oid, o: &Options) {
 /// moment only.
 pub fn check_is_ours(relid: Oid) {
     if with_relation_until(relid, pg_sys::AccessShareLock, must_be_ours).is_none() {
-        crate::admin::sql::no_such_relation(relid);
+        crate::pg::relations::no_such(relid);
     }
 }
 

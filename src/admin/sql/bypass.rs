@@ -1,7 +1,7 @@
 //! The source of the view `mixedcc.bypass`.
 
-use crate::admin::options::complain;
 use crate::paths::bypass::counts;
+use crate::pg::errors::complain;
 use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 
@@ -23,5 +23,5 @@ fn reset_bypass() {
             "",
         );
     }
-    counts::reset();
+    crate::state::counters::reset();
 }

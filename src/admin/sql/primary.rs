@@ -4,7 +4,7 @@
 use super::{may_use, must_select, open};
 use crate::access::ranges::rows::{self, Row};
 use crate::access::{primary, visible};
-use crate::admin::options::complain;
+use crate::pg::errors::complain;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact;

@@ -1,17 +1,19 @@
 //! `mixedcc.range_scan`: the rows of a key range, which stays as it was read until the transaction
 //! commits, at every isolation level.
 
-use super::{may_use, must_expect, must_select, open, relation_name, Open};
+use super::{may_use, must_select, open, Open};
 use crate::access::ranges::rows::{self, Row};
 use crate::access::ranges::{self, Ranged};
 use crate::access::{indexscan, protect, tuple};
-use crate::admin::options::complain;
 use crate::hooks::executor;
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
 use crate::paths::native;
 use crate::paths::tableam::scan;
-use crate::pg::{compat, errors};
+use crate::pg::compat;
+use crate::pg::errors::{complain, unsupported};
+use crate::pg::relations::{self, must_expect};
+use crate::state::errors;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
@@ -36,7 +38,7 @@ struct Request {
 }
 
 /// A value of a bound: datum, NULL, type.
-type Value = super::Value;
+type Value = crate::pg::values::Value;
 
 /// Where the rows go.
 struct Rows {
@@ -132,7 +134,7 @@ unsafe fn key_of(heap: &Open, info: &RelInfo) -> &'static Codec {
             Some(c) => c,
             None => complain(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                &format!("table \"{}\" has no key for range_scan", relation_name(info.oid)),
+                &format!("table \"{}\" has no key for range_scan", relations::name(info.oid)),
                 "Add a primary key or a unique B-tree index on columns.",
             ),
         }
@@ -188,7 +190,7 @@ fn refuse_row_security(table: Oid) {
     // SAFETY: a catalog look-up.
     let rls = unsafe { pg_sys::check_enable_rls(table, pg_sys::InvalidOid, false) };
     if rls == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32 {
-        errors::unsupported("range_scan does not apply row-level security", "Use SELECT.");
+        unsupported("range_scan does not apply row-level security", "Use SELECT.");
     }
 }
 
@@ -222,12 +224,12 @@ unsafe fn coerce(rel: pg_sys::Relation, attnum: i16, v: Value) -> Datum {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         let (want, have) = (pg_sys::getBaseType(att.atttypid), pg_sys::getBaseType(v.2));
         if have == pg_sys::UNKNOWNOID {
-            return super::read_literal(want, v.0);
+            return crate::pg::values::read_literal(want, v.0);
         }
         if have == want || pg_sys::IsBinaryCoercible(have, want) {
             return v.0;
         }
-        match super::cast(v, want) {
+        match crate::pg::values::cast(v, want) {
             Some((d, false, _)) => d,
             _ => {
                 let name = |t| crate::pg::text::read(pg_sys::format_type_be(t));

@@ -1,9 +1,10 @@
 //! Functions about the protocols of partitions: requests for switches, their state, their history.
 
-use super::{complain, given, must_control, open, open_briefly, relation_name, visible_tables, Open};
+use super::{complain, given, must_control, open, open_briefly, visible_tables, Open};
 use crate::admin::coordinator;
 use crate::pg::compat;
-use crate::pg::errors::ok;
+use crate::pg::relations;
+use crate::state::errors::ok;
 use crate::state::{rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
@@ -56,7 +57,7 @@ pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'stati
         Some(n) if n >= 0 && (n as u32) < map.n => (t, &map.partitions()[n as usize..=n as usize], n as u32),
         Some(n) => complain(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            &format!("table \"{}\" has no partition {n}", relation_name(table)),
+            &format!("table \"{}\" has no partition {n}", relations::name(table)),
             &format!("Its partitions are 0 to {}.", map.n - 1),
         ),
     }

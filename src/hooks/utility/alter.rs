@@ -2,8 +2,9 @@
 
 use super::{class, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element};
 use crate::access::altered;
-use crate::admin::options::{self, complain, refuse, Apply, Options};
+use crate::admin::options::{self, Apply, Options};
 use crate::paths::tableam::relation;
+use crate::pg::errors::{complain, refuse};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;

@@ -1,7 +1,8 @@
 //! CREATE TABLE, CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW.
 
 use super::{hold, is_our_method, relid, take_ours, text, Call, Element};
-use crate::admin::options::{self, complain, refuse, Apply, Options};
+use crate::admin::options::{self, Apply, Options};
+use crate::pg::errors::{complain, refuse};
 use crate::pg::guc::{ExtensionTables, EXTENSION_TABLES};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};

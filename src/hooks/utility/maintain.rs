@@ -3,7 +3,7 @@
 use super::{
     class, database, each_class, each_index, elements, family, hold, name_of, our_am, ours, relid, text, Call,
 };
-use crate::admin::options::refuse;
+use crate::pg::errors::refuse;
 use crate::pg::{self, compat};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};

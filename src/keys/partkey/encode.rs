@@ -1,7 +1,7 @@
 //! The description of a key as bytes.
 
 use super::{Column, PartKey, RangeKey, CMP_FLAGS, HASH_FLAGS, TAG_HASH, TAG_RANGE};
-use crate::admin::options::complain;
+use crate::pg::errors::complain;
 use mixedcc_engine::partition::SPEC_MAX;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;

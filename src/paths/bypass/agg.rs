@@ -4,9 +4,9 @@
 //! their caller only where their state lives (`AggCheckCallContext`).
 
 use super::column::Column;
-use super::plan;
 use super::run::{clear, evaluate};
 use super::Reason;
+use crate::pg::values;
 use crate::pg::{compat, raw};
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Aggref, Datum, NodeTag, Oid, SysCacheIdentifier::*};
@@ -131,7 +131,11 @@ unsafe fn one(
         pg_sys::ReleaseSysCache(row);
         let has_finish = finish != pg_sys::InvalidOid;
         let null = std::ptr::null_mut();
-        if kind != b'n' || extra || plan::is_foreign(transition, null) || has_finish && plan::is_foreign(finish, null) {
+        if kind != b'n'
+            || extra
+            || values::is_foreign(transition, null)
+            || has_finish && values::is_foreign(finish, null)
+        {
             return Err(Reason::Expression);
         }
         pg_sys::get_typlenbyval(state, &mut a.len, &mut a.by_value);

@@ -46,7 +46,6 @@ mod triggers;
 mod write;
 
 pub use exec::{abort_subtransactions, commit_subtransaction};
-pub use plan::is_foreign;
 
 /// Why a statement goes to the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

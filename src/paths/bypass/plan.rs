@@ -5,7 +5,8 @@
 
 use super::Reason;
 use crate::paths::customscan;
-use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Oid, Plan};
+use crate::pg::values::is_foreign;
+use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
 
 /// What a statement does to its only table.
@@ -61,9 +62,6 @@ const VARYING: [u32; 7] = [1574, 1575, 2559, 1598, 2649, 274, 3432];
 
 /// More rows of one INSERT than this are the executor's: a program is made for each of them.
 const MOST_ROWS: i32 = 100;
-
-/// Language of built-in functions (pg_language).
-const INTERNAL: u32 = 12;
 
 type Found<T> = Result<T, Reason>;
 
@@ -397,25 +395,5 @@ unsafe fn is_column(v: *mut pg_sys::Var, walk: &Walk) -> bool {
             (*v).varattno = (*column).varattno;
         }
         (*v).varlevelsup == 0 && (*v).varno == walk.rti as i32 && (*v).varattno > 0
-    }
-}
-
-/// Functions of users may do anything, also run the same statement again.
-#[pgrx::pg_guard]
-pub unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: a catalog look-up.
-    unsafe {
-        if function.to_u32() >= pg_sys::FirstUnpinnedObjectId {
-            return true;
-        }
-        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, function.into());
-        if row.is_null() {
-            return true;
-        }
-        let f = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>();
-        let foreign =
-            f.prolang.to_u32() != INTERNAL || f.provolatile as u8 == pg_sys::PROVOLATILE_VOLATILE || f.proretset;
-        pg_sys::ReleaseSysCache(row);
-        foreign
     }
 }

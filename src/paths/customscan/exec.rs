@@ -358,7 +358,7 @@ pub unsafe extern "C-unwind" fn run(node: *mut pg_sys::CustomScanState) -> *mut 
                 return if projection.is_null() { slot } else { emptied((*projection).pi_state.resultslot) };
             }
             (*context).ecxt_scantuple = slot;
-            if qual.is_null() || crate::paths::tableam::index::qual(qual, context) {
+            if qual.is_null() || crate::pg::values::holds(qual, context) {
                 return if projection.is_null() { slot } else { project(projection, context) };
             }
             if let Some(i) = (*ss).ps.instrument.as_mut() {
@@ -410,7 +410,7 @@ unsafe fn passes(s: *mut State, slot: *mut pg_sys::TupleTableSlot) -> bool {
     unsafe {
         let context = (*s).css.ss.ps.ps_ExprContext;
         (*context).ecxt_scantuple = slot;
-        crate::paths::tableam::index::qual((*s).recheck, context)
+        crate::pg::values::holds((*s).recheck, context)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::table::{self, Open, Table, Write};
 use super::{moment, row, statement, Statement, Value};
-use crate::admin::options::complain;
+use crate::pg::errors::complain;
 use crate::pg::{self, compat};
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum, Oid};

@@ -5,7 +5,7 @@ use super::moment::{self, Room};
 use super::row::Change;
 use super::table::Access;
 use super::{Call, Value};
-use crate::admin::options::complain;
+use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 
@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
         let mut room = Room::uninit();
         let snapshot = moment::begin(room.as_mut_ptr());
         let table = call.open(Access::Read);
-        crate::admin::sql::must_expect((*result).setDesc, table.rel);
+        crate::pg::relations::must_expect((*result).setDesc, table.rel);
         for k in elements(call.arg(1)).into_iter().filter(|k| !k.1) {
             if let Some(d) = get(&table, snapshot, &[k][..]) {
                 // A short row that a statement has returned has a short header.

@@ -93,7 +93,7 @@ fn wrong_type(att: &pg_sys::FormData_pg_attribute) -> ! {
         let typ = crate::pg::text::read(pg_sys::format_type_be(att.atttypid));
         (crate::pg::text::read(att.attname.data.as_ptr()), typ)
     };
-    crate::admin::options::complain(
+    crate::pg::errors::complain(
         PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
         &format!("column \"{name}\" is of type {typ}"),
         "The first argument is a NULL of the column's type.",

@@ -9,8 +9,8 @@
 //! would do nothing besides (no trigger, constraint to check, other index to change, policy, partial right); else by this
 //! very statement, through SPI (`statement`). So whatever is not known here is done by PostgreSQL.
 
-use crate::admin::options::complain;
 use crate::pg::compat;
+use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use table::{Open, Table};

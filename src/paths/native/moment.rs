@@ -1,7 +1,7 @@
 //! The moment of a call.
 
-use crate::admin::options::complain;
 use crate::pg;
+use crate::pg::errors::complain;
 use crate::state::{platform, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;

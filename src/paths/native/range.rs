@@ -5,7 +5,7 @@ use super::access::{Access, Running};
 use super::interface::Visit;
 use super::{row, statement};
 use crate::access::indexscan;
-use crate::admin::options::complain;
+use crate::pg::errors::complain;
 use crate::pg::raw;
 use pgrx::pg_sys::{self, Datum, ScanKeyData};
 use pgrx::prelude::*;

@@ -2,8 +2,8 @@
 
 use super::row::Change;
 use super::{kept, Value};
-use crate::admin::options::complain;
 use crate::pg::errors;
+use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CString;
@@ -158,7 +158,7 @@ unsafe fn no_key(r: pg_sys::Relation) -> ! {
             primary
         };
         let deferrable = all.iter_oid().any(is_primary);
-        (deferrable, crate::admin::sql::relation_name((*r).rd_id))
+        (deferrable, crate::pg::relations::name((*r).rd_id))
     };
     let (message, hint) = if deferrable {
         let hint = "Native access needs a primary key that is NOT DEFERRABLE.";
@@ -183,7 +183,7 @@ unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut
         }
         let mut all = Vec::new();
         for (i, (&c, &v)) in columns.iter().zip(given).enumerate() {
-            values.push(crate::admin::sql::fit(r, c, v));
+            values.push(crate::pg::values::fit(r, c, v));
             all.push(format!("{} = ${}", column(r, c), from + i));
         }
         format!(" WHERE {}", all.join(" AND "))
@@ -257,7 +257,7 @@ unsafe fn assigned(r: pg_sys::Relation, no: i16, v: Value) -> Value {
     if v.2 != pg_sys::UNKNOWNOID {
         return v;
     }
-    crate::admin::sql::fit(r, no, v)
+    crate::pg::values::fit(r, no, v)
 }
 
 /// Columns of a row value that an INSERT or UPDATE may name: not dropped, not generated.

@@ -15,7 +15,7 @@
 //! end of the call gives it back, or the abort of the (sub)transaction in which it was taken.
 
 use super::Statement;
-use crate::admin::options::complain;
+use crate::pg::errors::complain;
 use crate::pg::{self, compat};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact;
@@ -386,13 +386,13 @@ impl Table {
             }
             let rel = pg_sys::try_relation_open(oid, lock as i32);
             if rel.is_null() {
-                crate::admin::sql::no_such_relation(oid);
+                crate::pg::relations::no_such(oid);
             }
             crate::access::altered::must_fit(rel, (*rel).rd_att);
             if !rel::is_ours(rel) {
                 complain(
                     PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                    &format!("\"{}\" is not a mixedcc table", crate::admin::sql::relation_name(oid)),
+                    &format!("\"{}\" is not a mixedcc table", crate::pg::relations::name(oid)),
                     "Name a table that was created USING mixedcc.",
                 );
             }

@@ -3,8 +3,8 @@
 use crate::access::ranges::rows::Row;
 use crate::access::tuple::{self, Author, Fresh};
 use crate::access::{primary, ranges, visible};
-use crate::pg::errors::{ok, raise};
 use crate::pg::Tid;
+use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};

@@ -1,8 +1,8 @@
 //! Fetching rows by TID: for index scans, triggers, the executor's refetches.
 
 use crate::access::{indexscan, protect, rowmarks, tuple, visible};
-use crate::pg::errors::ok;
 use crate::pg::Tid;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};

@@ -18,6 +18,48 @@ pub fn routine() -> *const pg_sys::TableAmRoutine {
     &ROUTINE.get_or_init(|| Routine(make())).0
 }
 
+struct Method;
+
+impl compat::Callbacks for Method {
+    unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &compat::Storage, persistence: core::ffi::c_char) {
+        // SAFETY: the caller's.
+        unsafe { relation::set_new_storage(rel, storage, persistence) }
+    }
+    fn copy_data() {
+        relation::refuse_to_copy_data()
+    }
+    unsafe fn update(
+        rel: pg_sys::Relation,
+        tid: pg_sys::ItemPointer,
+        slot: *mut pg_sys::TupleTableSlot,
+        cid: pg_sys::CommandId,
+        snapshot: pg_sys::Snapshot,
+        crosscheck: pg_sys::Snapshot,
+        tmfd: *mut pg_sys::TM_FailureData,
+        lockmode: *mut pg_sys::LockTupleMode::Type,
+        moved: &mut bool,
+    ) -> pg_sys::TM_Result::Type {
+        // SAFETY: the caller's.
+        unsafe { dml::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, moved) }
+    }
+    unsafe fn sample_block(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) -> bool {
+        // SAFETY: the caller's.
+        unsafe { analyze::sample_block(scan.cast(), block) }
+    }
+    unsafe fn set_page(
+        scan: pg_sys::TableScanDesc,
+        block: pg_sys::BlockNumber,
+        offsets: Option<&[pg_sys::OffsetNumber]>,
+    ) -> bool {
+        // SAFETY: the caller's.
+        unsafe { scan::set_page(scan.cast(), block, offsets) }
+    }
+    unsafe fn next_of_block(scan: pg_sys::TableScanDesc, slot: *mut pg_sys::TupleTableSlot) -> bool {
+        // SAFETY: the caller's.
+        unsafe { scan::next_of_block(scan.cast(), slot) }
+    }
+}
+
 fn make() -> pg_sys::TableAmRoutine {
     pg_sys::TableAmRoutine {
         slot_callbacks: Some(relation::slot_callbacks),
@@ -59,7 +101,7 @@ fn make() -> pg_sys::TableAmRoutine {
         relation_estimate_size: Some(relation::estimate_size),
         scan_sample_next_block: Some(sample::next_block),
         scan_sample_next_tuple: Some(sample::next_tuple),
-        ..compat::routine()
+        ..compat::routine::<Method>()
     }
 }
 

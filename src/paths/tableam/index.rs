@@ -1,8 +1,10 @@
 //! Building indexes.
 
 use crate::access::{tuple, visible};
-use crate::pg::errors::{ok, unsupported};
+use crate::pg::errors::unsupported;
+use crate::pg::values::holds;
 use crate::pg::Tid;
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
 use mixedcc_engine::csn::Csn;
@@ -151,7 +153,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
             (*info).ii_BrokenHotChain |= e.has_past;
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             tuple::store(slot, (*rel).rd_id, Tid::Record(n), e.version.as_ptr());
-            if !predicate.is_null() && !qual(predicate, econtext) {
+            if !predicate.is_null() && !holds(predicate, econtext) {
                 continue;
             }
             let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
@@ -171,18 +173,6 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         (*info).ii_ExpressionsState = std::ptr::null_mut();
         (*info).ii_PredicateState = std::ptr::null_mut();
         rows
-    }
-}
-
-/// `ExecQual`.
-pub unsafe fn qual(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext) -> bool {
-    // SAFETY: a prepared qualification and its context.
-    unsafe {
-        let old = pg_sys::MemoryContextSwitchTo((*econtext).ecxt_per_tuple_memory);
-        let mut null = false;
-        let r = (*state).evalfunc.map(|f| f(state, econtext, &mut null));
-        pg_sys::MemoryContextSwitchTo(old);
-        r.is_some_and(|d| d.value() != 0) && !null
     }
 }
 

@@ -3,8 +3,8 @@
 use super::dml::{based_on, failure, gone};
 use crate::access::tuple;
 use crate::access::visible::{self, Seen};
-use crate::pg::errors::{ok, raise};
 use crate::pg::Tid;
+use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel;
 use crate::state::xact::{self, Locked, Mode};

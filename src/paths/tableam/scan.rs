@@ -2,8 +2,9 @@
 
 use crate::access::seqscan::{self, Wanted};
 use crate::access::{altered, statements, tuple, visible};
-use crate::pg::errors::{self, ok};
+use crate::pg::errors;
 use crate::pg::{compat, tid_bound, Tid, ROWS};
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};

@@ -2,8 +2,8 @@
 
 use super::relation::blocks;
 use crate::access::visible;
-use crate::pg::errors::ok;
 use crate::pg::{compat, Tid};
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
 use mixedcc_engine::csn::Csn;

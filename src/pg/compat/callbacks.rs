@@ -1,26 +1,71 @@
 //! Callbacks of the access method whose arguments differ, on top of version-neutral ones.
 
 use super::Storage;
-use crate::paths::tableam::{analyze, dml, relation, scan};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
+/// The callbacks that differ between versions, with arguments that do not.
+pub trait Callbacks {
+    /// A relation gets a storage.
+    ///
+    /// # Safety
+    /// The contract of tableam.h.
+    unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persistence: core::ffi::c_char);
+    /// A relation gets a storage in another tablespace.
+    fn copy_data();
+    /// A row is updated. `moved`: it needs entries in all indexes.
+    ///
+    /// # Safety
+    /// The contract of tableam.h.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn update(
+        rel: pg_sys::Relation,
+        tid: pg_sys::ItemPointer,
+        slot: *mut pg_sys::TupleTableSlot,
+        cid: pg_sys::CommandId,
+        snapshot: pg_sys::Snapshot,
+        crosscheck: pg_sys::Snapshot,
+        tmfd: *mut pg_sys::TM_FailureData,
+        lockmode: *mut pg_sys::LockTupleMode::Type,
+        moved: &mut bool,
+    ) -> pg_sys::TM_Result::Type;
+    /// ANALYZE looks at a block; false: there is none.
+    ///
+    /// # Safety
+    /// A scan of the access method.
+    unsafe fn sample_block(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) -> bool;
+    /// A bitmap scan comes to a block, of which it wants rows at these offsets, or all of them.
+    ///
+    /// # Safety
+    /// A scan of the access method.
+    unsafe fn set_page(
+        scan: pg_sys::TableScanDesc,
+        block: pg_sys::BlockNumber,
+        offsets: Option<&[pg_sys::OffsetNumber]>,
+    ) -> bool;
+    /// The next row of that block.
+    ///
+    /// # Safety
+    /// A scan of the access method.
+    unsafe fn next_of_block(scan: pg_sys::TableScanDesc, slot: *mut pg_sys::TupleTableSlot) -> bool;
+}
+
 /// The access method's routine with the callbacks that differ; the others are to be added.
-pub fn routine() -> pg_sys::TableAmRoutine {
+pub fn routine<C: Callbacks>() -> pg_sys::TableAmRoutine {
     pg_sys::TableAmRoutine {
         type_: pg_sys::NodeTag::T_TableAmRoutine,
-        relation_set_new_filenode: Some(set_new_storage),
-        relation_copy_data: Some(copy_data),
-        tuple_update: Some(tuple_update),
-        scan_analyze_next_block: Some(analyze_next_block),
-        scan_bitmap_next_block: Some(bitmap_next_block),
-        scan_bitmap_next_tuple: Some(bitmap_next_tuple),
+        relation_set_new_filenode: Some(set_new_storage::<C>),
+        relation_copy_data: Some(copy_data::<C>),
+        tuple_update: Some(tuple_update::<C>),
+        scan_analyze_next_block: Some(analyze_next_block::<C>),
+        scan_bitmap_next_block: Some(bitmap_next_block::<C>),
+        scan_bitmap_next_tuple: Some(bitmap_next_tuple::<C>),
         ..Default::default()
     }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn set_new_storage(
+unsafe extern "C-unwind" fn set_new_storage<C: Callbacks>(
     rel: pg_sys::Relation,
     storage: *const Storage,
     persistence: core::ffi::c_char,
@@ -33,18 +78,18 @@ unsafe extern "C-unwind" fn set_new_storage(
     unsafe {
         *freeze_xid = pg_sys::RecentXmin;
         *minmulti = pg_sys::GetOldestMultiXactId();
-        relation::set_new_storage(rel, &*storage, persistence);
+        C::set_new_storage(rel, &*storage, persistence);
     }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn copy_data(_rel: pg_sys::Relation, _storage: *const Storage) {
-    relation::refuse_to_copy_data()
+unsafe extern "C-unwind" fn copy_data<C: Callbacks>(_rel: pg_sys::Relation, _storage: *const Storage) {
+    C::copy_data()
 }
 
 #[pg_guard]
 #[allow(clippy::too_many_arguments)]
-unsafe extern "C-unwind" fn tuple_update(
+unsafe extern "C-unwind" fn tuple_update<C: Callbacks>(
     rel: pg_sys::Relation,
     tid: pg_sys::ItemPointer,
     slot: *mut pg_sys::TupleTableSlot,
@@ -57,21 +102,21 @@ unsafe extern "C-unwind" fn tuple_update(
     update_indexes: *mut bool,
 ) -> pg_sys::TM_Result::Type {
     // SAFETY: tableam.h's contract.
-    unsafe { dml::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, &mut *update_indexes) }
+    unsafe { C::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, &mut *update_indexes) }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn analyze_next_block(
+unsafe extern "C-unwind" fn analyze_next_block<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
     block: pg_sys::BlockNumber,
     _strategy: pg_sys::BufferAccessStrategy,
 ) -> bool {
     // SAFETY: a scan of ours. False passes over the block.
-    unsafe { analyze::sample_block(scan.cast(), block) }
+    unsafe { C::sample_block(scan, block) }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn bitmap_next_block(
+unsafe extern "C-unwind" fn bitmap_next_block<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
     page: *mut pg_sys::TBMIterateResult,
 ) -> bool {
@@ -79,18 +124,18 @@ unsafe extern "C-unwind" fn bitmap_next_block(
     unsafe {
         let n = (*page).ntuples;
         let offsets = if n < 0 { None } else { Some((*page).offsets.as_slice(n as usize)) };
-        scan::set_page(scan.cast(), (*page).blockno, offsets)
+        C::set_page(scan, (*page).blockno, offsets)
     }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn bitmap_next_tuple(
+unsafe extern "C-unwind" fn bitmap_next_tuple<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
     _page: *mut pg_sys::TBMIterateResult,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
     // SAFETY: a scan of ours.
-    unsafe { scan::next_of_block(scan.cast(), slot) }
+    unsafe { C::next_of_block(scan, slot) }
 }
 
 /// What EXPLAIN does with a query when no hook is there (ExplainOneQuery in explain.c; from 17 on

@@ -37,7 +37,7 @@ mod process;
 mod storage;
 mod usage;
 
-pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch};
+pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
     attribute, cached_offset, indexed_columns, key_columns, may_call, owns_function, owns_relation,
     owns_schema_or_database, relation_rights,

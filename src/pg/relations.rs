@@ -1,0 +1,47 @@
+//! Relations in messages, and the row type that a statement expects of one.
+
+use crate::pg::compat;
+use crate::pg::errors::complain;
+use crate::pg::text;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::PgSqlErrorCode;
+
+/// No relation has this OID.
+pub fn no_such(oid: Oid) -> ! {
+    complain(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, &format!("relation with OID {} does not exist", oid.to_u32()), "")
+}
+
+/// Its name, or its OID if there is none.
+pub fn name(oid: Oid) -> String {
+    // SAFETY: a catalog look-up.
+    let p = unsafe { pg_sys::get_rel_name(oid) };
+    if p.is_null() {
+        oid.to_u32().to_string()
+    } else {
+        // SAFETY: a C string.
+        unsafe { text::read(p) }
+    }
+}
+
+/// Raises an error unless a statement expects rows of the table as it is now: a cursor may have
+/// begun before the table got another definition.
+pub unsafe fn must_expect(expected: pg_sys::TupleDesc, rel: pg_sys::Relation) {
+    // SAFETY: valid descriptors.
+    unsafe {
+        let now = (*rel).rd_att;
+        let same = |i: usize| {
+            let (a, b) = (compat::attribute(expected, i), compat::attribute(now, i));
+            a.attisdropped == b.attisdropped
+                && (a.attisdropped || a.atttypid == b.atttypid)
+                && a.attlen == b.attlen
+                && a.attalign == b.attalign
+        };
+        if (*expected).natts != (*now).natts || !(0..(*now).natts as usize).all(same) {
+            complain(
+                PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
+                &format!("table \"{}\" has changed since the statement began", name((*rel).rd_id)),
+                "Run the statement again.",
+            );
+        }
+    }
+}

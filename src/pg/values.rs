@@ -1,0 +1,163 @@
+//! Values with their types: casts, and expressions that are evaluated outside of a plan.
+
+use crate::pg::{compat, raw};
+use pgrx::pg_sys::{self, Datum, Oid};
+
+/// Language of built-in functions (pg_language).
+const INTERNAL: u32 = 12;
+
+/// A value of a partition key: datum, NULL, type.
+pub type Value = (Datum, bool, Oid);
+
+/// A value of a key as its column's type: unknown literals are read, others cast where that is
+/// implicit. Integers and what has no such cast stay.
+pub fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
+    // SAFETY: a valid relation and column; an unknown literal is a C string.
+    unsafe {
+        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
+        let base = pg_sys::getBaseType(att.atttypid);
+        if typid == base || typid == pg_sys::InvalidOid {
+            return (value, null, base);
+        }
+        if typid == pg_sys::UNKNOWNOID {
+            return if null { (value, true, base) } else { (read_literal(base, value), false, base) };
+        }
+        if is_integer(typid) && is_integer(base) {
+            return (value, null, typid);
+        }
+        cast((value, null, typid), base).unwrap_or((value, null, typid))
+    }
+}
+
+fn is_integer(t: Oid) -> bool {
+    matches!(t, pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID)
+}
+
+/// Reads an unknown literal as a condition does: without the column's modifier, which would round
+/// or cut it.
+pub unsafe fn read_literal(typid: Oid, literal: Datum) -> Datum {
+    let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: the caller's: a C string.
+    unsafe {
+        pg_sys::getTypeInputInfo(typid, &mut function, &mut param);
+        pg_sys::OidInputFunctionCall(function, literal.cast_mut_ptr(), param, -1)
+    }
+}
+
+/// Casts a value where that is implicit.
+pub unsafe fn cast((value, null, typid): Value, to: Oid) -> Option<Value> {
+    // SAFETY: the caller's: a value of its type.
+    unsafe {
+        let (mut len, mut byval) = (0, false);
+        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+        let value = pg_sys::makeConst(typid, -1, pg_sys::get_typcollation(typid), len as i32, value, null, byval);
+        let cast = pg_sys::coerce_to_target_type(
+            std::ptr::null_mut(),
+            value.cast(),
+            typid,
+            to,
+            -1,
+            pg_sys::CoercionContext::COERCION_IMPLICIT,
+            pg_sys::CoercionForm::COERCE_IMPLICIT_CAST,
+            -1,
+        );
+        (!cast.is_null()).then(|| evaluate(cast, std::ptr::null_mut()))
+    }
+}
+
+/// What an implicit cast between two types runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Conversion {
+    /// There is none.
+    None,
+    /// Nothing, or a function of PostgreSQL's.
+    BuiltIn,
+    /// A function of a user, or it is not known.
+    Foreign,
+}
+
+pub fn conversion(from: Oid, to: Oid) -> Conversion {
+    use pg_sys::CoercionPathType::*;
+    let mut function = pg_sys::InvalidOid;
+    let implicit = pg_sys::CoercionContext::COERCION_IMPLICIT;
+    // SAFETY: a catalog look-up.
+    match unsafe { pg_sys::find_coercion_pathway(to, from, implicit, &mut function) } {
+        COERCION_PATH_NONE => Conversion::None,
+        COERCION_PATH_RELABELTYPE => Conversion::BuiltIn,
+        COERCION_PATH_FUNC if function.to_u32() < pg_sys::FirstNormalObjectId => Conversion::BuiltIn,
+        _ => Conversion::Foreign,
+    }
+}
+
+/// As [`fit`], for a value that the user did not ask to be cast: who calls an annotated function
+/// trusts neither the owner of the table nor that of a type. `None`: a function of a user would
+/// run, or a literal would have to be read.
+pub fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
+    if v.2 == pg_sys::UNKNOWNOID {
+        return None;
+    }
+    // SAFETY: a valid relation and column; catalog look-ups.
+    let (from, to) = unsafe {
+        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
+        (pg_sys::getBaseType(v.2), pg_sys::getBaseType(att.atttypid))
+    };
+    if from == to || v.2 == pg_sys::InvalidOid || is_integer(from) && is_integer(to) {
+        return Some(fit(rel, attnum, v));
+    }
+    match conversion(from, to) {
+        Conversion::None => Some(v),
+        Conversion::BuiltIn => Some(fit(rel, attnum, v)),
+        Conversion::Foreign => None,
+    }
+}
+
+/// Evaluates an expression without variables.
+pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
+    // SAFETY: an expression without variables. Values stay in the context of the statement.
+    unsafe {
+        let typid = pg_sys::exprType(node);
+        let estate = pg_sys::CreateExecutorState();
+        (*estate).es_param_list_info = params;
+        let context = pg_sys::CreateExprContext(estate);
+        let state = pg_sys::ExecInitExprWithParams(pg_sys::copyObjectImpl(node.cast()).cast(), params);
+        let mut null = false;
+        let v = pg_sys::ExecEvalExpr(state, context, &mut null);
+        let (mut len, mut byval) = (0, false);
+        pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
+        let v = if null { v } else { raw::datumCopy(v, byval, len as i32) };
+        pg_sys::FreeExecutorState(estate);
+        (v, null, pg_sys::getBaseType(typid))
+    }
+}
+
+/// Functions of users may do anything, also run the same statement again.
+#[pgrx::pg_guard]
+pub unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: a catalog look-up.
+    unsafe {
+        if function.to_u32() >= pg_sys::FirstUnpinnedObjectId {
+            return true;
+        }
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, function.into());
+        if row.is_null() {
+            return true;
+        }
+        let f = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>();
+        let foreign =
+            f.prolang.to_u32() != INTERNAL || f.provolatile as u8 == pg_sys::PROVOLATILE_VOLATILE || f.proretset;
+        pg_sys::ReleaseSysCache(row);
+        foreign
+    }
+}
+
+/// `ExecQual`.
+pub unsafe fn holds(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext) -> bool {
+    // SAFETY: a prepared qualification and its context.
+    unsafe {
+        let old = pg_sys::MemoryContextSwitchTo((*econtext).ecxt_per_tuple_memory);
+        let mut null = false;
+        let r = (*state).evalfunc.map(|f| f(state, econtext, &mut null));
+        pg_sys::MemoryContextSwitchTo(old);
+        r.is_some_and(|d| d.value() != 0) && !null
+    }
+}
