@@ -89,7 +89,7 @@ pub fn conversion(from: Oid, to: Oid) -> Conversion {
     }
 }
 
-/// As [`fit`], for a value that the user did not ask to be cast: who calls an annotated function
+/// As [`fit`], for a value that the user did not ask to be cast: the caller of an annotated function
 /// trusts neither the owner of the table nor that of a type. `None`: a function of a user would
 /// run, or a literal would have to be read.
 pub fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
