@@ -1,4 +1,5 @@
-"""What limits throughput with more cores: which shared lines a transaction changes, and a queueing model.
+"""What limits throughput with more cores: which shared lines a transaction changes, and a queueing
+model.
 
 A line that all transactions change is a station that serves one core at a time; a core that does
 nothing but run transactions is a customer, its own work the time between its visits. Mean value
@@ -19,7 +20,8 @@ OWN, ROW, OTHER = "own", "row", "other"  # scopes that are no station
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Sites whose chain matches change this object. lines: over how many lines its changes spread."""
+    """Sites whose chain matches change this object. lines: over how many lines its changes
+    spread."""
 
     part: str  # mixedcc or PostgreSQL
     phase: str
@@ -99,7 +101,7 @@ class Machine:
 
 
 # Cores of one socket, of a socket of chiplets, and of two sockets or more. Not measured here: two
-# cores cannot show it. The order of what is published for such machines.
+# cores cannot show it. They are of the order of published figures for such machines.
 MACHINES = (Machine(16, 50), Machine(64, 100), Machine(256, 200))
 
 

@@ -1,4 +1,5 @@
-"""What is compared: heap at three levels, and mixedcc under each protocol, a hybrid and adaptive."""
+"""What is compared: heap at three levels, and mixedcc under each protocol, a hybrid and
+adaptive."""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ WITH_GOALS = ("tpcc", "smallbank", "ycsb_a", "ycsb_b", "ycsb_f", "votes")
 
 
 def full() -> Mode:
-    """All workloads, then one factor at a time; what is first matters most, if the time does not suffice."""
+    """All workloads, then one factor at a time; what is first matters most, if the time does not
+    suffice."""
     rounds, seconds = 3, 3
     base = [Point(loads.make(name), style, rounds=rounds, seconds=seconds if judged else 2)
             for style, judged, names in (

@@ -42,7 +42,8 @@ def base_points(mode: plan.Mode, style: str) -> list[plan.Point]:
 
 
 def missed(rows: report.Rows, mode: plan.Mode) -> list[tuple[str, str]]:
-    """(workload, contender) to be profiled: adaptive where it misses a goal, and what it was compared with."""
+    """(workload, contender) to be profiled: adaptive where it misses a goal, and what it was
+    compared with."""
     found = []
     names = {point.name: point.workload.name for point in base_points(mode, PROCEDURE)}
     for test, goal in goals_of(mode, contenders.ADAPTIVE):
@@ -96,7 +97,8 @@ def point_section(rows: report.Rows, point: plan.Point) -> list[str]:
 
 
 def factor_groups(mode: plan.Mode) -> dict[tuple[str, str, str], list[plan.Point]]:
-    """(workload, style, factor): its points; the base point, whose value is one of them, is among them."""
+    """(workload, style, factor): its points; the base point, whose value is one of them, is among
+    them."""
     groups: dict[tuple[str, str, str], list[plan.Point]] = {}
     for point in mode.points:
         if point.factor != "base":

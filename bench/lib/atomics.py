@@ -46,8 +46,8 @@ def kinds_of(path: str) -> dict[int, str]:
 def counts(dump: str, kinds: dict[str, dict[int, str]]) -> collections.Counter[Site]:
     """How often each site ran. kinds: {file name: {address: mnemonic}}.
 
-    Names are written once and then by number; addresses relative to the line before, `*` for the same.
-    The line after `calls=` is the cost of the callee, not of an instruction.
+    Names are written once and then by number; addresses relative to the line before, `*` for the
+    same. The line after `calls=` is the cost of the callee, not of an instruction.
     """
     names: dict[str, dict[str, str]] = {"ob": {}, "fn": {}}
     found: collections.Counter[Site] = collections.Counter()

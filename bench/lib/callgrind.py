@@ -1,8 +1,8 @@
 """Reads callgrind's dumps: the total, and the cost by function.
 
-callgrind_annotate of valgrind 3.19 takes the cost of calls that were entered
-before counting began ("calls=0") for cost of the caller itself, so that main's
-start-up function seems to use everything; hence a reader of our own.
+callgrind_annotate of valgrind 3.19 takes the cost of calls that were entered before counting began
+("calls=0") for cost of the caller itself. So main's start-up function seems to use everything;
+hence a reader of our own.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ COLOURS = ("#1b6ca8", "#c8553d", "#e0a030", "#4f8a4b", "#7d5ba6", "#555555", "#2
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """Lines by name, each a list of (x, y); both axes are logarithmic where all values are positive."""
+    """Lines by name, each a list of (x, y); both axes are logarithmic where all values are
+    positive."""
 
     title: str
     x_name: str
@@ -84,7 +85,8 @@ ROW, BAR_LEFT, BAR_WIDTH = 11, 150, 520
 
 
 def bars(title: str, groups: dict[str, dict[str, float]], order: tuple[str, ...]) -> str:
-    """A horizontal bar for each member of each group; the line at 1 is what they are compared with."""
+    """A horizontal bar for each member of each group; the line at 1 is what they are compared
+    with."""
     most = max(1.0, *(v for members in groups.values() for v in members.values() if math.isfinite(v)))
     scale = BAR_WIDTH / most
     height = 60 + sum((len(members) + 1) * ROW for members in groups.values()) + 20

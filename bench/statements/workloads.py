@@ -119,7 +119,7 @@ def _function(script: str, title: str, cpu_goal: float) -> Test:
 
 
 def _own_cost(script: str, title: str) -> Test:
-    """SERIALIZABLE against READ COMMITTED; one client, so that nobody waits or fails."""
+    """SERIALIZABLE against READ COMMITTED; one client, so that none waits or fails."""
     variants, goals = [], []
     for engine in (OCC, TWO_PL, PARTCC_ONE):
         serializable, committed = Variant(engine, SER, script), Variant(engine, RC, script)
@@ -163,7 +163,7 @@ def _scan() -> Test:
 
 
 def _disjoint() -> Test:
-    """Nobody reads what another one writes: each retry is a false conflict."""
+    """No transaction reads what another one writes: each retry is a false conflict."""
     variants = [Variant(engine, SER, "disjoint") for engine in (HEAP, OCC, TWO_PL)]
     goals = [Goal("retries_per_commit", v.label, variants[0].label, at_most=0) for v in variants[1:]]
     return Test("disjoint", "scan of 10 rows and an UPDATE beside them, 8 clients with rows of their own, SERIALIZABLE",

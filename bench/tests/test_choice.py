@@ -104,7 +104,8 @@ class Switches(unittest.TestCase):
 
 class Choice(unittest.TestCase):
     def run_of(self, modes):
-        """A run of two phases of four intervals each; commits of each interval by mode, a second each."""
+        """A run of two phases of four intervals each; commits of each interval by mode, a second
+        each."""
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory, "varied-1.csv")
             lines = ["seed,mode,interval,phase,seconds,commits,attempts,cpu_s,asked,protocols"]

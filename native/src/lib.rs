@@ -3,9 +3,9 @@
 //! are its names.
 //!
 //! Calls raise PostgreSQL's errors: one that fails does not return, and jumps over the frames
-//! between it and whoever catches the error. So frames that make calls must own nothing that is to
-//! be dropped, and a panic must not leave a function of the extension, also not one that mixedcc
-//! calls ([`Modify`], [`Visit`]). `bench/native/rust` is an example of both.
+//! between it and the catcher of the error. So frames that make calls must own nothing that is to
+//! be dropped. A panic must not leave a function of the extension, also not one that mixedcc calls
+//! ([`Modify`], [`Visit`]). `bench/native/rust` is an example of both.
 
 use std::ffi::{c_char, c_void, CStr};
 

@@ -15,7 +15,7 @@ _TAG = re.compile(r"\s*--\[(!?)([a-z0-9 ]+)\]\s*$")
 
 
 class TemplateError(Exception):
-    """A template names something that nobody gives."""
+    """A template names a value that was not given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Workload:
     partcc_options: dict[str, str] = {}
     hybrid_options: dict[str, str] = {}
     spread_options: dict[str, str] = {}
-    # Hybrid: what is not under occ. Table: a protocol, or {partition: protocol}.
+    # Hybrid: the partitions that are not under occ. Table: a protocol, or {partition: protocol}.
     hybrid: dict[str, object] = {}
     hybrid_text = ""
 

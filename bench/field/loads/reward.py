@@ -1,5 +1,5 @@
-"""The bulk reward of ROCC (section V.A, modified TPC-C): 10 % of the transactions scan customers of a
-district for the one who has paid most and reward him, with updates of customer, district and
+"""The bulk reward of ROCC (section V.A, modified TPC-C): 10 % of the transactions scan customers of
+a district for the best payer and reward that customer, with updates of customer, district and
 warehouse; the others are Payments, 15 % of them by a customer of another warehouse.
 
 Whether the rewarded customer was the top one when the reward was committed, only the protocols can

@@ -1,4 +1,5 @@
-"""SEATS, the part that contends: seats of a few flights are looked for, reserved, changed and given back.
+"""SEATS, the part that contends: seats of a few flights are looked for, reserved, changed and given
+back.
 
 SEATS's mix of these four (35 % of its transactions look for open seats, 20 % reserve, 15 % update,
 10 % delete; the rest searches flights and customers and contends for nothing). After each run every

@@ -1,9 +1,10 @@
 """TPC-C, complete but for its terminals: no keying and thinking times, a client goes on at once.
 
-Five transactions in the standard mix, by-name look-ups, 1 % of the New-Orders rolled back by the
-client for an item that does not exist, 1 % of the lines from a remote warehouse and 15 % of the
-payments by a remote customer. Each client has a home warehouse. `customers` of a district (3000) and
-`items` (100,000) can be fewer, for short runs; the orders loaded are as many as the customers.
+Five transactions in the standard mix, with by-name look-ups. The client rolls 1 % of the New-Orders
+back for an item that does not exist. Of the lines, 1 % are from a remote warehouse; of the
+payments, 15 % are by a remote customer. Each client has a home warehouse. `customers` of a district
+(3000) and `items` (100,000) can be fewer, for short runs; the orders loaded are as many as the
+customers.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from field.loads.base import PROCEDURE, Script, Workload, expect, grown
 
-MOST = 1_000_000  # votes a telephone: nobody comes so far, and the check is made all the same
+MOST = 1_000_000  # votes a telephone: no caller comes so far, and the check is made all the same
 
 
 class Votes(Workload):

@@ -1,10 +1,12 @@
 """Zipf-distributed ranks for pgbench, whose own random_zipfian knows no exponent below 1.
 
-P(rank k of 1..n) is proportional to k^-theta. The sum of the first k terms is, by the midpoint rule,
+P(rank k of 1..n) is proportional to k^-theta. The sum of the first k terms is, by the midpoint
+rule,
     F(k) = c + (k + 1/2)^(1 - theta) / (1 - theta)
-with a constant c that belongs to theta; the rank of a uniform u is the k with F(k - 1) < u F(n) <= F(k),
-which can be written down. The first two ranks, where the rule is worst, are cut off by their exact terms.
-No rank's probability is wrong by more than 1.5 % for theta up to 1.2 (test_suite.py measures it).
+with a constant c that belongs to theta; the rank of a uniform u is the k with F(k - 1) < u F(n) <=
+F(k), which can be written down. The first two ranks, where the rule is worst, are cut off by their
+exact terms. No rank's probability is wrong by more than 1.5 % for theta up to 1.2 (test_suite.py
+measures it).
 """
 
 from __future__ import annotations

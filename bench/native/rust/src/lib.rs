@@ -56,7 +56,7 @@ unsafe extern "C-unwind" fn add_one(_arg: *mut c_void, values: *mut Datum, _isnu
     true
 }
 
-/// Each step reads a row and, if `updates`, updates another one: the sum of what was read.
+/// Each step reads a row and, if `updates`, updates another one: the sum of the values read.
 fn run(seed: i64, rows: i32, steps: i32, updates: bool) -> i64 {
     let native = pg::native();
     let item = item(native);

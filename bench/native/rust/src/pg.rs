@@ -198,7 +198,7 @@ pub fn accepted(native: Result<&'static Native, Refused>) -> &'static Native {
 
 /// mixedcc's interface.
 pub fn native() -> &'static Native {
-    // SAFETY: the variable is mixedcc's, or nobody's.
+    // SAFETY: the variable is mixedcc's, or unset.
     let value = unsafe { *find_rendezvous_variable(VARIABLE.as_ptr()) };
     // SAFETY: null, or what mixedcc has put there for the life of the backend.
     accepted(unsafe { Native::accept(value.cast_const().cast()) })
