@@ -150,7 +150,7 @@ impl PrimaryKey {
 pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
     // SAFETY: the caller's; the key's index exists while its table is locked.
     unsafe {
-        let index = pg_sys::RelationGetPrimaryKeyIndex(rel);
+        let index = crate::pg::compat::primary_key_index(rel);
         if index == pg_sys::InvalidOid {
             return None;
         }

@@ -65,6 +65,6 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             }
             _ => {}
         }
-        crate::pg::raw::planstate_tree_walker(ps, visit, context)
+        crate::pg::compat::walk_children(ps, visit, context)
     }
 }

@@ -167,7 +167,7 @@ fn table(name: &str) -> Option<Oid> {
     let c = crate::pg::text::write(name);
     // SAFETY: catalog look-ups; a name that is none raises an error.
     unsafe {
-        let rv = pg_sys::makeRangeVarFromNameList(pg_sys::stringToQualifiedNameList(c.as_ptr()));
+        let rv = crate::pg::compat::relation_name(c.as_ptr());
         let oid = if !(*rv).catalogname.is_null() {
             pg_sys::InvalidOid // of another database
         } else if (*rv).schemaname.is_null() {

@@ -195,8 +195,8 @@ fn sleep(ms: i64) -> bool {
 pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     // SAFETY: as `bgworker.h` wants it: handlers first, then signals, then the connection.
     unsafe {
-        pg_sys::pqsignal(pg_sys::SIGHUP as i32, Some(raw::SignalHandlerForConfigReload));
-        pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(raw::SignalHandlerForShutdownRequest));
+        compat::handle_signal(pg_sys::SIGHUP, raw::SignalHandlerForConfigReload);
+        compat::handle_signal(pg_sys::SIGTERM, raw::SignalHandlerForShutdownRequest);
         pg_sys::BackgroundWorkerUnblockSignals();
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
     }

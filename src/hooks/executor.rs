@@ -273,7 +273,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.of),
             _ => {}
         }
-        crate::pg::raw::planstate_tree_walker(ps, visit, context)
+        crate::pg::compat::walk_children(ps, visit, context)
     }
 }
 

@@ -4,6 +4,7 @@
 //! A key with a column of another type keeps that column's value as it is, and compares by the
 //! operator class's function and the index's collation: its `order` is the OID of the index.
 
+use crate::pg::compat;
 use mixedcc_engine::key::{self, Column, Short, NULL_FIRST, NULL_LAST, VALUE};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
@@ -40,7 +41,7 @@ impl Kind {
     /// By the comparison function of the operator class.
     fn of(function: u32, collation: Oid) -> Kind {
         // SAFETY: a catalog look-up.
-        let is_c = || unsafe { collation == pg_sys::InvalidOid || crate::pg::raw::lc_collate_is_c(collation) };
+        let is_c = || unsafe { collation == pg_sys::InvalidOid || compat::is_c_collation(collation) };
         match function {
             pg_sys::F_BTBOOLCMP => Kind::Bool,
             pg_sys::F_BTCHARCMP => Kind::Char,

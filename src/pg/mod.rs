@@ -168,13 +168,6 @@ pub mod raw {
         pub fn InstrStopNode(instr: *mut pg_sys::Instrumentation, n: f64);
         pub fn index_open(oid: pg_sys::Oid, lock: core::ffi::c_int) -> pg_sys::Relation;
         pub fn index_close(index: pg_sys::Relation, lock: core::ffi::c_int);
-        pub fn index_beginscan(
-            heap: pg_sys::Relation,
-            index: pg_sys::Relation,
-            snapshot: pg_sys::Snapshot,
-            nkeys: core::ffi::c_int,
-            norderbys: core::ffi::c_int,
-        ) -> pg_sys::IndexScanDesc;
         pub fn index_rescan(
             scan: pg_sys::IndexScanDesc,
             keys: pg_sys::ScanKey,
@@ -215,11 +208,6 @@ pub mod raw {
             slot: *mut pg_sys::TupleTableSlot,
             estate: *mut pg_sys::EState,
         );
-        pub fn planstate_tree_walker(
-            ps: *mut pg_sys::PlanState,
-            walker: unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
-            context: *mut core::ffi::c_void,
-        ) -> bool;
         pub fn palloc0(size: pg_sys::Size) -> *mut core::ffi::c_void;
         pub fn pfree(p: *mut core::ffi::c_void);
         // These raise nothing in the ways we call them.
@@ -243,7 +231,6 @@ pub mod raw {
         // Raises nothing.
         pub fn pgstat_count_heap_insert(rel: pg_sys::Relation, n: pg_sys::PgStat_Counter);
         pub fn ActiveSnapshotSet() -> bool;
-        pub fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
         pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
         #[allow(clippy::too_many_arguments)]
         pub fn standard_ProcessUtility(

@@ -208,7 +208,7 @@ unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mu
             }
             _ => {}
         }
-        pg_sys::planstate_tree_walker(ps, Some(visit_state), context)
+        crate::pg::compat::walk_children(ps, visit_state, context)
     }
 }
 

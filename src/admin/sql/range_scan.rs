@@ -394,7 +394,7 @@ unsafe fn copy_rows(
     unsafe {
         let slot = pg_sys::table_slot_create(heap, std::ptr::null_mut());
         let keys = &keys.keys;
-        let s = pg_sys::index_beginscan(heap, index, snapshot, keys.len() as i32, 0);
+        let s = crate::pg::compat::begin_guarded_index_scan(heap, index, snapshot, keys.len() as i32);
         protect::with_interval(interval, || {
             pg_sys::index_rescan(s, keys.as_ptr().cast_mut(), keys.len() as i32, std::ptr::null_mut(), 0)
         });

@@ -97,7 +97,7 @@ unsafe fn by_nbtree(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, valu
         let index = raw::index_open((*p).index, (*p).lock);
         indexscan::wrap(table, index);
         let n = (*p).n_keys as i32;
-        let scan = raw::index_beginscan(table, index, (*x).estate.es_snapshot, n, 0);
+        let scan = crate::pg::compat::begin_index_scan(table, index, (*x).estate.es_snapshot, n);
         raw::index_rescan(scan, first, n, std::ptr::null_mut(), 0);
         if for_write && crate::pg::is_serializable() {
             (*indexscan::fetch_of(scan)).for_write = true;

@@ -221,7 +221,7 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
         }
         let above = if (*p).aggregates.is_null() { desc } else { agg::row_type((*p).aggregates) };
         output(p, above, &shape);
-        if !compat::has_rights(rtable) {
+        if !compat::has_rights(stmt) {
             return Err(Reason::Rights);
         }
         Ok(p)

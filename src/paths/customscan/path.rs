@@ -2,7 +2,7 @@
 
 use super::{list, nodes, PATH};
 use crate::access::primary;
-use crate::pg::guc;
+use crate::pg::{compat, guc};
 use crate::state::rel;
 use pgrx::pg_sys::{self, NodeTag};
 use pgrx::prelude::*;
@@ -160,7 +160,7 @@ unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: 
                 let clause = (*r).clause.cast::<pg_sys::Node>();
                 if (*clause).type_ == NodeTag::T_ScalarArrayOpExpr {
                     let array = pg_sys::list_nth((*clause.cast::<pg_sys::ScalarArrayOpExpr>()).args, 1);
-                    descents *= (pg_sys::estimate_array_length(array.cast()) as f64).max(1.0);
+                    descents *= compat::array_length(root, array.cast()).max(1.0);
                 }
             }
         }

@@ -92,7 +92,7 @@ pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c
         let rel = r.open.rel;
         row::check_mixture();
         statement::key(rel); // raises an error if there is none
-        let index = raw::index_open(pg_sys::RelationGetPrimaryKeyIndex(rel), pg_sys::AccessShareLock as i32);
+        let index = raw::index_open(crate::pg::compat::primary_key_index(rel), pg_sys::AccessShareLock as i32);
         indexscan::wrap(rel, index);
         let mut keys = MaybeUninit::<[ScanKeyData; MAX]>::uninit();
         let first = keys.as_mut_ptr().cast::<ScanKeyData>();
@@ -105,7 +105,7 @@ pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c
         let values = raw::palloc((n * (size_of::<Datum>() + 1)).max(1)).cast::<Datum>();
         let nulls = values.add(n).cast::<bool>();
         let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
-        let scan = raw::index_beginscan(rel, index, r.snapshot, n_keys as i32, 0);
+        let scan = crate::pg::compat::begin_index_scan(rel, index, r.snapshot, n_keys as i32);
         raw::index_rescan(scan, first, n_keys as i32, std::ptr::null_mut(), 0);
         let direction = if range.descending {
             pg_sys::ScanDirection::BackwardScanDirection

@@ -132,7 +132,7 @@ pub unsafe fn column(r: pg_sys::Relation, no: i16) -> String {
 pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
     // SAFETY: an open relation; its index exists while it is locked.
     unsafe {
-        let index = pg_sys::RelationGetPrimaryKeyIndex(r);
+        let index = crate::pg::compat::primary_key_index(r);
         if index == pg_sys::InvalidOid {
             no_key(r);
         }

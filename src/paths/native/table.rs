@@ -451,8 +451,7 @@ unsafe fn must_have_a_right(oid: Oid) {
         if kind == 0 || compat::relation_rights(oid, user, COLUMNS | pg_sys::ACL_DELETE) {
             return; // the caller says if there is no table
         }
-        let any = pg_sys::AclMaskHow::ACLMASK_ANY;
-        if pg_sys::pg_attribute_aclcheck_all(oid, user, COLUMNS, any) != pg_sys::AclResult::ACLCHECK_OK {
+        if !compat::column_rights(oid, user, COLUMNS) {
             let (denied, kind) = (pg_sys::AclResult::ACLCHECK_NO_PRIV, pg_sys::get_relkind_objtype(kind));
             pg_sys::aclcheck_error(denied, kind, pg_sys::get_rel_name(oid));
         }

@@ -146,6 +146,7 @@ pub unsafe extern "C-unwind" fn vacuum(
             return compat::update_table_statistics(rel, compat::Size { pages, rows, has_index: (*c).relhasindex });
         }
         let table = rel::info(rel).table;
+        let started = pg_sys::GetCurrentTimestamp();
         let mut report = Report::start(rel, params);
         let dead = mark_dead(table);
         let mut nindexes = 0;
@@ -177,17 +178,17 @@ pub unsafe extern "C-unwind" fn vacuum(
         let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
         tidy_ranges(table, &there);
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
-        count(rel, table, nindexes > 0);
+        count(rel, table, nindexes > 0, started);
         report.end(rel, params, table, dead.len());
     }
 }
 
-unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool) {
+unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool, started: pg_sys::TimestampTz) {
     // SAFETY: as in `vacuum`.
     unsafe {
         let rows = table.rows();
         let size = compat::Size { pages: blocks(table) as u32, rows: rows as f64, has_index };
         compat::update_table_statistics(rel, size);
-        compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed));
+        compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed), started);
     }
 }

@@ -50,14 +50,24 @@ pub trait Callbacks {
     unsafe fn next_of_block(scan: pg_sys::TableScanDesc, slot: *mut pg_sys::TupleTableSlot) -> bool;
 }
 
+/// What an update says of the indexes.
+#[cfg(feature = "pg15")]
+type UpdateIndexes = bool;
+#[cfg(not(feature = "pg15"))]
+type UpdateIndexes = pg_sys::TU_UpdateIndexes::Type;
+
 /// The access method's routine with the callbacks that differ; the others are to be added.
 pub fn routine<C: Callbacks>() -> pg_sys::TableAmRoutine {
     pg_sys::TableAmRoutine {
         type_: pg_sys::NodeTag::T_TableAmRoutine,
+        #[cfg(feature = "pg15")]
         relation_set_new_filenode: Some(set_new_storage::<C>),
+        #[cfg(not(feature = "pg15"))]
+        relation_set_new_filelocator: Some(set_new_storage::<C>),
         relation_copy_data: Some(copy_data::<C>),
         tuple_update: Some(tuple_update::<C>),
         scan_analyze_next_block: Some(analyze_next_block::<C>),
+        #[cfg(not(feature = "pg18"))]
         scan_bitmap_next_block: Some(bitmap_next_block::<C>),
         scan_bitmap_next_tuple: Some(bitmap_next_tuple::<C>),
         ..Default::default()
@@ -99,12 +109,27 @@ unsafe extern "C-unwind" fn tuple_update<C: Callbacks>(
     _wait: bool,
     tmfd: *mut pg_sys::TM_FailureData,
     lockmode: *mut pg_sys::LockTupleMode::Type,
-    update_indexes: *mut bool,
+    update_indexes: *mut UpdateIndexes,
 ) -> pg_sys::TM_Result::Type {
     // SAFETY: tableam.h's contract.
-    unsafe { C::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, &mut *update_indexes) }
+    unsafe {
+        let mut moved = false;
+        let result = C::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, &mut moved);
+        #[cfg(feature = "pg15")]
+        {
+            *update_indexes = moved;
+        }
+        // A row that stays in place has changed no column of any index, summarizing ones included.
+        #[cfg(not(feature = "pg15"))]
+        {
+            use pg_sys::TU_UpdateIndexes::{TU_All, TU_None};
+            *update_indexes = if moved { TU_All } else { TU_None };
+        }
+        result
+    }
 }
 
+#[cfg(any(feature = "pg15", feature = "pg16"))]
 #[pg_guard]
 unsafe extern "C-unwind" fn analyze_next_block<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
@@ -115,6 +140,29 @@ unsafe extern "C-unwind" fn analyze_next_block<C: Callbacks>(
     unsafe { C::sample_block(scan, block) }
 }
 
+/// From 17 on false ends ANALYZE. `read_stream_next_block` only names a block: it reads nothing.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+#[pg_guard]
+unsafe extern "C-unwind" fn analyze_next_block<C: Callbacks>(
+    scan: pg_sys::TableScanDesc,
+    stream: *mut pg_sys::ReadStream,
+) -> bool {
+    // SAFETY: a scan of ours, and ANALYZE's stream of blocks.
+    unsafe {
+        loop {
+            let mut strategy = std::ptr::null_mut();
+            let block = pg_sys::read_stream_next_block(stream, &mut strategy);
+            if block == pg_sys::InvalidBlockNumber {
+                return false;
+            }
+            if C::sample_block(scan, block) {
+                return true;
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "pg18"))]
 #[pg_guard]
 unsafe extern "C-unwind" fn bitmap_next_block<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
@@ -128,6 +176,7 @@ unsafe extern "C-unwind" fn bitmap_next_block<C: Callbacks>(
     }
 }
 
+#[cfg(not(feature = "pg18"))]
 #[pg_guard]
 unsafe extern "C-unwind" fn bitmap_next_tuple<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
@@ -138,11 +187,64 @@ unsafe extern "C-unwind" fn bitmap_next_tuple<C: Callbacks>(
     unsafe { C::next_of_block(scan, slot) }
 }
 
-/// What EXPLAIN does with a query when no hook is there (ExplainOneQuery in explain.c; from 17 on
-/// `standard_ExplainOneQuery`).
+/// From 18 on the access method takes the pages of the bitmap itself, and counts them for EXPLAIN.
+#[cfg(feature = "pg18")]
+#[pg_guard]
+unsafe extern "C-unwind" fn bitmap_next_tuple<C: Callbacks>(
+    scan: pg_sys::TableScanDesc,
+    slot: *mut pg_sys::TupleTableSlot,
+    recheck: *mut bool,
+    lossy_pages: *mut u64,
+    exact_pages: *mut u64,
+) -> bool {
+    // SAFETY: a scan of ours, whose iterator the executor has begun. The buffer has room for as
+    // many offsets as are asked for.
+    unsafe {
+        loop {
+            if C::next_of_block(scan, slot) {
+                return true;
+            }
+            let mut page = pg_sys::TBMIterateResult::default();
+            if !pg_sys::tbm_iterate(&raw mut (*scan).st.rs_tbmiterator, &mut page) {
+                return false;
+            }
+            *recheck = page.recheck;
+            if page.lossy {
+                *lossy_pages += 1;
+                C::set_page(scan, page.blockno, None);
+            } else {
+                *exact_pages += 1;
+                let mut offsets = [0; pg_sys::BLCKSZ as usize / 16];
+                let n = pg_sys::tbm_extract_page_tuple(&mut page, offsets.as_mut_ptr(), offsets.len() as u32);
+                C::set_page(scan, page.blockno, Some(&offsets[..n as usize]));
+            }
+        }
+    }
+}
+
+/// What EXPLAIN does with a query when no hook is there: ExplainOneQuery in explain.c.
 ///
 /// # Safety
 /// The contract of `ExplainOneQuery_hook`.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+pub unsafe fn explain_query(
+    query: *mut pg_sys::Query,
+    options: i32,
+    into: *mut pg_sys::IntoClause,
+    es: *mut pg_sys::ExplainState,
+    text: *const core::ffi::c_char,
+    params: pg_sys::ParamListInfo,
+    env: *mut pg_sys::QueryEnvironment,
+) {
+    // SAFETY: the caller's.
+    unsafe { pg_sys::standard_ExplainOneQuery(query, options, into, es, text, params, env) }
+}
+
+/// What EXPLAIN does with a query when no hook is there: ExplainOneQuery in explain.c.
+///
+/// # Safety
+/// The contract of `ExplainOneQuery_hook`.
+#[cfg(any(feature = "pg15", feature = "pg16"))]
 pub unsafe fn explain_query(
     query: *mut pg_sys::Query,
     options: i32,
@@ -158,6 +260,9 @@ pub unsafe fn explain_query(
         let start = std::time::Instant::now();
         let plan = pg_sys::pg_plan_query(query, text, options, params);
         let spent = start.elapsed();
+        #[cfg(feature = "pg16")]
+        let spent = pg_sys::instr_time { ticks: spent.as_nanos() as i64 };
+        #[cfg(feature = "pg15")]
         let spent = pg_sys::instr_time { tv_sec: spent.as_secs() as i64, tv_nsec: spent.subsec_nanos() as i64 };
         let mut buffers = pg_sys::BufferUsage::default();
         pg_sys::BufferUsageAccumDiff(&mut buffers, &raw const pg_sys::pgBufferUsage, &before);
@@ -172,17 +277,30 @@ pub unsafe fn explain_query(
 /// A scan descriptor.
 pub unsafe fn set_tid_bounds(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPointerData, max: pg_sys::ItemPointerData) {
     // SAFETY: the caller's.
+    #[cfg(not(feature = "pg18"))]
     unsafe {
         (*scan).rs_mintid = min;
         (*scan).rs_maxtid = max;
     }
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        (*scan).st.tidrange.rs_mintid = min;
+        (*scan).st.tidrange.rs_maxtid = max;
+    }
 }
 
-/// Keeps a bitmap scan from prefetching blocks: ours are not in a file.
+/// Keeps a bitmap scan from prefetching blocks: ours are not in a file. From 18 on the access
+/// method alone would prefetch.
 ///
 /// # Safety
 /// A node whose scan has not read anything.
 pub unsafe fn without_prefetch(scan: *mut pg_sys::BitmapHeapScanState) {
     // SAFETY: the caller's.
-    unsafe { (*scan).prefetch_maximum = 0 };
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        (*scan).prefetch_maximum = 0
+    };
+    #[cfg(feature = "pg18")]
+    let _ = scan;
 }

@@ -9,7 +9,25 @@ use pgrx::pg_sys::{self, Oid};
 #[inline]
 pub unsafe fn attribute<'a>(desc: pg_sys::TupleDesc, i: usize) -> &'a pg_sys::FormData_pg_attribute {
     // SAFETY: the caller's.
-    unsafe { &(*desc).attrs.as_slice((*desc).natts as usize)[i] }
+    unsafe { &columns(desc)[i] }
+}
+
+#[cfg(not(feature = "pg18"))]
+unsafe fn columns<'a>(desc: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
+    // SAFETY: a valid descriptor.
+    unsafe { (*desc).attrs.as_slice((*desc).natts as usize) }
+}
+
+/// From 18 on the attributes lie behind the compact ones (TupleDescAttrAddress in tupdesc.h).
+#[cfg(feature = "pg18")]
+#[inline]
+unsafe fn columns<'a>(desc: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
+    // SAFETY: a valid descriptor has `natts` elements in both arrays.
+    unsafe {
+        let n = (*desc).natts as usize;
+        let first = (*desc).compact_attrs.as_ptr().add(n).cast::<pg_sys::FormData_pg_attribute>();
+        std::slice::from_raw_parts(first, n)
+    }
 }
 
 /// Where a column is in every row without NULLs before it, if that is known (bytes from the data's
@@ -20,7 +38,12 @@ pub unsafe fn attribute<'a>(desc: pg_sys::TupleDesc, i: usize) -> &'a pg_sys::Fo
 #[inline]
 pub unsafe fn cached_offset(desc: pg_sys::TupleDesc, i: usize) -> Option<usize> {
     // SAFETY: the caller's.
-    usize::try_from(unsafe { attribute(desc, i) }.attcacheoff).ok()
+    #[cfg(not(feature = "pg18"))]
+    let offset = unsafe { attribute(desc, i) }.attcacheoff;
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg18")]
+    let offset = unsafe { (*desc).compact_attrs.as_slice((*desc).natts as usize)[i].attcacheoff };
+    usize::try_from(offset).ok()
 }
 
 /// Columns that an update may not change in place, because an index has them (in a key, included,
@@ -30,8 +53,23 @@ pub unsafe fn cached_offset(desc: pg_sys::TupleDesc, i: usize) -> Option<usize> 
 /// # Safety
 /// An open relation.
 pub unsafe fn indexed_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
+    use pg_sys::IndexAttrBitmapKind as Kind;
     // SAFETY: the caller's.
-    unsafe { pg_sys::RelationGetIndexAttrBitmap(rel, pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_ALL) }
+    #[cfg(feature = "pg15")]
+    unsafe {
+        pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_ALL)
+    }
+    // From 16 on columns of summarizing indexes (BRIN) are in a set of their own.
+    // SAFETY: the caller's; the sets are copies.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        let blocking = pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_HOT_BLOCKING);
+        let summarized = pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_SUMMARIZED);
+        let both = pg_sys::bms_union(blocking, summarized);
+        pg_sys::bms_free(blocking);
+        pg_sys::bms_free(summarized);
+        both
+    }
 }
 
 /// Columns that foreign keys may refer to, as above.
@@ -45,37 +83,81 @@ pub unsafe fn key_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
 
 /// Does a role own a relation, which exists?
 pub fn owns_relation(oid: Oid, role: Oid) -> bool {
-    // SAFETY: a catalog look-up.
-    unsafe { pg_sys::pg_class_ownercheck(oid, role) }
+    owns(pg_sys::RelationRelationId, oid, role)
 }
 
 /// Does a role own a schema, or the database if there is none?
 pub fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
-    // SAFETY: catalog look-ups.
-    unsafe {
-        match schema {
-            Some(oid) => oid != pg_sys::InvalidOid && pg_sys::pg_namespace_ownercheck(oid, role),
-            None => pg_sys::pg_database_ownercheck(pg_sys::MyDatabaseId, role),
-        }
+    match schema {
+        Some(oid) => oid != pg_sys::InvalidOid && owns(pg_sys::NamespaceRelationId, oid, role),
+        // SAFETY: a plain read.
+        None => owns(pg_sys::DatabaseRelationId, unsafe { pg_sys::MyDatabaseId }, role),
     }
 }
 
 /// Does a role own a function, which exists?
 pub fn owns_function(oid: Oid, role: Oid) -> bool {
-    // SAFETY: a catalog look-up.
-    unsafe { pg_sys::pg_proc_ownercheck(oid, role) }
+    owns(pg_sys::ProcedureRelationId, oid, role)
 }
 
 /// May a role call a function, which exists?
 pub fn may_call(oid: Oid, role: Oid) -> bool {
+    let mode = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
     // SAFETY: a catalog look-up.
+    #[cfg(feature = "pg15")]
+    let result = unsafe { pg_sys::pg_proc_aclcheck(oid, role, mode) };
+    // SAFETY: a catalog look-up.
+    #[cfg(not(feature = "pg15"))]
+    let result = unsafe { pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, oid, role, mode) };
+    result == pg_sys::AclResult::ACLCHECK_OK
+}
+
+/// Does a role own an object of a catalog, which exists?
+#[cfg(feature = "pg15")]
+fn owns(catalog: Oid, oid: Oid, role: Oid) -> bool {
+    // SAFETY: catalog look-ups.
     unsafe {
-        pg_sys::pg_proc_aclcheck(oid, role, pg_sys::ACL_EXECUTE as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
+        match catalog {
+            pg_sys::RelationRelationId => pg_sys::pg_class_ownercheck(oid, role),
+            pg_sys::NamespaceRelationId => pg_sys::pg_namespace_ownercheck(oid, role),
+            pg_sys::DatabaseRelationId => pg_sys::pg_database_ownercheck(oid, role),
+            _ => pg_sys::pg_proc_ownercheck(oid, role),
+        }
     }
+}
+#[cfg(not(feature = "pg15"))]
+fn owns(catalog: Oid, oid: Oid, role: Oid) -> bool {
+    // SAFETY: a catalog look-up.
+    unsafe { pg_sys::object_ownercheck(catalog, oid, role) }
 }
 
 /// Has a role any of these rights (`ACL_SELECT` ...) on a relation, which exists?
 pub fn relation_rights(oid: Oid, role: Oid, any_of: u32) -> bool {
     // SAFETY: a catalog look-up.
     unsafe { pg_sys::pg_class_aclcheck(oid, role, any_of as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK }
+}
+
+/// Has a role any of these rights on some column of a relation, which exists?
+pub fn column_rights(oid: Oid, role: Oid, any_of: u32) -> bool {
+    let how = pg_sys::AclMaskHow::ACLMASK_ANY;
+    // SAFETY: a catalog look-up.
+    let result = unsafe { pg_sys::pg_attribute_aclcheck_all(oid, role, any_of as pg_sys::AclMode, how) };
+    result == pg_sys::AclResult::ACLCHECK_OK
+}
+
+/// The index of a relation's primary key, or `InvalidOid`. A deferrable key is none.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn primary_key_index(rel: pg_sys::Relation) -> Oid {
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        pg_sys::RelationGetPrimaryKeyIndex(rel)
+    }
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        pg_sys::RelationGetPrimaryKeyIndex(rel, false)
+    }
 }

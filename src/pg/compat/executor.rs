@@ -16,7 +16,7 @@ mod raw {
             q: *mut pg_sys::QueryDesc,
             direction: pg_sys::ScanDirection::Type,
             count: u64,
-            execute_once: bool,
+            #[cfg(not(feature = "pg18"))] execute_once: bool,
         );
         pub fn ExecInsertIndexTuples(
             info: *mut pg_sys::ResultRelInfo,
@@ -26,7 +26,16 @@ mod raw {
             no_dup_err: bool,
             spec_conflict: *mut bool,
             arbiters: *mut pg_sys::List,
+            #[cfg(not(feature = "pg15"))] only_summarizing: bool,
         ) -> *mut pg_sys::List;
+        pub fn index_beginscan(
+            heap: pg_sys::Relation,
+            index: pg_sys::Relation,
+            snapshot: pg_sys::Snapshot,
+            #[cfg(feature = "pg18")] instrument: *mut core::ffi::c_void,
+            nkeys: core::ffi::c_int,
+            norderbys: core::ffi::c_int,
+        ) -> pg_sys::IndexScanDesc;
     }
 }
 
@@ -44,6 +53,7 @@ pub unsafe fn init_run(run: Run) -> bool {
     }
 }
 
+#[cfg(not(feature = "pg18"))]
 unsafe extern "C-unwind" fn hook(
     q: *mut pg_sys::QueryDesc,
     direction: pg_sys::ScanDirection::Type,
@@ -62,13 +72,60 @@ unsafe extern "C-unwind" fn hook(
     }
 }
 
+/// From 18 on a statement knows by itself whether it ran before (QueryDesc.already_executed).
+#[cfg(feature = "pg18")]
+unsafe extern "C-unwind" fn hook(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64) {
+    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    unsafe {
+        if RUN.is_some_and(|run| run(q, direction, count, false)) {
+            return;
+        }
+        match PREV {
+            Some(prev) => prev(q, direction, count),
+            None => raw::standard_ExecutorRun(q, direction, count),
+        }
+    }
+}
+
 /// Has the current user all rights that a statement needs?
 ///
 /// # Safety
-/// A range table.
-pub unsafe fn has_rights(rtable: *mut pg_sys::List) -> bool {
+/// A planned statement.
+pub unsafe fn has_rights(stmt: *mut pg_sys::PlannedStmt) -> bool {
     // SAFETY: the caller's.
-    unsafe { pg_sys::ExecCheckRTPerms(rtable, false) }
+    #[cfg(feature = "pg15")]
+    unsafe {
+        pg_sys::ExecCheckRTPerms((*stmt).rtable, false)
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        pg_sys::ExecCheckPermissions((*stmt).rtable, (*stmt).permInfos, false)
+    }
+}
+
+/// Gives an executor state the tables of a statement, all of which are used.
+///
+/// # Safety
+/// A new state, and a range table that outlives it. Its tables' rights are not looked at.
+unsafe fn init_range_table(estate: *mut pg_sys::EState, rtable: *mut pg_sys::List) {
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg15")]
+    unsafe {
+        pg_sys::ExecInitRangeTable(estate, rtable)
+    }
+    // SAFETY: the caller's.
+    #[cfg(any(feature = "pg16", feature = "pg17"))]
+    unsafe {
+        pg_sys::ExecInitRangeTable(estate, rtable, std::ptr::null_mut())
+    }
+    // SAFETY: the caller's; the set is a new one.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        let n = pg_sys::list_length(rtable);
+        let all = if n == 0 { std::ptr::null_mut() } else { pg_sys::bms_add_range(std::ptr::null_mut(), 1, n) };
+        pg_sys::ExecInitRangeTable(estate, rtable, std::ptr::null_mut(), all)
+    }
 }
 
 /// Raises the error of a row that does not fulfil the constraints of its table.
@@ -85,7 +142,7 @@ pub unsafe fn check_constraints(
     // SAFETY: the caller's. The state is freed with the statement.
     unsafe {
         let estate = pg_sys::CreateExecutorState();
-        pg_sys::ExecInitRangeTable(estate, rtable);
+        init_range_table(estate, rtable);
         let mut info = pg_sys::ResultRelInfo { type_: pg_sys::NodeTag::T_ResultRelInfo, ..Default::default() };
         pg_sys::InitResultRelInfo(&mut info, rel, rti, std::ptr::null_mut(), 0);
         // An ERROR keeps the names of table and constraint.
@@ -106,6 +163,53 @@ pub unsafe fn insert_index_entries(
     // SAFETY: the caller's.
     unsafe {
         let (no_flag, no_list) = (std::ptr::null_mut(), std::ptr::null_mut());
+        #[cfg(feature = "pg15")]
         raw::ExecInsertIndexTuples(info, slot, estate, false, false, no_flag, no_list);
+        #[cfg(not(feature = "pg15"))]
+        raw::ExecInsertIndexTuples(info, slot, estate, false, false, no_flag, no_list, false);
+    }
+}
+
+/// Begins a scan of an index by so many keys. An ERROR jumps over the caller's frame.
+///
+/// # Safety
+/// A table and an index of it, open, and a snapshot that lives as long as the scan.
+pub unsafe fn begin_index_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: i32,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        raw::index_beginscan(table, index, snapshot, keys, 0)
+    }
+    // SAFETY: the caller's; nothing counts the searches.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        raw::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0)
+    }
+}
+
+/// The same, but an ERROR unwinds: the caller's frame may own something.
+///
+/// # Safety
+/// As for [`begin_index_scan`].
+pub unsafe fn begin_guarded_index_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: i32,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        pg_sys::index_beginscan(table, index, snapshot, keys, 0)
+    }
+    // SAFETY: the caller's; nothing counts the searches.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        pg_sys::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0)
     }
 }

@@ -17,20 +17,31 @@ mod raw {
     use super::ClusterParams;
     extern "C-unwind" {
         // Raises nothing in the ways we call it.
-        pub fn pgstat_count_heap_update(rel: pgrx::pg_sys::Relation, hot: bool);
+        pub fn pgstat_count_heap_update(
+            rel: pgrx::pg_sys::Relation,
+            hot: bool,
+            #[cfg(not(feature = "pg15"))] new_page: bool,
+        );
+        #[cfg(not(feature = "pg18"))]
         pub fn cluster_rel(table: pgrx::pg_sys::Oid, index: pgrx::pg_sys::Oid, params: *mut ClusterParams);
+        #[cfg(feature = "pg18")]
+        pub fn cluster_rel(table: pgrx::pg_sys::Relation, index: pgrx::pg_sys::Oid, params: *mut ClusterParams);
     }
 }
 
 /// What an index's clean-up is told about its table. The table itself is asked for from 16 on.
 pub fn index_vacuum_info(
-    _table: pg_sys::Relation,
+    table: pg_sys::Relation,
     index: pg_sys::Relation,
     rows: f64,
     strategy: pg_sys::BufferAccessStrategy,
 ) -> pg_sys::IndexVacuumInfo {
+    #[cfg(feature = "pg15")]
+    let _ = table;
     pg_sys::IndexVacuumInfo {
         index,
+        #[cfg(not(feature = "pg15"))]
+        heaprel: table,
         analyze_only: false,
         report_progress: false,
         estimated_count: false,
@@ -78,6 +89,8 @@ unsafe fn update(rel: pg_sys::Relation, size: Size, frozen: pg_sys::TransactionI
             size.pages,
             size.rows,
             0,
+            #[cfg(feature = "pg18")]
+            0,
             size.has_index,
             frozen,
             multi,
@@ -88,13 +101,22 @@ unsafe fn update(rel: pg_sys::Relation, size: Size, frozen: pg_sys::TransactionI
     }
 }
 
-/// Tells the statistics of a VACUUM.
+/// Tells the statistics of a VACUUM, and when it began (used from 18 on).
 ///
 /// # Safety
 /// An open relation.
-pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64) {
+pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64, started: pg_sys::TimestampTz) {
     // SAFETY: the caller's.
-    unsafe { pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64) }
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        let _ = started;
+        pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64)
+    }
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64, started)
+    }
 }
 
 /// Sorts a table by an index, if both are there still and the user owns them. Within a transaction
@@ -102,7 +124,19 @@ pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64) {
 pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
     let mut params = ClusterParams { options: CLUOPT_RECHECK | if verbose { CLUOPT_VERBOSE } else { 0 } };
     // SAFETY: OIDs need not be valid. An ERROR jumps over this frame, which owns nothing.
-    unsafe { raw::cluster_rel(table, index, &mut params) };
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        raw::cluster_rel(table, index, &mut params)
+    };
+    // From 18 on the caller opens the table, which is closed at the end.
+    // SAFETY: as above.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        let rel = pg_sys::try_table_open(table, pg_sys::AccessExclusiveLock as i32);
+        if !rel.is_null() {
+            raw::cluster_rel(rel, index, &mut params);
+        }
+    };
 }
 
 /// A state for a command's errors: its text.
@@ -149,12 +183,20 @@ pub unsafe fn is_verbose(params: *const pg_sys::VacuumParams) -> bool {
 #[inline]
 pub unsafe fn count_update(rel: pg_sys::Relation, in_place: bool) {
     // SAFETY: the caller's.
-    unsafe { raw::pgstat_count_heap_update(rel, in_place) }
+    #[cfg(feature = "pg15")]
+    unsafe {
+        raw::pgstat_count_heap_update(rel, in_place)
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        raw::pgstat_count_heap_update(rel, in_place, false)
+    }
 }
 
 /// The counters of a relation, if it has any (pgstat_should_count_relation's macro).
 #[inline]
-unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<&'a mut pg_sys::PgStat_TableCounts> {
+unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<Counters<'a>> {
     // SAFETY: an open relation.
     unsafe {
         if (*rel).pgstat_info.is_null() {
@@ -163,7 +205,39 @@ unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<&'a mut pg_sys::PgStat_T
             }
             pg_sys::pgstat_assoc_relation(rel);
         }
-        Some(&mut (*(*rel).pgstat_info).t_counts)
+        #[cfg(feature = "pg15")]
+        let counts = &mut (*(*rel).pgstat_info).t_counts;
+        #[cfg(not(feature = "pg15"))]
+        let counts = &mut (*(*rel).pgstat_info).counts;
+        Some(Counters(counts))
+    }
+}
+
+/// The counters by names of ours.
+struct Counters<'a>(&'a mut pg_sys::PgStat_TableCounts);
+
+#[cfg(feature = "pg15")]
+impl Counters<'_> {
+    fn scans(&mut self) -> &mut i64 {
+        &mut self.0.t_numscans
+    }
+    fn returned(&mut self) -> &mut i64 {
+        &mut self.0.t_tuples_returned
+    }
+    fn fetched(&mut self) -> &mut i64 {
+        &mut self.0.t_tuples_fetched
+    }
+}
+#[cfg(not(feature = "pg15"))]
+impl Counters<'_> {
+    fn scans(&mut self) -> &mut i64 {
+        &mut self.0.numscans
+    }
+    fn returned(&mut self) -> &mut i64 {
+        &mut self.0.tuples_returned
+    }
+    fn fetched(&mut self) -> &mut i64 {
+        &mut self.0.tuples_fetched
     }
 }
 
@@ -173,8 +247,8 @@ unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<&'a mut pg_sys::PgStat_T
 /// An open relation.
 pub unsafe fn count_scan(rel: pg_sys::Relation) {
     // SAFETY: the caller's.
-    if let Some(c) = unsafe { counters(rel) } {
-        c.t_numscans += 1;
+    if let Some(mut c) = unsafe { counters(rel) } {
+        *c.scans() += 1;
     }
 }
 
@@ -186,11 +260,11 @@ pub unsafe fn count_scan(rel: pg_sys::Relation) {
 pub unsafe fn count_fetched_rows(rel: pg_sys::Relation, index: pg_sys::Relation, n: u32) {
     // SAFETY: the caller's.
     unsafe {
-        if let Some(c) = counters(index) {
-            c.t_tuples_returned += n as i64;
+        if let Some(mut c) = counters(index) {
+            *c.returned() += n as i64;
         }
-        if let Some(c) = counters(rel) {
-            c.t_tuples_fetched += n as i64;
+        if let Some(mut c) = counters(rel) {
+            *c.fetched() += n as i64;
         }
     }
 }
@@ -202,8 +276,8 @@ pub unsafe fn count_fetched_rows(rel: pg_sys::Relation, index: pg_sys::Relation,
 #[inline]
 pub unsafe fn count_fetched(rel: pg_sys::Relation) {
     // SAFETY: the caller's.
-    if let Some(c) = unsafe { counters(rel) } {
-        c.t_tuples_fetched += 1;
+    if let Some(mut c) = unsafe { counters(rel) } {
+        *c.fetched() += 1;
     }
 }
 
@@ -214,7 +288,7 @@ pub unsafe fn count_fetched(rel: pg_sys::Relation) {
 #[inline]
 pub unsafe fn count_returned_row(rel: pg_sys::Relation) {
     // SAFETY: the caller's.
-    if let Some(c) = unsafe { counters(rel) } {
-        c.t_tuples_returned += 1;
+    if let Some(mut c) = unsafe { counters(rel) } {
+        *c.returned() += 1;
     }
 }

@@ -10,7 +10,7 @@ mod raw {
             index: pg_sys::Relation,
             level: u32,
             rightmost: bool,
-            snapshot: pg_sys::Snapshot,
+            #[cfg(any(feature = "pg15", feature = "pg16"))] snapshot: pg_sys::Snapshot,
         ) -> pg_sys::Buffer;
         pub fn _bt_getrootheight(index: pg_sys::Relation) -> core::ffi::c_int;
         pub fn BufferGetBlockNumber(buffer: pg_sys::Buffer) -> pg_sys::BlockNumber;
@@ -36,7 +36,10 @@ pub unsafe fn remember_last_leaf(index: pg_sys::Relation) {
         if known((*index).rd_smgr) || raw::_bt_getrootheight(index) == 0 {
             return;
         }
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
         let buffer = raw::_bt_get_endpoint(index, 0, true, std::ptr::null_mut());
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let buffer = raw::_bt_get_endpoint(index, 0, true);
         if buffer == 0 {
             return; // no page yet
         }

@@ -3,10 +3,18 @@
 use mixedcc_engine::csn::SlotId;
 use pgrx::pg_sys;
 
+/// What a process does at a signal: a C function.
+pub type Handler = unsafe extern "C-unwind" fn(core::ffi::c_int);
+
 mod raw {
     extern "C-unwind" {
+        #[cfg(feature = "pg18")]
+        pub fn pqsignal_be(signal: core::ffi::c_int, handler: super::Handler);
         // Raises nothing.
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
         pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        pub fn ProcNumberGetProc(number: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
     }
 }
 
@@ -17,15 +25,37 @@ fn ident(backend: i32, lxid: u32) -> u64 {
 /// The running virtual transaction in one word; never 0.
 #[inline]
 pub fn my_ident() -> u64 {
-    // SAFETY: a process that runs transactions has a PGPROC; backend ids count from 1.
-    unsafe { ident(pg_sys::MyBackendId, (*pg_sys::MyProc).lxid) }
+    ident(my_backend(), my_lxid())
+}
+
+/// The number of this backend in virtual transaction ids. From 17 on they count from 0.
+#[inline]
+fn my_backend() -> i32 {
+    // SAFETY: a plain read.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        pg_sys::MyBackendId
+    }
+    // SAFETY: a plain read.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        pg_sys::MyProcNumber
+    }
 }
 
 /// Number of the running transaction in this backend.
 #[inline]
 pub fn my_lxid() -> u32 {
     // SAFETY: as above.
-    unsafe { (*pg_sys::MyProc).lxid }
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        (*pg_sys::MyProc).lxid
+    }
+    // SAFETY: as above.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        (*pg_sys::MyProc).vxid.lxid
+    }
 }
 
 /// Waits for the end of a virtual transaction.
@@ -33,7 +63,13 @@ pub fn my_lxid() -> u32 {
 /// # Safety
 /// Within a transaction; an ERROR (cancel, timeout, deadlock) unwinds.
 pub unsafe fn wait_for_end(ident: u64) {
-    let vxid = pg_sys::VirtualTransactionId { backendId: (ident >> 32) as i32, localTransactionId: ident as u32 };
+    let vxid = pg_sys::VirtualTransactionId {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        backendId: (ident >> 32) as i32,
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        procNumber: (ident >> 32) as i32,
+        localTransactionId: ident as u32,
+    };
     // SAFETY: the caller's.
     unsafe { pg_sys::VirtualXactLock(vxid, true) };
 }
@@ -70,7 +106,15 @@ pub fn is_awaited() -> bool {
 /// database in this mode?
 pub fn holds_relation(oid: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> bool {
     // SAFETY: a look at the backend's own table of locks.
-    unsafe { pg_sys::LockHeldByMe(&relation_tag(oid), mode) }
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        pg_sys::LockHeldByMe(&relation_tag(oid), mode)
+    }
+    // SAFETY: as above; in exactly this mode.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        pg_sys::LockHeldByMe(&relation_tag(oid), mode, false)
+    }
 }
 
 /// The name of a relation's lock (SET_LOCKTAG_RELATION). Tables of ours are not shared between
@@ -90,7 +134,22 @@ pub fn relation_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
 /// The slot of this process in the engine: its PGPROC's number.
 pub fn my_slot() -> SlotId {
     // SAFETY: a process that runs transactions has a PGPROC.
-    unsafe { (*pg_sys::MyProc).pgprocno as SlotId }
+    unsafe { slot_of(pg_sys::MyProc) }
+}
+
+/// # Safety
+/// An element of the array of processes.
+unsafe fn slot_of(proc: *const pg_sys::PGPROC) -> SlotId {
+    // SAFETY: the caller's.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        (*proc).pgprocno as SlotId
+    }
+    // SAFETY: the caller's: GetNumberFromPGProc.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        proc.offset_from((*pg_sys::ProcGlobal).allProcs) as SlotId
+    }
 }
 
 /// Has the process of a slot no snapshot at all? A racy look, as ComputeXidHorizons takes it.
@@ -134,11 +193,14 @@ pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
     let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);
     // SAFETY: plain reads of shared memory that exists as long as the server.
     unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
         let proc = raw::BackendIdGetProc(backend as i32);
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let proc = raw::ProcNumberGetProc(backend as i32);
         if proc.is_null() {
             return None;
         }
-        Some(((*proc).pgprocno as SlotId, ident(backend as i32, lxid)))
+        Some((slot_of(proc), ident(backend as i32, lxid)))
     }
 }
 
@@ -147,4 +209,21 @@ pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
     // SAFETY: the main array exists once shared memory does; lock 21 is AddinShmemInitLock
     // (lwlocknames.txt).
     unsafe { &raw mut (*pg_sys::MainLWLockArray.add(21)).lock }
+}
+
+/// Has a function called at a signal.
+///
+/// # Safety
+/// The function does what may be done in a signal's handler.
+pub unsafe fn handle_signal(signal: u32, handler: Handler) {
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        pg_sys::pqsignal(signal as i32, Some(handler));
+    }
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        raw::pqsignal_be(signal as i32, handler);
+    }
 }

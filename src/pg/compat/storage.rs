@@ -5,19 +5,32 @@ use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 
 /// Identity of a storage.
+#[cfg(feature = "pg15")]
 pub type Storage = pg_sys::RelFileNode;
+/// Identity of a storage.
+#[cfg(not(feature = "pg15"))]
+pub type Storage = pg_sys::RelFileLocator;
+
+/// The backend that a relation which is not temporary belongs to: none.
+const NO_BACKEND: i32 = -1;
 
 mod raw {
     use super::*;
     extern "C-unwind" {
         pub fn log_smgrcreate(storage: *const Storage, fork: pg_sys::ForkNumber::Type);
+        #[cfg(feature = "pg15")]
         pub fn RelidByRelfilenode(tablespace: Oid, number: Oid) -> Oid;
+        #[cfg(not(feature = "pg15"))]
+        pub fn RelidByRelfilenumber(tablespace: Oid, number: Oid) -> Oid;
     }
 }
 
 /// The storage with this name.
 pub fn storage(tablespace: Oid, database: Oid, number: Oid) -> Storage {
-    Storage { spcNode: tablespace, dbNode: database, relNode: number }
+    #[cfg(feature = "pg15")]
+    return Storage { spcNode: tablespace, dbNode: database, relNode: number };
+    #[cfg(not(feature = "pg15"))]
+    return Storage { spcOid: tablespace, dbOid: database, relNumber: number };
 }
 
 /// The storage of a relation.
@@ -27,7 +40,15 @@ pub fn storage(tablespace: Oid, database: Oid, number: Oid) -> Storage {
 #[inline]
 pub unsafe fn storage_of(rel: pg_sys::Relation) -> Storage {
     // SAFETY: the caller's.
-    unsafe { (*rel).rd_node }
+    #[cfg(feature = "pg15")]
+    unsafe {
+        (*rel).rd_node
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        (*rel).rd_locator
+    }
 }
 
 /// Its number alone.
@@ -37,13 +58,18 @@ pub unsafe fn storage_of(rel: pg_sys::Relation) -> Storage {
 #[inline]
 pub unsafe fn storage_number(rel: pg_sys::Relation) -> u32 {
     // SAFETY: the caller's.
-    unsafe { (*rel).rd_node.relNode.to_u32() }
+    unsafe { storage_key(&storage_of(rel))[2] }
 }
 
 /// A storage as the engine's tables name it.
 #[inline]
 pub fn storage_key(s: &Storage) -> [u32; 4] {
-    [s.spcNode.to_u32(), s.dbNode.to_u32(), s.relNode.to_u32(), 0]
+    #[cfg(feature = "pg15")]
+    let ids = [s.spcNode, s.dbNode, s.relNode];
+    #[cfg(not(feature = "pg15"))]
+    let ids = [s.spcOid, s.dbOid, s.relNumber];
+    let [space, database, number] = ids.map(Oid::to_u32);
+    [space, database, number, 0]
 }
 
 /// The relation of a storage of this database (relfilenumbermap.h), or `InvalidOid`.
@@ -54,7 +80,11 @@ pub unsafe fn relation_of(key: [u32; 4]) -> Oid {
     // SAFETY: the caller's; an ERROR is caught at the boundary.
     unsafe {
         let tablespace = if key[0] == pg_sys::MyDatabaseTableSpace.to_u32() { 0 } else { key[0] };
-        pg_sys::ffi::pg_guard_ffi_boundary(|| raw::RelidByRelfilenode(Oid::from(tablespace), Oid::from(key[2])))
+        let (tablespace, number) = (Oid::from(tablespace), Oid::from(key[2]));
+        #[cfg(feature = "pg15")]
+        return pg_sys::ffi::pg_guard_ffi_boundary(|| raw::RelidByRelfilenode(tablespace, number));
+        #[cfg(not(feature = "pg15"))]
+        return pg_sys::ffi::pg_guard_ffi_boundary(|| raw::RelidByRelfilenumber(tablespace, number));
     }
 }
 
@@ -66,8 +96,13 @@ pub unsafe fn main_file(key: [u32; 4]) -> String {
     let [space, database, number, _] = key.map(Oid::from);
     // SAFETY: a plain call, whose result is a C string of ours to free.
     unsafe {
-        let p = pg_sys::GetRelationPath(database, space, number, pg_sys::InvalidBackendId, MAIN_FORKNUM);
-        let path = std::ffi::CStr::from_ptr(p).to_string_lossy().into_owned();
+        let p = pg_sys::GetRelationPath(database, space, number, NO_BACKEND, MAIN_FORKNUM);
+        #[cfg(not(feature = "pg18"))]
+        let text = p;
+        #[cfg(feature = "pg18")]
+        let text = p.str_.as_ptr();
+        let path = std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned();
+        #[cfg(not(feature = "pg18"))]
         pg_sys::pfree(p.cast());
         path
     }
@@ -122,13 +157,22 @@ struct Page([u8; pg_sys::BLCKSZ as usize]);
 pub unsafe fn empty_index(s: Storage) {
     // SAFETY: the caller's; smgr.h's contracts. An ERROR in the middle leaves its table unknown.
     unsafe {
-        let smgr = pg_sys::smgropen(s, pg_sys::InvalidBackendId);
+        let smgr = pg_sys::smgropen(s, NO_BACKEND);
         if !pg_sys::smgrexists(smgr, INIT_FORKNUM) {
-            error!("mixedcc: index file {} has no init fork", s.relNode.to_u32());
+            error!("mixedcc: index file {} has no init fork", storage_key(&s)[2]);
         }
         let mut forks = [MAIN_FORKNUM, FSM_FORKNUM];
         let n = 1 + pg_sys::smgrexists(smgr, FSM_FORKNUM) as i32;
+        #[cfg(not(feature = "pg18"))]
         pg_sys::smgrtruncate(smgr, forks.as_mut_ptr(), n, [0, 0].as_mut_ptr());
+        #[cfg(feature = "pg18")]
+        {
+            let mut old = [0; 2];
+            for i in 0..n as usize {
+                old[i] = pg_sys::smgrnblocks(smgr, forks[i]);
+            }
+            pg_sys::smgrtruncate(smgr, forks.as_mut_ptr(), n, old.as_mut_ptr(), [0, 0].as_mut_ptr());
+        }
         (*smgr).smgr_targblock = pg_sys::InvalidBlockNumber;
         let mut page = Page([0; pg_sys::BLCKSZ as usize]);
         for block in 0..pg_sys::smgrnblocks(smgr, INIT_FORKNUM) {
@@ -142,9 +186,9 @@ pub unsafe fn empty_index(s: Storage) {
             );
             page.0.as_mut_ptr().copy_from_nonoverlapping(pg_sys::BufferGetPage(buffer).cast(), page.0.len());
             pg_sys::ReleaseBuffer(buffer);
-            let p = page.0.as_mut_ptr().cast();
-            pg_sys::PageSetChecksumInplace(p, block);
-            pg_sys::smgrextend(smgr, MAIN_FORKNUM, block, p, false);
+            let p = page.0.as_mut_ptr();
+            pg_sys::PageSetChecksumInplace(p.cast(), block);
+            pg_sys::smgrextend(smgr, MAIN_FORKNUM, block, p.cast(), false);
         }
     }
 }

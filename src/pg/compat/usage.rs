@@ -14,6 +14,7 @@ mod raw {
         // Neither raises anything.
         pub fn pg_rusage_init(start: *mut Rusage);
         pub fn pg_rusage_show(start: *const Rusage) -> *const c_char;
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
         pub fn IsAutoVacuumWorkerProcess() -> bool;
     }
 }
@@ -28,7 +29,33 @@ pub struct Usage {
 
 fn pages() -> [i64; 3] {
     // SAFETY: plain reads.
-    unsafe { [pg_sys::VacuumPageHit, pg_sys::VacuumPageMiss, pg_sys::VacuumPageDirty] }
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        [pg_sys::VacuumPageHit, pg_sys::VacuumPageMiss, pg_sys::VacuumPageDirty]
+    }
+    // SAFETY: plain reads.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        let u = pg_sys::pgBufferUsage;
+        [
+            u.shared_blks_hit + u.local_blks_hit,
+            u.shared_blks_read + u.local_blks_read,
+            u.shared_blks_dirtied + u.local_blks_dirtied,
+        ]
+    }
+}
+
+fn is_autovacuum() -> bool {
+    // SAFETY: a plain call.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        raw::IsAutoVacuumWorkerProcess()
+    }
+    // SAFETY: a plain read.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER
+    }
 }
 
 impl Usage {
@@ -39,7 +66,7 @@ impl Usage {
     pub unsafe fn start(params: *const pg_sys::VacuumParams) -> Option<Usage> {
         // SAFETY: the caller's; plain calls.
         unsafe {
-            let logged = raw::IsAutoVacuumWorkerProcess() && (*params).log_min_duration >= 0;
+            let logged = is_autovacuum() && (*params).log_min_duration >= 0;
             if !logged && !super::is_verbose(params) {
                 return None;
             }

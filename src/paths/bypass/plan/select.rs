@@ -1,6 +1,7 @@
 //! Plans of SELECT: aggregates of, a limit of, locks on the rows of one scan.
 
 use super::{check, column_of, fix_list, plain, scan, without_junk, Found, Reason, Shape};
+use crate::pg::compat::mutated;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
 
@@ -149,18 +150,6 @@ unsafe fn aggregates(shape: &mut Shape, agg: *mut Plan, of_subquery: *mut List, 
         shape.list = list.cast();
         shape.aggregates = found;
         Ok(())
-    }
-}
-
-type Mutator = unsafe extern "C-unwind" fn(*mut Node, *mut core::ffi::c_void) -> *mut Node;
-
-/// A copy of an expression whose parts `f` has made.
-unsafe fn mutated(node: *mut Node, f: Mutator, context: *mut core::ffi::c_void) -> *mut Node {
-    // SAFETY: a valid expression. PostgreSQL declares the function without its arguments, and calls
-    // it with these.
-    unsafe {
-        let f = std::mem::transmute::<Mutator, unsafe extern "C-unwind" fn() -> *mut Node>(f);
-        pg_sys::expression_tree_mutator(node, Some(f), context)
     }
 }
 

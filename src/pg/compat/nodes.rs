@@ -1,0 +1,121 @@
+//! Walks of trees, and names and estimates that the parser and the planner make.
+
+use pgrx::pg_sys::{self, Node};
+
+type Mutator = unsafe extern "C-unwind" fn(*mut Node, *mut core::ffi::c_void) -> *mut Node;
+type Visitor = unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool;
+
+mod raw {
+    use super::*;
+    extern "C-unwind" {
+        // Without the guard of the bindings: an ERROR jumps over the caller's frame.
+        #[cfg(feature = "pg15")]
+        pub fn planstate_tree_walker(ps: *mut pg_sys::PlanState, f: Visitor, context: *mut core::ffi::c_void) -> bool;
+        #[cfg(not(feature = "pg15"))]
+        pub fn planstate_tree_walker_impl(
+            ps: *mut pg_sys::PlanState,
+            f: Visitor,
+            context: *mut core::ffi::c_void,
+        ) -> bool;
+        #[cfg(not(feature = "pg18"))]
+        pub fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
+        #[cfg(feature = "pg18")]
+        pub fn pg_newlocale_from_collation(collation: pg_sys::Oid) -> *const Locale;
+    }
+
+    /// The beginning of `pg_locale_struct` (pg_locale.h).
+    #[cfg(feature = "pg18")]
+    #[repr(C)]
+    pub struct Locale {
+        provider: core::ffi::c_char,
+        deterministic: bool,
+        pub collate_is_c: bool,
+    }
+}
+
+/// Calls a visitor for each child of a plan's state, until one returns true. An ERROR jumps over
+/// the caller's frame.
+///
+/// # Safety
+/// A valid state; the visitor calls this function for its own children.
+pub unsafe fn walk_children(ps: *mut pg_sys::PlanState, f: Visitor, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: the caller's.
+    #[cfg(feature = "pg15")]
+    unsafe {
+        raw::planstate_tree_walker(ps, f, context)
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        raw::planstate_tree_walker_impl(ps, f, context)
+    }
+}
+
+/// A copy of an expression whose parts `f` has made.
+///
+/// # Safety
+/// A valid expression.
+pub unsafe fn mutated(node: *mut Node, f: Mutator, context: *mut core::ffi::c_void) -> *mut Node {
+    // SAFETY: the caller's. PostgreSQL 15 declares the function without its arguments, and calls it
+    // with these.
+    #[cfg(feature = "pg15")]
+    unsafe {
+        let f = std::mem::transmute::<Mutator, unsafe extern "C-unwind" fn() -> *mut Node>(f);
+        pg_sys::expression_tree_mutator(node, Some(f), context)
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        pg_sys::expression_tree_mutator_impl(node, Some(f), context)
+    }
+}
+
+/// A relation's name from its text. An ERROR if it is none.
+///
+/// # Safety
+/// A text that ends with a zero byte.
+pub unsafe fn relation_name(text: *const core::ffi::c_char) -> *mut pg_sys::RangeVar {
+    // SAFETY: the caller's.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let names = pg_sys::stringToQualifiedNameList(text);
+        #[cfg(not(feature = "pg15"))]
+        let names = pg_sys::stringToQualifiedNameList(text, std::ptr::null_mut());
+        pg_sys::makeRangeVarFromNameList(names)
+    }
+}
+
+/// How many elements the planner thinks that an array has.
+///
+/// # Safety
+/// A valid expression of a query that is being planned.
+pub unsafe fn array_length(root: *mut pg_sys::PlannerInfo, array: *mut Node) -> f64 {
+    // SAFETY: the caller's.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        let _ = root;
+        pg_sys::estimate_array_length(array) as f64
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        pg_sys::estimate_array_length(root, array)
+    }
+}
+
+/// Does a collation order texts by their bytes? False for the collation of no type. An ERROR jumps over the caller's frame.
+///
+/// # Safety
+/// A collation that exists, or `InvalidOid`.
+pub unsafe fn is_c_collation(collation: pg_sys::Oid) -> bool {
+    // SAFETY: the caller's; a catalog look-up.
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        raw::lc_collate_is_c(collation)
+    }
+    // SAFETY: the caller's; a locale is valid to the session's end.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        collation != pg_sys::InvalidOid && (*raw::pg_newlocale_from_collation(collation)).collate_is_c
+    }
+}
