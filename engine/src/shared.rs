@@ -202,6 +202,10 @@ impl Engine {
     /// Formats a zeroed block of shared memory, with an arena for each of `nodes` memory nodes.
     /// [`Engine::node_ranges`] says which addresses belong to which node. Binding them to the
     /// nodes, which must happen before, is left to the caller.
+    ///
+    /// # Safety
+    /// `base..base+len` is zeroed and at least page aligned. It is mapped at the same address in
+    /// every process that uses it, and stays mapped.
     pub unsafe fn create_on(base: *mut u8, len: usize, nslots: usize, nodes: usize) -> Result<Engine, OutOfMemory> {
         if len < Self::min_size_on(nslots, nodes) || nslots >= u16::MAX as usize {
             return Err(OutOfMemory);
@@ -379,7 +383,7 @@ impl Engine {
         }
     }
 
-    /// Pins the slot and keeps the pin until `let_go`, whatever snapshots its process has.
+    /// Pins the slot and keeps the pin until `let_go`, also when its process has no snapshot.
     pub(crate) fn hold(&self, slot: SlotId) {
         let late = faults::on(Fault::HoldsLate);
         if late {
@@ -394,7 +398,7 @@ impl Engine {
             self.pin(slot);
         }
     }
-    /// Ends what `hold` began.
+    /// Ends the hold that `hold` began, but not the pin.
     pub(crate) fn let_go(&self, slot: SlotId) {
         self.slots[slot as usize].holds.store(0, Ordering::SeqCst);
     }

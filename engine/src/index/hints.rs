@@ -5,7 +5,7 @@
 //! never had it or does not exist. A reader relies on a hint only if it leads to a row that is
 //! visible to the reader and has the key in its own columns. Where a key has one visible row at
 //! most, this is the row. A key for which no hint leads to a row is looked for in the tree:
-//! absence, and its protection, are the tree's affair alone.
+//! only the tree proves and protects absence.
 //!
 //! So places are plain words that are read and written without any order. A lost store, an old hint
 //! that comes back when the table grows, or two inserts that take the same place cost a search of

@@ -93,7 +93,7 @@ impl Index {
     }
 
     /// Removes the last entry of the tree, whose inner nodes all have one child. (A root is
-    /// replaced by its last child whatever is below that.) The leaf becomes the root.
+    /// replaced by its last child, however high that is.) The leaf becomes the root.
     fn last_entry(&self, path: &Path, gone: &mut Gone) -> bool {
         if !Self::latch_from(path, 0) {
             return false;

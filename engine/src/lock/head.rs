@@ -66,7 +66,7 @@ impl LockHead {
     }
     /// The holders, mutably.
     pub fn holders_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as in `holders`.
+        // SAFETY: INV-HEAD: as in `holders`.
         unsafe { std::slice::from_raw_parts_mut(self.slots(), self.n as usize) }
     }
     /// The index of a slot's entry.

@@ -1,6 +1,6 @@
-//! Tables as a stream of bytes: what survives a clean shutdown.
+//! Tables as a stream of bytes, which survives a clean shutdown.
 //!
-//! A table is loaded as a whole or not at all. Saving and loading exclude everybody else.
+//! A table is loaded as a whole or not at all. Saving and loading exclude all other users.
 //!
 //! **INV-SAVE**: A record keeps its number over a restart, and is free after loading only if it was
 //! free when it was saved. A record with a deleted row or an aborted insert is loaded as dead,
