@@ -20,7 +20,7 @@ use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{model_fence, relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
-use crate::range::{IndexRanges, Parts, UnderWay, SLEEP_AFTER_NS};
+use crate::range::{IndexRanges, Parts, UnderWay, DORMANT_AFTER_NS};
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
@@ -141,7 +141,7 @@ pub struct Shared {
     /// How many transactions are sampled.
     pub sample_every: SampleEvery,
     /// The time without a scan, in nanoseconds, after which an index's ranges may become dormant.
-    pub sleep_after_ns: AtomicU64,
+    pub dormant_after_ns: AtomicU64,
     /// The switch coordinator's state.
     pub coordinator: Coordinator,
     /// The last switches.
@@ -229,7 +229,7 @@ impl Engine {
             (*sh).clock.0.store(1, Ordering::SeqCst);
             (*sh).epochs.init();
             (*sh).sample_every.set(SampleEvery::DEFAULT);
-            (*sh).sleep_after_ns.store(SLEEP_AFTER_NS, Ordering::Relaxed);
+            (*sh).dormant_after_ns.store(DORMANT_AFTER_NS, Ordering::Relaxed);
             (*sh).magic = MAGIC;
             Ok(Self::attach(base).expect("formatted just now"))
         }

@@ -1,6 +1,6 @@
 //! The ranges of an index: activation, rebuild by mediation, and removal.
 
-use super::rest::{Look, Rest};
+use super::dormancy::{Dormancy, Look};
 use super::ring::{Position, Ring};
 use super::set::RangeSet;
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ pub struct IndexRanges {
     /// A try-latch for changes of the sets. Its holder may sleep.
     busy: AtomicU32,
     /// Whether writers must register.
-    rest: Rest,
+    dormancy: Dormancy,
     /// Writers register in both. The set that is not current is being introduced, or was current
     /// before.
     sets: [AtomicPtr<RangeSet>; 2],
@@ -137,28 +137,28 @@ impl IndexRanges {
         std::array::from_fn(|i| unsafe { self.sets[i].load(Ordering::SeqCst).as_ref() })
     }
     /// Are the ranges dormant, so that writers need not register?
-    pub fn is_asleep(&self) -> bool {
-        self.rest.is_asleep()
+    pub fn is_dormant(&self) -> bool {
+        self.dormancy.is_dormant()
     }
     /// The number of times that they became dormant.
-    pub fn sleeps(&self) -> u64 {
-        self.rest.sleeps()
+    pub fn times_dormant(&self) -> u64 {
+        self.dormancy.times_dormant()
     }
     /// Wakes up dormant ranges. When it returns, all writers register, as long as the caller holds
     /// its present pin. Sleeps for commits under way that may write the table.
     pub(crate) fn wake(&self, e: &Engine, slot: SlotId, p: &dyn Platform) -> Result<(), Error> {
-        self.rest.wake(|| e.now(), || e.await_commits(p, slot, self.table().id))
+        self.dormancy.wake(|| e.now(), || e.await_commits(p, slot, self.table().id))
     }
     /// A writer checks whether scans still need the ranges.
-    pub(crate) fn tire(&self, e: &Engine, me: SlotId, p: &dyn Platform) {
-        let after_ns = e.shared.sleep_after_ns.load(Ordering::Relaxed);
+    pub(crate) fn check_use(&self, e: &Engine, me: SlotId, p: &dyn Platform) {
+        let after_ns = e.shared.dormant_after_ns.load(Ordering::Relaxed);
         let look = Look { at_ns: Clock::of_process().ns_since(0), after_ns, me };
-        self.rest.tire(look, || e.now(), || e.refresh_min_pin(p));
+        self.dormancy.check_use(look, || e.now(), || e.refresh_min_pin(p));
     }
     /// The position of a scan that reads the snapshot at `csn`. `list` computes it in a list that
     /// has all commits after `csn`.
     pub(crate) fn position_at(&self, csn: Csn, list: impl FnOnce() -> Position) -> Position {
-        if csn < self.rest.complete_since() && !faults::on(Fault::ForgetsWhatWasBefore) {
+        if csn < self.dormancy.complete_since() && !faults::on(Fault::ForgetsWhatWasBefore) {
             return Position::LOST;
         }
         list()
@@ -222,14 +222,14 @@ impl IndexRanges {
         self.sets[other].store((new as *const RangeSet).cast_mut(), Ordering::SeqCst);
         let upcoming = Upcoming(e, self, other);
         if faults::on(Fault::BeginsBeforeItWaits) {
-            self.rest.begin(e.now());
+            self.dormancy.begin(e.now());
         }
         if !faults::on(Fault::NoMediation) {
             e.await_commits(p, slot, self.table().id)?;
         }
         std::mem::forget(upcoming);
         if !faults::on(Fault::BeginsBeforeItWaits) {
-            self.rest.begin(e.now());
+            self.dormancy.begin(e.now());
         }
         self.current.store(other as u32, Ordering::SeqCst);
         self.switched_at.store(e.now(), Ordering::SeqCst);

@@ -14,20 +14,20 @@
 //!   index.
 
 mod balance;
+mod dormancy;
 mod index;
 mod inserted;
 mod keyed;
 mod parts;
-mod rest;
 mod ring;
 mod set;
 mod under_way;
 
+pub use dormancy::{Dormancy, Look, DORMANT_AFTER_NS};
 pub use index::{IndexRanges, Iter, TableRanges};
 pub use inserted::{InsertEntry, Inserts};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
 pub use parts::{Part, PartCopy, Parts, PARTS};
-pub use rest::{Look, Rest, SLEEP_AFTER_NS};
 pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
 pub use set::{compare, Range, RangeSet, LIST_SIZES};
 pub use under_way::UnderWay;

@@ -306,7 +306,7 @@ impl Txn {
     /// Notes the key of a buffered write, so that it registers in its range only.
     fn note_row(&mut self, p: &dyn Platform, n: u32, key: &[u8]) -> Result<(), Error> {
         let Some(w) = self.write(n) else { return Ok(()) };
-        match w.r.table.ranges(PRIMARY).filter(|r| !r.is_asleep()) {
+        match w.r.table.ranges(PRIMARY).filter(|r| !r.is_dormant()) {
             Some(ranges) => self.note_key(p, n, ranges, Some(key)),
             None => Ok(()),
         }

@@ -78,7 +78,7 @@ impl Plan {
     /// Where these ranges are among the known ones.
     fn known(&mut self, ranges: &'static IndexRanges) -> usize {
         self.known.iter().position(|k| std::ptr::eq(k.ranges, ranges)).unwrap_or_else(|| {
-            let asleep = ranges.is_asleep();
+            let asleep = ranges.is_dormant();
             let sets = if asleep { [None; 2] } else { ranges.sets() };
             self.known.push(Known { ranges, sets, unknown: false, asleep });
             self.known.len() - 1
@@ -86,7 +86,7 @@ impl Plan {
     }
     /// Must a registration without a key be made too? (INV-REST: asked after the commit has said that it is under way.)
     fn needs_unknown(&self, ranges: &'static IndexRanges) -> bool {
-        if ranges.is_asleep() {
+        if ranges.is_dormant() {
             return false;
         }
         let Some(k) = self.known.iter().find(|k| std::ptr::eq(k.ranges, ranges)) else { return true };
@@ -197,7 +197,7 @@ impl Txn {
         for i in 0..self.plan.tables.len() {
             for ranges in self.plan.tables[i].ranged.iter() {
                 if looks {
-                    ranges.tire(&self.e, self.slot, p);
+                    ranges.check_use(&self.e, self.slot, p);
                 }
                 self.plan.known(ranges);
             }

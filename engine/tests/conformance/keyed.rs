@@ -312,7 +312,7 @@ fn rebuild_loop(w: &World, l: &Load, stop: &AtomicBool) {
 
 fn run(l: &Load) -> (History, u64) {
     let w = World { unproved: l.unproved, ..World::new(&l.sets, l.policy, l.order) };
-    w.e.shared.sleep_after_ns.store(300_000, Ordering::Relaxed); // some ten commits
+    w.e.shared.dormant_after_ns.store(300_000, Ordering::Relaxed); // some ten commits
     let recorder = Recorder::new();
     let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let deadline = Instant::now() + Duration::from_secs(20);

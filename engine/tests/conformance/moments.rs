@@ -9,7 +9,7 @@ use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::faults::{self, Fault, Moment};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
-use mixedcc_engine::range::{Look, Rest, RING_SIZE};
+use mixedcc_engine::range::{Dormancy, Look, RING_SIZE};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::Block;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -177,13 +177,13 @@ fn a_pin_that_is_about_to_be_held_is_not_ended() {
 fn lists_that_wake_up_begin_behind_the_commits_that_were_awaited() {
     finds(Fault::BeginsBeforeItWaits, || {
         // SAFETY: all-zero is a valid word.
-        let (rest, clock): (Rest, _) = (unsafe { std::mem::zeroed() }, Cell::new(10));
+        let (rest, clock): (Dormancy, _) = (unsafe { std::mem::zeroed() }, Cell::new(10));
         let awaits = || {
             clock.set(clock.get() + 5);
             Ok::<(), Error>(())
         };
         rest.wake(|| clock.get(), awaits).expect("it waits for nobody");
-        rest.is_awake() && rest.complete_since() >= 15
+        rest.is_active() && rest.complete_since() >= 15
     });
 }
 
@@ -247,24 +247,24 @@ fn new_boundaries_begin_behind_the_commits_that_were_awaited() {
 fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
     finds(Fault::LooksAtClockBeforeDrowsy, || {
         // SAFETY: all-zero is a valid word.
-        let (rest, clock): (Rest, _) = (unsafe { std::mem::zeroed() }, Cell::new(1));
+        let (rest, clock): (Dormancy, _) = (unsafe { std::mem::zeroed() }, Cell::new(1));
         rest.wake(|| clock.get(), || Ok::<(), Error>(())).expect("it waits for nobody");
         let look = |at_ns| Look { at_ns, after_ns: 0, me: 0 };
-        rest.tire(look(1), || clock.get(), || 0); // the scan is noticed
-                                                  // A scan has pinned. Behind each look at the
-                                                  // clock others commit, and another scan pins.
+        rest.check_use(look(1), || clock.get(), || 0); // the scan is noticed
+                                                       // A scan has pinned. Behind each look at the
+                                                       // clock others commit, and another scan pins.
         let pin = Cell::new(clock.get());
         let now = || {
             let now = clock.replace(clock.get() + 1);
-            if rest.is_awake() {
+            if rest.is_active() {
                 pin.set(clock.get());
             }
             now
         };
-        rest.tire(look(2), now, || pin.get());
-        assert!(!rest.is_awake(), "they are drowsy");
-        rest.tire(look(3), now, || pin.get());
-        !rest.is_asleep()
+        rest.check_use(look(2), now, || pin.get());
+        assert!(!rest.is_active(), "they are drowsy");
+        rest.check_use(look(3), now, || pin.get());
+        !rest.is_dormant()
     });
 }
 

@@ -48,7 +48,7 @@ fn change_ranges(w: &World, l: &Load, plan: Plan, stop: &AtomicBool, enough: &dy
 
 fn run(l: &Load, plan: Plan) -> (History, Counts, World) {
     let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
-    w.e.shared.sleep_after_ns.store(300_000, Ordering::Relaxed); // some ten commits
+    w.e.shared.dormant_after_ns.store(300_000, Ordering::Relaxed); // some ten commits
     if plan.early {
         let mut rng = Rng::new(l.seed ^ 0xc075);
         let p = Jitter::new(&w, w.slots, 5);
@@ -82,7 +82,7 @@ fn judge(l: Load, plan: Plan) {
         // The last rebuild may have come after the last scan: its set counts from nothing.
         let rebuilt = r.rebuilds.load(Ordering::Relaxed) > 0;
         assert!(rebuilt || scans > 0 && writers > 0);
-        assert!(r.sleeps() > 0 || r.unknown_version() < counts.commits / 4, "most keys are known");
+        assert!(r.times_dormant() > 0 || r.unknown_version() < counts.commits / 4, "most keys are known");
         for no in 0..r.current().len() {
             assert!(r.current().range(no).lock.is_free() && r.current().list(no).is_finished(), "range {no}");
         }
@@ -146,7 +146,7 @@ fn ranges_sleep_while_nobody_scans() {
         let (h, counts, w) = run(&l, STILL);
         assert_serializable(&h, &counts, l.seed);
         let of = |i: usize| w.index_ranges(i).expect("active ranges");
-        let (sleeps, scans) = (of(0).sleeps() + of(1).sleeps(), of(0).current().totals()[1]);
+        let (sleeps, scans) = (of(0).times_dormant() + of(1).times_dormant(), of(0).current().totals()[1]);
         eprintln!("{sleeps} sleeps, {scans} scans");
         all = (all.0 + sleeps, all.1 + scans);
     }

@@ -20,13 +20,13 @@ const WRITES: u32 = 16;
 
 /// From now on ranges fall asleep as soon as writers find that nobody uses them.
 fn tired(w: &World) {
-    w.e.shared.sleep_after_ns.store(0, Ordering::SeqCst);
+    w.e.shared.dormant_after_ns.store(0, Ordering::SeqCst);
 }
 
 #[test]
 fn ranges_that_were_scanned_of_late_stay_awake_however_many_commits_come() {
     let w = world(Protocol::Occ, Policy::Wait, &[3], 16);
-    w.e.shared.sleep_after_ns.store(3_600_000_000_000, Ordering::SeqCst);
+    w.e.shared.dormant_after_ns.store(3_600_000_000_000, Ordering::SeqCst);
     let r = Recorder::new();
     let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
     reader.begin(Serializable);
@@ -36,7 +36,7 @@ fn ranges_that_were_scanned_of_late_stay_awake_however_many_commits_come() {
         write(&mut writer, 4, true, 0);
         w.e.tick();
     }
-    assert!([0, 1].iter().all(|&i| !ranges(&w, i).is_asleep()));
+    assert!([0, 1].iter().all(|&i| !ranges(&w, i).is_dormant()));
     put_to_sleep(&w, &mut writer);
 }
 
@@ -47,7 +47,7 @@ fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
     let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
     writer.keyed = false;
     tired(&w);
-    let all_asleep = || [0, 1].iter().all(|&i| ranges(&w, i).is_asleep());
+    let all_asleep = || [0, 1].iter().all(|&i| ranges(&w, i).is_dormant());
     reader.begin(Serializable);
     scan(&mut reader, 0, Included(0), Included(1));
     scan(&mut reader, 1, Included(0), Included(1));
@@ -82,7 +82,7 @@ fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
     assert_eq!(writer.update(0, false), Ok(true));
     reader.begin(Serializable);
     scan(&mut reader, 1, Included(0), Included(1));
-    assert!(!ranges(&w, 1).is_asleep());
+    assert!(!ranges(&w, 1).is_dormant());
     writer.commit().expect("a write");
     assert!(reader.commit().is_err());
     reader.abort();
@@ -95,7 +95,7 @@ fn put_to_sleep(w: &World, writer: &mut Client) {
     for _ in 0..WRITES {
         write(writer, 4, true, 0);
     }
-    assert!([0, 1].iter().all(|&i| ranges(w, i).is_asleep()));
+    assert!([0, 1].iter().all(|&i| ranges(w, i).is_dormant()));
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl World {
 
     /// Notes the key of a write in all indexes that have ranges.
     pub fn note(&self, t: &mut Txn, p: &dyn Platform, write: u32, key: i64) -> Result<(), Error> {
-        for r in self.table.all_ranges().filter(|r| !r.is_asleep()) {
+        for r in self.table.all_ranges().filter(|r| !r.is_dormant()) {
             let i = INDEXES.iter().position(|&x| x == r.index).expect("one of the two");
             t.note_key(p, write, r, Some(&encode(i, key)))?;
         }

@@ -11,7 +11,7 @@ use loom::thread;
 use mixedcc_engine::csn::{Csn, Stamp, State};
 use mixedcc_engine::faults::{self, Fault as Broken};
 use mixedcc_engine::range::{
-    EntryHead, KeyEntry, List, ListHead, Look, Part, Position, Rest, Ring, Subject, UnderWay, Verdict,
+    Dormancy, EntryHead, KeyEntry, List, ListHead, Look, Part, Position, Ring, Subject, UnderWay, Verdict,
 };
 
 /// A list with two keyed entries.
@@ -307,7 +307,7 @@ fn sleep(hurry: Hurry, asleep: bool) {
         world: World,
         row: Record,
         ring: Ring,
-        rest: Rest,
+        rest: Dormancy,
         commits: UnderWay,
         pin: AtomicU64,
     }
@@ -315,7 +315,7 @@ fn sleep(hurry: Hurry, asleep: bool) {
         world: World::new(),
         row: Record::new(),
         ring: Ring::model(),
-        rest: Rest::model(),
+        rest: Dormancy::model(),
         commits: UnderWay::model(),
         pin: AtomicU64::new(UNPINNED),
     });
@@ -325,7 +325,7 @@ fn sleep(hurry: Hurry, asleep: bool) {
             w.world.clock.load(SeqCst)
         };
         let look = Look { at_ns: w.world.clock.load(SeqCst), after_ns: 0, me: 0 };
-        w.rest.tire(look, now, || {
+        w.rest.check_use(look, now, || {
             let min = now().min(w.pin.load(SeqCst));
             if hurry == Hurry::NoPins {
                 UNPINNED
@@ -341,7 +341,7 @@ fn sleep(hurry: Hurry, asleep: bool) {
     if asleep {
         tire(&w, hurry);
         tire(&w, hurry);
-        assert!(w.rest.is_asleep());
+        assert!(w.rest.is_dormant());
     }
     let writer = {
         let w = w.clone();
@@ -356,7 +356,7 @@ fn sleep(hurry: Hurry, asleep: bool) {
                 enter(&w.commits);
             }
             let lists = [w.ring.list()];
-            let csn = commit(&w.world, &w.row, &lists[..!w.rest.is_asleep() as usize]);
+            let csn = commit(&w.world, &w.row, &lists[..!w.rest.is_dormant() as usize]);
             w.commits.leave();
             csn
         })

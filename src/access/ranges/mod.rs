@@ -84,7 +84,7 @@ pub unsafe fn note_new(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, 
             _ => None,
         };
         if let Some(ranges) = one {
-            if !ranges.is_asleep() {
+            if !ranges.is_dormant() {
                 ok(xact::txn().note_key(&PG, n, ranges, Some(key)));
             }
             return;
@@ -99,7 +99,7 @@ pub unsafe fn note_new(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, 
 #[inline]
 pub fn nothing_to_note(info: &RelInfo) -> bool {
     let generation = info.table.ranges_generation();
-    let asleep = || info.active.list.borrow().iter().all(|(ranges, _)| ranges.is_asleep());
+    let asleep = || info.active.list.borrow().iter().all(|(ranges, _)| ranges.is_dormant());
     generation == 0 || info.active.generation.get() == generation && asleep()
 }
 
@@ -118,7 +118,7 @@ unsafe fn note_keys(
     let count = info.active.list.borrow().len();
     for i in 0..count {
         let (ranges, codec) = info.active.list.borrow()[i];
-        if ranges.is_asleep() {
+        if ranges.is_dormant() {
             continue;
         }
         if let Some((_, key)) = made.filter(|(index, _)| *index == codec.index) {

@@ -102,7 +102,7 @@ fn rows_of(table: Oid, r: &'static IndexRanges, codec: &Codec, see: bool) -> Vec
             let (scans, aborts, wraps) = (count(&range.scans), count(&range.aborts), count(&range.wraps));
             let index = Oid::from(r.index as u32);
             let list_size = set.list_size() as i32;
-            (table, index, i as i32, lower, upper, version, scans, aborts, wraps, list_size, r.is_asleep())
+            (table, index, i as i32, lower, upper, version, scans, aborts, wraps, list_size, r.is_dormant())
         })
         .collect()
 }

@@ -151,11 +151,11 @@ impl Store {
         let ranges = self.table.ranges(PRIMARY).expect("ranges");
         let mut me = Worker::new(self, 1, Method::Rv);
         me.run(&Program { ops: vec![Op::Scan(0, 10)] });
-        let after = self.e.shared.sleep_after_ns.swap(0, Ordering::SeqCst);
+        let after = self.e.shared.dormant_after_ns.swap(0, Ordering::SeqCst);
         // Commits check from time to time whether the ranges are needed.
         for _ in 0..10_000 {
-            if ranges.is_asleep() {
-                self.e.shared.sleep_after_ns.store(after, Ordering::SeqCst);
+            if ranges.is_dormant() {
+                self.e.shared.dormant_after_ns.store(after, Ordering::SeqCst);
                 return;
             }
             me.run(&Program { ops: vec![Op::Update(0)] });

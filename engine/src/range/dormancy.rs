@@ -13,25 +13,25 @@ use crate::faults::{self, Fault};
 use crate::primitive::{AtomicU64, Ordering};
 
 /// The time without a scan after which an index's ranges become idle.
-pub const SLEEP_AFTER_NS: u64 = 10_000_000_000;
+pub const DORMANT_AFTER_NS: u64 = 10_000_000_000;
 
 /// Writers register. Scans wait until every commit that might not know that has ended.
 const WAKING: u64 = 0;
 /// Writers register, and scans rely on that.
-const AWAKE: u64 = 1;
+const ACTIVE: u64 = 1;
 /// Writers register, and scans that rely on that may be under way; a new scan makes the ranges
-/// awake again. The rest of the word is the clock's value at the change, or [`NOT_YET`] and the
+/// active again. The rest of the word is the clock's value at the change, or [`NOT_YET`] and the
 /// slot that is reading the clock.
-const DROWSY: u64 = 2;
+const IDLE: u64 = 2;
 /// Writers do not register.
-const ASLEEP: u64 = 3;
+const DORMANT: u64 = 3;
 const STATE: u64 = 3;
 const NOT_YET: u64 = 1 << 63;
 
 /// Whether writers register in the ranges of an index. All-zero: they do, but scans do not rely on
 /// it yet.
 #[repr(C)]
-pub struct Rest {
+pub struct Dormancy {
     word: AtomicU64,
     /// Has a scan used the ranges since a writer's last check?
     used: AtomicU64,
@@ -40,10 +40,10 @@ pub struct Rest {
     /// Every commit with a larger CSN has registered.
     complete_since: AtomicU64,
     /// The number of times that they became dormant.
-    sleeps: AtomicU64,
+    times_dormant: AtomicU64,
 }
 
-/// A writer's check: its time, the time that ranges stay awake without a scan, and the writer.
+/// A writer's check: its time, the time that ranges stay active without a scan, and the writer.
 #[derive(Clone, Copy)]
 pub struct Look {
     /// The present time in nanoseconds, by a clock that all processes share.
@@ -54,27 +54,27 @@ pub struct Look {
     pub me: SlotId,
 }
 
-impl Rest {
+impl Dormancy {
     /// An initial word made of the model checker's atomics.
     #[cfg(loom)]
-    pub fn model() -> Rest {
+    pub fn model() -> Dormancy {
         let zero = || AtomicU64::new(0);
-        Rest { word: zero(), used: zero(), idle_since: zero(), complete_since: zero(), sleeps: zero() }
+        Dormancy { word: zero(), used: zero(), idle_since: zero(), complete_since: zero(), times_dormant: zero() }
     }
 
     /// May a commit that is under way leave the ranges out?
     #[inline]
-    pub fn is_asleep(&self) -> bool {
-        self.word.load(Ordering::SeqCst) == ASLEEP
+    pub fn is_dormant(&self) -> bool {
+        self.word.load(Ordering::SeqCst) == DORMANT
     }
     /// Does a scan that has been pinned since before this call find all writers registered?
-    #[inline]
-    pub fn is_awake(&self) -> bool {
-        self.word.load(Ordering::SeqCst) == AWAKE
+    #[cfg(any(test, feature = "faults"))]
+    pub fn is_active(&self) -> bool {
+        self.word.load(Ordering::SeqCst) == ACTIVE
     }
     /// The number of times that they became dormant.
-    pub fn sleeps(&self) -> u64 {
-        self.sleeps.load(Ordering::Relaxed)
+    pub fn times_dormant(&self) -> u64 {
+        self.times_dormant.load(Ordering::Relaxed)
     }
     /// Commits with a CSN at or below this one may be missing in the lists, although a snapshot
     /// before them does not see them.
@@ -92,17 +92,17 @@ impl Rest {
         loop {
             let w = self.word.load(Ordering::SeqCst);
             let next = match w & STATE {
-                AWAKE => break,
-                ASLEEP => WAKING,
+                ACTIVE => break,
+                DORMANT => WAKING,
                 WAKING => {
                     let early = if faults::on(Fault::BeginsBeforeItWaits) { now() } else { 0 };
                     if !faults::on(Fault::WakesAtOnce) {
                         await_commits()?;
                     }
                     self.begin(if early != 0 { early } else { now() });
-                    AWAKE
+                    ACTIVE
                 }
-                _ => AWAKE,
+                _ => ACTIVE,
             };
             let _ = self.word.compare_exchange(w, next, Ordering::SeqCst, Ordering::SeqCst);
         }
@@ -124,21 +124,21 @@ impl Rest {
 
     /// A writer checks from time to time whether the ranges are needed. `min_pin` is a lower bound
     /// of all pins.
-    pub fn tire(&self, look: Look, now: impl Fn() -> Csn, min_pin: impl FnOnce() -> Csn) {
+    pub fn check_use(&self, look: Look, now: impl Fn() -> Csn, min_pin: impl FnOnce() -> Csn) {
         let w = self.word.load(Ordering::SeqCst);
         match w & STATE {
-            AWAKE if self.is_idle(look) => {
+            ACTIVE if self.is_idle(look) => {
                 let early = if faults::on(Fault::LooksAtClockBeforeDrowsy) { now() } else { 0 };
-                let mine = DROWSY | NOT_YET | (look.me as u64) << 2;
+                let mine = IDLE | NOT_YET | (look.me as u64) << 2;
                 if self.word.compare_exchange(w, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                    // Read after the change: a scan that found the ranges awake has no larger pin.
-                    let drowsy = DROWSY | if early != 0 { early } else { now() } << 2;
-                    let _ = self.word.compare_exchange(mine, drowsy, Ordering::SeqCst, Ordering::SeqCst);
+                    // Read after the change: a scan that found the ranges active has no larger pin.
+                    let idle = IDLE | if early != 0 { early } else { now() } << 2;
+                    let _ = self.word.compare_exchange(mine, idle, Ordering::SeqCst, Ordering::SeqCst);
                 }
             }
-            DROWSY if w & NOT_YET == 0 && (w >> 2 < min_pin() || faults::on(Fault::SleepsAtOnce)) => {
-                if self.word.compare_exchange(w, ASLEEP, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                    self.sleeps.fetch_add(1, Ordering::Relaxed);
+            IDLE if w & NOT_YET == 0 && (w >> 2 < min_pin() || faults::on(Fault::SleepsAtOnce)) => {
+                if self.word.compare_exchange(w, DORMANT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    self.times_dormant.fetch_add(1, Ordering::Relaxed);
                 }
             }
             _ => {}
@@ -151,33 +151,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_fall_asleep_when_no_scan_has_come_for_some_time() {
-        // SAFETY: INV-REST: all-zero memory is a valid `Rest`.
-        let r: Rest = unsafe { std::mem::zeroed() };
+    fn ranges_become_dormant_when_no_scan_has_come_for_some_time() {
+        // SAFETY: INV-REST: all-zero memory is a valid `Dormancy`.
+        let r: Dormancy = unsafe { std::mem::zeroed() };
         let wake = || r.wake(|| 7, || Ok::<(), ()>(())).expect("there is no wait");
-        let tire = |at_ns| r.tire(Look { at_ns, after_ns: 100, me: 3 }, || 7, || 8);
+        let check_use = |at_ns| r.check_use(Look { at_ns, after_ns: 100, me: 3 }, || 7, || 8);
         wake();
-        tire(1000); // Finds that they were used.
+        check_use(1000); // Finds that they were used.
         for at in [1001, 1100, 1050] {
-            tire(at);
-            assert!(r.is_awake(), "{at}");
+            check_use(at);
+            assert!(r.is_active(), "{at}");
         }
         wake();
-        tire(1101); // They were used meanwhile.
-        tire(1201);
-        assert!(r.is_awake());
-        tire(1202);
-        assert!(!r.is_awake() && !r.is_asleep(), "drowsy");
+        check_use(1101); // They were used meanwhile.
+        check_use(1201);
+        assert!(r.is_active());
+        check_use(1202);
+        assert!(!r.is_active() && !r.is_dormant(), "idle");
         wake();
-        assert!(r.is_awake(), "a scan came in time");
-        tire(1300);
-        tire(1401);
-        tire(1401);
-        assert!(r.is_asleep());
-        assert_eq!(r.sleeps(), 1);
-        tire(9000);
-        assert!(r.is_asleep());
+        assert!(r.is_active(), "a scan came in time");
+        check_use(1300);
+        check_use(1401);
+        check_use(1401);
+        assert!(r.is_dormant());
+        assert_eq!(r.times_dormant(), 1);
+        check_use(9000);
+        assert!(r.is_dormant());
         wake();
-        assert!(r.is_awake());
+        assert!(r.is_active());
     }
 }
