@@ -118,7 +118,7 @@ pub unsafe fn peek(
     };
     // SAFETY: the caller's; versions of the relation's table, which has the key's columns.
     let has_key = |v| unsafe { pk.codec.has_ints(&value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
-    if let Some(found) = pk.primary.guess(key, |no| guessed(t, info, no, csn, has_key)) {
+    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, csn, has_key)) {
         return Some(found);
     }
     searched(t, info, pk, key, csn)
@@ -166,7 +166,7 @@ fn searched(t: &mut Txn, info: &RelInfo, pk: &PrimaryKey, key: Short, csn: Optio
     }
     let r = RecordRef::find(info.table, few[0])?;
     let version = look(t, r, csn)?;
-    pk.primary.note_guess(key, few[0]);
+    pk.primary.note_hint(key, few[0]);
     Some(Found { r, version })
 }
 

@@ -156,10 +156,10 @@ impl Hints {
         Lines::of(self.lines.load(Ordering::Relaxed)).map_or(0, |l| l.bytes() as u64)
     }
 
-    /// Returns the first result of `proven` for the records in the key's hints. The caller is
+    /// Returns the first result of `verify` for the records in the key's hints. The caller is
     /// pinned.
     #[inline]
-    pub fn find<T>(&self, key: Short, mut proven: impl FnMut(u64) -> Option<T>) -> Option<T> {
+    pub fn find<T>(&self, key: Short, mut verify: impl FnMut(u64) -> Option<T>) -> Option<T> {
         // Sequentially consistent, to be ordered after the caller's pin.
         let lines = Lines::of(self.lines.load(Ordering::SeqCst))?;
         let hash = Hash::of_key(key);
@@ -170,7 +170,7 @@ impl Hints {
             // A free place has no number, and a different tag gives a number that is too large.
             let no = (s ^ tag).wrapping_sub(1);
             if no < lines.limit() {
-                let found = proven(no as u64);
+                let found = verify(no as u64);
                 if found.is_some() {
                     return found;
                 }

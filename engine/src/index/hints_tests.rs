@@ -71,7 +71,7 @@ fn scattered(n: u64) -> i64 {
 }
 
 #[test]
-fn a_larger_table_keeps_every_guess() {
+fn a_larger_table_keeps_every_hint() {
     let keys: [fn(u64) -> i64; 3] = [scattered, |n| n as i64, |n| -(n as i64) * 1000];
     for key in keys {
         let w = World::new(16 << 20);
@@ -180,13 +180,13 @@ fn keys_that_share_a_place_need_a_proof() {
         (w.add(0, a, no, 1000), w.add(0, b, no + 1, 1000));
         assert!(w.has(a, no) && w.has(b, no + 1));
         let unproved = |key| w.hints.find(short(key), Some);
-        assert_eq!((unproved(a), unproved(b)), (Some(no), Some(no)), "the second one's first guess is wrong");
+        assert_eq!((unproved(a), unproved(b)), (Some(no), Some(no)), "the second one's first hint is wrong");
     }
     w.end();
 }
 
 #[test]
-fn without_memory_there_are_fewer_guesses() {
+fn without_memory_there_are_fewer_hints() {
     let w = World::new(4 << 20);
     (0..40).for_each(|n| w.add(0, n, n as u64, 40));
     let bytes = w.hints.bytes();

@@ -3,9 +3,8 @@
 //! Readers take no latch; writers find their place as readers do and latch, without waiting, the
 //! few nodes that they change. The reasons are in `README.md`; the invariants are INV-OLC
 //! (`word.rs`), INV-BLOB (`key.rs`), INV-COVER (`descend.rs`), INV-GUESS, INV-LINES (`hints.rs`),
-//! INV-GRAVE (`graves.rs`) and INV-HINT (`ahead.rs`).
+//! INV-GRAVE (`graves.rs`) and INV-HINT (`prefetch.rs`).
 
-mod ahead;
 mod cursor;
 mod descend;
 mod graves;
@@ -18,6 +17,7 @@ mod node;
 mod point;
 #[cfg(all(test, not(loom)))]
 mod point_tests;
+mod prefetch;
 mod primary;
 #[cfg(all(test, not(loom)))]
 mod primary_tests;
@@ -28,12 +28,12 @@ mod sample;
 mod tests;
 mod word;
 
-pub(crate) use ahead::fetch_records;
 pub use cursor::Cursor;
 pub use descend::Direction;
 pub(crate) use graves::Graves;
 pub use key::Key;
 pub use point::FEW;
+pub(crate) use prefetch::prefetch_records;
 pub use primary::{Primary, Reuse, PRIMARY_SPEC_MAX};
 pub use records::Records;
 pub use word::VersionWord;

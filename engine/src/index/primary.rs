@@ -115,7 +115,7 @@ impl Primary {
     }
 
     /// As [`Primary::add`], while tables are loaded. Makes no hint, as the memory might then be
-    /// missing for the rows of later tables; see [`Primary::offer_guesses`].
+    /// missing for the rows of later tables; see [`Primary::offer_hints`].
     pub(crate) fn load(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
         let added = self.index.insert_key(e, slot, p, key, no)?;
         debug_assert!(added != Added::Not, "a record has one entry");
@@ -127,7 +127,7 @@ impl Primary {
 
     /// Called when all tables are loaded: makes room for hints, which look-ups then fill. If memory
     /// is short there are none before the next insert.
-    pub fn offer_guesses(&self, e: &Engine, slot: SlotId) {
+    pub fn offer_hints(&self, e: &Engine, slot: SlotId) {
         self.hints.offer(e, slot, self.index.len());
     }
 
@@ -144,19 +144,19 @@ impl Primary {
         self.spec_len > 0 && key.len() <= INLINE && self.index.order() == 0
     }
 
-    /// Returns the first result of `proven` for the records in the key's hints, without a search of
-    /// the tree. A hint may be any number (INV-GUESS). `proven` checks that the record has a
+    /// Returns the first result of `verify` for the records in the key's hints, without a search of
+    /// the tree. A hint may be any number (INV-GUESS). `verify` checks that the record has a
     /// visible row with the key in its columns. `None` says nothing about the key. The caller is
     /// pinned.
     #[inline]
-    pub fn guess<T>(&self, key: Short, proven: impl FnMut(u64) -> Option<T>) -> Option<T> {
-        self.hints.find(key, proven)
+    pub fn find_by_hint<T>(&self, key: Short, verify: impl FnMut(u64) -> Option<T>) -> Option<T> {
+        self.hints.find(key, verify)
     }
 
     /// Notes as a hint the record that the tree has found for a key. Replaces no other hint. The
     /// caller is pinned.
     #[inline]
-    pub fn note_guess(&self, key: Short, no: u64) {
+    pub fn note_hint(&self, key: Short, no: u64) {
         self.hints.put(Hash::of_key(key), no, false);
     }
 

@@ -261,7 +261,7 @@ pub fn write_end<W: Write>(mut w: Writer<W>) -> std::io::Result<W> {
 pub type Loaded = Result<&'static Table, Left>;
 
 /// Reads the next table. `None` at the end. Skips a table whose key is not `wanted`. The slot is
-/// pinned. When all tables are read, the caller calls [`crate::index::Primary::offer_guesses`] for
+/// pinned. When all tables are read, the caller calls [`crate::index::Primary::offer_hints`] for
 /// each.
 pub fn read_table<R: Read>(
     r: &mut Reader<R>,

@@ -324,22 +324,22 @@ fn primary_indexes_come_back() {
     // number needs, if as much again is left.
     let key = Short::of(&keys[1]).expect("a short key");
     let free = || n.e().region.usage().free_page_bytes;
-    let guessed = || primary.guess(key, Some);
+    let hinted = || primary.find_by_hint(key, Some);
     let before = primary.bytes();
-    primary.note_guess(key, 1);
-    assert_eq!(guessed(), None);
+    primary.note_hint(key, 1);
+    assert_eq!(hinted(), None);
     let mut rest = Vec::new();
     while let Ok(p) = n.e().region.alloc(0, free().min(MB).max(1)) {
         rest.push(p);
     }
-    primary.offer_guesses(&n.e(), 0);
+    primary.offer_hints(&n.e(), 0);
     assert_eq!(primary.bytes(), before, "there is no memory to spare");
     // SAFETY: INV-M1: allocated above.
     rest.into_iter().for_each(|p| unsafe { n.e().region.free(0, p) });
-    primary.offer_guesses(&n.e(), 0);
+    primary.offer_hints(&n.e(), 0);
     assert_eq!(primary.bytes(), before + 4 * 1024, "1,024 places for 500 entries");
-    primary.note_guess(key, 1);
-    assert_eq!(guessed(), Some(1));
+    primary.note_hint(key, 1);
+    assert_eq!(hinted(), Some(1));
 }
 
 #[test]

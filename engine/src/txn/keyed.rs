@@ -5,7 +5,7 @@ use super::versions::settled;
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
-use crate::index::{fetch_records, Direction, Primary, Records, FEW};
+use crate::index::{prefetch_records, Direction, Primary, Records, FEW};
 use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
@@ -226,13 +226,13 @@ impl Txn {
     /// protects nothing and cannot fail. Worth it for two keys and more.
     pub fn announce_rows<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
         debug_assert!(self.is_active());
-        table.index().index.fetch_ahead(table, keys);
+        table.index().index.prefetch_keys(table, keys);
     }
 
     /// Records with these numbers will be read soon. As [`Txn::announce_rows`].
     pub fn announce_records(&self, table: &'static Table, numbers: impl Iterator<Item = u64>) {
         debug_assert!(self.is_active());
-        fetch_records(table, numbers);
+        prefetch_records(table, numbers);
     }
 
     /// The row with a key, which is or would be in the partition `at`.

@@ -119,7 +119,7 @@ impl<'w> Client<'w> {
         }
         let (t, snapshot) = (&mut self.t, self.snapshot);
         let is = |v| w.unproved && !for_write || Row::read(v).key == key;
-        let found = w.table.primary().expect("an index").guess(short, |no| {
+        let found = w.table.primary().expect("an index").find_by_hint(short, |no| {
             let r = RecordRef::find(w.table, no)?;
             let newest = NonNull::new(r.rec.head())?;
             // SAFETY: reached under our pin.
@@ -252,7 +252,7 @@ impl<'w> Client<'w> {
             let key = rng.below(KEYS as u64) as i64;
             if let Some(short) = Short::of(&bytes(key)) {
                 let no = rng.below(self.w.table.len() + 2);
-                self.w.table.primary().expect("an index").note_guess(short, no);
+                self.w.table.primary().expect("an index").note_hint(short, no);
             }
         }
         if rng.percent(20) {

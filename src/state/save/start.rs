@@ -49,7 +49,7 @@ pub fn load(e: &Engine) -> Vec<files::Finished> {
         start.file(path);
     }
     for primary in start.tables.iter().filter_map(|t| t.0.primary()) {
-        primary.offer_guesses(e, SLOT);
+        primary.offer_hints(e, SLOT);
     }
     e.unpin(SLOT);
     e.region.flush_slot(SLOT as usize);

@@ -20,27 +20,27 @@ use crate::table::Table;
 const TOGETHER: usize = 16;
 
 /// Prefetches records and their newest versions.
-pub(crate) fn fetch_records(table: &'static Table, numbers: impl Iterator<Item = u64>) {
+pub(crate) fn prefetch_records(table: &'static Table, numbers: impl Iterator<Item = u64>) {
     let mut records = [None; TOGETHER];
     let mut numbers = numbers.peekable();
     while numbers.peek().is_some() {
         let mut n = 0;
         for (to, no) in records.iter_mut().zip(&mut numbers) {
-            *to = fetch_record(table, no);
+            *to = prefetch_record(table, no);
             n += 1;
         }
-        records[..n].iter().flatten().for_each(|r| fetch_version(r));
+        records[..n].iter().flatten().for_each(|r| prefetch_version(r));
     }
 }
 
-fn fetch_record(table: &'static Table, no: u64) -> Option<&'static Record> {
+fn prefetch_record(table: &'static Table, no: u64) -> Option<&'static Record> {
     let r = table.record(no)?;
     prefetch(std::ptr::from_ref(r));
     Some(r)
 }
 
 /// Prefetches the version's header and the next line.
-fn fetch_version(r: &Record) {
+fn prefetch_version(r: &Record) {
     let v: *const Version = r.head();
     prefetch(v);
     prefetch(v.cast::<u8>().wrapping_add(64));
@@ -49,7 +49,7 @@ fn fetch_version(r: &Record) {
 impl Index {
     /// Prefetches the leaves, records and versions that look-ups of these keys read. Does nothing
     /// if the platform compares the keys. The caller is pinned.
-    pub(crate) fn fetch_ahead<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
+    pub(crate) fn prefetch_keys<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
         if self.order() != 0 {
             return;
         }
@@ -64,9 +64,9 @@ impl Index {
             }
             for (place, to) in places[..n].iter().zip(&mut records) {
                 let no = place.as_ref().and_then(|(place, wanted)| place.record(wanted));
-                *to = no.and_then(|no| fetch_record(table, no));
+                *to = no.and_then(|no| prefetch_record(table, no));
             }
-            records[..n].iter().flatten().for_each(|r| fetch_version(r));
+            records[..n].iter().flatten().for_each(|r| prefetch_version(r));
         }
     }
 }
