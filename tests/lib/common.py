@@ -167,8 +167,8 @@ def must_come(condition, limit=30.0):
 
 
 def reload(connection):
-    """Has the server read its settings again. When this returns, the postmaster has told all processes, and the coordinator
-    has made a whole pass since."""
+    """Has the server read its settings again. When this returns, the postmaster has told all
+    processes, and the coordinator has made a whole pass since."""
     def loaded():
         new = connect(connection.info.dbname)
         at = value(new, "SELECT pg_conf_load_time()")
@@ -183,7 +183,8 @@ def reload(connection):
 
 
 def some_passes(connection, number=2):
-    """Waits until the coordinator has made so many passes: the first may have begun before. A new coordinator counts anew."""
+    """Waits until the coordinator has made so many passes: the first may have begun before. A new
+    coordinator counts anew."""
     begun = made = 0
 
     def enough():

@@ -33,8 +33,8 @@ COMMITS_OF_A_CLIENT, LATEST, COMMITS_OF_A_KIND = 20, 20.0, 5
 
 
 def allowed_errors(level):
-    """SQLSTATEs with which a transaction may end. SERIALIZABLE READ ONLY reads a state of the serial order, without locks and
-    without validation: nothing ends it."""
+    """SQLSTATEs with which a transaction may end. SERIALIZABLE READ ONLY reads a state of the
+    serial order, without locks and without validation: nothing ends it."""
     if level == READ_ONLY and OURS:
         return set()
     return ALLOWED if level == "read committed" else ALLOWED_ABOVE_READ_COMMITTED
@@ -56,7 +56,8 @@ def reset_ways(connection):
 
 
 def check_ways(name, connection):
-    """Have statements of each kind been run by the bypass, and others not for its setting (WAYS)?"""
+    """Have statements of each kind been run by the bypass, and others not for its setting
+    (WAYS)?"""
     if OURS:
         taken = dict(query(connection, "SELECT coalesce(statement, reason), statements FROM mixedcc.bypass"))
         check(f"{name}: statements run by the bypass, and others not for its setting",
@@ -138,8 +139,8 @@ class Client:
         self.log("read", table, k=key, **({"list": rows[0][0]} if rows else {"absent": True}))
 
     def native(self):
-        """Some operations go by native access. Its changes are made of what a read before has seen, which READ COMMITTED
-        does not protect."""
+        """Some operations go by native access. Its changes are made of what a read before has seen,
+        which READ COMMITTED does not protect."""
         return self.load.interface or OURS and self.random.random() < 0.3
 
     def get(self, table, key):

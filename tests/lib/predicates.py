@@ -3,12 +3,13 @@
 The checker knows integer keys, and which of them a scan covers; SQL predicates are over columns of
 any type. So a table has a finite domain of *points*: each point is one combination of the values of
 all its indexed columns, and a key of the checker. A row is at one point; an UPDATE of a column that
-some index holds moves it: a delete at one point and an insert at another. What a predicate covers is
-then a set of points, and PostgreSQL itself says which: it evaluates the predicate on a heap table of
-all points. The list in the row has the order of the writes at its point (see lib/loads.py).
+some index holds moves it: a delete at one point and an insert at another. What a predicate covers
+is then a set of points, and PostgreSQL itself says which: it evaluates the predicate on a heap
+table of all points. The list in the row has the order of the writes at its point (see
+lib/loads.py).
 
-A read with a LIMIT covers the points that sort before the last row that came, and that row. Of points that
-sort equal to it nothing is known, and min and max tell only which points have no row.
+A read with a LIMIT covers the points that sort before the last row that came, and that row. Of
+points that sort equal to it nothing is known, and min and max tell only which points have no row.
 """
 
 import datetime
@@ -265,7 +266,8 @@ class Table:
 
 
 class Predicate:
-    """A read. `ranks`: the points that match it, and their places in its order; `points`: sorted by what it asks for."""
+    """A read. `ranks`: the points that match it, and their places in its order; `points`: sorted by
+    what it asks for."""
 
     def __init__(self, kind, where, order, limit, source=None):
         self.kind, self.where, self.order, self.limit, self.source = kind, where, order, limit, source

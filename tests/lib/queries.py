@@ -1,6 +1,7 @@
-"""Random queries for plans.py: what other programs generate and people rarely write. Rows in every shape, columns that are
-none (the whole row, ctid, tableoid), above every kind of source. Every query has one right result: LIMIT and OFFSET have an
-order without ties, and aggregates of several rows an order too, or none that matters."""
+"""Random queries for plans.py: what other programs generate and people rarely write. Rows in every
+shape, columns that are none (the whole row, ctid, tableoid), above every kind of source. Every
+query has one right result: LIMIT and OFFSET have an order without ties, and aggregates of several
+rows an order too, or none that matters."""
 
 import re
 
@@ -8,7 +9,8 @@ INT, TEXT, ROW = "int", "text", "row"
 
 
 def native(sql, ours):
-    """A query with native calls in it, or with the statements that they stand for: {get table column=value, ...}."""
+    """A query with native calls in it, or with the statements that they stand for: {get table
+    column=value, ...}."""
     def replace(m):
         table, pairs = m[1], [part.split("=", 1) for part in m[2].split("; ")]
         if ours:
@@ -18,7 +20,8 @@ def native(sql, ours):
 
 
 class Source:
-    """Something in FROM: its text with the alias, the alias, columns (name, type), and columns that identify a row."""
+    """Something in FROM: its text with the alias, the alias, columns (name, type), and columns that
+    identify a row."""
 
     def __init__(self, text, alias, columns, key, table=None):
         self.text, self.alias, self.columns, self.key, self.table = text, alias, columns, key, table

@@ -1,4 +1,5 @@
-"""Clients that read by the predicates of a random table (see lib/predicates.py) and write into what they cover."""
+"""Clients that read by the predicates of a random table (see lib/predicates.py) and write into what
+they cover."""
 
 import json
 import random
@@ -14,7 +15,8 @@ EPOCH = 0.15  # seconds that the same few predicates stay hot
 
 
 def plan(seq, index, bitmap, sort, primary=False):
-    """Settings that leave the planner these kinds of scans. `primary`: of the primary index, in place of nbtree's."""
+    """Settings that leave the planner these kinds of scans. `primary`: of the primary index, in
+    place of nbtree's."""
     mine = f"SET LOCAL mixedcc.enable_primary_scan = {'on' if primary else 'off'}; " if OURS else ""
     on = {"seqscan": seq, "indexscan": index, "indexonlyscan": index, "bitmapscan": bitmap, "sort": sort}
     return mine + "".join(f"SET LOCAL enable_{name} = {'on' if flag else 'off'}; " for name, flag in on.items())
@@ -70,7 +72,8 @@ class Reader(Client):
         self.events[at:at] = events
 
     def repeated_read(self):
-        """Reads by one predicate twice, perhaps by different plans: a phantom in between is seen."""
+        """Reads by one predicate twice, perhaps by different plans: a phantom in between is
+        seen."""
         one = self.choose()
         self.predicate_read(one)
         if self.random.random() < 0.3:
@@ -166,7 +169,8 @@ class Reader(Client):
             self.absent(self.siblings(point))
 
     def move(self):
-        """A row gets other values, at times another key: into what is read now, or out of it."""
+        """A row gets other values, at times another key: into the rows that are read now, or out of
+        them."""
         append = self.fresh()
         new = self.target()
         old = self.target() if self.random.random() < 0.3 else new
@@ -306,7 +310,8 @@ class Reader(Client):
 
 
 def stir(connection, table, rng, until):
-    """Scans often, and wants few ranges and many in turn: the ranges of the indexes are made again."""
+    """Scans often, and wants few ranges and many in turn: the ranges of the indexes are made
+    again."""
     few = False
     query(connection, "SET default_transaction_isolation = 'serializable'; SET enable_seqscan = off; SET enable_bitmapscan = off; "
           "SET enable_material = off; SET enable_memoize = off; SET mixedcc.range_list_size = 8")

@@ -35,7 +35,8 @@ class Client:
         self.socket.sendall(kind.encode() + struct.pack("!i", len(body) + 4) + body)
 
     def until_ready(self):
-        """What the server says: rows, tags, errors and warnings (code, text, detail; the other fields as one text)."""
+        """What the server says: rows, tags, errors and warnings (code, text, detail; the other
+        fields as one text)."""
         said = []
         while True:
             kind, body = self.message()

@@ -59,7 +59,7 @@ fn reads(p: Protocol, writer: Writer, look: Look, commits: bool) -> (Result<Opti
     if commits {
         a.t.publish(&a.p);
     }
-    a.abort(); // ends what was published too
+    a.abort(); // ends a published transaction too
     let seen = look(&mut b, number(&w, UPDATED));
     let end = if seen.is_ok() { b.commit() } else { Ok(()) };
     b.abort();

@@ -58,7 +58,7 @@ fn the_clock_stops_before_its_end() {
         w.e.tick();
     }
     assert_eq!(w.e.now(), end);
-    // Who is not refused still gets a CSN that fits: what was under way.
+    // A commit that was under way is not refused, and still gets a CSN that fits.
     a.begin(Mood::Serializable);
     assert_eq!(a.add(0, 1, false), Ok(true));
     faults::set(Some(Fault::ClockRunsOver));

@@ -184,7 +184,7 @@ fn a_transaction_that_wants_to_end_has_not_failed() {
     );
 }
 
-/// Sleeps are told apart: for a range that a scan has locked whole, for who has read a part of it,
+/// Sleeps are told apart: for a range that a scan has locked whole, for a reader of a part of it,
 /// for a partition.
 #[test]
 fn sleeps_by_what_is_slept_for() {

@@ -19,7 +19,7 @@ fn world() -> World {
     World::new(&[ProtocolSet::of(Protocol::TwoPhase)], Policy::Wait, 4)
 }
 
-/// A client whose platform knows nobody's waits but its own.
+/// A client whose platform knows its own waits only.
 fn client(w: &World, slot: u16, session: Session) -> Client<'_> {
     let mut c = Client::new(w, slot, session, 7 + slot as u64);
     c.p = Jitter::of(w.e, Arc::default(), slot, 11 + slot as u64);
@@ -177,9 +177,9 @@ fn scans_and(then: fn(&mut Client) -> Result<(), Error>) -> Steps {
     (Mood::Serializable, scan_part, then)
 }
 
-/// Cycles that lead through what somebody has scanned: of a part of a range and a row, whoever asks
-/// last, and of two parts. Who would have to wait for a part fails as who reads a phantom does, if
-/// it is serializable.
+/// Cycles that lead through a scan: of a part of a range and a row, in either order of the
+/// requests, and of two parts. A serializable writer that would have to wait for a part fails like
+/// a reader of a phantom.
 #[test]
 fn cycles_of_parts_are_found() {
     let update = |c: &mut Client| c.update(WIDTH, false).map(|_| ());
@@ -198,8 +198,7 @@ fn cycles_of_parts_are_found() {
     assert!(matches!(got, Err(Some(Error::Abort { reason: AbortReason::UpgradeConflict, .. }))), "{got:?}");
 }
 
-/// Threads update rows until they have committed; in order nobody waits in a circle, else all come
-/// to an end.
+/// Threads update rows until they have committed; in order no cycle comes up, else all of them end.
 fn deadlocks_of(in_order: bool) -> u64 {
     let (w, recorder) = (&world(), Recorder::new());
     let found = AtomicU64::new(0);
@@ -244,8 +243,8 @@ fn updates_slowly(w: &World, session: Session, rows: [i64; 2], committing: &Atom
     c.commit()
 }
 
-/// Who lost a deadlock and waits before it tries again goes on when the winner is through, not
-/// before; and waits once.
+/// The loser of a deadlock waits before it tries again. It goes on when the winner has ended, not
+/// before, and waits once.
 #[test]
 fn who_lost_a_deadlock_awaits_the_winner() {
     let (w, recorder, committing) = (&world(), Recorder::new(), &AtomicBool::new(false));
@@ -261,7 +260,7 @@ fn who_lost_a_deadlock_awaits_the_winner() {
         loser.t.await_winner(&loser.p).expect("a wait without locks");
         assert!(committing.load(Ordering::SeqCst), "it did not wait");
         winner.join().expect("a thread").expect("the other gave way");
-        // Nothing is lost, whoever runs.
+        // Nothing is lost, in whatever order they run.
         let mut other = client(w, 0, recorder.session());
         other.begin(Mood::Serializable);
         loser.p.panic_at.set(Some(PanicAt::WaitFor));
@@ -271,7 +270,7 @@ fn who_lost_a_deadlock_awaits_the_winner() {
     });
 }
 
-/// Who lost only a place in a queue waits for the queue's first, who waits for the lock's holder.
+/// A loser of a place in a queue waits for the queue's first, which waits for the lock's holder.
 #[test]
 fn who_lost_a_place_in_a_queue_awaits_its_first() {
     let (w, recorder, committing) = (&world(), Recorder::new(), &AtomicBool::new(false));
@@ -299,8 +298,8 @@ fn who_lost_a_place_in_a_queue_awaits_its_first() {
     });
 }
 
-/// A winner that gives up is through as well. Who lost in a savepoint and commits all the same
-/// waits for nobody.
+/// A winner that gives up is through as well. A transaction that lost in a savepoint and commits
+/// all the same waits for no other.
 #[test]
 fn nobody_awaits_a_winner_in_vain() {
     for commits in [false, true] {

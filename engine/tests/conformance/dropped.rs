@@ -87,7 +87,7 @@ fn who_needs_memory_frees_all_of_it() {
     let w = world();
     let p = Jitter::new(&w, 0, 1);
     let mut rounds = 0;
-    // Far more than the region holds; nobody frees slices meanwhile.
+    // Far more than the region holds; no process frees slices meanwhile.
     while rounds < 20 {
         let t = empty(&w);
         let mut txn = Txn::new(w.e, 0);

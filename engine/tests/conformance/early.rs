@@ -104,7 +104,7 @@ fn client(w: &World, slot: u16, s: Session) -> Client<'_> {
 }
 
 /// A scan under way has what it has locked, and a cycle through that is found at once. What it has
-/// given up is in no cycle, though who waited for it has not woken up yet.
+/// given up is in no cycle, though its waiter has not woken up yet.
 #[test]
 fn cycles_through_scans_under_way_are_found_and_no_others() {
     for given_up in [false, true] {
@@ -156,7 +156,7 @@ fn what_a_scan_has_read_is_locked_to_the_end_and_the_rest_is_free() {
     assert_eq!(held(&w, 0).iter().map(to_the_end).collect::<Vec<_>>(), [false, true, false, false]);
     assert!(held(&w, 0)[2].is_none());
     c.commit().expect("nobody wrote");
-    // Of two that overlap, who ends first leaves what both have locked to the other.
+    // Of two that overlap, the scan that ends first leaves the common locks to the other.
     for second_reads in [false, true] {
         c.begin(Serializable);
         let (one, two) = (begin(&mut c), begin(&mut c));
@@ -192,7 +192,7 @@ fn scans_of_undone_savepoints_keep_their_locks_to_the_end() {
         c.end_savepoint(false);
         let tags: Vec<_> = held(&w, 0)[1..3].iter().map(|h| h.expect("locked").tag).collect();
         assert_eq!(tags, [0; 2], "kept: {kept}");
-        // An older cursor may go on with it, and end: who waits sleeps to our end by now, so
+        // An older cursor may go on with it, and end: the waiter sleeps to our end by now, so
         // nothing is given up.
         ends_at(&mut c, id, 15);
         assert_eq!(held(&w, 0)[2].map(|h| h.tag), Some(0));

@@ -60,8 +60,8 @@ fn commit(t: &mut Txn) {
     t.publish(&Idle);
 }
 
-/// Entries of own inserts are removed by who is pinned, also if the pin was ended: the engine
-/// asserts that (INV-PIN).
+/// A transaction removes the entries of its own inserts under a pin, also if its pin was ended: the
+/// engine asserts that (INV-PIN).
 #[test]
 fn undone_inserts_leave_the_index_with_a_pin() {
     let block = Block::new(8 << 20, 2).expect("a block");
@@ -142,8 +142,8 @@ fn a_table_in_which_a_savepoint_has_left_a_lock_stays() {
     Table::free_dropped(&e, 1, e.refresh_min_pin(&Idle));
 }
 
-/// What lies below a tombstone may be freed, for who is pinned since the delete; others may look at
-/// it.
+/// Versions below a tombstone may be freed, if the slot is pinned since the delete; others may look
+/// at them.
 #[test]
 fn below_a_tombstone_looks_only_who_is_pinned_before_it() {
     let block = Block::new(8 << 20, 3).expect("a block");
@@ -200,7 +200,8 @@ fn a_pin_keeps_what_is_retired_from_its_csn_on() {
     assert_eq!(RetireQueue::len(&e, 1), 0);
 }
 
-/// Who builds an index pins as others do: not at what they store while they take their pins.
+/// A process that builds an index pins as others do: not at the values that they store while they
+/// take their pins.
 #[test]
 fn the_oldest_pin_is_one_that_was_taken() {
     const CSN: u64 = 7;
@@ -230,8 +231,8 @@ fn the_oldest_pin_is_one_that_was_taken() {
     });
 }
 
-/// A process is stopped while it takes its pin. Those who build indexes wait for it, and for nobody
-/// else: neither for each other, nor does anybody wait for them at a latch. Nothing is freed
+/// A process is stopped while it takes its pin. Processes that build indexes wait for it, and for
+/// no other: not for each other, and no process waits for them at a latch. Nothing is freed
 /// meanwhile.
 #[test]
 fn who_waits_for_a_pin_that_is_being_taken_blocks_nobody() {

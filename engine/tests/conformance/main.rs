@@ -1,5 +1,5 @@
 //! Conformance of the engine: histories of many threads judged by the checker, seeded faults that
-//! it must find, what is left behind by commits and aborts, and a sequential model.
+//! it must find, the traces that commits and aborts leave, and a sequential model.
 
 mod absent;
 mod boundaries;

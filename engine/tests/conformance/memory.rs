@@ -1,5 +1,5 @@
-//! Memory comes back: of what was written, undone, deleted and dropped, and not before who may read
-//! it is through.
+//! Memory of written, undone, deleted and dropped rows comes back, and not before its possible
+//! readers have ended.
 
 use crate::client::{Client, Mood};
 use crate::invariants::{all_sets, assert_quiet};

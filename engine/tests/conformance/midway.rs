@@ -1,5 +1,5 @@
-//! A row that was changed by the transaction that inserted it: nobody sees what it was on the way
-//! (INV-INSERT).
+//! A row that was changed by the transaction that inserted it: no other transaction sees its states
+//! on the way (INV-INSERT).
 
 use crate::world::{Jitter, Row, World};
 use mixedcc_engine::csn::{SlotWord, State};

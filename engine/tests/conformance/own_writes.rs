@@ -40,8 +40,8 @@ impl Model {
     }
 }
 
-/// Looks in `looks` percent of the steps: who looks seldom finds many writes that nobody has looked
-/// for yet.
+/// Looks in `looks` percent of the steps: a test that looks seldom finds many writes that were not
+/// looked for yet.
 fn random_writes(seed: u64, looks: u64) {
     let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::NoWait, 1);
     let (p, mut rng, mut m) = (Jitter::new(&w, 0, seed), Rng::new(seed + 1), Model::default());

@@ -275,7 +275,8 @@ fn a_writer_waits_for_who_has_read_there() {
             writer.commit()
         });
         until_asleep(w, 1);
-        // Who has read there may do so again: the writer has locked nothing there yet.
+        // A transaction that has read there may do so again: the writer has locked nothing there
+        // yet.
         let id = scan(&mut reader, 0, Included(1), Included(5));
         for rec in w.records(3) {
             assert_eq!(reader.t.read_scanned(&reader.p, rec, false, id), Ok(None));
@@ -345,7 +346,7 @@ fn what_ends_in_a_wait_for_a_part_leaves_nothing_behind() {
             Some(_) => assert!(end.is_err(), "{at:?}: it did not wait"),
         }
         writer.abort();
-        // Who ended so waits for nobody: the reader may write where it pleases.
+        // A transaction that ended so waits for no other: the reader may write where it pleases.
         assert_eq!(reader.insert(3), Ok(true), "{at:?}");
         assert_eq!(reader.delete(3, false, false), Ok(true));
         assert_eq!(reader.commit(), Ok(()));
@@ -391,7 +392,7 @@ fn without_memory_for_parts_scans_are_validated() {
     reader.begin(Serializable);
     scan(&mut reader, 0, Included(1), Included(5));
     for block in all {
-        // SAFETY: allocated above, and nobody has seen it.
+        // SAFETY: allocated above, and not published.
         unsafe { w.e.region.free(0, block) };
     }
     w.e.region.flush_slot(0);
@@ -426,8 +427,7 @@ fn a_part_that_was_read_before_a_switch_stays_locked() {
     assert_eq!(reader.commit(), Ok(()));
     passes();
     assert_eq!((partition.protocols(), parts(&w)), (ProtocolSet::of(Protocol::Occ), 0));
-    // From then on the other partitions' rows are locked, and what is written in this one is
-    // validated.
+    // From then on the other partitions' rows are locked, and writes in this one are validated.
     reader.begin(Serializable);
     scan(&mut reader, 0, Included(1), Included(5));
     writer.begin(Serializable);

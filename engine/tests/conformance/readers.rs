@@ -126,7 +126,7 @@ fn passes_over(by_scan: bool, both: bool) -> (Result<Option<i64>, Error>, Result
     };
     assert_eq!(y.expect("a read").map(|v| Row::read(v).value), Some(100), "the writer is not over");
     b.t.publish(&b.p);
-    b.abort(); // ends what was published too
+    b.abort(); // ends a published transaction too
     let x = match both {
         true => a.t.read(&a.p, record(&w, X), false).map(|v| v.map(|v| Row::read(v).value)),
         false => Ok(None),

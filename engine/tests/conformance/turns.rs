@@ -1,6 +1,6 @@
 //! A waiter gets its turn (INV-TURN): newcomers stay behind one that has waited for a holder in
-//! vain, for each kind of lock; they pass where the waiter comes to wait for them; and nobody stays
-//! behind a waiter that has given up.
+//! vain, for each kind of lock; they pass where the waiter comes to wait for them; and no newcomer
+//! stays behind a waiter that has given up.
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
@@ -114,7 +114,7 @@ fn world(protocol: Protocol, policy: Policy) -> &'static World {
     Box::leak(Box::new(w))
 }
 
-/// A client whose platform knows nobody's waits but its own.
+/// A client whose platform knows its own waits only.
 fn client(w: &'static World, slot: u16, session: Session) -> Client<'static> {
     let mut c = Client::new(w, slot, session, 7 + slot as u64);
     c.p = Jitter::of(w.e, Arc::default(), slot, 11 + slot as u64);
@@ -215,7 +215,7 @@ fn a_writer_behind_overlapping_readers_gets_its_turn() {
     }
 }
 
-/// While nobody holds the lock the mark is all that keeps the next one away.
+/// While the lock is free only the mark keeps the next transaction away.
 #[test]
 fn a_mark_survives_the_end_of_the_last_holder() {
     let alone = KINDS.iter().filter(|k| k.alone);
@@ -339,8 +339,9 @@ struct Circle {
 }
 
 impl Circle {
-    /// Runs `newcomer`, who has done its first step and reads row 0, and `holder`, who has read row
-    /// 0 and then does its own step; the holder is first if `holder_first`. All four must commit.
+    /// Runs `newcomer`, which has done its first step and reads row 0, and `holder`, which has read
+    /// row 0 and then does its own step; the holder is first if `holder_first`. All four must
+    /// commit.
     fn run(&self, newcomer: Step, holder: Step, holder_first: bool, shared: bool) -> bool {
         let (w, recorder) = (self.w, &self.recorder);
         let client = |slot, session| match shared {
@@ -401,7 +402,7 @@ impl Sent {
     }
 }
 
-/// The newcomer has row 2, the holder wants it: whoever comes last, the newcomer passes, and nobody
+/// The newcomer has row 2, the holder wants it: in either order the newcomer passes, and none
 /// fails. The platform knows nothing of it.
 #[test]
 fn a_newcomer_passes_where_the_waiter_waits_for_it() {

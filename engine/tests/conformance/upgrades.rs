@@ -1,4 +1,5 @@
-//! Who lost an upgrade of a read lock, and tries again, does not overtake the winner (INV-LOSER).
+//! The loser of an upgrade of a read lock that tries again does not overtake the winner
+//! (INV-LOSER).
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
@@ -175,7 +176,8 @@ fn a_transaction_loses_once_for_a_lock() {
     assert!((0..50).any(|_| losses_of_one(Some(Fault::ForgetsLosses), 100) > 2), "the fault was not found");
 }
 
-/// A scan that would rather have locked its ranges does not wait for them: it is in nobody's way.
+/// A scan that would rather have locked its ranges does not wait for them: it is in no
+/// transaction's way.
 #[test]
 fn a_scan_that_gives_up_its_upgrade_makes_nobody_fail() {
     let w = world();
@@ -195,7 +197,8 @@ fn a_scan_that_gives_up_its_upgrade_makes_nobody_fail() {
     assert!(range.lock.is_free());
 }
 
-/// NOWAIT and SKIP LOCKED: who does not wait is in no cycle, whoever waits for a stronger mode.
+/// NOWAIT and SKIP LOCKED: a transaction that does not wait is in no cycle, whichever other one
+/// waits for a stronger mode.
 #[test]
 fn who_does_not_wait_loses_no_upgrade() {
     for mood in [Mood::ReadCommitted, Mood::Serializable] {

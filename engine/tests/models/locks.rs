@@ -67,7 +67,7 @@ fn without_compare_exchange_it_has_two() {
     assert!(fails_with(Fault::StoresLockWord, one_holder));
 }
 
-/// Two share the lock, and whoever comes out last leaves it free: lists come and go.
+/// Two share the lock, and the last to release it leaves it free: lists come and go.
 fn shared_holders() {
     let l = Arc::new(LockWord::new());
     let run = |me: SlotId| {

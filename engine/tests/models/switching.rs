@@ -1,5 +1,5 @@
 //! The handshake of switches: the switch and the epochs are the engine's own; transactions, the
-//! coordinator's passes and who excludes everybody are modelled.
+//! coordinator's passes and a session that excludes all others are modelled.
 
 use crate::model_within;
 use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -66,8 +66,8 @@ fn number(s: ProtocolSet) -> u64 {
     s.iter().map(|p| p as u64).sum()
 }
 
-/// A transaction that touches the partition once or more, and demands that whoever runs beside it
-/// follows one of its protocols.
+/// A transaction that touches the partition once or more, and demands that each transaction beside
+/// it follows one of its protocols.
 fn follower(s: &Switching, me: usize, touches: usize, plan: Plan) {
     let early = (plan.broken == Broken::SetFirst).then(|| s.switch.set());
     if !s.epochs.enter(&s.slots[me]) {
@@ -139,8 +139,8 @@ fn switching(plan: Plan) {
     assert!(plan.asks.is_some() || Some(v.set) == plan.requests.last().map(|r| ProtocolSet::of(r.1)));
 }
 
-/// Who excludes everybody puts `partcc` in use at whatever moment of a switch from `occ` to `2pl`,
-/// and runs on beside another transaction when it excludes nobody any more.
+/// A session that excludes all others puts `partcc` in use at any moment of a switch from `occ` to
+/// `2pl`. It runs on beside another transaction when it excludes none any more.
 fn put_in_the_middle(plan: Plan) {
     let s = Switching::new();
     let holder = {

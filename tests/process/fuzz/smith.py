@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""What sqlsmith generates for a database with mixedcc tables, as an ordinary role: the statement, and aggregates over the whole rows
-of a query. The server does not crash, no statement hangs, and none ends with an internal error that it does not have with
-heap tables. (That most of its statements fail is the rule: it calls functions with any arguments.)
+"""What sqlsmith generates for a database with mixedcc tables, as an ordinary role: the statement,
+and aggregates over the whole rows of a query. The server does not crash, no statement hangs, and
+none ends with an internal error that it does not have with heap tables. (That most of its
+statements fail is the rule: it calls functions with any arguments.)
 
 MIXEDCC_SEED is the first seed of sqlsmith; MIXEDCC_SECONDS how long the statements may take."""
 
@@ -61,7 +62,8 @@ def statements(seed):
 
 
 def aggregates(sql):
-    """Aggregates over the rows of a query, and, where its first column is nothing but one, over rows of many columns."""
+    """Aggregates over the rows of a query, and, where its first column is nothing but one, over
+    rows of many columns."""
     column = re.match(r"select\s+(\w+\.\w+) as c0\b", sql)
     wide = sql if column is None else "select " + "".join(f"{column[1]} as w{i}, " for i in range(6)) + sql.removeprefix("select")
     return [f"SELECT json_agg(x), count(x) FROM ({sql}) AS x", f"SELECT json_agg(x), count(x) FROM ({wide}) AS x",

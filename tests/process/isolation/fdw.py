@@ -83,8 +83,9 @@ def run(connection, statements, outcome):
 
 
 def race(name, kind, statements, first=(), adds=(1, 1), fails=True):
-    """One session loses against another that writes what it has read; then the same without the other.
-    `adds`: what the transaction adds to the local and to the remote table. `fails`: the conflict makes it fail."""
+    """One session loses against another that writes what it has read; then the same without the
+    other. `adds`: what the transaction adds to the local and to the remote table. `fails`: the
+    conflict makes it fail."""
     boss, rival = connect(LOCAL), connect(LOCAL)
     for conflict in (True, False):
         before = values(kind)
@@ -161,8 +162,8 @@ def test_ends():
 
 
 def test_no_local_write():
-    """A reader that writes nothing of ours commits where its reads are valid. With a foreign table it
-    must not: what it has read has to be right when the remote part commits."""
+    """A reader that writes nothing of ours commits where its reads are valid. With a foreign table
+    it must not: what it has read has to be right when the remote part commits."""
     race("reads of ours alone", "heap", ["BEGIN", READ, MEET, "COMMIT"], adds=(0, 0), fails=False)
     near = connect(LOCAL)
     query(near, """CREATE FUNCTION f_remote(kind text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN

@@ -191,8 +191,8 @@ def state(e):
 
 
 def conflict(level, scan, write):
-    """Does the write conflict with the scan? Returns how, or None. The transaction that scans writes
-    elsewhere: one that has only read commits where its reads were valid."""
+    """Does the write conflict with the scan? Returns how, or None. The transaction that scans
+    writes elsewhere: one that has only read commits where its reads were valid."""
     one, two = c.connect(DATABASE), c.connect(DATABASE)
     try:
         run(two, "SET lock_timeout = '150ms'; SET default_transaction_isolation = 'read committed'")
@@ -351,7 +351,8 @@ STRIPE, SESSIONS, ROUNDS = 100, 6, 20
 
 
 def outside_of_all(method, options, seed):
-    """Transactions that scan a stripe each and write into halves of stripes that none of them scans: which fail? None has to."""
+    """Transactions that scan a stripe each and write into halves of stripes that none of them
+    scans: which fail? None has to."""
     run(boss, "DROP TABLE IF EXISTS s")
     run(boss, f"CREATE TABLE s (id int PRIMARY KEY, v int) USING {method} {options}; INSERT INTO s SELECT i, 0 FROM generate_series(0, {STRIPE * SESSIONS}, 2) i; ANALYZE s")
     rng, failed = random.Random(seed), 0

@@ -43,7 +43,8 @@ def session(event, action):
 
 @contextlib.contextmanager
 def blocker(event, table):
-    """For `lock_wait`: another transaction has a row that `work` writes, to the end of the block."""
+    """For `lock_wait`: another transaction has a row that `work` writes, to the end of the
+    block."""
     if event != "lock_wait":
         yield
         return
@@ -157,7 +158,8 @@ def test_ended():
 
 
 def test_readers():
-    """Snapshot readers see all or nothing of a transaction that stands at any point of its commit."""
+    """Snapshot readers see all or nothing of a transaction that stands at any point of its
+    commit."""
     for table in TABLES:
         problems = []
         for event in COMMIT_EVENTS:

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Transactions at their seams: savepoints that undo DDL, loops of subtransactions, snapshots that are
-imported or taken away, two-phase commit. Each test names what went wrong."""
+"""Transactions at their seams: savepoints that undo DDL, loops of subtransactions, snapshots that
+are imported or taken away, two-phase commit. Each test names what went wrong."""
 
 import io
 import threading
@@ -23,7 +23,8 @@ def code(connection, sql):
 
 
 def undone_ddl():
-    """A TRUNCATE of a new table hid older entries: the DROP was not undone, and rows were lost at COMMIT."""
+    """A TRUNCATE of a new table hid older entries: the DROP was not undone, and rows were lost at
+    COMMIT."""
     create_table(BOSS, "ddl", "id int PRIMARY KEY")
     query(BOSS, "INSERT INTO ddl SELECT generate_series(1, 10)")
     query(BOSS, "BEGIN; SAVEPOINT s; DROP TABLE ddl")
@@ -52,8 +53,8 @@ def undone_storage():
 
 
 def dropped_after_savepoint():
-    """A savepoint that was rolled back had touched a table; its lock was gone, and the table could be dropped and
-    freed: at its end the transaction wrote into memory that others had by then."""
+    """A savepoint that was rolled back had touched a table; its lock was gone, and the table could
+    be dropped and freed: at its end the transaction wrote into memory that others had by then."""
     for protocol, sql in [("occ", "SELECT count(*) FROM gone"), ("partcc", "UPDATE gone SET v = 1 WHERE id = 1")]:
         create_table(BOSS, "gone", "id int PRIMARY KEY, v int", protocol=protocol)
         query(BOSS, "INSERT INTO gone SELECT g, 0 FROM generate_series(1, 100) g")
@@ -72,8 +73,8 @@ def dropped_after_savepoint():
 
 
 def many_changes():
-    """The room for what a transaction's end retires was given back before that: the server crashed at the COMMIT of
-    changes of more than about a hundred tables."""
+    """The room for what a transaction's end retires was given back before that: the server crashed
+    at the COMMIT of changes of more than about a hundred tables."""
     n = 150
     for i in range(n):
         create_table(BOSS, f"many{i}", "id int PRIMARY KEY, v int")
@@ -89,8 +90,9 @@ def many_changes():
 
 
 def undone_partitions():
-    """A second change of a table's partitions overwrote those of the first map, which an abort put in use again: rows were
-    in partitions that it did not have ("index out of bounds"), or in the wrong ones."""
+    """A second change of a table's partitions overwrote those of the first map, which an abort put
+    in use again: rows were in partitions that it did not have ("index out of bounds"), or in the
+    wrong ones."""
     for before, first, second in [(2, 4, 16), (16, 4, 2), (5, 1, 3)]:
         create_table(BOSS, "mapped", "id int PRIMARY KEY, v int", protocol="partcc", partitions=before)
         query(BOSS, "INSERT INTO mapped SELECT g, 0 FROM generate_series(1, 300) g; DELETE FROM mapped WHERE id > 200")
@@ -118,8 +120,9 @@ def undone_partitions():
 
 
 def freed_below_tombstones():
-    """A condition that the key's intervals do not express was tested on the version below a tombstone, which was freed,
-    and whose memory others had: the server crashed at a SELECT behind a DELETE."""
+    """A condition that the key's intervals do not express was tested on the version below a
+    tombstone, which was freed, and whose memory others had: the server crashed at a SELECT behind a
+    DELETE."""
     create_table(BOSS, "tested", "a int, b text COLLATE \"C\", c int, v text, PRIMARY KEY (a, b, c)")
     create_table(BOSS, "heirs", "id int PRIMARY KEY, v bytea")
     query(BOSS, "INSERT INTO tested SELECT g, 'k' || g, g % 10, repeat('x', 100) FROM generate_series(1, 5000) g")
@@ -156,8 +159,8 @@ def loop_of_subtransactions():
 
 
 def index_after_idleness():
-    """The pin of an idle READ COMMITTED session is ended by others; CREATE INDEX then left out rows that
-    older snapshots see."""
+    """The pin of an idle READ COMMITTED session is ended by others; CREATE INDEX then left out rows
+    that older snapshots see."""
     create_table(BOSS, "idle", "id int PRIMARY KEY, x int")
     query(BOSS, "INSERT INTO idle SELECT g, g FROM generate_series(1, 1000) g")
     create_table(BOSS, "bystander", "id int")
@@ -176,7 +179,8 @@ def index_after_idleness():
 
 
 def read_only_below_savepoint():
-    """READ ONLY was forgotten when the first query came after a SAVEPOINT: it waited for writers."""
+    """READ ONLY was forgotten when the first query came after a SAVEPOINT: it waited for
+    writers."""
     create_table(BOSS, "readonly", "id int PRIMARY KEY, v int", protocol="2pl")
     query(BOSS, "INSERT INTO readonly VALUES (1, 0)")
     reader = connect(DATABASE, options="-c lock_timeout=5s")
@@ -201,7 +205,8 @@ def copy_fixes_snapshot():
 
 
 def imported_snapshots():
-    """SET TRANSACTION SNAPSHOT: the importer reads at the exporter's CSN, also after the exporter has ended."""
+    """SET TRANSACTION SNAPSHOT: the importer reads at the exporter's CSN, also after the exporter
+    has ended."""
     create_table(BOSS, "imported", "id int PRIMARY KEY, v int")
     query(BOSS, "INSERT INTO imported VALUES (1, 0)")
     exporter, importer = connect(DATABASE), connect(DATABASE)
@@ -245,8 +250,9 @@ def foreign_snapshots(exporter, importer):
 
 
 def loser_lets_the_winner_pass():
-    """Who repeated what lost a deadlock met the winner again, 68 times a commit with 64 sessions on hot rows. Now it waits
-    before it begins, but not as long as a winner that does nothing."""
+    """A session that repeated a transaction that lost a deadlock met the winner again, 68 times a
+    commit with 64 sessions on hot rows. Now it waits before it begins, but not as long as a winner
+    that does nothing."""
     create_table(BOSS, "duel", "id int PRIMARY KEY, v int", protocol="2pl")
     query(BOSS, "INSERT INTO duel SELECT g, 0 FROM generate_series(1, 3) g")
     loser, winner = connect(DATABASE), connect(DATABASE)
@@ -272,7 +278,8 @@ def loser_lets_the_winner_pass():
 
 
 def two_phase():
-    """Every statement counted as a use of our tables; and a prepared transaction left its isolation to the next."""
+    """Every statement counted as a use of our tables; and a prepared transaction left its isolation
+    to the next."""
     query(BOSS, "CREATE TABLE IF NOT EXISTS plain (id int) USING heap")
     create_table(BOSS, "prepared", "id int PRIMARY KEY, v int")
     query(BOSS, "INSERT INTO prepared VALUES (1, 0)")

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""A session that waits for a row under 2pl gets its turn: sessions that come later stay behind it, at most until it
-gives up. They pass where it waits for them, in the engine or in PostgreSQL's lock manager."""
+"""A session that waits for a row under 2pl gets its turn: sessions that come later stay behind it,
+at most until it gives up. They pass where it waits for them, in the engine or in PostgreSQL's lock
+manager."""
 
 import threading
 
@@ -59,7 +60,8 @@ def is_marked():
 
 
 class Scene:
-    """`holder` has read row 1, `writer` waits for it, in vain for a second time, and `newcomer` comes."""
+    """`holder` has read row 1, `writer` waits for it, in vain for a second time, and `newcomer`
+    comes."""
 
     def __init__(self, before="SELECT 1", options=""):
         early, self.holder, self.writer = Session(), Session(), Session()
@@ -122,7 +124,8 @@ def timeouts():
 
 
 def circles():
-    """The holder waits for the newcomer, which stays behind the writer, which waits for the holder: nobody fails."""
+    """The holder waits for the newcomer, which stays behind the writer, which waits for the holder:
+    none fails."""
     wanted = {
         "a row": ("UPDATE t SET v = v + 1 WHERE id = 2", "UPDATE t SET v = v + 1 WHERE id = 2"),
         "a savepoint's row": ("SAVEPOINT s; UPDATE t SET v = v + 1 WHERE id = 2", "UPDATE t SET v = v + 1 WHERE id = 2"),
@@ -143,7 +146,8 @@ def circles():
 
 
 def stream():
-    """Two sessions hold a row in turns: each has it, or waits for it, before the other one commits."""
+    """Two sessions hold a row in turns: each has it, or waits for it, before the other one
+    commits."""
     rounds = 30
     for level, lock in (("SERIALIZABLE", READ), ("READ COMMITTED", READ + " FOR SHARE")):
         holder, other, writer = Session(), Session(), Session()

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""A clean restart keeps rows, TIDs, xmin, protocols and partitions; after a crash, or
-when the saved rows cannot be used, table and indexes are empty and usable, with a
-WARNING at first use, also when several sessions use them first at the same time."""
+"""A clean restart keeps rows, TIDs, xmin, protocols and partitions. After a crash, or when the
+saved rows cannot be used, table and indexes are empty and usable. The first use gives a WARNING,
+also when several sessions use them first at the same time."""
 
 import concurrent.futures
 import os
@@ -207,8 +207,8 @@ def saved_file():
 
 
 def check_lost_or_whole(before, what):
-    """Each table is as it was; or empty with a warning, or refused because its rows are in a file, and
-    usable after TRUNCATE. Returns how many are empty, and how many are refused."""
+    """Each table is as it was; or empty with a warning, or refused because its rows are in a file,
+    and usable after TRUNCATE. Returns how many are empty, and how many are refused."""
     connection = connect(DATABASE)
     empty = refused = 0
     for table, rows in before.items():
@@ -277,8 +277,8 @@ def test_immediate_shutdown():
 
 
 def test_crash_after_rollback():
-    """A crash right after the rollback of what made files, whose records are on disk and whose abort
-    would not be: the server starts. (On unlogged heap tables it may not.)"""
+    """A crash right after the rollback of what made files, whose records are on disk and whose
+    abort would not be: the server starts. (On unlogged heap tables it may not.)"""
     for number, (begin, end) in enumerate((("BEGIN", "ROLLBACK"), ("BEGIN; SAVEPOINT s", "ROLLBACK TO s"))):
         connection = connect(DATABASE)
         query(connection, begin)

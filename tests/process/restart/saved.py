@@ -405,7 +405,8 @@ def test_damage():
 
 
 def test_no_stamps():
-    """As version 0.1.0 has saved them: the file is that of this shutdown, and no table is stamped."""
+    """As version 0.1.0 has saved them: the file is that of this shutdown, and no table is
+    stamped."""
     before = refill()
     paths = [PATH["data"] / value(CONNECTION(), f"SELECT pg_relation_filepath('{table}')") for table in TABLES]
     for little in (False, True):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Databases that are not UTF8: names of tables, columns and arguments in options, annotations and native access, keys and what
-is shown of them. LATIN1, SQL_ASCII, EUC_JP, and UTF8 with the same statements."""
+"""Databases that are not UTF8: names of tables, columns and arguments in options, annotations and
+native access, keys and what is shown of them. LATIN1, SQL_ASCII, EUC_JP, and UTF8 with the same
+statements."""
 
 from lib.common import connect, drop_database, equal, main, query, value
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""EXPLAIN in the formats for programs: what a parser reads has one element for each query, with its plan, and what mixedcc adds is
-inside of it. Statements of one query and of several (rules), EXECUTE and CREATE TABLE AS."""
+"""EXPLAIN in the formats for programs: what a parser reads has one element for each query, with its
+plan, and what mixedcc adds is inside of it. Statements of one query and of several (rules), EXECUTE
+and CREATE TABLE AS."""
 
 import json
 import re
@@ -51,7 +52,8 @@ def of_xml(text):
 
 
 def of_yaml(text):
-    """The part of YAML that EXPLAIN writes: a list of mappings, whose own keys are two columns behind the dash."""
+    """The part of YAML that EXPLAIN writes: a list of mappings, whose own keys are two columns
+    behind the dash."""
     found = []
     for line in text.split("\n") if text else ():
         if line.startswith("- "):

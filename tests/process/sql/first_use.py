@@ -117,7 +117,8 @@ def check_works(connection, table, what):
 
 
 def lose_rows():
-    """A clean restart after a shutdown that could save no rows, nor say in the tables' files where they are."""
+    """A clean restart after a shutdown that could save no rows, nor say in the tables' files where
+    they are."""
     connection = connect("postgres")
     directory = pathlib.Path(value(connection, "SHOW data_directory"))
     connection.close()

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Every function of the schema mixedcc, found in the catalog, called with hostile arguments: OIDs that stand for nothing or
-for something else than the function wants, NULLs, rows of every kind of relation, names that do not parse. By a superuser
-and by a role without rights, and while the objects are dropped. No call crashes the server or ends with an internal error;
-unknown OIDs and NULLs have their own SQLSTATEs; a role without rights keeps no lock."""
+"""Every function of the schema mixedcc, found in the catalog, called with hostile arguments: OIDs
+that stand for nothing or for something else than the function wants, NULLs, rows of every kind of
+relation, names that do not parse. By a superuser and by a role without rights, and while the
+objects are dropped. No call crashes the server or ends with an internal error; unknown OIDs and
+NULLs have their own SQLSTATEs; a role without rights keeps no lock."""
 
 import random
 import threading
@@ -184,7 +185,8 @@ def test_codes():
 
 
 def test_no_lock_for_strangers():
-    """Who has no right on a table locks it with no function, however long the transaction is."""
+    """A user without a right on a table locks it with no function, however long the transaction
+    is."""
     boss, stranger = SESSIONS["boss"], connect(DATABASE, options=f"-c role={STRANGER}")
     stranger.autocommit = False
     values = VALUES["stranger"]
@@ -216,7 +218,8 @@ def test_no_lock_for_strangers():
 
 
 def test_dropped_meanwhile():
-    """A session drops and makes tables and functions, others call with the OIDs that they have just had."""
+    """A session drops and makes tables and functions, others call with the OIDs that they have just
+    had."""
     boss, end = SESSIONS["boss"], time.monotonic() + seconds(4)
     failures, done = [], [0, 0]
 
@@ -257,7 +260,8 @@ def test_dropped_meanwhile():
 
 
 def test_labels():
-    """A security label that nobody has checked: what does not need it runs, and so does what repairs it."""
+    """An unchecked security label: calls that do not need it run, and so do those that repair
+    it."""
     boss = SESSIONS["boss"]
     other = connect(DATABASE, isolation="serializable")
     query(boss, "INSERT INTO pg_seclabel VALUES ('f.no_arguments()'::regprocedure, 'pg_proc'::regclass, 0, 'mixedcc', 'garbage((,')")

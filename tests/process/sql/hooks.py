@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Other extensions' executor hooks, loaded before and after mixedcc: pg_stat_statements counts the same calls and rows with
-the bypass as with the executor and with heap, auto_explain logs the same statements. A library that audits statements, as pgaudit does
-(tests/process/sql/hook_probe), sees each as often as with heap. Uses clusters of its own, and builds that library by PGXS."""
+"""Other extensions' executor hooks, loaded before and after mixedcc: pg_stat_statements counts the
+same calls and rows with the bypass as with the executor and with heap, auto_explain logs the same
+statements. A library that audits statements, as pgaudit does (tests/process/sql/hook_probe), sees
+each as often as with heap. Uses clusters of its own, and builds that library by PGXS."""
 
 import collections
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""When the shared region is full: error 53200 with a hint, the transaction rolls
-back, nothing is lost, and space comes back after DELETE and VACUUM, TRUNCATE, DROP
-TABLE and DROP DATABASE, and after a reader that held old versions has ended."""
+"""When the shared region is full: error 53200 with a hint, the transaction rolls back, nothing is
+lost. Space comes back after DELETE and VACUUM, TRUNCATE, DROP TABLE and DROP DATABASE. It also
+comes back after a reader that held old versions has ended."""
 
 import random
 
@@ -87,7 +87,8 @@ def test_full():
 
 
 def vacuum_at_once(connection):
-    """VACUUM frees what the last commit before it has deleted. Another process may hold a snapshot for a moment."""
+    """VACUUM frees what the last commit before it has deleted. Another process may hold a snapshot
+    for a moment."""
     create_table(connection, "small", "id int PRIMARY KEY", protocol="occ")
     def removed():
         query(connection, "INSERT INTO small SELECT generate_series(1, 100); DELETE FROM small")
@@ -116,7 +117,7 @@ def rollback(connection, rows):
 
 
 def versions(connection, rows):
-    """Old versions go when nobody can see them, and stay while a snapshot can."""
+    """Old versions go when no snapshot can see them, and stay while one can."""
     query(connection, "TRUNCATE m")
     insert(connection, "m", 0)
     rounds = int(rows / BATCH * 1.5)

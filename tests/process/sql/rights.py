@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Who may switch, pin and reset: the owner, members of mixedcc.admin_role, superusers, and nobody else; what everybody
-may see. Each role has a session of its own."""
+"""The rights to switch, pin and reset: the owner, members of mixedcc.admin_role and superusers have
+them, and no others; and the rights of all users to see. Each role has a session of its own."""
 
 import psycopg2
 
@@ -74,7 +74,7 @@ def test_control():
     may("rights_member", True, "occ")
     may("rights_other", False, "2pl")
     may("rights_apart", False, "2pl")
-    # Who does not inherit the role's rights has them when it becomes the role.
+    # A member that does not inherit the role's rights has them when it becomes the role.
     query(SESSIONS["rights_apart"], "SET ROLE rights_admin")
     may("rights_apart", True, "2pl")
     query(SESSIONS["rights_apart"], "RESET ROLE")
@@ -92,7 +92,8 @@ def test_control():
 
 
 def test_all():
-    """What shows names and counts is everybody's, keys and rows are not; what is for tests is the superuser's."""
+    """What shows names and counts is everybody's, keys and rows are not; what is for tests is the
+    superuser's."""
     query(BOSS, "SELECT mixedcc.await_switches()")
     other = SESSIONS["rights_other"]
     for view in ("partitions", "partition_stats", "switches", "switch_history", "coordinator", "memory", "memory_nodes", "options", "advice", "bypass", "ranges"):

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Statistics of partitions, exactly: every failure and every sleep is counted once, at its partition, by its reason; what is
-made of samples is right when every transaction is one."""
+"""Statistics of partitions, exactly: every failure and every sleep is counted once, at its
+partition, by its reason; what is made of samples is right when every transaction is one."""
 
 import threading
 import time
@@ -167,7 +167,8 @@ def test_locking_failures():
 
 
 def test_deadlocks():
-    """Found by the engine; by PostgreSQL's detector, with locks of savepoints; and by two who lock a row below SERIALIZABLE."""
+    """Found by the engine; by PostgreSQL's detector, with locks of savepoints; and by two
+    transactions that lock a row below SERIALIZABLE."""
     table("2pl")
     A.begins(update(1))
     B.begins(update(2))
@@ -311,7 +312,8 @@ def test_shapes():
 
 
 def test_conflicts():
-    """Accesses that meet another session's marks: all of the second session's are conflicts, if one of the two writes."""
+    """Accesses that meet another session's marks: all of the second session's are conflicts, if one
+    of the two writes."""
     for first, second, rate in ((update(1), update(1), 0.5), (read(1), read(1), 0.0), (update(1), update(2), 0.0), (update(1), read(1), None)):
         table("occ")
         for s, statement in ((A, first), (B, second)):
@@ -324,7 +326,8 @@ def test_conflicts():
 
 
 def prepare():
-    """Every transaction is a sample, and marks stay: the coordinator has looked at the setting, and looks no more."""
+    """Every transaction is a sample, and marks stay: the coordinator has looked at the setting, and
+    looks no more."""
     reset()
     configure(adaptive="off", sample_every="1", adaptive_interval="100ms")
     query(BOSS, "CREATE UNLOGGED TABLE other (id int PRIMARY KEY, v int) USING mixedcc")

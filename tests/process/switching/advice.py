@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What mixedcc.advice says, topic by topic, of loads that are made for it; that it can be run as it stands; and that it
-is gone when it was followed."""
+"""What mixedcc.advice says, topic by topic, of loads that are made for it; that it can be run as it
+stands; and that it is gone when it was followed."""
 
 import re
 
@@ -55,7 +55,8 @@ def test_advice():
 
 
 def test_advice_keys():
-    """The columns that the rows of one transaction share are advised, whatever the table is partitioned by now."""
+    """The columns that the rows of one transaction share are advised, whatever the table is
+    partitioned by now."""
     sample_all()
     query(choice.BOSS, "DROP TABLE IF EXISTS k")
     query(choice.BOSS, "CREATE UNLOGGED TABLE k (w int, d int, o int, v int, PRIMARY KEY (w, d, o)) USING mixedcc WITH (mixedcc.partitions = 16)")
@@ -91,7 +92,7 @@ def test_advice_keys():
     said = run("PERFORM v FROM k WHERE w = {n} % 4 + 1 AND d = 1 AND o = 1 AND j = 1;")
     equal("advice: nor is anything advised of transactions of one row", (said, shares()[0][1]), ("", 0))
     run("")
-    for n in range(30):  # what was read before a savepoint was rolled back to counts no more
+    for n in range(30):  # reads before ROLLBACK TO a savepoint count no more
         query(c, "BEGIN; SAVEPOINT s; SELECT v FROM k WHERE w = 1 AND d = 1 AND o = 1; ROLLBACK TO s; SELECT v FROM k WHERE w = 2 AND d = 1 AND o = 1; COMMIT")
     equal("advice: what a savepoint read is left out", shares()[0][1], 0)
     for n in range(5):  # the table changes in the transaction that has used it

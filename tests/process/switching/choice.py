@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""The coordinator chooses protocols while the load changes: a small model decides by reads and writes, so that each
-step can be foreseen; pins, options, candidates, rules, a model that cannot be used, a coordinator that is
-terminated; a model made wrong on purpose; how soon it follows a load, and that noise does not make it flap; then a
-history with the coordinator switching by itself."""
+"""The coordinator chooses protocols while the load changes: a small model decides by reads and
+writes, so that each step can be foreseen; pins, options, candidates, rules, a model that cannot be
+used, a coordinator that is terminated; a model made wrong on purpose; how soon it follows a load,
+and that noise does not make it flap; then a history with the coordinator switching by itself."""
 
 import json
 import os
@@ -64,8 +64,9 @@ def protocols(name="t"):
 
 
 class Clients:
-    """Sessions that read or write rows until they are stopped; `writes`, the share of writers, may change meanwhile.
-    `apart`: each has rows of its own. `idle`: a transaction has two statements."""
+    """Sessions that read or write rows until they are stopped; `writes`, the share of writers, may
+    change meanwhile. `apart`: each has rows of its own. `idle`: a transaction has two
+    statements."""
 
     def __init__(self, writes, isolation="serializable", name="t", n=3, apart=False, idle=False):
         self.writes, self.isolation, self.name, self.apart, self.idle = writes, isolation, name, apart, idle
@@ -146,7 +147,8 @@ def history_of(name="t"):
 
 
 def fast(**settings):
-    """Intervals of 0.1 s, and a model that only the clearest measurements overrule: others load the machine too."""
+    """Intervals of 0.1 s, and a model that only the clearest measurements overrule: others load the
+    machine too."""
     reset()
     defaults = {"adaptive_interval": "100ms", "sample_every": "1", "adaptive_min_samples": "5", "adaptive_max_loss": "900", "adaptive_min_gain": "60"}
     configure(**{**defaults, **settings})
@@ -182,8 +184,9 @@ def test_changes():
 
 
 def decisions_until(switched, limit=PATIENCE):
-    """Times of the coordinator's decisions about partition 0 for which it had enough transactions, as far as they were
-    seen, and what `switched` returns as soon as that is true. Fewer are seen than there were if this process is slow."""
+    """Times of the coordinator's decisions about partition 0 for which it had enough transactions,
+    as far as they were seen, and what `switched` returns as soon as that is true. Fewer are seen
+    than there were if this process is slow."""
     at, end = [], time.monotonic() + limit
     while time.monotonic() < end:
         done = switched()
@@ -199,7 +202,8 @@ def decisions_until(switched, limit=PATIENCE):
 
 
 def test_reaction():
-    """A change of the load is followed within three intervals, counted in intervals as the coordinator made them."""
+    """A change of the load is followed within three intervals, counted in intervals as the
+    coordinator made them."""
     fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
     # Each load once a table: the model is an invention, and what a table's switches teach overrules
     # it.
@@ -225,8 +229,8 @@ def test_reaction():
 
 
 def most_switches(lengths, confirm=2):
-    """Switches to and fro that are possible if a load looks the same for so many intervals running, each time: each
-    that is reversed doubles how long the next one must look better."""
+    """Switches to and fro that are possible if a load looks the same for so many intervals running,
+    each time: each that is reversed doubles how long the next one must look better."""
     n = 0
     for left in lengths:
         while left >= confirm << (n + 1) // 2:
@@ -236,7 +240,8 @@ def most_switches(lengths, confirm=2):
 
 
 def test_flapping():
-    """A load on the edge of two leaves, and one that swings around it faster than the coordinator learns to wait."""
+    """A load on the edge of two leaves, and one that swings around it faster than the coordinator
+    learns to wait."""
     # The model calls 2pl the better one where a transaction in 0.4 or more writes.
     on_the_edge = split("read_share", 1 / 1.4, 1.0, -0.6)
     for name, shares in (("edge", [0.4]), ("swings", [0.18, 0.67])):
@@ -301,7 +306,8 @@ def test_left_alone():
 
 
 def looks(name, limit):
-    """How often the coordinator has looked at a table, as far as this process was quick enough to see it."""
+    """How often the coordinator has looked at a table, as far as this process was quick enough to
+    see it."""
     seen, end = [], time.monotonic() + limit
     while time.monotonic() < end:
         when = value(BOSS, "SELECT extract(epoch FROM clock_timestamp())::float8 - value FROM mixedcc.explain_choice(%s::regclass) "
@@ -334,8 +340,8 @@ def test_table_settings():
 
 
 def test_rules():
-    """No partcc where READ COMMITTED writers, or transactions that wait for their client between statements, are
-    frequent, whatever the model says."""
+    """No partcc where READ COMMITTED writers, or transactions that wait for their client between
+    statements, are frequent, whatever the model says."""
     fast(model_file=model_file("partcc.json", leaf(0.0), leaf(0.9), leaf(0.9)))
     table()
     with Clients(writes=True, isolation="read committed"):
@@ -375,7 +381,8 @@ def test_bad_models():
 
 
 def test_changed_models():
-    """A file that has changed is read again at a reload; in the middle of being written it changes nothing."""
+    """A file that has changed is read again at a reload; in the middle of being written it changes
+    nothing."""
     path = model_file("changed.json", leaf(0.0), leaf(0.9), leaf(0.9))
     fast(model_file=path, adaptive_forget="1")
     table()
@@ -398,7 +405,8 @@ def test_changed_models():
 
 
 def test_deaths():
-    """The coordinator is terminated again and again: the next one goes on choosing, and knows what was learned."""
+    """The coordinator is terminated again and again: the next one goes on choosing, and knows what
+    was learned."""
     fast(model_file=model_file("reads.json", leaf(1.0), split("read_share", 0.9, 1.0, -0.6), leaf(0.2)))
     table()
     with Clients(writes=True) as clients:
@@ -412,7 +420,8 @@ def test_deaths():
 
 
 def test_wrong_model():
-    """The model calls partcc the best for sessions that hold a lock across a sleep: verification overrules it."""
+    """The model calls partcc the best for sessions that hold a lock across a sleep: verification
+    overrules it."""
     reset()
     configure(adaptive_interval="300ms", sample_every="1", adaptive_min_samples="5",
               model_file=model_file("wrong.json", leaf(0.0), leaf(0.5), leaf(1.0)), adaptive_candidates="occ,partcc")
@@ -461,7 +470,8 @@ def restart():
 
 
 def test_history():
-    """Histories at all levels while the coordinator switches by itself: the model changes its mind all the time."""
+    """Histories at all levels while the coordinator switches by itself: the model changes its mind
+    all the time."""
     fast(adaptive_confirm="1", adaptive_min_gain="1", partcc_max_share="100", adaptive_forget="1")
     BOSS.close()
     duration = seconds(24) / 3

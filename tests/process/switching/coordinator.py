@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""The coordinator as a process: one for all databases, its heartbeat and what pg_stat_activity shows, its end at
-shutdown, restarts with switches under way and pinned partitions, and SIGKILL, of it and of a session in its commit."""
+"""The coordinator as a process: one for all databases, its heartbeat, its row in pg_stat_activity,
+its end at shutdown. Restarts with switches under way and pinned partitions; SIGKILL of it and of a
+session in its commit."""
 
 import os
 import signal
@@ -117,7 +118,8 @@ def log_file():
 
 
 def test_restart():
-    """With a switch under way and partitions pinned: the protocols that were wanted, and the pins, are there again."""
+    """With a switch under way and partitions pinned: the protocols that were wanted, and the pins,
+    are there again."""
     configure(log_switches="log")
     query(BOSS, "ALTER SYSTEM SET log_line_prefix = '%m [%p] '")
     query(BOSS, "SELECT pg_reload_conf()")
@@ -154,7 +156,8 @@ def test_restart():
 
 
 def crashed(name, old, new):
-    """After a crash: the table is empty, with the option's protocol, and nothing of the switch is left."""
+    """After a crash: the table is empty, with the option's protocol, and nothing of the switch is
+    left."""
     start()
     check(f"coordinator: {name}, one runs again", wait_until(coordinator, 10))
     found = value(BOSS, "SELECT count(*) FROM t"), states(), steps(), value(BOSS, "SELECT count(*) FROM mixedcc.switch_history")
@@ -166,7 +169,8 @@ def crashed(name, old, new):
 
 
 def test_killed():
-    """SIGKILL in the middle of a switch restarts the server: of the coordinator, of a session in its commit."""
+    """SIGKILL in the middle of a switch restarts the server: of the coordinator, of a session in
+    its commit."""
     fresh("occ")
     keep = holder("t")
     ask("2pl")

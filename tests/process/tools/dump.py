@@ -94,8 +94,8 @@ def connect_to_empty(extension):
 
 
 def check_deferrable(wanted, wanted_layout, directory):
-    """--serializable-deferrable: of tables of ours alone as any dump; with heap beside them it reads two
-    snapshots of different moments, which mixedcc.mixed_serializable must allow."""
+    """--serializable-deferrable: of tables of ours alone as any dump; with heap beside them it
+    reads two snapshots of different moments, which mixedcc.mixed_serializable must allow."""
     dump = ("pg_dump", "--serializable-deferrable", "-f", f"{directory}/deferrable.sql", DATABASE)
     tool(*dump)
     connect_to_empty(extension=False)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""pg_upgrade, to the same version: the rows stay in the old cluster's file, are refused until that is
-copied, and then are all there. Clusters of its own beside the server's."""
+"""pg_upgrade, to the same version: the rows stay in the old cluster's file, are refused until that
+is copied, and then are all there. Clusters of its own beside the server's."""
 
 import os
 import pathlib

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""What PostgreSQL's own tools meet: vacuumdb --full, reindexdb, clusterdb and pg_amcheck of a database with mixedcc tables go on with
-the others, amcheck compares tables with their indexes while sessions write, and the server's log says of autovacuum and of waits
-for rows what it says of heap."""
+"""What PostgreSQL's own tools meet. The commands vacuumdb --full, reindexdb, clusterdb and
+pg_amcheck of a database with mixedcc tables go on with the others. amcheck compares tables with
+their indexes while sessions write. The server's log tells of autovacuum and of waits for rows as
+for heap."""
 
 import os
 import re
@@ -30,7 +31,8 @@ def files(session, *names):
 
 
 def maintenance():
-    """Tables of other access methods before and behind ours in the tools' order are done, ours are vacuumed at least."""
+    """Tables of other access methods before and behind ours in the tools' order are done, ours are
+    vacuumed at least."""
     session = connect(DATABASE)
     names = [*HEAP, *(f"{t}_pkey" for t in HEAP)]
     indexes = names[len(HEAP):]
@@ -52,7 +54,8 @@ def maintenance():
         if "reindexdb" not in command or "--concurrently" in command:
             check(f"{what} says what it does not do", "is not supported for" in said, said)
         if command[0] == "vacuumdb":
-            # Whoever held a snapshot at that moment keeps the rows: autovacuum, the coordinator.
+            # A process that held a snapshot at that moment keeps the rows: autovacuum, the
+            # coordinator.
             gone = wait_until(lambda: value(session, "SELECT dead_rows FROM dead_rows") == 0 or run(*command)[0] != 0)
             check(f"{what} frees deleted rows", gone, said)
         equal(f"{what} leaves the rows", value(session, "SELECT count(*) FROM m"), 500)
@@ -60,7 +63,8 @@ def maintenance():
 
 
 def writes(stop, seed, failures):
-    """Inserts, deletes, updates in place and by new keys, at all levels, with savepoints; rolled back now and then."""
+    """Inserts, deletes, updates in place and by new keys, at all levels, with savepoints; rolled
+    back now and then."""
     session = connect(DATABASE)
     levels = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
     n = 0

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""ALTER EXTENSION mixedcc UPDATE from each older version gives the same SQL objects as CREATE EXTENSION does, tables
-and their options stay, and the library has the C functions of both."""
+"""ALTER EXTENSION mixedcc UPDATE from each older version gives the same SQL objects as CREATE
+EXTENSION does. Tables and their options stay, and the library has the C functions of both."""
 
 import re
 
@@ -23,8 +23,9 @@ def database(name):
 
 
 def objects(name):
-    """The extension's objects by kind and name, as pg_dump writes them for pg_upgrade: with definitions, grants and
-    comments, member by member. Left out: OIDs, which differ, and the order of lines, which tells their age."""
+    """The extension's objects by kind and name, as pg_dump writes them for pg_upgrade: with
+    definitions, grants and comments, member by member. Left out: OIDs, which differ, and the order
+    of lines, which tells their age."""
     text = tool("pg_dump", "--binary-upgrade", "--schema-only", name)
     found = {}
     for part in re.split(r"^(?=-- Name: )", text, flags=re.MULTILINE)[1:]:
@@ -35,12 +36,13 @@ def objects(name):
 
 
 def difference(one, two):
-    """What is in one of them only, or is not the same."""
+    """The objects that are in one of them only, or are not the same."""
     return {name: (one.get(name), two.get(name)) for name in {*one, *two} if one.get(name) != two.get(name)}
 
 
 def has_symbols(connection, version):
-    """PostgreSQL's own check looks for each function's symbol in the library; a script of an extension runs without it."""
+    """PostgreSQL's own check looks for each function's symbol in the library; a script of an
+    extension runs without it."""
     oids = [oid for (oid,) in query(connection, C_FUNCTIONS)]
     missing = []
     for oid in oids:

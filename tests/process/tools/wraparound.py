@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Ages of transaction ids: the query by which PostgreSQL's documentation has wraparound watched shows no
-alarm for mixedcc tables, VACUUM and autovacuum advance their horizons, and they hold no database back."""
+"""Ages of transaction ids: the query by which PostgreSQL's documentation has wraparound watched
+shows no alarm for mixedcc tables, VACUUM and autovacuum advance their horizons, and they hold no
+database back."""
 
 from lib.common import check, connect, create_table, drop_database, equal, main, make_database, query, server, value, wait_until
 
