@@ -106,6 +106,29 @@ SELECT count(*) FROM un_t;
 SELECT count(*) FROM un_logged;
 COMMIT;
 SELECT * FROM un_t ORDER BY id;
+-- A function that an index uses may not access our tables, whichever way its statement goes: here it looks a key up.
+CREATE UNLOGGED TABLE un_one (id int PRIMARY KEY, v int) USING mixedcc;
+INSERT INTO un_one VALUES (1, 1);
+CREATE FUNCTION un_compare(a int, b int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    one int;
+BEGIN
+    SELECT v INTO one FROM un_one WHERE id = 1;
+    RETURN one * sign(a - b);
+END $$;
+CREATE OPERATOR CLASS un_by_function FOR TYPE int USING btree AS
+    OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 un_compare(int, int);
+CREATE UNLOGGED TABLE un_keys (id int PRIMARY KEY, g int) USING mixedcc;
+INSERT INTO un_keys SELECT i, i FROM generate_series(1, 10) i;
+CREATE INDEX un_keys_g ON un_keys (g un_by_function);
+SET enable_seqscan = off;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_keys WHERE g BETWEEN 3 AND 5;
+ROLLBACK;
+RESET enable_seqscan;
+DROP TABLE un_keys, un_one;
+DROP OPERATOR FAMILY un_by_function USING btree;
+DROP FUNCTION un_compare;
 DROP TABLE un_t, un_logged, un_temp, un_temp2;
 \set VERBOSITY default
 -- amcheck compares with the rows of the start of a statement, and DO is none.

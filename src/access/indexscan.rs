@@ -5,8 +5,8 @@
 //! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it, unless the access method is another
 //! extension's, which may insist on an MVCC snapshot.
 
-use super::{lookup, protect};
-use crate::paths::tableam::fetch::Fetch;
+use super::{index_lookup, protect};
+use crate::access::fetch::Fetch;
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
@@ -138,7 +138,7 @@ unsafe extern "C-unwind" fn guarded_protect(scan: pg_sys::IndexScanDesc) {
 #[pg_guard]
 unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
     // SAFETY: as in `gettuple`.
-    unsafe { lookup::found_nothing(scan, f) }
+    unsafe { index_lookup::found_nothing(scan, f) }
 }
 
 /// Our part of a scan.

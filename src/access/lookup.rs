@@ -1,197 +1,268 @@
-//! Look-ups of one full key of a unique index: a read of the row that is found, and a predicate on the key only if there
-//! is none.
+//! A row by its whole primary key, in the engine's primary index: the one way there for the bypass,
+//! native calls and the custom scan.
+//!
+//! First a look ([`peek`]), which most rows need alone. Else the key is encoded, its partition
+//! computed, the index searched, and, at SERIALIZABLE, an absent key protected.
 
-use super::protect::{entry_of, keys_of, open_of, settle, Open};
-use crate::access::ranges;
-use crate::keys::{bounds, codec};
-use crate::paths::tableam::fetch::{Fetch, FEW};
+use super::partitions::{self, before_lookup};
+use super::primary::PrimaryKey;
+use crate::access::{index_lookup, tuple, visible};
 use crate::state::errors::ok;
-use crate::state::platform::PG;
+use crate::state::platform::{self, PG};
 use crate::state::rel::RelInfo;
-use crate::state::xact;
-use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::txn::LookPosition;
-use pgrx::pg_sys;
+use crate::state::stop;
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::index::{Direction, FEW};
+use mixedcc_engine::key::Short;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::Cell;
+use std::ops::Bound;
+use std::ptr::NonNull;
 
-/// The value that a key of the scan fixes for a column of the index, and its type.
-unsafe fn equal_to(scan: pg_sys::IndexScanDesc, column: usize) -> Option<(pg_sys::Datum, pg_sys::Oid)> {
-    // SAFETY: the caller's.
-    unsafe {
-        let k = keys_of(scan).iter().find(|k| k.sk_attno as usize == column + 1 && bounds::equality(k).is_some())?;
-        let index = (*scan).indexRelation;
-        let t = if k.sk_subtype == pg_sys::InvalidOid { *(*index).rd_opcintype.add(column) } else { k.sk_subtype };
-        Some((k.sk_argument, t))
-    }
+/// Most columns of a key.
+pub const MOST_COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
+
+thread_local! {
+    /// Room for a key. Taken while it is used.
+    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Does the scan look up one key of a unique index? In which partition are all its rows?
+/// The values of a whole key and their types, by number from 0. None of them is NULL.
+pub trait Key {
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// A value and its type (invalid: the column's own).
+    fn value(&self, i: usize) -> (Datum, Oid);
+}
+
+/// A row that was found.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// Its record.
+    pub r: RecordRef,
+    /// The version that is seen.
+    pub version: NonNull<Version>,
+}
+
+/// The row with a key, as a statement sees it at the transaction's level. At SERIALIZABLE all that
+/// the protocols ask of a look-up is done: a row that is found protects itself, an absent key
+/// becomes a predicate.
+///
+/// `snapshot`: the statement's; `for_write`: the row will be written next. `None`: some value does
+/// not compare exactly as bytes, so only PostgreSQL's operators can tell.
 ///
 /// # Safety
-/// A scan of an index of ours whose keys are set.
-pub unsafe fn examine(scan: pg_sys::IndexScanDesc, info: &RelInfo) -> (bool, Option<u16>) {
-    // SAFETY: an open index.
-    unsafe {
-        let index = (*scan).indexRelation;
-        let form = (*index).rd_index;
-        let one_partition = info.table.map().n == 1;
-        if (*(*index).rd_rel).relam.to_u32() != pg_sys::BTREE_AM_OID.to_u32() {
-            return (false, one_partition.then_some(0));
-        }
-        let n = (*form).indnkeyatts as usize;
-        let one_row = (*form).indisunique && (*form).indimmediate && (0..n).all(|c| equal_to(scan, c).is_some());
-        let partition = if one_partition { Some(0) } else { partition_of(scan, info, n) };
-        (one_row, partition)
-    }
-}
-
-unsafe fn partition_of(scan: pg_sys::IndexScanDesc, info: &RelInfo, n: usize) -> Option<u16> {
-    // SAFETY: `indkey` has an entry for each column of the index.
-    unsafe {
-        let index = (*scan).indexRelation;
-        let form = (*index).rd_index;
-        let attnums = (*form).indkey.values.as_slice((*form).indnatts as usize);
-        let mut key = Vec::new();
-        for c in info.partkey.columns() {
-            let at = attnums[..n].iter().position(|a| *a == c)?;
-            if !info.partkey.agrees_with(index, at, c) {
-                return None;
-            }
-            let (v, t) = equal_to(scan, at)?;
-            key.push((v, false, t));
-        }
-        if key.is_empty() {
-            return None;
-        }
-        info.partkey.partition_of_key(&key)
-    }
-}
-
-/// A look-up of one key: notes from where on inserts into its partitions would matter. What a predicate on the key
-/// needs is looked for when nothing was found.
-///
-/// # Safety
-/// As for [`examine`]; `f` is the scan's fetch.
-pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
-    // SAFETY: the caller's.
-    unsafe {
-        let t = xact::txn();
-        let n = info.table.map().n;
-        let (first, count) = partition.map_or((0, n), |p| (p as u32, 1));
-        if count as usize <= FEW {
-            for i in 0..count {
-                let touch = Touch { table: info.table, no: first + i };
-                (*f).few[i as usize] = ok(t.before_lookup(&PG, touch));
-            }
-            // Last: what fails before leaves nothing to settle.
-            ((*f).look, (*f).n_few, (*f).first_partition) = (true, count, first);
-            return;
-        }
-        let o = open_of(f);
-        for no in first..first + count {
-            let touch = Touch { table: info.table, no };
-            let position = ok(t.before_lookup(&PG, touch));
-            o.partitions.push((touch, position));
-        }
-        find_key(scan, o);
-        (*f).look = true;
-    }
-}
-
-/// The key that a look-up looks up.
-unsafe fn find_key(scan: pg_sys::IndexScanDesc, o: &mut Open) {
-    // SAFETY: the caller's.
-    unsafe {
-        let Some(codec) = codec::of((*scan).indexRelation) else { return };
-        let mut key = std::mem::take(&mut o.key);
-        // A value of a type whose order against the column's is not known here is no key.
-        o.has_key = (0..codec.columns.len()).all(|c| {
-            let k = keys_of(scan).iter().find(|k| k.sk_attno as usize == c + 1 && bounds::equality(k).is_some());
-            k.is_some_and(|k| codec.put_foreign(c, k.sk_argument, k.sk_subtype, &mut key))
-        });
-        o.key = key;
-    }
-}
-
-/// The partitions and positions of a look-up without an entry.
-///
-/// # Safety
-/// A fetch of ours.
-pub unsafe fn few_of(f: *mut Fetch) -> Vec<(Touch, u64)> {
-    // SAFETY: a fetch of ours.
-    unsafe {
-        let n = std::mem::take(&mut (*f).n_few);
-        let table = (*(*f).info).table;
-        let touch = |i: u32| Touch { table, no: (*f).first_partition + i };
-        (0..n).map(|i| (touch(i), (*f).few[i as usize])).collect()
-    }
-}
-
-/// A look-up has found nothing. Must it look again? Else its predicate is made.
-///
-/// The position from which on writes of the key are conflicts is taken now, after the look-up. What was inserted in
-/// between has registered in its partition: if nothing has, the look-up is as good as one after the position.
-///
-/// # Safety
-/// A scan of ours and its fetch.
-pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
-    // SAFETY: the caller's; the scan's index is open.
-    unsafe {
-        if (*f).n_few > 0 {
-            let partitions = few_of(f);
-            let o = open_of(f);
-            o.partitions = partitions;
-            find_key(scan, o);
-        }
-        let o = entry_of(f);
-        if o.position.is_none() && o.has_key {
-            let (key, partitions) = (std::mem::take(&mut o.key), std::mem::take(&mut o.partitions));
-            let after = position_after((*f).base.rel, &*(*f).info, (*scan).indexRelation, &key, &partitions);
-            let o = entry_of(f);
-            (o.key, o.partitions) = (key, partitions);
-            o.position = after.map(|(position, _)| position);
-            if after.is_some_and(|(_, again)| again) {
-                return true;
-            }
-        }
-        settle(f);
-        false
-    }
-}
-
-/// The position of a key that a look-up has not found, in the ranges of its index, which get made if it has none. The flag
-/// says that a row with the key may have been inserted between the look-up, which began at the positions in
-/// `partitions`, and this one: then it must be made again. `None`: there are no ranges.
-///
-/// # Safety
-/// An open relation of ours, its info and an open index of it.
-pub unsafe fn position_after(
+/// An open relation of ours, its info, its key that is usable now (`primary::usable`), a value for
+/// each column of that key, and an MVCC snapshot.
+#[inline]
+pub unsafe fn by_key<K: Key + ?Sized>(
     rel: pg_sys::Relation,
     info: &RelInfo,
-    index: pg_sys::Relation,
-    key: &[u8],
-    partitions: &[(Touch, u64)],
-) -> Option<(LookPosition, bool)> {
-    // SAFETY: the caller's.
-    let ranged = unsafe { ranges::of_index(rel, info, index) }?;
-    let position = ok(xact::txn().look_position(&PG, partitions.first()?.0, ranged.ranges, key));
-    let quiet = |(at, start): &(Touch, u64)| at.partition().ring.list().is_quiet_since(*start);
-    Some((position, !partitions.iter().all(quiet)))
-}
-
-/// A look-up with an entry has found nothing, or it is not known what: its key is a predicate, or the partitions
-/// that it can be in.
-///
-/// # Safety
-/// A fetch of ours whose look-up has an entry.
-pub unsafe fn missed(f: *mut Fetch) {
+    pk: &PrimaryKey,
+    key: &K,
+    snapshot: pg_sys::Snapshot,
+    for_write: bool,
+) -> Option<Option<Found>> {
+    platform::outside();
+    let t = xact::txn();
+    if xact::mode() == Mode::Serializable {
+        // So that looking at the row may be enough, the first time too.
+        ok(t.begin_following(&PG));
+    }
     // SAFETY: the caller's.
     unsafe {
-        let o = entry_of(f);
-        let t = xact::txn();
-        match o.position.take() {
-            Some(position) => t.add_point_predicate(&PG, &position, &o.key),
-            None => o.partitions.iter().for_each(|&(touch, start)| t.add_predicate(touch, start)),
+        if let Some(found) = peek(rel, info, pk, key, snapshot) {
+            return Some(Some(found));
         }
-        o.partitions.clear();
+        let mut bytes = KEY.take();
+        bytes.clear();
+        let found = encode(info, pk, key, &mut bytes)
+            .map(|partition| by_bytes(rel, info, pk, &bytes, partition, snapshot, for_write));
+        KEY.set(bytes);
+        found
     }
+}
+
+/// The bytes of a key, if all of its values compare exactly; and its partition, if that is known.
+#[inline]
+unsafe fn encode<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K, out: &mut Vec<u8>) -> Option<Option<u16>> {
+    let n = key.len();
+    // SAFETY: values of their types, one for each column of the key, none NULL.
+    unsafe {
+        if n == 1 {
+            let (d, typid) = key.value(0);
+            return pk.codec.put_foreign(0, d, typid, out).then(|| pk.partition(info, &[d], &[typid]));
+        }
+        let mut datums = [Datum::from(0); MOST_COLUMNS];
+        let mut types = [pg_sys::InvalidOid; MOST_COLUMNS];
+        for i in 0..n {
+            (datums[i], types[i]) = key.value(i);
+            if !pk.codec.put_foreign(i, datums[i], types[i], out) {
+                return None;
+            }
+        }
+        Some(pk.partition(info, &datums[..n], &types[..n]))
+    }
+}
+
+/// What [`by_key`] does with the bytes of the key. `partition`: where the row is or would be, if
+/// that is known.
+unsafe fn by_bytes(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &[u8],
+    partition: Option<u16>,
+    snapshot: pg_sys::Snapshot,
+    for_write: bool,
+) -> Option<Found> {
+    let mode = xact::mode();
+    if mode != Mode::Serializable {
+        // Before the index is read: it may have to take the snapshot's CSN, and the pin.
+        // SAFETY: the caller's.
+        xact::snapshot_csn(snapshot);
+        // SAFETY: the caller's.
+        return unsafe { search(pk, info, mode, key, snapshot, for_write) };
+    }
+    let mut touches = partitions::touches(info, partition);
+    let first = before_lookup(touches.next().expect("a table has a partition"));
+    let rest: Vec<_> = touches.map(before_lookup).collect();
+    // SAFETY: the caller's.
+    unsafe {
+        if let Some(found) = search(pk, info, mode, key, snapshot, for_write) {
+            return Some(found);
+        }
+        let partitions: Vec<_> = std::iter::once(first).chain(rest).collect();
+        let index = pg_sys::index_open(pk.index, pg_sys::AccessShareLock as i32);
+        let after = index_lookup::position_after(rel, info, index, key, &partitions);
+        pg_sys::index_close(index, pg_sys::NoLock as i32);
+        let t = xact::txn();
+        let Some((position, again)) = after else {
+            partitions.into_iter().for_each(|(at, start)| t.add_predicate(at, start));
+            return None;
+        };
+        if again {
+            let found = search(pk, info, mode, key, snapshot, for_write);
+            if found.is_some() {
+                return found;
+            }
+        }
+        t.add_point_predicate(&PG, &position, key);
+    }
+    None
+}
+
+/// What [`by_key`] would find of a record with a key of a few bytes of integers, where looking at
+/// it is all that it would do; else `None`, also if there is no such row. Neither fails nor
+/// unwinds, and calls nobody. A row that is found needs no look at its partition before (INV-PEEK);
+/// what is not found is looked for again, after that.
+///
+/// A guess leads to the record (INV-GUESS of the engine) or the tree. A guess is right if a version
+/// that is visible has the key in its own columns: a PRIMARY KEY is checked at once, so no snapshot
+/// sees two rows with one key. The only record that the tree has of a key need not be asked
+/// (INV-PRIMARY).
+///
+/// # Safety
+/// As for [`by_key`]; nothing that PostgreSQL does is under way between the look at `pk` and this.
+#[inline]
+pub unsafe fn peek<K: Key + ?Sized>(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &K,
+    snapshot: pg_sys::Snapshot,
+) -> Option<Found> {
+    let value = |i| key.value(i);
+    let key = pk.codec.short(key.len(), value)?;
+    let t = xact::running().filter(|_| !stop::is_on())?;
+    let csn = match xact::known_mode()? {
+        Mode::Serializable => None,
+        // Takes the pin and the CSN if need be, which cannot fail at this level.
+        Mode::ReadCommitted => Some(xact::snapshot_csn(snapshot)),
+        // It was taken before, so the pin was too.
+        _ => Some(xact::known_csn(snapshot)?),
+    };
+    // SAFETY: the caller's; versions of the relation's table, which has the key's columns.
+    let has_key = |v| unsafe { pk.codec.has_ints(value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
+    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, csn, has_key)) {
+        return Some(found);
+    }
+    searched(t, info, pk, key, csn)
+}
+
+/// What is seen of a record that this transaction has not written, where a look at its newest
+/// version tells. `csn`: of the snapshot, `None` at SERIALIZABLE.
+#[inline]
+fn look(t: &mut Txn, r: RecordRef, csn: Option<Csn>) -> Option<NonNull<Version>> {
+    if t.last_write(r).is_some() {
+        return None;
+    }
+    match csn {
+        None => t.peek_row(r),
+        Some(csn) => t.peek_snapshot(r, csn)?,
+    }
+}
+
+/// The row of a record that was guessed, if it is right: whose newest version has the key, and is
+/// the one that is seen.
+#[inline]
+fn guessed(
+    t: &mut Txn,
+    info: &RelInfo,
+    no: u64,
+    csn: Option<Csn>,
+    has_key: impl Fn(NonNull<Version>) -> bool,
+) -> Option<Found> {
+    let r = RecordRef::find(info.table, no)?;
+    // A pending version is complete too (INV-VERSION). So for the sake of another row nothing is
+    // followed, or read.
+    let newest = NonNull::new(r.rec.head())?;
+    // SAFETY: reached under our pin.
+    if unsafe { newest.as_ref() }.is_tombstone() || !has_key(newest) {
+        return None;
+    }
+    let version = look(t, r, csn).filter(|v| *v == newest)?;
+    Some(Found { r, version })
+}
+
+/// The row of the only record that the tree has of a key.
+#[inline(never)]
+fn searched(t: &mut Txn, info: &RelInfo, pk: &PrimaryKey, key: Short, csn: Option<Csn>) -> Option<Found> {
+    let mut few = [0; FEW];
+    if pk.primary.index.few_short(key, &mut few)? != 1 {
+        return None;
+    }
+    let r = RecordRef::find(info.table, few[0])?;
+    let version = look(t, r, csn)?;
+    pk.primary.note_hint(key, few[0]);
+    Some(Found { r, version })
+}
+
+/// The row with a key that is seen. Several records may have the key: one row and those that it
+/// replaced.
+unsafe fn search(
+    pk: &PrimaryKey,
+    info: &RelInfo,
+    mode: Mode,
+    key: &[u8],
+    snapshot: pg_sys::Snapshot,
+    for_write: bool,
+) -> Option<Found> {
+    let t = xact::txn();
+    let see = |no| {
+        let r = RecordRef::find(info.table, no)?;
+        // SAFETY: the caller's.
+        let version = unsafe { visible::mvcc(t, mode, r, snapshot, for_write, ScanId::NONE) }?;
+        Some(Found { r, version })
+    };
+    let mut few = [0; FEW];
+    if let Some(n) = pk.primary.index.few(key, &mut few) {
+        return few[..n].iter().copied().find_map(see);
+    }
+    let mut all = pk.primary.index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
+    std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).find_map(see)
 }

@@ -1,9 +1,13 @@
 //! Rows: their look-up, visibility, and what protects a scan.
 
 pub mod altered;
-pub mod find;
+pub mod fetch;
+pub mod index_lookup;
 pub mod indexscan;
+pub mod lock;
 pub mod lookup;
+pub mod mixture;
+pub mod partitions;
 pub mod primary;
 pub mod protect;
 pub mod ranges;
@@ -12,3 +16,4 @@ pub mod seqscan;
 pub mod statements;
 pub mod tuple;
 pub mod visible;
+pub mod write;

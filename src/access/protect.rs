@@ -5,13 +5,14 @@
 //! none. Other scans are predicates from the moment before they read the index; if they end early
 //! (LIMIT, min and max) the predicate shrinks to what they have read.
 
+use super::index_lookup;
 use super::indexscan::{self, fetch_of, is_ours, ours};
-use super::lookup;
+use super::partitions;
 use super::statements;
+use crate::access::fetch::Fetch;
 use crate::access::ranges::rows::{Row, Rows};
 use crate::access::ranges::{self, conditions, Ranged};
 use crate::keys::bounds::{self, Interval};
-use crate::paths::tableam::fetch::Fetch;
 use crate::pg::faults::{self, Fault};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -217,9 +218,9 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
         if xact::mode() == Mode::SerializableReadOnly {
             return; // a snapshot is a serial prefix: nothing to protect
         }
-        let (one_row, partition) = lookup::examine(scan, info);
+        let (one_row, partition) = index_lookup::examine(scan, info);
         if one_row && !f.is_null() {
-            lookup::look_up(scan, f, info, partition);
+            index_lookup::look_up(scan, f, info, partition);
         } else if f.is_null() {
             bitmap(scan, info, partition, snapshot);
         } else {
@@ -228,19 +229,11 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
     }
 }
 
-/// The partitions that a scan can touch.
-fn touches(info: &RelInfo, partition: Option<u16>) -> Vec<Touch> {
-    match partition {
-        Some(p) => vec![Touch { table: info.table, no: p as u32 }],
-        None => (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect(),
-    }
-}
-
 /// A scan of a key range, whose rows are fetched through `f`.
 unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
     // SAFETY: as in `index_scan`.
     unsafe {
-        let at = touches(info, partition);
+        let at: Vec<_> = partitions::touches(info, partition).collect();
         let heap = (*f).base.rel;
         match intervals_of(scan, heap, info) {
             Some((ranged, intervals)) => {
@@ -260,7 +253,7 @@ unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo,
 unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<u16>, snapshot: pg_sys::Snapshot) {
     // SAFETY: as in `index_scan`.
     unsafe {
-        let at = touches(info, partition);
+        let at: Vec<_> = partitions::touches(info, partition).collect();
         let heap = pg_sys::RelationIdGetRelation(info.oid);
         let ids = match intervals_of(scan, heap, info) {
             Some((ranged, intervals)) => begin(&at, ranged, &intervals, false),
@@ -367,9 +360,11 @@ pub unsafe fn settle(f: *mut Fetch) {
             if !((*f).seen.forward || (*f).seen.backward) {
                 // It has not started.
             } else if (*f).n_few == 0 {
-                lookup::missed(f);
+                index_lookup::missed(f);
             } else {
-                lookup::few_of(f).into_iter().for_each(|(touch, position)| xact::txn().add_predicate(touch, position));
+                index_lookup::few_of(f)
+                    .into_iter()
+                    .for_each(|(touch, position)| xact::txn().add_predicate(touch, position));
             }
         } else if (*f).scan != ScanId::NONE {
             shrink(f);

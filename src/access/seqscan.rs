@@ -4,17 +4,15 @@
 //! A filter is used only if none of its functions can tell something about the rows that it
 //! discards (they are leakproof): then such rows have no influence on the transaction.
 
+use super::partitions;
 use super::protect::begin_one;
 use super::statements::{self, Filter, Statement};
+use crate::access::ranges;
 use crate::access::ranges::rows::{self, Row};
-use crate::access::ranges::{self};
 use crate::keys::bounds::{self, Interval};
 use crate::keys::codec::Codec;
-use crate::state::errors::ok;
-use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
-use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, NodeTag, ScanKeyData};
@@ -88,13 +86,13 @@ pub unsafe fn protect(r: pg_sys::Relation, info: &RelInfo, snapshot: pg_sys::Sna
                 return p;
             }
         }
-        let at: Vec<Touch> = (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect();
         match ranges::whole(r, info) {
-            Some(ranged) => Protection { id: begin_one(&at, ranged, &Interval::all(), false), ..none },
+            Some(ranged) => {
+                let at: Vec<_> = partitions::touches(info, None).collect();
+                Protection { id: begin_one(&at, ranged, &Interval::all(), false), ..none }
+            }
             None => {
-                for touch in at {
-                    ok(xact::txn().scan(&PG, touch));
-                }
+                partitions::protect(info, None);
                 none
             }
         }
@@ -113,10 +111,7 @@ unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -
         }
         let mut ids = Vec::new();
         for (f, ranged) in filters.iter().zip(ranged) {
-            let at: Vec<Touch> = match f.partition {
-                Some(p) => vec![Touch { table: info.table, no: p as u32 }],
-                None => (0..info.table.map().n).map(|no| Touch { table: info.table, no }).collect(),
-            };
+            let at: Vec<_> = partitions::touches(info, f.partition).collect();
             ids.extend(f.intervals.iter().map(|i| begin_one(&at, ranged, i, false)));
         }
         let one = match filters {
@@ -143,14 +138,16 @@ unsafe fn filter(r: pg_sys::Relation, quals: *mut pg_sys::List, estate: *mut pg_
         let info = rel::info(r);
         let mut best: Option<(usize, Filter)> = None;
         for codec in ranges::usable(r, info) {
-            let found = scan_keys(r, codec, quals, estate);
+            let index = pg_sys::index_open(codec.index, pg_sys::AccessShareLock as i32);
+            let found = scan_keys(codec, index, quals, estate);
             let intervals = bounds::of_scan(codec, &found);
             let score =
                 (1..=codec.columns.len()).take_while(|c| found.iter().any(|k| k.sk_attno as usize == *c)).count();
             if score > 0 && best.as_ref().is_none_or(|b| b.0 < score) {
-                let partition = partition_of(r, info, codec, &found);
+                let partition = partitions::fixed_by(info, index, &codec.attnums, &found);
                 best = Some((score, Filter { codec, intervals, partition }));
             }
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
         }
         best.map(|b| b.1)
     }
@@ -158,14 +155,13 @@ unsafe fn filter(r: pg_sys::Relation, quals: *mut pg_sys::List, estate: *mut pg_
 
 /// The conditions of a filter on the columns of an index, as the keys of an index scan.
 unsafe fn scan_keys(
-    r: pg_sys::Relation,
     codec: &Codec,
+    index: pg_sys::Relation,
     quals: *mut pg_sys::List,
     estate: *mut pg_sys::EState,
 ) -> Vec<ScanKeyData> {
     // SAFETY: as in `inspect`.
     unsafe {
-        let index = pg_sys::index_open(codec.index, pg_sys::AccessShareLock as i32);
         let mut found = Vec::new();
         for q in PgList::<pg_sys::Node>::from_pg(quals).iter_ptr() {
             for (i, a) in codec.attnums.iter().enumerate() {
@@ -181,8 +177,6 @@ unsafe fn scan_keys(
                 }
             }
         }
-        pg_sys::index_close(index, pg_sys::NoLock as i32);
-        let _ = r;
         found
     }
 }
@@ -325,31 +319,5 @@ unsafe fn null_test(e: *mut pg_sys::NullTest, attnum: i16) -> Option<ScanKeyData
             _ => pg_sys::SK_SEARCHNOTNULL,
         };
         Some(scan_key(search | pg_sys::SK_ISNULL, 0, pg_sys::InvalidOid, pg_sys::Datum::from(0)))
-    }
-}
-
-/// The only partition with rows that these conditions let through.
-unsafe fn partition_of(r: pg_sys::Relation, info: &RelInfo, codec: &Codec, keys: &[ScanKeyData]) -> Option<u16> {
-    if info.table.map().n == 1 {
-        return Some(0);
-    }
-    // SAFETY: as in `inspect`.
-    unsafe {
-        let index = pg_sys::index_open(codec.index, pg_sys::AccessShareLock as i32);
-        let mut key = Vec::new();
-        let fits = info.partkey.columns().all(|c| {
-            let Some(at) = codec.attnums.iter().position(|a| *a == c) else { return false };
-            let k = keys.iter().find(|k| k.sk_attno as usize == at + 1 && bounds::equality(k).is_some());
-            let Some(k) = k.filter(|_| info.partkey.agrees_with(index, at, c)) else { return false };
-            key.push((k.sk_argument, false, k.sk_subtype));
-            true
-        });
-        pg_sys::index_close(index, pg_sys::NoLock as i32);
-        let _ = r;
-        if fits && !key.is_empty() {
-            info.partkey.partition_of_key(&key)
-        } else {
-            None
-        }
     }
 }

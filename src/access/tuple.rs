@@ -6,7 +6,7 @@
 //! columns show.
 
 use crate::pg::compat::{attribute, key_columns};
-use crate::pg::Tid;
+use crate::pg::{expr, Tid};
 use crate::state::errors::ok;
 use crate::state::rel::RelInfo;
 use crate::state::xact;
@@ -221,9 +221,7 @@ pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Ti
     unsafe {
         let h = slot.cast::<pg_sys::HeapTupleTableSlot>();
         if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
-            if let Some(clear) = (*(*slot).tts_ops).clear {
-                clear(slot);
-            }
+            expr::clear(slot);
         }
         (*h).tupdata = as_tuple(v, tid, oid);
         (*h).tuple = &raw mut (*h).tupdata;

@@ -1,17 +1,19 @@
-//! The executor's start and end: which tables and indexes a statement uses, and how.
+//! The executor's hooks. A statement goes to the bypass, if that takes it; else to the executor,
+//! and its tables and indexes are looked at.
 
 use crate::access::indexscan::wrap;
 use crate::access::statements::{self, Statement};
-use crate::access::{altered, seqscan};
-use crate::paths::bypass::{self, Reason};
-use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
+use crate::access::{altered, mixture, seqscan};
+use crate::admin::annotate;
+use crate::paths::bypass::{self, Reason, Run};
+use crate::pg::{compat, is_serializable, raw};
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 static mut PREV_START: pg_sys::ExecutorStart_hook_type = None;
+static mut PREV_FINISH: pg_sys::ExecutorFinish_hook_type = None;
 static mut PREV_END: pg_sys::ExecutorEnd_hook_type = None;
 
 /// Installs the hooks.
@@ -22,7 +24,11 @@ pub fn init() {
         pg_sys::ExecutorStart_hook = Some(start);
         PREV_END = pg_sys::ExecutorEnd_hook;
         pg_sys::ExecutorEnd_hook = Some(end);
-        bypass::init((*(&raw const PREV_START)).is_some() || (*(&raw const PREV_END)).is_some());
+        PREV_FINISH = pg_sys::ExecutorFinish_hook;
+        pg_sys::ExecutorFinish_hook = Some(finish);
+        let others = [(*(&raw const PREV_START)).is_some(), (*(&raw const PREV_END)).is_some()];
+        let others = compat::init_run(run) || others.contains(&true) || (*(&raw const PREV_FINISH)).is_some();
+        bypass::init(others);
     }
 }
 
@@ -37,13 +43,57 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
         if wants_snapshot((*q).snapshot) {
             before(q);
         }
-        if let Some(why) = bypass::start(q, eflags) {
-            start_executor(q, eflags, why);
+        match bypass::start(q, eflags) {
+            None => taken(),
+            Some(why) => start_executor(q, eflags, why),
         }
     }
 }
 
-/// Refuses a statement of a function that an ALTER TABLE calls, if it would read rows that are no rows of its table now.
+/// The bypass has started a statement, on a table of ours.
+#[pg_guard]
+unsafe extern "C-unwind" fn taken() {
+    xact::note_statement();
+    if is_serializable() {
+        mixture::check();
+        if xact::mode() == Mode::Serializable {
+            annotate::redeclare();
+        }
+    }
+}
+
+/// Runs a statement that the bypass has started; false: the executor runs it.
+unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64, once: bool) -> bool {
+    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    unsafe {
+        match bypass::run(q, direction, count, once) {
+            Run::Done => true,
+            Run::NotOurs => false,
+            Run::Refused(why) => {
+                let given_up = bypass::give_up(q);
+                start_executor(q, given_up.eflags(), why);
+                given_up.replaced_by((*q).estate);
+                false
+            }
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: the hook's contract.
+    unsafe {
+        if bypass::finish(q) {
+            return;
+        }
+        match PREV_FINISH {
+            Some(prev) => prev(q),
+            None => raw::standard_ExecutorFinish(q),
+        }
+    }
+}
+
+/// Refuses a statement of a function that an ALTER TABLE calls, if it would read rows that are no
+/// rows of its table now.
 #[pg_guard]
 #[cold]
 unsafe extern "C-unwind" fn check_rows(q: *mut pg_sys::QueryDesc) {
@@ -52,15 +102,12 @@ unsafe extern "C-unwind" fn check_rows(q: *mut pg_sys::QueryDesc) {
 }
 
 /// Starts a statement in the executor, because the bypass does not run it.
-///
-/// # Safety
-/// The contract of `ExecutorStart`.
-pub unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
-    // SAFETY: the caller's; nothing here needs to be dropped.
+unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
+    // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
         match PREV_START {
             Some(prev) => prev(q, eflags),
-            None => crate::pg::raw::standard_ExecutorStart(q, eflags),
+            None => raw::standard_ExecutorStart(q, eflags),
         }
         inspect(q, eflags, why);
     }
@@ -125,19 +172,19 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
         } else {
             xact::note_moment((*q).snapshot);
         }
-        if crate::pg::is_serializable() {
-            check_mixture(ours, rels);
+        if is_serializable() {
+            mixture::check_tables(ours, rels);
             if !(*(*q).plannedstmt).resultRelations.is_null() {
-                note_routing(rels);
+                mixture::note_routing(rels);
             }
         }
-        if crate::pg::is_serializable() && xact::mode() == Mode::Serializable {
-            crate::admin::annotate::at_statement(q);
+        if is_serializable() && xact::mode() == Mode::Serializable {
+            annotate::at_statement(q);
         }
         if ours {
             crate::access::rowmarks::note(q);
             let of = Statement { snapshot: (*estate).es_snapshot as usize, owner: estate as usize };
-            let mut walk = Walk { of, serializable: crate::pg::is_serializable() };
+            let mut walk = Walk { of, serializable: is_serializable() };
             visit((*q).planstate, (&raw mut walk).cast());
         }
     }
@@ -154,71 +201,9 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
         }
         match PREV_END {
             Some(prev) => prev(q),
-            None => crate::pg::raw::standard_ExecutorEnd(q),
+            None => raw::standard_ExecutorEnd(q),
         }
         xact::note_end_of_statement();
-    }
-}
-
-/// A table of another access method that takes part in transactions: no catalog, not temporary.
-unsafe fn is_other(r: pg_sys::Relation) -> bool {
-    // SAFETY: null or an open relation.
-    unsafe {
-        if r.is_null() || rel::is_ours(r) || (*r).rd_tableam.is_null() {
-            return false;
-        }
-        let form = (*r).rd_rel;
-        let kind = (*form).relkind as u8;
-        (kind == pg_sys::RELKIND_RELATION || kind == pg_sys::RELKIND_MATVIEW)
-            && (*form).relpersistence as u8 != pg_sys::RELPERSISTENCE_TEMP
-            && (*r).rd_id.to_u32() >= pg_sys::FirstNormalObjectId
-    }
-}
-
-unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
-    // SAFETY: null or an open relation.
-    unsafe { !r.is_null() && (*(*r).rd_rel).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE }
-}
-
-/// A statement writes these tables. Rows of partitioned ones go to partitions that no range table
-/// lists. Some may be foreign tables, so the transaction counts as one that uses foreign tables.
-///
-/// # Safety
-/// The relations are null or open.
-pub unsafe fn note_routing(rels: &[pg_sys::Relation]) {
-    // SAFETY: null or an open relation, by this function's contract.
-    let partitioned = |r: &pg_sys::Relation| unsafe {
-        !r.is_null() && (*(**r).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
-    };
-    xact::touched().foreign |= rels.iter().any(partitioned);
-}
-
-/// Notes what a serializable transaction uses, and refuses a mixture as the setting says.
-///
-/// # Safety
-/// The relations are null or open.
-pub unsafe fn check_mixture(ours: bool, rels: &[pg_sys::Relation]) {
-    let t = xact::touched();
-    t.ours |= ours;
-    // SAFETY: as in `inspect`.
-    t.others = t.others || rels.iter().any(|r| unsafe { is_other(*r) });
-    // SAFETY: as above.
-    t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
-    if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
-        return;
-    }
-    let e = ErrorReport::new(
-        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
-        "a SERIALIZABLE transaction uses both mixedcc tables and tables of another access method",
-        "mixedcc",
-    )
-    .set_detail("It is atomic, but neither side alone guarantees that it is serializable.")
-    .set_hint("Use tables of one access method, or set mixedcc.mixed_serializable to warning or allow.");
-    if MIXED_SERIALIZABLE.get() == Mixed::Error {
-        e.report(PgLogLevel::ERROR);
-    } else {
-        t.warned = true;
-        e.report(PgLogLevel::WARNING);
     }
 }
 
@@ -246,7 +231,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_BitmapHeapScanState => {
                 let s = ps.cast::<pg_sys::BitmapHeapScanState>();
                 if rel::is_ours((*s).ss.ss_currentRelation) {
-                    crate::pg::compat::without_prefetch(s);
+                    compat::without_prefetch(s);
                 }
             }
             pg_sys::NodeTag::T_BitmapIndexScanState => {
@@ -273,7 +258,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.of),
             _ => {}
         }
-        crate::pg::compat::walk_children(ps, visit, context)
+        compat::walk_children(ps, visit, context)
     }
 }
 

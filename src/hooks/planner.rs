@@ -1,17 +1,23 @@
-//! The planner must not make parallel plans over our tables.
+//! The planner's hooks: no parallel plans over our tables, and generic plans that the bypass can
+//! run.
 
+use crate::paths::bypass;
+use crate::pg::raw;
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 static mut PREV: pg_sys::get_relation_info_hook_type = None;
+static mut PREV_PLANNER: pg_sys::planner_hook_type = None;
 
-/// Installs the hook.
+/// Installs the hooks.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
         PREV = pg_sys::get_relation_info_hook;
         pg_sys::get_relation_info_hook = Some(relation_info);
+        PREV_PLANNER = pg_sys::planner_hook;
+        pg_sys::planner_hook = Some(planner);
     }
 }
 
@@ -37,5 +43,26 @@ unsafe extern "C-unwind" fn relation_info(
             }
         }
         pg_sys::RelationClose(r);
+    }
+}
+
+unsafe extern "C-unwind" fn planner(
+    query: *mut pg_sys::Query,
+    text: *const core::ffi::c_char,
+    options: core::ffi::c_int,
+    params: pg_sys::ParamListInfo,
+) -> *mut pg_sys::PlannedStmt {
+    // SAFETY: the hook's contract.
+    unsafe {
+        let stmt = match PREV_PLANNER {
+            Some(prev) => prev(query, text, options, params),
+            None => raw::standard_planner(query, text, options, params),
+        };
+        // Without values: a generic plan, or one of a statement without parameters, or one that
+        // says so.
+        if params.is_null() {
+            bypass::generic::consider(stmt);
+        }
+        stmt
     }
 }

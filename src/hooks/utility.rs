@@ -1,7 +1,7 @@
 //! Utility commands: options of tables, what mixedcc refuses, and what must follow a change of a
 //! table's definition.
 
-use crate::access::altered;
+use crate::access::{altered, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
 use crate::pg::errors::refuse;
@@ -114,8 +114,8 @@ fn note_copy(s: *mut pg_sys::CopyStmt) {
         let Some(oid) = relid((*s).relation) else { return };
         let rel = pg_sys::RelationIdGetRelation(oid);
         if !rel.is_null() {
-            crate::hooks::executor::check_mixture(crate::state::rel::is_ours(rel), &[rel]);
-            crate::hooks::executor::note_routing(&[rel]);
+            mixture::check_tables(crate::state::rel::is_ours(rel), &[rel]);
+            mixture::note_routing(&[rel]);
             pg_sys::RelationClose(rel);
         }
     }

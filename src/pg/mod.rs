@@ -2,6 +2,7 @@
 
 pub mod compat;
 pub mod errors;
+pub mod expr;
 pub mod faults;
 pub mod guc;
 pub mod numa;

@@ -3,9 +3,6 @@
 use crate::pg::{compat, raw};
 use pgrx::pg_sys::{self, Datum, Oid};
 
-/// Language of built-in functions (pg_language).
-const INTERNAL: u32 = 12;
-
 /// A value of a partition key: datum, NULL, type.
 pub type Value = (Datum, bool, Oid);
 
@@ -127,37 +124,5 @@ pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -
         let v = if null { v } else { raw::datumCopy(v, byval, len as i32) };
         pg_sys::FreeExecutorState(estate);
         (v, null, pg_sys::getBaseType(typid))
-    }
-}
-
-/// Functions of users may do anything, also run the same statement again.
-#[pgrx::pg_guard]
-pub unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: a catalog look-up.
-    unsafe {
-        if function.to_u32() >= pg_sys::FirstUnpinnedObjectId {
-            return true;
-        }
-        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, function.into());
-        if row.is_null() {
-            return true;
-        }
-        let f = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>();
-        let foreign =
-            f.prolang.to_u32() != INTERNAL || f.provolatile as u8 == pg_sys::PROVOLATILE_VOLATILE || f.proretset;
-        pg_sys::ReleaseSysCache(row);
-        foreign
-    }
-}
-
-/// `ExecQual`.
-pub unsafe fn holds(state: *mut pg_sys::ExprState, econtext: *mut pg_sys::ExprContext) -> bool {
-    // SAFETY: a prepared qualification and its context.
-    unsafe {
-        let old = pg_sys::MemoryContextSwitchTo((*econtext).ecxt_per_tuple_memory);
-        let mut null = false;
-        let r = (*state).evalfunc.map(|f| f(state, econtext, &mut null));
-        pg_sys::MemoryContextSwitchTo(old);
-        r.is_some_and(|d| d.value() != 0) && !null
     }
 }

@@ -6,7 +6,7 @@
 //! copies.
 
 use crate::access::tuple;
-use crate::pg::values::is_foreign;
+use crate::pg::expr::is_foreign;
 use crate::pg::Tid;
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum, ScanKeyData};

@@ -2,8 +2,7 @@
 
 use crate::access::tuple;
 use crate::keys::codec::Codec;
-use crate::pg::values::holds;
-use crate::pg::Tid;
+use crate::pg::{expr, Tid};
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum};
 
@@ -136,7 +135,7 @@ impl Special {
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             (*econtext).ecxt_scantuple = slot;
             // Guarded: an ERROR of a user's function must not jump over the engine, which may be in the middle of a call.
-            let holds = || pg_sys::ffi::pg_guard_ffi_boundary(|| holds(self.predicate, econtext));
+            let holds = || pg_sys::ffi::pg_guard_ffi_boundary(|| expr::passes(self.predicate, econtext));
             if !self.predicate.is_null() && !holds() {
                 return None;
             }

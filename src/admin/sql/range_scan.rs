@@ -4,15 +4,13 @@
 use super::{may_use, must_select, open, Open};
 use crate::access::ranges::rows::{self, Row};
 use crate::access::ranges::{self, Ranged};
-use crate::access::{indexscan, protect, tuple};
-use crate::hooks::executor;
+use crate::access::{indexscan, mixture, protect, tuple};
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
 use crate::paths::native;
-use crate::paths::tableam::scan;
-use crate::pg::compat;
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::relations::{self, must_expect};
+use crate::pg::{compat, expr};
 use crate::state::errors;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
@@ -147,7 +145,7 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
         let r = heap.0;
         let info = rel::info(r);
         refuse_row_security(info.oid);
-        executor::check_mixture(true, &[]);
+        mixture::check();
         let codec = key_of(heap, info);
         let lo = fit(r, codec, &q.lo);
         let hi = fit(r, codec, &q.hi);
@@ -426,7 +424,7 @@ unsafe fn copy_rows(
             protect::ran_to_its_end(s);
         }
         drop(of_row);
-        scan::clear(slot);
+        expr::clear(slot);
         pg_sys::index_endscan(s);
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         full.then_some(key)

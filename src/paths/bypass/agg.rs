@@ -4,10 +4,8 @@
 //! their caller only where their state lives (`AggCheckCallContext`).
 
 use super::column::Column;
-use super::run::{clear, evaluate};
 use super::Reason;
-use crate::pg::values;
-use crate::pg::{compat, raw};
+use crate::pg::{compat, expr, raw};
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Aggref, Datum, NodeTag, Oid, SysCacheIdentifier::*};
 use pgrx::PgList;
@@ -131,11 +129,7 @@ unsafe fn one(
         pg_sys::ReleaseSysCache(row);
         let has_finish = finish != pg_sys::InvalidOid;
         let null = std::ptr::null_mut();
-        if kind != b'n'
-            || extra
-            || values::is_foreign(transition, null)
-            || has_finish && values::is_foreign(finish, null)
-        {
+        if kind != b'n' || extra || expr::is_foreign(transition, null) || has_finish && expr::is_foreign(finish, null) {
             return Err(Reason::Expression);
         }
         pg_sys::get_typlenbyval(state, &mut a.len, &mut a.by_value);
@@ -230,16 +224,6 @@ pub unsafe fn start(a: *mut Aggregates) {
     }
 }
 
-/// Makes a memory context the current one; which one was.
-unsafe fn switch_to(context: pg_sys::MemoryContext) -> pg_sys::MemoryContext {
-    // SAFETY: one thread; a valid context.
-    unsafe {
-        let old = pg_sys::CurrentMemoryContext;
-        pg_sys::CurrentMemoryContext = context;
-        old
-    }
-}
-
 /// A value in the memory of the states.
 unsafe fn kept(a: *mut Aggregates, one: &Aggregate, d: Datum) -> Datum {
     // SAFETY: a value of the state's type.
@@ -247,9 +231,9 @@ unsafe fn kept(a: *mut Aggregates, one: &Aggregate, d: Datum) -> Datum {
         if one.by_value {
             return d;
         }
-        let old = switch_to((*(*a).states).ecxt_per_tuple_memory);
+        let old = pg_sys::MemoryContextSwitchTo((*(*a).states).ecxt_per_tuple_memory);
         let d = raw::datumCopy(d, false, one.len as i32);
-        switch_to(old);
+        pg_sys::MemoryContextSwitchTo(old);
         d
     }
 }
@@ -266,8 +250,7 @@ pub unsafe fn add(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
             let mut missing = false;
             for n in 0..one.n_args {
                 let at = arg(one.call, n + 1);
-                at.isnull = false;
-                at.value = evaluate(*one.args.add(n), c, &mut at.isnull);
+                (at.value, at.isnull) = expr::evaluate(*one.args.add(n), c);
                 missing = missing || at.isnull;
             }
             advance(a, one, c, missing);
@@ -330,9 +313,9 @@ unsafe fn transit(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprC
     unsafe {
         let state = arg(one.call, 0);
         (state.value, state.isnull) = (one.value, one.null);
-        let old = switch_to((*c).ecxt_per_tuple_memory);
+        let old = pg_sys::MemoryContextSwitchTo((*c).ecxt_per_tuple_memory);
         let (mut d, null) = call(one.call);
-        switch_to(old);
+        pg_sys::MemoryContextSwitchTo(old);
         if !one.by_value && d.value() != one.value.value() {
             if !null {
                 d = kept(a, one, d);
@@ -353,8 +336,8 @@ pub unsafe fn results(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
     // SAFETY: the caller's.
     unsafe {
         let slot = (*a).results;
-        clear(slot);
-        let old = switch_to((*c).ecxt_per_tuple_memory);
+        expr::clear(slot);
+        let old = pg_sys::MemoryContextSwitchTo((*c).ecxt_per_tuple_memory);
         for i in 0..(*a).n {
             let one = &mut *(*a).all.add(i);
             let (mut d, mut null) = (one.value, one.null);
@@ -367,9 +350,8 @@ pub unsafe fn results(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
             *(*slot).tts_values.add(i) = d;
             *(*slot).tts_isnull.add(i) = null;
         }
-        switch_to(old);
-        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
-        (*slot).tts_nvalid = (*a).n as i16;
+        pg_sys::MemoryContextSwitchTo(old);
+        expr::store_virtual(slot);
         (*c).ecxt_outertuple = slot;
     }
 }

@@ -14,39 +14,21 @@
 
 use super::plan::{self, Shape};
 use crate::paths::customscan;
-use crate::pg::{self, guc};
+use crate::pg::guc;
 use pgrx::pg_sys::{self, List, Node, NodeTag, Plan};
 use pgrx::prelude::*;
 
-static mut PREV: pg_sys::planner_hook_type = None;
-
-/// Installs the planner's hook.
-pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+/// Takes a plan that was made without values of parameters: a generic plan, or one of a statement
+/// that has none. If it is the same for all values, it gets a cost that says so.
+///
+/// # Safety
+/// A plan that was made just now, whose tables are locked.
+pub unsafe fn consider(stmt: *mut pg_sys::PlannedStmt) {
+    // SAFETY: the caller's.
     unsafe {
-        PREV = pg_sys::planner_hook;
-        pg_sys::planner_hook = Some(planner);
-    }
-}
-
-unsafe extern "C-unwind" fn planner(
-    query: *mut pg_sys::Query,
-    text: *const core::ffi::c_char,
-    options: core::ffi::c_int,
-    params: pg_sys::ParamListInfo,
-) -> *mut pg_sys::PlannedStmt {
-    // SAFETY: the hook's contract.
-    unsafe {
-        let stmt = match PREV {
-            Some(prev) => prev(query, text, options, params),
-            None => pg::raw::standard_planner(query, text, options, params),
-        };
-        // Without values: a generic plan, or one of a statement without parameters, or one that
-        // says so.
-        if params.is_null() && guc::ENABLE_BYPASS.get() && scans_primary((*stmt).planTree) {
+        if guc::ENABLE_BYPASS.get() && scans_primary((*stmt).planTree) {
             cheapen(stmt);
         }
-        stmt
     }
 }
 

@@ -23,10 +23,7 @@
 //! **INV-BYPASS-ONCE**: A program runs once at a time, because all its executions share its slots
 //! and contexts.
 
-use crate::admin::annotate;
-use crate::hooks;
-use crate::pg::{self, compat, guc};
-use crate::state::xact;
+use crate::pg::{self, guc};
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;
 
@@ -35,7 +32,7 @@ mod cache;
 mod column;
 pub mod counts;
 mod exec;
-mod generic;
+pub mod generic;
 mod indexes;
 mod plan;
 mod probe;
@@ -46,6 +43,7 @@ mod triggers;
 mod write;
 
 pub use exec::{abort_subtransactions, commit_subtransaction};
+pub use run::{give_up, run, Run};
 
 /// Why a statement goes to the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,21 +135,15 @@ impl Reason {
     }
 }
 
-static mut PREV_FINISH: pg_sys::ExecutorFinish_hook_type = None;
 /// Were executor hooks of others installed before ours?
 static mut OTHERS: bool = false;
 
-/// Installs the hooks of the run and its finish; start and end are those of `hooks::executor`,
-/// which come before.
+/// Asks to be told of changes. `others`: were executor hooks of other libraries installed before
+/// ours?
 pub fn init(others: bool) {
     // SAFETY: `_PG_init` runs alone.
-    unsafe {
-        PREV_FINISH = pg_sys::ExecutorFinish_hook;
-        pg_sys::ExecutorFinish_hook = Some(finish);
-        OTHERS = compat::init_run(run::run) || others || (*(&raw const PREV_FINISH)).is_some();
-    }
+    unsafe { OTHERS = others };
     cache::init();
-    generic::init();
 }
 
 /// Starts a statement, if the bypass runs it; else says why not.
@@ -193,13 +185,6 @@ unsafe extern "C-unwind" fn guarded_start(
         // First: then whatever fails, the end of the transaction finds it.
         let x = exec::begin(q, eflags, p);
         triggers::begin(p, x, eflags);
-        xact::note_statement();
-        if pg::is_serializable() {
-            hooks::executor::check_mixture(true, &[]);
-            if xact::mode() == xact::Mode::Serializable {
-                annotate::redeclare();
-            }
-        }
         None
     }
 }
@@ -234,18 +219,18 @@ unsafe fn is_cursor() -> bool {
     }
 }
 
-unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the hook's contract. What the bypass runs has nothing left to do but triggers.
+/// Finishes a statement, if the bypass has started it: nothing is left to do but triggers.
+///
+/// # Safety
+/// The contract of `ExecutorFinish`. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn finish(q: *mut pg_sys::QueryDesc) -> bool {
+    // SAFETY: the caller's.
     unsafe {
-        if let Some(x) = exec::of(q) {
-            triggers::finish(q, x);
-            (*(*q).estate).es_finished = true;
-            return;
-        }
-        match PREV_FINISH {
-            Some(prev) => prev(q),
-            None => pg::raw::standard_ExecutorFinish(q),
-        }
+        let Some(x) = exec::of(q) else { return false };
+        triggers::finish(q, x);
+        (*(*q).estate).es_finished = true;
+        true
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Reason;
 use crate::paths::customscan;
-use crate::pg::values::is_foreign;
+use crate::pg::expr::is_foreign;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
 

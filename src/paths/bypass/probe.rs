@@ -1,21 +1,16 @@
 //! Finding the row of a key.
 
 use super::exec::Exec;
-use super::program::Program;
-use super::run;
-use crate::access::{find, indexscan, primary, tuple};
-use crate::pg::{raw, Tid};
+use super::program::{Key, Program};
+use crate::access::{indexscan, lookup, primary, tuple};
+use crate::pg::{expr, raw, Tid};
 use crate::state::rel;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, Oid};
 
-/// Most columns of a key.
-const MAX: usize = pg_sys::INDEX_MAX_KEYS as usize;
+const MAX: usize = lookup::MOST_COLUMNS;
 
-/// Room for a key. Taken while it is used.
-static mut KEY: Vec<u8> = Vec::new();
-
-/// Finds the row with the program's key, as the statement's snapshot and the isolation level show it, and protects
-/// what it has found. True: it is in the program's slot.
+/// Finds the row with the program's key, as the statement's snapshot and the isolation level show
+/// it, and protects what it has found. True: it is in the program's slot.
 ///
 /// # Safety
 /// A statement that runs; the table is open. An ERROR jumps over this frame.
@@ -25,8 +20,8 @@ pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_w
         let mut values = [Datum::from(0); MAX];
         let values = &mut values[..(*p).n_keys];
         for (c, v) in values.iter_mut().enumerate() {
-            let mut null = false;
-            *v = run::evaluate((*(*p).keys.add(c)).value, (*p).econtext, &mut null);
+            let null;
+            (*v, null) = expr::evaluate((*(*p).keys.add(c)).value, (*p).econtext);
             if null {
                 return false; // equals nothing
             }
@@ -35,6 +30,22 @@ pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_w
             Some(found) => found,
             None => by_nbtree(p, x, table, values, for_write),
         }
+    }
+}
+
+/// The values of a program's key.
+struct Values<'a>(&'a [Datum], *const Key);
+
+impl lookup::Key for Values<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    #[inline]
+    fn value(&self, i: usize) -> (Datum, Oid) {
+        // SAFETY: a program has a key for each value, as many as `len`; the slice checks the
+        // number.
+        (self.0[i], unsafe { (*self.1.add(i)).scan.sk_subtype })
     }
 }
 
@@ -51,32 +62,8 @@ unsafe fn by_primary(
     unsafe {
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
-        let snapshot = (*x).estate.es_snapshot;
-        let exact = |c: usize| {
-            let k = &*(*p).keys.add(c);
-            if k.scan.sk_subtype == k.own_type {
-                pg_sys::InvalidOid
-            } else {
-                k.scan.sk_subtype
-            }
-        };
-        if let Some(found) = find::peek(table, info, pk, values.len(), |c| (values[c], exact(c)), snapshot) {
-            tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());
-            return Some(true);
-        }
-        let mut key = std::mem::take(&mut *(&raw mut KEY));
-        key.clear();
-        let mut types = [pg_sys::InvalidOid; MAX];
-        for (c, v) in values.iter().enumerate() {
-            types[c] = (*(*p).keys.add(c)).scan.sk_subtype;
-            if !pk.codec.put_foreign(c, *v, exact(c), &mut key) {
-                KEY = key;
-                return None;
-            }
-        }
-        let partition = pk.partition(info, values, &types[..values.len()]);
-        let found = find::by_key(table, info, pk, &key, partition, snapshot, for_write);
-        KEY = key;
+        let key = Values(values, (*p).keys);
+        let found = lookup::by_key(table, info, pk, &key, (*x).estate.es_snapshot, for_write)?;
         let Some(found) = found else { return Some(false) };
         tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());
         Some(true)

@@ -21,8 +21,6 @@ pub struct Key {
     pub value: *mut pg_sys::ExprState,
     /// The scan key, but for the value.
     pub scan: pg_sys::ScanKeyData,
-    /// The type that values of the column have, as its operator class sees them.
-    pub own_type: Oid,
 }
 
 /// A compiled statement. All memory is in its own context, but for what an execution allocates.

@@ -3,40 +3,67 @@
 use super::exec::{self, Exec};
 use super::program::Program;
 use super::{counts, probe, select, triggers, write, Reason};
-use crate::hooks::executor;
-use crate::pg::raw;
-use pgrx::pg_sys::{self, CmdType, Datum};
+use crate::pg::{expr, raw};
+use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;
 
-/// `ExecutorRun` of a statement that the bypass has started; false: the executor's.
+/// What became of a statement.
+pub enum Run {
+    /// It has run.
+    Done,
+    /// The bypass has not started it.
+    NotOurs,
+    /// Nothing of it has happened yet, and only the executor can run it.
+    Refused(Reason),
+}
+
+/// `ExecutorRun` of a statement, if the bypass has started it.
 ///
 /// # Safety
 /// The contract of `ExecutorRun`.
-pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64, once: bool) -> bool {
+#[inline]
+pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64, once: bool) -> Run {
     // SAFETY: the caller's.
     unsafe {
-        let Some(x) = exec::of(q) else { return false };
-        match guarded_run(q, x, direction, count, once) {
-            None => true,
-            Some(why) => {
-                to_executor(q, x, why);
-                false
-            }
-        }
+        let Some(x) = exec::of(q) else { return Run::NotOurs };
+        guarded_run(q, x, direction, count, once).map_or(Run::Done, Run::Refused)
     }
 }
 
-/// The statement is the executor's after all: nothing of it has happened yet.
-unsafe fn to_executor(q: *mut pg_sys::QueryDesc, x: *mut Exec, why: Reason) {
-    // SAFETY: a statement that the bypass has started, and not run.
+/// A statement that was started here, and was taken off its descriptor before anything of it
+/// happened.
+pub struct GivenUp(*mut Exec);
+
+/// Takes a statement that [`run`] has refused off its descriptor, for the executor to start it.
+///
+/// # Safety
+/// As it says.
+pub unsafe fn give_up(q: *mut pg_sys::QueryDesc) -> GivenUp {
+    // SAFETY: the caller's: its state is ours.
     unsafe {
+        let x = (*q).estate.cast::<Exec>();
         triggers::give_up(x);
-        let flags = (*x).estate.es_top_eflags;
         (*q).estate = std::ptr::null_mut();
         (*q).planstate = std::ptr::null_mut();
         (*q).tupDesc = std::ptr::null_mut();
-        executor::start_executor(q, flags, why);
-        exec::replace(x, (*q).estate);
+        GivenUp(x)
+    }
+}
+
+impl GivenUp {
+    /// The flags with which it was started.
+    pub fn eflags(&self) -> i32 {
+        // SAFETY: the state lives until it is replaced.
+        unsafe { (*self.0).estate.es_top_eflags }
+    }
+
+    /// The executor has started the statement.
+    ///
+    /// # Safety
+    /// The statement's new state.
+    pub unsafe fn replaced_by(self, estate: *mut pg_sys::EState) {
+        // SAFETY: the caller's.
+        unsafe { exec::replace(self.0, estate) }
     }
 }
 
@@ -114,7 +141,7 @@ unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver, c
             CmdType::CMD_INSERT => write::insert(p, x, rel, dest, count),
             _ => why = write_found(p, x, rel, dest, count),
         }
-        clear((*p).row);
+        expr::clear((*p).row);
         exec::unpin(x);
         raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
         why
@@ -139,7 +166,7 @@ unsafe fn write_found(
         }
         let c = (*p).econtext;
         (*c).ecxt_scantuple = (*p).row;
-        if !(*p).rest.is_null() && !holds((*p).rest, c) {
+        if !expr::passes((*p).rest, c) {
             return None;
         }
         if (*p).op == CmdType::CMD_UPDATE {
@@ -150,81 +177,19 @@ unsafe fn write_found(
     }
 }
 
-/// Empties a slot.
-///
-/// # Safety
-/// A slot.
-#[inline]
-pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: the caller's.
-    unsafe {
-        if let Some(f) = (*(*slot).tts_ops).clear {
-            f(slot);
-        }
-    }
-}
-
-/// Evaluates an expression.
-///
-/// # Safety
-/// A state of this context. An ERROR jumps over this frame.
-#[inline]
-pub unsafe fn evaluate(state: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext, null: &mut bool) -> Datum {
-    // SAFETY: the caller's.
-    unsafe {
-        let old = pg_sys::CurrentMemoryContext;
-        pg_sys::CurrentMemoryContext = (*c).ecxt_per_tuple_memory;
-        let v = match (*state).evalfunc {
-            Some(f) => f(state, c, null),
-            None => Datum::from(0),
-        };
-        pg_sys::CurrentMemoryContext = old;
-        v
-    }
-}
-
-/// Is a condition true (not NULL)?
-///
-/// # Safety
-/// As `evaluate`.
-pub unsafe fn holds(state: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) -> bool {
-    let mut null = false;
-    // SAFETY: the caller's.
-    let v = unsafe { evaluate(state, c, &mut null) };
-    !null && v.value() != 0
-}
-
-/// Makes the row of a projection.
-///
-/// # Safety
-/// As `evaluate`.
-#[inline]
-pub unsafe fn project(proj: *mut pg_sys::ProjectionInfo) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: the caller's; the slot is a virtual one.
-    unsafe {
-        let slot = (*proj).pi_state.resultslot;
-        clear(slot);
-        let mut null = false;
-        evaluate(&raw mut (*proj).pi_state, (*proj).pi_exprContext, &mut null);
-        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
-        (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
-        slot
-    }
-}
-
 /// Gives what the statement returns of a row to the receiver. False: the receiver wants no more.
 ///
 /// # Safety
-/// As `evaluate`; the row is in the program's expression context.
+/// The row is in the program's expression context.
 pub unsafe fn send(p: *mut Program, dest: *mut pg_sys::DestReceiver) -> bool {
     // SAFETY: the caller's.
     unsafe {
         if (*p).out.is_null() {
             return true;
         }
-        let slot = project((*p).out);
+        let slot = expr::project((*p).out);
         let more = (*dest).receiveSlot.is_none_or(|f| f(slot, dest));
-        clear(slot);
+        expr::clear(slot);
         more
     }
 }

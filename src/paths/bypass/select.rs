@@ -2,12 +2,11 @@
 
 use super::exec::Exec;
 use super::program::Program;
-use super::run::{clear, evaluate, holds, project};
 use super::{agg, probe};
+use crate::access::lock;
 use crate::access::statements::{self, Statement};
 use crate::paths::customscan::bare;
-use crate::paths::tableam::lock;
-use crate::pg::{self, raw};
+use crate::pg::{self, expr, raw};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, TM_Result};
 use pgrx::prelude::*;
@@ -23,8 +22,8 @@ pub unsafe fn run(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *m
         if (*p).one_row {
             if probe::find(p, x, rel, false) {
                 (*c).ecxt_scantuple = (*p).row;
-                if (*p).rest.is_null() || holds((*p).rest, c) {
-                    give(x, project((*p).out), dest);
+                if expr::passes((*p).rest, c) {
+                    give(x, expr::project((*p).out), dest);
                 }
             }
         } else if (*p).aggregates.is_null() {
@@ -38,7 +37,7 @@ pub unsafe fn run(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *m
             }
             raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
             agg::results((*p).aggregates, c);
-            give(x, project((*p).out), dest);
+            give(x, expr::project((*p).out), dest);
         }
     }
 }
@@ -51,7 +50,7 @@ unsafe fn give(x: *mut Exec, slot: *mut pg_sys::TupleTableSlot, dest: *mut pg_sy
         if more {
             (*x).estate.es_processed += 1;
         }
-        clear(slot);
+        expr::clear(slot);
         more
     }
 }
@@ -63,11 +62,11 @@ unsafe fn number(p: *mut Program, e: *mut pg_sys::ExprState, code: PgSqlErrorCod
         if e.is_null() {
             return None;
         }
-        let mut null = false;
-        let n = evaluate(e, (*p).econtext, &mut null).value() as i64;
+        let (n, null) = expr::evaluate(e, (*p).econtext);
         if null {
             return None;
         }
+        let n = n.value() as i64;
         if n < 0 {
             ErrorReport::new(code, format!("{what} must not be negative"), "mixedcc").report(PgLogLevel::ERROR);
         }
@@ -93,7 +92,7 @@ unsafe fn rows(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut 
         while left > 0 && next(p, x, rel, &mut n) {
             let c = (*p).econtext;
             (*c).ecxt_scantuple = (*p).row;
-            if !(*p).rest.is_null() && !holds((*p).rest, c) {
+            if !expr::passes((*p).rest, c) {
                 continue;
             }
             let mut slot = compute(p);
@@ -150,7 +149,7 @@ unsafe fn compute(p: *mut Program) -> *mut pg_sys::TupleTableSlot {
     // SAFETY: as in `run`.
     unsafe {
         if (*p).aggregates.is_null() {
-            project((*p).out)
+            expr::project((*p).out)
         } else {
             std::ptr::null_mut()
         }
@@ -221,12 +220,12 @@ unsafe fn lock_row(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) -> Lock
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, snapshot, slot) = ((*e).es_output_cid, (*e).es_snapshot, (*p).locked);
         let (mode, policy) = ((*p).lock_mode, (*p).lock_policy);
-        match lock::tuple_lock(rel, &mut tid, snapshot, slot, cid, mode, policy, flags as u8, &mut failed) {
+        match lock::lock(rel, &mut tid, snapshot, slot, cid, mode, policy, flags as u8, &mut failed) {
             TM_Result::TM_Ok if !failed.traversed => Locked::Yes,
             TM_Result::TM_Ok => {
                 let c = (*p).econtext;
                 (*c).ecxt_scantuple = slot;
-                if (*p).all.is_null() || holds((*p).all, c) {
+                if expr::passes((*p).all, c) {
                     Locked::Newer
                 } else {
                     Locked::No

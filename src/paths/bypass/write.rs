@@ -3,11 +3,10 @@
 use super::exec::Exec;
 use super::indexes;
 use super::program::{self, Program};
-use super::run::{holds, project, send};
+use super::run::send;
 use super::{select, triggers, Reason};
-use crate::access::visible;
-use crate::paths::tableam::{dml, lock};
-use crate::pg::{self, compat, raw, Tid};
+use crate::access::{lock, visible, write};
+use crate::pg::{self, compat, expr, raw, Tid};
 use crate::state::{rel, xact};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, CmdType, LockTupleMode, TM_Result};
@@ -42,7 +41,7 @@ pub unsafe fn insert(
                 between_rows(p, x);
             }
             if !(*p).values.is_null() {
-                (*(*p).econtext).ecxt_scantuple = project(*(*p).values.add(row));
+                (*(*p).econtext).ecxt_scantuple = expr::project(*(*p).values.add(row));
             }
             if !insert_one(p, x, rel, info, dest) || row as u64 + 1 == most {
                 break;
@@ -75,9 +74,9 @@ unsafe fn insert_one(
     // SAFETY: as in `insert`.
     unsafe {
         let e = &raw mut (*x).estate;
-        let slot = project((*p).new);
+        let slot = expr::project((*p).new);
         check(p, rel, slot);
-        dml::insert(rel, slot, (*e).es_output_cid, 0, std::ptr::null_mut());
+        write::insert(rel, &[slot], (*e).es_output_cid);
         if !(*p).indexes.is_null() {
             indexes::insert((*p).indexes, rel, slot);
         } else if (*info).ri_NumIndices > 0 {
@@ -126,7 +125,7 @@ pub unsafe fn range(
         while left > 0 && select::next(p, x, rel, &mut n) {
             let c = (*p).econtext;
             (*c).ecxt_scantuple = (*p).row;
-            if !(*p).rest.is_null() && !holds((*p).rest, c) {
+            if !expr::passes((*p).rest, c) {
                 continue;
             }
             let written = if (*p).op == CmdType::CMD_UPDATE {
@@ -195,7 +194,7 @@ unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::Tuple
             let c = (*p).econtext;
             let before = std::mem::replace(&mut (*c).ecxt_scantuple, slot);
             for i in 0..(*p).n_checks {
-                good = good && !fails(*(*p).checks.add(i), c);
+                good = good && expr::fulfils(*(*p).checks.add(i), c);
             }
             (*c).ecxt_scantuple = before;
         }
@@ -204,14 +203,6 @@ unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::Tuple
             compat::check_constraints(rel, (*p).rti, (*p).rtable, slot);
         }
     }
-}
-
-/// A CHECK fails if it is false; NULL does.
-unsafe fn fails(state: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) -> bool {
-    let mut null = false;
-    // SAFETY: as in `insert`.
-    let v = unsafe { super::run::evaluate(state, c, &mut null) };
-    !null && v.value() == 0
 }
 
 /// Updates the row in the program's slot. A reason: only the executor can.
@@ -232,13 +223,13 @@ pub unsafe fn update(
             return Err(Reason::Row);
         }
         loop {
-            let slot = project((*p).new);
+            let slot = expr::project((*p).new);
             check(p, rel, slot);
             let mut tid = (*row).tts_tid;
             let mut failed = pg_sys::TM_FailureData::default();
             let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
             let info = rel::info(rel); // after the expressions: they may have accepted invalidations
-            let result = dml::update_in_place(rel, info, Tid::read(&tid), slot, cid, snapshot, cross, &mut failed);
+            let result = write::update_in_place(rel, info, Tid::read(&tid), slot, cid, snapshot, cross, &mut failed);
             if result == TM_Result::TM_Ok {
                 return Ok(Written::of(done(p, x, slot, dest)));
             }
@@ -262,7 +253,7 @@ pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
             let mut tid = (*(*p).row).tts_tid;
             let mut failed = pg_sys::TM_FailureData::default();
             let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
-            let result = dml::delete(rel, &mut tid, cid, snapshot, cross, true, &mut failed, false);
+            let result = write::delete(rel, Tid::read(&tid), cid, snapshot, cross, &mut failed, false);
             if result == TM_Result::TM_Ok {
                 return Written::of(done(p, x, (*p).row, dest));
             }
@@ -316,10 +307,10 @@ unsafe fn again(
         let follow = pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8;
         let wait = pg_sys::LockWaitPolicy::LockWaitBlock;
         let (row, snapshot) = ((*p).row, (*x).estate.es_snapshot);
-        match lock::tuple_lock(rel, tid, snapshot, row, cid, mode, wait, follow, failed) {
+        match lock::lock(rel, tid, snapshot, row, cid, mode, wait, follow, failed) {
             TM_Result::TM_Ok => {
                 (*(*p).econtext).ecxt_scantuple = row;
-                (*p).all.is_null() || holds((*p).all, (*p).econtext)
+                expr::passes((*p).all, (*p).econtext)
             }
             TM_Result::TM_SelfModified => already(failed, cid, what),
             TM_Result::TM_Deleted => false,

@@ -5,10 +5,10 @@
 //! record has, before the row is read through the protocols: all versions have the same key.
 
 use super::EXEC;
-use crate::access::{find, lookup, primary, protect, statements, tuple, visible};
+use crate::access::fetch::Fetch;
+use crate::access::{index_lookup, lookup, primary, protect, statements, tuple, visible};
 use crate::keys::bounds::{self, Exact, Interval};
-use crate::paths::tableam::fetch::Fetch;
-use crate::pg::{compat, Tid};
+use crate::pg::{compat, expr, Tid};
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::stop;
@@ -118,7 +118,6 @@ struct Inner {
     /// Were keys computed since the last rescan?
     started: bool,
     at: At,
-    key: Vec<u8>,
     /// The row of a look-up; `None`: not looked up, or there is none.
     row: Option<(u64, NonNull<Version>)>,
     looked: bool,
@@ -300,8 +299,7 @@ unsafe fn begin_scan(s: *mut State, estate: *mut pg_sys::EState, exprs: *mut pg_
             (*ps).ps_ExprContext = usual;
         }
         let rel = (*s).css.ss.ss_currentRelation;
-        let f = pg_sys::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
-        ((*f).base.rel, (*f).info) = (rel, rel::info(rel));
+        let f = Fetch::new(rel);
         (*d).heapRelation = rel;
         (*d).indexRelation = (*s).index;
         (*d).xs_snapshot = (*estate).es_snapshot;
@@ -355,40 +353,21 @@ pub unsafe extern "C-unwind" fn run(node: *mut pg_sys::CustomScanState) -> *mut 
             }
             let slot = access(ss);
             if slot.is_null() || (*slot).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 != 0 {
-                return if projection.is_null() { slot } else { emptied((*projection).pi_state.resultslot) };
+                if projection.is_null() {
+                    return slot;
+                }
+                let result = (*projection).pi_state.resultslot;
+                expr::clear(result);
+                return result;
             }
             (*context).ecxt_scantuple = slot;
-            if qual.is_null() || crate::pg::values::holds(qual, context) {
-                return if projection.is_null() { slot } else { project(projection, context) };
+            if expr::passes(qual, context) {
+                return if projection.is_null() { slot } else { expr::project(projection) };
             }
             if let Some(i) = (*ss).ps.instrument.as_mut() {
                 i.nfiltered1 += 1.0;
             }
         }
-    }
-}
-
-unsafe fn emptied(slot: *mut pg_sys::TupleTableSlot) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: a slot.
-    unsafe {
-        if let Some(clear) = (*(*slot).tts_ops).clear {
-            clear(slot);
-        }
-    }
-    slot
-}
-
-/// The row of the context, as the plan's target list wants it.
-#[inline]
-unsafe fn project(p: *mut pg_sys::ProjectionInfo, context: *mut pg_sys::ExprContext) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: a projection that was prepared for a virtual slot.
-    unsafe {
-        let state = &raw mut (*p).pi_state;
-        let slot = emptied((*state).resultslot);
-        evaluate(state, context);
-        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
-        (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
-        slot
     }
 }
 
@@ -398,9 +377,6 @@ unsafe extern "C-unwind" fn recheck(node: *mut pg_sys::ScanState, slot: *mut pg_
     // SAFETY: a state of ours.
     unsafe {
         let s = node.cast::<State>();
-        if (*s).recheck.is_null() {
-            return true; // it has no conditions
-        }
         passes(s, slot)
     }
 }
@@ -410,7 +386,7 @@ unsafe fn passes(s: *mut State, slot: *mut pg_sys::TupleTableSlot) -> bool {
     unsafe {
         let context = (*s).css.ss.ps.ps_ExprContext;
         (*context).ecxt_scantuple = slot;
-        crate::pg::values::holds((*s).recheck, context)
+        expr::passes((*s).recheck, context)
     }
 }
 
@@ -444,7 +420,7 @@ unsafe extern "C-unwind" fn guarded_access(node: *mut pg_sys::ScanState) -> *mut
             }
             None => {
                 count_rows(s);
-                crate::paths::tableam::scan::clear((*s).slot());
+                expr::clear((*s).slot());
                 std::ptr::null_mut()
             }
         }
@@ -542,7 +518,7 @@ unsafe fn look_up(s: *mut State, up: bool) -> Option<(u64, NonNull<Version>)> {
         let inner = &mut *(*s).inner;
         if !inner.looked {
             inner.looked = true;
-            inner.row = find_row(s, inner);
+            inner.row = find_row(s);
         }
         let to = if up { At::End } else { At::Start };
         if inner.at == to {
@@ -553,42 +529,41 @@ unsafe fn look_up(s: *mut State, up: bool) -> Option<(u64, NonNull<Version>)> {
     }
 }
 
-unsafe fn find_row(s: *mut State, inner: &mut Inner) -> Option<(u64, NonNull<Version>)> {
+/// The values of a key, computed for a look-up, and their types.
+struct Values<'a>(&'a [Datum], &'a [Oid]);
+
+impl lookup::Key for Values<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn value(&self, i: usize) -> (Datum, Oid) {
+        (self.0[i], self.1[i])
+    }
+}
+
+unsafe fn find_row(s: *mut State) -> Option<(u64, NonNull<Version>)> {
     // SAFETY: as in `access`. Values are in memory that is reset with the next row.
     unsafe {
-        crate::state::platform::outside();
         let rel = (*s).css.ss.ss_currentRelation;
         let info = rel::info(rel);
         let key = key_of(s);
         compat::count_scan((*s).index);
-        let mut values = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
-        inner.key.clear();
-        for i in 0..(*s).n_values {
-            let (d, null) = evaluate(*(*s).values.add(i), (*s).css.ss.ps.ps_ExprContext);
-            if null || !key.codec.put_foreign(i, d, *(*s).types.add(i), &mut inner.key) {
+        let mut values = [Datum::from(0); lookup::MOST_COLUMNS];
+        let values = &mut values[..(*s).n_values];
+        for (i, v) in values.iter_mut().enumerate() {
+            let null;
+            (*v, null) = expr::evaluate(*(*s).values.add(i), (*s).css.ss.ps.ps_ExprContext);
+            if null {
                 return None; // operators are strict
             }
-            values[i] = d;
         }
         let types = std::slice::from_raw_parts((*s).types, (*s).n_values);
-        let partition = key.partition(info, &values[..(*s).n_values], types);
         let snapshot = (*s).snapshot();
         let for_write = xact::mode() == Mode::Serializable && statements::will_write(snapshot, info.oid);
-        let found = find::by_key(rel, info, key, &inner.key, partition, snapshot, for_write)?;
-        Some((found.r.no, found.version))
-    }
-}
-
-/// `ExecEvalExprSwitchContext`.
-#[inline]
-unsafe fn evaluate(e: *mut pg_sys::ExprState, context: *mut pg_sys::ExprContext) -> (Datum, bool) {
-    // SAFETY: a prepared expression.
-    unsafe {
-        let old = pg_sys::MemoryContextSwitchTo((*context).ecxt_per_tuple_memory);
-        let mut null = false;
-        let d = (*e).evalfunc.map_or(Datum::from(0), |f| f(e, context, &mut null));
-        pg_sys::MemoryContextSwitchTo(old);
-        (d, null)
+        let Some(found) = lookup::by_key(rel, info, key, &Values(values, types), snapshot, for_write) else {
+            error!("mixedcc cannot make the key of a look-up that it has planned")
+        };
+        found.map(|found| (found.r.no, found.version))
     }
 }
 

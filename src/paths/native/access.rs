@@ -7,6 +7,7 @@
 
 use super::table::{self, Open, Table, Write};
 use super::{moment, row, statement, Statement, Value};
+use crate::access::lookup;
 use crate::pg::errors::complain;
 use crate::pg::{self, compat};
 use mixedcc_engine::record::Version;
@@ -63,7 +64,7 @@ pub struct Given<'a> {
     types: &'a [Oid],
 }
 
-impl row::Key for Given<'_> {
+impl lookup::Key for Given<'_> {
     #[inline]
     fn len(&self) -> usize {
         self.types.len()

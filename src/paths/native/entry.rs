@@ -1,9 +1,10 @@
 //! The functions as SQL calls them. (Declared by hand: the bindings' own wrappers cost more than a look-up.)
 
 use super::moment::{self, Room};
-use super::row::{self, Change, Key};
+use super::row::{self, all_of, Change};
 use super::table::{Access, Open};
 use super::{quick, statement, Arguments, Call, Column, Statement};
+use crate::access::lookup::Key;
 use crate::pg::{self, compat};
 use crate::state::xact;
 use pgrx::pg_sys::{self, Datum};
@@ -107,7 +108,7 @@ pub(super) unsafe fn get<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapsh
     unsafe {
         match table.reads_plainly().and_then(|()| row::find(table, snapshot, key, false)) {
             Ok(found) => found.map(|found| row::as_datum(table, found)),
-            Err(Statement) => statement::get(table.rel, &key.all()),
+            Err(Statement) => statement::get(table.rel, &all_of(key)),
         }
     }
 }
@@ -123,7 +124,7 @@ unsafe fn get_column(table: &Open, snapshot: pg_sys::Snapshot, key: &Arguments, 
                 let att = compat::attribute((*table.rel).rd_att, column.at);
                 (!null).then(|| pg::raw::datumCopy(d, att.attbyval, att.attlen as i32))
             }
-            Err(Statement) => statement::get_column(table.rel, &key.all(), column.at),
+            Err(Statement) => statement::get_column(table.rel, &all_of(key), column.at),
         }
     }
 }
@@ -134,7 +135,7 @@ pub(super) unsafe fn change<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Sna
     // SAFETY: an open table, locked for writers; a command has begun.
     unsafe {
         row::change(table, snapshot, key, what)
-            .unwrap_or_else(|Statement| statement::change(table.rel, &key.all(), what))
+            .unwrap_or_else(|Statement| statement::change(table.rel, &all_of(key), what))
     }
 }
 

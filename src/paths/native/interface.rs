@@ -9,7 +9,7 @@ use super::access::{Access, Running};
 use super::row::{self, Change, Columns};
 use super::table::Access as Lock;
 use super::{by_sql, moment::Room, quick, range, statement, Statement};
-use crate::paths::tableam::dml;
+use crate::access::{mixture, write};
 use crate::pg::{self, compat};
 use crate::state::xact;
 use mixedcc_native::{MAJOR, MINOR};
@@ -288,7 +288,7 @@ unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *
     unsafe {
         let t = &r.open;
         a.inserts_plainly(t)?;
-        row::check_mixture();
+        mixture::check();
         let n = (*(*t.rel).rd_att).natts as usize;
         let all = pg::raw::palloc(n * (size_of::<Datum>() + 1)).cast::<Datum>();
         let all_nulls = all.add(n).cast::<bool>();
@@ -297,7 +297,7 @@ unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *
         }
         a.put(t, values, nulls, all, all_nulls)?;
         let mut slot = row::virtual_slot(t.rel, all, all_nulls);
-        dml::insert(t.rel, &mut slot, pg::raw::GetCurrentCommandId(true), 0, std::ptr::null_mut());
+        write::insert(t.rel, &[&mut slot], pg::raw::GetCurrentCommandId(true));
         let estate = pg_sys::CreateExecutorState();
         (*estate).es_snapshot = r.snapshot;
         // What is made for the indexes goes with it.

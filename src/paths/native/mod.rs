@@ -9,6 +9,7 @@
 //! would do nothing besides (no trigger, constraint to check, other index to change, policy, partial right); else by this
 //! very statement, through SPI (`statement`). So whatever is not known here is done by PostgreSQL.
 
+use crate::access::lookup;
 use crate::pg::compat;
 use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -80,7 +81,7 @@ pub(super) struct Arguments {
     n: usize,
 }
 
-impl row::Key for Arguments {
+impl lookup::Key for Arguments {
     #[inline]
     fn len(&self) -> usize {
         self.n

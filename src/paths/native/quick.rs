@@ -17,10 +17,11 @@
 
 use super::access::{Access, SIMPLE};
 use super::interface::Modify;
-use super::row::{self, Key};
+use super::row;
 use super::table::{self, Table};
 use super::{moment, Call, Column};
-use crate::access::{find, primary, ranges, tuple};
+use crate::access::lookup::{self, Found, Key};
+use crate::access::{mixture, primary, ranges, tuple};
 use crate::pg::{self, compat};
 use crate::state::{rel, xact};
 use pgrx::pg_sys::{self, Datum};
@@ -29,16 +30,16 @@ use std::ffi::c_void;
 /// A row that was found, of this relation.
 struct Row {
     rel: pg_sys::Relation,
-    found: find::Found,
+    found: Found,
 }
 
 #[inline]
 unsafe fn find<K: Key + ?Sized>(table: &Table, key: &K, snapshot: pg_sys::Snapshot) -> Option<Row> {
-    let rel = table.peek().filter(|_| row::mixture_is_checked())?;
+    let rel = table.peek().filter(|_| mixture::is_checked())?;
     // SAFETY: an open relation; a command has begun.
     unsafe {
         let info = rel::known(rel)?;
-        let found = row::peek(rel, info, primary::known(info)?, key, snapshot)?;
+        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
         Some(Row { rel, found })
     }
 }
@@ -117,11 +118,11 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     key: &K,
     snapshot: pg_sys::Snapshot,
 ) -> Option<Target<'a>> {
-    let rel = table.peek_to_update().filter(|_| row::mixture_is_checked())?;
+    let rel = table.peek_to_update().filter(|_| mixture::is_checked())?;
     // SAFETY: an open relation; a command has begun.
     unsafe {
         let info = rel::known(rel)?;
-        let found = row::peek(rel, info, primary::known(info)?, key, snapshot)?;
+        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
         Some(Target { table, definition: table.definition, row: Row { rel, found } })
     }
 }
@@ -133,7 +134,7 @@ impl Target<'_> {
     unsafe fn replace(&self, values: &[(usize, Datum)]) -> Option<()> {
         let rel = self.table.peek_to_update().filter(|_| self.table.definition == self.definition)?;
         let t = xact::running_to_write()?;
-        let find::Found { r, version: old } = self.row.found;
+        let Found { r, version: old } = self.row.found;
         // SAFETY: an open relation; the version is pinned, and of its row type. Nothing that PostgreSQL does is between the two
         // looks and the end, but the statistics' memory, behind the write.
         unsafe {

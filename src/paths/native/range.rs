@@ -3,8 +3,8 @@
 
 use super::access::{Access, Running};
 use super::interface::Visit;
-use super::{row, statement};
-use crate::access::indexscan;
+use super::statement;
+use crate::access::{indexscan, mixture};
 use crate::pg::errors::complain;
 use crate::pg::raw;
 use pgrx::pg_sys::{self, Datum, ScanKeyData};
@@ -90,7 +90,7 @@ pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c
     // SAFETY: the caller's.
     unsafe {
         let rel = r.open.rel;
-        row::check_mixture();
+        mixture::check();
         statement::key(rel); // raises an error if there is none
         let index = raw::index_open(crate::pg::compat::primary_key_index(rel), pg_sys::AccessShareLock as i32);
         indexscan::wrap(rel, index);

@@ -2,13 +2,9 @@
 
 use super::table::{Open, Write};
 use super::{Column, Statement, Value};
-use crate::access::{find, primary, tuple};
-use crate::hooks::executor;
-use crate::paths::tableam::dml;
+use crate::access::lookup::{self, Found, Key};
+use crate::access::{mixture, primary, tuple, write};
 use crate::pg::{self, compat, Tid};
-use crate::state::errors::ok;
-use crate::state::platform::PG;
-use crate::state::rel::RelInfo;
 use crate::state::xact;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::RecordRef;
@@ -17,10 +13,6 @@ use pgrx::pg_sys::{self, Datum, NodeTag, Oid, TM_Result};
 use pgrx::prelude::*;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-
-/// Room for a key. Taken while it is used.
-static mut KEY: Vec<u8> = Vec::new();
-const MAX: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
 /// What a change makes of a row.
 pub enum Change<'a> {
@@ -32,16 +24,9 @@ pub enum Change<'a> {
     Remove,
 }
 
-/// The values of a key and their types, by number from 0.
-pub trait Key {
-    /// How many there are.
-    fn len(&self) -> usize;
-    /// A value, not NULL, and its type.
-    fn value(&self, i: usize) -> (Datum, Oid);
-    /// All of them.
-    fn all(&self) -> Vec<Value> {
-        (0..self.len()).map(|i| (self.value(i).0, false, self.value(i).1)).collect()
-    }
+/// All values of a key.
+pub fn all_of<K: Key + ?Sized>(key: &K) -> Vec<Value> {
+    (0..key.len()).map(|i| (key.value(i).0, false, key.value(i).1)).collect()
 }
 
 impl Key for [Value] {
@@ -50,66 +35,6 @@ impl Key for [Value] {
     }
     fn value(&self, i: usize) -> (Datum, Oid) {
         (self[i].0, self[i].2)
-    }
-}
-
-/// The bytes of a key, if all of its values compare exactly; and its partition, if that is known.
-#[inline]
-unsafe fn encode<K: Key + ?Sized>(
-    info: &RelInfo,
-    pk: &primary::PrimaryKey,
-    key: &K,
-    out: &mut Vec<u8>,
-) -> Option<Option<u16>> {
-    let n = key.len();
-    // SAFETY: values of their types, one for each column of the key, none NULL.
-    unsafe {
-        if n == 1 {
-            let (d, typid) = key.value(0);
-            let exact = typid != pg_sys::UNKNOWNOID && pk.codec.put_foreign(0, d, typid, out);
-            return exact.then(|| pk.partition(info, &[d], &[typid]));
-        }
-        let mut datums = [Datum::from(0); MAX];
-        let mut types = [pg_sys::InvalidOid; MAX];
-        for i in 0..n {
-            (datums[i], types[i]) = key.value(i);
-            if types[i] == pg_sys::UNKNOWNOID || !pk.codec.put_foreign(i, datums[i], types[i], out) {
-                return None;
-            }
-        }
-        Some(pk.partition(info, &datums[..n], &types[..n]))
-    }
-}
-
-/// The row with a key, where looking at it is enough (`find::peek`).
-///
-/// # Safety
-/// As for `find::peek`, of the relation; values of their types.
-#[inline]
-pub unsafe fn peek<K: Key + ?Sized>(
-    rel: pg_sys::Relation,
-    info: &RelInfo,
-    pk: &primary::PrimaryKey,
-    key: &K,
-    snapshot: pg_sys::Snapshot,
-) -> Option<find::Found> {
-    // SAFETY: the caller's.
-    unsafe { find::peek(rel, info, pk, key.len(), |i| key.value(i), snapshot) }
-}
-
-/// Is the setting for tables of others not asked any more in this transaction?
-#[inline]
-pub fn mixture_is_checked() -> bool {
-    let touched = xact::touched();
-    !pg::is_serializable() || touched.ours && !touched.others
-}
-
-/// A SERIALIZABLE transaction uses a table of ours: with tables of others, the setting decides.
-#[inline]
-pub fn check_mixture() {
-    if !mixture_is_checked() {
-        // SAFETY: no relations.
-        unsafe { executor::check_mixture(true, &[]) };
     }
 }
 
@@ -123,31 +48,13 @@ pub unsafe fn find<K: Key + ?Sized>(
     snapshot: pg_sys::Snapshot,
     key: &K,
     for_write: bool,
-) -> Result<Option<find::Found>, Statement> {
-    // SAFETY: the caller's. One thread: the room is put back before anybody else can want it.
+) -> Result<Option<Found>, Statement> {
+    // SAFETY: the caller's.
     unsafe {
-        check_mixture();
-        // So that looking at the row may be enough, the first time too.
-        let txn = xact::txn();
-        if xact::mode() == xact::Mode::Serializable {
-            ok(txn.begin_following(&PG));
-        }
-        let info = t.info;
-        let Some(pk) = primary::usable(t.rel, info).filter(|pk| pk.codec.attnums.len() == key.len()) else {
-            return Err(Statement);
-        };
-        if let Some(found) = peek(t.rel, info, pk, key, snapshot) {
-            return Ok(Some(found));
-        }
-        let mut bytes = std::mem::take(&mut *(&raw mut KEY));
-        bytes.clear();
-        let Some(partition) = encode(info, pk, key, &mut bytes) else {
-            KEY = bytes;
-            return Err(Statement);
-        };
-        let found = find::by_key(t.rel, info, pk, &bytes, partition, snapshot, for_write);
-        KEY = bytes;
-        Ok(found)
+        mixture::check();
+        let usable = primary::usable(t.rel, t.info).filter(|pk| pk.codec.attnums.len() == key.len());
+        let found = usable.and_then(|pk| lookup::by_key(t.rel, t.info, pk, key, snapshot, for_write));
+        found.ok_or(Statement)
     }
 }
 
@@ -156,7 +63,7 @@ pub unsafe fn find<K: Key + ?Sized>(
 /// # Safety
 /// A row of the open table, which was found now.
 #[inline]
-pub unsafe fn as_datum(t: &Open, found: find::Found) -> Datum {
+pub unsafe fn as_datum(t: &Open, found: Found) -> Datum {
     // SAFETY: the version is pinned; the descriptor is the table's.
     unsafe {
         let desc = (*t.rel).rd_att;
@@ -262,7 +169,7 @@ unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>
 pub unsafe fn rewrite(
     t: &Open,
     snapshot: pg_sys::Snapshot,
-    found: find::Found,
+    found: Found,
     change: impl FnOnce(*mut Datum, *mut bool) -> Result<(), Statement>,
 ) -> Result<bool, Statement> {
     // SAFETY: the caller's; the arrays have an entry for each column. An ERROR leaves them to their memory context.
@@ -283,7 +190,7 @@ pub unsafe fn rewrite(
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
         let at = Tid::Record(found.r.no);
-        let result = dml::update_in_place(t.rel, t.info, at, &mut slot, cid, snapshot, none, &mut failed);
+        let result = write::update_in_place(t.rel, t.info, at, &mut slot, cid, snapshot, none, &mut failed);
         Columns::free(own);
         written(result)
     }
@@ -360,13 +267,13 @@ pub unsafe fn virtual_slot(r: pg_sys::Relation, values: *mut Datum, nulls: *mut 
 ///
 /// # Safety
 /// As `rewrite`.
-pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: find::Found) -> Result<bool, Statement> {
+pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: Found) -> Result<bool, Statement> {
     // SAFETY: an open table.
     unsafe {
-        let mut tid = Tid::Record(found.r.no).item();
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
-        written(dml::delete(t.rel, &mut tid, cid, snapshot, none, true, &mut failed, false))
+        let at = Tid::Record(found.r.no);
+        written(write::delete(t.rel, at, cid, snapshot, none, &mut failed, false))
     }
 }
 

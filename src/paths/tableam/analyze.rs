@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn next_tuple(
                 *dead += 1.0;
             }
         }
-        super::scan::clear(slot);
+        crate::pg::expr::clear(slot);
         false
     }
 }

@@ -1,88 +1,26 @@
 //! Fetching rows by TID: for index scans, triggers, the executor's refetches.
 
+use crate::access::fetch::Fetch;
 use crate::access::{indexscan, protect, rowmarks, tuple, visible};
 use crate::pg::Tid;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::rel::{self, RelInfo};
+use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_FREE};
-use mixedcc_engine::txn::{ScanId, WriteKind};
+use mixedcc_engine::txn::WriteKind;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
-
-/// Partitions of a look-up that needs no memory of its own.
-pub const FEW: usize = 2;
-
-/// How far a scan has come.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Seen {
-    /// It went forward.
-    pub forward: bool,
-    /// It went backward.
-    pub backward: bool,
-    /// It reached an end.
-    pub ended: bool,
-    /// It went back to a mark.
-    pub rewound: bool,
-}
-
-impl Seen {
-    /// A step, which found an entry or the end.
-    #[inline]
-    pub fn step(&mut self, direction: pg_sys::ScanDirection::Type, found: bool) {
-        self.forward |= direction >= 0;
-        self.backward |= direction < 0;
-        self.ended |= !found;
-    }
-}
-
-/// Our part of an index scan. All-zero is a scan that has not started.
-#[repr(C)]
-pub struct Fetch {
-    /// PostgreSQL's part.
-    pub base: pg_sys::IndexFetchTableData,
-    /// The relation.
-    pub info: *const RelInfo,
-    /// The snapshot of the executor, when the scan runs with one of ours (see access/indexscan.rs).
-    pub snapshot: pg_sys::Snapshot,
-    /// Will the rows be written next?
-    pub for_write: bool,
-    /// Is it a look-up of one key that has found nothing yet?
-    pub look: bool,
-    /// A look-up in few partitions: where predicates on these would start, in `n_few` partitions from
-    /// `first_partition` on. 0: it has an entry in access/protect.rs.
-    pub few: [u64; FEW],
-    /// See `few`.
-    pub n_few: u32,
-    /// See `few`.
-    pub first_partition: u32,
-    /// How far it has come.
-    pub seen: Seen,
-    /// The predicate that protects the rows of the scan.
-    pub scan: ScanId,
-    /// Number of our memory of the scan (access/protect.rs), plus 1.
-    pub open: u32,
-    /// The last row that it returned.
-    pub last: *const Version,
-    /// The index access method's own callback (see access/indexscan.rs), once the scan has its keys.
-    pub gettuple: pg_sys::amgettuple_function,
-}
 
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::IndexFetchTableData {
     // SAFETY: the memory is zeroed and large enough.
     unsafe {
         crate::state::platform::outside();
-        let info = rel::info(rel);
-        let f = crate::pg::raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
-        (*f).base.rel = rel;
-        (*f).info = info;
-        f.cast()
+        Fetch::new(rel).cast()
     }
 }
 
@@ -255,7 +193,7 @@ pub unsafe extern "C-unwind" fn row_version(
                 true
             }
             None => {
-                super::scan::clear(slot);
+                crate::pg::expr::clear(slot);
                 false
             }
         }

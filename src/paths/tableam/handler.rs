@@ -1,6 +1,6 @@
 //! The access method's handler: wires the callbacks, and nothing else.
 
-use crate::paths::tableam::{analyze, dml, fetch, index, lock, relation, sample, scan, vacuum};
+use crate::paths::tableam::{analyze, dml, fetch, index, relation, sample, scan, vacuum};
 use crate::pg::compat;
 use pgrx::pg_sys;
 use std::sync::OnceLock;
@@ -86,7 +86,7 @@ fn make() -> pg_sys::TableAmRoutine {
         tuple_complete_speculative: Some(dml::complete_speculative),
         multi_insert: Some(dml::multi_insert),
         tuple_delete: Some(dml::delete),
-        tuple_lock: Some(lock::tuple_lock),
+        tuple_lock: Some(dml::tuple_lock),
         finish_bulk_insert: None,
         relation_nontransactional_truncate: Some(relation::nontransactional_truncate),
         relation_copy_for_cluster: Some(relation::copy_for_cluster),

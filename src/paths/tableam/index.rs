@@ -2,8 +2,7 @@
 
 use crate::access::{tuple, visible};
 use crate::pg::errors::unsupported;
-use crate::pg::values::holds;
-use crate::pg::Tid;
+use crate::pg::{expr, Tid};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
@@ -153,7 +152,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
             (*info).ii_BrokenHotChain |= e.has_past;
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             tuple::store(slot, (*rel).rd_id, Tid::Record(n), e.version.as_ptr());
-            if !predicate.is_null() && !holds(predicate, econtext) {
+            if !expr::passes(predicate, econtext) {
                 continue;
             }
             let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];

@@ -5,7 +5,6 @@ pub mod dml;
 pub mod fetch;
 pub mod handler;
 pub mod index;
-pub mod lock;
 pub mod relation;
 pub mod sample;
 pub mod scan;

@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn next_tuple(
         loop {
             let o = f(state, (*s).block as u32, in_block);
             if o == pg_sys::InvalidOffsetNumber as u16 {
-                super::scan::clear(slot);
+                crate::pg::expr::clear(slot);
                 return false;
             }
             (*s).offsets[0] = o;

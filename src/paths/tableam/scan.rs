@@ -1,14 +1,11 @@
 //! Sequential, TID range and bitmap scans.
 
 use crate::access::seqscan::{self, Wanted};
-use crate::access::{altered, statements, tuple, visible};
+use crate::access::{altered, partitions, statements, tuple, visible};
 use crate::pg::errors;
-use crate::pg::{compat, tid_bound, Tid, ROWS};
-use crate::state::errors::ok;
-use crate::state::platform::PG;
+use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
-use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
@@ -61,10 +58,7 @@ pub fn protect_all(info: &RelInfo) {
     if xact::mode() != Mode::Serializable {
         return;
     }
-    let t = xact::txn();
-    for no in 0..info.table.map().n {
-        ok(t.scan(&PG, Touch { table: info.table, no }));
-    }
+    partitions::protect(info, None);
 }
 
 unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
@@ -228,18 +222,8 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
                 return true;
             }
         }
-        clear(slot);
+        expr::clear(slot);
         false
-    }
-}
-
-/// `ExecClearTuple`.
-pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: a valid slot.
-    unsafe {
-        if let Some(f) = (*(*slot).tts_ops).clear {
-            f(slot);
-        }
     }
 }
 
@@ -370,7 +354,7 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
                 return true;
             }
         }
-        clear(slot);
+        expr::clear(slot);
         false
     }
 }

@@ -56,7 +56,6 @@ unsafe fn key(
             rest.remove(i);
             let k = &mut *(*p).keys.add(c);
             k.value = pg_sys::ExecInitExprWithParams(e.value.cast(), params);
-            k.own_type = *(*index).rd_opcintype.add(c);
             let func = pg_sys::get_opcode(e.operator);
             pg_sys::ScanKeyEntryInitialize(
                 &mut k.scan,

@@ -64,8 +64,7 @@ pub unsafe fn open(s: *mut State, rel: pg_sys::Relation, index: Oid, estate: *mu
         if !(*s).context.is_null() {
             (*(*s).context).ecxt_param_list_info = (*estate).es_param_list_info;
         }
-        let f = crate::pg::raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
-        ((*f).base.rel, (*f).info) = (rel, rel::info(rel));
+        let f = Fetch::new(rel);
         let d = (*s).scan;
         (*d).heapRelation = rel;
         (*d).indexRelation = (*s).index;

@@ -62,7 +62,7 @@ pub(super) unsafe fn step(s: *mut State, up: bool) -> Option<(u64, NonNull<Versi
         let found = loop {
             let found = next_row(s, inner, f, up);
             (*f).seen.step(if up { 1 } else { -1 }, found.is_some());
-            if found.is_some() || !(*f).look || !lookup::found_nothing((*s).scan, f) {
+            if found.is_some() || !(*f).look || !index_lookup::found_nothing((*s).scan, f) {
                 break found;
             }
             // A row of the key may have come meanwhile: once more, from the beginning.

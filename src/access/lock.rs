@@ -1,6 +1,6 @@
 //! Row locks: SELECT FOR ..., EvalPlanQual, ON CONFLICT, BEFORE triggers.
 
-use super::dml::{based_on, failure, gone};
+use super::write::{based_on, failure, gone};
 use crate::access::tuple;
 use crate::access::visible::{self, Seen};
 use crate::pg::Tid;
@@ -39,8 +39,12 @@ struct Want {
     for_share_or_update: bool,
 }
 
-#[pg_guard]
-pub unsafe extern "C-unwind" fn tuple_lock(
+/// Locks a row (`tuple_lock`).
+///
+/// # Safety
+/// tableam.h's contract for `tuple_lock`.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn lock(
     rel: pg_sys::Relation,
     tid: pg_sys::ItemPointer,
     snapshot: pg_sys::Snapshot,

@@ -1,0 +1,88 @@
+//! SERIALIZABLE transactions that use tables of ours and of other access methods: a setting
+//! decides.
+
+use crate::pg;
+use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
+use crate::state::{rel, xact};
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// Is the setting not asked any more for this transaction's next use of a table of ours?
+#[inline]
+pub fn is_checked() -> bool {
+    let touched = xact::touched();
+    !pg::is_serializable() || touched.ours && !touched.others
+}
+
+/// The transaction uses a table of ours.
+#[inline]
+pub fn check() {
+    if !is_checked() {
+        // SAFETY: no relations.
+        unsafe { check_tables(true, &[]) };
+    }
+}
+
+/// A table of another access method that takes part in transactions: no catalog, not temporary.
+unsafe fn is_other(r: pg_sys::Relation) -> bool {
+    // SAFETY: null or an open relation.
+    unsafe {
+        if r.is_null() || rel::is_ours(r) || (*r).rd_tableam.is_null() {
+            return false;
+        }
+        let form = (*r).rd_rel;
+        let kind = (*form).relkind as u8;
+        (kind == pg_sys::RELKIND_RELATION || kind == pg_sys::RELKIND_MATVIEW)
+            && (*form).relpersistence as u8 != pg_sys::RELPERSISTENCE_TEMP
+            && (*r).rd_id.to_u32() >= pg_sys::FirstNormalObjectId
+    }
+}
+
+unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
+    // SAFETY: null or an open relation.
+    unsafe { !r.is_null() && (*(*r).rd_rel).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE }
+}
+
+/// Notes what a SERIALIZABLE transaction uses, and refuses a mixture as the setting says. `ours`:
+/// is a table of ours among it?
+///
+/// # Safety
+/// The relations are null or open.
+pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
+    let t = xact::touched();
+    t.ours |= ours;
+    // SAFETY: the caller's.
+    t.others = t.others || rels.iter().any(|r| unsafe { is_other(*r) });
+    // SAFETY: as above.
+    t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
+    if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
+        return;
+    }
+    let e = ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        "a SERIALIZABLE transaction uses both mixedcc tables and tables of another access method",
+        "mixedcc",
+    )
+    .set_detail("It is atomic, but neither side alone guarantees that it is serializable.")
+    .set_hint("Use tables of one access method, or set mixedcc.mixed_serializable to warning or allow.");
+    if MIXED_SERIALIZABLE.get() == Mixed::Error {
+        e.report(PgLogLevel::ERROR);
+    } else {
+        t.warned = true;
+        e.report(PgLogLevel::WARNING);
+    }
+}
+
+/// A statement writes these tables. Rows of partitioned ones go to partitions that no range table
+/// lists. Some may be foreign tables, so the transaction counts as one that uses foreign tables.
+///
+/// # Safety
+/// The relations are null or open.
+pub unsafe fn note_routing(rels: &[pg_sys::Relation]) {
+    // SAFETY: null or an open relation, by this function's contract.
+    let partitioned = |r: &pg_sys::Relation| unsafe {
+        !r.is_null() && (*(**r).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
+    };
+    xact::touched().foreign |= rels.iter().any(partitioned);
+}

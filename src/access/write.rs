@@ -1,0 +1,500 @@
+//! Writes of rows: insert, update and delete, with what the isolation level asks of them.
+
+use crate::access::ranges::rows::Row;
+use crate::access::tuple::{self, Author, Fresh};
+use crate::access::{primary, ranges, visible};
+use crate::pg::Tid;
+use crate::state::errors::{ok, raise};
+use crate::state::platform::PG;
+use crate::state::rel::{self, RelInfo};
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::lock::Mode as LockMode;
+use mixedcc_engine::record::{Successor, Version};
+use mixedcc_engine::txn::{How, WriteKind};
+use mixedcc_engine::{RecordRef, Txn};
+use pgrx::pg_sys;
+use pgrx::pg_sys::TM_Result::*;
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+/// The transaction id that this relation's writes need. An ERROR jumps over the caller's frame.
+unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
+    // SAFETY: plain calls.
+    unsafe {
+        if info.needs_xid {
+            crate::pg::raw::GetCurrentTransactionId()
+        } else {
+            crate::pg::raw::GetCurrentTransactionIdIfAny()
+        }
+    }
+}
+
+/// The partition of the row in a slot, as a record keeps it. An ERROR (of a function of the key's
+/// type) jumps over the caller's frame: it must not own a version.
+unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
+    let mut part = [0; 2];
+    // SAFETY: the caller's: a slot of the row type.
+    part[info.table.map().field as usize] = unsafe { info.partkey.partition_of_slot(slot) };
+    part
+}
+
+/// Inserts the rows of slots, and counts them.
+///
+/// # Safety
+/// An open relation of ours, and valid slots of its row type, or of one that tableam.h's contract
+/// allows.
+pub unsafe fn insert(rel: pg_sys::Relation, slots: &[*mut pg_sys::TupleTableSlot], cid: pg_sys::CommandId) {
+    // SAFETY: the caller's.
+    unsafe {
+        slots.iter().for_each(|slot| insert_slot(rel, *slot, cid, 0));
+        crate::pg::raw::pgstat_count_heap_insert(rel, slots.len() as i64);
+    }
+}
+
+/// Inserts the row of a slot under a token, until [`complete_speculative`] confirms it or takes it
+/// back.
+///
+/// # Safety
+/// As for [`insert`].
+pub unsafe fn insert_speculative(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    token: u32,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        insert_slot(rel, slot, cid, token);
+        crate::pg::raw::pgstat_count_heap_insert(rel, 1);
+    }
+}
+
+/// Inserts the row of a slot. `token`: of a speculative insert, or 0.
+unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: u32, token: u32) {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let xid = xid_for(info);
+        let part = partition_of(info, slot);
+        let by = Author::of(t, cid, false);
+        let f = tuple::form(t, info, slot, by);
+        let td = tuple::header(f.version().as_ptr());
+        if token != 0 {
+            (*td).t_ctid = pg_sys::ItemPointerData {
+                ip_blkid: pg_sys::BlockIdData { bi_hi: (token >> 16) as u16, bi_lo: token as u16 },
+                ip_posid: pg_sys::SpecTokenOffsetNumber as u16,
+            };
+        }
+        let version = f.version();
+        let r = ok(t.insert(&PG, info.table, part, version, cid, xid.into_inner()));
+        f.taken();
+        primary::enter(rel, info, t, r, slot);
+        if xact::depth() > 1 && xact::mode() == Mode::Serializable {
+            ranges::note_absent(rel, info, r.touch(), Row::Slot(slot));
+        }
+        (*slot).tts_tid = Tid::Record(r.no).item();
+        (*slot).tts_tableOid = (*rel).rd_id;
+        tuple::show(slot, version.as_ptr());
+    }
+}
+
+/// The row of a speculative insert stays, or goes.
+///
+/// # Safety
+/// An open relation of ours; the slot carries the TID of the insert.
+pub unsafe fn complete_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, succeeded: bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let Some(r) = visible::record(info.table, Tid::read(&(*slot).tts_tid)) else { return };
+        if succeeded {
+            if let Some(w) = t.last_write(r).and_then(|n| t.write(n)) {
+                let none = pg_sys::ItemPointerData::default();
+                (*tuple::header(w.version.as_ptr())).t_ctid = none;
+            }
+        } else if !t.undo_insert(r) {
+            let tomb = ok(t.new_tombstone(Successor { record: 0 }, None));
+            t.delete(r, None, tomb, pg_sys::GetCurrentCommandId(true), 0);
+        }
+    }
+}
+
+/// What a write of a row has to replace.
+enum Target {
+    /// A committed version, locked or to be validated; the row is ours to write.
+    Committed(NonNull<Version>),
+    /// An own version, of this write.
+    Own(u32),
+    /// PostgreSQL's result; the failure data is filled in.
+    Fail(TmResult),
+}
+type TmResult = pg_sys::TM_Result::Type;
+
+/// Fills in why a row could not be written.
+pub(super) unsafe fn failure(tmfd: *mut pg_sys::TM_FailureData, tid: Tid, xmax: pg_sys::TransactionId, cmax: u32) {
+    // SAFETY: the caller's out parameter.
+    unsafe {
+        (*tmfd).ctid = tid.item();
+        (*tmfd).xmax = xmax;
+        (*tmfd).cmax = cmax;
+        (*tmfd).traversed = false;
+    }
+}
+
+/// A row that somebody else has replaced or deleted: where it went.
+pub(super) unsafe fn gone(
+    t: &mut Txn,
+    tmfd: *mut pg_sys::TM_FailureData,
+    r: RecordRef,
+    newest: Option<NonNull<Version>>,
+) -> TmResult {
+    if xact::mode() == Mode::RepeatableRead {
+        t.fail(AbortReason::WriteConflict, r.touch()); // for the counters: the caller raises the error
+    }
+    // SAFETY: the version is reachable under our pin.
+    unsafe {
+        let (tid, result) = match newest {
+            Some(v) if !v.as_ref().is_tombstone() => (Tid::Record(r.no), TM_Updated),
+            Some(v) => match Version::successor(v.as_ptr()).record {
+                0 => (Tid::Record(r.no), TM_Deleted),
+                u64::MAX => {
+                    failure(tmfd, Tid::Invalid, pg_sys::InvalidTransactionId, u32::MAX);
+                    (*tmfd).ctid.ip_posid = pg_sys::MovedPartitionsOffsetNumber as u16;
+                    return TM_Updated;
+                }
+                n => (Tid::Record(n - 1), TM_Updated),
+            },
+            None => (Tid::Record(r.no), TM_Deleted),
+        };
+        failure(tmfd, tid, pg_sys::InvalidTransactionId, u32::MAX);
+        result
+    }
+}
+
+/// The version on which the executor's work is based: what its scan saw, or what it locked since.
+pub(super) unsafe fn based_on(
+    t: &mut Txn,
+    r: RecordRef,
+    snapshot: pg_sys::Snapshot,
+    cid: u32,
+    newest: NonNull<Version>,
+) -> bool {
+    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
+        if l.version == newest.as_ptr() && l.cid == cid && l.snapshot == snapshot as usize {
+            return true;
+        }
+    }
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        if snapshot.is_null() || (*snapshot).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return true;
+        }
+    }
+    let csn = xact::snapshot_csn(snapshot);
+    ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|(v, _)| v == newest)
+}
+
+/// Locks a row in order to write it, by level and protocol.
+#[allow(clippy::too_many_arguments)]
+unsafe fn target(
+    t: &mut Txn,
+    r: RecordRef,
+    mode: LockMode,
+    at_once: bool,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    cid: u32,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> Target {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        if let Some(n) = t.last_write(r) {
+            let w = *t.write(n).expect("a number of ours");
+            if w.cid >= cid {
+                // The executor asks whether it is ours.
+                let xid = pg_sys::GetCurrentTransactionId();
+                failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                return Target::Fail(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
+            }
+            if w.kind == WriteKind::Delete {
+                failure(tmfd, Tid::Record(r.no), pg_sys::InvalidTransactionId, u32::MAX);
+                return Target::Fail(TM_Deleted);
+            }
+            if mode == LockMode::Update && w.base.is_some() {
+                ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once));
+            }
+            return Target::Own(n);
+        }
+        let newest = ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once)).map(|v| v.0);
+        let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
+            if xact::mode() == Mode::Serializable {
+                raise(t.fail(AbortReason::WriteConflict, r.touch()));
+            }
+            return Target::Fail(gone(t, tmfd, r, newest));
+        };
+        if xact::mode() == Mode::Serializable {
+            return Target::Committed(v);
+        }
+        if !based_on(t, r, snapshot, cid, v) {
+            return Target::Fail(gone(t, tmfd, r, newest));
+        }
+        if !crosscheck.is_null() {
+            let csn = xact::snapshot_csn(crosscheck);
+            if ok(t.at_snapshot(&PG, r.rec, csn)).map(|x| x.0) != Some(v) {
+                return Target::Fail(gone(t, tmfd, r, newest));
+            }
+        }
+        Target::Committed(v)
+    }
+}
+
+fn base_and_version(t: &Txn, target: &Target) -> (Option<NonNull<Version>>, NonNull<Version>) {
+    match target {
+        Target::Committed(v) => (Some(*v), *v),
+        Target::Own(n) => {
+            let w = t.write(*n).expect("a number of ours");
+            (w.base, w.version)
+        }
+        Target::Fail(_) => unreachable!("handled before"),
+    }
+}
+
+/// Deletes a row (`tuple_delete`). `changing_part`: it moves to another table.
+///
+/// # Safety
+/// tableam.h's contract for `tuple_delete`.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn delete(
+    rel: pg_sys::Relation,
+    tid: Tid,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    tmfd: *mut pg_sys::TM_FailureData,
+    changing_part: bool,
+) -> TmResult {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        let Some(r) = resolve(t, info, tid) else { error!("attempted to delete a row that does not exist") };
+        let xid = xid_for(info);
+        let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
+        if let Target::Fail(f) = target {
+            return f;
+        }
+        let (base, old) = base_and_version(t, &target);
+        let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
+        let tomb = primary::tombstone(rel, info, t, to, base.map(|_| old));
+        let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        visible::note_write(t, n, snapshot);
+        ranges::note(rel, info, n, Row::Version(old.as_ptr()));
+        pg_sys::pgstat_count_heap_delete(rel);
+        TM_Ok
+    }
+}
+
+/// The record of a TID, pseudo TIDs too.
+fn resolve(t: &Txn, info: &RelInfo, tid: Tid) -> Option<RecordRef> {
+    match tid {
+        Tid::Old(n) | Tid::New(n) => t.write(n).map(|w| w.r),
+        _ => visible::record(info.table, tid),
+    }
+}
+
+/// The row as the executor's scan saw it, to tell which columns change.
+unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
+    if let Some(n) = t.last_write(r) {
+        return visible::own_version(t, n);
+    }
+    let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
+    if xact::locked().get(&(r.table.id, r.no)).is_some_and(|l| newest.is_some_and(|v| v.as_ptr() == l.version)) {
+        return visible::live(newest);
+    }
+    // SAFETY: null or a valid snapshot.
+    unsafe {
+        if xact::mode() != Mode::Serializable
+            && !snapshot.is_null()
+            && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC
+        {
+            let csn = xact::snapshot_csn(snapshot);
+            return visible::live(ok(t.at_snapshot(&PG, r.rec, csn)).map(|v| v.0));
+        }
+    }
+    visible::live(newest)
+}
+
+/// Rows inserted by this transaction keep their version for AFTER INSERT triggers, which refetch
+/// them by TID: an update of such a row moves it.
+unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
+    // SAFETY: a valid relation.
+    unsafe {
+        let trig = (*rel).trigdesc;
+        if trig.is_null() || !(*trig).trig_insert_after_row {
+            return false;
+        }
+        t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.base.is_none())
+    }
+}
+
+/// Has a statement of this transaction locked the row?
+#[inline]
+fn is_locked(r: RecordRef) -> bool {
+    let rows = xact::locked();
+    !rows.is_empty() && rows.contains_key(&(r.table.id, r.no))
+}
+
+/// Updates a row (`tuple_update`). `moved`: is the row a new record now, which all indexes must
+/// get?
+///
+/// # Safety
+/// tableam.h's contract for `tuple_update`.
+#[inline]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn update(
+    rel: pg_sys::Relation,
+    tid: Tid,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    tmfd: *mut pg_sys::TM_FailureData,
+    lockmode: *mut pg_sys::LockTupleMode::Type,
+    moved: &mut bool,
+) -> TmResult {
+    // SAFETY: tableam.h's contract.
+    unsafe {
+        let info = rel::info(rel);
+        let t = xact::writing();
+        *moved = false;
+        let Some(r) = resolve(t, info, tid) else { error!("attempted to update a row that does not exist") };
+        let moves = must_move(rel, t, r)
+            || match seen(t, r, snapshot) {
+                Some(old) => tuple::differs(rel, old.as_ptr(), slot, &info.moving),
+                None => true,
+            };
+        let mode = if moves { LockMode::Update } else { LockMode::NoKeyUpdate };
+        *lockmode = if moves {
+            pg_sys::LockTupleMode::LockTupleExclusive
+        } else {
+            pg_sys::LockTupleMode::LockTupleNoKeyExclusive
+        };
+        // Unique checks wait by it.
+        let xid = if moves { xid_for(info) } else { pg_sys::InvalidTransactionId };
+        let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
+        if let Target::Fail(f) = target {
+            return f;
+        }
+        let (base, old) = base_and_version(t, &target);
+        let part = if moves { partition_of(info, slot) } else { [0; 2] };
+        let by = Author::of(t, cid, is_locked(r));
+        let f = tuple::form(t, info, slot, by);
+        let version = f.version();
+        if moves {
+            let n = move_row(rel, info, t, r, base, old, (f, part), slot, cid, xid);
+            visible::note_write(t, n, snapshot);
+            *moved = true;
+        } else {
+            let n = put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
+            let trig = (*rel).trigdesc;
+            let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
+            (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
+        }
+        (*slot).tts_tableOid = (*rel).rd_id;
+        tuple::show(slot, version.as_ptr());
+        crate::pg::compat::count_update(rel, !moves);
+        TM_Ok
+    }
+}
+
+/// Buffers a new version of the same record. Its number among the writes.
+#[inline]
+#[allow(clippy::too_many_arguments)]
+unsafe fn put_in_place(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    base: Option<NonNull<Version>>,
+    f: Fresh,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: u32,
+    snapshot: pg_sys::Snapshot,
+) -> u32 {
+    // SAFETY: as in `update`.
+    unsafe {
+        let n = t.update(r, base, f.version(), cid);
+        f.taken();
+        visible::note_write(t, n, snapshot);
+        ranges::note(rel, info, n, Row::Slot(slot));
+        n
+    }
+}
+
+/// `tuple_update` where the caller knows that no column changes that is in an index or the
+/// partition key, and that no trigger will look at the row by its TID.
+///
+/// # Safety
+/// tableam.h's contract for `tuple_update`.
+#[inline]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn update_in_place(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    tid: Tid,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> TmResult {
+    // SAFETY: the caller's.
+    unsafe {
+        let t = xact::writing();
+        let Some(r) = resolve(t, info, tid) else { error!("attempted to update a row that does not exist") };
+        let target = target(t, r, LockMode::NoKeyUpdate, false, snapshot, crosscheck, cid, tmfd);
+        if let Target::Fail(f) = target {
+            return f;
+        }
+        let (base, _) = base_and_version(t, &target);
+        let by = Author::of(t, cid, is_locked(r));
+        let f = tuple::form(t, info, slot, by);
+        put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
+        (*slot).tts_tid = Tid::Record(r.no).item();
+        (*slot).tts_tableOid = (*rel).rd_id;
+        crate::pg::compat::count_update(rel, true);
+        TM_Ok
+    }
+}
+
+/// An update that changes an index or the partition: a new record, and a tombstone that names it.
+#[allow(clippy::too_many_arguments)]
+unsafe fn move_row(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    base: Option<NonNull<Version>>,
+    old: NonNull<Version>,
+    (f, part): (Fresh, [u16; 2]),
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: u32,
+    xid: pg_sys::TransactionId,
+) -> u32 {
+    // SAFETY: as in `update`.
+    unsafe {
+        let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
+        f.taken();
+        primary::enter(rel, info, t, to, slot);
+        let to_record = Successor { record: to.no + 1 };
+        let tomb = primary::tombstone(rel, info, t, to_record, base.map(|_| old));
+        let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        ranges::note(rel, info, n, Row::Version(old.as_ptr()));
+        (*slot).tts_tid = Tid::Record(to.no).item();
+        (*slot).tts_tableOid = (*rel).rd_id;
+        n
+    }
+}
