@@ -7,11 +7,11 @@
 //! that used the relation's descriptor would read text in place of an integer, or an integer in
 //! place of text.
 //!
-//! **INV-LAYOUT**: A stored row is read by the relation's descriptor only if each of its columns
-//! has the type with which it was stored, or one that is binary coercible from it. So for a table
-//! that is found here no key of a row and no range of keys is made. Partitions protect its scans at
-//! SERIALIZABLE; no other session uses them meanwhile, because the ALTER TABLE holds the table's
-//! ACCESS EXCLUSIVE lock. Statements of functions that the ALTER TABLE calls are refused.
+//! **INV-LAYOUT**: A stored row is read by the relation's descriptor only if each column has the
+//! type with which it was stored, or a binary coercible one. So for a table that is found here no
+//! key of a row and no range of keys is made. Partitions protect its scans at SERIALIZABLE; no
+//! other session uses them meanwhile, because the ALTER TABLE holds the table's ACCESS EXCLUSIVE
+//! lock. Statements of functions that the ALTER TABLE calls are refused.
 
 use crate::pg::compat;
 use crate::pg::errors::complain;
@@ -122,7 +122,7 @@ pub fn any() -> bool {
     ANY.get()
 }
 
-/// What is known of a relation's stored rows, if they may be of another row type.
+/// The knowledge of a relation's stored rows, if they may be of another row type.
 unsafe fn find<R>(r: pg_sys::Relation, f: impl FnOnce(&Table) -> R) -> Option<R> {
     // SAFETY: the caller's: an open relation.
     let (oid, storage) = unsafe { ((*r).rd_id, compat::storage_number(r)) };

@@ -2,8 +2,8 @@
 //!
 //! They must be protected before they read the index: the access method's `amrescan` is wrapped (in
 //! the relation cache's private copy of its routine), where the keys are known. There the scan also
-//! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it, unless the access method is another
-//! extension's, which may insist on an MVCC snapshot.
+//! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it. Access
+//! methods of other extensions do not get it, because they may insist on an MVCC snapshot.
 
 use super::{index_lookup, protect};
 use crate::access::fetch::Fetch;
@@ -27,8 +27,9 @@ pub fn ours() -> pg_sys::Snapshot {
     &raw mut OURS
 }
 
-/// Does the access method of an index get by with whatever snapshot? PostgreSQL's own do. Others may insist on an MVCC
-/// snapshot (pgvector's do), and keep the executor's: nobody protects their keys, so partitions and rows are protected.
+/// Does the access method of an index get by with whatever snapshot? PostgreSQL's own do. Others
+/// may insist on an MVCC snapshot (pgvector's do), and keep the executor's: their keys are not
+/// protected, so partitions and rows are.
 ///
 /// # Safety
 /// An open index.
@@ -93,7 +94,8 @@ pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
             });
         }
         (*am).amrescan = Some(rescan);
-        // Else PostgreSQL takes a predicate lock of its own on the whole index for each scan with the executor's snapshot.
+        // Else PostgreSQL takes a predicate lock of its own on the whole index for each scan with
+        // the executor's snapshot.
         (*am).ampredlocks = true;
         if (*am).amgettuple.is_some() {
             (*am).amgettuple = Some(gettuple);

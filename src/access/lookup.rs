@@ -158,8 +158,8 @@ unsafe fn by_bytes(
 
 /// What [`by_key`] would find of a record with a key of a few bytes of integers, where looking at
 /// it is all that it would do; else `None`, also if there is no such row. Neither fails nor
-/// unwinds, and calls nobody. A row that is found needs no look at its partition before (INV-PEEK);
-/// what is not found is looked for again, after that.
+/// unwinds, and calls no function of users. A row that is found needs no look at its partition
+/// before (INV-PEEK); otherwise the row is looked for again, after that.
 ///
 /// A guess leads to the record (INV-GUESS of the engine) or the tree. A guess is right if a version
 /// that is visible has the key in its own columns: a PRIMARY KEY is checked at once, so no snapshot
@@ -194,8 +194,8 @@ pub unsafe fn peek<K: Key + ?Sized>(
     searched(t, info, pk, key, csn)
 }
 
-/// What is seen of a record that this transaction has not written, where a look at its newest
-/// version tells. `csn`: of the snapshot, `None` at SERIALIZABLE.
+/// The visible row of a record that this transaction has not written, where a look at its newest
+/// version tells it. `csn`: of the snapshot, `None` at SERIALIZABLE.
 #[inline]
 fn look(t: &mut Txn, r: RecordRef, csn: Option<Csn>) -> Option<NonNull<Version>> {
     if t.last_write(r).is_some() {

@@ -30,15 +30,16 @@ use std::ops::Bound;
 pub(super) struct Open {
     /// The scan's part of our memory, null if it is over.
     fetch: *mut Fetch,
-    /// Nesting depth at which it began; `u32::MAX` if that subtransaction was aborted. The scan may go on, if its
-    /// cursor is older, or be gone.
+    /// Nesting depth at which it began; `u32::MAX` if that subtransaction was aborted. The scan may
+    /// go on, if its cursor is older, or be gone.
     level: u32,
     ranged: Option<Ranged>,
     /// Does it read its index in one pass, so that what it has not reached it has not read?
     one_pass: bool,
     ids: Vec<ScanId>,
     intervals: Vec<Interval>,
-    /// A look-up of one key that has found nothing: where its predicate starts in the ranges. Else in partitions.
+    /// A look-up of one key that has found nothing: where its predicate starts in the ranges. Else
+    /// in partitions.
     pub(super) position: Option<LookPosition>,
     pub(super) key: Vec<u8>,
     /// Is `key` the key that is looked up?
@@ -80,8 +81,8 @@ pub fn end_transaction() {
     }
 }
 
-/// Scans that began in aborted subtransactions: those of older cursors go on, others are gone without an end,
-/// when their memory is.
+/// Scans that began in aborted subtransactions: those of older cursors go on, others are gone
+/// without an end, when their memory is.
 pub fn abort_subtransactions(level: u32) {
     // SAFETY: one thread.
     unsafe {
@@ -100,7 +101,8 @@ struct Gone {
 }
 
 unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
-    // SAFETY: made by `watch`, in the memory that goes away now; one thread. Nothing here can fail but for memory.
+    // SAFETY: made by `watch`, in the memory that goes away now; one thread. Nothing here can fail
+    // but for memory.
     unsafe {
         let g = &*arg.cast::<Gone>();
         if let Some(o) = (&mut *(&raw mut OPEN)).get_mut(g.open as usize).filter(|o| o.fetch == g.fetch) {
@@ -110,8 +112,8 @@ unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
     }
 }
 
-/// An entry lives as long as the memory of its scan. (A subtransaction's end does not tell: a cursor outlives one in
-/// which it was read, and another one in which it was declared.)
+/// An entry lives as long as the memory of its scan. (A subtransaction's end does not tell: a
+/// cursor outlives one in which it was read, and another one in which it was declared.)
 unsafe fn watch(f: *mut Fetch, open: u32) {
     // SAFETY: the fetch was allocated in a memory context.
     unsafe {
@@ -267,8 +269,8 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
     }
 }
 
-/// Predicates on partitions, of all rows or of those that meet the scan's keys: the rows that it reads are protected by
-/// themselves.
+/// Predicates on partitions, of all rows or of those that meet the scan's keys: the rows that it
+/// reads are protected by themselves.
 unsafe fn coarse(scan: pg_sys::IndexScanDesc, heap: pg_sys::Relation, at: &[Touch]) {
     // SAFETY: as in `index_scan`; the table is open.
     let condition = unsafe { conditions::of_scan(heap, (*scan).indexRelation, keys_of(scan)) };
@@ -378,7 +380,8 @@ pub unsafe fn settle(f: *mut Fetch) {
 
 /// The last key that a scan of this transaction has read, and whether it reads upwards.
 pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
-    // SAFETY: one thread; the fetch of an open scan is alive, and so is the row that it returned last.
+    // SAFETY: one thread; the fetch of an open scan is alive, and so is the row that it returned
+    // last.
     unsafe {
         let o = (*(&raw const OPEN)).iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
         let (f, r) = (o.fetch, o.ranged?);

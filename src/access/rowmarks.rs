@@ -1,5 +1,5 @@
-//! Rows that a statement joins but does not lock: EvalPlanQual fetches them again by TID, into the
-//! slots of the plan that it runs again, and expects them as the statement's snapshot sees them,
+//! Rows that a statement joins but does not lock. EvalPlanQual fetches them again by TID, into the
+//! slots of the plan that it runs again. It expects them as the statement's snapshot sees them,
 //! even where the statement has locked a newer version of the same row under another name.
 
 use crate::state::rel;

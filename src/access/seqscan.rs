@@ -1,5 +1,5 @@
-//! Sequential scans of SERIALIZABLE transactions: a scan whose filter fixes or bounds the keys of an
-//! index is a predicate on these keys; another one is a predicate on all keys of an index.
+//! Sequential scans of SERIALIZABLE transactions: a scan whose filter fixes or bounds the keys of
+//! an index is a predicate on these keys; another one is a predicate on all keys of an index.
 //!
 //! A filter is used only if none of its functions can tell something about the rows that it
 //! discards (they are leakproof): then such rows have no influence on the transaction.

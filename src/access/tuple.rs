@@ -15,8 +15,8 @@ use mixedcc_engine::Txn;
 use pgrx::pg_sys;
 use std::ptr::NonNull;
 
-/// A version that is not handed to the engine yet: given back if an error unwinds. While it lives nothing is called without
-/// the bindings' guard that can raise an ERROR, which would jump over it.
+/// A version that is not handed to the engine yet: given back if an error unwinds. While it lives
+/// nothing is called without the bindings' guard that can raise an ERROR, which would jump over it.
 pub struct Fresh {
     version: Option<NonNull<Version>>,
 }
@@ -58,8 +58,9 @@ pub struct Author {
 }
 
 impl Author {
-    /// The running transaction, in this command. `locked`: a statement of its own has locked the row before, as ON CONFLICT DO
-    /// UPDATE does; as in heap, only then the new version's xmax is not 0.
+    /// The running transaction, in this command. `locked`: a statement of its own has locked the
+    /// row before, as ON CONFLICT DO UPDATE does; as in heap, only then the new version's xmax is
+    /// not 0.
     #[inline]
     pub fn of(t: &mut Txn, cid: pg_sys::CommandId, locked: bool) -> Author {
         // Never a special transaction id.
@@ -68,8 +69,9 @@ impl Author {
     }
 }
 
-/// Sets all fields in the header of a version's tuple but its length, `t_hoff` and the bits of NULLs. Every version passes here
-/// once, before anything can see it, and keeps what system columns show (INV-SIGNED). `bits`: of `t_infomask`, those of the data.
+/// Sets all fields in the header of a version's tuple but its length, `t_hoff` and the bits of
+/// NULLs. Every version passes here once, before anything can see it, and keeps what system columns
+/// show (INV-SIGNED). `bits`: of `t_infomask`, those of the data.
 #[inline]
 unsafe fn sign(td: *mut pg_sys::HeapTupleHeaderData, columns: u16, bits: u16, by: Author) {
     // SAFETY: the caller's: a header that is the caller's alone.
@@ -105,8 +107,8 @@ fn header_size(natts: usize, hasnull: bool) -> usize {
 /// What a version's tuple says about its visibility: frozen, never deleted.
 const HINTS: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
 
-/// The partition from whose memory node a version comes: it matters if there are several. Asked while the caller's frame owns
-/// nothing: an ERROR jumps over it.
+/// The partition from whose memory node a version comes: it matters if there are several. Asked
+/// while the caller's frame owns nothing: an ERROR jumps over it.
 unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> u32 {
     if t.e.region.nodes() == 1 {
         return 0;
@@ -115,13 +117,15 @@ unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -
     unsafe { info.partkey.partition_of_slot(slot) as u32 }
 }
 
-/// The tuple in a slot, if a version of the row has the same bytes behind the header's fields: all columns are in it, and nothing
-/// of it is stored elsewhere. COPY and INSERT ... SELECT bring such ones.
+/// The tuple in a slot, if a version of the row has the same bytes behind the header's fields: all
+/// columns are in it, and nothing of it is stored elsewhere. COPY and INSERT ... SELECT bring such
+/// ones.
 ///
 /// # Safety
 /// A valid slot. What it holds stays as it is while the reference lives.
 unsafe fn whole_tuple<'a>(slot: *mut pg_sys::TupleTableSlot) -> Option<&'a pg_sys::HeapTupleData> {
-    // SAFETY: the caller's; slots with these operations are heap tuple slots, whose tuple, if there is one, is the row.
+    // SAFETY: the caller's; slots with these operations are heap tuple slots, whose tuple, if there
+    // is one, is the row.
     unsafe {
         if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
             return None;
@@ -155,7 +159,7 @@ unsafe fn copy(
     }
 }
 
-/// Makes a version of what is in a slot.
+/// Makes a version of a slot's row.
 pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
     // SAFETY: a valid slot; the payload is allocated as large as computed.
     unsafe {
@@ -233,8 +237,8 @@ pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Ti
     }
 }
 
-/// Puts a copy of a version of this transaction into a slot made by our `slot_callbacks`, with the transaction's id as its
-/// xmin: PostgreSQL is about to ask by that whether the row is its own.
+/// Puts a copy of a version of this transaction into a slot made by our `slot_callbacks`, with the
+/// transaction's id as its xmin: PostgreSQL is about to ask by that whether the row is its own.
 ///
 /// # Safety
 /// As for [`store`]. An ERROR jumps over this frame.
@@ -252,13 +256,15 @@ pub unsafe fn store_as_own(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, 
     }
 }
 
-/// The row in a slot has been written as this version: the slot shows the version's system columns from now on, for RETURNING.
+/// The row in a slot has been written as this version: the slot shows the version's system columns
+/// from now on, for RETURNING.
 ///
 /// # Safety
-/// A valid slot with TID and table of the row; the version outlives what is in it.
+/// A valid slot with TID and table of the row; the version outlives the slot's row.
 #[inline]
 pub unsafe fn show(slot: *mut pg_sys::TupleTableSlot, v: *const Version) {
-    // SAFETY: the caller's; slots with these operations are heap tuple slots. What such a slot has to free is its own copy.
+    // SAFETY: the caller's; slots with these operations are heap tuple slots. What such a slot has
+    // to free is its own copy.
     unsafe {
         if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
             return;
@@ -268,7 +274,8 @@ pub unsafe fn show(slot: *mut pg_sys::TupleTableSlot, v: *const Version) {
             (*(*(*h).tuple).t_data).t_choice.t_heap = (*header(v)).t_choice.t_heap;
             return;
         }
-        // Its columns may be anywhere; where some were not taken apart yet, all are taken from the version.
+        // Its columns may be anywhere; where some were not taken apart yet, all are taken from the
+        // version.
         if ((*slot).tts_nvalid as i32) < (*(*slot).tts_tupleDescriptor).natts {
             ((*slot).tts_nvalid, (*h).off) = (0, 0);
         }
@@ -323,8 +330,8 @@ pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at:
     }
 }
 
-/// Where a column (from 0) is in a tuple, bytes from its header, if the tuple has it, it is not NULL, its type is passed by
-/// value, and that place is known by now.
+/// Where a column (from 0) is in a tuple, bytes from its header. `None` unless the tuple has it, it
+/// is not NULL, its type is passed by value, and that place is known by now.
 ///
 /// # Safety
 /// A tuple of the descriptor's row type, and a column of that.
@@ -347,7 +354,8 @@ unsafe fn place(td: *const pg_sys::HeapTupleHeaderData, desc: pg_sys::TupleDesc,
     }
 }
 
-/// A column (from 0) of a version that is not NULL and passed by value, if its place is known; else [`column`] tells.
+/// A column (from 0) of a version that is not NULL and passed by value, if its place is known; else
+/// [`column`] tells.
 ///
 /// # Safety
 /// A reachable version of a row of this type, which has the column.
@@ -358,7 +366,8 @@ pub unsafe fn value_at_place(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: u
     unsafe { place(td, desc, at).map(|offset| by_value(td.cast::<u8>().add(offset), attribute(desc, at).attlen)) }
 }
 
-/// A column (from 0) of a version that is passed by value, not NULL and not added later: at its place, or wherever it is.
+/// A column (from 0) of a version that is passed by value, not NULL and not added later: at its
+/// place, or wherever it is.
 ///
 /// # Safety
 /// As for [`value_at_place`].
@@ -391,10 +400,12 @@ pub unsafe fn can_patch(v: NonNull<Version>, desc: pg_sys::TupleDesc, values: &[
     values.iter().all(|&(at, _)| unsafe { place(header(v.as_ptr()), desc, at) }.is_some())
 }
 
-/// Makes `new` a copy of `old` with other values, none of them NULL, in columns for which [`can_patch`].
+/// Makes `new` a copy of `old` with other values, none of them NULL, in columns for which
+/// [`can_patch`].
 ///
 /// # Safety
-/// A reachable version of a row of this type, and memory for as many bytes, of which the version's own header is made.
+/// A reachable version of a row of this type, and memory for as many bytes, of which the version's
+/// own header is made.
 #[inline]
 pub unsafe fn patch(
     old: NonNull<Version>,

@@ -111,10 +111,9 @@ unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
     (same && l.row == (r.table.id, r.no)).then_some(l.write)
 }
 
-/// `SnapshotAny` by a record's TID: who asks is the executor or the trigger queue, for the row that
-/// the current command found, or has just changed (AfterTriggerSaveEvent of trigger.c,
-/// and ExecUpdate, both fetch by TID). The second value
-/// is the write whose before-image it is.
+/// `SnapshotAny` by a record's TID: the caller is the executor or the trigger queue, for the row
+/// that the current command found, or has just changed (AfterTriggerSaveEvent of trigger.c, and
+/// ExecUpdate, both fetch by TID). The second value is the write whose before-image it is.
 pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
     // SAFETY: plain calls.
     let active = unsafe {

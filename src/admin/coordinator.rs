@@ -89,8 +89,8 @@ pub fn wake() {
 /// All tables of all databases, for as long as `f` runs.
 fn with_tables<R>(e: &Engine, f: impl FnOnce(&[&'static Table]) -> R) -> R {
     let slot = shmem::my_slot();
-    // INV-TABLE, INV-MAP: the pin keeps what is found from now on. A single-user server is pinned
-    // by its transaction, or alone.
+    // INV-TABLE, INV-MAP: the pin keeps tables and maps that are found from now on. A single-user
+    // server is pinned by its transaction, or alone.
     let pinned = e.is_pinned(slot);
     if !pinned {
         e.pin(slot);
@@ -158,7 +158,7 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
     c.slot.store(0, Ordering::SeqCst);
     c.ident.store(0, Ordering::SeqCst);
     e.unpin(shmem::my_slot());
-    // A switch by the stop-all method waits for the next coordinator; nobody else does.
+    // A switch by the stop-all method waits for the next coordinator; no other process does.
     e.shared.epochs.go_on();
 }
 

@@ -145,7 +145,8 @@ pub fn column_name(item: &str) -> String {
     }
 }
 
-/// Without spaces at the ends. (In other encodings than UTF8 parts of characters may look like Unicode's spaces.)
+/// Without spaces at the ends. (In other encodings than UTF8 parts of characters may look like
+/// Unicode's spaces.)
 pub fn trim(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_ascii_whitespace())
 }
@@ -246,8 +247,8 @@ impl Options {
         }
     }
 
-    /// Whether, from what and how the coordinator chooses. A table whose options name its protocol keeps it, unless
-    /// they say that it is adaptive.
+    /// Whether, from what and how the coordinator chooses. A table whose options name its protocol
+    /// keeps it, unless they say that it is adaptive.
     pub fn tuning(&self) -> Tuning {
         let adaptive = self.adaptive.or(self.protocol.map(|_| false));
         Tuning { adaptive, candidates: self.candidates, ..numbers::tuning(&self.numbers) }

@@ -456,7 +456,7 @@ fn annotation_items(
 ) -> TableIterator<'static, (name!(table, Vec<u8>), name!(arguments, Vec<u8>))> {
     // SAFETY: PostgreSQL's contract of function calls: one text, which is not NULL.
     let label = unsafe { text::of_datum((*fcinfo).args.as_slice(1)[0].value) };
-    // Nobody checks what a superuser writes into the catalog: one wrong label must not hide the
+    // A superuser may write unchecked labels into the catalog: one wrong label must not hide the
     // others.
     let items = annotate::read_label(&label).unwrap_or_else(|why| {
         warning!("ignored a security label of a function: {}", text::shown(why.trim_end_matches('.')));

@@ -13,9 +13,9 @@ use crate::pg::compat::attribute;
 use crate::state::rel;
 use pgrx::pg_sys;
 
-/// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and nobody but
-/// the constraints, the indexes and `tuple_insert` looks at them: no trigger, RETURNING, ON
-/// CONFLICT, policy or generated column.
+/// Makes an INSERT do without that copy, if its plan's rows come in virtual slots, and only the
+/// constraints, the indexes and `tuple_insert` look at them: no trigger, RETURNING, ON CONFLICT,
+/// policy or generated column.
 ///
 /// # Safety
 /// A node that the executor has started, and that has not run.
@@ -44,7 +44,7 @@ pub unsafe fn take_rows_of_plan(m: *mut pg_sys::ModifyTableState) {
             return;
         }
         let desc = (*info.ri_RelationDesc).rd_att;
-        // The statement's memory, not that of who has started it, which may live on (`fmgr_sql`).
+        // The statement's memory, not that of its caller, which may live on (`fmgr_sql`).
         let before = pg_sys::MemoryContextSwitchTo((*(*m).ps.state).es_query_cxt);
         info.ri_newTupleSlot = pg_sys::ExecInitExtraTupleSlot((*m).ps.state, desc, &raw const pg_sys::TTSOpsVirtual);
         pg_sys::MemoryContextSwitchTo(before);

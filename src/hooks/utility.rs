@@ -196,7 +196,7 @@ unsafe extern "C-unwind" fn process_ours(
 
 /// Keeps a value that is needed after `Call::run`: it belongs to the statement's memory.
 fn hold<T>(value: T) -> &'static T {
-    // SAFETY: the memory lives at least as long as the statement, and nobody else knows it.
+    // SAFETY: the memory lives at least as long as the statement, and no other code knows it.
     unsafe { &*pgrx::PgMemoryContexts::CurrentMemoryContext.leak_and_drop_on_delete(value) }
 }
 
@@ -252,7 +252,8 @@ fn class(oid: Oid) -> Option<Class> {
     }
 }
 
-/// OID of our access method in this database. One of our name that has another's handler is not ours.
+/// OID of our access method in this database. One of our name that has another's handler is not
+/// ours.
 fn our_am() -> Option<Oid> {
     // SAFETY: a catalog look-up.
     let oid = unsafe { pg_sys::get_am_oid(PROVIDER.as_ptr(), true) };
@@ -273,7 +274,8 @@ fn has_our_handler(am: Oid) -> bool {
     }
 }
 
-/// Does a name mean our access method? Also where the extension is missing: the command will say so.
+/// Does a name mean our access method? Also where the extension is missing: the command will say
+/// so.
 fn is_our_method(name: &str) -> bool {
     if name.as_bytes() != PROVIDER.to_bytes() {
         return false;
@@ -319,8 +321,8 @@ unsafe fn each_row<T>(catalog: Oid, mut f: impl FnMut(&T)) {
     }
 }
 
-/// The relations that a change of a relation's definition may change: it and its descendants; where it is that of a
-/// composite type, the tables that were made of the type, and theirs.
+/// The relations that a change of a relation's definition may change: it and its descendants; where
+/// it is that of a composite type, the tables that were made of the type, and theirs.
 fn members(oid: Oid) -> Vec<Oid> {
     if class(oid).is_none_or(|c| c.kind != pg_sys::RELKIND_COMPOSITE_TYPE) {
         return family(oid);
@@ -338,7 +340,8 @@ fn members(oid: Oid) -> Vec<Oid> {
 
 /// A relation and its descendants.
 fn family(oid: Oid) -> Vec<Oid> {
-    // SAFETY: a plain call that takes no locks; an error unwinds through this frame, which owns nothing.
+    // SAFETY: a plain call that takes no locks; an error unwinds through this frame, which owns
+    // nothing.
     unsafe {
         let list = find_all_inheritors(oid, pg_sys::NoLock as i32, std::ptr::null_mut());
         pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid().collect()

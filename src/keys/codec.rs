@@ -83,7 +83,7 @@ pub struct KeyColumn {
     function: Option<RefCell<Box<pg_sys::FmgrInfo>>>,
 }
 
-/// What is known of the keys of an index. An index never changes: kept for the life of the backend.
+/// The knowledge of the keys of an index. An index never changes: kept for the life of the backend.
 pub struct Codec {
     /// The index.
     pub index: Oid,

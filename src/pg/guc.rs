@@ -6,7 +6,8 @@ use pgrx::guc::{GucContext, GucEnum, GucFlags, GucRegistry, GucSetting, Postgres
 use pgrx::{pg_sys, PgLogLevel};
 use std::ffi::{CStr, CString};
 
-/// Values of `mixedcc.default_protocol`: the engine's protocols, by their places in [`Protocol::ALL`].
+/// Values of `mixedcc.default_protocol`: the engine's protocols, by their places in
+/// [`Protocol::ALL`].
 #[derive(Clone, Copy)]
 pub struct ProtocolName(Protocol);
 
@@ -97,10 +98,10 @@ pub enum ExtensionTables {
 /// Values of `mixedcc.switch_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
 pub enum SwitchMethod {
-    /// Old, both, new: nobody waits.
+    /// Old, both, new: no transaction waits.
     #[name = c"mediated"]
     Mediated,
-    /// Everybody waits until nobody runs.
+    /// All transactions wait until none runs.
     #[name = c"stop_all"]
     StopAll,
 }
@@ -165,8 +166,8 @@ pub static ADAPTIVE_CONFIRM: GucSetting<i32> = GucSetting::<i32>::new(2);
 pub static ADAPTIVE_MIN_SAMPLES: GucSetting<i32> = GucSetting::<i32>::new(20);
 /// Half-life of what was learned, s.
 pub static ADAPTIVE_FORGET_S: GucSetting<i32> = GucSetting::<i32>::new(600);
-/// No protocol that locks partitions above this share of weak writers, or of transactions idle between statements;
-/// percent.
+/// No protocol that locks partitions above this share of weak writers, or of transactions idle
+/// between statements; percent.
 pub static PARTITION_LOCK_MAX_SHARE: GucSetting<f64> = GucSetting::<f64>::new(5.0);
 /// The model's file; empty: the built-in one.
 pub static MODEL_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
@@ -418,7 +419,7 @@ pub fn init() {
         GucContext::Sighup,
         GucFlags::default(),
     );
-    // Not for everybody: who may read a table could fill the shared memory with lists.
+    // Not for all users: a reader of a table could fill the shared memory with lists.
     GucRegistry::define_int_guc(
         c"mixedcc.range_rows",
         c"Rows of each logical range of an index when its ranges are made.",

@@ -249,8 +249,8 @@ pub mod raw {
     }
 }
 
-/// Calls what may run SQL, as functions of users do, with an active snapshot: at the end of a statement and at COMMIT
-/// there is none.
+/// Calls what may run SQL, as functions of users do, with an active snapshot: at the end of a
+/// statement and at COMMIT there is none.
 pub fn with_snapshot<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: plain calls within a transaction; an ERROR's clean-up pops the snapshot.
     unsafe {

@@ -5,7 +5,7 @@
 //! U+0000 to U+00FF. That can always be done and undone, for bytes of SQL_ASCII and for characters
 //! that UTF-8 has not, and needs no conversion function and no transaction. Bytes below 128 are
 //! ASCII in every encoding of a server and parts of no other character: names may be taken apart at
-//! commas and quotes. What is not ASCII must be left as it is (no `to_lowercase`, no `trim`).
+//! commas and quotes. Other bytes must be left as they are (no `to_lowercase`, no `trim`).
 
 use pgrx::pg_sys;
 use std::ffi::{c_char, CStr, CString};

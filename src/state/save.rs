@@ -23,7 +23,7 @@ mod stamp;
 mod start;
 pub use absent::{is_missing, pass_over, refuse};
 
-/// Files whose rows were all loaded, and which are deleted when nobody can need them any more.
+/// Files whose rows were all loaded, and which are deleted when no start can need them any more.
 /// Written by the postmaster at its start; its children inherit it.
 static mut FINISHED: Vec<files::Finished> = Vec::new();
 
@@ -107,7 +107,7 @@ fn write(tables: &[&'static Table], identity: &Identity) -> io::Result<Vec<&'sta
     let mut w = Writer::new(File::create_new(files::TEMPORARY)?);
     save::write_head(&mut w, &shmem::engine(), identity)?;
     let (mut rows, mut saved) = (0, Vec::new());
-    // Nobody has a slot any more.
+    // No process has a slot any more.
     let (e, slot) = (shmem::engine(), 0);
     e.pin(slot);
     let learned = e.shared.learned.read();

@@ -188,7 +188,7 @@ fn with_lock<R>(mode: pg_sys::LWLockMode::Type, f: impl FnOnce(*mut pg_sys::HTAB
     r
 }
 
-/// Runs `f` while nobody else runs anything so.
+/// Runs `f` while no other process runs a function so.
 pub fn exclusively(f: impl FnOnce()) {
     with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |_| f());
 }
@@ -293,15 +293,15 @@ pub fn all_unlocked() -> Vec<&'static Table> {
     entries(handles().tables)
 }
 
-/// The tables in the hash. The caller sees to it that nobody changes it.
+/// The tables in the hash. The caller sees to it that no process changes it.
 fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
     let mut out = Vec::new();
     each(h, |e| out.extend(e.table()));
     out
 }
 
-/// Calls `f`, which must not unwind, for each entry. The caller sees to it that nobody changes the
-/// hash.
+/// Calls `f`, which must not unwind, for each entry. The caller sees to it that no process changes
+/// the hash.
 fn each(h: *mut pg_sys::HTAB, mut f: impl FnMut(&Entry)) {
     // SAFETY: a sequential scan of the hash, run to its end.
     unsafe {

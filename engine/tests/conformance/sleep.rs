@@ -14,11 +14,11 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use Mood::{ReadCommitted, Serializable};
 
 /// More writes than ranges need to fall asleep where time does not matter: the first look finds
-/// that they were used, the second that they are not any more, the third that nobody relies on
+/// that they were used, the second that they are not any more, the third that no scan relies on
 /// them.
 const WRITES: u32 = 16;
 
-/// From now on ranges fall asleep as soon as writers find that nobody uses them.
+/// From now on ranges fall asleep as soon as writers find that no scan uses them.
 fn tired(w: &World) {
     w.e.shared.dormant_after_ns.store(0, Ordering::SeqCst);
 }
@@ -66,7 +66,7 @@ fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
     let before = versions();
     write(&mut writer, 4, true, 0);
     assert_eq!(versions(), before, "nobody registers");
-    // A snapshot from that time does not know what was written then; one from now on does.
+    // A snapshot from that time does not know the writes from then; one from now on does.
     for (csn, lost) in [(w.e.now(), true), (0, false)] {
         reader.begin(ReadCommitted);
         write(&mut writer, 0, true, 0);

@@ -112,7 +112,7 @@ pub fn borrowed(b: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 }
 
 impl Client<'_> {
-    /// SELECT of a key range, through an index if it has ranges; then perhaps UPDATE of what was
+    /// SELECT of a key range, through an index if it has ranges; then perhaps UPDATE of the rows
     /// found.
     pub fn span(&mut self, s: Span, rng: &mut Rng) -> Result<Vec<Row>, Error> {
         self.statement();

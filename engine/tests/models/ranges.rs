@@ -1,5 +1,5 @@
-//! Logical ranges: the list with keys is the engine's own; the handshakes of commits with whoever
-//! gives an index ranges, or other boundaries, are modelled with the engine's words.
+//! Logical ranges: the list with keys is the engine's own; the handshakes of commits with a session
+//! that gives an index ranges, or other boundaries, are modelled with the engine's words.
 //!
 //! Fences stand between a store and a load whose order matters: the model checker knows the total
 //! order of sequentially consistent accesses of fences only.
@@ -62,8 +62,8 @@ fn changed_under_the_reader_it_is_not() {
 }
 
 /// A slot's transaction takes back the part of a range that it has published, and the next one
-/// publishes another one in its place. Who finds a part finds all of it, with the name of its own
-/// transaction.
+/// publishes another one in its place. A writer that finds a part finds all of it, with the name of
+/// its own transaction.
 fn part_of_a_transaction(looks_again: bool) {
     let w = Arc::new((AtomicU64::new(1), Part::model()));
     w.1.model_put(&[1]);
@@ -399,8 +399,8 @@ fn nor_before_one_that_says_it_writes_elsewhere() {
     assert!(fails(|| sleep(Hurry::Elsewhere, true)));
 }
 
-/// A slot commits into another table, then into the one whose ranges are woken up. Who wakes them
-/// finds the names of the tables of either commit, or of both in turn.
+/// A slot commits into another table, then into the one whose ranges are woken up. The session that
+/// wakes them finds the names of the tables of either commit, or of both in turn.
 fn one_commit_after_another(told: bool) {
     let w = Arc::new((World::new(), Record::new(), Ring::model(), AtomicU64::new(0), UnderWay::model()));
     let writer = {

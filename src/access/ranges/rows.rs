@@ -134,7 +134,8 @@ impl Special {
             };
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
             (*econtext).ecxt_scantuple = slot;
-            // Guarded: an ERROR of a user's function must not jump over the engine, which may be in the middle of a call.
+            // Guarded: an ERROR of a user's function must not jump over the engine, which may be in
+            // the middle of a call.
             let holds = || pg_sys::ffi::pg_guard_ffi_boundary(|| expr::passes(self.predicate, econtext));
             if !self.predicate.is_null() && !holds() {
                 return None;

@@ -16,8 +16,8 @@ fn is_integer(t: Oid) -> bool {
 }
 
 /// Can values of a type say the partition of a key of another type (see `sql::locate_for`)? A
-/// polymorphic argument may, depending on the call. Casts of users do not: who calls the function
-/// would run them.
+/// polymorphic argument may, depending on the call. Casts of users do not: the caller of the
+/// function would run them.
 fn can_be_key(argument: Oid, column: Oid, method: Method) -> bool {
     // SAFETY: catalog look-ups.
     unsafe {

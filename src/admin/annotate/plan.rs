@@ -6,8 +6,8 @@ use crate::pg;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 
-/// The function `mixedcc.declaring(anyelement, oid, int)`. Found without rights: plans of those who
-/// may not use the schema are wrapped too.
+/// The function `mixedcc.declaring(anyelement, oid, int)`. Found without rights: plans of users
+/// without a right on the schema are wrapped too.
 pub fn wrapper() -> Oid {
     // SAFETY: catalog look-ups.
     unsafe {

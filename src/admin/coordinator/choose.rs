@@ -141,7 +141,8 @@ impl Choice {
             (sampled, used) = (sampled + sample.txns, used + sample.partitions);
         }
         let most = guc::SAMPLE_EVERY.get() as u32;
-        // Weighted by transactions and partitions: rather too many partitions a transaction, so rather more samples.
+        // Weighted by transactions and partitions: rather too many partitions a transaction, so
+        // rather more samples.
         let partitions = used as f64 / sampled.max(1) as f64;
         e.shared.sample_every.set(self.chooser.sample_every(commits, partitions, now, most));
         for a in &asked {

@@ -52,8 +52,8 @@ pub fn check_table(relid: Oid, o: &Options) {
     });
 }
 
-/// Refuses what is no table of ours. For users who may have no right on it: it is locked for this
-/// moment only.
+/// Refuses relations that are no tables of ours. For users who may have no right on it: it is
+/// locked for this moment only.
 pub fn check_is_ours(relid: Oid) {
     if with_relation_until(relid, pg_sys::AccessShareLock, must_be_ours).is_none() {
         crate::pg::relations::no_such(relid);
@@ -394,7 +394,7 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
         };
         let mut part = 0;
         if let Some(v) = row_of(r) {
-            // SAFETY: nobody else changes or frees the version; the arrays have all columns.
+            // SAFETY: no other process changes or frees the version; the arrays have all columns.
             unsafe {
                 tuple::deform(rel, v, values.as_mut_ptr(), nulls.as_mut_ptr());
                 part = key.partition(values.as_ptr(), nulls.as_ptr());

@@ -1,5 +1,5 @@
-//! Options that are numbers: how the coordinator chooses the protocols of a table, each in place of a setting of the
-//! cluster, with the same range and unit.
+//! Options that are numbers: how the coordinator chooses the protocols of a table, each in place of
+//! a setting of the cluster, with the same range and unit.
 
 use crate::pg::guc;
 use mixedcc_engine::choice::Settings;

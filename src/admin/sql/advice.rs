@@ -1,5 +1,5 @@
-//! What the view `mixedcc.advice` needs beside `partition_stats`. None of it takes a lock, so that who reads the view waits
-//! for nobody.
+//! The functions that the view `mixedcc.advice` needs beside `partition_stats`. None takes a lock,
+//! so that a reader of the view never waits.
 
 use super::visible_tables;
 use mixedcc_engine::choice::Status;
@@ -13,7 +13,8 @@ fn per(n: u64, of: u64) -> Option<f64> {
     (of != 0).then(|| n as f64 / of as f64)
 }
 
-/// What rows of one transaction have in common, by places in the primary key, whether there are columns or not.
+/// What rows of one transaction have in common, by places in the primary key, whether there are
+/// columns or not.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn key_rows() -> TableIterator<
@@ -43,8 +44,8 @@ fn partition_locking() -> ProtocolSet {
     Protocol::ALL.into_iter().filter(|p| ProtocolSet::of(*p).locks_partitions()).collect()
 }
 
-/// The predicted cost under the protocol in use over that under the best protocol that locks partitions, with what was
-/// learned; `None`: one of them is not predicted.
+/// The predicted cost under the protocol in use over that under the best protocol that locks
+/// partitions, with what was learned; `None`: one of them is not predicted.
 fn partition_locks_gain(p: &Partition) -> Option<f64> {
     let d = p.decided.read().decision;
     let score = |p: Protocol| d.known.has(p).then(|| d.scores[p.index()]);
@@ -74,8 +75,8 @@ fn partition_locks_obstacle(p: &Partition) -> &'static str {
     }
 }
 
-/// What the coordinator thinks of locks on partitions, partition by partition. The function's name in SQL is that of
-/// the one protocol that has them today.
+/// What the coordinator thinks of locks on partitions, partition by partition. The function's name
+/// in SQL is that of the one protocol that has them today.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn partcc_rows() -> TableIterator<

@@ -46,8 +46,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds the row of a slot of the table. The store knows no values of columns that were added after the row: it gets
-    /// them with the row.
+    /// Adds the row of a slot of the table. The store knows no values of columns that were added
+    /// after the row: it gets them with the row.
     unsafe fn put(&self, slot: *mut pg_sys::TupleTableSlot) {
         // SAFETY: a heap tuple slot of the table with a row; `must_expect` has compared the types.
         unsafe {
@@ -140,7 +140,8 @@ unsafe fn key_of(heap: &Open, info: &RelInfo) -> &'static Codec {
 }
 
 unsafe fn run(heap: &Open, q: &Request, out: Rows) {
-    // SAFETY: an open relation of ours; what is opened here is closed here, or by an ERROR's clean-up.
+    // SAFETY: an open relation of ours; what is opened here is closed here, or by an ERROR's
+    // clean-up.
     unsafe {
         let r = heap.0;
         let info = rel::info(r);
@@ -277,10 +278,11 @@ struct ScanKeys {
     _members: Vec<Box<[ScanKeyData]>>,
 }
 
-/// What nbtree is told of the range: columns whose bounds are equal, and then the rest of each bound: one column, or a
-/// comparison of rows. Where the index sorts these columns in different directions, or one may be NULL (which is in the order
-/// of keys, but compares to nothing), there is none; then rows outside of the range that the first of them lets through are
-/// passed over by their keys.
+/// What nbtree is told of the range: columns whose bounds are equal, and then the rest of each
+/// bound: one column, or a comparison of rows. Where the index sorts these columns in different
+/// directions, or one may be NULL (which is in the order of keys, but compares to nothing), there
+/// is none; then rows outside of the range that the first of them lets through are passed over by
+/// their keys.
 fn scan_keys(rel: pg_sys::Relation, codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> ScanKeys {
     let mut found = Vec::new();
     let mut members = Vec::new();
@@ -298,7 +300,8 @@ fn scan_keys(rel: pg_sys::Relation, codec: &Codec, lo: &[Datum], hi: &[Datum], q
             found.push(one_column(index, pg_sys::BTEqualStrategyNumber, i, *v));
         }
         let desc = codec.columns.get(equal).is_some_and(|c| c.desc);
-        // A row at an exclusive bound is not wanted: not even read, if the bound ends with this column.
+        // A row at an exclusive bound is not wanted: not even read, if the bound ends with this
+        // column.
         let strategy =
             |upper: bool, bound: &[Datum], inclusive: bool| match (upper != desc, inclusive || bound.len() > equal + 1)
             {

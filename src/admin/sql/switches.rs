@@ -63,8 +63,8 @@ pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'stati
     }
 }
 
-/// Who holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone with it: the
-/// protocol changes at once.
+/// A session that holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone
+/// with it: the protocol changes at once.
 fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
     let to = ProtocolSet::of(p);
     let old = ok(part.replace(&shmem::engine(), to, Some(true)));

@@ -39,8 +39,8 @@ pub fn index(call: Call) {
     call.run();
 }
 
-/// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage in a way that
-/// nobody is told of.
+/// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage without a call of
+/// any hook.
 pub fn rule(call: Call) {
     // SAFETY: the node's tag was looked at.
     let s = unsafe { &*call.node::<pg_sys::RuleStmt>() };

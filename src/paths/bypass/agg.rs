@@ -1,7 +1,7 @@
 //! Aggregates over all rows of a statement, as nodeAgg.c computes them without groups.
 //!
-//! Only PostgreSQL's own aggregates with plain arguments are taken: their functions are built in and ask of
-//! their caller only where their state lives (`AggCheckCallContext`).
+//! Only PostgreSQL's own aggregates with plain arguments are taken: their functions are built in
+//! and ask of their caller only where their state lives (`AggCheckCallContext`).
 
 use super::column::Column;
 use super::Reason;
@@ -67,7 +67,8 @@ unsafe fn alloc<T>(n: usize) -> *mut T {
     unsafe { pg_sys::palloc0(n.max(1) * std::mem::size_of::<T>()).cast() }
 }
 
-/// Prepares the aggregates of a statement over rows of this type. What is kept is allocated in the current memory context.
+/// Prepares the aggregates of a statement over rows of this type. Its state is allocated in the
+/// current memory context.
 ///
 /// # Safety
 /// Aggregates whose arguments `plan` has checked.
@@ -270,8 +271,8 @@ pub unsafe fn of_columns(a: *const Aggregates) -> bool {
 /// Takes a row in, without a slot.
 ///
 /// # Safety
-/// Aggregates of columns that were started; a reachable version with a row of the type that they were prepared for. An
-/// ERROR jumps over this frame.
+/// Aggregates of columns that were started; a reachable version with a row of the type that they
+/// were prepared for. An ERROR jumps over this frame.
 #[inline]
 pub unsafe fn add_version(a: *mut Aggregates, c: *mut pg_sys::ExprContext, v: *const Version, rows: pg_sys::TupleDesc) {
     // SAFETY: the caller's.

@@ -34,7 +34,7 @@ static mut PLANS: Option<Plans> = None;
 /// Programs that were dropped in this transaction while they were in use.
 static mut DROPPED: Vec<*mut Program> = Vec::new();
 
-/// What is known of a plan.
+/// The knowledge of a plan.
 #[derive(Clone, Copy)]
 enum Known {
     /// Nothing (yet, or any more).
@@ -178,7 +178,7 @@ unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
     }
 }
 
-/// Keeps what is known of a plan, as long as the plan lives.
+/// Keeps the knowledge of a plan as long as the plan lives.
 unsafe fn remember(stmt: *mut pg_sys::PlannedStmt, known: Known) {
     // SAFETY: as in `find`.
     unsafe {
@@ -205,7 +205,7 @@ unsafe fn remember(stmt: *mut pg_sys::PlannedStmt, known: Known) {
 /// A program that was not run, as it was found: those that live for one execution go.
 ///
 /// # Safety
-/// A program of `find`, which nobody runs.
+/// A program of `find`, which no statement runs.
 pub unsafe fn not_used(p: *mut Program) {
     // SAFETY: the caller's.
     unsafe {
@@ -215,7 +215,7 @@ pub unsafe fn not_used(p: *mut Program) {
     }
 }
 
-/// Frees a program, whose plan nobody runs.
+/// Frees a program, whose plan no statement runs.
 ///
 /// # Safety
 /// The caller's: INV-BYPASS-PROGRAM.
@@ -227,7 +227,7 @@ pub unsafe fn free(p: *mut Program) {
     }
 }
 
-/// The plan's memory goes: nobody runs it (INV-BYPASS-PROGRAM).
+/// The plan's memory goes: no statement runs it (INV-BYPASS-PROGRAM).
 #[pg_guard]
 unsafe extern "C-unwind" fn plan_gone(arg: *mut core::ffi::c_void) {
     // SAFETY: an entry that is in the hash.

@@ -36,7 +36,7 @@ impl Column {
         }
     }
 
-    /// Its value in a row. What is not held by value stays in the version.
+    /// Its value in a row. A value that is not passed by value stays in the version.
     ///
     /// # Safety
     /// A version that is reachable, with a row of the table; `desc` describes it.

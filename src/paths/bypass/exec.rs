@@ -226,7 +226,7 @@ pub unsafe fn unpin(x: *mut Exec) {
 
 /// Makes a state ready to be used again.
 unsafe fn give_back(x: *mut Exec) {
-    // SAFETY: a state that is in use by nobody, of a program that lives.
+    // SAFETY: a state that is not in use, of a program that lives.
     unsafe {
         let p = (*x).program;
         unpin(x); // after an error
@@ -296,7 +296,7 @@ pub fn used_once() -> impl Iterator<Item = *mut Program> {
     used().iter().map(|x| unsafe { (**x).program }).filter(|p| unsafe { (**p).once })
 }
 
-/// The program goes: nobody goes on with its states. (After an ERROR a plan may go before its
+/// The program goes: no statement goes on with its states. (After an ERROR a plan may go before its
 /// statements' states are given back.)
 pub fn forget(p: *mut Program) {
     used().retain(|x| {
@@ -317,7 +317,7 @@ pub fn abort_subtransactions(level: u32) {
     // SAFETY: as above.
     while let Some(i) = used().iter().position(|x| unsafe { (**x).level } >= level) {
         let x = used().remove(i);
-        // SAFETY: nobody goes on with it.
+        // SAFETY: no statement goes on with it.
         unsafe { give_back(x) };
     }
 }

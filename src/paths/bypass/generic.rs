@@ -1,16 +1,16 @@
 //! Generic plans of ranges of the primary key.
 //!
 //! The plan cache keeps a plan for all values of a statement's parameters (a generic plan) only if
-//! it looks no dearer than plans made for the values each time (plancache.c, `choose_custom_plan`).
-//! Where a bound or a LIMIT is a parameter the planner guesses: half a percent of the table for two
-//! bounds, a third for one, a tenth of the rows for a LIMIT. So a statement that reads fifty rows
-//! is planned anew each time, which costs ten times what it does.
+//! it looks cheap (plancache.c, `choose_custom_plan`). It must look no dearer than plans made for
+//! the values each time. Where a bound or a LIMIT is a parameter the planner guesses: half a
+//! percent of the table for two bounds, a third for one, a tenth of the rows for a LIMIT. So a
+//! statement that reads fifty rows is planned anew each time, which costs ten times what it does.
 //!
 //! The guess does not matter if all values give the same plan: then what a custom plan can save is
 //! nothing, and it costs its planning. That is so for a scan of the primary index that `plan` can
-//! read, if nothing but its bounds depends on parameters and no other index could serve its other
-//! conditions. Such a generic plan gets a cost below that of any planning. `plan_cache_mode`
-//! decides as ever.
+//! read, under two conditions. Only its bounds depend on parameters, and no other index could serve
+//! its other conditions. Such a generic plan gets a cost below that of any planning.
+//! `plan_cache_mode` decides as ever.
 
 use super::plan::{self, Shape};
 use crate::paths::customscan;

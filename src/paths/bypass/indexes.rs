@@ -39,7 +39,7 @@ impl Indexes {
     }
 }
 
-/// What is known of a table's indexes; null if the executor must see to one of them: it has
+/// The knowledge of a table's indexes; null if the executor must see to one of them: it has
 /// expressions, a predicate, an exclusion constraint, is checked later, or is not nbtree's.
 /// Allocates in the current memory context.
 ///
@@ -105,8 +105,8 @@ pub unsafe fn insert(x: *mut Indexes, table: pg_sys::Relation, slot: *mut pg_sys
 
 /// Locks the indexes, and finds and pins their entries.
 unsafe fn open(x: &mut Indexes) {
-    // SAFETY: as in `insert`. Each of these calls may process invalidations: what was found before
-    // is pinned.
+    // SAFETY: as in `insert`. Each of these calls may process invalidations: the entries found
+    // before are pinned.
     unsafe {
         for n in 0..x.n {
             let i = &mut *x.all.add(n);
@@ -133,7 +133,7 @@ pub unsafe fn unpin(x: *mut Indexes) {
     }
 }
 
-/// What was found of the entries is not to be relied on any more.
+/// The entries that were found are not to be relied on any more.
 ///
 /// # Safety
 /// Null or prepared indexes.

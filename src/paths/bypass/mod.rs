@@ -210,7 +210,7 @@ unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Progr
 }
 
 /// Does a portal with a name start its query now? Others may refer to it (WHERE CURRENT OF). Those
-/// of EXECUTE have names that nobody sees.
+/// of EXECUTE have names that no user sees.
 unsafe fn is_cursor() -> bool {
     // SAFETY: null or a valid portal. A portal is being started only while nothing else runs.
     unsafe {

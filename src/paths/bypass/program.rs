@@ -30,7 +30,7 @@ pub struct Program {
     pub context: pg_sys::MemoryContext,
     /// What it does.
     pub op: CmdType::Type,
-    /// Who may run it: rights are checked when it is made.
+    /// The user that may run it: rights are checked when it is made.
     pub user: Oid,
     /// Does its end come with the end of its first execution?
     pub once: bool,
@@ -38,7 +38,8 @@ pub struct Program {
     pub sets_tag: bool,
     /// The table, its number in the range table, and the index of the key.
     pub table: Oid,
-    /// The table's entry in the relation cache, if `open_in` is this transaction (INV-BYPASS-RELATION).
+    /// The table's entry in the relation cache, if `open_in` is this transaction
+    /// (INV-BYPASS-RELATION).
     pub rel: pg_sys::Relation,
     /// See `rel`.
     pub open_in: u32,
@@ -90,7 +91,8 @@ pub struct Program {
     pub limit: *mut pg_sys::ExprState,
     /// See `limit`.
     pub offset: *mut pg_sys::ExprState,
-    /// INSERT of several rows of VALUES: what computes each row into `value_row`, from which `new` makes the table's row.
+    /// INSERT of several rows of VALUES: what computes each row into `value_row`, from which `new`
+    /// makes the table's row.
     pub values: *mut *mut pg_sys::ProjectionInfo,
     /// See `values`.
     pub n_values: usize,
@@ -162,8 +164,8 @@ unsafe fn hook_of(params: pg_sys::ParamListInfo) -> pg_sys::ParamCompileHook {
     }
 }
 
-/// Are values of parameters found in the way for which a program was compiled? (A plan of plpgsql may also run with a copy
-/// of the values, as a cursor does.)
+/// Are values of parameters found in the way for which a program was compiled? (A plan of plpgsql
+/// may also run with a copy of the values, as a cursor does.)
 ///
 /// # Safety
 /// Null or a valid list.
@@ -173,7 +175,8 @@ pub unsafe fn knows(hook: pg_sys::ParamCompileHook, params: pg_sys::ParamListInf
     unsafe { hook.map(|f| f as usize) == hook_of(params).map(|f| f as usize) }
 }
 
-/// Makes the program of a plan in `context`, which is current. An error leaves the context to the caller.
+/// Makes the program of a plan in `context`, which is current. An error leaves the context to the
+/// caller.
 ///
 /// # Safety
 /// A valid plan, whose tables are locked.

@@ -2,8 +2,8 @@
 //! foreign keys.
 //!
 //! **INV-BYPASS-QUEUE**: A statement that queues triggers has a query level of its own from its
-//! start to its finish, as in the executor, unless its caller has said that the caller's level
-//! takes them (EXEC_FLAG_SKIP_TRIGGERS). An ERROR takes the level away with its (sub)transaction.
+//! start to its finish, as in the executor. The exception are callers whose level takes the
+//! triggers (EXEC_FLAG_SKIP_TRIGGERS). An ERROR takes the level away with its (sub)transaction.
 
 use super::exec::Exec;
 use super::plan::Shape;

@@ -12,7 +12,8 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, CmdType, LockTupleMode, TM_Result};
 use pgrx::prelude::*;
 
-/// Inserts the program's rows. As the executor, it stops where `count` rows were returned; 0: all are wanted.
+/// Inserts the program's rows. As the executor, it stops where `count` rows were returned; 0: all
+/// are wanted.
 ///
 /// # Safety
 /// A statement that runs; the table is open. An ERROR jumps over this frame.
@@ -53,7 +54,8 @@ pub unsafe fn insert(
     }
 }
 
-/// After how many rows a statement of which `count` are wanted stops: what returns nothing is not counted.
+/// After how many rows a statement of which `count` are wanted stops: what returns nothing is not
+/// counted.
 unsafe fn most_rows(p: *mut Program, count: u64) -> u64 {
     // SAFETY: as in `insert`.
     if count == 0 || unsafe { (*p).out.is_null() } {
@@ -167,7 +169,8 @@ impl Written {
     }
 }
 
-/// A row has been written: counts it, and returns what is to be returned. False: no more are wanted.
+/// A row has been written: counts it, and returns what is to be returned. False: no more are
+/// wanted.
 unsafe fn done(
     p: *mut Program,
     x: *mut Exec,
@@ -272,8 +275,8 @@ unsafe fn wrote(rel: pg_sys::Relation, tid: &pg_sys::ItemPointerData) -> bool {
     r.is_none_or(|r| xact::txn().last_write(r).is_some())
 }
 
-/// A row could not be written. True: the newest version is in the program's slot, fulfils the conditions (EvalPlanQual), and is to
-/// be written; false: there is nothing to do.
+/// A row could not be written. True: the newest version is in the program's slot, fulfils the
+/// conditions (EvalPlanQual), and is to be written; false: there is nothing to do.
 #[cold]
 #[allow(clippy::too_many_arguments)]
 unsafe fn again(
@@ -319,7 +322,8 @@ unsafe fn again(
     }
 }
 
-/// A row that this command has written before is passed over; one that a function within it has written is an error.
+/// A row that this command has written before is passed over; one that a function within it has
+/// written is an error.
 fn already(failed: &pg_sys::TM_FailureData, cid: pg_sys::CommandId, what: &str) -> bool {
     if failed.cmax != cid {
         ErrorReport::new(

@@ -25,7 +25,8 @@ enum Fit {
     As,
     /// The function that applies the column's modifier.
     Modifier(Box<pg_sys::FmgrInfo>, i32),
-    /// A statement's assignment (domains, modifiers of types of users, identity columns, which refuse it).
+    /// A statement's assignment (domains, modifiers of types of users, identity columns, which
+    /// refuse it).
     Assignment,
 }
 
@@ -230,7 +231,8 @@ impl Access {
         }
     }
 
-    /// Puts the columns into a row, as an assignment does. A statement is needed where they do not fit.
+    /// Puts the columns into a row, as an assignment does. A statement is needed where they do not
+    /// fit.
     ///
     /// # Safety
     /// As `pick`. An ERROR jumps over this frame.
@@ -303,7 +305,8 @@ fn is_domain(typid: Oid) -> bool {
     unsafe { pg_sys::get_typtype(typid) == pg_sys::TYPTYPE_DOMAIN as core::ffi::c_char }
 }
 
-/// Does an INSERT that does not name the column make it NULL? Types may have a default too, and domains constraints.
+/// Does an INSERT that does not name the column make it NULL? Types may have a default too, and
+/// domains constraints.
 fn is_null_by_default(a: &pg_sys::FormData_pg_attribute) -> bool {
     let plain = !a.atthasdef && a.attidentity == 0 && a.attgenerated == 0 && !a.attnotnull;
     // SAFETY: a catalog look-up.

@@ -1,4 +1,5 @@
-//! The functions as SQL calls them. (Declared by hand: the bindings' own wrappers cost more than a look-up.)
+//! The functions as SQL calls them. (Declared by hand: the bindings' own wrappers cost more than a
+//! look-up.)
 
 use super::moment::{self, Room};
 use super::row::{self, all_of, Change};
@@ -116,7 +117,8 @@ pub(super) unsafe fn get<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapsh
 /// A column of the row with a key; `None`: there is no row, or it is NULL.
 #[inline]
 unsafe fn get_column(table: &Open, snapshot: pg_sys::Snapshot, key: &Arguments, column: &Column) -> Option<Datum> {
-    // SAFETY: as in `get`. The value is in the row, which is pinned while the snapshot lives: it is copied.
+    // SAFETY: as in `get`. The value is in the row, which is pinned while the snapshot lives: it is
+    // copied.
     unsafe {
         match table.reads_plainly().and_then(|()| row::find(table, snapshot, key, false)) {
             Ok(found) => {

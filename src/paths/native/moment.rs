@@ -6,10 +6,10 @@ use crate::state::{platform, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// Begins a command: the snapshot of a call is the active one at the newest command id, so that it
-/// sees what this transaction has written before the call, as a statement of a volatile function
-/// does. `room`: for a copy, if one is needed. It is of the same moment, and the active snapshot,
-/// which stays, keeps what it needs.
+/// Begins a command. The snapshot of a call is the active one at the newest command id. So it sees
+/// the transaction's writes before the call, as a statement of a volatile function does. `room`:
+/// for a copy, if one is needed. It is of the same moment, and the active snapshot, which stays,
+/// keeps what it needs.
 ///
 /// # Safety
 /// Within a transaction; an ERROR jumps over this frame. The room lives as long as the snapshot is

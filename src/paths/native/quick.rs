@@ -77,7 +77,8 @@ pub unsafe fn get(a: &Access, key: *const Datum, values: *mut Datum, nulls: *mut
     }
 }
 
-/// `get_value`: a value that is not NULL, of a type that is passed by value. `None`: the guarded way tells.
+/// `get_value`: a value that is not NULL, of a type that is passed by value. `None`: the guarded
+/// way tells.
 ///
 /// # Safety
 /// PostgreSQL's contract of function calls, of one that was made before at this place.
@@ -128,15 +129,17 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
 }
 
 impl Target<'_> {
-    /// Replaces the version by a copy with other values, none of them NULL, in these columns (from 0), for which they are of
-    /// the right types. What makes this more than a look is asked again: a function may have run since the row was found.
+    /// Replaces the version by a copy with other values, none of them NULL, in these columns (from
+    /// 0), for which they are of the right types. What makes this more than a look is asked again:
+    /// a function may have run since the row was found.
     #[inline]
     unsafe fn replace(&self, values: &[(usize, Datum)]) -> Option<()> {
         let rel = self.table.peek_to_update().filter(|_| self.table.definition == self.definition)?;
         let t = xact::running_to_write()?;
         let Found { r, version: old } = self.row.found;
-        // SAFETY: an open relation; the version is pinned, and of its row type. Nothing that PostgreSQL does is between the two
-        // looks and the end, but the statistics' memory, behind the write.
+        // SAFETY: an open relation; the version is pinned, and of its row type. Nothing that
+        // PostgreSQL does is between the two looks and the end, but the statistics' memory, behind
+        // the write.
         unsafe {
             let info = rel::known(rel)?;
             let moves = values.iter().any(|v| info.moving[v.0]);
@@ -205,7 +208,8 @@ impl Columns {
 /// `modify` of the interface. `None`: the guarded way does it, and nothing was done.
 ///
 /// # Safety
-/// The header's contract. An ERROR of the caller's function, or at the beginning of the command, jumps over this frame.
+/// The header's contract. An ERROR of the caller's function, or at the beginning of the command,
+/// jumps over this frame.
 #[inline]
 pub unsafe fn modify(
     a: &Access,
@@ -262,8 +266,8 @@ pub unsafe fn update(a: &Access, key: *const Datum, values: *const Datum, nulls:
     }
 }
 
-/// The row of a call `(row, column, value, key ...)`, the column (from 0), and the value, which is not NULL, with its type.
-/// `None`: the guarded way tells.
+/// The row of a call `(row, column, value, key ...)`, the column (from 0), and the value, which is
+/// not NULL, with its type. `None`: the guarded way tells.
 #[inline]
 unsafe fn to_change(call: &Call) -> Option<(Target<'_>, &Column, Datum, pg_sys::Oid)> {
     // SAFETY: the caller's; INV-QUICK.
@@ -274,7 +278,8 @@ unsafe fn to_change(call: &Call) -> Option<(Target<'_>, &Column, Datum, pg_sys::
         let key = call.key_quickly(3).filter(|_| !null)?;
         let target = find_to_update(table, &key, snapshot)?;
         let att = compat::attribute((*target.row.rel).rd_att, column.at);
-        // A value for a column with a modifier may have to be cut or refused, one for an identity column is.
+        // A value for a column with a modifier may have to be cut or refused, one for an identity
+        // column is.
         let identity = att.attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS;
         (att.atttypmod < 0 && !identity).then_some((target, column, d, typid))
     }

@@ -64,7 +64,8 @@ pub unsafe extern "C-unwind" fn tuple(
     }
 }
 
-/// The row of a TID, where a look at its newest version tells that it is seen. Neither fails nor unwinds.
+/// The row of a TID, where a look at its newest version tells that it is seen. Neither fails nor
+/// unwinds.
 #[inline]
 unsafe fn peek(f: *mut Fetch, tid: Tid, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
     // SAFETY: as in `tuple`.
@@ -163,8 +164,9 @@ unsafe fn find(
     }
 }
 
-/// Is this the old row of an update that replaced an own version? Foreign keys ask by its xmin whether this transaction has made
-/// it (RI_FKey_fk_upd_check_required): then the check of the insert does not count.
+/// Is this the old row of an update that replaced an own version? Foreign keys ask by its xmin
+/// whether this transaction has made it (RI_FKey_fk_upd_check_required): then the check of the
+/// insert does not count.
 fn asks_whose(tid: Tid) -> bool {
     let Tid::Old(n) = tid else { return false };
     let Some(w) = xact::txn().write(n).filter(|w| w.previous.is_some()) else { return false };
@@ -271,7 +273,8 @@ pub unsafe extern "C-unwind" fn satisfies(
             Tid::Old(_) | Tid::Invalid => false,
             Tid::Record(n) => {
                 let Some(r) = RecordRef::find(info.table, n) else { return false };
-                // With such a snapshot ON CONFLICT asks whether it may pass over a row: if this command has written it, too.
+                // With such a snapshot ON CONFLICT asks whether it may pass over a row: if this
+                // command has written it, too.
                 let mvcc = (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
                 let own = t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.kind != WriteKind::Delete);
                 mvcc && own || visible::by_snapshot(t, r, snapshot, false).is_some()

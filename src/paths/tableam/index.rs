@@ -49,16 +49,18 @@ unsafe fn entry(t: &mut Txn, r: RecordRef, min_pin: u64) -> Option<Entry> {
 enum Wanted {
     /// A new index: whatever a snapshot of now, the oldest one, can see.
     Build(Csn),
-    /// A comparison with an index: the rows of now, because nobody writes.
+    /// A comparison with an index: the rows of now, because no session writes.
     Present,
-    /// A comparison while others write: rows that were there at this moment, when it had not read the index yet, and still are.
+    /// A comparison while others write: rows that were there at this moment, when it had not read
+    /// the index yet, and still are.
     Since(Csn),
 }
 
 impl Wanted {
-    /// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its snapshot after it has read
-    /// the index. That snapshot of PostgreSQL has no CSN before, so the rows are those of the statement's start. Keys do not
-    /// change in place: the newest version of a row has those that the index had then.
+    /// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its
+    /// snapshot after it has read the index. That snapshot of PostgreSQL has no CSN before, so the
+    /// rows are those of the statement's start. Keys do not change in place: the newest version of
+    /// a row has those that the index had then.
     unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Wanted {
         if scan.is_null() {
             let t = xact::txn();

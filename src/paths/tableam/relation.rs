@@ -128,9 +128,9 @@ pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
 }
 
 /// Rows of ours have no TOAST table. But PostgreSQL makes one for a rewritten table only if the old
-/// table has one (make_new_heap), and asks for that at the end of ALTER TABLE's changes of
-/// catalogs, before the rewrite. So a table that is about to get another access method needs what
-/// that one needs.
+/// table has one (make_new_heap). It asks for that at the end of ALTER TABLE's changes of catalogs,
+/// before the rewrite. So a table that is about to get another access method needs what that one
+/// needs.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
     // SAFETY: an open relation; one thread.

@@ -42,7 +42,8 @@ pub struct Scan {
     pub protected: bool,
     /// The only partition whose rows it wants, plus 1; 0: all.
     pub partition: u32,
-    /// The last descriptor that the stored rows were found to fit while their table is being altered (INV-LAYOUT).
+    /// The last descriptor that the stored rows were found to fit while their table is being
+    /// altered (INV-LAYOUT).
     pub fits: pg_sys::TupleDesc,
     /// The rows that it wants, which `2pl` locks; null: all. Dropped with the memory of the scan.
     pub wanted: *const Wanted,
@@ -175,8 +176,8 @@ unsafe fn wanted(s: *const Scan, r: RecordRef) -> bool {
     unsafe { (*s).partition == 0 || r.rec.head().is_null() || (*s).partition == r.touch().no + 1 }
 }
 
-/// The predicate to read a record with, and whether it is read to be written: of the rows that a filter does not let
-/// through none is locked.
+/// The predicate to read a record with, and whether it is read to be written: of the rows that a
+/// filter does not let through none is locked.
 unsafe fn way(s: *const Scan, t: &Txn, r: RecordRef) -> (ScanId, bool) {
     // SAFETY: a scan of ours.
     unsafe {
@@ -345,7 +346,8 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
             let Some(r) = RecordRef::find(info.table, n) else { continue };
             if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
-                // The tables' statistics count rows of bitmaps as those of indexes (heapam_scan_bitmap_next_tuple).
+                // The tables' statistics count rows of bitmaps as those of indexes
+                // (heapam_scan_bitmap_next_tuple).
                 if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {
                     compat::count_fetched(rel);
                 } else {

@@ -1,4 +1,4 @@
-//! VACUUM: frees records that nobody sees, and their index entries first.
+//! VACUUM: frees records that no snapshot sees, and their index entries first.
 
 use super::relation::blocks;
 use crate::access::visible;

@@ -22,10 +22,10 @@ mod raw {
 /// there first.
 ///
 /// nbtree itself remembers the page into which the backend has put a key behind all others
-/// (`nbtinsert.c`, *fastpath*), but only in indexes of three levels and more. Whoever it is
-/// remembered by, an insert relies on nothing: it takes the page if that is still the last leaf,
-/// has room, and begins below the key, else it forgets the page and goes down from the root. An
-/// index whose root is its leaf has no way down to save.
+/// (`nbtinsert.c`, *fastpath*), but only in indexes of three levels and more. An insert does not
+/// rely on the remembered page: it takes the page if that is still the last leaf, has room, and
+/// begins below the key, else it forgets the page and goes down from the root. An index whose root
+/// is its leaf has no way down to save.
 ///
 /// # Safety
 /// An nbtree index that is open and locked. An ERROR jumps over this frame.

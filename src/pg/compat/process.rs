@@ -165,7 +165,7 @@ pub fn has_no_snapshot(slot: SlotId) -> bool {
     }
 }
 
-/// Sets the latch of a slot's process; of whoever has the slot by now, if it ended.
+/// Sets the latch of a slot's process; if it ended, of the process that has the slot by now.
 pub fn wake(slot: SlotId) {
     // SAFETY: slots are PGPROC numbers; the array lives as long as shared memory, and a latch may
     // be set without cause.

@@ -153,7 +153,7 @@ struct Page([u8; pg_sys::BLCKSZ as usize]);
 /// becomes its main fork.
 ///
 /// # Safety
-/// Nobody uses the index (INV-ATTACH). It is unlogged, so that nothing of this needs WAL.
+/// No session uses the index (INV-ATTACH). It is unlogged, so that nothing of this needs WAL.
 pub unsafe fn empty_index(s: Storage) {
     // SAFETY: the caller's; smgr.h's contracts. An ERROR in the middle leaves its table unknown.
     unsafe {

@@ -82,7 +82,7 @@ pub fn read(key: [u32; 4]) -> io::Result<Option<Stamp>> {
     }
 }
 
-/// Writes the stamp of a storage, if it has a main fork. Nobody uses the table.
+/// Writes the stamp of a storage, if it has a main fork. No session uses the table.
 pub fn write(key: [u32; 4], stamp: &Stamp) -> io::Result<()> {
     // SAFETY: as in `path`.
     let page = unsafe { compat::page_with(&encode(key, stamp)) };

@@ -17,7 +17,7 @@ const RECOVERY_SIGNALS: [&str; 3] = ["backup_label", "recovery.signal", "standby
 /// No process has a slot yet.
 const SLOT: u16 = 0;
 
-/// What is known of the tables of one file.
+/// The knowledge of the tables of one file.
 #[derive(Default)]
 struct Found {
     loaded: u32,
@@ -139,7 +139,7 @@ impl Start<'_> {
                     return self.tables.push((t, saved));
                 }
                 _ => {
-                    // SAFETY: nobody else knows the table.
+                    // SAFETY: no other process knows the table.
                     unsafe { t.destroy(self.e, SLOT) };
                     Left { key: t.key, why: Skipped::OutOfMemory, need: 0 }
                 }

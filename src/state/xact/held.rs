@@ -1,10 +1,10 @@
 //! Locks of tables over ROLLBACK TO.
 //!
 //! **INV-HELD**: Until a SERIALIZABLE transaction ends, it holds a lock on each table of which it
-//! has touched a partition, also if only a subtransaction that was rolled back has touched it. What
-//! this subtransaction has read counts, and the protocols of the table's present partitions protect
-//! it. A session that changes these, or empties the table, takes the table's ACCESS EXCLUSIVE lock
-//! first, and so waits for all transactions that rely on them.
+//! has touched a partition. That includes tables that only a rolled back subtransaction has
+//! touched. What this subtransaction has read counts, and the protocols of the table's present
+//! partitions protect it. A session that changes these, or empties the table, takes the table's
+//! ACCESS EXCLUSIVE lock first, and so waits for all transactions that rely on them.
 //!
 //! A subtransaction that has changed a table's partitions excludes all other sessions from it. That
 //! alone may protect what the transaction has read of the table, before or in it. Then the top

@@ -16,7 +16,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What is in the field now. The transaction has the table's exclusive lock, to its end.
+    /// The present values of the field. The transaction has the table's exclusive lock, to its end.
     pub fn of(table: &'static Table, field: u32) -> Parts {
         let field = field as usize;
         let part = |no| table.record(no).map_or(0, |r| r.part[field].load(Ordering::Relaxed));

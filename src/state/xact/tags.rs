@@ -54,7 +54,7 @@ pub fn early_lock_tag() -> u32 {
     tag
 }
 
-/// The locks of an early tag are given up: whoever waits for them goes on.
+/// The locks of an early tag are given up: their waiters go on.
 pub fn give_up(tag: u32) {
     // SAFETY: the lock was taken by `early_lock_tag` in this transaction; in an abort too, before
     // locks are released.

@@ -155,7 +155,8 @@ unsafe fn next_in_interval(s: *mut State, inner: &mut Inner, f: *mut Fetch) -> O
 /// Do the columns of the record's key, which all its versions share, meet the conditions?
 unsafe fn meets_conditions(s: *mut State, info: &RelInfo, t: &Txn, r: RecordRef) -> bool {
     let Some(v) = t.any_row(r.rec) else { return true }; // nothing to test, and nothing to see
-                                                         // SAFETY: a version with a row, reached under our pin.
+                                                         // SAFETY: a version with a row, reached
+                                                         // under our pin.
     unsafe {
         let slot = (*s).slot();
         tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
