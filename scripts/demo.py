@@ -13,13 +13,13 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+from lib import protocols  # noqa: E402
 from lib.runner import Job, Result, RunError, Server, run  # noqa: E402
 
 HEAP_DATABASE = "demo_heap"
 MIXEDCC_DATABASE = "demo"
 ACCOUNT_PARTITIONS = 16
 TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history", "hot")
-PROTOCOLS = ("partcc", "occ", "2pl")
 # The mix: each account partition has one of the three in turn, every other table its own.
 MIX = {"pgbench_branches": "partcc", "pgbench_tellers": "2pl", "pgbench_history": "occ", "hot": "partcc"}
 
@@ -119,7 +119,7 @@ def set_protocols(server: Server, name: str) -> None:
     else:
         calls = [f"SELECT mixedcc.set_protocol('{table}', '{protocol}');"
                  for table, protocol in MIX.items()]
-        calls += [f"SELECT mixedcc.set_protocol('pgbench_accounts', '{PROTOCOLS[p % 3]}', {p});"
+        calls += [f"SELECT mixedcc.set_protocol('pgbench_accounts', '{protocols.ALL[p % len(protocols.ALL)]}', {p});"
                   for p in range(ACCOUNT_PARTITIONS)]
     server.psql(MIXEDCC_DATABASE, "\n".join(calls))
 
@@ -173,7 +173,7 @@ def main() -> int:
         print("Loading pgbench's tables into heap and into mixedcc ...", flush=True)
         load(server, HEAP_DATABASE, mixedcc=False)
         load(server, MIXEDCC_DATABASE, mixedcc=True)
-        rounds = [(w, e) for w in workloads for e in ("heap", *PROTOCOLS, "mix")]
+        rounds = [(w, e) for w in workloads for e in ("heap", *protocols.ALL, "mix")]
         rows = []
         for number, (workload, engine) in enumerate(rounds, start=1):
             print(f"[{number:>2}/{len(rounds)}] {workload.title}: {engine} ...", end=" ", flush=True)

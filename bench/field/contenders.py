@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from lib import protocols
 from lib.cluster import DEFAULT_TIMEOUT, RC, RR, SER, SHORT_TIMEOUT
 
 ADAPTIVE = "adaptive"
@@ -24,7 +25,7 @@ class Contender:
     def tags(self) -> frozenset[str]:
         """Which lines of the workloads' SQL and scripts are for it (loads.base.render)."""
         tags = {"mixedcc", self.protocol} if self.layout else {"heap"}
-        if self.protocol == "partcc":
+        if self.protocol in protocols.having("locks_partitions"):
             tags.add("annotated")
         if self.locks:
             tags.add("locks")
@@ -45,9 +46,10 @@ CONTENDERS = (
               locks=True, deadlock_timeout=DEFAULT_TIMEOUT),
     Contender("heap_ser_1s", "heap, SERIALIZABLE, deadlock_timeout 1 s", SER, None,
               deadlock_timeout=DEFAULT_TIMEOUT),
-    Contender("occ", "mixedcc, occ, SERIALIZABLE", SER, "spread", "occ"),
-    Contender("2pl", "mixedcc, 2pl, SERIALIZABLE", SER, "spread", "2pl"),
-    Contender("partcc", "mixedcc, partcc, SERIALIZABLE", SER, "partcc", "partcc"),
+    *(Contender(name, f"mixedcc, {name}, SERIALIZABLE", SER, "spread", name)
+      for name in protocols.without("locks_partitions")),
+    *(Contender(name, f"mixedcc, {name}, SERIALIZABLE", SER, "partcc", name)
+      for name in protocols.having("locks_partitions")),
     Contender("hybrid", "mixedcc, a hybrid by hand, SERIALIZABLE", SER, "hybrid", "hybrid"),
     Contender(ADAPTIVE, "mixedcc, adaptive on plain tables, SERIALIZABLE", SER, "default", ADAPTIVE),
 )

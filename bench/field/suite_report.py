@@ -6,7 +6,7 @@ import pathlib
 import statistics
 
 from field import contenders, plan
-from lib import plot, report
+from lib import plot, protocols, report
 from field.loads.base import INTERACTIVE, PROCEDURE
 from lib.report import Goal
 
@@ -171,7 +171,7 @@ def summary(rows, mode, notes, figures, profiles) -> list[str]:
         if mode.rounds == 1 else ""])
     lines += ["## Contenders", "", *report.table(["", ""], [[c.name, c.title] for c in contenders.CONTENDERS]), ""]
     with_rows = {label for _, label, _ in rows.values}
-    for who in (contenders.ADAPTIVE, "hybrid", "occ", "2pl", "partcc"):
+    for who in (contenders.ADAPTIVE, "hybrid", *protocols.ALL):
         if who in with_rows:
             lines += [f"## Goals, {who}" + ("" if who == contenders.ADAPTIVE else " (the goals are adaptive's)"), "",
                       *report.goal_table(rows, goals_of(mode, who)), ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
+from lib import protocols
 from lib.cluster import DEFAULT_TIMEOUT, RC, SER, SHORT_TIMEOUT
 from lib.report import Goal
 
@@ -44,15 +45,15 @@ class Engine:
 
 
 HEAP = Engine("heap", "")
-OCC = Engine("occ", "occ", (("partitions", "16"),))
-TWO_PL = Engine("2pl", "2pl", (("partitions", "16"), ("waiting_policy", "wait")))
-PARTCC = Engine("partcc", "partcc", (("partitions", "16"),))
+EACH = tuple(Engine(name, name, (("partitions", "16"), *protocols.waiting(name).items())) for name in protocols.ALL)
+# Those that goals and workloads are about.
+OCC, TWO_PL, PARTCC = (next(e for e in EACH if e.name == name) for name in ("occ", "2pl", "partcc"))
 # A transaction of many keys takes partition locks as it meets the keys. In one
 # partition it takes one, and so has no order to break: the layout a user of
 # partcc would choose for a table whose transactions know no partition.
 PARTCC_ONE = Engine("partcc_one", "partcc", (("partitions", "1"),))
 
-ENGINES = {engine.name: engine for engine in (HEAP, OCC, TWO_PL, PARTCC, PARTCC_ONE)}
+ENGINES = {engine.name: engine for engine in (HEAP, *EACH, PARTCC_ONE)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,14 @@ after its first possible wait in one go ("u1=12;u2=22;c"), or the order is deriv
 see `order_of`. What must hold in the end is what `check` prints.
 """
 
+import itertools
 import pathlib
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.dont_write_bytecode = True
+
+from lib import protocols as known  # noqa: E402
 
 SPECS = pathlib.Path(__file__).parent / "specs"
 LEVELS = {"rc": "READ COMMITTED", "rr": "REPEATABLE READ", "ser": "SERIALIZABLE"}
@@ -138,6 +144,15 @@ def rows_of(words):
     return {first[1]} if first[0] in "su" and first[1] in "12" else {"1", "2"}
 
 
+def locks_partitions(protocol):
+    return known.has(protocol, "locks_partitions")
+
+
+def waits(protocol):
+    """May a transaction wait for another before its COMMIT?"""
+    return not known.only_validates(protocol)
+
+
 def order_of(name, steps, protocols):
     """The interleaving at SERIALIZABLE, so that no step comes for a session that waits.
 
@@ -147,10 +162,11 @@ def order_of(name, steps, protocols):
     parsed = [tuple(step.split(":")) for step in steps.split()]
     queue = {s: [words for t, words in parsed if t == s] for s in dict.fromkeys(p[0] for p in parsed)}
     met = rows_of(queue["1"][0]) & rows_of(queue["2"][0])
-    if protocols == ["partcc"] or any(protocols[(int(row) - 1) % len(protocols)] == "partcc" for row in met):
+    owners = [protocols[(int(row) - 1) % len(protocols)] for row in met] if len(protocols) > 1 else protocols
+    if any(map(locks_partitions, owners)):
         order = [(s, words.pop(0)) for s, words in queue.items()]
         return order + [(s, word) for s, words in queue.items() for word in words]
-    first_waits = protocols[-1] != "occ" if name == "G1c" else protocols[0] == "2pl"
+    first_waits = waits(protocols[-1]) if name == "G1c" else known.has(protocols[0], "locks_reads")
     if parsed[-2:] == [("1", "c"), ("2", "c")] and len(protocols) > 1 and first_waits:
         parsed[-2:] = reversed(parsed[-2:])
     return parsed
@@ -228,7 +244,7 @@ def spec(level, protocols, policy, leaves):
     for name, holds, weak, strong in ANOMALIES:
         text = strong if serializable else weak
         # Two sessions that wait for the same lock go on in any order: nothing to compare.
-        if text is None or (serializable and name == "G2-two-edges" and protocols != ["occ"]):
+        if text is None or (serializable and name == "G2-two-edges" and (len(protocols) > 1 or waits(protocols[0]))):
             continue
         order = order_of(name, text, protocols) if serializable else [tuple(step.split(":")) for step in text.split()]
         for number, words in order:
@@ -258,11 +274,11 @@ def phantoms(protocols, policy):
         word = name.replace("-", "_")
         first["r_" + word], second["w_" + word] = read + ";", write + ";"
         third["rc_" + word] = write + "; UPDATE test SET v = 7 WHERE id = 1; COMMIT;"
-        if protocols == ["partcc"]:
+        if locks_partitions(protocols[0]):
             skew = ["r_" + word, "row2", "write1", "c1", "w_" + word, "c2"]
         else:
-            # Under 2pl 1 waits for 2's read of row 1, or 2 finds a deadlock.
-            skew = ["r_" + word, "row2", f"write1(w_{word})", "w_" + word] + (["c2", "c1"] if protocols == ["2pl"] else ["c1", "c2"])
+            # Where reads lock, 1 waits for 2's read of row 1, or 2 finds a deadlock.
+            skew = ["r_" + word, "row2", f"write1(w_{word})", "w_" + word] + (["c2", "c1"] if known.has(protocols[0], "locks_reads") else ["c1", "c2"])
         orders.append((f"# {name}: not both commit; 1 sees both of a READ COMMITTED writer's changes or none.", skew))
         orders.append(("#", ["r_" + word, "rc_" + word, "row1", "c1"]))
     plans = " SET enable_seqscan = off;"
@@ -315,7 +331,7 @@ def exclusion(level, protocols, policy):
         goes_on["r1"] = not goes_on["c1"]
         for end in ("c1", "r1"):
             orders.append((f"# 2 waits for 1, and {'goes on' if goes_on[end] else 'fails'}.", [one, two, end, "c2"]))
-    if protocols != ["partcc"]:
+    if not locks_partitions(protocols[0]):
         orders.append(("# What does not conflict does not wait.", ["ins1", "free2", "c2", "c1"]))
     if strong:
         second["defer2"] = "SET CONSTRAINTS ALL DEFERRED;"
@@ -328,30 +344,28 @@ def exclusion(level, protocols, policy):
 def files():
     """File name to content."""
     made = {}
+
+    def add(name, protocol, make, policies):
+        """A spec for each policy; the name of the default policy is left out."""
+        for policy in policies if known.policies(protocol) != (None,) else (None,):
+            named = () if policy in (None, "wait") else (policy.replace("_", "-"),)
+            made["-".join((name, protocol, *named))] = make(policy)
+
+    every = list(known.ALL)
+    for p in every:
+        for level in ("rc", "rr"):
+            add(f"hermitage-{level}", p, lambda policy: spec(level, [p], policy, locks_partitions(p)), ("wait", "no_wait"))
+        for policy in known.policies(p):
+            made["-".join(filter(None, ("hermitage-ser", p, policy))).replace("_", "-")] = spec("ser", [p], policy, False)
+        add("phantoms", p, lambda policy: phantoms([p], policy), ("wait", "no_wait"))
+        for level in ("rc",) if locks_partitions(p) else ("rc", "ser"):
+            add(f"exclusion-{level}", p, lambda policy: exclusion(level, [p], policy), ("wait",))
+        if not locks_partitions(p):
+            made[f"precision-{p}"] = precision(p)
     for level in ("rc", "rr"):
-        made[f"hermitage-{level}-occ"] = spec(level, ["occ"], None, False)
-        made[f"hermitage-{level}-2pl"] = spec(level, ["2pl"], "wait", False)
-        made[f"hermitage-{level}-2pl-no-wait"] = spec(level, ["2pl"], "no_wait", False)
-        made[f"hermitage-{level}-partcc"] = spec(level, ["partcc"], None, True)
-        made[f"hermitage-{level}-mix"] = spec(level, ["partcc", "occ", "2pl"], "wait", True)
-    made["hermitage-ser-occ"] = spec("ser", ["occ"], None, False)
-    made["hermitage-ser-partcc"] = spec("ser", ["partcc"], None, False)
-    for policy in ("wait", "wait_die", "no_wait"):
-        made["hermitage-ser-2pl-" + policy.replace("_", "-")] = spec("ser", ["2pl"], policy, False)
-    kinds = ["partcc", "occ", "2pl"]
-    for first in kinds:
-        for second in kinds:
-            if first != second:
-                made[f"hermitage-ser-{first}-{second}"] = spec("ser", [first, second], "wait", True)
-    for level, protocol in (("rc", "occ"), ("rc", "2pl"), ("rc", "partcc"), ("ser", "occ"), ("ser", "2pl")):
-        policy = "wait" if protocol == "2pl" else None
-        made[f"exclusion-{level}-{protocol}"] = exclusion(level, [protocol], policy)
-    made["phantoms-occ"] = phantoms(["occ"], None)
-    made["phantoms-partcc"] = phantoms(["partcc"], None)
-    made["precision-occ"] = precision("occ")
-    made["precision-2pl"] = precision("2pl")
-    made["phantoms-2pl"] = phantoms(["2pl"], "wait")
-    made["phantoms-2pl-no-wait"] = phantoms(["2pl"], "no_wait")
+        made[f"hermitage-{level}-mix"] = spec(level, every, "wait", True)
+    for pair in itertools.permutations(every, 2):
+        made["hermitage-ser-" + "-".join(pair)] = spec("ser", list(pair), "wait", True)
     return made
 
 

@@ -1,5 +1,7 @@
 """Random tables and statements for bypass.py, and the ways in which they are run."""
 
+from lib import protocols
+
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 # The ways: by the bypass; by the executor with our scans; by the executor without.
 ON, SCAN, OFF = "on", "scan", "off"
@@ -44,7 +46,7 @@ class Schema:
             parts.append(f"{name} {kind}{extra}")
         parts.append("PRIMARY KEY (" + ", ".join(name for name, _ in self.key) + ")")
         self.setup = [f"CREATE UNLOGGED TABLE t ({', '.join(parts)}) USING mixedcc WITH (mixedcc.partitions = "
-                      f"{r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(('occ', '2pl', 'partcc'))}')"]
+                      f"{r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(protocols.ALL)}')"]
         if self.rest and r.random() < 0.4:
             self.setup.append(f"CREATE {r.choice(('', 'UNIQUE '))}INDEX ON t ({r.choice(self.rest)[0]})")
         if r.random() < 0.15:

@@ -343,8 +343,7 @@ fn snapshots_of_a_bank_are_whole() {
     for (i, set) in all_sets().into_iter().enumerate() {
         bank(&[set], Policy::ALL[i % 3], 70 + i as u64);
     }
-    let [a, b, c] = Protocol::ALL.map(ProtocolSet::of);
-    bank(&[a, b, c], Policy::Wait, 80);
+    bank(&Protocol::ALL.map(ProtocolSet::of), Policy::Wait, 80);
 }
 
 /// Two writes of one commit, one seen and one not: found out at the next read, not only at commit.

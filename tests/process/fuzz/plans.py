@@ -9,6 +9,7 @@ import random
 import sys
 import time
 
+from lib import protocols
 from lib.tables import LEVELS, WAYS
 from lib.common import accepts, check, connect, drop_database, fail, main, make_database, ok, query, seconds, value, wait_until
 from lib.queries import INT, TEXT, Queries, native
@@ -55,7 +56,7 @@ def make(boss, r):
         # Lists of five columns and more lie elsewhere in memory than shorter ones.
         sql, columns, key = table(r, f"t{i}", r.choice((1, 2, 3, 4, 5, 6, 7, 12)))
         query(boss, "SET search_path = ours")
-        options = f"mixedcc WITH (mixedcc.partitions = {r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(('occ', '2pl', 'partcc'))}')"
+        options = f"mixedcc WITH (mixedcc.partitions = {r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(protocols.ALL)}')"
         for s in sql:
             query(boss, s % {"method": options} if "%(method)s" in s else s)
         query(boss, "SET search_path = heap")

@@ -9,10 +9,10 @@ import threading
 
 import psycopg2
 
+from lib import protocols
 from lib.common import OURS, RETRY, check, connect, drop_database, equal, main, make_database, must_come, query, set_protocol, value
 
 DATABASE = "process_conversion"
-PROTOCOLS = ("occ", "2pl", "partcc")
 ACCOUNTS = 60
 AMOUNT = 1000
 # Rows that heap keeps in a TOAST table.
@@ -185,7 +185,7 @@ def test_conversions():
     if not OURS:
         query(boss, "CREATE ACCESS METHOD mixedcc TYPE TABLE HANDLER heap_tableam_handler")
     boss.close()
-    for protocol in PROTOCOLS if OURS else ("none",):
+    for protocol in protocols.ALL if OURS else ("none",):
         conversions(protocol)
     drop_database(DATABASE)
 

@@ -12,19 +12,15 @@ import sys
 import tempfile
 import time
 
+from lib import protocols
 from lib.common import OURS, ROOT, check, create_table, drop_database, equal, main, make_database, query, seconds, set_protocol
 from lib.loads import LATEST, Client, Load, check_load, check_ways, reset_ways, write_last
 
 DATABASE = "process_history"
 CLIENTS = 5
-SINGLE = {
-    "occ": {"protocol": "occ"},
-    "partcc": {"protocol": "partcc"},
-    "2pl-wait": {"protocol": "2pl", "waiting_policy": "wait"},
-    "2pl-wait-die": {"protocol": "2pl", "waiting_policy": "wait_die"},
-    "2pl-no-wait": {"protocol": "2pl", "waiting_policy": "no_wait"},
-}
-PAIRED = {"occ": SINGLE["occ"], "partcc": SINGLE["partcc"], "2pl": SINGLE["2pl-wait"]}
+PARTITIONS = max(4, len(protocols.ALL))
+SINGLE = protocols.variants()
+PAIRED = {name: SINGLE[protocols.patient(name)] for name in protocols.ALL}
 ALL_LEVELS = {"serializable": 5, "serializable read only": 1, "repeatable read": 2, "read committed": 2}
 
 
@@ -52,10 +48,10 @@ def client(number, load, path, until, results):
 
 
 def make_tables(connection, first, second):
-    """Two tables of four partitions and a secondary index."""
+    """Two tables of some partitions and a secondary index."""
     query(connection, "DROP TABLE IF EXISTS a, b")
     for table, settings in (("a", first), ("b", second)):
-        create_table(connection, table, "k int PRIMARY KEY, l bigint[]", partitions=4, **settings)
+        create_table(connection, table, "k int PRIMARY KEY, l bigint[]", partitions=PARTITIONS, **settings)
 
 
 def run_clients(load, directory, duration):
@@ -107,9 +103,10 @@ def configurations():
     yield "hot rows, occ", SINGLE["occ"], SINGLE["occ"], Load(["a"], ["a"], keys=3)
     if not OURS:
         return  # SSI does not see READ COMMITTED and REPEATABLE READ writers
-    for name in ("occ", "2pl-wait", "partcc"):
+    for name in map(protocols.patient, protocols.ALL):
         yield f"all levels, {name}", SINGLE[name], SINGLE[name], Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
-    yield "all levels, partitions of three protocols", SINGLE["occ"], SINGLE["occ"], Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
+    first = PAIRED[protocols.ALL[0]]
+    yield "all levels, partitions of all protocols", first, first, Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
 
 
 def test_histories():
@@ -120,10 +117,10 @@ def test_histories():
     reset_ways(connection)
     for name, first, second, load in chosen:
         make_tables(connection, first, second)
-        if "three" in name:
+        if "partitions of all" in name:
             for table in ("a", "b"):
-                set_protocol(connection, table, "2pl", 1)
-                set_protocol(connection, table, "partcc", 2)
+                for partition, protocol in enumerate(protocols.ALL[:PARTITIONS]):
+                    set_protocol(connection, table, protocol, partition)
         judge(name, load, connection, duration)
     if not wanted:
         check_ways("history", connection)

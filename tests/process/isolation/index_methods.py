@@ -11,6 +11,7 @@ import tempfile
 
 import psycopg2
 
+from lib import protocols
 from lib.common import METHOD, OURS, RETRY, ROOT, check, connect, drop_database, equal, main, make_database, query, value
 
 DATABASE = "mixedcc_index_methods"
@@ -61,7 +62,7 @@ def code(connection, sql):
 
 def test_levels():
     admin = connect(DATABASE)
-    for protocol in ("occ", "2pl", "partcc") if OURS else ("heap",):
+    for protocol in protocols.ALL if OURS else ("heap",):
         fresh(admin, protocol)
         for level in LEVELS:
             name = f"{protocol}, {level}:"
@@ -92,7 +93,7 @@ def test_protection():
         "updated": "UPDATE v SET n = 1 WHERE id = 5",
         "deleted": "DELETE FROM v WHERE id = 5",
     }
-    for protocol in ("occ", "2pl", "partcc"):
+    for protocol in protocols.ALL:
         for bitmap in (False, True):
             for name, change in conflicts.items():
                 fresh(admin, protocol)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 
+from lib import protocols
 from lib.common import OURS, check, connect, drop_database, equal, main, make_database, query, seconds, set_protocol, value
 from lib.loads import LATEST, Load, check_load, check_ways, reset_ways
 from lib.predicates import Table, literal
@@ -29,7 +30,6 @@ PATIENT = 2  # of them: their transactions take long
 PREDICATES = 50
 LEVELS = {"serializable": 16, "serializable read only": 1, "repeatable read": 1, "read committed": 3, "guarded": 2}
 ROUNDS = list(SINGLE) + ["mixed", "switched", "growing"] * 2 + ["occ", "occ"]
-PROTOCOLS = ["occ", "2pl", "partcc"]
 # Faults of a test build (src/pg/faults.rs), of all kinds, and the seconds in which each is to be
 # found.
 FAULTS = ["no_validation", "index_forgotten", "limit_too_little", "upper_bound", "descending_bounds", "nulls_left_out", "null_marker", "first_of_array",
@@ -53,7 +53,7 @@ def switch(partitions, seed, until):
     rng = random.Random(seed)
     connection = connect(DATABASE)
     while time.monotonic() < until:
-        set_protocol(connection, "t", rng.choice(PROTOCOLS), rng.randrange(partitions), wait=False)
+        set_protocol(connection, "t", rng.choice(protocols.ALL), rng.randrange(partitions), wait=False)
         time.sleep(rng.random() * 0.06)
     connection.close()
 
@@ -67,13 +67,15 @@ def stirrer(table, seed, until):
 def prepare(connection, name, seed):
     rng = random.Random(seed)
     table = Table(rng)
-    partitions = 4 if name == "mixed" else rng.choice([1, 2, 3, 4])
+    partitions = max(4, len(protocols.ALL)) if name == "mixed" else rng.choice([1, 2, 3, 4])
     settings = SINGLE[name] if name in SINGLE else SINGLE[rng.choice(list(SINGLE))]
     table.create(connection, partitions, name != "growing", **settings)
     if name == "mixed":
-        for partition, protocol in enumerate(rng.sample(PROTOCOLS, 3) + [rng.choice(PROTOCOLS)]):
+        mixture = rng.sample(protocols.ALL, len(protocols.ALL))
+        mixture += [rng.choice(protocols.ALL) for _ in range(partitions - len(mixture))]
+        for partition, protocol in enumerate(mixture):
             set_protocol(connection, "t", protocol, partition)
-    table.waits = name in ("mixed", "switched") or settings["protocol"] != "occ"
+    table.waits = name in ("mixed", "switched") or not protocols.only_validates(settings["protocol"])
     table.coarse = seed % 2 == 0  # one range for an index, and it stays
     table.make_predicates(connection, PREDICATES)
     table.guards = [p for p in table.predicates if p.kind == "guarded"]

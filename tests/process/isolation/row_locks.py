@@ -7,6 +7,7 @@ import threading
 
 import psycopg2
 
+from lib import protocols
 from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, query, set_protocol, value, wait_until
 
 DATABASE = "process_row_locks"
@@ -18,18 +19,12 @@ HELD = {f"FOR {mode}": ("SELECT v FROM {t} WHERE id = 1 FOR " + mode, mode) for 
 HELD["an update"] = ("UPDATE {t} SET v = v + 1 WHERE id = 1", "NO KEY UPDATE")
 HELD["an update of the key"] = ("UPDATE {t} SET id = 100 WHERE id = 1", "UPDATE")
 HELD["a delete"] = ("DELETE FROM {t} WHERE id = 1", "UPDATE")
-SINGLE = {
-    "occ": {"protocol": "occ"},
-    "partcc": {"protocol": "partcc"},
-    "2pl": {"protocol": "2pl", "waiting_policy": "wait"},
-    "2pl_wait_die": {"protocol": "2pl", "waiting_policy": "wait_die"},
-    "2pl_no_wait": {"protocol": "2pl", "waiting_policy": "no_wait"},
-}
-MIXED = [("partcc", "occ"), ("partcc", "2pl"), ("occ", "2pl")]
+SINGLE = {name.replace("-", "_"): settings for name, settings in protocols.variants().items()}
+MIXED = list(itertools.combinations(protocols.ALL, 2))
 WEAK = ("READ COMMITTED", "REPEATABLE READ")
 # A writer or locker below SERIALIZABLE locks the whole partition too, so that more is refused than
 # PostgreSQL's table says, and SKIP LOCKED skips all of its rows.
-PARTITION_LOCK = "partcc"
+PARTITION_LOCKS = protocols.having("locks_partitions")
 BLOCKED = "SELECT pg_blocking_pids(%s) = ARRAY[%s]"
 FAILURES = ("40001", "40P01", "55P03")
 
@@ -65,15 +60,25 @@ class Pair:
             query(session, "ROLLBACK")
 
 
+def is_exact(name):
+    """Does a conflict of two row locks depend on PostgreSQL's table alone?"""
+    return not any(protocol in name for protocol in PARTITION_LOCKS)
+
+
+def is_lazy(name):
+    """Does a single protocol lock what it writes at COMMIT only?"""
+    return name in protocols.ALL and protocols.only_validates(name)
+
+
 def modes_that_conflict(table, level, name):
     """NOWAIT: what is refused though it does not conflict, or granted though it does."""
     wrong = []
-    exact = level in WEAK and PARTITION_LOCK not in name
+    exact = level in WEAK and is_exact(name)
     # NOWAIT is about row locks: SERIALIZABLE waits for what its protocol locks. Where it is exact
     # nothing waits.
     with Pair(level, f"-c lock_timeout={'20s' if exact else '20ms'}") as pair:
         for held, mode in itertools.product(HELD, MODES):
-            if (level, name, held) == ("SERIALIZABLE", "occ", "an update"):
+            if (level, held) == ("SERIALIZABLE", "an update") and is_lazy(name):
                 continue  # no row is locked before COMMIT, which validates
             pair.begin()
             sql, strength = HELD[held]
@@ -116,7 +121,7 @@ def who_waits(table):
 
 def who_is_skipped(table, name):
     wrong = []
-    exact = PARTITION_LOCK not in name
+    exact = is_exact(name)
     with Pair("READ COMMITTED") as pair:
         for held, mode in itertools.product(HELD, MODES):
             pair.begin()
@@ -171,7 +176,7 @@ def test_deadlocks():
     for level in (*WEAK, "SERIALIZABLE"):
         wrong = []
         for first, second in itertools.product(SINGLE, SINGLE):
-            if first == second == PARTITION_LOCK:
+            if first == second and first in PARTITION_LOCKS:
                 continue  # one lock
             with Pair(level) as pair:
                 pair.begin()

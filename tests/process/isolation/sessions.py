@@ -8,14 +8,12 @@ import threading
 
 import psycopg2
 
+from lib import protocols
 from lib.common import check, connect, create_table, drop_database, equal, main, make_database, query, server, value, wait_until
 
 DATABASE = "process_sessions"
-PROTOCOLS = {
-    "occ": {"protocol": "occ"},
-    "partcc": {"protocol": "partcc"},
-    "twopl": {"protocol": "2pl", "waiting_policy": "wait"},
-}
+# A table for each protocol, and its options. Those that lock rows wait, as by default.
+PROTOCOLS = {f"t_{name}": {"protocol": name} for name in protocols.ALL}
 WORK = ("UPDATE {t} SET v = v + 1 WHERE id = 1; DELETE FROM {t} WHERE id = 2; UPDATE {t} SET id = 30 WHERE id = 3; "
         "INSERT INTO {t} VALUES (100, 0)")
 CHANGES = "BEGIN ISOLATION LEVEL READ COMMITTED; " + WORK
@@ -104,14 +102,14 @@ def test_holder_ends():
 
 def test_waits_for_what_was_read():
     """A writer waits for who has read where it writes, and either of the two ends."""
-    write, table = "INSERT INTO {t} VALUES (250, 0)", "twopl"
+    write, table = "INSERT INTO {t} VALUES (250, 0)", f"t_{protocols.having('locks_ranges')[0]}"
     endings = (("cancel", "SELECT pg_cancel_backend({pid})", ["57014"]), ("terminate", "SELECT pg_terminate_backend({pid})", ["57P01", None]))
     for name, ending, code in endings:
         holder, waiter, thread, outcome = blocked(BOSS, table, write, READS)
         query(BOSS, ending.format(pid=waiter.info.backend_pid))
         thread.join(10)
         check(f"sessions: {name} of who waits for a reader", outcome and outcome[0] in code, str(outcome))
-        query(holder, "UPDATE twopl SET v = 0 WHERE id = 1; COMMIT")
+        query(holder, f"UPDATE {table} SET v = 0 WHERE id = 1; COMMIT")
         check_free(f"{name} of who waits for a reader", table)
     holder, waiter, thread, outcome = blocked(BOSS, table, "SET lock_timeout = '300ms'; " + write, READS)
     thread.join(10)
@@ -199,7 +197,7 @@ def test_many_sessions():
     """Sessions come and go: no slot is used up."""
     for number in range(300):
         connection = connect(DATABASE)
-        query(connection, f"BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE {list(PROTOCOLS)[number % 3]} SET v = v WHERE id = 1")
+        query(connection, f"BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE {list(PROTOCOLS)[number % len(PROTOCOLS)]} SET v = v WHERE id = 1")
         if number % 2:
             query(connection, "COMMIT")
         connection.close()

@@ -15,6 +15,7 @@ import traceback
 import psycopg2
 
 from process.isolation import history
+from lib import protocols
 from lib.common import ROOT, check, connect, drop_database, equal, fail, main, make_database, query, seconds, value
 from lib.loads import Load
 
@@ -354,7 +355,7 @@ class ByInterface(Load):
 def test_histories():
     connection = connect(DATABASE)
     chosen = [(name, history.SINGLE[name], {"serializable": 9, "serializable read only": 1}) for name in history.SINGLE]
-    chosen += [(f"all levels, {name}", history.SINGLE[name], history.ALL_LEVELS) for name in ("occ", "partcc", "2pl-wait")]
+    chosen += [(f"all levels, {name}", history.SINGLE[name], history.ALL_LEVELS) for name in map(protocols.patient, protocols.ALL)]
     history.DATABASE = DATABASE
     for name, settings, levels in chosen:
         history.make_tables(connection, settings, settings)
@@ -398,7 +399,7 @@ def test_rust():
           "mixedcc has version 2.5 of its native interface, and version 1.0 is needed")
     equal("rust: a panic", error(connection, "SELECT rust_read20(1, 0)"), ("XX000", "panic: attempt to calculate the remainder with a divisor of zero"))
     for level in LEVELS:
-        for protocol in ("occ", "2pl", "partcc"):
+        for protocol in protocols.ALL:
             name = f"rust: {level}, {protocol}"
             run_by(connection, protocol)
             # Some rows change before the function fails.

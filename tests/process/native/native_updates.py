@@ -11,6 +11,7 @@ import traceback
 import psycopg2
 
 from process.native import native
+from lib import protocols
 from lib.common import check, connect, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, value
 from process.native.native import LEVELS, error, make_examples, run_by
 
@@ -318,7 +319,7 @@ def test_looks():
         equal(f"looks: {name}: the rows", value(connection, "SELECT array_agg((k, b) ORDER BY k)::text FROM t WHERE b > 2000"),
               None if "CHECK" in name else "{" + ",".join(f'"({k},{b})"' for k, b in [(k, 2000 + k) for k in range(1, 9)] + [(9, 20000)]) + "}")
 
-    for protocol in ("occ", "partcc", "2pl"):
+    for protocol in protocols.ALL:
         look_tables(connection)
         query(connection, "SELECT mixedcc.set_protocol('t', %s)", (protocol,))
         query(connection, "BEGIN")
@@ -382,7 +383,7 @@ def count_up(commits, until, library):
 def test_counters():
     """No update is lost: many sessions add to few rows, while the protocols change."""
     connection = connect(DATABASE)
-    for protocol in ("occ", "partcc", "2pl", "all in turn"):
+    for protocol in (*protocols.ALL, "all in turn"):
         if protocol != "all in turn":
             run_by(connection, protocol)
         query(connection, "UPDATE item SET value = 0")
@@ -391,7 +392,7 @@ def test_counters():
         for s in sessions:
             s.start()
         while protocol == "all in turn" and time.monotonic() < until:
-            for next_one in ("2pl", "occ", "partcc"):
+            for next_one in protocols.ALL:
                 query(connection, "SELECT mixedcc.set_protocol('item', %s)", (next_one,))
                 time.sleep(0.1)
         for s in sessions:

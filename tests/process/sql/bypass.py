@@ -13,6 +13,7 @@ import time
 
 import psycopg2
 
+from lib import protocols
 from lib.tables import LEVELS, NAMES, OFF, ON, RIGHTS, SCAN, TYPES, WAYS, Schema
 from lib.common import check, connect, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, value
 from lib.wire import Client
@@ -211,7 +212,7 @@ def meeting(boss, way, protocol, level, first, end, second):
     two = Client(DATABASE, options=f"{WAYS[way]} -c enable_seqscan=off -c enable_bitmapscan=off -c lock_timeout=20s")
     two.prepare("s", second)
     two.simple(f"BEGIN ISOLATION LEVEL {level}")
-    if (protocol, level) != ("partcc", "SERIALIZABLE"):
+    if not (protocols.has(protocol, "locks_partitions") and level == "SERIALIZABLE"):
         two.simple("SELECT count(*) FROM t WHERE id = 2")  # would lock the partition
     one.simple("BEGIN")
     for sql in FIRST[first].split("; "):
@@ -234,12 +235,12 @@ def same_when_others_write():
     boss = connect(DATABASE)
     query(boss, "SET search_path = public")
     r = random.Random(5)
-    cases = [(protocol, level, first, end, second) for protocol in ("occ", "2pl", "partcc") for level in LEVELS
+    cases = [(protocol, level, first, end, second) for protocol in protocols.ALL for level in LEVELS
              for first in FIRST for end in ("COMMIT", "ROLLBACK") for second in SECOND]
     some = r.sample(cases, int(os.environ.get("MIXEDCC_MEETINGS", "60")))
     # Where the newest version is looked at again (EvalPlanQual): all statements.
     firsts = ("changes another column", "changes it so that the condition fails", "changes the key and back")
-    some += [(r.choice(("occ", "2pl")), "READ COMMITTED", first, "COMMIT", second) for first in firsts for second in SECOND]
+    some += [(r.choice(protocols.without("locks_partitions")), "READ COMMITTED", first, "COMMIT", second) for first in firsts for second in SECOND]
     for case in some:
         found = differ({way: meeting(boss, way, *case) for way in WAYS})
         if found:

@@ -6,6 +6,7 @@ import os
 import re
 
 from process.switching import choice
+from lib import protocols
 from lib.common import OURS, check, drop_database, equal, main, make_database, ok, query, value, wait_until
 
 DATABASE = "process_log"
@@ -13,7 +14,8 @@ PATIENCE = 20.0
 SWITCHED = re.compile(r'(\w+):  mixedcc switched partition (\d+) of table "([^"]*)" from (\S+) to (\S+) \((.*)\)')
 TIMES = re.compile(r"DETAIL:  It took \d+\.\d{3} ms, \d+\.\d{3} ms of it to upgrade\.")
 DECIDED = re.compile(r'(\w+):  mixedcc switches partition (\d+) of table "([^"]*)" from (\S+) to (\S+) \((.*)\)')
-REASONS = re.compile(r"DETAIL:  Predicted costs: partcc \d+\.\d\d, occ \d+\.\d\d, 2pl \d+\.\d\d\. Features: read_share \d\.\d{3}, records ")
+REASONS = re.compile(r"DETAIL:  Predicted costs: " + ", ".join(rf"{name} \d+\.\d\d" for name in protocols.ALL) +
+                     r"\. Features: read_share \d\.\d{3}, records ")
 
 
 class Log:

@@ -11,9 +11,10 @@ import psycopg2
 
 from process.isolation import stops
 from process.switching import switches
+from lib import protocols
 from lib.common import OURS, connect, drop_database, equal, main, make_database, must_come, ok, query, some_passes, value, wait_until
 from process.isolation.stops import COMMIT_EVENTS, KEY, stop, stopped
-from process.switching.switches import PAIRS, PROTOCOLS, ask, attempt, coordinator, fresh, holder, mix, session, settled, skew, states, steps
+from process.switching.switches import PAIRS, ask, attempt, coordinator, fresh, holder, mix, session, settled, skew, states, steps
 
 DATABASE = "process_switch_stops"
 STEP_EVENTS = ("switch_begin", "switch_epoch", "switch_stored", "switch_announced")
@@ -23,7 +24,7 @@ ENDED = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
 
 
 def third(old, new):
-    return next(p for p in PROTOCOLS if p not in (old, new))
+    return next(p for p in protocols.ALL if p not in (old, new))
 
 
 def stand(event):

@@ -13,12 +13,12 @@ import time
 import psycopg2
 
 from process.isolation import history
+from lib import protocols
 from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, reload, seconds, set_protocol, some_passes, value, wait_until, waits_for_lock
 from lib.loads import Load
 
 DATABASE = "process_switches"
-PROTOCOLS = ["partcc", "occ", "2pl"]
-PAIRS = list(itertools.permutations(PROTOCOLS, 2))
+PAIRS = list(itertools.permutations(protocols.ALL, 2))
 LEVELS = ["SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED"]
 OPTIONS = "-c deadlock_timeout=20ms -c lock_timeout=400ms -c statement_timeout=10s"
 
@@ -51,7 +51,7 @@ def settled(table="t", limit=10):
 
 
 def mix(a, b):
-    return "+".join(p for p in PROTOCOLS if p in (a, b))
+    return "+".join(p for p in protocols.ALL if p in (a, b))
 
 
 def holder(table, level="SERIALIZABLE"):
@@ -347,7 +347,7 @@ def disturb(until, kill):
     boss, draw = connect(DATABASE), random.Random(5)
     next_session, next_coordinator = time.monotonic() + 0.2, time.monotonic() + 0.7
     while time.monotonic() < until:
-        table, partition, protocol = draw.choice("ab"), draw.randrange(4), draw.choice(PROTOCOLS)
+        table, partition, protocol = draw.choice("ab"), draw.randrange(4), draw.choice(protocols.ALL)
         set_protocol(boss, table, protocol, partition, wait=False)
         time.sleep(draw.choice([0.001, 0.003, 0.006]))
         if kill and time.monotonic() > next_session:
