@@ -140,7 +140,8 @@ enum New<'a> {
     Sum(&'a Column, Datum),
 }
 
-/// What becomes of the column that is changed, if nothing has to be done to the value; `None`: the row goes.
+/// What becomes of the column that is changed, if nothing has to be done to the value; `None`: the
+/// row goes.
 unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>, Statement> {
     let (c, (d, null, typid)) = match *change {
         Change::Remove => return Ok(None),
@@ -148,7 +149,8 @@ unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>
     };
     // SAFETY: an open table, which has the column.
     let att = unsafe { compat::attribute((*t.rel).rd_att, c.at) };
-    // A value for a column with a modifier may have to be cut or refused, one for an identity column is.
+    // A value for a column with a modifier may have to be cut or refused, one for an identity
+    // column is.
     let identity = att.attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS;
     if att.atttypmod >= 0 || identity || t.info.moving[c.at] || t.refers(c.at) {
         return Err(Statement);
@@ -160,11 +162,13 @@ unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>
     }
 }
 
-/// Replaces a row by one in which `change` has changed columns that are in no index and not in the partition key.
+/// Replaces a row by one in which `change` has changed columns that are in no index and not in the
+/// partition key.
 ///
 /// # Safety
-/// As `change`; the row was found for writing, and a statement would do nothing but write it. `change` keeps the columns'
-/// types, modifiers and NOT NULL. An ERROR in it may jump over this frame.
+/// As `change`; the row was found for writing, and a statement would do nothing but write it.
+/// `change` keeps the columns' types, modifiers and NOT NULL. An ERROR in it may jump over this
+/// frame.
 #[inline]
 pub unsafe fn rewrite(
     t: &Open,
@@ -172,7 +176,8 @@ pub unsafe fn rewrite(
     found: Found,
     change: impl FnOnce(*mut Datum, *mut bool) -> Result<(), Statement>,
 ) -> Result<bool, Statement> {
-    // SAFETY: the caller's; the arrays have an entry for each column. An ERROR leaves them to their memory context.
+    // SAFETY: the caller's; the arrays have an entry for each column. An ERROR leaves them to their
+    // memory context.
     unsafe {
         if t.is_checked(found.r) {
             return Err(Statement);
@@ -220,7 +225,8 @@ impl Columns {
     /// Room for `n` columns: in `few`, if they fit.
     #[inline]
     pub fn of(n: usize, few: &mut Few) -> Columns {
-        // SAFETY: room of that size; an ERROR for want of memory jumps over this frame, which owns nothing.
+        // SAFETY: room of that size; an ERROR for want of memory jumps over this frame, which owns
+        // nothing.
         unsafe {
             if n <= FEW {
                 let few = few.as_mut_ptr();
@@ -241,7 +247,8 @@ impl Columns {
     }
 }
 
-/// A slot for all columns of a row. It holds no reference to the descriptor, which is the open table's.
+/// A slot for all columns of a row. It holds no reference to the descriptor, which is the open
+/// table's.
 ///
 /// # Safety
 /// An open table, whose columns the arrays have.
@@ -277,8 +284,9 @@ pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: Found) -> Resu
     }
 }
 
-/// Has the transaction written a row since its last write of it was `before`? Numbers of writes are used again only for those of
-/// subtransactions that were rolled back, and `before` is none of these.
+/// Has the transaction written a row since its last write of it was `before`? Numbers of writes are
+/// used again only for those of subtransactions that were rolled back, and `before` is none of
+/// these.
 #[inline]
 pub fn is_written_since(r: RecordRef, before: Option<u32>) -> bool {
     xact::running().is_some_and(|t| t.last_write(r) != before)
@@ -297,7 +305,8 @@ pub fn written_meanwhile() -> ! {
     unreachable!()
 }
 
-/// Somebody else has changed the row: the statement waits, looks again, or fails, as the level says.
+/// Somebody else has changed the row: the statement waits, looks again, or fails, as the level
+/// says.
 fn written(result: TM_Result::Type) -> Result<bool, Statement> {
     if result == TM_Result::TM_Ok {
         Ok(true)

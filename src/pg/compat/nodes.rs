@@ -103,7 +103,8 @@ pub unsafe fn array_length(root: *mut pg_sys::PlannerInfo, array: *mut Node) -> 
     }
 }
 
-/// Does a collation order texts by their bytes? False for the collation of no type. An ERROR jumps over the caller's frame.
+/// Does a collation order texts by their bytes? False for the collation of no type. An ERROR jumps
+/// over the caller's frame.
 ///
 /// # Safety
 /// A collation that exists, or `InvalidOid`.
