@@ -387,7 +387,7 @@ pub fn init() {
     GucRegistry::define_enum_guc(
         c"mixedcc.switch_method",
         c"How partitions get another protocol.",
-        c"mediated: through a mix of both, nobody waits; stop_all: new transactions wait until all others are over, for comparison in benchmarks only.",
+        c"mediated: through a mix of both, no transaction waits; stop_all: new transactions wait until all others are over, for comparison in benchmarks only.",
         &SWITCH_METHOD,
         GucContext::Sighup,
         GucFlags::default(),
