@@ -1,6 +1,6 @@
 //! Partitions of a table and the map from rows to partitions.
 //!
-//! **INV-MAP**: A partition map has `size(n)` bytes. It lives until its table is freed, or until a
+//! **INV-MAP**: A partition map has `size(n)` bytes, and lives until its table is freed, or until a
 //! process that excludes all users of the table has replaced it (`Table::replace_map`).
 
 mod stats;

@@ -12,9 +12,9 @@
 //! locks are released. Protocols that it has followed in a partition it follows to its end;
 //! protocols that it meets there later are added.
 //!
-//! **INV-STEP**: A partition's set is replaced in one of two cases only. Either every transaction
-//! is over that began to follow before the set was stored; or the new set contains a protocol that
-//! all running transactions follow, which is the old protocol while the upgrade is not complete.
+//! **INV-STEP**: A partition's set is replaced only when all transactions from before it was stored
+//! are over, or by a set with a protocol that all running transactions follow. The latter is the
+//! old protocol, while the upgrade is not complete.
 
 #[cfg(all(test, not(loom)))]
 mod ends_tests;
