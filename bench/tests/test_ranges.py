@@ -57,7 +57,9 @@ class Plots(unittest.TestCase):
     def test_plots_are_xml_and_within_their_frame(self):
         for lines in ({"a": [(1, 1), (1000, 5)]}, {"a": [(1, 0), (2, 0)], "b <&>": [(1, 3)]}, {}):
             root = xml.etree.ElementTree.fromstring(plot.svg(plot.Figure("t", "x", "y", lines)))
-            for circle in root.iter("{http://www.w3.org/2000/svg}circle"):
+            circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+            self.assertEqual(len(circles), sum(len(points) for points in lines.values()))
+            for circle in circles:
                 self.assertTrue(plot.LEFT <= float(circle.get("cx")) <= plot.WIDTH - plot.RIGHT)
                 self.assertTrue(plot.TOP <= float(circle.get("cy")) <= plot.HEIGHT - plot.BOTTOM)
 

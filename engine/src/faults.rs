@@ -107,6 +107,10 @@ pub enum Fault {
     /// The old registration of a ring's entry is noted in `evicted` only after the entry is
     /// written.
     NotesEvictedLate,
+    /// A scan reads the tail of a list before it reads how many registrations have finished.
+    ReadsTailFirst,
+    /// A commit does not look for sets of ranges that appeared after it planned its registrations.
+    NewSetIgnored,
     /// Newcomers take a lock although a waiter has marked it.
     MarkIgnored,
     /// The release of a lock removes a waiter's mark.
@@ -129,6 +133,8 @@ pub enum Moment {
     PlaceTaken,
     /// An entry of a list of registrations was written.
     EntryWritten,
+    /// A scan is about to count the open registrations of a list.
+    Counting,
 }
 
 #[cfg(feature = "faults")]

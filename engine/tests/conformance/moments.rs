@@ -6,10 +6,10 @@ use crate::spans::{encode, INDEXES};
 use crate::steps::{all, ranges, Meanwhile};
 use crate::world::{Jitter, World, WIDTH};
 use mixedcc_engine::checker::Recorder;
-use mixedcc_engine::csn::{Csn, SlotId};
+use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::faults::{self, Fault, Moment};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
-use mixedcc_engine::range::{Dormancy, Look, RING_SIZE};
+use mixedcc_engine::range::{Dormancy, Look, Ring, RING_SIZE};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::Block;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -296,5 +296,49 @@ fn a_phantom_is_noted_before_its_entry_is_another_ones() {
         }
         reader.borrow_mut().abort();
         end.take().expect("the reader has tried to commit")
+    });
+}
+
+/// A registration is open. Another one comes and finishes while a scan counts the open ones: the
+/// scan has to look at the first one still.
+#[test]
+fn a_registration_that_comes_and_goes_does_not_stand_for_an_open_one() {
+    finds(Fault::ReadsTailFirst, || {
+        // SAFETY: INV-RING: all-zero memory is an empty ring.
+        let ring: &'static Ring = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let (open, passing) = (Stamp::tag(1, 1), Stamp::tag(2, 1));
+        ring.register(open);
+        faults::at(Moment::Counting, move || ring.register(passing).finish(passing, Stamp::ABORTED));
+        ring.list().position().looks_at(0)
+    });
+}
+
+/// A commit has planned its registrations. Then an index gets new boundaries, and a transaction
+/// scans by them before the commit is under way.
+#[test]
+fn boundaries_that_appear_after_a_plan_are_not_overlooked() {
+    finds(Fault::NewSetIgnored, || {
+        let (w, recorder) = (occ(), Recorder::new());
+        let p = Jitter::new(w, w.slots, 1);
+        w.activate(&p, w.slots, 0, &[3], 16).expect("room for ranges");
+        let (mut writer, mut reader) =
+            (Client::new(w, 0, recorder.session(), 7), Client::new(w, 1, recorder.session(), 7));
+        reader.p.threads.writers.set(true); // it is validated, though it only reads
+        writer.begin(Mood::ReadCommitted);
+        writer.update(0, false).expect("nobody is in the way");
+        let stops = Meanwhile::at(&writer.p, StopEvent::CommitRegister, || {
+            let nobody = Asks(|_| false, || ());
+            assert_eq!(ranges(w, 0).rebuild(&w.e, 2, &nobody, &[&encode(0, 2)], 16), Ok(true));
+            reader.begin(Mood::Serializable);
+            let (lo, hi) = (encode(0, 0), encode(0, WIDTH));
+            let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: None };
+            reader.t.begin_scan(&reader.p, ranges(w, 0), &scan).expect("a scan");
+        });
+        writer.t.prepare(&stops, &|_, _| {}).expect("nobody is in the way");
+        drop(stops);
+        writer.t.publish(&writer.p);
+        let end = reader.commit();
+        reader.abort();
+        end.is_err()
     });
 }
