@@ -109,6 +109,8 @@ pub enum Fault {
     NotesEvictedLate,
     /// A scan reads the tail of a list before it reads how many registrations have finished.
     ReadsTailFirst,
+    /// The coordinator reads the epoch of switches after it has looked at the transactions.
+    ReadsEpochLast,
     /// A commit does not look for sets of ranges that appeared after it planned its registrations.
     NewSetIgnored,
     /// Newcomers take a lock although a waiter has marked it.

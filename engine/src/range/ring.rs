@@ -263,8 +263,8 @@ impl<'a, E: Entry> List<'a, E> {
         loop {
             let early = faults::on(Fault::ReadsTailFirst).then(|| self.head.tail.load(Ordering::SeqCst));
             faults::reached(Moment::Counting);
-            // In this order: a registration that comes and finishes in between does not stand for an
-            // open one.
+            // In this order: a registration that comes and finishes in between does not stand for
+            // an open one.
             let finished = self.head.finished.load(Ordering::SeqCst);
             let tail = early.unwrap_or_else(|| self.head.tail.load(Ordering::SeqCst));
             if finished == tail {

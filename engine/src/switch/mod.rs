@@ -26,6 +26,7 @@ pub use history::{Entry, History, HISTORY};
 pub use passes::{Coordinator, Passes};
 pub use state::{Asked, AtStep, Done, Event, Step, StepEvent, Switch, SwitchView, Why};
 
+use crate::faults::{self, Fault};
 use crate::primitive::{model_fence, AtomicU64, Ordering};
 
 /// Set in the epoch while no transaction may begin to follow protocols (the stop-all method).
@@ -106,10 +107,14 @@ impl Epochs {
 
     /// Looks at all slots.
     pub fn look<'a>(&self, slots: impl Iterator<Item = &'a AtomicU64>) -> Passed {
-        let now = self.now.load(Ordering::SeqCst);
+        let mut now = self.now.load(Ordering::SeqCst);
         model_fence();
         let published = slots.map(|s| s.load(Ordering::SeqCst)).filter(|&e| e != 0);
-        Passed { asof: now & !STOP, oldest: published.min().unwrap_or(u64::MAX), stopped: now & STOP != 0 }
+        let oldest = published.min().unwrap_or(u64::MAX);
+        if faults::on(Fault::ReadsEpochLast) {
+            now = self.now.load(Ordering::SeqCst);
+        }
+        Passed { asof: now & !STOP, oldest, stopped: now & STOP != 0 }
     }
 
     /// Keeps transactions from beginning to follow from now on (benchmarks of the stop-all method).

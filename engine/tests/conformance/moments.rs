@@ -17,6 +17,7 @@ use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::cell::{Cell, RefCell};
 use std::ops::Bound::Included;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{channel, Receiver, Sender};
 
 /// A platform that asks this function whether a process has a snapshot, and this one for a pause.
@@ -340,5 +341,23 @@ fn boundaries_that_appear_after_a_plan_are_not_overlooked() {
         let end = reader.commit();
         reader.abort();
         end.is_err()
+    });
+}
+
+/// The coordinator has looked at a slot. A transaction begins there, and a step of a switch is
+/// announced, before the coordinator has looked at all slots: that transaction has not passed it.
+#[test]
+fn a_look_at_the_slots_says_nothing_of_steps_that_were_announced_since() {
+    finds(Fault::ReadsEpochLast, || {
+        let (epochs, slots) = (&occ().e.shared.epochs, [AtomicU64::new(0), AtomicU64::new(0)]);
+        let step = Cell::new(0);
+        let look = epochs.look(slots.iter().enumerate().map(|(i, slot)| {
+            if i == 1 {
+                assert!(epochs.enter(&slots[0]), "nothing keeps it from beginning");
+                step.set(epochs.announce());
+            }
+            slot
+        }));
+        !look.has(step.get())
     });
 }
