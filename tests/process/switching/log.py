@@ -7,7 +7,7 @@ import re
 
 from process.switching import choice
 from lib import protocols
-from lib.common import OURS, check, drop_database, equal, main, make_database, ok, query, value, wait_until
+from lib.common import OURS, check, drop_database, equal, main, make_database, must_come, ok, query, value, wait_until
 
 DATABASE = "process_log"
 PATIENCE = 20.0
@@ -43,10 +43,10 @@ def reload(**settings):
     """The coordinator uses them when it has gone through a pass that began after its reload."""
     choice.configure(**settings)
     for name, text in settings.items():
-        wait_until(lambda: value(BOSS, f"SHOW mixedcc.{name}") == text, PATIENCE)  # noqa: B023
+        must_come(lambda: value(BOSS, f"SHOW mixedcc.{name}") == text, PATIENCE)  # noqa: B023
     for _ in range(2):
         passes = value(BOSS, "SELECT passes FROM mixedcc.coordinator")
-        wait_until(lambda: value(BOSS, "SELECT passes FROM mixedcc.coordinator") > passes, PATIENCE)  # noqa: B023
+        must_come(lambda: value(BOSS, "SELECT passes FROM mixedcc.coordinator") > passes, PATIENCE)  # noqa: B023
 
 
 def switch(protocol, table="t", partition=1):
