@@ -126,21 +126,6 @@ impl PrimaryKey {
             info.partkey.partition_of_key(&key)
         }
     }
-
-    /// The bytes of a key, in place of what was in `out`. `values`: of the key's columns, in their
-    /// own types, none NULL.
-    ///
-    /// # Safety
-    /// As it says.
-    #[inline]
-    #[allow(dead_code)]
-    pub unsafe fn encode(&self, values: &[Datum], out: &mut Vec<u8>) {
-        out.clear();
-        for (i, d) in values.iter().enumerate() {
-            // SAFETY: the caller's.
-            unsafe { self.codec.put(i, *d, out) };
-        }
-    }
 }
 
 /// The primary index that the PRIMARY KEY of a relation asks for.

@@ -101,11 +101,6 @@ impl Log {
         self.push(Event::Read { key, seen, statement, locked: false });
     }
 
-    pub fn read_locked(&mut self, key: Key, seen: Seen) {
-        let statement = self.statement;
-        self.push(Event::Read { key, seen, statement, locked: true });
-    }
-
     pub fn scan(&mut self, predicate: Predicate, rows: Vec<(Key, Seen)>) {
         let statement = self.statement;
         self.push(Event::Scan { predicate, rows, statement });

@@ -1,4 +1,6 @@
-//! The abort: undoes whatever the transaction did, from any point of its life.
+//! The abort: undoes all that the transaction did, from any point of its life.
+//!
+//! **INV-UNDO**: A version that was linked is unlinked before its memory is retired.
 
 use super::{Stage, Txn};
 use crate::csn::{Stamp, State};
@@ -14,35 +16,27 @@ impl Txn {
         self.discard_unplaced();
         self.set_word(State::Aborted, 0);
         if wrote {
-            // INV-PIN: it may have been ended, without a snapshot; entries are removed from indexes now.
+            // INV-PIN: another slot may have ended our pin, if we had no snapshot; entries are
+            // removed from indexes now.
             self.e.pin(self.slot);
         }
-        // INV-UNDO: what was linked is unlinked before its memory is retired.
-        for i in (0..self.linked).rev() {
-            let w = self.writes[i];
-            if self.is_latest(i) {
-                w.r.rec.set_head(w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr()));
-            }
-        }
-        self.linked = 0;
+        // INV-UNDO: all is unlinked before `undo_last` retires it.
+        self.writes.unlink();
         while !self.writes.is_empty() {
             self.undo_last();
         }
-        let tag = self.tag();
-        for r in self.registered.drain(..) {
-            r.finish(tag, Stamp::ABORTED);
-        }
-        self.count_aborted();
+        self.registrations.finish(&self.owner, Stamp::ABORTED);
+        self.telemetry.count_aborted(&self.owner, &self.touched, self.failed);
         if !self.failed.is_some_and(|(why, _)| why.is_serialization_failure()) {
-            self.age = 0; // who fails for another reason does not retry for having lost
+            self.retry.forget_age(); // the next transaction is no retry of a lost one
         }
         self.stage = Stage::Execute;
         self.reset();
         if wrote {
-            // Without commits the clock stands still, and nothing that is retired could be freed.
+            // Without commits the clock stands still, and no retired memory could be freed.
             self.e.tick();
         }
-        self.collect_by(|e| e.min_pin_of(|_| false));
+        self.reclamation.collect(&self.owner, |e| e.min_pin_of(|_| false));
     }
 
     /// The base of an own write: what the row was before the transaction.

@@ -1,16 +1,25 @@
 //! The commit: the one place that orders its phases.
 //!
-//! 0. wait for whatever a protocol must wait for before the commit;
-//! 1. lock what the optimistic protocols will write, in canonical order;
-//! 2. register the keys of all writes in the ranges, and inserts in their partitions;
-//! 3. link the versions, tombstones too, as pending;
-//! 4. *preparing*, take the CSN, *committing*;
-//! 5. validate reads and predicates at the CSN.
+//! 0. Wait for what a protocol must wait for before the commit.
+//! 1. Lock the records that the optimistic protocols will write, in canonical order.
+//! 2. Register the keys of all writes in the ranges, and inserts in their partitions.
+//! 3. Link the versions, tombstones too, as pending versions.
+//! 4. Word *preparing*; take the CSN; word *committing*.
+//! 5. Validate reads and predicates at the CSN.
 //!
-//! After that the platform decides: [`Txn::publish`] (which cannot fail), or [`Txn::abort`].
+//! After that the platform decides: [`Txn::publish`], which cannot fail, or [`Txn::abort`].
+//!
+//! **INV-CSN**: A transaction locks, registers and links *before* it takes its CSN, and looks at
+//! its reads and predicates *after* that. A writer may overwrite what the transaction read, or
+//! insert into what it scanned. If the transaction does not see that when it looks, the writer has
+//! a larger CSN.
+//!
+//! **INV-PIN**: A pin that another slot may have ended is taken anew before anything is read
+//! without a snapshot. Entries of undone inserts are removed under a pin of *preparing*, of
+//! *aborted*, or of a hold: other slots do not end these.
 
-use super::write::{growth, size_of, Delta, Write, WriteKind};
-use super::{How, Level, Stage, Txn};
+use super::write::{growth, size_of, Delta};
+use super::{How, Level, Stage, Txn, Write, WriteKind};
 use crate::csn::{Csn, Stamp, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
@@ -19,17 +28,12 @@ use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::record::Version;
 use crate::retire::RetireQueue;
-use crate::shared::Engine;
 use std::ptr::NonNull;
-
-/// With fewer retired versions a commit does not free any.
-const DRAIN: u64 = 64;
-/// So many more retired versions than last time are a reason to look at all pins.
-const MANY: u64 = 4096;
 
 impl Txn {
     /// Steps 0 to 5. `stamp_payload` is called for each version that will be published, with its
-    /// CSN, before anybody can see it. On an error, and on unwinding, call [`Txn::abort`].
+    /// CSN, before any other transaction can see it. On an error, and on unwinding, call
+    /// [`Txn::abort`].
     pub fn prepare(&mut self, p: &dyn Platform, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
@@ -45,15 +49,15 @@ impl Txn {
         }
         self.e.may_commit()?;
         self.sweep_written(p);
-        RetireQueue::reserve(&self.e, self.slot, self.owed())?;
+        RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
         p.stop_event(StopEvent::CommitLock)?;
         self.lock_writes(p)?;
         self.plan_registrations(p)?;
         p.stop_event(StopEvent::CommitRegister)?;
         self.stage = Stage::Committing;
-        self.register();
+        self.registrations.register(&self.owner, &self.writes);
         p.stop_event(StopEvent::CommitLink)?;
-        self.link();
+        self.writes.link();
         p.stop_event(StopEvent::CommitPrepare)?;
         if faults::on(Fault::LateCsn) {
             self.revalidate(p)?;
@@ -61,10 +65,8 @@ impl Txn {
             p.stop_event(StopEvent::CommitValidate)?;
         }
         self.take_csn();
-        for i in 0..self.writes.len() {
-            if self.is_latest(i) {
-                stamp_payload(self.writes[i].version.as_ptr(), self.csn);
-            }
+        for (_, w) in self.writes.finals() {
+            stamp_payload(w.version.as_ptr(), self.csn);
         }
         p.stop_event(StopEvent::CommitValidate)?;
         self.validate_all(p, self.csn)?;
@@ -72,18 +74,18 @@ impl Txn {
         p.stop_event(StopEvent::CommitDecided)
     }
 
-    /// A transaction that has written nothing, here or elsewhere, is serialized at `valid`, the CSN at which
-    /// everything it has read is the newest (INV-VALID). Then there is nothing to validate: what
-    /// others have committed since comes after it. Storage that is newer than that (TRUNCATE) is another matter:
-    /// it shows itself to everybody.
+    /// May the transaction commit at `valid`, the CSN at which everything that it has read is the
+    /// newest (INV-VALID)? It may if it has written nothing, here or elsewhere. Then there is
+    /// nothing to validate: the commits of other transactions since then come after it. Storage
+    /// that is newer than `valid` (TRUNCATE) is an exception: all transactions see it at once.
     fn commits_at_valid(&self, p: &dyn Platform) -> bool {
         let was_there = || self.touched.iter().all(|t| t.partition.since() <= self.valid);
         let may = self.level == Level::Serializable && !self.reads.at_commit;
         may && self.valid != 0 && !p.has_written() && was_there()
     }
 
-    /// Who deletes removes entries of what was deleted before. (Others may have no snapshot any more,
-    /// and so no pin.)
+    /// A transaction that deletes removes entries of rows that were deleted before. (Others may
+    /// have no snapshot any more, and so no pin.)
     fn sweep_written(&mut self, p: &dyn Platform) {
         let deletes = self.writes.iter().filter(|w| w.kind == WriteKind::Delete);
         let Some(table) = deletes.map(|w| w.r.table).next_back() else { return };
@@ -92,23 +94,15 @@ impl Txn {
         }
     }
 
-    /// Is this write the last one of its record?
-    pub(super) fn is_latest(&self, i: usize) -> bool {
-        !self.writes[i].superseded
-    }
-
     /// Step 1. Canonical order: table, record.
     fn lock_writes(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if self.level != Level::Serializable {
             return Ok(());
         }
-        // An error leaves an empty one behind.
-        let mut todo = std::mem::take(&mut self.to_lock);
+        let touched = &self.touched;
         let at_commit =
-            |w: &Write| !w.superseded && w.base.is_some() && self.followed(w.r.partition()).locks_at_commit();
-        let writes = self.writes.iter().enumerate().filter(|(_, w)| at_commit(w));
-        todo.extend(writes.map(|(i, w)| (w.r.table.id, w.r.no, i)));
-        todo.sort_unstable();
+            |w: &Write| !w.superseded && w.base.is_some() && touched.followed(w.r.partition()).locks_at_commit();
+        let todo = self.writes.take_order(at_commit);
         for &(_, _, i) in &todo {
             let w = self.writes[i];
             let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
@@ -121,33 +115,15 @@ impl Txn {
                 return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
             }
         }
-        super::clear_vec(&mut todo);
-        self.to_lock = todo;
+        self.writes.give_order(todo);
         Ok(())
     }
 
-    /// Step 3. We hold the write lock of every record, or its partition's, or have inserted it.
-    fn link(&mut self) {
-        for i in 0..self.writes.len() {
-            if self.is_latest(i) {
-                let w = self.writes[i];
-                debug_assert!(w.base.is_none() || w.base.map(|b| b.as_ptr()) == Some(w.r.rec.head()));
-                let older = w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr());
-                // SAFETY: our own version, not linked yet (or our own insert's).
-                unsafe { w.version.as_ref() }.set_older(older);
-                w.r.rec.set_head(w.version.as_ptr());
-            }
-            self.linked = i + 1;
-        }
-    }
-
-    /// Step 4. INV-CSN: locked, registered and linked before; looked after. Hence whoever
-    /// overwrites what we read, or inserts into what we scanned, without our seeing it when we
-    /// look, has a larger CSN.
+    /// Step 4 (INV-CSN).
     fn take_csn(&mut self) {
         self.set_word(State::Preparing, 0);
-        // INV-PIN: a pin that is renewed in this state stays until we have stamped what others may
-        // replace and retire from *committed* on.
+        // INV-PIN: a pin that is renewed in this state stays until we have stamped the versions
+        // that others may replace and retire once we are *committed*.
         if !faults::on(Fault::CommitsUnpinned) {
             self.e.pin(self.slot);
         }
@@ -168,46 +144,39 @@ impl Txn {
         if wrote {
             self.set_word(State::Committed, self.csn);
             self.settle_writes();
-            let tag = self.tag();
-            for r in self.registered.drain(..) {
-                r.finish(tag, Stamp::csn(self.csn));
-            }
+            self.registrations.finish(&self.owner, Stamp::csn(self.csn));
         }
-        self.count_committed();
-        self.age = 0;
-        self.lost.clear();
-        self.winner = None;
+        self.telemetry.count_committed(&self.owner, self.level, &self.touched);
+        self.retry.succeed();
         self.reset();
         if wrote {
             self.collect(p);
         }
     }
 
-    /// Stamps what is published, and retires what it replaced.
+    /// Stamps the new versions, and retires the versions that they replace.
     fn settle_writes(&mut self) {
-        // Bases are unreachable since we are *committed*, for readers at this CSN or later.
+        // Since we are *committed*, readers at this CSN or later cannot reach the bases.
         let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
         // Writes for whose versions there is still room in the queue.
         let mut left = self.writes.len();
         for i in 0..self.writes.len() {
             let w = self.writes[i];
-            if w.xid != 0 {
-                // Not if the next transaction that deletes the row has put its id there already.
-                let _ = w.r.rec.writer.compare_exchange(w.xid, 0, Ordering::SeqCst, Ordering::SeqCst);
-            }
-            if !self.is_latest(i) {
+            w.forget_writer();
+            if w.superseded {
                 // An own version that was overwritten by a later write of ours.
                 self.retire_version(w.version);
                 left -= 1;
                 continue;
             }
-            // SAFETY: our own version.
+            // SAFETY: INV-VERSION: our own version, which is linked, and not retired before it is
+            // replaced.
             unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
             let d = match (w.base, w.kind) {
                 (None, WriteKind::Delete) => {
-                    // Inserted and deleted by us: nobody ever saw it.
+                    // Inserted and deleted by us: no other transaction ever saw it.
                     w.r.rec.writer.store(0, Ordering::SeqCst);
-                    self.kill_insert(&w, left);
+                    self.writes.kill_insert(&self.owner, &w, left);
                     // The clock is read after the unlinking (INV-RETIRE).
                     RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
                     left -= 1;
@@ -232,30 +201,8 @@ impl Txn {
         RetireQueue::push_all(&self.e, self.slot, bases.map(NonNull::cast), now);
     }
 
-    /// Frees some of what is retired.
+    /// Frees some retired memory.
     pub fn collect(&mut self, p: &dyn Platform) {
-        self.collect_by(|e| e.refresh_min_pin(p));
-    }
-
-    pub(super) fn collect_by(&mut self, refresh: impl FnOnce(&Engine) -> Csn) {
-        let waiting = |t: &Txn| RetireQueue::len(&t.e, t.slot);
-        let large = RetireQueue::large_at(&self.e, self.slot);
-        if waiting(self) < DRAIN && large.is_none() {
-            return;
-        }
-        // In proportion to what waits, so that large transactions do not outrun us.
-        let drain = |t: &Txn, min| RetireQueue::drain(&t.e, t.slot, min, (2 * DRAIN + waiting(t) / 2) as usize);
-        drain(self, self.e.shared.min_pin.0.load(Ordering::SeqCst));
-        self.commits_since_refresh += 1;
-        let large = RetireQueue::large_at(&self.e, self.slot);
-        let many =
-            waiting(self) > self.waiting_at_refresh + MANY || large.is_some_and(|at| at != self.large_at_refresh);
-        if (waiting(self) >= DRAIN || large.is_some()) && (self.commits_since_refresh >= 16 || many) {
-            self.commits_since_refresh = 0;
-            self.large_at_refresh = large.unwrap_or(0);
-            let min = refresh(&self.e);
-            drain(self, min);
-            self.waiting_at_refresh = waiting(self);
-        }
+        self.reclamation.collect(&self.owner, |e| e.refresh_min_pin(p));
     }
 }

@@ -1,6 +1,8 @@
-//! The entries of own inserts in primary indexes: added with the row, removed if it will never be.
+//! The entries of own inserts in primary indexes: added with the row, removed if the insert is
+//! undone.
 
-use super::{RecordRef, Txn, Write};
+use super::write_set::WriteSet;
+use super::{Owner, RecordRef, Txn, Write};
 use crate::csn::SlotId;
 use crate::error::Error;
 use crate::faults::{self, Fault};
@@ -12,19 +14,26 @@ use crate::table::Table;
 
 /// Bytes of a length in front of a key.
 const LEN: usize = size_of::<u32>();
-/// [`Write::entry`] of one whose key did not fit.
+/// [`Write::entry`] of a write whose key did not fit.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The keys of the own inserts that have an entry, in the order of the inserts: a length and the key, each.
+/// The keys of the own inserts that have an entry, in the order of the inserts. Each is a length
+/// and the key.
 #[derive(Default)]
 pub(super) struct Entries {
     bytes: Vec<u8>,
-    /// Keys that the index keeps in memory of their own, and all.
+    /// Number of keys that the index keeps in memory of their own, and of all keys.
     long: u64,
     all: u64,
 }
 
 impl Entries {
+    /// Makes room for a key that is about to be kept.
+    fn count(&mut self, key: &[u8]) {
+        self.all += 1;
+        self.long += u64::from(Index::has_memory(key));
+    }
+
     /// Keeps a key; returns where.
     fn add(&mut self, key: &[u8]) -> u32 {
         let at = self.bytes.len();
@@ -47,7 +56,15 @@ impl Entries {
         Some((&self.bytes[at + LEN..end], end))
     }
 
-    /// Room in the queue of retired memory for removing all: their keys, and leaves that become empty.
+    /// An insert was undone: its key is not needed any more.
+    pub fn forget(&mut self, entry: u32) {
+        if self.get(entry).is_some_and(|(_, end)| end == self.bytes.len()) {
+            self.bytes.truncate(entry as usize - 1);
+        }
+    }
+
+    /// Room in the queue of retired memory for the removal of all entries: for their keys, and for
+    /// leaves that become empty.
     pub fn room(&self) -> u64 {
         if self.all == 0 {
             return 0;
@@ -62,7 +79,7 @@ impl Entries {
     }
 }
 
-/// Stands in for a platform where keys compare as bytes, so that it is not asked.
+/// Stands in for a platform where keys compare as bytes, so that the platform is not asked.
 struct Bytes;
 
 impl Platform for Bytes {
@@ -84,19 +101,40 @@ impl Platform for Bytes {
     }
 }
 
+impl WriteSet {
+    /// Removes the entry of an own insert that will never be. False: the record is marked instead.
+    /// `left`: writes that have not retired their versions yet. Neither allocates nor fails.
+    pub fn remove_entry(&self, owner: &Owner, w: &Write, left: usize) -> bool {
+        if w.entry == 0 || faults::on(Fault::EntryForgotten) {
+            return true;
+        }
+        let primary = w.r.table.primary().filter(|i| i.index.order() == 0 && !w.r.table.is_changing());
+        let room = RetireQueue::room(&owner.e, owner.slot) >= self.needed(left) + Index::ROOM;
+        if cfg!(feature = "faults") {
+            assert!(owner.e.is_pinned(owner.slot), "INV-PIN: an index is read by who is pinned");
+        }
+        if let (Some(i), Some((key, _)), true) = (primary, self.entries.get(w.entry), room) {
+            if i.remove(&owner.e, owner.slot, &Bytes, key, w.r.no) {
+                return true;
+            }
+        }
+        w.r.table.mark(w.r.rec);
+        false
+    }
+}
+
 impl Txn {
-    /// Adds the primary index's entry of a row that we have just inserted. On an error, and when a
-    /// comparison unwinds, the insert must be undone. Entries of dead records are removed on the way.
-    /// True: the entry was put behind all others.
+    /// Adds the entry of a row that we have just inserted to the primary index. On an error, and
+    /// when a comparison unwinds, the insert must be undone. Entries of dead records are removed on
+    /// the way. True: the entry was put behind all others.
     pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<bool, Error> {
         let Some(primary) = r.table.primary() else { return Ok(false) };
-        let n = self.last_write(r).expect("an insert of ours") as usize;
+        let n = self.last_write(r).expect("an insert of ours");
         self.sweep(p, r.table, 2);
         // INV-GRAVE: the key is known before there is an entry.
-        self.entries.all += 1;
-        self.entries.long += u64::from(Index::has_memory(key));
-        RetireQueue::reserve(&self.e, self.slot, self.owed())?;
-        let entry = self.entries.add(key);
+        self.writes.entries.count(key);
+        RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
+        let entry = self.writes.entries.add(key);
         let last = match primary.add(&self.e, self.slot, p, r.no, key) {
             Err(Error::OutOfMemory) => {
                 self.reclaim();
@@ -104,59 +142,26 @@ impl Txn {
             }
             done => done?,
         };
-        self.writes[n].entry = entry;
+        self.writes.set_entry(n, entry);
         Ok(last)
     }
 
-    /// What the queue of retired memory must have room for, whatever else it is used for: each write retires one version
-    /// at most, published or undone; entries; and what was promised.
-    pub(super) fn owed(&self) -> u64 {
-        self.writes.len() as u64 + 8 + self.entries.room() + self.promised
-    }
-
-    /// Removes the entry of an own insert that will never be. False: the record is marked instead. `left`: writes that
-    /// have not retired their versions yet. Neither allocates nor fails.
-    pub(super) fn remove_entry(&self, w: &Write, left: usize) -> bool {
-        if w.entry == 0 || faults::on(Fault::EntryForgotten) {
-            return true;
-        }
-        let primary = w.r.table.primary().filter(|i| i.index.order() == 0 && !w.r.table.is_changing());
-        let room = RetireQueue::room(&self.e, self.slot) >= left as u64 + 8 + self.promised + Index::ROOM;
-        if cfg!(feature = "faults") {
-            assert!(self.e.is_pinned(self.slot), "INV-PIN: an index is read by who is pinned");
-        }
-        if let (Some(i), Some((key, _)), true) = (primary, self.entries.get(w.entry), room) {
-            if i.remove(&self.e, self.slot, &Bytes, key, w.r.no) {
-                return true;
-            }
-        }
-        w.r.table.mark(w.r.rec);
-        false
-    }
-
-    /// An insert was undone: its key is not needed any more.
-    pub(super) fn forget_entry(&mut self, w: &Write) {
-        let Some((_, end)) = self.entries.get(w.entry) else { return };
-        if end == self.entries.bytes.len() {
-            self.entries.bytes.truncate(w.entry as usize - 1);
-        }
-    }
-
     /// Removes at most `budget` entries of dead records from the primary index of a table; returns
-    /// how many. The process has a snapshot, so that its pin stays. May unwind where a comparison does.
+    /// how many. The process has a snapshot, so that its pin stays. May unwind where a comparison
+    /// does.
     pub fn sweep(&mut self, p: &dyn Platform, table: &'static Table, budget: usize) -> usize {
         if table.graves() == 0 {
             return 0;
         }
         // Without memory there is less room, and the entries stay for now.
-        let owed = self.owed();
+        let owed = self.writes.owed();
         let _ = RetireQueue::reserve(&self.e, self.slot, owed + Table::SWEEP_ROOM + 2 * budget as u64);
         table.sweep(&self.e, self.slot, p, owed, budget)
     }
 
-    /// Removes the entries of dead records whose keys are not known, by looking through the whole index, if there are
-    /// such records; returns how many. As [`Txn::sweep`].
+    /// Removes the entries of dead records whose keys are not known, if there are any, by looking
+    /// through the whole index. Returns how many. As [`Txn::sweep`].
     pub fn mend(&mut self, p: &dyn Platform, table: &'static Table) -> Result<usize, OutOfMemory> {
-        table.mend(&self.e, self.slot, p, self.owed())
+        table.mend(&self.e, self.slot, p, self.writes.owed())
     }
 }

@@ -1,5 +1,6 @@
-//! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows in the engine
-//! alone; every key has one row at most, which serializable writers see to by looking before they insert.
+//! Rows by the key of the primary index: look-ups, scans, writes. For programs that keep their rows
+//! in the engine alone. Every key has one row at most: serializable writers look before they
+//! insert.
 
 use super::versions::settled;
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
@@ -38,7 +39,8 @@ pub struct Row {
 pub struct RowScan {
     records: Records,
     way: Direction,
-    /// Its predicate; `None`: the partitions' predicates and the read set protect it, or nothing.
+    /// Its predicate. `None`: the predicates of the partitions and the read set protect the scan,
+    /// or it is not protected.
     id: Option<ScanId>,
     snapshot: Option<Csn>,
     /// May it end early?
@@ -53,8 +55,8 @@ pub struct RowScan {
 }
 
 impl Table {
-    /// Logical ranges of the primary index: `n` of about equal size, made at the first call, with so many
-    /// registrations each. The caller is pinned.
+    /// Logical ranges of the primary index: `n` of about equal size, made at the first call, with
+    /// so many registrations each. The caller is pinned.
     pub fn primary_ranges(
         &'static self,
         e: &Engine,
@@ -78,7 +80,8 @@ impl Table {
 }
 
 impl Txn {
-    /// A scan by key begins. With `scan.snapshot` it reads that snapshot, unprotected if `protect` is false.
+    /// A scan by key begins. With `scan.snapshot` it reads that snapshot, unprotected if `protect`
+    /// is false.
     pub fn scan_rows(
         &mut self,
         p: &dyn Platform,
@@ -108,9 +111,9 @@ impl Txn {
         Ok(RowScan { records, way, id, snapshot, open, read: 0, ended: false, table, field, at_hand: (0, 0) })
     }
 
-    /// Where no partition of a scan locks what is read, it reads a snapshot: at the CSN at which everything read so far is
-    /// valid, which is now. So it needs no validation on the way, whatever it meets. The predicate's positions are
-    /// older: it answers for all that the snapshot does not see.
+    /// Where no partition of a scan locks reads, the scan reads a snapshot: at the CSN at which
+    /// everything read so far is valid, which is now. So it needs no validation on the way. The
+    /// positions of the predicate are older: it answers for all that the snapshot does not see.
     fn optimistic_snapshot(&mut self, p: &dyn Platform, scan: &Scan<'_>) -> Result<Option<Csn>, Error> {
         if scan.snapshot.is_some() || self.level != Level::Serializable {
             return Ok(scan.snapshot);
@@ -133,8 +136,8 @@ impl Txn {
         }
     }
 
-    /// The next row of a snapshot, if its record was found already and a look at the newest version tells what is seen of
-    /// it: most are such.
+    /// The next row of a snapshot, if its record was found already and a look at the newest version
+    /// is enough to know the row. Most are such.
     #[inline]
     fn next_at_hand(&mut self, s: &mut RowScan) -> Option<Row> {
         let csn = s.snapshot?;
@@ -187,7 +190,7 @@ impl Txn {
         Ok(None)
     }
 
-    /// The scan has ended, here: what it did not read is not protected any more.
+    /// The scan has ended, here. Keys that it has not read are not protected any more.
     pub fn end_scan(&mut self, p: &dyn Platform, mut s: RowScan) {
         self.count_at_hand(&mut s);
         let Some(id) = s.id else { return };
@@ -201,7 +204,7 @@ impl Txn {
         }
     }
 
-    /// What we see of a record: our own write, or what snapshot or protocol give.
+    /// What we see of a record: our own write, or what the snapshot or the protocols give.
     fn see(
         &mut self,
         p: &dyn Platform,
@@ -222,8 +225,9 @@ impl Txn {
         Ok(version.map(|version| Row { r, version, own: false }))
     }
 
-    /// Rows with these keys will be looked up soon: what the look-ups read is fetched for all of them together. A hint: it
-    /// protects nothing and cannot fail. Worth it for two keys and more.
+    /// Rows with these keys will be looked up soon: fetches what the look-ups read for all of them
+    /// together. This is a hint: it protects nothing and cannot fail. It is worth it for two keys
+    /// and more.
     pub fn announce_rows<'a>(&self, table: &'static Table, keys: impl Iterator<Item = &'a [u8]>) {
         debug_assert!(self.is_active());
         table.index().index.prefetch_keys(table, keys);
@@ -253,7 +257,7 @@ impl Txn {
         };
         let look = self.look_position(p, at, ranges, key)?;
         if !at.partition().ring.list().is_quiet_since(start) {
-            // Somebody may have inserted the row between the look-up and the position.
+            // Another transaction may have inserted the row between the look-up and the position.
             let found = self.look_for(p, at.table, key, for_write, snapshot)?;
             if found.is_some() {
                 return Ok(found);
@@ -263,8 +267,8 @@ impl Txn {
         Ok(None)
     }
 
-    /// The row of a record, which is in the partition `at`: for who knows its number without an index. Its absence is
-    /// not protected.
+    /// The row of a record in the partition `at`, for a caller that knows its number without an
+    /// index. The absence of the row is not protected.
     pub fn find_record(&mut self, p: &dyn Platform, at: Touch, no: u64, for_write: bool) -> Result<Option<Row>, Error> {
         self.before_scan(p, at)?;
         match RecordRef::find(at.table, no) {
@@ -334,7 +338,8 @@ impl Txn {
         Ok(r)
     }
 
-    /// The version that a write of a row that was found replaces; a failure if it is not the newest one any more.
+    /// The version that a write replaces, of a row that was found. Fails if it is not the newest
+    /// any more.
     fn replaced(&mut self, p: &dyn Platform, row: &Row, mode: Mode) -> Result<Option<NonNull<Version>>, Error> {
         if let Some(n) = self.last_write(row.r) {
             return Ok(self.write(n).and_then(|w| w.base));
@@ -347,7 +352,8 @@ impl Txn {
         Ok(newest)
     }
 
-    /// Replaces a row that a serializable read has found by this key. On an error the version is freed.
+    /// Replaces a row that a serializable read has found by this key. On an error the version is
+    /// freed.
     pub fn update_row(
         &mut self,
         p: &dyn Platform,

@@ -1,14 +1,29 @@
-//! Transactions: the private state of a running one, and its four phases.
+//! Transactions: the private state of a running transaction, and its four phases.
 //!
-//! The operations are in `read.rs`, `present.rs`, `scan.rs`, `write.rs` and `locking.rs`; validation in `validate.rs`; the
-//! one place that orders the phases of a commit is `commit.rs`, and its opposite is `abort.rs`.
+//! A [`Txn`] is made of parts. Each part has a file of its own, with the methods that touch this
+//! part alone:
+//!
+//! * [`Owner`]: the slot and its tag; `versions.rs` and `present.rs` look at records with it;
+//! * `TouchedList`: the partitions that were touched, and the protocols that are followed there;
+//! * `ReadSet`: the versions that a validation must find unchanged;
+//! * `ScanSet`: the predicates; `predicate.rs` has those in ranges of indexes;
+//! * `WriteSet`: the buffered writes;
+//! * `LockSet`: the locks; `range_locks.rs` and `parts.rs` add locks and parts of ranges;
+//! * `Registrations`: the keys of the writes, and what the commit registers of them;
+//! * `Telemetry`: measurements for the statistics;
+//! * `Retry`: what the next transaction of the slot keeps from one that lost a conflict;
+//! * `Reclamation`: when retired memory is freed.
+//!
+//! The operations of a transaction combine them: `read.rs`, `scan.rs`, `conditions.rs`, `write.rs`,
+//! `locking.rs` and `keyed.rs`. Validation is in `validate.rs`. `commit.rs` is the one place that
+//! orders the phases of a commit, and `abort.rs` is its opposite.
 
 mod abort;
 mod commit;
 mod conditions;
-mod count;
 mod entries;
 mod keyed;
+mod lock_set;
 mod locking;
 mod owner;
 mod parts;
@@ -18,13 +33,17 @@ mod present;
 mod range_locks;
 mod read;
 mod read_set;
+mod reclaim;
 mod register;
+mod retry;
 mod scan;
 mod scan_set;
+mod telemetry;
 mod touched;
 mod validate;
 mod versions;
 mod write;
+mod write_set;
 
 pub use conditions::MAX_CONDITIONS;
 pub use keyed::{Row, RowScan, PRIMARY};
@@ -34,30 +53,31 @@ pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
 pub use present::Present;
 pub use scan::{Look, LookPosition, Scan};
 pub use versions::Committed;
-pub use write::{Own, Write, WriteKind};
+pub use write_set::{Own, Write, WriteKind};
 
-use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
-use crate::lock::{Holder, LockWord, Mode};
-use crate::partition::{Partition, Sampler};
-use crate::platform::{Platform, WaitFor};
+use crate::partition::Partition;
+use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{ProtocolSet, Touch};
-use crate::range::Registered;
-use crate::record::{Record, Version};
+use crate::record::Record;
 use crate::shared::Engine;
 use crate::switch::Epochs;
 use crate::table::Table;
 use hashbrown::HashMap;
+use lock_set::LockSet;
 use read_set::ReadSet;
+use reclaim::Reclamation;
+use register::Registrations;
+use retry::Retry;
 use scan_set::ScanSet;
-use std::ops::Range;
-use std::ptr::NonNull;
+use telemetry::Telemetry;
 use touched::{Touched, TouchedList};
+use write_set::WriteSet;
 
-/// Isolation of a transaction, as the engine tells them apart.
+/// Isolation of a transaction, as far as the engine distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Reads come from snapshots; writers wait for each other. (READ COMMITTED, REPEATABLE READ)
@@ -116,19 +136,6 @@ impl From<Error> for Failure {
     }
 }
 
-struct LockEntry {
-    word: &'static LockWord,
-    rec: Option<RecordRef>,
-    /// What to go back to if the subtransaction aborts.
-    previous: Option<Holder>,
-    mode: Mode,
-    /// Nesting depth of the subtransaction that took it; 0: stays until the top transaction ends.
-    depth: u32,
-}
-
-/// So many tokens a slot takes at once, so that slots seldom change the shared number.
-const TOKENS: u64 = 64;
-
 /// How far a transaction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -146,77 +153,26 @@ pub struct Txn {
     level: Level,
     /// Nesting depth of the current subtransaction; 1 is the top transaction.
     depth: u32,
+    /// Has the slot published the switch epoch?
+    following: bool,
+    /// Do we keep our pin to the end?
+    holds: bool,
     /// All reads so far are valid at this CSN; 0: the next read must find out.
     valid: Csn,
     csn: Csn,
+    /// Why and where the transaction fails because of others, if it does. It is the last of these
+    /// failures, and may be one that the rollback of a savepoint has caught. While the transaction
+    /// sleeps, this says that it gives up.
+    failed: Option<(AbortReason, &'static Partition)>,
+    touched: TouchedList,
     reads: ReadSet,
     scans: ScanSet,
-    writes: Vec<Write>,
-    /// Of a commit: what it locks, in canonical order (table, record, number of the write).
-    to_lock: Vec<(u64, u64, usize)>,
-    latest: write::Latest,
-    entries: entries::Entries,
-    /// The marks of all records that were written, at least: most records are known not to be.
-    written: u64,
-    locks: Vec<LockEntry>,
-    /// Scans under way that may give up locks of ranges.
-    early: Vec<range_locks::Early>,
-    /// Parts of ranges that it has published under `2pl`.
-    parts: Vec<parts::Published>,
-    /// By depth of a subtransaction: the number of locks when it started.
-    marks: Vec<usize>,
-    touched: TouchedList,
-    /// Has the slot published the switch epoch?
-    following: bool,
-    /// Which transactions are sampled, and what is known of this one if it is.
-    sampler: Sampler,
-    sample: Option<count::SampledTxn>,
-    /// The records that it has accessed first, if it is sampled and serializable.
-    accessed: Vec<RecordRef>,
-    /// Statements of the client, about.
-    round_trips: u32,
-    /// Did the transaction before this one fail because of others?
-    retries: bool,
-    clock: Clock,
-    /// When it began, by that clock.
-    began: u64,
-    /// Has it declared a partition?
-    declared: bool,
-    /// How long it slept for locks, nanoseconds.
-    slept_ns: u64,
-    notes: Vec<register::Note>,
-    /// Bytes of noted keys.
-    keys: Vec<u8>,
-    plan: register::Plan,
-    registered: Vec<Registered>,
-    /// Is our pin ours to the end?
-    holds: bool,
-    /// Room in the queue of retired memory that the platform was promised, until it has used it after our end.
-    promised: u64,
-    linked: usize,
-    /// The version of an insert that sleeps for its partition.
-    unplaced: Option<NonNull<Version>>,
-    commits_since_refresh: u32,
-    waiting_at_refresh: u64,
-    large_at_refresh: Csn,
-    /// The partition lock last in the order that is held.
-    last_partition: (u64, u32),
-    /// Why it fails because of others, if it does, and where: the last of these failures, also one that was caught in a
-    /// savepoint. While it sleeps it is about to give up.
-    failed: Option<(AbortReason, &'static Partition)>,
-    /// Upgrades that were lost since the last commit (INV-LOSER).
-    lost: Vec<locking::Lost>,
-    /// Id of the table whose next scanned row takes the place of a lost one; 0: none.
-    heir: u64,
-    /// Whom the last deadlock was lost to, until the next transaction begins or this one commits.
-    winner: Option<WaitFor>,
-    /// The token of what it writes now; 0: none is drawn yet.
-    token: u64,
-    /// Tokens that the slot's next transactions may draw.
-    tokens: Range<u64>,
-    /// Age in `wait_die`'s order, 0 for none. A transaction that follows one that ended with a
-    /// serialization failure has its age, so that a retry gets older until it wins.
-    age: u64,
+    writes: WriteSet,
+    locks: LockSet,
+    registrations: Registrations,
+    telemetry: Telemetry,
+    retry: Retry,
+    reclamation: Reclamation,
 }
 
 impl Txn {
@@ -227,54 +183,26 @@ impl Txn {
             stage: Stage::Idle,
             level: Level::Snapshot,
             depth: 1,
+            following: false,
+            holds: false,
             valid: 0,
             csn: 0,
+            failed: None,
+            touched: TouchedList::default(),
             reads: ReadSet::default(),
             scans: ScanSet::default(),
-            writes: Vec::new(),
-            to_lock: Vec::new(),
-            latest: write::Latest::default(),
-            entries: entries::Entries::default(),
-            written: 0,
-            locks: Vec::new(),
-            early: Vec::new(),
-            parts: Vec::new(),
-            marks: Vec::new(),
-            touched: TouchedList::default(),
-            following: false,
-            sampler: Sampler::new(slot),
-            sample: None,
-            accessed: Vec::with_capacity(count::ACCESSES as usize),
-            round_trips: 0,
-            retries: false,
-            clock: Clock::of_process(),
-            began: 0,
-            declared: false,
-            slept_ns: 0,
-            notes: Vec::new(),
-            keys: Vec::new(),
-            plan: register::Plan::default(),
-            registered: Vec::new(),
-            holds: false,
-            promised: 0,
-            linked: 0,
-            unplaced: None,
-            commits_since_refresh: 0,
-            waiting_at_refresh: 0,
-            large_at_refresh: 0,
-            last_partition: (0, 0),
-            failed: None,
-            lost: Vec::new(),
-            heir: 0,
-            winner: None,
-            token: 0,
-            tokens: 0..0,
-            age: 0,
+            writes: WriteSet::default(),
+            locks: LockSet::default(),
+            registrations: Registrations::default(),
+            telemetry: Telemetry::new(slot),
+            retry: Retry::default(),
+            reclamation: Reclamation::default(),
         }
     }
 
-    /// Starts a transaction. `ident` is the platform's name of it (see [`crate::platform::WaitFor`]), another one than that
-    /// of the slot's last: who waits for that one would go on waiting.
+    /// Starts a transaction. `ident` is the platform's name of it (see
+    /// [`crate::platform::WaitFor`]). It must differ from the name of the slot's last transaction:
+    /// a waiter for that one would go on waiting.
     pub fn begin(&mut self, level: Level, ident: u64) {
         debug_assert_eq!(self.stage, Stage::Idle);
         let s = self.shared_slot();
@@ -293,14 +221,8 @@ impl Txn {
         self.depth = 1;
         self.csn = 0;
         self.valid = self.e.now();
-        self.round_trips = 0;
-        self.heir = 0;
-        self.winner = None;
-        (self.declared, self.slept_ns) = (false, 0);
-        self.began = self.clock.now();
-        if self.sampler.next(self.e.shared.sample_every.get()) {
-            self.begin_sample();
-        }
+        self.retry.begin();
+        self.telemetry.begin(&self.owner);
     }
 
     /// What it reads must be unchanged at its commit, even if it writes nothing.
@@ -320,27 +242,17 @@ impl Txn {
     pub fn level(&self) -> Level {
         self.level
     }
-    /// A number, never 0, that marks what the transaction writes now. No other transaction gets it, of this incarnation of the
-    /// shared block or of an earlier one whose rows were loaded; after the rollback of a subtransaction there is a new one.
+    /// A number, never 0, that marks what the transaction writes now. No other transaction gets it,
+    /// of this incarnation of the shared block or of an earlier one whose rows were loaded. After
+    /// the rollback of a subtransaction there is a new one.
     #[inline]
     pub fn token(&mut self) -> u64 {
-        if self.token == 0 {
-            self.draw_token();
-        }
-        self.token
-    }
-    fn draw_token(&mut self) {
-        if self.tokens.is_empty() {
-            let last = self.e.shared.last_token.fetch_add(TOKENS, Ordering::Relaxed);
-            self.tokens = last + 1..last + TOKENS + 1;
-        }
-        self.token = self.tokens.start;
-        self.tokens.start += 1;
+        self.writes.token(&self.owner)
     }
     /// A subtransaction starts, or the transaction itself within one: its nesting depth (1: top).
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
-        self.marks.resize(depth as usize + 1, self.locks.len());
+        self.locks.begin_sub(depth);
     }
     /// Has it only looked at the clock?
     pub fn is_untouched(&self) -> bool {
@@ -352,15 +264,16 @@ impl Txn {
         self.touched.entry(partition)
     }
 
-    /// The protocols that the transaction follows in a partition from now on: those in use, and those
-    /// that it has followed there before (INV-FOLLOW).
+    /// The protocols that the transaction follows in a partition from now on: those in use, and
+    /// those that it has followed there before (INV-FOLLOW).
     #[inline]
     pub fn follow(&mut self, p: &dyn Platform, partition: &'static Partition) -> Result<ProtocolSet, Error> {
         self.begin_following(p)?;
         Ok(self.follow_also(partition).set)
     }
 
-    /// The same for a transaction that follows protocols already, with what it did in the partition.
+    /// The same for a transaction that follows protocols already, with what it did in the
+    /// partition.
     #[inline]
     fn follow_also(&mut self, partition: &'static Partition) -> &mut Touched {
         debug_assert!(self.following);
@@ -393,10 +306,7 @@ impl Txn {
 
     /// The protocols that the transaction has followed in a partition so far.
     pub fn followed(&self, partition: &Partition) -> ProtocolSet {
-        if faults::on(Fault::ForgetsProtocols) {
-            return partition.protocols();
-        }
-        self.touched.get(partition).map_or(ProtocolSet::EMPTY, |t| t.set)
+        self.touched.followed(partition)
     }
 
     /// A serialization failure, remembered for the partition's counters.
@@ -420,13 +330,14 @@ impl Txn {
     }
 
     fn blame(&mut self, reason: AbortReason, at: Touch) -> Touch {
-        // Below SERIALIZABLE a savepoint's rollback gives the table's lock up, and others may have changed its partitions.
+        // Below SERIALIZABLE the rollback of a savepoint gives up the table's lock, and another
+        // transaction may have changed its partitions.
         let at = Touch { no: at.no.min(at.table.map().n - 1), ..at };
         self.failed = Some((reason, at.partition()));
         at
     }
 
-    /// The sleep out of which the platform has unwound was a deadlock that its own detector found.
+    /// The platform has unwound out of a sleep because its own detector found a deadlock.
     pub fn note_deadlock(&mut self) {
         if let Some((why @ AbortReason::WaitGivenUp, _)) = &mut self.failed {
             *why = AbortReason::Deadlock;
@@ -438,20 +349,22 @@ impl Txn {
         if self.level != Level::Serializable {
             return Ok(());
         }
-        self.declared = true;
+        self.telemetry.declared = true;
         self.follow(p, at.partition())?.preprocess(self, p, at)
     }
 
-    /// The transaction would have declared partitions, if any protocol in use wanted that: for the statistics.
+    /// The transaction would have declared partitions if a protocol in use wanted that. For the
+    /// statistics.
     pub fn note_declared(&mut self) {
-        self.declared = true;
+        self.telemetry.declared = true;
     }
 
-    /// Ends what every transaction ends with: locks are released, private state is empty.
+    /// Does what every end of a transaction does: releases the locks, and empties the private
+    /// state.
     fn reset(&mut self) {
-        self.token = 0;
-        self.take_back_parts(None);
-        self.release_all();
+        self.writes.end_token();
+        self.locks.take_back_parts(&self.owner, None);
+        self.locks.release_all(&self.owner);
         self.ended();
         self.owner.advance();
         let s = self.shared_slot();
@@ -459,42 +372,67 @@ impl Txn {
             s.read_csn.store(0, Ordering::SeqCst);
         }
         self.set_word(State::Idle, 0);
-        self.leave_commit();
+        s.commits.leave();
         s.waiting.clear();
         if !s.rebuilding.load(Ordering::Relaxed).is_null() {
             crate::range::IndexRanges::abandon_rebuild(&self.e, self.slot);
         }
-        self.clear_notes();
+        self.registrations.clear(&self.owner);
         self.scans.clear();
         if std::mem::take(&mut self.holds) {
             self.e.let_go(self.slot);
         }
         self.e.unpin(self.slot);
         if self.following {
-            // INV-FOLLOW: nothing of it is left.
+            // INV-FOLLOW: all stamps are set and all locks are released.
             Epochs::leave(&s.following);
             self.following = false;
         }
         self.stage = Stage::Idle;
-        crate::retire::RetireQueue::trim(&self.owner.e, self.owner.slot, std::mem::take(&mut self.promised));
+        self.writes.end_room(&self.owner);
         self.reads.clear();
-        clear_vec(&mut self.writes);
-        self.latest.clear();
-        self.entries.clear();
-        self.written = 0;
-        self.marks.clear();
-        self.early.clear();
+        self.writes.clear();
         self.touched.clear();
-        self.registered.clear();
-        self.linked = 0;
-        self.last_partition = (0, 0);
         self.failed = None;
-        self.accessed.clear();
-        debug_assert!(self.locks.is_empty());
+        self.telemetry.forget_accessed();
+        self.locks.clear();
     }
 
-    /// The partitions that it has touched since it began, in the order of their first touch. What a savepoint's rollback has
-    /// undone stays in.
+    /// How many statements the client has sent in this transaction, about. Used only if it is
+    /// sampled.
+    #[inline]
+    pub fn set_round_trips(&mut self, n: u32) {
+        self.telemetry.round_trips = n;
+    }
+
+    /// The records that a sampled serializable transaction has accessed first, some perhaps twice.
+    /// Its pin keeps them and their versions until it ends. Records that it inserted are not among
+    /// them, and none from before the rollback of a savepoint.
+    pub fn sampled_records(&self) -> &[RecordRef] {
+        self.telemetry.accessed()
+    }
+
+    /// Is the transaction sampled?
+    #[inline]
+    pub fn is_sampled(&self) -> bool {
+        self.telemetry.is_sampled()
+    }
+
+    /// A record is read, or locked to be written.
+    #[inline]
+    fn sample_access(&mut self, r: RecordRef, writes: bool) {
+        self.telemetry.access(&self.owner, self.level, r, writes);
+    }
+
+    /// Counts the reads so far, and forgets which partitions were touched.
+    fn forget_touched(&mut self) {
+        self.touched.count_reads(self.slot);
+        self.touched.clear();
+        self.failed = None;
+    }
+
+    /// The partitions that the transaction has touched since it began, in the order of their first
+    /// touch. Partitions remain even if the rollback of a savepoint has undone what was done there.
     pub fn touched_partitions(&self) -> impl Iterator<Item = &'static Partition> + Clone + '_ {
         self.touched.iter().map(|t| t.partition)
     }
@@ -514,8 +452,8 @@ impl std::ops::Deref for Txn {
     }
 }
 
-/// Room that a transaction leaves to the next: one large transaction must not slow down all that
-/// follow (clearing a hash table takes time in proportion to its room).
+/// Room that a transaction leaves to the next one. One large transaction must not slow down all
+/// that follow: clearing a hash table takes time in proportion to its room.
 const KEEP: usize = 1024;
 
 fn clear_vec<T>(v: &mut Vec<T>) {

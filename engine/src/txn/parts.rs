@@ -1,7 +1,9 @@
-//! `2pl`: parts of ranges that scans have read, and writers that wait for them.
+//! Parts of ranges that scans have read, and writers that wait for them, where protocols lock
+//! ranges.
 
+use super::lock_set::LockSet;
 use super::predicate::Extent;
-use super::{RecordRef, ScanId, Txn};
+use super::{Owner, RecordRef, ScanId, Txn};
 use crate::csn::{SlotId, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
@@ -15,12 +17,12 @@ use std::ops::Bound;
 pub(super) struct Published {
     /// Number of its scan.
     scan: u32,
-    /// Which of the slot's.
+    /// Which of the slot's parts it is.
     no: u32,
     range: &'static Range,
 }
 
-/// A scan under `2pl` whose bounds are final.
+/// A scan whose protocol locks ranges, and whose bounds are final.
 pub(super) struct ReadPart<'a> {
     pub set: &'static RangeSet,
     pub order: u32,
@@ -50,38 +52,38 @@ pub(super) struct Written<'a> {
     pub r: RecordRef,
 }
 
-/// Steps of waiting for an owner that is in the act of committing before the policy is asked.
+/// Steps of waiting for an owner that is in the act of committing, before the policy decides.
 const SHORT: u32 = 200;
 
-impl Txn {
-    /// The scan's bounds are final. Under `2pl` those who write between them, in ranges at its ends that are not locked, wait
-    /// for us from now on, or abort after the policy.
-    pub(super) fn publish_parts(&mut self, scan: ScanId) {
-        if self.parts.len() >= PARTS {
+impl LockSet {
+    /// Publishes what a scan has read of ranges that are not locked. Writers of it wait for us from
+    /// now on, or abort after the policy.
+    fn publish(&mut self, owner: &Owner, scan: ScanId, read: ReadPart<'_>) {
+        if self.published.len() >= PARTS {
             return; // validated only
         }
-        let Some(read) = self.scans.ranged.parts_of(scan) else { return };
-        let Ok(parts) = self.e.parts(self.slot) else { return }; // no memory: the same
+        let Ok(parts) = owner.e.parts(owner.slot) else { return }; // no memory: the same
         for no in read.ends() {
             let range = read.set.range(no);
             let at = parts.publish(range, read.order, (read.lo, read.hi), read.rows_locked);
-            self.parts.extend(at.map(|no| Published { scan: scan.number(), no, range }));
+            self.published.extend(at.map(|no| Published { scan: scan.number(), no, range }));
         }
     }
 
     /// Rows of the scan are not locked: all writes are conflicts with its parts.
-    pub(super) fn widen_parts(&mut self, scan: ScanId) {
-        let Some(parts) = self.e.parts_if_any(self.slot) else { return };
-        self.parts.iter().filter(|q| q.scan == scan.number()).for_each(|q| parts.widen(q.no));
+    pub fn widen_parts(&mut self, owner: &Owner, scan: ScanId) {
+        let Some(parts) = owner.e.parts_if_any(owner.slot) else { return };
+        let of_scan = self.published.iter().filter(|q| q.scan == scan.number());
+        of_scan.for_each(|q| parts.widen(q.no));
     }
 
-    /// Takes back the parts of a scan, or all. The ranges are ours still. Cannot fail.
-    pub(super) fn take_back_parts(&mut self, scan: Option<ScanId>) {
-        if self.parts.is_empty() {
+    /// Takes back the parts of a scan, or all. We still keep the ranges. Cannot fail.
+    pub fn take_back_parts(&mut self, owner: &Owner, scan: Option<ScanId>) {
+        if self.published.is_empty() {
             return;
         }
-        let Some(parts) = self.e.parts_if_any(self.slot) else { return };
-        self.parts.retain(|q| {
+        let Some(parts) = owner.e.parts_if_any(owner.slot) else { return };
+        self.published.retain(|q| {
             let stays = scan.is_some_and(|s| s.number() != q.scan);
             if !stays {
                 parts.take_back(q.no, q.range);
@@ -89,9 +91,20 @@ impl Txn {
             stays
         });
     }
+}
 
-    /// Waits for those who have read where we write, or fails, after the policy. Each slot's parts are looked at once: who
-    /// reads there from then on is validated.
+impl Txn {
+    /// The bounds of the scan are final. Where protocols lock ranges, writers between them wait for
+    /// us from now on, in the ranges at its ends that are not locked; or they abort after the
+    /// policy.
+    pub(super) fn publish_parts(&mut self, scan: ScanId) {
+        if let Some(read) = self.scans.ranged.parts_of(scan) {
+            self.locks.publish(&self.owner, scan, read);
+        }
+    }
+
+    /// Waits for the transactions that have read where we write, or fails, after the policy. Looks
+    /// once at the parts of each slot: later readers are validated.
     pub(super) fn await_parts(&mut self, p: &dyn Platform, w: Written<'_>) -> Result<(), Error> {
         if w.range.parts.load(Ordering::SeqCst) == 0 || faults::on(Fault::PartsIgnored) {
             return Ok(());
@@ -108,8 +121,9 @@ impl Txn {
         Ok(())
     }
 
-    /// The transaction in `slot` that has published this part, if the write conflicts with it. INV-PARTS: it takes its parts
-    /// back before it ends, so the name that the slot has while the part stays is that of the part's owner.
+    /// The transaction in `slot` that has published this part, if the write conflicts with it.
+    /// INV-PARTS: it takes its parts back before it ends, so the name that the slot has while the
+    /// part stays is the name of the part's owner.
     fn owner_of(&self, p: &dyn Platform, part: &Part, slot: SlotId, w: Written<'_>) -> Option<u64> {
         loop {
             let copy = part.of(w.range)?;
@@ -120,7 +134,8 @@ impl Txn {
         }
     }
 
-    /// Waits for the owner of a part as long as that conflicts with the write, but not for who has its slot after it.
+    /// Waits for the owner of a part as long as the part conflicts with the write; but not for a
+    /// later transaction of its slot.
     #[cold]
     fn await_owner(&mut self, p: &dyn Platform, part: &Part, owner: WaitFor, w: Written<'_>) -> Result<(), Error> {
         let at = w.r.touch();
@@ -136,27 +151,18 @@ impl Txn {
                 return Ok(());
             }
         }
-        match self.policy_of(w.r) {
+        match self.policy_at(w.r.touch()) {
             Policy::NoWait => return Err(self.fail(AbortReason::LockConflict, at)),
             Policy::WaitDie if self.is_older(owner.slot) => return Err(self.fail(AbortReason::WaitDie, at)),
             Policy::Wait | Policy::WaitDie => {}
         }
         match self.sleep_while(p, owner, at, there) {
-            // As its predicate, or the other's, would fail if nobody had waited: a circle of waits is broken by a
-            // failure of that kind.
+            // If neither had waited, the predicate of one of them would fail. So a cycle of waits
+            // is broken by a failure of that kind.
             Err(Error::Deadlock) if self.level == super::Level::Serializable => {
                 Err(self.fail(AbortReason::UpgradeConflict, at))
             }
             end => end,
         }
-    }
-
-    fn policy_of(&mut self, r: RecordRef) -> Policy {
-        let serializable = self.level == super::Level::Serializable;
-        let policy = if serializable { r.partition().policy() } else { Policy::Wait };
-        if policy == Policy::WaitDie {
-            self.set_age();
-        }
-        policy
     }
 }

@@ -1,4 +1,4 @@
-//! The predicates of a transaction: what it has scanned, in ranges of indexes.
+//! The predicates of a transaction in ranges of indexes: the intervals of keys that it has scanned.
 
 use super::parts::ReadPart;
 use crate::faults::{self, Fault};
@@ -46,7 +46,7 @@ impl ScanId {
     pub fn number(self) -> u32 {
         self.id
     }
-    /// To read a row with that is outside of the scan's bounds: it is not locked.
+    /// To read a row outside of the scan's bounds: it is not locked.
     pub fn outside(self) -> ScanId {
         self.locked()
     }
@@ -77,20 +77,21 @@ pub(super) struct Predicate {
     starts: usize,
     pub unknown: Position,
     open: OpenEnd,
-    /// Are its rows locked, each before it is read? Then only inserts are conflicts (INV-ROWS).
+    /// Are its rows locked, each before it is read? Then only inserts are conflicts
+    /// (INV-ROWS).
     pub rows_locked: bool,
     /// Do writers between its bounds wait, in ranges that are not locked (see `parts`)?
     pub holds_writers: bool,
-    /// Are the ranges locked that it covers?
+    /// Are the ranges that it covers locked?
     covered_locked: bool,
     /// Are rows of other scans read with its id? Then its ranges are not locked in place of rows.
     shared: bool,
-    /// Rows that it has locked so.
+    /// Number of rows that it has locked one by one.
     locked_rows: u32,
-    /// Its ranges are locked instead, since positions `positions[escalated..]`: updates and deletes are conflicts
-    /// from there on.
+    /// Its ranges are locked instead, since positions `positions[escalated..]`: later updates and
+    /// deletes are conflicts.
     escalated: Option<usize>,
-    /// The range of the first of these.
+    /// The range of the first of these positions.
     escalated_from: u32,
     /// The extreme key that an open scan is known to have read.
     reached: Option<Vec<u8>>,
@@ -100,7 +101,7 @@ pub(super) struct Predicate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Outside,
-    /// In what was read.
+    /// In what the scan has read.
     Read,
     /// In what an open scan may not have read yet.
     Unread,
@@ -110,7 +111,7 @@ pub(super) enum Side {
 pub struct PredicateView<'a> {
     /// The ranges.
     pub ranges: &'static IndexRanges,
-    /// What was read, or will be.
+    /// What the scan has read, or will read.
     pub bounds: Bounds<'a>,
     /// Number of ranges that it touches.
     pub touched: u32,
@@ -127,10 +128,10 @@ pub(super) struct Predicates {
     all: Vec<Predicate>,
     keys: Vec<u8>,
     positions: Vec<Position>,
-    /// With so much room taken it is looked for what nobody needs any more.
+    /// With so much room taken, room that is not needed any more is given back.
     tidy_at: usize,
-    /// Is there a hull of scans whose rows are locked? Then a scan that has no predicate of its own is perhaps in it, and
-    /// goes on to lock its rows.
+    /// Is there a hull of scans whose rows are locked? A scan without a predicate of its own may be
+    /// in it, and goes on to lock its rows.
     locked_hulls: bool,
 }
 
@@ -144,7 +145,8 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// May a row that is followed under these protocols be read without a lock of its own, and without being remembered?
+    /// May a row be read without a lock of its own, and without being remembered, if these
+    /// protocols are followed in its partition?
     #[inline]
     pub fn needs_no_row_locks(self, all: ProtocolSet) -> bool {
         !self.rows_locked && (self.ranges_locked || !all.locks_reads())
@@ -255,7 +257,7 @@ impl Predicates {
         ScanId { id, locked }
     }
 
-    /// The predicate of a scan, if it is one of its own still.
+    /// The predicate of a scan, if the scan still has one of its own.
     #[inline]
     fn find(&self, scan: ScanId) -> Option<usize> {
         match self.all.last() {
@@ -264,7 +266,8 @@ impl Predicates {
         }
     }
 
-    /// Where a key of range `no` lies; `None`: any key of it. `middle`: open scans have not read all.
+    /// Where a key of range `no` lies; `None`: any key of it. `middle`: open scans have not read
+    /// all.
     pub fn side(&self, p: &dyn Platform, q: &Predicate, no: u32, key: Option<&[u8]>, middle: bool) -> Side {
         let open = middle && q.is_open();
         if !open && q.covers(no) {
@@ -335,7 +338,8 @@ impl Predicates {
         }
     }
 
-    /// Writers of what the scan has read wait. `locked`: are the ranges locked that it covers?
+    /// Writers wait where the scan has read. `locked`: are the ranges locked that it
+    /// covers?
     pub fn hold_writers(&mut self, scan: ScanId, locked: bool) {
         if let Some(i) = self.find(scan) {
             (self.all[i].holds_writers, self.all[i].covered_locked) = (true, locked);
@@ -345,7 +349,7 @@ impl Predicates {
     pub fn is_open(&self, scan: ScanId) -> bool {
         self.find(scan).is_some_and(|i| self.all[i].is_open())
     }
-    /// What a scan whose protocol locks ranges reads of those that are not locked.
+    /// What a scan whose protocol locks ranges reads of the ranges that are not locked.
     pub fn parts_of(&self, scan: ScanId) -> Option<ReadPart<'_>> {
         let q = &self.all[self.find(scan)?];
         let (lo, hi) = self.bounds(q);
@@ -354,19 +358,20 @@ impl Predicates {
         let (rows_locked, covered_locked) = (q.rows_locked, q.covered_locked);
         wanted.then_some(ReadPart { set, order, extent, lo, hi, rows_locked, covered_locked })
     }
-    /// Are the rows of the scan locked one by one?
+    /// Are the rows of the scan locked one by one from now on?
     pub fn lock_rows(&mut self, scan: ScanId, yes: bool) {
         match self.find(scan) {
             Some(i) => self.all[i].rows_locked = yes,
             None if self.locked_hulls && !yes => {
-                // In which hull it is, nobody knows. Rows that are locked protect themselves still.
+                // It is not known in which hull the scan is. Rows that are locked protect
+                // themselves still.
                 self.all.iter_mut().for_each(|q| q.rows_locked = false);
                 self.locked_hulls = false;
             }
             None => {}
         }
     }
-    /// Are they?
+    /// Are the rows of the scan locked one by one?
     pub fn locks_rows(&self, scan: ScanId) -> bool {
         match self.find(scan) {
             Some(i) => self.all[i].rows_locked,
@@ -397,14 +402,15 @@ impl Predicates {
     pub fn is_escalated(&self, scan: ScanId) -> bool {
         self.find(scan).is_some_and(|i| self.all[i].escalated.is_some())
     }
-    /// Is a registered update or delete, of a row that was there, no conflict: the row was locked before it was read,
-    /// or the write was over when the ranges were locked?
+    /// Is a registered update or delete of a row that was there no conflict? It is none if the row
+    /// was locked before it was read, or if the write was over when the ranges were locked.
     pub fn spares(&self, q: &Predicate, no: u32, pos: u64) -> bool {
         let before = |e: usize| !self.positions[e + (no - q.escalated_from) as usize].looks_at(pos);
         q.rows_locked || q.escalated.is_some_and(|e| before(e) || faults::on(Fault::EscalatesTooFar))
     }
 
-    /// The platform may know how far an open scan is: then conflicts in what it has read are told from others.
+    /// The platform may know how far an open scan is. Then conflicts in what it has read are
+    /// distinguished from others.
     pub fn ask_reached(&mut self, p: &dyn Platform, i: usize) -> bool {
         let id = ScanId { id: self.all[i].id, ..ScanId::NONE };
         let Some((key, upwards)) = p.reached(id.id).filter(|_| self.all[i].is_open()) else { return false };

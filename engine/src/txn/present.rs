@@ -1,4 +1,5 @@
-//! What is at a record now, for unique checks: of no snapshot, and other transactions' inserts and deletes too.
+//! What is at a record now, for unique checks: not in a snapshot, and with the inserts and deletes
+//! of other transactions.
 
 use super::{Owner, RecordRef};
 use crate::csn::Csn;
@@ -12,15 +13,17 @@ use std::ptr::NonNull;
 /// A row that is there, or may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// The newest committed version, the CSN of its commit, and the id of a transaction that deletes or moves it; 0: none does.
+    /// The newest committed version, the CSN of its commit, and the id of a transaction that
+    /// deletes or moves it; 0: there is none.
     Row(NonNull<Version>, Csn, u32),
     /// What a transaction inserts that has not committed, and its id.
     Insert(NonNull<Version>, u32),
 }
 
 impl Owner {
-    /// What is at a record that we have not written; `None`: no row, or an insert of a transaction without an id, for which
-    /// nobody can wait nor has to: no unique index asks. Waits an instant for who takes its CSN, and for nobody else.
+    /// What is at a record that we have not written; `None`: no row, or an insert of a transaction
+    /// without an id. Others cannot wait for such an insert, and need not: it is in no unique
+    /// index. Waits an instant for an owner that takes its CSN, and for no other.
     pub fn present(&self, p: &dyn Platform, r: RecordRef) -> Result<Option<Present>, Error> {
         'again: loop {
             // Read before the version: a deleter that ends in between has published its tombstone.
@@ -42,7 +45,8 @@ impl Owner {
                     Fate::Active | Fate::Preparing | Fate::Committing(_)
                         if ver.older().is_null() && !ver.is_tombstone() =>
                     {
-                        // A reserved insert. Its id, if it has one, is there before it is, until its outcome can be seen.
+                        // A reserved insert. If it has an id, the id is there before the version,
+                        // and stays until the outcome can be seen.
                         let id = self.writer(r);
                         if id != 0 {
                             return Ok(Some(Present::Insert(nn, id)));

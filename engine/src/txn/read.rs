@@ -1,4 +1,13 @@
 //! Reads: from a snapshot, or the newest committed version through the partition's protocols.
+//!
+//! **INV-VALID**: All that a serializable transaction has read is the state at its CSN `valid`, or
+//! `valid` is 0. A read that passes over a pending version sets `valid` to 0 if the version's owner
+//! may have a CSN at or below it. A read that finds no row below a pending insert remembers that,
+//! unless a predicate answers for it.
+//!
+//! **INV-PEEK**: A read by a look follows the partition's protocols before it looks, and needs no
+//! lock that the transaction does not hold. It sees a settled version (INV-SETTLED), and remembers
+//! it like any read.
 
 use super::versions::{is_tombstone, settled};
 use super::{RecordRef, Txn};
@@ -30,8 +39,8 @@ impl Txn {
         Ok(v.map(|(v, _)| v).filter(|v| !is_tombstone(*v)))
     }
 
-    /// What [`Txn::read_snapshot`] would return, where looking at the newest version tells; else `None`. It neither fails
-    /// nor unwinds, and calls nobody.
+    /// What [`Txn::read_snapshot`] would return, if a look at the newest version is enough to know
+    /// it; else `None`. It neither fails nor unwinds, and does not call the platform.
     #[inline]
     pub fn peek_snapshot(&mut self, r: RecordRef, csn: Csn) -> Option<Option<NonNull<Version>>> {
         let seen = settled(r.rec.head(), csn)?;
@@ -42,9 +51,8 @@ impl Txn {
 
     /// A serializable read. `for_write`: the record will be written next.
     ///
-    /// What it returns is consistent with everything read before: on meeting a version newer than
-    /// the CSN at which all reads were last valid, they are validated again, or the transaction
-    /// ends with a serialization failure.
+    /// What it returns is consistent with everything read before. If it meets a version newer than
+    /// `valid`, it validates all reads again, or the transaction ends with a serialization failure.
     pub fn read(&mut self, p: &dyn Platform, r: RecordRef, for_write: bool) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
         if let Some(v) = self.peek_row(r) {
@@ -78,11 +86,13 @@ impl Txn {
         Ok(Some(v).filter(|_| live))
     }
 
-    /// A read has found no row in a record, because the insert of another transaction is pending there.
+    /// A read has found no row in a record, because the insert of another transaction is pending
+    /// there.
     ///
-    /// INV-VALID: that insert may commit with what this transaction reads later, and may have its CSN already. So the
-    /// absence is validated like any read, unless a predicate on the partition answers for it; and where the
-    /// inserter may have a CSN that is not after `valid`, the next read validates.
+    /// INV-VALID: that insert may commit together with what this transaction reads later, and may
+    /// have its CSN already. So the absence is validated like any read, unless a predicate on the
+    /// partition answers for it. If the CSN of the inserter may be at or below `valid`, the next
+    /// read validates.
     #[cold]
     fn remember_absent(&mut self, r: RecordRef) {
         if r.rec.head().is_null() || faults::on(Fault::PendingIsForgotten) {
@@ -96,17 +106,18 @@ impl Txn {
         }
     }
 
-    /// INV-VALID: a read has passed over a pending version, whose commit it did not wait for, and which may be
-    /// older than `valid`.
+    /// INV-VALID: a read has passed over a pending version, and has not waited for its commit. The
+    /// version may be older than `valid`.
     pub(super) fn passed_over(&mut self) {
         if !faults::on(Fault::PassesOver) {
             self.valid = 0;
         }
     }
 
-    /// As [`Txn::read`], of a row whose key the transaction has locked, so that it is not deleted and keeps its key.
-    /// Where everything that was read is the state at `valid`, this row is read so too, even if a newer version has
-    /// been committed since: the transaction can commit at `valid` if it never writes.
+    /// As [`Txn::read`], of a row whose key the transaction has locked: the row is not deleted and
+    /// keeps its key. If everything that was read is the state at `valid`, this row is read at
+    /// `valid` too, even if a newer version has been committed since. The transaction can commit at
+    /// `valid` if it never writes.
     pub fn read_locked_key(&mut self, p: &dyn Platform, r: RecordRef) -> Result<Option<NonNull<Version>>, Error> {
         let optimistic = self.follow(p, r.partition())?.only_validates_reads();
         if self.valid == 0 || !self.writes.is_empty() || !optimistic {
@@ -119,11 +130,13 @@ impl Txn {
         Ok(seen)
     }
 
-    /// What [`Txn::read`] would return of a row that this transaction has not written, where looking at it and remembering
-    /// that is all that it would do; else `None`. It neither fails nor unwinds, and calls nobody.
+    /// What [`Txn::read`] would return of a row that this transaction has not written, if a look at
+    /// it is enough to know that; else `None`. It neither fails nor unwinds, and does not call the
+    /// platform.
     ///
-    /// INV-PEEK: the partition's protocols are followed before the row is looked at, and want no lock that is not ours; the
-    /// newest version is settled (INV-SETTLED), so that it is valid with all that was read before.
+    /// INV-PEEK: the transaction follows the partition's protocols before it looks at the row, and
+    /// they want no lock that it does not hold. The newest version is settled (INV-SETTLED), so
+    /// that it is valid together with all that was read before.
     #[inline]
     pub fn peek_row(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
         if !self.following || r.rec.head().is_null() {
@@ -136,7 +149,7 @@ impl Txn {
         if t.locks_to_read() {
             return None;
         }
-        // The head again, behind the locks.
+        // The head again, after the check of the locks.
         let v = settled(r.rec.head(), valid)??;
         t.reads += 1;
         if t.set.validates_reads() {
@@ -161,22 +174,23 @@ impl Txn {
         Ok(())
     }
 
-    /// A scan of a partition starts: locks after its protocols, and from now on inserts into the
-    /// partition are conflicts. Call it before the index is read.
+    /// A scan of a partition starts. Locks as the partition's protocols want. From now on inserts
+    /// into the partition are conflicts. Call it before the index is read.
     pub fn scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.before_scan(p, at)?;
-        // `since` decides only what a wrapped ring says: an insert whose CSN is not larger is no conflict. The clock may be
-        // read before the position or after it. Such an insert has linked its version before it took its CSN, so
-        // before the scan begins to read: the scan reads the row, or remembers that it passed over a pending one, and
-        // validates that read.
+        // `since` matters only where a ring has wrapped: an insert whose CSN is not larger is no
+        // conflict. The clock may be read before the position or after it. The insert has linked
+        // its version before it took its CSN, so before the scan begins to read. Either the scan
+        // reads the row, or it passes over a pending version, remembers that, and validates that
+        // read.
         let now = self.e.now();
         let start = at.partition().ring.list().position();
         self.predicate(at, start, if start.is_quiet() { now } else { 0 });
         Ok(())
     }
 
-    /// A look-up in a partition starts: locks after its protocols. Returns what
-    /// [`Txn::add_predicate`] wants if the look-up finds nothing.
+    /// A look-up in a partition starts. Locks as the partition's protocols want. Returns the
+    /// argument of [`Txn::add_predicate`], for a look-up that finds nothing.
     pub fn before_lookup(&mut self, p: &dyn Platform, at: Touch) -> Result<u64, Error> {
         self.before_scan(p, at)?;
         Ok(at.partition().ring.list().position().low())

@@ -77,8 +77,9 @@ impl ReadSet {
 }
 
 impl Owner {
-    /// Is what was read of a record its newest version still, or the one below a write of ours that
-    /// is linked? Then it is at any CSN: later commits have larger ones. `seen`: null for no row.
+    /// Is the version that we read of a record its newest version still, or the one below a write
+    /// of ours that is linked? Then it is at any CSN: later commits have larger ones. `seen`: null
+    /// for no row.
     #[inline]
     fn is_newest(&self, r: RecordRef, seen: *mut Version) -> bool {
         let head = r.rec.head();
@@ -90,7 +91,7 @@ impl Owner {
         head == seen || NonNull::new(head).is_some_and(ours)
     }
 
-    /// Is what was read of a record (null: no row) what it has at `csn`?
+    /// Is the version that we read of a record (null: no row) what it has at `csn`?
     fn is_unchanged(&self, p: &dyn Platform, r: RecordRef, seen: *mut Version, csn: Csn) -> Result<bool, Error> {
         let mut v = r.rec.head();
         let mut n = 0;

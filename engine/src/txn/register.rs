@@ -1,18 +1,18 @@
 //! Registration: the keys that a transaction writes, in the ranges of every index of their tables.
 //!
-//! What compares keys or allocates happens in [`Txn::plan_registrations`]; then the commit says that it is under way,
-//! looks again which ranges there are, and registers.
+//! [`Txn::plan_registrations`] does all that compares keys or allocates. Then the commit says that
+//! it is under way, looks again which ranges there are, and registers.
 
 use super::parts::Written;
-use super::write::WriteKind;
-use super::Txn;
+use super::write_set::WriteSet;
+use super::{Owner, Txn, Write, WriteKind};
 use crate::csn::Stamp;
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
-use crate::range::{IndexRanges, List, RangeSet, Subject, INLINE_KEY};
+use crate::range::{IndexRanges, List, RangeSet, Registered, Subject, INLINE_KEY};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy)]
 pub(super) struct Note {
     ranges: &'static IndexRanges,
-    /// A piece of `Txn::keys`; `None`: the row is not in the index.
+    /// A piece of `Registrations::keys`; `None`: the row is not in the index.
     key: Option<(usize, usize)>,
     /// The next note of the write, + 1.
     next: u32,
@@ -32,7 +32,7 @@ pub(super) struct Note {
 struct Planned {
     set: &'static RangeSet,
     no: u32,
-    /// A piece of `Txn::keys`; `None`: every key of the range.
+    /// A piece of `Registrations::keys`; `None`: every key of the range.
     key: Option<(usize, usize)>,
     /// Was the row there before the transaction?
     existing: bool,
@@ -46,8 +46,8 @@ struct Known {
     sets: [Option<&'static RangeSet>; 2],
     /// Is there a write without a known key?
     unknown: bool,
-    /// Were they asleep when the plan was made? Then they have no sets in it.
-    asleep: bool,
+    /// Were they dormant when the plan was made? Then they have no sets in it.
+    dormant: bool,
 }
 
 /// What a commit will register.
@@ -78,24 +78,32 @@ impl Plan {
     /// Where these ranges are among the known ones.
     fn known(&mut self, ranges: &'static IndexRanges) -> usize {
         self.known.iter().position(|k| std::ptr::eq(k.ranges, ranges)).unwrap_or_else(|| {
-            let asleep = ranges.is_dormant();
-            let sets = if asleep { [None; 2] } else { ranges.sets() };
-            self.known.push(Known { ranges, sets, unknown: false, asleep });
+            let dormant = ranges.is_dormant();
+            let sets = if dormant { [None; 2] } else { ranges.sets() };
+            self.known.push(Known { ranges, sets, unknown: false, dormant });
             self.known.len() - 1
         })
     }
-    /// Must a registration without a key be made too? (INV-REST: asked after the commit has said that it is under way.)
+    /// Must a registration without a key be made too? Asked after the commit has said that it is
+    /// under way (INV-REST).
     fn needs_unknown(&self, ranges: &'static IndexRanges) -> bool {
         if ranges.is_dormant() {
             return false;
         }
         let Some(k) = self.known.iter().find(|k| std::ptr::eq(k.ranges, ranges)) else { return true };
-        // A set that appeared since, too: the planned registrations are not in it.
+        // Also for a set that appeared since: the planned registrations are not in it.
         let ignored = faults::on(Fault::NewSetIgnored);
         k.unknown || !ignored && ranges.sets().iter().flatten().any(|s| !k.sets.iter().any(|t| same(Some(*s), *t)))
     }
 
-    /// A transaction that writes many keys of one range registers once for all of it: it shall not wrap the list.
+    /// The ranges in which a write without its key must be registered.
+    fn missing(&self) -> Vec<&'static IndexRanges> {
+        let there = self.tables.iter().flat_map(|t| t.ranged.iter());
+        there.filter(|r| self.needs_unknown(r)).collect()
+    }
+
+    /// A transaction that writes many keys of one range registers once for all of the range, so
+    /// that it does not wrap the list.
     fn collapse(&mut self) {
         let many = |k: &Known| k.sets.iter().flatten().any(|s| self.all.len() > (s.list_size() / 4) as usize);
         if !self.known.iter().any(many) {
@@ -119,53 +127,59 @@ impl Plan {
         }
         self.all.truncate(kept);
     }
+
+    /// The partitions into which the writes insert, with the first and the last record of each.
+    fn add_partitions(&mut self, writes: &[Write]) {
+        for w in writes.iter().filter(|w| w.kind == WriteKind::Insert) {
+            let partition = w.r.partition();
+            match self.partitions.iter_mut().find(|q| std::ptr::eq(q.0, partition)) {
+                Some((_, first, last)) => (*first, *last) = ((*first).min(w.r.no), (*last).max(w.r.no)),
+                None => self.partitions.push((partition, w.r.no, w.r.no)),
+            }
+        }
+    }
 }
 
-impl Txn {
-    /// The key of buffered write `write` in an index with ranges; `None`: the row is not in the index. A delete has
-    /// the key of the row that it deletes, an insert that of the new row, an update (of columns in no index) that of
-    /// the row. One note of a record in an index is enough.
-    ///
-    /// A write without a note is registered as a write of an unknown key: sound, but every scan of the index
-    /// conflicts with it. Where protocols lock ranges, the key's range is locked for writing, at every level.
-    pub fn note_key(
-        &mut self,
-        p: &dyn Platform,
-        write: u32,
-        ranges: &'static IndexRanges,
-        key: Option<&[u8]>,
-    ) -> Result<(), Error> {
-        let Some(&super::Write { r, notes, .. }) = self.writes.get(write as usize) else { return Ok(()) };
-        if let Some(key) = key.filter(|_| self.followed(r.partition()).locks_ranges()) {
-            self.hold();
-            let set = ranges.current();
-            let no = set.locate(p, ranges.order, key);
-            let insert = self.writes[write as usize].kind == WriteKind::Insert;
-            let written = Written { ranges, range: set.range(no), key, insert, r };
-            // Before the range is locked: who has read there may lock it as a whole yet. Who reads there from now on does
-            // not wait either: what it would wait for is a conflict with its predicate when it is over.
-            self.await_parts(p, written)?;
-            self.lock_range(p, (ranges, set, no), (Mode::Intent, 0), r.touch())?;
-        }
+/// The registrations of a transaction: the keys of its writes, the plan of its commit, and what the
+/// commit has registered.
+#[derive(Default)]
+pub(super) struct Registrations {
+    notes: Vec<Note>,
+    /// Bytes of noted keys.
+    keys: Vec<u8>,
+    plan: Plan,
+    registered: Vec<Registered>,
+}
+
+impl Registrations {
+    /// Notes the key of a write in an index. `last`: the last note of the write so far, + 1.
+    /// Returns what is the last one now.
+    fn note(&mut self, ranges: &'static IndexRanges, key: Option<&[u8]>, last: u32) -> u32 {
         let key = key.map(|k| {
             self.keys.extend_from_slice(k);
             (self.keys.len() - k.len(), k.len())
         });
-        self.notes.push(Note { ranges, key, next: notes });
-        self.writes[write as usize].notes = self.notes.len() as u32;
-        Ok(())
+        self.notes.push(Note { ranges, key, next: last });
+        self.notes.len() as u32
     }
 
-    /// The number of the write buffered last.
-    pub fn newest_write(&self) -> Option<u32> {
-        (self.writes.len() as u32).checked_sub(1)
+    /// A write was undone, whose last note is this. Its notes are forgotten if they are the last
+    /// ones. Late ones are not, and wait for the end.
+    pub fn forget_notes(&mut self, mut last: u32) {
+        while last > 0 && last as usize == self.notes.len() {
+            let Some(note) = self.notes.pop() else { return };
+            if let Some((at, _)) = note.key {
+                self.keys.truncate(at);
+            }
+            last = note.next;
+        }
     }
 
-    /// What was noted of a write's record in an index.
-    fn noted(&self, write: usize, ranges: &'static IndexRanges) -> Option<Note> {
+    /// What was noted in an index of the record of a write.
+    fn noted(&self, writes: &[Write], write: usize, ranges: &'static IndexRanges) -> Option<Note> {
         let mut at = Some(write);
         while let Some(i) = at {
-            let w = &self.writes[i];
+            let w = &writes[i];
             let mut n = w.notes;
             while let Some(k) = n.checked_sub(1) {
                 let note = self.notes[k as usize];
@@ -180,38 +194,35 @@ impl Txn {
         None
     }
 
-    /// Before step 2: which keys go into which ranges. Compares, allocates, may unwind.
-    pub(super) fn plan_registrations(&mut self, p: &dyn Platform) -> Result<(), Error> {
-        let mut plan = std::mem::take(&mut self.plan);
-        debug_assert!(plan.all.is_empty() && plan.tables.is_empty());
-        for i in (0..self.writes.len()).filter(|&i| self.is_latest(i)) {
-            plan.add_table(self.writes[i].r.table);
+    /// Begins a plan. Has one of the tables that are written an index with ranges?
+    fn begin_plan(&mut self, writes: &WriteSet) -> bool {
+        debug_assert!(self.plan.all.is_empty() && self.plan.tables.is_empty());
+        for (_, w) in writes.finals() {
+            self.plan.add_table(w.r.table);
         }
-        let any = plan.tables.iter().any(|t| !t.ranged.is_empty());
-        self.plan = plan;
-        if !any {
-            return Ok(());
-        }
-        self.hold();
-        // Also those in which nothing is to be registered: what appears from now on is not known.
+        self.plan.tables.iter().any(|t| !t.ranged.is_empty())
+    }
+
+    /// Plans which keys go into which ranges. Compares keys, allocates, and may unwind.
+    fn plan(&mut self, owner: &Owner, p: &dyn Platform, writes: &WriteSet) {
+        // Ranges in which nothing is to be registered are known too: what appears from now on is
+        // not.
         let looks = self.is_time_to_look();
         for i in 0..self.plan.tables.len() {
             for ranges in self.plan.tables[i].ranged.iter() {
                 if looks {
-                    ranges.check_use(&self.e, self.slot, p);
+                    ranges.check_use(&owner.e, owner.slot, p);
                 }
                 self.plan.known(ranges);
             }
         }
-        for i in 0..self.writes.len() {
-            let w = &self.writes[i];
-            // Nobody ever sees a row that we have inserted and deleted.
-            if self.is_latest(i) && !(w.base.is_none() && w.kind == WriteKind::Delete) {
-                self.plan_write(p, i);
+        for (i, w) in writes.finals() {
+            // No other transaction ever sees a row that we have inserted and deleted.
+            if !(w.base.is_none() && w.kind == WriteKind::Delete) {
+                self.plan_write(p, writes, i);
             }
         }
         self.plan.collapse();
-        self.give_blocks()
     }
 
     /// Now and then a commit looks whether the ranges are needed.
@@ -220,14 +231,14 @@ impl Txn {
         self.plan.commits.is_multiple_of(LOOK)
     }
 
-    fn plan_write(&mut self, p: &dyn Platform, i: usize) {
-        let existing = self.writes[i].base.is_some();
-        for ranges in self.writes[i].r.table.ranged.iter() {
+    fn plan_write(&mut self, p: &dyn Platform, writes: &[Write], i: usize) {
+        let existing = writes[i].base.is_some();
+        for ranges in writes[i].r.table.ranged.iter() {
             let at = self.plan.known(ranges);
-            if self.plan.known[at].asleep {
+            if self.plan.known[at].dormant {
                 continue;
             }
-            let note = self.noted(i, ranges);
+            let note = self.noted(writes, i, ranges);
             let known = &mut self.plan.known[at];
             if faults::on(Fault::IndexForgotten) && ranges.index & 1 == 0 {
                 continue;
@@ -245,14 +256,15 @@ impl Txn {
         }
     }
 
-    /// Memory for long keys, and room for the blocks that the registrations displace.
-    fn give_blocks(&mut self) -> Result<(), Error> {
-        let room = self.owed() + self.plan.all.len() as u64;
-        RetireQueue::reserve(&self.e, self.slot, room)?;
+    /// Allocates memory for long keys, and room for the blocks that the registrations displace.
+    /// `owed`: room that the queue of retired memory needs otherwise.
+    fn give_blocks(&mut self, owner: &Owner, owed: u64) -> Result<(), Error> {
+        RetireQueue::reserve(&owner.e, owner.slot, owed + self.plan.all.len() as u64)?;
         for r in &mut self.plan.all {
             let Some((at, len)) = r.key.filter(|k| k.1 > INLINE_KEY) else { continue };
-            let block = self.owner.e.region.alloc(self.owner.slot as usize, len)?;
-            // SAFETY: fresh memory of that size.
+            let block = owner.e.region.alloc(owner.slot as usize, len)?;
+            // SAFETY: INV-KEY: fresh memory of that size, which is ours until a registration has
+            // it.
             unsafe { block.as_ptr().copy_from_nonoverlapping(self.keys[at..].as_ptr(), len) };
             r.block = block.as_ptr();
         }
@@ -260,39 +272,33 @@ impl Txn {
         Ok(())
     }
 
-    /// The commit is under way: who gives an index of its tables ranges from now on waits for its end.
-    pub(super) fn enter_commit(&self) {
+    /// The commit is under way. A transaction that gives an index of its tables ranges from now on
+    /// waits for its end (INV-RANGES).
+    fn enter_commit(&self, owner: &Owner) {
         let tables = self.plan.tables.iter().map(|t| t.id);
-        self.e.slots[self.slot as usize].commits.enter(tables);
-    }
-    /// It has ended, and everything registered is finished.
-    pub(super) fn leave_commit(&self) {
-        self.e.slots[self.slot as usize].commits.leave();
+        owner.shared_slot().commits.enter(tables);
     }
 
-    /// The ranges in which a write without its key must be registered.
-    fn missing_in_plan(&self) -> Vec<&'static IndexRanges> {
-        let there = self.plan.tables.iter().flat_map(|t| t.ranged.iter());
-        there.filter(|r| self.plan.needs_unknown(r)).collect()
-    }
-
-    /// Step 2. Neither fails nor sleeps.
-    pub(super) fn register(&mut self) {
-        let tag = self.tag();
-        let missing = if faults::on(Fault::LookBeforeCommitting) {
-            let missing = self.missing_in_plan();
+    /// The ranges in which a write without its key must be registered. INV-RANGES: the commit says
+    /// that it is under way before it looks.
+    fn enter_and_look(&self, owner: &Owner) -> Vec<&'static IndexRanges> {
+        if faults::on(Fault::LookBeforeCommitting) {
+            let missing = self.plan.missing();
             std::thread::sleep(std::time::Duration::from_micros(50));
-            self.enter_commit();
-            missing
-        } else {
-            self.enter_commit();
-            self.missing_in_plan()
-        };
-        for ranges in missing {
+            self.enter_commit(owner);
+            return missing;
+        }
+        self.enter_commit(owner);
+        self.plan.missing()
+    }
+
+    /// Step 2 of the commit. Neither fails nor sleeps.
+    pub fn register(&mut self, owner: &Owner, writes: &[Write]) {
+        let tag = owner.tag();
+        for ranges in self.enter_and_look(owner) {
             self.registered.push(ranges.unknown().register(tag));
         }
-        for i in 0..self.plan.all.len() {
-            let r = self.plan.all[i];
+        for r in &mut self.plan.all {
             let list: List<'static, _> = r.set.list(r.no);
             let subject = match r.key {
                 None => Subject::Any,
@@ -302,48 +308,34 @@ impl Txn {
             let (pos, old) = list.register(tag, |e| e.fill(subject, r.existing));
             self.registered.push(list.registered(pos));
             if let Some(displaced) = old {
-                self.plan.all[i].block = std::ptr::null_mut();
+                r.block = std::ptr::null_mut();
                 if let Some(b) = NonNull::new(displaced) {
-                    // The entry has another key already (INV-RETIRE). Room was made in `give_blocks`.
-                    RetireQueue::push(&self.e, self.slot, b, self.e.now());
+                    // The entry has another key already (INV-RETIRE). `give_blocks` has made room.
+                    RetireQueue::push(&owner.e, owner.slot, b, owner.e.now());
                 }
             }
         }
-        self.register_inserts(tag);
-    }
-
-    /// Inserts, in the rings of their partitions.
-    fn register_inserts(&mut self, tag: Stamp) {
-        for w in self.writes.iter().filter(|w| w.kind == WriteKind::Insert) {
-            let partition = w.r.partition();
-            match self.plan.partitions.iter_mut().find(|q| std::ptr::eq(q.0, partition)) {
-                Some((_, first, last)) => (*first, *last) = ((*first).min(w.r.no), (*last).max(w.r.no)),
-                None => self.plan.partitions.push((partition, w.r.no, w.r.no)),
-            }
-        }
+        self.plan.add_partitions(writes);
         for &(partition, first, last) in &self.plan.partitions {
             let last = if faults::on(Fault::NamesOneRecord) { first } else { last };
             self.registered.push(partition.ring.register(tag, (first, last)));
         }
     }
 
-    /// Forgets the notes of a write, the last of which is the last of all.
-    pub(super) fn forget_notes(&mut self, mut last: u32) {
-        while last > 0 && last as usize == self.notes.len() {
-            let Some(note) = self.notes.pop() else { return };
-            if let Some((at, _)) = note.key {
-                self.keys.truncate(at);
-            }
-            last = note.next;
+    /// Finishes all registrations: with the CSN of the commit, or as aborted.
+    pub fn finish(&mut self, owner: &Owner, stamp: Stamp) {
+        let tag = owner.tag();
+        for r in self.registered.drain(..) {
+            r.finish(tag, stamp);
         }
     }
 
-    /// Forgets notes and plan; blocks that no list took are freed.
-    pub(super) fn clear_notes(&mut self) {
+    /// The transaction has ended. Forgets notes and plan; frees blocks that no list took.
+    pub fn clear(&mut self, owner: &Owner) {
         for r in self.plan.all.drain(..) {
             if let Some(b) = NonNull::new(r.block) {
-                // SAFETY: allocated for this plan, and nobody saw it.
-                unsafe { self.owner.e.region.free(self.owner.slot as usize, b) };
+                // SAFETY: INV-KEY: allocated for this plan, and reachable from no entry.
+                unsafe { owner.e.region.free(owner.slot as usize, b) };
             }
         }
         self.plan.tables.clear();
@@ -352,5 +344,56 @@ impl Txn {
         super::clear_vec(&mut self.plan.all);
         super::clear_vec(&mut self.notes);
         super::clear_vec(&mut self.keys);
+        self.registered.clear();
+    }
+}
+
+impl Txn {
+    /// The key of buffered write `write` in an index with ranges; `None`: the row is not in the
+    /// index. A delete has the key of the row that it deletes, and an insert that of the new row.
+    /// An update, which is of columns in no index, has that of the row. One note of a record in an
+    /// index is enough.
+    ///
+    /// A write without a note is registered as a write of an unknown key. That is sound, but every
+    /// scan of the index conflicts with it. Where protocols lock ranges, the key's range is locked
+    /// for writing, at every level.
+    pub fn note_key(
+        &mut self,
+        p: &dyn Platform,
+        write: u32,
+        ranges: &'static IndexRanges,
+        key: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let Some(&Write { r, notes, kind, .. }) = self.writes.get(write as usize) else { return Ok(()) };
+        if let Some(key) = key.filter(|_| self.followed(r.partition()).locks_ranges()) {
+            self.hold();
+            let set = ranges.current();
+            let no = set.locate(p, ranges.order, key);
+            let insert = kind == WriteKind::Insert;
+            let written = Written { ranges, range: set.range(no), key, insert, r };
+            // Before the range is locked: a transaction that has read there may yet lock it as a
+            // whole. Later readers do not wait either: what they would wait for conflicts with
+            // their predicates when it is over.
+            self.await_parts(p, written)?;
+            self.lock_range(p, (ranges, set, no), (Mode::Intent, 0), r.touch())?;
+        }
+        self.writes.set_notes(write, self.registrations.note(ranges, key, notes));
+        Ok(())
+    }
+
+    /// The number of the write buffered last.
+    pub fn newest_write(&self) -> Option<u32> {
+        (self.writes.len() as u32).checked_sub(1)
+    }
+
+    /// Before step 2: which keys go into which ranges. Compares keys, allocates, and may unwind.
+    pub(super) fn plan_registrations(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        if !self.registrations.begin_plan(&self.writes) {
+            return Ok(());
+        }
+        self.hold();
+        self.registrations.plan(&self.owner, p, &self.writes);
+        let owed = self.writes.owed();
+        self.registrations.give_blocks(&self.owner, owed)
     }
 }

@@ -1,4 +1,8 @@
 //! Scans of ranges of an index.
+//!
+//! **INV-ROWS**: Where the protocols of all partitions of a scan lock its rows one by one, each row
+//! is locked before it is read. Then only inserts count against the predicate, also in ranges that
+//! the scan covers.
 
 use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId, Way};
 use super::range_locks::ESCALATE;
@@ -30,12 +34,12 @@ pub struct Scan<'a> {
     pub snapshot: Option<Csn>,
 }
 
-/// Which version of a row is wanted, where a look at the newest one may tell.
+/// Which version of a row is wanted, where a look at the newest version may be enough.
 #[derive(Clone, Copy, Debug)]
 pub enum Look {
-    /// The newest committed one: a row of this scan.
+    /// The newest committed version: a row of this scan.
     Scan(ScanId),
-    /// That of the snapshot at this CSN.
+    /// The version of the snapshot at this CSN.
     Snapshot(Csn),
 }
 
@@ -59,11 +63,12 @@ fn start<E: Entry>(ranges: &IndexRanges, list: List<'_, E>, snapshot: Option<Csn
 }
 
 impl Txn {
-    /// A scan of a range of an index begins. Call it before the index is read; then read the rows with
-    /// [`Txn::read_scanned`] (or from the snapshot that `scan` names).
+    /// A scan of a range of an index begins. Call it before the index is read; then read the rows
+    /// with [`Txn::read_scanned`], or from the snapshot that `scan` names.
     ///
-    /// Partitions are locked after their protocols, and under `2pl` the ranges that the scan covers. From now on
-    /// writes of keys between the bounds are conflicts, whatever the level of this transaction.
+    /// Locks as the protocols of the partitions want: perhaps also the ranges that the scan
+    /// covers. From now on writes of keys between the bounds are conflicts, whatever the level of
+    /// this transaction.
     pub fn begin_scan(
         &mut self,
         p: &dyn Platform,
@@ -84,8 +89,9 @@ impl Txn {
         let bounds = (scan.lo, scan.hi);
         let Some(extent) = Extent::of(p, ranges.order, set, bounds) else { return Ok(Predicates::nothing()) };
         self.scans.ranged.make_room(p);
-        // A scan to an end of the index that may stop early (the first row, the last one) locks row by row: with its
-        // ranges it would exclude all writers that it may never come to, and those of its kind each other's writes.
+        // A scan to an end of the index that may stop early (for the first row, or the last one)
+        // locks row by row. By locks of ranges it would exclude all writers in a part of the index
+        // that it may never come to. Scans of this kind would exclude each other's writes.
         let endless =
             (extent.first == 0 && extent.covers(0)) || (extent.last + 1 == set.len() && extent.covers(extent.last));
         let by_rows = endless && scan.open != OpenEnd::No;
@@ -104,7 +110,7 @@ impl Txn {
             start(ranges, set.list(no), scan.snapshot)
         });
         let id = self.scans.ranged.id(id, locked);
-        self.name_early(id);
+        self.locks.name_early(id);
         if rows_locked {
             self.scans.ranged.lock_rows(id, true);
         }
@@ -115,8 +121,8 @@ impl Txn {
         Ok(id)
     }
 
-    /// The scan has ended early: it has read nothing beyond these bounds. They only ever shrink; `None` leaves one
-    /// as it is. Call it with `None` for both where the scan has read all.
+    /// The scan has ended early: it has read nothing beyond these bounds. Bounds only ever shrink;
+    /// `None` leaves one as it is. Call it with `None` for both where the scan has read all.
     pub fn narrow_scan(&mut self, p: &dyn Platform, scan: ScanId, lo: Option<Bound<&[u8]>>, hi: Option<Bound<&[u8]>>) {
         let before = self.scans.ranged.place(scan);
         let was_open = self.scans.ranged.is_open(scan);
@@ -127,21 +133,22 @@ impl Txn {
         }
     }
 
-    /// Are the rows of the scan locked one by one, under `2pl`, so far?
+    /// Are the rows of the scan locked one by one so far?
     pub fn locks_rows(&self, scan: ScanId) -> bool {
         self.scans.ranged.locks_rows(scan)
     }
 
-    /// Rows of the scan will not be locked one by one under `2pl`: for a scan that meets rows that it does not want.
-    /// Returns the id to read them with.
+    /// Rows of the scan will not be locked one by one: for a scan that meets rows that
+    /// it does not want. Returns the id to read them with.
     pub fn without_row_locks(&mut self, scan: ScanId) -> ScanId {
         self.scans.ranged.lock_rows(scan, false);
-        self.widen_parts(scan);
+        self.locks.widen_parts(&self.owner, scan);
         scan.locked()
     }
 
-    /// The rows of these scans will be read with the id that is returned, because which of them a row belongs to is not
-    /// known. Under `2pl` either all rows are locked or none is relied on to be.
+    /// The rows of these scans will be read with the id that is returned, because the caller does
+    /// not know which of the scans a row belongs to. Either all rows are locked, or the
+    /// scans rely on no lock of a row.
     pub fn share_rows(&mut self, scans: &mut [ScanId]) -> ScanId {
         let Some(&first) = scans.first() else { return ScanId::NONE };
         if scans.len() == 1 {
@@ -161,18 +168,19 @@ impl Txn {
         let before = self.scans.ranged.place(scan);
         self.scans.ranged.cancel(scan);
         self.unlock_unread(p, before, scan);
-        self.take_back_parts(Some(scan));
+        self.locks.take_back_parts(&self.owner, Some(scan));
     }
 
-    /// The extreme key that a scan with an open end has read so far. Until it is told, a conflict in what the scan
-    /// may not have read yet dooms nobody, but costs validations.
+    /// The extreme key that a scan with an open end has read so far. Until the scan tells it, a
+    /// conflict in what it may not have read yet fails no transaction, but costs validations.
     pub fn scan_reached(&mut self, scan: ScanId, key: &[u8]) {
         self.scans.ranged.reached(scan, key);
     }
 
-    /// As [`Txn::read`], of a row that a scan found: the scan's predicate protects it, nothing is remembered. Under
-    /// `2pl` the row is locked if it will be written, or if the scan covers no range; after many rows, which the
-    /// policy `wait` allows, the ranges are.
+    /// As [`Txn::read`], of a row that a scan found. The scan's predicate protects the row, and
+    /// nothing is remembered. Where protocols lock reads, the row is locked if it will be written,
+    /// or if the scan covers no range. After many rows, under the policy `wait`, the ranges are
+    /// locked instead.
     pub fn read_scanned(
         &mut self,
         p: &dyn Platform,
@@ -195,8 +203,9 @@ impl Txn {
         self.read_scanned_row(p, r, for_write, scan)
     }
 
-    /// What [`Txn::read_scanned`] would return of a row that will not be written, where looking at it is all that it
-    /// would do; else `None`. It neither fails nor unwinds, and calls nobody.
+    /// What [`Txn::read_scanned`] would return of a row that will not be written, if a look at it
+    /// is enough to know that; else `None`. It neither fails nor unwinds, and does not call the
+    /// platform.
     #[inline]
     pub fn peek_scanned(&mut self, r: RecordRef, scan: ScanId) -> Option<Option<NonNull<Version>>> {
         if !self.following {
@@ -219,15 +228,16 @@ impl Txn {
         if !free || !way.needs_no_row_locks(t.set) {
             return None;
         }
-        // The head again, behind the locks.
+        // The head again, after the check of the locks.
         let seen = settled(r.rec.head(), valid)?;
         t.reads += 1;
         Some(seen)
     }
 
-    /// The rows that come next, as far as [`Txn::peek_scanned`] or [`Txn::peek_snapshot`] tells what is seen of them and
-    /// they were not written by us; how many it has put into `to`. Fewer than fit: the next row needs more than a
-    /// look, or no record is at hand. For who will take them all: what was put there counts as read.
+    /// Puts the next rows into `to`, and returns how many. It stops at a row that we have written,
+    /// and at a row of which [`Txn::peek_scanned`] or [`Txn::peek_snapshot`] cannot tell what we
+    /// see. If fewer rows come than fit, the next row needs more than a look, or no record is at
+    /// hand. The caller must take all of them: they count as read.
     pub fn peek_run(&mut self, rows: &mut Records, look: Look, to: &mut [NonNull<Version>]) -> usize {
         match look {
             Look::Scan(_) if !self.following => 0,
@@ -279,7 +289,7 @@ impl Txn {
         if self.is_gone(r) && !all.locks_partitions() {
             return Ok(None);
         }
-        let for_write = for_write || self.is_heir(r);
+        let for_write = for_write || self.retry.is_heir(r);
         let ranges_locked = scan.is_locked() || self.scans.ranged.is_escalated(scan);
         let why = if ranges_locked && !for_write { Reading::RowInLockedRange } else { Reading::of(for_write) };
         all.read(self, p, r, why)?;
@@ -289,7 +299,8 @@ impl Txn {
         }
         let found = self.newest(p, r.rec)?;
         if !all.locks_reads() && self.scans.ranged.locks_rows(scan) {
-            // A switch has taken row locks away since the scan began: the row protects itself.
+            // A switch has taken row locks away since the scan began. The row is remembered
+            // instead.
             if let Some((v, _)) = found {
                 self.reads.add(r, v);
             }
@@ -302,20 +313,21 @@ impl Txn {
         if r.rec.head() != seen && self.is_committing_head(r) {
             self.passed_over();
         }
-        // SAFETY: INV-RETIRE: reached under our pin.
+        // SAFETY: INV-RETIRE: we are pinned, and have reached the version under that pin.
         let live = found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone());
-        self.inherit(r, live.is_some());
+        self.retry.note_scanned(r, live.is_some());
         Ok(live)
     }
 
-    /// Was the row deleted before everything that was read was last found valid? It stays deleted, so there is nothing
-    /// to lock; that no other row comes is the predicate's affair.
+    /// Was the row deleted before everything that was read was last found valid? It stays deleted,
+    /// so there is nothing to lock. The predicate answers for new rows.
     fn is_gone(&self, r: RecordRef) -> bool {
         matches!(settled(r.rec.head(), self.valid), Some(None))
     }
 
-    /// A look-up of one full key in an index is about to be made. Returns what [`Txn::add_point_predicate`] wants if
-    /// it finds nothing. Locks nothing: [`Txn::before_lookup`] does.
+    /// A look-up of one full key in an index is about to be made. Returns the argument of
+    /// [`Txn::add_point_predicate`], for a look-up that finds nothing. Locks nothing:
+    /// [`Txn::before_lookup`] does.
     pub fn look_position(
         &mut self,
         p: &dyn Platform,
@@ -340,7 +352,8 @@ impl Txn {
         let new = New { ranges: look.ranges, set: look.set, at: look.at, bounds, extent, open: OpenEnd::No };
         self.scans.ranged.add(new, look.unknown, |_| look.start);
         look.set.range(look.no).scans.fetch_add(1, Ordering::Relaxed);
-        // Who registered since may have committed before `valid`, unseen by the look-up.
+        // INV-VALID: a writer that registered since may have committed before `valid`, unseen by
+        // the look-up.
         let same = look.set.list(look.no).is_unchanged(&look.start)
             && look.ranges.unknown().list().is_unchanged(&look.unknown);
         if !same {
@@ -364,7 +377,7 @@ impl Txn {
         self.scans.partitions()
     }
 
-    /// From now on others do not end our pin: ranges that we hold on to stay.
+    /// From now on other slots do not end our pin: ranges that we hold on to stay (INV-HOLD).
     pub(super) fn hold(&mut self) {
         if !self.holds {
             self.holds = true;

@@ -1,7 +1,13 @@
 //! What a transaction did in each partition that it has touched.
+//!
+//! **INV-TOUCHED**: Each of the first `NEAR` entries of a `TouchedList` is at one of the places
+//! from its hash on, and none of the places between is free. The other entries are in `far`.
 
 use super::write::Delta;
+use crate::csn::SlotId;
+use crate::faults::{self, Fault};
 use crate::partition::Partition;
+use crate::primitive::Ordering;
 use crate::protocol::ProtocolSet;
 use hashbrown::HashMap;
 
@@ -22,7 +28,7 @@ pub struct Touched {
     pub writes: u32,
     /// What they change in the partition, for its counters.
     pub delta: Delta,
-    /// Is the partition's lock ours? It stays so to the transaction's end.
+    /// Do we hold the partition's lock? Then to the transaction's end.
     pub locked: bool,
 }
 
@@ -32,7 +38,7 @@ impl Touched {
         Touched { partition, set, reads: 0, writes: 0, delta, locked: false }
     }
 
-    /// Would a serializable read of a row take a lock that is not ours yet?
+    /// Would a serializable read of a row take a lock that we do not hold?
     #[inline]
     pub fn locks_to_read(&self) -> bool {
         self.set.locks_reads() || self.set.locks_partitions() && !self.locked
@@ -47,20 +53,17 @@ impl Touched {
 /// A place of the hash table.
 #[derive(Clone, Copy)]
 struct Place {
-    /// It is taken if this is the list's round.
+    /// The place is taken if this is the round of the list.
     round: u32,
-    /// An entry of `all`.
+    /// Index of an entry of `all`.
     at: u32,
 }
 
-/// The partitions that a transaction has touched: each once.
-///
-/// INV-TOUCHED: each of the first `NEAR` entries is at one of the places from its hash on, and none of those between is free; the
-/// others are in `far`.
+/// The partitions that a transaction has touched: each once (INV-TOUCHED).
 pub struct TouchedList {
     all: Vec<Touched>,
     places: [Place; PLACES],
-    /// Never 0. Another one forgets all places.
+    /// Never 0. A new round forgets all places.
     round: u32,
     far: HashMap<usize, u32>,
 }
@@ -131,9 +134,29 @@ impl TouchedList {
         &mut self.all[known]
     }
 
+    /// The protocols that the transaction has followed in a partition so far.
+    pub fn followed(&self, partition: &Partition) -> ProtocolSet {
+        if faults::on(Fault::ForgetsProtocols) {
+            return partition.protocols();
+        }
+        self.get(partition).map_or(ProtocolSet::EMPTY, |t| t.set)
+    }
+
+    /// The protocols under which the transaction may have read in a partition.
+    pub fn may_follow(&self, partition: &Partition) -> ProtocolSet {
+        self.followed(partition).union(partition.protocols())
+    }
+
     /// The locks of partitions are looked at again.
     pub fn forget_locks(&mut self) {
         self.all.iter_mut().for_each(|t| t.locked = false);
+    }
+
+    /// Counts the reads in all partitions.
+    pub fn count_reads(&self, slot: SlotId) {
+        for t in self.all.iter().filter(|t| t.reads != 0) {
+            t.partition.stats.stripe(slot).reads.fetch_add(t.reads as u64, Ordering::Relaxed);
+        }
     }
 
     /// All entries, in the order of their first touch.
@@ -177,7 +200,8 @@ mod unit {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Against a list that is searched from its beginning, over several transactions and the end of the rounds.
+        /// Against a list that is searched from its beginning, over several transactions and
+        /// the end of the rounds.
         #[test]
         fn a_partition_has_one_entry(
             transactions in prop::collection::vec(prop::collection::vec(0..200usize, 0..150), 1..5),
@@ -188,7 +212,7 @@ mod unit {
             let e = block.engine;
             let set = ProtocolSet::of(Protocol::Occ);
             let map = |n| Table::new_map(&e, 0, n, 0, b"", set, Policy::Wait).expect("a map");
-            // SAFETY: maps live as long as the block.
+            // SAFETY: INV-MAP: maps live as long as the block.
             let all: Vec<&'static Partition> = (0..maps)
                 .flat_map(|i| unsafe { &*map([200, 7, 64][i]).as_ptr() }.partitions())
                 .collect();

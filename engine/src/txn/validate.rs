@@ -33,9 +33,9 @@ impl Txn {
         self.validate_ranges(p, csn, false).map(|_| ())
     }
 
-    /// Validates reads, and predicates on partitions, at `csn`, which was taken before. It fails for
-    /// writers that committed at or before `csn`, waits for those that are about to, and ignores
-    /// all others.
+    /// Validates reads, and predicates on partitions, at `csn`, which was taken before. It fails
+    /// for writers that committed at or before `csn`, waits for those that are about to, and
+    /// ignores all others.
     fn validate_partitions(&mut self, p: &dyn Platform, csn: Csn) -> Result<(), Error> {
         if faults::on(Fault::NoValidation) {
             return Ok(());
@@ -64,9 +64,9 @@ impl Txn {
     }
 
     /// The caller excludes all other transactions from a table until this one ends, and is about to
-    /// change the table's partitions or their protocols. Validates now what was read of the table,
-    /// and what our writes replace. Nothing of it can change from then on, and its predicates are
-    /// over.
+    /// change the table's partitions or their protocols. Validates now what we have read of the
+    /// table, and what our writes replace. Nothing of it can change from then on, and its
+    /// predicates are over.
     pub fn settle_table(&mut self, p: &dyn Platform, table: &Table) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
@@ -95,12 +95,12 @@ impl Txn {
         Ok(())
     }
 
-    /// A subtransaction that has changed a table's partitions to `undone` is about to be undone. Has
-    /// the transaction read anything of the table, then or before, that only the exclusion of all
-    /// others protects?
+    /// A subtransaction that has changed a table's partitions to `undone` is about to be undone.
+    /// Has the transaction read anything of the table, then or before, that only the exclusion of
+    /// all others protects?
     ///
-    /// Reads are protected by locks of the partitions that go, and predicates by their ranges. Those
-    /// from before the change are over (see [`Txn::settle_table`]).
+    /// Reads are protected by locks of the partitions that go, and predicates by their ranges.
+    /// Those from before the change are over (see [`Txn::settle_table`]).
     pub fn relies_on_exclusion(&self, table: &Table, undone: &PartitionMap) -> bool {
         if !self.is_active() {
             return false;
@@ -109,9 +109,10 @@ impl Txn {
             || self.level == Level::Serializable && self.touched.has_read_in(undone.partitions())
     }
 
-    /// A subtransaction that has changed a table's partitions is undone. The table's predicates name
-    /// partitions that are gone: they are over. Either the caller still excludes all others from the
-    /// table, to the transaction's end, or nothing of it was read ([`Txn::relies_on_exclusion`]).
+    /// A subtransaction that has changed a table's partitions is undone. The table's predicates
+    /// name partitions that are gone: they are over. Either the caller still excludes all others
+    /// from the table, to the transaction's end, or nothing of it was read
+    /// ([`Txn::relies_on_exclusion`]).
     pub fn unsettle_table(&mut self, table: &Table) {
         self.scans.forget_table(table);
     }
@@ -180,7 +181,8 @@ impl ScanSet {
                 continue;
             }
             let side = |pos| {
-                // Every key is in a covered range. Which one it is matters only where rows are locked.
+                // Every key is in a covered range. Which one it is matters only where rows are
+                // locked.
                 if q.covers(no) && !open && !q.may_spare() {
                     return Some(Side::Read);
                 }

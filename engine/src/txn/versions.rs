@@ -10,7 +10,6 @@
 //! *preparing*. A reader that finds the owner of a newest version *committing* or *committed*, or
 //! the version *aborted*, therefore checks that it is still the newest one. Otherwise it may hold
 //! an intermediate version. A snapshot is older than such a check, so it does not see that owner.
-//!
 
 use super::{Owner, RecordRef};
 use crate::csn::{Csn, Stamp, State};
@@ -27,7 +26,7 @@ const SHORT: u32 = 100;
 /// A version and the CSN of its commit.
 pub type Committed = (NonNull<Version>, Csn);
 
-/// What is seen of a record whose newest version is settled at `csn`; `None`: it is not settled.
+/// What we see of a record whose newest version is settled at `csn`; `None`: it is not settled.
 ///
 /// INV-SETTLED: the clock had come to `csn` before the caller read `head`.
 #[inline]

@@ -1,4 +1,5 @@
-//! The room that predicates take: neighbours are merged where there are too many, and what nobody needs any more is given back.
+//! The room that predicates take. Neighbours are merged where there are too many, and room that is
+//! not needed any more is given back.
 
 use super::bounds::{looser, starts_before, Extent};
 use super::{Key, New, Predicate, Predicates, MAX_PREDICATES};
@@ -6,7 +7,7 @@ use crate::platform::Platform;
 use crate::range::{Position, RangeSet};
 use std::ops::Bound;
 
-/// Bytes of keys and positions that are not looked through for such as nobody needs.
+/// Fewer bytes of keys and positions are not tidied.
 const ROOM: usize = 1 << 16;
 
 impl Predicates {
@@ -15,7 +16,8 @@ impl Predicates {
         self.keys.len() + self.positions.len() * std::mem::size_of::<Position>()
     }
 
-    /// Gives back what predicates that were forgotten or narrowed have left behind, when that may be half of all.
+    /// Gives back what predicates that were forgotten or narrowed have left behind, when that may
+    /// be half of all.
     pub(super) fn tidy(&mut self) {
         if self.room() < self.tidy_at.max(ROOM) {
             return;
@@ -42,9 +44,9 @@ impl Predicates {
         self.tidy_at = 2 * self.room();
     }
 
-    /// Merges neighbours, if there are too many predicates: each pair of the same index becomes its hull. Open ones
-    /// stay. Nothing is lost: a hull protects what both protect, and what is between them. Comparisons may
-    /// unwind; then nothing has changed.
+    /// Merges neighbours if there are too many predicates: each pair of the same index becomes its
+    /// hull. Open ones stay. No protection is lost: a hull protects what both protect, and the keys
+    /// between them. Comparisons may unwind; then nothing has changed.
     pub fn make_room(&mut self, p: &dyn Platform) {
         if self.all.len() < MAX_PREDICATES {
             return;
@@ -89,7 +91,7 @@ impl Predicates {
         to.add(new, a.unknown.both(b.unknown), start);
         let q = to.all.last_mut().expect("added just now");
         if a.id == b.id {
-            // A hull has an id of its own: nobody narrows it.
+            // A hull has an id of its own, which no scan has: it is not narrowed.
             (q.id, q.shared, q.reached) = (a.id, a.shared, a.reached.clone());
             (q.holds_writers, q.covered_locked) = (a.holds_writers, a.covered_locked);
         }
@@ -145,7 +147,7 @@ mod tests {
             assert!(t.room() < 2 * ROOM + 10_000, "{n}: {}", t.room());
         }
         assert_eq!(t.len(), 2);
-        // What stays is what it was.
+        // The predicates that stay are what they were.
         let q = t.get(0);
         assert_eq!((q.first, q.last), (20, 30));
         assert_eq!(t.bounds(q), (Bound::Included(&[20][..]), Bound::Included(&[30, 7][..])));

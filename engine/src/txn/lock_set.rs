@@ -1,0 +1,143 @@
+//! The lock set: the locks that the transaction holds, and those that it may give up early.
+
+use super::parts::Published;
+use super::range_locks::Early;
+use super::{Owner, RecordRef};
+use crate::lock::{Acquired, Holder, LockWord, Mode};
+
+/// A lock that is held.
+pub(super) struct LockEntry {
+    pub word: &'static LockWord,
+    /// The record, if the lock is one of a record.
+    pub rec: Option<RecordRef>,
+    /// What to go back to if the subtransaction aborts.
+    pub previous: Option<Holder>,
+    pub mode: Mode,
+    /// Nesting depth of the subtransaction that took it; 0: it stays until the top transaction
+    /// ends.
+    pub depth: u32,
+}
+
+/// The locks of a transaction.
+#[derive(Default)]
+pub(super) struct LockSet {
+    /// In the order in which they were taken.
+    pub all: Vec<LockEntry>,
+    /// Scans under way that may give up locks of ranges.
+    pub early: Vec<Early>,
+    /// Parts of ranges that the transaction has published.
+    pub published: Vec<Published>,
+    /// By depth of a subtransaction: the number of locks when it started.
+    pub marks: Vec<usize>,
+    /// Of the partition locks that are held, the last one in their order.
+    last_partition: (u64, u32),
+}
+
+impl LockSet {
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Remembers a lock that was acquired, unless it was held already.
+    #[inline]
+    pub fn add(&mut self, word: &'static LockWord, rec: Option<RecordRef>, mode: Mode, depth: u32, got: Acquired) {
+        let previous = match got {
+            Acquired::Held => return,
+            Acquired::New => None,
+            Acquired::Upgraded(h) => Some(h),
+        };
+        self.all.push(LockEntry { word, rec, previous, mode, depth });
+    }
+
+    /// Does a partition come before one that is locked, so that no wait for it is allowed?
+    pub fn is_against_order(&self, partition: (u64, u32)) -> bool {
+        partition < self.last_partition
+    }
+
+    /// Remembers the lock of a partition, at this place in their order.
+    pub fn add_partition(&mut self, word: &'static LockWord, place: (u64, u32), got: Acquired) {
+        if got == Acquired::New {
+            self.last_partition = self.last_partition.max(place);
+            self.add(word, None, Mode::Update, 0, got);
+        }
+    }
+
+    /// A subtransaction starts at this depth.
+    pub fn begin_sub(&mut self, depth: u32) {
+        self.marks.resize(depth as usize + 1, self.all.len());
+    }
+
+    /// Index of the first lock that the subtransaction at `depth` may have taken.
+    fn mark(&self, depth: u32) -> usize {
+        self.marks.get(depth as usize).map_or(0, |&n| n.min(self.all.len()))
+    }
+
+    /// The subtransaction at `depth` committed: its locks and its scans are its parent's.
+    pub fn merge(&mut self, depth: u32) {
+        self.early.iter_mut().filter(|e| e.depth >= depth).for_each(|e| e.depth = depth - 1);
+        let parent = if depth <= 2 { 0 } else { depth - 1 };
+        let first = self.mark(depth);
+        for l in self.all[first..].iter_mut().filter(|l| l.depth >= depth) {
+            l.depth = parent;
+        }
+        self.marks.truncate(depth as usize);
+    }
+
+    /// Releases all locks.
+    pub fn release_all(&mut self, owner: &Owner) {
+        while let Some(l) = self.all.pop() {
+            if l.previous.is_none() {
+                l.word.release(owner.e.region, owner.slot, None);
+            }
+        }
+    }
+
+    /// Releases the write locks of subtransactions at `depth` and deeper. Read locks stay. Where
+    /// `reads`, the transaction may have read the record under its write lock: then the record
+    /// stays locked for reading.
+    pub fn release_from(&mut self, owner: &Owner, depth: u32, reads: impl Fn(RecordRef) -> bool) {
+        let share = Holder { slot: owner.slot, mode: Mode::Share, tag: 0 };
+        for i in (self.mark(depth)..self.all.len()).rev() {
+            let l = &mut self.all[i];
+            if l.depth < depth {
+                continue;
+            }
+            let weaker = l.previous.is_none_or(|h| h.mode < Mode::Share);
+            if weaker && l.rec.is_some_and(&reads) {
+                l.word.release(owner.e.region, owner.slot, Some(share));
+                (l.mode, l.depth) = (Mode::Share, 0);
+            } else {
+                l.word.release(owner.e.region, owner.slot, l.previous);
+                self.all.remove(i);
+            }
+        }
+        self.marks.truncate(depth as usize);
+    }
+
+    /// Locks that the subtransaction at `depth` took under the tag `from` have the tag `to` now.
+    pub fn retag(&mut self, owner: &Owner, depth: u32, from: u32, to: u32) {
+        let first = self.mark(depth);
+        self.all[first..].iter_mut().for_each(|l| l.retag(owner, from, to));
+    }
+
+    /// The transaction has ended, and all locks are released.
+    pub fn clear(&mut self) {
+        debug_assert!(self.all.is_empty());
+        self.marks.clear();
+        self.early.clear();
+        self.last_partition = (0, 0);
+    }
+}
+
+impl LockEntry {
+    /// Gives the lock the tag `to` if it has the tag `from`, now or after the subtransaction
+    /// aborts.
+    pub fn retag(&mut self, owner: &Owner, from: u32, to: u32) {
+        if let Some(h) = self.previous.as_mut().filter(|h| h.tag == from) {
+            h.tag = to;
+        }
+        if let Some(h) = self.word.held_by(owner.slot).filter(|h| h.tag == from) {
+            self.word.release(owner.e.region, owner.slot, Some(Holder { tag: to, ..h }));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What the next transaction of a slot keeps from one that lost a conflict, so that a retry wins.
+//!
+//! **INV-LOSER**: If a transaction has lost an upgrade of a read lock, it takes this lock for
+//! reading in the mode that was lost. So do the transactions that follow it in its slot until one
+//! commits. They do not overtake the winner, and none of them loses twice for one lock. (Of the
+//! last 16 that were lost.)
+
+use super::{Owner, RecordRef};
+use crate::csn::State;
+use crate::faults::{self, Fault};
+use crate::lock::{LockWord, Mode};
+use crate::platform::WaitFor;
+use crate::primitive::Ordering;
+
+/// Lost upgrades that are remembered.
+const LOSSES: usize = 16;
+
+/// An upgrade that was lost.
+struct Lost {
+    /// Address of the lock, which is only compared: it may have another use by now. Then a lock is
+    /// stronger than needed.
+    word: usize,
+    /// Id of its table, which is never used again.
+    table: u64,
+    mode: Mode,
+}
+
+/// The conflicts that the transactions of a slot have lost since one of them committed.
+#[derive(Default)]
+pub(super) struct Retry {
+    /// Lost upgrades (INV-LOSER).
+    lost: Vec<Lost>,
+    /// Id of the table whose next scanned row takes the place of a lost one; 0: none.
+    heir: u64,
+    /// The transaction that won the last deadlock, until the next transaction begins or this one
+    /// commits.
+    pub winner: Option<WaitFor>,
+    /// Age in the order of `wait_die`; 0: none. A transaction that follows one which ended with a
+    /// serialization failure has its age, so that a retry gets older until it wins.
+    age: u64,
+}
+
+impl Retry {
+    /// A transaction begins.
+    pub fn begin(&mut self) {
+        self.heir = 0;
+        self.winner = None;
+    }
+
+    /// A transaction has committed.
+    pub fn succeed(&mut self) {
+        self.age = 0;
+        self.lost.clear();
+        self.winner = None;
+    }
+
+    /// The transaction fails for another reason than a lost conflict: the next one is no retry.
+    pub fn forget_age(&mut self) {
+        self.age = 0;
+    }
+
+    /// Takes part in the order of `wait_die`, at the first lock under this policy. Ages are unique:
+    /// a slot has one transaction at a time, and its next one has either that age or a new one.
+    pub fn publish_age(&mut self, owner: &Owner) {
+        let age = &owner.shared_slot().age;
+        if age.load(Ordering::Relaxed) == 0 {
+            if self.age == 0 {
+                self.age = owner.e.shared.last_age.fetch_add(1, Ordering::SeqCst) + 1;
+            }
+            age.store(self.age, Ordering::SeqCst);
+        }
+    }
+
+    /// An upgrade to a mode was lost.
+    pub fn lose(&mut self, word: &'static LockWord, table: u64, mode: Mode) {
+        if self.lost.len() == LOSSES {
+            self.lost.remove(0);
+        }
+        self.lost.push(Lost { word: std::ptr::from_ref(word) as usize, table, mode });
+    }
+
+    /// The mode in which to take a lock for reading (INV-LOSER). After a lost upgrade this makes
+    /// the transaction wait for the winner, which it would overtake by reading again.
+    pub fn mode_of_read(&self, word: &LockWord, table: u64, mode: Mode) -> Mode {
+        if self.lost.is_empty() || faults::on(Fault::ForgetsLosses) {
+            return mode;
+        }
+        let same = |l: &&Lost| l.word == std::ptr::from_ref(word) as usize && l.table == table;
+        self.lost.iter().filter(same).fold(mode, |m, l| m.join(l.mode))
+    }
+
+    /// A scan has read a row. If it is a deleted row whose upgrade was lost, the scan's next row
+    /// takes its place (INV-LOSER): the winner has had that row, and the loser wants the next one.
+    pub fn note_scanned(&mut self, r: RecordRef, live: bool) {
+        if self.lost.is_empty() {
+            return;
+        }
+        if live {
+            self.heir = 0;
+        } else if self.mode_of_read(&r.rec.lock, r.table.id, Mode::KeyShare) != Mode::KeyShare {
+            self.heir = r.table.id;
+        }
+    }
+
+    /// Does the row take the place of a lost one? See [`Retry::note_scanned`].
+    pub fn is_heir(&self, r: RecordRef) -> bool {
+        self.heir != 0 && self.heir == r.table.id
+    }
+
+    /// The transaction that won the last deadlock, if it still runs.
+    pub fn running_winner(&self, owner: &Owner) -> Option<WaitFor> {
+        let winner = WaitFor { tag: 0, ..self.winner? };
+        let s = &owner.e.slots[winner.slot as usize];
+        let runs = s.ident.load(Ordering::SeqCst) == winner.ident && owner.e.word(winner.slot).state() != State::Idle;
+        runs.then_some(winner)
+    }
+}

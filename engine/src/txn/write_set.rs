@@ -1,0 +1,391 @@
+//! The write set: the buffered writes of the transaction, by number and by record.
+//!
+//! **INV-LATEST**: Of the first `known` writes, `Latest::map` has the last one of each record, by
+//! the address of the record, and no other. There are at least `known` writes. A search for a write
+//! makes the others known, so that writes cost nothing that no search asks for.
+//!
+//! **INV-WRITER**: A record has the transaction id of its inserter or deleter, for unique checks.
+//! The transaction that has put it there takes it out when it publishes or undoes that write. A
+//! lock of the record is no right to take it out: the record may have been locked for what it was
+//! before.
+
+use super::entries::Entries;
+use super::{Owner, RecordRef};
+use crate::memory::OutOfMemory;
+use crate::primitive::Ordering;
+use crate::record::Version;
+use crate::retire::RetireQueue;
+use hashbrown::HashMap;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// Among so many buffered writes the last one of a record is found by looking at each.
+const FEW: usize = 16;
+
+/// So many tokens a slot takes at once, so that slots seldom change the shared number.
+const TOKENS: u64 = 64;
+
+/// Where the last write of a record is found if there are more than `FEW` (INV-LATEST).
+#[derive(Default)]
+struct Latest {
+    map: RefCell<HashMap<usize, u32>>,
+    known: Cell<usize>,
+}
+
+impl Latest {
+    /// The last write of a record among these, which are all.
+    #[inline(never)]
+    fn find(&self, writes: &[Write], r: RecordRef) -> Option<u32> {
+        let mut map = self.map.borrow_mut();
+        for (i, w) in writes.iter().enumerate().skip(self.known.get()) {
+            map.insert(w.r.key(), i as u32);
+            // One by one: if the process has no memory for the next one, these are known.
+            self.known.set(i + 1);
+        }
+        map.get(&r.key()).copied()
+    }
+
+    /// The last write was taken out of the list, of which `left` are left.
+    fn forget(&mut self, w: &Write, left: usize) {
+        if self.known.get() <= left {
+            return;
+        }
+        self.known.set(left);
+        let map = self.map.get_mut();
+        match w.previous {
+            Some(n) => _ = map.insert(w.r.key(), n),
+            None => _ = map.remove(&w.r.key()),
+        }
+    }
+
+    /// All writes are gone.
+    fn clear(&mut self) {
+        self.known.set(0);
+        super::clear_map(self.map.get_mut());
+    }
+}
+
+/// What a buffered write does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteKind {
+    /// A new record, reserved until commit.
+    Insert,
+    /// A new version of the record.
+    Update,
+    /// A tombstone.
+    Delete,
+}
+
+/// A buffered write.
+#[derive(Clone, Copy)]
+pub struct Write {
+    /// The record.
+    pub r: RecordRef,
+    /// What it does.
+    pub kind: WriteKind,
+    /// The new version or tombstone.
+    pub version: NonNull<Version>,
+    /// The committed version that it replaces; `None` for own inserts.
+    pub base: Option<NonNull<Version>>,
+    /// Our previous write of the same record.
+    pub previous: Option<u32>,
+    /// Number of the statement (PostgreSQL's command id).
+    pub cid: u32,
+    /// Subtransaction depth; 1 is the top transaction.
+    pub depth: u32,
+    /// Transaction id by which unique checks wait for an insert or a delete of ours; else 0
+    /// (INV-WRITER).
+    pub xid: u32,
+    /// Is there a later write of ours of the same record?
+    pub superseded: bool,
+    /// Its last note + 1 (see [`super::Txn::note_key`]).
+    pub(super) notes: u32,
+    /// Of an own insert: where its key in the primary index is among our entries, + 1; 0: it has no
+    /// entry.
+    pub(super) entry: u32,
+}
+
+impl Write {
+    /// A write that is not in the list yet.
+    #[inline]
+    pub(super) fn new(
+        r: RecordRef,
+        kind: WriteKind,
+        version: NonNull<Version>,
+        base: Option<NonNull<Version>>,
+        (cid, depth): (u32, u32),
+        xid: u32,
+    ) -> Write {
+        let (previous, superseded) = (None, false);
+        Write { r, kind, version, base, previous, cid, depth, xid, superseded, notes: 0, entry: 0 }
+    }
+
+    /// Takes the own transaction id out of the record (INV-WRITER).
+    pub(super) fn forget_writer(&self) {
+        if self.xid != 0 {
+            // The next transaction that deletes the row may have put its id there already.
+            let _ = self.r.rec.writer.compare_exchange(self.xid, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+}
+
+/// What a transaction sees of its own writes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// It has written nothing here.
+    Nothing,
+    /// It has written, but only in later statements: it sees the committed version.
+    Later,
+    /// It sees this write.
+    Write(u32),
+}
+
+/// The writes of a transaction.
+#[derive(Default)]
+pub(super) struct WriteSet {
+    all: Vec<Write>,
+    latest: Latest,
+    /// The marks of at least all records that were written: most records are known not to be.
+    marks: u64,
+    pub entries: Entries,
+    /// How many of the writes are linked, from the first one on.
+    linked: usize,
+    /// Room in the queue of retired memory that the platform was promised, until it has used it
+    /// after our end.
+    promised: u64,
+    /// The version of an insert that sleeps for its partition.
+    pub unplaced: Option<NonNull<Version>>,
+    /// Room for [`WriteSet::take_order`].
+    order: Vec<(u64, u64, usize)>,
+    /// The token of what the transaction writes now; 0: none is drawn yet.
+    token: u64,
+    /// Tokens that the slot's next transactions may draw.
+    tokens: Range<u64>,
+}
+
+impl std::ops::Deref for WriteSet {
+    type Target = [Write];
+    #[inline(always)]
+    fn deref(&self) -> &[Write] {
+        &self.all
+    }
+}
+
+impl WriteSet {
+    /// See [`super::Txn::token`].
+    #[inline]
+    pub fn token(&mut self, owner: &Owner) -> u64 {
+        if self.token == 0 {
+            self.draw_token(owner);
+        }
+        self.token
+    }
+
+    fn draw_token(&mut self, owner: &Owner) {
+        if self.tokens.is_empty() {
+            let last = owner.e.shared.last_token.fetch_add(TOKENS, Ordering::Relaxed);
+            self.tokens = last + 1..last + TOKENS + 1;
+        }
+        self.token = self.tokens.start;
+        self.tokens.start += 1;
+    }
+
+    /// The next write has another token.
+    pub fn end_token(&mut self) {
+        self.token = 0;
+    }
+
+    /// Adds the first write of a record.
+    #[inline]
+    pub fn add_first(&mut self, w: Write) {
+        debug_assert!(self.last_of(w.r).is_none());
+        self.marks |= w.r.mark();
+        self.all.push(w);
+    }
+
+    /// Adds a write of a record that may have been written before; returns its number.
+    #[inline]
+    pub fn add(&mut self, mut w: Write) -> u32 {
+        w.previous = self.last_of(w.r);
+        self.marks |= w.r.mark();
+        if let Some(p) = w.previous {
+            self.all[p as usize].superseded = true;
+            w.entry = self.all[p as usize].entry;
+        }
+        self.all.push(w);
+        self.all.len() as u32 - 1
+    }
+
+    /// The last write of a record.
+    #[inline]
+    pub fn last_of(&self, r: RecordRef) -> Option<u32> {
+        if self.marks & r.mark() == 0 {
+            return None;
+        }
+        if self.all.len() > FEW {
+            let n = self.all.len() - 1;
+            if std::ptr::eq(self.all[n].r.rec, r.rec) {
+                return Some(n as u32);
+            }
+            return self.latest.find(&self.all, r);
+        }
+        self.all.iter().rposition(|w| std::ptr::eq(w.r.rec, r.rec)).map(|n| n as u32)
+    }
+
+    /// What statement `before` sees of our writes of a record; `None`: a statement after all.
+    #[inline]
+    pub fn own(&self, r: RecordRef, before: Option<u32>) -> Own {
+        let Some(last) = self.last_of(r) else { return Own::Nothing };
+        let mut at = Some(last);
+        while let Some(n) = at {
+            let w = &self.all[n as usize];
+            if before.is_none_or(|b| w.cid < b) {
+                return Own::Write(n);
+            }
+            at = w.previous;
+        }
+        Own::Later
+    }
+
+    /// The last writes of all records, with their numbers.
+    pub fn finals(&self) -> impl Iterator<Item = (usize, &Write)> {
+        self.all.iter().enumerate().filter(|(_, w)| !w.superseded)
+    }
+
+    /// The last note of a write.
+    pub fn set_notes(&mut self, write: u32, last: u32) {
+        self.all[write as usize].notes = last;
+    }
+
+    /// The key of an own insert.
+    pub fn set_entry(&mut self, write: u32, entry: u32) {
+        self.all[write as usize].entry = entry;
+    }
+
+    /// The subtransaction at `depth` committed: its writes are its parent's.
+    pub fn merge(&mut self, depth: u32) {
+        for w in self.all.iter_mut().rev().take_while(|w| w.depth >= depth) {
+            w.depth = depth - 1;
+        }
+    }
+
+    /// Is the last write one of a subtransaction at `depth` or deeper?
+    pub fn is_last_in(&self, depth: u32) -> bool {
+        self.all.last().is_some_and(|w| w.depth >= depth)
+    }
+
+    /// The writes that are wanted, in canonical order: table, record. Give the list back with
+    /// [`WriteSet::give_order`].
+    pub fn take_order(&mut self, wanted: impl Fn(&Write) -> bool) -> Vec<(u64, u64, usize)> {
+        let mut order = std::mem::take(&mut self.order);
+        let writes = self.all.iter().enumerate().filter(|(_, w)| wanted(w));
+        order.extend(writes.map(|(i, w)| (w.r.table.id, w.r.no, i)));
+        order.sort_unstable();
+        order
+    }
+
+    /// Gives the list back, so that the next transaction need not allocate.
+    pub fn give_order(&mut self, mut order: Vec<(u64, u64, usize)>) {
+        super::clear_vec(&mut order);
+        self.order = order;
+    }
+
+    /// Step 3 of the commit. We hold the write lock of every record, or the lock of its partition,
+    /// or have inserted it.
+    pub fn link(&mut self) {
+        for (i, w) in self.all.iter().enumerate() {
+            if !w.superseded {
+                debug_assert!(w.base.is_none() || w.base.map(|b| b.as_ptr()) == Some(w.r.rec.head()));
+                let older = w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr());
+                // SAFETY: INV-VERSION: our own version, not linked yet (or our own insert's).
+                unsafe { w.version.as_ref() }.set_older(older);
+                w.r.rec.set_head(w.version.as_ptr());
+            }
+            self.linked = i + 1;
+        }
+    }
+
+    /// Takes back what was linked (INV-UNDO).
+    pub fn unlink(&mut self) {
+        for w in self.all[..self.linked].iter().rev().filter(|w| !w.superseded) {
+            w.r.rec.set_head(w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr()));
+        }
+        self.linked = 0;
+    }
+
+    /// Takes back the last write, and returns it.
+    pub fn undo_last(&mut self, owner: &Owner) -> Option<Write> {
+        let w = self.all.pop()?;
+        if let Some(n) = w.previous {
+            self.all[n as usize].superseded = false;
+        }
+        self.latest.forget(&w, self.all.len());
+        match w.kind {
+            WriteKind::Insert => {
+                self.kill_insert(owner, &w, self.all.len() + 1);
+                self.entries.forget(w.entry);
+            }
+            WriteKind::Delete if w.xid != 0 => w.r.rec.writer.store(0, Ordering::SeqCst),
+            WriteKind::Delete | WriteKind::Update => {}
+        }
+        owner.retire_version(w.version);
+        Some(w)
+    }
+
+    /// An own insert that will never be. Entries of other indexes may point to it until VACUUM.
+    /// `left`: see [`WriteSet::remove_entry`].
+    pub fn kill_insert(&self, owner: &Owner, w: &Write, left: usize) {
+        w.r.rec.writer.store(0, Ordering::SeqCst);
+        w.r.rec.set_head(std::ptr::null_mut());
+        w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+        // INV-GRAVE: from *dead* on VACUUM may free the record.
+        let marked = !self.remove_entry(owner, w, left);
+        w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
+        if !marked {
+            w.r.table.bury(w.r.no, w.r.rec);
+        }
+    }
+
+    /// What the queue of retired memory must have room for: each write retires one version at most,
+    /// published or undone; entries that are removed; and what was promised.
+    pub fn owed(&self) -> u64 {
+        self.needed(self.all.len()) + self.entries.room()
+    }
+
+    /// The same without entries, if so many writes have not retired their versions yet.
+    pub(super) fn needed(&self, left: usize) -> u64 {
+        left as u64 + 8 + self.promised
+    }
+
+    /// See [`super::Txn::make_room`].
+    pub fn promise(&mut self, owner: &Owner, n: u64) -> Result<(), OutOfMemory> {
+        let before = self.promised;
+        self.promised = before.max(n);
+        let room = RetireQueue::reserve(&owner.e, owner.slot, self.owed());
+        room.inspect_err(|_| self.promised = before)
+    }
+
+    /// The transaction has ended: the queue needs room only for what was promised.
+    pub fn end_room(&mut self, owner: &Owner) {
+        RetireQueue::trim(&owner.e, owner.slot, std::mem::take(&mut self.promised));
+    }
+
+    /// The transaction has ended.
+    pub fn clear(&mut self) {
+        super::clear_vec(&mut self.all);
+        self.latest.clear();
+        self.entries.clear();
+        self.marks = 0;
+        self.linked = 0;
+    }
+}
+
+impl Owner {
+    /// An own version that no transaction will see any more. Room in the queue was reserved.
+    pub(super) fn retire_version(&self, v: NonNull<Version>) {
+        // SAFETY: INV-RETIRE: it is ours, and not retired yet; readers that reached it are pinned.
+        unsafe { v.as_ref() }.set_stamp(crate::csn::Stamp::ABORTED);
+        RetireQueue::push(&self.e, self.slot, v.cast(), self.e.now());
+    }
+}
