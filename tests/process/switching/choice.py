@@ -33,9 +33,11 @@ def split(feature, at, below, above):
 
 
 def model_file(name, partcc, occ, two):
-    """A model that the server can read."""
+    """A model that the server can read. It does not know a protocol whose tree is None."""
     path = FOLDER / name
-    path.write_text(json.dumps({"format": 1, "about": name, "trees": {"partcc": partcc, "occ": occ, "2pl": two}}))
+    trees = {"partcc": partcc, "occ": occ, "2pl": two}
+    known = {protocol: tree for protocol, tree in trees.items() if tree}
+    path.write_text(json.dumps({"format": 1, "about": name, "trees": known}))
     FOLDER.chmod(0o755)
     path.chmod(0o644)
     return str(path)
@@ -380,6 +382,24 @@ def test_bad_models():
     equal("choice: and ends nobody", value(BOSS, "SELECT pid FROM mixedcc.coordinator"), coordinator)
 
 
+def test_unknown_protocol():
+    """A protocol that the model does not know can be pinned, and is never chosen."""
+    fast(model_file=model_file("unknown.json", leaf(0.9), leaf(0.0), None))
+    table()
+    with Clients(writes=True):
+        query(BOSS, "SELECT mixedcc.set_protocol('t', '2pl')")
+        check("choice: a protocol that the model does not know, pinned", gets("2pl") and stays("2pl"))
+
+        def told():
+            cost, note = why().get(("cost", "2pl"), (0, ""))
+            return cost is None and "the model does not know it" in note and why()["state", "gain"][0] is None
+
+        check("choice: is told to be unknown", wait_until(told, PATIENCE), why())
+        query(BOSS, "SELECT mixedcc.unpin('t')")
+        check("choice: is left without its pin", gets("occ"), why())
+        check("choice: and does not come back", stays("occ"), (history_of(), why()))
+
+
 def test_changed_models():
     """A file that has changed is read again at a reload; in the middle of being written it changes
     nothing."""
@@ -523,4 +543,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_reaction, test_flapping, test_left_alone, test_table_settings, test_rules, test_bad_models, test_changed_models, test_deaths, test_wrong_model, test_restart, test_history, clean_up)
+    main(test_changes, test_reaction, test_flapping, test_left_alone, test_table_settings, test_rules, test_bad_models, test_unknown_protocol, test_changed_models, test_deaths, test_wrong_model, test_restart, test_history, clean_up)
