@@ -48,7 +48,7 @@ impl World {
         // SAFETY: INV-MAP: as above.
         let parts = unsafe { map.as_ref() }.partitions();
         for (i, p) in parts.iter().enumerate() {
-            p.put(&e, ProtocolSet::of(Protocol::ALL[i % 3]), Some(i % 2 == 1)).unwrap();
+            p.put(&e, ProtocolSet::of(Protocol::ALL[i % Protocol::COUNT]), Some(i % 2 == 1)).unwrap();
             p.set_policy(&e, Policy::ALL[i % 3]).unwrap();
         }
         Table::create(&e, 0, [1, 2, no, 0], map).unwrap()

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// All single protocols and all mediated pairs.
 pub fn all_sets() -> Vec<ProtocolSet> {
     let p = Protocol::ALL;
-    let pairs = [(0, 1), (0, 2), (1, 2)].map(|(a, b)| ProtocolSet::mediated(p[a], p[b]));
+    let pairs = (0..p.len()).flat_map(|b| (0..b).map(move |a| ProtocolSet::mediated(p[a], p[b])));
     p.into_iter().map(ProtocolSet::of).chain(pairs).collect()
 }
 
@@ -241,7 +241,7 @@ fn upgraded_locks_go_back() {
             let mut t = Txn::new(w.e, 0);
             t.begin(level, w.ident());
             let r = w.records(0)[0];
-            let two_phase = set.has(Protocol::TwoPhase) && level == Level::Serializable;
+            let reads_are_locked = set.locks_reads() && level == Level::Serializable;
             let modes = [Mode::KeyShare, Mode::Share, Mode::NoKeyUpdate, Mode::Update];
             for (i, m) in modes.into_iter().enumerate() {
                 t.set_depth(i as u32 + 1);
@@ -252,7 +252,7 @@ fn upgraded_locks_go_back() {
             for depth in (2..=4).rev() {
                 t.abort_sub(depth);
                 let mode = modes[depth as usize - 2];
-                let mode = if two_phase { mode.max(Mode::Share) } else { mode };
+                let mode = if reads_are_locked { mode.max(Mode::Share) } else { mode };
                 assert_eq!(r.rec.lock.held_by(0).map(|h| h.mode), Some(mode), "{} {level:?}", set.name());
             }
             t.abort();

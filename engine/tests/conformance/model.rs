@@ -43,7 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn set() -> impl Strategy<Value = ProtocolSet> {
-    (0..3usize, 0..3usize).prop_map(|(a, b)| ProtocolSet::mediated(Protocol::ALL[a], Protocol::ALL[b]))
+    (0..Protocol::COUNT, 0..Protocol::COUNT)
+        .prop_map(|(a, b)| ProtocolSet::mediated(Protocol::ALL[a], Protocol::ALL[b]))
 }
 
 fn mood() -> impl Strategy<Value = Mood> {

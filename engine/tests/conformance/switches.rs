@@ -36,7 +36,7 @@ fn switch_at_random(w: &World, plan: &Plan, stop: &AtomicBool, enough: &dyn Fn()
             let p = &w.table.map().partitions()[rng.below(PARTITIONS as u64) as usize];
             // Mostly where nothing is under way; else it is queued, or takes the switch back.
             if !p.switch.view().is_open() || rng.percent(10) {
-                let to = Protocol::ALL[rng.below(3) as usize];
+                let to = Protocol::ALL[rng.below(Protocol::COUNT as u64) as usize];
                 let settled = p.switch.view().step == Step::Settled;
                 let asked = p.switch.ask(to, rng.percent(50), Why::Asked, 7, now);
                 assert!(settled || asked != Asked::Nothing);
