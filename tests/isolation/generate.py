@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Writes the specs of Adya's anomalies after Martin Kleppmann's Hermitage, one
-for each isolation level and each protocol or pair of protocols, and the specs of
-predicates at SERIALIZABLE (phantoms-*), and of exclusion constraints (exclusion-*).
+"""Writes the specs of Adya's anomalies after Martin Kleppmann's Hermitage, one for each isolation
+level and each protocol or pair of protocols. Also writes the specs of predicates at SERIALIZABLE
+(phantoms-*), and of exclusion constraints (exclusion-*).
 
     tests/isolation/generate.py            write the specs
     tests/isolation/generate.py --check    fail if the files differ
@@ -302,7 +302,8 @@ def precision(protocol):
         orders.append((f"# {name}: a write within it is a conflict, one beside it is none.", ["r_" + word, "in_" + word, "c1"]))
         orders.append(("#", ["r_" + word, "out_" + word, "c1"]))
     small = " SET mixedcc.range_rows = 2;"
-    # Who has a transaction id is validated at its commit also if it has written nothing here.
+    # A transaction with a transaction id is validated at its commit also if it has written nothing
+    # here.
     xid = " DO $$ BEGIN PERFORM pg_current_xact_id(); END $$;"
     lines += session("s1", "SERIALIZABLE", one, small, xid)
     lines += ["session s3", "setup { SET client_min_messages = error; }"]
@@ -311,8 +312,9 @@ def precision(protocol):
 
 
 def exclusion(level, protocols, policy):
-    """An exclusion constraint waits for whoever wrote a row that conflicts, and fails or goes on by how that one ends. Below
-    SERIALIZABLE without a key or triggers: writers have a transaction id to wait for because of this constraint alone."""
+    """An exclusion constraint waits for the writer of a row that conflicts, and fails or goes on by
+    how that one ends. Below SERIALIZABLE without a key or triggers: writers have a transaction id
+    to wait for because of this constraint alone."""
     strong = level == "ser"
     key, deferrable = (" PRIMARY KEY", " DEFERRABLE INITIALLY IMMEDIATE") if strong else ("", "")
     ddl = [f"SET mixedcc.default_protocol = '{protocols[0]}';",

@@ -1,11 +1,12 @@
-//! The rule on waiting phases (CormCC, section 4.2), and what it is asked about: the protocols that a
-//! shared block has in use.
+//! The rule on waiting phases (CormCC, section 4.2), and what it is asked about: the protocols that
+//! a shared block has in use.
 
 use super::{Policy, Protocol, ProtocolSet};
 use crate::error::Error;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 
-/// Phases in which a protocol makes transactions wait under a policy, as bits of [`Phase`](super::Phase).
+/// Phases in which a protocol makes transactions wait under a policy, as bits of
+/// [`Phase`](super::Phase).
 ///
 /// `declared`: do transactions declare their partitions before their first statement?
 pub fn waits_in(p: Protocol, policy: Policy, declared: bool) -> u8 {
@@ -14,8 +15,8 @@ pub fn waits_in(p: Protocol, policy: Policy, declared: bool) -> u8 {
 
 /// May these protocols be in use together? (CormCC, section 4.2)
 ///
-/// Yes if the platform's deadlock detector sees all waits; else if each protocol waits in one phase at most
-/// and no two protocols wait in the same phase. (Policies of one protocol share its waits.)
+/// Yes if the platform's deadlock detector sees all waits; else if each protocol waits in one phase
+/// at most and no two protocols wait in the same phase. (Policies of one protocol share its waits.)
 pub fn accepts(set: &[(Protocol, Policy, bool)], detector: bool) -> bool {
     let phases = |p: Protocol| {
         set.iter().filter(|s| s.0 == p).fold(0, |w, &(p, policy, declared)| w | waits_in(p, policy, declared))
@@ -29,15 +30,16 @@ pub fn accepts(set: &[(Protocol, Policy, bool)], detector: bool) -> bool {
         })
 }
 
-/// The protocols that a shared block has, or has had, in use. All-zero: none, and a detector sees all waits.
+/// The protocols that a shared block has, or has had, in use. All-zero: none, and a detector sees
+/// all waits.
 #[repr(C)]
 pub struct InUse {
     /// A bit for each pair of protocol and policy. Only kept without a detector.
     pairs: AtomicU32,
     no_detector: AtomicU32,
     undeclared: AtomicU32,
-    /// How often a partition was given a set that wants declarations; that number when a look at all partitions found no
-    /// such set, and when two looks in a row did.
+    /// How often a partition was given a set that wants declarations; that number when a look at
+    /// all partitions found no such set, and when two looks in a row did.
     wanting_given: AtomicU64,
     wanting_missed: AtomicU64,
     wanting_gone: AtomicU64,
@@ -52,21 +54,24 @@ impl InUse {
         Protocol::ALL.into_iter().flat_map(policies).enumerate().map(|(i, (p, policy))| (1 << i, p, policy))
     }
 
-    /// The platform has no detector that sees its waits, from now on; `declared`: transactions declare all
-    /// partitions that want it before their first statement. Call it before any protocol is in use.
+    /// The platform has no detector that sees its waits, from now on; `declared`: transactions
+    /// declare all partitions that want it before their first statement. Call it before any
+    /// protocol is in use.
     pub fn without_detector(&self, declared: bool) {
         self.undeclared.store(u32::from(!declared), Ordering::SeqCst);
         self.no_detector.store(1, Ordering::SeqCst);
     }
 
-    /// Does the protocol of any partition want declarations, or is one about to? Where none does, a platform need not
-    /// find out which partitions a transaction will touch. A hint: it may be wrong from the second look that misses a
-    /// change made long after its [`add`](Self::add) to the look that finds it.
+    /// Does the protocol of any partition want declarations, or is one about to? Where none does, a
+    /// platform need not find out which partitions a transaction will touch. A hint: it may be
+    /// wrong from the second look that misses a change made long after its [`add`](Self::add) to
+    /// the look that finds it.
     pub fn wants_declarations(&self) -> bool {
         self.wanting_given.load(Ordering::Relaxed) != self.wanting_gone.load(Ordering::Relaxed)
     }
 
-    /// Looks through the sets of all partitions, those of now and the wanted ones. One process does so, now and then.
+    /// Looks through the sets of all partitions, those of now and the wanted ones. One process does
+    /// so, now and then.
     pub fn look_who_wants_declarations(&self, mut sets: impl Iterator<Item = ProtocolSet>) {
         let given = self.wanting_given.load(Ordering::SeqCst);
         let found = sets.any(ProtocolSet::wants_declarations);
@@ -77,8 +82,8 @@ impl InUse {
         }
     }
 
-    /// Puts a set of protocols in use under a policy, or refuses it: [`Error::WaitingPhases`]. What was
-    /// accepted once stays in use, also when its tables are gone.
+    /// Puts a set of protocols in use under a policy, or refuses it: [`Error::WaitingPhases`]. What
+    /// was accepted once stays in use, also when its tables are gone.
     pub fn add(&self, set: ProtocolSet, policy: Policy) -> Result<(), Error> {
         if set.wants_declarations() {
             self.wanting_given.fetch_add(1, Ordering::SeqCst);

@@ -61,7 +61,7 @@ fn occ() -> &'static World {
     Box::leak(Box::new(World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4)))
 }
 
-/// Somebody pins right behind the look of a reclaimer at its slot, and the clock goes on: what is
+/// A process pins right behind the look of a reclaimer at its slot, and the clock goes on: memory
 /// retired from then on stays.
 #[test]
 fn a_pin_behind_the_look_at_its_slot_is_not_missed() {
@@ -84,7 +84,7 @@ fn a_pin_behind_the_look_at_its_slot_is_not_missed() {
     });
 }
 
-/// What is retired at the very CSN of a pin stays.
+/// Memory retired at the very CSN of a pin stays.
 #[test]
 fn what_is_retired_at_the_csn_of_a_pin_stays() {
     finds(Fault::FreesAtPin, || {
@@ -253,7 +253,8 @@ fn ranges_do_not_fall_asleep_on_a_scan_that_found_them_awake() {
         let look = |at_ns| Look { at_ns, after_ns: 0, me: 0 };
         rest.check_use(look(1), || clock.get(), || 0); // the scan is noticed
                                                        // A scan has pinned. Behind each look at the
-                                                       // clock others commit, and another scan pins.
+                                                       // clock others commit, and another scan
+                                                       // pins.
         let pin = Cell::new(clock.get());
         let now = || {
             let now = clock.replace(clock.get() + 1);

@@ -1,8 +1,10 @@
 #!/usr/bin/python3
-"""Random queries over tables of some thousands of rows, in three ways (executor bypass, custom scan, PostgreSQL's own nodes), and
-on heap tables with the same rows: the same rows, tags and SQLSTATEs, no internal error, and the server stays up.
+"""Random queries over tables of some thousands of rows, in three ways (executor bypass, custom
+scan, PostgreSQL's own nodes), and on heap tables with the same rows: the same rows, tags and
+SQLSTATEs, no internal error, and the server stays up.
 
-plans.py [SEED]: one round. MIXEDCC_SEED is the first of the rounds; MIXEDCC_SECONDS how long they may take."""
+plans.py [SEED]: one round. MIXEDCC_SEED is the first of the rounds; MIXEDCC_SECONDS how long they
+may take."""
 
 import os
 import random
@@ -103,7 +105,8 @@ class Broken(Exception):
 
 
 def round_of(seed, end=0.0):
-    """Whether all clients gave the same; how many statements gave rows, an error, and took too long."""
+    """Whether all clients gave the same; how many statements gave rows, an error, and took too
+    long."""
     r = random.Random(seed)
     boss = connect(DATABASE)
     tables = make(boss, r)

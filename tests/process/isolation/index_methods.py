@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Indexes of access methods that are not PostgreSQL's own and insist on an MVCC snapshot, as pgvector's are: scans in an order,
-by a condition and through bitmaps at every level, what protects them at SERIALIZABLE, writes and VACUUM. Builds tests/process/isolation/index_am
-by PGXS; with pgvector installed, its indexes too."""
+"""Indexes of access methods that are not PostgreSQL's own and insist on an MVCC snapshot, as
+pgvector's are: scans in an order, by a condition and through bitmaps at every level, what protects
+them at SERIALIZABLE, writes and VACUUM. Builds tests/process/isolation/index_am by PGXS; with
+pgvector installed, its indexes too."""
 
 import os
 import pathlib
@@ -85,7 +86,8 @@ def test_levels():
 
 
 def test_protection():
-    """An insert that the scan would have met, and an update of a row that it has read, fail it or wait for it."""
+    """An insert that the scan would have met, and an update of a row that it has read, fail it or
+    wait for it."""
     admin = connect(DATABASE)
     conflicts = {
         "insert": "INSERT INTO v VALUES (200, 51)",

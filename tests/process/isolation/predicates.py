@@ -1,10 +1,12 @@
 #!/usr/bin/python3
 """Property test of what SERIALIZABLE transactions read by predicate: random tables, indexes, plans,
-predicates and writes in several processes, under every protocol and mix; the history checker judges them.
+predicates and writes in several processes, under every protocol and mix; the history checker judges
+them.
 
     predicates.py                     all rounds
     predicates.py SEED [NAME]         one round again, of a configuration
-    predicates.py --faults [NAME...]  rounds with each deliberate fault of a test build until the checker finds it (see tests/README.md)
+    predicates.py --faults [NAME...]  rounds with each deliberate fault of a test build until the
+    checker finds it (see tests/README.md)
 """
 
 import collections
@@ -92,13 +94,14 @@ def scans_primary(connection, table):
 
 
 def run(connection, name, seed, duration, fault=None):
-    """One round; returns the table, the load, what each client has counted, problems and the checker's verdict."""
+    """One round; returns the table, the load, what each client has counted, problems and the
+    checker's verdict."""
     table, partitions = prepare(connection, name, seed)
     with tempfile.TemporaryDirectory() as directory:
         until = time.monotonic() + duration
         results = multiprocessing.Queue()
         load = Load(["t"], ["t"], levels=LEVELS if OURS else {"serializable": 1}, length=5)
-        # Where readers lock, who takes long holds the others up.
+        # Where readers lock, a slow reader holds the others up.
         patience = [0.01] * (CLIENTS - PATIENT) + [0.03 if table.waits else 0.3] * PATIENT
         processes = [
             multiprocessing.Process(target=client, args=(number, load, f"{directory}/{number}.jsonl", table, seed, fault, patience[number - 1], until, results))

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Row locks under each protocol and waiting policy, and while a switch between two protocols is under way: which modes
-conflict (PostgreSQL's table), who waits and goes on, SKIP LOCKED, and deadlocks over partitions of two protocols."""
+"""Row locks under each protocol and waiting policy, and while a switch between two protocols is
+under way: which modes conflict (PostgreSQL's table), which waiters go on, SKIP LOCKED, and
+deadlocks over partitions of two protocols."""
 
 import itertools
 import threading
@@ -95,7 +96,8 @@ def modes_that_conflict(table, level, name):
 
 
 def who_waits(table):
-    """Each mode that conflicts waits for the holder, and goes on after COMMIT and after ROLLBACK."""
+    """Each mode that conflicts waits for the holder, and goes on after COMMIT and after
+    ROLLBACK."""
     wrong = []
     with Pair("READ COMMITTED") as pair:
         pids = pair.two.info.backend_pid, pair.one.info.backend_pid
@@ -171,8 +173,8 @@ def test_switches():
 
 
 def test_deadlocks():
-    """Two transactions take a lock each, in tables of two protocols; one waits for the other's, and then the other for its:
-    one of them fails."""
+    """Two transactions take a lock each, in tables of two protocols; one waits for the other's, and
+    then the other for its: one of them fails."""
     for level in (*WEAK, "SERIALIZABLE"):
         wrong = []
         for first, second in itertools.product(SINGLE, SINGLE):

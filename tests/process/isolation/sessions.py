@@ -101,7 +101,7 @@ def test_holder_ends():
 
 
 def test_waits_for_what_was_read():
-    """A writer waits for who has read where it writes, and either of the two ends."""
+    """A writer waits for a reader of the keys that it writes, and either of the two ends."""
     write, table = "INSERT INTO {t} VALUES (250, 0)", f"t_{protocols.having('locks_ranges')[0]}"
     endings = (("cancel", "SELECT pg_cancel_backend({pid})", ["57014"]), ("terminate", "SELECT pg_terminate_backend({pid})", ["57P01", None]))
     for name, ending, code in endings:
@@ -160,7 +160,8 @@ def test_errors_everywhere():
 
 
 def client_that_dies(name, table, statements):
-    """A child process that is killed in the middle of its transaction, when it has run all the statements."""
+    """A child process that is killed in the middle of its transaction, when it has run all the
+    statements."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:

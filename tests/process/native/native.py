@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""mixedcc's interface for C: what its calls do, against SQL; what they must not do; histories by the checker; the
-examples of bench/native, also in Rust. Builds tests/process/native/probe and bench/native by PGXS; MIXEDCC_INCLUDE: where mixedcc.h is, if
-it is not installed; RUST_EXAMPLES: the library of bench/native/rust, built before."""
+"""mixedcc's interface for C: what its calls do, against SQL; what they must not do; histories by
+the checker; the examples of bench/native, also in Rust. Builds tests/process/native/probe and
+bench/native by PGXS; MIXEDCC_INCLUDE: where mixedcc.h is, if it is not installed; RUST_EXAMPLES:
+the library of bench/native/rust, built before."""
 
 import os
 import pathlib
@@ -76,7 +77,7 @@ def rows(text):
 
 
 def calls(connection, name):
-    """All calls once, and what is in the table then."""
+    """All calls once, and the table's rows then."""
     equal(f"{name}: get", value(connection, "SELECT probe_get('t', 3)"), [3])
     equal(f"{name}: get, absent", value(connection, "SELECT probe_get('t', 5)"), None)
     equal(f"{name}: modify", value(connection, "SELECT probe_append('t', 3, 30)"), [3, 30])
@@ -111,7 +112,8 @@ def calls(connection, name):
 
 
 def test_calls():
-    """Directly, and by statements (a CHECK constraint, a policy), at every level, in one transaction and in many."""
+    """Directly, and by statements (a CHECK constraint, a policy), at every level, in one
+    transaction and in many."""
     connection = connect(DATABASE)
     for level in LEVELS:
         query(connection, f"SET default_transaction_isolation = '{level.lower()}'")
@@ -245,8 +247,8 @@ def test_subtransactions():
         equal(f"{level}: an error in a savepoint", error(connection, "SELECT probe_append('t', 4, 4, true)")[0], "P0001")
         query(connection, "ROLLBACK TO s; COMMIT")
         equal(f"{level}: committed", query(connection, "SELECT l FROM t WHERE k IN (3, 4) ORDER BY k"), [([3, 1, 4],), ([4],)])
-        # Nobody keeps the table: this takes its exclusive lock, and would complain of uses in this
-        # session.
+        # No session keeps the table: this takes its exclusive lock, and would complain of uses in
+        # this session.
         query(connection, "BEGIN; SELECT probe_subtransaction('t', 3, 2, true); ALTER TABLE t ADD COLUMN x int; ROLLBACK")
     connection.close()
 
@@ -308,7 +310,7 @@ def test_kept_plans():
         query(connection, f"SELECT probe_set('t', 1, '{{{i}}}')")
     equal("one plan for eight calls", len(kept_plans(connection)), 1)
     equal("the last value", value(connection, "SELECT l FROM t WHERE k = 1"), [7])
-    # Another definition: the trigger is new, and changes what is written.
+    # Another definition: the trigger is new, and changes the written values.
     query(connection, "CREATE FUNCTION nine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.l := NEW.l || 9::bigint; RETURN NEW; END';"
                       "CREATE TRIGGER nine BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION nine()")
     query(connection, "SELECT probe_set('t', 1, '{8}')")
@@ -332,7 +334,8 @@ def test_kept_plans():
 
 
 def test_many_plans(connection):
-    """More statements than are kept: the oldest make room, also while an outer call runs its own."""
+    """More statements than are kept: the oldest make room, also while an outer call runs its
+    own."""
     names = [f"many_{i}" for i in range(70)]
     for name in names:
         query(connection, f"CREATE TABLE {name} (k int PRIMARY KEY CHECK (k > 0), v int) USING mixedcc; INSERT INTO {name} VALUES (1, 0)")
@@ -391,7 +394,8 @@ def make_examples(connection):
 
 
 def test_rust():
-    """Versions that the example in Rust refuses, and its panics: ERRORs that leave nothing locked."""
+    """Versions that the example in Rust refuses, and its panics: ERRORs that leave nothing
+    locked."""
     connection, other = connect(DATABASE), connect(DATABASE, options="-c lock_timeout=2s")
     for arguments, code in (("1, 0, 0", "no error"), ("1, 7, 64", "no error"), ("2, 0, 0", "55000"), ("0, 0, 0", "55000"), ("1, 0, -8", "55000")):
         equal(f"rust: version {arguments}", error(connection, f"SELECT rust_version({arguments})")[0], code)
@@ -446,7 +450,8 @@ def test_examples():
 
 
 def test_dirty():
-    """A dirty scan of a table without a key does not wait for inserts that have no transaction id."""
+    """A dirty scan of a table without a key does not wait for inserts that have no transaction
+    id."""
     boss, other = connect(DATABASE), connect(DATABASE)
     query(boss, "CREATE TABLE d (v int) USING mixedcc; INSERT INTO d SELECT generate_series(1, 3)")
     query(other, "BEGIN; INSERT INTO d VALUES (4)")
@@ -463,8 +468,8 @@ def test_dirty():
 
 
 def test_commit_callbacks():
-    """Other extensions' callbacks in a commit: what they write in front of ours is validated with the rest; behind
-    it they may read snapshots, and write nothing."""
+    """Other extensions' callbacks in a commit: what they write in front of ours is validated with
+    the rest; behind it they may read snapshots, and write nothing."""
     boss = connect(DATABASE)
     fresh_table(boss)
     for level in LEVELS:

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Native updates of columns of fixed width: at random, against UPDATE on heap; what a caller's function may do in the middle of
-one; that none is lost. As native.py it builds tests/process/native/probe and bench/native; RUST_EXAMPLES: the library of bench/native/rust."""
+"""Native updates of columns of fixed width: at random, against UPDATE on heap; what a caller's
+function may do in the middle of one; that none is lost. As native.py it builds
+tests/process/native/probe and bench/native; RUST_EXAMPLES: the library of bench/native/rust."""
 
 import os
 import random
@@ -87,8 +88,9 @@ def outcome(connection, sql, parameters):
 
 
 def numbers_differ(ours, plain, random_, name, level):
-    """A transaction of random changes on both tables, in a session each; what was different, if anything. Half of the transactions have
-    no savepoints, as their rollback forgets that the table is locked, and the next call is none by a look; then an error ends them."""
+    """A transaction of random changes on both tables, in a session each; what was different, if
+    anything. Half of the transactions have no savepoints, as their rollback forgets that the table
+    is locked, and the next call is none by a look; then an error ends them."""
     savepoints = random_.random() < 0.5
     for c in (ours, plain):
         query(c, f"BEGIN ISOLATION LEVEL {level}")
@@ -116,7 +118,8 @@ def numbers_differ(ours, plain, random_, name, level):
 
 
 def rows_differ(ours, plain, k=None):
-    """Rows that are not the same, if any (not ORDER BY k where an index of b is meant: that is planned by the key); with a key, that row only (by a look, so that no index gets ranges)."""
+    """Rows that are not the same, if any (not ORDER BY k where an index of b is meant: that is
+    planned by the key); with a key, that row only (by a look, so that no index gets ranges)."""
     query(ours, "SET enable_seqscan = off")
     ways = ("SELECT * FROM {} ORDER BY k", "SELECT array_agg(k ORDER BY k) FROM {} WHERE b BETWEEN -100 AND 100") if k is None else (f"SELECT * FROM {{}} WHERE k = {k}",)
     for rows in ways:
@@ -202,7 +205,8 @@ def test_middle():
 
 
 def test_written_in_the_middle(connection):
-    """A caller's function that writes the row it was asked to change: an error, as of UPDATE, directly and by statements, unless it is undone or the row is to stay."""
+    """A caller's function that writes the row it was asked to change: an error, as of UPDATE,
+    directly and by statements, unless it is undone or the row is to stay."""
     writes = {
         "UPDATE": "UPDATE t SET a = 50 WHERE k = 3",
         "two of them": "UPDATE t SET a = 50 WHERE k = 3; UPDATE t SET a = 60 WHERE k = 3",
@@ -234,7 +238,8 @@ def test_written_in_the_middle(connection):
 
 
 def look_tables(connection, columns="a int, b bigint", more=""):
-    """A table of 40 rows with k = a = b, without NULLs, of which this session knows that it may update them by a look."""
+    """A table of 40 rows with k = a = b, without NULLs, of which this session knows that it may
+    update them by a look."""
     query(connection, "DROP TABLE IF EXISTS t CASCADE")
     query(connection, f"CREATE TABLE t (k int PRIMARY KEY, {columns}) USING mixedcc")
     query(connection, "INSERT INTO t (k, a, b) SELECT g, g, g FROM generate_series(1, 40) g")
@@ -251,7 +256,8 @@ def put(connection, column, new, k):
 
 
 def test_looks():
-    """Updates by a look: SERIALIZABLE, the table open for writing, the row not written before in the transaction, no NULLs."""
+    """Updates by a look: SERIALIZABLE, the table open for writing, the row not written before in
+    the transaction, no NULLs."""
     connection, other = connect(DATABASE), connect(DATABASE, options="-c lock_timeout=2s")
     for c in (connection, other):
         query(c, "SET default_transaction_isolation = 'serializable'; SET enable_seqscan = off")
@@ -323,7 +329,7 @@ def test_looks():
         look_tables(connection)
         query(connection, "SELECT mixedcc.set_protocol('t', %s)", (protocol,))
         query(connection, "BEGIN")
-        value(connection, "SELECT a FROM t WHERE k = 1") # fixes what is read, but for 2pl
+        value(connection, "SELECT a FROM t WHERE k = 1") # fixes the rows that are read, but for 2pl
         put(connection, "a", 5, 2)
         code = error(other, "UPDATE t SET b = 70 WHERE k = 7")[0]
         got = put(connection, "b", 80, 7)
@@ -348,7 +354,7 @@ def test_looks():
         check(f"looks, {protocol}: an update by another session in the middle of a call",
               ((got, end) == ([1], "no error")) + (code == "no error") == 1 and b == (70 if code == "no error" else 9), (code, got, end, b))
 
-    # Precision: who has read keys below 4 is not failed by a write of key 30, if the write tells
+    # Precision: a reader of keys below 4 is not failed by a write of key 30, if the write tells
     # its key.
     look_tables(connection)
     failed = 0

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""The executor bypass, the custom scan, and PostgreSQL's own nodes: the same random schemas and statements give the same rows,
-tags, errors and tables at every isolation level; waits for others' writes end alike; errors and cancels leave nothing; memory does not grow.
+"""The executor bypass, the custom scan, and PostgreSQL's own nodes: the same random schemas and
+statements give the same rows, tags, errors and tables at every isolation level; waits for others'
+writes end alike; errors and cancels leave nothing; memory does not grow.
 
 bypass.py [SEED]: one round of the random test."""
 
@@ -44,7 +45,8 @@ def differ(given):
 
 
 def clean(said):
-    """Names of schemas differ, and the order of several rows is free, and with it the order of triggers' notices."""
+    """Names of schemas differ, and the order of several rows is free, and with it the order of
+    triggers' notices."""
     for name in (ON, SCAN):
         said = [tuple(None if part is None else part.replace(f"schema_{name}", f"schema_{OFF}") for part in m) for m in said]
     rows = iter(sorted((m for m in said if m[0] == "row"), key=str))
@@ -59,7 +61,8 @@ def calls_of(make_it, calls):
 
 
 def one_statement(r, schema, number):
-    """Something to do with a client: its text, a function of the client, and one that does it again (or None)."""
+    """Something to do with a client: its text, a function of the client, and one that does it again
+    (or None)."""
     used = []
 
     def parameter(column):
@@ -341,7 +344,8 @@ def shapes():
 
 
 def neighbours():
-    """Statements that differ from those of the bypass in one clause, which only the executor knows: it is not overlooked."""
+    """Statements that differ from those of the bypass in one clause, which only the executor knows:
+    it is not overlooked."""
     session = connect(DATABASE)
     query(session, "DROP TABLE IF EXISTS near CASCADE; CREATE UNLOGGED TABLE near (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc; "
                    "INSERT INTO near SELECT i / 10, i % 10, i FROM generate_series(0, 999) i; ANALYZE near; "
@@ -371,7 +375,8 @@ def neighbours():
 
 
 def rights():
-    """A statement that was run before is refused as soon as a right is gone, whatever took it away."""
+    """A statement that was run before is refused as soon as a right is gone, whatever took it
+    away."""
     boss = connect(DATABASE)
     query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO t VALUES (1, 'a'); "
                 "GRANT SELECT ON t TO bypass_group; GRANT EXECUTE ON FUNCTION upper(text), max(text) TO PUBLIC")
@@ -411,8 +416,8 @@ def portals():
 
 
 def predicates():
-    """What a SERIALIZABLE statement protects by the bypass is what the custom scan protects, and what that protects is what a
-    scan of nbtree does, also where they end early or start again."""
+    """A SERIALIZABLE statement protects the same keys by the bypass as by the custom scan. That
+    protects the same as a scan of nbtree, also where they end early or start again."""
     boss = connect(DATABASE)
     query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc "
                 "WITH (mixedcc.partitions = 1); INSERT INTO t SELECT i / 10, i % 10, i FROM generate_series(0, 199) i; ANALYZE t")
@@ -455,7 +460,8 @@ def predicates():
 
 
 def partitions():
-    """Under partcc a look-up that finds nothing locks the partition where the key would be, whatever reads."""
+    """Under partcc a look-up that finds nothing locks the partition where the key would be,
+    whatever reads."""
     boss = connect(DATABASE)
     query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc "
                 "WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc')")
@@ -474,7 +480,7 @@ def partitions():
 
 
 def cancels():
-    """A scan that returns no row, and so goes back to nobody, can be cancelled."""
+    """A scan that returns no row, and so does not go back to its caller, can be cancelled."""
     boss = connect(DATABASE)
     query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v text) USING mixedcc; "
                 "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i; ANALYZE t")

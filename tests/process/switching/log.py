@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What the coordinator writes into the server's log: switches and decisions, at the levels that are set, with the
-tables' names; settings that it cannot use."""
+"""What the coordinator writes into the server's log: switches and decisions, at the levels that are
+set, with the tables' names; settings that it cannot use."""
 
 import os
 import re
@@ -78,7 +78,7 @@ def test_switches():
 
 
 def test_levels():
-    """What is not logged now is not logged later."""
+    """A switch that is not logged now is not logged later."""
     choice.table(", mixedcc.adaptive = off")
     log = Log()
     for level in ("off", "debug1"):

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Switches of partitions with the coordinator, or a transaction, standing at a stop event: for each ordered pair of
-protocols, at each event, both steps; released, or terminated there so that the next coordinator has to go on. After
-each: transactions across it are serializable, the step waits for those of before, the switch is complete and in the
-history once, no row is lost and no lock is left. Then DDL that is open while the steps are made."""
+"""Switches of partitions with the coordinator, or a transaction, standing at a stop event: for each
+ordered pair of protocols, at each event, both steps; released, or terminated there so that the next
+coordinator has to go on. After each: transactions across it are serializable, the step waits for
+those of before, the switch is complete and in the history once, no row is lost and no lock is left.
+Then DDL that is open while the steps are made."""
 
 import threading
 import time
@@ -28,7 +29,8 @@ def third(old, new):
 
 
 def stand(event):
-    """Whoever comes to the event stands there until `let_go`. For a session: see `stops.session`."""
+    """A process that comes to the event stands there until `let_go`. For a session: see
+    `stops.session`."""
     query(BOSS, "SELECT pg_advisory_lock(%s)", (KEY,))
     if event in [e for e, _ in CASES]:
         stop(BOSS, event, f"wait {KEY}")
@@ -87,14 +89,15 @@ def free(table="t"):
 
 
 def settle(name, old, new, wanted_history=None):
-    """What is wrong at the end: a list of what was found, and should be."""
+    """The errors at the end: a list of the values found, and of those that should be."""
     found = [settled(), states(), history(), value(BOSS, "SELECT count(*) FROM t"), free()]
     wanted = [True, [new] * 2, switched(old, new) if wanted_history is None else wanted_history, 20, None]
     return [(name, f, w) for f, w in zip(found, wanted) if f != w]
 
 
 def across(step, ending, event, old, new):
-    """One case: a transaction of before the step, one that begins while the coordinator stands, one that begins after."""
+    """One case: a transaction of before the step, one that begins while the coordinator stands, one
+    that begins after."""
     name, problems = f"{old} to {new}", []
     fresh(old)
     keep = before = None
@@ -121,7 +124,7 @@ def across(step, ending, event, old, new):
         problems.append((name, "no coordinator"))
     wanted = {"upgrade": ([mix(old, new)] * 2, {"upgrade"}), "degrade": ([new] * 2, {"degrade"}), "end": ([new] * 2, set())}[step]
     if (event, step, ending) == ("switch_epoch", "degrade", "terminated"):
-        # The upgrade is announced again, and waits for those who were there.
+        # The upgrade is announced again, and waits for the transactions that were there.
         wanted = ([mix(old, new), new], {"upgrade", "degrade"})
     wait_until(lambda: (states(), steps()) == wanted, 5)
     some_passes(BOSS, 3)
@@ -152,8 +155,9 @@ def across(step, ending, event, old, new):
 
 
 def killed_in(event, step):
-    """Pairs in which a coordinator is terminated: the next one takes a second to start. Each event has all six in its two
-    steps, but for those where one leaves what it leaves at another event too."""
+    """Pairs in which a coordinator is terminated: the next one takes a second to start. Each event
+    has all six in its two steps, but for those where one leaves what it leaves at another event
+    too."""
     if event in ("switch_begin", "switch_announced", "switch_finish"):
         return PAIRS[2 if step == "upgrade" else 3:][:1]
     return PAIRS if step == "end" else PAIRS[step == "degrade"::2]
@@ -185,8 +189,8 @@ def test_errors():
 
 
 def test_undone():
-    """While the coordinator stands in the upgrade, the old protocol is asked for: it, or the next one, goes back at
-    once. Partitions that it had not come to never switch."""
+    """While the coordinator stands in the upgrade, the old protocol is asked for: it, or the next
+    one, goes back at once. Partitions that it had not come to never switch."""
     for event, ending in (("switch_stored", "terminated"), ("switch_epoch", "terminated"), ("switch_stored", "released"),
                           ("switch_announced", "released")):
         problems = []
@@ -214,8 +218,8 @@ def test_undone():
 
 
 def test_requests():
-    """While the coordinator is about to complete the switch, another protocol is asked for, or put in use by who has
-    the table locked: neither is lost."""
+    """While the coordinator is about to complete the switch, another protocol is asked for, or put
+    in use by a session that has the table locked: neither is lost."""
     for event in ("switch_finish", "switch_finished"):
         for alone in (False, True):
             problems = []
@@ -257,8 +261,8 @@ def writer(event, outcome):
 
 
 def test_commits():
-    """A transaction stands at each event of its commit while the step is made, which waits for it; it goes on, or is
-    terminated there."""
+    """A transaction stands at each event of its commit while the step is made, which waits for it;
+    it goes on, or is terminated there."""
     for event in COMMIT_EVENTS:
         for ending in ("released", "terminated"):
             problems = []
@@ -304,7 +308,8 @@ def names(old, new):
 
 
 def in_step(step, old, new):
-    """Tables `t`, in the middle of a switch, and `other`, where two transactions hold the steps up."""
+    """Tables `t`, in the middle of a switch, and `other`, where two transactions hold the steps
+    up."""
     fresh(old)
     first = begun("SELECT v FROM other WHERE id = 1")
     ask(new)
@@ -321,7 +326,8 @@ def no_switch():
 
 
 def changed(sql, outcome, old, new):
-    """The protocols of the partitions and the number of rows at the end; None: there is no table."""
+    """The protocols of the partitions and the number of rows at the end; None: there is no
+    table."""
     made = CHANGES[sql]
     if outcome == "ROLLBACK":
         return [new] * 2, 20
@@ -329,7 +335,8 @@ def changed(sql, outcome, old, new):
 
 
 def test_ddl():
-    """DDL that begins in each step and is open while the steps are completed; then it commits or rolls back."""
+    """DDL that begins in each step and is open while the steps are completed; then it commits or
+    rolls back."""
     for sql in CHANGES:
         for outcome in ("COMMIT", "ROLLBACK"):
             for step in ("upgrade", "degrade"):
@@ -364,8 +371,8 @@ def test_ddl():
 
 
 def test_requests_in_ddl():
-    """set_protocol while DDL is open: another session waits for its end; its own puts the protocol in use at once, in
-    what the DDL has made, and ROLLBACK brings back what was before."""
+    """set_protocol while DDL is open: another session waits for its end; its own puts the protocol
+    in use at once, in what the DDL has made, and ROLLBACK brings back what was before."""
     for sql in list(CHANGES)[:4]:
         for outcome in ("COMMIT", "ROLLBACK"):
             problems = []

@@ -72,7 +72,8 @@ def attempt(connection, sql):
 
 
 def skew(first, second, begin):
-    """Each transaction reads one row and writes the other; how many commit, and what is left."""
+    """Each transaction reads one row and writes the other; how many commit, and the rows at the
+    end."""
     states_of, threads = {}, []
     begin(first, "SELECT v FROM t WHERE id = 1")
 
@@ -96,7 +97,8 @@ def skew(first, second, begin):
 
 
 def test_pairs():
-    """A transaction from before the switch and one from its middle; one from the middle and one from its end."""
+    """A transaction from before the switch and one from its middle; one from the middle and one
+    from its end."""
     problems = []
     for old, new in PAIRS:
         for middle in (False, True):
@@ -134,7 +136,8 @@ def test_pairs():
 
 
 def test_holders():
-    """A transaction that does not end is shown, delays nobody, and its end completes the switch."""
+    """A transaction that does not end is shown, delays no other, and its end completes the
+    switch."""
     for level in LEVELS:
         fresh("occ")
         keep = holder("t", level)
@@ -222,7 +225,8 @@ def test_coordinator():
 
 
 def test_requests():
-    """One switch at a time: later requests are queued, the last one counts; back to the old one at once."""
+    """One switch at a time: later requests are queued, the last one counts; back to the old one at
+    once."""
     fresh("occ")
     keep = holder("t")
     ask("2pl")
@@ -250,7 +254,8 @@ def test_requests():
 
 
 def test_ddl():
-    """DROP, TRUNCATE, ALTER and rewrites in the middle of a switch that another table's writer holds up."""
+    """DROP, TRUNCATE, ALTER and rewrites in the middle of a switch that another table's writer
+    holds up."""
     changes = {
         "TRUNCATE t": ["2pl"] * 2,
         "ALTER TABLE t SET (mixedcc.partitions = 3)": ["2pl"] * 3,
@@ -288,7 +293,8 @@ def test_ddl():
 
 
 def test_alone():
-    """Who holds the table's lock switches at once, also for what the transaction has done before."""
+    """A session that holds the table's lock switches at once, also for what the transaction has
+    done before."""
     fresh("occ")
     one = session()
     query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE t SET v = 1 WHERE id = 1; LOCK TABLE t; SELECT mixedcc.set_protocol('t', 'partcc')")
@@ -316,7 +322,7 @@ def test_alone():
 
 
 def test_stop_all():
-    """The method that benchmarks compare with: nobody begins until nobody runs."""
+    """The method that benchmarks compare with: no transaction begins until none runs."""
     fresh("occ")
     query(BOSS, "ALTER SYSTEM SET mixedcc.switch_method = 'stop_all'")
     reload(BOSS)
@@ -343,7 +349,8 @@ def test_stop_all():
 
 
 def disturb(until, kill):
-    """Switches random partitions every few milliseconds; terminates sessions and the coordinator."""
+    """Switches random partitions every few milliseconds; terminates sessions and the
+    coordinator."""
     boss, draw = connect(DATABASE), random.Random(5)
     next_session, next_coordinator = time.monotonic() + 0.2, time.monotonic() + 0.7
     while time.monotonic() < until:

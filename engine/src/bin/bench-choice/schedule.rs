@@ -481,8 +481,9 @@ impl<'a, L: Phased> Turns<'a, L> {
     }
 }
 
-/// Prints the features of the counts between two moments, and the cost of a transaction of the whole
-/// load. The features are those of the first and the last partition of each table with several.
+/// Prints the features of the counts between two moments, and the cost of a transaction of the
+/// whole load. The features are those of the first and the last partition of each table with
+/// several.
 fn print_features<S: Site>(
     site: &S,
     name: &str,
