@@ -9,7 +9,7 @@
 
 use crate::csn::{Csn, SlotId, Stamp};
 use crate::error::Error;
-use crate::index::{Graves, Primary, Reuse};
+use crate::index::{DeadEntries, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
 use crate::name::Name;
 use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
@@ -53,7 +53,7 @@ pub struct Table {
     changes: AtomicU32,
     _pad: u32,
     /// Dead records whose entries wait to be removed from the primary index.
-    pub(crate) graves: Graves,
+    pub(crate) dead_entries: DeadEntries,
     /// The approximate number of records that VACUUM has not freed yet: their insert was aborted or
     /// their row is deleted.
     pub dead: AtomicU64,
@@ -159,7 +159,7 @@ impl Table {
             let deleted = unsafe { r.head().as_ref() }.is_some_and(|v| v.is_tombstone() && v.csn().is_some());
             let dead = deleted || r.state.load(Ordering::Acquire) == REC_DEAD;
             if dead && r.next_free.load(Ordering::Relaxed) == 0 {
-                self.bury(n, r);
+                self.enqueue_dead(n, r);
             }
         }
         Ok(primary)
@@ -538,7 +538,7 @@ impl Table {
             // SAFETY: INV-OLC: by this function's contract there are no users of the index.
             unsafe { primary.clear(e, slot) };
         }
-        self.graves.clear();
+        self.dead_entries.clear();
         for p in self.map().partitions() {
             p.stats.clear_sizes();
         }

@@ -297,7 +297,7 @@ unsafe fn remember_last_leaf(rel: pg_sys::Relation, info: &RelInfo) {
 }
 
 /// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can
-/// vanish (INV-GRAVE of the engine). `old`: a version of the row; `None`: it is our own insert,
+/// vanish (INV-DEAD of the engine). `old`: a version of the row; `None`: it is our own insert,
 /// whose key the engine knows.
 ///
 /// # Safety

@@ -3,13 +3,13 @@
 //! Readers take no latch; writers find their place as readers do and latch, without waiting, the
 //! few nodes that they change. The reasons are in `README.md`; the invariants are INV-OLC
 //! (`word.rs`), INV-BLOB (`key.rs`), INV-COVER (`descend.rs`), INV-GUESS, INV-LINES (`hints.rs`),
-//! INV-GRAVE (`graves.rs`) and INV-HINT (`prefetch.rs`).
+//! INV-DEAD (`dead_entries.rs`) and INV-HINT (`prefetch.rs`).
 
 mod cursor;
-mod descend;
-mod graves;
+mod dead_entries;
 #[cfg(all(test, not(loom)))]
-mod graves_tests;
+mod dead_entries_tests;
+mod descend;
 mod hints;
 mod insert;
 mod key;
@@ -29,8 +29,8 @@ mod tests;
 mod word;
 
 pub use cursor::Cursor;
+pub(crate) use dead_entries::DeadEntries;
 pub use descend::Direction;
-pub(crate) use graves::Graves;
 pub use key::Key;
 pub use point::FEW;
 pub(crate) use prefetch::prefetch_records;

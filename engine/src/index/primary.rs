@@ -1,5 +1,5 @@
 //! The primary index of a table: a tree whose entries are added with records and removed with them
-//! (`graves.rs`).
+//! (`dead_entries.rs`).
 
 use super::hints::{Hash, Hints};
 use super::insert::Added;

@@ -116,8 +116,8 @@ impl World {
         let mut t = self.begin(0);
         let mut n = 0;
         self.e.refresh_min_pin(&self.p);
-        n += t.mend(&self.p, self.table).expect("memory");
-        while self.table.graves() > 0 {
+        n += t.purge_marked(&self.p, self.table).expect("memory");
+        while self.table.dead_entries() > 0 {
             match t.sweep(&self.p, self.table, 16) {
                 0 => break,
                 m => n += m,
@@ -155,7 +155,7 @@ fn an_aborted_insert_leaves_nothing() {
         let numbers: Vec<u64> = (0..20).map(|n| w.insert(&mut t, n).expect("memory").no).collect();
         assert_eq!(w.find(7).len(), 1);
         t.abort();
-        assert_eq!((w.table.graves(), w.primary().index.len()), (20, 0), "entries go at once");
+        assert_eq!((w.table.dead_entries(), w.primary().index.len()), (20, 0), "entries go at once");
         assert!(w.find(7).is_empty());
         assert_eq!(w.sweep(), 20);
         for no in numbers {
@@ -204,9 +204,9 @@ fn a_locked_record_stays_until_it_is_released() {
     w.e.tick();
     let mut other = w.begin(1);
     other.lock_record(&w.p, r, crate::lock::Mode::Share, crate::txn::How::Wait, true).expect("a lock");
-    assert_eq!((w.sweep(), w.table.graves()), (0, 1));
+    assert_eq!((w.sweep(), w.table.dead_entries()), (0, 1));
     other.abort();
-    assert_eq!((w.sweep(), w.table.graves()), (1, 0));
+    assert_eq!((w.sweep(), w.table.dead_entries()), (1, 0));
     w.end();
 }
 
@@ -224,7 +224,7 @@ fn undone_and_superseded_inserts_vanish_too() {
     w.commit(&mut t);
     // An insert removes entries that are dead before it.
     w.sweep();
-    assert_eq!((w.table.graves(), w.primary().index.len()), (0, 1));
+    assert_eq!((w.table.dead_entries(), w.primary().index.len()), (0, 1));
     assert_eq!((w.find(1), w.find(2), w.find(3)), (vec![kept.no], vec![], vec![]));
     w.end();
 }
@@ -252,7 +252,7 @@ fn vacuum_waits_for_the_entry_where_other_indexes_remain() {
         w.delete(&mut t, r, 3);
         w.commit(&mut t);
         assert!(w.table.is_indexed(r.no) && w.find(3) == [r.no]);
-        assert_eq!((w.sweep(), w.table.is_indexed(r.no), w.table.graves()), (1, false, 0));
+        assert_eq!((w.sweep(), w.table.is_indexed(r.no), w.table.dead_entries()), (1, false, 0));
         assert!(w.primary().index.is_empty());
         w.end();
     }
@@ -277,10 +277,10 @@ fn an_abort_without_room_leaves_marks() {
             RetireQueue::push(&w.e, 0, memory, w.e.now());
         }
         t.abort();
-        marked += w.table.graves();
-        assert_eq!(w.table.graves(), w.primary().index.len(), "each entry that is left is of a marked record");
+        marked += w.table.dead_entries();
+        assert_eq!(w.table.dead_entries(), w.primary().index.len(), "each entry that is left is of a marked record");
         assert_eq!(w.sweep() as u64 + w.primary().index.len(), n.min(w.sweep() as u64 + n));
-        assert_eq!((w.table.graves(), w.primary().index.len()), (0, 0));
+        assert_eq!((w.table.dead_entries(), w.primary().index.len()), (0, 0));
         for no in 0..w.table.len() {
             if w.table.record(no).is_some_and(|r| r.state.load(Ordering::SeqCst) == REC_DEAD) {
                 w.table.give_back(no, w.e.now());
@@ -319,7 +319,7 @@ fn nothing_grows_under_churn() {
         }
         assert!(w.table.len() < 400, "{} numbers for {window} rows", w.table.len());
         assert!(w.primary().bytes() <= 2 * bytes, "{bytes} became {}", w.primary().bytes());
-        assert!(w.table.graves() < 200, "{} dead entries", w.table.graves());
+        assert!(w.table.dead_entries() < 200, "{} dead entries", w.table.dead_entries());
         w.end();
     }
 }
@@ -341,15 +341,16 @@ fn comparisons_that_unwind_lose_nothing() {
         w.p.fuse.set((n % 5) as u32);
         w.e.tick();
         let mut t = w.begin(0);
-        let done =
-            catch_unwind(AssertUnwindSafe(|| t.sweep(&w.p, w.table, 1).max(t.mend(&w.p, w.table).expect("memory"))));
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            t.sweep(&w.p, w.table, 1).max(t.purge_marked(&w.p, w.table).expect("memory"))
+        }));
         unwound[1] += u32::from(done.is_err());
         w.p.fuse.set(0);
         t.abort();
     }
     assert!(unwound.iter().all(|n| *n > 20), "{unwound:?}");
     w.sweep();
-    assert_eq!(w.table.graves(), 0);
+    assert_eq!(w.table.dead_entries(), 0);
     let rows = w.table.rows();
     assert_eq!(w.primary().index.len(), rows);
     w.e.pin(2);
@@ -379,7 +380,7 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     // SAFETY: INV-TABLE: there are no other users of the table.
     unsafe { w.table.drop_primary(&w.e, 0) };
     let primary = w.table.create_primary(&w.e, 0, 0, Reuse::AtOnce).expect("memory");
-    assert_eq!(w.table.graves(), 2);
+    assert_eq!(w.table.dead_entries(), 2);
     w.e.pin(0);
     for r in &rows[1..] {
         primary.add(&w.e, 0, &w.p, r.no, &key(r.no)).expect("memory");
@@ -388,7 +389,7 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     assert_eq!((w.sweep(), primary.index.len()), (2, 4));
     // SAFETY: INV-TABLE: there are no other users of the table.
     unsafe { w.table.clear(&w.e, 0) };
-    assert_eq!((primary.index.len(), w.table.graves()), (0, 0));
+    assert_eq!((primary.index.len(), w.table.dead_entries()), (0, 0));
     let mut t = w.begin(0);
     w.insert(&mut t, 3).expect("memory");
     w.commit(&mut t);
@@ -454,7 +455,7 @@ fn an_index_is_replaced_or_comes_back() {
         };
         assert!(std::ptr::eq(w.primary(), kept));
         w.sweep();
-        assert_eq!((w.primary().index.len(), w.table.graves()), (left, 0));
+        assert_eq!((w.primary().index.len(), w.table.dead_entries()), (left, 0));
         assert_eq!(w.find(10).len() + w.find(590).len(), if keeps_first { 0 } else { 2 });
         assert!((0..w.table.len()).all(|no| !w.table.is_indexed(no)));
         w.end();

@@ -92,7 +92,7 @@ struct Upcoming<'a>(&'a Engine, &'static IndexRanges, usize);
 
 impl Drop for Upcoming<'_> {
     fn drop(&mut self) {
-        self.1.bury(self.0, self.2);
+        self.1.retire_set(self.0, self.2);
     }
 }
 
@@ -247,13 +247,13 @@ impl IndexRanges {
         let r = e.slots[slot as usize].rebuilding.swap(std::ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: INV-RANGES: an index is not dropped while a transaction uses its table.
         if let Some(r) = unsafe { r.as_ref() } {
-            r.bury(e, 1 - (r.current.load(Ordering::SeqCst) & 1) as usize);
+            r.retire_set(e, 1 - (r.current.load(Ordering::SeqCst) & 1) as usize);
             r.busy.store(0, Ordering::SeqCst);
         }
     }
 
     /// Takes a set out of use. There is no predicate on it, and the caller holds the try-latch.
-    fn bury(&self, e: &Engine, i: usize) {
+    fn retire_set(&self, e: &Engine, i: usize) {
         let Some(set) = NonNull::new(self.sets[i].swap(std::ptr::null_mut(), Ordering::SeqCst)) else { return };
         // SAFETY: INV-SET: only `reap_sets` frees it, after this call.
         let set = unsafe { set.as_ref() };
@@ -267,7 +267,7 @@ impl IndexRanges {
     /// process can reach.
     fn reap_sets(&self, _: &Busy, e: &Engine, slot: SlotId, min_pin: Csn) {
         if self.switched_at.load(Ordering::SeqCst) < min_pin {
-            self.bury(e, 1 - (self.current.load(Ordering::SeqCst) & 1) as usize);
+            self.retire_set(e, 1 - (self.current.load(Ordering::SeqCst) & 1) as usize);
         }
         let mut at = &self.dead;
         // SAFETY: INV-SET: the list is used under the try-latch only, and its sets are not freed

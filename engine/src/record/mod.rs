@@ -25,7 +25,8 @@ pub struct Record {
     /// One of the `REC_` states.
     pub state: AtomicU32,
     /// In a free record: the next entry (record number + 1) of the table's free or limbo list. In a
-    /// dead one: 0, or a mark that its index entry waits to be removed (`index/graves.rs`). Else 0.
+    /// dead one: 0, or a mark that its index entry waits to be removed (`index/dead_entries.rs`).
+    /// Else 0.
     pub next_free: AtomicU32,
 }
 #[cfg(not(loom))]

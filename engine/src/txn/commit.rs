@@ -188,7 +188,7 @@ impl Txn {
                     let deletes = kind == WriteKind::Delete;
                     if deletes {
                         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-                        w.r.table.bury(w.r.no, w.r.rec);
+                        w.r.table.enqueue_dead(w.r.no, w.r.rec);
                     }
                     Delta { rows: -i64::from(deletes), versions: 0, bytes }
                 }

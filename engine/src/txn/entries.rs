@@ -131,7 +131,7 @@ impl Txn {
         let Some(primary) = r.table.primary() else { return Ok(false) };
         let n = self.last_write(r).expect("an insert of ours");
         self.sweep(p, r.table, 2);
-        // INV-GRAVE: the key is known before there is an entry.
+        // INV-DEAD: the key is known before there is an entry.
         self.writes.entries.count(key);
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
         let entry = self.writes.entries.add(key);
@@ -150,7 +150,7 @@ impl Txn {
     /// how many. The process has a snapshot, so that its pin stays. May unwind where a comparison
     /// does.
     pub fn sweep(&mut self, p: &dyn Platform, table: &'static Table, budget: usize) -> usize {
-        if table.graves() == 0 {
+        if table.dead_entries() == 0 {
             return 0;
         }
         // Without memory there is less room, and the entries stay for now.
@@ -161,7 +161,7 @@ impl Txn {
 
     /// Removes the entries of dead records whose keys are not known, if there are any, by looking
     /// through the whole index. Returns how many. As [`Txn::sweep`].
-    pub fn mend(&mut self, p: &dyn Platform, table: &'static Table) -> Result<usize, OutOfMemory> {
-        table.mend(&self.e, self.slot, p, self.writes.owed())
+    pub fn purge_marked(&mut self, p: &dyn Platform, table: &'static Table) -> Result<usize, OutOfMemory> {
+        table.purge_marked(&self.e, self.slot, p, self.writes.owed())
     }
 }

@@ -48,7 +48,7 @@ impl Txn {
     }
 
     /// A tombstone that names where the row went. `key`: the key of the row in the primary index of
-    /// its table; `None` if it has no entry there (INV-GRAVE).
+    /// its table; `None` if it has no entry there (INV-DEAD).
     pub fn new_tombstone(&mut self, to: Successor, key: Option<&[u8]>) -> Result<NonNull<Version>, Error> {
         let before = std::mem::size_of::<Successor>();
         let flags = if key.is_some() { VER_TOMBSTONE | VER_KEYED } else { VER_TOMBSTONE };

@@ -339,11 +339,11 @@ impl WriteSet {
         w.r.rec.writer.store(0, Ordering::SeqCst);
         w.r.rec.set_head(std::ptr::null_mut());
         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-        // INV-GRAVE: from *dead* on VACUUM may free the record.
+        // INV-DEAD: from *dead* on VACUUM may free the record.
         let marked = !self.remove_entry(owner, w, left);
         w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
         if !marked {
-            w.r.table.bury(w.r.no, w.r.rec);
+            w.r.table.enqueue_dead(w.r.no, w.r.rec);
         }
     }
 

@@ -32,7 +32,7 @@ fn primary_index(
         // SAFETY: an open relation of ours.
         let (key, now) = unsafe { (primary::key(heap.0, info), primary::usable(heap.0, info)) };
         let p = kept.index;
-        let (entries, dead, bytes) = (p.index.len() as i64, info.table.graves() as i64, p.bytes() as i64);
+        let (entries, dead, bytes) = (p.index.len() as i64, info.table.dead_entries() as i64, p.bytes() as i64);
         (key.map(|k| k.index), now.is_some(), entries, dead, bytes)
     });
     TableIterator::new(row.into_iter().collect::<Vec<_>>())

@@ -75,7 +75,7 @@ fn mark_dead(table: &'static Table) -> Vec<u64> {
     while t.sweep(&PG, table, SWEEP) > 0 {
         pgrx::check_for_interrupts!();
     }
-    ok(t.mend(&PG, table).map_err(Into::into));
+    ok(t.purge_marked(&PG, table).map_err(Into::into));
     let min_pin = t.e.refresh_min_pin(&PG);
     let mut dead = Vec::new();
     for n in 0..table.len() {

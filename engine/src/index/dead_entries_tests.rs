@@ -1,4 +1,4 @@
-//! Record numbers are reused only after their old entries are gone (INV-GRAVE).
+//! Record numbers are reused only after their old entries are gone (INV-DEAD).
 
 use super::Reuse;
 use crate::csn::SlotId;
@@ -130,12 +130,12 @@ fn churn(order: u32, fault: Option<Fault>) -> Result<(), String> {
     e.tick(); // Behind all commits so far.
     t.begin(Level::Serializable, 1);
     e.refresh_min_pin(&p);
-    t.mend(&p, table).expect("memory");
+    t.purge_marked(&p, table).expect("memory");
     while t.sweep(&p, table, 64) > 0 {}
     t.abort();
     let (entries, rows) = (table.primary().expect("an index").index.len(), table.rows());
-    if table.graves() > 0 || entries != rows || table.len() > 10_000 {
-        return Err(format!("{entries} entries, {rows} rows, {} dead, {} numbers", table.graves(), table.len()));
+    if table.dead_entries() > 0 || entries != rows || table.len() > 10_000 {
+        return Err(format!("{entries} entries, {rows} rows, {} dead, {} numbers", table.dead_entries(), table.len()));
     }
     Ok(())
 }

@@ -1,22 +1,22 @@
 //! Removal of the index entries of dead records.
 //!
-//! **INV-GRAVE**: An entry of the primary index whose record died is removed before the record's
+//! **INV-DEAD**: An entry of the primary index whose record died is removed before the record's
 //! number can be given to another insert. Until then the record's `next_free` is not 0, and a
 //! process that frees dead records leaves it alone ([`Table::is_indexed`]). For a live record
 //! nothing is kept but the entry.
 //!
 //! When a record dies, the key of its entry is known from
 //!
-//! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *buried*
+//! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *enqueued*
 //!   in a list in the order of the deletes. A *sweep* removes its entry when every pin is larger;
 //! * the private memory of the transaction, if its insert is undone: the entry goes at once,
 //!   because no other transaction ever saw the row;
 //! * nowhere, in other cases: no room to retire memory, keys that the platform compares, an index
-//!   that is being replaced. Such a record is *marked*. A *mending* process searches the whole
+//!   that is being replaced. Such a record is *marked*. A *purging* process searches the whole
 //!   index for entries of marked records.
 //!
-//! A record is buried or marked at most once in each of its lives, by the transaction that ends the
-//! row and before that transaction ends.
+//! A record is enqueued or marked at most once in each of its lives, by the transaction that ends
+//! the row and before that transaction ends.
 
 use super::{Direction, Index, Reuse};
 use crate::csn::{Csn, SlotId};
@@ -39,13 +39,13 @@ const _: () = assert!(crate::table::MAX_RECORDS < MARKED as u64);
 
 /// One in this many sweeps looks at all pins.
 const SWEEPS_A_LOOK: u32 = 16;
-/// With [`Reuse::AtOnce`], a sweep mends if more records are marked than this number and a
+/// With [`Reuse::AtOnce`], a sweep purges if more records are marked than this number and a
 /// sixteenth of the entries.
-const MARKS_MEND: u64 = 64;
+const MARKS_PURGE: u64 = 64;
 
 /// The dead records of a table whose entries wait to be removed. All zero: none.
 #[repr(C)]
-pub(crate) struct Graves {
+pub(crate) struct DeadEntries {
     /// The latch of the list.
     latch: Latch,
     /// The first and last record of the list (number + 1). The oldest delete comes first.
@@ -56,44 +56,44 @@ pub(crate) struct Graves {
     len: AtomicU64,
     /// The number of marked records.
     marked: AtomicU64,
-    /// 1 while a process is mending.
-    mending: AtomicU32,
+    /// 1 while a process purges the entries of marked records.
+    purging: AtomicU32,
     _pad: u32,
 }
 
 /// A record taken out of the list. It is put back if the removal of its entry unwinds.
-struct Grave {
+struct DeadEntry {
     table: &'static Table,
     no: u64,
     rec: &'static Record,
     done: bool,
 }
 
-impl Drop for Grave {
+impl Drop for DeadEntry {
     fn drop(&mut self) {
         if !self.done {
-            self.table.bury_at_end(self.no, self.rec);
+            self.table.enqueue_dead_last(self.no, self.rec);
         }
     }
 }
 
-/// The right to mend, which one process has at a time.
-struct Mending<'a>(&'a Graves);
+/// The right to purge, which one process has at a time.
+struct Purging<'a>(&'a DeadEntries);
 
-impl<'a> Mending<'a> {
-    fn begin(g: &'a Graves) -> Option<Mending<'a>> {
-        let free = g.mending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        free.then(|| Mending(g)) // Made only if it was free, because its drop frees it.
+impl<'a> Purging<'a> {
+    fn begin(g: &'a DeadEntries) -> Option<Purging<'a>> {
+        let free = g.purging.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        free.then(|| Purging(g)) // Made only if it was free, because its drop frees it.
     }
 }
 
-impl Drop for Mending<'_> {
+impl Drop for Purging<'_> {
     fn drop(&mut self) {
-        self.0.mending.store(0, Ordering::SeqCst);
+        self.0.purging.store(0, Ordering::SeqCst);
     }
 }
 
-impl Graves {
+impl DeadEntries {
     /// The number of dead records whose entries wait.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed) + self.marked.load(Ordering::Relaxed)
@@ -109,8 +109,8 @@ impl Graves {
 
 impl Table {
     /// The number of dead records whose entries wait to be removed from the primary index.
-    pub fn graves(&self) -> u64 {
-        self.graves.len()
+    pub fn dead_entries(&self) -> u64 {
+        self.dead_entries.len()
     }
 
     /// Must VACUUM leave this dead record alone? That is so if the primary index may have an entry
@@ -123,9 +123,9 @@ impl Table {
     /// Puts a dead record into the list, once in each of its lives. A record whose row was deleted
     /// goes to the end. A record whose insert was undone, and its entry removed, goes to the front.
     /// Neither allocates nor fails.
-    pub(crate) fn bury(&self, no: u64, r: &Record) {
-        // SAFETY: INV-GRAVE: a dead record's head is null or a tombstone, which stays until the
-        // record is freed after it was buried.
+    pub(crate) fn enqueue_dead(&self, no: u64, r: &Record) {
+        // SAFETY: INV-DEAD: a dead record's head is null or a tombstone, which stays until the
+        // record is freed after it was enqueued.
         let deleted = unsafe { r.head().as_ref() };
         match self.primary() {
             Some(i) if i.reuse() == Reuse::AtOnce => {}
@@ -133,9 +133,9 @@ impl Table {
             _ => return,
         }
         if deleted.is_some() {
-            return self.bury_at_end(no, r);
+            return self.enqueue_dead_last(no, r);
         }
-        let g = &self.graves;
+        let g = &self.dead_entries;
         g.len.fetch_add(1, Ordering::Relaxed);
         g.latch.with(|| {
             let first = g.first.swap(no as u32 + 1, Ordering::Relaxed);
@@ -146,8 +146,8 @@ impl Table {
         });
     }
 
-    fn bury_at_end(&self, no: u64, r: &Record) {
-        let g = &self.graves;
+    fn enqueue_dead_last(&self, no: u64, r: &Record) {
+        let g = &self.dead_entries;
         g.len.fetch_add(1, Ordering::Relaxed);
         g.latch.with(|| {
             r.next_free.store(LAST, Ordering::SeqCst);
@@ -161,12 +161,12 @@ impl Table {
     }
 
     /// Takes the first record from the list if no pin holds it. Its `next_free` stays not 0.
-    fn exhume(&'static self, min_pin: Csn) -> Option<Grave> {
-        let g = &self.graves;
+    fn dequeue_dead(&'static self, min_pin: Csn) -> Option<DeadEntry> {
+        let g = &self.dead_entries;
         let (no, rec) = g.latch.with(|| {
             let no = (g.first.load(Ordering::Relaxed) as u64).checked_sub(1)?;
             let r = self.record(no)?;
-            // SAFETY: INV-GRAVE: as in `bury`; a record in the list is not freed.
+            // SAFETY: INV-DEAD: as in `enqueue_dead`; a record in the list is not freed.
             let csn = unsafe { r.head().as_ref() }.map_or(Some(0), Version::csn)?;
             if csn >= min_pin {
                 return None;
@@ -176,14 +176,14 @@ impl Table {
             Some((no, r))
         })?;
         g.len.fetch_sub(1, Ordering::Relaxed);
-        Some(Grave { table: self, no, rec, done: false })
+        Some(DeadEntry { table: self, no, rec, done: false })
     }
 
     /// Marks the record of an undone insert whose entry could not be removed.
     pub(crate) fn mark(&self, r: &Record) {
         if !faults::on(Fault::EntryForgotten) {
             r.next_free.store(MARKED, Ordering::SeqCst);
-            self.graves.marked.fetch_add(1, Ordering::Relaxed);
+            self.dead_entries.marked.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -196,30 +196,30 @@ impl Table {
             return 0; // An index that comes back has entries that this one may not have.
         }
         let mut min_pin = e.shared.min_pin.0.load(Ordering::SeqCst);
-        if self.graves.sweeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEPS_A_LOOK) {
+        if self.dead_entries.sweeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEPS_A_LOOK) {
             min_pin = e.refresh_min_pin(p);
         }
         let at_once = self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce);
         if at_once {
-            self.mend_often(e, slot, p, owed);
+            self.purge_if_many(e, slot, p, owed);
         }
         let mut removed = 0;
         for _ in 0..budget {
             if RetireQueue::room(e, slot) < owed + Self::SWEEP_ROOM {
                 break;
             }
-            let Some(mut grave) = self.exhume(min_pin) else { break };
-            if !(grave.rec.lock.is_free() && self.is_dead(grave.rec, min_pin)) {
+            let Some(mut entry) = self.dequeue_dead(min_pin) else { break };
+            if !(entry.rec.lock.is_free() && self.is_dead(entry.rec, min_pin)) {
                 // A transaction that found it by its entry has it locked: to the end of the list.
                 continue;
             }
-            self.remove_entry(e, slot, p, grave.no, grave.rec);
-            grave.done = true;
+            self.remove_entry(e, slot, p, entry.no, entry.rec);
+            entry.done = true;
             removed += 1;
             if at_once {
-                self.free_record(e, slot, grave.no, grave.rec);
+                self.free_record(e, slot, entry.no, entry.rec);
             } else {
-                grave.rec.next_free.store(0, Ordering::SeqCst);
+                entry.rec.next_free.store(0, Ordering::SeqCst);
             }
         }
         removed
@@ -233,7 +233,7 @@ impl Table {
     fn remove_entry(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, r: &Record) {
         let Some(v) = NonNull::new(r.head()) else { return };
         // SAFETY: INV-VERSION: the head is a tombstone, whose key is part of its payload. It stays
-        // until this process gives it up (INV-GRAVE).
+        // until this process gives it up (INV-DEAD).
         let Some(key) = (unsafe { Version::key(v.as_ptr()) }) else { return };
         if let Some(primary) = self.primary().filter(|_| !faults::on(Fault::EntryForgotten)) {
             primary.remove(e, slot, p, key, no);
@@ -255,13 +255,13 @@ impl Table {
         self.dead.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Mends if many records are marked.
-    fn mend_often(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, owed: u64) {
-        let marked = self.graves.marked.load(Ordering::Relaxed);
+    /// Purges if many records are marked.
+    fn purge_if_many(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, owed: u64) {
+        let marked = self.dead_entries.marked.load(Ordering::Relaxed);
         let entries = self.primary().map_or(0, |i| i.index.len());
-        if marked > MARKS_MEND.max(entries / 16) {
+        if marked > MARKS_PURGE.max(entries / 16) {
             // Without memory they stay marked for now.
-            let _ = self.mend(e, slot, p, owed);
+            let _ = self.purge_marked(e, slot, p, owed);
         }
     }
 
@@ -269,17 +269,17 @@ impl Table {
     /// Comparisons may unwind; in this case, and without memory, the records stay marked. The
     /// caller is pinned, and needs `owed` of the room in its queue of retired memory. Returns the
     /// number of entries removed.
-    pub(crate) fn mend(
+    pub(crate) fn purge_marked(
         &'static self,
         e: &Engine,
         slot: SlotId,
         p: &dyn Platform,
         owed: u64,
     ) -> Result<usize, OutOfMemory> {
-        if self.graves.marked.load(Ordering::Relaxed) == 0 || self.is_changing() {
+        if self.dead_entries.marked.load(Ordering::Relaxed) == 0 || self.is_changing() {
             return Ok(0);
         }
-        let Some(_mending) = Mending::begin(&self.graves) else { return Ok(0) };
+        let Some(_purging) = Purging::begin(&self.dead_entries) else { return Ok(0) };
         let is_marked = |no: u64| {
             let r = self.record(no).filter(|r| r.next_free.load(Ordering::SeqCst) == MARKED);
             r.filter(|r| r.state.load(Ordering::SeqCst) == REC_DEAD)
@@ -298,10 +298,10 @@ impl Table {
         }
         let at_once = self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce);
         for r in marked.iter().map(|no| (*no, self.record(*no).expect("it is there"))) {
-            self.graves.marked.fetch_sub(1, Ordering::Relaxed);
+            self.dead_entries.marked.fetch_sub(1, Ordering::Relaxed);
             r.1.next_free.store(0, Ordering::SeqCst);
             if at_once {
-                self.bury(r.0, r.1);
+                self.enqueue_dead(r.0, r.1);
             }
         }
         Ok(removed)
