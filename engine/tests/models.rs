@@ -254,7 +254,7 @@ fn ring_end(ring: &Ring) -> Position {
     Position::from_low(pos + 1)
 }
 
-/// As `Txn::check_predicate`.
+/// As the validation of a predicate in the engine.
 fn validate(world: &World, ring: &Ring, start: Position, me: Stamp, csn: Csn) -> bool {
     validate_list(world, ring.list(), start, me, csn)
 }

@@ -497,8 +497,8 @@ fn unless_it_is_said_after_the_pin() {
     assert!(fails(|| hold(false)));
 }
 
-/// As `Txn::check_partition`, of a predicate whose position was quiet: what committed at or before
-/// `since` does not matter, and there is none such in these models.
+/// As `check_partition` of the validation, of a predicate whose position was quiet: what committed
+/// at or before `since` does not matter, and there is none such in these models.
 fn validate_wrapped(
     world: &World,
     list: List<'_, EntryHead>,

@@ -168,7 +168,8 @@ impl Entry for Hooked {
     }
 }
 
-/// As `Txn::check_partition`, if no registration is older than the scan and no owner is awaited.
+/// As `check_partition` of the validation, if no registration is older than the scan and no owner
+/// is awaited.
 fn is_valid(list: List<'_, Hooked>, start: Position, since: Csn, me: Stamp, csn: Csn) -> bool {
     match list.look(&start, start.low(), me, csn) {
         Verdict::Valid => return true,
