@@ -10,6 +10,7 @@ pub mod mixture;
 pub mod partitions;
 pub mod primary;
 pub mod protect;
+pub mod range;
 pub mod ranges;
 pub mod rowmarks;
 pub mod seqscan;

@@ -114,10 +114,13 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
         const _: () = assert!(std::mem::size_of::<pg_sys::ModifyTableState>() <= SIZE);
         const _: () = assert!(std::mem::size_of::<pg_sys::BitmapHeapScanState>() <= SIZE);
         const _: () = assert!(std::mem::size_of::<pg_sys::IndexOnlyScanState>() <= SIZE);
-        const _: () = assert!(std::mem::size_of::<pg_sys::CustomScanState>() <= SIZE);
         const _: () = assert!(std::mem::size_of::<pg_sys::AggState>() <= SIZE);
         const _: () = assert!(std::mem::size_of::<pg_sys::LockRowsState>() <= SIZE);
-        let ps = pg_sys::palloc0(SIZE).cast::<PlanState>();
+        let ps = match tag {
+            // It has the callbacks, of which EXPLAIN is one.
+            T_CustomScanState => customscan_state(plan),
+            _ => pg_sys::palloc0(SIZE).cast::<PlanState>(),
+        };
         (*ps).type_ = tag;
         (*ps).plan = plan;
         (*ps).state = estate;
@@ -126,9 +129,6 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
         if tag == T_SubqueryScanState {
             let below = (*plan.cast::<pg_sys::SubqueryScan>()).subplan;
             (*ps.cast::<pg_sys::SubqueryScanState>()).subplan = tree(below, estate, rti);
-        }
-        if tag == T_CustomScanState {
-            (*ps.cast::<pg_sys::CustomScanState>()).methods = crate::paths::customscan::methods();
         }
         if tag == T_ModifyTableState {
             let m = ps.cast::<pg_sys::ModifyTableState>();
@@ -141,6 +141,15 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
             (*m).mt_nrels = 1;
         }
         ps
+    }
+}
+
+/// The state of a custom scan, as its plan makes it.
+unsafe fn customscan_state(plan: *mut pg_sys::Plan) -> *mut PlanState {
+    // SAFETY: a valid custom scan: it has methods, with this function.
+    unsafe {
+        let create = (*(*plan.cast::<pg_sys::CustomScan>()).methods).CreateCustomScanState;
+        create.map_or(std::ptr::null_mut(), |create| create(plan.cast())).cast()
     }
 }
 

@@ -13,7 +13,7 @@
 //! `plan_cache_mode` decides as ever.
 
 use super::plan::{self, Shape};
-use crate::paths::customscan;
+use crate::access::range;
 use crate::pg::guc;
 use pgrx::pg_sys::{self, List, Node, NodeTag, Plan};
 use pgrx::prelude::*;
@@ -41,7 +41,7 @@ unsafe fn scans_primary(mut p: *mut Plan) -> bool {
             p = match (*p).type_ {
                 NodeTag::T_Limit | NodeTag::T_LockRows | NodeTag::T_Agg | NodeTag::T_ModifyTable => (*p).lefttree,
                 NodeTag::T_SubqueryScan => (*p.cast::<pg_sys::SubqueryScan>()).subplan,
-                NodeTag::T_CustomScan => return customscan::conditions(p).is_some(),
+                NodeTag::T_CustomScan => return range::plan::is_ours(p),
                 _ => return false,
             };
         }

@@ -4,7 +4,7 @@
 //! is left to the executor.
 
 use super::Reason;
-use crate::paths::customscan;
+use crate::access::range;
 use crate::pg::expr::is_foreign;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
@@ -113,7 +113,7 @@ pub unsafe fn table_of(stmt: *mut pg_sys::PlannedStmt) -> u32 {
             NodeTag::T_IndexScan | NodeTag::T_IndexOnlyScan | NodeTag::T_SeqScan | NodeTag::T_BitmapHeapScan => {
                 (*p.cast::<pg_sys::Scan>()).scanrelid
             }
-            NodeTag::T_CustomScan if customscan::conditions(p).is_some() => (*p.cast::<pg_sys::Scan>()).scanrelid,
+            NodeTag::T_CustomScan if range::plan::is_ours(p) => (*p.cast::<pg_sys::Scan>()).scanrelid,
             _ => 0,
         }
     }
@@ -160,7 +160,7 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
                 [s.indexqual, (*p).qual]
             }
             NodeTag::T_BitmapHeapScan => [(*p.cast::<pg_sys::BitmapHeapScan>()).bitmapqualorig, (*p).qual],
-            NodeTag::T_CustomScan => [customscan::conditions(p).ok_or(Reason::Plan)?, (*p).qual],
+            NodeTag::T_CustomScan if range::plan::is_ours(p) => [range::plan::conditions(p.cast()), (*p).qual],
             _ => return Err(Reason::Plan),
         };
         let rti = (*p.cast::<pg_sys::Scan>()).scanrelid;

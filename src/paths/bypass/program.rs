@@ -3,7 +3,7 @@
 use super::indexes::{self, Indexes};
 use super::plan::{self, Shape};
 use super::{agg, triggers, Reason};
-use crate::paths::customscan::State;
+use crate::access::range::RangeScan;
 use crate::pg::compat;
 use crate::state::rel;
 use pgrx::pg_sys::{self, CmdType, List, Node, Oid};
@@ -86,7 +86,7 @@ pub struct Program {
     /// SELECT: is it of at most one row, and nothing but to be returned? Else what follows counts.
     pub one_row: bool,
     /// The scan of a range of keys, or null: of one key.
-    pub range: *mut State,
+    pub range: *mut RangeScan,
     /// How many rows, and how many before them are passed over; null: all, none.
     pub limit: *mut pg_sys::ExprState,
     /// See `limit`.

@@ -3,9 +3,8 @@
 use super::exec::Exec;
 use super::program::Program;
 use super::{agg, probe};
-use crate::access::lock;
 use crate::access::statements::{self, Statement};
-use crate::paths::customscan::bare;
+use crate::access::{lock, range};
 use crate::pg::{self, expr, raw};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, TM_Result};
@@ -132,9 +131,9 @@ unsafe fn columns(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
     // SAFETY: as in `run`.
     unsafe {
         start(p, x, rel);
-        let (range, c, aggregates) = ((*p).range, (*p).econtext, (*p).aggregates);
+        let (scan, c, aggregates) = ((*p).range, (*p).econtext, (*p).aggregates);
         let (memory, desc) = ((*c).ecxt_per_tuple_memory, (*(*p).row).tts_tupleDescriptor);
-        bare::each(range, |v| {
+        range::each(scan, |v| {
             agg::add_version(aggregates, c, v.as_ptr(), desc);
             if !(*memory).isReset || !(*memory).firstchild.is_null() {
                 raw::MemoryContextReset(memory);
@@ -170,7 +169,7 @@ pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation)
         if (*p).for_write && pg::is_serializable() {
             statements::writes(Statement { snapshot: (*e).es_snapshot as usize, owner: of(x) }, (*p).table);
         }
-        bare::open((*p).range, rel, (*p).index, e);
+        range::open((*p).range, rel, (*p).index, e);
     }
 }
 
@@ -181,7 +180,7 @@ pub(super) unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, 
         *n += 1;
         if !(*p).range.is_null() {
             raw::MemoryContextReset((*(*p).econtext).ecxt_per_tuple_memory);
-            return bare::next((*p).range);
+            return range::next((*p).range);
         }
         *n == 1 && probe::find(p, x, rel, (*p).for_write && pg::is_serializable())
     }
@@ -191,7 +190,7 @@ pub(super) unsafe fn stop(p: *mut Program, x: *mut Exec) {
     // SAFETY: as in `run`.
     unsafe {
         if !(*p).range.is_null() {
-            bare::close((*p).range);
+            range::close((*p).range);
             statements::end_statement(of(x));
         }
     }

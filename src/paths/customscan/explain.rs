@@ -1,6 +1,6 @@
 //! EXPLAIN of the node.
 
-use super::exec::State;
+use crate::access::range::plan;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -14,18 +14,18 @@ pub unsafe extern "C-unwind" fn explain(
 ) {
     // SAFETY: an EXPLAIN that is being written, of a node of ours.
     unsafe {
-        let plan = (*node).ss.ps.plan.cast::<pg_sys::CustomScan>();
-        let index = State::index_of(plan);
+        let custom = (*node).ss.ps.plan.cast::<pg_sys::CustomScan>();
+        let index = plan::index_of(custom);
         let name = pg_sys::get_rel_name(index);
         let name = if name.is_null() { index.to_u32().to_string() } else { crate::pg::text::read(name) };
-        let way = if State::is_backward(plan) { " backward" } else { "" };
+        let way = if plan::is_backward(custom) { " backward" } else { "" };
         put(es, c"Primary Key", &format!("{name}{way}"));
-        let quals = pg_sys::list_nth((*plan).custom_exprs, 1).cast::<pg_sys::List>();
+        let quals = plan::conditions(custom);
         if quals.is_null() {
             return;
         }
         let condition = pg_sys::make_ands_explicit(quals);
-        let context = pg_sys::set_deparse_context_plan((*es).deparse_cxt, plan.cast(), ancestors);
+        let context = pg_sys::set_deparse_context_plan((*es).deparse_cxt, custom.cast(), ancestors);
         let prefix = (*es).verbose || !(*es).rtable.is_null() && (*(*es).rtable).length > 1;
         let text = pg_sys::deparse_expression(condition.cast(), context, prefix, false);
         put(es, c"Index Cond", &crate::pg::text::read(text));

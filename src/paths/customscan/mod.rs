@@ -10,12 +10,8 @@ mod explain;
 mod path;
 mod plan;
 
+use crate::access::range::plan::NAME;
 use pgrx::pg_sys;
-use std::ffi::CStr;
-
-pub use exec::{bare, State};
-
-const NAME: &CStr = c"MixedccScan";
 
 /// A table of callbacks that never changes.
 struct Methods<T>(T);
@@ -23,16 +19,16 @@ struct Methods<T>(T);
 unsafe impl<T> Sync for Methods<T> {}
 
 static PATH: Methods<pg_sys::CustomPathMethods> = Methods(pg_sys::CustomPathMethods {
-    CustomName: NAME.as_ptr(),
+    CustomName: NAME.as_ptr().cast(),
     PlanCustomPath: Some(plan::make),
     ReparameterizeCustomPathByChild: Some(path::reparameterize),
 });
 
 static SCAN: Methods<pg_sys::CustomScanMethods> =
-    Methods(pg_sys::CustomScanMethods { CustomName: NAME.as_ptr(), CreateCustomScanState: Some(exec::create) });
+    Methods(pg_sys::CustomScanMethods { CustomName: NAME.as_ptr().cast(), CreateCustomScanState: Some(exec::create) });
 
 static EXEC: Methods<pg_sys::CustomExecMethods> = Methods(pg_sys::CustomExecMethods {
-    CustomName: NAME.as_ptr(),
+    CustomName: NAME.as_ptr().cast(),
     BeginCustomScan: Some(exec::begin),
     ExecCustomScan: Some(exec::run),
     EndCustomScan: Some(exec::end),
@@ -64,21 +60,4 @@ unsafe fn list(nodes: &[*mut pg_sys::List]) -> *mut pg_sys::List {
 unsafe fn nodes<T>(l: *mut pg_sys::List) -> Vec<*mut T> {
     // SAFETY: a list of such nodes, or null.
     unsafe { pgrx::PgList::<T>::from_pg(l) }.iter_ptr().collect()
-}
-
-/// The conditions on the key of a scan of ours, on columns of the table; `None`: another node.
-///
-/// # Safety
-/// A custom scan.
-pub unsafe fn conditions(plan: *mut pg_sys::Plan) -> Option<*mut pg_sys::List> {
-    // SAFETY: the caller's; made by plan.rs.
-    unsafe {
-        let c = plan.cast::<pg_sys::CustomScan>();
-        ((*c).methods == &raw const SCAN.0).then(|| pg_sys::list_nth((*c).custom_exprs, 1).cast())
-    }
-}
-
-/// The callbacks of the node's state.
-pub fn methods() -> *const pg_sys::CustomExecMethods {
-    &EXEC.0
 }

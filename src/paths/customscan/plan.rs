@@ -1,9 +1,8 @@
 //! The plan node.
 //!
-//! `custom_exprs`: the expressions that the keys are made of, and the index conditions as they
-//! were. `custom_private`: the OID of the PRIMARY KEY's index, the direction, and, if the
-//! conditions are the whole key, the types of its values. Else the expressions are the conditions
-//! with the index's columns for the table's, as index scans have them.
+//! `crate::access::range::plan` describes its fields. Where the conditions are the whole key, the
+//! expressions are its values. Else they are the conditions with the index's columns for the
+//! table's, as index scans have them.
 
 use super::{list, nodes, path, SCAN};
 use crate::keys::codec;

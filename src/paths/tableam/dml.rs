@@ -69,28 +69,6 @@ pub unsafe extern "C-unwind" fn delete(
     unsafe { write::delete(rel, Tid::read(&*tid), cid, snapshot, crosscheck, tmfd, changing_part) }
 }
 
-/// `tuple_update`, whose declaration differs between versions. `moved`: must all indexes get the
-/// row anew?
-///
-/// # Safety
-/// tableam.h's contract for `tuple_update`.
-#[allow(clippy::too_many_arguments)]
-#[inline]
-pub unsafe fn update(
-    rel: pg_sys::Relation,
-    tid: pg_sys::ItemPointer,
-    slot: *mut pg_sys::TupleTableSlot,
-    cid: pg_sys::CommandId,
-    snapshot: pg_sys::Snapshot,
-    crosscheck: pg_sys::Snapshot,
-    tmfd: *mut pg_sys::TM_FailureData,
-    lockmode: *mut pg_sys::LockTupleMode::Type,
-    moved: &mut bool,
-) -> pg_sys::TM_Result::Type {
-    // SAFETY: the caller's.
-    unsafe { write::update(rel, Tid::read(&*tid), slot, cid, snapshot, crosscheck, tmfd, lockmode, moved) }
-}
-
 #[pg_guard]
 pub unsafe extern "C-unwind" fn tuple_lock(
     rel: pg_sys::Relation,

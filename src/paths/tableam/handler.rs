@@ -1,7 +1,8 @@
 //! The access method's handler: wires the callbacks, and nothing else.
 
+use crate::access::write;
 use crate::paths::tableam::{analyze, dml, fetch, index, relation, sample, scan, vacuum};
-use crate::pg::compat;
+use crate::pg::{compat, Tid};
 use pgrx::pg_sys;
 use std::sync::OnceLock;
 
@@ -40,7 +41,7 @@ impl compat::Callbacks for Method {
         moved: &mut bool,
     ) -> pg_sys::TM_Result::Type {
         // SAFETY: the caller's.
-        unsafe { dml::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, moved) }
+        unsafe { write::update(rel, Tid::read(&*tid), slot, cid, snapshot, crosscheck, tmfd, lockmode, moved) }
     }
     unsafe fn sample_block(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) -> bool {
         // SAFETY: the caller's.

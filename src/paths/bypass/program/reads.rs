@@ -1,9 +1,9 @@
 //! What a program reads: one row by its whole key, or the rows of a range of keys.
 
 use super::{list_of, zeroed, Open, Program};
+use crate::access::range;
 use crate::paths::bypass::plan::Shape;
 use crate::paths::bypass::{agg, Reason};
-use crate::paths::customscan::{bare, State};
 use pgrx::pg_sys::{self, Node, NodeTag, Oid};
 
 /// What UPDATE and DELETE read in order to write it.
@@ -131,14 +131,14 @@ unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Opti
     // SAFETY: an open relation; `p` is being made.
     unsafe {
         let node = shape.node.cast::<pg_sys::CustomScan>();
-        if (*node).scan.plan.type_ != NodeTag::T_CustomScan || !bare::is_range(node) {
+        if (*node).scan.plan.type_ != NodeTag::T_CustomScan || !range::plan::key_types(node).is_null() {
             return None;
         }
         let node = pg_sys::copyObjectImpl(node.cast()).cast::<pg_sys::CustomScan>();
         let null = std::ptr::null_mut();
         (*p).n_keys = 0;
-        (*p).index = State::index_of(node);
-        (*p).range = bare::prepare(node, table, (*p).econtext, (*p).row);
+        (*p).index = range::plan::index_of(node);
+        (*p).range = range::prepare_alone(node, table, (*p).econtext, (*p).row);
         (*p).rest = pg_sys::ExecInitQual(list_of(&shape.quals[shape.n_index_quals..]), null);
         (*p).all = pg_sys::ExecInitQual(list_of(&shape.quals), null);
         Some(())
