@@ -6,10 +6,10 @@
 //! edge before it looks for a cycle and before it sleeps, and takes the edge back after the sleep.
 //! So the member that publishes last sees all other edges. While its edge is published the owner
 //! does nothing. It sleeps to the end of the transaction that it waits for, or until that
-//! transaction gives up locks early. A holder counts locks that it gives up (`gave`) before it
-//! sleeps itself, so that an edge from before leads nowhere; the edge's owner wakes up and looks
-//! again. Every change advances `turn`: if all turns on a path are the same before and after the
-//! search, all of its edges existed in between.
+//! transaction gives up locks early. A holder counts locks that it gives up (`early_releases`)
+//! before it sleeps itself, so that an edge from before leads nowhere; the edge's owner wakes up
+//! and looks again. Every change advances `turn`: if all turns on a path are the same before and
+//! after the search, all of its edges existed in between.
 //!
 //! A newcomer that stands back behind a waiter (INV-TURN) publishes an edge to it too, a *soft*
 //! one: no holder conflicts. A cycle with a soft edge is no deadlock, because the newcomer can take
@@ -48,8 +48,8 @@ pub(crate) struct Waiting {
     holder: AtomicU64,
     /// The holder's transaction.
     ident: AtomicU64,
-    /// The holder's `gave` when it was seen to hold the lock, plus 1. 0: it holds the lock to its
-    /// end.
+    /// The holder's `early_releases` when it was seen to hold the lock, plus 1. 0: it holds the
+    /// lock to its end.
     until: AtomicU64,
     /// A queue, by a hash that is not 0.
     queue: AtomicU64,
@@ -60,7 +60,7 @@ pub(crate) struct Waiting {
     /// Address of the lock word that the owner has marked as first waiter of a queue. 0: none.
     marked: AtomicU64,
     /// How often the owner of this slot has given up locks early.
-    gave: AtomicU64,
+    early_releases: AtomicU64,
 }
 
 /// The event that a transaction is about to sleep for.
@@ -68,8 +68,8 @@ pub(crate) struct Waiting {
 pub(crate) enum Edge {
     /// The end of the transaction with this ident in this slot.
     Holder(SlotId, u64),
-    /// The transaction gives up a lock, or ends. The last number is its `gave` before it was seen
-    /// to hold this lock.
+    /// The transaction gives up a lock, or ends. The last number is its `early_releases` before it
+    /// was seen to hold this lock.
     Early(SlotId, u64, u64),
     /// To become the first waiter of this queue.
     Queue(u64),
@@ -88,9 +88,9 @@ pub(crate) fn name(q: Queue) -> u64 {
 }
 
 /// A published edge. Dropping it withdraws the edge, also when the platform unwinds.
-pub(crate) struct Asleep(Engine, SlotId);
+pub(crate) struct PublishedEdge(Engine, SlotId);
 
-impl Drop for Asleep {
+impl Drop for PublishedEdge {
     fn drop(&mut self) {
         self.0.slots[self.1 as usize].waiting.end();
     }
@@ -126,7 +126,7 @@ impl Waiting {
         self.end();
         let (holder, ident, until, queue) = match edge {
             Edge::Holder(slot, ident) => (slot as u64 + 1, ident, 0, 0),
-            Edge::Early(slot, ident, gave) => (slot as u64 + 1, ident, gave + 1, 0),
+            Edge::Early(slot, ident, early_releases) => (slot as u64 + 1, ident, early_releases + 1, 0),
             Edge::Queue(queue) => (0, 0, 0, queue),
         };
         self.holder.store(holder, Ordering::SeqCst);
@@ -176,7 +176,7 @@ impl Waiting {
                 let (slot, ident) = ((n - 1) as SlotId, self.ident.load(Ordering::SeqCst));
                 match self.until.load(Ordering::SeqCst) {
                     0 => Edge::Holder(slot, ident),
-                    gave => Edge::Early(slot, ident, gave - 1),
+                    early_releases => Edge::Early(slot, ident, early_releases - 1),
                 }
             }
         };
@@ -208,9 +208,9 @@ impl Engine {
     /// Publishes the edge of a slot that is about to sleep. Returns `None`, and publishes nothing,
     /// if the sleep would complete a deadlock. `nudge` wakes up a slot that stands back and must
     /// now pass.
-    pub(crate) fn falls_asleep(&self, slot: SlotId, edge: Edge, nudge: impl FnOnce(SlotId)) -> Option<Asleep> {
+    pub(crate) fn publish_wait(&self, slot: SlotId, edge: Edge, nudge: impl FnOnce(SlotId)) -> Option<PublishedEdge> {
         self.slots[slot as usize].waiting.publish(edge, false);
-        let asleep = Asleep(*self, slot);
+        let asleep = PublishedEdge(*self, slot);
         match self.path_of(slot) {
             Path::Back if !faults::on(Fault::OverlooksCycles) => return None,
             Path::Soft(other) => nudge(other),
@@ -221,9 +221,9 @@ impl Engine {
 
     /// Publishes the edge of a slot that is about to stand back behind a waiter. Returns `None`,
     /// and publishes nothing, if the slot must pass because the waiter waits for it or is gone.
-    pub(crate) fn stands_back(&self, slot: SlotId, edge: Edge) -> Option<Asleep> {
+    pub(crate) fn publish_soft_wait(&self, slot: SlotId, edge: Edge) -> Option<PublishedEdge> {
         self.slots[slot as usize].waiting.publish(edge, true);
-        let asleep = Asleep(*self, slot);
+        let asleep = PublishedEdge(*self, slot);
         let awaited = self.path_of(slot) != Path::Away && !faults::on(Fault::StandsBackForEver);
         (!awaited && self.leads_to(edge).is_some()).then_some(asleep)
     }
@@ -239,14 +239,14 @@ impl Engine {
     }
 
     /// How often the owner of a slot has given up locks early.
-    pub(crate) fn gave(&self, slot: SlotId) -> u64 {
-        self.slots[slot as usize].waiting.gave.load(Ordering::SeqCst)
+    pub(crate) fn early_releases(&self, slot: SlotId) -> u64 {
+        self.slots[slot as usize].waiting.early_releases.load(Ordering::SeqCst)
     }
 
     /// Counts that the owner of a slot has given up locks early. Transactions that waited for these
     /// locks no longer wait for it, and are about to wake up.
-    pub(crate) fn gives_up(&self, slot: SlotId) {
-        self.slots[slot as usize].waiting.gave.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn note_early_release(&self, slot: SlotId) {
+        self.slots[slot as usize].waiting.early_releases.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Does the path that begins with the edge of `me` come back to it?
@@ -277,7 +277,9 @@ impl Engine {
         };
         match edge {
             Edge::Holder(slot, ident) => runs(slot, ident).then_some(slot),
-            Edge::Early(slot, ident, gave) => (runs(slot, ident) && self.gave(slot) == gave).then_some(slot),
+            Edge::Early(slot, ident, early_releases) => {
+                (runs(slot, ident) && self.early_releases(slot) == early_releases).then_some(slot)
+            }
             Edge::Queue(queue) => {
                 let first = |w: &Waiting| w.first_in.load(Ordering::SeqCst) == queue;
                 self.slots.iter().position(|s| first(&s.waiting)).map(|i| i as SlotId)
@@ -315,8 +317,8 @@ mod tests {
         Edge::Holder(slot, 10 + slot as u64)
     }
 
-    fn sleeps(e: Engine, slot: SlotId, edge: Edge) -> Option<Asleep> {
-        e.falls_asleep(slot, edge, |other| panic!("{other} does not stand back"))
+    fn sleeps(e: Engine, slot: SlotId, edge: Edge) -> Option<PublishedEdge> {
+        e.publish_wait(slot, edge, |other| panic!("{other} does not stand back"))
     }
 
     #[test]
@@ -354,15 +356,15 @@ mod tests {
     fn who_waits_for_what_was_given_up_does_not_count() {
         let block = engine();
         let e = block.engine;
-        let _early = sleeps(e, 0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
+        let _early = sleeps(e, 0, Edge::Early(1, 11, e.early_releases(1))).expect("1 does not wait");
         assert!(sleeps(e, 1, holder(0)).is_none(), "1 has the lock still");
-        e.gives_up(1);
+        e.note_early_release(1);
         assert!(sleeps(e, 1, holder(0)).is_some());
-        let _early = sleeps(e, 0, Edge::Early(1, 11, e.gave(1))).expect("1 does not wait");
+        let _early = sleeps(e, 0, Edge::Early(1, 11, e.early_releases(1))).expect("1 does not wait");
         assert!(sleeps(e, 1, holder(0)).is_none(), "it waits for another one");
         drop(_early);
         let _to_the_end = sleeps(e, 0, holder(1)).expect("1 does not wait");
-        e.gives_up(1);
+        e.note_early_release(1);
         assert!(sleeps(e, 1, holder(0)).is_none(), "that was not given up");
     }
 
@@ -385,20 +387,20 @@ mod tests {
         for edge in [Edge::Queue(queue), holder(0)] {
             let _first = First::enter(e, 0, queue);
             let waits = sleeps(e, 0, holder(1)).expect("1 does not wait");
-            let back = e.stands_back(2, edge).expect("no transaction waits for 2");
+            let back = e.publish_soft_wait(2, edge).expect("no transaction waits for 2");
             assert_eq!(e.behind(0, queue).collect::<Vec<_>>(), [2]);
             let mut woken = None;
-            let completes = e.falls_asleep(1, holder(2), |slot| woken = Some(slot));
+            let completes = e.publish_wait(1, holder(2), |slot| woken = Some(slot));
             assert!(completes.is_some() && woken == Some(2), "no deadlock: 2 can pass");
             drop(back);
-            assert!(e.stands_back(2, edge).is_none(), "it has to pass");
+            assert!(e.publish_soft_wait(2, edge).is_none(), "it has to pass");
             assert!(e.behind(0, queue).next().is_none());
             assert!(sleeps(e, 2, holder(0)).is_none(), "behind a holder it is a deadlock");
             drop(completes);
             drop(waits);
-            assert!(e.stands_back(2, edge).is_some());
+            assert!(e.publish_soft_wait(2, edge).is_some());
         }
-        assert!(e.stands_back(2, Edge::Queue(queue)).is_none(), "the waiter is gone");
+        assert!(e.publish_soft_wait(2, Edge::Queue(queue)).is_none(), "the waiter is gone");
     }
 
     #[test]

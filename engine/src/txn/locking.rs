@@ -206,7 +206,7 @@ impl Txn {
         let queued = w.word.held_by(self.slot).is_none();
         let first = if queued {
             let name = graph::name(w.queue);
-            let Some(asleep) = self.e.falls_asleep(self.slot, Edge::Queue(name), |slot| w.p.nudge(slot)) else {
+            let Some(asleep) = self.e.publish_wait(self.slot, Edge::Queue(name), |slot| w.p.nudge(slot)) else {
                 self.retry.winner = self.e.first_in(name);
                 return Err(Error::Deadlock);
             };
@@ -242,7 +242,7 @@ impl Txn {
                         return Err(self.fail(AbortReason::WaitDie, w.at));
                     }
                     let ident = self.e.slots[h.slot as usize].ident.load(Ordering::SeqCst);
-                    let gave = self.e.gave(h.slot);
+                    let gave = self.e.early_releases(h.slot);
                     if word.held_by(h.slot) != Some(h) {
                         continue; // the holder changed while we read its name
                     }
@@ -346,7 +346,7 @@ impl Owner {
                 First::OfQueue => Edge::Queue(graph::name(w.queue)),
                 First::Upgrader(slot) => Edge::Holder(slot, self.e.slots[slot as usize].ident.load(Ordering::SeqCst)),
             };
-            let passes = match self.e.stands_back(self.slot, edge) {
+            let passes = match self.e.publish_soft_wait(self.slot, edge) {
                 Some(_asleep) => w.p.stand_back(w.queue, n)?,
                 None => true,
             };
@@ -367,7 +367,7 @@ impl Owner {
             tag if tag & EARLY != 0 => Some(Edge::Early(holder.slot, holder.ident, gave)),
             _ => None, // a subtransaction's, which may end before its transaction, and does not count it
         };
-        let asleep = |e| self.e.falls_asleep(self.slot, e, |slot| p.nudge(slot)).ok_or(Error::Deadlock);
+        let asleep = |e| self.e.publish_wait(self.slot, e, |slot| p.nudge(slot)).ok_or(Error::Deadlock);
         let _asleep = edge.map(asleep).transpose()?;
         p.wait_for(holder)
     }

@@ -101,7 +101,7 @@ impl LockSet {
             l.retag(owner, old.tag, other);
         }
         // After the locks: a waiter that finds one held has read the count before (INV-CYCLE).
-        owner.e.gives_up(owner.slot);
+        owner.e.note_early_release(owner.slot);
         p.give_up(old.tag);
     }
 
