@@ -50,7 +50,7 @@ pub fn assert_quiet(w: &World, what: &str) {
         match r.state.load(Ordering::SeqCst) {
             REC_USED => {
                 assert!(!v.is_null(), "{what}: record {no} is reserved");
-                // SAFETY: nobody retires anything while the test looks.
+                // SAFETY: no thread retires anything while the test looks.
                 let v = unsafe { &*v };
                 assert!(v.csn().is_some(), "{what}: record {no} has the pending version {:?}", v.stamp());
             }
@@ -187,7 +187,8 @@ fn failures_of_waits_leave_nothing_behind() {
     }
 }
 
-/// Who sleeps for the partition of an insert holds a version that is in no record yet.
+/// A transaction that sleeps for the partition of an insert holds a version that is in no record
+/// yet.
 #[test]
 fn an_insert_that_does_not_come_back_leaves_no_version_behind() {
     let w = World::new(&[ProtocolSet::of(Protocol::PartCc)], Policy::Wait, 2);
@@ -389,7 +390,7 @@ fn a_predicate_added_late_dooms_early() {
     assert_quiet(&w, "after both");
 }
 
-/// `wait_die`: who lost and tries again is older than all that came after its first try, so that it
+/// `wait_die`: a loser that tries again is older than all that came after its first try, so that it
 /// does not lose to them; after its commit it starts anew.
 #[test]
 fn a_retry_keeps_its_age() {

@@ -374,8 +374,8 @@ fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
     }
 }
 
-/// An announcement is a hint: it locks and protects nothing, and what is read afterwards is read
-/// afterwards.
+/// An announcement is a hint: it locks and protects nothing, and reads afterwards are reads of that
+/// time.
 #[test]
 fn announced_keys_are_not_read() {
     for protocol in Protocol::ALL.into_iter().filter(|p| *p != Protocol::PartCc) {
@@ -455,7 +455,7 @@ fn keyed_faults_are_found() {
     }
 }
 
-/// INV-GUESS: who believes a guess reads rows that are others'.
+/// INV-GUESS: a reader that relies on a hint without proof reads rows of other keys.
 #[test]
 fn keyed_guesses_without_a_proof_are_found() {
     let load = |i: u64| Load {

@@ -19,7 +19,7 @@ struct Plan {
     /// Rebuilds at least, while the load runs.
     rebuilds: u64,
     list: u32,
-    /// A fault of whoever activates and rebuilds.
+    /// A fault of a scan that activates and rebuilds.
     fault: Option<Fault>,
 }
 

@@ -54,7 +54,7 @@ fn switch_at_random(w: &World, plan: &Plan, stop: &AtomicBool, enough: &dyn Fn()
         }
         std::thread::sleep(Duration::from_micros(if rng.percent(50) { 20 } else { 200 }));
     }
-    // Nobody may be left waiting for a coordinator that is gone.
+    // No session may be left waiting for a coordinator that is gone.
     w.e.shared.epochs.go_on();
 }
 

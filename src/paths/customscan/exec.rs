@@ -60,7 +60,7 @@ pub struct State {
     at: At,
 }
 
-/// `CreateCustomScanState`. Guarded by nobody: it fails only in PostgreSQL's code.
+/// `CreateCustomScanState`. Not guarded: it fails only in PostgreSQL's code.
 pub unsafe extern "C-unwind" fn create(_plan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
     // SAFETY: zeroed memory of that size; this frame owns nothing.
     unsafe {
@@ -74,8 +74,8 @@ pub unsafe extern "C-unwind" fn create(_plan: *mut pg_sys::CustomScan) -> *mut p
 /// `BeginCustomScan`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate: *mut pg_sys::EState, eflags: i32) {
-    // SAFETY: a state of ours, as ExecInitCustomScan leaves it. An ERROR of what is not guarded
-    // jumps over frames that own nothing.
+    // SAFETY: a state of ours, as ExecInitCustomScan leaves it. An ERROR of an unguarded call jumps
+    // over frames that own nothing.
     unsafe {
         let s = node.cast::<State>();
         let ss = &raw mut (*s).css.ss;
@@ -191,8 +191,8 @@ unsafe extern "C-unwind" fn recheck(node: *mut pg_sys::ScanState, slot: *mut pg_
 
 /// The next row, in the direction of plan and executor. Guarded only where something can fail.
 unsafe extern "C-unwind" fn access(node: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: a state of ours; this frame owns nothing, and what is not guarded neither fails nor
-    // unwinds.
+    // SAFETY: a state of ours; this frame owns nothing, and unguarded calls neither fail nor
+    // unwind.
     unsafe {
         let s = node.cast::<State>();
         if !(*s).range.is_null() {
