@@ -279,14 +279,15 @@ pub fn renew_pin() {
 /// The executor starts on tables of ours: is it for another statement of the client?
 pub fn note_statement() {
     let b = backend();
-    if b.txn.is_active() && !b.txn.is_sampled() {
-        return; // nobody will ask
+    if b.txn.is_active() && !b.txn.is_sampled() && !Txn::has_steps() {
+        return; // neither the statistics nor a protocol asks
     }
     // SAFETY: a plain read of a static.
     let at = unsafe { pg::raw::GetCurrentStatementStartTimestamp() };
     if at != b.statement_at {
         b.statement_at = at;
         b.round_trips += 1;
+        b.txn.next_step();
     }
 }
 

@@ -42,7 +42,11 @@ pub use set::ProtocolSet;
 pub use waits::{accepts, waits_in, InUse};
 
 macro_rules! define {
-    (() $($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal, $about:literal, $rules:ty;)*) => {
+    (
+        ()
+        $($(#[$doc:meta])*
+        $name:ident = $bit:literal, $text:literal, $about:literal, $module:ident::$rules:ident;)*
+    ) => {
         /// The protocols.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
@@ -69,7 +73,7 @@ macro_rules! define {
             /// See [`waits_in`].
             fn waits(self, policy: Policy, declared: bool) -> u8 {
                 match self {
-                    $(Protocol::$name => <$rules as Rules>::waits(policy, declared),)*
+                    $(Protocol::$name => <$module::$rules as Rules>::waits(policy, declared),)*
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Sets of protocols: their capabilities, and the dispatch of phases to the rules of all of them.
 
-use super::{occ, partcc, two_phase, Protocol, Reading, Rules, Touch};
+use super::{Protocol, Reading, Rules, Touch};
 use crate::error::Error;
 use crate::lock::Mode;
 use crate::partition::Partition;
@@ -89,10 +89,14 @@ macro_rules! those {
     };
 }
 macro_rules! those_of {
-    (($r:ident => $has:expr) $($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal, $about:literal, $rules:ty;)*) => {
+    (
+        ($r:ident => $has:expr)
+        $($(#[$doc:meta])*
+        $name:ident = $bit:literal, $text:literal, $about:literal, $module:ident::$rules:ident;)*
+    ) => {
         const {
             ProtocolSet(0 $(| {
-                type $r = $rules;
+                type $r = crate::protocol::$module::$rules;
                 if $has { Protocol::$name as u32 } else { 0 }
             })*)
         }
@@ -154,11 +158,12 @@ macro_rules! each {
 macro_rules! each_of {
     (
         ($set:expr, $f:ident in $r:ident => $phase:expr, $call:expr)
-        $($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal, $about:literal, $rules:ty;)*
+        $($(#[$doc:meta])*
+        $name:ident = $bit:literal, $text:literal, $about:literal, $module:ident::$rules:ident;)*
     ) => {{
         let set: ProtocolSet = $set;
         $({
-            type $r = $rules;
+            type $r = crate::protocol::$module::$rules;
             if let Some($f) = const { $phase } {
                 if set.has(Protocol::$name) {
                     $call;

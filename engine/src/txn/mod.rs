@@ -427,6 +427,7 @@ impl Txn {
     /// Counts the reads so far, and forgets which partitions were touched.
     fn forget_touched(&mut self) {
         self.touched.count_reads(self.slot);
+        self.ended();
         self.touched.clear();
         self.failed = None;
     }

@@ -120,6 +120,7 @@ impl<'w> Client<'w> {
     pub fn statement(&mut self) {
         self.cid += 1;
         self.log().statement();
+        self.t.next_step();
         if self.mood == Mood::ReadCommitted || self.snapshot == 0 {
             self.w.e.pin(self.t.slot);
             self.snapshot = self.w.e.now();

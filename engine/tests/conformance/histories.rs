@@ -1,8 +1,7 @@
 //! Histories of every protocol, every pair of protocols, and of switches between them.
 
-use crate::load::{assert_serializable, run, Load};
+use crate::load::{assert_serializable, policies, run, Load};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet};
-use Protocol::{Occ, PartCc, TwoPhase};
 
 fn judge(l: Load) {
     let (h, counts) = run(&l);
@@ -31,67 +30,49 @@ fn mediated(a: Protocol, b: Protocol, policy: Policy, seed: u64) {
     judge(Load::new(&[both, ProtocolSet::of(a), both, ProtocolSet::of(b)], policy, seed + 1));
 }
 
-#[test]
-fn occ_alone() {
-    alone(Occ, Policy::Wait, 10);
-}
-#[test]
-fn partcc_alone() {
-    alone(PartCc, Policy::Wait, 20);
-}
-#[test]
-fn two_phase_wait() {
-    alone(TwoPhase, Policy::Wait, 30);
-}
-#[test]
-fn two_phase_no_wait() {
-    alone(TwoPhase, Policy::NoWait, 40);
-}
-#[test]
-fn two_phase_wait_die() {
-    alone(TwoPhase, Policy::WaitDie, 50);
+/// All protocols that come after this one in the list.
+fn after(a: Protocol) -> impl Iterator<Item = Protocol> {
+    Protocol::ALL.into_iter().skip(a.index() + 1)
 }
 
 #[test]
-fn occ_and_two_phase() {
-    for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        halves(Occ, TwoPhase, policy, 100 + 10 * i as u64);
-        halves(TwoPhase, Occ, policy, 105 + 10 * i as u64);
-    }
-}
-#[test]
-fn partcc_and_two_phase() {
-    for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        halves(PartCc, TwoPhase, policy, 200 + 10 * i as u64);
-        halves(TwoPhase, PartCc, policy, 205 + 10 * i as u64);
-    }
-}
-#[test]
-fn partcc_and_occ() {
-    halves(PartCc, Occ, Policy::Wait, 300);
-    halves(Occ, PartCc, Policy::Wait, 310);
-}
-#[test]
-fn all_three() {
-    let sets = [PartCc, Occ, TwoPhase].map(ProtocolSet::of);
-    for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        judge(Load::new(&sets, policy, 400 + i as u64));
+fn each_protocol_alone() {
+    for p in Protocol::ALL {
+        for &policy in policies(ProtocolSet::of(p)) {
+            alone(p, policy, 10 + 40 * p.index() as u64 + 10 * policy as u64);
+        }
     }
 }
 
 #[test]
-fn mediated_occ_two_phase() {
-    for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        mediated(Occ, TwoPhase, policy, 500 + 10 * i as u64);
+fn each_pair_side_by_side() {
+    for a in Protocol::ALL {
+        for b in after(a) {
+            for &policy in policies(ProtocolSet::mediated(a, b)) {
+                let seed = 200 + 100 * a.index() as u64 + 20 * b.index() as u64 + policy as u64 * 4;
+                halves(a, b, policy, seed);
+                halves(b, a, policy, seed + 2);
+            }
+        }
     }
 }
+
 #[test]
-fn mediated_partcc_two_phase() {
+fn all_protocols_side_by_side() {
+    let sets = Protocol::ALL.map(ProtocolSet::of);
     for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        mediated(PartCc, TwoPhase, policy, 600 + 10 * i as u64);
+        judge(Load::new(&sets, policy, 900 + i as u64));
     }
 }
+
 #[test]
-fn mediated_partcc_occ() {
-    mediated(PartCc, Occ, Policy::Wait, 700);
+fn each_pair_mediated() {
+    for a in Protocol::ALL {
+        for b in after(a) {
+            for &policy in policies(ProtocolSet::mediated(a, b)) {
+                let seed = 1000 + 100 * a.index() as u64 + 20 * b.index() as u64 + policy as u64 * 4;
+                mediated(a, b, policy, seed);
+            }
+        }
+    }
 }

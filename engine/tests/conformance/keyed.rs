@@ -2,7 +2,7 @@
 //! directions and with limits, inserts, updates and deletes; records are used again at once;
 //! boundaries of the ranges change.
 
-use crate::load::find_anomaly_in;
+use crate::load::{find_anomaly_in, policies};
 use crate::world::{checked, Jitter, Rng, Row};
 use mixedcc_engine::checker::{self};
 use mixedcc_engine::checker::{check, History, Log, Options, Payload, Predicate, Recorder, Seen, Session, WriteKind};
@@ -378,7 +378,7 @@ fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
 /// time.
 #[test]
 fn announced_keys_are_not_read() {
-    for protocol in Protocol::ALL.into_iter().filter(|p| *p != Protocol::PartCc) {
+    for protocol in Protocol::ALL.into_iter().filter(|p| !ProtocolSet::of(*p).locks_partitions()) {
         for order in [0, 1] {
             let w = World::new(&[ProtocolSet::of(protocol)], Policy::Wait, order);
             let recorder = Recorder::new();
@@ -415,24 +415,19 @@ fn announced_keys_are_not_read() {
 }
 
 #[test]
-fn keyed_occ() {
-    all_ways(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 10);
-}
-#[test]
-fn keyed_two_phase() {
-    for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        all_ways(&[ProtocolSet::of(Protocol::TwoPhase)], policy, 20 + 10 * i as u64);
+fn keyed_under_each_protocol() {
+    for p in Protocol::ALL {
+        for &policy in policies(ProtocolSet::of(p)) {
+            all_ways(&[ProtocolSet::of(p)], policy, 10 + 40 * p.index() as u64 + 10 * policy as u64);
+        }
     }
 }
 #[test]
-fn keyed_partcc() {
-    all_ways(&[ProtocolSet::of(Protocol::PartCc)], Policy::Wait, 50);
-}
-#[test]
 fn keyed_mixed() {
-    let [a, b, c] = [Protocol::PartCc, Protocol::Occ, Protocol::TwoPhase].map(ProtocolSet::of);
-    let both = ProtocolSet::mediated(Protocol::Occ, Protocol::TwoPhase);
-    all_ways(&[a, b, c, both], Policy::Wait, 60);
+    let last = Protocol::ALL[Protocol::COUNT - 1];
+    let both = ProtocolSet::mediated(Protocol::Occ, last);
+    let sets: Vec<_> = Protocol::ALL.into_iter().map(ProtocolSet::of).chain([both]).collect();
+    all_ways(&sets, Policy::Wait, 600);
 }
 
 /// The checker finds what is wrong in such histories.

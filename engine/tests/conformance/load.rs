@@ -9,6 +9,15 @@ use mixedcc_engine::{Error, Policy, ProtocolSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// The waiting policies that make a difference under these protocols.
+pub fn policies(set: ProtocolSet) -> &'static [Policy] {
+    if set.locks_writes() {
+        &Policy::ALL
+    } else {
+        &[Policy::Wait]
+    }
+}
+
 /// What a test runs.
 pub struct Load {
     pub sets: Vec<ProtocolSet>,

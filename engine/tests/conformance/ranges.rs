@@ -1,7 +1,7 @@
 //! Histories with scans of key ranges, protected by logical ranges; and seeded faults of these.
 
 use crate::client::Mood;
-use crate::load::{assert_serializable, find_anomaly_in, run_in, Counts, Load};
+use crate::load::{assert_serializable, find_anomaly_in, policies, run_in, Counts, Load};
 use crate::spans::cuts;
 use crate::world::{Jitter, Rng, World};
 use mixedcc_engine::checker::{AnomalyKind, History};
@@ -9,7 +9,7 @@ use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use Protocol::{Occ, PartCc, TwoPhase};
+use Protocol::{Occ, TwoPhase};
 
 /// When indexes get ranges, and others.
 #[derive(Clone, Copy)]
@@ -94,31 +94,27 @@ fn of(p: Protocol) -> [ProtocolSet; 1] {
 }
 
 #[test]
-fn scans_under_occ() {
-    judge(load(&of(Occ), Policy::Wait, 2000), STILL);
-    judge(load(&of(Occ), Policy::Wait, 2001).serializable_only(), STILL);
-    judge(load(&of(Occ), Policy::Wait, 2002), Plan { list: 8, ..STILL });
-}
-#[test]
-fn scans_under_two_phase() {
-    for (i, policy) in Policy::ALL.into_iter().enumerate() {
-        judge(load(&of(TwoPhase), policy, 2010 + i as u64), STILL);
-        judge(load(&of(TwoPhase), policy, 2015 + i as u64).serializable_only(), STILL);
+fn scans_under_each_protocol() {
+    for p in Protocol::ALL {
+        for &policy in policies(ProtocolSet::of(p)) {
+            let seed = 2000 + 10 * p.index() as u64 + 2 * policy as u64;
+            judge(load(&of(p), policy, seed), STILL);
+            judge(load(&of(p), policy, seed + 1).serializable_only(), STILL);
+        }
     }
 }
 #[test]
-fn scans_under_partcc() {
-    judge(load(&of(PartCc), Policy::Wait, 2020), STILL);
-    judge(load(&of(PartCc), Policy::Wait, 2021).serializable_only(), STILL);
+fn scans_where_lists_wrap_often() {
+    judge(load(&of(Occ), Policy::Wait, 2002), Plan { list: 8, ..STILL });
 }
 #[test]
 fn scans_under_all_pairs() {
     for (i, a) in Protocol::ALL.into_iter().enumerate() {
         for (j, b) in Protocol::ALL.into_iter().enumerate().filter(|(j, _)| *j != i) {
-            let seed = 2030 + (i * 3 + j) as u64;
+            let seed = 2100 + (i * Protocol::COUNT + j) as u64;
             judge(load(&[ProtocolSet::of(a), ProtocolSet::of(b)], Policy::Wait, seed), STILL);
             if i < j {
-                judge(load(&[ProtocolSet::mediated(a, b)], Policy::Wait, seed + 20), STILL);
+                judge(load(&[ProtocolSet::mediated(a, b)], Policy::Wait, seed + 100), STILL);
             }
         }
     }
