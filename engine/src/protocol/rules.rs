@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
-use crate::txn::{RecordRef, Txn};
+use crate::txn::{RecordRef, Txn, Write};
 
 /// A partition of a table, as it is touched.
 #[derive(Clone, Copy)]
@@ -54,6 +54,8 @@ pub(crate) type AtCommit = Option<fn(&mut Txn, &dyn Platform, &'static Partition
 pub(crate) type AtRead = Option<fn(&mut Txn, &dyn Platform, RecordRef, Reading) -> Result<(), Error>>;
 /// A phase of a record that is written.
 pub(crate) type AtWrite = Option<fn(&mut Txn, &dyn Platform, RecordRef, Mode) -> Result<(), Error>>;
+/// A phase of the commit of a write that replaces a version.
+pub(crate) type AtLock = Option<fn(&mut Txn, &dyn Platform, Write) -> Result<(), Error>>;
 /// A phase that is only told: it neither waits nor fails.
 pub(crate) type Told<T> = Option<fn(&mut Txn, T)>;
 
@@ -91,12 +93,6 @@ pub(crate) trait Rules {
     const LOCKS_RANGES: bool = false;
     /// The version that a read has seen is remembered, and compared again at the commit.
     const VALIDATES_READS: bool = false;
-    /// Rows that were written are locked in the first step of the commit, in canonical order, and a
-    /// row that has changed since it was read fails the commit.
-    ///
-    /// Of today's protocols only `occ` has it. A protocol needs it if it has neither `LOCKS_WRITES`
-    /// nor `LOCKS_PARTITIONS`: the commit links versions under a lock only.
-    const LOCKS_AT_COMMIT: bool = false;
 
     /// The phases of [`Phase`](super::Phase), as bits, in which transactions wait for others.
     /// `declared`: do transactions declare their partitions before their first statement?
@@ -118,6 +114,11 @@ pub(crate) trait Rules {
     const STEP: Told<&'static Partition> = None;
     /// The commit begins. Whatever the protocol must wait for at the commit is waited for here.
     const BEFORE_COMMIT: AtCommit = None;
+    /// Step 1 of the commit: a row is locked that was written, in canonical order (table, record).
+    ///
+    /// A protocol needs this phase if it has neither `LOCKS_WRITES` nor `LOCKS_PARTITIONS`: the
+    /// commit links a version under a lock only, and above the version that it replaces.
+    const LOCK_AT_COMMIT: AtLock = None;
     /// The outcome is settled: stamps are set, locks are released.
     const ENDED: Told<&'static Partition> = None;
 }

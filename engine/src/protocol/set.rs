@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
-use crate::txn::{RecordRef, Txn};
+use crate::txn::{RecordRef, Txn, Write};
 
 /// A set of protocols that manage a partition together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl ProtocolSet {
     /// Are written rows locked at the commit?
     #[inline]
     pub fn locks_at_commit(self) -> bool {
-        self.meets(those!(R => R::LOCKS_AT_COMMIT))
+        self.meets(those!(R => R::LOCK_AT_COMMIT.is_some()))
     }
     /// Does every protocol of the set validate reads and do nothing before them? Then an older
     /// version may be read than the newest: the commit finds out whether it still counts.
@@ -218,6 +218,10 @@ impl ProtocolSet {
         partition: &'static Partition,
     ) -> Result<(), Error> {
         each!(self, before_commit in R => R::BEFORE_COMMIT, before_commit(t, p, partition)?);
+        Ok(())
+    }
+    pub(crate) fn lock_at_commit(self, t: &mut Txn, p: &dyn Platform, w: Write) -> Result<(), Error> {
+        each!(self, lock in R => R::LOCK_AT_COMMIT, lock(t, p, w)?);
         Ok(())
     }
     pub(crate) fn ended(self, t: &mut Txn, partition: &'static Partition) {

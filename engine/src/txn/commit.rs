@@ -19,11 +19,10 @@
 //! *aborted*, or of a hold: other slots do not end these.
 
 use super::write::{growth, size_of, Delta};
-use super::{How, Level, Stage, Txn, Write, WriteKind};
+use super::{Level, Stage, Txn, Write, WriteKind};
 use crate::csn::{Csn, Stamp, State};
-use crate::error::{AbortReason, Error};
+use crate::error::Error;
 use crate::faults::{self, Fault};
-use crate::lock::Mode;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::record::Version;
@@ -94,7 +93,7 @@ impl Txn {
         }
     }
 
-    /// Step 1. Canonical order: table, record.
+    /// Step 1. Canonical order: table, record. What is done with a write is the protocol's rule.
     fn lock_writes(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if self.level != Level::Serializable {
             return Ok(());
@@ -105,15 +104,7 @@ impl Txn {
         let todo = self.writes.take_order(at_commit);
         for &(_, _, i) in &todo {
             let w = self.writes[i];
-            let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
-            self.lock_record(p, w.r, mode, How::Wait, false)?;
-            if w.base.is_some_and(|base| w.r.rec.head() == base.as_ptr()) {
-                continue; // committed since it was read, and nothing is newer
-            }
-            let newest = self.newest(p, w.r.rec)?.map(|(v, _)| v);
-            if newest != w.base {
-                return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
-            }
+            self.followed(w.r.partition()).lock_at_commit(self, p, w)?;
         }
         self.writes.give_order(todo);
         Ok(())
