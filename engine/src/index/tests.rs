@@ -516,6 +516,7 @@ fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, r
     }
     let running = crate::primitive::AtomicU64::new(WRITERS);
     let work = |writer: u64| {
+        let _ends = Ends(&running);
         let (w, p) = (&w, Comparer::default());
         (RACES.set(races), SEED.set(writer as u32));
         let slot = writer as SlotId + 2;
@@ -540,7 +541,6 @@ fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, r
                 assert_eq!(found, if there { vec![n] } else { vec![] }, "a look-up of one key");
             }
         }
-        running.fetch_sub(1, Ordering::SeqCst);
         mine
     };
     let scan = |slot: SlotId, way: Direction| {
