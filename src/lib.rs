@@ -35,7 +35,6 @@ pub extern "C-unwind" fn _PG_init() {
     #[cfg(feature = "faults")]
     pg::faults::init();
     state::shmem::init();
-    state::xact::init();
     admin::options::init();
     hooks::init();
     admin::coordinator::init();

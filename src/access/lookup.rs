@@ -5,11 +5,10 @@
 //! computed, the index searched, and, at SERIALIZABLE, an absent key protected.
 
 use super::partitions::{self, before_lookup};
-use super::primary::PrimaryKey;
 use crate::access::{index_lookup, tuple, visible};
 use crate::state::errors::ok;
 use crate::state::platform::{self, PG};
-use crate::state::rel::RelInfo;
+use crate::state::rel::{PrimaryKey, RelInfo};
 use crate::state::stop;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::csn::Csn;

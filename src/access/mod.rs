@@ -15,6 +15,7 @@ pub mod ranges;
 pub mod rowmarks;
 pub mod seqscan;
 pub mod statements;
+pub mod together;
 pub mod tuple;
 pub mod visible;
 pub mod write;

@@ -19,45 +19,16 @@ use crate::pg;
 use crate::pg::{compat, raw};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::rel::{self, RelInfo};
+use crate::state::rel::{self, Kept, PrimaryKey, RelInfo};
 use crate::state::{shmem, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::{Engine, RecordRef, Table, Txn};
-use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::{Cell, OnceCell};
+use pgrx::pg_sys::{self, Oid};
+use std::cell::Cell;
 use std::ptr::NonNull;
-
-/// A table's primary index, as a backend knows it.
-pub struct Kept {
-    /// The index.
-    pub index: &'static Primary,
-    /// Makes its keys; `None`: of a version that this one does not know, and not used.
-    codec: Option<Codec>,
-    /// The key that it serves.
-    key: OnceCell<Option<PrimaryKey>>,
-    /// Rows that this backend has inserted behind all others since it has last inserted another
-    /// one.
-    ascending: Cell<u32>,
-}
-
-/// So many rows that come behind all others are a load of ascending keys, and so many lie between
-/// two looks whether nbtree knows its last leaf.
-const ASCENDING: u32 = 16;
-
-/// The PRIMARY KEY of a table whose primary index has the same keys.
-pub struct PrimaryKey {
-    /// Its nbtree index: the name of its ranges.
-    pub index: Oid,
-    /// Makes its keys and bounds.
-    pub codec: &'static Codec,
-    /// The index.
-    pub primary: &'static Primary,
-    /// Where the columns of the partition key are in the key, if all are and mean the same there.
-    partition: Option<Vec<usize>>,
-}
 
 /// What the primary index of a relation should be.
 pub struct Wanted {
@@ -70,62 +41,6 @@ pub struct Wanted {
 thread_local! {
     /// Room for a key.
     static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-impl Kept {
-    /// What is known of an index.
-    pub fn new(index: &'static Primary) -> Kept {
-        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new(), ascending: Cell::new(0) }
-    }
-
-    /// A row was inserted, behind all others if `last`. True: nbtree may want to be told its last
-    /// leaf.
-    #[inline]
-    fn note_place(&self, last: bool) -> bool {
-        let n = if last { self.ascending.get().wrapping_add(1) } else { 0 };
-        self.ascending.set(n);
-        // Early: a statement may insert few rows.
-        n % ASCENDING == ASCENDING / 4
-    }
-
-    /// The key that it serves, if that is known already.
-    #[inline]
-    fn known_key(&self) -> Option<&PrimaryKey> {
-        self.key.get()?.as_ref()
-    }
-
-    /// What makes its keys, if it is known.
-    pub fn codec(&self) -> Option<&Codec> {
-        self.codec.as_ref()
-    }
-
-    /// Numbers of its columns.
-    pub fn columns(&self) -> impl Iterator<Item = i16> + '_ {
-        self.codec.iter().flat_map(|c| c.attnums.iter().copied())
-    }
-}
-
-impl PrimaryKey {
-    /// The partition of the row with a key. `values`: of the key's columns, none of them NULL, with
-    /// their types, each one that compares exactly ([`Codec::is_exact`]). `None`: any.
-    ///
-    /// # Safety
-    /// As it says.
-    #[inline]
-    pub unsafe fn partition(&self, info: &RelInfo, values: &[Datum], types: &[Oid]) -> Option<u16> {
-        if info.table.map().n == 1 {
-            return Some(0);
-        }
-        let places = self.partition.as_ref()?;
-        // SAFETY: the caller's; `find_key` has seen to the equality.
-        unsafe {
-            if let [at] = places[..] {
-                return info.partkey.partition_of_key(&[(values[at], false, types[at])]);
-            }
-            let key: Vec<_> = places.iter().map(|&at| (values[at], false, types[at])).collect();
-            info.partkey.partition_of_key(&key)
-        }
-    }
 }
 
 /// The primary index that the PRIMARY KEY of a relation asks for.
@@ -146,6 +61,15 @@ pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
         pg_sys::index_close(r, pg_sys::NoLock as i32);
         Some(Wanted { spec: codec?.spec()?, index, codec: codec? })
     }
+}
+
+/// The spec of that index.
+///
+/// # Safety
+/// As for [`wanted`].
+pub unsafe fn spec(rel: pg_sys::Relation) -> Option<Vec<u8>> {
+    // SAFETY: the caller's.
+    unsafe { wanted(rel) }.map(|w| w.spec)
 }
 
 /// The PRIMARY KEY of a relation, if its primary index has the same keys.
@@ -387,7 +311,7 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
         }
     }
     if has_past {
-        // Until the commit, and until all snapshots of now are gone (state/xact.rs: end_primary).
+        // Until the commit, and until all snapshots of now are gone (state/xact/pending.rs).
         index.set_complete_from(Csn::MAX);
     }
     building.index = None;

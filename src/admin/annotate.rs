@@ -16,7 +16,9 @@ mod declare;
 mod fit;
 mod plan;
 
-pub use declare::{around_call, at_argument, at_statement, redeclare};
+pub use declare::{
+    abort_subtransaction, abort_transaction, around_call, at_argument, at_statement, commit_subtransaction, redeclare,
+};
 
 /// One annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,11 +64,6 @@ fn invalid(message: &str) -> ! {
 /// Installs the hooks.
 pub fn init() {
     plan::init();
-    // SAFETY: `_PG_init` runs alone.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(declare::on_xact), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(declare::on_subxact), std::ptr::null_mut());
-    }
 }
 
 /// Splits outside double quotes.

@@ -86,9 +86,9 @@ pub fn conversion(from: Oid, to: Oid) -> Conversion {
     }
 }
 
-/// As [`fit`], for a value that the user did not ask to be cast: the caller of an annotated function
-/// trusts neither the owner of the table nor that of a type. `None`: a function of a user would
-/// run, or a literal would have to be read.
+/// As [`fit`], for a value that the user did not ask to be cast: the caller of an annotated
+/// function trusts neither the owner of the table nor that of a type. `None`: a function of a user
+/// would run, or a literal would have to be read.
 pub fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
     if v.2 == pg_sys::UNKNOWNOID {
         return None;

@@ -1,5 +1,6 @@
 //! What a backend and the server have: the shared block, relations, the transaction, saved rows.
 
+pub mod above;
 pub mod counters;
 pub mod errors;
 pub mod platform;

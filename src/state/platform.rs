@@ -4,9 +4,9 @@
 //! **INV-OUTSIDE**: The engine's state of the transaction is not touched while the engine is in the
 //! middle of a call.
 
-use crate::access::ranges::conditions;
 use crate::pg::compat;
 pub use crate::pg::compat::my_ident;
+use crate::state::above::above;
 use crate::state::{stop, worker, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
@@ -234,7 +234,7 @@ impl Platform for Pg {
         let _inside = Inside::enter();
         // SAFETY: the engine reaches the version under our pin, and asks for conditions of this
         // transaction.
-        unsafe { conditions::meets(condition, row.as_ptr()) }
+        unsafe { (above().meets)(condition, row.as_ptr()) }
     }
     fn has_written(&self) -> bool {
         // SAFETY: a plain look at the backend's transaction.
@@ -276,7 +276,7 @@ impl Platform for Pg {
     }
     fn reached(&self, scan: u32) -> Option<(Vec<u8>, bool)> {
         let _inside = Inside::enter();
-        crate::access::protect::reached(scan)
+        (above().reached)(scan)
     }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         stop::at(e)

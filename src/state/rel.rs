@@ -2,6 +2,7 @@
 
 use crate::keys::partkey::PartKey;
 use crate::pg::{compat, guc, text};
+use crate::state::above::above;
 use crate::state::errors::ok;
 use crate::state::{shmem, xact};
 use mixedcc_engine::index::{Primary, Reuse};
@@ -12,7 +13,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 mod attach;
+mod indexes;
 pub use attach::{create_anew, known_table_of, table_of};
+pub use indexes::{Active, Kept, PrimaryKey};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
 pub struct RelInfo {
@@ -36,9 +39,9 @@ pub struct RelInfo {
     /// Must inserts, deletes and moves take a transaction id?
     pub needs_xid: bool,
     /// Its indexes that have ranges.
-    pub active: crate::access::ranges::Active,
+    pub active: Active,
     /// The engine's primary index.
-    pub primary: Option<crate::access::primary::Kept>,
+    pub primary: Option<Kept>,
 }
 
 impl RelInfo {
@@ -67,7 +70,7 @@ pub fn end_transaction() {
 /// Is the relation one of ours?
 pub fn is_ours(rel: pg_sys::Relation) -> bool {
     // SAFETY: a valid relation.
-    unsafe { !rel.is_null() && (*rel).rd_tableam == crate::paths::tableam::handler::routine() }
+    unsafe { !rel.is_null() && std::ptr::eq((*rel).rd_tableam, above().routine) }
 }
 
 /// Has the transaction used a table of ours, in whatever way?
@@ -137,7 +140,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             }
         }
         pg_sys::bms_free(indexed);
-        let primary = table.primary().map(crate::access::primary::Kept::new);
+        let primary = table.primary().map(Kept::new);
         for c in partkey.columns().chain(primary.iter().flat_map(|k| k.columns())) {
             moving[c as usize - 1] = true;
         }

@@ -33,7 +33,8 @@ pub fn free_slice(e: &Engine) -> bool {
 
 /// A transaction has ended, which may have dropped tables (`drops`). The coordinator frees them;
 /// where none runs, each transaction frees a slice.
-pub fn see_to_dropped(e: &Engine, drops: bool) {
+pub fn see_to_dropped(drops: bool) {
+    let e = &shmem::engine();
     if e.shared.dropped.load(Ordering::Relaxed).is_null() {
         return;
     }

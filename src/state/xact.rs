@@ -2,30 +2,28 @@
 
 use crate::pg;
 use crate::pg::errors::unsupported;
-use crate::state::errors::{ok, raise, refuse_prepare};
+use crate::state::errors::{raise, refuse_prepare};
 use crate::state::platform::{self, PG};
-use crate::state::{rel, shmem, worker};
+use crate::state::{rel, shmem};
 use mixedcc_engine::csn::Csn;
-use mixedcc_engine::index::Primary;
-use mixedcc_engine::partition::PartitionMap;
-use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::{Level, Table, Txn};
+use mixedcc_engine::{Level, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::HashMap;
-use std::ptr::NonNull;
 
 mod held;
 mod import;
 mod order;
 mod parts;
+mod pending;
 mod rows;
 mod snapshots;
 mod tags;
-mod together;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
-pub use order::note_end_of_statement;
+pub use order::{comes_first, init, note_end_of_statement};
 pub use parts::Parts;
+use pending::Pending;
+pub use pending::{before_change, created, dropped, is_remapped, orphaned, remapped, replace_primary};
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
 pub use snapshots::{adopt_snapshot, known_csn, moment, note_moment, snapshot_csn};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
@@ -41,28 +39,6 @@ pub enum Mode {
     Serializable,
     /// SERIALIZABLE READ ONLY: one snapshot, which is a serial prefix.
     SerializableReadOnly,
-}
-
-/// A change of storage that depends on the outcome of the transaction.
-enum Pending {
-    Created([u32; 4]),
-    Dropped([u32; 4]),
-    /// Thrown out of the hash already.
-    Orphan(&'static Table),
-    /// In no table any more.
-    OldMap(NonNull<PartitionMap>),
-    /// The table has got another primary index, or none.
-    Primary {
-        table: &'static Table,
-        old: Option<&'static Primary>,
-    },
-    Map {
-        table: &'static Table,
-        old: NonNull<PartitionMap>,
-        new: NonNull<PartitionMap>,
-        /// What the new map's partitions have overwritten.
-        parts: Option<Parts>,
-    },
 }
 
 struct Backend {
@@ -147,13 +123,6 @@ fn top_is_read_only() -> bool {
 fn has_backend() -> bool {
     // SAFETY: as above.
     unsafe { (*(&raw const BACKEND)).is_some() }
-}
-
-/// Registers the callbacks.
-pub fn init() {
-    order::init();
-    // SAFETY: `_PG_init` runs alone.
-    unsafe { pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut()) };
 }
 
 #[pg_guard]
@@ -303,179 +272,9 @@ pub fn depth() -> u32 {
     unsafe { pg::raw::GetCurrentTransactionNestLevel() as u32 }
 }
 
-/// A storage was made by this transaction: dropped if it aborts.
-pub fn created(key: [u32; 4]) {
-    backend().pending.push((depth(), Pending::Created(key)));
-}
-/// A storage goes away if this transaction commits.
-pub fn dropped(key: [u32; 4]) {
-    backend().pending.push((depth(), Pending::Dropped(key)));
-}
-/// A table was thrown out; freed when the transaction ends.
-pub fn orphaned(t: &'static Table) {
-    backend().pending.push((0, Pending::Orphan(t)));
-}
-/// Has the transaction given the table another map?
-pub fn is_remapped(table: &'static Table) -> bool {
-    backend().pending.iter().any(|p| matches!(p.1, Pending::Map { table: t, .. } if std::ptr::eq(t, table)))
-}
-
-/// A table got another map; it goes back to the old one if the transaction aborts, and to what the
-/// records' partitions were before.
-pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>, parts: Option<Parts>) {
-    backend().pending.push((depth(), Pending::Map { table, old, new, parts }));
-}
-
-/// The transaction, which has locked the table exclusively, gives it another primary index, or
-/// none.
-pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
-    let b = backend();
-    let changes = b.pending.len() as u64;
-    ok(txn().make_room(2 * changes + 2).map_err(Into::into));
-    b.pending.reserve(1);
-    let old = table.replace_primary(new);
-    b.pending.push((depth(), Pending::Primary { table, old }));
-}
-
-/// The transaction has locked the table exclusively and is about to change its partitions or
-/// their protocols: what it has read and written so far is validated now.
-pub fn before_change(table: &'static Table) {
-    let t = txn();
-    ok(t.settle_table(&PG, table));
-    let maps = backend().pending.len() as u64;
-    ok(t.make_room(2 * maps + 2).map_err(Into::into));
-}
-
-fn throw_away(key: [u32; 4]) {
-    if let Some(t) = shmem::unregister(key) {
-        t.retire(&shmem::engine());
-    }
-}
-
-fn free_map(m: NonNull<PartitionMap>) {
-    let b = backend();
-    // Views look at maps without a lock of the table, but pinned. `remapped` has made room.
-    RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
-}
-
-/// A change of a table's primary index stays, or is undone. The transaction has the table's
-/// exclusive lock still.
-fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
-    let b = backend();
-    let (e, slot) = (b.txn.e, b.txn.slot);
-    // SAFETY: the lock; what looks at the index without one looks at its sizes only.
-    unsafe {
-        if !commit {
-            table.restore_primary(&e, slot, old);
-            return;
-        }
-        table.keep_primary(&e, slot, old);
-    }
-    if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
-        primary.set_complete_from(e.now());
-    }
-}
-
-/// Ends what depends on the outcome of the transaction.
-fn end_pending(commit: bool) {
-    // First, while all tables are there: those that were thrown out may be freed from then on.
-    let all = std::mem::take(&mut backend().pending);
-    let now = || backend().txn.e.now();
-    for (_, p) in all.iter().rev() {
-        match p {
-            Pending::Primary { table, old } => end_primary(table, *old, commit),
-            Pending::Created(k) if commit => {
-                if let Some(t) = shmem::find(*k) {
-                    t.map().begins(now());
-                }
-            }
-            Pending::Map { table, old, .. } if commit => {
-                table.map().begins(now());
-                free_map(*old);
-            }
-            Pending::Map { table, old, new, parts } => {
-                restore_map(table, *old, parts);
-                free_map(*new);
-            }
-            _ => {}
-        }
-    }
-    backend().pending = all;
-    while let Some((_, p)) = backend().pending.pop() {
-        match p {
-            Pending::Created(k) if !commit => throw_away(k),
-            Pending::Dropped(k) if commit => throw_away(k),
-            Pending::Orphan(t) => t.retire(&shmem::engine()),
-            Pending::OldMap(m) => free_map(m),
-            _ => {}
-        }
-    }
-}
-
-/// A change of a table's map is undone.
-fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>) {
-    if let Some(parts) = parts {
-        parts.restore();
-    }
-    table.replace_map(old);
-    // Switches under way in it go on.
-    worker::nudge();
-}
-
-/// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable
-/// before PostgreSQL removes the files, which it does next. An abort is not flushed otherwise, and
-/// a crash before the WAL writer comes would leave a main fork without its init fork, while
-/// recovery makes the init fork again and then fails to copy it over the main fork ("File exists"):
-/// the server would not start. (Heap's unlogged tables have this gap.)
-fn flush_abort(level: u32) {
-    let made = backend().pending.iter().any(|p| p.0 >= level && matches!(p.1, Pending::Created(_)));
-    // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a
-    // PANIC.
-    unsafe {
-        if made && pg_sys::ProcLastRecPtr != 0 {
-            raw::XLogFlush(pg_sys::ProcLastRecPtr + 1);
-        }
-    }
-}
-
 fn note_deadlock(b: &mut Backend) {
     if platform::take_deadlock() {
         b.txn.note_deadlock();
-    }
-}
-
-mod raw {
-    extern "C-unwind" {
-        // Without the guard of the bindings: it raises no ERROR.
-        pub fn XLogFlush(upto: pgrx::pg_sys::XLogRecPtr);
-    }
-}
-
-/// Undoes what the subtransaction at `level` did. Its tables and maps are freed when the
-/// transaction ends: it may hold locks in them, and counts what it did in them.
-fn undo_pending(level: u32) {
-    let b = backend();
-    let Some(first) = b.pending.iter().position(|p| p.0 >= level) else { return };
-    let undone = b.pending.split_off(first);
-    let is_new = |key| undone.iter().any(|(_, p)| matches!(p, Pending::Created(k) if *k == key));
-    for (_, p) in &undone {
-        if let Pending::Map { table, .. } = p {
-            if !is_new(table.key) {
-                b.txn.unsettle_table(table);
-            }
-        }
-    }
-    for (l, p) in undone.into_iter().rev() {
-        match p {
-            Pending::Created(k) => b.pending.extend(shmem::unregister(k).map(|t| (0, Pending::Orphan(t)))),
-            Pending::Map { table, old, new, parts } => {
-                restore_map(table, old, &parts);
-                b.pending.push((0, Pending::OldMap(new)));
-            }
-            Pending::Dropped(_) => {}
-            Pending::Primary { table, old } => end_primary(table, old, false),
-            p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
-        }
     }
 }
 
@@ -494,121 +293,134 @@ fn end_transaction(b: &mut Backend) {
     tags::end_transaction();
     import::end_transaction();
     rel::end_transaction();
-    crate::hooks::end_transaction();
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut core::ffi::c_void) {
-    use pg_sys::XactEvent::*;
-    if !order::comes_first(arg) {
-        return;
-    }
-    if event == XACT_EVENT_PRE_COMMIT {
-        order::begin_commit();
-    } else if event != XACT_EVENT_PRE_PREPARE {
-        order::end_transaction();
-        rel::forget_use();
-    } else if rel::is_used() {
-        refuse_prepare();
-    }
+/// The commit begins. From now on other extensions' callbacks may not write.
+pub fn begin_commit() {
+    order::begin_commit();
+}
+
+/// The transaction, if it is sampled and has noted rows.
+pub fn sampled() -> Option<&'static Txn> {
+    has_backend().then(|| &backend().txn).filter(|t| !t.sampled_records().is_empty())
+}
+
+/// Validates the transaction; an ERROR aborts it.
+pub fn prepare() {
     if !has_backend() {
         return;
     }
     let b = backend();
-    match event {
-        XACT_EVENT_PRE_COMMIT => {
-            b.txn.set_round_trips(b.round_trips);
-            if !b.txn.sampled_records().is_empty() {
-                together::note(&b.txn);
-            }
-            if b.mixed.foreign {
-                b.txn.validate_at_commit();
-            }
-            if let Err(e) = b.txn.prepare(&PG, &|_, _| {}) {
-                raise(e);
-            }
-        }
-        XACT_EVENT_COMMIT => {
-            b.txn.publish(&PG);
-            let drops = !b.pending.is_empty();
-            end_pending(true);
-            end_transaction(b);
-            worker::see_to_dropped(&b.txn.e, drops);
-        }
-        XACT_EVENT_ABORT => {
-            flush_abort(1);
-            note_deadlock(b);
-            b.txn.abort();
-            let drops = !b.pending.is_empty();
-            end_pending(false);
-            end_transaction(b);
-            worker::see_to_dropped(&b.txn.e, drops);
-        }
-        XACT_EVENT_PRE_PREPARE => {
-            if !b.txn.is_untouched() || !b.pending.is_empty() {
-                refuse_prepare();
-            }
-        }
-        XACT_EVENT_PREPARE => {
-            // It has looked at the clock at most: nothing of ours goes on with it.
-            b.txn.abort();
-            end_transaction(b);
-        }
-        _ => {}
+    b.txn.set_round_trips(b.round_trips);
+    if b.mixed.foreign {
+        b.txn.validate_at_commit();
+    }
+    if let Err(e) = b.txn.prepare(&PG, &|_, _| {}) {
+        raise(e);
     }
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn on_subxact(
-    event: pg_sys::SubXactEvent::Type,
-    _sub: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
-    _a: *mut core::ffi::c_void,
-) {
-    use pg_sys::SubXactEvent::*;
-    let level = depth();
-    if event == SUBXACT_EVENT_START_SUB && level == 2 {
+/// The transaction has committed: publishes it. Returns whether it may have dropped tables; `None`:
+/// this process has used none.
+pub fn publish() -> Option<bool> {
+    forget();
+    let b = has_backend().then(backend)?;
+    b.txn.publish(&PG);
+    Some(end(b, true))
+}
+
+/// The transaction aborts: undoes it. Returns as [`publish`] does.
+pub fn undo() -> Option<bool> {
+    forget();
+    let b = has_backend().then(backend)?;
+    pending::flush_abort(1);
+    note_deadlock(b);
+    b.txn.abort();
+    Some(end(b, false))
+}
+
+fn end(b: &mut Backend, commit: bool) -> bool {
+    let drops = !b.pending.is_empty();
+    pending::end(commit);
+    end_transaction(b);
+    drops
+}
+
+/// PREPARE TRANSACTION begins: an ERROR, if the transaction has used our tables.
+pub fn before_prepared() {
+    let b = has_backend().then(backend);
+    if rel::is_used() || b.is_some_and(|b| !b.txn.is_untouched() || !b.pending.is_empty()) {
+        refuse_prepare();
+    }
+}
+
+/// The transaction is prepared. It has looked at the clock at most: nothing of ours goes on with
+/// it. Returns whether this process has used our tables.
+pub fn prepared() -> bool {
+    forget();
+    if !has_backend() {
+        return false;
+    }
+    let b = backend();
+    b.txn.abort();
+    end_transaction(b);
+    true
+}
+
+/// The transaction has ended in some way.
+pub fn forget() {
+    order::end_transaction();
+    rel::forget_use();
+}
+
+/// A subtransaction starts at this level.
+pub fn start_sub(level: u32) {
+    if level == 2 {
         // SAFETY: plain accesses of backend-local state; a subtransaction starts as its parent is.
         unsafe { TOP_READ_ONLY = pg_sys::XactReadOnly };
     }
+    if has_backend() && backend().txn.is_active() {
+        backend().txn.set_depth(level);
+    }
+}
+
+/// The subtransaction at this level commits: its parent has its locks and changes from now on.
+/// False: this process has used none of our tables.
+pub fn commit_sub(level: u32) -> bool {
     if !has_backend() {
-        return;
+        return false;
     }
     let b = backend();
-    match event {
-        SUBXACT_EVENT_START_SUB => {
-            if b.txn.is_active() {
-                b.txn.set_depth(level);
-            }
-        }
-        SUBXACT_EVENT_COMMIT_SUB => {
-            tags::hand_to_parent(&mut b.txn, level);
-            b.txn.commit_sub(level);
-            crate::hooks::commit_subtransaction(level);
-            for p in b.pending.iter_mut().filter(|p| p.0 >= level) {
-                p.0 = level - 1;
-            }
-            for l in b.locked.values_mut().filter(|l| l.depth >= level) {
-                l.depth = level - 1;
-            }
-        }
-        SUBXACT_EVENT_ABORT_SUB => {
-            // First: after an ERROR (no memory) PostgreSQL aborts the subtransaction again.
-            if b.txn.is_active() {
-                held::keep_tables(&b.txn, b.mode, &mut b.held);
-                held::keep_changed_tables(b, level);
-            }
-            flush_abort(level);
-            note_deadlock(b);
-            b.txn.keep_scanned(&PG, level);
-            b.txn.abort_sub(level);
-            undo_pending(level);
-            b.locked.retain(|_, l| l.depth < level);
-            tags::drop_from(level);
-            crate::hooks::abort_subtransactions(level);
-        }
-        _ => {}
+    tags::hand_to_parent(&mut b.txn, level);
+    b.txn.commit_sub(level);
+    for p in b.pending.iter_mut().filter(|p| p.0 >= level) {
+        p.0 = level - 1;
     }
+    for l in b.locked.values_mut().filter(|l| l.depth >= level) {
+        l.depth = level - 1;
+    }
+    true
+}
+
+/// The subtransaction at this level aborts. Returns as [`commit_sub`] does.
+pub fn abort_sub(level: u32) -> bool {
+    if !has_backend() {
+        return false;
+    }
+    let b = backend();
+    // First: after an ERROR (no memory) PostgreSQL aborts the subtransaction again.
+    if b.txn.is_active() {
+        held::keep_tables(&b.txn, b.mode, &mut b.held);
+        held::keep_changed_tables(b, level);
+    }
+    pending::flush_abort(level);
+    note_deadlock(b);
+    b.txn.keep_scanned(&PG, level);
+    b.txn.abort_sub(level);
+    pending::undo(level);
+    b.locked.retain(|_, l| l.depth < level);
+    tags::drop_from(level);
+    true
 }
 
 /// Table, partition and protocol of an error, as words. Takes no lock and looks at no catalog: the

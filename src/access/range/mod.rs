@@ -270,7 +270,7 @@ unsafe fn keys<'a>(d: *mut pg_sys::IndexScanDescData) -> &'a [pg_sys::ScanKeyDat
 ///
 /// # Safety
 /// An open relation of ours, locked since the plan was made, and the index of its PRIMARY KEY.
-pub unsafe fn key_of(rel: pg_sys::Relation, index: pg_sys::Relation) -> &'static primary::PrimaryKey {
+pub unsafe fn key_of(rel: pg_sys::Relation, index: pg_sys::Relation) -> &'static rel::PrimaryKey {
     // SAFETY: the caller's.
     unsafe {
         match primary::key(rel, rel::info(rel)) {

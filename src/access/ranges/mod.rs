@@ -11,41 +11,14 @@ pub mod rows;
 
 pub use index::{of_index, usable, whole, Ranged};
 
-use crate::keys::codec::Codec;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::xact;
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::range::IndexRanges;
 use pgrx::pg_sys;
 use rows::{Row, Rows};
-use std::cell::{Cell, RefCell};
-
-/// Scans of a relation between two looks at the size of the ranges.
-const LOOK: u32 = 64;
-
-/// The indexes of a relation that have ranges, as this backend knows them.
-#[derive(Default)]
-pub struct Active {
-    /// The table's generation when the list was made; 0: never.
-    generation: Cell<u64>,
-    list: RefCell<Vec<(&'static IndexRanges, &'static Codec)>>,
-    /// Scans since the ranges' size was looked at.
-    scans: Cell<u32>,
-    /// Number of ranges that was wanted when the size was looked at last.
-    tried: Cell<u64>,
-    /// Codecs of its indexes that `usable` returns.
-    usable: RefCell<Option<Vec<&'static Codec>>>,
-}
-
-impl Active {
-    /// Should the ranges' size be looked at? Now and then.
-    fn is_time_to_look(&self) -> bool {
-        self.scans.set(self.scans.get().wrapping_add(1));
-        self.scans.get() % LOOK == 1
-    }
-}
+use std::cell::Cell;
 
 thread_local! {
     /// Room for a key.

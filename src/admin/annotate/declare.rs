@@ -319,31 +319,21 @@ pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, r
 
 /// An aborted transaction: procedures that it called have ended. (One that rolls back and goes on
 /// locks its partitions when it touches them.)
-#[pg_guard]
-pub(super) unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
-    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
-        frames().clear();
-    }
+pub fn abort_transaction() {
+    frames().clear();
 }
 
 /// An aborted subtransaction: procedures that were called in it have ended, and calls whose
-/// arguments it has evaluated failed. One that commits leaves its arguments to its parent, whose
-/// end they may meet.
-#[pg_guard]
-pub(super) unsafe extern "C-unwind" fn on_subxact(
-    event: pg_sys::SubXactEvent::Type,
-    _sub: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
-    _arg: *mut core::ffi::c_void,
-) {
-    use pg_sys::SubXactEvent::*;
-    let level = level();
-    if event == SUBXACT_EVENT_ABORT_SUB {
-        frames().retain(|f| f.level < level);
-        forget_from(level);
-    } else if event == SUBXACT_EVENT_COMMIT_SUB {
-        pending().iter_mut().filter(|a| a.level >= level).for_each(|a| a.level = level - 1);
-    }
+/// arguments it has evaluated failed.
+pub fn abort_subtransaction(level: u32) {
+    frames().retain(|f| f.level < level as i32);
+    forget_from(level as i32);
+}
+
+/// A subtransaction that commits leaves its arguments to its parent, whose end they may meet.
+pub fn commit_subtransaction(level: u32) {
+    let level = level as i32;
+    pending().iter_mut().filter(|a| a.level >= level).for_each(|a| a.level = level - 1);
 }
 
 /// Frees the arguments that were evaluated at a nesting level or deeper. The memory of those of

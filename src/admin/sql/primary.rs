@@ -67,7 +67,7 @@ fn damaged(no: u64, what: &str) -> ! {
 }
 
 /// Does a record have a row? Its entry must be there.
-unsafe fn check_row(rel: pg_sys::Relation, info: &RelInfo, key: &primary::PrimaryKey, no: u64) -> bool {
+unsafe fn check_row(rel: pg_sys::Relation, info: &RelInfo, key: &rel::PrimaryKey, no: u64) -> bool {
     let Some(r) = RecordRef::find(info.table, no) else { return false };
     let Some(v) = visible::newest(xact::txn(), r) else { return false };
     let mut bytes = Vec::new();
@@ -82,7 +82,7 @@ unsafe fn check_row(rel: pg_sys::Relation, info: &RelInfo, key: &primary::Primar
 }
 
 /// Entries ascend, and each is its record's.
-unsafe fn check_entries(rel: pg_sys::Relation, info: &RelInfo, key: &primary::PrimaryKey) {
+unsafe fn check_entries(rel: pg_sys::Relation, info: &RelInfo, key: &rel::PrimaryKey) {
     let mut all = key.primary.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
     let mut last: Option<(Vec<u8>, u64)> = None;
     let codec = key.codec;

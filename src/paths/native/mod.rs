@@ -29,7 +29,7 @@ mod row;
 mod statement;
 mod table;
 
-pub use table::of_rowtype;
+pub use table::{abort_subtransaction, abort_transaction, of_rowtype};
 
 /// Registers callbacks, and shows the interface.
 pub fn init() {

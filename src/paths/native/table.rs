@@ -102,8 +102,6 @@ pub fn init() {
         for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID] {
             pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), none);
         }
-        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
     }
 }
 
@@ -140,23 +138,17 @@ unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
     }
 }
 
-unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
-    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
-        unpin_from(0);
-    }
+/// The transaction aborts: its calls do not return.
+pub fn abort_transaction() {
+    unpin_from(0);
 }
 
-unsafe extern "C-unwind" fn on_subxact(
-    event: pg_sys::SubXactEvent::Type,
-    _sub: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
-    _arg: *mut core::ffi::c_void,
-) {
-    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        unpin_from(xact::depth());
-        // SAFETY: one thread. Locks that were taken in it are released.
-        unsafe { EPOCH += 1 };
-    }
+/// The subtransaction at this level aborts, with its calls. Locks that were taken in it are
+/// released.
+pub fn abort_subtransaction(level: u32) {
+    unpin_from(level);
+    // SAFETY: one thread.
+    unsafe { EPOCH += 1 };
 }
 
 /// Gives back the pins that were taken at `depth` or deeper: their calls do not return.

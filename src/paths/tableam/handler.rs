@@ -15,7 +15,7 @@ unsafe impl Send for Routine {}
 static ROUTINE: OnceLock<Routine> = OnceLock::new();
 
 /// The table of callbacks (tableam.h).
-pub fn routine() -> *const pg_sys::TableAmRoutine {
+pub fn routine() -> &'static pg_sys::TableAmRoutine {
     &ROUTINE.get_or_init(|| Routine(make())).0
 }
 
@@ -109,7 +109,7 @@ fn make() -> pg_sys::TableAmRoutine {
 /// `mixedcc.handler(internal)`.
 #[no_mangle]
 pub extern "C-unwind" fn mixedcc_handler(_: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    pg_sys::Datum::from(routine())
+    pg_sys::Datum::from(std::ptr::from_ref(routine()))
 }
 
 /// The calling convention of the above.

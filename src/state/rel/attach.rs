@@ -7,8 +7,8 @@
 //! through here first, and holds no page of an index then.
 
 use super::create_table_with;
-use crate::admin::options;
 use crate::pg::compat::{self, Storage};
+use crate::state::above::above;
 use crate::state::platform::{lock_tag, TAG_ATTACH};
 use crate::state::shmem;
 use mixedcc_engine::primitive::Ordering;
@@ -79,8 +79,8 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
 /// A valid relation of ours.
 pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
     // SAFETY: the caller's.
-    let primary = unsafe { crate::access::primary::wanted(rel) };
-    create_table_with(key, options::initial_map(rel), primary.as_ref().map(|w| &w.spec[..]))
+    let spec = unsafe { (above().primary_spec)(rel) };
+    create_table_with(key, (above().initial_map)(rel), spec.as_deref())
 }
 
 /// Storages of the indexes as they are committed: those that this transaction has dropped or

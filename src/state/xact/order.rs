@@ -15,12 +15,13 @@
 //! The list of subtransaction callbacks stays as it is: nothing becomes durable in one, here or
 //! there.
 
-use super::on_xact;
 use pgrx::pg_sys;
 
 /// The argument of the callback in front. It is only compared.
 const FRONT: *mut core::ffi::c_void = std::ptr::dangling_mut::<u8>().cast();
 
+/// The callback. Written once, when the library is loaded.
+static mut CALLBACK: pg_sys::XactCallback = None;
 /// The one in front has been called in this walk.
 static mut CALLED: bool = false;
 /// Our callback has begun to commit, and the transaction has not ended.
@@ -36,12 +37,13 @@ mod raw {
     }
 }
 
-/// Registers both.
-pub fn init() {
+/// Registers the callback twice.
+pub fn init(callback: pg_sys::XactCallback) {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
-        pg_sys::RegisterXactCallback(Some(on_xact), FRONT);
+        CALLBACK = callback;
+        pg_sys::RegisterXactCallback(CALLBACK, std::ptr::null_mut());
+        pg_sys::RegisterXactCallback(CALLBACK, FRONT);
     }
 }
 
@@ -51,8 +53,8 @@ pub fn go_in_front() {
     // SAFETY: one thread; INV-FRONT.
     unsafe {
         if !COMMITTING {
-            raw::UnregisterXactCallback(Some(on_xact), FRONT);
-            raw::RegisterXactCallback(Some(on_xact), FRONT);
+            raw::UnregisterXactCallback(CALLBACK, FRONT);
+            raw::RegisterXactCallback(CALLBACK, FRONT);
         }
     }
 }

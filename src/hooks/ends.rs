@@ -1,0 +1,110 @@
+//! The ends of transactions and subtransactions: PostgreSQL's two callbacks, and all that happens
+//! in them, in its order.
+//!
+//! *Before a commit* the transaction is validated: an ERROR can still abort it. Our callback comes
+//! before those of extensions that commit elsewhere (INV-FRONT, `state/xact/order.rs`).
+//!
+//! *At a commit or abort* (1) the engine's transaction is published or undone, while the process
+//! has all that it refers to; then pending changes of storages and maps are done or undone, and the
+//! state of the transaction in `state/` is cleared. (2) The layers above forget what belonged to
+//! it, from the top down to the scans that the statements above made. (3) Tables that were dropped
+//! are freed, when nothing of this process refers to them. (4) An abort gives back what calls held
+//! that did not return.
+//!
+//! *When a subtransaction aborts* calls that did not return come first, then the engine and the
+//! locks, then the scans and statements that ended with it. When it commits, all of them go to its
+//! parent.
+
+use crate::access::{altered, protect, ranges, statements, together};
+use crate::admin::annotate;
+use crate::paths::{bypass, native};
+use crate::state::{worker, xact};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Registers the callbacks.
+pub fn init() {
+    xact::init(Some(on_xact));
+    // SAFETY: `_PG_init` runs alone.
+    unsafe { pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut()) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut core::ffi::c_void) {
+    use pg_sys::XactEvent::*;
+    if !xact::comes_first(arg) {
+        return;
+    }
+    match event {
+        XACT_EVENT_PRE_COMMIT => {
+            xact::begin_commit();
+            if let Some(t) = xact::sampled() {
+                together::note(t);
+            }
+            xact::prepare();
+        }
+        XACT_EVENT_COMMIT => end(xact::publish()),
+        XACT_EVENT_ABORT => {
+            end(xact::undo());
+            native::abort_transaction();
+            annotate::abort_transaction();
+        }
+        XACT_EVENT_PRE_PREPARE => xact::before_prepared(),
+        XACT_EVENT_PREPARE => {
+            if xact::prepared() {
+                forget();
+            }
+        }
+        _ => xact::forget(),
+    }
+}
+
+/// The engine's transaction has ended. `drops`: it may have dropped tables; `None`: this process
+/// has used none of ours.
+fn end(drops: Option<bool>) {
+    if let Some(drops) = drops {
+        forget();
+        worker::see_to_dropped(drops);
+    }
+}
+
+/// The layers above `state` forget what belonged to the transaction.
+fn forget() {
+    bypass::end_transaction();
+    statements::end_transaction();
+    protect::end_transaction();
+    altered::abort_subtransactions(0);
+    ranges::conditions::end_transaction();
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    _sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut core::ffi::c_void,
+) {
+    use pg_sys::SubXactEvent::*;
+    let level = xact::depth();
+    match event {
+        SUBXACT_EVENT_START_SUB => xact::start_sub(level),
+        SUBXACT_EVENT_COMMIT_SUB => {
+            annotate::commit_subtransaction(level);
+            if xact::commit_sub(level) {
+                bypass::commit_subtransaction(level);
+                statements::commit_subtransaction(level);
+            }
+        }
+        SUBXACT_EVENT_ABORT_SUB => {
+            native::abort_subtransaction(level);
+            annotate::abort_subtransaction(level);
+            if xact::abort_sub(level) {
+                bypass::abort_subtransactions(level);
+                statements::abort_subtransactions(level);
+                protect::abort_subtransactions(level);
+                altered::abort_subtransactions(level);
+            }
+        }
+        _ => {}
+    }
+}

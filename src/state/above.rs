@@ -1,0 +1,40 @@
+//! What this layer asks of the layers above it: functions that they give it when the library is
+//! loaded. These are all calls against the order of the layers.
+
+use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::record::Version;
+use pgrx::pg_sys;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// Functions of the layers above.
+pub struct Above {
+    /// The access method's table of callbacks (tableam.h): a relation of ours is known by it.
+    pub routine: &'static pg_sys::TableAmRoutine,
+    /// Does a row meet a condition of this transaction? The row stays reachable.
+    pub meets: unsafe fn(condition: u32, row: *const Version) -> bool,
+    /// The last key that a scan of this transaction has read, and whether it reads upwards.
+    pub reached: fn(scan: u32) -> Option<(Vec<u8>, bool)>,
+    /// The map that the options of a relation of ours ask for.
+    pub initial_map: fn(pg_sys::Relation) -> NonNull<PartitionMap>,
+    /// The spec of the primary index that the PRIMARY KEY of a relation of ours asks for.
+    pub primary_spec: unsafe fn(pg_sys::Relation) -> Option<Vec<u8>>,
+}
+
+// SAFETY: functions, and a table of them that never changes.
+unsafe impl Sync for Above {}
+// SAFETY: as above.
+unsafe impl Send for Above {}
+
+static ABOVE: OnceLock<Above> = OnceLock::new();
+
+/// Called once, when the library is loaded.
+pub fn init(functions: Above) {
+    let _ = ABOVE.set(functions);
+}
+
+/// The functions.
+#[inline]
+pub fn above() -> &'static Above {
+    ABOVE.get().expect("the library was loaded")
+}

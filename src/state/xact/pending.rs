@@ -1,0 +1,208 @@
+//! Changes of storages, maps and primary indexes that depend on the outcome of the transaction.
+
+use super::{backend, depth, txn, Parts};
+use crate::state::errors::ok;
+use crate::state::platform::PG;
+use crate::state::{shmem, worker};
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::index::Primary;
+use mixedcc_engine::partition::PartitionMap;
+use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::Table;
+use pgrx::pg_sys;
+use std::ptr::NonNull;
+
+/// A change of storage that depends on the outcome of the transaction.
+pub(super) enum Pending {
+    Created([u32; 4]),
+    Dropped([u32; 4]),
+    /// Thrown out of the hash already.
+    Orphan(&'static Table),
+    /// In no table any more.
+    OldMap(NonNull<PartitionMap>),
+    /// The table has got another primary index, or none.
+    Primary {
+        table: &'static Table,
+        old: Option<&'static Primary>,
+    },
+    Map {
+        table: &'static Table,
+        old: NonNull<PartitionMap>,
+        new: NonNull<PartitionMap>,
+        /// What the new map's partitions have overwritten.
+        parts: Option<Parts>,
+    },
+}
+
+/// A storage was made by this transaction: dropped if it aborts.
+pub fn created(key: [u32; 4]) {
+    backend().pending.push((depth(), Pending::Created(key)));
+}
+
+/// A storage goes away if this transaction commits.
+pub fn dropped(key: [u32; 4]) {
+    backend().pending.push((depth(), Pending::Dropped(key)));
+}
+
+/// A table was thrown out; freed when the transaction ends.
+pub fn orphaned(t: &'static Table) {
+    backend().pending.push((0, Pending::Orphan(t)));
+}
+
+/// Has the transaction given the table another map?
+pub fn is_remapped(table: &'static Table) -> bool {
+    backend().pending.iter().any(|p| matches!(p.1, Pending::Map { table: t, .. } if std::ptr::eq(t, table)))
+}
+
+/// A table got another map; it goes back to the old one if the transaction aborts, and to what the
+/// records' partitions were before.
+pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>, parts: Option<Parts>) {
+    backend().pending.push((depth(), Pending::Map { table, old, new, parts }));
+}
+
+/// The transaction, which has locked the table exclusively, gives it another primary index, or
+/// none.
+pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
+    let b = backend();
+    let changes = b.pending.len() as u64;
+    ok(txn().make_room(2 * changes + 2).map_err(Into::into));
+    b.pending.reserve(1);
+    let old = table.replace_primary(new);
+    b.pending.push((depth(), Pending::Primary { table, old }));
+}
+
+/// The transaction has locked the table exclusively and is about to change its partitions or
+/// their protocols: what it has read and written so far is validated now.
+pub fn before_change(table: &'static Table) {
+    let t = txn();
+    ok(t.settle_table(&PG, table));
+    let maps = backend().pending.len() as u64;
+    ok(t.make_room(2 * maps + 2).map_err(Into::into));
+}
+
+fn throw_away(key: [u32; 4]) {
+    if let Some(t) = shmem::unregister(key) {
+        t.retire(&shmem::engine());
+    }
+}
+
+fn free_map(m: NonNull<PartitionMap>) {
+    let b = backend();
+    // Views look at maps without a lock of the table, but pinned. `remapped` has made room.
+    RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
+}
+
+/// A change of a table's primary index stays, or is undone. The transaction has the table's
+/// exclusive lock still.
+fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
+    let b = backend();
+    let (e, slot) = (b.txn.e, b.txn.slot);
+    // SAFETY: the lock; what looks at the index without one looks at its sizes only.
+    unsafe {
+        if !commit {
+            table.restore_primary(&e, slot, old);
+            return;
+        }
+        table.keep_primary(&e, slot, old);
+    }
+    if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
+        primary.set_complete_from(e.now());
+    }
+}
+
+/// Ends what depends on the outcome of the transaction.
+pub(super) fn end(commit: bool) {
+    // First, while all tables are there: those that were thrown out may be freed from then on.
+    let all = std::mem::take(&mut backend().pending);
+    let now = || backend().txn.e.now();
+    for (_, p) in all.iter().rev() {
+        match p {
+            Pending::Primary { table, old } => end_primary(table, *old, commit),
+            Pending::Created(k) if commit => {
+                if let Some(t) = shmem::find(*k) {
+                    t.map().begins(now());
+                }
+            }
+            Pending::Map { table, old, .. } if commit => {
+                table.map().begins(now());
+                free_map(*old);
+            }
+            Pending::Map { table, old, new, parts } => {
+                restore_map(table, *old, parts);
+                free_map(*new);
+            }
+            _ => {}
+        }
+    }
+    backend().pending = all;
+    while let Some((_, p)) = backend().pending.pop() {
+        match p {
+            Pending::Created(k) if !commit => throw_away(k),
+            Pending::Dropped(k) if commit => throw_away(k),
+            Pending::Orphan(t) => t.retire(&shmem::engine()),
+            Pending::OldMap(m) => free_map(m),
+            _ => {}
+        }
+    }
+}
+
+/// A change of a table's map is undone.
+fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>) {
+    if let Some(parts) = parts {
+        parts.restore();
+    }
+    table.replace_map(old);
+    // Switches under way in it go on.
+    worker::nudge();
+}
+
+/// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable
+/// before PostgreSQL removes the files, which it does next. An abort is not flushed otherwise.
+/// A crash before the WAL writer comes would leave a main fork without its init fork. Recovery would
+/// make the init fork again and fail to copy it over the main fork ("File exists"), so that the
+/// server would not start. (Heap's unlogged tables have this gap.)
+pub(super) fn flush_abort(level: u32) {
+    let made = backend().pending.iter().any(|p| p.0 >= level && matches!(p.1, Pending::Created(_)));
+    // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a
+    // PANIC.
+    unsafe {
+        if made && pg_sys::ProcLastRecPtr != 0 {
+            raw::XLogFlush(pg_sys::ProcLastRecPtr + 1);
+        }
+    }
+}
+
+mod raw {
+    extern "C-unwind" {
+        // Without the guard of the bindings: it raises no ERROR.
+        pub fn XLogFlush(upto: pgrx::pg_sys::XLogRecPtr);
+    }
+}
+
+/// Undoes what the subtransaction at `level` did. Its tables and maps are freed when the
+/// transaction ends: it may hold locks in them, and counts what it did in them.
+pub(super) fn undo(level: u32) {
+    let b = backend();
+    let Some(first) = b.pending.iter().position(|p| p.0 >= level) else { return };
+    let undone = b.pending.split_off(first);
+    let is_new = |key| undone.iter().any(|(_, p)| matches!(p, Pending::Created(k) if *k == key));
+    for (_, p) in &undone {
+        if let Pending::Map { table, .. } = p {
+            if !is_new(table.key) {
+                b.txn.unsettle_table(table);
+            }
+        }
+    }
+    for (l, p) in undone.into_iter().rev() {
+        match p {
+            Pending::Created(k) => b.pending.extend(shmem::unregister(k).map(|t| (0, Pending::Orphan(t)))),
+            Pending::Map { table, old, new, parts } => {
+                restore_map(table, old, &parts);
+                b.pending.push((0, Pending::OldMap(new)));
+            }
+            Pending::Dropped(_) => {}
+            Pending::Primary { table, old } => end_primary(table, old, false),
+            p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
+        }
+    }
+}
