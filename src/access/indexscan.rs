@@ -7,24 +7,26 @@
 
 use super::{index_lookup, protect};
 use crate::access::fetch::Fetch;
+use crate::pg::local::Local;
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// The snapshot that protected scans carry: not an MVCC snapshot.
+/// The snapshot that protected scans carry: not an MVCC snapshot. Of the process, written when the
+/// library is loaded.
 // SAFETY: a struct of numbers and pointers that may be null.
-static mut OURS: pg_sys::SnapshotData = unsafe { std::mem::zeroed() };
+static OURS: Local<pg_sys::SnapshotData> = Local::new(unsafe { std::mem::zeroed() });
 
 /// Does a scan carry our snapshot in place of the executor's?
 #[inline]
 pub fn is_ours(s: pg_sys::Snapshot) -> bool {
-    std::ptr::eq(s, &raw const OURS)
+    std::ptr::eq(s, OURS.as_ptr())
 }
 
 /// Our snapshot.
 pub fn ours() -> pg_sys::Snapshot {
-    &raw mut OURS
+    OURS.as_ptr()
 }
 
 /// Does the access method of an index get by with whatever snapshot? PostgreSQL's own do. Others
@@ -44,7 +46,7 @@ pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
 /// Prepares the snapshot.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
-    unsafe { OURS.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_ANY };
+    unsafe { OURS.get_mut().snapshot_type = pg_sys::SnapshotType::SNAPSHOT_ANY };
 }
 
 /// The callbacks of an index access method that we have wrapped.
@@ -55,13 +57,14 @@ struct Wrapped {
     getbitmap: pg_sys::amgetbitmap_function,
     restrpos: pg_sys::amrestrpos_function,
 }
-static mut WRAPPED: Vec<Wrapped> = Vec::new();
+/// Of the process: entries are added, and stay.
+static WRAPPED: Local<Vec<Wrapped>> = Local::new(Vec::new());
 
 unsafe fn wrapped(index: pg_sys::Relation) -> &'static Wrapped {
     // SAFETY: one thread; `wrap` has put it in.
     unsafe {
         let handler = (*index).rd_amhandler;
-        match (*(&raw const WRAPPED)).iter().find(|w| w.handler == handler) {
+        match WRAPPED.get_mut().iter().find(|w| w.handler == handler) {
             Some(w) => w,
             None => error!("mixedcc has lost the callbacks of an index access method"),
         }
@@ -83,7 +86,7 @@ pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
         if (*am).amrescan.map(|f| f as usize) == Some(rescan as *const () as usize) {
             return;
         }
-        let all = &mut *(&raw mut WRAPPED);
+        let all = WRAPPED.get_mut();
         if !all.iter().any(|w| w.handler == (*index).rd_amhandler) {
             all.push(Wrapped {
                 handler: (*index).rd_amhandler,

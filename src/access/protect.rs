@@ -14,6 +14,7 @@ use crate::access::ranges::rows::{Row, Rows};
 use crate::access::ranges::{self, conditions, Ranged};
 use crate::keys::bounds::{self, Interval};
 use crate::pg::faults::{self, Fault};
+use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
@@ -64,18 +65,25 @@ impl Default for Open {
     }
 }
 
-/// The scans of this transaction that are under way; `Fetch::open` is a number in here, plus 1.
-static mut OPEN: Vec<Open> = Vec::new();
-static mut FREE: Vec<u32> = Vec::new();
+/// Of scans: their entries go with their memory, at the latest with the transaction.
+struct Scans {
+    /// Those that are under way; `Fetch::open` is a number in here, plus 1.
+    open: Vec<Open>,
+    /// Numbers that are free.
+    free: Vec<u32>,
+    /// The interval of the scan that starts next, where its keys do not say all.
+    given: Option<Interval>,
+}
+
+static SCANS: Local<Scans> = Local::new(Scans { open: Vec::new(), free: Vec::new(), given: None });
 
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
     // SAFETY: one thread; no scan outlives its transaction.
     unsafe {
-        let open = &mut *(&raw mut OPEN);
+        let Scans { open, free, .. } = SCANS.get_mut();
         open.truncate(64);
         open.iter_mut().for_each(|o| o.fetch = std::ptr::null_mut());
-        let free = &mut *(&raw mut FREE);
         free.clear();
         free.extend(0..open.len() as u32);
     }
@@ -86,7 +94,7 @@ pub fn end_transaction() {
 pub fn abort_subtransactions(level: u32) {
     // SAFETY: one thread.
     unsafe {
-        for o in (*(&raw mut OPEN)).iter_mut().filter(|o| o.level >= level) {
+        for o in SCANS.get_mut().open.iter_mut().filter(|o| o.level >= level) {
             o.level = u32::MAX;
         }
     }
@@ -105,9 +113,10 @@ unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
     // but for memory.
     unsafe {
         let g = &*arg.cast::<Gone>();
-        if let Some(o) = (&mut *(&raw mut OPEN)).get_mut(g.open as usize).filter(|o| o.fetch == g.fetch) {
+        let s = SCANS.get_mut();
+        if let Some(o) = s.open.get_mut(g.open as usize).filter(|o| o.fetch == g.fetch) {
             o.fetch = std::ptr::null_mut();
-            (*(&raw mut FREE)).push(g.open);
+            s.free.push(g.open);
         }
     }
 }
@@ -129,9 +138,9 @@ unsafe fn watch(f: *mut Fetch, open: u32) {
 pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
     // SAFETY: one thread; callers keep no reference over a call that may come back here.
     unsafe {
-        let open = &mut *(&raw mut OPEN);
+        let Scans { open, free, .. } = SCANS.get_mut();
         if (*f).open == 0 {
-            let n = match (*(&raw mut FREE)).pop() {
+            let n = match free.pop() {
                 Some(n) => n,
                 None => {
                     open.push(Open::default());
@@ -156,7 +165,7 @@ pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
 /// The entry of a scan that has one.
 pub(super) unsafe fn entry_of(f: *mut Fetch) -> &'static mut Open {
     // SAFETY: one thread; callers keep no reference over a call that may come back here.
-    unsafe { &mut (&mut *(&raw mut OPEN))[(*f).open as usize - 1] }
+    unsafe { &mut SCANS.get_mut().open[(*f).open as usize - 1] }
 }
 
 /// The scan's part of our memory is not needed any more.
@@ -169,7 +178,7 @@ pub unsafe fn close(f: *mut Fetch) {
         settle(f);
         if (*f).open != 0 {
             entry_of(f).fetch = std::ptr::null_mut();
-            (*(&raw mut FREE)).push((*f).open - 1);
+            SCANS.get_mut().free.push((*f).open - 1);
             (*f).open = 0;
         }
     }
@@ -300,21 +309,18 @@ pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, csn: Csn) -> ScanId 
     ok(xact::txn().begin_scan(&PG, ranged.ranges, &scan))
 }
 
-/// The interval of the scan that starts next, where its keys do not say all.
-static mut GIVEN: Option<Interval> = None;
-
 struct Forget;
 impl Drop for Forget {
     fn drop(&mut self) {
         // SAFETY: one thread.
-        unsafe { GIVEN = None };
+        unsafe { SCANS.get_mut().given = None };
     }
 }
 
 /// The scan that `start` starts reads this interval.
 pub fn with_interval(i: &Interval, start: impl FnOnce()) {
     // SAFETY: one thread. Forgotten also if an ERROR unwinds.
-    unsafe { GIVEN = Some(i.clone()) };
+    unsafe { SCANS.get_mut().given = Some(i.clone()) };
     let _forget = Forget;
     start();
 }
@@ -337,7 +343,7 @@ unsafe fn intervals_of(
     // SAFETY: as in `index_scan`.
     unsafe {
         let ranged = ranges::of_index(heap, info, (*scan).indexRelation)?;
-        if let Some(i) = (*(&raw mut GIVEN)).take() {
+        if let Some(i) = SCANS.get_mut().given.take() {
             return Some((ranged, vec![i]));
         }
         let intervals = if ranged.codec.hash {
@@ -383,7 +389,7 @@ pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
     // SAFETY: one thread; the fetch of an open scan is alive, and so is the row that it returned
     // last.
     unsafe {
-        let o = (*(&raw const OPEN)).iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
+        let o = SCANS.get_mut().open.iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
         let (f, r) = (o.fetch, o.ranged?);
         if f.is_null()
             || o.level == u32::MAX

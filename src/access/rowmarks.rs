@@ -2,11 +2,13 @@
 //! slots of the plan that it runs again. It expects them as the statement's snapshot sees them,
 //! even where the statement has locked a newer version of the same row under another name.
 
+use crate::pg::local::Local;
 use crate::state::rel;
 use pgrx::pg_sys;
 
-/// EvalPlanQual states of the running statements that have such rows.
-static mut STATES: Vec<*mut pg_sys::EPQState> = Vec::new();
+/// EvalPlanQual states of the running statements that have such rows. Of statements: they go with
+/// their memory.
+static STATES: Local<Vec<*mut pg_sys::EPQState>> = Local::new(Vec::new());
 
 /// The snapshot by which a row that is fetched into this slot must be seen, if EvalPlanQual fetches
 /// a row that is not locked.
@@ -15,7 +17,7 @@ pub fn snapshot_of(slot: *mut pg_sys::TupleTableSlot) -> Option<pg_sys::Snapshot
     // SAFETY: one thread; states leave the list before their memory goes (see `forget`), and that
     // of the recheck lives in the same context.
     unsafe {
-        (*(&raw const STATES)).iter().find_map(|e| {
+        STATES.get_mut().iter().find_map(|e| {
             let recheck = (**e).recheckestate;
             let fetches = !recheck.is_null() && pg_sys::list_member_ptr((*recheck).es_tupleTable, slot.cast());
             fetches.then(|| (*(**e).parentestate).es_snapshot)
@@ -48,7 +50,7 @@ pub unsafe fn note(q: *mut pg_sys::QueryDesc) {
 /// The memory of a statement's state goes away.
 unsafe extern "C-unwind" fn forget(estate: *mut core::ffi::c_void) {
     // SAFETY: one thread; callbacks run before the context's memory is freed.
-    unsafe { (*(&raw mut STATES)).retain(|e| !std::ptr::addr_eq((**e).parentestate, estate)) };
+    unsafe { STATES.get_mut().retain(|e| !std::ptr::addr_eq((**e).parentestate, estate)) };
 }
 
 unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
@@ -57,7 +59,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
         if ps.is_null() {
             return false;
         }
-        let states = &mut *(&raw mut STATES);
+        let states = STATES.get_mut();
         match (*ps).type_ {
             pg_sys::NodeTag::T_LockRowsState => states.push(&raw mut (*ps.cast::<pg_sys::LockRowsState>()).lr_epqstate),
             pg_sys::NodeTag::T_ModifyTableState => {

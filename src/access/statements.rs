@@ -2,6 +2,7 @@
 
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
+use crate::pg::local::Local;
 use crate::state::xact;
 use mixedcc_engine::txn::ScanId;
 use pgrx::pg_sys::{self, Oid};
@@ -45,11 +46,12 @@ enum What {
     Sequential(Option<Filter>),
 }
 
-static mut NOTES: Vec<Note> = Vec::new();
+/// Of the statements that run.
+static NOTES: Local<Vec<Note>> = Local::new(Vec::new());
 
 fn notes() -> &'static mut Vec<Note> {
     // SAFETY: one thread, and no caller keeps the reference.
-    unsafe { &mut *(&raw mut NOTES) }
+    unsafe { NOTES.get_mut() }
 }
 
 fn note(of: Statement, table: Oid, what: What) {

@@ -8,6 +8,7 @@
 
 use crate::admin::options;
 use crate::pg::errors::complain;
+use crate::pg::local::Local;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::rc::Rc;
@@ -46,11 +47,16 @@ struct Known {
     wrapper: Oid,
 }
 
-/// `None`: to be read again.
-static mut KNOWN: Option<Rc<Known>> = None;
-static mut WATCHING: bool = false;
-/// Invalidations so far: what was read while one arrived is not kept.
-static mut CHANGES: u64 = 0;
+/// Of the process: a cache that invalidations empty.
+struct Cache {
+    /// `None`: to be read again.
+    known: Option<Rc<Known>>,
+    watching: bool,
+    /// Invalidations so far: what was read while one arrived is not kept.
+    changes: u64,
+}
+
+static CACHE: Local<Cache> = Local::new(Cache { known: None, watching: false, changes: 0 });
 
 /// Raises an error about a label.
 fn invalid(message: &str) -> ! {
@@ -312,11 +318,10 @@ pub fn remove(function: Oid) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn forget(_arg: Datum, _cache: core::ffi::c_int, _hash: u32) {
-    // SAFETY: one thread; `with_known` holds on to what it uses.
-    unsafe {
-        KNOWN = None;
-        CHANGES += 1;
-    }
+    // SAFETY: `with_known` holds on to what it uses, and keeps no reference.
+    let cache = unsafe { CACHE.get_mut() };
+    cache.known = None;
+    cache.changes += 1;
 }
 
 /// Is any function of the database annotated? Outside transactions: no.
@@ -327,29 +332,28 @@ pub fn any() -> bool {
 /// Runs `f` with the annotated functions. `None` if the catalog cannot be read now. `f` may read
 /// catalogs.
 fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
-    // SAFETY: one thread, and no reference into `KNOWN` is kept: catalog look-ups, also those of
+    // SAFETY: no reference into the cache is kept: catalog look-ups, also those of
     // `f`, can deliver an invalidation, which empties it.
     unsafe {
         if !pg_sys::IsTransactionState() || pg_sys::MyDatabaseId == pg_sys::InvalidOid {
             return None;
         }
-        if !WATCHING {
+        if !CACHE.get_mut().watching {
             pg_sys::CacheRegisterSyscacheCallback(
                 pg_sys::SysCacheIdentifier::PROCOID as i32,
                 Some(forget),
                 Datum::from(0usize),
             );
-            WATCHING = true;
+            CACHE.get_mut().watching = true;
         }
-        let slot = &raw mut KNOWN;
-        let cached: Option<Rc<Known>> = (*slot).clone();
+        let cached = CACHE.get_mut().known.clone();
         let known = match cached {
             Some(k) => k,
             None => {
-                let before = CHANGES;
+                let before = CACHE.get_mut().changes;
                 let k = Rc::new(read());
-                if CHANGES == before {
-                    *slot = Some(k.clone());
+                if CACHE.get_mut().changes == before {
+                    CACHE.get_mut().known = Some(k.clone());
                 }
                 k
             }

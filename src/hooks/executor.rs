@@ -6,28 +6,25 @@ use crate::access::statements::{self, Statement};
 use crate::access::{altered, mixture, seqscan};
 use crate::admin::annotate;
 use crate::paths::bypass::{self, Reason, Run};
+use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, is_serializable, raw};
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-static mut PREV_START: pg_sys::ExecutorStart_hook_type = None;
-static mut PREV_FINISH: pg_sys::ExecutorFinish_hook_type = None;
-static mut PREV_END: pg_sys::ExecutorEnd_hook_type = None;
-
 /// Installs the hooks.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV_START = pg_sys::ExecutorStart_hook;
+        PREVIOUS.get_mut().start = pg_sys::ExecutorStart_hook;
         pg_sys::ExecutorStart_hook = Some(start);
-        PREV_END = pg_sys::ExecutorEnd_hook;
+        PREVIOUS.get_mut().end = pg_sys::ExecutorEnd_hook;
         pg_sys::ExecutorEnd_hook = Some(end);
-        PREV_FINISH = pg_sys::ExecutorFinish_hook;
+        PREVIOUS.get_mut().finish = pg_sys::ExecutorFinish_hook;
         pg_sys::ExecutorFinish_hook = Some(finish);
-        let others = [(*(&raw const PREV_START)).is_some(), (*(&raw const PREV_END)).is_some()];
-        let others = compat::init_run(run) || others.contains(&true) || (*(&raw const PREV_FINISH)).is_some();
+        let others = [PREVIOUS.get().start.is_some(), PREVIOUS.get().end.is_some()];
+        let others = compat::init_run(run) || others.contains(&true) || PREVIOUS.get().finish.is_some();
         bypass::init(others);
     }
 }
@@ -85,7 +82,7 @@ unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
         if bypass::finish(q) {
             return;
         }
-        match PREV_FINISH {
+        match PREVIOUS.get().finish {
             Some(prev) => prev(q),
             None => raw::standard_ExecutorFinish(q),
         }
@@ -105,7 +102,7 @@ unsafe extern "C-unwind" fn check_rows(q: *mut pg_sys::QueryDesc) {
 unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
     // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
-        match PREV_START {
+        match PREVIOUS.get().start {
             Some(prev) => prev(q, eflags),
             None => raw::standard_ExecutorStart(q, eflags),
         }
@@ -199,7 +196,7 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
         if !(*q).estate.is_null() {
             statements::end_statement((*q).estate as usize);
         }
-        match PREV_END {
+        match PREVIOUS.get().end {
             Some(prev) => prev(q),
             None => raw::standard_ExecutorEnd(q),
         }

@@ -1,18 +1,17 @@
 //! EXPLAIN (VERBOSE): the partitions and protocols of the statement's tables. EXPLAIN (ANALYZE) in
 //! a SERIALIZABLE transaction: the keys that are protected, too.
 
+use crate::pg::previous::PREVIOUS;
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
-static mut PREV: pg_sys::ExplainOneQuery_hook_type = None;
-
 /// Installs the hook.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV = pg_sys::ExplainOneQuery_hook;
+        PREVIOUS.get_mut().explain = pg_sys::ExplainOneQuery_hook;
         pg_sys::ExplainOneQuery_hook = Some(explain);
     }
 }
@@ -33,7 +32,7 @@ unsafe extern "C-unwind" fn explain(
     unsafe {
         let tables = tables_of(query);
         let before = predicates();
-        match PREV {
+        match PREVIOUS.get().explain {
             Some(prev) => prev(query, options, into, es, text, params, env),
             None => crate::pg::compat::explain_query(query, options, into, es, text, params, env),
         }

@@ -2,21 +2,19 @@
 //! run.
 
 use crate::paths::bypass;
+use crate::pg::previous::PREVIOUS;
 use crate::pg::raw;
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-static mut PREV: pg_sys::get_relation_info_hook_type = None;
-static mut PREV_PLANNER: pg_sys::planner_hook_type = None;
-
 /// Installs the hooks.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV = pg_sys::get_relation_info_hook;
+        PREVIOUS.get_mut().relation_info = pg_sys::get_relation_info_hook;
         pg_sys::get_relation_info_hook = Some(relation_info);
-        PREV_PLANNER = pg_sys::planner_hook;
+        PREVIOUS.get_mut().planner_of_generic_plans = pg_sys::planner_hook;
         pg_sys::planner_hook = Some(planner);
     }
 }
@@ -30,7 +28,7 @@ unsafe extern "C-unwind" fn relation_info(
 ) {
     // SAFETY: the hook's contract; the relation is open and locked.
     unsafe {
-        if let Some(prev) = PREV {
+        if let Some(prev) = PREVIOUS.get().relation_info {
             prev(root, oid, inhparent, info);
         }
         // `inhparent` is set for index builds too.
@@ -54,7 +52,7 @@ unsafe extern "C-unwind" fn planner(
 ) -> *mut pg_sys::PlannedStmt {
     // SAFETY: the hook's contract.
     unsafe {
-        let stmt = match PREV_PLANNER {
+        let stmt = match PREVIOUS.get().planner_of_generic_plans {
             Some(prev) => prev(query, text, options, params),
             None => raw::standard_planner(query, text, options, params),
         };

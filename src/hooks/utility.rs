@@ -5,6 +5,7 @@ use crate::access::{altered, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
 use crate::pg::errors::refuse;
+use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, compat};
 use crate::state::{shmem, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
@@ -15,9 +16,6 @@ mod copy;
 mod create;
 mod maintain;
 
-static mut PREV_UTILITY: pg_sys::ProcessUtility_hook_type = None;
-static mut PREV_ACCESS: pg_sys::object_access_hook_type = None;
-
 extern "C-unwind" {
     fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
 }
@@ -27,9 +25,9 @@ pub fn init() {
     annotate::init();
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV_UTILITY = pg_sys::ProcessUtility_hook;
+        PREVIOUS.get_mut().utility = pg_sys::ProcessUtility_hook;
         pg_sys::ProcessUtility_hook = Some(process);
-        PREV_ACCESS = pg_sys::object_access_hook;
+        PREVIOUS.get_mut().object_access = pg_sys::object_access_hook;
         pg_sys::object_access_hook = Some(object_access);
     }
 }
@@ -68,7 +66,7 @@ impl Call {
         // SAFETY: the hook's arguments.
         unsafe {
             let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
-            match PREV_UTILITY {
+            match PREVIOUS.get().utility {
                 Some(prev) => prev(pstmt, query, read_only, context, params, env, dest, completion),
                 None => {
                     pg::raw::standard_ProcessUtility(pstmt, query, read_only, context, params, env, dest, completion)
@@ -461,7 +459,7 @@ unsafe extern "C-unwind" fn object_access(
 ) {
     // SAFETY: the hook's contract.
     unsafe {
-        if let Some(prev) = PREV_ACCESS {
+        if let Some(prev) = PREVIOUS.get().object_access {
             prev(access, class_id, object, sub, arg);
         }
         if class_id != pg_sys::RelationRelationId {

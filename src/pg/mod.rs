@@ -5,7 +5,9 @@ pub mod errors;
 pub mod expr;
 pub mod faults;
 pub mod guc;
+pub mod local;
 pub mod numa;
+pub mod previous;
 pub mod relations;
 #[cfg(test)]
 pub mod stand_ins;

@@ -1,5 +1,6 @@
 //! Counters of statements in shared memory, by backend: see `paths/bypass/counts.rs`.
 
+use crate::pg::local::Local;
 use crate::state::shmem;
 use mixedcc_engine::primitive::{AtomicU64, Ordering};
 use pgrx::pg_sys;
@@ -7,7 +8,8 @@ use pgrx::pg_sys;
 /// Counters of a backend.
 pub const WIDTH: usize = 32;
 
-static mut COUNTERS: *mut AtomicU64 = std::ptr::null_mut();
+/// Of the process: written by the start-up hook of shared memory.
+static COUNTERS: Local<*mut AtomicU64> = Local::new(std::ptr::null_mut());
 
 /// A row of counters for each slot, and one that `reset` takes off.
 fn rows() -> usize {
@@ -31,7 +33,7 @@ pub unsafe fn startup() {
         if !found {
             p.cast::<u8>().write_bytes(0, size());
         }
-        COUNTERS = p.cast();
+        COUNTERS.set(p.cast());
     }
 }
 
@@ -40,7 +42,7 @@ pub unsafe fn startup() {
 fn counter(row: usize, n: usize) -> &'static AtomicU64 {
     debug_assert!(row < rows() && n < WIDTH);
     // SAFETY: written by the start-up hook only; rows and width are those of `size`.
-    unsafe { &*COUNTERS.add(row * WIDTH + n) }
+    unsafe { &*COUNTERS.get().add(row * WIDTH + n) }
 }
 
 /// Counts an event of this backend.

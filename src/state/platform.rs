@@ -6,6 +6,7 @@
 
 use crate::pg::compat;
 pub use crate::pg::compat::my_ident;
+use crate::pg::local::Local;
 use crate::state::above::above;
 use crate::state::{stop, worker, xact};
 use mixedcc_engine::csn::SlotId;
@@ -85,30 +86,27 @@ pub fn let_pass(over: impl Fn() -> bool) {
 
 /// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of
 /// indexes)?
-static mut INSIDE: bool = false;
+static INSIDE: Local<bool> = Local::new(false);
 
 /// While it lives, functions of users run with the engine in the middle of a call.
 struct Inside(bool);
 
 impl Inside {
     fn enter() -> Inside {
-        // SAFETY: one thread. Taken back also if an ERROR unwinds.
-        Inside(unsafe { std::mem::replace(&mut *(&raw mut INSIDE), true) })
+        Inside(INSIDE.replace(true)) // taken back also if an ERROR unwinds
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: one thread.
-        unsafe { INSIDE = self.0 };
+        INSIDE.set(self.0);
     }
 }
 
 /// See [`outside`].
 #[inline]
 pub fn is_outside() -> bool {
-    // SAFETY: one thread.
-    unsafe { !INSIDE }
+    !INSIDE.get()
 }
 
 /// Raises an error if the engine is in the middle of a call (INV-OUTSIDE). Called wherever
@@ -124,7 +122,7 @@ pub fn outside() {
 }
 
 /// Was the last ERROR that ended a sleep a deadlock?
-static mut DEADLOCK: bool = false;
+static DEADLOCK: Local<bool> = Local::new(false);
 
 /// Sleeps; an ERROR unwinds, and is remembered if it is a deadlock, which the engine cannot tell
 /// from a timeout. `lock`: what the sleep is for.
@@ -139,21 +137,19 @@ fn asleep(lock: Option<Queue>, sleep: impl FnOnce()) {
         Some(CaughtError::PostgresError(e) | CaughtError::ErrorReport(e)) => Some(e.sql_error_code()),
         _ => None,
     };
-    // SAFETY: one thread.
-    unsafe { DEADLOCK = code == Some(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED) };
+    DEADLOCK.set(code == Some(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED));
     resume_unwind(cause)
 }
 
 /// Asked once at the end of the (sub)transaction, which comes next: has PostgreSQL's detector ended
 /// a sleep?
 pub fn take_deadlock() -> bool {
-    // SAFETY: one thread.
-    unsafe { std::mem::take(&mut *(&raw mut DEADLOCK)) }
+    DEADLOCK.take()
 }
 
 /// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of
 /// PostgreSQL's that it has.
-static mut NAPS: Option<(Instant, Instant)> = None;
+static NAPS: Local<Option<(Instant, Instant)>> = Local::new(None);
 
 /// One nap of a newcomer; true after some time, if another process waits for it in PostgreSQL's
 /// lock manager.
@@ -165,8 +161,8 @@ fn nap(n: u32) -> bool {
     let now = Instant::now();
     // SAFETY: one thread; plain calls. An ERROR of an interrupt unwinds, and nothing is held here.
     unsafe {
-        let (began, looked) = if n == 0 { (now, now) } else { NAPS.unwrap_or((now, now)) };
-        NAPS = Some((began, looked));
+        let (began, looked) = if n == 0 { (now, now) } else { NAPS.get().unwrap_or((now, now)) };
+        NAPS.set(Some((began, looked)));
         let limit = Some(pg_sys::LockTimeout).filter(|ms| *ms > 0).map(|ms| Duration::from_millis(ms as u64));
         let left = limit.map_or(Duration::MAX, |l| l.saturating_sub(began.elapsed()));
         if left.is_zero() {
@@ -185,7 +181,7 @@ fn nap(n: u32) -> bool {
         if looked.elapsed().as_millis() < pg_sys::DeadlockTimeout as u128 {
             return false;
         }
-        NAPS = Some((began, Instant::now()));
+        NAPS.set(Some((began, Instant::now())));
         compat::is_awaited()
     }
 }

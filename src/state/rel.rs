@@ -1,6 +1,7 @@
 //! What a backend knows of a relation of ours: its table, key, indexed columns.
 
 use crate::keys::partkey::PartKey;
+use crate::pg::local::Local;
 use crate::pg::{compat, guc, text};
 use crate::state::above::above;
 use crate::state::errors::ok;
@@ -57,14 +58,20 @@ struct AmCache {
     info: *const RelInfo,
 }
 
-/// Infos that were replaced in this transaction: scans may hold them.
-static mut OLD: Vec<Box<RelInfo>> = Vec::new();
-static mut LIVE: Vec<Box<RelInfo>> = Vec::new();
+/// The infos of this process.
+struct Infos {
+    /// Of the process: one for each relation that it has used, as it was last built.
+    live: Vec<Box<RelInfo>>,
+    /// Of the transaction: those that were replaced in it. Scans may hold them.
+    old: Vec<Box<RelInfo>>,
+}
+
+static INFOS: Local<Infos> = Local::new(Infos { live: Vec::new(), old: Vec::new() });
 
 /// Frees what was replaced.
 pub fn end_transaction() {
     // SAFETY: one thread; no scan outlives its transaction.
-    unsafe { (*(&raw mut OLD)).clear() };
+    unsafe { INFOS.get_mut().old.clear() };
 }
 
 /// Is the relation one of ours?
@@ -73,27 +80,24 @@ pub fn is_ours(rel: pg_sys::Relation) -> bool {
     unsafe { !rel.is_null() && std::ptr::eq((*rel).rd_tableam, above().routine) }
 }
 
-/// Has the transaction used a table of ours, in whatever way?
-static mut USED: bool = false;
+/// Of the transaction: has it used a table of ours, in whatever way?
+static USED: Local<bool> = Local::new(false);
 
 /// Has the transaction used a table of ours? Also if nothing is left of that, as after ROLLBACK TO.
 pub fn is_used() -> bool {
-    // SAFETY: one thread.
-    unsafe { USED }
+    USED.get()
 }
 
 /// The transaction has ended.
 pub fn forget_use() {
-    // SAFETY: one thread.
-    unsafe { USED = false };
+    USED.set(false);
 }
 
 /// What is known of a relation. Valid until the transaction ends. Every use of a table comes here
 /// at its begin.
 #[inline]
 pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
-    // SAFETY: one thread.
-    unsafe { USED = true };
+    USED.set(true);
     // SAFETY: a valid relation of ours; `rd_amcache` is null or made by `build`.
     if let Some(i) = unsafe { known(rel) } {
         return i;
@@ -188,8 +192,7 @@ pub fn called(table: Option<&Table>, key: [u32; 4]) -> String {
 unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInfo {
     // SAFETY: one thread; boxes have stable addresses.
     unsafe {
-        let live = &mut *(&raw mut LIVE);
-        let old = &mut *(&raw mut OLD);
+        let Infos { live, old } = INFOS.get_mut();
         if let Some(i) = live.iter().position(|i| i.oid == info.oid) {
             old.push(live.swap_remove(i));
         }
@@ -207,15 +210,15 @@ unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInf
 /// The info of a relation that a statement has opened before, by OID.
 pub fn by_oid(oid: pg_sys::Oid) -> Option<&'static RelInfo> {
     // SAFETY: one thread.
-    unsafe { (*(&raw const LIVE)).iter().find(|i| i.oid == oid).map(|b| &*(&**b as *const RelInfo)) }
+    unsafe { INFOS.get_mut().live.iter().find(|i| i.oid == oid).map(|b| &*(&**b as *const RelInfo)) }
 }
 
 /// The info of a table that the running transaction has used, by the table's id. Takes no lock.
 pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
     // SAFETY: one thread. Only the id is looked at: the tables of others may be gone.
     unsafe {
-        let (live, old) = (&*(&raw const LIVE), &*(&raw const OLD));
-        live.iter().chain(old).find(|i| i.id == id).map(|b| &*(&**b as *const RelInfo))
+        let Infos { live, old } = INFOS.get_mut();
+        live.iter().chain(old.iter()).find(|i| i.id == id).map(|b| &*(&**b as *const RelInfo))
     }
 }
 
@@ -223,8 +226,8 @@ pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
 /// among them: only addresses are looked at, because the tables of others may be gone.
 pub fn of_partitions(all: impl Iterator<Item = &'static Partition> + Clone) -> impl Iterator<Item = pg_sys::Oid> {
     // SAFETY: one thread, and the caller keeps the iterator while no relation is opened.
-    let (live, old) = unsafe { (&*(&raw const LIVE), &*(&raw const OLD)) };
-    let infos = live.iter().chain(old);
+    let Infos { live, old } = unsafe { INFOS.get_mut() };
+    let infos = live.iter().chain(old.iter());
     infos.filter(move |i| all.clone().any(|p| i.partitions.contains(&std::ptr::from_ref(p)))).map(|i| i.oid)
 }
 

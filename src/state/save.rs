@@ -7,6 +7,7 @@
 //! indexes (see `state/rel/attach.rs`). What becomes of the files is in [`files`].
 
 use crate::pg;
+use crate::pg::local::Local;
 use crate::state::platform::PG;
 use crate::state::{rel, shmem};
 use mixedcc_engine::save::{self, Writer};
@@ -25,7 +26,7 @@ pub use absent::{is_missing, pass_over, refuse};
 
 /// Files whose rows were all loaded, and which are deleted when no start can need them any more.
 /// Written by the postmaster at its start; its children inherit it.
-static mut FINISHED: Vec<files::Finished> = Vec::new();
+static FINISHED: Local<Vec<files::Finished>> = Local::new(Vec::new());
 
 /// Called when shared memory is new, by the postmaster or a single-user server.
 pub fn at_start(e: &Engine) {
@@ -40,7 +41,7 @@ pub fn at_start(e: &Engine) {
         pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         // After a crash of another process: of the start before.
         forget_loaded();
-        FINISHED = start::load(e);
+        FINISHED.set(start::load(e));
     }
 }
 
@@ -48,7 +49,7 @@ pub fn at_start(e: &Engine) {
 /// has opened for business: until then the next start would need them, if this one failed.
 pub fn forget_loaded() {
     // SAFETY: one thread; a child has a copy of its own.
-    let finished = unsafe { &*(&raw const FINISHED) };
+    let finished = unsafe { FINISHED.get_mut() };
     finished.iter().for_each(files::Finished::delete);
 }
 

@@ -1,15 +1,14 @@
 //! The shared block, and the hash from storage to tables.
 
 pub use crate::pg::compat::my_slot;
+use crate::pg::local::Local;
+use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, guc, numa};
 use crate::state::save;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
-
-static mut PREV_REQUEST: pg_sys::shmem_request_hook_type = None;
-static mut PREV_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
 const TRANCHE: &core::ffi::CStr = c"mixedcc";
 /// Tables for which the hash is sized; it may take more, from the slack of shared memory.
@@ -27,7 +26,8 @@ unsafe impl Send for Handles {}
 // SAFETY: as above.
 unsafe impl Sync for Handles {}
 
-static mut CURRENT: Option<&'static Handles> = None;
+/// Of the process; the postmaster writes it when it makes shared memory, and its children inherit it.
+static CURRENT: Local<Option<&'static Handles>> = Local::new(None);
 
 /// Why the table of a storage, whose rows are in a file, was not loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ fn block_size() -> usize {
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV_REQUEST = pg_sys::shmem_request_hook;
+        PREVIOUS.get_mut().shmem_request = pg_sys::shmem_request_hook;
         pg_sys::shmem_request_hook = Some(request);
-        PREV_STARTUP = pg_sys::shmem_startup_hook;
+        PREVIOUS.get_mut().shmem_startup = pg_sys::shmem_startup_hook;
         pg_sys::shmem_startup_hook = Some(startup);
     }
 }
@@ -83,7 +83,7 @@ pub fn init() {
 unsafe extern "C-unwind" fn request() {
     // SAFETY: the hook's contract.
     unsafe {
-        if let Some(prev) = PREV_REQUEST {
+        if let Some(prev) = PREVIOUS.get().shmem_request {
             prev();
         }
         let needed = Engine::min_size_on(slots(), numa::nodes().len());
@@ -110,7 +110,7 @@ unsafe extern "C-unwind" fn request() {
 unsafe extern "C-unwind" fn startup() {
     // SAFETY: the hook's contract; the block is ours alone until the lock is released.
     unsafe {
-        if let Some(prev) = PREV_STARTUP {
+        if let Some(prev) = PREVIOUS.get().shmem_startup {
             prev();
         }
         let lock = compat::addin_shmem_lock();
@@ -145,7 +145,7 @@ unsafe extern "C-unwind" fn startup() {
         let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
         // The postmaster runs this again after a crash, with new memory.
         let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock, nodes }));
-        CURRENT = Some(h);
+        CURRENT.set(Some(h));
         if !found {
             engine.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
             save::at_start(&engine);
@@ -154,8 +154,7 @@ unsafe extern "C-unwind" fn startup() {
 }
 
 fn handles() -> &'static Handles {
-    // SAFETY: written by the startup hook only, before any backend runs.
-    match unsafe { CURRENT } {
+    match CURRENT.get() {
         Some(h) => h,
         None => error!("mixedcc has no shared memory"),
     }
@@ -173,8 +172,7 @@ pub fn nodes() -> &'static [i32] {
 
 /// Was shared memory set up?
 pub fn is_up() -> bool {
-    // SAFETY: as in `handles`.
-    unsafe { (*(&raw const CURRENT)).is_some() }
+    CURRENT.get().is_some()
 }
 
 /// Holds the lock of the hash of tables. Released by `release`, or by PostgreSQL on an error.

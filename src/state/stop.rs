@@ -4,6 +4,7 @@
 //! session, are armed in shared memory, for whichever coordinator comes there first.
 
 use crate::pg::guc;
+use crate::pg::local::Local;
 use crate::state::errors;
 use crate::state::worker;
 use mixedcc_engine::platform::StopEvent;
@@ -64,7 +65,8 @@ const ERROR: u64 = 1;
 const PANIC: u64 = 2;
 const WAIT: u64 = 3;
 
-static mut ARMED: *const [Armed; STEPS.len()] = std::ptr::null();
+/// Of the process: written by the start-up hook of shared memory.
+static ARMED: Local<*const [Armed; STEPS.len()]> = Local::new(std::ptr::null());
 
 /// Bytes of shared memory.
 pub fn size() -> usize {
@@ -83,13 +85,13 @@ pub unsafe fn startup() {
         if !found {
             p.cast::<u8>().write_bytes(0, size());
         }
-        ARMED = p.cast();
+        ARMED.set(p.cast());
     }
 }
 
 fn armed(e: StepEvent) -> &'static Armed {
     // SAFETY: written by the start-up hook only; there is one for each event.
-    unsafe { &(*ARMED)[e as usize] }
+    unsafe { &(*ARMED.get())[e as usize] }
 }
 
 /// Names of all events.

@@ -2,6 +2,7 @@
 
 use crate::pg;
 use crate::pg::errors::unsupported;
+use crate::pg::local::Local;
 use crate::state::errors::{raise, refuse_prepare};
 use crate::state::platform::{self, PG};
 use crate::state::{rel, shmem};
@@ -76,14 +77,16 @@ pub struct Touched {
     pub warned: bool,
 }
 
-static mut BACKEND: Option<Backend> = None;
+/// Of the process, from its first use of a table of ours on; most of it is of the transaction and
+/// cleared at its end.
+static BACKEND: Local<Option<Backend>> = Local::new(None);
 
 #[inline]
 fn backend() -> &'static mut Backend {
     // SAFETY: a backend has one thread, and callers keep no reference across a call that may come
     // back here (the engine calls the platform only, which uses `tags`).
     unsafe {
-        match &mut *(&raw mut BACKEND) {
+        match BACKEND.get_mut() {
             Some(b) => b,
             None => new_backend(),
         }
@@ -95,7 +98,7 @@ fn new_backend() -> &'static mut Backend {
     // SAFETY: as in `backend`.
     unsafe {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
-        (*(&raw mut BACKEND)).insert(Backend {
+        BACKEND.get_mut().insert(Backend {
             txn: Txn::new(shmem::engine(), shmem::my_slot()),
             last_write: None,
             mode: None,
@@ -113,16 +116,15 @@ fn new_backend() -> &'static mut Backend {
 }
 
 /// Was the top transaction READ ONLY when its present savepoint was set?
-static mut TOP_READ_ONLY: bool = false;
+static TOP_READ_ONLY: Local<bool> = Local::new(false);
 
 fn top_is_read_only() -> bool {
-    // SAFETY: one thread.
-    unsafe { TOP_READ_ONLY }
+    TOP_READ_ONLY.get()
 }
 
 fn has_backend() -> bool {
     // SAFETY: as above.
-    unsafe { (*(&raw const BACKEND)).is_some() }
+    unsafe { BACKEND.get_mut().is_some() }
 }
 
 #[pg_guard]
@@ -148,7 +150,7 @@ pub fn txn() -> &'static mut Txn {
 #[inline]
 pub fn running() -> Option<&'static mut Txn> {
     // SAFETY: one thread; see `backend`.
-    unsafe { (*(&raw mut BACKEND)).as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
+    unsafe { BACKEND.get_mut().as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
 }
 
 /// The running transaction, if it is SERIALIZABLE and may be written with: [`writing`] without its
@@ -156,7 +158,7 @@ pub fn running() -> Option<&'static mut Txn> {
 #[inline]
 pub fn running_to_write() -> Option<&'static mut Txn> {
     // SAFETY: one thread; see `backend`.
-    let b = unsafe { (*(&raw mut BACKEND)).as_mut() }?;
+    let b = unsafe { BACKEND.get_mut().as_mut() }?;
     let may = b.mode == Some(Mode::Serializable) && b.txn.is_active() && !order::is_committing();
     may.then_some(&mut b.txn)
 }
@@ -204,7 +206,7 @@ fn start(b: &mut Backend) {
 /// The isolation of this transaction, if it was decided.
 pub fn known_mode() -> Option<Mode> {
     // SAFETY: one thread.
-    unsafe { (*(&raw const BACKEND)).as_ref().and_then(|b| b.mode) }
+    unsafe { BACKEND.get_mut().as_ref().and_then(|b| b.mode) }
 }
 
 /// The isolation of this transaction.
@@ -240,7 +242,7 @@ pub fn mode() -> Mode {
 /// snapshot now.
 pub fn renew_pin() {
     // SAFETY: one thread.
-    if let Some(b) = unsafe { (*(&raw const BACKEND)).as_ref() }.filter(|b| b.txn.is_active()) {
+    if let Some(b) = unsafe { BACKEND.get_mut().as_ref() }.filter(|b| b.txn.is_active()) {
         b.txn.e.pin(b.txn.slot);
     }
 }
@@ -376,8 +378,8 @@ pub fn forget() {
 /// A subtransaction starts at this level.
 pub fn start_sub(level: u32) {
     if level == 2 {
-        // SAFETY: plain accesses of backend-local state; a subtransaction starts as its parent is.
-        unsafe { TOP_READ_ONLY = pg_sys::XactReadOnly };
+        // SAFETY: a plain read. A subtransaction starts as its parent is.
+        TOP_READ_ONLY.set(unsafe { pg_sys::XactReadOnly });
     }
     if has_backend() && backend().txn.is_active() {
         backend().txn.set_depth(level);

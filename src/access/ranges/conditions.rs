@@ -7,6 +7,7 @@
 
 use crate::access::tuple;
 use crate::pg::expr::is_foreign;
+use crate::pg::local::Local;
 use crate::pg::Tid;
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum, ScanKeyData};
@@ -34,20 +35,20 @@ struct Condition {
     terms: Vec<Term>,
 }
 
-/// Those of this transaction, by number, and what they allocate while they are judged.
-static mut CONDITIONS: Vec<Condition> = Vec::new();
-static mut ROOM: pg_sys::MemoryContext = std::ptr::null_mut();
+/// Of the transaction: its conditions, by number, and memory for what they allocate while they are
+/// judged.
+static CONDITIONS: Local<Vec<Condition>> = Local::new(Vec::new());
+static ROOM: Local<pg_sys::MemoryContext> = Local::new(std::ptr::null_mut());
 
 fn all() -> &'static mut Vec<Condition> {
     // SAFETY: one thread, and no caller keeps the reference.
-    unsafe { &mut *(&raw mut CONDITIONS) }
+    unsafe { CONDITIONS.get_mut() }
 }
 
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
     all().clear();
-    // SAFETY: one thread; it goes with the memory of the top transaction.
-    unsafe { ROOM = std::ptr::null_mut() };
+    ROOM.set(std::ptr::null_mut()); // it goes with the memory of the top transaction
 }
 
 /// The number of the condition that a scan of an index with these keys has; `None`: it is not known
@@ -166,15 +167,15 @@ pub unsafe fn meets(number: u32, row: *const Version) -> bool {
 unsafe fn room() -> pg_sys::MemoryContext {
     // SAFETY: one thread; in the memory of the top transaction, which outlives all uses.
     unsafe {
-        if ROOM.is_null() {
-            ROOM = pg_sys::AllocSetContextCreateInternal(
+        if ROOM.get().is_null() {
+            ROOM.set(pg_sys::AllocSetContextCreateInternal(
                 pg_sys::TopTransactionContext,
                 c"mixedcc conditions".as_ptr(),
                 pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
                 pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
                 pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
-            );
+            ));
         }
-        ROOM
+        ROOM.get()
     }
 }

@@ -4,6 +4,7 @@ use super::{plan, table, with_known, Function, Known};
 use crate::admin::sql;
 use crate::pg;
 use crate::pg::compat::{self, my_lxid};
+use crate::pg::local::Local;
 use crate::pg::values::{self, Value};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -52,15 +53,22 @@ impl Argument {
     }
 }
 
-/// Arguments of calls that are being evaluated, and of such that failed in this subtransaction.
-static mut PENDING: Vec<Argument> = Vec::new();
-/// Arguments of calls whose partitions were all declared when the statement started: transaction,
-/// function, position, value. Integers that are a key by themselves only. To declare them again
-/// when they are evaluated would cost as much again, and do nothing: a partition's lock is kept
-/// until the transaction ends, also over ROLLBACK TO.
-static mut DECLARED: Vec<(u32, Oid, usize, usize)> = Vec::new();
-/// Partitions of the procedures that run: declared again after a COMMIT inside of them.
-static mut FRAMES: Vec<Frame> = Vec::new();
+/// What is known of the calls of a session. Its entries name their transaction: a procedure may
+/// commit.
+#[derive(Default)]
+struct Calls {
+    /// Arguments of calls that are being evaluated, and of such that failed in this subtransaction.
+    pending: Vec<Argument>,
+    /// Arguments of calls whose partitions were all declared when the statement started:
+    /// transaction, function, position, value. Integers that are a key by themselves only. To
+    /// declare them again when they are evaluated would cost as much again, and do nothing: a
+    /// partition's lock is kept until the transaction ends, also over ROLLBACK TO.
+    declared: Vec<(u32, Oid, usize, usize)>,
+    /// Partitions of the procedures that run: declared again after a COMMIT inside of them.
+    frames: Vec<Frame>,
+}
+
+static CALLS: Local<Calls> = Local::new(Calls { pending: Vec::new(), declared: Vec::new(), frames: Vec::new() });
 
 struct Frame {
     /// The transaction in which they were declared.
@@ -75,21 +83,18 @@ fn level() -> i32 {
 }
 
 fn frames() -> &'static mut Vec<Frame> {
-    let p = &raw mut FRAMES;
-    // SAFETY: one thread, and callers keep no reference while others run.
-    unsafe { &mut *p }
+    // SAFETY: callers keep no reference while others run, and each uses one of the three.
+    unsafe { &mut CALLS.get_mut().frames }
 }
 
 fn pending() -> &'static mut Vec<Argument> {
-    let p = &raw mut PENDING;
-    // SAFETY: as above.
-    unsafe { &mut *p }
+    // SAFETY: callers keep no reference while others run, and each uses one of the three.
+    unsafe { &mut CALLS.get_mut().pending }
 }
 
 fn declared() -> &'static mut Vec<(u32, Oid, usize, usize)> {
-    let p = &raw mut DECLARED;
-    // SAFETY: as above.
-    unsafe { &mut *p }
+    // SAFETY: callers keep no reference while others run, and each uses one of the three.
+    unsafe { &mut CALLS.get_mut().declared }
 }
 
 /// An integer, by its bits: such values are compared without knowing their type's functions.

@@ -3,6 +3,7 @@
 
 use super::{with_known, Known};
 use crate::pg;
+use crate::pg::previous::PREVIOUS;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 
@@ -28,13 +29,11 @@ pub fn wrapper() -> Oid {
     }
 }
 
-static mut PREV: pg_sys::planner_hook_type = None;
-
 /// Installs the planner's hook.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV = pg_sys::planner_hook;
+        PREVIOUS.get_mut().planner_of_annotations = pg_sys::planner_hook;
         pg_sys::planner_hook = Some(planner);
     }
 }
@@ -49,7 +48,7 @@ unsafe extern "C-unwind" fn planner(
     wrap_query(query);
     // SAFETY: the hook's contract.
     unsafe {
-        match PREV {
+        match PREVIOUS.get().planner_of_annotations {
             Some(prev) => prev(query, text, options, params),
             None => pg::raw::standard_planner(query, text, options, params),
         }

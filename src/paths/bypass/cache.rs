@@ -8,6 +8,7 @@
 use super::program::{self, Program};
 use super::{exec, indexes, Reason};
 use crate::pg;
+use crate::pg::local::Local;
 use crate::state::rel;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
@@ -30,9 +31,10 @@ impl Hasher for Address {
 }
 
 type Plans = HashMap<usize, *mut Entry, BuildHasherDefault<Address>>;
-static mut PLANS: Option<Plans> = None;
-/// Programs that were dropped in this transaction while they were in use.
-static mut DROPPED: Vec<*mut Program> = Vec::new();
+/// Of the process: plans that live, and what is known of them.
+static PLANS: Local<Option<Plans>> = Local::new(None);
+/// Of the transaction: programs that were dropped in it while they were in use.
+static DROPPED: Local<Vec<*mut Program>> = Local::new(Vec::new());
 
 /// The knowledge of a plan.
 #[derive(Clone, Copy)]
@@ -53,7 +55,7 @@ struct Entry {
 
 fn plans() -> &'static mut Plans {
     // SAFETY: one thread, and no caller keeps the reference over a call that may come back here.
-    unsafe { (*(&raw mut PLANS)).get_or_insert_with(Plans::default) }
+    unsafe { PLANS.get_mut().get_or_insert_with(Plans::default) }
 }
 
 /// Asks to be told of changes.
@@ -249,7 +251,7 @@ unsafe fn drop_program(e: *mut Entry) {
             forget_entries(p);
         }
         match was {
-            Known::Program(p) if exec::is_used(p) => (*(&raw mut DROPPED)).push(p),
+            Known::Program(p) if exec::is_used(p) => DROPPED.get_mut().push(p),
             Known::Program(p) => free(p),
             _ => {}
         }
@@ -298,7 +300,7 @@ unsafe extern "C-unwind" fn catalog_changed(_arg: Datum, _cache: i32, _hash: u32
 pub fn end_transaction() {
     // SAFETY: one thread; INV-BYPASS-PROGRAM.
     unsafe {
-        while let Some(p) = (*(&raw mut DROPPED)).pop() {
+        while let Some(p) = DROPPED.get_mut().pop() {
             free(p);
         }
     }

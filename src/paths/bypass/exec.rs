@@ -3,6 +3,7 @@
 use super::cache;
 use super::indexes;
 use super::program::Program;
+use crate::pg::local::Local;
 use crate::pg::{self, compat};
 use crate::state::xact;
 use pgrx::pg_sys::{self, CmdType, EState, NodeTag, PlanState};
@@ -28,12 +29,12 @@ pub struct Exec {
     pinned: pg_sys::Relation,
 }
 
-/// States that are in use.
-static mut USED: Vec<*mut Exec> = Vec::new();
+/// Of statements: states that are in use.
+static USED: Local<Vec<*mut Exec>> = Local::new(Vec::new());
 
 fn used() -> &'static mut Vec<*mut Exec> {
     // SAFETY: one thread, and no caller keeps the reference over a call that may come back here.
-    unsafe { &mut *(&raw mut USED) }
+    unsafe { USED.get_mut() }
 }
 
 /// What `ExecProcNode` of our nodes is: it tells them from the executor's.

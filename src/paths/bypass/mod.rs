@@ -23,6 +23,7 @@
 //! **INV-BYPASS-ONCE**: A program runs once at a time, because all its executions share its slots
 //! and contexts.
 
+use crate::pg::local::Local;
 use crate::pg::{self, guc};
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;
@@ -135,14 +136,14 @@ impl Reason {
     }
 }
 
-/// Were executor hooks of others installed before ours?
-static mut OTHERS: bool = false;
+/// Of the process, written when the library is loaded: were executor hooks of others installed
+/// before ours?
+static OTHERS: Local<bool> = Local::new(false);
 
 /// Asks to be told of changes. `others`: were executor hooks of other libraries installed before
 /// ours?
 pub fn init(others: bool) {
-    // SAFETY: `_PG_init` runs alone.
-    unsafe { OTHERS = others };
+    OTHERS.set(others);
     cache::init();
 }
 
@@ -159,7 +160,7 @@ pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
         }
         // First: to look whether a plan can be taken checks its rights, and such a hook (pgaudit's)
         // would see that.
-        if OTHERS || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
+        if OTHERS.get() || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
             return Some(Reason::Hooks);
         }
         match cache::find(q) {

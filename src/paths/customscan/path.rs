@@ -2,12 +2,11 @@
 
 use super::{list, nodes, PATH};
 use crate::access::primary;
+use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, guc};
 use crate::state::rel;
 use pgrx::pg_sys::{self, NodeTag};
 use pgrx::prelude::*;
-
-static mut PREV: pg_sys::set_rel_pathlist_hook_type = None;
 
 /// A descent from the root to a leaf, and what is done once a scan, in operators.
 const DESCENT: f64 = 20.0;
@@ -18,7 +17,7 @@ const ROW: f64 = 1.5;
 pub fn init() {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        PREV = pg_sys::set_rel_pathlist_hook;
+        PREVIOUS.get_mut().paths = pg_sys::set_rel_pathlist_hook;
         pg_sys::set_rel_pathlist_hook = Some(set_rel_pathlist);
     }
 }
@@ -32,7 +31,7 @@ unsafe extern "C-unwind" fn set_rel_pathlist(
 ) {
     // SAFETY: the hook's contract.
     unsafe {
-        if let Some(prev) = PREV {
+        if let Some(prev) = PREVIOUS.get().paths {
             prev(root, rel, rti, rte);
         }
         if is_candidate(rel, rte) {

@@ -16,6 +16,7 @@
 
 use super::Statement;
 use crate::pg::errors::complain;
+use crate::pg::local::Local;
 use crate::pg::{self, compat};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact;
@@ -82,14 +83,16 @@ pub enum Write {
     Delete,
 }
 
-/// Grows with every event after which locks may be gone that the transaction had.
-static mut EPOCH: u64 = 1;
-static mut DEFINITIONS: u64 = 0;
-static mut TABLES: Option<HashMap<Oid, &'static mut Table>> = None;
-/// By row type, for those that were found once.
-static mut BY_ROWTYPE: Option<HashMap<Oid, RowType>> = None;
-/// Pinned entries, with the nesting depth at which they were.
-static mut PINS: Vec<(pg_sys::Relation, u32)> = Vec::new();
+/// Of the process: tables that were used once. Invalidations say which are to be looked at anew.
+static TABLES: Local<Option<HashMap<Oid, &'static mut Table>>> = Local::new(None);
+/// Of the process: by row type, for those that were found once.
+static BY_ROWTYPE: Local<Option<HashMap<Oid, RowType>>> = Local::new(None);
+/// Of the process: counts what was learned of tables.
+static DEFINITIONS: Local<u64> = Local::new(0);
+/// Of the process: grows with every event after which locks may be gone that the transaction had.
+static EPOCH: Local<u64> = Local::new(1);
+/// Of calls: pinned entries, with the nesting depth at which they were.
+static PINS: Local<Vec<(pg_sys::Relation, u32)>> = Local::new(Vec::new());
 
 /// Registers the callbacks.
 pub fn init() {
@@ -108,7 +111,7 @@ pub fn init() {
 unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
     // SAFETY: one thread; nothing here can fail.
     unsafe {
-        let Some(all) = &mut *(&raw mut TABLES) else { return };
+        let Some(all) = TABLES.get_mut() else { return };
         if oid == pg_sys::InvalidOid {
             all.values_mut().for_each(|t| t.valid = false);
         } else if let Some(t) = all.get_mut(&oid) {
@@ -129,7 +132,7 @@ unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) 
 unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
     // SAFETY: one thread; nothing here can fail.
     unsafe {
-        let Some(known) = &mut *(&raw mut BY_ROWTYPE) else { return };
+        let Some(known) = BY_ROWTYPE.get_mut() else { return };
         let before = known.len();
         known.retain(|_, r| hash != 0 && r.hash != hash);
         if known.len() < before {
@@ -147,15 +150,14 @@ pub fn abort_transaction() {
 /// released.
 pub fn abort_subtransaction(level: u32) {
     unpin_from(level);
-    // SAFETY: one thread.
-    unsafe { EPOCH += 1 };
+    EPOCH.set(EPOCH.get() + 1);
 }
 
 /// Gives back the pins that were taken at `depth` or deeper: their calls do not return.
 fn unpin_from(depth: u32) {
     // SAFETY: one thread; INV-ENTRY: the entries are there.
     unsafe {
-        let pins = &mut *(&raw mut PINS);
+        let pins = PINS.get_mut();
         while let Some((rel, _)) = pins.pop_if(|p| p.1 >= depth) {
             (*rel).rd_refcnt -= 1;
         }
@@ -187,7 +189,7 @@ impl Drop for Open {
 pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
     // SAFETY: one thread; the caller's.
     unsafe {
-        let pins = &mut *(&raw mut PINS);
+        let pins = PINS.get_mut();
         pins.push((rel, xact::depth()));
         (*rel).rd_refcnt += 1;
         pins.len() - 1
@@ -199,7 +201,7 @@ pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
 pub fn unpin(pin: usize) {
     // SAFETY: INV-ENTRY: the entries are there.
     unsafe {
-        let pins = &mut *(&raw mut PINS);
+        let pins = PINS.get_mut();
         while pins.len() > pin {
             if let Some((rel, _)) = pins.pop() {
                 (*rel).rd_refcnt -= 1;
@@ -236,7 +238,7 @@ unsafe fn watch(typid: Oid, table: *mut Table) {
     unsafe {
         use pg_sys::SysCacheIdentifier::TYPEOID;
         let hash = pg_sys::GetSysCacheHashValue(TYPEOID as i32, Datum::from(typid), none(), none(), none());
-        (*(&raw mut BY_ROWTYPE)).get_or_insert_default().insert(typid, RowType { table, hash });
+        BY_ROWTYPE.get_mut().get_or_insert_default().insert(typid, RowType { table, hash });
     }
 }
 
@@ -251,7 +253,7 @@ impl Table {
     pub fn of(oid: Oid) -> *mut Table {
         // SAFETY: one thread.
         unsafe {
-            let all = (*(&raw mut TABLES)).get_or_insert_default();
+            let all = TABLES.get_mut().get_or_insert_default();
             let new = || {
                 Box::leak(Box::new(Table {
                     oid,
@@ -280,7 +282,7 @@ impl Table {
     pub fn of_rowtype(typid: Oid) -> *mut Table {
         // SAFETY: one thread; catalog look-ups.
         unsafe {
-            let known = (*(&raw mut BY_ROWTYPE)).get_or_insert_default();
+            let known = BY_ROWTYPE.get_mut().get_or_insert_default();
             if let Some(r) = known.get(&typid).filter(|r| (*r.table).valid && (*r.table).rowtype == typid) {
                 return r.table;
             }
@@ -301,9 +303,10 @@ impl Table {
     /// Is it known and locked (INV-OPEN)?
     #[inline]
     fn is_open(&self, access: Access) -> bool {
-        // SAFETY: one thread.
-        let epoch = unsafe { EPOCH };
-        self.valid && self.transaction == compat::my_lxid() && self.epoch == epoch && self.locks & access as u8 != 0
+        self.valid
+            && self.transaction == compat::my_lxid()
+            && self.epoch == EPOCH.get()
+            && self.locks & access as u8 != 0
     }
 
     /// The relation, if the table is open for reading, and a statement that needs the right to do
@@ -359,7 +362,7 @@ impl Table {
         // SAFETY: as in `open`. The lock stays to the end of the transaction.
         unsafe {
             let oid = (*this).oid;
-            let here = (compat::my_lxid(), EPOCH);
+            let here = (compat::my_lxid(), EPOCH.get());
             if (*this).user != pg::raw::GetUserId() || (*this).rights == 0 {
                 must_have_a_right(oid);
             }
@@ -393,8 +396,8 @@ impl Table {
             if !(*this).valid {
                 // Before it is looked at: an invalidation from then on counts.
                 (*this).valid = true;
-                DEFINITIONS += 1;
-                (*this).definition = DEFINITIONS;
+                DEFINITIONS.set(DEFINITIONS.get() + 1);
+                (*this).definition = DEFINITIONS.get();
                 (*this).look(rel);
             }
             pg_sys::relation_close(rel, pg_sys::NoLock as i32);

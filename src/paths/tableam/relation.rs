@@ -2,6 +2,7 @@
 
 use crate::pg::compat::{self, Storage};
 use crate::pg::errors::unsupported;
+use crate::pg::local::Local;
 use crate::pg::ROWS;
 use crate::state::{rel, shmem, xact};
 use mixedcc_engine::record::{Version, VERSION_HEADER};
@@ -116,15 +117,14 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
     rel::known_table_of(rel).map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
 }
 
-/// The table, and the access method that it is about to be converted to.
-static mut CONVERSION: Option<(pg_sys::Oid, pg_sys::Oid)> = None;
+/// Of a statement: the table, and the access method that it is about to be converted to.
+static CONVERSION: Local<Option<(pg_sys::Oid, pg_sys::Oid)>> = Local::new(None);
 
 /// An ALTER TABLE begins. `conversion`: it gives this table of ours this other access method. (It
 /// stays after an ERROR, until the next ALTER TABLE: nothing else asks for the TOAST table of a
 /// table that is there.)
 pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
-    // SAFETY: one thread.
-    unsafe { CONVERSION = conversion };
+    CONVERSION.set(conversion);
 }
 
 /// Rows of ours have no TOAST table. But PostgreSQL makes one for a rewritten table only if the old
@@ -135,7 +135,7 @@ pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
 pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
     // SAFETY: an open relation; one thread.
     unsafe {
-        match CONVERSION {
+        match CONVERSION.get() {
             Some((oid, method)) if oid == (*rel).rd_id => needs_toast_as(rel, method),
             _ => false,
         }

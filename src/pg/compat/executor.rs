@@ -1,12 +1,14 @@
 //! The executor's run hook, and how it knows tables and rights.
 
+use crate::pg::local::Local;
 use pgrx::pg_sys;
 
 /// Runs a statement, or returns false: it is the executor's.
 type Run = unsafe fn(*mut pg_sys::QueryDesc, pg_sys::ScanDirection::Type, u64, bool) -> bool;
 
-static mut PREV: pg_sys::ExecutorRun_hook_type = None;
-static mut RUN: Option<Run> = None;
+/// Of the process, written when the library is loaded: what runs statements, and the hook before
+/// ours.
+static RUN: Local<(Option<Run>, pg_sys::ExecutorRun_hook_type)> = Local::new((None, None));
 
 mod raw {
     use pgrx::pg_sys;
@@ -46,10 +48,9 @@ mod raw {
 pub unsafe fn init_run(run: Run) -> bool {
     // SAFETY: the caller's.
     unsafe {
-        PREV = pg_sys::ExecutorRun_hook;
-        RUN = Some(run);
+        RUN.set((Some(run), pg_sys::ExecutorRun_hook));
         pg_sys::ExecutorRun_hook = Some(hook);
-        (*(&raw const PREV)).is_some()
+        RUN.get().1.is_some()
     }
 }
 
@@ -62,10 +63,11 @@ unsafe extern "C-unwind" fn hook(
 ) {
     // SAFETY: the hook's contract; nothing here needs to be dropped.
     unsafe {
-        if RUN.is_some_and(|run| run(q, direction, count, execute_once)) {
+        let (run, previous) = RUN.get();
+        if run.is_some_and(|run| run(q, direction, count, execute_once)) {
             return;
         }
-        match PREV {
+        match previous {
             Some(prev) => prev(q, direction, count, execute_once),
             None => raw::standard_ExecutorRun(q, direction, count, execute_once),
         }

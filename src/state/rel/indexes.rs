@@ -63,7 +63,7 @@ pub struct PrimaryKey {
 }
 
 impl Kept {
-    /// What is known of an index.
+    /// A primary index, before it was used.
     pub fn new(index: &'static Primary) -> Kept {
         Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new(), ascending: Cell::new(0) }
     }

@@ -15,17 +15,18 @@
 //! The list of subtransaction callbacks stays as it is: nothing becomes durable in one, here or
 //! there.
 
+use crate::pg::local::Local;
 use pgrx::pg_sys;
 
 /// The argument of the callback in front. It is only compared.
 const FRONT: *mut core::ffi::c_void = std::ptr::dangling_mut::<u8>().cast();
 
-/// The callback. Written once, when the library is loaded.
-static mut CALLBACK: pg_sys::XactCallback = None;
-/// The one in front has been called in this walk.
-static mut CALLED: bool = false;
-/// Our callback has begun to commit, and the transaction has not ended.
-static mut COMMITTING: bool = false;
+/// The callback. Of the process, written when the library is loaded.
+static CALLBACK: Local<pg_sys::XactCallback> = Local::new(None);
+/// Of a walk: the one in front has been called in it.
+static CALLED: Local<bool> = Local::new(false);
+/// Of the transaction: our callback has begun to commit, and the transaction has not ended.
+static COMMITTING: Local<bool> = Local::new(false);
 
 mod raw {
     use pgrx::pg_sys;
@@ -41,20 +42,21 @@ mod raw {
 pub fn init(callback: pg_sys::XactCallback) {
     // SAFETY: `_PG_init` runs alone.
     unsafe {
-        CALLBACK = callback;
-        pg_sys::RegisterXactCallback(CALLBACK, std::ptr::null_mut());
-        pg_sys::RegisterXactCallback(CALLBACK, FRONT);
+        CALLBACK.set(callback);
+        pg_sys::RegisterXactCallback(callback, std::ptr::null_mut());
+        pg_sys::RegisterXactCallback(callback, FRONT);
     }
 }
 
 /// Puts our callback in front of all others.
 #[inline]
 pub fn go_in_front() {
-    // SAFETY: one thread; INV-FRONT.
-    unsafe {
-        if !COMMITTING {
-            raw::UnregisterXactCallback(CALLBACK, FRONT);
-            raw::RegisterXactCallback(CALLBACK, FRONT);
+    if !COMMITTING.get() {
+        let callback = CALLBACK.get();
+        // SAFETY: INV-FRONT.
+        unsafe {
+            raw::UnregisterXactCallback(callback, FRONT);
+            raw::RegisterXactCallback(callback, FRONT);
         }
     }
 }
@@ -70,29 +72,23 @@ pub fn note_end_of_statement() {
 
 /// PostgreSQL calls one of the two: is it the first of this walk?
 pub fn comes_first(arg: *mut core::ffi::c_void) -> bool {
-    // SAFETY: one thread.
-    unsafe {
-        let before = CALLED;
-        CALLED = arg == FRONT;
-        CALLED || !before
-    }
+    let in_front = arg == FRONT;
+    let before = CALLED.replace(in_front);
+    in_front || !before
 }
 
 /// The commit has begun. From now on others' callbacks may not write.
 pub fn begin_commit() {
-    // SAFETY: one thread.
-    unsafe { COMMITTING = true };
+    COMMITTING.set(true);
 }
 
 /// Has the commit begun?
 #[inline]
 pub fn is_committing() -> bool {
-    // SAFETY: one thread.
-    unsafe { COMMITTING }
+    COMMITTING.get()
 }
 
 /// The transaction has ended.
 pub fn end_transaction() {
-    // SAFETY: one thread.
-    unsafe { COMMITTING = false };
+    COMMITTING.set(false);
 }

@@ -1,17 +1,18 @@
 //! Lock tags of subtransactions, and of locks that are given up early: what waiters for their locks
 //! sleep on.
 
+use crate::pg::local::Local;
 use crate::state::{platform, shmem};
 use mixedcc_engine::platform::EARLY;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
 
-/// Tags that hold a heavyweight lock now: depth of the subtransaction, tag.
-static mut TAGS: Vec<(i32, u32)> = Vec::new();
+/// Of the transaction: tags that hold a heavyweight lock now: depth of the subtransaction, tag.
+static TAGS: Local<Vec<(i32, u32)>> = Local::new(Vec::new());
 
 fn tags() -> &'static mut Vec<(i32, u32)> {
     // SAFETY: one thread, and no caller keeps the reference across a call that comes back here.
-    unsafe { &mut *(&raw mut TAGS) }
+    unsafe { TAGS.get_mut() }
 }
 
 fn of(level: i32) -> Option<u32> {
