@@ -1,5 +1,5 @@
-//! What PostgreSQL's hooks held before ours were put in: of the process, written when the library is
-//! loaded. Our hooks call it.
+//! What PostgreSQL's hooks held before ours were put in. Of the process, written when the library
+//! is loaded; our hooks call it.
 
 use crate::pg::local::Local;
 use pgrx::pg_sys;

@@ -26,7 +26,7 @@ unsafe impl Send for Handles {}
 // SAFETY: as above.
 unsafe impl Sync for Handles {}
 
-/// Of the process; the postmaster writes it when it makes shared memory, and its children inherit it.
+/// Of the process. The postmaster writes it when it makes shared memory; its children inherit it.
 static CURRENT: Local<Option<&'static Handles>> = Local::new(None);
 
 /// Why the table of a storage, whose rows are in a file, was not loaded.

@@ -31,7 +31,7 @@ impl Hasher for Address {
 }
 
 type Plans = HashMap<usize, *mut Entry, BuildHasherDefault<Address>>;
-/// Of the process: plans that live, and what is known of them.
+/// Of the process: plans that live, each with its program or the reason why it has none.
 static PLANS: Local<Option<Plans>> = Local::new(None);
 /// Of the transaction: programs that were dropped in it while they were in use.
 static DROPPED: Local<Vec<*mut Program>> = Local::new(Vec::new());

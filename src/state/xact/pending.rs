@@ -157,10 +157,12 @@ fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>)
 }
 
 /// The (sub)transaction at `level` aborts: if it made a storage, its abort record is made durable
-/// before PostgreSQL removes the files, which it does next. An abort is not flushed otherwise.
-/// A crash before the WAL writer comes would leave a main fork without its init fork. Recovery
-/// would make the init fork again and fail to copy it over the main fork ("File exists"), so that the
-/// server would not start. (Heap's unlogged tables have this gap.)
+/// before PostgreSQL removes the files, which it does next.
+///
+/// An abort is not flushed otherwise. A crash before the WAL writer comes would leave a main fork
+/// without its init fork. Recovery would make the init fork again and fail to copy it over the
+/// main fork ("File exists"), so that the server would not start. (Heap's unlogged tables have
+/// this gap.)
 pub(super) fn flush_abort(level: u32) {
     let made = backend().pending.iter().any(|p| p.0 >= level && matches!(p.1, Pending::Created(_)));
     // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a
