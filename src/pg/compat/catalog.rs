@@ -13,6 +13,7 @@ pub unsafe fn attribute<'a>(desc: pg_sys::TupleDesc, i: usize) -> &'a pg_sys::Fo
 }
 
 #[cfg(not(feature = "pg18"))]
+#[inline]
 unsafe fn columns<'a>(desc: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
     // SAFETY: a valid descriptor.
     unsafe { (*desc).attrs.as_slice((*desc).natts as usize) }
