@@ -276,6 +276,7 @@ impl LockWord {
     }
 
     /// Releases the lock that `slot` holds, or restores an earlier entry. Never fails.
+    #[inline]
     pub fn release(&self, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let mut w = self.0.load(Ordering::SeqCst);
         for n in 0.. {
@@ -297,6 +298,7 @@ impl LockWord {
         }
     }
 
+    #[cold]
     fn release_inflated(mut l: Latched<'_>, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let head = l.head();
         let i = head.find(slot);

@@ -84,6 +84,7 @@ impl LockSet {
     }
 
     /// Releases all locks.
+    #[inline]
     pub fn release_all(&mut self, owner: &Owner) {
         while let Some(l) = self.all.pop() {
             if l.previous.is_none() {
