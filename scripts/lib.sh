@@ -29,7 +29,7 @@ setting() { # section, key
         END { exit !found }' "$repo_dir/pgrx.toml" || die "pgrx.toml has no $2 in [$1]"
 }
 
-# Sets pg_bin, pg_config and pg_major.
+# Sets pg_bin, pg_config, pg_major, and cargo's options for that version (Cargo.toml's default is 15).
 find_postgresql() {
     if [ -z "${PG_CONFIG:-}" ]; then
         pg_major=$(setting toolchain postgresql)
@@ -41,6 +41,8 @@ find_postgresql() {
         [ -x "$pg_bin/pg_config" ] || die "$PG_CONFIG names $pg_bin, which has no pg_config"
     fi
     pg_config=$pg_bin/pg_config
+    pg_features=()
+    [ "$pg_major" = 15 ] || pg_features=(--no-default-features --features "mixedcc/pg$pg_major")
 }
 find_postgresql
 
@@ -178,7 +180,7 @@ find_nightly() {
 # Builds in release mode; the files to install end up below $package_dir.
 build_extension() { # options of cargo pgrx package...
     rm -rf "$package_dir"
-    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir" "$@") || return
+    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir" "${pg_features[@]/mixedcc\//}" "$@") || return
     # The header for other extensions, where PostgreSQL's own extensions have theirs.
     install -D -m 644 "$repo_dir/src/paths/native/mixedcc.h" \
         "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h" || return
