@@ -7,7 +7,9 @@
 //! a subtransaction gives up that lock; from then on the transaction holds on to its pin, or has
 //! forgotten what it touched (`Txn::abort_sub`).
 
-use crate::csn::{Csn, SlotId, Stamp};
+mod load;
+
+use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::index::{DeadEntries, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
@@ -16,7 +18,7 @@ use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
-use crate::record::{Record, Version, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
+use crate::record::{Record, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
 use crate::shared::Engine;
 use std::ptr::NonNull;
 
@@ -270,11 +272,6 @@ impl Table {
         self.records.get(n).map(|p| unsafe { &*p.cast::<Record>().as_ptr() })
     }
 
-    /// Allocates memory for record `n`.
-    fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
-        self.records.ensure(e.region, slot as usize, n).map(drop)
-    }
-
     /// Takes a free record for an insert, and returns its number and address. Its state is
     /// `REC_USED`, and it has no version.
     pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
@@ -357,15 +354,6 @@ impl Table {
             link(*last, self.free.load(Ordering::Relaxed));
             self.free.store(*first, Ordering::Relaxed);
         });
-    }
-
-    fn put_free(&self, n: u64) {
-        if let Some(r) = self.record(n) {
-            self.latch.with(|| {
-                r.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.free.store(n as u32 + 1, Ordering::Relaxed);
-            });
-        }
     }
 
     /// Frees a record whose last index entry is gone. Inserts may take it after the grace period
@@ -562,53 +550,6 @@ impl Table {
     /// The number of rows, approximately.
     pub fn rows(&self) -> u64 {
         self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.rows)).sum()
-    }
-
-    /// Adds the next record of a table that is being loaded. The caller has exclusive access.
-    fn add_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), OutOfMemory> {
-        let n = self.len();
-        if n >= MAX_RECORDS {
-            return Err(OutOfMemory);
-        }
-        self.ensure(e, slot, n)?;
-        self.next.store(n + 1, Ordering::SeqCst);
-        Ok((n, self.record(n).ok_or(OutOfMemory)?))
-    }
-
-    /// Adds a record without a row: free, or dead with index entries that may remain. The caller
-    /// has exclusive access.
-    pub(crate) fn load_rowless(&self, e: &Engine, slot: SlotId, dead: bool) -> Result<(), OutOfMemory> {
-        let (n, r) = self.add_record(e, slot)?;
-        if dead {
-            r.state.store(REC_DEAD, Ordering::Release);
-            self.dead.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.put_free(n);
-        }
-        Ok(())
-    }
-
-    /// Adds a row, committed before all others. The caller fills `len` bytes at the returned
-    /// address. It has exclusive access.
-    pub(crate) fn load_row(&self, e: &Engine, slot: SlotId, part: [u16; 2], len: u32) -> Result<*mut u8, OutOfMemory> {
-        let (_, r) = self.add_record(e, slot)?;
-        let node = e.region.node_of_partition(part[self.map().field as usize] as u32);
-        let p = e.region.alloc_on(node, slot as usize, crate::record::VERSION_HEADER + len as usize)?;
-        let v = p.cast::<Version>().as_ptr();
-        // SAFETY: INV-VERSION: fresh memory with room for header and payload.
-        unsafe { Version::init(v, Stamp::csn(1), len, 0) };
-        for (to, from) in r.part.iter().zip(part) {
-            to.store(from, Ordering::Relaxed);
-        }
-        r.set_head(v);
-        r.state.store(REC_USED, Ordering::Release);
-        let s = self.partition(r).stats.stripe(slot);
-        s.rows.fetch_add(1, Ordering::Relaxed);
-        s.versions.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: INV-M1: allocated just now.
-        let size = unsafe { e.region.usable_size(p) };
-        s.bytes.fetch_add(size as u64, Ordering::Relaxed);
-        Ok(Version::payload(v))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Record and partition locks: one word each, four modes (PostgreSQL's row-lock modes).
 //!
-//! A word is free, or names its only holder, or points to a [`head::LockHead`] with all holders.
+//! A word is free, or names its only holder, or points to a list of all holders (`head.rs`).
 //! Waiting is not here: [`crate::txn`] sleeps through the platform, and asks again.
 //!
 //! **INV-TURN**: A waiter that has slept for one holder in vain marks the lock word with the mode
