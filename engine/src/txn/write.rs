@@ -137,9 +137,11 @@ impl Txn {
     }
 
     /// Buffers a write of a record that may have been written before; returns its number.
+    #[inline]
     fn push(&mut self, w: Write) -> u32 {
+        let r = w.r;
         let n = self.writes.add(w);
-        self.touch(w.r.partition()); // so that `publish` finds its counters
+        self.touch(r.partition()); // so that `publish` finds its counters
         self.expose_last();
         n
     }
