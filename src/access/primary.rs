@@ -287,8 +287,8 @@ pub unsafe fn sync(rel: pg_sys::Relation) {
     }
 }
 
-/// Makes an index of all rows. The caller holds the table exclusively: nobody else has open writes
-/// in it.
+/// Makes an index of all rows. The caller holds the table exclusively: no other session has open
+/// writes in it.
 unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> &'static Primary {
     let index = ok(Primary::create(e, shmem::my_slot(), 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
     let mut building = Building { e: *e, index: Some(index) };

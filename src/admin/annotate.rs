@@ -35,7 +35,7 @@ struct Function {
     oid: Oid,
     /// Hash value of its pg_proc entry in the system cache.
     hash: u32,
-    /// Who guarantees for the annotations.
+    /// The user that guarantees for the annotations.
     owner: Oid,
     /// Table and positions of arguments (from 0).
     partitions: Vec<(String, Vec<usize>)>,
@@ -52,7 +52,7 @@ struct Cache {
     /// `None`: to be read again.
     known: Option<Rc<Known>>,
     watching: bool,
-    /// Invalidations so far: what was read while one arrived is not kept.
+    /// Invalidations so far: a label that was read while one arrived is not kept.
     changes: u64,
 }
 
@@ -164,8 +164,8 @@ fn position(names: &[String], argument: &str) -> Option<usize> {
     }
 }
 
-/// The table of a name, if it exists. Who calls an annotated function need not have the right to
-/// use the table's schema: it is the function's owner who needs rights (`sql::locate_for`).
+/// The table of a name, if it exists. A caller of an annotated function need not have the right to
+/// use the table's schema: the function's owner needs rights (`sql::locate_for`).
 fn table(name: &str) -> Option<Oid> {
     let c = crate::pg::text::write(name);
     // SAFETY: catalog look-ups; a name that is none raises an error.
@@ -411,8 +411,8 @@ fn function(oid: Oid, label: &str) -> Option<Function> {
     let hash = unsafe {
         pg_sys::GetSysCacheHashValue(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into(), zero, zero, zero)
     };
-    // A label that nobody has checked, because a superuser has written it into the catalog, is
-    // none: statements run nevertheless, and the view `mixedcc.annotations` says what is wrong.
+    // An unchecked label, which a superuser has written into the catalog, is none: statements run
+    // nevertheless, and the view `mixedcc.annotations` says what is wrong.
     let partitions = read_label(label)
         .unwrap_or_default()
         .into_iter()

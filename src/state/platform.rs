@@ -61,8 +61,9 @@ pub fn subxact_tag(slot: SlotId, ident: u64, tag: u32) -> pg_sys::LOCKTAG {
     lock_tag(slot as u32, ident as u32, tag, TAG_SUBXACT)
 }
 
-/// Longest wait of `let_pass`, in milliseconds: who repeats a transaction would meet the winner
-/// anyway, who begins another one must not wait for a session that does nothing.
+/// Longest wait of `let_pass`, in milliseconds: a session that repeats a transaction would meet the
+/// winner anyway. One that begins another transaction must not wait for a session that does
+/// nothing.
 const LET_PASS_MS: u128 = 100;
 
 /// Sleeps until `over`, but not for long: before a transaction that may be the repetition of one

@@ -93,7 +93,7 @@ pub fn forget_use() {
     USED.set(false);
 }
 
-/// What is known of a relation. Valid until the transaction ends. Every use of a table comes here
+/// The knowledge of a relation. Valid until the transaction ends. Every use of a table comes here
 /// at its begin.
 #[inline]
 pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
@@ -166,7 +166,7 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     }
 }
 
-/// Tells those who have no catalogs how the table is called: by the last session that has come to
+/// Tells processes without catalogs the name of the table: by the last session that has come to
 /// know it.
 unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
     // SAFETY: a valid relation; catalog look-ups, whose results are C strings.
@@ -255,7 +255,7 @@ unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
     }
 }
 
-/// What needs memory; again after a failure, when what nobody needs any more was freed.
+/// An operation that needs memory; again after a failure, when unused memory was freed.
 fn with_memory<T, E>(make: impl Fn() -> Result<T, E>) -> Result<T, E> {
     make().or_else(|_| {
         shmem::engine().reclaim(shmem::my_slot());
@@ -296,7 +296,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         match with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec)) {
             Ok(primary) => t.set_primary(primary),
             Err(x) => {
-                // SAFETY: nobody else knows the table.
+                // SAFETY: no other process knows the table.
                 unsafe { t.destroy(&e, slot) };
                 crate::state::errors::raise(x.into())
             }
@@ -305,14 +305,14 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
     match shmem::register(t) {
         Some(true) => {}
         Some(false) => {
-            // A storage of this name that nobody unregistered: its number was reused.
+            // A storage of this name that was not unregistered: its number was reused.
             if let Some(old) = shmem::unregister(key) {
                 old.retire(&e);
             }
             shmem::register(t);
         }
         None => {
-            // SAFETY: nobody else knows the table.
+            // SAFETY: no other process knows the table.
             unsafe { t.destroy(&e, slot) };
             crate::state::errors::raise(mixedcc_engine::Error::OutOfMemory);
         }

@@ -20,8 +20,8 @@ struct Argument {
     level: i32,
     function: Oid,
     position: usize,
-    /// What is not passed by value is copied into the transaction's memory: the others of the call
-    /// may be evaluated in another statement's.
+    /// A value that is not passed by value is copied into the transaction's memory: the other
+    /// arguments of the call may be evaluated in another statement's memory.
     value: Value,
     copied: bool,
 }
@@ -53,7 +53,7 @@ impl Argument {
     }
 }
 
-/// What is known of the calls of a session. Its entries name their transaction: a procedure may
+/// The knowledge of the calls of a session. Its entries name their transaction: a procedure may
 /// commit.
 #[derive(Default)]
 struct Calls {
@@ -143,8 +143,8 @@ fn declare(mut all: Vec<Touch>) {
     *declared() = noted;
 }
 
-/// Where an annotation's table keeps a key. Who may not call the function locks nothing by it: not
-/// all of a statement's functions have been asked for when it starts.
+/// Where an annotation's table keeps a key. A user without a right on the function locks nothing by
+/// it: not all rights of a statement's functions have been checked when it starts.
 fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
     // SAFETY: a plain read.
     if !compat::may_call(f.oid, unsafe { pg_sys::GetUserId() }) {
@@ -376,7 +376,7 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
         };
         super::must_call(function); // plans have seen to it; anybody may call the wrapper
         if !f.partitions.iter().any(|p| p.1.contains(&position)) {
-            return; // no partition's: nobody would ask for it, nor forget it
+            return; // no partition's: it would be neither asked for nor forgotten
         }
         let argument = Argument::new(function, position, value);
         let pending = pending();

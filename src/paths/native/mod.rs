@@ -1,13 +1,17 @@
-//! Native access for procedures: functions that read and change rows by the primary key, without a statement.
+//! Native access for procedures: functions that read and change rows by the primary key, without a
+//! statement.
 //!
-//! `mixedcc.get`, `set`, `add`, `remove`, `put` and `insert`, and `get_each`, `add_each` for many keys in one call. In
-//! plpgsql they are simple expressions, which cost neither a plan nor an executor. A call sees and does what the SQL
-//! statement would that its comment names, at every isolation level: it has that statement's command id and the
-//! snapshot of the statement that calls it.
+//! `mixedcc.get`, `set`, `add`, `remove`, `put` and `insert`, and `get_each`, `add_each` for many
+//! keys in one call. In plpgsql they are simple expressions, which cost neither a plan nor an
+//! executor. A call sees and does what the SQL statement would that its comment names, at every
+//! isolation level: it has that statement's command id and the snapshot of the statement that calls
+//! it.
 //!
-//! Two ways: *directly* (`row`), by the engine's primary index and the access method's callbacks, where the statement
-//! would do nothing besides (no trigger, constraint to check, other index to change, policy, partial right); else by this
-//! very statement, through SPI (`statement`). So whatever is not known here is done by PostgreSQL.
+//! There are two ways. A call runs *directly* (`row`), by the engine's primary index and the
+//! functions of `access`, where the statement would do nothing besides. Such a statement has no
+//! trigger, constraint to check, other index to change, policy, or partial right. Otherwise this
+//! very statement runs, through SPI (`statement`). So PostgreSQL does everything that is not known
+//! here.
 
 use crate::access::lookup;
 use crate::pg::compat;
@@ -43,15 +47,15 @@ pub(super) type Value = (Datum, bool, Oid);
 /// The statement has to be run.
 pub(super) struct Statement;
 
-/// The arguments of a call, and what was found about it before (`fn_extra`).
+/// The arguments of a call, and the findings of earlier calls (`fn_extra`).
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     info: pg_sys::FunctionCallInfo,
     known: *mut Known,
 }
 
-/// What does not change from call to call at one place of a statement. In the memory of the place: plpgsql makes its
-/// expressions anew for each transaction, so this is made often.
+/// What does not change from call to call at one place of a statement. In the memory of the place:
+/// plpgsql makes its expressions anew for each transaction, so this is made often.
 pub(super) struct Known {
     /// The table.
     table: *mut Table,
@@ -68,7 +72,8 @@ pub(super) struct Column {
     definition: u64,
     /// Its number, from 0.
     pub at: usize,
-    /// `column + argument`, if there is such an operator of PostgreSQL's with the column's type as result; else null.
+    /// `column + argument`, if there is such an operator of PostgreSQL's with the column's type as
+    /// result; else null.
     pub plus: *mut pg_sys::FmgrInfo,
     function: pg_sys::FmgrInfo,
 }
@@ -174,12 +179,13 @@ impl Call {
         (self.len() - from <= pg_sys::INDEX_MAX_KEYS as usize).then(|| self.key(from))?
     }
 
-    /// The table, and the column that argument `i` names, if it is the one that was named last in the table's present
-    /// definition.
+    /// The table, and the column that argument `i` names, if it is the one that was named last in
+    /// the table's present definition.
     #[inline]
     pub fn known_column(&self, i: usize) -> Option<(&Table, &Column)> {
         debug_assert!(i < self.len());
-        // SAFETY: a valid call with more arguments than `i`, which is a name; tables are never freed.
+        // SAFETY: a valid call with more arguments than `i`, which is a name; tables are never
+        // freed.
         unsafe {
             let known = &*self.known;
             let a = &*(*self.info).args.as_ptr().add(i);
@@ -200,7 +206,8 @@ impl Call {
         (!known.is_null()).then_some(Call { info, known })
     }
 
-    /// The column that argument `i` names, in an open table; with the operator that adds a value of type `operand`.
+    /// The column that argument `i` names, in an open table; with the operator that adds a value of
+    /// type `operand`.
     ///
     /// # Safety
     /// The table is the call's.
@@ -210,7 +217,7 @@ impl Call {
         if null {
             complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the column must not be null", "");
         }
-        // SAFETY: an argument of type `name`; one call at a time uses what is known.
+        // SAFETY: an argument of type `name`; one call at a time uses the findings.
         unsafe {
             let c = &mut (*self.known).column;
             let name = name.cast_mut_ptr::<pg_sys::NameData>();

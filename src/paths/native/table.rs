@@ -72,7 +72,7 @@ struct RowType {
     hash: u32,
 }
 
-/// What is written.
+/// The written column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Write {
     /// Columns that no index has.
@@ -127,8 +127,8 @@ unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) 
 
 /// A row type that calls have named was changed or dropped: plans with a value of it (`NULL::t`)
 /// are made anew, from their text. PostgreSQL does that for the tables of a plan, but not for the
-/// types of its constants, so that a plan would name the type of a dropped table for ever, though
-/// there is another table of that name.
+/// types of its constants. So a plan would name the type of a dropped table for ever, though there
+/// is another table of that name.
 unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
     // SAFETY: one thread; nothing here can fail.
     unsafe {
@@ -168,7 +168,7 @@ fn unpin_from(depth: u32) {
 pub struct Open {
     /// The relation.
     pub rel: pg_sys::Relation,
-    /// What is known of it.
+    /// The knowledge of it.
     pub info: &'static RelInfo,
     table: *mut Table,
     pin: usize,

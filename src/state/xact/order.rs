@@ -4,7 +4,7 @@
 //! remote part in its own XACT_EVENT_PRE_COMMIT. Most register at their first connection, after us
 //! and so before us in the list. Our validation would fail when the remote part cannot be undone
 //! any more. So our callback is taken out of the list and put in front of it again whenever a
-//! transaction begins to use our tables, and after each statement from then on.
+//! transaction begins to use our tables. The same happens after each statement from then on.
 //!
 //! **INV-FRONT**: Our callback is in the list twice. The one in front moves; the one that
 //! `_PG_init` has registered never does. If the callback of another extension moved ours while
