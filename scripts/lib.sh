@@ -29,7 +29,7 @@ setting() { # section, key
         END { exit !found }' "$repo_dir/pgrx.toml" || die "pgrx.toml has no $2 in [$1]"
 }
 
-# Sets pg_bin, pg_config, pg_major, and cargo's options for that version (Cargo.toml's default is 15).
+# Sets pg_bin, pg_config, pg_major, and cargo's options for that version (the default is 15).
 find_postgresql() {
     if [ -z "${PG_CONFIG:-}" ]; then
         pg_major=$(setting toolchain postgresql)
