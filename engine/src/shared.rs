@@ -128,8 +128,8 @@ pub struct Shared {
     pub last_table: AtomicU64,
     /// The last token given to a slot; slots take them in blocks (see [`crate::Txn::token`]).
     pub last_token: AtomicU64,
-    /// The latch of `dropped` and of the tables' lists of ranges.
-    list_latch: Latch,
+    /// The latch of `dropped` and `freeing`.
+    dropped_latch: Latch,
     /// Counts the pins that were adopted from another slot, or lowered to the oldest one.
     pub adoptions: AtomicU32,
     /// Dropped tables that wait for their grace period, or for their next slice to be freed.
@@ -505,9 +505,9 @@ impl Engine {
         Table::free_dropped(self, me, min);
     }
 
-    /// Runs `f` under the latch of the shared lists. `f` must neither panic nor wait.
-    pub fn with_lists<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.shared.list_latch.with(f)
+    /// Runs `f` under the latch of the list of dropped tables. `f` must neither panic nor wait.
+    pub(crate) fn with_dropped<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.shared.dropped_latch.with(f)
     }
 }
 

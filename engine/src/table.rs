@@ -393,7 +393,7 @@ impl Table {
         self.dropped_at.store(e.now(), Ordering::SeqCst);
         // Pins from now on are larger, even without a commit.
         e.tick();
-        e.with_lists(|| self.put_dropped(e));
+        e.with_dropped(|| self.put_dropped(e));
     }
 
     /// Takes a table whose grace period is over off the list of dropped tables. The caller frees it
@@ -402,7 +402,7 @@ impl Table {
         if e.shared.dropped.load(Ordering::SeqCst).is_null() {
             return None;
         }
-        e.with_lists(|| {
+        e.with_dropped(|| {
             let mut at: &AtomicPtr<Table> = &e.shared.dropped;
             loop {
                 // SAFETY: INV-TABLE: tables in the list are not freed, and the list's latch is
@@ -431,7 +431,7 @@ impl Table {
         while let Some(table) = Table::take_dropped(e, min_pin) {
             // SAFETY: INV-TABLE: this process took it off the list, and no other can reach it.
             let all = unsafe { table.destroy_some(e, slot, &mut pieces) };
-            e.with_lists(|| {
+            e.with_dropped(|| {
                 if !all {
                     table.put_dropped(e);
                 }

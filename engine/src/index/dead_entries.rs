@@ -188,9 +188,9 @@ impl Table {
     }
 
     /// Removes at most `budget` entries of dead records, and with [`Reuse::AtOnce`] frees their
-    /// numbers. Comparisons may unwind; then nothing is lost. The caller is pinned. It needs `owed`
-    /// of the room in its queue of retired memory; the sweep uses more than that, and
-    /// [`Table::SWEEP_ROOM`] of it, only if it is there.
+    /// numbers. Comparisons may unwind; then nothing is lost. The caller is pinned. `owed` of the
+    /// room in its queue of retired memory is reserved for other purposes. The sweep stops if there
+    /// is less than [`Table::SWEEP_ROOM`] beyond that.
     pub(crate) fn sweep(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, owed: u64, budget: usize) -> usize {
         if self.is_changing() {
             return 0; // An index that comes back has entries that this one may not have.
