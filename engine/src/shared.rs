@@ -506,7 +506,7 @@ impl Engine {
     }
 
     /// Runs `f` under the latch of the list of dropped tables. `f` must neither panic nor wait.
-    pub(crate) fn with_dropped<R>(&self, f: impl FnOnce() -> R) -> R {
+    pub fn with_dropped<R>(&self, f: impl FnOnce() -> R) -> R {
         self.shared.dropped_latch.with(f)
     }
 }

@@ -250,7 +250,7 @@ fn who_waits_for_a_pin_that_is_being_taken_blocks_nobody() {
             while !(e.is_pinned(0) && e.is_pinned(1)) {
                 std::thread::yield_now();
             }
-            e.with_lists(|| ());
+            e.with_dropped(|| ());
             passed.send(e.refresh_min_pin(&Idle)).expect("somebody listens");
         });
         let min_pin = through.recv_timeout(std::time::Duration::from_secs(10));
