@@ -220,8 +220,13 @@ impl ProtocolSet {
         each!(self, before_commit in R => R::BEFORE_COMMIT, before_commit(t, p, partition)?);
         Ok(())
     }
-    pub(crate) fn lock_at_commit(self, t: &mut Txn, p: &dyn Platform, w: Write) -> Result<(), Error> {
-        each!(self, lock in R => R::LOCK_AT_COMMIT, lock(t, p, w)?);
+    /// For a write in whose partition a protocol with this phase is followed. Which one it is need
+    /// not be found out where there is one only.
+    #[inline]
+    pub(crate) fn lock_at_commit(t: &mut Txn, p: &dyn Platform, w: Write) -> Result<(), Error> {
+        let all = those!(R => R::LOCK_AT_COMMIT.is_some());
+        let set = if all.0.count_ones() == 1 { all } else { t.followed(w.r.partition()) };
+        each!(set, lock in R => R::LOCK_AT_COMMIT, lock(t, p, w)?);
         Ok(())
     }
     pub(crate) fn ended(self, t: &mut Txn, partition: &'static Partition) {

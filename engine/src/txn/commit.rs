@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
+use crate::protocol::ProtocolSet;
 use crate::record::Version;
 use crate::retire::RetireQueue;
 use std::ptr::NonNull;
@@ -104,7 +105,7 @@ impl Txn {
         let todo = self.writes.take_order(at_commit);
         for &(_, _, i) in &todo {
             let w = self.writes[i];
-            self.followed(w.r.partition()).lock_at_commit(self, p, w)?;
+            ProtocolSet::lock_at_commit(self, p, w)?;
         }
         self.writes.give_order(todo);
         Ok(())

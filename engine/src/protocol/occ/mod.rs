@@ -24,6 +24,7 @@ impl Rules for Occ {
 
 /// Locks a row that was written. It must have the version still that the write replaces: no other
 /// transaction has replaced it since, and none can from now on.
+#[inline]
 fn lock_and_compare(t: &mut Txn, p: &dyn Platform, w: Write) -> Result<(), Error> {
     let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
     t.lock_record(p, w.r, mode, How::Wait, false)?;
