@@ -20,20 +20,29 @@ const UNUSED: &str = "mixedcc.rows.unused.";
 /// A file that holds nothing any more that is not in memory.
 pub struct Finished {
     path: String,
-    inode: (u64, u64),
+    identity: Identity,
+}
+
+/// Device, inode, size and time of the last change. The inode alone names no file: as soon as one
+/// is deleted, the next one may get its number.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// None: it is no file with contents, but a link, a directory or a pipe.
+fn identity(m: &fs::Metadata) -> Option<Identity> {
+    m.is_file().then(|| (m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()))
 }
 
 impl Finished {
     /// The file which is at this path now.
     pub fn of(path: &str, file: &File) -> io::Result<Finished> {
-        let m = file.metadata()?;
-        Ok(Finished { path: path.into(), inode: (m.dev(), m.ino()) })
+        let identity = identity(&file.metadata()?).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Finished { path: path.into(), identity })
     }
 
     /// Deletes it, if it is still there: another one may have been put into its place.
     pub fn delete(&self) {
-        let same = fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode);
-        if same {
+        let there = fs::symlink_metadata(&self.path).ok().and_then(|m| identity(&m));
+        if there == Some(self.identity) {
             if let Err(x) = fs::remove_file(&self.path) {
                 warning!("mixedcc could not remove \"{}\", whose rows were loaded: {x}", self.path);
             }
@@ -94,4 +103,25 @@ pub fn keep(path: &str) -> String {
         return path.into();
     }
     rename(path, KEPT).unwrap_or_else(|x| error!("mixedcc could not rename \"{path}\": {x}"))
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    /// A file system gives the number of a deleted file to the next one: a file that was written
+    /// anew stands for that, which has the same inode in any case.
+    #[test]
+    fn another_file_with_the_same_inode_is_left() {
+        let path = std::env::temp_dir().join(format!("mixedcc-finished-{}", std::process::id()));
+        let path = path.to_str().unwrap();
+        fs::write(path, "rows that were loaded").unwrap();
+        let finished = Finished::of(path, &File::open(path).unwrap()).unwrap();
+        fs::write(path, "other rows").unwrap();
+        finished.delete();
+        assert_eq!(fs::read_to_string(path).unwrap(), "other rows");
+        let finished = Finished::of(path, &File::open(path).unwrap()).unwrap();
+        finished.delete();
+        assert!(!exists(path));
+    }
 }
