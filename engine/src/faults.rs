@@ -7,7 +7,7 @@
 pub enum Fault {
     /// Reads and predicates are not validated.
     NoValidation,
-    /// A loser of a lock upgrade reads again without waiting for the winner.
+    /// A loser of a lock upgrade reads again without waiting for the winner, nor for its turn.
     ForgetsLosses,
     /// A transaction that is about to sleep does not search for a deadlock.
     OverlooksCycles,

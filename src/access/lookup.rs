@@ -68,7 +68,7 @@ pub unsafe fn by_key<K: Key + ?Sized>(
 ) -> Option<Option<Found>> {
     platform::outside();
     let t = xact::txn();
-    if xact::mode() == Mode::Serializable {
+    if xact::mode() == Mode::Serializable && !locks_first(info) {
         // So that looking at the row may be enough, the first time too.
         ok(t.begin_following(&PG));
     }
@@ -84,6 +84,14 @@ pub unsafe fn by_key<K: Key + ?Sized>(
         KEY.set(bytes);
         found
     }
+}
+
+/// Do the table's rows, or its partitions, want a lock before they are read? A hint, from its first
+/// partition: a look at a row without that lock tells nothing.
+#[inline]
+fn locks_first(info: &RelInfo) -> bool {
+    let protocols = info.table.map().partitions()[0].protocols();
+    protocols.locks_reads() || protocols.locks_partitions()
 }
 
 /// The bytes of a key, if all of its values compare exactly; and its partition, if that is known.
