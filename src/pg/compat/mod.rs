@@ -1,6 +1,7 @@
 //! What differs between PostgreSQL's major versions, 15 to 18, and nothing else. Version 15 is
-//! built and tested. Versions 17 and 18 compile (`cargo check --no-default-features --features
-//! pg17`), and were not run. Version 16 is written from its sources, and was not compiled.
+//! built and tested. Version 17 passes the isolation specs (`scripts/in-version 17 scripts/test
+//! build regress isolation`), and six of 31 regression tests differ there. Version 18 compiles, and
+//! was not run. Version 16 is written from its sources, and was not compiled.
 //! Functions that are declared here by hand were compared with the headers of 15, 17 and 18.
 //!
 //! `scripts/check-source` fails if another file names a symbol of the list below. A symbol that
