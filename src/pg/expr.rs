@@ -12,7 +12,8 @@ const INTERNAL: u32 = 12;
 /// A prepared expression, whose variables the context has. An ERROR jumps over this frame.
 #[inline]
 pub unsafe fn evaluate(e: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) -> (Datum, bool) {
-    // SAFETY: the caller's.
+    // SAFETY: `e` is prepared, and `c` has its variables (contract of this function). The
+    // evaluation may raise: nothing that needs a drop is alive in this frame.
     unsafe {
         let old = pg_sys::MemoryContextSwitchTo((*c).ecxt_per_tuple_memory);
         let mut null = false;
@@ -34,7 +35,7 @@ pub unsafe fn passes(qual: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) 
     if qual.is_null() {
         return true;
     }
-    // SAFETY: the caller's.
+    // SAFETY: `qual` is prepared, and `c` has its variables (contract of this function).
     let (value, null) = unsafe { evaluate(qual, c) };
     !null && value.value() != 0
 }
@@ -45,7 +46,7 @@ pub unsafe fn passes(qual: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) 
 /// As for [`evaluate`].
 #[inline]
 pub unsafe fn fulfils(check: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `check` is prepared, and `c` has its variables (contract of this function).
     let (value, null) = unsafe { evaluate(check, c) };
     null || value.value() != 0
 }
@@ -56,7 +57,7 @@ pub unsafe fn fulfils(check: *mut pg_sys::ExprState, c: *mut pg_sys::ExprContext
 /// A valid slot.
 #[inline]
 pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: the caller's.
+    // SAFETY: `slot` is valid (contract of this function), so its operations are.
     unsafe {
         if let Some(f) = (*(*slot).tts_ops).clear {
             f(slot);
@@ -70,7 +71,7 @@ pub unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
 /// A virtual slot whose arrays have all columns.
 #[inline]
 pub unsafe fn store_virtual(slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: the caller's.
+    // SAFETY: `slot` is virtual, and its arrays have all columns (contract of this function).
     unsafe {
         (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
         (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
@@ -83,7 +84,8 @@ pub unsafe fn store_virtual(slot: *mut pg_sys::TupleTableSlot) {
 /// A projection that was prepared for a virtual slot, and as for [`evaluate`].
 #[inline]
 pub unsafe fn project(p: *mut pg_sys::ProjectionInfo) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: the caller's.
+    // SAFETY: `p` was prepared for a virtual slot, and its context has the variables (contract of
+    // this function). The evaluation fills the arrays of `slot` before it is stored.
     unsafe {
         let state = &raw mut (*p).pi_state;
         let slot = (*state).resultslot;
@@ -98,7 +100,8 @@ pub unsafe fn project(p: *mut pg_sys::ProjectionInfo) -> *mut pg_sys::TupleTable
 /// `check_functions_in_node` asks.
 #[pgrx::pg_guard]
 pub unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a row or null. The row is released after its
+    // last use.
     unsafe {
         if function.to_u32() >= pg_sys::FirstUnpinnedObjectId {
             return true;

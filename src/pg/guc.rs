@@ -45,7 +45,8 @@ static PROTOCOL_ENTRIES: ProtocolEntries = {
     ProtocolEntries(all)
 };
 
-// SAFETY: the pointer leads to a static list with an end.
+// SAFETY: the pointer leads to `PROTOCOL_ENTRIES`: static, never written, and ended by an entry
+// without a name.
 unsafe impl GucEnum for ProtocolName {
     fn from_ordinal(place: i32) -> Self {
         ProtocolName(Protocol::ALL[place as usize])

@@ -29,7 +29,8 @@ impl<T> Local<T> {
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn get_mut(&self) -> &mut T {
-        // SAFETY: the caller's; one thread.
+        // SAFETY: no other reference is in use (contract of this function), and a process has one
+        // thread.
         unsafe { &mut *self.0.get() }
     }
 
@@ -42,7 +43,7 @@ impl<T> Local<T> {
     /// Puts a value in; what was there.
     #[inline]
     pub fn replace(&self, value: T) -> T {
-        // SAFETY: one thread, and no reference is in use (`get_mut`).
+        // SAFETY: a process has one thread, and no reference is in use (contract of `get_mut`).
         unsafe { self.0.get().replace(value) }
     }
 
@@ -57,7 +58,8 @@ impl<T: Copy> Local<T> {
     /// Its value.
     #[inline]
     pub fn get(&self) -> T {
-        // SAFETY: one thread.
+        // SAFETY: a process has one thread, and no reference is in use (contract of `get_mut`); `T`
+        // is `Copy`.
         unsafe { self.0.get().read() }
     }
 }

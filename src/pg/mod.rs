@@ -86,7 +86,7 @@ pub fn tid_bound(t: &pg_sys::ItemPointerData) -> (u64, u64) {
 /// A valid slot with so many columns.
 #[inline]
 pub unsafe fn have_columns(slot: *mut pg_sys::TupleTableSlot, n: i32) {
-    // SAFETY: the caller's.
+    // SAFETY: `slot` is valid and has `n` columns (contract of this function).
     unsafe {
         if ((*slot).tts_nvalid as i32) < n {
             raw::slot_getsomeattrs_int(slot, n);
@@ -254,7 +254,8 @@ pub mod raw {
 /// Calls what may run SQL, as functions of users do, with an active snapshot: at the end of a
 /// statement and at COMMIT there is none.
 pub fn with_snapshot<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: plain calls within a transaction; an ERROR's clean-up pops the snapshot.
+    // SAFETY: each caller is within a transaction, so there is a snapshot to take; an ERROR's
+    // clean-up pops it.
     unsafe {
         if raw::ActiveSnapshotSet() {
             return f();
@@ -267,19 +268,22 @@ pub fn with_snapshot<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// Are two values the same bytes (datum.h)? Raises nothing for values that are in memory.
+///
+/// # Safety
+/// Values of a type that is passed by value or not, and has this length; not NULL, and in memory.
 pub unsafe fn same(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool {
-    // SAFETY: the caller's: values of a type with this length.
+    // SAFETY: `a` and `b` are values of a type with `byval` and `len` (contract of this function).
     unsafe { raw::datumIsEqual(a, b, byval, len) }
 }
 
 /// Is the isolation level SERIALIZABLE?
 pub fn is_serializable() -> bool {
-    // SAFETY: a backend-local variable.
+    // SAFETY: a variable of this process, which only its one thread writes.
     unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
 }
 /// Is one snapshot used for the whole transaction (REPEATABLE READ, SERIALIZABLE)?
 pub fn uses_xact_snapshot() -> bool {
-    // SAFETY: as above.
+    // SAFETY: a variable of this process, which only its one thread writes.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 

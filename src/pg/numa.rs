@@ -33,8 +33,8 @@ pub fn nodes() -> Vec<i32> {
     if !guc::NUMA.get() {
         return vec![0];
     }
-    // SAFETY: libnuma's functions, in the postmaster's one thread; nothing but `numa_available` is
-    // called where that says no; the set is freed once.
+    // SAFETY: libnuma's functions, in the postmaster's one thread. Only `numa_available` is called
+    // where that says no. The set is freed once, after its last use.
     let allowed: Vec<i32> = unsafe {
         if numa_available() < 0 {
             ErrorReport::new(
@@ -64,14 +64,15 @@ pub unsafe fn bind(nodes: &[i32], ranges: impl Iterator<Item = Range<usize>>) {
     if nodes.len() < 2 {
         return;
     }
-    // SAFETY: a plain call.
+    // SAFETY: `nodes` has several nodes only where `numa_available` has said yes.
     let page = unsafe { numa_pagesize() } as usize;
     for (&node, r) in nodes.iter().zip(ranges) {
         // The first range begins within a page.
         let from = r.start.next_multiple_of(page);
         let to = r.end / page * page;
         if from < to {
-            // SAFETY: whole pages of the caller's block.
+            // SAFETY: whole pages of a range that is mapped and untouched (contract of this
+            // function).
             unsafe { numa_tonode_memory(from as *mut c_void, to - from, node) };
         }
     }

@@ -13,20 +13,24 @@ pub fn no_such(oid: Oid) -> ! {
 
 /// Its name, or its OID if there is none.
 pub fn name(oid: Oid) -> String {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a name or null.
     let p = unsafe { pg_sys::get_rel_name(oid) };
     if p.is_null() {
         oid.to_u32().to_string()
     } else {
-        // SAFETY: a C string.
+        // SAFETY: `get_rel_name` returned a C string, which is not null here.
         unsafe { text::read(p) }
     }
 }
 
 /// Raises an error unless a statement expects rows of the table as it is now: a cursor may have
 /// begun before the table got another definition.
+///
+/// # Safety
+/// A valid descriptor and an open relation. An ERROR unwinds.
 pub unsafe fn must_expect(expected: pg_sys::TupleDesc, rel: pg_sys::Relation) {
-    // SAFETY: valid descriptors.
+    // SAFETY: `expected` is valid, and `rel` is open (contract of this function). Columns are
+    // compared only where both have as many.
     unsafe {
         let now = (*rel).rd_att;
         let same = |i: usize| {

@@ -18,7 +18,7 @@ mod raw {
 }
 
 fn is_utf8() -> bool {
-    // SAFETY: a plain read of the backend's state.
+    // SAFETY: `GetDatabaseEncoding` reads a variable of this process and raises nothing.
     unsafe { raw::GetDatabaseEncoding() == pg_sys::pg_enc::PG_UTF8 as i32 }
 }
 
@@ -27,7 +27,7 @@ fn is_utf8() -> bool {
 /// # Safety
 /// A C string.
 pub unsafe fn read(p: *const c_char) -> String {
-    // SAFETY: the caller's.
+    // SAFETY: `p` is a C string (contract of this function), and is copied before this returns.
     of_bytes(unsafe { CStr::from_ptr(p) }.to_bytes())
 }
 
@@ -69,7 +69,8 @@ pub fn shown(s: &str) -> String {
 /// # Safety
 /// Such a value.
 pub unsafe fn of_datum(d: pg_sys::Datum) -> String {
-    // SAFETY: the caller's; a copy in the current memory context.
+    // SAFETY: `d` is a value of type text (contract of this function); text_to_cstring returns a C
+    // string, a copy in the current memory context.
     unsafe { read(pg_sys::text_to_cstring(d.cast_mut_ptr())) }
 }
 
@@ -79,7 +80,8 @@ pub unsafe fn of_datum(d: pg_sys::Datum) -> String {
 /// Such an array.
 pub unsafe fn of_array(array: pg_sys::Datum) -> Vec<Option<String>> {
     let (mut values, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-    // SAFETY: the caller's; both arrays have an entry for each element.
+    // SAFETY: `array` is an array of texts (contract of this function). Both arrays have `n`
+    // entries, and an element that is not NULL is a text.
     unsafe {
         let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
         let align = pg_sys::TYPALIGN_INT as c_char;

@@ -9,7 +9,8 @@ pub type Value = (Datum, bool, Oid);
 /// A value of a key as its column's type: unknown literals are read, others cast where that is
 /// implicit. Integers and what has no such cast stay.
 pub fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
-    // SAFETY: a valid relation and column; an unknown literal is a C string.
+    // SAFETY: `rel` is open and has column `attnum`: each caller has it from the key's definition.
+    // An unknown literal that is not NULL is a C string.
     unsafe {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         let base = pg_sys::getBaseType(att.atttypid);
@@ -32,9 +33,12 @@ fn is_integer(t: Oid) -> bool {
 
 /// Reads an unknown literal as a condition does: without the column's modifier, which would round
 /// or cut it.
+///
+/// # Safety
+/// `literal` is a C string. `typid` is a type that exists; an ERROR unwinds.
 pub unsafe fn read_literal(typid: Oid, literal: Datum) -> Datum {
     let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-    // SAFETY: the caller's: a C string.
+    // SAFETY: `literal` is a C string, and `typid` exists (contract of this function).
     unsafe {
         pg_sys::getTypeInputInfo(typid, &mut function, &mut param);
         pg_sys::OidInputFunctionCall(function, literal.cast_mut_ptr(), param, -1)
@@ -42,8 +46,12 @@ pub unsafe fn read_literal(typid: Oid, literal: Datum) -> Datum {
 }
 
 /// Casts a value where that is implicit.
+///
+/// # Safety
+/// `value` is one of type `typid`, or `null` is set; both types exist.
 pub unsafe fn cast((value, null, typid): Value, to: Oid) -> Option<Value> {
-    // SAFETY: the caller's: a value of its type.
+    // SAFETY: `value` is one of type `typid`, or NULL (contract of this function). The expression
+    // that is evaluated is of a constant alone, and has no variables.
     unsafe {
         let (mut len, mut byval) = (0, false);
         pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
@@ -77,7 +85,8 @@ pub fn conversion(from: Oid, to: Oid) -> Conversion {
     use pg_sys::CoercionPathType::*;
     let mut function = pg_sys::InvalidOid;
     let implicit = pg_sys::CoercionContext::COERCION_IMPLICIT;
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any pair of OIDs is answered; `function` is a variable of this
+    // frame.
     match unsafe { pg_sys::find_coercion_pathway(to, from, implicit, &mut function) } {
         COERCION_PATH_NONE => Conversion::None,
         COERCION_PATH_RELABELTYPE => Conversion::BuiltIn,
@@ -93,7 +102,8 @@ pub fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value
     if v.2 == pg_sys::UNKNOWNOID {
         return None;
     }
-    // SAFETY: a valid relation and column; catalog look-ups.
+    // SAFETY: `rel` is open and has column `attnum`: each caller has it from the key's definition.
+    // `getBaseType` is a catalog look-up: any OID is answered.
     let (from, to) = unsafe {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         (pg_sys::getBaseType(v.2), pg_sys::getBaseType(att.atttypid))
@@ -109,8 +119,13 @@ pub fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value
 }
 
 /// Evaluates an expression without variables.
+///
+/// # Safety
+/// A valid expression without variables, whose parameters `params` has (null: there are none). An
+/// ERROR unwinds.
 pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -> Value {
-    // SAFETY: an expression without variables. Values stay in the context of the statement.
+    // SAFETY: `node` has no variables, and `params` has its parameters (contract of this function).
+    // The value is copied into the current context before its state is freed.
     unsafe {
         let typid = pg_sys::exprType(node);
         let estate = pg_sys::CreateExecutorState();

@@ -82,9 +82,9 @@ unsafe extern "C-unwind" fn set_new_storage<C: Callbacks>(
     freeze_xid: *mut pg_sys::TransactionId,
     minmulti: *mut pg_sys::MultiXactId,
 ) {
-    // SAFETY: tableam.h's contract. Rows of ours hold no transaction ids, but pg_class needs some
-    // that age, as heap's do: those that are invalid count as infinitely old wherever ages are
-    // watched.
+    // SAFETY: `rel` is open, and the other pointers are the caller's variables (tableam.h). Rows of
+    // ours hold no transaction ids, but pg_class needs some that age, as heap's do: those that are
+    // invalid count as infinitely old wherever ages are watched.
     unsafe {
         *freeze_xid = pg_sys::RecentXmin;
         *minmulti = pg_sys::GetOldestMultiXactId();
@@ -111,7 +111,8 @@ unsafe extern "C-unwind" fn tuple_update<C: Callbacks>(
     lockmode: *mut pg_sys::LockTupleMode::Type,
     update_indexes: *mut UpdateIndexes,
 ) -> pg_sys::TM_Result::Type {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open, `slot` has the new row, and the other pointers are the caller's
+    // variables (tableam.h: tuple_update). `C::update` gets them unchanged.
     unsafe {
         let mut moved = false;
         let result = C::update(rel, tid, slot, cid, snapshot, crosscheck, tmfd, lockmode, &mut moved);
@@ -136,7 +137,7 @@ unsafe extern "C-unwind" fn analyze_next_block<C: Callbacks>(
     block: pg_sys::BlockNumber,
     _strategy: pg_sys::BufferAccessStrategy,
 ) -> bool {
-    // SAFETY: a scan of ours. False passes over the block.
+    // SAFETY: `scan` is what our scan_begin returned (tableam.h). False passes over the block.
     unsafe { C::sample_block(scan, block) }
 }
 
@@ -147,7 +148,7 @@ unsafe extern "C-unwind" fn analyze_next_block<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
     stream: *mut pg_sys::ReadStream,
 ) -> bool {
-    // SAFETY: a scan of ours, and ANALYZE's stream of blocks.
+    // SAFETY: `scan` is what our scan_begin returned (tableam.h), and `stream` is ANALYZE's.
     unsafe {
         loop {
             let mut strategy = std::ptr::null_mut();
@@ -168,7 +169,8 @@ unsafe extern "C-unwind" fn bitmap_next_block<C: Callbacks>(
     scan: pg_sys::TableScanDesc,
     page: *mut pg_sys::TBMIterateResult,
 ) -> bool {
-    // SAFETY: a scan of ours; the page has `ntuples` offsets, or is lossy.
+    // SAFETY: `scan` is what our scan_begin returned (tableam.h). The page has `ntuples` offsets,
+    // or is lossy (tidbitmap.h).
     unsafe {
         let n = (*page).ntuples;
         let offsets = if n < 0 { None } else { Some((*page).offsets.as_slice(n as usize)) };
@@ -183,7 +185,7 @@ unsafe extern "C-unwind" fn bitmap_next_tuple<C: Callbacks>(
     _page: *mut pg_sys::TBMIterateResult,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: a scan of ours.
+    // SAFETY: `scan` is what our scan_begin returned (tableam.h), and `slot` one of its table.
     unsafe { C::next_of_block(scan, slot) }
 }
 
@@ -197,8 +199,8 @@ unsafe extern "C-unwind" fn bitmap_next_tuple<C: Callbacks>(
     lossy_pages: *mut u64,
     exact_pages: *mut u64,
 ) -> bool {
-    // SAFETY: a scan of ours, whose iterator the executor has begun. The buffer has room for as
-    // many offsets as are asked for.
+    // SAFETY: `scan` is what our scan_begin returned (tableam.h), and the executor has begun its
+    // iterator. The buffer has room for as many offsets as are asked for.
     unsafe {
         loop {
             if C::next_of_block(scan, slot) {
@@ -236,7 +238,7 @@ pub unsafe fn explain_query(
     params: pg_sys::ParamListInfo,
     env: *mut pg_sys::QueryEnvironment,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the arguments are those of ExplainOneQuery_hook (contract of this function).
     unsafe { pg_sys::standard_ExplainOneQuery(query, options, into, es, text, params, env) }
 }
 
@@ -254,7 +256,7 @@ pub unsafe fn explain_query(
     params: pg_sys::ParamListInfo,
     env: *mut pg_sys::QueryEnvironment,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the arguments are those of ExplainOneQuery_hook (contract of this function).
     unsafe {
         let before = pg_sys::pgBufferUsage;
         let start = std::time::Instant::now();
@@ -276,13 +278,14 @@ pub unsafe fn explain_query(
 /// # Safety
 /// A scan descriptor.
 pub unsafe fn set_tid_bounds(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPointerData, max: pg_sys::ItemPointerData) {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` is a scan descriptor (contract of this function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         (*scan).rs_mintid = min;
         (*scan).rs_maxtid = max;
     }
-    // SAFETY: the caller's.
+    // SAFETY: `scan` is a scan descriptor (contract of this function); a scan of TIDs uses this
+    // part of `st`.
     #[cfg(feature = "pg18")]
     unsafe {
         (*scan).st.tidrange.rs_mintid = min;
@@ -296,7 +299,8 @@ pub unsafe fn set_tid_bounds(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPoint
 /// # Safety
 /// A node whose scan has not read anything.
 pub unsafe fn without_prefetch(scan: *mut pg_sys::BitmapHeapScanState) {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` is a node of the executor whose scan has read nothing (contract of this
+    // function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         (*scan).prefetch_maximum = 0

@@ -8,22 +8,30 @@ use pgrx::pg_sys::{self, Oid};
 /// A valid descriptor that has the column, and lives as long as the result is used.
 #[inline]
 pub unsafe fn attribute<'a>(desc: pg_sys::TupleDesc, i: usize) -> &'a pg_sys::FormData_pg_attribute {
-    // SAFETY: the caller's.
+    // SAFETY: `desc` is valid and outlives the result (contract of this function); the slice checks
+    // `i`.
     unsafe { &columns(desc)[i] }
 }
 
+/// # Safety
+/// A valid descriptor that lives as long as the result is used.
 #[cfg(not(feature = "pg18"))]
 #[inline]
 unsafe fn columns<'a>(desc: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
-    // SAFETY: a valid descriptor.
+    // SAFETY: `desc` is valid (contract of this function), and `attrs` has `natts` elements
+    // (tupdesc.h).
     unsafe { (*desc).attrs.as_slice((*desc).natts as usize) }
 }
 
 /// From 18 on the attributes lie behind the compact ones (TupleDescAttrAddress in tupdesc.h).
+///
+/// # Safety
+/// A valid descriptor that lives as long as the result is used.
 #[cfg(feature = "pg18")]
 #[inline]
 unsafe fn columns<'a>(desc: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
-    // SAFETY: a valid descriptor has `natts` elements in both arrays.
+    // SAFETY: `desc` is valid (contract of this function), and has `natts` elements in both arrays
+    // (tupdesc.h).
     unsafe {
         let n = (*desc).natts as usize;
         let first = (*desc).compact_attrs.as_ptr().add(n).cast::<pg_sys::FormData_pg_attribute>();
@@ -38,10 +46,11 @@ unsafe fn columns<'a>(desc: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attri
 /// As for [`attribute`].
 #[inline]
 pub unsafe fn cached_offset(desc: pg_sys::TupleDesc, i: usize) -> Option<usize> {
-    // SAFETY: the caller's.
+    // SAFETY: `desc` is valid and has column `i` (contract of this function).
     #[cfg(not(feature = "pg18"))]
     let offset = unsafe { attribute(desc, i) }.attcacheoff;
-    // SAFETY: the caller's.
+    // SAFETY: `desc` is valid (contract of this function), and has `natts` compact attributes
+    // (tupdesc.h).
     #[cfg(feature = "pg18")]
     let offset = unsafe { (*desc).compact_attrs.as_slice((*desc).natts as usize)[i].attcacheoff };
     usize::try_from(offset).ok()
@@ -55,13 +64,14 @@ pub unsafe fn cached_offset(desc: pg_sys::TupleDesc, i: usize) -> Option<usize> 
 /// An open relation.
 pub unsafe fn indexed_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
     use pg_sys::IndexAttrBitmapKind as Kind;
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(feature = "pg15")]
     unsafe {
         pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_ALL)
     }
     // From 16 on columns of summarizing indexes (BRIN) are in a set of their own.
-    // SAFETY: the caller's; the sets are copies.
+    // SAFETY: `rel` is open (contract of this function). The sets are copies of this call, and each
+    // is freed once.
     #[cfg(not(feature = "pg15"))]
     unsafe {
         let blocking = pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_HOT_BLOCKING);
@@ -78,7 +88,7 @@ pub unsafe fn indexed_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
 /// # Safety
 /// An open relation.
 pub unsafe fn key_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     unsafe { pg_sys::RelationGetIndexAttrBitmap(rel, pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY) }
 }
 
@@ -91,7 +101,8 @@ pub fn owns_relation(oid: Oid, role: Oid) -> bool {
 pub fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
     match schema {
         Some(oid) => oid != pg_sys::InvalidOid && owns(pg_sys::NamespaceRelationId, oid, role),
-        // SAFETY: a plain read.
+        // SAFETY: a variable of this process, which its one thread writes when it connects to a
+        // database.
         None => owns(pg_sys::DatabaseRelationId, unsafe { pg_sys::MyDatabaseId }, role),
     }
 }
@@ -104,10 +115,12 @@ pub fn owns_function(oid: Oid, role: Oid) -> bool {
 /// May a role call a function, which exists?
 pub fn may_call(oid: Oid, role: Oid) -> bool {
     let mode = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up of a function that exists (documentation of this function). For
+    // another OID PostgreSQL raises an ERROR, which unwinds.
     #[cfg(feature = "pg15")]
     let result = unsafe { pg_sys::pg_proc_aclcheck(oid, role, mode) };
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up of a function that exists (documentation of this function). For
+    // another OID PostgreSQL raises an ERROR, which unwinds.
     #[cfg(not(feature = "pg15"))]
     let result = unsafe { pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, oid, role, mode) };
     result == pg_sys::AclResult::ACLCHECK_OK
@@ -116,7 +129,8 @@ pub fn may_call(oid: Oid, role: Oid) -> bool {
 /// Does a role own an object of a catalog, which exists?
 #[cfg(feature = "pg15")]
 fn owns(catalog: Oid, oid: Oid, role: Oid) -> bool {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-up of an object that exists (documentation of this function). For
+    // another OID PostgreSQL raises an ERROR, which unwinds.
     unsafe {
         match catalog {
             pg_sys::RelationRelationId => pg_sys::pg_class_ownercheck(oid, role),
@@ -128,20 +142,23 @@ fn owns(catalog: Oid, oid: Oid, role: Oid) -> bool {
 }
 #[cfg(not(feature = "pg15"))]
 fn owns(catalog: Oid, oid: Oid, role: Oid) -> bool {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up of an object that exists (documentation of this function). For
+    // another OID PostgreSQL raises an ERROR, which unwinds.
     unsafe { pg_sys::object_ownercheck(catalog, oid, role) }
 }
 
 /// Has a role any of these rights (`ACL_SELECT` ...) on a relation, which exists?
 pub fn relation_rights(oid: Oid, role: Oid, any_of: u32) -> bool {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up of a relation that exists (documentation of this function). For
+    // another OID PostgreSQL raises an ERROR, which unwinds.
     unsafe { pg_sys::pg_class_aclcheck(oid, role, any_of as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK }
 }
 
 /// Has a role any of these rights on some column of a relation, which exists?
 pub fn column_rights(oid: Oid, role: Oid, any_of: u32) -> bool {
     let how = pg_sys::AclMaskHow::ACLMASK_ANY;
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up of a relation that exists (documentation of this function): any OID
+    // is answered.
     let result = unsafe { pg_sys::pg_attribute_aclcheck_all(oid, role, any_of as pg_sys::AclMode, how) };
     result == pg_sys::AclResult::ACLCHECK_OK
 }
@@ -151,12 +168,12 @@ pub fn column_rights(oid: Oid, role: Oid, any_of: u32) -> bool {
 /// # Safety
 /// An open relation.
 pub unsafe fn primary_key_index(rel: pg_sys::Relation) -> Oid {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         pg_sys::RelationGetPrimaryKeyIndex(rel)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(feature = "pg18")]
     unsafe {
         pg_sys::RelationGetPrimaryKeyIndex(rel, false)

@@ -46,7 +46,7 @@ mod raw {
 /// # Safety
 /// `_PG_init` runs alone.
 pub unsafe fn init_run(run: Run) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `_PG_init` runs alone (contract of this function), so the hook has no caller yet.
     unsafe {
         RUN.set((Some(run), pg_sys::ExecutorRun_hook));
         pg_sys::ExecutorRun_hook = Some(hook);
@@ -61,7 +61,8 @@ unsafe extern "C-unwind" fn hook(
     count: u64,
     execute_once: bool,
 ) {
-    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    // SAFETY: `q` is a started statement (contract of ExecutorRun_hook). The calls may raise:
+    // nothing that needs a drop is alive in this frame.
     unsafe {
         let (run, previous) = RUN.get();
         if run.is_some_and(|run| run(q, direction, count, execute_once)) {
@@ -77,7 +78,8 @@ unsafe extern "C-unwind" fn hook(
 /// From 18 on a statement knows by itself whether it ran before (QueryDesc.already_executed).
 #[cfg(feature = "pg18")]
 unsafe extern "C-unwind" fn hook(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64) {
-    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    // SAFETY: `q` is a started statement (contract of ExecutorRun_hook). The calls may raise:
+    // nothing that needs a drop is alive in this frame.
     unsafe {
         if RUN.is_some_and(|run| run(q, direction, count, false)) {
             return;
@@ -94,12 +96,13 @@ unsafe extern "C-unwind" fn hook(q: *mut pg_sys::QueryDesc, direction: pg_sys::S
 /// # Safety
 /// A planned statement.
 pub unsafe fn has_rights(stmt: *mut pg_sys::PlannedStmt) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `stmt` is a planned statement (contract of this function); its range table is a list.
     #[cfg(feature = "pg15")]
     unsafe {
         pg_sys::ExecCheckRTPerms((*stmt).rtable, false)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `stmt` is a planned statement (contract of this function); its range table and rights
+    // are lists.
     #[cfg(not(feature = "pg15"))]
     unsafe {
         pg_sys::ExecCheckPermissions((*stmt).rtable, (*stmt).permInfos, false)
@@ -111,17 +114,19 @@ pub unsafe fn has_rights(stmt: *mut pg_sys::PlannedStmt) -> bool {
 /// # Safety
 /// A new state, and a range table that outlives it. Its tables' rights are not looked at.
 unsafe fn init_range_table(estate: *mut pg_sys::EState, rtable: *mut pg_sys::List) {
-    // SAFETY: the caller's.
+    // SAFETY: `estate` is new, and `rtable` outlives it (contract of this function).
     #[cfg(feature = "pg15")]
     unsafe {
         pg_sys::ExecInitRangeTable(estate, rtable)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `estate` is new, and `rtable` outlives it (contract of this function); without
+    // rights' infos none are looked at.
     #[cfg(any(feature = "pg16", feature = "pg17"))]
     unsafe {
         pg_sys::ExecInitRangeTable(estate, rtable, std::ptr::null_mut())
     }
-    // SAFETY: the caller's; the set is a new one.
+    // SAFETY: `estate` is new, and `rtable` outlives it (contract of this function); the set is a
+    // new one.
     #[cfg(feature = "pg18")]
     unsafe {
         let n = pg_sys::list_length(rtable);
@@ -141,7 +146,9 @@ pub unsafe fn check_constraints(
     rtable: *mut pg_sys::List,
     slot: *mut pg_sys::TupleTableSlot,
 ) {
-    // SAFETY: the caller's. The state is freed with the statement.
+    // SAFETY: `rel` is open, `rti` is its number, and `slot` has a row of it (contract of this
+    // function). `info` and `estate` outlive the check. `ExecConstraints` may raise: nothing that
+    // needs a drop is alive in this frame.
     unsafe {
         let estate = pg_sys::CreateExecutorState();
         init_range_table(estate, rtable);
@@ -162,7 +169,8 @@ pub unsafe fn insert_index_entries(
     slot: *mut pg_sys::TupleTableSlot,
     estate: *mut pg_sys::EState,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the row's TID is set, and the indexes are open (contract of this function).
+    // `ExecInsertIndexTuples` may raise: nothing that needs a drop is alive in this frame.
     unsafe {
         let (no_flag, no_list) = (std::ptr::null_mut(), std::ptr::null_mut());
         #[cfg(feature = "pg15")]
@@ -182,12 +190,14 @@ pub unsafe fn begin_index_scan(
     snapshot: pg_sys::Snapshot,
     keys: i32,
 ) -> pg_sys::IndexScanDesc {
-    // SAFETY: the caller's.
+    // SAFETY: `table` and `index` are open, and `snapshot` outlives the scan (contract of this
+    // function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         raw::index_beginscan(table, index, snapshot, keys, 0)
     }
-    // SAFETY: the caller's; nothing counts the searches.
+    // SAFETY: `table` and `index` are open, and `snapshot` outlives the scan (contract of this
+    // function). Null is no instrument: nothing counts the searches.
     #[cfg(feature = "pg18")]
     unsafe {
         raw::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0)
@@ -204,12 +214,14 @@ pub unsafe fn begin_guarded_index_scan(
     snapshot: pg_sys::Snapshot,
     keys: i32,
 ) -> pg_sys::IndexScanDesc {
-    // SAFETY: the caller's.
+    // SAFETY: `table` and `index` are open, and `snapshot` outlives the scan (contract of this
+    // function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         pg_sys::index_beginscan(table, index, snapshot, keys, 0)
     }
-    // SAFETY: the caller's; nothing counts the searches.
+    // SAFETY: `table` and `index` are open, and `snapshot` outlives the scan (contract of this
+    // function). Null is no instrument: nothing counts the searches.
     #[cfg(feature = "pg18")]
     unsafe {
         pg_sys::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0)

@@ -66,7 +66,7 @@ pub struct Size {
 /// # Safety
 /// An open index, locked as VACUUM does.
 pub unsafe fn update_statistics(index: pg_sys::Relation, size: Size) {
-    // SAFETY: the caller's.
+    // SAFETY: `index` is open and locked as VACUUM does (contract of this function).
     unsafe { update(index, size, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32)) }
 }
 
@@ -76,13 +76,16 @@ pub unsafe fn update_statistics(index: pg_sys::Relation, size: Size) {
 /// # Safety
 /// An open table, locked as VACUUM does.
 pub unsafe fn update_table_statistics(rel: pg_sys::Relation, size: Size) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and locked as VACUUM does (contract of this function).
     unsafe { update(rel, size, pg_sys::GetOldestNonRemovableTransactionId(rel), pg_sys::GetOldestMultiXactId()) }
 }
 
+/// # Safety
+/// An open relation, locked as VACUUM does.
 unsafe fn update(rel: pg_sys::Relation, size: Size, frozen: pg_sys::TransactionId, multi: pg_sys::MultiXactId) {
     let none = std::ptr::null_mut;
-    // SAFETY: the callers'.
+    // SAFETY: `rel` is open and locked as VACUUM does (contract of this function);
+    // vac_update_relstats takes null for the flags that are not asked for.
     unsafe {
         pg_sys::vac_update_relstats(
             rel,
@@ -106,13 +109,13 @@ unsafe fn update(rel: pg_sys::Relation, size: Size, frozen: pg_sys::TransactionI
 /// # Safety
 /// An open relation.
 pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64, started: pg_sys::TimestampTz) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         let _ = started;
         pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(feature = "pg18")]
     unsafe {
         pg_sys::pgstat_report_vacuum((*rel).rd_id, (*(*rel).rd_rel).relisshared, live as i64, dead as i64, started)
@@ -123,13 +126,15 @@ pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64, started
 /// with a snapshot.
 pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
     let mut params = ClusterParams { options: CLUOPT_RECHECK | if verbose { CLUOPT_VERBOSE } else { 0 } };
-    // SAFETY: OIDs need not be valid. An ERROR jumps over this frame, which owns nothing.
+    // SAFETY: `cluster_rel` takes an OID that names no relation. An ERROR jumps over this frame,
+    // which owns nothing.
     #[cfg(not(feature = "pg18"))]
     unsafe {
         raw::cluster_rel(table, index, &mut params)
     };
     // From 18 on the caller opens the table, which is closed at the end.
-    // SAFETY: as above.
+    // SAFETY: `rel` is open and locked when `cluster_rel` gets it. An ERROR jumps over this frame,
+    // which owns nothing.
     #[cfg(feature = "pg18")]
     unsafe {
         let rel = pg_sys::try_table_open(table, pg_sys::AccessExclusiveLock as i32);
@@ -140,8 +145,12 @@ pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
 }
 
 /// A state for a command's errors: its text.
+///
+/// # Safety
+/// A text that ends with a zero byte and lives as long as the statement.
 unsafe fn parse_state(query: *const core::ffi::c_char) -> *mut pg_sys::ParseState {
-    // SAFETY: a text that lives as long as the statement.
+    // SAFETY: `make_parsestate` returns a new state. `query` lives as long as the statement
+    // (contract of this function).
     unsafe {
         let p = pg_sys::make_parsestate(std::ptr::null_mut());
         (*p).p_sourcetext = query;
@@ -154,7 +163,8 @@ unsafe fn parse_state(query: *const core::ffi::c_char) -> *mut pg_sys::ParseStat
 /// # Safety
 /// A statement whose memory outlives the transaction. The caller is the top of a client's command.
 pub unsafe fn reindex(s: *mut pg_sys::ReindexStmt, query: *const core::ffi::c_char) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` and `query` outlive the transaction, and a client's command calls this (contract
+    // of this function).
     unsafe { pg_sys::ExecReindex(parse_state(query), s, true) }
 }
 
@@ -163,7 +173,8 @@ pub unsafe fn reindex(s: *mut pg_sys::ReindexStmt, query: *const core::ffi::c_ch
 /// # Safety
 /// As for [`reindex`].
 pub unsafe fn vacuum(s: *mut pg_sys::VacuumStmt, query: *const core::ffi::c_char) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` and `query` outlive the transaction, and a client's command calls this (contract
+    // of this function).
     unsafe { pg_sys::ExecVacuum(parse_state(query), s, true) }
 }
 
@@ -172,7 +183,7 @@ pub unsafe fn vacuum(s: *mut pg_sys::VacuumStmt, query: *const core::ffi::c_char
 /// # Safety
 /// VACUUM's parameters.
 pub unsafe fn is_verbose(params: *const pg_sys::VacuumParams) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `params` are VACUUM's (contract of this function).
     unsafe { (*params).options & pg_sys::VACOPT_VERBOSE != 0 }
 }
 
@@ -182,12 +193,12 @@ pub unsafe fn is_verbose(params: *const pg_sys::VacuumParams) -> bool {
 /// An open relation.
 #[inline]
 pub unsafe fn count_update(rel: pg_sys::Relation, in_place: bool) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(feature = "pg15")]
     unsafe {
         raw::pgstat_count_heap_update(rel, in_place)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(not(feature = "pg15"))]
     unsafe {
         raw::pgstat_count_heap_update(rel, in_place, false)
@@ -195,9 +206,14 @@ pub unsafe fn count_update(rel: pg_sys::Relation, in_place: bool) {
 }
 
 /// The counters of a relation, if it has any (pgstat_should_count_relation's macro).
+///
+/// # Safety
+/// An open relation, which stays open as long as the result is used, and no other counters of it
+/// are in use.
 #[inline]
 unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<Counters<'a>> {
-    // SAFETY: an open relation.
+    // SAFETY: `rel` is open (contract of this function). `pgstat_info` is null or the entry of this
+    // backend; `pgstat_assoc_relation` sets it.
     unsafe {
         if (*rel).pgstat_info.is_null() {
             if !(*rel).pgstat_enabled {
@@ -246,7 +262,7 @@ impl Counters<'_> {
 /// # Safety
 /// An open relation.
 pub unsafe fn count_scan(rel: pg_sys::Relation) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     if let Some(mut c) = unsafe { counters(rel) } {
         *c.scans() += 1;
     }
@@ -258,7 +274,8 @@ pub unsafe fn count_scan(rel: pg_sys::Relation) {
 /// An open relation and an index of it.
 #[inline]
 pub unsafe fn count_fetched_rows(rel: pg_sys::Relation, index: pg_sys::Relation, n: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` and `index` are open (contract of this function); each pair of counters is
+    // dropped before the next is taken.
     unsafe {
         if let Some(mut c) = counters(index) {
             *c.returned() += n as i64;
@@ -275,7 +292,7 @@ pub unsafe fn count_fetched_rows(rel: pg_sys::Relation, index: pg_sys::Relation,
 /// An open relation.
 #[inline]
 pub unsafe fn count_fetched(rel: pg_sys::Relation) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     if let Some(mut c) = unsafe { counters(rel) } {
         *c.fetched() += 1;
     }
@@ -287,7 +304,7 @@ pub unsafe fn count_fetched(rel: pg_sys::Relation) {
 /// An open relation.
 #[inline]
 pub unsafe fn count_returned_row(rel: pg_sys::Relation) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     if let Some(mut c) = unsafe { counters(rel) } {
         *c.returned() += 1;
     }

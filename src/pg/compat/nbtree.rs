@@ -30,7 +30,8 @@ mod raw {
 /// # Safety
 /// An nbtree index that is open and locked. An ERROR jumps over this frame.
 pub unsafe fn remember_last_leaf(index: pg_sys::Relation) {
-    // SAFETY: the caller's; a relation's storage manager entry is null or valid.
+    // SAFETY: `index` is an nbtree index, open and locked (contract of this function). `rd_smgr` is
+    // null or valid. The buffer that `_bt_get_endpoint` locked is released before the frame ends.
     unsafe {
         let known = |s: pg_sys::SMgrRelation| !s.is_null() && (*s).smgr_targblock != pg_sys::InvalidBlockNumber;
         if known((*index).rd_smgr) || raw::_bt_getrootheight(index) == 0 {

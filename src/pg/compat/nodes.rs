@@ -39,12 +39,12 @@ mod raw {
 /// # Safety
 /// A valid state; the visitor calls this function for its own children.
 pub unsafe fn walk_children(ps: *mut pg_sys::PlanState, f: Visitor, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `ps` is valid, and `f` walks on by this function (contract of this function).
     #[cfg(feature = "pg15")]
     unsafe {
         raw::planstate_tree_walker(ps, f, context)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `ps` is valid, and `f` walks on by this function (contract of this function).
     #[cfg(not(feature = "pg15"))]
     unsafe {
         raw::planstate_tree_walker_impl(ps, f, context)
@@ -56,14 +56,14 @@ pub unsafe fn walk_children(ps: *mut pg_sys::PlanState, f: Visitor, context: *mu
 /// # Safety
 /// A valid expression.
 pub unsafe fn mutated(node: *mut Node, f: Mutator, context: *mut core::ffi::c_void) -> *mut Node {
-    // SAFETY: the caller's. PostgreSQL 15 declares the function without its arguments, and calls it
-    // with these.
+    // SAFETY: `node` is a valid expression (contract of this function). PostgreSQL 15 declares the
+    // function without its arguments, and calls it with these.
     #[cfg(feature = "pg15")]
     unsafe {
         let f = std::mem::transmute::<Mutator, unsafe extern "C-unwind" fn() -> *mut Node>(f);
         pg_sys::expression_tree_mutator(node, Some(f), context)
     }
-    // SAFETY: the caller's.
+    // SAFETY: `node` is a valid expression (contract of this function).
     #[cfg(not(feature = "pg15"))]
     unsafe {
         pg_sys::expression_tree_mutator_impl(node, Some(f), context)
@@ -75,7 +75,8 @@ pub unsafe fn mutated(node: *mut Node, f: Mutator, context: *mut core::ffi::c_vo
 /// # Safety
 /// A text that ends with a zero byte.
 pub unsafe fn relation_name(text: *const core::ffi::c_char) -> *mut pg_sys::RangeVar {
-    // SAFETY: the caller's.
+    // SAFETY: `text` ends with a zero byte (contract of this function); the list of names is a new
+    // one.
     unsafe {
         #[cfg(feature = "pg15")]
         let names = pg_sys::stringToQualifiedNameList(text);
@@ -90,13 +91,14 @@ pub unsafe fn relation_name(text: *const core::ffi::c_char) -> *mut pg_sys::Rang
 /// # Safety
 /// A valid expression of a query that is being planned.
 pub unsafe fn array_length(root: *mut pg_sys::PlannerInfo, array: *mut Node) -> f64 {
-    // SAFETY: the caller's.
+    // SAFETY: `array` is an expression of a query that is being planned (contract of this
+    // function).
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         let _ = root;
         pg_sys::estimate_array_length(array) as f64
     }
-    // SAFETY: the caller's.
+    // SAFETY: `array` is an expression of the query that `root` plans (contract of this function).
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         pg_sys::estimate_array_length(root, array)
@@ -109,12 +111,14 @@ pub unsafe fn array_length(root: *mut pg_sys::PlannerInfo, array: *mut Node) -> 
 /// # Safety
 /// A collation that exists, or `InvalidOid`.
 pub unsafe fn is_c_collation(collation: pg_sys::Oid) -> bool {
-    // SAFETY: the caller's; a catalog look-up.
+    // SAFETY: `collation` exists, or is `InvalidOid` (contract of this function): both are
+    // answered.
     #[cfg(not(feature = "pg18"))]
     unsafe {
         raw::lc_collate_is_c(collation)
     }
-    // SAFETY: the caller's; a locale is valid to the session's end.
+    // SAFETY: `collation` exists where it is looked up (contract of this function); a locale is
+    // valid to the session's end.
     #[cfg(feature = "pg18")]
     unsafe {
         collation != pg_sys::InvalidOid && (*raw::pg_newlocale_from_collation(collation)).collate_is_c

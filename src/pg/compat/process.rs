@@ -31,12 +31,12 @@ pub fn my_ident() -> u64 {
 /// The number of this backend in virtual transaction ids. From 17 on they count from 0.
 #[inline]
 fn my_backend() -> i32 {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when the backend starts.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         pg_sys::MyBackendId
     }
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when the backend starts.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         pg_sys::MyProcNumber
@@ -46,12 +46,14 @@ fn my_backend() -> i32 {
 /// Number of the running transaction in this backend.
 #[inline]
 pub fn my_lxid() -> u32 {
-    // SAFETY: as above.
+    // SAFETY: `MyProc` is set before a backend runs a transaction, and lies in shared memory for
+    // good.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         (*pg_sys::MyProc).lxid
     }
-    // SAFETY: as above.
+    // SAFETY: `MyProc` is set before a backend runs a transaction, and lies in shared memory for
+    // good.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         (*pg_sys::MyProc).vxid.lxid
@@ -70,14 +72,16 @@ pub unsafe fn wait_for_end(ident: u64) {
         procNumber: (ident >> 32) as i32,
         localTransactionId: ident as u32,
     };
-    // SAFETY: the caller's.
+    // SAFETY: a transaction is running, and the caller lets an ERROR unwind (contract of this
+    // function).
     unsafe { pg_sys::VirtualXactLock(vxid, true) };
 }
 
 /// Does another process wait for a lock of PostgreSQL's that this one has? Looks at all locks of
 /// the server.
 pub fn is_awaited() -> bool {
-    // SAFETY: the list is a copy in the current memory context, of as many elements as it says.
+    // SAFETY: `GetLockStatusData` returns a copy in the current memory context, with `nelements`
+    // locks. Both parts are freed once, after the last use of `all`.
     unsafe {
         let data = pg_sys::GetLockStatusData();
         let all = std::slice::from_raw_parts((*data).locks, (*data).nelements as usize);
@@ -105,12 +109,13 @@ pub fn is_awaited() -> bool {
 /// Does the running transaction, or one of its subtransactions, hold a lock on a relation of this
 /// database in this mode?
 pub fn holds_relation(oid: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> bool {
-    // SAFETY: a look at the backend's own table of locks.
+    // SAFETY: `LockHeldByMe` looks only at the backend's own table of locks; any OID is answered.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         pg_sys::LockHeldByMe(&relation_tag(oid), mode)
     }
-    // SAFETY: as above; in exactly this mode.
+    // SAFETY: `LockHeldByMe` looks only at the backend's own table of locks, here for exactly this
+    // mode; any OID is answered.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         pg_sys::LockHeldByMe(&relation_tag(oid), mode, false)
@@ -121,7 +126,8 @@ pub fn holds_relation(oid: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> bool {
 /// databases.
 pub fn relation_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
-        // SAFETY: a plain read.
+        // SAFETY: a variable of this process, which its one thread writes when it connects to a
+        // database.
         locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
         locktag_field2: oid.to_u32(),
         locktag_field3: 0,
@@ -133,19 +139,21 @@ pub fn relation_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
 
 /// The slot of this process in the engine: its PGPROC's number.
 pub fn my_slot() -> SlotId {
-    // SAFETY: a process that runs transactions has a PGPROC.
+    // SAFETY: `MyProc` is an element of the array of processes, set before a process runs
+    // transactions.
     unsafe { slot_of(pg_sys::MyProc) }
 }
 
 /// # Safety
 /// An element of the array of processes.
 unsafe fn slot_of(proc: *const pg_sys::PGPROC) -> SlotId {
-    // SAFETY: the caller's.
+    // SAFETY: `proc` is an element of the array of processes (contract of this function).
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         (*proc).pgprocno as SlotId
     }
-    // SAFETY: the caller's: GetNumberFromPGProc.
+    // SAFETY: `proc` is an element of `allProcs` (contract of this function), as for
+    // GetNumberFromPGProc.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         proc.offset_from((*pg_sys::ProcGlobal).allProcs) as SlotId
@@ -155,7 +163,8 @@ unsafe fn slot_of(proc: *const pg_sys::PGPROC) -> SlotId {
 /// Has the process of a slot no snapshot at all? A racy look, as ComputeXidHorizons takes it.
 #[inline]
 pub fn has_no_snapshot(slot: SlotId) -> bool {
-    // SAFETY: slots are PGPROC numbers; the array lives as long as shared memory.
+    // SAFETY: the index is below `allProcCount`. The array lives as long as shared memory, and the
+    // word is read volatile, as another process may write it.
     unsafe {
         let n = (*pg_sys::ProcGlobal).allProcCount;
         (slot as u32) < n
@@ -167,8 +176,8 @@ pub fn has_no_snapshot(slot: SlotId) -> bool {
 
 /// Sets the latch of a slot's process; if it ended, of the process that has the slot by now.
 pub fn wake(slot: SlotId) {
-    // SAFETY: slots are PGPROC numbers; the array lives as long as shared memory, and a latch may
-    // be set without cause.
+    // SAFETY: the index is below `allProcCount`. The array lives as long as shared memory, and a
+    // latch may be set without cause.
     unsafe {
         if (slot as u32) < (*pg_sys::ProcGlobal).allProcCount {
             pg_sys::SetLatch(&raw mut (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).procLatch);
@@ -178,7 +187,8 @@ pub fn wake(slot: SlotId) {
 
 /// The process id of a slot, if there is one.
 pub fn pid_of(slot: SlotId) -> Option<i32> {
-    // SAFETY: as above; a racy read of a word.
+    // SAFETY: the index is below `allProcCount`. The array lives as long as shared memory, and the
+    // word is read volatile, as another process may write it.
     unsafe {
         let n = (*pg_sys::ProcGlobal).allProcCount;
         let proc = ((slot as u32) < n).then(|| (*pg_sys::ProcGlobal).allProcs.add(slot as usize))?;
@@ -191,7 +201,8 @@ pub fn pid_of(slot: SlotId) -> Option<i32> {
 pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
     let mut parts = snapshot_id.split('-').map(|p| u32::from_str_radix(p, 16));
     let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);
-    // SAFETY: plain reads of shared memory that exists as long as the server.
+    // SAFETY: any number is answered: PostgreSQL's look-up returns null or an element of the array
+    // of processes, which `slot_of` wants.
     unsafe {
         #[cfg(any(feature = "pg15", feature = "pg16"))]
         let proc = raw::BackendIdGetProc(backend as i32);
@@ -205,6 +216,9 @@ pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
 }
 
 /// `AddinShmemInitLock`.
+///
+/// # Safety
+/// the main array exists once shared memory does; lock 21 is AddinShmemInitLock (lwlocknames.txt).
 pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
     // SAFETY: the main array exists once shared memory does; lock 21 is AddinShmemInitLock
     // (lwlocknames.txt).
@@ -216,12 +230,12 @@ pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
 /// # Safety
 /// The function does what may be done in a signal's handler.
 pub unsafe fn handle_signal(signal: u32, handler: Handler) {
-    // SAFETY: the caller's.
+    // SAFETY: `handler` may run in a signal's handler (contract of this function).
     #[cfg(not(feature = "pg18"))]
     unsafe {
         pg_sys::pqsignal(signal as i32, Some(handler));
     }
-    // SAFETY: the caller's.
+    // SAFETY: `handler` may run in a signal's handler (contract of this function).
     #[cfg(feature = "pg18")]
     unsafe {
         raw::pqsignal_be(signal as i32, handler);

@@ -39,12 +39,12 @@ pub fn storage(tablespace: Oid, database: Oid, number: Oid) -> Storage {
 /// An open relation.
 #[inline]
 pub unsafe fn storage_of(rel: pg_sys::Relation) -> Storage {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(feature = "pg15")]
     unsafe {
         (*rel).rd_node
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     #[cfg(not(feature = "pg15"))]
     unsafe {
         (*rel).rd_locator
@@ -57,7 +57,7 @@ pub unsafe fn storage_of(rel: pg_sys::Relation) -> Storage {
 /// An open relation.
 #[inline]
 pub unsafe fn storage_number(rel: pg_sys::Relation) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     unsafe { storage_key(&storage_of(rel))[2] }
 }
 
@@ -77,7 +77,8 @@ pub fn storage_key(s: &Storage) -> [u32; 4] {
 /// # Safety
 /// Within a transaction that can look at catalogs.
 pub unsafe fn relation_of(key: [u32; 4]) -> Oid {
-    // SAFETY: the caller's; an ERROR is caught at the boundary.
+    // SAFETY: catalogs can be looked at (contract of this function): any storage is answered. An
+    // ERROR is caught at the boundary.
     unsafe {
         let tablespace = if key[0] == pg_sys::MyDatabaseTableSpace.to_u32() { 0 } else { key[0] };
         let (tablespace, number) = (Oid::from(tablespace), Oid::from(key[2]));
@@ -94,7 +95,8 @@ pub unsafe fn relation_of(key: [u32; 4]) -> Oid {
 /// In any process, with a current memory context.
 pub unsafe fn main_file(key: [u32; 4]) -> String {
     let [space, database, number, _] = key.map(Oid::from);
-    // SAFETY: a plain call, whose result is a C string of ours to free.
+    // SAFETY: the result is a C string: of ours to free up to 17, a field of `p` from 18 on. `p`
+    // lives to the end of the block.
     unsafe {
         let p = pg_sys::GetRelationPath(database, space, number, NO_BACKEND, MAIN_FORKNUM);
         #[cfg(not(feature = "pg18"))]
@@ -116,7 +118,8 @@ pub unsafe fn main_file(key: [u32; 4]) -> String {
 pub unsafe fn page_with(bytes: &[u8]) -> Vec<u8> {
     let mut page = Page([0; pg_sys::BLCKSZ as usize]);
     let p: pg_sys::Page = page.0.as_mut_ptr().cast();
-    // SAFETY: a page of ours, aligned as pages are; the bytes are in it.
+    // SAFETY: `page` is of this frame, as large as a block and aligned to 4096 bytes. The copy's
+    // slice is checked to be within it.
     unsafe {
         pg_sys::PageInit(p, page.0.len(), 0);
         (*p.cast::<pg_sys::PageHeaderData>()).pd_lower += bytes.len().min(512) as u16;
@@ -135,8 +138,8 @@ pub const PAGE_HEADER: usize = std::mem::offset_of!(pg_sys::PageHeaderData, pd_l
 /// # Safety
 /// Within a transaction; the storage is new.
 pub unsafe fn create_storage(s: &Storage, persistence: core::ffi::c_char) {
-    // SAFETY: the caller's; smgr.h's and storage_xlog.h's contracts, as heap's access method does
-    // it.
+    // SAFETY: a transaction is running, and the storage is new (contract of this function). `smgr`
+    // is open from RelationCreateStorage to smgrclose (smgr.h).
     unsafe {
         let smgr = pg_sys::RelationCreateStorage(*s, persistence, true);
         pg_sys::smgrcreate(smgr, INIT_FORKNUM, false);
@@ -155,7 +158,9 @@ struct Page([u8; pg_sys::BLCKSZ as usize]);
 /// # Safety
 /// No session uses the index (INV-ATTACH). It is unlogged, so that nothing of this needs WAL.
 pub unsafe fn empty_index(s: Storage) {
-    // SAFETY: the caller's; smgr.h's contracts. An ERROR in the middle leaves its table unknown.
+    // SAFETY: no session uses the index, which is unlogged (INV-ATTACH; contract of this function).
+    // `smgr` is what smgropen returned, and a buffer is pinned while it is copied. An ERROR in the
+    // middle leaves its table unknown.
     unsafe {
         let smgr = pg_sys::smgropen(s, NO_BACKEND);
         if !pg_sys::smgrexists(smgr, INIT_FORKNUM) {

@@ -28,12 +28,12 @@ pub struct Usage {
 }
 
 fn pages() -> [i64; 3] {
-    // SAFETY: plain reads.
+    // SAFETY: counters of this process, which only its one thread writes.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         [pg_sys::VacuumPageHit, pg_sys::VacuumPageMiss, pg_sys::VacuumPageDirty]
     }
-    // SAFETY: plain reads.
+    // SAFETY: counters of this process, which only its one thread writes.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         let u = pg_sys::pgBufferUsage;
@@ -46,12 +46,12 @@ fn pages() -> [i64; 3] {
 }
 
 fn is_autovacuum() -> bool {
-    // SAFETY: a plain call.
+    // SAFETY: `IsAutoVacuumWorkerProcess` reads a variable of this process and raises nothing.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
         raw::IsAutoVacuumWorkerProcess()
     }
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
         pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER
@@ -64,7 +64,8 @@ impl Usage {
     /// # Safety
     /// VACUUM's parameters.
     pub unsafe fn start(params: *const pg_sys::VacuumParams) -> Option<Usage> {
-        // SAFETY: the caller's; plain calls.
+        // SAFETY: `params` are VACUUM's (contract of this function). `Rusage` is at least as large
+        // as PGRUsage, and the counters are of this process.
         unsafe {
             let logged = is_autovacuum() && (*params).log_min_duration >= 0;
             if !logged && !super::is_verbose(params) {
@@ -82,7 +83,7 @@ impl Usage {
     /// # Safety
     /// VACUUM's parameters.
     pub unsafe fn is_due(&self, params: *const pg_sys::VacuumParams) -> bool {
-        // SAFETY: the caller's; plain calls.
+        // SAFETY: `params` are VACUUM's (contract of this function).
         unsafe {
             let (limit, now) = ((*params).log_min_duration, pg_sys::GetCurrentTimestamp());
             super::is_verbose(params) || limit == 0 || pg_sys::TimestampDifferenceExceeds(self.started, now, limit)
@@ -93,7 +94,8 @@ impl Usage {
     pub fn lines(&self) -> String {
         let now = pages();
         let [hits, misses, dirtied] = std::array::from_fn(|i| now[i] - self.pages[i]);
-        // SAFETY: plain calls and reads; the text is in a static buffer.
+        // SAFETY: `rusage` was filled by pg_rusage_init in `start`. pg_rusage_show returns a C
+        // string in a static buffer, which is read before the next call.
         unsafe {
             let seconds = (pg_sys::GetCurrentTimestamp() - self.started) as f64 / 1e6;
             let rate =
