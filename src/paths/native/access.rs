@@ -72,7 +72,8 @@ impl lookup::Key for Given<'_> {
     }
     #[inline]
     fn value(&self, i: usize) -> (Datum, Oid) {
-        // SAFETY: the caller of the interface gives a value for each type.
+        // SAFETY: `values` has an entry for each type (mixedcc.h), and `lookup::Key` asks for
+        // numbers below `len`.
         (unsafe { *self.values.add(i) }, self.types[i])
     }
 }
@@ -106,7 +107,9 @@ impl Access {
     /// Within a transaction; the room lives as long as what is returned.
     #[inline]
     pub unsafe fn ready(&mut self, access: table::Access, room: &mut moment::Room) -> Running {
-        // SAFETY: the caller's. Nothing is held yet.
+        // SAFETY: within a transaction, and `room` lives as long as the result: contract of this
+        // function. The command begins before the table is opened. This frame owns nothing where an
+        // ERROR jumps.
         unsafe {
             if pg_sys::InterruptPending != 0 {
                 pg::raw::ProcessInterrupts();
@@ -123,7 +126,7 @@ impl Access {
     /// The table, if its definition is the one that was compared last.
     #[inline]
     pub fn compared(&self) -> Option<&Table> {
-        // SAFETY: tables are never freed.
+        // SAFETY: `self.table` is of `Table::of`: tables are never freed.
         let t = unsafe { &*self.table };
         (t.definition == self.definition).then_some(t)
     }
@@ -136,7 +139,8 @@ impl Access {
 
     /// The same for a statement.
     pub fn key_values(&self, values: *const Datum, n: usize) -> Vec<Value> {
-        // SAFETY: as for `Given`.
+        // SAFETY: `values` has an entry for each column of the key (mixedcc.h), and `n` is at most
+        // their number.
         (0..n).map(|i| (unsafe { *values.add(i) }, false, self.key_types[i])).collect()
     }
 
@@ -152,7 +156,8 @@ impl Access {
 
     #[cold]
     unsafe fn compare(&mut self, t: &Open) {
-        // SAFETY: an open table.
+        // SAFETY: `t` is open: its entry is pinned (INV-ENTRY). Columns that a look-up has found
+        // are in its descriptor.
         unsafe {
             self.definition = 0;
             let desc = (*t.rel).rd_att;
@@ -202,7 +207,8 @@ impl Access {
     pub unsafe fn read(&self, t: &Open, v: NonNull<Version>, values: *mut Datum, nulls: *mut bool) {
         /// So many are read one by one.
         const FEW: usize = 3;
-        // SAFETY: the caller's.
+        // SAFETY: `v` is a version of the open table, and the arrays have an entry for each column:
+        // contract of this function. INV-TYPED: `c.at` is a column of the present definition.
         unsafe {
             if self.columns.len() <= FEW {
                 for (i, c) in self.columns.iter().enumerate() {
@@ -226,7 +232,8 @@ impl Access {
     #[inline]
     pub unsafe fn pick(&self, all: *const Datum, all_nulls: *const bool, values: *mut Datum, nulls: *mut bool) {
         for (i, c) in self.columns.iter().enumerate() {
-            // SAFETY: the caller's.
+            // SAFETY: `all` and `all_nulls` are of the whole row, the others of the access:
+            // contract of this function. INV-TYPED: `c.at` is a column of the row.
             unsafe { (*values.add(i), *nulls.add(i)) = (*all.add(c.at), *all_nulls.add(c.at)) };
         }
     }
@@ -245,7 +252,8 @@ impl Access {
         all: *mut Datum,
         all_nulls: *mut bool,
     ) -> Result<(), Statement> {
-        // SAFETY: the caller's.
+        // SAFETY: the arrays are of the row and of the access: contract of this function.
+        // INV-TYPED: values have the columns' types, which the modifier's function takes.
         unsafe {
             for (i, c) in self.columns.iter_mut().enumerate() {
                 let null = *nulls.add(i);
@@ -288,7 +296,8 @@ fn same_type(att: &pg_sys::FormData_pg_attribute, typid: Oid) {
     if att.atttypid == typid {
         return;
     }
-    // SAFETY: a column of a table; catalog look-ups.
+    // SAFETY: `att` is of an open relation, so its name ends with a zero byte. format_type_be
+    // answers any OID.
     let (name, [is, wanted]) = unsafe {
         let text = |t| crate::pg::text::read(pg_sys::format_type_be(t));
         (crate::pg::text::read(att.attname.data.as_ptr()), [text(att.atttypid), text(typid)])
@@ -301,7 +310,7 @@ fn same_type(att: &pg_sys::FormData_pg_attribute, typid: Oid) {
 }
 
 fn is_domain(typid: Oid) -> bool {
-    // SAFETY: a catalog look-up.
+    // SAFETY: a catalog look-up: any OID is answered.
     unsafe { pg_sys::get_typtype(typid) == pg_sys::TYPTYPE_DOMAIN as core::ffi::c_char }
 }
 
@@ -309,13 +318,14 @@ fn is_domain(typid: Oid) -> bool {
 /// domains constraints.
 fn is_null_by_default(a: &pg_sys::FormData_pg_attribute) -> bool {
     let plain = !a.atthasdef && a.attidentity == 0 && a.attgenerated == 0 && !a.attnotnull;
-    // SAFETY: a catalog look-up.
+    // SAFETY: a catalog look-up: any OID of a type that a column has is answered.
     plain && !is_domain(a.atttypid) && unsafe { pg_sys::get_typdefault(a.atttypid) }.is_null()
 }
 
 /// What a value of the column's type needs.
 unsafe fn fit(att: &pg_sys::FormData_pg_attribute) -> Fit {
-    // SAFETY: catalog look-ups; what the function keeps lives as long as the backend.
+    // SAFETY: catalog look-ups with the type of a column. `f` is boxed; what it keeps is in
+    // TopMemoryContext. An ERROR may leak the box.
     unsafe {
         let identity = att.attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS;
         if identity || is_domain(att.atttypid) {

@@ -14,7 +14,8 @@ unsafe fn elements((d, null, typid): Value) -> Vec<Value> {
     if null {
         return Vec::new();
     }
-    // SAFETY: an array of that type.
+    // SAFETY: `d` is not NULL and of type `typid`, as the call says; it is read only if that is an
+    // array. deconstruct_array makes `n` entries.
     unsafe {
         let element: Oid = pg_sys::get_element_type(typid);
         if element == pg_sys::InvalidOid {
@@ -38,7 +39,9 @@ function!(pg_finfo_mixedcc_get_each, mixedcc_get_each);
 #[no_mangle]
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: `info` is a call of this function (fmgr.h), with the arguments of its SQL
+    // declaration. InitMaterializedSRF sets `resultinfo`. `must_expect` compares its row type with
+    // the table's.
     unsafe {
         let call = Call::new(info, 0);
         pg_sys::InitMaterializedSRF(info, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
@@ -75,7 +78,8 @@ function!(pg_finfo_mixedcc_add_each, mixedcc_add_each);
 #[no_mangle]
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_add_each(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: `info` is a call of this function (fmgr.h), with the arguments of its SQL
+    // declaration. Each key has a command and a snapshot of its own.
     unsafe {
         (*info).isnull = false;
         let call = Call::new(info, 0);

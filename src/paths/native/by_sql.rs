@@ -12,13 +12,14 @@ use std::ffi::c_void;
 
 /// The quoted columns of the access.
 unsafe fn columns(a: &Access, r: pg_sys::Relation) -> Vec<String> {
-    // SAFETY: an open relation, which has the columns.
+    // SAFETY: `r` is open, and has the access's columns, which were compared with it (INV-TYPED).
     a.columns.iter().map(|c| unsafe { statement::column(r, c.at as i16 + 1) }).collect()
 }
 
 /// ` WHERE k1 = $from AND ...`; the key's values are added to the others.
 unsafe fn by_key(a: &Access, r: pg_sys::Relation, key: *const Datum, values: &mut Vec<Value>) -> String {
-    // SAFETY: the header's contract.
+    // SAFETY: `r` is open, and `key` has a value for each column of the key (INV-TYPED: their
+    // number was compared).
     unsafe {
         let from = values.len() + 1;
         let columns = statement::key(r);
@@ -32,7 +33,8 @@ unsafe fn by_key(a: &Access, r: pg_sys::Relation, key: *const Datum, values: &mu
 /// The columns' values as parameters of a statement: domains as their base types, so that they are
 /// checked.
 unsafe fn parameters(a: &Access, values: *const Datum, nulls: *const bool) -> Vec<Value> {
-    // SAFETY: the header's contract; catalog look-ups.
+    // SAFETY: the arrays have an entry for each column of the access (mixedcc.h). getBaseType
+    // answers any type.
     let one = |(i, c): (usize, &Named)| unsafe { (*values.add(i), *nulls.add(i), pg_sys::getBaseType(c.typid)) };
     a.columns.iter().enumerate().map(one).collect()
 }
@@ -49,7 +51,8 @@ pub unsafe fn get(
     out: *mut Datum,
     out_nulls: *mut bool,
 ) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `key` and the arrays have an entry for each column (mixedcc.h):
+    // contract of this function. The statement returns a column for each of the access.
     unsafe {
         let mut values = Vec::new();
         let condition = by_key(a, r, key, &mut values);
@@ -83,7 +86,8 @@ pub unsafe fn update(
     values: *const Datum,
     nulls: *const bool,
 ) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `key` and the arrays have an entry for each column (mixedcc.h):
+    // contract of this function.
     unsafe {
         let mut all = parameters(a, values, nulls);
         let sets: Vec<String> =
@@ -102,7 +106,9 @@ pub unsafe fn modify(a: &Access, r: pg_sys::Relation, key: *const Datum, f: Modi
     let n = a.columns.len();
     let (mut values, mut nulls) = (vec![Datum::from(0); n], vec![false; n]);
     let (v, null) = (values.as_mut_ptr(), nulls.as_mut_ptr());
-    // SAFETY: the caller's. The caller's function is guarded: an ERROR in it unwinds this frame.
+    // SAFETY: `r` is open, and `key` has a value for each column (mixedcc.h): contract of this
+    // function. `f` takes `arg`, and arrays of `n` entries. It is guarded: its ERROR unwinds this
+    // frame.
     unsafe {
         if !get(a, r, key, " FOR NO KEY UPDATE", v, null) {
             return false;
@@ -126,7 +132,8 @@ pub unsafe fn modify(a: &Access, r: pg_sys::Relation, key: *const Datum, f: Modi
 /// # Safety
 /// See [`get`].
 pub unsafe fn insert(a: &Access, r: pg_sys::Relation, values: *const Datum, nulls: *const bool) {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and the arrays have an entry for each column (mixedcc.h): contract of
+    // this function.
     unsafe {
         let all = parameters(a, values, nulls);
         let numbers: Vec<String> = (1..=all.len()).map(|i| format!("${i}")).collect();
@@ -140,7 +147,8 @@ pub unsafe fn insert(a: &Access, r: pg_sys::Relation, values: *const Datum, null
 /// # Safety
 /// See [`get`].
 pub unsafe fn scan(a: &Access, r: pg_sys::Relation, range: &Range, f: Visit, arg: *mut c_void) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open: contract of this function. `interface::scan` has checked the range. `f`
+    // takes `arg`, and is guarded: its ERROR unwinds this frame.
     unsafe {
         let key: Vec<String> = statement::key(r).into_iter().map(|c| statement::column(r, c)).collect();
         let mut values = Vec::new();

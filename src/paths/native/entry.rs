@@ -28,7 +28,7 @@ fn boolean(b: bool) -> Datum {
 }
 
 unsafe fn null(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: a valid call.
+    // SAFETY: `info` is the call in progress of the function that calls this.
     unsafe { (*info).isnull = true };
     Datum::from(0)
 }
@@ -41,7 +41,8 @@ function!(pg_finfo_mixedcc_get, mixedcc_get);
 #[no_mangle]
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_get(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. A command has begun when the table is opened.
     unsafe {
         (*info).isnull = false;
         let call = Call::new(info, 0);
@@ -60,7 +61,8 @@ function!(pg_finfo_mixedcc_get_value, mixedcc_get_value);
 /// PostgreSQL's contract of function calls.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mixedcc_get_value(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. INV-QUICK: `quick` needs no guard.
     unsafe {
         (*info).isnull = false;
         match Call::again(info).and_then(|call| quick::get_value(&call)) {
@@ -72,7 +74,8 @@ pub unsafe extern "C-unwind" fn mixedcc_get_value(info: pg_sys::FunctionCallInfo
 
 #[pg_guard]
 unsafe extern "C-unwind" fn get_value_guarded(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: PostgreSQL's contract of function calls.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. `column` names a column of the open table (INV-ENTRY).
     unsafe {
         let call = Call::new(info, 1);
         let mut room = Room::uninit();
@@ -90,7 +93,8 @@ unsafe extern "C-unwind" fn get_value_guarded(info: pg_sys::FunctionCallInfo) ->
 
 #[cold]
 fn wrong_type(att: &pg_sys::FormData_pg_attribute) -> ! {
-    // SAFETY: a column of a table; a catalog look-up.
+    // SAFETY: `att` is of an open relation, so its name ends with a zero byte; format_type_be
+    // answers any OID.
     let (name, typ) = unsafe {
         let typ = crate::pg::text::read(pg_sys::format_type_be(att.atttypid));
         (crate::pg::text::read(att.attname.data.as_ptr()), typ)
@@ -103,9 +107,13 @@ fn wrong_type(att: &pg_sys::FormData_pg_attribute) -> ! {
 }
 
 /// The row with a key.
+///
+/// # Safety
+/// `table` is open, and `snapshot` is of a command that has begun.
 #[inline]
 pub(super) unsafe fn get<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapshot, key: &K) -> Option<Datum> {
-    // SAFETY: an open table; a command has begun.
+    // SAFETY: `table` is open (INV-ENTRY) and `snapshot` is of a command that has begun: contract
+    // of this function.
     unsafe {
         match table.reads_plainly().and_then(|()| row::find(table, snapshot, key, false)) {
             Ok(found) => found.map(|found| row::as_datum(table, found)),
@@ -117,8 +125,8 @@ pub(super) unsafe fn get<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapsh
 /// A column of the row with a key; `None`: there is no row, or it is NULL.
 #[inline]
 unsafe fn get_column(table: &Open, snapshot: pg_sys::Snapshot, key: &Arguments, column: &Column) -> Option<Datum> {
-    // SAFETY: as in `get`. The value is in the row, which is pinned while the snapshot lives: it is
-    // copied.
+    // SAFETY: `table` is open (INV-ENTRY), and `snapshot` is of the command that has begun. The
+    // value lies in the row, which the pin keeps while the snapshot lives: it is copied.
     unsafe {
         match table.reads_plainly().and_then(|()| row::find(table, snapshot, key, false)) {
             Ok(found) => {
@@ -132,9 +140,13 @@ unsafe fn get_column(table: &Open, snapshot: pg_sys::Snapshot, key: &Arguments, 
 }
 
 /// Changes the row with a key.
+///
+/// # Safety
+/// `table` is open and locked for writing; `snapshot` is of a command that has begun.
 #[inline]
 pub(super) unsafe fn change<K: Key + ?Sized>(table: &Open, snapshot: pg_sys::Snapshot, key: &K, what: &Change) -> bool {
-    // SAFETY: an open table, locked for writers; a command has begun.
+    // SAFETY: `table` is open and locked for writing, and `snapshot` is of a command that has
+    // begun: contract of this function.
     unsafe {
         row::change(table, snapshot, key, what)
             .unwrap_or_else(|Statement| statement::change(table.rel, &all_of(key), what))
@@ -148,7 +160,8 @@ unsafe fn change_by<'a>(
     what: impl FnOnce(&'a Call, &Open) -> Change<'a>,
     call: &'a Call,
 ) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: `info` is the call from which `call` was made; both are the guarded functions' below.
+    // `moment::begin` comes before the table is opened.
     unsafe {
         (*info).isnull = false;
         let mut room = Room::uninit();
@@ -177,7 +190,8 @@ function!(pg_finfo_mixedcc_set, mixedcc_set);
 /// PostgreSQL's contract of function calls.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mixedcc_set(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. INV-QUICK: `quick` needs no guard.
     unsafe {
         (*info).isnull = false;
         match Call::again(info).and_then(|call| quick::set(&call)) {
@@ -189,7 +203,8 @@ pub unsafe extern "C-unwind" fn mixedcc_set(info: pg_sys::FunctionCallInfo) -> D
 
 #[pg_guard]
 unsafe extern "C-unwind" fn set_guarded(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: PostgreSQL's contract of function calls; the arguments are as many as it says.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. `arg` checks the number of arguments.
     unsafe {
         let call = Call::new(info, 0);
         change_by(info, 3, |call, t| Change::Set(call.column(t, 1, None), call.arg(2)), &call)
@@ -203,7 +218,8 @@ function!(pg_finfo_mixedcc_add, mixedcc_add);
 /// PostgreSQL's contract of function calls.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mixedcc_add(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. INV-QUICK: `quick` needs no guard.
     unsafe {
         (*info).isnull = false;
         match Call::again(info).and_then(|call| quick::add(&call)) {
@@ -215,7 +231,8 @@ pub unsafe extern "C-unwind" fn mixedcc_add(info: pg_sys::FunctionCallInfo) -> D
 
 #[pg_guard]
 unsafe extern "C-unwind" fn add_guarded(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: as above.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. `arg` checks the number of arguments.
     unsafe {
         let call = Call::new(info, 0);
         change_by(info, 3, |call, t| Change::Add(call.column(t, 1, Some(call.arg(2).2)), call.arg(2)), &call)
@@ -230,7 +247,8 @@ function!(pg_finfo_mixedcc_remove, mixedcc_remove);
 #[no_mangle]
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_remove(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: as above.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration.
     unsafe {
         let call = Call::new(info, 0);
         change_by(info, 1, |_, _| Change::Remove, &call)
@@ -245,7 +263,8 @@ function!(pg_finfo_mixedcc_put, mixedcc_put);
 #[no_mangle]
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_put(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. The opened table serves to make the text of a statement, which SPI runs.
     unsafe {
         (*info).isnull = false;
         let call = Call::new(info, 0);
@@ -262,7 +281,8 @@ function!(pg_finfo_mixedcc_insert, mixedcc_insert);
 #[no_mangle]
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_insert(info: pg_sys::FunctionCallInfo) -> Datum {
-    // SAFETY: the caller's.
+    // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
+    // its SQL declaration. The opened table serves to make the text of a statement, which SPI runs.
     unsafe {
         let call = Call::new(info, 0);
         let (table, row) = (call.open(Access::Write), call.arg(0));

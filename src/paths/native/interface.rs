@@ -79,7 +79,8 @@ const _: () = {
 
 /// Shows the interface.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone; the variable is ours.
+    // SAFETY: `_PG_init` runs alone; the variable is ours, and `NATIVE` lives as long as the
+    // backend.
     unsafe {
         let variable = pg_sys::find_rendezvous_variable(c"mixedcc_native".as_ptr());
         *variable = (&raw const NATIVE).cast_mut().cast();
@@ -94,7 +95,7 @@ unsafe extern "C-unwind" fn open(
     n_columns: i32,
     columns: *const Column,
 ) -> *mut Access {
-    // SAFETY: the header's contract: arrays of these lengths, names that end with a zero byte.
+    // SAFETY: the arrays have these lengths, and names end with a zero byte (mixedcc.h: open).
     unsafe {
         let key_types = (0..n_keys as usize).map(|i| *key_types.add(i)).collect();
         let name = |i| {
@@ -109,12 +110,13 @@ unsafe extern "C-unwind" fn open(
 
 #[pg_guard]
 unsafe extern "C-unwind" fn release(a: *mut Access) {
-    // SAFETY: the header's contract: made by `open`, not released yet, not in use.
+    // SAFETY: `a` was made by `open`, is not released yet, and not in use (mixedcc.h: release).
     drop(unsafe { Box::from_raw(a) });
 }
 
 unsafe extern "C-unwind" fn get(a: *mut Access, key: *const Datum, values: *mut Datum, nulls: *mut bool) -> bool {
-    // SAFETY: the header's contract; INV-QUICK.
+    // SAFETY: `a` is of `open`, and the arrays have an entry for each column of key and access
+    // (mixedcc.h: get). INV-QUICK: `quick` needs no guard.
     unsafe { quick::get(&*a, key, values, nulls).is_some() || get_guarded(a, key, values, nulls) }
 }
 
@@ -125,7 +127,8 @@ unsafe extern "C-unwind" fn get_guarded(
     values: *mut Datum,
     nulls: *mut bool,
 ) -> bool {
-    // SAFETY: the header's contract.
+    // SAFETY: `a` is of `open`, and the arrays have an entry for each column of key and access
+    // (mixedcc.h: get). `read` gets a version that was found now, of the open table.
     unsafe {
         let a = &mut *a;
         let mut room = Room::uninit();
@@ -147,7 +150,8 @@ unsafe extern "C-unwind" fn update(
     values: *const Datum,
     nulls: *const bool,
 ) -> bool {
-    // SAFETY: the header's contract; INV-QUICK.
+    // SAFETY: `a` is of `open`, and the arrays have an entry for each column of key and access
+    // (mixedcc.h: update). INV-QUICK: `quick` needs no guard.
     unsafe { quick::update(&*a, key, values, nulls).is_some() || update_guarded(a, key, values, nulls) }
 }
 
@@ -158,7 +162,8 @@ unsafe extern "C-unwind" fn update_guarded(
     values: *const Datum,
     nulls: *const bool,
 ) -> bool {
-    // SAFETY: the header's contract.
+    // SAFETY: `a` is of `open`, and the arrays have an entry for each column of key and access
+    // (mixedcc.h: update).
     unsafe {
         let a = &mut *a;
         let mut room = Room::uninit();
@@ -177,7 +182,8 @@ unsafe fn update_row(
     values: *const Datum,
     nulls: *const bool,
 ) -> Result<bool, Statement> {
-    // SAFETY: the header's contract.
+    // SAFETY: `r` is `a.ready`'s for writing; the arrays are the caller's of `update_guarded`.
+    // INV-TYPED: `put` stores values of the columns' types.
     unsafe {
         a.updates_plainly(&r.open)?;
         let Some(found) = row::find(&r.open, r.snapshot, &a.key(key), true)? else { return Ok(false) };
@@ -187,8 +193,9 @@ unsafe fn update_row(
 
 unsafe extern "C-unwind" fn modify(a: *mut Access, key: *const Datum, f: Modify, arg: *mut c_void) -> bool {
     let mut columns = quick::Columns::new();
-    // SAFETY: the header's contract; INV-QUICK. This frame owns nothing when the caller's function
-    // runs.
+    // SAFETY: `a` is of `open`, `key` has a value for each column, and `f` takes `arg` (mixedcc.h:
+    // modify). INV-QUICK: `quick` needs no guard. This frame owns nothing when the caller's
+    // function runs.
     unsafe {
         match quick::modify(&*a, key, f, arg, &mut columns) {
             Some(quick::Modified::Done) => true,
@@ -208,7 +215,8 @@ unsafe extern "C-unwind" fn fail_guarded() -> bool {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn modify_guarded(a: *mut Access, key: *const Datum, f: Modify, arg: *mut c_void) -> bool {
-    // SAFETY: the header's contract.
+    // SAFETY: `a` is of `open`, `key` has a value for each column, and `f` takes `arg` (mixedcc.h:
+    // modify).
     unsafe {
         let a = &mut *a;
         let mut room = Room::uninit();
@@ -239,8 +247,9 @@ unsafe fn modify_row(
     f: Modify,
     arg: *mut c_void,
 ) -> Result<bool, Statement> {
-    // SAFETY: the header's contract. The room for the columns is left to its memory context where
-    // an ERROR jumps.
+    // SAFETY: `r` is `a.ready`'s for writing; `key`, `f` and `arg` are the caller's of
+    // `modify_guarded`. INV-TYPED: `f` gets and gives values of the columns' types. The room for
+    // them is left to its memory context where an ERROR jumps.
     unsafe {
         a.updates_plainly(&r.open)?;
         let Some(found) = row::find(&r.open, r.snapshot, &a.key(key), true)? else { return Ok(false) };
@@ -271,7 +280,8 @@ unsafe fn modify_row(
 
 #[pg_guard]
 unsafe extern "C-unwind" fn insert(a: *mut Access, values: *const Datum, nulls: *const bool) {
-    // SAFETY: the header's contract.
+    // SAFETY: `a` is of `open`, and the arrays have an entry for each column of the access
+    // (mixedcc.h: insert).
     unsafe {
         let a = &mut *a;
         let mut room = Room::uninit();
@@ -283,8 +293,9 @@ unsafe extern "C-unwind" fn insert(a: *mut Access, values: *const Datum, nulls: 
 }
 
 unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *const bool) -> Result<(), Statement> {
-    // SAFETY: the header's contract. What is made for the indexes is left to its memory context
-    // where an ERROR jumps.
+    // SAFETY: `r` is `a.ready`'s for writing; the arrays are the caller's of `insert`. `all` and
+    // `all_nulls` have `n` entries each. INV-TYPED: `put` stores values of the columns' types. An
+    // ERROR leaves what is made for the indexes to its memory context.
     unsafe {
         let t = &r.open;
         a.inserts_plainly(t)?;
@@ -318,7 +329,7 @@ unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *
 
 #[pg_guard]
 unsafe extern "C-unwind" fn remove(a: *mut Access, key: *const Datum) -> bool {
-    // SAFETY: the header's contract.
+    // SAFETY: `a` is of `open`, and `key` has a value for each column (mixedcc.h: remove).
     unsafe {
         let a = &mut *a;
         let mut room = Room::uninit();
@@ -332,7 +343,8 @@ unsafe extern "C-unwind" fn remove(a: *mut Access, key: *const Datum) -> bool {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn scan(a: *mut Access, range: *const range::Range, f: Visit, arg: *mut c_void) -> u64 {
-    // SAFETY: the header's contract.
+    // SAFETY: `a` is of `open`, `range` is readable with the values that it counts, and `f` takes
+    // `arg` (mixedcc.h: scan). `check` compares the numbers.
     unsafe {
         let a = &mut *a;
         let range = &*range;

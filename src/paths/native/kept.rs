@@ -74,8 +74,9 @@ pub unsafe fn begin(sql: &str, values: &[Value]) -> Running {
     if let Some(plan) = PLANS.with_borrow_mut(|p| p.begin(sql, values)) {
         return plan;
     }
-    // SAFETY: the caller's; INV-KEPT for the plan that is freed. Preparing may run calls that keep
-    // plans: this is added after.
+    // SAFETY: SPI is connected, and `values` are of their types: contract of this function.
+    // INV-KEPT for the plan that is freed. Preparing may run calls that keep plans: this is added
+    // after.
     unsafe {
         let plan = prepare(sql, values);
         pg_sys::SPI_keepplan(plan);

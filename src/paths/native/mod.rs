@@ -94,7 +94,8 @@ impl lookup::Key for Arguments {
     #[inline]
     fn value(&self, i: usize) -> (Datum, Oid) {
         debug_assert!(i < self.n);
-        // SAFETY: made by `Call::key` of that many arguments.
+        // SAFETY: `Call::key` made this of `n` arguments of the call, and `lookup::Key` asks for
+        // numbers below `len`.
         unsafe { ((*self.values.add(i)).value, *self.types.add(i)) }
     }
 }
@@ -106,7 +107,8 @@ impl Call {
     /// PostgreSQL's contract of function calls.
     #[inline]
     pub unsafe fn new(info: pg_sys::FunctionCallInfo, of: usize) -> Call {
-        // SAFETY: the caller's; `fn_extra` is ours, and lives as long as its context.
+        // SAFETY: `info` is a call of ours (fmgr.h): contract of this function. Only `Known::find`
+        // sets `fn_extra`, in memory that lives as long as `flinfo`.
         unsafe {
             let f = (*info).flinfo;
             if (*f).fn_extra.is_null() {
@@ -122,14 +124,15 @@ impl Call {
     /// As `Table::open`.
     #[inline]
     pub unsafe fn open(&self, access: table::Access) -> Open {
-        // SAFETY: the caller's.
+        // SAFETY: `known.table` is of `Table::of_rowtype`. The rest is the contract of this
+        // function, which is `Table::open`'s.
         unsafe { Table::open((*self.known).table, access) }
     }
 
     /// Number of arguments.
     #[inline]
     pub fn len(&self) -> usize {
-        // SAFETY: a valid call.
+        // SAFETY: `info` is the call in progress, by the contract of `new` and `again`.
         unsafe { (*self.info).nargs as usize }
     }
 
@@ -137,7 +140,8 @@ impl Call {
     #[inline]
     pub fn arg(&self, i: usize) -> Value {
         assert!(i < self.len(), "an argument of the call");
-        // SAFETY: a valid call with more arguments than `i`.
+        // SAFETY: `i` was checked: the call has `nargs` arguments, and `Known::find` made as many
+        // types.
         unsafe {
             let a = &*(*self.info).args.as_ptr().add(i);
             (a.value, a.isnull, *(*self.known).types.add(i))
@@ -155,7 +159,8 @@ impl Call {
                 "Give a value for each column of the primary key, in its order.",
             );
         }
-        // SAFETY: a valid call with that many arguments.
+        // SAFETY: the call has `n` arguments from `from` on, and `Known::find` made a type for
+        // each.
         unsafe {
             let values = (*self.info).args.as_ptr().add(from);
             if (0..n).any(|i| (*values.add(i)).isnull) {
@@ -169,7 +174,7 @@ impl Call {
     #[inline]
     pub fn arg_type(&self, i: usize) -> Oid {
         debug_assert!(i < self.len());
-        // SAFETY: a valid call with more arguments than `i`.
+        // SAFETY: `i` is the number of an argument: `Known::find` made a type for each.
         unsafe { *(*self.known).types.add(i) }
     }
 
@@ -184,8 +189,8 @@ impl Call {
     #[inline]
     pub fn known_column(&self, i: usize) -> Option<(&Table, &Column)> {
         debug_assert!(i < self.len());
-        // SAFETY: a valid call with more arguments than `i`, which is a name; tables are never
-        // freed.
+        // SAFETY: the call has argument `i`, whose SQL type is `name`; it is read only if it is not
+        // NULL. `known` was made by `Known::find`; tables are never freed.
         unsafe {
             let known = &*self.known;
             let a = &*(*self.info).args.as_ptr().add(i);
@@ -201,7 +206,8 @@ impl Call {
     /// PostgreSQL's contract of function calls.
     #[inline]
     pub unsafe fn again(info: pg_sys::FunctionCallInfo) -> Option<Call> {
-        // SAFETY: the caller's; `fn_extra` is ours.
+        // SAFETY: `info` is a call of ours (fmgr.h): contract of this function. Only `Known::find`
+        // sets `fn_extra`.
         let known: *mut Known = unsafe { (*(*info).flinfo).fn_extra.cast() };
         (!known.is_null()).then_some(Call { info, known })
     }
@@ -217,7 +223,8 @@ impl Call {
         if null {
             complain(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, "the column must not be null", "");
         }
-        // SAFETY: an argument of type `name`; one call at a time uses the findings.
+        // SAFETY: argument `i` has the SQL type `name`, and is not NULL. `known` was made by
+        // `Known::find`; one call at a time uses the findings of a place.
         unsafe {
             let c = &mut (*self.known).column;
             let name = name.cast_mut_ptr::<pg_sys::NameData>();
@@ -230,7 +237,8 @@ impl Call {
 
     #[cold]
     unsafe fn find_column(&self, c: &mut Column, t: &Open, name: *const pg_sys::NameData, operand: Option<Oid>) {
-        // SAFETY: as in `column`.
+        // SAFETY: `t` is open and `name` is that of `column`'s argument. `fn_mcxt` lives as long as
+        // `c`, which `fn_extra` holds in it.
         unsafe {
             c.definition = 0;
             let no = pg_sys::get_attnum((*t.rel).rd_id, (*name).data.as_ptr());
@@ -257,7 +265,8 @@ impl Call {
 
 /// The function of `a + b`, if it is PostgreSQL's own and its result is an `a`.
 fn plus(a: Oid, b: Oid) -> Option<Oid> {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups: any OID is answered. The list of one name lives in the current
+    // context.
     unsafe {
         let op = pg_sys::OpernameGetOprid(pg_sys::lappend(std::ptr::null_mut(), plus_name()), a, b);
         let function = if op == pg_sys::InvalidOid { op } else { pg_sys::get_opcode(op) };
@@ -268,7 +277,7 @@ fn plus(a: Oid, b: Oid) -> Option<Oid> {
 
 /// A node of a list: the name `+`.
 fn plus_name() -> *mut core::ffi::c_void {
-    // SAFETY: a constant string.
+    // SAFETY: the string is a constant that ends with a zero byte.
     unsafe { pg_sys::makeString(pg_sys::pstrdup(c"+".as_ptr())).cast() }
 }
 
@@ -276,7 +285,8 @@ impl Known {
     /// Finds out what is to be known, and keeps it with the call's place.
     #[cold]
     unsafe fn find(info: pg_sys::FunctionCallInfo, of: usize) {
-        // SAFETY: the caller's; all-zero is a valid `Known` without a column.
+        // SAFETY: `info` is a call of ours (fmgr.h): `Call::new` passes its own. All-zero is a
+        // `Known` without a column. The memory has room for `n` types behind it, aligned for them.
         unsafe {
             let f = (*info).flinfo;
             if pg_sys::get_fn_expr_variadic(f) {

@@ -17,7 +17,8 @@ use pgrx::prelude::*;
 #[inline]
 pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
     platform::outside();
-    // SAFETY: the caller's.
+    // SAFETY: within a transaction, with room for a snapshot: contract of this function. The active
+    // snapshot was found to be set, and stays while the call runs.
     unsafe {
         if !pg::raw::ActiveSnapshotSet() {
             complain(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "there is no snapshot", "");
@@ -44,7 +45,8 @@ pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
 /// Within a transaction; an ERROR jumps over this frame.
 #[inline]
 pub unsafe fn begin_quickly() -> Option<pg_sys::Snapshot> {
-    // SAFETY: the caller's.
+    // SAFETY: within a transaction: contract of this function. The active snapshot was found to be
+    // set. An ERROR jumps over this frame, which owns nothing.
     unsafe {
         if pg_sys::InterruptPending != 0 || !platform::is_outside() || !pg::raw::ActiveSnapshotSet() {
             return None;

@@ -36,7 +36,8 @@ struct Row {
 #[inline]
 unsafe fn find<K: Key + ?Sized>(table: &Table, key: &K, snapshot: pg_sys::Snapshot) -> Option<Row> {
     let rel = table.peek().filter(|_| mixture::is_checked())?;
-    // SAFETY: an open relation; a command has begun.
+    // SAFETY: INV-QUICK: `peek` gives an open relation, and nothing closes it before the look is
+    // over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
         let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
@@ -48,7 +49,8 @@ impl Row {
     /// A column, if the row has it.
     #[inline]
     unsafe fn column(&self, at: usize) -> Option<(Datum, bool)> {
-        // SAFETY: the version is pinned; the descriptor is the table's.
+        // SAFETY: the version is reached under the transaction's pin (INV-RETIRE), and of a row of
+        // `rel`, whose descriptor this is.
         unsafe {
             if let Some(d) = tuple::value_at_place(self.found.version, (*self.rel).rd_att, at) {
                 return Some((d, false));
@@ -66,7 +68,8 @@ impl Row {
 /// The header's contract. An ERROR at the beginning of the command jumps over this frame.
 #[inline]
 pub unsafe fn get(a: &Access, key: *const Datum, values: *mut Datum, nulls: *mut bool) -> Option<()> {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: the arrays have an entry for each column of key and access (mixedcc.h: get).
+    // INV-TYPED: `compared` has the types checked. INV-QUICK: the relation stays.
     unsafe {
         let snapshot = moment::begin_quickly()?;
         let row = find(a.compared()?, &a.key(key), snapshot)?;
@@ -84,7 +87,8 @@ pub unsafe fn get(a: &Access, key: *const Datum, values: *mut Datum, nulls: *mut
 /// PostgreSQL's contract of function calls, of one that was made before at this place.
 #[inline]
 pub unsafe fn get_value(call: &Call) -> Option<Datum> {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `call` was made before at this place, so its arguments are known: contract of this
+    // function. INV-QUICK: the relation stays.
     unsafe {
         let snapshot = moment::begin_quickly()?;
         let (table, column): (&Table, &Column) = call.known_column(2)?;
@@ -109,7 +113,8 @@ struct Target<'a> {
 #[inline]
 unsafe fn begin_to_write() -> Option<pg_sys::Snapshot> {
     xact::running_to_write()?;
-    // SAFETY: within a transaction; an ERROR jumps over frames that own nothing.
+    // SAFETY: `running_to_write` says that a transaction is on; an ERROR jumps over frames that own
+    // nothing.
     unsafe { moment::begin_quickly() }
 }
 
@@ -120,7 +125,8 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     snapshot: pg_sys::Snapshot,
 ) -> Option<Target<'a>> {
     let rel = table.peek_to_update().filter(|_| mixture::is_checked())?;
-    // SAFETY: an open relation; a command has begun.
+    // SAFETY: INV-QUICK: `peek_to_update` gives an open relation, and nothing closes it before the
+    // look is over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
         let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
@@ -137,9 +143,10 @@ impl Target<'_> {
         let rel = self.table.peek_to_update().filter(|_| self.table.definition == self.definition)?;
         let t = xact::running_to_write()?;
         let Found { r, version: old } = self.row.found;
-        // SAFETY: an open relation; the version is pinned, and of its row type. Nothing that
-        // PostgreSQL does is between the two looks and the end, but the statistics' memory, behind
-        // the write.
+        // SAFETY: `peek_to_update` gives an open relation with the same definition. The pin keeps
+        // `old` (INV-RETIRE). `values` are of the columns' types: contract of this function.
+        // Between the two looks and the end PostgreSQL does nothing but the statistics' memory,
+        // behind the write.
         unsafe {
             let info = rel::known(rel)?;
             let moves = values.iter().any(|v| info.moving[v.0]);
@@ -221,7 +228,9 @@ pub unsafe fn modify(
     if !a.simple {
         return None;
     }
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `key` has a value for each column, and `f` takes `arg` (mixedcc.h: modify).
+    // INV-TYPED: `compared` has the types checked. INV-ENTRY: the entry is pinned while `f` runs;
+    // `replace` looks again after it (INV-QUICK).
     unsafe {
         let snapshot = begin_to_write()?;
         let target = find_to_update(a.compared()?, &a.key(key), snapshot)?;
@@ -254,7 +263,8 @@ pub unsafe fn update(a: &Access, key: *const Datum, values: *const Datum, nulls:
     if !a.simple {
         return None;
     }
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: the arrays have an entry for each column of key and access (mixedcc.h: update).
+    // INV-TYPED: `compared` has the types checked. INV-QUICK: the relation stays.
     unsafe {
         let snapshot = begin_to_write()?;
         let target = find_to_update(a.compared()?, &a.key(key), snapshot)?;
@@ -270,7 +280,8 @@ pub unsafe fn update(a: &Access, key: *const Datum, values: *const Datum, nulls:
 /// not NULL, with its type. `None`: the guarded way tells.
 #[inline]
 unsafe fn to_change(call: &Call) -> Option<(Target<'_>, &Column, Datum, pg_sys::Oid)> {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `call` was made before at this place: contract of `set` and `add`. INV-QUICK: the
+    // relation stays.
     unsafe {
         let snapshot = begin_to_write()?;
         let (table, column): (&Table, &Column) = call.known_column(1)?;
@@ -291,7 +302,8 @@ unsafe fn to_change(call: &Call) -> Option<(Target<'_>, &Column, Datum, pg_sys::
 /// As for [`get_value`].
 #[inline]
 pub unsafe fn set(call: &Call) -> Option<()> {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `call` was made before at this place: contract of this function. The value has the
+    // column's type, as `replace` asks. INV-QUICK: the relation stays.
     unsafe {
         let (target, column, d, typid) = to_change(call)?;
         let same = compat::attribute((*target.row.rel).rd_att, column.at).atttypid == typid;
@@ -308,7 +320,9 @@ pub unsafe fn set(call: &Call) -> Option<()> {
 /// As for [`get_value`]. An ERROR of the operator jumps over this frame.
 #[inline]
 pub unsafe fn add(call: &Call) -> Option<()> {
-    // SAFETY: the caller's; INV-QUICK.
+    // SAFETY: `call` was made before at this place: contract of this function. `plus` is
+    // PostgreSQL's own function, whose result has the column's type. `replace` looks again after it
+    // (INV-QUICK).
     unsafe {
         let (target, column, d, _) = to_change(call)?;
         let (at, plus) = (column.at, column.plus);

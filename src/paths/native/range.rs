@@ -41,7 +41,8 @@ impl Range {
     /// The header's contract.
     pub unsafe fn conditions(&self) -> impl Iterator<Item = Condition> + '_ {
         let n = self.n_equal as usize;
-        // SAFETY: the caller's.
+        // SAFETY: the range has `n_equal` values, and its bounds are null or readable (mixedcc.h:
+        // scan); contract of this function.
         let value = |p: *const Datum| unsafe { *p };
         let equal = (0..n).map(move |i| (i, pg_sys::BTEqualStrategyNumber, "=", value(self.equal.wrapping_add(i))));
         let lower = (!self.lower.is_null()).then(|| match self.lower_excluded {
@@ -87,7 +88,9 @@ pub fn check(a: &Access, range: &Range) {
 /// ERROR jumps over this frame, which leaves the scan to the resource owner and the memory context,
 /// as the executor does.
 pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c_void) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is a call in progress: contract of this function. `interface::scan` has checked
+    // the range. `keys` has room for all conditions that `check` lets pass. INV-ENTRY: the relation
+    // is pinned while `f` runs. INV-TYPED: values have the columns' types.
     unsafe {
         let rel = r.open.rel;
         mixture::check();

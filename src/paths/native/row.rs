@@ -49,7 +49,8 @@ pub unsafe fn find<K: Key + ?Sized>(
     key: &K,
     for_write: bool,
 ) -> Result<Option<Found>, Statement> {
-    // SAFETY: the caller's.
+    // SAFETY: `t` is open, and `snapshot` is of a command that has begun: contract of this
+    // function. `filter` makes sure that `key` has a value for each column.
     unsafe {
         mixture::check();
         let usable = primary::usable(t.rel, t.info).filter(|pk| pk.codec.attnums.len() == key.len());
@@ -64,7 +65,8 @@ pub unsafe fn find<K: Key + ?Sized>(
 /// A row of the open table, which was found now.
 #[inline]
 pub unsafe fn as_datum(t: &Open, found: Found) -> Datum {
-    // SAFETY: the version is pinned; the descriptor is the table's.
+    // SAFETY: `found` was found now, so the transaction's pin keeps its version (INV-RETIRE). It is
+    // of `t`, whose descriptor this is.
     unsafe {
         let desc = (*t.rel).rd_att;
         let mut row = tuple::as_tuple(found.version.as_ptr(), Tid::Record(found.r.no), (*t.rel).rd_id);
@@ -86,7 +88,7 @@ pub unsafe fn as_datum(t: &Open, found: Found) -> Datum {
 /// As `as_datum`; the table has the column, which counts from 0.
 #[inline]
 pub unsafe fn column(t: &Open, version: NonNull<Version>, at: usize) -> (Datum, bool) {
-    // SAFETY: the caller's.
+    // SAFETY: `version` was found now in `t`, which has column `at`: contract of this function.
     unsafe {
         let mut row = tuple::as_tuple(version.as_ptr(), Tid::Invalid, (*t.rel).rd_id);
         tuple::column(&mut row, (*t.rel).rd_att, at)
@@ -104,7 +106,9 @@ pub unsafe fn change<K: Key + ?Sized>(
     key: &K,
     change: &Change,
 ) -> Result<bool, Statement> {
-    // SAFETY: the caller's.
+    // SAFETY: `t` is open for writing, and `snapshot` is of a command that has begun: contract of
+    // this function. `new_value` gives values of the column's type; the closure's arrays have an
+    // entry for each column.
     unsafe {
         let Some(new) = new_value(t, change)? else {
             t.writes_plainly(Write::Delete, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
@@ -147,7 +151,7 @@ unsafe fn new_value<'a>(t: &Open, change: &Change<'a>) -> Result<Option<New<'a>>
         Change::Remove => return Ok(None),
         Change::Set(c, v) | Change::Add(c, v) => (c, v),
     };
-    // SAFETY: an open table, which has the column.
+    // SAFETY: `t` is open, and has the column: contract of `change`, the only caller.
     let att = unsafe { compat::attribute((*t.rel).rd_att, c.at) };
     // A value for a column with a modifier may have to be cut or refused, one for an identity
     // column is.
@@ -176,8 +180,8 @@ pub unsafe fn rewrite(
     found: Found,
     change: impl FnOnce(*mut Datum, *mut bool) -> Result<(), Statement>,
 ) -> Result<bool, Statement> {
-    // SAFETY: the caller's; the arrays have an entry for each column. An ERROR leaves them to their
-    // memory context.
+    // SAFETY: `found` was found for writing in `t`: contract of this function. The arrays have an
+    // entry for each column. An ERROR leaves them to their memory context.
     unsafe {
         if t.is_checked(found.r) {
             return Err(Statement);
@@ -225,8 +229,8 @@ impl Columns {
     /// Room for `n` columns: in `few`, if they fit.
     #[inline]
     pub fn of(n: usize, few: &mut Few) -> Columns {
-        // SAFETY: room of that size; an ERROR for want of memory jumps over this frame, which owns
-        // nothing.
+        // SAFETY: `few` has room for `FEW` columns, and what palloc returns for `n`. An ERROR for
+        // want of memory jumps over this frame, which owns nothing.
         unsafe {
             if n <= FEW {
                 let few = few.as_mut_ptr();
@@ -241,7 +245,8 @@ impl Columns {
     #[inline]
     pub fn free(own: *mut core::ffi::c_void) {
         if !own.is_null() {
-            // SAFETY: made by `of`, once.
+            // SAFETY: `own` is of `of`, which gives it to one `Columns`; each caller frees that
+            // once.
             unsafe { pg::raw::pfree(own) };
         }
     }
@@ -253,7 +258,7 @@ impl Columns {
 /// # Safety
 /// An open table, whose columns the arrays have.
 pub unsafe fn virtual_slot(r: pg_sys::Relation, values: *mut Datum, nulls: *mut bool) -> pg_sys::TupleTableSlot {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and the arrays have its columns: contract of this function.
     unsafe {
         pg_sys::TupleTableSlot {
             type_: NodeTag::T_TupleTableSlot,
@@ -275,7 +280,8 @@ pub unsafe fn virtual_slot(r: pg_sys::Relation, values: *mut Datum, nulls: *mut 
 /// # Safety
 /// As `rewrite`.
 pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: Found) -> Result<bool, Statement> {
-    // SAFETY: an open table.
+    // SAFETY: `t` is open for writing, and `found` was found for writing in it: contract of this
+    // function.
     unsafe {
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());

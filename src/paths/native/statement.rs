@@ -24,7 +24,8 @@ pub struct Done {
 unsafe fn run(sql: &str, values: &[Value], reads: bool) -> Done {
     let mut datums: Vec<Datum> = values.iter().map(|v| v.0).collect();
     let nulls: Vec<std::ffi::c_char> = values.iter().map(|v| if v.1 { b'n' } else { b' ' } as _).collect();
-    // SAFETY: the arrays have an entry for each parameter.
+    // SAFETY: `datums` and `nulls` have an entry for each parameter, and `values` are of their
+    // types: contract of this function. `table` and its rows live until SPI_finish.
     unsafe {
         if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
             error!("SPI_connect failed");
@@ -61,7 +62,8 @@ pub unsafe fn each(
 ) -> u64 {
     let mut datums: Vec<Datum> = values.iter().map(|v| v.0).collect();
     let nulls: Vec<std::ffi::c_char> = values.iter().map(|v| if v.1 { b'n' } else { b' ' } as _).collect();
-    // SAFETY: the arrays have an entry for each parameter, or column.
+    // SAFETY: `datums` and `nulls` have an entry for each parameter, `row` and `null` for each
+    // column. `table` lives until SPI_finish. The visit runs in the memory of the caller.
     unsafe {
         let outer = pg_sys::CurrentMemoryContext;
         if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
@@ -97,10 +99,13 @@ pub unsafe fn each(
 }
 
 /// Prepares a statement, until SPI ends.
+///
+/// # Safety
+/// SPI is connected, and each value has its type.
 pub(super) unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr {
     let text = crate::pg::text::write(sql);
     let mut types: Vec<Oid> = values.iter().map(|v| v.2).collect();
-    // SAFETY: connected to SPI; a type for each parameter.
+    // SAFETY: SPI is connected: contract of this function. `types` has an entry for each parameter.
     let plan = unsafe { pg_sys::SPI_prepare(text.as_ptr(), values.len() as i32, types.as_mut_ptr()) };
     if plan.is_null() {
         error!("a statement of mixedcc could not be prepared");
@@ -109,8 +114,11 @@ pub(super) unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr 
 }
 
 /// `schema.table`, quoted.
+///
+/// # Safety
+/// `r` is open.
 pub unsafe fn name(r: pg_sys::Relation) -> String {
-    // SAFETY: an open relation.
+    // SAFETY: `r` is open: contract of this function. Its name ends with a zero byte.
     unsafe {
         let schema = pg_sys::get_namespace_name((*(*r).rd_rel).relnamespace);
         let q = pg_sys::quote_qualified_identifier(schema, (*(*r).rd_rel).relname.data.as_ptr());
@@ -119,8 +127,11 @@ pub unsafe fn name(r: pg_sys::Relation) -> String {
 }
 
 /// The quoted name of a column, by its number from 1.
+///
+/// # Safety
+/// `r` is open, and has the column.
 pub unsafe fn column(r: pg_sys::Relation, no: i16) -> String {
-    // SAFETY: an open relation with this column.
+    // SAFETY: `r` is open, and has column `no`: contract of this function.
     unsafe {
         let att = crate::pg::compat::attribute((*r).rd_att, no as usize - 1);
         let q = pg_sys::quote_identifier(att.attname.data.as_ptr());
@@ -129,8 +140,12 @@ pub unsafe fn column(r: pg_sys::Relation, no: i16) -> String {
 }
 
 /// The columns of the primary key, in its order, by number from 1.
+///
+/// # Safety
+/// `r` is open and locked.
 pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
-    // SAFETY: an open relation; its index exists while it is locked.
+    // SAFETY: `r` is open and locked: contract of this function. So its index exists, and can be
+    // opened.
     unsafe {
         let index = crate::pg::compat::primary_key_index(r);
         if index == pg_sys::InvalidOid {
@@ -148,7 +163,8 @@ pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
 /// There is no primary key that is checked at once.
 #[cold]
 unsafe fn no_key(r: pg_sys::Relation) -> ! {
-    // SAFETY: an open relation, whose indexes exist while it is locked; catalog look-ups.
+    // SAFETY: `r` is open and locked (`key`'s contract), so its indexes exist. Catalog look-ups
+    // answer any OID.
     let (deferrable, table) = unsafe {
         let all = pgrx::PgList::<pg_sys::Oid>::from_pg(pg_sys::RelationGetIndexList(r));
         let is_primary = |index| {
@@ -171,7 +187,7 @@ unsafe fn no_key(r: pg_sys::Relation) -> ! {
 
 /// ` WHERE k1 = $from AND ...`, and the values as the columns' types.
 unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut Vec<Value>) -> String {
-    // SAFETY: an open relation.
+    // SAFETY: `r` is open: each caller passes its own relation on. `key` has given columns of `r`.
     unsafe {
         let columns = key(r);
         if columns.len() != given.len() {
@@ -195,7 +211,8 @@ unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut
 unsafe fn row_name(r: pg_sys::Relation) -> String {
     let is_free = |name: &String| {
         let name = CString::new(name.as_str()).expect("no zero byte");
-        // SAFETY: an open relation; a catalog look-up.
+        // SAFETY: `r` is open: `get` passes its own relation on. `name` ends with a zero byte; the
+        // look-up answers any name.
         unsafe { pg_sys::get_attnum((*r).rd_id, name.as_ptr()) == pg_sys::InvalidAttrNumber as i16 }
     };
     (0..).map(|n| format!("mixedcc_row_{n}")).find(is_free).expect("a table has not so many columns")
@@ -207,7 +224,7 @@ unsafe fn row_name(r: pg_sys::Relation) -> String {
 /// An open relation; values of their types.
 pub unsafe fn get(r: pg_sys::Relation, given: &[Value]) -> Option<Datum> {
     let mut values = Vec::new();
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `given` are values of their types: contract of this function.
     unsafe {
         let (condition, row) = (by_key(r, given, 1, &mut values), row_name(r));
         run(&format!("SELECT {row} FROM ONLY {} {row}{condition}", name(r)), &values, true).value
@@ -220,7 +237,8 @@ pub unsafe fn get(r: pg_sys::Relation, given: &[Value]) -> Option<Datum> {
 /// As [`get`]; the table has the column.
 pub unsafe fn get_column(r: pg_sys::Relation, given: &[Value], at: usize) -> Option<Datum> {
     let mut values = Vec::new();
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open and has column `at`, and `given` are values of their types: contract of
+    // this function.
     unsafe {
         let condition = by_key(r, given, 1, &mut values);
         let sql = format!("SELECT {} FROM ONLY {}{condition}", column(r, at as i16 + 1), name(r));
@@ -234,7 +252,8 @@ pub unsafe fn get_column(r: pg_sys::Relation, given: &[Value], at: usize) -> Opt
 /// # Safety
 /// As [`get`].
 pub unsafe fn change(r: pg_sys::Relation, given: &[Value], change: &Change) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `given` and the change's value are of their types: contract of this
+    // function.
     unsafe {
         let mut values = Vec::new();
         let what = match change {
@@ -262,7 +281,7 @@ unsafe fn assigned(r: pg_sys::Relation, no: i16, v: Value) -> Value {
 
 /// Columns of a row value that an INSERT or UPDATE may name: not dropped, not generated.
 unsafe fn columns(r: pg_sys::Relation) -> Vec<i16> {
-    // SAFETY: an open relation.
+    // SAFETY: `r` is open: `insert` and `put` pass their own relation on.
     unsafe {
         let desc = (*r).rd_att;
         let plain = |i: &usize| {
@@ -278,7 +297,7 @@ unsafe fn columns(r: pg_sys::Relation) -> Vec<i16> {
 /// # Safety
 /// As [`get`]; `row` is of the table's row type.
 pub unsafe fn insert(r: pg_sys::Relation, row: Value) {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `row` is of its row type: contract of this function.
     unsafe {
         not_null(row);
         let names: Vec<String> = columns(r).into_iter().map(|c| column(r, c)).collect();
@@ -293,7 +312,7 @@ pub unsafe fn insert(r: pg_sys::Relation, row: Value) {
 /// # Safety
 /// As [`insert`].
 pub unsafe fn put(r: pg_sys::Relation, row: Value) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `row` is of its row type: contract of this function.
     unsafe {
         not_null(row);
         let key = key(r);

@@ -96,7 +96,8 @@ static PINS: Local<Vec<(pg_sys::Relation, u32)>> = Local::new(Vec::new());
 
 /// Registers the callbacks.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone; the callbacks are functions of this library, which is never
+    // unloaded.
     unsafe {
         let none = Datum::from(0);
         pg_sys::CacheRegisterRelcacheCallback(Some(invalidated), none);
@@ -109,7 +110,8 @@ pub fn init() {
 }
 
 unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
-    // SAFETY: one thread; nothing here can fail.
+    // SAFETY: one thread, and no code that holds a reference to `TABLES` calls PostgreSQL
+    // meanwhile. Nothing here can fail.
     unsafe {
         let Some(all) = TABLES.get_mut() else { return };
         if oid == pg_sys::InvalidOid {
@@ -121,7 +123,7 @@ unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
 }
 
 unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) {
-    // SAFETY: as above.
+    // SAFETY: `invalidated` takes any OID, and none for all tables.
     unsafe { invalidated(Datum::from(0), pg_sys::InvalidOid) };
 }
 
@@ -130,7 +132,8 @@ unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) 
 /// types of its constants. So a plan would name the type of a dropped table for ever, though there
 /// is another table of that name.
 unsafe extern "C-unwind" fn types_changed(_arg: Datum, _cache: i32, hash: u32) {
-    // SAFETY: one thread; nothing here can fail.
+    // SAFETY: one thread, and no code that holds a reference to `BY_ROWTYPE` calls PostgreSQL
+    // meanwhile. Nothing here can fail.
     unsafe {
         let Some(known) = BY_ROWTYPE.get_mut() else { return };
         let before = known.len();
@@ -155,7 +158,8 @@ pub fn abort_subtransaction(level: u32) {
 
 /// Gives back the pins that were taken at `depth` or deeper: their calls do not return.
 fn unpin_from(depth: u32) {
-    // SAFETY: one thread; INV-ENTRY: the entries are there.
+    // SAFETY: one thread, and nothing of PostgreSQL runs while `PINS` is borrowed. INV-ENTRY: each
+    // listed entry is pinned, so it is there.
     unsafe {
         let pins = PINS.get_mut();
         while let Some((rel, _)) = pins.pop_if(|p| p.1 >= depth) {
@@ -187,7 +191,8 @@ impl Drop for Open {
 /// A relation that the transaction has locked.
 #[inline]
 pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
-    // SAFETY: one thread; the caller's.
+    // SAFETY: `rel` is an entry that is there, as the transaction has it locked: contract of this
+    // function. One thread, and `PINS` is not borrowed elsewhere.
     unsafe {
         let pins = PINS.get_mut();
         pins.push((rel, xact::depth()));
@@ -199,7 +204,7 @@ pub unsafe fn pin(rel: pg_sys::Relation) -> usize {
 /// Gives back a pin, and those above it, which are of calls that did not return.
 #[inline]
 pub fn unpin(pin: usize) {
-    // SAFETY: INV-ENTRY: the entries are there.
+    // SAFETY: INV-ENTRY: each listed entry is pinned, so it is there. One thread.
     unsafe {
         let pins = PINS.get_mut();
         while pins.len() > pin {
@@ -213,7 +218,7 @@ pub fn unpin(pin: usize) {
 /// The base type of what a call names. A type that is gone is the plan's: it was made before the
 /// table was dropped.
 unsafe fn base_type(typid: Oid) -> Oid {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups: any OID is answered.
     unsafe {
         use pg_sys::SysCacheIdentifier::TYPEOID;
         if !pg_sys::SearchSysCacheExists(TYPEOID as i32, Datum::from(typid), none(), none(), none()) {
@@ -234,7 +239,7 @@ fn none() -> Datum {
 
 /// Notes that a plan names a row type: [`types_changed`].
 unsafe fn watch(typid: Oid, table: *mut Table) {
-    // SAFETY: one thread; a catalog look-up.
+    // SAFETY: a catalog look-up, over before `BY_ROWTYPE` is borrowed. One thread.
     unsafe {
         use pg_sys::SysCacheIdentifier::TYPEOID;
         let hash = pg_sys::GetSysCacheHashValue(TYPEOID as i32, Datum::from(typid), none(), none(), none());
@@ -244,14 +249,15 @@ unsafe fn watch(typid: Oid, table: *mut Table) {
 
 /// The table whose row type a call names, for calls that open it themselves.
 pub fn of_rowtype(typid: Oid) -> Oid {
-    // SAFETY: tables are never freed.
+    // SAFETY: `Table::of_rowtype` returns a leaked box: tables are never freed.
     unsafe { (*Table::of_rowtype(typid)).oid }
 }
 
 impl Table {
     /// The table of an OID.
     pub fn of(oid: Oid) -> *mut Table {
-        // SAFETY: one thread.
+        // SAFETY: one thread, and nothing of PostgreSQL runs while `TABLES` is borrowed. The box is
+        // leaked: tables are never freed.
         unsafe {
             let all = TABLES.get_mut().get_or_insert_default();
             let new = || {
@@ -280,7 +286,8 @@ impl Table {
 
     /// The table whose row type this is, or a domain over it.
     pub fn of_rowtype(typid: Oid) -> *mut Table {
-        // SAFETY: one thread; catalog look-ups.
+        // SAFETY: `r.table` is never freed. Catalog look-ups answer any OID; `known` is not used
+        // after the first of them. One thread.
         unsafe {
             let known = BY_ROWTYPE.get_mut().get_or_insert_default();
             if let Some(r) = known.get(&typid).filter(|r| (*r.table).valid && (*r.table).rowtype == typid) {
@@ -314,7 +321,8 @@ impl Table {
     /// until PostgreSQL looks for invalidations.
     #[inline]
     pub fn peek(&self) -> Option<pg_sys::Relation> {
-        // SAFETY: plain reads of the backend's state.
+        // SAFETY: plain reads of variables of the backend; the relation is returned, and not
+        // followed.
         unsafe {
             let may = self.user == pg::raw::GetUserId() && self.rights & pg_sys::ACL_SELECT != 0;
             let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
@@ -327,7 +335,8 @@ impl Table {
     #[inline]
     pub fn peek_to_update(&self) -> Option<pg_sys::Relation> {
         const RIGHTS: u32 = pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE;
-        // SAFETY: plain reads of the backend's state; INV-OPEN.
+        // SAFETY: INV-OPEN: `rel` is the table's entry, as `is_open` says. Else plain reads of
+        // variables of the backend.
         unsafe {
             let may = self.user == pg::raw::GetUserId() && self.rights & RIGHTS == RIGHTS;
             let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
@@ -345,7 +354,9 @@ impl Table {
     /// transaction made to the table are known.
     #[inline]
     pub unsafe fn open(this: *mut Table, access: Access) -> Open {
-        // SAFETY: one thread; tables are never freed; INV-OPEN.
+        // SAFETY: `this` is of `of`, in a transaction: contract of this function. Tables are never
+        // freed. INV-OPEN: `rel` is the locked table's entry, which is pinned before `info` may
+        // look at catalogs.
         unsafe {
             if !(*this).is_open(access) {
                 Table::open_again(this, access);
@@ -359,7 +370,9 @@ impl Table {
 
     #[cold]
     unsafe fn open_again(this: *mut Table, access: Access) {
-        // SAFETY: as in `open`. The lock stays to the end of the transaction.
+        // SAFETY: `this` is of `of`: contract of `open`. The entry is used until relation_close;
+        // the lock stays to the end of the transaction (INV-OPEN). An ERROR of the raw functions
+        // jumps over this frame, which owns nothing then.
         unsafe {
             let oid = (*this).oid;
             let here = (compat::my_lxid(), EPOCH.get());
@@ -406,7 +419,8 @@ impl Table {
 
     /// What the definition says.
     unsafe fn look(&mut self, r: pg_sys::Relation) {
-        // SAFETY: an open relation.
+        // SAFETY: `r` is open and locked: `open_again` opens it just before. What its entry points
+        // to stays as long as it is open.
         unsafe {
             let form = (*r).rd_rel;
             let constr = (*(*r).rd_att).constr;
@@ -458,7 +472,7 @@ unsafe fn must_have_a_right(oid: Oid) {
 unsafe fn only_foreign_keys(t: &pg_sys::TriggerDesc) -> bool {
     const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
     const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
-    // SAFETY: a relation's triggers.
+    // SAFETY: a relation's triggers (`look` has it open): the array has `numtriggers` entries.
     unsafe {
         let all = std::slice::from_raw_parts(t.triggers, t.numtriggers as usize);
         !(t.trig_update_before_row
@@ -498,7 +512,7 @@ impl Open {
     /// Would a statement that needs these rights (bits) do nothing but read the row?
     #[inline]
     pub fn reads_plainly(&self) -> Result<(), Statement> {
-        // SAFETY: tables are never freed.
+        // SAFETY: tables are never freed: contract of `plain`.
         unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
     }
 
@@ -506,7 +520,7 @@ impl Open {
     /// table. An update must pass `refers` and `is_checked` too.
     #[inline]
     pub fn writes_plainly(&self, write: Write, rights: u32) -> Result<(), Statement> {
-        // SAFETY: plain reads of the backend's state; tables are never freed.
+        // SAFETY: `self.table` is never freed. The other reads are of variables of the backend.
         unsafe {
             let t = &*self.table;
             let plain = match write {
@@ -540,7 +554,7 @@ impl Open {
 
     #[inline]
     unsafe fn plain(&self, plain: bool, rights: u32) -> Result<(), Statement> {
-        // SAFETY: tables are never freed; a plain read.
+        // SAFETY: `self.table` is never freed; the hook's variable is only read.
         unsafe {
             let t = &*self.table;
             // A hook sees statements only.
@@ -557,8 +571,8 @@ impl Open {
 
     #[cold]
     fn has_rights(&self, rights: u32) -> bool {
-        // SAFETY: tables are never freed; catalog look-ups, in which an invalidation may come: then
-        // nothing is kept.
+        // SAFETY: `self.table` is never freed. An invalidation may come in the catalog look-ups:
+        // `t` is borrowed after them, and nothing is kept if the definition has changed.
         unsafe {
             let (user, definition) = (pg::raw::GetUserId(), (*self.table).definition);
             let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);

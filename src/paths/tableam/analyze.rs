@@ -9,8 +9,12 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 /// Makes a block that ANALYZE has chosen the current one; false if there is none.
+///
+/// # Safety
+/// `s` was made by `scan::begin`, and has not ended.
 pub unsafe fn sample_block(s: *mut Scan, block: pg_sys::BlockNumber) -> bool {
-    // SAFETY: a scan of ours. Tables of more blocks than are reported are sampled with a stride.
+    // SAFETY: `s` was made by `scan::begin`: contract of this function. Tables of more blocks than
+    // are reported are sampled with a stride.
     unsafe {
         let real = (*s).all.div_ceil(ROWS);
         let stride = real.div_ceil(super::relation::MAX_BLOCKS).max(1);
@@ -20,6 +24,8 @@ pub unsafe fn sample_block(s: *mut Scan, block: pg_sys::BlockNumber) -> bool {
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_analyze_next_tuple`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn next_tuple(
     scan: pg_sys::TableScanDesc,
@@ -28,7 +34,8 @@ pub unsafe extern "C-unwind" fn next_tuple(
     dead: *mut f64,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: as above.
+    // SAFETY: `scan` was made by `scan::begin`; counters and slot are ANALYZE's (tableam.h:
+    // scan_analyze_next_tuple). The pin keeps the version that is stored (INV-RETIRE).
     unsafe {
         let s = scan.cast::<Scan>();
         let info = &*(*s).info;

@@ -5,6 +5,8 @@ use crate::pg::Tid;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
+/// # Safety
+/// tableam.h's contract of `tuple_insert`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn insert(
     rel: pg_sys::Relation,
@@ -13,10 +15,13 @@ pub unsafe extern "C-unwind" fn insert(
     _options: i32,
     _a: *mut pg_sys::BulkInsertStateData,
 ) {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and locked, and `slot` holds a row of its type (tableam.h:
+    // tuple_insert).
     unsafe { write::insert(rel, &[slot], cid) }
 }
 
+/// # Safety
+/// tableam.h's contract of `multi_insert`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn multi_insert(
     rel: pg_sys::Relation,
@@ -26,10 +31,12 @@ pub unsafe extern "C-unwind" fn multi_insert(
     _options: i32,
     _a: *mut pg_sys::BulkInsertStateData,
 ) {
-    // SAFETY: tableam.h's contract: an array of so many slots.
+    // SAFETY: `slots` is an array of `n` slots with rows of `rel`'s type (tableam.h: multi_insert).
     unsafe { write::insert(rel, std::slice::from_raw_parts(slots, n as usize), cid) }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_insert_speculative`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn insert_speculative(
     rel: pg_sys::Relation,
@@ -39,10 +46,13 @@ pub unsafe extern "C-unwind" fn insert_speculative(
     _a: *mut pg_sys::BulkInsertStateData,
     token: u32,
 ) {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and locked, and `slot` holds a row of its type (tableam.h:
+    // tuple_insert_speculative).
     unsafe { write::insert_speculative(rel, slot, cid, token) }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_complete_speculative`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn complete_speculative(
     rel: pg_sys::Relation,
@@ -50,10 +60,13 @@ pub unsafe extern "C-unwind" fn complete_speculative(
     _token: u32,
     succeeded: bool,
 ) {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `slot` still has the TID that `insert_speculative` gave it (tableam.h:
+    // tuple_complete_speculative).
     unsafe { write::complete_speculative(rel, slot, succeeded) }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_delete`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn delete(
     rel: pg_sys::Relation,
@@ -65,10 +78,12 @@ pub unsafe extern "C-unwind" fn delete(
     tmfd: *mut pg_sys::TM_FailureData,
     changing_part: bool,
 ) -> pg_sys::TM_Result::Type {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and locked, `tid` readable, `tmfd` writable (tableam.h: tuple_delete).
     unsafe { write::delete(rel, Tid::read(&*tid), cid, snapshot, crosscheck, tmfd, changing_part) }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_lock`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn tuple_lock(
     rel: pg_sys::Relation,
@@ -81,6 +96,7 @@ pub unsafe extern "C-unwind" fn tuple_lock(
     flags: u8,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> pg_sys::TM_Result::Type {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and locked, `slot` one of `slot_callbacks`, `tmfd` writable (tableam.h:
+    // tuple_lock).
     unsafe { lock::lock(rel, tid, snapshot, slot, cid, mode, policy, flags, tmfd) }
 }

@@ -15,20 +15,26 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
+/// # Safety
+/// tableam.h's contract of `index_fetch_begin`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::IndexFetchTableData {
-    // SAFETY: the memory is zeroed and large enough.
+    // SAFETY: `rel` is open and locked (tableam.h: index_fetch_begin), longer than the fetch lives.
     unsafe {
         crate::state::platform::outside();
         Fetch::new(rel).cast()
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `index_fetch_reset`.
 pub unsafe extern "C-unwind" fn reset(_a: *mut pg_sys::IndexFetchTableData) {}
 
+/// # Safety
+/// tableam.h's contract of `index_fetch_end`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
-    // SAFETY: made by `begin`.
+    // SAFETY: `f` was made by `begin`, and PostgreSQL ends it once (tableam.h: index_fetch_end).
     unsafe {
         protect::close(f.cast());
         crate::pg::raw::pfree(f.cast());
@@ -36,6 +42,9 @@ pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
 }
 
 /// `index_fetch_tuple`. Guarded only where something can fail.
+///
+/// # Safety
+/// tableam.h's contract of `index_fetch_tuple`.
 pub unsafe extern "C-unwind" fn tuple(
     scan: *mut pg_sys::IndexFetchTableData,
     tid: pg_sys::ItemPointer,
@@ -44,7 +53,9 @@ pub unsafe extern "C-unwind" fn tuple(
     call_again: *mut bool,
     all_dead: *mut bool,
 ) -> bool {
-    // SAFETY: tableam.h's contract; this frame owns nothing.
+    // SAFETY: `scan` was made by `begin`, and the out parameters are the caller's (tableam.h:
+    // index_fetch_tuple). The transaction's pin keeps the version (INV-RETIRE). This frame owns
+    // nothing.
     unsafe {
         let f = scan.cast::<Fetch>();
         let at = Tid::read(&*tid);
@@ -68,7 +79,8 @@ pub unsafe extern "C-unwind" fn tuple(
 /// unwinds.
 #[inline]
 unsafe fn peek(f: *mut Fetch, tid: Tid, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
-    // SAFETY: as in `tuple`.
+    // SAFETY: `f` was made by `begin`, whose relation is still open; `snapshot` is valid (`tuple`'s
+    // caller, tableam.h: index_fetch_tuple).
     unsafe {
         let s = if indexscan::is_ours(snapshot) { (*f).snapshot } else { snapshot };
         if (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
@@ -88,7 +100,8 @@ unsafe extern "C-unwind" fn guarded_tuple(
     call_again: *mut bool,
     all_dead: *mut bool,
 ) -> bool {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `scan` was made by `begin`, and the out parameters are the caller's (tableam.h:
+    // index_fetch_tuple). The transaction's pin keeps the version that is stored (INV-RETIRE).
     unsafe {
         let f = scan.cast::<Fetch>();
         let info = &*(*f).info;
@@ -123,7 +136,8 @@ unsafe fn find(
     tid: Tid,
     snapshot: pg_sys::Snapshot,
 ) -> Option<(*mut mixedcc_engine::record::Version, Tid)> {
-    // SAFETY: a relation of ours and a valid snapshot.
+    // SAFETY: `rel` is open and of ours, and `snapshot` is valid (`row_version`'s, tableam.h:
+    // tuple_fetch_row_version).
     unsafe {
         let info = rel::info(rel);
         let t = xact::txn();
@@ -170,10 +184,13 @@ unsafe fn find(
 fn asks_whose(tid: Tid) -> bool {
     let Tid::Old(n) = tid else { return false };
     let Some(w) = xact::txn().write(n).filter(|w| w.previous.is_some()) else { return false };
-    // SAFETY: a tombstone of this transaction.
+    // SAFETY: a version of kind Delete is a tombstone, and an own write's version lives while the
+    // write is in the list.
     w.kind != WriteKind::Delete || unsafe { Version::successor(w.version.as_ptr()) }.record != 0
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_fetch_row_version`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn row_version(
     rel: pg_sys::Relation,
@@ -181,7 +198,9 @@ pub unsafe extern "C-unwind" fn row_version(
     snapshot: pg_sys::Snapshot,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open, `snapshot` valid, and `slot` of `slot_callbacks` (tableam.h:
+    // tuple_fetch_row_version). The transaction's pin keeps the version that is stored
+    // (INV-RETIRE).
     unsafe {
         crate::state::platform::outside();
         let snapshot = rowmarks::snapshot_of(slot).unwrap_or(snapshot);
@@ -202,9 +221,11 @@ pub unsafe extern "C-unwind" fn row_version(
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_tid_valid`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) -> bool {
-    // SAFETY: a scan of ours.
+    // SAFETY: `scan` was made by `scan::begin` and `tid` is readable (tableam.h: tuple_tid_valid).
     unsafe {
         match Tid::read(&*tid) {
             Tid::Record(n) => {
@@ -220,9 +241,13 @@ pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_s
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_get_latest_tid`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) {
-    // SAFETY: a scan of ours. Rows that moved are followed.
+    // SAFETY: `scan` was made by `scan::begin` and `tid` is writable (tableam.h:
+    // tuple_get_latest_tid). The transaction's pin keeps the versions (INV-RETIRE). Rows that moved
+    // are followed.
     unsafe {
         let info = &*(*scan.cast::<super::scan::Scan>()).info;
         let t = xact::txn();
@@ -253,13 +278,16 @@ pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `tuple_satisfies_snapshot`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn satisfies(
     rel: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
     snapshot: pg_sys::Snapshot,
 ) -> bool {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open, `snapshot` valid, and `slot` holds a row of ours (tableam.h:
+    // tuple_satisfies_snapshot).
     unsafe {
         let info = rel::info(rel);
         let t = xact::txn();

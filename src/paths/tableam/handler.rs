@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 struct Routine(pg_sys::TableAmRoutine);
 // SAFETY: a table of function pointers, never changed.
 unsafe impl Sync for Routine {}
-// SAFETY: as above.
+// SAFETY: a table of function pointers, never changed: any thread may have it.
 unsafe impl Send for Routine {}
 
 static ROUTINE: OnceLock<Routine> = OnceLock::new();
@@ -23,7 +23,8 @@ struct Method;
 
 impl compat::Callbacks for Method {
     unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &compat::Storage, persistence: core::ffi::c_char) {
-        // SAFETY: the caller's.
+        // SAFETY: `rel` and `storage` are those of tableam.h's callback: contract of
+        // `Callbacks::set_new_storage`.
         unsafe { relation::set_new_storage(rel, storage, persistence) }
     }
     fn copy_data() {
@@ -40,11 +41,13 @@ impl compat::Callbacks for Method {
         lockmode: *mut pg_sys::LockTupleMode::Type,
         moved: &mut bool,
     ) -> pg_sys::TM_Result::Type {
-        // SAFETY: the caller's.
+        // SAFETY: the arguments are those of tuple_update in tableam.h: contract of
+        // `Callbacks::update`.
         unsafe { write::update(rel, Tid::read(&*tid), slot, cid, snapshot, crosscheck, tmfd, lockmode, moved) }
     }
     unsafe fn sample_block(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) -> bool {
-        // SAFETY: the caller's.
+        // SAFETY: a scan of the access method was made by `scan::begin`: contract of
+        // `Callbacks::sample_block`.
         unsafe { analyze::sample_block(scan.cast(), block) }
     }
     unsafe fn set_page(
@@ -52,11 +55,13 @@ impl compat::Callbacks for Method {
         block: pg_sys::BlockNumber,
         offsets: Option<&[pg_sys::OffsetNumber]>,
     ) -> bool {
-        // SAFETY: the caller's.
+        // SAFETY: a scan of the access method was made by `scan::begin`: contract of
+        // `Callbacks::set_page`.
         unsafe { scan::set_page(scan.cast(), block, offsets) }
     }
     unsafe fn next_of_block(scan: pg_sys::TableScanDesc, slot: *mut pg_sys::TupleTableSlot) -> bool {
-        // SAFETY: the caller's.
+        // SAFETY: a scan of the access method was made by `scan::begin`: contract of
+        // `Callbacks::next_of_block`.
         unsafe { scan::next_of_block(scan.cast(), slot) }
     }
 }

@@ -23,7 +23,8 @@ struct Entry {
 }
 
 unsafe fn entry(t: &mut Txn, r: RecordRef, min_pin: u64) -> Option<Entry> {
-    // SAFETY: versions are reached under our pin; the table is locked against writers.
+    // SAFETY: versions are reached under our pin (INV-RETIRE), and those of own writes live while
+    // the write is in the list.
     unsafe {
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n)?;
@@ -67,7 +68,8 @@ impl Wanted {
             xact::renew_pin();
             return Wanted::Build(t.e.pin_oldest(t.slot));
         }
-        // SAFETY: an open relation and its scan.
+        // SAFETY: `rel` is open; `scan` is not null, and of `rel` (tableam.h:
+        // index_build_range_scan).
         let (parallel, locked) = unsafe {
             (!(*scan).rs_parallel.is_null(), pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true))
         };
@@ -91,7 +93,8 @@ impl Wanted {
     }
 
     unsafe fn entry(&self, t: &mut Txn, r: RecordRef) -> Option<Entry> {
-        // SAFETY: the caller's, as of `entry`.
+        // SAFETY: versions are reached under the pin that `of` has renewed (INV-RETIRE): what
+        // `entry` asks for.
         unsafe {
             match *self {
                 Wanted::Build(min_pin) => entry(t, r, min_pin),
@@ -108,6 +111,8 @@ impl Wanted {
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `index_build_range_scan`.
 #[pg_guard]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C-unwind" fn build_range_scan(
@@ -123,7 +128,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     state: *mut core::ffi::c_void,
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
-    // SAFETY: tableam.h's contract; the executor state is made and freed here.
+    // SAFETY: `rel`, `index` and `info` are open and belong together; `scan` is null or ours to end
+    // (tableam.h: index_build_range_scan). Stored rows fit the descriptor (INV-LAYOUT). The pin
+    // keeps the versions (INV-RETIRE). Executor state and slot are made and freed here.
     unsafe {
         crate::access::altered::must_fit(rel, (*rel).rd_att);
         let wanted = Wanted::of(rel, scan);
@@ -177,6 +184,8 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `index_validate_scan`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn validate_scan(
     _a: pg_sys::Relation,

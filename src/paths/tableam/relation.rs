@@ -17,14 +17,20 @@ use std::ptr::NonNull;
 /// these numbers from a nearly empty file; beyond 131072 blocks that is an ERROR).
 pub const MAX_BLOCKS: u64 = 131_072;
 
+/// # Safety
+/// tableam.h's contract of `slot_callbacks`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn slot_callbacks(_a: pg_sys::Relation) -> *const pg_sys::TupleTableSlotOps {
     &raw const pg_sys::TTSOpsHeapTuple
 }
 
 /// Gives a relation a new, empty storage.
+///
+/// # Safety
+/// `rel` is open, and new or locked exclusively; `storage` is its new storage (tableam.h).
 pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persistence: core::ffi::c_char) {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open, and new or locked exclusively; `storage` is its new one: contract of
+    // this function.
     unsafe {
         let kind = (*(*rel).rd_rel).relkind as u8;
         if persistence as u8 != pg_sys::RELPERSISTENCE_UNLOGGED {
@@ -57,9 +63,14 @@ pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persiste
 }
 
 /// Throws the rows of a table away that this transaction has made.
+///
+/// # Safety
+/// tableam.h's contract of `relation_nontransactional_truncate`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation) {
-    // SAFETY: the relation is ours and locked exclusively.
+    // SAFETY: the relation is ours and locked exclusively (tableam.h:
+    // relation_nontransactional_truncate). `orphaned` keeps the old table until the transaction
+    // ends.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let old = shmem::unregister(key);
@@ -83,6 +94,8 @@ pub fn refuse_to_copy_data() -> ! {
     )
 }
 
+/// # Safety
+/// tableam.h's contract of `relation_copy_for_cluster`.
 #[pg_guard]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C-unwind" fn copy_for_cluster(
@@ -108,6 +121,8 @@ pub fn blocks(table: &mixedcc_engine::Table) -> u64 {
     table.len().div_ceil(ROWS).min(MAX_BLOCKS)
 }
 
+/// # Safety
+/// tableam.h's contract of `relation_size`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNumber::Type) -> u64 {
     if fork != pg_sys::ForkNumber::MAIN_FORKNUM && fork != pg_sys::ForkNumber::InvalidForkNumber {
@@ -131,9 +146,12 @@ pub fn expect_conversion(conversion: Option<(pg_sys::Oid, pg_sys::Oid)>) {
 /// table has one (make_new_heap). It asks for that at the end of ALTER TABLE's changes of catalogs,
 /// before the rewrite. So a table that is about to get another access method needs what that one
 /// needs.
+///
+/// # Safety
+/// tableam.h's contract of `relation_needs_toast_table`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
-    // SAFETY: an open relation; one thread.
+    // SAFETY: `rel` is open (tableam.h: relation_needs_toast_table).
     unsafe {
         match CONVERSION.get() {
             Some((oid, method)) if oid == (*rel).rd_id => needs_toast_as(rel, method),
@@ -144,7 +162,8 @@ pub unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool
 
 /// Would the relation need a TOAST table if this were its access method?
 unsafe fn needs_toast_as(rel: pg_sys::Relation, method: pg_sys::Oid) -> bool {
-    // SAFETY: an open relation; a catalog look-up. The callback looks at the relation's columns.
+    // SAFETY: `rel` is open (`needs_toast_table`'s). The tuple is used before it is released. A
+    // handler of pg_am returns a routine that lives as long as the backend.
     unsafe {
         let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AMOID as i32, method.into());
         if tup.is_null() {
@@ -159,6 +178,9 @@ unsafe fn needs_toast_as(rel: pg_sys::Relation, method: pg_sys::Oid) -> bool {
 }
 
 /// The access method of that TOAST table, which no row of ours gets into.
+///
+/// # Safety
+/// tableam.h's contract of `relation_toast_am`.
 pub unsafe extern "C-unwind" fn toast_method(_rel: pg_sys::Relation) -> pg_sys::Oid {
     pg_sys::Oid::from(pg_sys::HEAP_TABLE_AM_OID)
 }
@@ -213,6 +235,9 @@ fn own_rows(table: u64) -> (i64, u64) {
 }
 
 /// Costs are those of a heap of the same bytes.
+///
+/// # Safety
+/// tableam.h's contract of `relation_estimate_size`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn estimate_size(
     rel: pg_sys::Relation,
@@ -221,7 +246,8 @@ pub unsafe extern "C-unwind" fn estimate_size(
     tuples: *mut f64,
     allvisfrac: *mut f64,
 ) {
-    // SAFETY: the planner's out parameters.
+    // SAFETY: `rel` is open, and the pointers are the planner's out parameters (tableam.h:
+    // relation_estimate_size). `widths` may be null.
     unsafe {
         let t = rel::info(rel).table;
         let own = own_rows(t.id);

@@ -5,9 +5,12 @@ use crate::pg::ROWS;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
+/// # Safety
+/// tableam.h's contract of `scan_sample_next_block`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn next_block(scan: pg_sys::TableScanDesc, state: *mut pg_sys::SampleScanState) -> bool {
-    // SAFETY: tableam.h's contract; as heapam_scan_sample_next_block.
+    // SAFETY: `scan` was made by `scan::begin`, and `state` has the sampling method's routine
+    // (tableam.h: scan_sample_next_block). As heapam_scan_sample_next_block.
     unsafe {
         let s = scan.cast::<Scan>();
         let blocks = (*s).all.div_ceil(ROWS).min(u32::MAX as u64 - 1);
@@ -32,13 +35,16 @@ pub unsafe extern "C-unwind" fn next_block(scan: pg_sys::TableScanDesc, state: *
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_sample_next_tuple`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn next_tuple(
     scan: pg_sys::TableScanDesc,
     state: *mut pg_sys::SampleScanState,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: as above.
+    // SAFETY: `scan` was made by `scan::begin`, and `state` has the sampling method's routine
+    // (tableam.h: scan_sample_next_tuple). `offsets` has room for one.
     unsafe {
         let s = scan.cast::<Scan>();
         let in_block = (*s).all.saturating_sub((*s).block * ROWS).min(ROWS) as u16;

@@ -63,10 +63,13 @@ pub fn protect_all(info: &RelInfo) {
 }
 
 unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `s` is null or a snapshot that the executor holds for the scan (tableam.h:
+    // scan_begin).
     unsafe { !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_begin`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin(
     rel: pg_sys::Relation,
@@ -76,7 +79,8 @@ pub unsafe extern "C-unwind" fn begin(
     pscan: pg_sys::ParallelTableScanDesc,
     flags: u32,
 ) -> pg_sys::TableScanDesc {
-    // SAFETY: tableam.h's contract; the memory is zeroed and large enough.
+    // SAFETY: `rel` is open and locked (tableam.h: scan_begin). The palloc0 makes a whole `Scan`,
+    // for which all-zero is a value. Its reference to `rel` keeps the relation's entry until `end`.
     unsafe {
         if nkeys > 0 || !pscan.is_null() {
             errors::unsupported(
@@ -108,7 +112,8 @@ pub unsafe extern "C-unwind" fn begin(
 
 /// Protects a scan before its first row. What it starts again is protected since the first time.
 unsafe fn protect(s: *mut Scan) {
-    // SAFETY: a scan of ours with an MVCC snapshot.
+    // SAFETY: `s` was made by `begin`, and its reference keeps the relation's entry. `wanted` is
+    // dropped when the memory context of the scan is deleted.
     unsafe {
         let info = &*(*s).info;
         if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
@@ -127,7 +132,7 @@ unsafe fn protect(s: *mut Scan) {
 }
 
 unsafe fn start(s: *mut Scan) {
-    // SAFETY: a scan of ours.
+    // SAFETY: `s` was made by `begin`, which has set its relation and info.
     unsafe {
         let info = &*(*s).info;
         if (*s).base.rs_flags & READS != 0 && is_mvcc((*s).base.rs_snapshot) {
@@ -144,9 +149,12 @@ unsafe fn start(s: *mut Scan) {
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_end`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
-    // SAFETY: made by `begin`.
+    // SAFETY: `scan` was made by `begin`, which took the reference. PostgreSQL ends a scan once
+    // (tableam.h: scan_end).
     unsafe {
         pg_sys::RelationDecrementReferenceCount((*scan).rs_rd);
         if (*scan).rs_flags & pg_sys::ScanOptions::SO_TEMP_SNAPSHOT != 0 {
@@ -156,6 +164,8 @@ pub unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_rescan`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn rescan(
     scan: pg_sys::TableScanDesc,
@@ -165,21 +175,23 @@ pub unsafe extern "C-unwind" fn rescan(
     _sync: bool,
     _pagemode: bool,
 ) {
-    // SAFETY: made by `begin`.
+    // SAFETY: `scan` was made by `begin` (tableam.h: scan callbacks get what scan_begin returned).
     unsafe { start(scan.cast()) }
 }
 
 /// Is the record in the partition that the scan wants? One without a row has no partition yet: it
 /// may get one, and reading it finds nothing.
 unsafe fn wanted(s: *const Scan, r: RecordRef) -> bool {
-    // SAFETY: a scan of ours.
+    // SAFETY: `s` was made by `begin`. The record is of the scan's table, which the transaction's
+    // pin keeps (INV-TABLE).
     unsafe { (*s).partition == 0 || r.rec.head().is_null() || (*s).partition == r.touch().no + 1 }
 }
 
 /// The predicate to read a record with, and whether it is read to be written: of the rows that a
 /// filter does not let through none is locked.
 unsafe fn way(s: *const Scan, t: &Txn, r: RecordRef) -> (ScanId, bool) {
-    // SAFETY: a scan of ours.
+    // SAFETY: `s` was made by `begin`; `wanted` lives as long as the memory context of the scan
+    // (`protect`).
     unsafe {
         let id = (*s).id;
         if (*s).wanted.is_null() || t.locks_rows(id) && (*(*s).wanted).has((*s).base.rs_rd, r) {
@@ -191,7 +203,8 @@ unsafe fn way(s: *const Scan, t: &Txn, r: RecordRef) -> (ScanId, bool) {
 
 /// The next visible record in `first..end`, in a direction.
 unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
-    // SAFETY: a scan of ours; the slot is of our kind.
+    // SAFETY: `s` was made by `begin`; the slot is one of `slot_callbacks`. The transaction's pin
+    // keeps the version that is stored (INV-RETIRE).
     unsafe {
         let info = &*(*s).info;
         let t = xact::txn();
@@ -228,13 +241,16 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_getnextslot`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn next(
     scan: pg_sys::TableScanDesc,
     direction: pg_sys::ScanDirection::Type,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: made by `begin`. A backward scan starts after the last record.
+    // SAFETY: `scan` was made by `begin`, and `slot` has a descriptor that stored rows fit
+    // (INV-LAYOUT). A backward scan starts after the last record.
     unsafe {
         let s = scan.cast::<Scan>();
         if altered::any() && (*slot).tts_tupleDescriptor != (*s).fits {
@@ -249,13 +265,16 @@ pub unsafe extern "C-unwind" fn next(
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_set_tidrange`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn set_tidrange(
     scan: pg_sys::TableScanDesc,
     min: pg_sys::ItemPointer,
     max: pg_sys::ItemPointer,
 ) {
-    // SAFETY: made by `begin`; offsets may be 0 or 0xFFFF.
+    // SAFETY: `scan` was made by `begin`; both TIDs are valid (tableam.h: scan_set_tidrange). Their
+    // offsets may be 0 or 0xFFFF.
     unsafe {
         let s = scan.cast::<Scan>();
         let (b, o) = tid_bound(&*min);
@@ -268,13 +287,16 @@ pub unsafe extern "C-unwind" fn set_tidrange(
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `scan_getnextslot_tidrange`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn next_in_tidrange(
     scan: pg_sys::TableScanDesc,
     direction: pg_sys::ScanDirection::Type,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: made by `begin`.
+    // SAFETY: `scan` was made by `begin`; the slot is one of `slot_callbacks` (tableam.h:
+    // scan_getnextslot_tidrange).
     unsafe {
         let s = scan.cast::<Scan>();
         if direction < 0 && (*s).block == u64::MAX {
@@ -285,10 +307,14 @@ pub unsafe extern "C-unwind" fn next_in_tidrange(
     }
 }
 
+/// # Safety
+/// tableam.h's contract of `parallelscan_estimate`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn parallel_estimate(_a: pg_sys::Relation) -> pg_sys::Size {
     0
 }
+/// # Safety
+/// tableam.h's contract of `parallelscan_initialize`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn parallel_initialize(
     _a: pg_sys::Relation,
@@ -296,14 +322,20 @@ pub unsafe extern "C-unwind" fn parallel_initialize(
 ) -> pg_sys::Size {
     errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
 }
+/// # Safety
+/// tableam.h's contract of `parallelscan_reinitialize`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn parallel_reinitialize(_a: pg_sys::Relation, _b: pg_sys::ParallelTableScanDesc) {
     errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
 }
 
 /// Makes a block the current one of a bitmap scan: with these offsets, or (a lossy page) all.
+///
+/// # Safety
+/// `s` was made by `begin`, and has not ended.
 pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option<&[pg_sys::OffsetNumber]>) -> bool {
-    // SAFETY: a scan of ours.
+    // SAFETY: `s` was made by `begin`: contract of this function. At most `ROWS` offsets are
+    // stored, and the array has that many.
     unsafe {
         (*s).at = 0;
         (*s).n_offsets = 0;
@@ -333,8 +365,13 @@ pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option
 }
 
 /// The next visible row among the block's offsets.
+///
+/// # Safety
+/// `s` was made by `begin`, and has not ended; `slot` is one of `slot_callbacks`. The offsets of
+/// the block begin at 1.
 pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> bool {
-    // SAFETY: a scan of ours.
+    // SAFETY: `s` was made by `begin`: contract of this function. Offsets begin at 1. The
+    // transaction's pin keeps the version that is stored (INV-RETIRE).
     unsafe {
         let info = &*(*s).info;
         let rel = (*s).base.rs_rd;

@@ -18,12 +18,15 @@ use std::ptr::NonNull;
 
 mod report;
 
+/// # Safety
+/// tableam.h's contract of `index_delete_tuples`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn index_delete_tuples(
     rel: pg_sys::Relation,
     state: *mut pg_sys::TM_IndexDeleteOp,
 ) -> pg_sys::TransactionId {
-    // SAFETY: tableam.h's contract: arrays of `ndeltids` entries.
+    // SAFETY: `rel` is open; `deltids` and `status` have entries for `ndeltids` TIDs (tableam.h:
+    // index_delete_tuples).
     unsafe {
         if (*state).bottomup {
             (*state).ndeltids = 0;
@@ -46,7 +49,8 @@ pub unsafe extern "C-unwind" fn index_delete_tuples(
 
 #[pg_guard]
 unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut core::ffi::c_void) -> bool {
-    // SAFETY: `state` is the table that `vacuum` passes.
+    // SAFETY: `state` is the table that `vacuum` passes, and lives while its relation is locked;
+    // `tid` is an entry's (genam.h: index_bulk_delete).
     unsafe {
         let table = &*state.cast::<Table>();
         match Tid::read(&*tid) {
@@ -99,7 +103,8 @@ fn free_dead(table: &'static Table, dead: &[u64]) {
             if RetireQueue::reserve(&t.e, t.slot, 1).is_err() {
                 return; // the next VACUUM goes on
             }
-            // SAFETY: a tombstone that is dead to everybody.
+            // SAFETY: a tombstone that is dead to every snapshot, and is not retired yet: `v` is an
+            // object of the region.
             let size = unsafe { t.e.region.usable_size(v.cast()) } as u64;
             let stats = table.partition(r).stats.stripe(t.slot);
             stats.bytes.fetch_sub(size, Ordering::Relaxed);
@@ -131,13 +136,16 @@ fn tidy_ranges(table: &'static Table, indexes: &[u64]) {
     table.reap_ranges(&t.e, t.slot, min);
 }
 
+/// # Safety
+/// tableam.h's contract of `relation_vacuum`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn vacuum(
     rel: pg_sys::Relation,
     params: *mut pg_sys::VacuumParams,
     strategy: pg_sys::BufferAccessStrategy,
 ) {
-    // SAFETY: tableam.h's contract: the relation is locked against other VACUUMs.
+    // SAFETY: `rel` is open, and locked against other VACUUMs; `params` is readable (tableam.h:
+    // relation_vacuum). Indexes are open between vac_open_indexes and vac_close_indexes.
     unsafe {
         if crate::state::save::pass_over(rel) {
             // No error: nothing shall hold the horizons of the database back.
@@ -184,7 +192,7 @@ pub unsafe extern "C-unwind" fn vacuum(
 }
 
 unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool, started: pg_sys::TimestampTz) {
-    // SAFETY: as in `vacuum`.
+    // SAFETY: `rel` is open and locked by `vacuum`, the only caller.
     unsafe {
         let rows = table.rows();
         let size = compat::Size { pages: blocks(table) as u32, rows: rows as f64, has_index };

@@ -20,18 +20,19 @@ fn text(p: *const core::ffi::c_char) -> String {
     if p.is_null() {
         return String::new();
     }
-    // SAFETY: a C string.
+    // SAFETY: null was excluded; the callers below pass C strings: names of catalogs.
     crate::pg::text::shown(&unsafe { crate::pg::text::read(p) })
 }
 
 fn name(rel: pg_sys::Relation) -> String {
-    // SAFETY: an open relation.
+    // SAFETY: `rel` is open: both callers pass a relation or index that VACUUM has open.
     text(unsafe { (*(*rel).rd_rel).relname.data.as_ptr() })
 }
 
 /// Database, schema and name.
 fn full_name(rel: pg_sys::Relation) -> String {
-    // SAFETY: an open relation, within a transaction.
+    // SAFETY: `rel` is open, within a transaction. Catalog look-ups: a name may be null, which
+    // `text` takes.
     unsafe {
         let schema = pg_sys::get_namespace_name((*(*rel).rd_rel).relnamespace);
         format!("{}.{}.{}", text(pg_sys::get_database_name(pg_sys::MyDatabaseId)), text(schema), name(rel))
@@ -44,7 +45,7 @@ impl Report {
     /// # Safety
     /// An open relation and VACUUM's parameters.
     pub unsafe fn start(rel: pg_sys::Relation, params: *mut pg_sys::VacuumParams) -> Report {
-        // SAFETY: the caller's.
+        // SAFETY: `rel` is open and `params` VACUUM's: contract of this function.
         unsafe {
             if compat::is_verbose(params) {
                 info!("vacuuming \"{}\"", full_name(rel));
@@ -61,7 +62,8 @@ impl Report {
         if self.usage.is_none() {
             return;
         }
-        // SAFETY: the caller's.
+        // SAFETY: `stats` is what the access method returned for `index`: contract of this
+        // function.
         let s = unsafe { &*stats };
         let (total, newly, deleted, free) = (s.num_pages, s.pages_newly_deleted, s.pages_deleted, s.pages_free);
         // (Writing to a string does not fail.)
@@ -78,7 +80,7 @@ impl Report {
     /// As for [`Report::start`].
     pub unsafe fn end(self, rel: pg_sys::Relation, params: *mut pg_sys::VacuumParams, table: &Table, removed: usize) {
         let Some(usage) = self.usage else { return };
-        // SAFETY: the caller's.
+        // SAFETY: `rel` is open and `params` VACUUM's: contract of this function.
         unsafe {
             if !usage.is_due(params) {
                 return;
