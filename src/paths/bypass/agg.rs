@@ -57,13 +57,15 @@ pub struct Aggregates {
 /// A column of a catalog's row; `None`: NULL.
 unsafe fn attribute(cache: pg_sys::SysCacheIdentifier::Type, row: pg_sys::HeapTuple, n: i16) -> Option<Datum> {
     let mut null = false;
-    // SAFETY: a row of that cache, which has the column.
+    // SAFETY: `row` is a row of that cache, and the caller's number is a column of it; `null` is
+    // ours.
     let d = unsafe { pg_sys::SysCacheGetAttr(cache as i32, row, n, &mut null) };
     (!null).then_some(d)
 }
 
 unsafe fn alloc<T>(n: usize) -> *mut T {
-    // SAFETY: plain memory of numbers and pointers.
+    // SAFETY: `palloc0` gives zeroed memory of that size or raises; nothing that needs a drop is
+    // alive here.
     unsafe { pg_sys::palloc0(n.max(1) * std::mem::size_of::<T>()).cast() }
 }
 
@@ -71,9 +73,10 @@ unsafe fn alloc<T>(n: usize) -> *mut T {
 /// current memory context.
 ///
 /// # Safety
-/// Aggregates whose arguments `plan` has checked.
+/// Valid aggregates with arguments that `plan` has checked; `rows` is the type of the table's rows.
 pub unsafe fn prepare(found: &[*mut Aggref], rows: pg_sys::TupleDesc) -> Result<*mut Aggregates, Reason> {
-    // SAFETY: the caller's.
+    // SAFETY: the aggregates and `rows` are valid: contract of this function. `alloc` gave room for
+    // as many.
     unsafe {
         let a = alloc::<Aggregates>(1);
         (*a).n = found.len();
@@ -101,7 +104,9 @@ unsafe fn one(
     node: *mut pg_sys::AggState,
     rows: pg_sys::TupleDesc,
 ) -> Result<(), Reason> {
-    // SAFETY: as in `prepare`; what pg_aggregate names exists.
+    // SAFETY: `r` and `rows` are valid (contract of `prepare`). `SearchSysCache1` pins `row` until
+    // its release. The functions and types that pg_aggregate names exist, as the aggregate depends
+    // on them.
     unsafe {
         let simple = r.aggdirectargs.is_null()
             && r.aggorder.is_null()
@@ -161,7 +166,8 @@ unsafe fn one(
 
 /// Does it ask for the types of its arguments?
 unsafe fn is_polymorphic(r: &Aggref) -> bool {
-    // SAFETY: a valid aggregate. Its declared arguments are in pg_proc.
+    // SAFETY: `r` is a valid node (contract of `prepare`). pg_proc has its function, and
+    // `get_func_signature` gives `n` types.
     unsafe {
         let mut types: *mut Oid = std::ptr::null_mut();
         let mut n = 0;
@@ -180,7 +186,8 @@ unsafe fn call_of(
     collation: Oid,
     node: *mut pg_sys::AggState,
 ) -> *mut pg_sys::FunctionCallInfoBaseData {
-    // SAFETY: a built-in function with so many arguments.
+    // SAFETY: `one` has found a built-in function `f`, with `n` arguments. The zeroed memory has
+    // room for so many behind the struct.
     unsafe {
         let info = alloc::<pg_sys::FmgrInfo>(1);
         pg_sys::fmgr_info_cxt(f, info, pg_sys::CurrentMemoryContext);
@@ -196,12 +203,14 @@ unsafe fn call_of(
 }
 
 unsafe fn arg<'a>(c: *mut pg_sys::FunctionCallInfoBaseData, i: usize) -> &'a mut pg_sys::NullableDatum {
-    // SAFETY: the call has so many arguments.
+    // SAFETY: `call_of` has made `c` with room for more than `i` arguments. The caller keeps no
+    // other reference to this one.
     unsafe { &mut *(*c).args.as_mut_ptr().add(i) }
 }
 
 unsafe fn call(c: *mut pg_sys::FunctionCallInfoBaseData) -> (Datum, bool) {
-    // SAFETY: a prepared call.
+    // SAFETY: `call_of` has made `c`, and the caller has filled its arguments. The function may
+    // raise: nothing that needs a drop is alive in this frame.
     unsafe {
         (*c).isnull = false;
         let d = (*(*c).flinfo).fn_addr.map_or(Datum::from(0), |f| f(c));
@@ -214,7 +223,8 @@ unsafe fn call(c: *mut pg_sys::FunctionCallInfoBaseData) -> (Datum, bool) {
 /// # Safety
 /// Prepared aggregates. An ERROR jumps over this frame.
 pub unsafe fn start(a: *mut Aggregates) {
-    // SAFETY: the caller's.
+    // SAFETY: `prepare` has made `a` (contract of this function). The program runs once at a time,
+    // so nothing else uses the states (INV-BYPASS-ONCE).
     unsafe {
         raw::MemoryContextReset((*(*a).states).ecxt_per_tuple_memory);
         for i in 0..(*a).n {
@@ -227,7 +237,8 @@ pub unsafe fn start(a: *mut Aggregates) {
 
 /// A value in the memory of the states.
 unsafe fn kept(a: *mut Aggregates, one: &Aggregate, d: Datum) -> Datum {
-    // SAFETY: a value of the state's type.
+    // SAFETY: `d` is a value of the state's type, of which `one.len` is the length. `prepare` has
+    // made the context of the states.
     unsafe {
         if one.by_value {
             return d;
@@ -244,7 +255,8 @@ unsafe fn kept(a: *mut Aggregates, one: &Aggregate, d: Datum) -> Datum {
 /// # Safety
 /// Aggregates that were started. An ERROR jumps over this frame.
 pub unsafe fn add(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
-    // SAFETY: the caller's.
+    // SAFETY: `start` has begun `a`, and `c` has the row: contract of this function. Only this
+    // execution uses them (INV-BYPASS-ONCE).
     unsafe {
         for i in 0..(*a).n {
             let one = &mut *(*a).all.add(i);
@@ -264,7 +276,7 @@ pub unsafe fn add(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
 /// # Safety
 /// Prepared aggregates.
 pub unsafe fn of_columns(a: *const Aggregates) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `prepare` has made `a`: contract of this function.
     unsafe { (*a).of_columns }
 }
 
@@ -275,7 +287,8 @@ pub unsafe fn of_columns(a: *const Aggregates) -> bool {
 /// were prepared for. An ERROR jumps over this frame.
 #[inline]
 pub unsafe fn add_version(a: *mut Aggregates, c: *mut pg_sys::ExprContext, v: *const Version, rows: pg_sys::TupleDesc) {
-    // SAFETY: the caller's.
+    // SAFETY: `v` is reachable and of the row type of `rows`, and all arguments are columns:
+    // contract of this function. Only this execution uses `a` (INV-BYPASS-ONCE).
     unsafe {
         for i in 0..(*a).n {
             let one = &mut *(*a).all.add(i);
@@ -293,7 +306,8 @@ pub unsafe fn add_version(a: *mut Aggregates, c: *mut pg_sys::ExprContext, v: *c
 /// The arguments of a row are there; is one of them NULL? (advance_transition_function)
 #[inline]
 unsafe fn advance(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprContext, missing: bool) {
-    // SAFETY: as in `add`.
+    // SAFETY: `add` or `add_version` has filled the arguments of `one.call`. `one` is an aggregate
+    // of `a`, which was started.
     unsafe {
         if !(*(*one.call).flinfo).fn_strict {
             transit(a, one, c);
@@ -310,7 +324,8 @@ unsafe fn advance(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprC
 
 #[inline]
 unsafe fn transit(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprContext) {
-    // SAFETY: as in `add`.
+    // SAFETY: `advance` has found the arguments good for the function. `one.value` is in the memory
+    // of the states if it is not by value and not NULL.
     unsafe {
         let state = arg(one.call, 0);
         (state.value, state.isnull) = (one.value, one.null);
@@ -332,9 +347,10 @@ unsafe fn transit(a: *mut Aggregates, one: &mut Aggregate, c: *mut pg_sys::ExprC
 /// The row of results, in the context's outer slot.
 ///
 /// # Safety
-/// As `add`.
+/// Aggregates that were started; `c` is the context of the program. An ERROR jumps over this frame.
 pub unsafe fn results(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
-    // SAFETY: the caller's.
+    // SAFETY: `a` was started and `c` is the program's context: contract of this function. The slot
+    // has `n` columns (`prepare`).
     unsafe {
         let slot = (*a).results;
         expr::clear(slot);
@@ -362,6 +378,6 @@ pub unsafe fn results(a: *mut Aggregates, c: *mut pg_sys::ExprContext) {
 /// # Safety
 /// Prepared aggregates.
 pub unsafe fn row_type(a: *const Aggregates) -> pg_sys::TupleDesc {
-    // SAFETY: the caller's.
+    // SAFETY: `prepare` has made `a`: contract of this function.
     unsafe { (*(*a).results).tts_tupleDescriptor }
 }

@@ -60,7 +60,8 @@ fn plans() -> &'static mut Plans {
 
 /// Asks to be told of changes.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone; the registrations are inherited by the backends.
+    // SAFETY: `_PG_init` runs alone; the callbacks are functions of ours, and backends inherit the
+    // registrations.
     unsafe {
         use pg_sys::SysCacheIdentifier::*;
         pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
@@ -78,7 +79,8 @@ pub fn init() {
 /// A statement that is about to be run.
 #[inline]
 pub unsafe fn find(q: *mut pg_sys::QueryDesc) -> Result<*mut Program, Reason> {
-    // SAFETY: the caller's; entries live as long as they are in the hash.
+    // SAFETY: `q` has a valid plan: contract of this function. `plan_gone` takes an entry out of
+    // the hash before its memory goes. A program that an entry names lives (INV-BYPASS-PROGRAM).
     unsafe {
         if let Some(e) = plans().get(&((*q).plannedstmt as usize)) {
             match (**e).known {
@@ -105,7 +107,7 @@ enum Made {
 #[cold]
 #[allow(improper_ctypes_definitions)] // called from here only
 unsafe extern "C-unwind" fn make(q: *mut pg_sys::QueryDesc) -> Made {
-    // SAFETY: as in `find`.
+    // SAFETY: `q` is that of `find`: it has a valid plan, whose tables are locked.
     unsafe {
         let stmt = (*q).plannedstmt;
         // Nothing but the plan is looked at if its table is not ours.
@@ -127,7 +129,8 @@ unsafe extern "C-unwind" fn make(q: *mut pg_sys::QueryDesc) -> Made {
 }
 
 unsafe fn is_ours(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> bool {
-    // SAFETY: a valid plan, whose tables are locked.
+    // SAFETY: `find` has a valid plan, whose tables are locked. The reference to `r` is held until
+    // `RelationClose`.
     unsafe {
         let Some(e) = super::plan::range_entry(stmt, rti) else { return false };
         if (*e).rtekind != pg_sys::RTEKind::RTE_RELATION {
@@ -145,7 +148,8 @@ unsafe fn is_ours(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> bool {
 
 /// Is it a plan of the plan cache, in a context of its own?
 unsafe fn is_cached(stmt: *mut pg_sys::PlannedStmt) -> bool {
-    // SAFETY: a plan is a chunk of memory; names of contexts are C strings.
+    // SAFETY: a plan was allocated by `palloc`, so it has a context. Names of contexts are C
+    // strings.
     unsafe {
         let context = pg_sys::GetMemoryChunkContext(stmt.cast());
         std::ffi::CStr::from_ptr((*context).name) == c"CachedPlan"
@@ -153,8 +157,8 @@ unsafe fn is_cached(stmt: *mut pg_sys::PlannedStmt) -> bool {
 }
 
 unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
-    // SAFETY: as in `find`. Until the program is complete its context goes with the current one,
-    // also on an error.
+    // SAFETY: `q` has a valid plan, whose tables are locked (contract of `find`). Until the program
+    // is complete its context goes with the current one, also on an error.
     unsafe {
         let context = pg_sys::AllocSetContextCreateInternal(
             pg_sys::CurrentMemoryContext,
@@ -182,7 +186,9 @@ unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
 
 /// Keeps the knowledge of a plan as long as the plan lives.
 unsafe fn remember(stmt: *mut pg_sys::PlannedStmt, known: Known) {
-    // SAFETY: as in `find`.
+    // SAFETY: `make` has a valid plan in a context of its own (`is_cached`). Entries in the hash
+    // are valid, as `plan_gone` takes them out before they go. `drop_program` keeps a program that
+    // runs (INV-BYPASS-PROGRAM).
     unsafe {
         let at = stmt as usize;
         let entry = match plans().get(&at) {
@@ -209,7 +215,7 @@ unsafe fn remember(stmt: *mut pg_sys::PlannedStmt, known: Known) {
 /// # Safety
 /// A program of `find`, which no statement runs.
 pub unsafe fn not_used(p: *mut Program) {
-    // SAFETY: the caller's.
+    // SAFETY: `find` has given `p`, and no statement runs it: contract of this function.
     unsafe {
         if (*p).once {
             free(p);
@@ -220,9 +226,10 @@ pub unsafe fn not_used(p: *mut Program) {
 /// Frees a program, whose plan no statement runs.
 ///
 /// # Safety
-/// The caller's: INV-BYPASS-PROGRAM.
+/// No statement runs the program, and none will (INV-BYPASS-PROGRAM).
 pub unsafe fn free(p: *mut Program) {
-    // SAFETY: the caller's.
+    // SAFETY: no statement runs `p`: contract of this function. `forget` removes states of it
+    // before their memory goes.
     unsafe {
         exec::forget(p);
         pg_sys::MemoryContextDelete((*p).context);
@@ -232,7 +239,8 @@ pub unsafe fn free(p: *mut Program) {
 /// The plan's memory goes: no statement runs it (INV-BYPASS-PROGRAM).
 #[pg_guard]
 unsafe extern "C-unwind" fn plan_gone(arg: *mut core::ffi::c_void) {
-    // SAFETY: an entry that is in the hash.
+    // SAFETY: `remember` has registered `arg`, an entry in the memory of its plan, which goes only
+    // after this. No statement runs the plan (INV-BYPASS-PROGRAM).
     unsafe {
         let e = arg.cast::<Entry>();
         plans().remove(&(*e).plan);
@@ -244,7 +252,8 @@ unsafe extern "C-unwind" fn plan_gone(arg: *mut core::ffi::c_void) {
 
 /// Takes the program off its plan, which may be running.
 unsafe fn drop_program(e: *mut Entry) {
-    // SAFETY: an entry that is in the hash.
+    // SAFETY: the caller has the entry from the hash, so it is valid. Its program lives; one that
+    // is in use is kept until the transaction ends (INV-BYPASS-PROGRAM).
     unsafe {
         let was = std::mem::replace(&mut (*e).known, Known::Nothing);
         if let Known::Program(p) = was {
@@ -261,7 +270,8 @@ unsafe fn drop_program(e: *mut Entry) {
 /// Entries of the relation cache, which a program has found, are not to be relied on any more
 /// (INV-BYPASS-RELATION, INV-BYPASS-INDEXES).
 unsafe fn forget_entries(p: *mut Program) {
-    // SAFETY: a program that lives.
+    // SAFETY: the caller has `p` from an entry, or from a state that is in use, so it lives
+    // (INV-BYPASS-PROGRAM).
     unsafe {
         (*p).open_in = 0;
         indexes::forget((*p).indexes);
@@ -270,7 +280,8 @@ unsafe fn forget_entries(p: *mut Program) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn relation_changed(_arg: Datum, oid: Oid) {
-    // SAFETY: entries are valid while they are in the hash.
+    // SAFETY: entries are valid while they are in the hash: `plan_gone` takes them out. Their
+    // programs live, and so do those of states in use (INV-BYPASS-PROGRAM).
     unsafe {
         for e in plans().values() {
             let hit = match (**e).known {
@@ -292,13 +303,14 @@ unsafe extern "C-unwind" fn relation_changed(_arg: Datum, oid: Oid) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn catalog_changed(_arg: Datum, _cache: i32, _hash: u32) {
-    // SAFETY: entries are valid while they are in the hash.
+    // SAFETY: entries are valid while they are in the hash: `plan_gone` takes them out.
     plans().values().for_each(|e| unsafe { drop_program(*e) });
 }
 
 /// Nothing runs any more: programs that were dropped go.
 pub fn end_transaction() {
-    // SAFETY: one thread; INV-BYPASS-PROGRAM.
+    // SAFETY: one thread, and `free` does not use `DROPPED`. The transaction has ended, so no
+    // statement runs these programs (INV-BYPASS-PROGRAM).
     unsafe {
         while let Some(p) = DROPPED.get_mut().pop() {
             free(p);

@@ -24,7 +24,8 @@ impl Column {
     /// # Safety
     /// A valid expression over rows of this type.
     pub unsafe fn of(e: *mut Node, desc: pg_sys::TupleDesc) -> Option<Column> {
-        // SAFETY: the caller's.
+        // SAFETY: `e` is a valid node and `desc` the type of its rows: contract of this function.
+        // The tag says that it is a `Var` before more of it is read.
         unsafe {
             let v = e.cast::<pg_sys::Var>();
             if (*v).xpr.type_ != NodeTag::T_Var || (*v).varattno < 1 || (*v).varattno as i32 > (*desc).natts {
@@ -42,7 +43,9 @@ impl Column {
     /// A version that is reachable, with a row of the table; `desc` describes it.
     #[inline]
     pub unsafe fn read(&self, v: *const Version, desc: pg_sys::TupleDesc, to: &mut pg_sys::NullableDatum) {
-        // SAFETY: the caller's; without NULLs the columns in front have their usual lengths.
+        // SAFETY: `v` is reachable and `desc` describes its row: contract of this function. Its
+        // payload is complete (INV-VERSION) and has the columns' types (INV-LAYOUT). Without NULLs
+        // the columns in front have their usual lengths.
         unsafe {
             let row = &*tuple::header(v);
             let has = (row.t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32 > self.at;
@@ -65,7 +68,8 @@ impl Column {
     #[cold]
     #[inline(never)]
     unsafe fn find(&self, v: *const Version, desc: pg_sys::TupleDesc, to: &mut pg_sys::NullableDatum) {
-        // SAFETY: as in `read`.
+        // SAFETY: `v` is a reachable version of the table and `desc` describes it (contract of
+        // `read`, INV-LAYOUT). `of` has found the column in the descriptor.
         unsafe {
             let mut t = tuple::as_tuple(v, Tid::Record(0), pg_sys::InvalidOid);
             (to.value, to.isnull) = tuple::column(&mut t, desc, self.at as usize);
@@ -78,7 +82,8 @@ impl Column {
 unsafe fn offset(desc: pg_sys::TupleDesc, at: usize) -> i32 {
     let mut offset = 0;
     for i in 0..=at {
-        // SAFETY: the caller's: the row type has the column.
+        // SAFETY: `of` has compared the column's number with `natts`, and `i` is at most that
+        // column.
         let a = unsafe { attribute(desc, i) };
         if a.attlen <= 0 {
             return -1;

@@ -49,7 +49,8 @@ unsafe extern "C-unwind" fn not_a_node(_ps: *mut PlanState) -> *mut pg_sys::Tupl
 /// A valid query descriptor.
 #[inline]
 pub unsafe fn of(q: *mut pg_sys::QueryDesc) -> Option<*mut Exec> {
-    // SAFETY: the caller's; a tree of ours has a state of ours.
+    // SAFETY: `q` is valid: contract of this function. Only `make` sets `not_a_node` in a tree, and
+    // `begin` stores that tree together with the state of ours.
     unsafe {
         let ps = (*q).planstate;
         let ours = !ps.is_null() && (*ps).ExecProcNode.map(|f| f as usize) == Some(not_a_node as *const () as usize);
@@ -59,7 +60,7 @@ pub unsafe fn of(q: *mut pg_sys::QueryDesc) -> Option<*mut Exec> {
 
 /// A context for what others allocate for a statement.
 unsafe fn make_context(p: *mut Program) -> pg_sys::MemoryContext {
-    // SAFETY: the program's context lives.
+    // SAFETY: the program lives (INV-BYPASS-PROGRAM), and so does its context.
     unsafe {
         pg_sys::AllocSetContextCreateInternal(
             (*p).context,
@@ -73,7 +74,8 @@ unsafe fn make_context(p: *mut Program) -> pg_sys::MemoryContext {
 
 /// Makes a state in the program's memory.
 unsafe fn make(q: *mut pg_sys::QueryDesc, p: *mut Program) -> *mut Exec {
-    // SAFETY: the memory is zeroed and large enough; the context is the state's alone.
+    // SAFETY: `q` has the plan of the program `p` (contract of `begin`). The memory is zeroed and
+    // of the size of `Exec`; the new context is the state's alone.
     unsafe {
         let x = pg_sys::MemoryContextAllocZero((*p).context, std::mem::size_of::<Exec>()).cast::<Exec>();
         (*x).program = p;
@@ -88,8 +90,8 @@ unsafe fn make(q: *mut pg_sys::QueryDesc, p: *mut Program) -> *mut Exec {
 
 /// States of the nodes of a plan: enough to print the plan (auto_explain), no more.
 unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut PlanState {
-    // SAFETY: a valid plan of a shape that the bypass knows. The memory is as large as the largest
-    // of these nodes.
+    // SAFETY: `plan` is null or a valid node of a shape that `plan::read` has accepted. `SIZE` is
+    // asserted to be enough for the largest of these nodes.
     unsafe {
         use NodeTag::*;
         if plan.is_null() {
@@ -147,7 +149,7 @@ unsafe fn tree(plan: *mut pg_sys::Plan, estate: *mut EState, rti: u32) -> *mut P
 
 /// The state of a custom scan, as its plan makes it.
 unsafe fn customscan_state(plan: *mut pg_sys::Plan) -> *mut PlanState {
-    // SAFETY: a valid custom scan: it has methods, with this function.
+    // SAFETY: a custom scan has methods with this function, which makes its state (extensible.h).
     unsafe {
         let create = (*(*plan.cast::<pg_sys::CustomScan>()).methods).CreateCustomScanState;
         create.map_or(std::ptr::null_mut(), |create| create(plan.cast())).cast()
@@ -160,7 +162,8 @@ unsafe fn customscan_state(plan: *mut pg_sys::Plan) -> *mut PlanState {
 /// A statement of this program that has not started.
 #[inline]
 pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) -> *mut Exec {
-    // SAFETY: the caller's.
+    // SAFETY: `q` has a plan with the program `p`, and was not started: contract of this function.
+    // `idle` is null or a state that was given back (INV-BYPASS-EXEC).
     unsafe {
         let x = match (*p).idle {
             x if x.is_null() => make(q, p),
@@ -204,7 +207,8 @@ fn not_in_use(x: *mut Exec) {
 /// A statement of this program, whose plan's locks are held. An ERROR jumps over this frame.
 #[inline]
 pub unsafe fn pin(p: *mut Program, x: *mut Exec) -> pg_sys::Relation {
-    // SAFETY: the caller's; INV-BYPASS-RELATION.
+    // SAFETY: `x` is a state of `p` and the plan's locks are held: contract of this function. So
+    // `p.rel` is right if `open_in` says so, else it is looked up (INV-BYPASS-RELATION).
     unsafe {
         let now = compat::my_lxid();
         if (*p).open_in != now || now == 0 {
@@ -225,7 +229,8 @@ pub unsafe fn pin(p: *mut Program, x: *mut Exec) -> pg_sys::Relation {
 /// A state of ours.
 #[inline]
 pub unsafe fn unpin(x: *mut Exec) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` is a state of ours: contract of this function. A pinned entry of the relation
+    // cache stays in place (INV-BYPASS-RELATION).
     unsafe {
         if !(*x).pinned.is_null() {
             (*(*x).pinned).rd_refcnt -= 1;
@@ -236,7 +241,8 @@ pub unsafe fn unpin(x: *mut Exec) {
 
 /// Makes a state ready to be used again.
 unsafe fn give_back(x: *mut Exec) {
-    // SAFETY: a state that is not in use, of a program that lives.
+    // SAFETY: `x` was just taken out of `USED`, so nothing else gives it back (INV-BYPASS-EXEC).
+    // Its program lives, since `forget` takes the states of others out (INV-BYPASS-PROGRAM).
     unsafe {
         let p = (*x).program;
         unpin(x); // after an error
@@ -263,10 +269,11 @@ unsafe fn give_back(x: *mut Exec) {
 /// Ends a statement.
 ///
 /// # Safety
-/// A statement that the bypass has started.
+/// The bypass has started the statement of `q`, and `x` is its state.
 #[inline]
 pub unsafe fn end(q: *mut pg_sys::QueryDesc, x: *mut Exec) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` is the state of `q`, and is in use: contract of this function (INV-BYPASS-EXEC).
+    // Its program lives (INV-BYPASS-PROGRAM).
     unsafe {
         (*q).tupDesc = std::ptr::null_mut();
         (*q).estate = std::ptr::null_mut();
@@ -279,7 +286,7 @@ pub unsafe fn end(q: *mut pg_sys::QueryDesc, x: *mut Exec) {
 
 /// Is an execution of the program under way?
 pub fn is_used(p: *mut Program) -> bool {
-    // SAFETY: states are valid while they are in the list.
+    // SAFETY: states are valid while they are in the list (INV-BYPASS-EXEC).
     used().iter().any(|x| unsafe { (**x).program } == p)
 }
 
@@ -287,9 +294,10 @@ pub fn is_used(p: *mut Program) -> bool {
 /// state.
 ///
 /// # Safety
-/// A state that was taken off its statement, which the executor has started.
+/// `x` was taken off its statement (`run::give_up`), and `by` is the executor's state of it.
 pub unsafe fn replace(x: *mut Exec, by: *mut EState) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` is in use and off its statement, and `by` is valid: contract of this function.
+    // The program of `x` lives (INV-BYPASS-PROGRAM).
     unsafe {
         let context = (*x).estate.es_query_cxt;
         pg_sys::MemoryContextSetParent(context, (*by).es_query_cxt);
@@ -302,7 +310,8 @@ pub unsafe fn replace(x: *mut Exec, by: *mut EState) {
 
 /// The programs of one execution that are in use.
 pub fn used_once() -> impl Iterator<Item = *mut Program> {
-    // SAFETY: states are valid while they are in the list, and so are their programs.
+    // SAFETY: states are valid while they are in the list (INV-BYPASS-EXEC). So are their programs:
+    // `forget` removes the states of a program that goes.
     used().iter().map(|x| unsafe { (**x).program }).filter(|p| unsafe { (**p).once })
 }
 
@@ -310,7 +319,8 @@ pub fn used_once() -> impl Iterator<Item = *mut Program> {
 /// statements' states are given back.)
 pub fn forget(p: *mut Program) {
     used().retain(|x| {
-        // SAFETY: states are valid while they are in the list.
+        // SAFETY: states are valid while they are in the list (INV-BYPASS-EXEC). The caller frees
+        // `p` only after this.
         unsafe {
             let other = (**x).program != p;
             if !other {
@@ -324,16 +334,17 @@ pub fn forget(p: *mut Program) {
 
 /// Statements of aborted subtransactions have not ended, and never will.
 pub fn abort_subtransactions(level: u32) {
-    // SAFETY: as above.
+    // SAFETY: states are valid while they are in the list (INV-BYPASS-EXEC).
     while let Some(i) = used().iter().position(|x| unsafe { (**x).level } >= level) {
         let x = used().remove(i);
-        // SAFETY: no statement goes on with it.
+        // SAFETY: the subtransaction of its statement was aborted, so no statement goes on with it.
+        // It was in the list, so its program lives.
         unsafe { give_back(x) };
     }
 }
 
 /// What began in the subtransaction at `level` belongs to its parent now.
 pub fn commit_subtransaction(level: u32) {
-    // SAFETY: as above.
+    // SAFETY: states are valid while they are in the list (INV-BYPASS-EXEC).
     unsafe { used().iter().filter(|x| (***x).level >= level).for_each(|x| (**x).level = level - 1) };
 }

@@ -24,7 +24,7 @@ use pgrx::prelude::*;
 /// # Safety
 /// A plan that was made just now, whose tables are locked.
 pub unsafe fn consider(stmt: *mut pg_sys::PlannedStmt) {
-    // SAFETY: the caller's.
+    // SAFETY: `stmt` is a valid plan: contract of this function.
     unsafe {
         if guc::ENABLE_BYPASS.get() && scans_primary((*stmt).planTree) {
             cheapen(stmt);
@@ -35,7 +35,8 @@ pub unsafe fn consider(stmt: *mut pg_sys::PlannedStmt) {
 /// Is it a plan above a scan of the primary index? A look, so that other tables' plans cost
 /// nothing.
 unsafe fn scans_primary(mut p: *mut Plan) -> bool {
-    // SAFETY: null or a valid plan.
+    // SAFETY: `consider` has a valid plan, and the children of valid nodes are valid or null. Each
+    // node is what its tag says.
     unsafe {
         while !p.is_null() {
             p = match (*p).type_ {
@@ -58,7 +59,8 @@ fn below_planning() -> f64 {
 /// Gives a plan that is the same for all parameters a cost that says so.
 #[pg_guard]
 unsafe extern "C-unwind" fn cheapen(stmt: *mut pg_sys::PlannedStmt) {
-    // SAFETY: a valid plan, whose tables are locked; copies of expressions go with the context.
+    // SAFETY: `consider` has a valid plan with locked tables, and `scans_primary` found its top not
+    // null. Copies of expressions go with the context.
     unsafe {
         let top = (*stmt).planTree;
         if (*top).total_cost <= below_planning() {
@@ -84,7 +86,8 @@ unsafe extern "C-unwind" fn cheapen(stmt: *mut pg_sys::PlannedStmt) {
 
 /// Would values of the parameters change nothing of the plan?
 unsafe fn is_same_for_all(stmt: *mut pg_sys::PlannedStmt, shape: &Shape) -> bool {
-    // SAFETY: a valid plan.
+    // SAFETY: `cheapen` has a valid plan, and `plan::read` has made `shape` of it in the current
+    // context.
     unsafe {
         // An INSERT has no scan.
         if shape.node.is_null() || (*shape.node).type_ != NodeTag::T_CustomScan {
@@ -100,7 +103,8 @@ unsafe fn is_same_for_all(stmt: *mut pg_sys::PlannedStmt, shape: &Shape) -> bool
 /// A parameter of the statement anywhere in an expression.
 #[pg_guard]
 unsafe extern "C-unwind" fn has_parameter(node: *mut Node, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: the walker's contract.
+    // SAFETY: `expression_tree_walker` gives a valid node or null (nodeFuncs.h), and the node is
+    // what its tag says.
     unsafe {
         if node.is_null() {
             return false;
@@ -114,7 +118,8 @@ unsafe extern "C-unwind" fn has_parameter(node: *mut Node, context: *mut core::f
 
 /// Is the primary key's index the table's only one?
 unsafe fn has_one_index(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> bool {
-    // SAFETY: a valid plan, whose tables are locked.
+    // SAFETY: `consider` has a valid plan, whose tables are locked. The reference to `table` is
+    // held until `RelationClose`.
     unsafe {
         let Some(entry) = super::plan::range_entry(stmt, rti) else { return false };
         let table = pg_sys::RelationIdGetRelation((*entry).relid);

@@ -34,7 +34,8 @@ pub struct Indexes {
 
 impl Indexes {
     unsafe fn all(&mut self) -> &mut [Index] {
-        // SAFETY: `prepare` has made so many.
+        // SAFETY: `prepare` has made `all` with `n` elements, and `&mut self` is the only reference
+        // to them.
         unsafe { std::slice::from_raw_parts_mut(self.all, self.n) }
     }
 }
@@ -46,8 +47,8 @@ impl Indexes {
 /// # Safety
 /// An open table, locked for writing.
 pub unsafe fn prepare(table: pg_sys::Relation) -> *mut Indexes {
-    // SAFETY: the caller's: indexes exist while their table is locked. An ERROR leaves all to the
-    // memory context and the resource owner.
+    // SAFETY: `table` is open and locked: contract of this function. So its indexes exist. An ERROR
+    // leaves all to the memory context and the resource owner.
     unsafe {
         let list = PgList::<Oid>::from_pg(pg_sys::RelationGetIndexList(table));
         let all = pg_sys::palloc0((list.len() + 1) * std::mem::size_of::<Index>()).cast::<Index>();
@@ -81,7 +82,8 @@ pub unsafe fn prepare(table: pg_sys::Relation) -> *mut Indexes {
 /// Prepared indexes of this table, which is open; the slot has all columns and the TID. An ERROR
 /// jumps over this frame: the caller calls [`unpin`] then.
 pub unsafe fn insert(x: *mut Indexes, table: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: the caller's; INV-BYPASS-INDEXES.
+    // SAFETY: `prepare` has made `x`, and `table` and `slot` are of it: contract of this function.
+    // The entries are right in the transaction `open_in`, and pinned here (INV-BYPASS-INDEXES).
     unsafe {
         let now = compat::my_lxid();
         if (*x).open_in != now || now == 0 {
@@ -105,8 +107,8 @@ pub unsafe fn insert(x: *mut Indexes, table: pg_sys::Relation, slot: *mut pg_sys
 
 /// Locks the indexes, and finds and pins their entries.
 unsafe fn open(x: &mut Indexes) {
-    // SAFETY: as in `insert`. Each of these calls may process invalidations: the entries found
-    // before are pinned.
+    // SAFETY: `insert` has an open table, so its indexes exist and have entries. Each of these
+    // calls may process invalidations: the entries found before are pinned (INV-BYPASS-INDEXES).
     unsafe {
         for n in 0..x.n {
             let i = &mut *x.all.add(n);
@@ -124,7 +126,8 @@ unsafe fn open(x: &mut Indexes) {
 /// # Safety
 /// Null or prepared indexes.
 pub unsafe fn unpin(x: *mut Indexes) {
-    // SAFETY: the caller's; pinned entries are there.
+    // SAFETY: `x` is null or was made by `prepare`: contract of this function. The first `pinned`
+    // entries stay in place while they are pinned (INV-BYPASS-INDEXES).
     unsafe {
         if !x.is_null() {
             let pinned = std::mem::take(&mut (*x).pinned);
@@ -138,7 +141,7 @@ pub unsafe fn unpin(x: *mut Indexes) {
 /// # Safety
 /// Null or prepared indexes.
 pub unsafe fn forget(x: *mut Indexes) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` is null or was made by `prepare`: contract of this function.
     unsafe {
         if !x.is_null() {
             (*x).open_in = 0;
@@ -151,6 +154,7 @@ pub unsafe fn forget(x: *mut Indexes) {
 /// # Safety
 /// Null or prepared indexes.
 pub unsafe fn has(x: *mut Indexes, oid: Oid) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `new_row` has a target list of the plan and the row type of the table. The lengths
+    // are equal before a column is read.
     unsafe { !x.is_null() && (*x).all().iter().any(|i| i.oid == oid) }
 }

@@ -153,7 +153,7 @@ pub fn init(others: bool) {
 /// The contract of `ExecutorStart`; the snapshot has its CSN.
 #[inline]
 pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
-    // SAFETY: the caller's.
+    // SAFETY: `q` is a valid descriptor with a CSN for its snapshot: contract of this function.
     unsafe {
         if !guc::ENABLE_BYPASS.get() {
             return Some(Reason::Setting);
@@ -177,7 +177,8 @@ unsafe extern "C-unwind" fn guarded_start(
     eflags: i32,
     p: *mut program::Program,
 ) -> Option<Reason> {
-    // SAFETY: as in `start`.
+    // SAFETY: `q` is the descriptor of `start`, and `cache::find` has just given `p` for its plan.
+    // The session holds the plan, and with it the program (INV-BYPASS-PROGRAM).
     unsafe {
         if let Some(why) = refuses(q, eflags, p) {
             cache::not_used(p);
@@ -192,7 +193,8 @@ unsafe extern "C-unwind" fn guarded_start(
 
 /// What keeps a statement whose plan has a program from running it this time.
 unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Program) -> Option<Reason> {
-    // SAFETY: as in `start`.
+    // SAFETY: `q` is the descriptor of `start`; its plan holds the program `p`
+    // (INV-BYPASS-PROGRAM). The settings are plain reads.
     unsafe {
         if (*q).instrument_options != 0 {
             return Some(Reason::Instrumented);
@@ -226,7 +228,8 @@ unsafe fn is_cursor() -> bool {
 /// The contract of `ExecutorFinish`. An ERROR jumps over this frame.
 #[inline]
 pub unsafe fn finish(q: *mut pg_sys::QueryDesc) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `q` is a valid descriptor: contract of this function. A state that `of` finds was not
+    // given back yet (INV-BYPASS-EXEC).
     unsafe {
         let Some(x) = exec::of(q) else { return false };
         triggers::finish(q, x);
@@ -241,7 +244,8 @@ pub unsafe fn finish(q: *mut pg_sys::QueryDesc) -> bool {
 /// The contract of `ExecutorEnd`.
 #[inline]
 pub unsafe fn end(q: *mut pg_sys::QueryDesc) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `q` is a valid descriptor: contract of this function. A state that `of` finds was not
+    // given back yet (INV-BYPASS-EXEC).
     unsafe {
         let Some(x) = exec::of(q) else { return false };
         exec::end(q, x);

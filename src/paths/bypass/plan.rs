@@ -72,7 +72,7 @@ mod select;
 /// # Safety
 /// A valid plan.
 pub unsafe fn read(stmt: *mut pg_sys::PlannedStmt) -> Found<Shape> {
-    // SAFETY: the caller's; nodes are what their tags say.
+    // SAFETY: `stmt` is a valid plan: contract of this function. Each node is what its tag says.
     unsafe {
         let s = &*stmt;
         let others = !s.subplans.is_null() || s.hasModifyingCTE || !s.utilityStmt.is_null();
@@ -92,7 +92,8 @@ pub unsafe fn read(stmt: *mut pg_sys::PlannedStmt) -> Found<Shape> {
 /// # Safety
 /// A valid plan.
 pub unsafe fn table_of(stmt: *mut pg_sys::PlannedStmt) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: `stmt` is a valid plan: contract of this function. Each node is what its tag says,
+    // and a node of these kinds has a child.
     unsafe {
         let mut p = (*stmt).planTree;
         if p.is_null() {
@@ -124,12 +125,13 @@ pub unsafe fn table_of(stmt: *mut pg_sys::PlannedStmt) -> u32 {
 /// # Safety
 /// A valid plan.
 pub unsafe fn range_entry(stmt: *mut pg_sys::PlannedStmt, rti: u32) -> Option<*mut pg_sys::RangeTblEntry> {
-    // SAFETY: the caller's.
+    // SAFETY: `stmt` is a valid plan: contract of this function. Its range table is a list of such
+    // entries.
     unsafe { PgList::<pg_sys::RangeTblEntry>::from_pg((*stmt).rtable).get_ptr((rti as usize).checked_sub(1)?) }
 }
 
 unsafe fn plain(p: *mut Plan) -> Found<()> {
-    // SAFETY: a valid plan node.
+    // SAFETY: the caller has a valid node of a plan.
     unsafe {
         if !(*p).initPlan.is_null() || !(*p).righttree.is_null() || (*p).parallel_aware {
             return Err(Reason::Plan);
@@ -140,7 +142,8 @@ unsafe fn plain(p: *mut Plan) -> Found<()> {
 
 /// The scan of a table: what it asks of a row.
 unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
-    // SAFETY: a valid plan node.
+    // SAFETY: the caller has a valid node of a plan, which is what its tag says. `scanrelid` is
+    // read only of scans.
     unsafe {
         plain(p)?;
         let lists = match (*p).type_ {
@@ -176,7 +179,8 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
 }
 
 unsafe fn modify(p: *mut Plan) -> Found<Shape> {
-    // SAFETY: a valid plan.
+    // SAFETY: `read` has a valid plan of a write. Each node is what its tag says; a `ModifyTable`
+    // has a list for each result relation.
     unsafe {
         if (*p).type_ != NodeTag::T_ModifyTable {
             return Err(Reason::Plan);
@@ -216,7 +220,7 @@ unsafe fn modify(p: *mut Plan) -> Found<Shape> {
 
 /// INSERT of one row of expressions, or of several.
 unsafe fn values(p: *mut Plan, rti: u32) -> Found<Shape> {
-    // SAFETY: a valid plan node.
+    // SAFETY: `modify` has a valid node below a `ModifyTable`, which is what its tag says.
     unsafe {
         plain(p)?;
         if !(*p).qual.is_null() {
@@ -246,7 +250,7 @@ unsafe fn values(p: *mut Plan, rti: u32) -> Found<Shape> {
 
 /// A copy of a target list without the columns that only the executor needs (ctid).
 unsafe fn without_junk(list: *mut List) -> *mut List {
-    // SAFETY: a target list.
+    // SAFETY: the caller has a target list of a valid plan, or null.
     unsafe {
         let mut kept = std::ptr::null_mut();
         for tle in PgList::<pg_sys::TargetEntry>::from_pg(list).iter_ptr() {
@@ -261,18 +265,19 @@ unsafe fn without_junk(list: *mut List) -> *mut List {
 /// Checks the expressions of a node of the plan; those of an index-only scan are put in terms of
 /// the table.
 unsafe fn fix_list(p: *mut Plan, list: *mut List) -> Found<()> {
-    // SAFETY: as in `fix`.
+    // SAFETY: the caller has a valid node and a copy of a list of its expressions (as `fix` needs).
     unsafe { fix(p, list, false) }
 }
 
 /// The same for the values of a new row, each of which is computed once.
 unsafe fn fix_new(p: *mut Plan, list: *mut List) -> Found<()> {
-    // SAFETY: as in `fix`.
+    // SAFETY: the caller has a valid node and a copy of a list of its expressions (as `fix` needs).
     unsafe { fix(p, list, true) }
 }
 
 unsafe fn fix(p: *mut Plan, list: *mut List, may_vary: bool) -> Found<()> {
-    // SAFETY: a valid plan node, and a copy of a list of its expressions.
+    // SAFETY: the caller has a valid node and a copy of a list of its expressions. Nodes other than
+    // `Result` are scans here.
     unsafe {
         let (rti, index_list) = match (*p).type_ {
             NodeTag::T_IndexOnlyScan => {
@@ -300,12 +305,13 @@ struct Walk {
 /// # Safety
 /// An expression, or a list of some, that may be changed.
 pub unsafe fn check(node: *mut Node, rti: u32, index_list: *mut List) -> Found<()> {
-    // SAFETY: the caller's.
+    // SAFETY: `node` is null or a valid expression that may be changed: contract of this function.
     unsafe { walk(node, Walk { may_vary: false, rti, index_list }) }
 }
 
 unsafe fn walk(node: *mut Node, mut walk: Walk) -> Found<()> {
-    // SAFETY: as in `check`.
+    // SAFETY: the caller has a valid expression that may be changed, and `walk` lives longer than
+    // the call.
     if unsafe { refused(node, (&raw mut walk).cast()) } {
         return Err(Reason::Expression);
     }
@@ -314,7 +320,8 @@ unsafe fn walk(node: *mut Node, mut walk: Walk) -> Found<()> {
 
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: the walker's contract.
+    // SAFETY: `expression_tree_walker` gives a valid node or null (nodeFuncs.h), and the context is
+    // the `Walk` of `walk`.
     unsafe {
         if node.is_null() {
             return false;
@@ -358,13 +365,14 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
 /// Is it a volatile built-in function that reads the clock, or draws a number or a value of a
 /// sequence?
 unsafe fn varies(f: *mut pg_sys::FuncExpr) -> bool {
-    // SAFETY: a valid node.
+    // SAFETY: `refused` has a valid node with the tag of a `FuncExpr`.
     VARYING.contains(unsafe { &(*f).funcid.to_u32() })
 }
 
 /// An element or a slice of a value of a built-in type: read, not assigned.
 unsafe fn is_plain_element(r: *mut pg_sys::SubscriptingRef) -> bool {
-    // SAFETY: a valid node; a catalog look-up.
+    // SAFETY: `refused` has a valid node with the tag of a `SubscriptingRef`. The catalog look-up
+    // answers any type.
     unsafe {
         let mut element = pg_sys::InvalidOid;
         let handler = pg_sys::get_typsubscript((*r).refcontainertype, &mut element);
@@ -376,7 +384,7 @@ unsafe fn is_plain_element(r: *mut pg_sys::SubscriptingRef) -> bool {
 /// such entry, because the number stands for the whole row (0) or a system column (below 0) of what
 /// the list describes.
 unsafe fn column_of(list: *mut List, number: pg_sys::AttrNumber) -> Option<*mut pg_sys::Var> {
-    // SAFETY: a target list or null; a node is what its tag says.
+    // SAFETY: `list` is a target list of the plan or null, and a node is what its tag says.
     unsafe {
         let at = usize::try_from(i32::from(number) - 1).ok()?;
         let entry = PgList::<pg_sys::TargetEntry>::from_pg(list).get_ptr(at)?;
@@ -387,7 +395,8 @@ unsafe fn column_of(list: *mut List, number: pg_sys::AttrNumber) -> Option<*mut 
 
 /// A column of the table, which is not a system column or the whole row.
 unsafe fn is_column(v: *mut pg_sys::Var, walk: &Walk) -> bool {
-    // SAFETY: a valid node.
+    // SAFETY: `refused` has a valid node with the tag of a `Var`, which belongs to a copy and may
+    // be changed.
     unsafe {
         if (*v).varno == pg_sys::INDEX_VAR && !walk.index_list.is_null() {
             let Some(column) = column_of(walk.index_list, (*v).varattno) else { return false };

@@ -15,7 +15,8 @@ const MAX: usize = lookup::MOST_COLUMNS;
 /// # Safety
 /// A statement that runs; the table is open. An ERROR jumps over this frame.
 pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_write: bool) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `p` runs with the state `x`, and `table` is open: contract of this function. The
+    // program has `n_keys` keys, at most `MAX` by the slice.
     unsafe {
         let mut values = [Datum::from(0); MAX];
         let values = &mut values[..(*p).n_keys];
@@ -58,7 +59,9 @@ unsafe fn by_primary(
     values: &[Datum],
     for_write: bool,
 ) -> Option<bool> {
-    // SAFETY: as in `find`.
+    // SAFETY: `p` runs with the state `x`, and `table` is its open table (contract of `find`).
+    // `usable` says that the key can be used now. Our pin keeps the version that is found
+    // (INV-RETIRE).
     unsafe {
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
@@ -73,7 +76,8 @@ unsafe fn by_primary(
 /// By the nbtree index of the key, as the executor's index scan does it.
 #[cold]
 unsafe fn by_nbtree(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, values: &[Datum], for_write: bool) -> bool {
-    // SAFETY: as in `find`.
+    // SAFETY: `p` runs with the state `x`, and `table` is its open table (contract of `find`). All
+    // `n` keys are written before the scan reads them. The index exists while its table is locked.
     unsafe {
         let mut keys = std::mem::MaybeUninit::<[pg_sys::ScanKeyData; MAX]>::uninit();
         let first = keys.as_mut_ptr().cast::<pg_sys::ScanKeyData>();

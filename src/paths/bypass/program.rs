@@ -124,12 +124,13 @@ pub struct Program {
 
 /// Allocates zeroed memory in the current context.
 unsafe fn zeroed<T>(n: usize) -> *mut T {
-    // SAFETY: plain memory of numbers and pointers.
+    // SAFETY: `palloc0` gives zeroed memory of that size or raises; nothing that needs a drop is
+    // alive here.
     unsafe { pg_sys::palloc0(n.max(1) * std::mem::size_of::<T>()).cast() }
 }
 
 unsafe fn copied<T: Copy>(v: &[T]) -> *mut T {
-    // SAFETY: as large as needed.
+    // SAFETY: `zeroed` gives memory for `v.len()` values, which is fresh and does not overlap `v`.
     unsafe {
         let p = zeroed::<T>(v.len());
         std::ptr::copy_nonoverlapping(v.as_ptr(), p, v.len());
@@ -142,7 +143,8 @@ struct Open(pg_sys::Relation);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: opened by the owner; when an error unwinds, the resource owner closes it.
+        // SAFETY: the maker of this value has opened the relation. When an error unwinds, the
+        // resource owner closes it.
         unsafe {
             if !std::thread::panicking() && !self.0.is_null() {
                 pg_sys::RelationClose(self.0);
@@ -154,7 +156,7 @@ impl Drop for Open {
 /// How a list of parameters compiles them.
 #[inline]
 unsafe fn hook_of(params: pg_sys::ParamListInfo) -> pg_sys::ParamCompileHook {
-    // SAFETY: null or a valid list.
+    // SAFETY: the caller has null or a valid list.
     unsafe {
         if params.is_null() {
             None
@@ -171,7 +173,7 @@ unsafe fn hook_of(params: pg_sys::ParamListInfo) -> pg_sys::ParamCompileHook {
 /// Null or a valid list.
 #[inline]
 pub unsafe fn knows(hook: pg_sys::ParamCompileHook, params: pg_sys::ParamListInfo) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `params` is null or a valid list: contract of this function.
     unsafe { hook.map(|f| f as usize) == hook_of(params).map(|f| f as usize) }
 }
 
@@ -181,7 +183,8 @@ pub unsafe fn knows(hook: pg_sys::ParamCompileHook, params: pg_sys::ParamListInf
 /// # Safety
 /// A valid plan, whose tables are locked.
 pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext) -> Result<*mut Program, Reason> {
-    // SAFETY: the caller's; all that is kept is allocated in `context`.
+    // SAFETY: `q` has a valid plan with locked tables: contract of this function. `zeroed` is a
+    // valid `Program`, and all that is kept is allocated in `context`.
     unsafe {
         let stmt = (*q).plannedstmt;
         let shape = plan::read(stmt)?;
@@ -231,7 +234,7 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
 
 /// May the bypass use the table in this way?
 unsafe fn may_use(table: pg_sys::Relation, shape: &Shape) -> Result<(), Reason> {
-    // SAFETY: an open relation or null.
+    // SAFETY: `compile` has opened `table`; `is_ours` answers null too.
     unsafe {
         if !rel::is_ours(table) {
             return Err(Reason::Plan);
@@ -254,13 +257,15 @@ unsafe fn may_use(table: pg_sys::Relation, shape: &Shape) -> Result<(), Reason> 
 }
 
 unsafe fn list_of(nodes: &[*mut Node]) -> *mut List {
-    // SAFETY: valid nodes.
+    // SAFETY: `shape` has copies of valid nodes in the current memory context, and `lappend` makes
+    // a new list.
     nodes.iter().fold(std::ptr::null_mut(), |l, n| unsafe { pg_sys::lappend(l, n.cast()) })
 }
 
 /// What the statement returns.
 unsafe fn output(p: *mut Program, desc: pg_sys::TupleDesc, shape: &Shape) {
-    // SAFETY: `p` is being made.
+    // SAFETY: `compile` makes `p`, with its expression context; `shape` has valid target lists or
+    // null.
     unsafe {
         let list = if shape.op == CmdType::CMD_SELECT { shape.list } else { shape.returning };
         (*p).out_desc = pg_sys::ExecCleanTypeFromTL(list);
@@ -281,9 +286,9 @@ unsafe fn output(p: *mut Program, desc: pg_sys::TupleDesc, shape: &Shape) {
 /// Does a program depend on a relation?
 ///
 /// # Safety
-/// A program.
+/// A program that lives (INV-BYPASS-PROGRAM).
 pub unsafe fn uses(p: *const Program, oid: Oid) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `p` lives: contract of this function. `rtable` is a copy in its own memory.
     unsafe {
         (*p).table == oid
             || (*p).index == oid

@@ -23,7 +23,8 @@ pub enum Run {
 /// The contract of `ExecutorRun`.
 #[inline]
 pub unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64, once: bool) -> Run {
-    // SAFETY: the caller's.
+    // SAFETY: `q` is a valid descriptor: contract of this function. A state that `of` finds was not
+    // given back yet (INV-BYPASS-EXEC).
     unsafe {
         let Some(x) = exec::of(q) else { return Run::NotOurs };
         guarded_run(q, x, direction, count, once).map_or(Run::Done, Run::Refused)
@@ -37,9 +38,10 @@ pub struct GivenUp(*mut Exec);
 /// Takes a statement that [`run`] has refused off its descriptor, for the executor to start it.
 ///
 /// # Safety
-/// As it says.
+/// `run` has refused the statement of `q` just now, and nothing else has used `q` since.
 pub unsafe fn give_up(q: *mut pg_sys::QueryDesc) -> GivenUp {
-    // SAFETY: the caller's: its state is ours.
+    // SAFETY: `run` has refused `q` (contract of this function), so its `estate` is the first field
+    // of an `Exec` of ours.
     unsafe {
         let x = (*q).estate.cast::<Exec>();
         triggers::give_up(x);
@@ -53,16 +55,17 @@ pub unsafe fn give_up(q: *mut pg_sys::QueryDesc) -> GivenUp {
 impl GivenUp {
     /// The flags with which it was started.
     pub fn eflags(&self) -> i32 {
-        // SAFETY: the state lives until it is replaced.
+        // SAFETY: the state is in use until `replaced_by` takes `self` (INV-BYPASS-EXEC).
         unsafe { (*self.0).estate.es_top_eflags }
     }
 
     /// The executor has started the statement.
     ///
     /// # Safety
-    /// The statement's new state.
+    /// `estate` is the state that the executor has made for this statement.
     pub unsafe fn replaced_by(self, estate: *mut pg_sys::EState) {
-        // SAFETY: the caller's.
+        // SAFETY: `estate` is the executor's state of the statement (contract); ours was taken off
+        // by `give_up`.
         unsafe { exec::replace(self.0, estate) }
     }
 }
@@ -76,7 +79,9 @@ unsafe extern "C-unwind" fn guarded_run(
     count: u64,
     once: bool,
 ) -> Option<Reason> {
-    // SAFETY: as in `run`.
+    // SAFETY: `q` and `x` are those of `run`. The plan of `q` holds the program
+    // (INV-BYPASS-PROGRAM), and `running` is null before it is set (INV-BYPASS-ONCE). The receiver
+    // is that of `q` (contract of `ExecutorRun`).
     unsafe {
         let p = (*x).program;
         let moves = direction != pg_sys::ScanDirection::NoMovementScanDirection;
@@ -127,7 +132,8 @@ unsafe extern "C-unwind" fn guarded_run(
 
 /// Runs the statement. A reason: only the executor can; then it has no output.
 unsafe fn step(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver, count: u64) -> Option<Reason> {
-    // SAFETY: as in `run`.
+    // SAFETY: `guarded_run` has made `x` the only execution of `p` (INV-BYPASS-ONCE). `pin` keeps
+    // the table's entry in place until `unpin` (INV-BYPASS-RELATION).
     unsafe {
         if pg_sys::InterruptPending != 0 {
             raw::ProcessInterrupts();
@@ -156,7 +162,8 @@ unsafe fn write_found(
     dest: *mut pg_sys::DestReceiver,
     count: u64,
 ) -> Option<Reason> {
-    // SAFETY: as in `run`.
+    // SAFETY: `x` is the only execution of `p` (INV-BYPASS-ONCE), and `step` has pinned `rel`
+    // (INV-BYPASS-RELATION).
     unsafe {
         if !(*p).range.is_null() {
             return write::range(p, x, rel, dest, count);
@@ -180,9 +187,9 @@ unsafe fn write_found(
 /// Gives what the statement returns of a row to the receiver. False: the receiver wants no more.
 ///
 /// # Safety
-/// The row is in the program's expression context.
+/// `p` runs, its expression context has the row, and `dest` is the statement's receiver.
 pub unsafe fn send(p: *mut Program, dest: *mut pg_sys::DestReceiver) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `p`'s context has the row and `dest` is a valid receiver: contract of this function.
     unsafe {
         if (*p).out.is_null() {
             return true;

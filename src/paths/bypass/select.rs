@@ -15,7 +15,8 @@ use pgrx::prelude::*;
 /// # Safety
 /// A statement that runs; the table is open. An ERROR jumps over this frame.
 pub unsafe fn run(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver, count: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
+    // Nothing else uses the program meanwhile (INV-BYPASS-ONCE).
     unsafe {
         let c = (*p).econtext;
         if (*p).one_row {
@@ -43,7 +44,8 @@ pub unsafe fn run(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *m
 
 /// A row of the result. False: the receiver wants no more.
 unsafe fn give(x: *mut Exec, slot: *mut pg_sys::TupleTableSlot, dest: *mut pg_sys::DestReceiver) -> bool {
-    // SAFETY: as in `run`.
+    // SAFETY: the caller has the statement's state and receiver from `run`, and a valid slot of the
+    // program.
     unsafe {
         let more = (*dest).receiveSlot.is_none_or(|f| f(slot, dest));
         if more {
@@ -56,7 +58,7 @@ unsafe fn give(x: *mut Exec, slot: *mut pg_sys::TupleTableSlot, dest: *mut pg_sy
 
 /// The value of LIMIT or OFFSET (nodeLimit.c). `None`: it has none.
 unsafe fn number(p: *mut Program, e: *mut pg_sys::ExprState, code: PgSqlErrorCode, what: &str) -> Option<u64> {
-    // SAFETY: as in `run`.
+    // SAFETY: `p` runs (contract of `run`), and `e` is null or an expression of it of type bigint.
     unsafe {
         if e.is_null() {
             return None;
@@ -78,7 +80,8 @@ unsafe fn rows(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut 
     use PgSqlErrorCode::{
         ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE as LIMIT, ERRCODE_INVALID_ROW_COUNT_IN_RESULT_OFFSET_CLAUSE as OFFSET,
     };
-    // SAFETY: as in `run`.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table (contract of `run`). The
+    // scan that `start` opens ends with `stop`, or with the transaction.
     unsafe {
         let mut skip = number(p, (*p).offset, OFFSET, "OFFSET").unwrap_or(0);
         let limit = number(p, (*p).limit, LIMIT, "LIMIT").unwrap_or(u64::MAX);
@@ -119,7 +122,7 @@ unsafe fn rows(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut 
 
 /// Does it nothing but compute aggregates of columns, of all rows of a range?
 unsafe fn reads_columns(p: *mut Program) -> bool {
-    // SAFETY: as in `run`.
+    // SAFETY: `run` has found that `p` has aggregates; its fields are plain reads.
     unsafe {
         let all = (*p).limit.is_null() && (*p).offset.is_null() && (*p).rest.is_null();
         all && !(*p).locks && !(*p).range.is_null() && agg::of_columns((*p).aggregates)
@@ -128,7 +131,9 @@ unsafe fn reads_columns(p: *mut Program) -> bool {
 
 /// The aggregates of columns, which need no slot.
 unsafe fn columns(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
-    // SAFETY: as in `run`.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table (contract of `run`).
+    // `reads_columns` has found a range and aggregates of columns. `each` gives versions that our
+    // pin keeps (INV-RETIRE), and its closure does not touch the scan.
     unsafe {
         start(p, x, rel);
         let (scan, c, aggregates) = ((*p).range, (*p).econtext, (*p).aggregates);
@@ -145,7 +150,7 @@ unsafe fn columns(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
 
 /// What is returned of the row; null: it is for the aggregates.
 unsafe fn compute(p: *mut Program) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: as in `run`.
+    // SAFETY: `p` runs (contract of `run`), and without aggregates a SELECT has a projection.
     unsafe {
         if (*p).aggregates.is_null() {
             expr::project((*p).out)
@@ -159,8 +164,13 @@ fn of(x: *mut Exec) -> usize {
     x as usize
 }
 
+/// Opens the scan of the range, if there is one.
+///
+/// # Safety
+/// `p` runs with the state `x`, and `rel` is its open table. An ERROR jumps over this frame.
 pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
-    // SAFETY: as in `run`.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
+    // `range` is null or a scan that does not run, as the program runs once (INV-BYPASS-ONCE).
     unsafe {
         if (*p).range.is_null() {
             return;
@@ -174,8 +184,11 @@ pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation)
 }
 
 /// Finds the next row. `n`: how often it was called.
+///
+/// # Safety
+/// As for `start`, which has begun the scan.
 pub(super) unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, n: &mut u64) -> bool {
-    // SAFETY: as in `run`.
+    // SAFETY: `start` has opened the range of `p`, if it has one: contract of this function.
     unsafe {
         *n += 1;
         if !(*p).range.is_null() {
@@ -186,8 +199,12 @@ pub(super) unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, 
     }
 }
 
+/// Closes the scan of the range, if there is one.
+///
+/// # Safety
+/// As for `start`, which has begun the scan.
 pub(super) unsafe fn stop(p: *mut Program, x: *mut Exec) {
-    // SAFETY: as in `run`.
+    // SAFETY: `start` has opened the range of `p`, if it has one: contract of this function.
     unsafe {
         if !(*p).range.is_null() {
             range::close((*p).range);
@@ -208,7 +225,8 @@ enum Locked {
 
 /// Locks the row in the program's slot, as nodeLockRows.c does it.
 unsafe fn lock_row(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) -> Locked {
-    // SAFETY: as in `run`.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table (contract of `run`). `p.row`
+    // has the row, and `reads::select` has made the slot `locked` for locking.
     unsafe {
         let e = &raw mut (*x).estate;
         let mut tid = (*(*p).row).tts_tid;

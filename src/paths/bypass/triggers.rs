@@ -19,7 +19,8 @@ use pgrx::PgList;
 /// # Safety
 /// An open table.
 pub unsafe fn queues(table: pg_sys::Relation, shape: &Shape) -> Result<bool, Reason> {
-    // SAFETY: an open relation.
+    // SAFETY: `table` is open: contract of this function. Its entry of the cache has the triggers,
+    // or null.
     unsafe {
         if (*table).trigdesc.is_null() {
             return Ok(false);
@@ -61,7 +62,8 @@ const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 
 /// Are all row triggers for an event those of foreign keys, without conditions?
 unsafe fn of_foreign_keys(t: &pg_sys::TriggerDesc, event: i16) -> bool {
-    // SAFETY: a table's triggers; a comparison of numbers.
+    // SAFETY: the caller has `t` of an open relation, which has `numtriggers` of them.
+    // `RI_FKey_trigger_type` answers any OID.
     unsafe {
         let all = std::slice::from_raw_parts(t.triggers, t.numtriggers as usize);
         let mut these = all.iter().filter(|t| t.tgtype & ROW != 0 && t.tgtype & event != 0);
@@ -73,7 +75,8 @@ unsafe fn of_foreign_keys(t: &pg_sys::TriggerDesc, event: i16) -> bool {
 /// They are not queued then (AfterTriggerSaveEvent), but for rows that this transaction wrote
 /// before.
 unsafe fn only_foreign_keys(table: pg_sys::Relation, t: &pg_sys::TriggerDesc, shape: &Shape) -> bool {
-    // SAFETY: an open relation and its triggers.
+    // SAFETY: `queues` has an open relation, and `t` is its `trigdesc`. A foreign key has `nkeys`
+    // columns.
     unsafe {
         if !of_foreign_keys(t, UPDATE) {
             return false;
@@ -94,7 +97,7 @@ unsafe fn only_foreign_keys(table: pg_sys::Relation, t: &pg_sys::TriggerDesc, sh
 /// A statement of this program that starts.
 #[inline]
 pub unsafe fn begin(p: *mut Program, x: *mut Exec, eflags: i32) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` is the state of a statement of `p` that starts: contract of this function.
     unsafe {
         (*x).queues = (*p).queues && eflags & pg_sys::EXEC_FLAG_SKIP_TRIGGERS as i32 == 0;
         if (*x).queues {
@@ -109,7 +112,9 @@ pub unsafe fn begin(p: *mut Program, x: *mut Exec, eflags: i32) {
 /// A statement that runs, its table with its triggers, and the row with its TID. An ERROR jumps
 /// over this frame.
 pub unsafe fn inserted(x: *mut Exec, info: *mut pg_sys::ResultRelInfo, row: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` runs, `info` has the table with its triggers, and `row` has its TID: contract of
+    // this function. Its query level is open (INV-BYPASS-QUEUE), or the caller's takes the
+    // triggers.
     unsafe {
         let (no_list, no_capture) = (std::ptr::null_mut(), std::ptr::null_mut());
         raw::ExecARInsertTriggers(&raw mut (*x).estate, info, row, no_list, no_capture);
@@ -121,7 +126,8 @@ pub unsafe fn inserted(x: *mut Exec, info: *mut pg_sys::ResultRelInfo, row: *mut
 /// # Safety
 /// A statement that finishes. An ERROR jumps over this frame.
 pub unsafe fn finish(q: *mut pg_sys::QueryDesc, x: *mut Exec) {
-    // SAFETY: the caller's.
+    // SAFETY: `x` is the state of `q`, which finishes: contract of this function. If it queues, it
+    // has a query level (INV-BYPASS-QUEUE), which ends here.
     unsafe {
         if !(*x).queues {
             return;
@@ -150,7 +156,8 @@ pub unsafe fn finish(q: *mut pg_sys::QueryDesc, x: *mut Exec) {
 /// # Safety
 /// A statement that has started, and not run.
 pub unsafe fn give_up(x: *mut Exec) {
-    // SAFETY: the caller's; nothing is fired.
+    // SAFETY: `x` was started and has not run: contract of this function. So its level has no
+    // triggers, and nothing is fired with our state (INV-BYPASS-QUEUE).
     unsafe {
         if std::mem::take(&mut (*x).queues) {
             raw::AfterTriggerEndQuery(&raw mut (*x).estate);

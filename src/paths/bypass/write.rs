@@ -24,7 +24,8 @@ pub unsafe fn insert(
     dest: *mut pg_sys::DestReceiver,
     count: u64,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
+    // `info` is zeroed, which is a valid value, and is read only where it has been filled.
     unsafe {
         let most = most_rows(p, count);
         // The executor must see to them?
@@ -57,7 +58,7 @@ pub unsafe fn insert(
 /// After how many rows a statement of which `count` are wanted stops: what returns nothing is not
 /// counted.
 unsafe fn most_rows(p: *mut Program, count: u64) -> u64 {
-    // SAFETY: as in `insert`.
+    // SAFETY: `p` runs (contract of `insert` and `range`); a plain read.
     if count == 0 || unsafe { (*p).out.is_null() } {
         u64::MAX
     } else {
@@ -73,7 +74,9 @@ unsafe fn insert_one(
     info: *mut pg_sys::ResultRelInfo,
     dest: *mut pg_sys::DestReceiver,
 ) -> bool {
-    // SAFETY: as in `insert`.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table (contract of `insert`).
+    // `project` has filled the slot, of the table's row type (`writes::fits`). `info` is zeroed or
+    // filled by `insert`.
     unsafe {
         let e = &raw mut (*x).estate;
         let slot = expr::project((*p).new);
@@ -93,7 +96,8 @@ unsafe fn insert_one(
 
 /// What a row has allocated goes before the next one.
 unsafe fn between_rows(p: *mut Program, x: *mut Exec) {
-    // SAFETY: as in `insert`. The context of index expressions is null if there are none.
+    // SAFETY: `p` runs with the state `x` (contract of `insert`). The context of index expressions
+    // is null if there are none.
     unsafe {
         if pg_sys::InterruptPending != 0 {
             raw::ProcessInterrupts();
@@ -109,7 +113,7 @@ unsafe fn between_rows(p: *mut Program, x: *mut Exec) {
 /// UPDATE and DELETE of the rows of a range. `count`: as in [`insert`].
 ///
 /// # Safety
-/// As `insert`.
+/// As for [`insert`].
 pub unsafe fn range(
     p: *mut Program,
     x: *mut Exec,
@@ -117,7 +121,8 @@ pub unsafe fn range(
     dest: *mut pg_sys::DestReceiver,
     count: u64,
 ) -> Option<Reason> {
-    // SAFETY: the caller's.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
+    // The scan that `start` opens ends with `stop`, or with the transaction.
     unsafe {
         if (*p).op == CmdType::CMD_UPDATE && program::moves(p, rel::info(rel)) {
             return Some(Reason::Row);
@@ -177,7 +182,8 @@ unsafe fn done(
     row: *mut pg_sys::TupleTableSlot,
     dest: *mut pg_sys::DestReceiver,
 ) -> bool {
-    // SAFETY: as in `insert`.
+    // SAFETY: `p` runs with the state `x`, and `dest` is its receiver (contract of `insert`). `row`
+    // is a slot of the program.
     unsafe {
         if (*p).sets_tag {
             (*x).estate.es_processed += 1;
@@ -189,7 +195,8 @@ unsafe fn done(
 
 /// NOT NULL and CHECK constraints of the new row.
 unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
-    // SAFETY: as in `insert`; the slot has all columns.
+    // SAFETY: `p` runs and `rel` is its open table (contract of `insert`). `new_row` has made the
+    // lists of so many columns and checks. The slot has all columns of the table.
     unsafe {
         let columns = std::slice::from_raw_parts((*p).not_null, (*p).n_not_null);
         let mut good = columns.iter().all(|c| !*(*slot).tts_isnull.add(*c as usize - 1));
@@ -211,14 +218,15 @@ unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::Tuple
 /// Updates the row in the program's slot. A reason: only the executor can.
 ///
 /// # Safety
-/// As `insert`.
+/// As for [`insert`]; the row is in the program's slot, with its TID.
 pub unsafe fn update(
     p: *mut Program,
     x: *mut Exec,
     rel: pg_sys::Relation,
     dest: *mut pg_sys::DestReceiver,
 ) -> Result<Written, Reason> {
-    // SAFETY: the caller's.
+    // SAFETY: `p` runs with the state `x`, `rel` is its open table and the slot has the row:
+    // contract of this function. The new row is of the table's row type, as `p.new` makes it.
     unsafe {
         let e = &raw mut (*x).estate;
         let row = (*p).row;
@@ -247,9 +255,10 @@ pub unsafe fn update(
 /// Deletes the row in the program's slot.
 ///
 /// # Safety
-/// As `insert`.
+/// As for [`insert`]; the row is in the program's slot, with its TID.
 pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver) -> Written {
-    // SAFETY: the caller's.
+    // SAFETY: `p` runs with the state `x`, `rel` is its open table and the slot has the row:
+    // contract of this function.
     unsafe {
         let e = &raw mut (*x).estate;
         loop {
@@ -270,7 +279,7 @@ pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
 
 /// Has this transaction written the row?
 unsafe fn wrote(rel: pg_sys::Relation, tid: &pg_sys::ItemPointerData) -> bool {
-    // SAFETY: a table of ours that is open.
+    // SAFETY: `update` has an open table of ours, and a TID of a row of it.
     let r = visible::record(rel::info(rel).table, Tid::read(tid));
     r.is_none_or(|r| xact::txn().last_write(r).is_some())
 }
@@ -289,7 +298,8 @@ unsafe fn again(
     failed: &mut pg_sys::TM_FailureData,
     what: &str,
 ) -> bool {
-    // SAFETY: as in `insert`.
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table (contract of `insert`).
+    // `tid` and `failed` are what the write has left there (tableam.h).
     unsafe {
         let cid = (*x).estate.es_output_cid;
         match result {

@@ -61,8 +61,11 @@ pub struct State {
 }
 
 /// `CreateCustomScanState`. Not guarded: it fails only in PostgreSQL's code.
+///
+/// # Safety
+/// CreateCustomScanState of extensible.h: the plan is one of ours, and the result is a new state.
 pub unsafe extern "C-unwind" fn create(_plan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
-    // SAFETY: zeroed memory of that size; this frame owns nothing.
+    // SAFETY: zeroed memory of the size of `State` is a valid one; this frame owns nothing.
     unsafe {
         let s = crate::pg::raw::palloc0(std::mem::size_of::<State>()).cast::<State>();
         (*s).css.ss.ps.type_ = NodeTag::T_CustomScanState;
@@ -72,10 +75,14 @@ pub unsafe extern "C-unwind" fn create(_plan: *mut pg_sys::CustomScan) -> *mut p
 }
 
 /// `BeginCustomScan`.
+///
+/// # Safety
+/// BeginCustomScan of extensible.h: `create` has made `node`, and ExecInitCustomScan has filled it.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate: *mut pg_sys::EState, eflags: i32) {
-    // SAFETY: a state of ours, as ExecInitCustomScan leaves it. An ERROR of an unguarded call jumps
-    // over frames that own nothing.
+    // SAFETY: `create` has made `node`, and ExecInitCustomScan has opened its table (extensible.h).
+    // The index exists while its table is locked. An ERROR of an unguarded call jumps over frames
+    // that own nothing.
     unsafe {
         let s = node.cast::<State>();
         let ss = &raw mut (*s).css.ss;
@@ -113,7 +120,7 @@ pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate
 
 /// Where a scan stands before its first row.
 unsafe fn start_of(s: *const State) -> At {
-    // SAFETY: a state of ours.
+    // SAFETY: `create` has made `s`, and `begin` has set `backward`.
     if unsafe { (*s).backward } {
         At::End
     } else {
@@ -123,7 +130,8 @@ unsafe fn start_of(s: *const State) -> At {
 
 /// The values of a key.
 unsafe fn begin_look_up(s: *mut State, exprs: *mut pg_sys::List, types: *mut pg_sys::List) {
-    // SAFETY: as in `begin`.
+    // SAFETY: `begin` has a state of ours and its plan, with as many types as expressions
+    // (`plan::make`). The memory has room for `n` of both.
     unsafe {
         let n = (*exprs).length as usize;
         let room = n * (std::mem::size_of::<*mut pg_sys::ExprState>() + std::mem::size_of::<Oid>());
@@ -140,8 +148,12 @@ unsafe fn begin_look_up(s: *mut State, exprs: *mut pg_sys::List, types: *mut pg_
 
 /// `ExecCustomScan`: the next row that passes the qualification, as the plan wants it. What runs
 /// below is guarded where it is ours, and not where it is PostgreSQL's.
+///
+/// # Safety
+/// ExecCustomScan of extensible.h: `begin` has prepared `node`, which was not ended.
 pub unsafe extern "C-unwind" fn run(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: a state of ours; this frame owns nothing.
+    // SAFETY: `begin` has prepared `node`: extensible.h gives what `create` made. This frame owns
+    // nothing.
     unsafe {
         let ss = &raw mut (*node).ss;
         let ps = &(*ss).ps;
@@ -180,7 +192,8 @@ pub unsafe extern "C-unwind" fn run(node: *mut pg_sys::CustomScanState) -> *mut 
 /// Does a row that the scan did not find meet its conditions? (EvalPlanQual)
 #[pg_guard]
 unsafe extern "C-unwind" fn recheck(node: *mut pg_sys::ScanState, slot: *mut pg_sys::TupleTableSlot) -> bool {
-    // SAFETY: a state of ours.
+    // SAFETY: `run` has given its node to ExecScan, which hands it on, and a slot of its row type.
+    // `begin` has made the conditions, as `es_epq_active` is set.
     unsafe {
         let s = node.cast::<State>();
         let context = (*s).css.ss.ps.ps_ExprContext;
@@ -191,8 +204,8 @@ unsafe extern "C-unwind" fn recheck(node: *mut pg_sys::ScanState, slot: *mut pg_
 
 /// The next row, in the direction of plan and executor. Guarded only where something can fail.
 unsafe extern "C-unwind" fn access(node: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: a state of ours; this frame owns nothing, and unguarded calls neither fail nor
-    // unwind.
+    // SAFETY: `run` has a node that `begin` has prepared. This frame owns nothing, and unguarded
+    // calls neither fail nor unwind.
     unsafe {
         let s = node.cast::<State>();
         if !(*s).range.is_null() {
@@ -206,7 +219,7 @@ unsafe extern "C-unwind" fn access(node: *mut pg_sys::ScanState) -> *mut pg_sys:
 
 #[pg_guard]
 unsafe extern "C-unwind" fn guarded_access(node: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: a state of ours.
+    // SAFETY: `access` has a node that `begin` has prepared, and its range was not ended.
     unsafe {
         let s = node.cast::<State>();
         let up = goes_up(s);
@@ -228,15 +241,17 @@ unsafe extern "C-unwind" fn guarded_access(node: *mut pg_sys::ScanState) -> *mut
 }
 
 unsafe fn goes_up(s: *mut State) -> bool {
-    // SAFETY: a node that runs.
+    // SAFETY: `access` has a node that `begin` has prepared; the executor's state outlives its
+    // nodes.
     let forward = unsafe { (*(*s).css.ss.ps.state).es_direction >= 0 };
-    // SAFETY: as above.
+    // SAFETY: the node is one that `begin` has prepared.
     forward != unsafe { (*s).backward }
 }
 
 #[inline]
 unsafe fn hand_out(s: *mut State, (no, v): Row) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: as in `access`.
+    // SAFETY: `access` has a node that `begin` has prepared, with its slot. Our pin keeps the
+    // version `v` longer than the slot shows it (INV-RETIRE).
     unsafe {
         let slot = (*s).css.ss.ss_ScanTupleSlot;
         tuple::store(slot, (*(*s).css.ss.ss_currentRelation).rd_id, Tid::Record(no), v.as_ptr());
@@ -246,7 +261,8 @@ unsafe fn hand_out(s: *mut State, (no, v): Row) -> *mut pg_sys::TupleTableSlot {
 
 /// A scan of one row: the row, or nothing behind it.
 unsafe fn look_up(s: *mut State, up: bool) -> Option<Row> {
-    // SAFETY: as in `access`.
+    // SAFETY: `guarded_access` has a node that `begin` has prepared for a look-up. `found` is null
+    // or a version that our pin keeps (INV-RETIRE).
     unsafe {
         if !(*s).looked {
             (*s).looked = true;
@@ -278,7 +294,8 @@ impl lookup::Key for Values<'_> {
 }
 
 unsafe fn find_row(s: *mut State) -> Option<Row> {
-    // SAFETY: as in `access`. Values are in memory that is reset with the next row.
+    // SAFETY: `guarded_access` has a node that `begin` has prepared, with `n_values` values and
+    // types. Its table and index are open. Values are in memory that is reset with the next row.
     unsafe {
         let rel = (*s).css.ss.ss_currentRelation;
         let info = rel::info(rel);
@@ -304,9 +321,12 @@ unsafe fn find_row(s: *mut State) -> Option<Row> {
 }
 
 /// `ReScanCustomScan`.
+///
+/// # Safety
+/// ReScanCustomScan of extensible.h: `begin` has prepared `node`, which was not ended.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
-    // SAFETY: a state of ours.
+    // SAFETY: `begin` has prepared `node` (extensible.h), and its range is null or was not ended.
     unsafe {
         let s = node.cast::<State>();
         ((*s).looked, (*s).found, (*s).at) = (false, std::ptr::null_mut(), start_of(s));
@@ -318,9 +338,13 @@ pub unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
 }
 
 /// `EndCustomScan`.
+///
+/// # Safety
+/// EndCustomScan of extensible.h: `begin` has prepared `node`, which was not ended.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn end(node: *mut pg_sys::CustomScanState) {
-    // SAFETY: a state of ours.
+    // SAFETY: `begin` has prepared `node` (extensible.h). The index has the reference that `begin`
+    // took, and the pointers are cleared.
     unsafe {
         let s = node.cast::<State>();
         if !(*s).range.is_null() {

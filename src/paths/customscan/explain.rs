@@ -6,13 +6,17 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 /// The key and the conditions on it.
+///
+/// # Safety
+/// ExplainCustomScan of extensible.h: `node` is a state of ours, and `es` is being written.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn explain(
     node: *mut pg_sys::CustomScanState,
     ancestors: *mut pg_sys::List,
     es: *mut pg_sys::ExplainState,
 ) {
-    // SAFETY: an EXPLAIN that is being written, of a node of ours.
+    // SAFETY: `node` is a state of ours, whose plan `plan::make` has made, and `es` is being
+    // written (extensible.h).
     unsafe {
         let custom = (*node).ss.ps.plan.cast::<pg_sys::CustomScan>();
         let index = plan::index_of(custom);
@@ -34,6 +38,7 @@ pub unsafe extern "C-unwind" fn explain(
 
 unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, value: &str) {
     let value = crate::pg::text::write(value);
-    // SAFETY: an EXPLAIN that is being written.
+    // SAFETY: `explain` has an `es` that is being written; both strings are C strings that live
+    // until the end.
     unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), value.as_ptr(), es) };
 }

@@ -15,7 +15,8 @@ use pgrx::pg_sys;
 
 /// A table of callbacks that never changes.
 struct Methods<T>(T);
-// SAFETY: function pointers and a static name.
+// SAFETY: all tables are statics of function pointers and a static name, and nothing writes to
+// them.
 unsafe impl<T> Sync for Methods<T> {}
 
 static PATH: Methods<pg_sys::CustomPathMethods> = Methods(pg_sys::CustomPathMethods {
@@ -46,18 +47,19 @@ static EXEC: Methods<pg_sys::CustomExecMethods> = Methods(pg_sys::CustomExecMeth
 /// Installs the hook and registers the node.
 pub fn init() {
     path::init();
-    // SAFETY: `_PG_init` runs alone; the methods are static.
+    // SAFETY: `_PG_init` runs alone; PostgreSQL keeps the pointer, and `SCAN` is static.
     unsafe { pg_sys::RegisterCustomScanMethods(&SCAN.0) };
 }
 
 /// A list of nodes.
 unsafe fn list(nodes: &[*mut pg_sys::List]) -> *mut pg_sys::List {
-    // SAFETY: nodes, or null.
+    // SAFETY: the caller has valid nodes or null; `lappend` makes a new list in the current
+    // context.
     nodes.iter().fold(std::ptr::null_mut(), |l, n| unsafe { pg_sys::lappend(l, n.cast()) })
 }
 
 /// The nodes of a list.
 unsafe fn nodes<T>(l: *mut pg_sys::List) -> Vec<*mut T> {
-    // SAFETY: a list of such nodes, or null.
+    // SAFETY: the caller has null or a list of valid nodes of the type `T`.
     unsafe { pgrx::PgList::<T>::from_pg(l) }.iter_ptr().collect()
 }

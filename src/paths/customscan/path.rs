@@ -15,7 +15,7 @@ const ROW: f64 = 1.5;
 
 /// Installs the hook.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so nothing else uses `PREVIOUS` or the hook meanwhile.
     unsafe {
         PREVIOUS.get_mut().paths = pg_sys::set_rel_pathlist_hook;
         pg_sys::set_rel_pathlist_hook = Some(set_rel_pathlist);
@@ -29,7 +29,8 @@ unsafe extern "C-unwind" fn set_rel_pathlist(
     rti: pg_sys::Index,
     rte: *mut pg_sys::RangeTblEntry,
 ) {
-    // SAFETY: the hook's contract.
+    // SAFETY: the planner gives a valid relation of its own and its entry (set_rel_pathlist_hook of
+    // paths.h).
     unsafe {
         if let Some(prev) = PREVIOUS.get().paths {
             prev(root, rel, rti, rte);
@@ -41,7 +42,8 @@ unsafe extern "C-unwind" fn set_rel_pathlist(
 }
 
 unsafe fn is_candidate(rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblEntry) -> bool {
-    // SAFETY: the hook's contract; a plain read of settings.
+    // SAFETY: `set_rel_pathlist` has a valid relation of the planner and its entry. The settings
+    // are plain reads.
     unsafe {
         (*rte).rtekind == pg_sys::RTEKind::RTE_RELATION
             && (*rte).relkind as u8 == pg_sys::RELKIND_RELATION
@@ -58,7 +60,8 @@ unsafe fn is_candidate(rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblE
 }
 
 unsafe fn add_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblEntry) {
-    // SAFETY: the hook's contract; the relation is open and locked by the planner.
+    // SAFETY: `is_candidate` has found a plain table. The planner has locked it, and the reference
+    // is held until `RelationClose`; `key` is not used after that.
     unsafe {
         let heap = pg_sys::RelationIdGetRelation((*rte).relid);
         let key = if rel::is_ours(heap) { primary::usable(heap, rel::info(heap)) } else { None };
@@ -83,8 +86,8 @@ unsafe fn index_paths(
     rel: *mut pg_sys::RelOptInfo,
     index: *mut pg_sys::IndexOptInfo,
 ) -> Vec<*mut pg_sys::IndexPath> {
-    // SAFETY: the hook's contract. An ERROR ends the planning, and with it all that is changed here
-    // for a moment.
+    // SAFETY: `add_paths` has a valid relation of the planner and an index of its list. An ERROR
+    // ends the planning, and with it all that is changed here for a moment.
     unsafe {
         let of_index = move |l| {
             let all = nodes::<pg_sys::Path>(l).into_iter().filter(|p| (**p).type_ == NodeTag::T_IndexPath);
@@ -118,7 +121,8 @@ unsafe fn custom(
     rel: *mut pg_sys::RelOptInfo,
     p: *mut pg_sys::IndexPath,
 ) -> *mut pg_sys::CustomPath {
-    // SAFETY: a path of the relation; the memory is zeroed.
+    // SAFETY: `index_paths` has made `p` for this relation. The memory is zeroed and of the size of
+    // a `CustomPath`.
     unsafe {
         let c = pg_sys::palloc0(std::mem::size_of::<pg_sys::CustomPath>()).cast::<pg_sys::CustomPath>();
         (*c).path = (*p).path;
@@ -137,8 +141,11 @@ unsafe fn custom(
 }
 
 /// Conditions that the index does not check.
+///
+/// # Safety
+/// `p` is an index path of the planner, and `clauses` are of its relation, or null.
 pub unsafe fn left_over(clauses: *mut pg_sys::List, p: *mut pg_sys::IndexPath) -> Vec<*mut pg_sys::RestrictInfo> {
-    // SAFETY: clauses of the path's relation.
+    // SAFETY: `clauses` are of the relation of `p`: contract of this function.
     unsafe {
         let mut all = nodes::<pg_sys::RestrictInfo>(clauses);
         all.retain(|r| !(**r).pseudoconstant && !pg_sys::is_redundant_with_indexclauses(*r, (*p).indexclauses));
@@ -148,7 +155,8 @@ pub unsafe fn left_over(clauses: *mut pg_sys::List, p: *mut pg_sys::IndexPath) -
 
 /// Startup and total cost. There are no pages to read.
 unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: *mut pg_sys::IndexPath) -> (f64, f64) {
-    // SAFETY: a path of the relation; plain reads of settings.
+    // SAFETY: `custom` has an index path of this relation. An array comparison has two arguments;
+    // the settings are plain reads.
     unsafe {
         let (operator, tuple) = (pg_sys::cpu_operator_cost, pg_sys::cpu_tuple_cost);
         let rows = ((*p).indexselectivity * (*rel).tuples).round().max(1.0);
@@ -184,7 +192,8 @@ unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: 
 /// Entries of the index that a scan reads: those within the bounds, which equalities of the first
 /// columns and the conditions on the next one make.
 unsafe fn entries(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: *mut pg_sys::IndexPath) -> f64 {
-    // SAFETY: a path of the relation.
+    // SAFETY: `cost` has an index path of this relation. The column of each of its clauses is one
+    // of its index.
     unsafe {
         let (mut bounds, mut column, mut fixed) = (std::ptr::null_mut(), 0, false);
         for c in nodes::<pg_sys::IndexClause>((*p).indexclauses) {
@@ -212,7 +221,8 @@ unsafe fn entries(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, 
 }
 
 unsafe fn is_equality(index: *mut pg_sys::IndexOptInfo, column: usize, clause: *mut pg_sys::Node) -> bool {
-    // SAFETY: a condition on a column of the index.
+    // SAFETY: `entries` has a condition on a key column of the index, which has an operator family
+    // for each. The node is what its tag says.
     unsafe {
         let op = match (*clause).type_ {
             NodeTag::T_OpExpr => (*clause.cast::<pg_sys::OpExpr>()).opno,
@@ -224,13 +234,17 @@ unsafe fn is_equality(index: *mut pg_sys::IndexOptInfo, column: usize, clause: *
 }
 
 /// The path for a child of a partitioned table, whose parameters come from another child.
+///
+/// # Safety
+/// ReparameterizeCustomPathByChild of extensible.h: `private` is the list of a path of ours.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn reparameterize(
     root: *mut pg_sys::PlannerInfo,
     private: *mut pg_sys::List,
     child: *mut pg_sys::RelOptInfo,
 ) -> *mut pg_sys::List {
-    // SAFETY: made by `custom`.
+    // SAFETY: `custom` has made the list `private`, of one index path, and the planner gives a
+    // valid child.
     unsafe {
         let p = pg_sys::list_nth(private, 0).cast::<pg_sys::Path>();
         list(&[pg_sys::reparameterize_path_by_child(root, p, child).cast()])

@@ -10,6 +10,9 @@ use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
 
 /// `PlanCustomPath`.
+///
+/// # Safety
+/// PlanCustomPath of extensible.h: `best` is a path of ours for `rel`, and the lists are its.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn make(
     root: *mut pg_sys::PlannerInfo,
@@ -20,7 +23,8 @@ pub unsafe extern "C-unwind" fn make(
     _plans: *mut pg_sys::List,
 ) -> *mut pg_sys::Plan {
     let _ = root;
-    // SAFETY: a path of ours that was chosen; the memory is zeroed.
+    // SAFETY: `path::custom` has made `best`, so its list has one index path (extensible.h). The
+    // memory is zeroed and of the size of a `CustomScan`.
     unsafe {
         let p = pg_sys::list_nth((*best).custom_private, 0).cast::<pg_sys::IndexPath>();
         let index = (*p).indexinfo;
@@ -56,7 +60,8 @@ pub unsafe extern "C-unwind" fn make(
 /// The index conditions: columns of the index (from 0), and the clause.
 unsafe fn conditions(p: *mut pg_sys::IndexPath) -> Vec<(Vec<usize>, *mut pg_sys::Node)> {
     let mut all = Vec::new();
-    // SAFETY: a valid path.
+    // SAFETY: `make` has a valid index path; `nodes` needs lists of these types, which an index
+    // path has.
     unsafe {
         for c in nodes::<pg_sys::IndexClause>((*p).indexclauses) {
             let columns = match (*c).indexcols.is_null() {
@@ -79,7 +84,8 @@ unsafe fn filter(
     p: *mut pg_sys::IndexPath,
     original: *mut pg_sys::List,
 ) -> *mut pg_sys::List {
-    // SAFETY: clauses of the path's relation, in the order in which they shall be tested.
+    // SAFETY: `make` has clauses of the path's relation, in the order in which they shall be
+    // tested.
     unsafe {
         let implied = |r: &*mut pg_sys::RestrictInfo| {
             let clause = (**r).clause.cast::<pg_sys::Node>();
@@ -98,7 +104,8 @@ unsafe fn whole_key(
     index: *mut pg_sys::IndexOptInfo,
     conditions: &[(Vec<usize>, *mut pg_sys::Node)],
 ) -> Option<Vec<(*mut pg_sys::Node, Oid)>> {
-    // SAFETY: conditions of the index.
+    // SAFETY: `make` has conditions of this index, and `column` is below `nkeycolumns`. A B-tree
+    // equality has two arguments.
     unsafe {
         let n = (*index).nkeycolumns as usize;
         if conditions.len() != n {
@@ -131,7 +138,8 @@ unsafe fn on_index(
     columns: &[usize],
     clause: *mut pg_sys::Node,
 ) -> *mut pg_sys::Node {
-    // SAFETY: an index condition (indxpath.c): its key is on the left.
+    // SAFETY: `make` has an index condition (indxpath.c): its key is on the left. The loop stays
+    // within the operands, which it has counted.
     unsafe {
         let clause = pg_sys::copyObjectImpl(clause.cast()).cast::<pg_sys::Node>();
         let operands = match (*clause).type_ {
@@ -158,7 +166,8 @@ unsafe fn on_index(
 
 /// A column of the index for one of the table.
 unsafe fn column(index: *mut pg_sys::IndexOptInfo, at: usize, mut node: *mut pg_sys::Node) -> *mut pg_sys::Node {
-    // SAFETY: an operand of an index condition.
+    // SAFETY: `on_index` has an operand of a copied index condition; each node is what its tag
+    // says. `at` is compared with `nkeycolumns` before the keys are read.
     unsafe {
         if (*node).type_ == NodeTag::T_RelabelType {
             node = (*node.cast::<pg_sys::RelabelType>()).arg.cast();

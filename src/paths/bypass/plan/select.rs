@@ -6,8 +6,11 @@ use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
 
 /// Reads a plan. `marks`: all row locks of the statement.
+///
+/// # Safety
+/// A valid plan of a SELECT and the row marks of its statement, or null.
 pub unsafe fn read(mut p: *mut Plan, marks: *mut List) -> Found<Shape> {
-    // SAFETY: a valid plan.
+    // SAFETY: `p` is a valid plan: contract of this function. Each node is what its tag says.
     unsafe {
         let mut above = None;
         if (*p).type_ == NodeTag::T_Agg {
@@ -50,7 +53,7 @@ pub unsafe fn read(mut p: *mut Plan, marks: *mut List) -> Found<Shape> {
 
 /// An aggregation that is one row of all rows; what is below.
 unsafe fn one_row(p: *mut Plan) -> Found<*mut Plan> {
-    // SAFETY: a valid plan node.
+    // SAFETY: `read` has a valid node with the tag of an `Agg`.
     unsafe {
         plain(p)?;
         let a = &*p.cast::<pg_sys::Agg>();
@@ -66,7 +69,7 @@ unsafe fn one_row(p: *mut Plan) -> Found<*mut Plan> {
 
 /// A subquery all of whose rows are read as they are; its plan.
 unsafe fn subquery(p: *mut Plan) -> Found<*mut Plan> {
-    // SAFETY: a valid plan node.
+    // SAFETY: `read` has a valid node with the tag of a `SubqueryScan`.
     unsafe {
         plain(p)?;
         if !(*p).qual.is_null() || !(*p).lefttree.is_null() {
@@ -78,7 +81,7 @@ unsafe fn subquery(p: *mut Plan) -> Found<*mut Plan> {
 
 /// The expressions of LIMIT and OFFSET.
 unsafe fn limits(p: *mut Plan) -> Found<[*mut Node; 2]> {
-    // SAFETY: a valid plan node.
+    // SAFETY: `read` has a valid node with the tag of a `Limit`; its expressions are null or valid.
     unsafe {
         plain(p)?;
         let l = &*p.cast::<pg_sys::Limit>();
@@ -96,7 +99,7 @@ unsafe fn limits(p: *mut Plan) -> Found<[*mut Node; 2]> {
 
 /// The lock that is taken on each row, if it is on rows of one table.
 unsafe fn row_mark(p: *mut Plan) -> Found<*mut pg_sys::PlanRowMark> {
-    // SAFETY: a valid plan node.
+    // SAFETY: `read` has a valid node with the tag of a `LockRows`; its list is of row marks.
     unsafe {
         plain(p)?;
         let marks = (*p.cast::<pg_sys::LockRows>()).rowMarks;
@@ -124,7 +127,8 @@ struct Input {
 /// arguments those of the table. (Where the rows below are more than columns, computing them may
 /// fail: not here.)
 unsafe fn aggregates(shape: &mut Shape, agg: *mut Plan, of_subquery: *mut List, scan: *mut Plan) -> Found<()> {
-    // SAFETY: valid plan nodes.
+    // SAFETY: `read` has valid nodes: `agg` has the tag of an `Agg`, and `scan` one that `scan`
+    // accepts. `input` lives longer than the walks that change it.
     unsafe {
         if (*scan).type_ == NodeTag::T_IndexOnlyScan {
             return Err(Reason::Plan);
@@ -156,7 +160,8 @@ unsafe fn aggregates(shape: &mut Shape, agg: *mut Plan, of_subquery: *mut List, 
 /// A column of the row of aggregates in place of each.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn replaced(node: *mut Node, context: *mut core::ffi::c_void) -> *mut Node {
-    // SAFETY: the mutator's contract.
+    // SAFETY: `expression_tree_mutator` gives a valid node or null (nodeFuncs.h). `aggregates`
+    // gives its `Input` as the context, and uses it only after the walk.
     unsafe {
         if node.is_null() || (*node).type_ != NodeTag::T_Aggref {
             (*context.cast::<Input>()).has_columns |= !node.is_null() && (*node).type_ == NodeTag::T_Var;
@@ -174,7 +179,8 @@ unsafe extern "C-unwind" fn replaced(node: *mut Node, context: *mut core::ffi::c
 /// refuses it.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn of_row(node: *mut Node, context: *mut core::ffi::c_void) -> *mut Node {
-    // SAFETY: the mutator's contract.
+    // SAFETY: `expression_tree_mutator` gives a valid node or null (nodeFuncs.h). `aggregates`
+    // gives its `Input` as the context; the lists in it are target lists of the plan.
     unsafe {
         if node.is_null() || (*node).type_ != NodeTag::T_Var {
             return mutated(node, of_row, context);

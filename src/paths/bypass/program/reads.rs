@@ -9,14 +9,14 @@ use pgrx::pg_sys::{self, Node, NodeTag, Oid};
 /// What UPDATE and DELETE read in order to write it.
 ///
 /// # Safety
-/// The open table; `p` is being made.
+/// `table` is open, and `compile` makes `p`, which has its row and context; `shape` is of its plan.
 pub unsafe fn written(
     p: *mut Program,
     table: pg_sys::Relation,
     shape: &Shape,
     params: pg_sys::ParamListInfo,
 ) -> Result<(), Reason> {
-    // SAFETY: the caller's.
+    // SAFETY: `table` is open and `p` is being made: contract of this function.
     unsafe {
         (*p).for_write = true;
         if let Err(why) = key(p, table, shape, params) {
@@ -33,7 +33,8 @@ unsafe fn key(
     shape: &Shape,
     params: pg_sys::ParamListInfo,
 ) -> Result<(), Reason> {
-    // SAFETY: an open relation; `p` is being made.
+    // SAFETY: `written` and `select` have an open table, and `p` is being made. The index exists
+    // while its table is locked. `keys` has room for `n` columns, as many as the key has.
     unsafe {
         let oid = primary(table).ok_or(Reason::Key)?;
         let open = Open(pg_sys::RelationIdGetRelation(oid));
@@ -78,14 +79,15 @@ unsafe fn key(
 /// What SELECT reads, and what it does with the rows.
 ///
 /// # Safety
-/// The open table; `p` is being made.
+/// As for [`written`].
 pub unsafe fn select(
     p: *mut Program,
     table: pg_sys::Relation,
     shape: &Shape,
     params: pg_sys::ParamListInfo,
 ) -> Result<(), Reason> {
-    // SAFETY: an open relation; `p` is being made.
+    // SAFETY: `table` is open and `p` is being made: contract of this function. `shape` has copies
+    // of valid nodes, or null.
     unsafe {
         let null = std::ptr::null_mut();
         if let Err(why) = key(p, table, shape, params) {
@@ -119,7 +121,8 @@ pub unsafe fn select(
 
 /// Is it a constant number of at least one row?
 unsafe fn is_positive(n: *mut Node) -> bool {
-    // SAFETY: a valid expression, of a bigint.
+    // SAFETY: `plan::read` has made a copy of a valid expression of LIMIT, which is a bigint. The
+    // tag says that it is a `Const`.
     unsafe {
         let n = n.cast::<pg_sys::Const>();
         (*n).xpr.type_ == NodeTag::T_Const && !(*n).constisnull && (*n).constvalue.value() as i64 >= 1
@@ -128,7 +131,8 @@ unsafe fn is_positive(n: *mut Node) -> bool {
 
 /// The plan's own scan of the primary index, if it is one.
 unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Option<()> {
-    // SAFETY: an open relation; `p` is being made.
+    // SAFETY: `select` and `written` have an open table, and `p` is being made. `shape.node` is the
+    // valid scan of the plan; `plan::scan` accepts only custom scans of ours.
     unsafe {
         let node = shape.node.cast::<pg_sys::CustomScan>();
         if (*node).scan.plan.type_ != NodeTag::T_CustomScan || !range::plan::key_types(node).is_null() {
@@ -147,7 +151,8 @@ unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Opti
 
 /// The index of the primary key.
 unsafe fn primary(table: pg_sys::Relation) -> Option<Oid> {
-    // SAFETY: an open relation.
+    // SAFETY: `key` has an open relation. `RelationGetIndexList` fills `rd_pkindex`, and its result
+    // is a copy.
     unsafe {
         let list = pg_sys::RelationGetIndexList(table);
         pg_sys::list_free(list);
@@ -163,7 +168,7 @@ struct Equality {
 }
 
 unsafe fn without_relabel(mut n: *mut Node) -> *mut Node {
-    // SAFETY: a valid expression.
+    // SAFETY: `equality` has a valid operand; each node is what its tag says.
     unsafe {
         while !n.is_null() && (*n).type_ == NodeTag::T_RelabelType {
             n = (*n.cast::<pg_sys::RelabelType>()).arg.cast();
@@ -174,7 +179,8 @@ unsafe fn without_relabel(mut n: *mut Node) -> *mut Node {
 
 /// Is the condition an equality between a column of the index and what no row has to do with?
 unsafe fn equality(q: *mut Node, rti: u32, column: i16, index: pg_sys::Relation, c: usize) -> Option<Equality> {
-    // SAFETY: a valid expression; the index has the column.
+    // SAFETY: `q` is a condition of `shape`, a valid node. `key` has opened `index`, which has the
+    // column `c` of the key.
     unsafe {
         if (*q).type_ != NodeTag::T_OpExpr {
             return None;

@@ -11,14 +11,16 @@ use pgrx::PgList;
 /// What INSERT and UPDATE need: the new row, and what it must fulfil.
 ///
 /// # Safety
-/// The open table and its row type; `p` is being made.
+/// `table` is open and `desc` is its row type. `compile` makes `p`, which has its expression
+/// context.
 pub unsafe fn new_row(
     p: *mut Program,
     table: pg_sys::Relation,
     desc: pg_sys::TupleDesc,
     shape: &Shape,
 ) -> Result<(), Reason> {
-    // SAFETY: an open relation; `p` is being made.
+    // SAFETY: `table` is open, `desc` is its row type, and `p` is being made: contract of this
+    // function. `constr` has `num_check` constraints.
     unsafe {
         let null = std::ptr::null_mut();
         let slot = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
@@ -70,7 +72,8 @@ pub unsafe fn new_row(
 /// The rows of VALUES, if there are several: each is computed into a slot, from which the table's
 /// row is made.
 unsafe fn rows(p: *mut Program, rows: &[*mut List]) {
-    // SAFETY: `p` is being made; all rows have the types of the first one.
+    // SAFETY: `new_row` makes `p`. The planner has given all rows of VALUES the same number of
+    // columns and types.
     unsafe {
         let Some(first) = rows.first() else { return };
         let desc = pg_sys::ExecTypeFromExprList(*first);
@@ -91,7 +94,8 @@ unsafe fn rows(p: *mut Program, rows: &[*mut List]) {
 /// An INSERT's values must be a row of the table, column by column (the executor's
 /// ExecCheckPlanOutput says what is wrong).
 unsafe fn fits(list: *mut List, desc: pg_sys::TupleDesc) -> Result<(), Reason> {
-    // SAFETY: a target list and a row type.
+    // SAFETY: `new_row` has a target list of the plan and the row type of the table. The lengths
+    // are equal before a column is read.
     unsafe {
         let entries = PgList::<pg_sys::TargetEntry>::from_pg(list);
         let same = |(i, e): (usize, *mut pg_sys::TargetEntry)| {
@@ -111,9 +115,10 @@ unsafe fn fits(list: *mut List, desc: pg_sys::TupleDesc) -> Result<(), Reason> {
 /// Does the UPDATE set a column that moves rows?
 ///
 /// # Safety
-/// A program of an UPDATE of this table.
+/// `p` is a program of an UPDATE of the table of `info`.
 pub unsafe fn moves(p: *const Program, info: &rel::RelInfo) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `new_row` has made `sets` with `n_sets` columns, as `p` is of an UPDATE: contract of
+    // this function.
     unsafe {
         let sets = std::slice::from_raw_parts((*p).sets, (*p).n_sets);
         sets.iter().any(|c| info.moving.get(*c as usize - 1).is_none_or(|m| *m))
