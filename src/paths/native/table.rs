@@ -512,7 +512,7 @@ impl Open {
     /// Would a statement that needs these rights (bits) do nothing but read the row?
     #[inline]
     pub fn reads_plainly(&self) -> Result<(), Statement> {
-        // SAFETY: tables are never freed: contract of `plain`.
+        // SAFETY: tables are never freed, and `plain` only reads this one.
         unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
     }
 
