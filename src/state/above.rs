@@ -21,9 +21,9 @@ pub struct Above {
     pub primary_spec: unsafe fn(pg_sys::Relation) -> Option<Vec<u8>>,
 }
 
-// SAFETY: functions, and a table of them that never changes.
+// SAFETY: functions, and a table of callbacks that never changes.
 unsafe impl Sync for Above {}
-// SAFETY: as above.
+// SAFETY: functions, and a table of callbacks that never changes.
 unsafe impl Send for Above {}
 
 static ABOVE: OnceLock<Above> = OnceLock::new();

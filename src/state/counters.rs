@@ -27,7 +27,8 @@ pub fn size() -> usize {
 /// Called by the start-up hook of shared memory.
 pub unsafe fn startup() {
     let mut found = false;
-    // SAFETY: the caller's.
+    // SAFETY: the start-up hook of shared memory calls this, with AddinShmemInitLock (contract of
+    // this function). The new block has `size()` bytes.
     unsafe {
         let p = pg_sys::ShmemInitStruct(c"mixedcc bypass".as_ptr(), size(), &mut found);
         if !found {
@@ -41,7 +42,8 @@ pub unsafe fn startup() {
 /// of tables.
 fn counter(row: usize, n: usize) -> &'static AtomicU64 {
     debug_assert!(row < rows() && n < WIDTH);
-    // SAFETY: written by the start-up hook only; rows and width are those of `size`.
+    // SAFETY: the start-up hook wrote `COUNTERS` before a process comes here. Rows and width are
+    // those of `size`, and the words are atomic.
     unsafe { &*COUNTERS.get().add(row * WIDTH + n) }
 }
 

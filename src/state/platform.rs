@@ -69,7 +69,8 @@ const LET_PASS_MS: u128 = 100;
 /// Sleeps until `over`, but not for long: before a transaction that may be the repetition of one
 /// that lost a deadlock.
 pub fn let_pass(over: impl Fn() -> bool) {
-    // SAFETY: plain calls; an ERROR of an interrupt unwinds, and nothing is held here.
+    // SAFETY: `MyLatch` is this process's own latch. An ERROR of an interrupt unwinds, and nothing
+    // is held here.
     unsafe {
         if pg_sys::InterruptHoldoffCount != 0 || pg_sys::CritSectionCount != 0 {
             return;
@@ -130,7 +131,8 @@ static DEADLOCK: Local<bool> = Local::new(false);
 fn asleep(lock: Option<Queue>, sleep: impl FnOnce()) {
     let mut waiting = lock.map(waiting::Waiting::new);
     if let Some(w) = &mut waiting {
-        // SAFETY: it goes with this frame, and the sleep enters nothing that it leaves behind.
+        // SAFETY: `waiting` stays in this frame, and is dropped with it (contract of `enter`). The
+        // sleep enters nothing that it leaves behind.
         unsafe { w.enter() };
     }
     let Err(cause) = catch_unwind(AssertUnwindSafe(sleep)) else { return };
@@ -160,7 +162,8 @@ static NAPS: Local<Option<(Instant, Instant)>> = Local::new(None);
 /// pass.
 fn nap(n: u32) -> bool {
     let now = Instant::now();
-    // SAFETY: one thread; plain calls. An ERROR of an interrupt unwinds, and nothing is held here.
+    // SAFETY: `MyLatch` is this process's own latch. An ERROR of an interrupt unwinds, and nothing
+    // is held here.
     unsafe {
         let (began, looked) = if n == 0 { (now, now) } else { NAPS.get().unwrap_or((now, now)) };
         NAPS.set(Some((began, looked)));
@@ -195,7 +198,8 @@ const PATIENCE: u32 = 10_000;
 impl Platform for Pg {
     fn wait_for(&self, w: WaitFor) -> Result<(), Error> {
         asleep(w.lock, || {
-            // SAFETY: plain calls; an ERROR unwinds, and the lock manager cleans up at abort.
+            // SAFETY: a transaction is running, as `wait_for_end` and the lock manager want. An
+            // ERROR unwinds, and the lock manager cleans up at abort.
             unsafe {
                 if w.tag == 0 {
                     compat::wait_for_end(w.ident);
@@ -210,13 +214,15 @@ impl Platform for Pg {
     }
     fn enter_queue(&self, q: Queue) -> Result<(), Error> {
         asleep(Some(q), || {
-            // SAFETY: as above.
+            // SAFETY: a transaction is running, as the lock manager wants. An ERROR unwinds, and
+            // the lock manager cleans up at abort.
             unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
         });
         Ok(())
     }
     fn leave_queue(&self, q: Queue) {
-        // SAFETY: as above.
+        // SAFETY: `enter_queue` took this lock in this transaction; a lock that is not held is a
+        // WARNING only.
         unsafe { pg_sys::LockRelease(&queue_tag(q), pg_sys::ExclusiveLock as i32, false) };
     }
     fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
@@ -229,19 +235,20 @@ impl Platform for Pg {
     }
     fn meets(&self, condition: u32, row: NonNull<Version>) -> bool {
         let _inside = Inside::enter();
-        // SAFETY: the engine reaches the version under our pin, and asks for conditions of this
-        // transaction.
+        // SAFETY: the engine reaches the version under our pin (INV-RETIRE), and asks for
+        // conditions of this transaction.
         unsafe { (above().meets)(condition, row.as_ptr()) }
     }
     fn has_written(&self) -> bool {
-        // SAFETY: a plain look at the backend's transaction.
+        // SAFETY: `GetTopTransactionIdIfAny` reads a variable of this process and raises nothing.
         unsafe { crate::pg::raw::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         if n < 50 {
             std::hint::spin_loop();
         } else {
-            // SAFETY: no latch is held here.
+            // SAFETY: the engine holds no latch when it pauses, so an interrupt may be processed;
+            // its ERROR unwinds.
             unsafe {
                 pg_sys::pg_usleep(if n < 100 { 1 } else { 100.min(n as i64) });
                 if pg_sys::InterruptPending != 0 && pg_sys::CritSectionCount == 0 {

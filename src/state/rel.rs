@@ -70,13 +70,14 @@ static INFOS: Local<Infos> = Local::new(Infos { live: Vec::new(), old: Vec::new(
 
 /// Frees what was replaced.
 pub fn end_transaction() {
-    // SAFETY: one thread; no scan outlives its transaction.
+    // SAFETY: a process has one thread, and no other reference to `INFOS` is in use (contract of
+    // `get_mut`). No scan outlives its transaction, so the replaced infos have no user.
     unsafe { INFOS.get_mut().old.clear() };
 }
 
 /// Is the relation one of ours?
 pub fn is_ours(rel: pg_sys::Relation) -> bool {
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is null or an open relation, from PostgreSQL; the pointers are only compared.
     unsafe { !rel.is_null() && std::ptr::eq((*rel).rd_tableam, above().routine) }
 }
 
@@ -98,7 +99,7 @@ pub fn forget_use() {
 #[inline]
 pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     USED.set(true);
-    // SAFETY: a valid relation of ours; `rd_amcache` is null or made by `build`.
+    // SAFETY: `rel` is an open relation of ours, from PostgreSQL, as `known` wants it.
     if let Some(i) = unsafe { known(rel) } {
         return i;
     }
@@ -111,7 +112,8 @@ pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
 /// A valid relation of ours.
 #[inline]
 pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
-    // SAFETY: the caller's; as in `info`.
+    // SAFETY: `rel` is an open relation of ours (contract of this function). `rd_amcache` is null
+    // or made by `remember`; its info lives in `INFOS` until the transaction ends, at least.
     unsafe {
         let c = (*rel).rd_amcache.cast::<AmCache>();
         let i: &RelInfo = &*c.as_ref()?.info;
@@ -121,7 +123,8 @@ pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
 
 #[cold]
 fn build(rel: pg_sys::Relation) -> &'static RelInfo {
-    // SAFETY: a valid relation; allocations in the cache's context, as relcache.c frees them.
+    // SAFETY: `rel` is an open relation of ours, from PostgreSQL. A column of an index has a number
+    // up to `natts`, and the set is freed once, after its last use.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let table = table_of(rel);
@@ -168,8 +171,12 @@ fn build(rel: pg_sys::Relation) -> &'static RelInfo {
 
 /// Tells processes without catalogs the name of the table: by the last session that has come to
 /// know it.
+///
+/// # Safety
+/// An open relation.
 unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
-    // SAFETY: a valid relation; catalog look-ups, whose results are C strings.
+    // SAFETY: `rel` is open (contract of this function). Catalog look-ups: any OID is answered, by
+    // null or a C string.
     unsafe {
         let (space, name) = ((*(*rel).rd_rel).relnamespace, (*(*rel).rd_rel).relname.data.as_ptr());
         let (database, space) = (pg_sys::get_database_name(pg_sys::MyDatabaseId), pg_sys::get_namespace_name(space));
@@ -189,8 +196,12 @@ pub fn called(table: Option<&Table>, key: [u32; 4]) -> String {
     }
 }
 
+/// # Safety
+/// An open relation of ours, and the info that was built for it.
 unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInfo {
-    // SAFETY: one thread; boxes have stable addresses.
+    // SAFETY: a process has one thread, and no other reference to `INFOS` is in use (contract of
+    // `get_mut`). A box has a stable address, and is freed at the end of a transaction after it was
+    // replaced. `rd_amcache` is null or made here, with room for an `AmCache`.
     unsafe {
         let Infos { live, old } = INFOS.get_mut();
         if let Some(i) = live.iter().position(|i| i.oid == info.oid) {
@@ -209,13 +220,15 @@ unsafe fn remember(rel: pg_sys::Relation, info: Box<RelInfo>) -> &'static RelInf
 
 /// The info of a relation that a statement has opened before, by OID.
 pub fn by_oid(oid: pg_sys::Oid) -> Option<&'static RelInfo> {
-    // SAFETY: one thread.
+    // SAFETY: a process has one thread, and no other reference to `INFOS` is in use (contract of
+    // `get_mut`). The box outlives the transaction, also if it is replaced in it.
     unsafe { INFOS.get_mut().live.iter().find(|i| i.oid == oid).map(|b| &*(&**b as *const RelInfo)) }
 }
 
 /// The info of a table that the running transaction has used, by the table's id. Takes no lock.
 pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
-    // SAFETY: one thread. Only the id is looked at: the tables of others may be gone.
+    // SAFETY: a process has one thread, and no other reference to `INFOS` is in use (contract of
+    // `get_mut`). Only the id is looked at: the tables of others may be gone.
     unsafe {
         let Infos { live, old } = INFOS.get_mut();
         live.iter().chain(old.iter()).find(|i| i.id == id).map(|b| &*(&**b as *const RelInfo))
@@ -225,7 +238,8 @@ pub fn by_table_id(id: u64) -> Option<&'static RelInfo> {
 /// The relations whose partitions these are, which the running transaction has used. Others may be
 /// among them: only addresses are looked at, because the tables of others may be gone.
 pub fn of_partitions(all: impl Iterator<Item = &'static Partition> + Clone) -> impl Iterator<Item = pg_sys::Oid> {
-    // SAFETY: one thread, and the caller keeps the iterator while no relation is opened.
+    // SAFETY: a process has one thread, and no other reference to `INFOS` is in use (contract of
+    // `get_mut`). The caller keeps the iterator only while no relation is opened.
     let Infos { live, old } = unsafe { INFOS.get_mut() };
     let infos = live.iter().chain(old.iter());
     infos.filter(move |i| all.clone().any(|p| i.partitions.contains(&std::ptr::from_ref(p)))).map(|i| i.oid)
@@ -233,8 +247,12 @@ pub fn of_partitions(all: impl Iterator<Item = &'static Partition> + Clone) -> i
 
 /// Unique and exclusion checks wait for other transactions by their id; foreign keys ask by it
 /// whether a row was written by this transaction.
+///
+/// # Safety
+/// An open relation.
 unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is open (contract of this function). A row of the catalog is released after its
+    // last use, and the list is a copy, freed once.
     unsafe {
         if !(*rel).trigdesc.is_null() {
             return true;
@@ -287,7 +305,7 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
     let t = match with_memory(|| Table::create(&e, slot, key, map)) {
         Ok(t) => t,
         Err(x) => {
-            // SAFETY: not in any table.
+            // SAFETY: `map` was made for this table, and no table or process has it.
             unsafe { e.region.free(slot as usize, map.cast()) };
             crate::state::errors::raise(x.into())
         }
@@ -296,7 +314,8 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         match with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec)) {
             Ok(primary) => t.set_primary(primary),
             Err(x) => {
-                // SAFETY: no other process knows the table.
+                // SAFETY: `t` was made above, and is not registered: no other process can reach it
+                // (INV-TABLE).
                 unsafe { t.destroy(&e, slot) };
                 crate::state::errors::raise(x.into())
             }
@@ -312,7 +331,8 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
             shmem::register(t);
         }
         None => {
-            // SAFETY: no other process knows the table.
+            // SAFETY: `t` was made above, and was not registered: no other process can reach it
+            // (INV-TABLE).
             unsafe { t.destroy(&e, slot) };
             crate::state::errors::raise(mixedcc_engine::Error::OutOfMemory);
         }
@@ -325,9 +345,10 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     let e = shmem::engine();
     let first = &m.partitions()[0];
     let mut new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
-    // SAFETY: ours alone.
+    // SAFETY: `new` was made above (INV-MAP): no other process can reach it, and no other reference
+    // is in use.
     unsafe { new.as_mut() }.set_tuning(&m.tuning());
-    // SAFETY: as above.
+    // SAFETY: `new` was made above (INV-MAP), and the exclusive reference is over.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {
         let v = o.switch.view();

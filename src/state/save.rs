@@ -30,7 +30,8 @@ static FINISHED: Local<Vec<files::Finished>> = Local::new(Vec::new());
 
 /// Called when shared memory is new, by the postmaster or a single-user server.
 pub fn at_start(e: &Engine) {
-    // SAFETY: plain reads and calls of the only process; the callback lives as long as the library.
+    // SAFETY: the only process runs this, or returns at once; `at_exit` lives as long as the
+    // library.
     unsafe {
         if pg_sys::IsUnderPostmaster {
             return;
@@ -48,7 +49,8 @@ pub fn at_start(e: &Engine) {
 /// Deletes the files whose rows are in memory. Called when the control file says that the server
 /// has opened for business: until then the next start would need them, if this one failed.
 pub fn forget_loaded() {
-    // SAFETY: one thread; a child has a copy of its own.
+    // SAFETY: a process has one thread, no other reference to `FINISHED` is in use, and a child has
+    // a copy of its own.
     let finished = unsafe { FINISHED.get_mut() };
     finished.iter().for_each(files::Finished::delete);
 }
@@ -56,7 +58,7 @@ pub fn forget_loaded() {
 /// Runs in the postmaster when all its children are gone, and not in them.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(code: i32, _arg: pg_sys::Datum) {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
     if code != 0 || unsafe { pg_sys::IsUnderPostmaster } {
         return;
     }
@@ -85,7 +87,8 @@ unsafe extern "C-unwind" fn at_exit(code: i32, _arg: pg_sys::Datum) {
 
 /// Gives the file that was written its name.
 fn publish() -> io::Result<()> {
-    // SAFETY: a plain call with constant names; it says in the log what fails.
+    // SAFETY: both names are constant C strings; at the level LOG a failure is a result, not an
+    // ERROR.
     let failed =
         unsafe { pg_sys::durable_rename(c"mixedcc.rows.tmp".as_ptr(), c"mixedcc.rows".as_ptr(), pg_sys::LOG as i32) };
     if failed == 0 {
@@ -133,7 +136,7 @@ const LAYOUT: usize = 24;
 /// `None` if the server is not shut down cleanly.
 fn identity() -> Option<Identity> {
     let mut crc_ok = false;
-    // SAFETY: a plain call; what it returns is ours to free.
+    // SAFETY: `get_controlfile` returns an allocated copy, which is freed once, after its last use.
     unsafe {
         let c = pg_sys::get_controlfile(pg_sys::DataDir, &mut crc_ok);
         let clean = crc_ok && (*c).state == pg_sys::DBState::DB_SHUTDOWNED;

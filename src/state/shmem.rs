@@ -21,9 +21,11 @@ struct Handles {
     /// The system's numbers of the memory nodes.
     nodes: Vec<i32>,
 }
-// SAFETY: a backend has one thread; the pointers are to shared memory.
+// SAFETY: a backend has one thread; the pointers are to shared memory, which lives as long as the
+// process uses it.
 unsafe impl Send for Handles {}
-// SAFETY: as above.
+// SAFETY: a backend has one thread; the pointers are to shared memory, which lives as long as the
+// process uses it.
 unsafe impl Sync for Handles {}
 
 /// Of the process. The postmaster writes it when it makes shared memory; its children inherit it.
@@ -53,14 +55,16 @@ struct Entry {
 impl Entry {
     /// The table, if it is there.
     fn table(&self) -> Option<&'static Table> {
-        // SAFETY: entries point to tables that live as long as they are registered.
+        // SAFETY: `table` is null or a registered table. It lives until it is unregistered, and
+        // then as long as a pin keeps it (INV-TABLE).
         unsafe { self.table.as_ref() }
     }
 }
 
 /// Processes that may use shared memory.
 pub fn slots() -> usize {
-    // SAFETY: set before the hook is called. Auxiliary processes come after the backends.
+    // SAFETY: a variable of this process, set before the hooks run. Auxiliary processes come after
+    // the backends.
     (unsafe { pg_sys::MaxBackends }) as usize + 16
 }
 
@@ -70,7 +74,7 @@ fn block_size() -> usize {
 
 /// Installs the hooks.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the hooks have no caller yet.
     unsafe {
         PREVIOUS.get_mut().shmem_request = pg_sys::shmem_request_hook;
         pg_sys::shmem_request_hook = Some(request);
@@ -81,7 +85,8 @@ pub fn init() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn request() {
-    // SAFETY: the hook's contract.
+    // SAFETY: the postmaster calls the hook before shared memory exists (shmem_request_hook): the
+    // time at which requests are allowed.
     unsafe {
         if let Some(prev) = PREVIOUS.get().shmem_request {
             prev();
@@ -108,7 +113,9 @@ unsafe extern "C-unwind" fn request() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn startup() {
-    // SAFETY: the hook's contract; the block is ours alone until the lock is released.
+    // SAFETY: the postmaster or a backend calls the hook (shmem_startup_hook). AddinShmemInitLock
+    // is held until the block is formatted, so no other process uses it. `base` is aligned within
+    // the block, which has 64 kB to spare.
     unsafe {
         if let Some(prev) = PREVIOUS.get().shmem_startup {
             prev();
@@ -178,10 +185,10 @@ pub fn is_up() -> bool {
 /// Holds the lock of the hash of tables. Released by `release`, or by PostgreSQL on an error.
 fn with_lock<R>(mode: pg_sys::LWLockMode::Type, f: impl FnOnce(*mut pg_sys::HTAB) -> R) -> R {
     let h = handles();
-    // SAFETY: the lock exists as long as shared memory.
+    // SAFETY: `lock` is in the main array of locks, which exists as long as shared memory.
     unsafe { pg_sys::LWLockAcquire(h.lock, mode) };
     let r = f(h.tables);
-    // SAFETY: acquired above.
+    // SAFETY: `lock` was acquired above; after an ERROR PostgreSQL releases it instead.
     unsafe { pg_sys::LWLockRelease(h.lock) };
     r
 }
@@ -194,7 +201,8 @@ pub fn exclusively(f: impl FnOnce()) {
 fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type) -> (*mut Entry, bool) {
     let k = [key[0], key[1], key[2]];
     let mut found = false;
-    // SAFETY: the key has the hash's key size, and the caller holds the lock.
+    // SAFETY: `k` has the hash's key size of 12 bytes. All callers are closures of `with_lock`, so
+    // the lock is held.
     let e = unsafe { pg_sys::hash_search(h, k.as_ptr().cast(), action, &mut found) };
     (e.cast(), found)
 }
@@ -203,7 +211,8 @@ fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type)
 pub fn find(key: [u32; 4]) -> Option<&'static Table> {
     with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
         let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
-        // SAFETY: an entry, under the lock.
+        // SAFETY: `found` says that `e` is an entry, and the lock is held: it is not removed
+        // meanwhile.
         unsafe { found.then(|| (*e).table()).flatten() }
     })
 }
@@ -213,7 +222,8 @@ pub fn find(key: [u32; 4]) -> Option<&'static Table> {
 pub fn absent(key: [u32; 4]) -> Option<(Absence, u64)> {
     with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
         let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
-        // SAFETY: an entry, under the lock.
+        // SAFETY: `found` says that `e` is an entry, and the lock is held: it is not removed
+        // meanwhile.
         unsafe { (found && (*e).table.is_null()).then(|| ((*e).why, (*e).need)) }
     })
 }
@@ -231,7 +241,8 @@ fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64) -> Option<bo
             return None;
         }
         if !found {
-            // SAFETY: a new entry, under the exclusive lock; the hash has written its key.
+            // SAFETY: `e` is a new entry, which is not null. The lock is held exclusively, and the
+            // hash has written its key.
             unsafe { ((*e).table, (*e).why, (*e).need) = (table, why, need) };
         }
         Some(!found)
@@ -255,7 +266,7 @@ pub fn unregister(key: [u32; 4]) -> Option<&'static Table> {
         if !found {
             return None;
         }
-        // SAFETY: an entry, under the lock.
+        // SAFETY: `found` says that `e` is an entry, and the lock is held exclusively.
         let t = unsafe { (*e).table() };
         search(h, key, pg_sys::HASHACTION::HASH_REMOVE);
         t
@@ -301,7 +312,8 @@ fn entries(h: *mut pg_sys::HTAB) -> Vec<&'static Table> {
 /// Calls `f`, which must not unwind, for each entry. The caller sees to it that no process changes
 /// the hash.
 fn each(h: *mut pg_sys::HTAB, mut f: impl FnMut(&Entry)) {
-    // SAFETY: a sequential scan of the hash, run to its end.
+    // SAFETY: `h` is the hash, and no process changes it (documentation of this function). `f` does
+    // not unwind, so the scan runs to its end, as dynahash wants.
     unsafe {
         let mut seq = pg_sys::HASH_SEQ_STATUS::default();
         pg_sys::hash_seq_init(&mut seq, h);

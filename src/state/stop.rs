@@ -79,7 +79,8 @@ pub fn size() -> usize {
 /// Called by the start-up hook of shared memory.
 pub unsafe fn startup() {
     let mut found = false;
-    // SAFETY: the caller's.
+    // SAFETY: the start-up hook of shared memory calls this, with AddinShmemInitLock (contract of
+    // this function). The new block has `size()` bytes.
     unsafe {
         let p = pg_sys::ShmemInitStruct(c"mixedcc stop events".as_ptr(), size(), &mut found);
         if !found {
@@ -90,7 +91,8 @@ pub unsafe fn startup() {
 }
 
 fn armed(e: StepEvent) -> &'static Armed {
-    // SAFETY: written by the start-up hook only; there is one for each event.
+    // SAFETY: the start-up hook wrote `ARMED` before a process comes here. The array has an element
+    // for each event, and lives as long as shared memory.
     unsafe { &(*ARMED.get())[e as usize] }
 }
 
@@ -107,7 +109,8 @@ fn set_step(e: StepEvent, action: Action) {
         Action::Panic => (PANIC, 0),
         Action::Wait(key) => (WAIT, key),
     };
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it connects to a
+    // database.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
     armed(e).key.store(key as u64, Ordering::SeqCst);
     armed(e).action.store(action | (database as u64) << 32, Ordering::SeqCst);
@@ -152,7 +155,8 @@ fn act(e: StopEvent) -> Result<(), Error> {
         Action::Error => Err(Error::Injected),
         Action::Panic => panic!("stop event panics"),
         Action::Wait(key) => {
-            // SAFETY: a plain read.
+            // SAFETY: a variable of this process, which its one thread writes when it connects to a
+            // database.
             pass(unsafe { pg_sys::MyDatabaseId }.to_u32(), key, false);
             Ok(())
         }
@@ -169,7 +173,8 @@ fn pass(database: u32, key: i64, now: bool) -> bool {
         locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
         locktag_lockmethodid: 2,
     };
-    // SAFETY: plain calls of the lock manager; no latch is held at a stop event.
+    // SAFETY: a transaction is running, as the lock manager wants. The engine holds no latch at a
+    // stop event, so the wait may be long and may raise.
     unsafe {
         if pg_sys::LockAcquire(&tag, pg_sys::ShareLock as i32, true, now)
             == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL

@@ -52,7 +52,7 @@ pub fn is_slot(slot: SlotId) -> bool {
 
 /// Sleeps until the latch is set or the time is over; ends the process if that is asked for.
 pub fn doze(ms: i64, shown_as: u32) {
-    // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
+    // SAFETY: `MyLatch` is this process's own latch; an ERROR ends the process.
     unsafe {
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
         pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, shown_as);

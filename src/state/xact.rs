@@ -83,8 +83,8 @@ static BACKEND: Local<Option<Backend>> = Local::new(None);
 
 #[inline]
 fn backend() -> &'static mut Backend {
-    // SAFETY: a backend has one thread, and callers keep no reference across a call that may come
-    // back here (the engine calls the platform only, which uses `tags`).
+    // SAFETY: a backend has one thread. Callers keep no reference across a call that may come back
+    // here (the engine calls the platform only, which uses `tags`).
     unsafe {
         match BACKEND.get_mut() {
             Some(b) => b,
@@ -95,7 +95,8 @@ fn backend() -> &'static mut Backend {
 
 #[cold]
 fn new_backend() -> &'static mut Backend {
-    // SAFETY: as in `backend`.
+    // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
+    // `backend`). The callback lives as long as the library.
     unsafe {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         BACKEND.get_mut().insert(Backend {
@@ -123,7 +124,8 @@ fn top_is_read_only() -> bool {
 }
 
 fn has_backend() -> bool {
-    // SAFETY: as above.
+    // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
+    // `backend`).
     unsafe { BACKEND.get_mut().is_some() }
 }
 
@@ -149,7 +151,8 @@ pub fn txn() -> &'static mut Txn {
 /// The running transaction, if there is one. Does not fail.
 #[inline]
 pub fn running() -> Option<&'static mut Txn> {
-    // SAFETY: one thread; see `backend`.
+    // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
+    // `backend`).
     unsafe { BACKEND.get_mut().as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
 }
 
@@ -157,7 +160,8 @@ pub fn running() -> Option<&'static mut Txn> {
 /// errors and its start.
 #[inline]
 pub fn running_to_write() -> Option<&'static mut Txn> {
-    // SAFETY: one thread; see `backend`.
+    // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
+    // `backend`).
     let b = unsafe { BACKEND.get_mut().as_mut() }?;
     let may = b.mode == Some(Mode::Serializable) && b.txn.is_active() && !order::is_committing();
     may.then_some(&mut b.txn)
@@ -184,7 +188,8 @@ pub fn writing() -> &'static mut Txn {
 
 #[cold]
 fn start(b: &mut Backend) {
-    // SAFETY: plain reads of backend-local state.
+    // SAFETY: variables of this process, which only its one thread writes; the other calls look at
+    // them, too.
     unsafe {
         if pg_sys::ParallelWorkerNumber >= 0 {
             unsupported(
@@ -205,7 +210,8 @@ fn start(b: &mut Backend) {
 
 /// The isolation of this transaction, if it was decided.
 pub fn known_mode() -> Option<Mode> {
-    // SAFETY: one thread.
+    // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
+    // `backend`).
     unsafe { BACKEND.get_mut().as_ref().and_then(|b| b.mode) }
 }
 
@@ -218,7 +224,7 @@ pub fn mode() -> Mode {
         None => {
             #[cfg(feature = "faults")]
             crate::pg::faults::begin();
-            // SAFETY: plain reads of backend-local state.
+            // SAFETY: a variable of this process, which only its one thread writes.
             let read_only = if depth() == 1 { unsafe { pg_sys::XactReadOnly } } else { top_is_read_only() };
             let m = if pg::is_serializable() {
                 if read_only {
@@ -241,7 +247,8 @@ pub fn mode() -> Mode {
 /// `Platform::quiescent`). For what looks at versions without a snapshot's CSN; the session holds a
 /// snapshot now.
 pub fn renew_pin() {
-    // SAFETY: one thread.
+    // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
+    // `backend`).
     if let Some(b) = unsafe { BACKEND.get_mut().as_ref() }.filter(|b| b.txn.is_active()) {
         b.txn.e.pin(b.txn.slot);
     }
@@ -253,7 +260,8 @@ pub fn note_statement() {
     if b.txn.is_active() && !b.txn.is_sampled() && !Txn::has_steps() {
         return; // neither the statistics nor a protocol asks
     }
-    // SAFETY: a plain read of a static.
+    // SAFETY: `GetCurrentStatementStartTimestamp` reads a variable of this process and raises
+    // nothing.
     let at = unsafe { pg::raw::GetCurrentStatementStartTimestamp() };
     if at != b.statement_at {
         b.statement_at = at;
@@ -270,7 +278,7 @@ pub fn touched() -> &'static mut Touched {
 /// Nesting depth of the current subtransaction; 1 is the top transaction.
 #[inline]
 pub fn depth() -> u32 {
-    // SAFETY: a plain read.
+    // SAFETY: `GetCurrentTransactionNestLevel` reads a variable of this process and raises nothing.
     unsafe { pg::raw::GetCurrentTransactionNestLevel() as u32 }
 }
 
@@ -378,7 +386,8 @@ pub fn forget() {
 /// A subtransaction starts at this level.
 pub fn start_sub(level: u32) {
     if level == 2 {
-        // SAFETY: a plain read. A subtransaction starts as its parent is.
+        // SAFETY: a variable of this process, which only its one thread writes. A subtransaction
+        // starts as its parent is.
         TOP_READ_ONLY.set(unsafe { pg_sys::XactReadOnly });
     }
     if has_backend() && backend().txn.is_active() {

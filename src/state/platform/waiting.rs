@@ -34,7 +34,8 @@ impl Waiting {
     /// The value stays where it is until it is dropped, and goes before what was entered earlier.
     pub unsafe fn enter(&mut self) {
         let me = std::ptr::from_mut(self);
-        // SAFETY: the caller's; one thread.
+        // SAFETY: the value stays where it is until it is dropped, in the order of the stack
+        // (contract of this function). One thread uses the stack.
         unsafe {
             let previous = pg_sys::error_context_stack;
             (*me).callback = pg_sys::ErrorContextCallback { previous, callback: Some(describe), arg: me.cast() };
@@ -46,7 +47,8 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if self.callback.callback.is_some() {
-            // SAFETY: one thread; what was entered later is gone, also after an ERROR.
+            // SAFETY: one thread uses the stack; all that was entered later is gone (contract of
+            // `enter`), also after an ERROR.
             unsafe { pg_sys::error_context_stack = self.callback.previous };
         }
     }
@@ -54,10 +56,12 @@ impl Drop for Waiting {
 
 /// As heap says it (XactLockTableWaitErrorCb).
 unsafe extern "C-unwind" fn describe(arg: *mut core::ffi::c_void) {
-    // SAFETY: `arg` is what `enter` has put there.
+    // SAFETY: `arg` is what `enter` has put there: a `Waiting` that has not been dropped (contract
+    // of `enter`).
     let text = unsafe { line((*arg.cast::<Waiting>()).lock) };
     let Some(text) = text.and_then(|t| CString::new(t).ok()) else { return };
-    // SAFETY: within an error's report; the formats are C strings.
+    // SAFETY: PostgreSQL calls this within an error's report (elog.h: error context callbacks); the
+    // formats are C strings.
     unsafe {
         raw::set_errcontext_domain(std::ptr::null());
         raw::errcontext_msg(c"%s".as_ptr(), text.as_ptr());

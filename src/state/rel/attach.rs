@@ -19,7 +19,7 @@ use pgrx::prelude::*;
 
 /// The table of a relation; made empty, with its indexes, if it is not known.
 pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
-    // SAFETY: a valid relation of ours.
+    // SAFETY: `rel` is an open relation of ours: each caller gets it from PostgreSQL so.
     unsafe {
         let table = shmem::find(compat::storage_key(&compat::storage_of(rel))).unwrap_or_else(|| attach(rel));
         if table.note.load(Ordering::Relaxed) != 0 {
@@ -31,14 +31,17 @@ pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
 
 /// The table of a relation if it is known. For callers that may hold pages of its indexes.
 pub fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is an open relation, from PostgreSQL.
     shmem::find(compat::storage_key(&unsafe { compat::storage_of(rel) }))
 }
 
 /// Says once, to somebody and not to autovacuum, that a table starts empty.
+///
+/// # Safety
+/// An open relation.
 #[cold]
 unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is open (contract of this function); its name is a C string.
     unsafe {
         if pg_sys::MyBackendType != pg_sys::BackendType::B_BACKEND && pg_sys::IsUnderPostmaster
             || table.note.swap(0, Ordering::SeqCst) == 0
@@ -52,9 +55,13 @@ unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
     }
 }
 
+/// # Safety
+/// An open relation of ours. The process holds no page of an index of it.
 #[cold]
 unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
-    // SAFETY: plain calls. An ERROR unwinds and releases the lock; the next user starts over.
+    // SAFETY: `rel` is open (contract of this function). The lock of TAG_ATTACH makes this backend
+    // the only one that resets the indexes (INV-ATTACH). An ERROR unwinds and releases it; the next
+    // user starts over.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
@@ -78,15 +85,19 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
 /// # Safety
 /// A valid relation of ours.
 pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is an open relation of ours (contract of this function).
     let spec = unsafe { (above().primary_spec)(rel) };
     create_table_with(key, (above().initial_map)(rel), spec.as_deref())
 }
 
 /// Storages of the indexes as they are committed: those that this transaction has dropped or
 /// replaced come back if it aborts, and those that it has made are new and have no old entries.
+///
+/// # Safety
+/// An open relation, within a transaction.
 unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
-    // SAFETY: catalog scans with a registered snapshot of our own, of which only a copy is changed.
+    // SAFETY: `rel` is open (contract of this function). The snapshot is registered, and only this
+    // copy is changed. `scan` gives rows of the catalog whose type they are cast to.
     unsafe {
         pg_sys::AcceptInvalidationMessages();
         pg_sys::InvalidateCatalogSnapshot();
@@ -129,6 +140,9 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
 }
 
 /// Calls `f` with the fixed part of each row of a catalog whose column is `value`.
+///
+/// # Safety
+/// `index` is one of `catalog` that begins with `column`, an OID; `snapshot` is registered.
 unsafe fn scan(
     catalog: Oid,
     index: u32,
@@ -137,7 +151,8 @@ unsafe fn scan(
     snapshot: pg_sys::Snapshot,
     mut f: impl FnMut(*mut core::ffi::c_void),
 ) {
-    // SAFETY: plain calls; what is opened here is closed here, or by an ERROR's clean-up.
+    // SAFETY: `index`, `column` and `snapshot` fit the catalog (contract of this function). What is
+    // opened here is closed here, or by an ERROR's clean-up; a tuple is valid until the next one.
     unsafe {
         let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
         let mut key = pg_sys::ScanKeyData::default();

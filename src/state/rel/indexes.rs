@@ -107,7 +107,8 @@ impl PrimaryKey {
             return Some(0);
         }
         let places = self.partition.as_ref()?;
-        // SAFETY: the caller's; `find_key` has seen to the equality.
+        // SAFETY: `values` are of the key's columns, with their types, and not NULL (contract of
+        // this function); `find_key` has seen to the equality.
         unsafe {
             if let [at] = places[..] {
                 return info.partkey.partition_of_key(&[(values[at], false, types[at])]);

@@ -20,7 +20,7 @@ struct Missing {
 
 /// Why the rows of a table are not in memory, but in a file; `None` if they are, or in no file.
 fn missing(rel: pg_sys::Relation) -> Option<Missing> {
-    // SAFETY: a valid relation of ours.
+    // SAFETY: `rel` is an open relation of ours, from PostgreSQL.
     let key = unsafe { compat::storage_key(&compat::storage_of(rel)) };
     if shmem::find(key).is_some() {
         return None;
@@ -73,7 +73,7 @@ fn elsewhere(key: [u32; 4]) -> Option<Missing> {
     if stamp.loaded.is_some() {
         return None;
     }
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
     if unsafe { pg_sys::IsBinaryUpgrade } {
         let detail = "Saved rows are not loaded during pg_upgrade.".into();
         return Some(Missing { code: state, detail, hint: "Use the table after pg_upgrade.".into() });
@@ -86,7 +86,7 @@ fn elsewhere(key: [u32; 4]) -> Option<Missing> {
 }
 
 fn name_of(rel: pg_sys::Relation) -> String {
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is an open relation, from PostgreSQL; its name is a C string.
     unsafe { CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) }.to_string_lossy().into_owned()
 }
 

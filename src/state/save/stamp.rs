@@ -63,7 +63,8 @@ fn decode(key: [u32; 4], bytes: &[u8]) -> Option<Stamp> {
 }
 
 fn path(key: [u32; 4]) -> String {
-    // SAFETY: the postmaster or a backend, which have a memory context.
+    // SAFETY: the postmaster or a backend runs this: both have a memory context (contract of
+    // `main_file`).
     unsafe { compat::main_file(key) }
 }
 
@@ -84,7 +85,8 @@ pub fn read(key: [u32; 4]) -> io::Result<Option<Stamp>> {
 
 /// Writes the stamp of a storage, if it has a main fork. No session uses the table.
 pub fn write(key: [u32; 4], stamp: &Stamp) -> io::Result<()> {
-    // SAFETY: as in `path`.
+    // SAFETY: the postmaster or a backend runs this: both have a memory context (contract of
+    // `page_with`).
     let page = unsafe { compat::page_with(&encode(key, stamp)) };
     match OpenOptions::new().write(true).open(path(key)) {
         Ok(mut f) => f.write_all(&page),

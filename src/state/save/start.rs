@@ -139,7 +139,8 @@ impl Start<'_> {
                     return self.tables.push((t, saved));
                 }
                 _ => {
-                    // SAFETY: no other process knows the table.
+                    // SAFETY: `t` was not registered, and no other process exists yet: none can
+                    // reach it (INV-TABLE).
                     unsafe { t.destroy(self.e, SLOT) };
                     Left { key: t.key, why: Skipped::OutOfMemory, need: 0 }
                 }

@@ -55,7 +55,8 @@ pub fn keep_tables(txn: &Txn, mode: Option<Mode>, held: &mut usize) {
 pub(super) fn keep_changed_tables(b: &Backend, level: u32) {
     for (_, p) in b.pending.iter().filter(|p| p.0 >= level) {
         let Pending::Map { table, new, .. } = p else { continue };
-        // SAFETY: it is in use, or was until a later one of these changes.
+        // SAFETY: `new` is the table's map, or was until a later one of these changes: no map of
+        // them is freed before they end (INV-MAP).
         if b.txn.relies_on_exclusion(table, unsafe { new.as_ref() }) {
             keep_exclusion(table.id);
         }
@@ -85,8 +86,9 @@ fn keep(oid: pg_sys::Oid) {
 }
 
 fn take_for_top(oid: pg_sys::Oid, mode: i32) {
-    // SAFETY: the callbacks of an abort run before the subtransaction's locks are released; an
-    // ERROR ends the subtransaction, which sets its owner again.
+    // SAFETY: the callbacks of an abort run before the subtransaction's locks are released
+    // (INV-HELD). The owner is the top transaction's; an ERROR ends the subtransaction, which sets
+    // its owner again.
     unsafe {
         owned_by(pg_sys::TopTransactionResourceOwner, || {
             pg_sys::LockAcquire(&compat::relation_tag(oid), mode, false, false);

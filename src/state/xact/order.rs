@@ -40,7 +40,7 @@ mod raw {
 
 /// Registers the callback twice.
 pub fn init(callback: pg_sys::XactCallback) {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the callback has no caller yet.
     unsafe {
         CALLBACK.set(callback);
         pg_sys::RegisterXactCallback(callback, std::ptr::null_mut());
@@ -53,7 +53,8 @@ pub fn init(callback: pg_sys::XactCallback) {
 pub fn go_in_front() {
     if !COMMITTING.get() {
         let callback = CALLBACK.get();
-        // SAFETY: INV-FRONT.
+        // SAFETY: our callback is in the list twice, and does not move once it has begun to commit
+        // (INV-FRONT).
         unsafe {
             raw::UnregisterXactCallback(callback, FRONT);
             raw::RegisterXactCallback(callback, FRONT);

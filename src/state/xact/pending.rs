@@ -97,7 +97,8 @@ fn free_map(m: NonNull<PartitionMap>) {
 fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
     let b = backend();
     let (e, slot) = (b.txn.e, b.txn.slot);
-    // SAFETY: the lock; what looks at the index without one looks at its sizes only.
+    // SAFETY: `old` is what `replace_primary` returned. The transaction holds the table's exclusive
+    // lock, and a process without one looks only at sizes of the index.
     unsafe {
         if !commit {
             table.restore_primary(&e, slot, old);
@@ -165,8 +166,8 @@ fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>)
 /// this gap.)
 pub(super) fn flush_abort(level: u32) {
     let made = backend().pending.iter().any(|p| p.0 >= level && matches!(p.1, Pending::Created(_)));
-    // SAFETY: our last WAL record is that of the abort, or a later one; a failure to write WAL is a
-    // PANIC.
+    // SAFETY: `ProcLastRecPtr` is where our last WAL record begins: that of the abort, or a later
+    // one. A failure to write WAL is a PANIC.
     unsafe {
         if made && pg_sys::ProcLastRecPtr != 0 {
             raw::XLogFlush(pg_sys::ProcLastRecPtr + 1);

@@ -25,14 +25,15 @@ pub fn adopt_snapshot(csn: Csn) {
     b.read_csn = csn;
     let slot = &b.txn.e.slots[b.txn.slot as usize];
     slot.read_csn.store(csn, mixedcc_engine::primitive::Ordering::SeqCst);
-    // SAFETY: with one snapshot a transaction this returns the registered first one, whose copies
-    // keep the field.
+    // SAFETY: a transaction with one snapshot is running. `GetTransactionSnapshot` returns its
+    // registered first one, whose copies keep the field.
     unsafe { put_csn(pg_sys::GetTransactionSnapshot(), csn) };
 }
 
 /// MVCC snapshots do not use `vistest`; copies of a snapshot keep it.
 fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
-    // SAFETY: a valid snapshot of this backend.
+    // SAFETY: `s` is a valid snapshot of this backend, as each caller has it from PostgreSQL. Only
+    // a copy, which is this backend's own, is written.
     unsafe {
         if (*s).copied {
             (*s).vistest = ((csn << 1) | 1) as *mut _;
@@ -43,7 +44,8 @@ fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
 /// The read CSN of a snapshot; taken at its first use.
 #[inline]
 pub fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
-    // SAFETY: a valid MVCC snapshot of this backend.
+    // SAFETY: `s` is a valid MVCC snapshot of this backend, as each caller has it from PostgreSQL.
+    // The field is read as a number only.
     let v = unsafe { (*s).vistest } as u64;
     if v & 1 == 1 {
         return v >> 1;
@@ -54,7 +56,8 @@ pub fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
 /// The same, if it has one.
 #[inline]
 pub fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
-    // SAFETY: as above.
+    // SAFETY: `s` is a valid MVCC snapshot of this backend, as each caller has it from PostgreSQL.
+    // The field is read as a number only.
     let v = unsafe { (*s).vistest } as u64;
     (v & 1 == 1).then_some(v >> 1)
 }
@@ -62,7 +65,7 @@ pub fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
 /// A statement without tables of ours starts: a function that it calls may compare one of them with
 /// an index, as of now or later (see [`moment`]). `s`: its snapshot, or null.
 pub fn note_moment(s: pg_sys::Snapshot) {
-    // SAFETY: null or a valid snapshot of this backend.
+    // SAFETY: `s` is null or a valid snapshot of this backend (documentation of this function).
     let mvcc = unsafe { !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC };
     let b = backend();
     b.moment = mvcc.then(|| known_csn(s)).flatten().unwrap_or_else(|| b.txn.e.now());
@@ -77,7 +80,8 @@ pub fn moment() -> Option<Csn> {
 #[cold]
 fn first_use(s: pg_sys::Snapshot) -> Csn {
     fix_snapshot(s);
-    // SAFETY: as above.
+    // SAFETY: `s` is the valid MVCC snapshot that `snapshot_csn` got. The field is read as a number
+    // only.
     let v = unsafe { (*s).vistest } as u64;
     if v & 1 == 1 {
         return v >> 1;

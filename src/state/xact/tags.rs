@@ -11,7 +11,8 @@ use pgrx::pg_sys;
 static TAGS: Local<Vec<(i32, u32)>> = Local::new(Vec::new());
 
 fn tags() -> &'static mut Vec<(i32, u32)> {
-    // SAFETY: one thread, and no caller keeps the reference across a call that comes back here.
+    // SAFETY: a process has one thread, and no caller keeps the reference across a call that comes
+    // back here.
     unsafe { TAGS.get_mut() }
 }
 
@@ -20,15 +21,22 @@ fn of(level: i32) -> Option<u32> {
 }
 
 /// Runs `f` with the subtransaction's own resource owner: PostgreSQL hands its locks to the parent.
+///
+/// # Safety
+/// Within a transaction. An ERROR of `f` ends the subtransaction.
 unsafe fn as_owner(f: impl FnOnce()) {
-    // SAFETY: the owner of the current subtransaction.
+    // SAFETY: `CurTransactionResourceOwner` is the owner of the current subtransaction, as
+    // `owned_by` wants.
     unsafe { owned_by(pg_sys::CurTransactionResourceOwner, f) }
 }
 
 /// Runs `f` with a resource owner.
+///
+/// # Safety
+/// A resource owner of the running transaction. An ERROR of `f` ends the subtransaction.
 pub(super) unsafe fn owned_by(owner: pg_sys::ResourceOwner, f: impl FnOnce()) {
-    // SAFETY: plain accesses of backend-local state; an ERROR ends the subtransaction, which sets
-    // its owner again.
+    // SAFETY: `owner` lives while `f` runs (contract of this function). An ERROR ends the
+    // subtransaction, which sets its owner again.
     unsafe {
         let before = pg_sys::CurrentResourceOwner;
         pg_sys::CurrentResourceOwner = owner;
@@ -46,7 +54,8 @@ fn next_tag() -> u32 {
 /// name, the top transaction's.
 pub fn early_lock_tag() -> u32 {
     let tag = next_tag() | EARLY;
-    // SAFETY: plain calls, an ERROR unwinds before anything has changed.
+    // SAFETY: a transaction is running, so it has an owner. An ERROR unwinds before anything has
+    // changed.
     unsafe {
         owned_by(pg_sys::TopTransactionResourceOwner, || {
             pg_sys::LockAcquire(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false, false);
@@ -57,8 +66,8 @@ pub fn early_lock_tag() -> u32 {
 
 /// The locks of an early tag are given up: their waiters go on.
 pub fn give_up(tag: u32) {
-    // SAFETY: the lock was taken by `early_lock_tag` in this transaction; in an abort too, before
-    // locks are released.
+    // SAFETY: `early_lock_tag` took the lock in this transaction, for the same owner. In an abort
+    // this runs before locks are released.
     unsafe {
         owned_by(pg_sys::TopTransactionResourceOwner, || {
             pg_sys::LockRelease(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false);
@@ -73,7 +82,8 @@ fn lock_tag_of(tag: u32) -> pg_sys::LOCKTAG {
 /// Tag of the current subtransaction for its locks: waiters wait for the heavyweight lock of that
 /// name, which PostgreSQL releases with the subtransaction, or hands to its parent. 0 at the top.
 pub fn subxact_lock_tag() -> u32 {
-    // SAFETY: plain calls, an ERROR unwinds before anything has changed.
+    // SAFETY: a transaction is running, so it has an owner. An ERROR unwinds before anything has
+    // changed.
     unsafe {
         let level = pg_sys::GetCurrentTransactionNestLevel();
         if level <= 1 {
@@ -105,7 +115,7 @@ pub fn hand_to_parent(txn: &mut Txn, level: u32) {
     };
     txn.retag(level as u32, tag, parent);
     tags().swap_remove(at);
-    // SAFETY: the lock was taken by this subtransaction, or handed to it by a child.
+    // SAFETY: this subtransaction took the lock, or was handed it by a child: its owner has it.
     unsafe {
         as_owner(|| {
             pg_sys::LockRelease(&lock_tag_of(tag), pg_sys::ExclusiveLock as i32, false);
