@@ -25,7 +25,7 @@ use pgrx::prelude::*;
 /// Registers the callbacks.
 pub fn init() {
     xact::init(Some(on_xact));
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the callback has no caller yet.
     unsafe { pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut()) };
 }
 

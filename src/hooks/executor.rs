@@ -15,7 +15,7 @@ use pgrx::prelude::*;
 
 /// Installs the hooks.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the hooks have no caller yet.
     unsafe {
         PREVIOUS.get_mut().start = pg_sys::ExecutorStart_hook;
         pg_sys::ExecutorStart_hook = Some(start);
@@ -32,7 +32,8 @@ pub fn init() {
 /// The hook. PostgreSQL's own part runs without a Rust frame that would catch its errors: they
 /// keep their context lines.
 unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
-    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    // SAFETY: `q` is a statement that is about to start (contract of ExecutorStart_hook). The calls
+    // may raise: nothing that needs a drop is alive in this frame.
     unsafe {
         if altered::any() {
             check_rows(q);
@@ -61,7 +62,8 @@ unsafe extern "C-unwind" fn taken() {
 
 /// Runs a statement that the bypass has started; false: the executor runs it.
 unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type, count: u64, once: bool) -> bool {
-    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    // SAFETY: `q` is a started statement (contract of ExecutorRun_hook). The calls may raise:
+    // nothing that needs a drop is alive in this frame.
     unsafe {
         match bypass::run(q, direction, count, once) {
             Run::Done => true,
@@ -77,7 +79,7 @@ unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type,
 }
 
 unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the hook's contract.
+    // SAFETY: `q` is a statement that has run (contract of ExecutorFinish_hook).
     unsafe {
         if bypass::finish(q) {
             return;
@@ -94,13 +96,14 @@ unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
 #[pg_guard]
 #[cold]
 unsafe extern "C-unwind" fn check_rows(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the hook's contract.
+    // SAFETY: `q` is a statement of the executor's hooks, which has a plan.
     unsafe { altered::check_statement((*q).plannedstmt) }
 }
 
 /// Starts a statement in the executor, because the bypass does not run it.
 unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
-    // SAFETY: the hook's contract; nothing here needs to be dropped.
+    // SAFETY: `q` is a statement that is about to start (contract of ExecutorStart_hook). The calls
+    // may raise: nothing that needs a drop is alive in this frame.
     unsafe {
         match PREVIOUS.get().start {
             Some(prev) => prev(q, eflags),
@@ -111,13 +114,13 @@ unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
 }
 
 unsafe fn is_worker() -> bool {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
     unsafe { pg_sys::ParallelWorkerNumber >= 0 || !crate::state::shmem::is_up() }
 }
 
 /// Is there something for `before` to do?
 unsafe fn wants_snapshot(s: pg_sys::Snapshot) -> bool {
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `s` is null or the valid snapshot of a statement.
     unsafe {
         !s.is_null()
             && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC
@@ -131,7 +134,7 @@ unsafe fn wants_snapshot(s: pg_sys::Snapshot) -> bool {
 /// looks at a table of ours.
 #[pg_guard]
 unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the hook's contract.
+    // SAFETY: `q` is a statement that is about to start (contract of ExecutorStart_hook).
     unsafe {
         let s = (*q).snapshot;
         if is_worker() || !pg_sys::IsTransactionState() {
@@ -146,7 +149,7 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
 /// Looks at the tables of a statement that is about to run.
 #[pg_guard]
 unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
-    // SAFETY: the executor's state after its start.
+    // SAFETY: the executor has started `q`: its state is null or valid.
     unsafe {
         let estate = (*q).estate;
         if estate.is_null() || is_worker() {
@@ -188,7 +191,7 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
 }
 
 unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the hook's contract.
+    // SAFETY: `q` is a statement that has run (contract of ExecutorEnd_hook).
     unsafe {
         if bypass::end(q) {
             return;
@@ -210,7 +213,8 @@ struct Walk {
 }
 
 unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: the walker's contract.
+    // SAFETY: `ps` is null or a valid state, and `context` is the `Walk` of `inspect`
+    // (planstate_tree_walker).
     unsafe {
         if ps.is_null() {
             return false;
@@ -260,7 +264,8 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
 }
 
 unsafe fn note_writes(m: *mut pg_sys::ModifyTableState, of: Statement) {
-    // SAFETY: a valid node.
+    // SAFETY: `m` is a started node: `visit` has looked at its tag. It has `mt_nrels` result
+    // relations.
     unsafe {
         if !matches!((*m).operation, pg_sys::CmdType::CMD_UPDATE | pg_sys::CmdType::CMD_DELETE) {
             return;
@@ -275,7 +280,8 @@ unsafe fn note_writes(m: *mut pg_sys::ModifyTableState, of: Statement) {
 }
 
 unsafe fn note_locks(l: *mut pg_sys::LockRowsState, of: Statement) {
-    // SAFETY: a valid node.
+    // SAFETY: `l` is a started node: `visit` has looked at its tag. Its marks are
+    // `ExecAuxRowMark`s.
     unsafe {
         for a in pgrx::PgList::<pg_sys::ExecAuxRowMark>::from_pg((*l).lr_arowMarks).iter_ptr() {
             let erm = (*a).rowmark;

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 
 /// Installs the hook.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the hooks have no caller yet.
     unsafe {
         PREVIOUS.get_mut().explain = pg_sys::ExplainOneQuery_hook;
         pg_sys::ExplainOneQuery_hook = Some(explain);
@@ -28,7 +28,7 @@ unsafe extern "C-unwind" fn explain(
     params: pg_sys::ParamListInfo,
     env: *mut pg_sys::QueryEnvironment,
 ) {
-    // SAFETY: the hook's contract.
+    // SAFETY: the arguments are those of ExplainOneQuery_hook, and are passed on unchanged.
     unsafe {
         let tables = tables_of(query);
         let before = predicates();
@@ -50,13 +50,15 @@ fn predicates() -> usize {
 /// The tables of ours that a query names, views and rules expanded.
 unsafe fn tables_of(query: *mut pg_sys::Query) -> Vec<pg_sys::Oid> {
     let mut found = Vec::new();
-    // SAFETY: a rewritten query, whose tables are locked.
+    // SAFETY: `query` is a rewritten query, whose tables are locked (ExplainOneQuery_hook). `walk`
+    // gets the vector that it wants.
     unsafe { walk(query.cast(), (&raw mut found).cast()) };
     found
 }
 
 unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: the walker's contract.
+    // SAFETY: `node` is null or a valid node, and `context` is the vector of `tables_of`
+    // (query_tree_walker).
     unsafe {
         if node.is_null() {
             return false;
@@ -78,7 +80,7 @@ unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut core::ff
 }
 
 unsafe fn add_table(oid: pg_sys::Oid, found: &mut Vec<pg_sys::Oid>) {
-    // SAFETY: a table that the query has locked.
+    // SAFETY: `oid` is a table that the query has locked; its entry is closed after its last use.
     unsafe {
         let r = pg_sys::RelationIdGetRelation(oid);
         if !r.is_null() {
@@ -96,7 +98,8 @@ unsafe fn add_table(oid: pg_sys::Oid, found: &mut Vec<pg_sys::Oid>) {
 /// something).
 unsafe fn reopen(es: *mut pg_sys::ExplainState) -> bool {
     use pg_sys::ExplainFormat::*;
-    // SAFETY: an EXPLAIN that is being written; its buffer holds `len` bytes and a NUL.
+    // SAFETY: `es` is an EXPLAIN that is being written; its buffer holds `len` bytes and a NUL
+    // (stringinfo.h).
     unsafe {
         let out = &mut *(*es).str_;
         let text = std::slice::from_raw_parts(out.data.cast::<u8>(), out.len as usize);
@@ -123,7 +126,7 @@ unsafe fn reopen(es: *mut pg_sys::ExplainState) -> bool {
 }
 
 unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usize) {
-    // SAFETY: an EXPLAIN that is being written.
+    // SAFETY: `es` is an EXPLAIN that is being written, as the hook got it.
     unsafe {
         if !reopen(es) {
             return;
@@ -164,7 +167,8 @@ unsafe fn add(es: *mut pg_sys::ExplainState, tables: &[pg_sys::Oid], before: usi
 
 /// A line for each value; in the formats for programs one list.
 unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, values: &[String]) {
-    // SAFETY: an EXPLAIN that is being written.
+    // SAFETY: `es` is an EXPLAIN that is being written, as the hook got it; the texts are C
+    // strings.
     unsafe {
         let values = values.iter().map(|v| crate::pg::text::write(v));
         if (*es).format == pg_sys::ExplainFormat::EXPLAIN_FORMAT_TEXT {
@@ -179,7 +183,7 @@ unsafe fn put(es: *mut pg_sys::ExplainState, label: &CStr, values: &[String]) {
 }
 
 unsafe fn name(oid: pg_sys::Oid) -> String {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a C string or null.
     unsafe {
         let p = pg_sys::get_rel_name(oid);
         if p.is_null() {

@@ -20,8 +20,8 @@ use pgrx::pg_sys;
 /// # Safety
 /// A node that the executor has started, and that has not run.
 pub unsafe fn take_rows_of_plan(m: *mut pg_sys::ModifyTableState) {
-    // SAFETY: the caller's: a started node has its plan, one result relation at least, and the
-    // state of the plan below.
+    // SAFETY: `m` is a started node that has not run (contract of this function). So it has its
+    // plan, one result relation at least, and the state of the plan below.
     unsafe {
         let node = &*(*m).ps.plan.cast::<pg_sys::ModifyTable>();
         let (below, info) = ((*m).ps.lefttree, &mut *(*m).resultRelInfo);
@@ -55,14 +55,15 @@ pub unsafe fn take_rows_of_plan(m: *mut pg_sys::ModifyTableState) {
 /// Do all rows of a node come in virtual slots?
 unsafe fn is_virtual(ps: *mut pg_sys::PlanState) -> bool {
     let mut fixed = false;
-    // SAFETY: a started node.
+    // SAFETY: `ps` is a started node: the state of the plan below `take_rows_of_plan`'s.
     let ops = unsafe { pg_sys::ExecGetResultSlotOps(ps, &mut fixed) };
     fixed && std::ptr::eq(ops, &raw const pg_sys::TTSOpsVirtual)
 }
 
 /// Are the columns of a node's rows those of a table, none of which is dropped or generated?
 unsafe fn same_columns(table: pg_sys::Relation, ps: *mut pg_sys::PlanState) -> bool {
-    // SAFETY: an open relation and a started node; both descriptors have their attributes.
+    // SAFETY: `table` is open and `ps` is started: those of `take_rows_of_plan`. Both descriptors
+    // have their attributes, and a column is read only where both have as many.
     unsafe {
         let targets = pgrx::PgList::<pg_sys::TargetEntry>::from_pg((*(*ps).plan).targetlist);
         let (to, from) = ((*table).rd_att, pg_sys::ExecGetResultType(ps));

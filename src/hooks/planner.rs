@@ -10,7 +10,7 @@ use pgrx::prelude::*;
 
 /// Installs the hooks.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the hooks have no caller yet.
     unsafe {
         PREVIOUS.get_mut().relation_info = pg_sys::get_relation_info_hook;
         pg_sys::get_relation_info_hook = Some(relation_info);
@@ -26,7 +26,8 @@ unsafe extern "C-unwind" fn relation_info(
     inhparent: bool,
     info: *mut pg_sys::RelOptInfo,
 ) {
-    // SAFETY: the hook's contract; the relation is open and locked.
+    // SAFETY: `oid` is a relation that the planner has opened and locked (contract of
+    // get_relation_info_hook).
     unsafe {
         if let Some(prev) = PREVIOUS.get().relation_info {
             prev(root, oid, inhparent, info);
@@ -50,7 +51,7 @@ unsafe extern "C-unwind" fn planner(
     options: core::ffi::c_int,
     params: pg_sys::ParamListInfo,
 ) -> *mut pg_sys::PlannedStmt {
-    // SAFETY: the hook's contract.
+    // SAFETY: the arguments are those of planner_hook, and are passed on unchanged.
     unsafe {
         let stmt = match PREVIOUS.get().planner_of_generic_plans {
             Some(prev) => prev(query, text, options, params),

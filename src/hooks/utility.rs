@@ -23,7 +23,7 @@ extern "C-unwind" {
 /// Installs the hooks.
 pub fn init() {
     annotate::init();
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the hooks have no caller yet.
     unsafe {
         PREVIOUS.get_mut().utility = pg_sys::ProcessUtility_hook;
         pg_sys::ProcessUtility_hook = Some(process);
@@ -47,14 +47,15 @@ struct Call {
 
 impl Call {
     fn node<T>(&self) -> *mut T {
-        // SAFETY: the caller has looked at the node's tag.
+        // SAFETY: `pstmt` is a utility statement, and the caller has looked at the node's tag.
         unsafe { (*self.pstmt).utilityStmt.cast() }
     }
 
     /// A call whose tree may be changed.
     fn writable(mut self) -> Call {
         if self.read_only {
-            // SAFETY: a valid tree.
+            // SAFETY: `pstmt` is a valid tree of the hook's arguments; the copy is in the
+            // statement's memory.
             self.pstmt = unsafe { pg_sys::copyObjectImpl(self.pstmt.cast()) }.cast();
             self.read_only = false;
         }
@@ -63,7 +64,8 @@ impl Call {
 
     /// Does what would be done without us. An ERROR does not unwind: callers own nothing across it.
     fn run(&self) {
-        // SAFETY: the hook's arguments.
+        // SAFETY: these are the hook's arguments, or a writable copy of the tree. The calls may
+        // raise: callers own nothing across them.
         unsafe {
             let Call { pstmt, query, read_only, context, params, env, dest, completion } = *self;
             match PREVIOUS.get().utility {
@@ -89,7 +91,8 @@ unsafe extern "C-unwind" fn process(
     dest: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: the hook's contract: a utility statement; nothing here needs to be dropped.
+    // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook). The calls may
+    // raise: nothing that needs a drop is alive in this frame.
     unsafe {
         if concerns_us((*(*pstmt).utilityStmt).type_) {
             process_ours(pstmt, query, read_only, context, params, env, dest, completion);
@@ -104,7 +107,7 @@ unsafe extern "C-unwind" fn process(
 /// COPY of a table does not go through the executor's start: it counts as a use of its table at
 /// SERIALIZABLE all the same.
 fn note_copy(s: *mut pg_sys::CopyStmt) {
-    // SAFETY: the hook's contract.
+    // SAFETY: `s` is the node of a COPY statement: its caller has looked at the tag.
     unsafe {
         if !pg::is_serializable() || (*s).relation.is_null() {
             return;
@@ -157,7 +160,7 @@ unsafe extern "C-unwind" fn process_ours(
 ) {
     let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
     xact::renew_pin();
-    // SAFETY: the hook's contract: a utility statement.
+    // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook).
     match unsafe { (*(*pstmt).utilityStmt).type_ } {
         NodeTag::T_CreateStmt => create::table(call),
         NodeTag::T_CreateTableAsStmt => create::table_as(call, |c| c.node()),
@@ -199,13 +202,14 @@ fn hold<T>(value: T) -> &'static T {
 }
 
 fn text(p: *const core::ffi::c_char) -> Option<String> {
-    // SAFETY: null or a C string of a parse tree.
+    // SAFETY: `p` is null or a C string of a parse tree; null is answered first.
     (!p.is_null()).then(|| unsafe { crate::pg::text::read(p) })
 }
 
 /// The relation of a range variable, without a lock, if it exists.
 fn relid(rv: *const pg_sys::RangeVar) -> Option<Oid> {
-    // SAFETY: a valid range variable.
+    // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it. RVR_MISSING_OK:
+    // any name is answered.
     let oid = unsafe {
         pg_sys::RangeVarGetRelidExtended(
             rv,
@@ -230,7 +234,8 @@ struct Class {
 }
 
 fn class(oid: Oid) -> Option<Class> {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a row or null. The row is released after its
+    // last use.
     unsafe {
         let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, oid.into());
         if tup.is_null() {
@@ -253,13 +258,14 @@ fn class(oid: Oid) -> Option<Class> {
 /// OID of our access method in this database. One of our name that has another's handler is not
 /// ours.
 fn our_am() -> Option<Oid> {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any name is answered, as it may be missing.
     let oid = unsafe { pg_sys::get_am_oid(PROVIDER.as_ptr(), true) };
     (oid != pg_sys::InvalidOid && has_our_handler(oid)).then_some(oid)
 }
 
 fn has_our_handler(am: Oid) -> bool {
-    // SAFETY: catalog look-ups; the handler of a table access method returns its routine.
+    // SAFETY: catalog look-up: any OID is answered, by a row or null. The handler of a table access
+    // method returns its routine (tableam.h).
     unsafe {
         let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AMOID as i32, am.into());
         if tup.is_null() {
@@ -278,7 +284,7 @@ fn is_our_method(name: &str) -> bool {
     if name.as_bytes() != PROVIDER.to_bytes() {
         return false;
     }
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any name is answered, as it may be missing.
     let oid = unsafe { pg_sys::get_am_oid(PROVIDER.as_ptr(), true) };
     oid == pg_sys::InvalidOid || has_our_handler(oid)
 }
@@ -290,19 +296,23 @@ fn ours(oid: Oid) -> Option<Class> {
 
 /// Runs `f` for each row of pg_class.
 fn each_class(f: impl FnMut(&pg_sys::FormData_pg_class)) {
-    // SAFETY: the catalog of that type.
+    // SAFETY: the rows of pg_class begin with a `FormData_pg_class`.
     unsafe { each_row(pg_sys::RelationRelationId, f) }
 }
 
 /// Runs `f` for each row of pg_index.
 fn each_index(f: impl FnMut(&pg_sys::FormData_pg_index)) {
-    // SAFETY: the catalog of that type.
+    // SAFETY: the rows of pg_index begin with a `FormData_pg_index`.
     unsafe { each_row(pg_sys::IndexRelationId, f) }
 }
 
 /// Runs `f` for each row of a catalog, whose rows are of this type.
+///
+/// # Safety
+/// The rows of `catalog` begin with a `T`.
 unsafe fn each_row<T>(catalog: Oid, mut f: impl FnMut(&T)) {
-    // SAFETY: a scan of a catalog. An ERROR's clean-up ends it.
+    // SAFETY: the rows begin with a `T` (contract of this function), and each is valid until the
+    // next one. What is opened here is closed here, or by an ERROR's clean-up.
     unsafe {
         let no_key = std::ptr::null_mut();
         let rel = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
@@ -325,7 +335,7 @@ fn members(oid: Oid) -> Vec<Oid> {
     if class(oid).is_none_or(|c| c.kind != pg_sys::RELKIND_COMPOSITE_TYPE) {
         return family(oid);
     }
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a type or `InvalidOid`.
     let row = unsafe { pg_sys::get_rel_type_id(oid) };
     let mut typed = Vec::new();
     each_class(|form| {
@@ -338,8 +348,8 @@ fn members(oid: Oid) -> Vec<Oid> {
 
 /// A relation and its descendants.
 fn family(oid: Oid) -> Vec<Oid> {
-    // SAFETY: a plain call that takes no locks; an error unwinds through this frame, which owns
-    // nothing.
+    // SAFETY: catalog look-up that takes no locks: any OID is answered. An ERROR unwinds through
+    // this frame, which owns nothing.
     unsafe {
         let list = find_all_inheritors(oid, pg_sys::NoLock as i32, std::ptr::null_mut());
         pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid().collect()
@@ -347,21 +357,23 @@ fn family(oid: Oid) -> Vec<Oid> {
 }
 
 fn name_of(rv: *const pg_sys::RangeVar) -> String {
-    // SAFETY: a valid range variable.
+    // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it.
     text(unsafe { (*rv).relname }).unwrap_or_default()
 }
 
 fn security_label(call: Call) {
     let s = call.node::<pg_sys::SecLabelStmt>();
     call.run();
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the statement, whose tag the dispatch has looked at; it lives as long
+    // as the statement.
     let s = unsafe { &*s };
     if s.objtype != pg_sys::ObjectType::OBJECT_TABLE
         || text(s.provider).is_some_and(|p| p.as_bytes() != PROVIDER.to_bytes())
     {
         return;
     }
-    // SAFETY: the object of a table is a list of names. The label is seen from the next command on.
+    // SAFETY: the object of a table is a list of names (gram.y). The label is seen from the next
+    // command on.
     unsafe {
         pg_sys::CommandCounterIncrement();
         let rv = pg_sys::makeRangeVarFromNameList(s.object.cast());
@@ -373,13 +385,14 @@ fn security_label(call: Call) {
 
 /// Which database a statement names.
 fn database(name: *const core::ffi::c_char) -> Option<u32> {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any name is answered, as it may be missing; `name` is a C string of
+    // a parse tree.
     let oid = unsafe { pg_sys::get_database_oid(name, true) };
     (oid != pg_sys::InvalidOid).then_some(oid.to_u32())
 }
 
 fn drop_database(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the statement, whose tag the dispatch has looked at.
     let db = database(unsafe { (*call.node::<pg_sys::DropdbStmt>()).dbname });
     call.run();
     let Some(db) = db else { return };
@@ -392,7 +405,7 @@ fn drop_database(call: Call) {
 }
 
 fn alter_database(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
     let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
     if moves && database(s.dbname).is_some_and(|db| !shmem::storages(db).is_empty()) {
@@ -418,7 +431,7 @@ impl Element {
 }
 
 fn elements(list: *mut pg_sys::List) -> Vec<Element> {
-    // SAFETY: a list of `DefElem`s.
+    // SAFETY: `list` is null or a list of `DefElem`s of a parse tree, as each caller passes it.
     unsafe {
         let list = pgrx::PgList::<pg_sys::DefElem>::from_pg(list);
         list.iter_ptr()
@@ -437,7 +450,8 @@ fn take_ours(list: *mut pg_sys::List) -> (*mut pg_sys::List, Vec<Element>) {
     if !all.iter().any(Element::is_ours) {
         return (list, Vec::new());
     }
-    // SAFETY: a list of as many `DefElem`s.
+    // SAFETY: `list` is null or a list of `DefElem`s of a parse tree, as each caller passes it.
+    // `all` has an element for each.
     let rest = unsafe {
         let old = pgrx::PgList::<pg_sys::DefElem>::from_pg(list);
         old.iter_ptr()
@@ -457,7 +471,8 @@ unsafe extern "C-unwind" fn object_access(
     sub: core::ffi::c_int,
     arg: *mut core::ffi::c_void,
 ) {
-    // SAFETY: the hook's contract.
+    // SAFETY: PostgreSQL calls this with the arguments of object_access_hook; the hook before ours
+    // gets them unchanged.
     unsafe {
         if let Some(prev) = PREVIOUS.get().object_access {
             prev(access, class_id, object, sub, arg);

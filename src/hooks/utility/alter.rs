@@ -28,12 +28,12 @@ pub fn set(o: &mut Options, e: &Element) {
 }
 
 fn commands(s: &pg_sys::AlterTableStmt) -> Cmds {
-    // SAFETY: a list of `AlterTableCmd`s.
+    // SAFETY: `cmds` of an ALTER TABLE is a list of `AlterTableCmd`s (parsenodes.h).
     unsafe { Cmds::from_pg(s.cmds) }
 }
 
 fn command<'a>(c: *mut pg_sys::AlterTableCmd) -> &'a pg_sys::AlterTableCmd {
-    // SAFETY: a command of a valid statement.
+    // SAFETY: `c` is an element of `commands`: a command that lives as long as the statement.
     unsafe { &*c }
 }
 
@@ -56,7 +56,8 @@ fn wishes(s: &pg_sys::AlterTableStmt) -> Vec<(bool, Element)> {
 fn strip(s: &mut pg_sys::AlterTableStmt) {
     let mut rest = std::ptr::null_mut();
     for c in commands(s).iter_ptr() {
-        // SAFETY: commands of a valid statement.
+        // SAFETY: `c` is an element of `commands`, of a statement that we may change; no reference
+        // to it is in use.
         unsafe {
             if is_options(&*c) {
                 let (list, taken) = take_ours((*c).def.cast());
@@ -72,7 +73,7 @@ fn strip(s: &mut pg_sys::AlterTableStmt) {
 }
 
 fn has(s: &pg_sys::AlterTableStmt, kind: AlterTableType::Type) -> bool {
-    // SAFETY: commands of a valid statement.
+    // SAFETY: `c` is an element of `commands`, which lives as long as the statement.
     commands(s).iter_ptr().any(|c| unsafe { (*c).subtype } == kind)
 }
 
@@ -183,7 +184,8 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
 /// exist.
 fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     let flags = if s.missing_ok { pg_sys::RVROption::RVR_MISSING_OK } else { 0 };
-    // SAFETY: a valid range variable; the callback checks the owner before the lock is taken.
+    // SAFETY: the statement has a range variable. The callback checks the owner before the lock is
+    // taken.
     let oid = unsafe {
         pg_sys::RangeVarGetRelidExtended(
             s.relation,
@@ -209,7 +211,7 @@ fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
 /// attributes of a composite type, which may change tables of the type.
 pub fn table(call: Call) {
     use pg_sys::ObjectType::{OBJECT_FOREIGN_TABLE, OBJECT_MATVIEW, OBJECT_TABLE, OBJECT_TYPE};
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterTableStmt>() };
     let tables = matches!(s.objtype, OBJECT_TABLE | OBJECT_MATVIEW | OBJECT_FOREIGN_TABLE | OBJECT_TYPE);
     let Some(am) = our_am_if(tables) else {
@@ -235,10 +237,10 @@ pub fn table(call: Call) {
             .map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) })
             .collect()
     }));
-    // SAFETY: the node of the call that is run.
+    // SAFETY: the node is an `AlterTableStmt`: that of the call that is run.
     let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
     if !empty {
-        // SAFETY: as above.
+        // SAFETY: the node is an `AlterTableStmt`: that of the call that is run.
         let method = new_method(unsafe { &*call.node::<pg_sys::AlterTableStmt>() });
         relation::expect_conversion(found.zip(method.and_then(|m| method_of(&m))));
         altered::begin();
@@ -261,7 +263,7 @@ pub fn table(call: Call) {
 /// The OID of an access method. `None`: there is none of this name, as the command will say.
 fn method_of(name: &str) -> Option<Oid> {
     let name = std::ffi::CString::new(name).ok()?;
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any name is answered, as it may be missing.
     let oid = unsafe { pg_sys::get_am_oid(name.as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
@@ -277,7 +279,7 @@ fn our_am_if(wanted: bool) -> Option<Oid> {
 /// The call without our options, and the table, which is locked here.
 fn prepare(call: Call) -> (Call, Option<Oid>) {
     let call = call.writable();
-    // SAFETY: the node's tag was looked at, and we may change it.
+    // SAFETY: the node is an `AlterTableStmt` of a `writable` call, which we may change.
     let s = unsafe { &mut *call.node::<pg_sys::AlterTableStmt>() };
     let locked = lock(s);
     if let Some(oid) = locked {
@@ -290,7 +292,7 @@ fn prepare(call: Call) -> (Call, Option<Oid>) {
 /// ALTER TABLE ... RENAME COLUMN, ALTER TYPE ... RENAME ATTRIBUTE: the partition key follows.
 pub fn rename(call: Call) {
     use pg_sys::ObjectType::{OBJECT_ATTRIBUTE, OBJECT_COLUMN};
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::RenameStmt>() };
     let column = matches!(s.renameType, OBJECT_COLUMN | OBJECT_ATTRIBUTE);
     if our_am_if(column).is_none() {
@@ -302,7 +304,8 @@ pub fn rename(call: Call) {
     let (Some(oid), Some(from), Some(to)) = (found, text(s.subname), text(s.newname)) else {
         return;
     };
-    // SAFETY: the new name is seen from the next command on.
+    // SAFETY: the command has run in this transaction; its new name is seen from the next command
+    // on.
     unsafe { pg_sys::CommandCounterIncrement() };
     for member in members(oid) {
         if ours(member).is_none() {

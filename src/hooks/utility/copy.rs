@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 /// COPY of a table: its snapshot is taken before it starts, whatever the table is.
 pub fn table(call: Call) {
     if xact::mode() != Mode::Serializable && !xact::is_snapshot_unknown() {
-        // SAFETY: a utility command that reads tables runs under a snapshot.
+        // SAFETY: `ActiveSnapshotSet` says that there is a snapshot, which is an MVCC one.
         unsafe {
             if pg_sys::ActiveSnapshotSet() {
                 xact::snapshot_csn(pg_sys::GetActiveSnapshot());
@@ -19,7 +19,7 @@ pub fn table(call: Call) {
 
 /// SET TRANSACTION SNAPSHOT: the CSN comes with the snapshot.
 pub fn variable(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::VariableSetStmt>() };
     let imports =
         s.kind == pg_sys::VariableSetKind::VAR_SET_MULTI && text(s.name).is_some_and(|n| n == "TRANSACTION SNAPSHOT");
@@ -27,7 +27,8 @@ pub fn variable(call: Call) {
     if !imports {
         return;
     }
-    // SAFETY: a list of one string constant (gram.y), which PostgreSQL has just read.
+    // SAFETY: the arguments are a list of one string constant (gram.y), which PostgreSQL has just
+    // read.
     let id = unsafe {
         let arg = pgrx::PgList::<pg_sys::A_Const>::from_pg(s.args).get_ptr(0);
         arg.and_then(|a| text((*a).val.sval.sval))

@@ -18,7 +18,7 @@ fn will_be_ours(using: *const core::ffi::c_char) -> bool {
     if !using.is_null() {
         return text(using).is_some_and(|n| is_our_method(&n));
     }
-    // SAFETY: a setting that is never null.
+    // SAFETY: a setting of PostgreSQL's with a default: never null, and a C string.
     text(unsafe { pg_sys::default_table_access_method }).is_some_and(|n| is_our_method(&n))
 }
 
@@ -29,7 +29,7 @@ const OF_EXTENSION: (&str, &str) =
 /// Does an extension's script make a relation without USING, which would be ours, but shall be
 /// heap's? What extensions keep in their tables must outlive a crash.
 fn is_of_extension(using: *const core::ffi::c_char) -> bool {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which only its one thread writes.
     let in_script = unsafe { pg_sys::creating_extension };
     using.is_null() && in_script && EXTENSION_TABLES.get() == ExtensionTables::Heap && will_be_ours(using)
 }
@@ -55,7 +55,8 @@ fn parse(given: &[Element]) -> Options {
 
 /// Is a new relation temporary, by its name?
 fn is_temp(rv: *const pg_sys::RangeVar) -> bool {
-    // SAFETY: a valid range variable; the call raises the same error as the command would.
+    // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it. The look-up
+    // raises the same ERROR as the command would.
     unsafe {
         (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP
             || text((*rv).schemaname).is_some_and(|s| s == "pg_temp")
@@ -65,7 +66,7 @@ fn is_temp(rv: *const pg_sys::RangeVar) -> bool {
 
 /// Makes a permanent table unlogged, with a notice once a session.
 fn make_unlogged(rv: *mut pg_sys::RangeVar) {
-    // SAFETY: a valid range variable that we may change.
+    // SAFETY: `rv` is a range variable of a `writable` call, which we may change.
     unsafe {
         if (*rv).relpersistence as u8 != pg_sys::RELPERSISTENCE_PERMANENT {
             return;
@@ -85,7 +86,7 @@ fn make_unlogged(rv: *mut pg_sys::RangeVar) {
 
 /// Where a new relation will be, and whether there is one of that name already.
 fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
-    // SAFETY: a valid range variable.
+    // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it.
     unsafe {
         let space = pg_sys::RangeVarGetCreationNamespace(rv);
         (space, pg_sys::get_relname_relid((*rv).relname, space) != pg_sys::InvalidOid)
@@ -94,7 +95,8 @@ fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
 
 /// Gives a new table its options.
 fn finish(rv: *const pg_sys::RangeVar, space: Oid, given: &Options) {
-    // SAFETY: a valid range variable; a catalog look-up.
+    // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it. Catalog look-up:
+    // any name is answered.
     let oid = unsafe {
         let found = pg_sys::get_relname_relid((*rv).relname, space);
         if found == pg_sys::InvalidOid {
@@ -117,7 +119,7 @@ fn finish(rv: *const pg_sys::RangeVar, space: Oid, given: &Options) {
 
 /// CREATE TABLE.
 pub fn table(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
     let given = hold(take_ours(s.options).1);
     if !s.partspec.is_null() {
@@ -130,7 +132,8 @@ pub fn table(call: Call) {
     }
     let of_extension = is_of_extension(s.accessMethod);
     let call = call.writable();
-    // SAFETY: the same node, which we may change now.
+    // SAFETY: the same node of a `writable` call, which we may change; `s` from before is not used
+    // any more.
     let s = unsafe { &mut *call.node::<pg_sys::CreateStmt>() };
     if of_extension {
         not_ours(given, OF_EXTENSION.0, OF_EXTENSION.1);
@@ -160,14 +163,14 @@ pub fn table(call: Call) {
 /// A partitioned table has no rows, but its foreign keys ask for its persistence: it gets the one
 /// that its partitions will have by default.
 fn partitioned(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is a `CreateStmt`: `table` has it from the same call.
     let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
     let using = s.accessMethod;
     if !using.is_null() || !will_be_ours(using) || is_of_extension(using) || is_temp(s.relation) {
         return call.run();
     }
     let call = call.writable();
-    // SAFETY: the same node, which we may change now.
+    // SAFETY: the same node of a `writable` call, which we may change.
     unsafe {
         let rv = (*call.node::<pg_sys::CreateStmt>()).relation;
         if (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT {
@@ -178,13 +181,14 @@ fn partitioned(call: Call) {
 }
 
 fn heap() -> *mut core::ffi::c_char {
-    // SAFETY: an allocation in the context of the statement.
+    // SAFETY: `pstrdup` copies a C string into the current context, that of the statement.
     unsafe { pg_sys::pstrdup(c"heap".as_ptr()) }
 }
 
 /// The CREATE TABLE AS, or the like, that an EXPLAIN is about.
 pub fn explained(call: &Call) -> Option<*mut pg_sys::CreateTableAsStmt> {
-    // SAFETY: the node's tag was looked at; parse analysis has made the query.
+    // SAFETY: the node is an `ExplainStmt`: the dispatch has looked at its tag. Parse analysis has
+    // made the query, whose own tag is looked at here.
     unsafe {
         let q = (*call.node::<pg_sys::ExplainStmt>()).query;
         if q.is_null() || (*q).type_ != pg_sys::NodeTag::T_Query {
@@ -197,9 +201,10 @@ pub fn explained(call: &Call) -> Option<*mut pg_sys::CreateTableAsStmt> {
 
 /// CREATE TABLE AS, SELECT INTO, CREATE MATERIALIZED VIEW: the statement that `node` finds.
 pub fn table_as(call: Call, node: fn(&Call) -> *mut pg_sys::CreateTableAsStmt) {
-    // SAFETY: the statement has such a node.
+    // SAFETY: `node` finds the `CreateTableAsStmt` of this call: the dispatch has looked at the
+    // tag.
     let s = unsafe { &*node(&call) };
-    // SAFETY: such a statement has a target.
+    // SAFETY: a `CreateTableAsStmt` has a target (gram.y).
     let into = unsafe { &*s.into };
     let given = hold(take_ours(into.options).1);
     if !will_be_ours(into.accessMethod) {
@@ -209,7 +214,8 @@ pub fn table_as(call: Call, node: fn(&Call) -> *mut pg_sys::CreateTableAsStmt) {
     let view = s.objtype == pg_sys::ObjectType::OBJECT_MATVIEW;
     let of_extension = is_of_extension(into.accessMethod);
     let call = call.writable();
-    // SAFETY: the same nodes, which we may change now.
+    // SAFETY: the same nodes of a `writable` call, which we may change; `into` from before is not
+    // used any more.
     let into = unsafe { &mut *(*node(&call)).into };
     if of_extension {
         not_ours(given, OF_EXTENSION.0, OF_EXTENSION.1);

@@ -28,7 +28,7 @@ fn any_ours(oid: Oid) -> bool {
 
 /// CREATE INDEX.
 pub fn index(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
     if s.concurrent && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
         refuse(
@@ -42,7 +42,7 @@ pub fn index(call: Call) {
 /// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage without a call of
 /// any hook.
 pub fn rule(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::RuleStmt>() };
     if s.event == pg_sys::CmdType::CMD_SELECT && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
         refuse(
@@ -55,19 +55,20 @@ pub fn rule(call: Call) {
 
 /// The table of an index.
 fn table_of(index: Oid) -> Option<Oid> {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, as it may be missing.
     let oid = unsafe { pg_sys::IndexGetRelation(index, true) };
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
 /// Is a flag of a list of options set?
 fn flag(list: *mut pg_sys::List, name: &str) -> bool {
-    // SAFETY: a list of `DefElem`s.
+    // SAFETY: `list` is null or a list of `DefElem`s of a parse tree, as each caller passes it.
     let all = unsafe { pgrx::PgList::<pg_sys::DefElem>::from_pg(list) };
     let mut on = false;
     for (d, e) in all.iter_ptr().zip(elements(list)) {
         if e.name == name {
-            // SAFETY: an element of the list.
+            // SAFETY: `d` is an element of the list, a `DefElem`; a value that is no boolean is an
+            // ERROR, which unwinds.
             on = unsafe { pg_sys::defGetBoolean(d) };
         }
     }
@@ -90,14 +91,14 @@ fn warn(command: &str, ours: &[Oid], instead: &str, hint: &str) {
 }
 
 fn name_of_oid(oid: Oid) -> String {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a C string or null.
     text(unsafe { pg_sys::get_rel_name(oid) }).unwrap_or_else(|| oid.to_u32().to_string())
 }
 
 /// Is the command a client's, so that it may commit in the middle? An ERROR if it is not.
 fn must_be_alone(call: &Call, command: &CStr) {
     let top = call.context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
-    // SAFETY: a plain call.
+    // SAFETY: `command` is a C string; the ERROR of a block unwinds.
     unsafe { pg_sys::PreventInTransactionBlock(top, command.as_ptr()) };
 }
 
@@ -105,8 +106,8 @@ fn must_be_alone(call: &Call, command: &CStr) {
 /// tables: what is gone by then is left out. `items` is the statement's memory, `f` owns nothing
 /// when it calls PostgreSQL.
 fn in_transactions<T>(items: &'static [T], f: impl Fn(&T)) {
-    // SAFETY: `must_be_alone` was called. After an ERROR PostgreSQL goes on with the transaction
-    // that it finds.
+    // SAFETY: `must_be_alone` was called, so the transaction may end here, and `items` is the
+    // statement's memory. After an ERROR PostgreSQL goes on with the transaction that it finds.
     unsafe {
         pg_sys::PopActiveSnapshot();
         pg_sys::CommitTransactionCommand();
@@ -127,7 +128,7 @@ const REINDEX_HINT: &str = "Use REINDEX without CONCURRENTLY for them, which blo
 
 /// REINDEX: CONCURRENTLY passes over our tables.
 pub fn reindex(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
     if our_am().is_none() || !flag(s.params, "concurrently") {
         return call.run();
@@ -160,7 +161,7 @@ pub fn reindex(call: Call) {
 }
 
 fn user() -> Oid {
-    // SAFETY: a plain read.
+    // SAFETY: `GetUserId` reads a variable of this process.
     unsafe { pg_sys::GetUserId() }
 }
 
@@ -168,7 +169,8 @@ fn user() -> Oid {
 fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
     use pg_sys::ReindexObjectType::*;
     let schema = match s.kind {
-        // SAFETY: a catalog look-up; the name of a schema is there.
+        // SAFETY: catalog look-up: any name is answered, as it may be missing. REINDEX SCHEMA
+        // always has a name (gram.y).
         REINDEX_OBJECT_SCHEMA => Some(unsafe { pg_sys::get_namespace_oid(s.name, true) }),
         REINDEX_OBJECT_DATABASE => None,
         _ => return call.run(),
@@ -188,7 +190,8 @@ fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
 }
 
 fn my_database() -> u32 {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it connects to a
+    // database.
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
@@ -198,8 +201,8 @@ fn reindex_others(call: Call, ours: &[Oid], others: Vec<Oid>) {
     let call = call.writable();
     in_transactions(hold(others), |oid| {
         let oid = *oid;
-        // SAFETY: the node is ours to change; what it points to is the portal's memory, which lives
-        // longer than the transactions that the command makes.
+        // SAFETY: the node is ours to change (`writable`). What it points to is the portal's
+        // memory, which lives longer than the transactions that the command makes.
         unsafe {
             if class(oid).is_none() {
                 return;
@@ -257,7 +260,7 @@ fn tables(schema: Option<Oid>) -> Tables {
             return out.ours.push(form.oid);
         }
         let temporary = form.relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP;
-        // SAFETY: plain look-ups.
+        // SAFETY: both compare OIDs with variables of this process: any OID is answered.
         let (is_catalog, mine) =
             unsafe { (pg_sys::IsCatalogRelationOid(form.oid), pg_sys::isTempNamespace(form.relnamespace)) };
         out.others.push(Table {
@@ -273,7 +276,7 @@ fn tables(schema: Option<Oid>) -> Tables {
 
 /// CLUSTER: without a table it passes over ours.
 pub fn cluster(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::ClusterStmt>() };
     if s.relation.is_null() {
         return cluster_all(call, s);
@@ -309,7 +312,7 @@ fn cluster_all(call: Call, s: &pg_sys::ClusterStmt) {
 
 /// VACUUM: FULL is VACUUM for our tables, and FULL for the others.
 pub fn vacuum(call: Call) {
-    // SAFETY: the node's tag was looked at.
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::VacuumStmt>() };
     if !s.is_vacuumcmd || our_am().is_none() || !flag(s.options, "full") {
         return call.run();
@@ -323,12 +326,13 @@ pub fn vacuum(call: Call) {
     warn("VACUUM FULL", &oids, "running VACUUM", "VACUUM gives the memory of deleted rows back.");
     let call = call.writable();
     let list = |all: Vec<*mut pg_sys::VacuumRelation>| {
-        // SAFETY: a list of nodes, which lives as long as the statement.
+        // SAFETY: a new list of nodes of the statement's memory, in the current context.
         all.into_iter().fold(std::ptr::null_mut(), |l, r| unsafe { pg_sys::lappend(l, r.cast()) })
     };
     let (mine, full) = (list(mine.into_iter().map(|m| m.1).collect()), list(full));
     drop(oids);
-    // SAFETY: the nodes are ours to change.
+    // SAFETY: the node is ours to change (`writable`), and its tag was looked at; the lists are of
+    // the statement's memory.
     unsafe {
         let s = call.node::<pg_sys::VacuumStmt>();
         let plain = pg_sys::copyObjectImpl(s.cast()).cast::<pg_sys::VacuumStmt>();
@@ -349,7 +353,8 @@ pub fn vacuum(call: Call) {
 /// A list of options without one.
 fn without(list: *mut pg_sys::List, name: &str) -> *mut pg_sys::List {
     let names = elements(list);
-    // SAFETY: a list of as many `DefElem`s.
+    // SAFETY: `list` is null or a list of `DefElem`s of a parse tree, as each caller passes it.
+    // `names` has an element for each.
     unsafe {
         let old = pgrx::PgList::<pg_sys::DefElem>::from_pg(list);
         let rest = old.iter_ptr().zip(&names).filter(|(_, e)| e.name != name);
@@ -361,7 +366,7 @@ fn without(list: *mut pg_sys::List, name: &str) -> *mut pg_sys::List {
 type Split = (Vec<(Oid, *mut pg_sys::VacuumRelation)>, Vec<*mut pg_sys::VacuumRelation>);
 
 fn vacuum_relation(oid: Oid, columns: *mut pg_sys::List) -> *mut pg_sys::VacuumRelation {
-    // SAFETY: a node of the statement's memory.
+    // SAFETY: a new node in the current context; `columns` is null or a list of the statement.
     unsafe { pg_sys::makeVacuumRelation(std::ptr::null_mut(), oid, columns) }
 }
 
@@ -374,9 +379,9 @@ fn split_all() -> Split {
 /// Partitions of named tables are named one by one where some of them are ours.
 fn split(rels: *mut pg_sys::List) -> Split {
     let (mut mine, mut others) = (Vec::new(), Vec::new());
-    // SAFETY: a list of `VacuumRelation`s.
+    // SAFETY: `rels` is a list of `VacuumRelation`s, of a VACUUM statement (parsenodes.h).
     for r in unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(rels) }.iter_ptr() {
-        // SAFETY: an element of the list.
+        // SAFETY: `r` is an element of the list, a `VacuumRelation`.
         let (rv, columns) = unsafe { ((*r).relation, (*r).va_cols) };
         let found = if rv.is_null() { None } else { relid(rv) };
         match found {
