@@ -49,7 +49,7 @@ fn fill<const N: usize>(to: &mut [core::ffi::c_char; N], text: &CStr) {
 
 /// Registers the worker. Called while the postmaster preloads the library.
 pub fn init() {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
     if unsafe { pg_sys::IsBinaryUpgrade } {
         return; // nothing may write but pg_upgrade
     }

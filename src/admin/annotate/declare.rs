@@ -146,7 +146,7 @@ fn declare(mut all: Vec<Touch>) {
 /// Where an annotation's table keeps a key. A user without a right on the function locks nothing by
 /// it: not all rights of a statement's functions have been checked when it starts.
 fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
-    // SAFETY: a plain read.
+    // SAFETY: `GetUserId` reads a variable of this process.
     if !compat::may_call(f.oid, unsafe { pg_sys::GetUserId() }) {
         return None;
     }

@@ -46,7 +46,7 @@ unsafe extern "C-unwind" fn planner(
     params: pg_sys::ParamListInfo,
 ) -> *mut pg_sys::PlannedStmt {
     wrap_query(query);
-    // SAFETY: the hook's contract.
+    // SAFETY: the arguments are those of planner_hook, and are passed on.
     unsafe {
         match PREVIOUS.get().planner_of_annotations {
             Some(prev) => prev(query, text, options, params),
@@ -162,6 +162,9 @@ unsafe fn wrap(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) {
 }
 
 /// What a wrapped argument was.
+///
+/// # Safety
+/// A valid expression.
 pub(super) unsafe fn unwrapped(wrapper: Oid, node: *mut pg_sys::Node) -> *mut pg_sys::Node {
     // SAFETY: a valid node.
     unsafe {
@@ -176,6 +179,9 @@ pub(super) unsafe fn unwrapped(wrapper: Oid, node: *mut pg_sys::Node) -> *mut pg
 }
 
 /// The argument at a position, without its wrapper.
+///
+/// # Safety
+/// A valid call, whose arguments are a list of expressions.
 pub(super) unsafe fn argument(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut pg_sys::Node> {
     // SAFETY: a valid expression.
     unsafe { argument_cell(f, position).map(|c| unwrapped(wrapper, *c)) }

@@ -54,10 +54,10 @@ fn check_primary_index(table: Oid) -> i64 {
         if no % 1024 == 0 {
             pgrx::check_for_interrupts!();
         }
-        // SAFETY: as above.
+        // SAFETY: `heap` is open, and `info` and `key` are those of its table.
         n += unsafe { check_row(heap.0, info, key, no) } as i64;
     }
-    // SAFETY: as above.
+    // SAFETY: `heap` is open, and `info` and `key` are those of its table.
     unsafe { check_entries(heap.0, info, key) };
     n
 }
@@ -71,7 +71,8 @@ unsafe fn check_row(rel: pg_sys::Relation, info: &RelInfo, key: &rel::PrimaryKey
     let Some(r) = RecordRef::find(info.table, no) else { return false };
     let Some(v) = visible::newest(xact::txn(), r) else { return false };
     let mut bytes = Vec::new();
-    // SAFETY: the caller's; the version is reached under our pin.
+    // SAFETY: `rel` is open, and `key` is of its primary index. The version is reached under our
+    // pin (INV-RETIRE).
     if unsafe { rows::plain(rel, key.codec, Row::Version(v.as_ptr()), &mut bytes) }.is_none() {
         return false;
     }
@@ -95,7 +96,8 @@ unsafe fn check_entries(rel: pg_sys::Relation, info: &RelInfo, key: &rel::Primar
         // An insert that is under way, or an entry that is being removed, has no row to compare.
         let live = visible::newest(xact::txn(), r);
         let mut bytes = Vec::new();
-        // SAFETY: the caller's; the version is reached under our pin.
+        // SAFETY: `rel` is open, and `codec` is of its primary index. The version is reached under
+        // our pin (INV-RETIRE).
         let mut of_row = |v: NonNull<Version>| unsafe { rows::plain(rel, codec, Row::Version(v.as_ptr()), &mut bytes) };
         if live.is_some_and(|v| of_row(v).is_none()) || live.is_some() && bytes != this.0 {
             damaged(no, "has an entry of another key");

@@ -226,7 +226,8 @@ fn switch_history_rows() -> TableIterator<
         name!(degrade_ms, f64),
     ),
 > {
-    // SAFETY: a plain read.
+    // SAFETY: a variable of this process, which its one thread writes when it connects to a
+    // database.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
     let entries = shmem::engine().shared.switches.entries();
     let mut out: Vec<HistoryRow> = Vec::new();
