@@ -81,10 +81,11 @@ unsafe extern "C-unwind" fn hook(q: *mut pg_sys::QueryDesc, direction: pg_sys::S
     // SAFETY: `q` is a started statement (contract of ExecutorRun_hook). The calls may raise:
     // nothing that needs a drop is alive in this frame.
     unsafe {
-        if RUN.is_some_and(|run| run(q, direction, count, false)) {
+        let (run, previous) = RUN.get();
+        if run.is_some_and(|run| run(q, direction, count, false)) {
             return;
         }
-        match PREV {
+        match previous {
             Some(prev) => prev(q, direction, count),
             None => raw::standard_ExecutorRun(q, direction, count),
         }
