@@ -20,7 +20,8 @@ macro_rules! functions {
     )* };
 }
 functions! {
-    CopyErrorData FlushErrorState FreeErrorData errcode errcontext_msg errdetail errfinish errhint errmsg errstart palloc0 pfree
+    CopyErrorData FlushErrorState FreeErrorData errcode errcontext_msg errdetail errfinish errhint errmsg errstart
+    message_level_is_interesting palloc0 pfree
 }
 
 /// The database's encoding is UTF8.
