@@ -77,12 +77,13 @@ fn forget(ended: Option<Running>) {
 
 /// Types of a descriptor's columns; invalid: dropped.
 unsafe fn types(desc: pg_sys::TupleDesc) -> Vec<Oid> {
-    // SAFETY: the caller's: a valid descriptor.
+    // SAFETY: `desc` is the descriptor of a relation that `note` has open, and `i` stays below
+    // `natts`.
     unsafe { (0..(*desc).natts as usize).map(|i| type_of(desc, i)).collect() }
 }
 
 unsafe fn type_of(desc: pg_sys::TupleDesc, i: usize) -> Oid {
-    // SAFETY: the caller's: a column of a valid descriptor.
+    // SAFETY: `desc` is a valid descriptor, and its users here have checked that it has column `i`.
     let a = unsafe { compat::attribute(desc, i) };
     if a.attisdropped {
         pg_sys::InvalidOid
@@ -100,8 +101,10 @@ pub unsafe fn note(oid: Oid) {
     if RUNNING.with_borrow(Vec::is_empty) {
         return;
     }
-    xact::txn(); // so that the end of the transaction is heard of
-                 // SAFETY: the caller's; closed again, by an ERROR's clean-up if it comes to that.
+    // So that the end of the transaction is heard of.
+    xact::txn();
+    // SAFETY: the transaction has the relation locked (contract of this function). It is closed
+    // again, by an ERROR's clean-up if it comes to that.
     unsafe {
         let r = pg_sys::RelationIdGetRelation(oid);
         if r.is_null() {
@@ -124,7 +127,8 @@ pub fn any() -> bool {
 
 /// The knowledge of a relation's stored rows, if they may be of another row type.
 unsafe fn find<R>(r: pg_sys::Relation, f: impl FnOnce(&Table) -> R) -> Option<R> {
-    // SAFETY: the caller's: an open relation.
+    // SAFETY: `r` is open: contract of `differs`, of `must_fit`, and of `note`, which has opened
+    // it.
     let (oid, storage) = unsafe { ((*r).rd_id, compat::storage_number(r)) };
     TABLES.with_borrow(|all| all.iter().find(|t| t.oid == oid && t.storage == storage).map(f))
 }
@@ -136,7 +140,7 @@ unsafe fn find<R>(r: pg_sys::Relation, f: impl FnOnce(&Table) -> R) -> Option<R>
 /// An open relation.
 #[inline]
 pub unsafe fn differs(r: pg_sys::Relation) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open (contract of this function), and so is its descriptor valid.
     any() && unsafe { find(r, |t| t.types.iter().enumerate().any(|(i, &s)| is_other((*r).rd_att, i, s))) == Some(true) }
 }
 
@@ -144,7 +148,8 @@ pub unsafe fn differs(r: pg_sys::Relation) -> bool {
 /// that was dropped before its table was noted may still be in the descriptor that PostgreSQL has
 /// kept.
 unsafe fn is_other(desc: pg_sys::TupleDesc, i: usize, stored: Oid) -> bool {
-    // SAFETY: the caller's: a valid descriptor. Columns are never taken out of one.
+    // SAFETY: `desc` is a valid descriptor: contract of `must_fit`, or that of an open relation.
+    // Columns are never taken out of one, and `i` is checked.
     let now = unsafe {
         if i < (*desc).natts as usize {
             type_of(desc, i)
@@ -158,9 +163,9 @@ unsafe fn is_other(desc: pg_sys::TupleDesc, i: usize, stored: Oid) -> bool {
 /// Can a stored value be read as one of another type? As ATColumnChangeRequiresRewrite has it.
 fn is_readable(stored: Oid, to: Oid) -> bool {
     const TIMES: [Oid; 2] = [pg_sys::TIMESTAMPOID, pg_sys::TIMESTAMPTZOID];
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups: getBaseType answers the OID of any type of a column.
     let (stored, to) = unsafe { (pg_sys::getBaseType(stored), pg_sys::getBaseType(to)) };
-    // SAFETY: as above.
+    // SAFETY: a catalog look-up: any pair of OIDs is answered.
     stored == to || TIMES.contains(&stored) && TIMES.contains(&to) || unsafe { pg_sys::IsBinaryCoercible(stored, to) }
 }
 
@@ -171,14 +176,15 @@ fn is_readable(stored: Oid, to: Oid) -> bool {
 #[inline]
 pub unsafe fn must_fit(r: pg_sys::Relation, desc: pg_sys::TupleDesc) {
     if any() {
-        // SAFETY: the caller's.
+        // SAFETY: `r` is open, and `desc` valid (contract of this function).
         unsafe { compare(r, desc) }
     }
 }
 
 #[cold]
 unsafe fn compare(r: pg_sys::Relation, desc: pg_sys::TupleDesc) {
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open, and `desc` valid: contract of `must_fit`. `is_other` is true only of a
+    // column that `desc` has.
     unsafe {
         let stored = find(r, |t| t.types.clone()).unwrap_or_default();
         let wrong = |(i, &s): (usize, &Oid)| is_other(desc, i, s) && !is_readable(s, type_of(desc, i));
@@ -199,7 +205,8 @@ unsafe fn compare(r: pg_sys::Relation, desc: pg_sys::TupleDesc) {
 /// A valid plan, whose tables are locked.
 #[cold]
 pub unsafe fn check_statement(stmt: *mut pg_sys::PlannedStmt) {
-    // SAFETY: the caller's; relations are closed again, by an ERROR's clean-up if it comes to that.
+    // SAFETY: `stmt` is a valid plan, whose tables are locked (contract of this function).
+    // Relations are closed again, by an ERROR's clean-up if it comes to that.
     unsafe {
         for e in pgrx::PgList::<pg_sys::RangeTblEntry>::from_pg((*stmt).rtable).iter_ptr() {
             if (*e).rtekind != pg_sys::RTEKind::RTE_RELATION {

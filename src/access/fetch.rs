@@ -72,7 +72,8 @@ impl Fetch {
     /// # Safety
     /// An open relation of ours. An ERROR jumps over the caller's frame.
     pub unsafe fn new(rel: pg_sys::Relation) -> *mut Fetch {
-        // SAFETY: the memory is zeroed and large enough.
+        // SAFETY: `rel` is open and of ours (contract of this function). palloc0 gives as many
+        // zeroed bytes, which are a `Fetch` that has not started.
         unsafe {
             let info = rel::info(rel);
             let f = raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();

@@ -19,7 +19,8 @@ use pgrx::pg_sys;
 /// # Safety
 /// A scan of an index of ours whose keys are set.
 pub unsafe fn examine(scan: pg_sys::IndexScanDesc, info: &RelInfo) -> (bool, Option<u16>) {
-    // SAFETY: an open index.
+    // SAFETY: `scan` is of an index of ours whose keys are set (contract of this function). Its
+    // index is open, and `c` and `attnums[..n]` are key columns.
     unsafe {
         let index = (*scan).indexRelation;
         let form = (*index).rd_index;
@@ -40,7 +41,8 @@ pub unsafe fn examine(scan: pg_sys::IndexScanDesc, info: &RelInfo) -> (bool, Opt
 /// # Safety
 /// As for [`examine`]; `f` is the scan's fetch.
 pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` has its keys set, and `f` is its fetch (contract of this function). `o` is the
+    // scan's own entry. What runs while it is used starts no other scan.
     unsafe {
         let touches = partitions::touches(info, partition);
         let count = touches.len();
@@ -62,7 +64,8 @@ pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo
 
 /// The key that a look-up looks up.
 unsafe fn find_key(scan: pg_sys::IndexScanDesc, o: &mut Open) {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` has its keys set: contract of `look_up` and `found_nothing`. The codec is of
+    // its index, so column `c` has the type of the key's value, or the type that the key says.
     unsafe {
         let Some(codec) = codec::of((*scan).indexRelation) else { return };
         let mut key = std::mem::take(&mut o.key);
@@ -80,7 +83,8 @@ unsafe fn find_key(scan: pg_sys::IndexScanDesc, o: &mut Open) {
 /// # Safety
 /// A fetch of ours.
 pub unsafe fn few_of(f: *mut Fetch) -> Vec<(Touch, u64)> {
-    // SAFETY: a fetch of ours.
+    // SAFETY: `f` is a fetch of ours (contract of this function): `info` stays until the
+    // transaction ends.
     unsafe {
         let n = std::mem::take(&mut (*f).n_few);
         let table = (*(*f).info).table;
@@ -98,7 +102,9 @@ pub unsafe fn few_of(f: *mut Fetch) -> Vec<(Touch, u64)> {
 /// # Safety
 /// A scan of ours and its fetch.
 pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
-    // SAFETY: the caller's; the scan's index is open.
+    // SAFETY: `scan` is of an index of ours, and `f` its fetch (contract of this function). A
+    // look-up with `n_few` 0 has an entry. No reference to the entry is used after
+    // `position_after`.
     unsafe {
         if (*f).n_few > 0 {
             let partitions = few_of(f);
@@ -136,7 +142,7 @@ pub unsafe fn position_after(
     key: &[u8],
     partitions: &[(Touch, u64)],
 ) -> Option<(LookPosition, bool)> {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `index` is open and of it (contract of this function).
     let ranged = unsafe { ranges::of_index(rel, info, index) }?;
     let position = ok(xact::txn().look_position(&PG, partitions.first()?.0, ranged.ranges, key));
     let quiet = |(at, start): &(Touch, u64)| at.partition().ring.list().is_quiet_since(*start);
@@ -149,7 +155,9 @@ pub unsafe fn position_after(
 /// # Safety
 /// A fetch of ours whose look-up has an entry.
 pub unsafe fn missed(f: *mut Fetch) {
-    // SAFETY: the caller's.
+    // SAFETY: `f` is a fetch of ours whose look-up has an entry (contract of this function). The
+    // engine may compare keys meanwhile; tables of ours are refused in that (INV-OUTSIDE), so no
+    // scan adds an entry.
     unsafe {
         let o = entry_of(f);
         let t = xact::txn();

@@ -15,7 +15,8 @@ use pgrx::prelude::*;
 
 /// The snapshot that protected scans carry: not an MVCC snapshot. Of the process, written when the
 /// library is loaded.
-// SAFETY: a struct of numbers and pointers that may be null.
+// SAFETY: `SnapshotData` is a struct of numbers and of pointers and functions that may be null:
+// zeros are valid.
 static OURS: Local<pg_sys::SnapshotData> = Local::new(unsafe { std::mem::zeroed() });
 
 /// Does a scan carry our snapshot in place of the executor's?
@@ -37,7 +38,7 @@ pub fn ours() -> pg_sys::Snapshot {
 /// An open index.
 pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
     use pg_sys::{BRIN_AM_OID, BTREE_AM_OID, GIN_AM_OID, GIST_AM_OID, HASH_AM_OID, SPGIST_AM_OID};
-    // SAFETY: the caller's.
+    // SAFETY: `index` is open (contract of this function), so its pg_class row is there.
     let am = unsafe { (*(*index).rd_rel).relam.to_u32() };
     let own = [BTREE_AM_OID, HASH_AM_OID, GIST_AM_OID, GIN_AM_OID, SPGIST_AM_OID, BRIN_AM_OID];
     own.iter().any(|o| o.to_u32() == am)
@@ -45,7 +46,7 @@ pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
 
 /// Prepares the snapshot.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so no scan has the snapshot yet.
     unsafe { OURS.get_mut().snapshot_type = pg_sys::SnapshotType::SNAPSHOT_ANY };
 }
 
@@ -61,7 +62,8 @@ struct Wrapped {
 static WRAPPED: Local<Vec<Wrapped>> = Local::new(Vec::new());
 
 unsafe fn wrapped(index: pg_sys::Relation) -> &'static Wrapped {
-    // SAFETY: one thread; `wrap` has put it in.
+    // SAFETY: a process has one thread. Entries of `WRAPPED` are read here and pushed by `wrap`; a
+    // reference is used before the next push.
     unsafe {
         let handler = (*index).rd_amhandler;
         match WRAPPED.get_mut().iter().find(|w| w.handler == handler) {
@@ -76,7 +78,8 @@ unsafe fn wrapped(index: pg_sys::Relation) -> &'static Wrapped {
 /// # Safety
 /// Open relations, or no index.
 pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
-    // SAFETY: open relations; `rd_indam` is a private copy of the routine (relcache.c).
+    // SAFETY: `heap` is open, `index` open or null (contract of this function). `rd_indam` is a
+    // private copy of the routine (relcache.c), ours to change. One thread uses `WRAPPED`.
     unsafe {
         if !rel::is_ours(heap) || index.is_null() {
             return;
@@ -119,7 +122,8 @@ unsafe extern "C-unwind" fn rescan(
     orderbys: pg_sys::ScanKey,
     norderbys: i32,
 ) {
-    // SAFETY: the index access method's contract.
+    // SAFETY: PostgreSQL calls this as amrescan of an index that `wrap` has wrapped (amapi.h). The
+    // arguments are passed on. An ERROR jumps over this frame, which owns nothing.
     unsafe {
         if let Some(f) = wrapped((*scan).indexRelation).rescan {
             f(scan, keys, nkeys, orderbys, norderbys);
@@ -136,13 +140,14 @@ unsafe extern "C-unwind" fn rescan(
 
 #[pg_guard]
 unsafe extern "C-unwind" fn guarded_protect(scan: pg_sys::IndexScanDesc) {
-    // SAFETY: as in `rescan`.
+    // SAFETY: `scan` has got its keys from the access method: `rescan` and `getbitmap` call this
+    // after that.
     unsafe { protect::index_scan(scan) }
 }
 
 #[pg_guard]
 unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
-    // SAFETY: as in `gettuple`.
+    // SAFETY: `scan` and `f`, its fetch, are those of `gettuple`, whose look-up has found nothing.
     unsafe { index_lookup::found_nothing(scan, f) }
 }
 
@@ -151,12 +156,14 @@ unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut 
 /// # Safety
 /// A scan of an index of ours: it has a fetch of ours, or (bitmaps) none.
 pub unsafe fn fetch_of(scan: pg_sys::IndexScanDesc) -> *mut Fetch {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` is of an index of ours (contract of this function): `xs_heapfetch` is null or
+    // was made by our index_fetch_begin.
     unsafe { (*scan).xs_heapfetch.cast() }
 }
 
 unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
-    // SAFETY: as in `rescan`.
+    // SAFETY: PostgreSQL calls this as amgettuple of an index that `wrap` has wrapped (amapi.h). An
+    // ERROR of the method jumps over this frame, which owns nothing.
     unsafe {
         let f = fetch_of(scan);
         if f.is_null() {
@@ -175,7 +182,8 @@ unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_
 /// A look-up that found nothing starts anew, with the same keys.
 #[cold]
 unsafe fn look_again(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
-    // SAFETY: as in `rescan`: without keys those that are there stay.
+    // SAFETY: `scan` is that of `gettuple`. An amrescan with null for its keys keeps those that are
+    // there (indexam.c).
     unsafe {
         (*scan).kill_prior_tuple = false;
         if let Some(f) = wrapped((*scan).indexRelation).rescan {
@@ -186,7 +194,8 @@ unsafe fn look_again(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirecti
 }
 
 unsafe extern "C-unwind" fn restrpos(scan: pg_sys::IndexScanDesc) {
-    // SAFETY: as in `rescan`.
+    // SAFETY: PostgreSQL calls this as amrestrpos of an index that `wrap` has wrapped (amapi.h). An
+    // ERROR of the method jumps over this frame, which owns nothing.
     unsafe {
         if let Some(f) = wrapped((*scan).indexRelation).restrpos {
             f(scan);
@@ -199,7 +208,8 @@ unsafe extern "C-unwind" fn restrpos(scan: pg_sys::IndexScanDesc) {
 }
 
 unsafe extern "C-unwind" fn getbitmap(scan: pg_sys::IndexScanDesc, tbm: *mut pg_sys::TIDBitmap) -> i64 {
-    // SAFETY: as in `rescan`.
+    // SAFETY: PostgreSQL calls this as amgetbitmap of an index that `wrap` has wrapped (amapi.h).
+    // An ERROR of the method jumps over this frame, which owns nothing.
     unsafe {
         // The executor's start gives a bitmap scan its keys before we have wrapped the index.
         let protects = matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly);

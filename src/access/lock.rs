@@ -55,7 +55,8 @@ pub unsafe fn lock(
     flags: u8,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> pg_sys::TM_Result::Type {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open, `slot` of its row type, `tid` and `tmfd` valid for writes (tableam.h:
+    // tuple_lock). Versions are reached under our pin, or are own writes' (INV-RETIRE).
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
@@ -125,7 +126,8 @@ unsafe fn lock_one(
     want: &Want,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> Result<(NonNull<Version>, bool), pg_sys::TM_Result::Type> {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open, and `tmfd` and the snapshot are those of `lock` (tableam.h:
+    // tuple_lock). Versions are reached under our pin (INV-RETIRE).
     unsafe {
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n).expect("a number of ours");
@@ -207,7 +209,9 @@ unsafe fn same_key(
     if xact::mode() != Mode::RepeatableRead || want.mode != LockMode::KeyShare || want.snapshot.is_null() {
         return Ok(None);
     }
-    // SAFETY: a valid relation and snapshot; versions are reached under our pin.
+    // SAFETY: `rel` is open, and the snapshot is valid, as it is not null here (tableam.h:
+    // tuple_lock). Versions are reached under our pin (INV-RETIRE); the successor is asked only of
+    // a tombstone.
     unsafe {
         let csn = xact::snapshot_csn(want.snapshot);
         let Some(old) = ok(t.read_snapshot(&PG, r, csn)) else { return Ok(None) };
@@ -229,7 +233,7 @@ unsafe fn same_key(
 }
 
 unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `s` is null or valid: the snapshot of `lock` (tableam.h: tuple_lock).
     unsafe {
         if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
             return true;
@@ -248,7 +252,8 @@ unsafe fn take(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want) ->
         Ok(()) => Ok(()),
         Err(Error::WouldBlock) if want.policy == LockWaitSkip => Err(TM_WouldBlock),
         Err(Error::WouldBlock) => {
-            // SAFETY: a valid relation.
+            // SAFETY: `rel` is open (tableam.h: tuple_lock), so its pg_class row is there; the name
+            // is a C string.
             let name = unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) };
             ErrorReport::new(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,

@@ -72,7 +72,8 @@ pub unsafe fn by_key<K: Key + ?Sized>(
         // So that looking at the row may be enough, the first time too.
         ok(t.begin_following(&PG));
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel`, `info`, `pk`, `key` and `snapshot` belong together (contract of this
+    // function).
     unsafe {
         if let Some(found) = peek(rel, info, pk, key, snapshot) {
             return Some(Some(found));
@@ -98,7 +99,8 @@ fn locks_first(info: &RelInfo) -> bool {
 #[inline]
 unsafe fn encode<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K, out: &mut Vec<u8>) -> Option<Option<u16>> {
     let n = key.len();
-    // SAFETY: values of their types, one for each column of the key, none NULL.
+    // SAFETY: `key` has a value of its type for each column of `pk`, none NULL: contract of
+    // `by_key`.
     unsafe {
         if n == 1 {
             let (d, typid) = key.value(0);
@@ -130,15 +132,16 @@ unsafe fn by_bytes(
     let mode = xact::mode();
     if mode != Mode::Serializable {
         // Before the index is read: it may have to take the snapshot's CSN, and the pin.
-        // SAFETY: the caller's.
+        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
         xact::snapshot_csn(snapshot);
-        // SAFETY: the caller's.
+        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
         return unsafe { search(pk, info, mode, key, snapshot, for_write) };
     }
     let mut touches = partitions::touches(info, partition);
     let first = before_lookup(touches.next().expect("a table has a partition"));
     let rest: Vec<_> = touches.map(before_lookup).collect();
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open, and `snapshot` a valid MVCC snapshot: contract of `by_key`. The key's
+    // index exists while its table is locked, and is closed again.
     unsafe {
         if let Some(found) = search(pk, info, mode, key, snapshot, for_write) {
             return Some(found);
@@ -193,7 +196,8 @@ pub unsafe fn peek<K: Key + ?Sized>(
         // It was taken before, so the pin was too.
         _ => Some(xact::known_csn(snapshot)?),
     };
-    // SAFETY: the caller's; versions of the relation's table, which has the key's columns.
+    // SAFETY: `rel` is open, and `pk` its key (contract of this function): the row type has its
+    // columns. `guessed` has versions of its table, under our pin (INV-RETIRE).
     let has_key = |v| unsafe { pk.codec.has_ints(value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
     if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, csn, has_key)) {
         return Some(found);
@@ -228,7 +232,7 @@ fn guessed(
     // A pending version is complete too (INV-VERSION). So for the sake of another row nothing is
     // followed, or read.
     let newest = NonNull::new(r.rec.head())?;
-    // SAFETY: reached under our pin.
+    // SAFETY: `newest` is reached under our pin (INV-RETIRE).
     if unsafe { newest.as_ref() }.is_tombstone() || !has_key(newest) {
         return None;
     }
@@ -262,7 +266,7 @@ unsafe fn search(
     let t = xact::txn();
     let see = |no| {
         let r = RecordRef::find(info.table, no)?;
-        // SAFETY: the caller's.
+        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
         let version = unsafe { visible::mvcc(t, mode, r, snapshot, for_write, ScanId::NONE) }?;
         Some(Found { r, version })
     };

@@ -19,14 +19,14 @@ pub fn is_checked() -> bool {
 #[inline]
 pub fn check() {
     if !is_checked() {
-        // SAFETY: no relations.
+        // SAFETY: the list of relations is empty.
         unsafe { check_tables(true, &[]) };
     }
 }
 
 /// A table of another access method that takes part in transactions: no catalog, not temporary.
 unsafe fn is_other(r: pg_sys::Relation) -> bool {
-    // SAFETY: null or an open relation.
+    // SAFETY: `r` is null or open: contract of `check_tables`.
     unsafe {
         if r.is_null() || rel::is_ours(r) || (*r).rd_tableam.is_null() {
             return false;
@@ -40,7 +40,7 @@ unsafe fn is_other(r: pg_sys::Relation) -> bool {
 }
 
 unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
-    // SAFETY: null or an open relation.
+    // SAFETY: `r` is null or open: contract of `check_tables`.
     unsafe { !r.is_null() && (*(*r).rd_rel).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE }
 }
 
@@ -52,9 +52,9 @@ unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
 pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     let t = xact::touched();
     t.ours |= ours;
-    // SAFETY: the caller's.
+    // SAFETY: the relations are null or open (contract of this function).
     t.others = t.others || rels.iter().any(|r| unsafe { is_other(*r) });
-    // SAFETY: as above.
+    // SAFETY: the relations are null or open (contract of this function).
     t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
     if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
         return;
@@ -80,7 +80,7 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
 /// # Safety
 /// The relations are null or open.
 pub unsafe fn note_routing(rels: &[pg_sys::Relation]) {
-    // SAFETY: null or an open relation, by this function's contract.
+    // SAFETY: the relations are null or open (contract of this function).
     let partitioned = |r: &pg_sys::Relation| unsafe {
         !r.is_null() && (*(**r).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
     };

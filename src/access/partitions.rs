@@ -35,7 +35,8 @@ pub fn protect(info: &RelInfo, partition: Option<u16>) {
 pub unsafe fn equal_to(index: pg_sys::Relation, keys: &[ScanKeyData], column: usize) -> Option<(Datum, Oid)> {
     let k = keys.iter().find(|k| k.sk_attno as usize == column + 1 && bounds::equality(k).is_some())?;
     let own = k.sk_subtype == pg_sys::InvalidOid;
-    // SAFETY: the caller's: the index has the column.
+    // SAFETY: `index` is open, and `column` is that of a key of a scan of it (contract of this
+    // function): `rd_opcintype` has an entry for it.
     Some((k.sk_argument, if own { unsafe { *(*index).rd_opcintype.add(column) } } else { k.sk_subtype }))
 }
 
@@ -54,13 +55,15 @@ pub unsafe fn fixed_by(info: &RelInfo, index: pg_sys::Relation, attnums: &[i16],
         if !info.partkey.agrees_with(index, at, c) {
             return None;
         }
-        // SAFETY: the caller's.
+        // SAFETY: `index` is open, and `keys` are those of a scan of it (contract of this
+        // function).
         let (value, typid) = unsafe { equal_to(index, keys, at) }?;
         key.push((value, false, typid));
     }
     if key.is_empty() {
         return None;
     }
-    // SAFETY: values of their types; the index's equality agrees with the key's.
+    // SAFETY: `key` has a value with its type for each column of the partition key. `agrees_with`
+    // has seen to equality and collation.
     unsafe { info.partkey.partition_of_key(&key) }
 }

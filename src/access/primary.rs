@@ -48,7 +48,8 @@ thread_local! {
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
-    // SAFETY: the caller's; the key's index exists while its table is locked.
+    // SAFETY: `rel` is open and of ours (contract of this function). The key's index exists while
+    // its table is locked, and is open while its fields are read.
     unsafe {
         let index = crate::pg::compat::primary_key_index(rel);
         if index == pg_sys::InvalidOid {
@@ -68,7 +69,7 @@ pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
 /// # Safety
 /// As for [`wanted`].
 pub unsafe fn spec(rel: pg_sys::Relation) -> Option<Vec<u8>> {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe { wanted(rel) }.map(|w| w.spec)
 }
 
@@ -79,7 +80,7 @@ pub unsafe fn spec(rel: pg_sys::Relation) -> Option<Vec<u8>> {
 #[inline]
 pub unsafe fn key(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKey> {
     let kept = info.primary.as_ref()?;
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `info` is its info (contract of this function).
     kept.key.get_or_init(|| unsafe { find_key(rel, info, kept) }).as_ref()
 }
 
@@ -89,7 +90,7 @@ pub unsafe fn key(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKey> 
 /// As for [`key`].
 #[inline]
 pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKey> {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `info` is its info (contract of this function).
     let key = unsafe { key(rel, info) }?;
     let from = key.primary.complete_from();
     (from == 0 || is_complete(key.primary, from)).then_some(key)
@@ -115,7 +116,8 @@ fn is_complete(index: &Primary, from: Csn) -> bool {
 
 unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option<PrimaryKey> {
     kept.codec.as_ref()?;
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours: contract of `key`. The index exists while its table is
+    // locked; `at` is one of its key columns.
     unsafe {
         let w = wanted(rel).filter(|w| w.spec == kept.index.spec())?;
         let r = pg_sys::index_open(w.index, pg_sys::AccessShareLock as i32);
@@ -144,7 +146,8 @@ pub unsafe fn enter(
     slot: *mut pg_sys::TupleTableSlot,
 ) {
     let Some(n) = t.newest_write() else { return };
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `slot` has the row of `r` (contract of this function).
+    // The codec's columns are columns of the row type.
     unsafe {
         let Some((kept, codec)) = info.primary.as_ref().and_then(|k| Some((k, k.codec.as_ref()?))) else {
             return ranges::note_new(rel, info, n, Row::Slot(slot), None);
@@ -183,7 +186,8 @@ unsafe fn enter_key(
 ) -> bool {
     let last = ok(t.add_entry(&PG, r, key));
     let made = kept.known_key().map(|k| (k.index, key));
-    // SAFETY: as for `enter`.
+    // SAFETY: `rel` is open, `slot` of its row type, and `n` the write of the row: contract of
+    // `enter`.
     unsafe { ranges::note_new(rel, info, n, Row::Slot(slot), made) };
     last
 }
@@ -192,7 +196,8 @@ unsafe fn enter_key(
 /// without a NULL: those that [`rows::plain`] makes.
 #[inline]
 unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<([u8; 8], usize)> {
-    // SAFETY: as for `enter`: the codec's columns are columns of the row type.
+    // SAFETY: `slot` is of the relation's row type: contract of `enter`. The codec's columns are
+    // columns of it, and `have_columns` fills the arrays up to each.
     unsafe {
         for &a in &codec.attnums {
             pg::have_columns(slot, a as i32);
@@ -208,8 +213,9 @@ unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<
 /// Tells nbtree which page is the last leaf of the PRIMARY KEY's index, if it does not know.
 #[cold]
 unsafe fn remember_last_leaf(rel: pg_sys::Relation, info: &RelInfo) {
-    // SAFETY: as for `enter`: the index exists and is nbtree's while its table is locked for
-    // writing. An ERROR jumps over this frame, and the resource owner closes the index.
+    // SAFETY: `rel` is open and of ours: contract of `enter`. The index exists and is nbtree's
+    // while its table is locked for writing. An ERROR jumps over this frame, and the resource owner
+    // closes the index.
     unsafe {
         let Some(key) = key(rel, info) else { return };
         let index = raw::RelationIdGetRelation(key.index);
@@ -238,7 +244,8 @@ pub unsafe fn tombstone(
     let Some((codec, old)) = codec.zip(old) else { return ok(t.new_tombstone(to, None)) };
     let mut key = KEY.take();
     key.clear();
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `old` is reachable and of its row type (contract of
+    // this function).
     let has_entry = unsafe { rows::plain(rel, codec, Row::Version(old.as_ptr()), &mut key) }.is_some();
     let tombstone = ok(t.new_tombstone(to, has_entry.then_some(&key)));
     KEY.set(key);
@@ -254,7 +261,8 @@ struct Building {
 impl Drop for Building {
     fn drop(&mut self) {
         if let Some(index) = self.index {
-            // SAFETY: it was not handed over.
+            // SAFETY: `index` was made by `build` and not handed over, so that no other process or
+            // transaction has it.
             unsafe { index.destroy(&self.e, shmem::my_slot()) };
         }
     }
@@ -267,7 +275,8 @@ impl Drop for Building {
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn sync(rel: pg_sys::Relation) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours (contract of this function). With its ACCESS EXCLUSIVE lock
+    // no other session uses the index that is replaced.
     unsafe {
         let table = rel::info(rel).table;
         let wanted = wanted(rel);
@@ -305,7 +314,8 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
         has_past |= !is_own_insert(t, r) && !r.rec.head().is_null();
         let Some(v) = row(t, r) else { continue };
         key.clear();
-        // SAFETY: a version of the relation, reached under our pin.
+        // SAFETY: `rel` is open: contract of `sync`. `v` is a version of it with a row, reached
+        // under our pin (INV-RETIRE).
         if unsafe { rows::plain(rel, w.codec, Row::Version(v.as_ptr()), &mut key) }.is_some() {
             ok(index.add(e, shmem::my_slot(), &PG, no, &key));
         }

@@ -79,7 +79,8 @@ static SCANS: Local<Scans> = Local::new(Scans { open: Vec::new(), free: Vec::new
 
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
-    // SAFETY: one thread; no scan outlives its transaction.
+    // SAFETY: a process has one thread, and no other reference to `SCANS` is in use (contract of
+    // `get_mut`). No scan outlives its transaction, so no entry is in use.
     unsafe {
         let Scans { open, free, .. } = SCANS.get_mut();
         open.truncate(64);
@@ -92,7 +93,8 @@ pub fn end_transaction() {
 /// Scans that began in aborted subtransactions: those of older cursors go on, others are gone
 /// without an end, when their memory is.
 pub fn abort_subtransactions(level: u32) {
-    // SAFETY: one thread.
+    // SAFETY: a process has one thread, and no other reference to `SCANS` is in use (contract of
+    // `get_mut`).
     unsafe {
         for o in SCANS.get_mut().open.iter_mut().filter(|o| o.level >= level) {
             o.level = u32::MAX;
@@ -109,8 +111,8 @@ struct Gone {
 }
 
 unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
-    // SAFETY: made by `watch`, in the memory that goes away now; one thread. Nothing here can fail
-    // but for memory.
+    // SAFETY: `arg` is the `Gone` of `watch`, in the memory that goes away only after this call.
+    // One thread uses `SCANS`. `fetch` is only compared; nothing here can fail but for memory.
     unsafe {
         let g = &*arg.cast::<Gone>();
         let s = SCANS.get_mut();
@@ -124,7 +126,8 @@ unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
 /// An entry lives as long as the memory of its scan. (A subtransaction's end does not tell: a
 /// cursor outlives one in which it was read, and another one in which it was declared.)
 unsafe fn watch(f: *mut Fetch, open: u32) {
-    // SAFETY: the fetch was allocated in a memory context.
+    // SAFETY: `f` is a chunk of its own in a memory context: `Fetch::new` has made it. `Gone` and
+    // the callback in it live in the same context.
     unsafe {
         let context = pg_sys::GetMemoryChunkContext(f.cast());
         let g = pg_sys::MemoryContextAllocZero(context, std::mem::size_of::<Gone>()).cast::<Gone>();
@@ -135,8 +138,12 @@ unsafe fn watch(f: *mut Fetch, open: u32) {
     }
 }
 
+/// # Safety
+/// `f` is a fetch of ours, alone in its chunk of memory. The reference is not used after a call
+/// that may come back here.
 pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
-    // SAFETY: one thread; callers keep no reference over a call that may come back here.
+    // SAFETY: `f` is a fetch of ours (contract of this function). A process has one thread, and
+    // users of an entry keep no reference over a call that may come back here.
     unsafe {
         let Scans { open, free, .. } = SCANS.get_mut();
         if (*f).open == 0 {
@@ -163,8 +170,13 @@ pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
 }
 
 /// The entry of a scan that has one.
+///
+/// # Safety
+/// `f` is a fetch of ours that has an entry. The reference is not used after a call that may come
+/// back here.
 pub(super) unsafe fn entry_of(f: *mut Fetch) -> &'static mut Open {
-    // SAFETY: one thread; callers keep no reference over a call that may come back here.
+    // SAFETY: `f` has an entry, so `open` is its number plus 1 (contract of this function). A
+    // process has one thread, and no other reference to `SCANS` is in use.
     unsafe { &mut SCANS.get_mut().open[(*f).open as usize - 1] }
 }
 
@@ -173,7 +185,8 @@ pub(super) unsafe fn entry_of(f: *mut Fetch) -> &'static mut Open {
 /// # Safety
 /// A fetch of ours.
 pub unsafe fn close(f: *mut Fetch) {
-    // SAFETY: one thread.
+    // SAFETY: `f` is a fetch of ours (contract of this function). A process has one thread; a
+    // reference to `SCANS` is taken when the one before is over.
     unsafe {
         settle(f);
         if (*f).open != 0 {
@@ -185,12 +198,16 @@ pub unsafe fn close(f: *mut Fetch) {
 }
 
 unsafe fn is_mvcc(s: pg_sys::Snapshot) -> bool {
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `s` is null or the snapshot of a scan descriptor, which is registered or active as
+    // long as the scan.
     unsafe { !s.is_null() && ((*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC || is_ours(s)) }
 }
 
+/// # Safety
+/// A scan whose keys are set; they stay as they are while the slice is used.
 pub(super) unsafe fn keys_of<'a>(scan: pg_sys::IndexScanDesc) -> &'a [pg_sys::ScanKeyData] {
-    // SAFETY: `keyData` has `numberOfKeys` entries.
+    // SAFETY: the scan's keys are set (contract of this function): `keyData` has `numberOfKeys`
+    // entries (relscan.h).
     unsafe {
         match (*scan).numberOfKeys as usize {
             0 => &[],
@@ -204,7 +221,8 @@ pub(super) unsafe fn keys_of<'a>(scan: pg_sys::IndexScanDesc) -> &'a [pg_sys::Sc
 /// # Safety
 /// A scan of an index of ours whose keys are set.
 pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` is of an index of ours with its keys set (contract of this function).
+    // `fetch_of` gives null or a `Fetch`.
     unsafe {
         let index = (*scan).indexRelation;
         let Some(info) = rel::by_oid((*(*index).rd_index).indrelid) else {
@@ -242,7 +260,8 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
 
 /// A scan of a key range, whose rows are fetched through `f`.
 unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
-    // SAFETY: as in `index_scan`.
+    // SAFETY: `scan` has its keys set: contract of `index_scan`. `f` is its fetch, not null; the
+    // entry of `open_of` is filled without a call that could come back here.
     unsafe {
         let at: Vec<_> = partitions::touches(info, partition).collect();
         let heap = (*f).base.rel;
@@ -262,7 +281,8 @@ unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo,
 
 /// A scan whose rows come through a bitmap: it is read to its end, and its rows are read later.
 unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<u16>, snapshot: pg_sys::Snapshot) {
-    // SAFETY: as in `index_scan`.
+    // SAFETY: `scan` has its keys set: contract of `index_scan`. Its transaction holds a lock on
+    // the table, so the look-up by OID finds it; it is closed again.
     unsafe {
         let at: Vec<_> = partitions::touches(info, partition).collect();
         let heap = pg_sys::RelationIdGetRelation(info.oid);
@@ -281,7 +301,8 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
 /// Predicates on partitions, of all rows or of those that meet the scan's keys: the rows that it
 /// reads are protected by themselves.
 unsafe fn coarse(scan: pg_sys::IndexScanDesc, heap: pg_sys::Relation, at: &[Touch]) {
-    // SAFETY: as in `index_scan`; the table is open.
+    // SAFETY: `scan` has its keys set: contract of `index_scan`. `heap` is open: the fetch's, or
+    // opened by `bitmap`.
     let condition = unsafe { conditions::of_scan(heap, (*scan).indexRelation, keys_of(scan)) };
     for touch in at {
         ok(match condition {
@@ -312,14 +333,15 @@ pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, csn: Csn) -> ScanId 
 struct Forget;
 impl Drop for Forget {
     fn drop(&mut self) {
-        // SAFETY: one thread.
+        // SAFETY: a process has one thread, and `with_interval` keeps no reference to `SCANS`.
         unsafe { SCANS.get_mut().given = None };
     }
 }
 
 /// The scan that `start` starts reads this interval.
 pub fn with_interval(i: &Interval, start: impl FnOnce()) {
-    // SAFETY: one thread. Forgotten also if an ERROR unwinds.
+    // SAFETY: a process has one thread, and no other reference to `SCANS` is in use (contract of
+    // `get_mut`). `Forget` empties `given` also if an ERROR unwinds.
     unsafe { SCANS.get_mut().given = Some(i.clone()) };
     let _forget = Forget;
     start();
@@ -330,7 +352,7 @@ pub fn with_interval(i: &Interval, start: impl FnOnce()) {
 /// # Safety
 /// A scan with a fetch of ours.
 pub unsafe fn ran_to_its_end(scan: pg_sys::IndexScanDesc) {
-    // SAFETY: the caller's.
+    // SAFETY: `scan` has a fetch of ours (contract of this function).
     unsafe { (*fetch_of(scan)).seen.ended = true };
 }
 
@@ -340,7 +362,8 @@ unsafe fn intervals_of(
     heap: pg_sys::Relation,
     info: &RelInfo,
 ) -> Option<(Ranged, Vec<Interval>)> {
-    // SAFETY: as in `index_scan`.
+    // SAFETY: `scan` has its keys set: contract of `index_scan`. `heap` is open, and the index is
+    // one of it. The reference to `SCANS` is over before a function is called.
     unsafe {
         let ranged = ranges::of_index(heap, info, (*scan).indexRelation)?;
         if let Some(i) = SCANS.get_mut().given.take() {
@@ -361,7 +384,8 @@ unsafe fn intervals_of(
 /// # Safety
 /// A fetch of ours.
 pub unsafe fn settle(f: *mut Fetch) {
-    // SAFETY: the caller's.
+    // SAFETY: `f` is a fetch of ours (contract of this function). With `look` set and `n_few` 0 it
+    // has an entry.
     unsafe {
         if (*f).look {
             (*f).look = false;
@@ -386,8 +410,9 @@ pub unsafe fn settle(f: *mut Fetch) {
 
 /// The last key that a scan of this transaction has read, and whether it reads upwards.
 pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
-    // SAFETY: one thread; the fetch of an open scan is alive, and so is the row that it returned
-    // last.
+    // SAFETY: a process has one thread. The fetch of an entry is alive, since `gone` sets it to
+    // null. The transaction's pin keeps the row that it returned last (INV-RETIRE). `o` is not used
+    // once the key is made.
     unsafe {
         let o = SCANS.get_mut().open.iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
         let (f, r) = (o.fetch, o.ranged?);
@@ -408,7 +433,8 @@ pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
 
 /// The scan stopped before its end: the predicates end at the last row that it returned.
 unsafe fn shrink(f: *mut Fetch) {
-    // SAFETY: one thread; the version is reachable under the transaction's pin.
+    // SAFETY: `f` is a fetch of ours: contract of `settle`. The pin keeps the row that it returned
+    // last (INV-RETIRE). `o` is not used once expressions of the index may run.
     unsafe {
         let seen = (*f).seen;
         if (*f).open == 0 {

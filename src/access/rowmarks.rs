@@ -14,8 +14,8 @@ static STATES: Local<Vec<*mut pg_sys::EPQState>> = Local::new(Vec::new());
 /// a row that is not locked.
 #[inline]
 pub fn snapshot_of(slot: *mut pg_sys::TupleTableSlot) -> Option<pg_sys::Snapshot> {
-    // SAFETY: one thread; states leave the list before their memory goes (see `forget`), and that
-    // of the recheck lives in the same context.
+    // SAFETY: a process has one thread. States leave the list before their memory goes (see
+    // `forget`), and that of the recheck lives in the same context.
     unsafe {
         STATES.get_mut().iter().find_map(|e| {
             let recheck = (**e).recheckestate;
@@ -26,9 +26,13 @@ pub fn snapshot_of(slot: *mut pg_sys::TupleTableSlot) -> Option<pg_sys::Snapshot
 }
 
 /// Notes a statement that has started, if EvalPlanQual may fetch rows of ours for it.
+///
+/// # Safety
+/// `q` has been started by the executor and has not ended.
 pub unsafe fn note(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the executor's state after its start; `es_rowmarks` is null or has an entry for each
-    // relation of the range table.
+    // SAFETY: `q` has been started (contract of this function). `es_rowmarks` is null or has an
+    // entry for each relation of the range table (execnodes.h). The callback lives in the context
+    // that calls it.
     unsafe {
         let estate = (*q).estate;
         let marks = (*estate).es_rowmarks;
@@ -49,12 +53,14 @@ pub unsafe fn note(q: *mut pg_sys::QueryDesc) {
 
 /// The memory of a statement's state goes away.
 unsafe extern "C-unwind" fn forget(estate: *mut core::ffi::c_void) {
-    // SAFETY: one thread; callbacks run before the context's memory is freed.
+    // SAFETY: a process has one thread. The callback runs before the memory of the statement's
+    // context is freed, so `e` can still be read.
     unsafe { STATES.get_mut().retain(|e| !std::ptr::addr_eq((**e).parentestate, estate)) };
 }
 
 unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: the walker's contract; one thread.
+    // SAFETY: `ps` is null or a node of a plan's state (planstate_tree_walker), which is cast as
+    // its tag says. A process has one thread; `states` is not used after the walk goes on.
     unsafe {
         if ps.is_null() {
             return false;

@@ -24,7 +24,8 @@ use std::cmp::Ordering;
 /// # Safety
 /// A scan's state after the executor's start.
 pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, of: Statement) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` is the state of a scan after the executor's start (contract of this function). So
+    // its relation is open, and its plan and executor's state are set.
     unsafe {
         let r = (*s).ss.ss_currentRelation;
         if !rel::is_ours(r) {
@@ -56,7 +57,8 @@ impl Wanted {
     pub unsafe fn has(&self, rel: pg_sys::Relation, r: RecordRef) -> bool {
         let mut key = Vec::new();
         let Some(v) = xact::txn().any_row(r.rec) else { return false };
-        // SAFETY: a version with a row, reached under our pin.
+        // SAFETY: `rel` is open, and the record is of it (contract of this function). `v` is a
+        // version with a row, reached under our pin (INV-RETIRE).
         unsafe {
             self.0.iter().any(|(codec, intervals)| {
                 key.clear();
@@ -79,7 +81,7 @@ pub unsafe fn protect(r: pg_sys::Relation, info: &RelInfo, snapshot: pg_sys::Sna
     if xact::mode() != Mode::Serializable {
         return none;
     }
-    // SAFETY: the caller's.
+    // SAFETY: `r` is open and of ours, and `snapshot` valid (contract of this function).
     unsafe {
         if let Some(filters) = statements::filters(snapshot, info.oid) {
             if let Some(p) = by_filters(r, info, &filters) {
@@ -100,7 +102,8 @@ pub unsafe fn protect(r: pg_sys::Relation, info: &RelInfo, snapshot: pg_sys::Sna
 }
 
 unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -> Option<Protection> {
-    // SAFETY: as in `protect`.
+    // SAFETY: `r` is open and of ours: contract of `protect`. A filter's index exists while its
+    // table is locked; it is closed again, or by an ERROR's clean-up.
     unsafe {
         let mut ranged: Vec<ranges::Ranged> = Vec::new();
         for f in filters {
@@ -127,7 +130,8 @@ unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -
 
 /// The best index for a scan's filter.
 unsafe fn filter(r: pg_sys::Relation, quals: *mut pg_sys::List, estate: *mut pg_sys::EState) -> Option<Filter> {
-    // SAFETY: as in `inspect`.
+    // SAFETY: `r` is open, and quals and state are those of a scan's plan: contract of `inspect`. A
+    // codec's index exists while its table is locked, and is closed again.
     unsafe {
         if quals.is_null()
             || pg_sys::contain_leaked_vars(quals.cast())
@@ -160,7 +164,8 @@ unsafe fn scan_keys(
     quals: *mut pg_sys::List,
     estate: *mut pg_sys::EState,
 ) -> Vec<ScanKeyData> {
-    // SAFETY: as in `inspect`.
+    // SAFETY: `quals` is a plan's list of expressions, and `estate` its state: contract of
+    // `inspect`. A node is cast only as its tag says.
     unsafe {
         let mut found = Vec::new();
         for q in PgList::<pg_sys::Node>::from_pg(quals).iter_ptr() {
@@ -183,7 +188,7 @@ unsafe fn scan_keys(
 
 /// The column that an expression is.
 unsafe fn column(n: *mut pg_sys::Node) -> Option<i16> {
-    // SAFETY: an expression.
+    // SAFETY: `n` is null or a planned expression. A node is cast only as its tag says.
     unsafe {
         let mut n = n;
         while !n.is_null() && (*n).type_ == NodeTag::T_RelabelType {
@@ -195,7 +200,8 @@ unsafe fn column(n: *mut pg_sys::Node) -> Option<i16> {
 
 /// A value that is known before the scan; the flag says that it is NULL.
 unsafe fn constant(n: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> Option<(pg_sys::Datum, bool)> {
-    // SAFETY: an expression of the statement of this state.
+    // SAFETY: `n` is null or an expression of the statement of `estate`. A node is cast only as its
+    // tag says.
     unsafe {
         let mut n = n;
         while !n.is_null() && (*n).type_ == NodeTag::T_RelabelType {
@@ -218,7 +224,8 @@ unsafe fn constant(n: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> Option<
 }
 
 unsafe fn parameter(list: pg_sys::ParamListInfo, id: i32) -> Option<(pg_sys::Datum, bool)> {
-    // SAFETY: the statement's parameters (ExecEvalParamExtern).
+    // SAFETY: `list` is null or the statement's parameters, and `id` is checked. `room` outlives
+    // what `fetch` returns (params.h, as ExecEvalParamExtern does).
     unsafe {
         if list.is_null() || id < 1 || id > (*list).numParams {
             return None;
@@ -249,7 +256,8 @@ unsafe fn member(
     index: pg_sys::Relation,
     i: usize,
 ) -> Option<(i32, pg_sys::Oid)> {
-    // SAFETY: an open index.
+    // SAFETY: `index` is open, and `i` is one of its key columns, for which the arrays have an
+    // entry. Catalog look-ups: the operator is a member of the family.
     unsafe {
         let family = *(*index).rd_opfamily.add(i);
         let own = *(*index).rd_indcollation.add(i);
@@ -270,7 +278,8 @@ unsafe fn operator(
     i: usize,
     estate: *mut pg_sys::EState,
 ) -> Option<ScanKeyData> {
-    // SAFETY: a planned expression.
+    // SAFETY: `e` has the tag of an OpExpr, and its arguments are a list of expressions. `index` is
+    // open, and `i` one of its key columns.
     unsafe {
         let args = PgList::<pg_sys::Node>::from_pg((*e).args);
         let (a, b) = (args.get_ptr(0)?, args.get_ptr(1)?);
@@ -294,7 +303,8 @@ unsafe fn any_of(
     i: usize,
     estate: *mut pg_sys::EState,
 ) -> Option<ScanKeyData> {
-    // SAFETY: a planned expression.
+    // SAFETY: `e` has the tag of a ScalarArrayOpExpr, and its arguments are a list of expressions.
+    // `index` is open, and `i` one of its key columns.
     unsafe {
         let args = PgList::<pg_sys::Node>::from_pg((*e).args);
         let (a, b) = (args.get_ptr(0)?, args.get_ptr(1)?);
@@ -309,7 +319,7 @@ unsafe fn any_of(
 }
 
 unsafe fn null_test(e: *mut pg_sys::NullTest, attnum: i16) -> Option<ScanKeyData> {
-    // SAFETY: a planned expression.
+    // SAFETY: `e` has the tag of a NullTest, whose argument is an expression.
     unsafe {
         if (*e).argisrow || column((*e).arg.cast()) != Some(attnum) {
             return None;

@@ -50,7 +50,7 @@ enum What {
 static NOTES: Local<Vec<Note>> = Local::new(Vec::new());
 
 fn notes() -> &'static mut Vec<Note> {
-    // SAFETY: one thread, and no caller keeps the reference.
+    // SAFETY: a process has one thread, and no caller keeps the reference (contract of `get_mut`).
     unsafe { NOTES.get_mut() }
 }
 

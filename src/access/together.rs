@@ -43,8 +43,8 @@ pub fn note(txn: &Txn) {
 /// At some rows of a table.
 fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + Clone) {
     let Some(info) = rel::by_table_id(table.id).filter(|i| i.primary.is_some()) else { return };
-    // SAFETY: the transaction has used the table and holds its lock, unless it has dropped it: null
-    // then. Closed again, by an ERROR's clean-up if it comes to that.
+    // SAFETY: the transaction has used the table and holds its lock (INV-HELD), unless it has
+    // dropped it: null then. Closed again, by an ERROR's clean-up if it comes to that.
     unsafe {
         let rel = pg_sys::RelationIdGetRelation(info.oid);
         if rel.is_null() {
@@ -76,15 +76,18 @@ unsafe fn common<'a>(
     let columns = &codec.attnums[..codec.attnums.len().min(COLUMNS)];
     let (mut common, mut first, mut several, mut bytes) = (Vec::new(), None, false, Vec::new());
     for r in rows {
-        // SAFETY: the caller's.
+        // SAFETY: the head of a record is reached under the transaction's pin (INV-RETIRE):
+        // contract of this function.
         let version = NonNull::new(r.rec.head()).filter(|v| unsafe { !v.as_ref().is_tombstone() });
         let Some(version) = version else { continue };
         several |= *first.get_or_insert(r.no) != r.no;
-        // SAFETY: the caller's; the columns of a primary key exist in the row type.
+        // SAFETY: `rel` is open (contract of this function), and the version is reached under the
+        // transaction's pin (INV-RETIRE).
         let mut t = unsafe { tuple::as_tuple(version.as_ptr(), Tid::Record(0), (*rel).rd_id) };
         for (i, attnum) in columns.iter().enumerate() {
             bytes.clear();
-            // SAFETY: as above.
+            // SAFETY: the columns of a primary key exist in the row type of `rel`, which is open;
+            // `codec` is that of this key (contract of this function).
             unsafe {
                 let (value, null) = tuple::column(&mut t, (*rel).rd_att, *attnum as usize - 1);
                 if !null {

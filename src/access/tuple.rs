@@ -74,7 +74,8 @@ impl Author {
 /// show (INV-SIGNED). `bits`: of `t_infomask`, those of the data.
 #[inline]
 unsafe fn sign(td: *mut pg_sys::HeapTupleHeaderData, columns: u16, bits: u16, by: Author) {
-    // SAFETY: the caller's: a header that is the caller's alone.
+    // SAFETY: `td` is the header of a version that its maker, `form` or `patch`, has not published.
+    // So no other process reads it (INV-SIGNED).
     unsafe {
         let mut fields = pg_sys::HeapTupleFields { t_xmin: by.xmin, t_xmax: by.xmax, ..Default::default() };
         fields.t_field3.t_cid = by.cid;
@@ -88,7 +89,8 @@ unsafe fn sign(td: *mut pg_sys::HeapTupleHeaderData, columns: u16, bits: u16, by
 /// Flattens values that are stored elsewhere (TOAST, expanded objects), so that nothing can fail
 /// once memory is allocated. True if any was.
 unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: &[bool]) {
-    // SAFETY: values and nulls have an entry for each attribute of the descriptor.
+    // SAFETY: `form` passes an entry of `values` and `nulls` for each attribute of `desc`. An
+    // attribute of length -1 that is not NULL points to a varlena.
     unsafe {
         for (i, v) in values.iter_mut().enumerate().filter(|(i, _)| !nulls[*i]) {
             if attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()) {
@@ -113,7 +115,8 @@ unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -
     if t.e.region.nodes() == 1 {
         return 0;
     }
-    // SAFETY: a valid slot of the relation's row type.
+    // SAFETY: `slot` is valid and of the relation's row type: contract of `form`. The caller's
+    // frame owns nothing that an ERROR would leave behind.
     unsafe { info.partkey.partition_of_slot(slot) as u32 }
 }
 
@@ -124,8 +127,8 @@ unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -
 /// # Safety
 /// A valid slot. What it holds stays as it is while the reference lives.
 unsafe fn whole_tuple<'a>(slot: *mut pg_sys::TupleTableSlot) -> Option<&'a pg_sys::HeapTupleData> {
-    // SAFETY: the caller's; slots with these operations are heap tuple slots, whose tuple, if there
-    // is one, is the row.
+    // SAFETY: `slot` is valid (contract of this function). Slots with these operations are heap
+    // tuple slots (tuptable.h): `tuple` is null or the row.
     unsafe {
         if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
             return None;
@@ -148,7 +151,8 @@ unsafe fn copy(
     from: &pg_sys::HeapTupleData,
     by: Author,
 ) -> Fresh {
-    // SAFETY: `form`'s; the tuple has `t_len` bytes, and so has the payload.
+    // SAFETY: `slot` is valid: contract of `form`. `from` has `t_len` bytes (htup.h), and the new
+    // version's payload as many. No other process reaches the version yet (INV-SIGNED).
     unsafe {
         let partition = place_of(t, info, slot);
         let f = Fresh::new(ok(t.new_version(partition, from.t_len as usize, 0)));
@@ -160,8 +164,14 @@ unsafe fn copy(
 }
 
 /// Makes a version of a slot's row.
+///
+/// # Safety
+/// `slot` is valid and of the row type of `info`'s relation. What it holds stays as it is during
+/// the call.
 pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
-    // SAFETY: a valid slot; the payload is allocated as large as computed.
+    // SAFETY: `slot` is valid (contract of this function), and `have_columns` fills its first
+    // `natts` entries. The payload has `hoff + data` bytes, which heap_fill_tuple fills. While `f`
+    // lives nothing raises past the bindings' guard.
     unsafe {
         if let Some(from) = whole_tuple(slot) {
             return copy(t, info, slot, from, by);
@@ -213,15 +223,25 @@ pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlo
 }
 
 /// A heap tuple that points to a version.
+///
+/// # Safety
+/// `v` is a version that is not a tombstone and that the caller's pin keeps, or the caller has
+/// made. The tuple is used only as long as that is so.
 pub unsafe fn as_tuple(v: *const Version, tid: Tid, oid: pg_sys::Oid) -> pg_sys::HeapTupleData {
-    // SAFETY: the version is reachable under our pin.
+    // SAFETY: `v` is kept by a pin, or the caller's own (contract of this function). So its length
+    // can be read (INV-RETIRE).
     unsafe { pg_sys::HeapTupleData { t_len: (*v).len, t_self: tid.item(), t_tableOid: oid, t_data: header(v) } }
 }
 
 /// Puts a version into a slot made by our `slot_callbacks`, without copying it.
+///
+/// # Safety
+/// `slot` is a heap tuple slot, as `slot_callbacks` says, of the row type of the table `oid`. The
+/// version is as for [`as_tuple`] for as long as the slot holds it.
 #[inline]
 pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Tid, v: *const Version) {
-    // SAFETY: the slot is a heap tuple slot; the version outlives it (pins, see state/xact.rs).
+    // SAFETY: `slot` is a heap tuple slot, and the version outlives its use there (contract of this
+    // function). That is the pin's work (INV-RETIRE).
     unsafe {
         let h = slot.cast::<pg_sys::HeapTupleTableSlot>();
         if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
@@ -244,7 +264,8 @@ pub unsafe fn store(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Ti
 /// As for [`store`]. An ERROR jumps over this frame.
 #[cold]
 pub unsafe fn store_as_own(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, tid: Tid, v: *const Version) {
-    // SAFETY: the caller's; the slot's context holds the copy as long as the slot does.
+    // SAFETY: `slot` and `v` are as for `store` (contract of this function). The copy is allocated
+    // in the slot's own context, and the slot frees it.
     unsafe {
         let xid = pg_sys::GetCurrentTransactionId();
         let before = pg_sys::MemoryContextSwitchTo((*slot).tts_mcxt);
@@ -263,8 +284,9 @@ pub unsafe fn store_as_own(slot: *mut pg_sys::TupleTableSlot, oid: pg_sys::Oid, 
 /// A valid slot with TID and table of the row; the version outlives the slot's row.
 #[inline]
 pub unsafe fn show(slot: *mut pg_sys::TupleTableSlot, v: *const Version) {
-    // SAFETY: the caller's; slots with these operations are heap tuple slots. What such a slot has
-    // to free is its own copy.
+    // SAFETY: `slot` is valid, and `v` outlives the slot's row (contract of this function). Slots
+    // with these operations are heap tuple slots (tuptable.h). With SHOULDFREE set the tuple is the
+    // slot's own copy.
     unsafe {
         if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsHeapTuple) {
             return;
@@ -285,8 +307,13 @@ pub unsafe fn show(slot: *mut pg_sys::TupleTableSlot, v: *const Version) {
 }
 
 /// All attributes of a version; columns added later get their defaults.
+///
+/// # Safety
+/// `rel` is open, and `v` is a version of its row type, as for [`as_tuple`]. The arrays have an
+/// entry for each column of the relation.
 pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_sys::Datum, nulls: *mut bool) {
-    // SAFETY: the arrays have an entry for each attribute. Raises nothing.
+    // SAFETY: `rel` is open, and the arrays have an entry for each column (contract of this
+    // function). heap_deform_tuple raises nothing.
     unsafe {
         let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);
         crate::pg::raw::heap_deform_tuple(&mut t, (*rel).rd_att, values, nulls);
@@ -295,7 +322,8 @@ pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_s
 
 /// How many columns a tuple has; columns that were added later are not in it.
 pub fn columns(t: &pg_sys::HeapTupleData) -> i32 {
-    // SAFETY: a valid tuple.
+    // SAFETY: `t_data` of a tuple points to its header (htup.h): tuples come from `as_tuple` or
+    // from PostgreSQL.
     unsafe { ((*t.t_data).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32 }
 }
 
@@ -305,7 +333,9 @@ pub fn columns(t: &pg_sys::HeapTupleData) -> i32 {
 /// The descriptor has the column.
 #[inline]
 pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at: usize) -> (pg_sys::Datum, bool) {
-    // SAFETY: the caller's; a tuple with NULLs has their bits.
+    // SAFETY: `desc` has the column (contract of this function). A tuple with NULLs has a bit for
+    // each of its columns (htup_details.h). A cached offset lies within the tuple, as `at` is one
+    // of its columns.
     unsafe {
         let mut null = false;
         if at as i32 >= columns(t) {
@@ -337,7 +367,8 @@ pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at:
 /// A tuple of the descriptor's row type, and a column of that.
 #[inline]
 unsafe fn place(td: *const pg_sys::HeapTupleHeaderData, desc: pg_sys::TupleDesc, at: usize) -> Option<usize> {
-    // SAFETY: the caller's; a tuple with NULLs has a bit for each of its columns.
+    // SAFETY: `td` is a tuple of the row type, and `at` a column of `desc` (contract of this
+    // function). A tuple with NULLs has a bit for each of its columns (htup_details.h).
     unsafe {
         let has = ((*td).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as usize > at;
         if !has || !attribute(desc, at).attbyval {
@@ -362,7 +393,8 @@ unsafe fn place(td: *const pg_sys::HeapTupleHeaderData, desc: pg_sys::TupleDesc,
 #[inline]
 pub unsafe fn value_at_place(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
     let td = header(v.as_ptr());
-    // SAFETY: the caller's; the column lies within the tuple.
+    // SAFETY: `v` is reachable and of this row type (contract of this function). `place` gives an
+    // offset only of a column that lies within the tuple.
     unsafe { place(td, desc, at).map(|offset| by_value(td.cast::<u8>().add(offset), attribute(desc, at).attlen)) }
 }
 
@@ -373,13 +405,14 @@ pub unsafe fn value_at_place(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: u
 /// As for [`value_at_place`].
 #[inline]
 pub unsafe fn value_of(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
-    // SAFETY: the caller's.
+    // SAFETY: `v` is reachable, of this row type, and has the column (contract of this function).
     unsafe { value_at_place(v, desc, at).or_else(|| value_anywhere(v, desc, at)) }
 }
 
 #[cold]
 unsafe fn value_anywhere(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize) -> Option<pg_sys::Datum> {
-    // SAFETY: the caller's.
+    // SAFETY: `v` is reachable and of this row type: contract of `value_of`. `column` is asked only
+    // for a column that the tuple has.
     unsafe {
         let mut t = as_tuple(v.as_ptr(), Tid::Invalid, pg_sys::InvalidOid);
         if at as i32 >= columns(&t) {
@@ -396,7 +429,8 @@ unsafe fn value_anywhere(v: NonNull<Version>, desc: pg_sys::TupleDesc, at: usize
 /// As for [`patch`].
 #[inline]
 pub unsafe fn can_patch(v: NonNull<Version>, desc: pg_sys::TupleDesc, values: &[(usize, pg_sys::Datum)]) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `v` is reachable and of this row type, and `desc` has the columns: contract of
+    // `patch`, which is this function's.
     values.iter().all(|&(at, _)| unsafe { place(header(v.as_ptr()), desc, at) }.is_some())
 }
 
@@ -414,7 +448,8 @@ pub unsafe fn patch(
     values: &[(usize, pg_sys::Datum)],
     by: Author,
 ) {
-    // SAFETY: the caller's; the columns lie within the tuple.
+    // SAFETY: `old` is reachable, and `new` has room for as many bytes and is the caller's alone
+    // (contract of this function). `place` gives offsets only of columns that lie within the tuple.
     unsafe {
         let (from, to) = (header(old.as_ptr()), header(new.as_ptr()));
         to.cast::<u8>().copy_from_nonoverlapping(from.cast(), old.as_ref().len as usize);
@@ -430,7 +465,8 @@ pub unsafe fn patch(
 /// Stores a value of a type that is passed by value (store_att_byval).
 #[inline]
 unsafe fn put_by_value(at: *mut u8, len: i16, d: pg_sys::Datum) {
-    // SAFETY: the caller's: room of that length, aligned.
+    // SAFETY: `at` is a column of the new tuple of `patch`. It has `len` bytes, at the alignment of
+    // its type (heap_fill_tuple).
     unsafe {
         match len {
             1 => at.cast::<i8>().write(d.value() as i8),
@@ -444,7 +480,8 @@ unsafe fn put_by_value(at: *mut u8, len: i16, d: pg_sys::Datum) {
 /// A value of a type that is passed by value, as it is stored (fetch_att).
 #[inline]
 unsafe fn by_value(at: *const u8, len: i16) -> pg_sys::Datum {
-    // SAFETY: the caller's: a value of that length, aligned.
+    // SAFETY: `at` is a column of a tuple, which `place` or `cached_offset` has found. It has `len`
+    // bytes, at the alignment of its type (heap_fill_tuple).
     unsafe {
         match len {
             1 => pg_sys::Datum::from(*at.cast::<i8>()),
@@ -456,8 +493,12 @@ unsafe fn by_value(at: *const u8, len: i16) -> pg_sys::Datum {
 }
 
 /// Have two versions the same values in the columns that foreign keys may refer to?
+///
+/// # Safety
+/// `rel` is open; both versions are of its row type, as for [`as_tuple`].
 pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Version) -> bool {
-    // SAFETY: a valid relation; both versions are reachable.
+    // SAFETY: `rel` is open, and both versions are reachable and of its row type (contract of this
+    // function). The set is this call's copy, freed once.
     unsafe {
         let desc = (*rel).rd_att;
         let mut rows = [a, b].map(|v| as_tuple(v, Tid::Record(0), (*rel).rd_id));
@@ -483,13 +524,18 @@ pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Versi
 }
 
 /// Do a version and a slot differ in one of these columns?
+///
+/// # Safety
+/// `rel` is open; the version, as for [`as_tuple`], and the slot are of its row type. `columns` has
+/// no more entries than the relation has columns.
 pub unsafe fn differs(
     rel: pg_sys::Relation,
     v: *const Version,
     slot: *mut pg_sys::TupleTableSlot,
     columns: &[bool],
 ) -> bool {
-    // SAFETY: the version is reachable; the slot has the relation's row type.
+    // SAFETY: `rel` is open; version and slot are of its row type (contract of this function).
+    // slot_getsomeattrs_int fills the arrays up to column `i`.
     unsafe {
         let desc = (*rel).rd_att;
         let mut t = as_tuple(v, Tid::Record(0), (*rel).rd_id);

@@ -18,9 +18,12 @@ use std::ptr::NonNull;
 pub type Seen = Option<NonNull<Version>>;
 
 /// What an MVCC snapshot sees of a record.
+///
+/// # Safety
+/// `s` is a valid MVCC snapshot of this backend.
 #[inline]
 pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
-    // SAFETY: a valid snapshot.
+    // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
     let cid = unsafe { (*s).curcid };
     match t.own(r, Some(cid)) {
         Own::Nothing => {}
@@ -76,7 +79,7 @@ pub fn newest(t: &mut Txn, r: RecordRef) -> Seen {
 
 /// Without tombstones.
 pub fn live(v: Seen) -> Seen {
-    // SAFETY: reached under our pin.
+    // SAFETY: `v` comes from a look at a record of this call, under our pin (INV-RETIRE).
     v.filter(|v| !unsafe { v.as_ref() }.is_tombstone())
 }
 
@@ -90,9 +93,12 @@ pub fn before_image(t: &Txn, n: u32) -> Seen {
 }
 
 /// Notes an update or delete that the executor may ask about (see `any`).
+///
+/// # Safety
+/// `s` is null or a valid snapshot.
 pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
     let Some(w) = t.write(n) else { return };
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `s` is null or valid (contract of this function).
     let curcid = unsafe {
         if s.is_null() {
             0
@@ -106,7 +112,7 @@ pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
 /// Was this the last write, made by the statement whose snapshot is active?
 unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
     let l = (*xact::last_write())?;
-    // SAFETY: a valid snapshot.
+    // SAFETY: `active` is null or the active snapshot, as `any` has asked for it.
     let same = unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid };
     (same && l.row == (r.table.id, r.no)).then_some(l.write)
 }
@@ -114,8 +120,12 @@ unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
 /// `SnapshotAny` by a record's TID: the caller is the executor or the trigger queue, for the row
 /// that the current command found, or has just changed (AfterTriggerSaveEvent of trigger.c, and
 /// ExecUpdate, both fetch by TID). The second value is the write whose before-image it is.
+///
+/// # Safety
+/// Within a transaction that has used the record's table.
 pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Version>, Option<u32>)> {
-    // SAFETY: plain calls.
+    // SAFETY: GetActiveSnapshot is called only where ActiveSnapshotSet says that there is one. Both
+    // read the list of snapshots and raise nothing.
     let active = unsafe {
         if crate::pg::raw::ActiveSnapshotSet() {
             crate::pg::raw::GetActiveSnapshot()
@@ -128,7 +138,7 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     let csn = if mvcc { xact::snapshot_csn(active) } else { 0 };
     if let Some(n) = t.last_write(r) {
         let w = *t.write(n)?;
-        // SAFETY: the active snapshot.
+        // SAFETY: `active` is null or the active snapshot, which stays active during this call.
         let just = unsafe { just_written(r, active) } == Some(n);
         return match w.kind {
             WriteKind::Insert => Some((w.version, None)),
@@ -137,7 +147,7 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
         };
     }
     if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
-        // SAFETY: the active snapshot.
+        // SAFETY: `active` is null or the active snapshot, which stays active during this call.
         if unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid } {
             return NonNull::new(l.version).map(|v| (v, None));
         }
@@ -167,8 +177,11 @@ pub fn take_conflict(r: RecordRef) -> bool {
 
 /// A dirty snapshot: committed rows, and those of transactions that run, whose ids it reports in
 /// the snapshot, so that unique checks can wait. Never sleeps: it is called with a page locked.
+///
+/// # Safety
+/// `s` is a dirty snapshot that the caller owns and may write.
 pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) -> Seen {
-    // SAFETY: a dirty snapshot that the caller owns.
+    // SAFETY: `s` is a dirty snapshot that the caller owns (contract of this function).
     unsafe {
         (*s).xmin = pg_sys::InvalidTransactionId;
         (*s).xmax = pg_sys::InvalidTransactionId;
@@ -186,12 +199,13 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
             Some(v)
         }
         Present::Row(v, _, writer) => {
-            // SAFETY: as above.
+            // SAFETY: `s` is a dirty snapshot that the caller owns (contract of this function).
             unsafe { (*s).xmax = pg_sys::TransactionId::from(writer) };
             Some(v)
         }
         Present::Insert(v, writer) => {
-            // SAFETY: as above.
+            // SAFETY: `s` is a dirty snapshot that the caller owns (contract of this function). `v`
+            // is reached under our pin (INV-RETIRE).
             unsafe { report_insert(v, writer, s) };
             Some(v)
         }
@@ -199,7 +213,8 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
 }
 
 unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
-    // SAFETY: the version and the snapshot are valid.
+    // SAFETY: `v` is reached under our pin (INV-RETIRE), complete before it was reachable
+    // (INV-VERSION). `s` is the caller's own: contract of `dirty`.
     unsafe {
         let td = crate::access::tuple::header(v.as_ptr());
         (*s).xmin = pg_sys::TransactionId::from(writer);
@@ -211,16 +226,24 @@ unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
 }
 
 /// What any kind of snapshot sees of a record.
+///
+/// # Safety
+/// `s` is a valid snapshot; a dirty one is the caller's to write.
 pub unsafe fn by_snapshot(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
-    // SAFETY: the caller's.
+    // SAFETY: `s` is valid, and the caller's to write if it is dirty (contract of this function).
     unsafe { by_scan(t, r, s, for_write, ScanId::NONE) }
 }
 
 /// The same for a row that a scan has found. `scan`: the predicate that protects it, or `NONE`.
+///
+/// # Safety
+/// As for [`by_snapshot`].
 #[inline]
 pub unsafe fn by_scan(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
     let mode = xact::mode();
-    // SAFETY: a valid snapshot.
+    // SAFETY: `s` is valid, and the caller's to write if it is dirty (contract of this function).
+    // The head of a record is reached under our pin, which the planner's hook renews (INV-RETIRE,
+    // INV-PIN).
     unsafe {
         match (*s).snapshot_type {
             SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, for_write, scan),

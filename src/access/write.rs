@@ -20,7 +20,8 @@ use std::ptr::NonNull;
 
 /// The transaction id that this relation's writes need. An ERROR jumps over the caller's frame.
 unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
-    // SAFETY: plain calls.
+    // SAFETY: both read the transaction's state, and the first may raise. Nothing that needs a drop
+    // is alive in this frame.
     unsafe {
         if info.needs_xid {
             crate::pg::raw::GetCurrentTransactionId()
@@ -34,7 +35,8 @@ unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
 /// type) jumps over the caller's frame: it must not own a version.
 unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
     let mut part = [0; 2];
-    // SAFETY: the caller's: a slot of the row type.
+    // SAFETY: `slot` is valid and of the row type: contract of `insert` and of `update`, which
+    // alone come here.
     part[info.table.map().field as usize] = unsafe { info.partkey.partition_of_slot(slot) };
     part
 }
@@ -45,7 +47,8 @@ unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u1
 /// An open relation of ours, and valid slots of its row type, or of one that tableam.h's contract
 /// allows.
 pub unsafe fn insert(rel: pg_sys::Relation, slots: &[*mut pg_sys::TupleTableSlot], cid: pg_sys::CommandId) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours; the slots are valid and of its row type (contract of this
+    // function).
     unsafe {
         slots.iter().for_each(|slot| insert_slot(rel, *slot, cid, 0));
         crate::pg::raw::pgstat_count_heap_insert(rel, slots.len() as i64);
@@ -63,7 +66,8 @@ pub unsafe fn insert_speculative(
     cid: pg_sys::CommandId,
     token: u32,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours; `slot` is valid and of its row type (contract of this
+    // function).
     unsafe {
         insert_slot(rel, slot, cid, token);
         crate::pg::raw::pgstat_count_heap_insert(rel, 1);
@@ -72,7 +76,9 @@ pub unsafe fn insert_speculative(
 
 /// Inserts the row of a slot. `token`: of a speculative insert, or 0.
 unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: u32, token: u32) {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and of ours, and `slot` of its row type: contract of `insert`. The
+    // version is ours alone until `t.insert` has it (INV-SIGNED). From then on our own write keeps
+    // it.
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
@@ -105,7 +111,8 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
 /// # Safety
 /// An open relation of ours; the slot carries the TID of the insert.
 pub unsafe fn complete_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, succeeded: bool) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `slot` has the TID of the insert (contract of this
+    // function). A pending version of our own is in the write list, which keeps it.
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
@@ -134,8 +141,11 @@ enum Target {
 type TmResult = pg_sys::TM_Result::Type;
 
 /// Fills in why a row could not be written.
+///
+/// # Safety
+/// `tmfd` is valid for writes: the out parameter of a callback of tableam.h.
 pub(super) unsafe fn failure(tmfd: *mut pg_sys::TM_FailureData, tid: Tid, xmax: pg_sys::TransactionId, cmax: u32) {
-    // SAFETY: the caller's out parameter.
+    // SAFETY: `tmfd` is valid for writes (contract of this function).
     unsafe {
         (*tmfd).ctid = tid.item();
         (*tmfd).xmax = xmax;
@@ -145,6 +155,10 @@ pub(super) unsafe fn failure(tmfd: *mut pg_sys::TM_FailureData, tid: Tid, xmax: 
 }
 
 /// A row that somebody else has replaced or deleted: where it went.
+///
+/// # Safety
+/// `tmfd` is valid for writes. `newest` is the record's newest version, reached under the
+/// transaction's pin.
 pub(super) unsafe fn gone(
     t: &mut Txn,
     tmfd: *mut pg_sys::TM_FailureData,
@@ -154,7 +168,8 @@ pub(super) unsafe fn gone(
     if xact::mode() == Mode::RepeatableRead {
         t.fail(AbortReason::WriteConflict, r.touch()); // for the counters: the caller raises the error
     }
-    // SAFETY: the version is reachable under our pin.
+    // SAFETY: `newest` is reached under our pin (INV-RETIRE), and is read as a tombstone only if it
+    // is one. `tmfd` is valid for writes (contract of this function).
     unsafe {
         let (tid, result) = match newest {
             Some(v) if !v.as_ref().is_tombstone() => (Tid::Record(r.no), TM_Updated),
@@ -175,6 +190,9 @@ pub(super) unsafe fn gone(
 }
 
 /// The version on which the executor's work is based: what its scan saw, or what it locked since.
+///
+/// # Safety
+/// `snapshot` is null or a valid snapshot of this backend.
 pub(super) unsafe fn based_on(
     t: &mut Txn,
     r: RecordRef,
@@ -187,7 +205,7 @@ pub(super) unsafe fn based_on(
             return true;
         }
     }
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `snapshot` is null or valid (contract of this function).
     unsafe {
         if snapshot.is_null() || (*snapshot).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
             return true;
@@ -209,7 +227,9 @@ unsafe fn target(
     cid: u32,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> Target {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `tmfd` and the snapshots are those of tuple_update or tuple_delete (tableam.h),
+    // `crosscheck` null or valid. Versions of `lock_for_write` are reached under our pin
+    // (INV-RETIRE).
     unsafe {
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n).expect("a number of ours");
@@ -276,7 +296,8 @@ pub unsafe fn delete(
     tmfd: *mut pg_sys::TM_FailureData,
     changing_part: bool,
 ) -> TmResult {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and of ours, and `tmfd` and the snapshots are valid (tableam.h:
+    // tuple_delete). `old` is an own write's, or the record's, reached under our pin (INV-RETIRE).
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
@@ -314,7 +335,7 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
     if xact::locked().get(&(r.table.id, r.no)).is_some_and(|l| newest.is_some_and(|v| v.as_ptr() == l.version)) {
         return visible::live(newest);
     }
-    // SAFETY: null or a valid snapshot.
+    // SAFETY: `snapshot` is that of `update`: null or valid (tableam.h: tuple_update).
     unsafe {
         if xact::mode() != Mode::Serializable
             && !snapshot.is_null()
@@ -330,7 +351,8 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
 /// Rows inserted by this transaction keep their version for AFTER INSERT triggers, which refetch
 /// them by TID: an update of such a row moves it.
 unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is open: contract of `update`. `trigdesc` is null or that of the cache entry,
+    // which an open relation keeps.
     unsafe {
         let trig = (*rel).trigdesc;
         if trig.is_null() || !(*trig).trig_insert_after_row {
@@ -365,7 +387,9 @@ pub unsafe fn update(
     lockmode: *mut pg_sys::LockTupleMode::Type,
     moved: &mut bool,
 ) -> TmResult {
-    // SAFETY: tableam.h's contract.
+    // SAFETY: `rel` is open and of ours, `slot` of its row type, the out parameters valid
+    // (tableam.h: tuple_update). `old` is an own write's, or the record's, reached under our pin
+    // (INV-RETIRE).
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
@@ -424,7 +448,8 @@ unsafe fn put_in_place(
     cid: u32,
     snapshot: pg_sys::Snapshot,
 ) -> u32 {
-    // SAFETY: as in `update`.
+    // SAFETY: `rel`, `slot` and `snapshot` are those of `update` or `update_in_place`, by their
+    // contract. `f` is a version of `form` that the engine has from `t.update` on.
     unsafe {
         let n = t.update(r, base, f.version(), cid);
         f.taken();
@@ -451,7 +476,8 @@ pub unsafe fn update_in_place(
     crosscheck: pg_sys::Snapshot,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> TmResult {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, with its `info`; `slot` is of its row type, `tmfd` valid
+    // (contract of this function). No trigger and no index looks at the row by its TID.
     unsafe {
         let t = xact::writing();
         let Some(r) = resolve(t, info, tid) else { error!("attempted to update a row that does not exist") };
@@ -484,7 +510,8 @@ unsafe fn move_row(
     cid: u32,
     xid: pg_sys::TransactionId,
 ) -> u32 {
-    // SAFETY: as in `update`.
+    // SAFETY: `rel` is open and of ours, and `slot` of its row type: contract of `update`. `old` is
+    // an own write's, or the record's, reached under our pin (INV-RETIRE).
     unsafe {
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();

@@ -127,11 +127,13 @@ unsafe fn keep(scan: RangeScan) -> *mut RangeScan {
     }
     // Dropping it frees memory, and cannot fail.
     unsafe extern "C-unwind" fn gone(scan: *mut core::ffi::c_void) {
-        // SAFETY: called once, with what was registered.
+        // SAFETY: the context calls this once, with the scan that `keep` has registered, before it
+        // frees the memory.
         unsafe { std::ptr::drop_in_place(scan.cast::<RangeScan>()) };
     }
-    // SAFETY: as large as needed, and aligned for anything; the callback lies in the same memory.
-    // An ERROR for want of memory jumps over a scan that has allocated nothing yet.
+    // SAFETY: palloc gives as many bytes, aligned for any type, or raises. The callback lies in the
+    // same memory as the scan. An ERROR for want of memory jumps over a scan that has allocated
+    // nothing yet.
     unsafe {
         let k = crate::pg::raw::palloc(std::mem::size_of::<Kept>()).cast::<Kept>();
         let s = &raw mut (*k).scan;
@@ -158,7 +160,9 @@ pub unsafe fn prepare(
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> *mut RangeScan {
-    // SAFETY: the caller's; the fetch is a chunk of its own, which protect.rs watches.
+    // SAFETY: `plan`, `ps`, `rel`, `index` and `slot` belong together (contract of this function).
+    // `s` lives as long as the current context. The fetch is a chunk of its own, which protect.rs
+    // watches.
     unsafe {
         let s = keep(RangeScan {
             rel,
@@ -192,7 +196,8 @@ pub unsafe fn prepare(
 
 /// The keys of a scan, as nbtree would get them.
 unsafe fn build_keys(s: *mut RangeScan, ps: *mut pg_sys::PlanState, exprs: *mut pg_sys::List) {
-    // SAFETY: as in `prepare`.
+    // SAFETY: `s` was made by `prepare`; `ps` has the executor's state and a context, and its index
+    // is open: contract of `prepare`. ExecIndexBuildScanKeys fills the out parameters.
     unsafe {
         let d = (*s).desc;
         let mut arrays = std::ptr::null_mut();
@@ -233,8 +238,9 @@ pub unsafe fn prepare_alone(
     context: *mut pg_sys::ExprContext,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> *mut RangeScan {
-    // SAFETY: the caller's. Expressions are prepared with a node and the executor's state; these
-    // are needed only to be pointed to, and for their context.
+    // SAFETY: `plan` is ours, `rel` open, and `slot` and `context` are of its rows (contract of
+    // this function). Expressions are prepared with a node and the executor's state. These are only
+    // pointed to, and give the context. The index exists while its table is locked.
     unsafe {
         let estate = pg_sys::palloc0(std::mem::size_of::<pg_sys::EState>()).cast::<pg_sys::EState>();
         (*estate).type_ = pg_sys::NodeTag::T_EState;
@@ -256,7 +262,8 @@ pub unsafe fn prepare_alone(
 }
 
 unsafe fn keys<'a>(d: *mut pg_sys::IndexScanDescData) -> &'a [pg_sys::ScanKeyData] {
-    // SAFETY: `keyData` has `numberOfKeys` entries.
+    // SAFETY: `keyData` of a scan's descriptor has `numberOfKeys` entries (relscan.h), which stay
+    // as long as the scan.
     unsafe {
         match (*d).numberOfKeys as usize {
             0 => &[],
@@ -271,7 +278,7 @@ unsafe fn keys<'a>(d: *mut pg_sys::IndexScanDescData) -> &'a [pg_sys::ScanKeyDat
 /// # Safety
 /// An open relation of ours, locked since the plan was made, and the index of its PRIMARY KEY.
 pub unsafe fn key_of(rel: pg_sys::Relation, index: pg_sys::Relation) -> &'static rel::PrimaryKey {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `index` is open (contract of this function).
     unsafe {
         match primary::key(rel, rel::info(rel)) {
             Some(key) if key.index == (*index).rd_id => key,
@@ -287,13 +294,13 @@ impl RangeScan {
     }
 
     fn fetch(&self) -> *mut Fetch {
-        // SAFETY: the descriptor is the scan's.
+        // SAFETY: `desc` was allocated by `prepare`, and lives as long as the scan.
         unsafe { (*self.desc).xs_heapfetch.cast() }
     }
 
     /// Stands in front of the first row of an execution.
     unsafe fn begin(&mut self, f: *mut Fetch) {
-        // SAFETY: the descriptor is the scan's.
+        // SAFETY: `desc` was allocated by `prepare`, and lives as long as the scan.
         unsafe {
             let d = self.desc;
             (*d).heapRelation = self.rel;
@@ -317,7 +324,8 @@ impl RangeScan {
 /// A scan of [`prepare_alone`] that is not running, its table, which is open, the index, and the
 /// state of the execution. An ERROR jumps over this frame.
 pub unsafe fn open(s: *mut RangeScan, rel: pg_sys::Relation, index: pg_sys::Oid, estate: *mut pg_sys::EState) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` was made by `prepare_alone` and does not run; `rel` is open, and `estate` is the
+    // execution's (contract of this function). The index exists while its table is locked.
     unsafe {
         let s = &mut *s;
         (s.rel, s.snapshot, s.uncounted) = (rel, (*estate).es_snapshot, 0);
@@ -334,7 +342,8 @@ pub unsafe fn open(s: *mut RangeScan, rel: pg_sys::Relation, index: pg_sys::Oid,
 /// # Safety
 /// A scan that is open. An ERROR jumps over this frame.
 pub unsafe fn next(s: *mut RangeScan) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `s` is open (contract of this function): so its table and slot are. The transaction's
+    // pin keeps the version (INV-RETIRE).
     unsafe {
         let up = !(*s).backward;
         let found = match at_hand(s, up) {
@@ -354,7 +363,8 @@ pub unsafe fn next(s: *mut RangeScan) -> bool {
 /// A scan that is open, from its first row on. `take` does not touch the scan, nor tables of ours.
 /// An ERROR jumps over this frame.
 pub unsafe fn each(s: *mut RangeScan, mut take: impl FnMut(NonNull<Version>)) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` is open (contract of this function), and `take` does not touch it. The
+    // transaction's pin keeps the versions (INV-RETIRE).
     unsafe {
         let up = !(*s).backward;
         let mut run = [NonNull::dangling(); RUN];
@@ -375,7 +385,8 @@ pub unsafe fn each(s: *mut RangeScan, mut take: impl FnMut(NonNull<Version>)) {
 /// # Safety
 /// A scan that is open.
 pub unsafe fn close(s: *mut RangeScan) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` is open (contract of this function): `index` is the reference that `open` has
+    // taken.
     unsafe {
         end(s);
         pg_sys::RelationClose((*s).index);
@@ -388,7 +399,7 @@ pub unsafe fn close(s: *mut RangeScan) {
 /// # Safety
 /// A scan that was begun and not ended.
 pub unsafe fn end(s: *mut RangeScan) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` was begun and not ended (contract of this function): its fetch is alive.
     unsafe {
         protect::close((*s).fetch());
         count_rows(s);
@@ -401,7 +412,7 @@ pub unsafe fn end(s: *mut RangeScan) {
 /// # Safety
 /// A scan that was begun and not ended.
 pub unsafe fn rescan(s: *mut RangeScan) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` was begun and not ended (contract of this function): its fetch is alive.
     unsafe {
         count_rows(s);
         (*s).rewind();
@@ -415,7 +426,8 @@ pub unsafe fn rescan(s: *mut RangeScan) {
 /// # Safety
 /// A scan that was begun and not ended.
 pub unsafe fn count_rows(s: *mut RangeScan) {
-    // SAFETY: the caller's.
+    // SAFETY: `s` was begun and not ended (contract of this function): its table and index are
+    // open.
     unsafe {
         let n = std::mem::take(&mut (*s).uncounted);
         compat::count_fetched_rows((*s).rel, (*s).index, n);
@@ -429,7 +441,8 @@ pub unsafe fn count_rows(s: *mut RangeScan) {
 /// A scan that was begun and not ended.
 #[inline]
 pub unsafe fn at_hand(s: *mut RangeScan, up: bool) -> Option<Row> {
-    // SAFETY: the caller's.
+    // SAFETY: `s` was begun and not ended (contract of this function). A look sees a settled
+    // version (INV-SETTLED), which the pin keeps (INV-RETIRE).
     unsafe {
         let (t, cursor, look) = looked_for(s, up)?;
         while let Some(r) = cursor.next_copied() {
@@ -458,7 +471,8 @@ pub unsafe fn at_hand(s: *mut RangeScan, up: bool) -> Option<Row> {
 /// As [`at_hand`], of all rows that are, as many as `to` has room for, for a statement that takes
 /// them all; how many.
 unsafe fn all_at_hand(s: *mut RangeScan, up: bool, to: &mut [NonNull<Version>]) -> usize {
-    // SAFETY: as in `at_hand`.
+    // SAFETY: `s` is that of `each`: it is open. A look sees settled versions (INV-SETTLED), which
+    // the pin keeps (INV-RETIRE).
     unsafe {
         let Some((t, cursor, look)) = looked_for(s, up) else { return 0 };
         let n = t.peek_run(cursor, look, to);
@@ -473,7 +487,8 @@ unsafe fn all_at_hand(s: *mut RangeScan, up: bool, to: &mut [NonNull<Version>]) 
 /// What the next row is to be had from by a look, if it can be.
 #[inline]
 unsafe fn looked_for<'a>(s: *mut RangeScan, up: bool) -> Option<(&'a mut Txn, &'a mut Records, Look)> {
-    // SAFETY: as in `at_hand`; the cursor is the scan's, which nothing else uses meanwhile.
+    // SAFETY: `s` was begun and not ended: contract of `at_hand` and `each`. The cursor is the
+    // scan's, which nothing else uses while the result is used.
     unsafe {
         let look = (*s).look?;
         let (cursor, way) = (&mut *(&raw mut (*s).cursor)).as_deref_mut()?;
@@ -490,6 +505,7 @@ unsafe fn looked_for<'a>(s: *mut RangeScan, up: bool) -> Option<(&'a mut Txn, &'
 /// # Safety
 /// A scan that was begun and not ended. An ERROR jumps over this frame.
 pub unsafe fn step(s: *mut RangeScan, up: bool) -> Option<Row> {
-    // SAFETY: the caller's.
+    // SAFETY: `s` was begun and not ended, and no other reference to it is in use (contract of this
+    // function).
     unsafe { walk::step(&mut *s, up).inspect(|_| (*s).uncounted += 1) }
 }

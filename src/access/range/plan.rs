@@ -14,13 +14,13 @@ pub static NAME: [u8; 12] = *b"MixedccScan\0";
 /// # Safety
 /// The list has it.
 pub unsafe fn cell(list: *mut List, n: usize) -> *mut pg_sys::ListCell {
-    // SAFETY: the caller's.
+    // SAFETY: the list has element `n` (contract of this function).
     unsafe { (*list).elements.add(n) }
 }
 
 /// One of the lists of `custom_private`.
 unsafe fn private(plan: *mut CustomScan, n: usize) -> *mut List {
-    // SAFETY: the caller's: a plan of ours has these lists.
+    // SAFETY: `plan` is one of ours: `custom_private` has three lists, and `n` is below 3.
     unsafe { (*cell((*plan).custom_private, n)).ptr_value.cast() }
 }
 
@@ -29,7 +29,8 @@ unsafe fn private(plan: *mut CustomScan, n: usize) -> *mut List {
 /// # Safety
 /// A custom scan.
 pub unsafe fn is_ours(plan: *mut Plan) -> bool {
-    // SAFETY: the caller's: custom scans have methods.
+    // SAFETY: `plan` is a custom scan (contract of this function), which has methods
+    // (extensible.h).
     unsafe { (*(*plan.cast::<CustomScan>()).methods).CustomName.cast::<u8>() == NAME.as_ptr() }
 }
 
@@ -38,7 +39,7 @@ pub unsafe fn is_ours(plan: *mut Plan) -> bool {
 /// # Safety
 /// A plan of ours.
 pub unsafe fn index_of(plan: *mut CustomScan) -> Oid {
-    // SAFETY: the caller's.
+    // SAFETY: `plan` is one of ours (contract of this function): the first list has the OID.
     unsafe { (*cell(private(plan, 0), 0)).oid_value }
 }
 
@@ -47,7 +48,7 @@ pub unsafe fn index_of(plan: *mut CustomScan) -> Oid {
 /// # Safety
 /// A plan of ours.
 pub unsafe fn is_backward(plan: *mut CustomScan) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: `plan` is one of ours (contract of this function): the second list has the direction.
     unsafe { (*cell(private(plan, 1), 0)).int_value < 0 }
 }
 
@@ -56,7 +57,7 @@ pub unsafe fn is_backward(plan: *mut CustomScan) -> bool {
 /// # Safety
 /// A plan of ours.
 pub unsafe fn key_types(plan: *mut CustomScan) -> *mut List {
-    // SAFETY: the caller's.
+    // SAFETY: `plan` is one of ours (contract of this function): the third list is there, or null.
     unsafe { private(plan, 2) }
 }
 
@@ -65,7 +66,7 @@ pub unsafe fn key_types(plan: *mut CustomScan) -> *mut List {
 /// # Safety
 /// A plan of ours.
 pub unsafe fn expressions(plan: *mut CustomScan) -> *mut List {
-    // SAFETY: the caller's.
+    // SAFETY: `plan` is one of ours (contract of this function): `custom_exprs` has two lists.
     unsafe { (*cell((*plan).custom_exprs, 0)).ptr_value.cast() }
 }
 
@@ -74,6 +75,6 @@ pub unsafe fn expressions(plan: *mut CustomScan) -> *mut List {
 /// # Safety
 /// A plan of ours.
 pub unsafe fn conditions(plan: *mut CustomScan) -> *mut List {
-    // SAFETY: the caller's.
+    // SAFETY: `plan` is one of ours (contract of this function): `custom_exprs` has two lists.
     unsafe { (*cell((*plan).custom_exprs, 1)).ptr_value.cast() }
 }

@@ -4,7 +4,8 @@ use super::*;
 
 /// Computes the intervals, and protects them.
 unsafe fn start(s: &mut RangeScan) {
-    // SAFETY: a scan that was begun.
+    // SAFETY: `s` was begun and not ended: contract of `step`. So `desc`, the fetch, the table and
+    // the index are there, and the keys fit them.
     unsafe {
         platform::outside();
         if s.n_runtime > 0 {
@@ -34,7 +35,8 @@ unsafe fn start(s: &mut RangeScan) {
 
 /// How its rows can be had by a look.
 unsafe fn look(f: *mut Fetch, filters: bool) -> Option<Look> {
-    // SAFETY: as in `start`; the snapshot is valid.
+    // SAFETY: `f` is the fetch of a scan that `start` begins: its snapshot is set, and valid as
+    // long as the statement.
     unsafe {
         let is_mvcc = (*(*f).snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
         match xact::mode() {
@@ -47,8 +49,12 @@ unsafe fn look(f: *mut Fetch, filters: bool) -> Option<Look> {
 }
 
 /// The next row in the order of the index, or in the opposite one.
+///
+/// # Safety
+/// The scan was begun and not ended. An ERROR jumps over this frame.
 pub(super) unsafe fn step(s: &mut RangeScan, up: bool) -> Option<Row> {
-    // SAFETY: as in `start`.
+    // SAFETY: `s` was begun and not ended (contract of this function): its descriptor and fetch are
+    // alive.
     unsafe {
         if !s.started {
             start(s);
@@ -80,7 +86,7 @@ pub(super) unsafe fn step(s: &mut RangeScan, up: bool) -> Option<Row> {
 
 /// The next row that the scan returns.
 unsafe fn next_row(s: &mut RangeScan, f: *mut Fetch, up: bool) -> Option<Row> {
-    // SAFETY: as in `start`.
+    // SAFETY: `s` was begun and not ended, and `f` is its fetch: contract of `step`.
     unsafe {
         let last = s.intervals.len().checked_sub(1)?;
         let source = s.source?;
@@ -130,7 +136,8 @@ impl RangeScan {
 
 /// The next row that the scan returns, of the interval that the cursor reads.
 unsafe fn next_in_interval(s: &mut RangeScan, f: *mut Fetch) -> Option<Row> {
-    // SAFETY: as in `start`.
+    // SAFETY: `s` was begun and not ended, and `f` is its fetch: contract of `step`. `info` stays
+    // until the transaction ends, and records that the cursor gives are of its table.
     unsafe {
         let info = &*(*f).info;
         let t = xact::txn();
@@ -158,7 +165,8 @@ type Test = (*mut pg_sys::ExprState, *mut pg_sys::ExprContext, *mut pg_sys::Tupl
 unsafe fn meets((conditions, context, slot): Test, info: &RelInfo, t: &Txn, r: RecordRef) -> bool {
     // Without a row there is nothing to test, and nothing to see.
     let Some(v) = t.any_row(r.rec) else { return true };
-    // SAFETY: a prepared qualification; a version with a row, reached under our pin.
+    // SAFETY: `conditions` is null or prepared for `context`, and `slot` is of the table's row
+    // type: contract of `prepare`. `v` is a version with a row, reached under our pin (INV-RETIRE).
     unsafe {
         tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
         (*context).ecxt_scantuple = slot;

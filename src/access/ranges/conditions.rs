@@ -41,7 +41,8 @@ static CONDITIONS: Local<Vec<Condition>> = Local::new(Vec::new());
 static ROOM: Local<pg_sys::MemoryContext> = Local::new(std::ptr::null_mut());
 
 fn all() -> &'static mut Vec<Condition> {
-    // SAFETY: one thread, and no caller keeps the reference.
+    // SAFETY: a process has one thread, and no caller keeps the reference over a call that comes
+    // back here. Functions of conditions are PostgreSQL's own and immutable.
     unsafe { CONDITIONS.get_mut() }
 }
 
@@ -60,7 +61,8 @@ pub unsafe fn of_scan(rel: pg_sys::Relation, index: pg_sys::Relation, keys: &[Sc
     if keys.is_empty() || all().len() >= mixedcc_engine::txn::MAX_CONDITIONS {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` and `index` are open, and `keys` are those of a scan of the index (contract of
+    // this function).
     unsafe {
         let terms: Option<Vec<Term>> = keys.iter().map(|k| term(index, k)).collect();
         let (terms, desc) = (terms?, desc_of(rel));
@@ -71,7 +73,8 @@ pub unsafe fn of_scan(rel: pg_sys::Relation, index: pg_sys::Relation, keys: &[Sc
 
 /// The columns of a table, in memory of the transaction.
 unsafe fn desc_of(rel: pg_sys::Relation) -> pg_sys::TupleDesc {
-    // SAFETY: as in `of_scan`.
+    // SAFETY: `rel` is open: contract of `of_scan`. A known descriptor is a copy in the
+    // transaction's memory, and goes with its condition.
     unsafe {
         let natts = (*(*rel).rd_att).natts;
         let known = all().iter().find(|c| c.table == (*rel).rd_id && (*c.desc).natts == natts);
@@ -81,7 +84,8 @@ unsafe fn desc_of(rel: pg_sys::Relation) -> pg_sys::TupleDesc {
 
 /// Runs `f` in the memory of the top transaction.
 unsafe fn in_transaction<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: an ERROR sets the current context itself.
+    // SAFETY: TopTransactionContext exists: a scan runs in a transaction. An ERROR sets the current
+    // context itself.
     unsafe {
         let old = pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
         let r = f();
@@ -92,7 +96,7 @@ unsafe fn in_transaction<R>(f: impl FnOnce() -> R) -> R {
 
 /// Is it a function of PostgreSQL itself that is immutable?
 unsafe fn is_immutable(function: pg_sys::Oid) -> bool {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups: `function` is the function of an operator, which exists.
     unsafe {
         !is_foreign(function, std::ptr::null_mut())
             && pg_sys::func_volatile(function) as u8 == pg_sys::PROVOLATILE_IMMUTABLE
@@ -100,7 +104,8 @@ unsafe fn is_immutable(function: pg_sys::Oid) -> bool {
 }
 
 unsafe fn term(index: pg_sys::Relation, k: &ScanKeyData) -> Option<Term> {
-    // SAFETY: as in `of_scan`.
+    // SAFETY: `index` is open, and `k` is a key of a scan of it: contract of `of_scan`. So its
+    // number is that of a key column, for which the arrays have an entry.
     unsafe {
         let form = (*index).rd_index;
         let i = (k.sk_attno as usize).checked_sub(1)?;
@@ -138,7 +143,9 @@ unsafe fn term(index: pg_sys::Relation, k: &ScanKeyData) -> Option<Term> {
 /// A number of this transaction, and a version of its table with a row, which stays reachable.
 pub unsafe fn meets(number: u32, row: *const Version) -> bool {
     let Some(c) = all().get_mut(number as usize) else { return true };
-    // SAFETY: the caller's; the copies live as long as the transaction.
+    // SAFETY: `row` is a version of the condition's table with a row, which stays reachable
+    // (contract of this function). Descriptor, functions and arguments are copies that live as long
+    // as the transaction.
     unsafe {
         let mut row = tuple::as_tuple(row, Tid::Record(0), c.table);
         let old = pg_sys::MemoryContextSwitchTo(room());
@@ -165,7 +172,8 @@ pub unsafe fn meets(number: u32, row: *const Version) -> bool {
 }
 
 unsafe fn room() -> pg_sys::MemoryContext {
-    // SAFETY: one thread; in the memory of the top transaction, which outlives all uses.
+    // SAFETY: a process has one thread. The context is a child of the top transaction's;
+    // `end_transaction` forgets it before that goes.
     unsafe {
         if ROOM.get().is_null() {
             ROOM.set(pg_sys::AllocSetContextCreateInternal(

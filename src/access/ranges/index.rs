@@ -33,7 +33,7 @@ const SAMPLE: u64 = 16;
 /// # Safety
 /// An open relation of ours and an open index of it.
 pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relation) -> Option<Ranged> {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `index` is open and of it (contract of this function).
     unsafe {
         if altered::differs(rel) {
             return None; // INV-LAYOUT
@@ -67,7 +67,7 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Vec<&'static Codec> {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function).
     if unsafe { altered::differs(rel) } {
         return Vec::new(); // INV-LAYOUT; not for long
     }
@@ -75,7 +75,8 @@ pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Vec<&'static Code
         return known.clone();
     }
     let mut found = Vec::new();
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open (contract of this function). Its indexes exist while it is locked; each
+    // is closed again, by an ERROR's clean-up if it comes to that. The list is a copy, freed once.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
         for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
@@ -99,7 +100,8 @@ pub unsafe fn usable(rel: pg_sys::Relation, info: &RelInfo) -> Vec<&'static Code
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn whole(rel: pg_sys::Relation, info: &RelInfo) -> Option<Ranged> {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours (contract of this function). The index exists while its
+    // table is locked, and is closed again.
     unsafe {
         let all = usable(rel, info);
         let has = |c: &&&Codec| info.table.ranges(c.index.to_u32() as u64).is_some_and(|r| r.is_active());
@@ -137,7 +139,8 @@ unsafe fn rebuild(
     codec: &'static Codec,
     skewed: bool,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `codec` is that of an index of it: contract of
+    // `of_index`.
     let rows = unsafe { sample(rel, info, codec) };
     let n = wanted(info) as usize;
     let boundaries = if skewed { ranges.balanced(&PG, rows, n) } else { quantiles(rows, n, codec) };
@@ -157,7 +160,8 @@ unsafe fn sample(rel: pg_sys::Relation, info: &RelInfo, codec: &'static Codec) -
     }
     let len = info.table.len();
     let step = (len / (n * SAMPLE)).max(1);
-    // SAFETY: the caller's; versions are reached under our pin.
+    // SAFETY: `rel` is open and of ours, and `codec` is that of an index of it: contract of
+    // `of_index`. Versions are reached under our pin (INV-RETIRE).
     unsafe {
         let mut keys = Vec::new();
         let mut of_row = Rows::new(rel, codec);

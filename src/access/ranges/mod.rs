@@ -35,7 +35,7 @@ pub unsafe fn note(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row) {
     if generation == 0 {
         return;
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `n` is a write of its row (contract of this function).
     unsafe { note_keys(rel, info, n, row, generation, None) };
 }
 
@@ -63,7 +63,7 @@ pub unsafe fn note_new(rel: pg_sys::Relation, info: &RelInfo, n: u32, row: Row, 
             return;
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: `rel` is open and of ours, and `n` is a write of its row (contract of this function).
     unsafe { note_keys(rel, info, n, row, generation, made) };
 }
 
@@ -85,7 +85,7 @@ unsafe fn note_keys(
     made: Option<(pg_sys::Oid, &[u8])>,
 ) {
     if info.active.generation.get() != generation {
-        // SAFETY: the caller's.
+        // SAFETY: `rel` is open and of ours: contract of `note`.
         unsafe { refresh(rel, info, generation) };
     }
     let count = info.active.list.borrow().len();
@@ -100,7 +100,8 @@ unsafe fn note_keys(
         }
         let mut key = KEY.take();
         key.clear();
-        // SAFETY: the caller's.
+        // SAFETY: `rel` is open and `row` is of it: contract of `note`. `codec` is that of an index
+        // of it, which exists while the table is locked.
         let there = unsafe { Rows::new(rel, codec).key(row, &mut key) };
         ok(xact::txn().note_key(&PG, n, ranges, there.map(|()| &key[..])));
         KEY.set(key);
@@ -114,7 +115,9 @@ unsafe fn note_keys(
 /// # Safety
 /// An open relation of ours; the row is of it, and goes to the partition `at`.
 pub unsafe fn note_absent(rel: pg_sys::Relation, info: &RelInfo, at: Touch, row: Row) {
-    // SAFETY: the caller's; indexes are closed again, by an ERROR's clean-up if it comes to that.
+    // SAFETY: `rel` is open and of ours, and `row` is of it (contract of this function). Its
+    // indexes exist while it is locked; they are closed again, by an ERROR's clean-up if it comes
+    // to that.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
         for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
@@ -130,7 +133,8 @@ pub unsafe fn note_absent(rel: pg_sys::Relation, info: &RelInfo, at: Touch, row:
 }
 
 unsafe fn absent_key(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relation, at: Touch, row: Row) {
-    // SAFETY: as in `note_absent`.
+    // SAFETY: `rel` and `index` are open, and `row` is of `rel`: `note_absent` has opened the
+    // index.
     unsafe {
         let Some(ranged) = of_index(rel, info, index) else {
             ok(xact::txn().scan(&PG, at));
@@ -147,7 +151,8 @@ unsafe fn absent_key(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relat
 /// Makes the list of the indexes that have ranges.
 #[cold]
 unsafe fn refresh(rel: pg_sys::Relation, info: &RelInfo, generation: u64) {
-    // SAFETY: an open relation; its indexes exist while it is locked.
+    // SAFETY: `rel` is open: contract of `note`. Its indexes exist while it is locked; each is
+    // closed again, by an ERROR's clean-up if it comes to that. The list is a copy, freed once.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
         let mut found = Vec::new();

@@ -38,7 +38,8 @@ impl Rows {
     /// # Safety
     /// An open relation of ours, and an index of it.
     pub unsafe fn new(rel: pg_sys::Relation, codec: &'static Codec) -> Rows {
-        // SAFETY: the caller's.
+        // SAFETY: `rel` is open and of ours, and `codec` is that of an index of it (contract of
+        // this function).
         let special = codec.special.then(|| unsafe { Special::new(rel, codec) });
         Rows { rel, codec, special }
     }
@@ -48,7 +49,8 @@ impl Rows {
     /// # Safety
     /// The row is of the relation.
     pub unsafe fn key(&mut self, row: Row, out: &mut Vec<u8>) -> Option<()> {
-        // SAFETY: the caller's.
+        // SAFETY: `row` is of the relation (contract of this function), which is open, as `new`
+        // wants it. Without expressions all columns of the codec are columns of the relation.
         unsafe {
             match &mut self.special {
                 Some(s) => crate::pg::with_snapshot(|| s.key(self.rel, self.codec, row, out)),
@@ -61,7 +63,7 @@ impl Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         if let Some(s) = self.special.take().filter(|_| !std::thread::panicking()) {
-            // SAFETY: made by `Special::new`.
+            // SAFETY: `s` was made by `Special::new`, and is taken out, so it ends once.
             unsafe { s.end() };
         }
     }
@@ -72,7 +74,9 @@ impl Drop for Rows {
 /// # Safety
 /// The row is of the relation, and the codec's columns are columns of it.
 pub unsafe fn plain(rel: pg_sys::Relation, codec: &Codec, row: Row, out: &mut Vec<u8>) -> Option<()> {
-    // SAFETY: the caller's; columns of an index exist in the row type.
+    // SAFETY: `row` is of `rel`, and the codec's columns are columns of it (contract of this
+    // function). slot_getsomeattrs_int fills the slot's arrays up to a column. A version's tuple
+    // has the relation's layout (INV-LAYOUT).
     unsafe {
         match row {
             Row::Slot(slot) => codec.key(out, |i| {
@@ -97,7 +101,8 @@ pub unsafe fn plain(rel: pg_sys::Relation, codec: &Codec, row: Row, out: &mut Ve
 
 impl Special {
     unsafe fn new(rel: pg_sys::Relation, codec: &Codec) -> Special {
-        // SAFETY: the index exists while its table is locked.
+        // SAFETY: `rel` is open: contract of `Rows::new`. The index exists while its table is
+        // locked. All that is made here lives in `context` or with the resource owner.
         unsafe {
             let context = pg_sys::AllocSetContextCreateInternal(
                 pg_sys::CurrentMemoryContext,
@@ -118,7 +123,9 @@ impl Special {
     }
 
     unsafe fn key(&mut self, rel: pg_sys::Relation, codec: &Codec, row: Row, out: &mut Vec<u8>) -> Option<()> {
-        // SAFETY: as in `new`; the version or slot outlives the evaluation.
+        // SAFETY: `self` was made by `new`, and `row` is of `rel`: contract of `Rows::key`. The
+        // version or slot outlives the evaluation. The arrays have INDEX_MAX_KEYS entries, as
+        // FormIndexDatum wants.
         unsafe {
             let slot = match row {
                 Row::Slot(s) => s,
@@ -148,7 +155,7 @@ impl Special {
     }
 
     unsafe fn end(self) {
-        // SAFETY: made by `new`, once.
+        // SAFETY: `self` was made by `new`, and is consumed, so each part is given back once.
         unsafe {
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
             pg_sys::FreeExecutorState(self.estate);
