@@ -52,7 +52,7 @@ struct Conditions {
 /// # Safety
 /// The keys are those of a scan of the codec's index.
 pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
-    // SAFETY: the caller's.
+    // SAFETY: `keys` are those of a scan of the codec's index (contract of this function).
     unsafe { of_keys(codec, keys, MANY) }.0
 }
 
@@ -64,7 +64,7 @@ pub unsafe fn of_scan(codec: &Codec, keys: &[ScanKeyData]) -> Vec<Interval> {
 pub unsafe fn of_keys(codec: &Codec, keys: &[ScanKeyData], many: usize) -> (Vec<Interval>, bool) {
     let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
     for column in 0..codec.columns.len() {
-        // SAFETY: the caller's.
+        // SAFETY: `keys` are those of a scan of the codec's index (contract of this function).
         let c = unsafe { conditions(codec, keys, column) };
         if c.nothing {
             return (Vec::new(), false);
@@ -185,7 +185,7 @@ fn below(codec: &Codec, column: usize, prefixes: &[Vec<u8>], c: &Conditions) -> 
 unsafe fn conditions(codec: &Codec, keys: &[ScanKeyData], column: usize) -> Conditions {
     let mut c = Conditions::default();
     for k in keys.iter().filter(|k| k.sk_attno as usize == column + 1) {
-        // SAFETY: the caller's.
+        // SAFETY: `keys` are those of a scan of the codec's index: contract of `of_keys`.
         unsafe { c.add(codec, k, column) };
     }
     c
@@ -194,7 +194,8 @@ unsafe fn conditions(codec: &Codec, keys: &[ScanKeyData], column: usize) -> Cond
 impl Conditions {
     unsafe fn add(&mut self, codec: &Codec, k: &ScanKeyData, column: usize) {
         let flags = k.sk_flags as u32;
-        // SAFETY: the caller's.
+        // SAFETY: `k` is a key of a scan of the codec's index, on this column: contract of
+        // `of_keys`. Its flags say what its argument is (skey.h).
         unsafe {
             if flags & pg_sys::SK_ROW_HEADER != 0 {
                 self.add_row(codec, k, column);
@@ -255,7 +256,8 @@ impl Conditions {
         if k.sk_strategy as u32 != EQ {
             return;
         }
-        // SAFETY: the argument is an array.
+        // SAFETY: SK_SEARCHARRAY says that the argument is an array, whose elements are of
+        // `sk_subtype` or the column's type (skey.h). What is freed was made here.
         unsafe {
             let array = pg_sys::pg_detoast_datum(k.sk_argument.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
             let elem = (*array).elemtype;
@@ -292,7 +294,8 @@ impl Conditions {
         let desc = codec.columns[column].desc;
         let mut strategy = header.sk_strategy as u32;
         let mut v = Vec::new();
-        // SAFETY: the argument is an array of keys, the last one marked.
+        // SAFETY: SK_ROW_HEADER says that the argument is an array of keys, the last one marked
+        // with SK_ROW_END (skey.h).
         unsafe {
             let mut member = header.sk_argument.cast_mut_ptr::<ScanKeyData>();
             for at in column.. {
@@ -344,7 +347,8 @@ pub unsafe fn of_hash(codec: &Codec, keys: &[ScanKeyData]) -> Option<Vec<Interva
             return Some(Vec::new());
         }
         let mut v = Vec::new();
-        // SAFETY: the caller's. Only values of the column's own type have its hash.
+        // SAFETY: `keys` are those of a scan of the codec's index (contract of this function). Only
+        // values of the column's own type have its hash.
         if flags == 0 && unsafe { codec.put_foreign(0, k.sk_argument, k.sk_subtype, &mut v) } {
             return Some(vec![Interval { hi: with(&v, &[AFTER]), lo: v }]);
         }

@@ -40,7 +40,7 @@ pub(super) enum Kind {
 impl Kind {
     /// By the comparison function of the operator class.
     fn of(function: u32, collation: Oid) -> Kind {
-        // SAFETY: a catalog look-up.
+        // SAFETY: `collation` is that of an index's column, which exists, or invalid.
         let is_c = || unsafe { collation == pg_sys::InvalidOid || compat::is_c_collation(collation) };
         match function {
             pg_sys::F_BTBOOLCMP => Kind::Bool,
@@ -104,13 +104,17 @@ thread_local! {
 }
 
 /// The codec of an open index; `None` if its keys have no order and no hash.
+///
+/// # Safety
+/// `index` is an open index.
 pub unsafe fn of(index: pg_sys::Relation) -> Option<&'static Codec> {
-    // SAFETY: an open index.
+    // SAFETY: `index` is open (contract of this function).
     let oid = unsafe { (*index).rd_id };
     if let Some(c) = by_oid(oid) {
         return c;
     }
-    // SAFETY: as above. Made outside of the borrow: it calls PostgreSQL.
+    // SAFETY: `index` is open (contract of this function). No borrow of `CODECS` is held while
+    // `build` calls PostgreSQL.
     let codec = unsafe { build(index) }.map(|c| &*Box::leak(Box::new(c)));
     CODECS.with(|all| all.borrow_mut().insert(oid.to_u32(), codec));
     codec
@@ -130,7 +134,8 @@ pub fn compare(order: u32, a: &[u8], b: &[u8]) -> Ordering {
 }
 
 unsafe fn build(index: pg_sys::Relation) -> Option<Codec> {
-    // SAFETY: an open index; its arrays have an entry for each key column.
+    // SAFETY: `index` is open: contract of `of`. `indkey` and the other arrays have an entry for
+    // each key column; `rd_indextuple` is its pg_index row.
     unsafe {
         let am = (*(*index).rd_rel).relam;
         let hash = am == Oid::from(pg_sys::HASH_AM_OID);
@@ -155,7 +160,8 @@ unsafe fn build(index: pg_sys::Relation) -> Option<Codec> {
 }
 
 unsafe fn column(index: pg_sys::Relation, i: usize, hash: bool) -> KeyColumn {
-    // SAFETY: as in `build`.
+    // SAFETY: `index` is open, and `i` is one of its key columns: `build` counts them. The arrays
+    // have an entry for each.
     unsafe {
         let typid = *(*index).rd_opcintype.add(i);
         let collation = *(*index).rd_indcollation.add(i);
@@ -188,14 +194,17 @@ unsafe fn column(index: pg_sys::Relation, i: usize, hash: bool) -> KeyColumn {
 
 fn function(proc: Oid) -> Box<pg_sys::FmgrInfo> {
     let mut f = Box::new(pg_sys::FmgrInfo::default());
-    // SAFETY: what the function caches lives as long as the codec.
+    // SAFETY: `f` is a valid place for the result. What the function caches is in TopMemoryContext,
+    // and lives as long as the codec.
     unsafe { pg_sys::fmgr_info_cxt(proc, &mut *f, pg_sys::TopMemoryContext) };
     f
 }
 
 /// Appends the bytes of a varlena value, as `part` takes them.
 unsafe fn put_text(d: Datum, out: &mut Vec<u8>, part: impl FnOnce(&[u8]) -> &[u8]) {
-    // SAFETY: a varlena value, detoasted into the current memory context if need be.
+    // SAFETY: `d` is a varlena value: `payload` and `foreign` have looked at its type. It is
+    // detoasted into the current memory context if need be; the copy is freed once, after its last
+    // use.
     unsafe {
         let v = pg_sys::pg_detoast_datum_packed(d.cast_mut_ptr());
         let bytes = std::slice::from_raw_parts(pgrx::vardata_any(v).cast(), pgrx::varsize_any_exhdr(v));
@@ -207,7 +216,8 @@ unsafe fn put_text(d: Datum, out: &mut Vec<u8>, part: impl FnOnce(&[u8]) -> &[u8
 }
 
 unsafe fn name_bytes<'a>(d: Datum) -> &'a [u8] {
-    // SAFETY: a name.
+    // SAFETY: `d` is a name or a cstring, as its type says: a C string that outlives the use of the
+    // result.
     unsafe { std::ffi::CStr::from_ptr(d.cast_mut_ptr()) }.to_bytes()
 }
 
@@ -263,7 +273,8 @@ impl KeyColumn {
     }
 
     unsafe fn payload(&self, d: Datum, out: &mut Vec<u8>) {
-        // SAFETY: a value of the column's type.
+        // SAFETY: `d` is a value of the column's type, which `kind` stands for: contract of `put`.
+        // A uuid has 16 bytes.
         unsafe {
             match self.kind {
                 Kind::Bool => out.push((d.value() as u8 != 0) as u8),
@@ -283,7 +294,8 @@ impl KeyColumn {
 
     /// A constant of another type, where it compares like a value of the column's type.
     unsafe fn foreign(&self, d: Datum, typid: Oid, out: &mut Vec<u8>) -> bool {
-        // SAFETY: a value of that type.
+        // SAFETY: `d` is a value of `typid`: contract of `put_foreign`. Each arm reads it as that
+        // type.
         unsafe {
             match self.kind {
                 Kind::Int2 | Kind::Int4 | Kind::Int8 => match self.foreign_int(d, typid) {
@@ -307,13 +319,15 @@ impl KeyColumn {
     unsafe fn hash(&self, d: Datum) -> u32 {
         let f = self.function.as_ref().expect("a hash column has its function");
         let at = f.as_ptr();
-        // SAFETY: the operator class's hash function and a value of its type. No borrow is held.
+        // SAFETY: `f` is the operator class's hash function, and `d` a value of its type: contract
+        // of `put`. No borrow of `f` is held while the function runs.
         unsafe { pg_sys::FunctionCall1Coll(&mut **at, self.collation, d).value() as u32 }
     }
 
     /// The value as it is stored, with a plain header if it is a varlena.
     unsafe fn raw(&self, d: Datum, out: &mut Vec<u8>) {
-        // SAFETY: a value of the column's type.
+        // SAFETY: `d` is a value of the column's type: contract of `put`. `typlen` says how many
+        // bytes it has; a detoasted copy is freed once, after its last use.
         unsafe {
             if self.byval {
                 out.extend(d.value().to_ne_bytes());
@@ -339,7 +353,7 @@ impl KeyColumn {
     pub(super) fn aligned(&self, v: &[u8], room: &mut Vec<u64>) -> Datum {
         room.clear();
         room.resize(v.len().div_ceil(8).max(1), 0);
-        // SAFETY: the room is that large, and any bytes are valid words.
+        // SAFETY: `room` was resized to at least `v.len()` bytes, and any bytes are valid words.
         unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), room.as_mut_ptr().cast(), v.len()) };
         Datum::from(room.as_ptr())
     }
@@ -361,8 +375,9 @@ impl KeyColumn {
         let (mut x, mut y) = (Vec::new(), Vec::new());
         let (x, y) = (self.unraw(a, &mut x), self.unraw(b, &mut y));
         let f = self.function.as_ref().expect("a raw column has its function").as_ptr();
-        // SAFETY: the operator class's comparison function and values of its type. No borrow is
-        // held.
+        // SAFETY: `f` is the operator class's comparison function. `a` and `b` are payloads of this
+        // column, which `raw` has made of values of its type. No borrow of `f` is held while the
+        // function runs.
         let call = || unsafe { pg_sys::FunctionCall2Coll(&mut **f, self.collation, x, y).value() as i32 };
         let r = if self.may_run_sql { crate::pg::with_snapshot(call) } else { call() };
         if self.desc {
@@ -474,6 +489,9 @@ impl Codec {
     }
 
     /// Appends a value of a column's type.
+    ///
+    /// # Safety
+    /// `d` is a value of the type of the key's column `column`, not NULL.
     #[inline]
     pub unsafe fn put(&self, column: usize, d: Datum, out: &mut Vec<u8>) {
         let c = &self.columns[column];
@@ -481,16 +499,20 @@ impl Codec {
             let v = c.int(d);
             return key::put_int(out, if c.desc { !v } else { v });
         }
-        // SAFETY: the caller's.
+        // SAFETY: `d` is a value of the column's type, not NULL (contract of this function).
         unsafe { self.put_with(column, out, |c, out| c.payload(d, out)) };
     }
 
     /// Appends a value of any type; false, and nothing is appended, if it does not compare exactly.
+    ///
+    /// # Safety
+    /// `d` is a value of `typid`, or of the column's type if that is invalid; not NULL.
     #[must_use]
     pub unsafe fn put_foreign(&self, column: usize, d: Datum, typid: Oid, out: &mut Vec<u8>) -> bool {
         let c = &self.columns[column];
         if typid == pg_sys::InvalidOid || typid == c.typid {
-            // SAFETY: the caller's.
+            // SAFETY: `d` is a value of the column's type, as `typid` says, not NULL (contract of
+            // this function).
             unsafe { self.put(column, d, out) };
             return true;
         }
@@ -501,7 +523,7 @@ impl Codec {
         }
         let start = out.len();
         let mut fits = false;
-        // SAFETY: the caller's.
+        // SAFETY: `d` is a value of `typid`, not NULL (contract of this function).
         unsafe { self.put_with(column, out, |c, out| fits = c.foreign(d, typid, out)) };
         if !fits {
             out.truncate(start);
@@ -591,10 +613,14 @@ impl Codec {
 
     /// The key of a row: its values in the index's key columns. `None`: no key (a NULL in a hash
     /// index).
+    ///
+    /// # Safety
+    /// `value` gives values of the types of the key's columns, which live until the next call.
     pub unsafe fn key(&self, out: &mut Vec<u8>, mut value: impl FnMut(usize) -> Option<Datum>) -> Option<()> {
         for i in 0..self.columns.len() {
             match value(i) {
-                // SAFETY: the caller's: values of the columns' types.
+                // SAFETY: `value` gives a value of the type of column `i` (contract of this
+                // function).
                 Some(d) => unsafe { self.put(i, d, out) },
                 None if self.hash => return None,
                 None => self.put_null(i, out),

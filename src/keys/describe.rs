@@ -129,12 +129,14 @@ fn value(c: &KeyColumn, payload: Vec<u8>) -> String {
         }
         Kind::Text | Kind::Bpchar => {
             let v = unescaped(&payload);
-            // SAFETY: makes a varlena, which text, bpchar and bytea are.
+            // SAFETY: `v` has that many bytes. The result is a varlena, which text, bpchar and
+            // bytea are.
             Datum::from(unsafe { pg_sys::cstring_to_text_with_len(v.as_ptr().cast(), v.len() as i32) })
         }
     };
     let (mut function, mut varlena) = (pg_sys::InvalidOid, false);
-    // SAFETY: a value of the column's type; the result is a C string.
+    // SAFETY: `datum` is a value of the column's type, made of its payload. The output function's
+    // result is a C string.
     unsafe {
         pg_sys::getTypeOutputInfo(c.atttypid, &mut function, &mut varlena);
         crate::pg::text::read(pg_sys::OidOutputFunctionCall(function, datum))

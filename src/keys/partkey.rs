@@ -117,14 +117,15 @@ fn modulo(v: i64, n: u16) -> u16 {
 
 /// Is the type a placeholder for many (anyarray, record, ...)?
 fn is_polymorphic(t: Oid) -> bool {
-    // SAFETY: a catalog look-up.
+    // SAFETY: a catalog look-up: any OID is answered.
     unsafe { pg_sys::get_typtype(t) == pg_sys::TYPTYPE_PSEUDO as core::ffi::c_char }
 }
 
 impl Column {
     /// A column by its number. `None` if it was dropped.
     fn new(desc: pg_sys::TupleDesc, attnum: i16, flags: u32) -> Option<Column> {
-        // SAFETY: a valid descriptor, and the number is checked.
+        // SAFETY: `desc` is the valid descriptor of an open relation, and `attnum` is checked.
+        // Entries of the type cache are never freed.
         unsafe {
             if attnum < 1 || attnum as i32 > (*desc).natts {
                 return None;
@@ -147,7 +148,8 @@ impl Column {
         if let Some(i) = self.int {
             return mix(i.value(d) as u64);
         }
-        // SAFETY: the type has the function (checked when the spec was made).
+        // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
+        // `partition_of_key`. The type has the function, which was checked when the spec was made.
         unsafe {
             raw::FunctionCall2Coll(
                 &raw mut (*self.cache).hash_extended_proc_finfo,
@@ -161,7 +163,8 @@ impl Column {
 
     /// Hash of a value of a type that compares with ours. `None`: not known to be the same.
     unsafe fn hash_other(&self, d: Datum, null: bool, typid: Oid) -> Option<u64> {
-        // SAFETY: catalog look-ups; the function belongs to the value's type.
+        // SAFETY: `d` is a value of `typid`: contract of `partition_of_key`. Entries of the type
+        // cache are never freed; the function belongs to the value's type.
         unsafe {
             if null || self.is_same_type(typid) {
                 return Some(self.hash(d, null));
@@ -186,7 +189,7 @@ impl Column {
     }
 
     fn is_same_type(&self, typid: Oid) -> bool {
-        // SAFETY: type cache entries stay.
+        // SAFETY: entries of the type cache are never freed.
         let (hash, btree) = unsafe { ((*self.cache).hash_opintype, (*self.cache).btree_opintype) };
         typid == self.typid
             || typid == pg_sys::InvalidOid
@@ -220,7 +223,9 @@ impl RangeKey {
             return self.ints.partition_point(|&b| b <= v) as u16;
         }
         self.bounds.partition_point(|&b| {
-            // SAFETY: the type has the function (checked when the spec was made).
+            // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
+            // `partition_of_key`. The type has the function, which was checked when the spec was
+            // made.
             let c = unsafe {
                 raw::FunctionCall2Coll(&raw mut (*self.column.cache).cmp_proc_finfo, self.column.collation, b, d)
             };
@@ -231,7 +236,8 @@ impl RangeKey {
     /// As `place`, for a value of another type of the operator family.
     unsafe fn place_other(&self, d: Datum, null: bool, typid: Oid) -> Option<u16> {
         let c = &self.column;
-        // SAFETY: catalog look-ups; the function compares the two types.
+        // SAFETY: `d` is a value of `typid`: contract of `partition_of_key`. Entries of the type
+        // cache are never freed; `proc` compares the column's type with it.
         unsafe {
             if null || c.is_same_type(typid) {
                 return Some(self.place(d, null));
@@ -268,7 +274,7 @@ impl RangeKey {
 impl PartKey {
     /// Reads the description of a map of this relation.
     pub fn parse(rel: pg_sys::Relation, map: &PartitionMap) -> PartKey {
-        // SAFETY: a valid relation.
+        // SAFETY: `rel` is an open relation: each caller gets it from PostgreSQL so.
         let desc = unsafe { (*rel).rd_att };
         let spec = map.spec();
         if map.n <= 1 {
@@ -308,7 +314,8 @@ impl PartKey {
     /// `values` and `nulls` hold the row's columns, by number - 1.
     #[inline]
     pub unsafe fn partition(&self, values: *const Datum, nulls: *const bool) -> u16 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `values` and `nulls` hold the row's columns (contract of this function), and the
+        // key's columns exist.
         let get = |c: &Column| unsafe { (*values.add(c.attnum as usize - 1), *nulls.add(c.attnum as usize - 1)) };
         match self {
             PartKey::Single | PartKey::Broken => 0,
@@ -318,20 +325,23 @@ impl PartKey {
                     return match c.int {
                         Some(_) if null => 0,
                         Some(i) => modulo(i.value(d), *n),
-                        // SAFETY: a value of the column.
+                        // SAFETY: `get` gives the row's value of column `c` (contract of this
+                        // function).
                         None => spread(unsafe { c.hash(d, null) }, *n),
                     };
                 }
                 let hash = columns.iter().fold(0, |h, c| {
                     let (d, null) = get(c);
-                    // SAFETY: a value of the column.
+                    // SAFETY: `get` gives the row's value of column `c` (contract of this
+                    // function).
                     combine(h, unsafe { c.hash(d, null) })
                 });
                 spread(hash, *n)
             }
             PartKey::Range(r) => {
                 let (d, null) = get(&r.column);
-                // SAFETY: a value of the column.
+                // SAFETY: `get` gives the row's value of the key's column (contract of this
+                // function).
                 unsafe { r.place(d, null) }
             }
         }
@@ -343,7 +353,8 @@ impl PartKey {
     /// A valid slot of the table's row type.
     #[inline]
     pub unsafe fn partition_of_slot(&self, slot: *mut pg_sys::TupleTableSlot) -> u16 {
-        // SAFETY: the caller's; the columns exist in the row type.
+        // SAFETY: `slot` is valid and of the table's row type (contract of this function).
+        // `have_columns` fills its arrays up to the key's last column.
         unsafe {
             let last = match self.all() {
                 [] => return 0,
@@ -372,17 +383,20 @@ impl PartKey {
                         let i = if c.is_same_type(*t) { own } else { Int::of(*t)? };
                         return Some(if *null { 0 } else { modulo(i.value(*d), *n) });
                     }
-                    // SAFETY: the caller's promise.
+                    // SAFETY: `d` is a value of type `t`, and the equality is the key's (contract
+                    // of this function).
                     return unsafe { c.hash_other(*d, *null, *t) }.map(|h| spread(h, *n));
                 }
                 let mut hash = 0;
                 for (c, (d, null, t)) in columns.iter().zip(key) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: `d` is a value of type `t`, and the equality is the key's (contract
+                    // of this function).
                     hash = combine(hash, unsafe { c.hash_other(*d, *null, *t) }?);
                 }
                 Some(spread(hash, *n))
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: `key[0]` is a value with its type, and the equality is the key's (contract of
+            // this function).
             PartKey::Range(r) => unsafe { r.place_other(key[0].0, key[0].1, key[0].2) },
         }
     }
@@ -393,7 +407,8 @@ impl PartKey {
         let Some(c) = self.all().iter().find(|c| c.attnum == attnum) else {
             return false;
         };
-        // SAFETY: a valid index; `i` is one of its key columns; catalog look-ups.
+        // SAFETY: `index` is an open index, and `i` one of its key columns, as each caller has
+        // looked it up. Entries of the type cache are never freed.
         unsafe {
             let family = *(*index).rd_opfamily.add(i);
             let collation = *(*index).rd_indcollation.add(i);

@@ -12,7 +12,7 @@ impl PartKey {
         let mut out = vec![TAG_HASH, attnums.len() as u8];
         for &a in attnums {
             let Some(c) = Column::new(desc, a, HASH_FLAGS) else { error!("partition key column {a} does not exist") };
-            // SAFETY: type cache entries stay.
+            // SAFETY: entries of the type cache are never freed.
             if c.int.is_none() && unsafe { (*c.cache).hash_extended_proc_finfo.fn_addr.is_none() } {
                 unfit(
                     c.typid,
@@ -31,7 +31,7 @@ impl PartKey {
         let Some(c) = Column::new(desc, attnum, CMP_FLAGS) else {
             error!("partition key column {attnum} does not exist")
         };
-        // SAFETY: type cache entries stay.
+        // SAFETY: entries of the type cache are never freed.
         if unsafe { (*c.cache).cmp_proc_finfo.fn_addr.is_none() } {
             unfit(
                 c.typid,
@@ -44,7 +44,8 @@ impl PartKey {
         out.extend((bounds.len() as u16).to_le_bytes());
         let values: Vec<Datum> = input(c.typid, bounds);
         for pair in values.windows(2) {
-            // SAFETY: values of the column's type.
+            // SAFETY: `pair` holds values of the column's type, made by its input function. The
+            // type has the function: checked above.
             let order =
                 unsafe { pg_sys::FunctionCall2Coll(&mut (*c.cache).cmp_proc_finfo, c.collation, pair[0], pair[1]) };
             if order.value() as i32 >= 0 {
@@ -70,7 +71,7 @@ impl PartKey {
 }
 
 fn unfit(typid: Oid, what: &str, hint: &str) -> ! {
-    // SAFETY: a catalog look-up.
+    // SAFETY: a catalog look-up: any OID is answered, by a C string.
     let name = unsafe { crate::pg::text::read(pg_sys::format_type_be(typid)) };
     complain(
         PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
@@ -81,7 +82,8 @@ fn unfit(typid: Oid, what: &str, hint: &str) -> ! {
 
 /// Values of a type from text, read the same way in every session.
 fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
-    // SAFETY: plain calls; the settings go back at the end, and in an abort.
+    // SAFETY: names, values and texts are C strings. The settings go back at the end, or in an
+    // abort if an ERROR unwinds.
     unsafe {
         let nest = pg_sys::NewGUCNestLevel();
         for (name, value) in [(c"datestyle", c"ISO, MDY"), (c"intervalstyle", c"postgres"), (c"timezone", c"UTC")] {
@@ -109,7 +111,8 @@ fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
 }
 
 fn write_value(c: &Column, d: Datum, out: &mut Vec<u8>) {
-    // SAFETY: a value of the column's type, whose length is as the type says.
+    // SAFETY: `d` is a value of the column's type, made by its input function. Its length is as the
+    // type says; entries of the type cache are never freed.
     unsafe {
         let (len, byval) = ((*c.cache).typlen, (*c.cache).typbyval);
         if byval {
@@ -134,7 +137,7 @@ fn write_value(c: &Column, d: Datum, out: &mut Vec<u8>) {
 
 /// Reads what `write_value` wrote.
 pub(super) fn read_bounds(column: Column, spec: &[u8], n: u16) -> RangeKey {
-    // SAFETY: type cache entries stay.
+    // SAFETY: entries of the type cache are never freed.
     let (len, byval) = unsafe { ((*column.cache).typlen, (*column.cache).typbyval) };
     let mut store = Vec::new();
     let mut bounds = Vec::with_capacity(n as usize - 1);
@@ -152,7 +155,7 @@ pub(super) fn read_bounds(column: Column, spec: &[u8], n: u16) -> RangeKey {
         }
         let size = u16::from_le_bytes([spec[at], spec[at + 1]]) as usize;
         let mut words = vec![0u64; size.div_ceil(8)].into_boxed_slice();
-        // SAFETY: the words have room for `size` bytes, and any bytes are valid words.
+        // SAFETY: `words` has room for `size` bytes, and any bytes are valid words.
         unsafe { std::ptr::copy_nonoverlapping(spec[at + 2..at + 2 + size].as_ptr(), words.as_mut_ptr().cast(), size) };
         bounds.push(Datum::from(words.as_ptr()));
         store.push(words);
