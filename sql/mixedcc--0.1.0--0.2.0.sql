@@ -5,3 +5,116 @@
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 COMMENT ON COLUMN mixedcc.ranges.asleep IS 'no scan has used the index for about 10 seconds, and writers register again only after the next scan has begun';
+
+-- Metrics for exporters.
+
+CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT bytes bigint, OUT missing_bytes bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'table_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.table_rows() IS
+    'for the view mixedcc.metrics: bytes of the tables of this database in shared memory, or those that a table needs which the last start could not load; takes no lock';
+
+CREATE FUNCTION mixedcc.cluster_row(OUT commits bigint, OUT switches bigint, OUT holder int, OUT held_commits bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'cluster_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
+COMMENT ON FUNCTION mixedcc.cluster_row() IS 'source of the view mixedcc.horizon, and for mixedcc.metrics: commits that wrote, complete switches, and the process with the oldest snapshot';
+
+CREATE VIEW mixedcc.horizon AS SELECT holder AS pid, held_commits AS commits FROM mixedcc.cluster_row();
+COMMENT ON VIEW mixedcc.horizon IS 'the process whose snapshot is the oldest: old versions that it could read stay in memory';
+COMMENT ON COLUMN mixedcc.horizon.pid IS 'the process; null: there is none';
+COMMENT ON COLUMN mixedcc.horizon.commits IS 'commits that wrote since then, of all databases, about';
+
+CREATE VIEW mixedcc.metrics AS
+WITH parts AS MATERIALIZED (
+    SELECT p."table", n.nspname::text AS schemaname, c.relname::text AS relname, p.protocol, p.pinned, p.rows, p.versions, p.reads, p.writes,
+        p.commits, p.aborts AS aborts_by, p.waits AS waits_by, s.aborts, s.waits, s.wait_ms, s.sampled, s.retry_share
+    FROM mixedcc.partitions p JOIN mixedcc.partition_stats s USING ("table", partition)
+        JOIN pg_catalog.pg_class c ON c.oid = p."table" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+), sizes AS MATERIALIZED (
+    SELECT "table", bytes, missing_bytes FROM mixedcc.table_rows()
+), tables AS (
+    SELECT "table", schemaname, relname, count(*) AS partitions, count(*) FILTER (WHERE pinned) AS pinned, sum(rows) AS rows, sum(versions) AS versions,
+        sum(reads) AS reads, sum(writes) AS writes, sum(commits) AS commits, sum(aborts) AS aborts, sum(waits) AS waits, sum(wait_ms) AS wait_ms,
+        sum(sampled) AS sampled, sum(round(sampled * coalesce(retry_share, 0))) AS retries
+    FROM parts GROUP BY "table", schemaname, relname
+)
+SELECT m.name, m.type, m.help, pg_catalog.current_database()::text AS datname, t.schemaname, t.relname, NULL::text AS protocol, NULL::text AS reason,
+    NULL::text AS statement, m.value
+FROM tables t JOIN sizes z USING ("table") CROSS JOIN LATERAL (VALUES
+    ('mixedcc_table_partitions', 'gauge', 'Partitions of the table', t.partitions::float8),
+    ('mixedcc_table_pinned_partitions', 'gauge', 'Partitions whose protocol was set by mixedcc.set_protocol', t.pinned::float8),
+    ('mixedcc_table_rows', 'gauge', 'Committed rows', t.rows::float8),
+    ('mixedcc_table_versions', 'gauge', 'Newest versions, with those of deleted rows that were not vacuumed yet', t.versions::float8),
+    ('mixedcc_table_bytes', 'gauge', 'Bytes in shared memory: records, newest versions, primary index', z.bytes::float8),
+    ('mixedcc_table_reads_total', 'counter', 'Rows read', t.reads::float8),
+    ('mixedcc_table_writes_total', 'counter', 'Rows written by committed transactions', t.writes::float8),
+    ('mixedcc_table_commits_total', 'counter', 'Transactions that used a partition and committed, once for each partition', t.commits::float8),
+    ('mixedcc_table_aborts_total', 'counter', 'Transactions that failed because of the table', t.aborts::float8),
+    ('mixedcc_table_waits_total', 'counter', 'Sleeps for locks of the table', t.waits::float8),
+    ('mixedcc_table_wait_seconds_total', 'counter', 'Time slept so', t.wait_ms / 1000),
+    ('mixedcc_table_sampled_total', 'counter', 'Sampled transactions that used a partition and committed, once for each partition', t.sampled::float8),
+    ('mixedcc_table_sampled_retries_total', 'counter', 'Those of them that followed a failure in their session because of other transactions', t.retries)
+) m(name, type, help, value)
+UNION ALL
+SELECT 'mixedcc_aborts_total', 'counter', 'Transactions that failed because of the table, by reason; a reason without failures has no row',
+    pg_catalog.current_database()::text, p.schemaname, p.relname, NULL, a.key, NULL, sum(a.value::float8)
+FROM parts p CROSS JOIN LATERAL pg_catalog.jsonb_each_text(p.aborts_by) a GROUP BY p.schemaname, p.relname, a.key
+UNION ALL
+SELECT 'mixedcc_waits_total', 'counter', 'Sleeps for locks of the table, by the kind of lock; a kind without sleeps has no row',
+    pg_catalog.current_database()::text, p.schemaname, p.relname, NULL, w.key, NULL, sum(w.value::float8)
+FROM parts p CROSS JOIN LATERAL pg_catalog.jsonb_each_text(p.waits_by) w GROUP BY p.schemaname, p.relname, w.key
+UNION ALL
+SELECT 'mixedcc_protocol_partitions', 'gauge', 'Partitions by the protocol in use; two protocols joined by + are in the middle of a switch',
+    pg_catalog.current_database()::text, p.schemaname, p.relname, p.protocol, NULL, NULL, count(*)::float8
+FROM parts p GROUP BY p.schemaname, p.relname, p.protocol
+UNION ALL
+SELECT m.name, m.type, m.help, pg_catalog.current_database()::text, NULL, NULL, NULL, NULL, NULL, m.value
+FROM (SELECT count(bytes) AS loaded, count(missing_bytes) AS missing FROM sizes) z
+    CROSS JOIN (SELECT count(*) AS open, coalesce(max(extract(epoch FROM pg_catalog.clock_timestamp() - asked_at)), 0) AS oldest FROM mixedcc.switches) s
+    CROSS JOIN LATERAL (VALUES
+    ('mixedcc_database_tables', 'gauge', 'Tables in memory', z.loaded::float8),
+    ('mixedcc_database_missing_tables', 'gauge', 'Tables whose rows the last start could not load', z.missing::float8),
+    ('mixedcc_database_switches', 'gauge', 'Switches of protocols that are asked for or under way', s.open::float8),
+    ('mixedcc_database_oldest_switch_seconds', 'gauge', 'Age of the oldest of these switches', greatest(s.oldest, 0)::float8)
+) m(name, type, help, value)
+UNION ALL
+SELECT m.name, m.type, m.help, NULL, NULL, NULL, NULL, NULL, NULL, m.value
+FROM mixedcc.memory g CROSS JOIN LATERAL (VALUES
+    ('mixedcc_memory_size_bytes', 'gauge', 'Size of the shared memory for all mixedcc tables', g.total_bytes::float8),
+    ('mixedcc_memory_used_bytes', 'gauge', 'Pages that hold rows and other objects', g.used_bytes::float8),
+    ('mixedcc_memory_free_bytes', 'gauge', 'Pages that are free', g.free_bytes::float8),
+    ('mixedcc_memory_live_bytes', 'gauge', 'Objects in the pages that are used', g.live_bytes::float8)
+) m(name, type, help, value)
+UNION ALL
+SELECT m.name, m.type, m.help, NULL, NULL, NULL, NULL, NULL, NULL, m.value
+FROM mixedcc.coordinator c CROSS JOIN LATERAL (VALUES
+    ('mixedcc_coordinator_up', 'gauge', 'Does the coordinator run (1), or not (0)?', (c.pid IS NOT NULL)::int::float8),
+    ('mixedcc_coordinator_heartbeat_age_seconds', 'gauge', 'Time since its last pass, at most about a second',
+        coalesce(greatest(extract(epoch FROM pg_catalog.clock_timestamp() - c.last_pass_at), 0), 0)::float8),
+    ('mixedcc_coordinator_starts_total', 'counter', 'Its starts', c.starts::float8),
+    ('mixedcc_coordinator_passes_total', 'counter', 'Its passes over all partitions', c.passes::float8),
+    ('mixedcc_coordinator_switches', 'gauge', 'Switches under way in all databases', c.under_way::float8)
+) m(name, type, help, value)
+UNION ALL
+SELECT m.name, m.type, m.help, NULL, NULL, NULL, NULL, NULL, NULL, m.value
+FROM mixedcc.cluster_row() c LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = c.holder CROSS JOIN LATERAL (VALUES
+    ('mixedcc_cluster_commits_total', 'counter', 'Commits of transactions that wrote mixedcc tables, about', c.commits::float8),
+    ('mixedcc_cluster_switches_total', 'counter', 'Complete switches of protocols since the start of the server', c.switches::float8),
+    ('mixedcc_cluster_horizon_commits', 'gauge', 'Commits since the oldest snapshot: the versions that they replaced stay in memory', c.held_commits::float8),
+    ('mixedcc_cluster_horizon_age_seconds', 'gauge', 'Age of the transaction with the oldest snapshot; 0 where it has ended, or is not shown to this user',
+        coalesce(greatest(extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start), 0), 0)::float8)
+) m(name, type, help, value)
+UNION ALL
+SELECT 'mixedcc_statements_total', 'counter', 'Statements on mixedcc tables of all databases: by kind those that took the executor bypass, by reason those that did not',
+    NULL, NULL, NULL, NULL, b.reason, b.statement, b.statements::float8
+FROM mixedcc.bypass b;
+COMMENT ON VIEW mixedcc.metrics IS 'all that exporters need, as metrics: a name that stays, a type, labels, a value';
+COMMENT ON COLUMN mixedcc.metrics.name IS 'name of the metric, as Prometheus has it; stays the same in later versions';
+COMMENT ON COLUMN mixedcc.metrics.type IS 'counter: it grows, and begins at 0 again after a reset or a restart; gauge: it may fall';
+COMMENT ON COLUMN mixedcc.metrics.help IS 'what it is';
+COMMENT ON COLUMN mixedcc.metrics.datname IS 'label: the database; null: a metric of the cluster, the same in each database';
+COMMENT ON COLUMN mixedcc.metrics.schemaname IS 'label: schema of the table, where the metric is that of one';
+COMMENT ON COLUMN mixedcc.metrics.relname IS 'label: name of the table, where the metric is that of one';
+COMMENT ON COLUMN mixedcc.metrics.protocol IS 'label: the protocol, where the metric is that of one';
+COMMENT ON COLUMN mixedcc.metrics.reason IS 'label: of an abort, a wait, or a statement that did not take the bypass';
+COMMENT ON COLUMN mixedcc.metrics.statement IS 'label: kind of a statement that took the bypass';
+COMMENT ON COLUMN mixedcc.metrics.value IS 'the value; seconds and bytes, without multiples';
+GRANT SELECT ON mixedcc.horizon, mixedcc.metrics TO PUBLIC;

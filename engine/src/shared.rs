@@ -493,6 +493,14 @@ impl Engine {
         min
     }
 
+    /// The slot whose pin is the oldest, and the CSN of that pin. `None`: no slot has one.
+    pub fn oldest_pin(&self) -> Option<(SlotId, Csn)> {
+        let pins = self.slots.iter().enumerate().map(|(i, s)| (i as SlotId, settled(&s.pin, SHORT)));
+        // A pin at 0 is just being taken.
+        let known = pins.filter(|&(_, pin)| pin != UNPINNED && pin >> PIN_SHIFT != 0);
+        known.map(|(slot, pin)| (slot, pin >> PIN_SHIFT)).min_by_key(|&(_, csn)| csn)
+    }
+
     /// Called when the region is full: frees all memory that no transaction can reach any more, of
     /// all slots and dropped tables. `me` is the caller's slot.
     #[cold]

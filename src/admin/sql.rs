@@ -23,6 +23,7 @@ pub mod range_scan;
 pub mod ranges;
 mod stats;
 mod switches;
+mod tables;
 
 /// A relation that is open until this is dropped, and the lock that is given up then (`NoLock`: it
 /// stays to the end of the transaction).

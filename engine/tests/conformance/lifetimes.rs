@@ -209,6 +209,7 @@ fn the_oldest_pin_is_one_that_was_taken() {
     let e = block.engine;
     e.advance_clock(20);
     e.slots[2].pin.store(5, Ordering::SeqCst);
+    assert_eq!(e.oldest_pin(), None, "it is not taken yet");
     std::thread::scope(|s| {
         s.spawn(move || {
             let e = e; // all of it: a slot alone is no other thread's
@@ -218,6 +219,7 @@ fn the_oldest_pin_is_one_that_was_taken() {
         assert_eq!(e.pin_oldest(0), CSN);
     });
     e.unpin(0);
+    assert_eq!(e.oldest_pin(), Some((2, CSN)));
     std::thread::scope(|s| {
         for slot in 0..2 {
             s.spawn(move || {

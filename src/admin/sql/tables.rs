@@ -1,0 +1,48 @@
+//! What views show of whole tables and of the cluster: for `mixedcc.metrics`, and the source of
+//! `mixedcc.horizon`.
+
+use super::visible_tables;
+use crate::pg::compat;
+use crate::state::platform::PG;
+use crate::state::shmem;
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+
+/// The tables of this database: bytes in memory, or those that are missing because the last start
+/// could not load the table. Opens no table, so that it waits for no lock.
+#[pg_extern(sql = false)]
+fn table_rows(
+) -> TableIterator<'static, (name!(table, Oid), name!(bytes, Option<i64>), name!(missing_bytes, Option<i64>))> {
+    let there = visible_tables().into_iter().map(|(oid, t)| (oid, Some(t.bytes() as i64), None));
+    let mut rows: Vec<_> = there.collect();
+    // SAFETY: a variable of this process, which its one thread writes when it connects to a
+    // database.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    for key in shmem::storages(database) {
+        let Some((_, need)) = shmem::absent(key) else { continue };
+        // SAFETY: a catalog look-up, within a transaction.
+        let oid = unsafe { compat::relation_of(key) };
+        if oid != pg_sys::InvalidOid {
+            rows.push((oid, None, Some(need as i64)));
+        }
+    }
+    TableIterator::new(rows)
+}
+
+/// The cluster: commits, switches, the process with the oldest snapshot and the commits since it.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn cluster_row() -> TableIterator<
+    'static,
+    (name!(commits, i64), name!(switches, i64), name!(holder, Option<i32>), name!(held_commits, i64)),
+> {
+    let e = shmem::engine();
+    // Ends the pins of processes that have no snapshot any more.
+    e.refresh_min_pin(&PG);
+    let oldest = e.oldest_pin();
+    let now = e.now();
+    let holder = oldest.and_then(|(slot, _)| compat::pid_of(slot));
+    let held = oldest.map_or(0, |(_, csn)| now.saturating_sub(csn));
+    TableIterator::once((now as i64, e.shared.switches.len() as i64, holder, held as i64))
+}
