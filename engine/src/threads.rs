@@ -76,6 +76,9 @@ impl Waits {
 /// The number of naps after which a newcomer checks whether a transaction waits for it.
 const PATIENCE: u32 = 200;
 
+/// The number of naps in a sleep for the end of a transaction, after which the sleeper looks again.
+const NAPS: u32 = 4000;
+
 /// The platform of one thread.
 pub struct Threads {
     e: Engine,
@@ -114,7 +117,7 @@ impl Platform for Threads {
         if self.waits.add(&self.e, self.slot, who) {
             return Err(Error::Deadlock);
         }
-        for n in 0..40 {
+        for n in 0..NAPS {
             if is_over(&self.e, (who.slot, who.ident)) || (who.tag != 0 && n > 4) {
                 break;
             }

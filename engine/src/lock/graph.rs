@@ -228,6 +228,17 @@ impl Engine {
         (!awaited && self.leads_to(edge).is_some()).then_some(asleep)
     }
 
+    /// The number of transactions that sleep for a lock, or are about to, and whose edges all
+    /// others see. A transaction that stands back does not sleep for a lock.
+    pub fn asleep(&self) -> usize {
+        let waits = |w: &&Waiting| match w.edge() {
+            Some((_, Edge::Queue(queue), false)) => self.first_in(queue).is_some(),
+            Some((_, _, soft)) => !soft,
+            None => false,
+        };
+        self.slots.iter().map(|s| &s.waiting).filter(waits).count()
+    }
+
     /// The slots that stand back behind the owner of a slot, or behind the first waiter of a queue.
     pub(crate) fn behind(&self, first: SlotId, queue: u64) -> impl Iterator<Item = SlotId> {
         let behind = move |w: &Waiting| match w.edge() {

@@ -61,7 +61,6 @@ fn beside_a_sleeper<T>(w: &World, r: &Recorder, key: i64, then: impl FnOnce(&mut
             c.commit()
         });
         until_asleep(w, before + 1);
-        std::thread::sleep(std::time::Duration::from_millis(20)); // it is counted just before it is published
         let got = then(&mut holder);
         holder.abort();
         sleeper.join().expect("a thread").expect("it has waited");

@@ -26,17 +26,12 @@ fn client(w: &World, slot: u16, session: Session) -> Client<'_> {
     c
 }
 
-fn slept(w: &World) -> u64 {
-    w.table.map().partitions().iter().map(|p| p.stats.waits.all()).sum()
-}
-
 fn until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::yield_now();
     }
-    std::thread::sleep(Duration::from_millis(20)); // the sleep is counted just before it is published
 }
 
 /// Clients lock their first records; all but the last then ask for their second ones, in turn, and
@@ -54,7 +49,7 @@ fn last_of(plan: &[(i64, i64)], fault: Option<Fault>) -> Result<(), Option<Error
                 c.update(first, false).expect("nobody has it");
                 ready.fetch_add(1, Ordering::SeqCst);
                 until("all have their first", || ready.load(Ordering::SeqCst) as usize == plan.len());
-                until("those before it sleep", || slept(w) >= i as u64);
+                until("those before it sleep", || w.e.asleep() >= i);
                 c.update(second, false)
             }));
         }
@@ -62,7 +57,7 @@ fn last_of(plan: &[(i64, i64)], fault: Option<Fault>) -> Result<(), Option<Error
         last.begin(Mood::Serializable);
         last.update(first, false).expect("nobody has it");
         ready.fetch_add(1, Ordering::SeqCst);
-        until("the others sleep", || slept(w) >= others.len() as u64);
+        until("the others sleep", || w.e.asleep() >= others.len());
         last.p.panic_at.set(Some(PanicAt::WaitFor));
         faults::set(fault);
         let got = catch_unwind(AssertUnwindSafe(|| last.update(second, false)));
@@ -114,7 +109,7 @@ fn a_cycle_of_a_row_and_a_range_is_found() {
             a.update(0, false)?;
             a.commit()
         });
-        until("the first sleeps", || slept(w) > 0);
+        until("the first sleeps", || w.e.asleep() > 0);
         assert_eq!(b.update(0, false), Err(Error::Deadlock));
         b.abort();
         first.join().expect("a thread").expect("the other gave way");
@@ -154,7 +149,7 @@ fn last_gets(sleeper: Steps, last: Steps, fault: Option<Fault>) -> Result<(), Op
         c.begin(last.0);
         last.1(&mut c).expect("nobody is in its way");
         ready.fetch_add(1, Ordering::SeqCst);
-        until("the other sleeps", || slept(w) > 0);
+        until("the other sleeps", || w.e.asleep() > 0);
         c.p.panic_at.set(Some(PanicAt::WaitFor));
         faults::set(fault);
         let got = catch_unwind(AssertUnwindSafe(|| last.2(&mut c)));
@@ -254,7 +249,7 @@ fn who_lost_a_deadlock_awaits_the_winner() {
         loser.update(2, false).expect("nobody has it");
         let session = recorder.session();
         let winner = s.spawn(move || updates_slowly(w, session, [0, 2], committing));
-        until("the winner sleeps", || slept(w) > 0);
+        until("the winner sleeps", || w.e.asleep() > 0);
         assert_eq!(loser.update(0, false), Err(Error::Deadlock));
         loser.abort();
         loser.t.await_winner(&loser.p).expect("a wait without locks");
@@ -281,14 +276,14 @@ fn who_lost_a_place_in_a_queue_awaits_its_first() {
         let sessions = [recorder.session(), recorder.session()];
         let [holds, waits] = sessions;
         let holder = s.spawn(move || updates_slowly(w, holds, [0, 4], committing));
-        until("the holder sleeps", || slept(w) > 0);
+        until("the holder sleeps", || w.e.asleep() > 0);
         let first = s.spawn(move || {
             let mut first = client(w, 2, waits);
             first.begin(Mood::Serializable);
             first.update(0, false)?;
             first.commit()
         });
-        until("the first sleeps", || slept(w) > 1);
+        until("the first sleeps", || w.e.asleep() > 1);
         assert_eq!(loser.update(0, false), Err(Error::Deadlock));
         loser.abort();
         loser.t.await_winner(&loser.p).expect("a wait without locks");
@@ -320,7 +315,7 @@ fn nobody_awaits_a_winner_in_vain() {
                 gives_up.store(true, Ordering::SeqCst);
                 winner.abort();
             });
-            until("the winner sleeps", || slept(w) > 0);
+            until("the winner sleeps", || w.e.asleep() > 0);
             assert_eq!(loser.update(0, false), Err(Error::Deadlock));
             if commits {
                 loser.end_savepoint(false);

@@ -126,7 +126,6 @@ fn cycles_through_scans_under_way_are_found_and_no_others() {
                 writer.commit()
             });
             until_asleep(w, 1);
-            std::thread::sleep(Duration::from_millis(20));
             if given_up {
                 ends_at(&mut reader, id, 5);
             }

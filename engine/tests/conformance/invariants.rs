@@ -270,31 +270,31 @@ fn bank(sets: &[ProtocolSet], policy: Policy, seed: u64) {
     let keys: Vec<i64> = initial_keys().collect();
     let stop = AtomicBool::new(false);
     let recorder = Recorder::new();
-    // So long, and until there were enough audits, however busy the machine is.
-    let (end, latest) = (Instant::now() + Duration::from_millis(400), Instant::now() + Duration::from_secs(20));
-    let audits = [const { AtomicU64::new(0) }; 2];
-    let enough = || audits.iter().all(|n| n.load(Ordering::SeqCst) > 10);
+    // So long, and until there were enough audits and transfers, however busy the machine is.
+    let (end, latest) = (Instant::now() + Duration::from_millis(400), Instant::now() + Duration::from_secs(60));
+    let (audits, transfers) = ([const { AtomicU64::new(0) }; 2], [const { AtomicU64::new(0) }; 4]);
+    let above = |all: &[AtomicU64], least| all.iter().all(|n| n.load(Ordering::SeqCst) > least);
+    let enough = || above(&audits, 10) && above(&transfers, 5);
     let under_way = || Instant::now() < end || !enough() && Instant::now() < latest;
-    let done: Vec<u64> = std::thread::scope(|s| {
+    std::thread::scope(|s| {
         let writers = (0..4u16).map(|slot| {
             let (w, keys, session, under_way) = (&w, &keys, recorder.session(), &under_way);
+            let done = &transfers[slot as usize];
             s.spawn(move || {
                 let mut c = Client::new(w, slot, session, seed);
                 let mut rng = Rng::new(seed + slot as u64);
                 c.p.yields.set(20);
                 let mood = if slot == 3 { Mood::ReadCommitted } else { Mood::Serializable };
-                let mut n = 0;
                 while under_way() {
                     let (a, b) = (rng.below(keys.len() as u64) as usize, rng.below(keys.len() as u64) as usize);
                     c.begin(mood);
                     match transfer(&mut c, keys[a], keys[b], &mut rng) {
-                        Ok(()) => n += 1,
+                        Ok(()) => _ = done.fetch_add(1, Ordering::SeqCst),
                         Err(Error::Abort { .. } | Error::Deadlock) => c.abort(),
                         Err(e) => panic!("{e:?}"),
                     }
                 }
                 w.e.region.flush_slot(slot as usize);
-                n
             })
         });
         let writers: Vec<_> = writers.collect();
@@ -304,13 +304,11 @@ fn bank(sets: &[ProtocolSet], policy: Policy, seed: u64) {
                 s.spawn(move || audit(w, slot, sum, stop, done))
             })
             .collect();
-        let done = writers.into_iter().map(|t| t.join().expect("a writer")).collect();
+        writers.into_iter().for_each(|t| t.join().expect("a writer"));
         stop.store(true, Ordering::SeqCst);
         readers.into_iter().for_each(|t| t.join().expect("a reader"));
-        assert!(enough(), "hardly any audits");
-        done
     });
-    assert!(done.iter().all(|&n| n > 5), "a writer starved: {done:?}");
+    assert!(enough(), "audits {audits:?}, transfers {transfers:?}: one starved");
     assert_eq!(contents(&w).iter().map(|r| r.1).sum::<i64>(), sum);
     assert_quiet(&w, "after the transfers");
 }

@@ -441,14 +441,14 @@ fn without_a_look_at_the_circle_it_would_stand_back_for_ever() {
                 h.update(2, false)?;
                 h.commit()
             });
-            until("the holder sleeps", || slept(w) == 1);
+            until("the holder sleeps", || w.e.asleep() == 1);
             let waiter = s.spawn(move || {
                 let mut c = client(w, 0, b);
                 begin(&mut c, (Mood::Serializable, write))?;
                 c.commit()
             });
             until("the row is marked", || is_marked(w, &recorder));
-            std::thread::sleep(Duration::from_millis(20)); // the sleep is published just after it
+            until("the waiter sleeps again", || w.e.asleep() == 2);
             n.p.panic_at.set(Some(PanicAt::StandBack));
             faults::set(fault);
             let got = catch_unwind(AssertUnwindSafe(|| read(&mut n)));

@@ -61,10 +61,6 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-fn sleeps(w: &World) -> u64 {
-    w.table.map().partitions().iter().map(|p| p.stats.waits.all()).sum()
-}
-
 /// What the loser of an upgrade gets when it reads again while the winner waits for a third reader.
 fn read_again(ranges: bool, fault: Option<Fault>) -> Result<(), Error> {
     let w = &world();
@@ -85,7 +81,7 @@ fn read_again(ranges: bool, fault: Option<Fault>) -> Result<(), Error> {
             winner.update(0, false)?;
             winner.commit()
         });
-        until("the winner sleeps", || sleeps(w) > 0);
+        until("the winner sleeps", || w.e.asleep() > 0);
         // Of the range, another row: the winner has its own locked.
         let key = if ranges { 2 } else { 0 };
         failed_with(loser.update(key, false).map(|_| ()), AbortReason::UpgradeConflict);
@@ -217,7 +213,7 @@ fn who_does_not_wait_loses_no_upgrade() {
                 c.t.lock_row(&c.p, r, Mode::Update, How::Wait)?;
                 c.commit()
             });
-            until("the other one sleeps", || sleeps(w) > 0);
+            until("the other one sleeps", || w.e.asleep() > 0);
             let got = hasty.t.lock_row(&hasty.p, r, Mode::Update, How::Try);
             assert_eq!(got, Err(Error::WouldBlock), "{mood:?}");
             hasty.commit().expect("it has locked a row");
@@ -246,7 +242,7 @@ fn a_lock_that_is_stronger_than_needed_leaves_an_insert_its_id() {
             c.delete(0, true, false)?;
             c.commit()
         });
-        until("the winner sleeps", || sleeps(w) > 0);
+        until("the winner sleeps", || w.e.asleep() > 0);
         let lost = loser.t.lock_row(&loser.p, r, Mode::Update, How::Wait);
         loser.abort();
         failed_with(lost, AbortReason::UpgradeConflict);
