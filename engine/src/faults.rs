@@ -121,6 +121,10 @@ pub enum Fault {
     MarkLeftBehind,
     /// A newcomer that stands back does not check whether the waiter waits for it.
     StandsBackForEver,
+    /// The judgement of the records with a key counts even if the leaf has changed since.
+    VerdictStays,
+    /// An insert latches only the leaf of its own entry, not all that can have entries of the key.
+    OneLeafCounts,
 }
 
 /// A moment at which a test runs code of its own.
@@ -137,6 +141,8 @@ pub enum Moment {
     EntryWritten,
     /// A scan is about to count the open registrations of a list.
     Counting,
+    /// An insert has judged the records with its key, and its entry is not added yet.
+    Judged,
 }
 
 #[cfg(feature = "faults")]

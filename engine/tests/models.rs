@@ -13,6 +13,8 @@ mod locks;
 mod ranges;
 #[path = "models/switching.rs"]
 mod switching;
+#[path = "models/unique.rs"]
+mod unique;
 
 use loom::sync::atomic::{
     AtomicU64,
@@ -22,7 +24,7 @@ use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, Stamp, State};
 use mixedcc_engine::faults::{self, Fault};
-use mixedcc_engine::index::VersionWord;
+use mixedcc_engine::index::{KeyLeaves, VersionWord};
 use mixedcc_engine::range::{Entry, List, Position, Ring, Verdict};
 use mixedcc_engine::shared::Fate;
 

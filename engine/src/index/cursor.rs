@@ -20,13 +20,26 @@ pub struct Cursor {
     way: Direction,
     /// The position behind the copied entries. `None`: there are no more.
     next: Option<Position>,
-    /// The end of the scan.
-    end: Option<Position>,
+    /// The bounds of the scan; `None`: the first and the last entry of the index.
+    low: Option<Position>,
+    high: Option<Position>,
+    /// The entry that was returned last before the copied ones.
+    before: Option<Entry>,
     copied: [Entry; CAPACITY],
     /// Entries `at..len` of the copy have not been returned yet.
     at: usize,
     len: usize,
     most: usize,
+}
+
+/// A place in a scan, right behind an entry that it has returned, or before its first one. It is
+/// valid for this scan as long as the pin under which it was made.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    last: Option<Entry>,
+    way: Direction,
+    /// The place in the copy at that time.
+    at: usize,
 }
 
 /// The position in front of the first key within a lower bound.
@@ -51,11 +64,11 @@ impl Index {
     /// A scan of the keys within the bounds, which are copied.
     pub fn scan(&'static self, low: Bound<&[u8]>, high: Bound<&[u8]>, way: Direction) -> Cursor {
         let (low, high) = (low_end(low), high_end(high));
-        let (start, end) = match way {
-            Direction::Forward => (low.unwrap_or_else(Position::lowest), high),
-            Direction::Backward => (high.unwrap_or_else(Position::highest), low),
-        };
-        Cursor { index: self, way, next: Some(start), end, copied: [Entry::LOW; CAPACITY], at: 0, len: 0, most: FIRST }
+        let copied = [Entry::LOW; CAPACITY];
+        let mut scan =
+            Cursor { index: self, way, next: None, low, high, before: None, copied, at: 0, len: 0, most: FIRST };
+        scan.go_on_from(None);
+        scan
     }
 }
 
@@ -94,16 +107,67 @@ impl Cursor {
         self.copied[..self.len].iter().map(|e| e.record as u64)
     }
 
+    /// The direction of the scan.
+    pub fn way(&self) -> Direction {
+        self.way
+    }
+
+    /// Turns the scan: the next entry is the one before the entry that was returned last. A scan
+    /// that has ended, or has returned nothing, begins at its other end.
+    pub fn turn(&mut self) {
+        let last = self.last_entry();
+        self.way = match self.way {
+            Direction::Forward => Direction::Backward,
+            Direction::Backward => Direction::Forward,
+        };
+        self.go_on_from(last);
+    }
+
+    /// Marks the place behind the entry that was returned last. If the scan has ended, or has
+    /// returned nothing, that is the place before its first entry.
+    pub fn mark(&self) -> Mark {
+        Mark { last: self.last_entry(), way: self.way, at: self.at }
+    }
+
+    /// Goes back to a mark of this scan: the next entry is the one behind it.
+    pub fn restore(&mut self, mark: &Mark) {
+        let same = mark.last.is_some() && self.way == mark.way && mark.at <= self.len;
+        if same && mark.at.checked_sub(1).map(|i| self.copied[i]) == mark.last {
+            self.at = mark.at;
+            return;
+        }
+        self.way = mark.way;
+        self.go_on_from(mark.last);
+    }
+
+    /// The entry that was returned last, if the scan has not ended.
+    fn last_entry(&self) -> Option<Entry> {
+        self.at.checked_sub(1).map_or(self.before, |i| Some(self.copied[i]))
+    }
+
+    /// Continues behind an entry, or at the beginning.
+    fn go_on_from(&mut self, last: Option<Entry>) {
+        self.next = Some(match (last, self.way) {
+            (Some(last), Direction::Forward) => Position::behind(last),
+            (Some(last), Direction::Backward) => Position::before(last),
+            (None, Direction::Forward) => self.low.clone().unwrap_or_else(Position::lowest),
+            (None, Direction::Backward) => self.high.clone().unwrap_or_else(Position::highest),
+        });
+        self.before = last;
+        (self.at, self.len, self.most) = (0, 0, FIRST);
+    }
+
     /// The key that `next` returned last. `None` if it has returned none, or the scan has ended.
     pub fn last(&self) -> Option<Key<'_>> {
-        self.at.checked_sub(1).map(|i| self.copied[i].key())
+        self.last_entry().map(|e| e.key())
     }
 
     /// Copies the next entries from one leaf. `None`: there are none.
     pub(super) fn fill(&mut self, p: &dyn Platform) -> Option<()> {
+        self.before = self.last_entry().filter(|_| self.next.is_some());
+        (self.at, self.len) = (0, 0);
         let start = self.next.as_ref()?;
         let mut path = Path::new();
-        (self.at, self.len) = (0, 0);
         let (n, rest) = loop {
             self.index.descend(p, start, self.way, 0, &mut path);
             let leaf = path.last();
@@ -118,7 +182,11 @@ impl Cursor {
         };
         let batch = &self.copied[..n];
         let mut next = self.go_on(p, &path, batch, rest);
-        if let Some(end) = &self.end {
+        let end = match self.way {
+            Direction::Forward => &self.high,
+            Direction::Backward => &self.low,
+        };
+        if let Some(end) = end {
             let len = self.within(p, end, batch);
             if len < n {
                 next = None;
@@ -167,3 +235,7 @@ impl Cursor {
         batch.partition_point(inside)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "cursor_tests.rs"]
+mod tests;

@@ -66,6 +66,12 @@ impl Path {
     pub fn len(&self) -> usize {
         self.len
     }
+    /// Moves the position in the last node.
+    pub fn set_at(&mut self, at: usize) {
+        if let Some(last) = self.steps[..self.len].last_mut().and_then(Option::as_mut) {
+            last.at = at;
+        }
+    }
     /// Step `i` from the root.
     pub fn step(&self, i: usize) -> Step {
         self.steps[i].expect("a step of the path")

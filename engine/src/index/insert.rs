@@ -3,6 +3,7 @@
 use super::descend::{Direction, Path, MAX_HEIGHT};
 use super::key::{Entry, Position};
 use super::node::{NodeRef, Restart, CAPACITY};
+use super::unique::Judge;
 use super::{race, Index};
 use crate::csn::SlotId;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use std::ptr;
 
 /// The result of adding an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Added {
+pub(crate) enum Added {
     /// The entry was there already.
     Not,
     /// It was added in front of others.
@@ -54,10 +55,11 @@ impl Index {
     /// Adds an entry. Returns false if it is there already. On an error, and when a comparison
     /// unwinds, the index is unchanged.
     pub fn insert(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> Result<bool, Error> {
-        Ok(self.insert_key(e, slot, p, key, record)? != Added::Not)
+        Ok(self.insert_key(e, slot, p, key, record, None)?.0 != Added::Not)
     }
 
-    /// As `insert`, and says where the entry is.
+    /// As `insert`, and says where the entry is. With a judge it also says whether a record with
+    /// the key is in the way; then the entry is added only if the judge wants that.
     pub(super) fn insert_key(
         &self,
         e: &Engine,
@@ -65,22 +67,30 @@ impl Index {
         p: &dyn Platform,
         key: &[u8],
         record: u64,
-    ) -> Result<Added, Error> {
+        judge: Option<&mut Judge<'_>>,
+    ) -> Result<(Added, bool), Error> {
         let entry = Entry::new(e.region, slot as usize, key, record as u32)?;
         let mut fresh = Fresh::new(e, slot);
         fresh.parts[0] = entry.memory();
-        let added = self.insert_entry(e, slot, p, entry)?;
-        if added != Added::Not {
+        let done = match (self.insert_plainly(entry), judge) {
+            (Some(added), _) => (added, false),
+            (None, Some(judge)) => self.insert_judged(e, slot, p, entry, judge)?,
+            (None, None) => (self.insert_entry(e, slot, p, entry)?, false),
+        };
+        if done.0 != Added::Not {
             fresh.used();
         }
-        Ok(added)
+        Ok(done)
     }
 
     /// Adds an entry with its memory, which belongs to the tree if the entry was added.
-    fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<Added, Error> {
-        if let Some(added) = self.insert_plainly(entry) {
-            return Ok(added);
-        }
+    pub(super) fn insert_entry(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        entry: Entry,
+    ) -> Result<Added, Error> {
         let t = Position::before(entry);
         let mut path = Path::new();
         loop {
@@ -108,7 +118,7 @@ impl Index {
 
     /// Puts an entry into a leaf that has room and was latched at `version`.
     #[inline]
-    fn put(&self, leaf: NodeRef, version: u64, at: usize, entry: Entry) {
+    pub(super) fn put(&self, leaf: NodeRef, version: u64, at: usize, entry: Entry) {
         leaf.insert_at(at, entry, ptr::null_mut());
         leaf.node().version.release(version);
         self.len.fetch_add(1, Ordering::Relaxed);
@@ -116,8 +126,9 @@ impl Index {
     }
 
     /// Adds an entry by its first bytes alone. That works if keys compare as bytes and no other
-    /// entry on the path or in the leaf has the same first bytes. `None`: nothing was done, and the
-    /// caller takes the general path. Tries once, and never waits for a latch.
+    /// entry on the path or in the leaf has the same first bytes. Then the leaf is the only one
+    /// that can have entries of the key, and it has none (INV-UNIQUE). `None`: nothing was done,
+    /// and the caller takes the general path. Tries once, and never waits for a latch.
     fn insert_plainly(&self, entry: Entry) -> Option<Added> {
         if self.order() != 0 {
             return None;
@@ -171,7 +182,7 @@ impl Index {
 
     /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing
     /// if another process has changed these nodes. Fails only before it changes anything.
-    fn split(&self, e: &Engine, slot: SlotId, path: &Path) -> Result<(), OutOfMemory> {
+    pub(super) fn split(&self, e: &Engine, slot: SlotId, path: &Path) -> Result<(), OutOfMemory> {
         let mut depth = path.len() - 1;
         while depth > 0 && path.step(depth - 1).count == CAPACITY {
             depth -= 1;

@@ -11,6 +11,7 @@ use crate::platform::Platform;
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 /// Keys of at most this many bytes are in the entry itself.
 pub(super) const INLINE: usize = 8;
@@ -125,7 +126,7 @@ impl std::ops::Deref for Key<'_> {
 #[derive(Clone)]
 enum Source {
     Entry,
-    Own(Box<[u8]>),
+    Own(Rc<[u8]>),
     /// In front of all entries; it has no key.
     Lowest,
     /// Behind all entries; it has no key.
@@ -160,6 +161,12 @@ impl Position {
     /// or owns it.
     pub fn before(e: Entry) -> Position {
         Position { entry: e, source: Source::Entry, record: e.record as u64 }
+    }
+
+    /// The position in front of all entries of this entry's key, or behind them. As
+    /// [`Position::before`].
+    pub fn beside(e: Entry, behind: bool) -> Position {
+        Position { record: if behind { u64::MAX } else { 0 }, ..Self::before(e) }
     }
 
     /// The position in front of all entries.

@@ -2,14 +2,15 @@
 //!
 //! Readers take no latch; writers find their place as readers do and latch, without waiting, the
 //! few nodes that they change. The reasons are in `README.md`; the invariants are INV-OLC
-//! (`word.rs`), INV-BLOB (`key.rs`), INV-COVER (`descend.rs`), INV-GUESS, INV-LINES (`hints.rs`),
-//! INV-DEAD (`dead_entries.rs`) and INV-HINT (`prefetch.rs`).
+//! (`word.rs`), INV-BLOB (`key.rs`), INV-COVER (`descend.rs`), INV-UNIQUE (`unique.rs`), INV-GUESS,
+//! INV-LINES (`hints.rs`), INV-DEAD (`dead_entries.rs`) and INV-HINT (`prefetch.rs`).
 
 mod cursor;
 mod dead_entries;
 #[cfg(all(test, not(loom)))]
 mod dead_entries_tests;
 mod descend;
+mod fill;
 mod hints;
 mod insert;
 mod key;
@@ -26,16 +27,21 @@ mod remove;
 mod sample;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod unique;
 mod word;
 
-pub use cursor::Cursor;
+pub use cursor::{Cursor, Mark};
 pub(crate) use dead_entries::DeadEntries;
 pub use descend::Direction;
+pub use fill::Filler;
+pub(crate) use insert::Added;
 pub use key::Key;
 pub use point::FEW;
 pub(crate) use prefetch::prefetch_records;
 pub use primary::{Primary, Reuse, PRIMARY_SPEC_MAX};
 pub use records::Records;
+pub(crate) use unique::Judge;
+pub use unique::{KeyLeaves, Unique};
 pub use word::VersionWord;
 
 use crate::csn::SlotId;
@@ -105,6 +111,10 @@ impl Index {
     /// The number of entries. Exact while no other process changes the index.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
+    }
+    /// The number of levels above the leaves. The caller is pinned.
+    pub fn height(&self) -> u32 {
+        self.root().level()
     }
     /// Are there no entries?
     pub fn is_empty(&self) -> bool {

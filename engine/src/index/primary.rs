@@ -4,13 +4,14 @@
 use super::hints::{Hash, Hints};
 use super::insert::Added;
 use super::key::{prefix_of, INLINE};
+use super::unique::Judge;
 use super::Index;
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::key::Short;
 use crate::memory::OutOfMemory;
 use crate::platform::Platform;
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::NonNull;
@@ -35,7 +36,8 @@ pub struct Primary {
     hints: Hints,
     /// Snapshots below this CSN see versions that the index may not have.
     complete_from: AtomicU64,
-    reuse: Reuse,
+    /// A [`Reuse`].
+    reuse: AtomicU32,
     spec_len: u32,
     spec: [u8; PRIMARY_SPEC_MAX],
 }
@@ -63,7 +65,7 @@ impl Primary {
                 e.region.free(slot as usize, p.cast());
                 return Err(err);
             }
-            (*p.as_ptr()).reuse = reuse;
+            (*p.as_ptr()).reuse = AtomicU32::new(reuse as u32);
             (*p.as_ptr()).spec_len = spec.len() as u32;
             (&mut (*p.as_ptr()).spec)[..spec.len()].copy_from_slice(spec);
             Ok(p.as_ref())
@@ -85,7 +87,15 @@ impl Primary {
     }
     /// Which code reuses the numbers of dead records.
     pub fn reuse(&self) -> Reuse {
-        self.reuse
+        if self.reuse.load(Ordering::Relaxed) == Reuse::AtOnce as u32 {
+            Reuse::AtOnce
+        } else {
+            Reuse::Vacuum
+        }
+    }
+    /// See [`crate::Table::set_reuse`].
+    pub(crate) fn set_reuse(&self, reuse: Reuse) {
+        self.reuse.store(reuse as u32, Ordering::SeqCst);
     }
     /// The size in bytes, approximately.
     pub fn bytes(&self) -> u64 {
@@ -101,23 +111,38 @@ impl Primary {
     /// Adds the entry of a record, once in each life of the record. If it fails or unwinds, the
     /// entry is not added. Returns true if the entry is behind all others.
     pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.enter(e, slot, p, no, key, None)?.0 == Added::Last)
+    }
+
+    /// As [`Primary::add`]. With a judge it also returns whether a record with the key is in the
+    /// way; then the entry is added only if the judge wants that.
+    #[inline]
+    pub(crate) fn enter(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        no: u64,
+        key: &[u8],
+        judge: Option<&mut Judge<'_>>,
+    ) -> Result<(Added, bool), Error> {
         let hash = self.has_hint(key).then(|| Hash::of(prefix_of(key), key.len()));
         if let Some(hash) = hash {
             self.hints.announce(hash);
         }
-        let added = self.index.insert_key(e, slot, p, key, no)?;
-        debug_assert!(added != Added::Not, "a record has one entry");
-        if let Some(hash) = hash {
+        let (added, taken) = self.index.insert_key(e, slot, p, key, no, judge)?;
+        debug_assert!(added != Added::Not || taken, "a record has one entry");
+        if let Some(hash) = hash.filter(|_| added != Added::Not) {
             self.hints.make_room(e, slot, Hints::need(self.index.len(), no));
             self.hints.put(hash, no, true);
         }
-        Ok(added == Added::Last)
+        Ok((added, taken))
     }
 
     /// As [`Primary::add`], while tables are loaded. Makes no hint, as the memory might then be
     /// missing for the rows of later tables; see [`Primary::offer_hints`].
     pub(crate) fn load(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
-        let added = self.index.insert_key(e, slot, p, key, no)?;
+        let (added, _) = self.index.insert_key(e, slot, p, key, no, None)?;
         debug_assert!(added != Added::Not, "a record has one entry");
         if self.has_hint(key) {
             self.hints.note_loaded(no);

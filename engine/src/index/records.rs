@@ -1,7 +1,8 @@
 //! Scans that return records. The records of a leaf's entries are looked up and prefetched
 //! together.
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Mark};
+use super::descend::Direction;
 use super::key::Key;
 use super::node::CAPACITY;
 use crate::platform::Platform;
@@ -58,6 +59,26 @@ impl Records {
     #[inline]
     pub fn put_back(&mut self) {
         self.cursor.put_back();
+    }
+
+    /// The direction of the scan.
+    pub fn way(&self) -> Direction {
+        self.cursor.way()
+    }
+
+    /// Turns the scan, as [`Cursor::turn`].
+    pub fn turn(&mut self) {
+        self.cursor.turn();
+    }
+
+    /// Marks the place behind the record that was returned last, as [`Cursor::mark`].
+    pub fn mark(&self) -> Mark {
+        self.cursor.mark()
+    }
+
+    /// Goes back to a mark of this scan, as [`Cursor::restore`].
+    pub fn restore(&mut self, mark: &Mark) {
+        self.cursor.restore(mark);
     }
 
     /// The key of the last record. `None` if there was none, or the scan has ended.

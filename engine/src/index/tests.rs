@@ -31,6 +31,11 @@ thread_local! {
     static SEED: Cell<u32> = const { Cell::new(1) };
 }
 
+/// From now on one in `n` races of this thread switches threads.
+pub(super) fn set_races(n: u32, seed: u32) {
+    (RACES.set(n), SEED.set(seed));
+}
+
 pub(super) fn race() {
     let n = RACES.get();
     if n > 0 {
@@ -134,7 +139,7 @@ fn collect(mut c: Cursor, p: &dyn Platform) -> Vec<(Vec<u8>, u64)> {
 
 /// Checks that the tree is sorted within the bounds of its nodes and that its counters are right.
 /// No thread changes the tree meanwhile.
-fn check_tree(index: &Index, p: &dyn Platform) {
+pub(super) fn check_tree(index: &Index, p: &dyn Platform) {
     let mut seen = (0, 0);
     check_node(index, p, index.root(), None, None, &mut seen);
     assert_eq!(index.len(), seen.0, "entries");
@@ -452,7 +457,7 @@ fn last_ones(order: u32) {
             Some(last) if behind(&new, last).is_lt() => Added::Within,
             _ => Added::Last,
         };
-        let added = w.pinned(0, || w.index.insert_key(&w.e, 0, &p, &new.0, new.1).expect("memory"));
+        let added = w.pinned(0, || w.index.insert_key(&w.e, 0, &p, &new.0, new.1, None).expect("memory").0);
         assert!(added == want, "order {order}, entry {i}: {new:?}");
         seen[want as usize] += 1;
         if want != Added::Not {

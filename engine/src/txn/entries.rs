@@ -2,15 +2,17 @@
 //! undone.
 
 use super::write_set::WriteSet;
-use super::{Owner, RecordRef, Txn, Write};
-use crate::csn::SlotId;
+use super::{Level, Owner, Present, RecordRef, Txn, Write, WriteKind};
+use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::faults::{self, Fault};
-use crate::index::Index;
+use crate::index::{Added, Index, Judge, Primary, Unique};
 use crate::memory::OutOfMemory;
 use crate::platform::{Platform, Queue, WaitFor};
+use crate::record::Version;
 use crate::retire::RetireQueue;
 use crate::table::Table;
+use std::ptr::NonNull;
 
 /// Bytes of a length in front of a key.
 const LEN: usize = size_of::<u32>();
@@ -54,6 +56,13 @@ impl Entries {
         let len = u32::from_ne_bytes(self.bytes[at..at + LEN].try_into().expect("a length")) as usize;
         let end = at + LEN + len;
         Some((&self.bytes[at + LEN..end], end))
+    }
+
+    /// The entry of the key that was kept last was not added.
+    fn take_back(&mut self, entry: u32, key: &[u8]) {
+        self.all -= 1;
+        self.long -= u64::from(Index::has_memory(key));
+        self.forget(entry);
     }
 
     /// An insert was undone: its key is not needed any more.
@@ -123,27 +132,123 @@ impl WriteSet {
     }
 }
 
+/// Another row that has the key of a row which a transaction inserts, or may come to have it.
+#[derive(Clone, Copy, Debug)]
+pub enum Rival {
+    /// A row that the transaction has written itself, and not deleted.
+    Own(RecordRef),
+    /// A committed row that no transaction deletes or moves. A serializable transaction has read
+    /// it.
+    Row(RecordRef, NonNull<Version>),
+    /// A committed row that the transaction with this id deletes or moves. The key is free if that
+    /// commits.
+    Leaving(RecordRef, NonNull<Version>, u32),
+    /// A row that the transaction with this id inserts. The key is free if that is undone.
+    Coming(RecordRef, NonNull<Version>, u32),
+}
+
+/// Whether the key of an inserted row is free.
+#[derive(Clone, Copy, Debug)]
+pub enum Entered {
+    /// The entry is added. If it was checked, no other row has the key.
+    Free,
+    /// Another row has the key, or may come to have it. The entry is added with
+    /// [`Unique::Partial`] only.
+    Taken(Rival),
+}
+
 impl Txn {
-    /// Adds the entry of a row that we have just inserted to the primary index. On an error, and
-    /// when a comparison unwinds, the insert must be undone. Entries of dead records are removed on
-    /// the way. True: the entry was put behind all others.
+    /// Adds the entry of a row that we have inserted to the primary index, and checks whether
+    /// another row has its key (INV-UNIQUE). It does not wait for the transaction of a rival: the
+    /// caller does, and calls it again. A row without an entry must not be committed. On an error,
+    /// and when a comparison unwinds, the insert must be undone. Entries of dead records are
+    /// removed on the way.
+    ///
+    /// A row whose key is checked was inserted with a transaction id, so that others can wait for
+    /// us.
+    pub fn enter(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8], unique: Unique) -> Result<Entered, Error> {
+        debug_assert!(unique == Unique::Unchecked || self.writer(r) != 0, "others cannot wait for the insert");
+        let (_, rival) = self.put_entry(p, r, key, unique)?;
+        let Some((rival, csn)) = rival else { return Ok(Entered::Free) };
+        if let (Rival::Row(r, v), Level::Serializable) = (rival, self.level) {
+            self.note_read(p, r, v, csn)?;
+        }
+        Ok(Entered::Taken(rival))
+    }
+
+    /// Is the entry of a row there that we have inserted?
+    #[inline]
+    pub fn has_entry(&self, r: RecordRef) -> bool {
+        self.writes.last_of(r).is_some_and(|n| self.writes[n as usize].entry != 0)
+    }
+
+    /// As [`Txn::enter`], without a check. True: the entry was put behind all others.
     pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<bool, Error> {
-        let Some(primary) = r.table.primary() else { return Ok(false) };
+        Ok(self.put_entry(p, r, key, Unique::Unchecked)?.0 == Added::Last)
+    }
+
+    /// Returns where the entry is, and the rival with the CSN of its row.
+    fn put_entry(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        key: &[u8],
+        unique: Unique,
+    ) -> Result<(Added, Option<(Rival, Csn)>), Error> {
+        let Some(primary) = r.table.primary() else { return Ok((Added::Not, None)) };
         let n = self.last_write(r).expect("an insert of ours");
         self.sweep(p, r.table, 2);
         // INV-DEAD: the key is known before there is an entry.
         self.writes.entries.count(key);
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
         let entry = self.writes.entries.add(key);
-        let last = match primary.add(&self.e, self.slot, p, r.no, key) {
+        let done = match self.try_enter(p, primary, r, key, unique) {
             Err(Error::OutOfMemory) => {
                 self.reclaim();
-                primary.add(&self.e, self.slot, p, r.no, key)?
+                self.try_enter(p, primary, r, key, unique)
             }
-            done => done?,
+            done => done,
         };
-        self.writes.set_entry(n, entry);
-        Ok(last)
+        if done.as_ref().is_ok_and(|(added, _)| *added != Added::Not) {
+            self.writes.set_entry(n, entry);
+        } else {
+            self.writes.entries.take_back(entry, key);
+        }
+        done
+    }
+
+    fn try_enter(
+        &self,
+        p: &dyn Platform,
+        primary: &Primary,
+        r: RecordRef,
+        key: &[u8],
+        unique: Unique,
+    ) -> Result<(Added, Option<(Rival, Csn)>), Error> {
+        let mut rival = None;
+        let mut passes = |no: u64| -> Result<bool, Error> {
+            let there = RecordRef::find(r.table, no);
+            rival = there.map(|r| self.rival(p, r)).transpose()?.flatten();
+            Ok(rival.is_none())
+        };
+        let mut judge = Judge { beside: unique == Unique::Partial, passes: &mut passes };
+        let judge = (unique != Unique::Unchecked).then_some(&mut judge);
+        let (added, taken) = primary.enter(&self.e, self.slot, p, r.no, key, judge)?;
+        Ok((added, rival.filter(|_| taken)))
+    }
+
+    /// The row of a record, if it has one now or may come to have one as long as its entry is
+    /// there.
+    fn rival(&self, p: &dyn Platform, r: RecordRef) -> Result<Option<(Rival, Csn)>, Error> {
+        if let Some(n) = self.writes.last_of(r) {
+            let deletes = self.writes[n as usize].kind == WriteKind::Delete;
+            return Ok((!deletes).then_some((Rival::Own(r), 0)));
+        }
+        Ok(self.present(p, r)?.map(|there| match there {
+            Present::Row(v, csn, 0) => (Rival::Row(r, v), csn),
+            Present::Row(v, csn, id) => (Rival::Leaving(r, v, id), csn),
+            Present::Insert(v, id) => (Rival::Coming(r, v, id), 0),
+        }))
     }
 
     /// Removes at most `budget` entries of dead records from the primary index of a table; returns

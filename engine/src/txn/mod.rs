@@ -46,6 +46,7 @@ mod write;
 mod write_set;
 
 pub use conditions::MAX_CONDITIONS;
+pub use entries::{Entered, Rival};
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use owner::Owner;
@@ -95,6 +96,12 @@ pub struct RecordRef {
     pub no: u64,
     /// The record.
     pub rec: &'static Record,
+}
+
+impl std::fmt::Debug for RecordRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "record {} of table {}", self.no, self.table.id)
+    }
 }
 
 impl RecordRef {
