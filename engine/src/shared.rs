@@ -15,7 +15,7 @@ use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
 use crate::error::Error;
 use crate::faults::{self, Fault, Moment};
 use crate::lock::graph::Waiting;
-use crate::memory::{Latch, OutOfMemory, Region};
+use crate::memory::{Latch, OutOfMemory, Pressure, Region};
 use crate::partition::SampleEvery;
 use crate::platform::Platform;
 use crate::primitive::{model_fence, relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use crate::table::Table;
 use std::ops::Range;
 
 /// Changes whenever the layout of a shared structure changes.
-pub const LAYOUT_VERSION: u64 = 10;
+pub const LAYOUT_VERSION: u64 = 11;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 /// A value on cache lines of its own.
@@ -146,6 +146,8 @@ pub struct Shared {
     pub coordinator: Coordinator,
     /// The last switches.
     pub switches: History,
+    /// Warnings that the region becomes full.
+    pub pressure: Pressure,
     /// The costs of protocols that the coordinator has measured.
     pub learned: crate::choice::Blackboard,
 }

@@ -8,7 +8,8 @@
 //! is killed outright, PostgreSQL ends all processes and shared memory starts afresh.
 //!
 //! It also chooses protocols (see [`choose`]), and frees dropped tables in slices, so that no
-//! session's commit has to free a large one.
+//! session's commit has to free a large one. And it warns when the region becomes full (see
+//! [`memory`]).
 
 use crate::pg::{compat, guc};
 use crate::state::worker::{doze, free_slice, nudge};
@@ -22,6 +23,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 mod choose;
+mod memory;
 pub use choose::settings;
 
 /// Signal handlers must be the C functions themselves.
@@ -213,6 +215,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         let mut progress = made.steps + made.done > 0;
         progress |= free_slice(&e);
         logged = log_switches(&e, logged);
+        memory::watch(&e);
         if made.under_way != open || progress {
             open = made.under_way;
             report(open);

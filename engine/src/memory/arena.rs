@@ -298,9 +298,15 @@ impl Arena {
         }
     }
 
+    /// The number of pages in use, and of all pages.
+    pub fn pages_used(&self) -> (usize, usize) {
+        let free = (self.pool.free_pages() as usize).min(self.page_count);
+        (self.page_count - free, self.page_count)
+    }
+
     /// The memory that the arena holds at present.
     pub fn usage(&self) -> Usage {
-        let free_pages = (self.pool.free_pages() as usize).min(self.page_count);
+        let (used_pages, all_pages) = self.pages_used();
         let classes = std::array::from_fn(|class| {
             let state = &self.classes[class];
             let caches = (0..self.slot_count as usize).filter_map(|slot| self.cache(slot));
@@ -315,8 +321,8 @@ impl Arena {
         });
         Usage {
             total_bytes: self.total_bytes,
-            used_page_bytes: (self.page_count - free_pages) * PAGE_BYTES,
-            free_page_bytes: free_pages * PAGE_BYTES,
+            used_page_bytes: used_pages * PAGE_BYTES,
+            free_page_bytes: (all_pages - used_pages) * PAGE_BYTES,
             run_bytes: self.pool.run_pages() as usize * PAGE_BYTES,
             classes,
         }

@@ -11,6 +11,7 @@ mod directory;
 mod latch;
 mod magazine;
 mod pages;
+mod pressure;
 mod region;
 mod slab;
 
@@ -24,6 +25,7 @@ pub use classes::{CLASS_COUNT, MAX_SLAB_OBJECT};
 pub use directory::TidDirectory;
 pub(crate) use latch::Latch;
 pub use pages::PAGE_BYTES;
+pub use pressure::{Pressure, Warning};
 pub use region::{Region, MAX_NODES, NODE_ALIGN};
 
 #[cfg(not(target_pointer_width = "64"))]

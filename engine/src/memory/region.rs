@@ -260,6 +260,13 @@ impl Region {
         all
     }
 
+    /// The bytes of pages in use, and of all pages.
+    pub fn pages_used(&self) -> (u64, u64) {
+        let sum = |(a, b), (c, d)| (a + c, b + d);
+        let (used, all) = self.arenas().map(Arena::pages_used).fold((0, 0), sum);
+        ((used * PAGE_BYTES) as u64, (all * PAGE_BYTES) as u64)
+    }
+
     /// The memory that a node's arena holds at present.
     pub fn node_usage(&self, node: usize) -> Usage {
         self.arena(node).usage()

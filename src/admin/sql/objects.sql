@@ -490,6 +490,25 @@ COMMENT ON COLUMN mixedcc.advice."table" IS 'the table';
 COMMENT ON COLUMN mixedcc.advice.topic IS 'partcc, annotate, partition_by, partitions, align or transactions';
 COMMENT ON COLUMN mixedcc.advice.advice IS 'what was seen and what could be done; nothing is done by itself';
 
+-- Warnings that memory becomes full.
+
+CREATE FUNCTION mixedcc.memory_warning_rows(OUT number bigint, OUT percent int, OUT used_bytes bigint, OUT total_bytes bigint,
+        OUT passed_at float8, OUT left_at float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'memory_warning_rows_wrapper' LANGUAGE C VOLATILE ROWS 10;
+COMMENT ON FUNCTION mixedcc.memory_warning_rows() IS 'source of the view mixedcc.memory_warnings';
+
+CREATE VIEW mixedcc.memory_warnings AS
+    SELECT number, percent, used_bytes, total_bytes, to_timestamp(passed_at) AS passed_at, to_timestamp(left_at) AS left_at
+    FROM mixedcc.memory_warning_rows();
+COMMENT ON VIEW mixedcc.memory_warnings IS 'when the use of mixedcc.memory passed 80 and 95 %: the last 100 times; each is a WARNING in the server''s log too, but for one that another follows at once';
+COMMENT ON COLUMN mixedcc.memory_warnings.number IS 'number of the warning since the start of the server';
+COMMENT ON COLUMN mixedcc.memory_warnings.percent IS 'threshold that was passed';
+COMMENT ON COLUMN mixedcc.memory_warnings.used_bytes IS 'pages in use at that moment';
+COMMENT ON COLUMN mixedcc.memory_warnings.total_bytes IS 'all pages';
+COMMENT ON COLUMN mixedcc.memory_warnings.passed_at IS 'when';
+COMMENT ON COLUMN mixedcc.memory_warnings.left_at IS 'when the use had fallen by another 5 % below it; null: it has not';
+GRANT SELECT ON mixedcc.memory_warnings TO PUBLIC;
+
 -- Metrics for exporters.
 
 CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT bytes bigint, OUT missing_bytes bigint) RETURNS SETOF record
@@ -565,7 +584,8 @@ FROM mixedcc.memory g CROSS JOIN LATERAL (VALUES
     ('mixedcc_memory_size_bytes', 'gauge', 'Size of the shared memory for all mixedcc tables', g.total_bytes::float8),
     ('mixedcc_memory_used_bytes', 'gauge', 'Pages that hold rows and other objects', g.used_bytes::float8),
     ('mixedcc_memory_free_bytes', 'gauge', 'Pages that are free', g.free_bytes::float8),
-    ('mixedcc_memory_live_bytes', 'gauge', 'Objects in the pages that are used', g.live_bytes::float8)
+    ('mixedcc_memory_live_bytes', 'gauge', 'Objects in the pages that are used', g.live_bytes::float8),
+    ('mixedcc_memory_warnings_total', 'counter', 'How often the use passed 80 or 95 %', (SELECT coalesce(max(number) + 1, 0) FROM mixedcc.memory_warnings)::float8)
 ) m(name, type, help, value)
 UNION ALL
 SELECT m.name, m.type, m.help, NULL, NULL, NULL, NULL, NULL, NULL, m.value

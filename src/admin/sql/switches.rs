@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const POSTGRES_EPOCH: f64 = 946_684_800.0;
 
 /// A time of the coordinator's as seconds since 1970; `None`: never.
-fn seconds(us: u64) -> Option<f64> {
+pub(super) fn seconds(us: u64) -> Option<f64> {
     (us != 0).then_some(us as f64 / 1e6 + POSTGRES_EPOCH)
 }
 

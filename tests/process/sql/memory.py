@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""When the shared region is full: error 53200 with a hint, the transaction rolls back, nothing is
-lost. Space comes back after DELETE and VACUUM, TRUNCATE, DROP TABLE and DROP DATABASE. It also
-comes back after a reader that held old versions has ended."""
+"""When the shared region becomes full: warnings. When it is: error 53200 with a hint, the
+transaction rolls back, nothing is lost. Space comes back after DELETE and VACUUM, TRUNCATE, DROP
+TABLE and DROP DATABASE. It also comes back after a reader that held old versions has ended."""
 
 import random
+import re
 
 import psycopg2
 
-from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, ok, query, value
+from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, value
+from lib.log import ServerLog
 
 DATABASE = "process_memory"
 ROW = 200_000
@@ -49,6 +51,31 @@ def make(connection, table):
     create_table(connection, table, "id int PRIMARY KEY, v text", protocol="occ")
 
 
+def warnings(connection):
+    return query(connection, "SELECT percent, left_at IS NULL, used_bytes >= total_bytes * percent / 100 FROM mixedcc.memory_warnings ORDER BY number")
+
+
+def check_warnings(connection):
+    """The coordinator tells the log and a view, once for each threshold that is passed."""
+    log, pattern = ServerLog(connection), re.compile(r"WARNING:  mixedcc tables use more than (\d+) % of mixedcc\.memory")
+    used = "SELECT used_bytes::float8 / (used_bytes + free_bytes) FROM mixedcc.memory"
+    equal("memory: no warnings at first", warnings(connection), [])
+    first = 0
+    for share, wanted in ((0.82, [80]), (0.87, [80]), (0.96, [80, 95])):
+        while value(connection, used) < share:
+            insert(connection, "m", first)
+            first += BATCH
+        passes = value(connection, "SELECT passes FROM mixedcc.coordinator")
+        must_come(lambda: value(connection, "SELECT passes FROM mixedcc.coordinator") > passes + 1)  # noqa: B023
+        equal(f"memory: warnings at {share:.0%}", warnings(connection), [(percent, True, True) for percent in wanted])
+        equal(f"memory: in the log at {share:.0%}", log.all(pattern), [(str(percent),) for percent in wanted])
+    check("memory: warnings have a detail and a hint", re.search(r"DETAIL:  \d+ MB of \d+ MB are in use.*\n.*HINT:  .*which is \d+ MB", log.text()), log.text())
+    query(connection, "TRUNCATE m")
+    must_come(lambda: not any(above for _, above, _ in warnings(connection)))
+    equal("memory: both are left", warnings(connection), [(80, False, True), (95, False, True)])
+    equal("memory: that is no other warning", len(log.all(pattern)), 2)
+
+
 def test_full():
     if not OURS:
         ok("memory: heap has no region")
@@ -57,6 +84,7 @@ def test_full():
     make(connection, "m")
     make(connection, "other")
     query(connection, "INSERT INTO other VALUES (1, 'small')")
+    check_warnings(connection)
     rows, error = fill(connection, "m")
     check_full(connection, "m", rows, error)
     query(connection, "DELETE FROM m WHERE id % 2 = 0")

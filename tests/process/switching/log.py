@@ -2,15 +2,14 @@
 """What the coordinator writes into the server's log: switches and decisions, at the levels that are
 set, with the tables' names; settings that it cannot use."""
 
-import os
 import re
 
 from process.switching import choice
 from lib import protocols
 from lib.common import OURS, check, drop_database, equal, main, make_database, must_come, ok, query, value, wait_until
+from lib.log import PATIENCE, ServerLog
 
 DATABASE = "process_log"
-PATIENCE = 20.0
 SWITCHED = re.compile(r'(\w+):  mixedcc switched partition (\d+) of table "([^"]*)" from (\S+) to (\S+) \((.*)\)')
 TIMES = re.compile(r"DETAIL:  It took \d+\.\d{3} ms, \d+\.\d{3} ms of it to upgrade\.")
 DECIDED = re.compile(r'(\w+):  mixedcc switches partition (\d+) of table "([^"]*)" from (\S+) to (\S+) \((.*)\)')
@@ -18,25 +17,9 @@ REASONS = re.compile(r"DETAIL:  Predicted costs: " + ", ".join(rf"{name} \d+\.\d
                      r"\. Features: read_share \d\.\d{3}, records ")
 
 
-class Log:
-    """The server's log from here on: what its postmaster writes errors to."""
-
+class Log(ServerLog):
     def __init__(self):
-        postmaster = value(BOSS, "SELECT pg_read_file('postmaster.pid')").split()[0]
-        self.path = os.readlink(f"/proc/{postmaster}/fd/2")
-        self.start = os.path.getsize(self.path)
-
-    def text(self):
-        with open(self.path, encoding="utf-8", errors="replace") as file:
-            file.seek(self.start)
-            return file.read()
-
-    def all(self, pattern):
-        return [m.groups() for m in pattern.finditer(self.text())]
-
-    def gets(self, pattern):
-        wait_until(lambda: pattern.search(self.text()), PATIENCE)
-        return self.all(pattern)
+        super().__init__(BOSS)
 
 
 def reload(**settings):
