@@ -6,6 +6,19 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 COMMENT ON COLUMN mixedcc.ranges.asleep IS 'no scan has used the index for about 10 seconds, and writers register again only after the next scan has begun';
 
+-- The history of switches keeps the names of tables.
+
+CREATE FUNCTION mixedcc.switch_names(OUT number bigint, OUT name text) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'switch_names_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.switch_names() IS 'for the view mixedcc.switch_history: names that tables had then';
+
+CREATE OR REPLACE VIEW mixedcc.switch_history AS
+    SELECT number, "table", partition, old, new, why,
+        CASE WHEN asked_by IS NULL THEN 'coordinator' ELSE pg_catalog.pg_get_userbyid(asked_by)::text END AS asked_by,
+        to_timestamp(asked_at) AS asked_at, to_timestamp(began_at) AS began_at, to_timestamp(ended_at) AS ended_at, upgrade_ms, degrade_ms, n.name
+    FROM mixedcc.switch_history_rows() LEFT JOIN mixedcc.switch_names() n USING (number);
+COMMENT ON COLUMN mixedcc.switch_history.name IS 'name that the table had then: database.schema.table';
+
 -- Warnings that memory becomes full.
 
 CREATE FUNCTION mixedcc.memory_warning_rows(OUT number bigint, OUT percent int, OUT used_bytes bigint, OUT total_bytes bigint,
@@ -27,10 +40,10 @@ GRANT SELECT ON mixedcc.memory_warnings TO PUBLIC;
 
 -- Metrics for exporters.
 
-CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT bytes bigint, OUT missing_bytes bigint) RETURNS SETOF record
+CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT partitions int, OUT bytes bigint, OUT missing_bytes bigint) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'table_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.table_rows() IS
-    'for the view mixedcc.metrics: bytes of the tables of this database in shared memory, or those that a table needs which the last start could not load; takes no lock';
+    'for the views mixedcc.metrics and mixedcc.table_options: partitions and bytes of the tables of this database in shared memory, or the bytes that a table needs which the last start could not load; takes no lock';
 
 CREATE FUNCTION mixedcc.cluster_row(OUT commits bigint, OUT switches bigint, OUT holder int, OUT held_commits bigint) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'cluster_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
@@ -138,3 +151,52 @@ COMMENT ON COLUMN mixedcc.metrics.reason IS 'label: of an abort, a wait, or a st
 COMMENT ON COLUMN mixedcc.metrics.statement IS 'label: kind of a statement that took the bypass';
 COMMENT ON COLUMN mixedcc.metrics.value IS 'the value; seconds and bytes, without multiples';
 GRANT SELECT ON mixedcc.horizon, mixedcc.metrics TO PUBLIC;
+
+-- Options as they are.
+
+CREATE FUNCTION mixedcc.can_hash(type oid) RETURNS boolean
+    AS 'MODULE_PATHNAME', 'can_hash_wrapper' LANGUAGE C STABLE STRICT;
+COMMENT ON FUNCTION mixedcc.can_hash(oid) IS 'for the view mixedcc.table_options: can a column of this type be in a hashed partition key?';
+
+CREATE VIEW mixedcc.table_options AS
+WITH given AS (
+    SELECT c.oid, o.option, o.value FROM pg_catalog.pg_class c JOIN pg_catalog.pg_am a ON a.oid = c.relam AND a.amname = 'mixedcc'
+        LEFT JOIN mixedcc.options o ON o."table" = c.oid
+    WHERE c.relkind = 'r'
+), tables AS (
+    SELECT oid, max(value) FILTER (WHERE option = 'bounds') AS bounds, max(value) FILTER (WHERE option = 'partition_method') AS method,
+        max(value) FILTER (WHERE option = 'protocol') AS protocol
+    FROM given GROUP BY oid
+)
+SELECT t.oid::regclass AS "table", o.option, coalesce(g.value, CASE
+        WHEN o.setting IS NOT NULL AND NOT (o.option = 'adaptive' AND t.protocol IS NOT NULL) THEN nullif(s.setting, '')
+        WHEN o.option = 'adaptive' THEN 'off'
+        WHEN o.option = 'partitions' THEN r.partitions::text
+        WHEN o.option = 'partition_method' AND t.bounds IS NOT NULL THEN 'range'
+        WHEN o.option = 'partition_by' THEN (
+            SELECT string_agg(quote_ident(a.attname), '+' ORDER BY k.n) FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n),
+                pg_catalog.pg_attribute a
+            WHERE i.indrelid = t.oid AND i.indisprimary AND i.indisvalid AND k.n <= i.indnkeyatts AND a.attrelid = t.oid AND a.attnum = k.attnum
+                AND (coalesce(t.method, CASE WHEN t.bounds IS NOT NULL THEN 'range' END, 'hash') = 'range' OR mixedcc.can_hash(a.atttypid)))
+        ELSE o.built_in END) AS value,
+    CASE WHEN g.value IS NOT NULL THEN 'option' WHEN o.setting IS NOT NULL AND NOT (o.option = 'adaptive' AND t.protocol IS NOT NULL) THEN 'setting' ELSE 'default' END AS source,
+    o.unit, o.setting
+FROM tables t CROSS JOIN (VALUES
+    ('partitions', NULL, NULL, NULL), ('partition_by', NULL, NULL, NULL), ('partition_method', 'hash', NULL, NULL), ('bounds', NULL, NULL, NULL),
+    ('protocol', 'occ', NULL, NULL), ('waiting_policy', 'wait', NULL, NULL), ('adaptive', NULL, 'mixedcc.adaptive', NULL),
+    ('candidates', NULL, 'mixedcc.adaptive_candidates', NULL), ('adaptive_interval', NULL, 'mixedcc.adaptive_interval', 'ms'),
+    ('adaptive_min_gain', NULL, 'mixedcc.adaptive_min_gain', '%'), ('adaptive_max_loss', NULL, 'mixedcc.adaptive_max_loss', '%'),
+    ('adaptive_confirm', NULL, 'mixedcc.adaptive_confirm', NULL), ('adaptive_min_samples', NULL, 'mixedcc.adaptive_min_samples', NULL),
+    ('adaptive_forget', NULL, 'mixedcc.adaptive_forget', 's'), ('partcc_max_share', NULL, 'mixedcc.partcc_max_share', '%')
+) o(option, built_in, setting, unit) LEFT JOIN given g ON g.oid = t.oid AND g.option = o.option
+    LEFT JOIN mixedcc.table_rows() r ON r."table" = t.oid LEFT JOIN pg_catalog.pg_settings s ON s.name = o.setting;
+COMMENT ON VIEW mixedcc.table_options IS 'every option of each mixedcc table: its value, and where that comes from';
+COMMENT ON COLUMN mixedcc.table_options."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.table_options.option IS 'name of the option';
+COMMENT ON COLUMN mixedcc.table_options.value IS 'its value; partitions and partition_by as they are, where the options do not say; null: none (candidates: all)';
+COMMENT ON COLUMN mixedcc.table_options.source IS 'option: given by WITH or ALTER TABLE; setting: of the cluster, of the column setting; default: built in, or from the primary key';
+COMMENT ON COLUMN mixedcc.table_options.unit IS 'unit of the value';
+COMMENT ON COLUMN mixedcc.table_options.setting IS 'the setting that counts where the table has no option';
+GRANT SELECT ON mixedcc.table_options TO PUBLIC;
+
+COMMENT ON ACCESS METHOD mixedcc IS 'in-memory tables with mixed concurrency control, serializable; the view mixedcc.table_options has the options of tables';

@@ -33,6 +33,29 @@ UPDATE op_range SET id = 101 - id + 1000;
 SELECT count(*), min(id), max(id) FROM op_range;
 SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_range'::regclass ORDER BY partition;
 SELECT * FROM mixedcc.options WHERE "table" = 'op_range'::regclass ORDER BY option;
+-- What \d+ does not show: all options, with defaults. varbit cannot be hashed.
+CREATE UNLOGGED TABLE op_bare (id int, bits varbit, v text, PRIMARY KEY (id, bits, v)) USING mixedcc;
+SELECT * FROM mixedcc.table_options WHERE "table" IN ('op_bare'::regclass) ORDER BY option;
+SELECT "table", option, value, source FROM mixedcc.table_options WHERE "table" IN ('op_t'::regclass, 'op_range'::regclass) AND setting IS NULL ORDER BY 1, 2;
+SELECT option, value, source FROM mixedcc.table_options WHERE "table" = 'op_t'::regclass AND option = 'adaptive';
+SELECT obj_description(oid, 'pg_am') FROM pg_am WHERE amname = 'mixedcc';
+-- The names of options are those that the library has.
+SELECT count(*), count(DISTINCT option) FROM mixedcc.table_options WHERE "table" = 'op_bare'::regclass;
+ALTER TABLE op_bare SET (mixedcc.nothing = 1);
+DO $$
+DECLARE o record; given text;
+BEGIN
+    FOR o IN SELECT * FROM mixedcc.table_options WHERE "table" = 'op_bare'::regclass AND option <> 'bounds' LOOP
+        given := coalesce(o.value, 'occ,2pl');
+        EXECUTE format('ALTER TABLE op_bare SET (mixedcc.%I = %L)', o.option, replace(given, '+', ','));
+        IF NOT EXISTS (SELECT FROM mixedcc.table_options t WHERE t."table" = o."table" AND t.option = o.option AND t.source = 'option') THEN
+            RAISE 'option % is not shown', o.option;
+        END IF;
+        EXECUTE format('ALTER TABLE op_bare RESET (mixedcc.%I)', o.option);
+    END LOOP;
+END $$;
+SELECT count(*) FROM mixedcc.table_options WHERE "table" = 'op_bare'::regclass AND source = 'option';
+DROP TABLE op_bare;
 -- One partition until there is a key; a key makes them.
 CREATE UNLOGGED TABLE op_late (id int, v int) USING mixedcc WITH (mixedcc.partitions = 4);
 INSERT INTO op_late SELECT i, i FROM generate_series(1, 50) i;

@@ -65,5 +65,9 @@ CALL sw_run();
 SELECT partition, sampled > 10 AS sampled, round(read_share::numeric, 1) AS read_share, multi_share, partitions, conflict_rate, serializable_share,
     weak_writer_share, duration_ms < 1000 AS duration, round_trips, idle_share, retry_share, aborts, waits
     FROM mixedcc.partition_stats WHERE "table" = 'sw_t'::regclass ORDER BY partition;
+-- The history keeps the names of tables that were dropped.
+SELECT DISTINCT "table", name FROM mixedcc.switch_history WHERE name LIKE '%.public.sw_t' ORDER BY 1;
 DROP TABLE sw_t;
+SELECT DISTINCT "table", split_part(name, '.', 2) AS schema, split_part(name, '.', 3) AS name, split_part(name, '.', 1) = current_database() AS here
+    FROM mixedcc.switch_history WHERE name LIKE '%.public.sw_t';
 DROP PROCEDURE sw_run;

@@ -114,12 +114,8 @@ fn log_switches(e: &Engine, from: u64) -> u64 {
     let end = e.shared.switches.len();
     let Some(level) = guc::LOG_SWITCHES.get().level().filter(|_| end != from) else { return end };
     let new: Vec<_> = e.shared.switches.entries().into_iter().filter(|s| s.number >= from).collect();
-    // Of a table that was dropped meanwhile the name is gone.
-    let names: Vec<_> = with_tables(e, |tables| {
-        new.iter().map(|s| rel::called(tables.iter().find(|t| t.id == s.table).copied(), s.key)).collect()
-    });
-    for (s, name) in new.iter().zip(names) {
-        let d = s.done;
+    for s in new {
+        let (d, name) = (s.done, rel::called_by(s.name, s.key));
         let ms = |a: u64, b: u64| b.saturating_sub(a) as f64 / 1000.0;
         ereport!(
             level,

@@ -190,7 +190,12 @@ unsafe fn note_name(rel: pg_sys::Relation, table: &Table) {
 
 /// A table in a message of a process that has no catalogs.
 pub fn called(table: Option<&Table>, key: [u32; 4]) -> String {
-    match table.and_then(|t| t.name.get()) {
+    called_by(table.and_then(|t| t.name.get()), key)
+}
+
+/// The same, by the name that was noted for it.
+pub fn called_by(name: Option<String>, key: [u32; 4]) -> String {
+    match name {
         Some(name) => format!("table \"{name}\""),
         None => format!("the table in file {} of database {}", key[2], key[1]),
     }

@@ -1,6 +1,7 @@
 //! The last switches, in a ring that all processes may read and add to.
 
 use super::state::{Done, Why};
+use crate::name::Name;
 use crate::primitive::{relax, AtomicU64, Ordering};
 use crate::protocol::ProtocolSet;
 
@@ -8,7 +9,7 @@ use crate::protocol::ProtocolSet;
 pub const HISTORY: usize = 256;
 
 /// A complete switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The number of the switch since the start, from 0.
     pub number: u64,
@@ -16,6 +17,8 @@ pub struct Entry {
     pub table: u64,
     /// The platform's identifier of its storage.
     pub key: [u32; 4],
+    /// Its name at that time, if it had one. It may be dropped or have another one by now.
+    pub name: Option<String>,
     /// The partition.
     pub partition: u32,
     /// The switch.
@@ -29,6 +32,7 @@ const WORDS: usize = 9;
 struct Cell {
     seq: AtomicU64,
     words: [AtomicU64; WORDS],
+    name: Name,
 }
 
 /// The ring. All-zero is an empty one.
@@ -52,8 +56,8 @@ impl History {
         self.len() == 0
     }
 
-    /// Adds a switch.
-    pub fn push(&self, table: u64, key: [u32; 4], partition: u32, d: Done) {
+    /// Adds a switch of the table with this id, storage and name.
+    pub fn push(&self, table: u64, key: [u32; 4], name: Option<&str>, partition: u32, d: Done) {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let c = &self.cells[number as usize % HISTORY];
         let mut n = 0;
@@ -86,6 +90,7 @@ impl History {
         for (to, w) in c.words.iter().zip(words) {
             to.store(w, Ordering::SeqCst);
         }
+        c.name.set(name.unwrap_or_default());
         c.seq.store(seq, Ordering::SeqCst);
     }
 
@@ -110,7 +115,8 @@ impl History {
             times: [w[5], w[6], w[7], w[8]],
         };
         let key = [w[1] as u32, (w[1] >> 32) as u32, w[2] as u32, (w[2] >> 32) as u32];
-        whole(c).then_some(Entry { number, table: w[0], key, partition: w[3] as u32, done })
+        let name = c.name.get();
+        whole(c).then_some(Entry { number, table: w[0], key, name, partition: w[3] as u32, done })
     }
 }
 
@@ -134,12 +140,19 @@ mod tests {
         std::thread::scope(|s| {
             for t in 0..4u64 {
                 let h = &h;
-                s.spawn(move || (0..200).for_each(|i| h.push(t, [1, 2, 3, t as u32], i, done(t * 1000 + i as u64))));
+                s.spawn(move || {
+                    for i in 0..200 {
+                        let name = format!("d.s.t{t}");
+                        let name = (i % 2 == 0).then_some(name.as_str());
+                        h.push(t, [1, 2, 3, t as u32], name, i, done(t * 1000 + i as u64));
+                    }
+                });
             }
             for _ in 0..50 {
                 for e in h.entries() {
                     let n = e.done.times[0];
                     assert_eq!((e.table, e.key[3] as u64, e.partition as u64), (n / 1000, n / 1000, n % 1000));
+                    assert_eq!(e.name, (n % 2 == 0).then(|| format!("d.s.t{}", n / 1000)));
                     assert_eq!(e.done, done(n));
                 }
             }

@@ -59,7 +59,7 @@ impl Engine {
         for t in tables {
             for (no, p) in t.map().partitions().iter().enumerate() {
                 let record = |d: Done| {
-                    self.shared.switches.push(t.id, t.key, no as u32, d);
+                    self.shared.switches.push(t.id, t.key, t.name.get().as_deref(), no as u32, d);
                     p.switch.recorded();
                 };
                 if let Some(d) = p.switch.unrecorded(now) {

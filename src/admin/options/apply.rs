@@ -197,11 +197,11 @@ fn method_of(o: &Options) -> Method {
 /// Numbers of the key's columns: those that the options name, or the primary key's as far as the
 /// method can use them.
 fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16> {
-    // SAFETY: a valid relation.
-    let desc = unsafe { (*rel).rd_att };
+    // SAFETY: a valid relation, and a column of its primary key.
+    let type_of = |a: i16| unsafe { compat::attribute((*rel).rd_att, a as usize - 1).atttypid };
     match &o.partition_by {
         Some(names) => columns(rel, names),
-        None => primary_key(rel).into_iter().filter(|&a| method == Method::Range || can_hash(desc, a)).collect(),
+        None => primary_key(rel).into_iter().filter(|&a| method == Method::Range || can_hash(type_of(a))).collect(),
     }
 }
 
@@ -253,11 +253,12 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
     }
 }
 
-fn can_hash(desc: pg_sys::TupleDesc, attnum: i16) -> bool {
-    // SAFETY: a valid descriptor and a column of a primary key.
+/// Has the type a hash function, so that its columns can be in a hashed partition key?
+pub fn can_hash(typid: Oid) -> bool {
+    // SAFETY: a catalog look-up, which raises an ERROR for an unknown type; the entry lives as long
+    // as the process.
     unsafe {
-        let t = compat::attribute(desc, attnum as usize - 1).atttypid;
-        let cache = pg_sys::lookup_type_cache(t, (pg_sys::TYPECACHE_HASH_EXTENDED_PROC) as i32);
+        let cache = pg_sys::lookup_type_cache(typid, (pg_sys::TYPECACHE_HASH_EXTENDED_PROC) as i32);
         (*cache).hash_extended_proc != pg_sys::InvalidOid
     }
 }

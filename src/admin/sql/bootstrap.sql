@@ -9,6 +9,6 @@ CREATE FUNCTION mixedcc.handler(internal) RETURNS table_am_handler
 COMMENT ON FUNCTION mixedcc.handler(internal) IS 'handler of the access method mixedcc';
 
 CREATE ACCESS METHOD mixedcc TYPE TABLE HANDLER mixedcc.handler;
-COMMENT ON ACCESS METHOD mixedcc IS 'in-memory tables with mixed concurrency control, serializable';
+COMMENT ON ACCESS METHOD mixedcc IS 'in-memory tables with mixed concurrency control, serializable; the view mixedcc.table_options has the options of tables';
 
 GRANT USAGE ON SCHEMA mixedcc TO PUBLIC;

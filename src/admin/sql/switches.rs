@@ -2,8 +2,7 @@
 
 use super::{complain, given, must_control, open, open_briefly, visible_tables, Open};
 use crate::admin::coordinator;
-use crate::pg::compat;
-use crate::pg::relations;
+use crate::pg::{compat, relations, text};
 use crate::state::errors::ok;
 use crate::state::{rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
@@ -73,7 +72,7 @@ fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
     let from = if runs { old.from } else { old.set };
     if runs || from != to {
         let done = Done { from, to, by, why: Why::AtOnce, times: [coordinator::now(); 4] };
-        shmem::engine().shared.switches.push(t.id, t.key, no, done);
+        shmem::engine().shared.switches.push(t.id, t.key, t.name.get().as_deref(), no, done);
     }
 }
 
@@ -253,6 +252,18 @@ fn switch_history_rows() -> TableIterator<
         ));
     }
     TableIterator::new(out)
+}
+
+/// The names that tables had when they got into the history of this database.
+#[pg_extern(sql = false)]
+fn switch_names() -> TableIterator<'static, (name!(number, i64), name!(name, Option<Vec<u8>>))> {
+    // SAFETY: a variable of this process, which its one thread writes when it connects to a
+    // database.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    let entries = shmem::engine().shared.switches.entries().into_iter().filter(|s| s.key[1] == database);
+    // A text has the layout of a bytea: these are bytes in the database's encoding.
+    let rows = entries.map(|s| (s.number as i64, s.name.map(|n| text::bytes(&n))));
+    TableIterator::new(rows.collect::<Vec<_>>())
 }
 
 /// The coordinator.

@@ -1,20 +1,26 @@
-//! What views show of whole tables and of the cluster: for `mixedcc.metrics`, and the source of
-//! `mixedcc.horizon`.
+//! What views show of whole tables and of the cluster: for `mixedcc.metrics` and
+//! `mixedcc.table_options`, and the source of `mixedcc.horizon`.
 
 use super::visible_tables;
+use crate::admin::options;
 use crate::pg::compat;
 use crate::state::platform::PG;
 use crate::state::shmem;
+use mixedcc_engine::Table;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 
-/// The tables of this database: bytes in memory, or those that are missing because the last start
-/// could not load the table. Opens no table, so that it waits for no lock.
+/// The tables of this database: partitions, bytes in memory, or those that are missing because the
+/// last start could not load the table. Opens no table, so that it waits for no lock.
 #[pg_extern(sql = false)]
-fn table_rows(
-) -> TableIterator<'static, (name!(table, Oid), name!(bytes, Option<i64>), name!(missing_bytes, Option<i64>))> {
-    let there = visible_tables().into_iter().map(|(oid, t)| (oid, Some(t.bytes() as i64), None));
+#[allow(clippy::type_complexity)]
+fn table_rows() -> TableIterator<
+    'static,
+    (name!(table, Oid), name!(partitions, Option<i32>), name!(bytes, Option<i64>), name!(missing_bytes, Option<i64>)),
+> {
+    let row = |(oid, t): (Oid, &Table)| (oid, Some(t.map().n as i32), Some(t.bytes() as i64), None);
+    let there = visible_tables().into_iter().map(row);
     let mut rows: Vec<_> = there.collect();
     // SAFETY: a variable of this process, which its one thread writes when it connects to a
     // database.
@@ -24,7 +30,7 @@ fn table_rows(
         // SAFETY: a catalog look-up, within a transaction.
         let oid = unsafe { compat::relation_of(key) };
         if oid != pg_sys::InvalidOid {
-            rows.push((oid, None, Some(need as i64)));
+            rows.push((oid, None, None, Some(need as i64)));
         }
     }
     TableIterator::new(rows)
@@ -45,4 +51,10 @@ fn cluster_row() -> TableIterator<
     let holder = oldest.and_then(|(slot, _)| compat::pid_of(slot));
     let held = oldest.map_or(0, |(_, csn)| now.saturating_sub(csn));
     TableIterator::once((now as i64, e.shared.switches.len() as i64, holder, held as i64))
+}
+
+/// Can a column of this type be in a hashed partition key?
+#[pg_extern(sql = false)]
+fn can_hash(type_: Oid) -> bool {
+    options::can_hash(type_)
 }

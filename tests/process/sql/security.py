@@ -21,7 +21,7 @@ SECRET = "secret-9d1f"
 # A proper call of each function. Those that are left out have no arguments.
 CALLS = {
     "add": "add(NULL::sec.t, 'v', 1, 'k1')", "add_each": "add_each(NULL::sec.t, 'v', ARRAY[1], ARRAY['k1'])", "annotate": "annotate('sec.f(text)', 'sec.t', 'a')",
-    "annotation_hints": "annotation_hints('sec.t', ARRAY['k'])", "annotation_items": "annotation_items('partition(sec.t, 1)')",
+    "annotation_hints": "annotation_hints('sec.t', ARRAY['k'])", "can_hash": "can_hash(23)", "annotation_items": "annotation_items('partition(sec.t, 1)')",
     "await_switches": "await_switches('sec.t')", "await_switches_ms": "await_switches_ms('sec.t', 1000)", "check_primary_index": "check_primary_index('sec.t')",
     "declare_partition": "declare_partition('sec.t', 'k1')", "declaring": "declaring(1, 0, 1)", "explain_choice": "explain_choice('sec.t', 0)",
     "get": "get(NULL::sec.t, 'k1')", "get_each": "get_each(NULL::sec.t, ARRAY['k1'])", "get_value": "get_value(NULL::int, NULL::sec.t, 'v', 'k1')",
