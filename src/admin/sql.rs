@@ -18,6 +18,7 @@ use pgrx::prelude::*;
 mod advice;
 mod bypass;
 mod choice;
+mod estimate;
 mod memory;
 mod primary;
 pub mod range_scan;

@@ -6,6 +6,7 @@ pub mod expr;
 pub mod faults;
 pub mod guc;
 pub mod local;
+pub mod machine;
 pub mod numa;
 pub mod previous;
 pub mod relations;

@@ -3,7 +3,7 @@
 pub use crate::pg::compat::my_slot;
 use crate::pg::local::Local;
 use crate::pg::previous::PREVIOUS;
-use crate::pg::{compat, guc, numa};
+use crate::pg::{compat, guc, machine, numa};
 use crate::state::save;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
@@ -103,12 +103,39 @@ unsafe extern "C-unwind" fn request() {
                 .set_hint("Increase mixedcc.memory.")
                 .report(PgLogLevel::FATAL);
         }
+        compare_with_machine();
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
         pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
         pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
     }
+}
+
+/// Warns if the machine, or a control group, has less memory than the region may come to need.
+fn compare_with_machine() {
+    let Some(limit) = machine::memory() else { return };
+    // SAFETY: a variable of this process, which its settings have set.
+    let buffers = (unsafe { pg_sys::NBuffers }) as usize * pg_sys::BLCKSZ as usize;
+    if (block_size() + buffers) as u64 <= limit.bytes {
+        return;
+    }
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_WARNING,
+        "mixedcc.memory and shared_buffers are more than the memory that there is",
+        "mixedcc",
+    )
+    .set_detail(format!(
+        "mixedcc.memory is {} MB, shared_buffers {} MB, and {} has {} MB.",
+        guc::MEMORY_MB.get(),
+        buffers >> 20,
+        limit.of,
+        limit.bytes >> 20
+    ))
+    .set_hint(
+        "Decrease mixedcc.memory: when memory runs out, the system kills the server, which empties mixedcc tables.",
+    )
+    .report(PgLogLevel::WARNING);
 }
 
 #[pg_guard]

@@ -45,6 +45,14 @@ pub(super) const fn class_of(size: usize) -> usize {
     LINEAR_CLASSES + (doubling - LINEAR_LIMIT_LOG2) * 8 + eighth
 }
 
+/// The memory that an object of `size` bytes takes: its share of a page, or its pages.
+pub const fn memory_of(size: usize) -> usize {
+    if size > MAX_SLAB_OBJECT {
+        return size.next_multiple_of(PAGE_BYTES);
+    }
+    PAGE_BYTES / CLASSES[class_of(size)].per_page as usize
+}
+
 const fn object_bytes(class: usize) -> usize {
     if class < LINEAR_CLASSES {
         return MIN_OBJECT + class * 8;

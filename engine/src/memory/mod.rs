@@ -21,7 +21,7 @@ mod tests;
 #[cfg(all(test, not(loom)))]
 mod node_tests;
 
-pub use classes::{CLASS_COUNT, MAX_SLAB_OBJECT};
+pub use classes::{memory_of, CLASS_COUNT, MAX_SLAB_OBJECT};
 pub use directory::TidDirectory;
 pub(crate) use latch::Latch;
 pub use pages::PAGE_BYTES;

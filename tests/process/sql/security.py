@@ -23,12 +23,12 @@ CALLS = {
     "add": "add(NULL::sec.t, 'v', 1, 'k1')", "add_each": "add_each(NULL::sec.t, 'v', ARRAY[1], ARRAY['k1'])", "annotate": "annotate('sec.f(text)', 'sec.t', 'a')",
     "annotation_hints": "annotation_hints('sec.t', ARRAY['k'])", "can_hash": "can_hash(23)", "annotation_items": "annotation_items('partition(sec.t, 1)')",
     "await_switches": "await_switches('sec.t')", "await_switches_ms": "await_switches_ms('sec.t', 1000)", "check_primary_index": "check_primary_index('sec.t')",
-    "declare_partition": "declare_partition('sec.t', 'k1')", "declaring": "declaring(1, 0, 1)", "explain_choice": "explain_choice('sec.t', 0)",
+    "declare_partition": "declare_partition('sec.t', 'k1')", "declaring": "declaring(1, 0, 1)", "estimate": "estimate('sec.h')", "explain_choice": "explain_choice('sec.t', 0)",
     "get": "get(NULL::sec.t, 'k1')", "get_each": "get_each(NULL::sec.t, ARRAY['k1'])", "get_value": "get_value(NULL::int, NULL::sec.t, 'v', 'k1')",
     "insert": "insert(ROW('k0', 1)::sec.t)", "label_items": "label_items('partitions=2')", "primary_index": "primary_index('sec.t')",
     "put": "put(ROW('k1', 2)::sec.t)", "range_scan": "range_scan(NULL::sec.t, 'k1')", "remove": "remove(NULL::sec.t, 'k1')", "reset_stats": "reset_stats('sec.t')",
     "set": "set(NULL::sec.t, 'v', 2, 'k1')", "set_protocol": "set_protocol('sec.t', 'occ', 0)", "set_stop_event": "set_stop_event('read', 'off')",
-    "table_size": "table_size('sec.t')", "unannotate": "unannotate('sec.f(text)')", "unpin": "unpin('sec.t', 0)",
+    "table_size": "table_size('sec.t')", "version_bytes": "version_bytes(100)", "unannotate": "unannotate('sec.f(text)')", "unpin": "unpin('sec.t', 0)",
 }
 # PostgreSQL lets no user call it.
 INTERNAL = "handler(internal)"
@@ -271,7 +271,7 @@ def set_up():
     query(owner, """CREATE UNLOGGED TABLE sec.t (k text COLLATE "C" PRIMARY KEY, v int NOT NULL CHECK (v >= 0)) USING mixedcc
         WITH (mixedcc.partitions = 2, mixedcc.adaptive = off)""")
     query(owner, f"INSERT INTO sec.t SELECT 'k' || i, i FROM generate_series(1, 3) i UNION ALL SELECT '{SECRET}', 0 UNION ALL SELECT '{SECRET}' || i, 0 FROM generate_series(1, 9) i")
-    query(owner, "GRANT SELECT ON sec.t TO sec_reader")
+    query(owner, "CREATE TABLE sec.h (id int PRIMARY KEY) USING heap; GRANT SELECT ON sec.t, sec.h TO sec_reader")
     query(owner, "CREATE FUNCTION sec.f(a text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
     boss = connect(DATABASE, isolation="SERIALIZABLE", options="-c enable_seqscan=off")
     query(boss, "SELECT k, v FROM sec.t WHERE k > 'k1' ORDER BY k LIMIT 2")
