@@ -297,7 +297,7 @@ fn primary_indexes_come_back() {
             let r = w.insert(t, b"row");
             // One row of the second table has no entry.
             if !std::ptr::eq(t, b) || n != 300 {
-                w.txn.add_entry(&w.p, r, key).unwrap();
+                w.txn.enter(&w.p, r, key, crate::index::Unique::Unchecked).unwrap();
             }
         }
         w.commit();
@@ -372,7 +372,7 @@ fn a_table_that_is_not_wanted_is_passed_over() {
     w.begin();
     for n in 0..20_000u32 {
         let r = w.insert(b, &[1; 40]);
-        w.txn.add_entry(&w.p, r, &n.to_be_bytes()).unwrap();
+        w.txn.enter(&w.p, r, &n.to_be_bytes(), crate::index::Unique::Unchecked).unwrap();
     }
     w.commit();
     let (bytes, _) = w.save(&[a, b, c]);
@@ -442,7 +442,7 @@ fn damage_is_noticed() {
     w.begin();
     for n in 0..300u32 {
         let r = w.insert(b, &[1; 40]);
-        w.txn.add_entry(&w.p, r, &[n.to_be_bytes(), [7; 4], [0; 4]].concat()).unwrap();
+        w.txn.enter(&w.p, r, &[n.to_be_bytes(), [7; 4], [0; 4]].concat(), crate::index::Unique::Unchecked).unwrap();
     }
     w.commit();
     let (bytes, _) = w.save(&[a, b]);

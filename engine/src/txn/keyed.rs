@@ -6,7 +6,7 @@ use super::versions::settled;
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
-use crate::index::{prefetch_records, Direction, Primary, Records, FEW};
+use crate::index::{prefetch_records, Direction, Primary, Records, Unique, FEW};
 use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
@@ -333,7 +333,7 @@ impl Txn {
             }
         };
         let n = self.newest_write().expect("the insert");
-        self.add_entry(p, r, key)?;
+        self.enter(p, r, key, Unique::Unchecked)?;
         self.note_row(p, n, key)?;
         Ok(r)
     }
