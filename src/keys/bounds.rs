@@ -80,7 +80,7 @@ pub unsafe fn of_keys(codec: &Codec, keys: &[ScanKeyData], many: usize) -> (Vec<
             Some(values) if values.len() * prefixes.len() <= many => {
                 prefixes = prefixes.iter().flat_map(|p| values.iter().map(move |v| [&p[..], v].concat())).collect();
             }
-            Some(values) => return (hull(codec, &prefixes, &values), true),
+            Some(values) => return (hull(codec, column, &prefixes, &values), true),
             None => return (below(codec, column, &prefixes, &c), false),
         }
     }
@@ -138,13 +138,12 @@ fn with(prefix: &[u8], tail: &[u8]) -> Vec<u8> {
     [prefix, tail].concat()
 }
 
-/// The interval around too many prefixes.
-fn hull(codec: &Codec, prefixes: &[Vec<u8>], values: &[Vec<u8>]) -> Vec<Interval> {
-    let least = |a: &Vec<u8>, b: &Vec<u8>| codec.compare(a, b);
-    let min = |v: &[Vec<u8>]| v.iter().min_by(|a, b| least(a, b)).cloned().unwrap_or_default();
-    let max = |v: &[Vec<u8>]| v.iter().max_by(|a, b| least(a, b)).cloned().unwrap_or_default();
-    let lo = with(&min(prefixes), &min(values));
-    let mut hi = with(&max(prefixes), &max(values));
+/// The interval around too many prefixes and values of the column behind them.
+fn hull(codec: &Codec, column: usize, prefixes: &[Vec<u8>], values: &[Vec<u8>]) -> Vec<Interval> {
+    let min = |from, v: &[Vec<u8>]| v.iter().min_by(|a, b| codec.compare_from(from, a, b)).cloned().unwrap_or_default();
+    let max = |from, v: &[Vec<u8>]| v.iter().max_by(|a, b| codec.compare_from(from, a, b)).cloned().unwrap_or_default();
+    let lo = with(&min(0, prefixes), &min(column, values));
+    let mut hi = with(&max(0, prefixes), &max(column, values));
     hi.push(AFTER);
     vec![Interval { lo, hi }]
 }
@@ -222,16 +221,16 @@ impl Conditions {
         let reverses = codec.columns[column].desc && !faults::on(Fault::DescendingBounds);
         let strategy = if reverses { 6 - strategy } else { strategy };
         match strategy {
-            EQ => self.keep(codec, vec![v]),
+            EQ => self.keep(codec, column, vec![v]),
             GT | GE => {
                 let inclusive = strategy == GE;
-                if self.lo.as_ref().is_none_or(|(o, i)| above(codec, (&v, !inclusive), (o, !*i))) {
+                if self.lo.as_ref().is_none_or(|(o, i)| above(codec, column, (&v, !inclusive), (o, !*i))) {
                     self.lo = Some((v, inclusive));
                 }
             }
             LT | LE => {
                 let inclusive = strategy == LE;
-                if self.hi.as_ref().is_none_or(|(o, i)| above(codec, (o, *i), (&v, inclusive))) {
+                if self.hi.as_ref().is_none_or(|(o, i)| above(codec, column, (o, *i), (&v, inclusive))) {
                     self.hi = Some((v, inclusive));
                 }
             }
@@ -239,12 +238,13 @@ impl Conditions {
         }
     }
 
-    /// Only these values, and only such as were allowed before.
-    fn keep(&mut self, codec: &Codec, mut values: Vec<Vec<u8>>) {
-        values.sort_by(|a, b| codec.compare(a, b));
-        values.dedup_by(|a, b| codec.compare(a, b) == Ordering::Equal);
+    /// Only these values of the column, and only such as were allowed before.
+    fn keep(&mut self, codec: &Codec, column: usize, mut values: Vec<Vec<u8>>) {
+        let compare = |a: &[u8], b: &[u8]| codec.compare_from(column, a, b);
+        values.sort_by(|a, b| compare(a, b));
+        values.dedup_by(|a, b| compare(a, b) == Ordering::Equal);
         if let Some(old) = &self.equal {
-            values.retain(|v| old.iter().any(|o| codec.compare(o, v) == Ordering::Equal));
+            values.retain(|v| old.iter().any(|o| compare(o, v) == Ordering::Equal));
         }
         self.nothing |= values.is_empty();
         self.equal = Some(values);
@@ -282,7 +282,7 @@ impl Conditions {
                 pg_sys::pfree(array.cast());
             }
             if known {
-                self.keep(codec, values);
+                self.keep(codec, column, values);
             }
         }
     }
@@ -331,9 +331,10 @@ impl Conditions {
     }
 }
 
-/// Is the first bound above the second one? Of equal values the one with the flag is.
-fn above(codec: &Codec, a: (&[u8], bool), b: (&[u8], bool)) -> bool {
-    codec.compare(a.0, b.0).then(a.1.cmp(&b.1)) == Ordering::Greater
+/// Is the first bound above the second one, of values of this column and those behind it? Of equal
+/// values the one with the flag is.
+fn above(codec: &Codec, column: usize, a: (&[u8], bool), b: (&[u8], bool)) -> bool {
+    codec.compare_from(column, a.0, b.0).then(a.1.cmp(&b.1)) == Ordering::Greater
 }
 
 /// The intervals of a look-up of one value in a hash index; `None`: unknown.

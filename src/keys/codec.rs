@@ -592,11 +592,17 @@ impl Codec {
 
     /// Compares two keys or bounds of this index. May raise an ERROR.
     pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.compare_from(0, a, b)
+    }
+
+    /// Compares two parts of keys or bounds that begin with the values of this column. May raise an
+    /// ERROR.
+    pub fn compare_from(&self, column: usize, a: &[u8], b: &[u8]) -> Ordering {
         if self.order == 0 {
             return a.cmp(b);
         }
         let (mut x, mut y) = (key::columns(a), key::columns(b));
-        for c in self.columns.iter().map(Some).chain(std::iter::repeat(None)) {
+        for c in self.columns[column..].iter().map(Some).chain(std::iter::repeat(None)) {
             let order = match (x.next(), y.next(), c) {
                 (None, None, _) => return Ordering::Equal,
                 (None, _, _) => return Ordering::Less,
