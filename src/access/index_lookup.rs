@@ -2,7 +2,7 @@
 //! the key only if there is none.
 
 use super::partitions::{self, before_lookup};
-use super::protect::{entry_of, keys_of, open_of, settle, Open};
+use super::protect::{entry_of, keys_of, open_of, settle};
 use crate::access::fetch::{Fetch, FEW};
 use crate::access::ranges;
 use crate::keys::{bounds, codec};
@@ -41,8 +41,9 @@ pub unsafe fn examine(scan: pg_sys::IndexScanDesc, info: &RelInfo) -> (bool, Opt
 /// # Safety
 /// As for [`examine`]; `f` is the scan's fetch.
 pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo, partition: Option<u16>) {
-    // SAFETY: `scan` has its keys set, and `f` is its fetch (contract of this function). `o` is the
-    // scan's own entry. What runs while it is used starts no other scan.
+    // SAFETY: `scan` has its keys set, and `f` is its fetch (contract of this function). No
+    // reference to the entry is in use while the engine runs, which asks how far scans have come
+    // (INV-SCANS).
     unsafe {
         let touches = partitions::touches(info, partition);
         let count = touches.len();
@@ -55,26 +56,30 @@ pub unsafe fn look_up(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo
             ((*f).look, (*f).n_few, (*f).first_partition) = (true, count as u32, first);
             return;
         }
-        let o = open_of(f);
-        o.partitions.extend(touches.map(before_lookup));
-        find_key(scan, o);
+        let mut partitions = std::mem::take(&mut open_of(f).partitions);
+        partitions.extend(touches.map(before_lookup));
+        entry_of(f).partitions = partitions;
+        find_key(scan, f);
         (*f).look = true;
     }
 }
 
-/// The key that a look-up looks up.
-unsafe fn find_key(scan: pg_sys::IndexScanDesc, o: &mut Open) {
-    // SAFETY: `scan` has its keys set: contract of `look_up` and `found_nothing`. The codec is of
-    // its index, so column `c` has the type of the key's value, or the type that the key says.
+/// The key that a look-up looks up goes into its entry.
+unsafe fn find_key(scan: pg_sys::IndexScanDesc, f: *mut Fetch) {
+    // SAFETY: `scan` has its keys set, and `f` has an entry: contract of `look_up` and
+    // `found_nothing`. The codec is of its index, so column `c` has the type of the key's value, or
+    // the type that the key says. No reference to the entry is in use while that makes the key
+    // (INV-SCANS).
     unsafe {
         let Some(codec) = codec::of((*scan).indexRelation) else { return };
-        let mut key = std::mem::take(&mut o.key);
+        let mut key = std::mem::take(&mut entry_of(f).key);
         // A value of a type whose order against the column's is not known here is no key.
-        o.has_key = (0..codec.columns.len()).all(|c| {
+        let has_key = (0..codec.columns.len()).all(|c| {
             let k = keys_of(scan).iter().find(|k| k.sk_attno as usize == c + 1 && bounds::equality(k).is_some());
             k.is_some_and(|k| codec.put_foreign(c, k.sk_argument, k.sk_subtype, &mut key))
         });
-        o.key = key;
+        let o = entry_of(f);
+        (o.key, o.has_key) = (key, has_key);
     }
 }
 
@@ -108,9 +113,8 @@ pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool 
     unsafe {
         if (*f).n_few > 0 {
             let partitions = few_of(f);
-            let o = open_of(f);
-            o.partitions = partitions;
-            find_key(scan, o);
+            open_of(f).partitions = partitions;
+            find_key(scan, f);
         }
         let o = entry_of(f);
         if o.position.is_none() && o.has_key {
@@ -155,16 +159,20 @@ pub unsafe fn position_after(
 /// # Safety
 /// A fetch of ours whose look-up has an entry.
 pub unsafe fn missed(f: *mut Fetch) {
-    // SAFETY: `f` is a fetch of ours whose look-up has an entry (contract of this function). The
-    // engine may compare keys meanwhile; tables of ours are refused in that (INV-OUTSIDE), so no
-    // scan adds an entry.
+    // SAFETY: `f` is a fetch of ours whose look-up has an entry (contract of this function). What
+    // the engine needs is taken out of the entry: the engine may compare keys, and ask how far
+    // scans have come (INV-SCANS).
     unsafe {
         let o = entry_of(f);
+        let (position, key) = (o.position.take(), std::mem::take(&mut o.key));
+        let mut partitions = std::mem::take(&mut o.partitions);
         let t = xact::txn();
-        match o.position.take() {
-            Some(position) => t.add_point_predicate(&PG, &position, &o.key),
-            None => o.partitions.iter().for_each(|&(touch, start)| t.add_predicate(touch, start)),
+        match position {
+            Some(position) => t.add_point_predicate(&PG, &position, &key),
+            None => partitions.iter().for_each(|&(touch, start)| t.add_predicate(touch, start)),
         }
-        o.partitions.clear();
+        partitions.clear();
+        let o = entry_of(f);
+        (o.key, o.partitions) = (key, partitions);
     }
 }

@@ -194,7 +194,9 @@ unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<No
     if want.mode != LockMode::KeyShare {
         return None;
     }
-    let csn = xact::snapshot_csn(want.snapshot);
+    // SAFETY: the snapshot is that of `lock` (tableam.h: tuple_lock), and an MVCC snapshot: `sees`
+    // has found that it does not see the row.
+    let csn = unsafe { xact::snapshot_csn(want.snapshot) };
     ok(t.read_snapshot(&PG, r, csn))
 }
 
@@ -234,12 +236,12 @@ unsafe fn same_key(
 
 unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {
     // SAFETY: `s` is null or valid: the snapshot of `lock` (tableam.h: tuple_lock).
-    unsafe {
+    let csn = unsafe {
         if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
             return true;
         }
-    }
-    let csn = xact::snapshot_csn(s);
+        xact::snapshot_csn(s)
+    };
     ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|x| x.0 == v)
 }
 

@@ -7,7 +7,7 @@
 use super::partitions::{self, before_lookup};
 use crate::access::{index_lookup, tuple, visible};
 use crate::state::errors::ok;
-use crate::state::platform::{self, PG};
+use crate::state::platform::PG;
 use crate::state::rel::{PrimaryKey, RelInfo};
 use crate::state::stop;
 use crate::state::xact::{self, Mode};
@@ -66,7 +66,6 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     snapshot: pg_sys::Snapshot,
     for_write: bool,
 ) -> Option<Option<Found>> {
-    platform::outside();
     let t = xact::txn();
     if xact::mode() == Mode::Serializable && !locks_first(info) {
         // So that looking at the row may be enough, the first time too.
@@ -88,7 +87,8 @@ pub unsafe fn by_key<K: Key + ?Sized>(
 }
 
 /// Do the table's rows, or its partitions, want a lock before they are read? A hint, from its first
-/// partition: a look at a row without that lock tells nothing.
+/// partition: then the first look-up of a transaction does not begin with a look, which would tell
+/// nothing without that lock.
 #[inline]
 fn locks_first(info: &RelInfo) -> bool {
     let protocols = info.table.map().partitions()[0].protocols();
@@ -131,11 +131,12 @@ unsafe fn by_bytes(
 ) -> Option<Found> {
     let mode = xact::mode();
     if mode != Mode::Serializable {
-        // Before the index is read: it may have to take the snapshot's CSN, and the pin.
-        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
-        xact::snapshot_csn(snapshot);
-        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
-        return unsafe { search(pk, info, mode, key, snapshot, for_write) };
+        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`. Its CSN comes before
+        // the index is read: it may have to be taken, and the pin too.
+        return unsafe {
+            xact::snapshot_csn(snapshot);
+            search(pk, info, mode, key, snapshot, for_write)
+        };
     }
     let mut touches = partitions::touches(info, partition);
     let first = before_lookup(touches.next().expect("a table has a partition"));
@@ -190,11 +191,15 @@ pub unsafe fn peek<K: Key + ?Sized>(
     let key = pk.codec.short(key.len(), value)?;
     let t = xact::running().filter(|_| !stop::is_on())?;
     let csn = match xact::known_mode()? {
+        // Else a look tells nothing (INV-PEEK).
+        Mode::Serializable if !t.is_following() => return None,
         Mode::Serializable => None,
         // Takes the pin and the CSN if need be, which cannot fail at this level.
-        Mode::ReadCommitted => Some(xact::snapshot_csn(snapshot)),
+        // SAFETY: `snapshot` is a valid MVCC snapshot (contract of this function).
+        Mode::ReadCommitted => Some(unsafe { xact::snapshot_csn(snapshot) }),
         // It was taken before, so the pin was too.
-        _ => Some(xact::known_csn(snapshot)?),
+        // SAFETY: `snapshot` is a valid MVCC snapshot (contract of this function).
+        _ => Some(unsafe { xact::known_csn(snapshot) }?),
     };
     // SAFETY: `rel` is open, and `pk` its key (contract of this function): the row type has its
     // columns. `guessed` has versions of its table, under our pin (INV-RETIRE).

@@ -52,7 +52,9 @@ pub unsafe fn fixed_by(info: &RelInfo, index: pg_sys::Relation, attnums: &[i16],
     let mut key = Vec::new();
     for c in info.partkey.columns() {
         let at = attnums.iter().position(|a| *a == c)?;
-        if !info.partkey.agrees_with(index, at, c) {
+        // SAFETY: `index` is open, and `at` is the number of a key column (contract of this
+        // function).
+        if !unsafe { info.partkey.agrees_with(index, at, c) } {
             return None;
         }
         // SAFETY: `index` is open, and `keys` are those of a scan of it (contract of this
@@ -64,6 +66,6 @@ pub unsafe fn fixed_by(info: &RelInfo, index: pg_sys::Relation, attnums: &[i16],
         return None;
     }
     // SAFETY: `key` has a value with its type for each column of the partition key. `agrees_with`
-    // has seen to equality and collation.
+    // has seen to equality and collation. An ERROR unwinds.
     unsafe { info.partkey.partition_of_key(&key) }
 }

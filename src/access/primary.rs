@@ -338,5 +338,6 @@ fn row(t: &mut Txn, r: RecordRef) -> Option<NonNull<Version>> {
         return crate::access::visible::own_version(t, n);
     }
     let (v, _) = ok(t.newest(&PG, r.rec))?;
-    crate::access::visible::live(Some(v))
+    // SAFETY: `v` is the newest version of a record, reached under our pin (INV-RETIRE).
+    unsafe { crate::access::visible::live(Some(v)) }
 }

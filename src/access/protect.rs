@@ -4,6 +4,11 @@
 //! A look-up of a full key of a unique index is a read of its row, and a predicate only if there is
 //! none. Other scans are predicates from the moment before they read the index; if they end early
 //! (LIMIT, min and max) the predicate shrinks to what they have read.
+//!
+//! **INV-SCANS**: No reference into `SCANS` is in use while the engine, PostgreSQL or a user's
+//! function runs: each of them may come back here. The engine asks how far a scan has come
+//! (`reached`). The end of a memory context says that a scan is gone (`gone`). A function may start
+//! and end scans. What is needed longer is taken out of the entry and put back.
 
 use super::index_lookup;
 use super::indexscan::{self, fetch_of, is_ours, ours};
@@ -15,8 +20,9 @@ use crate::access::ranges::{self, conditions, Ranged};
 use crate::keys::bounds::{self, Interval};
 use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
+use crate::pg::relations;
 use crate::state::errors::ok;
-use crate::state::platform::PG;
+use crate::state::platform::{self, PG};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::csn::Csn;
@@ -138,27 +144,24 @@ unsafe fn watch(f: *mut Fetch, open: u32) {
     }
 }
 
+/// The entry of a scan, made if it has none, and emptied.
+///
 /// # Safety
 /// `f` is a fetch of ours, alone in its chunk of memory. The reference is not used after a call
-/// that may come back here.
+/// that may come back here (INV-SCANS).
 pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
     // SAFETY: `f` is a fetch of ours (contract of this function). A process has one thread, and
-    // users of an entry keep no reference over a call that may come back here.
+    // no reference is kept over a call that may come back here (INV-SCANS): `watch` is called
+    // between two borrows. If it fails, the entry is not in use, and not free either.
     unsafe {
-        let Scans { open, free, .. } = SCANS.get_mut();
         if (*f).open == 0 {
-            let n = match free.pop() {
-                Some(n) => n,
-                None => {
-                    open.push(Open::default());
-                    open.len() as u32 - 1
-                }
-            };
+            let n = new_entry();
             watch(f, n);
             (*f).open = n + 1;
-            (open[n as usize].fetch, open[n as usize].level) = (f, xact::depth());
+            let o = entry_of(f);
+            (o.fetch, o.level) = (f, xact::depth());
         }
-        let o = &mut open[(*f).open as usize - 1];
+        let o = entry_of(f);
         o.level = o.level.min(xact::depth());
         (o.ranged, o.position, o.has_key) = (None, None, false);
         o.ids.clear();
@@ -169,11 +172,21 @@ pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
     }
 }
 
+/// The number of an entry that is free.
+fn new_entry() -> u32 {
+    // SAFETY: a process has one thread, and no other reference to `SCANS` is in use (INV-SCANS).
+    let Scans { open, free, .. } = unsafe { SCANS.get_mut() };
+    free.pop().unwrap_or_else(|| {
+        open.push(Open::default());
+        open.len() as u32 - 1
+    })
+}
+
 /// The entry of a scan that has one.
 ///
 /// # Safety
 /// `f` is a fetch of ours that has an entry. The reference is not used after a call that may come
-/// back here.
+/// back here (INV-SCANS).
 pub(super) unsafe fn entry_of(f: *mut Fetch) -> &'static mut Open {
     // SAFETY: `f` has an entry, so `open` is its number plus 1 (contract of this function). A
     // process has one thread, and no other reference to `SCANS` is in use.
@@ -285,7 +298,7 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
     // the table, so the look-up by OID finds it; it is closed again.
     unsafe {
         let at: Vec<_> = partitions::touches(info, partition).collect();
-        let heap = pg_sys::RelationIdGetRelation(info.oid);
+        let heap = relations::entry(info.oid);
         let ids = match intervals_of(scan, heap, info) {
             Some((ranged, intervals)) => begin(&at, ranged, &intervals, false),
             None => {
@@ -387,6 +400,9 @@ pub unsafe fn settle(f: *mut Fetch) {
     // SAFETY: `f` is a fetch of ours (contract of this function). With `look` set and `n_few` 0 it
     // has an entry.
     unsafe {
+        if (*f).look || (*f).scan != ScanId::NONE {
+            platform::outside(); // before anything is changed
+        }
         if (*f).look {
             (*f).look = false;
             if !((*f).seen.forward || (*f).seen.backward) {

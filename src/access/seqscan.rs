@@ -18,6 +18,7 @@ use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, NodeTag, ScanKeyData};
 use pgrx::PgList;
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 /// Notes what a sequential scan of a statement that is about to run will read.
 ///
@@ -101,7 +102,7 @@ pub unsafe fn protect(r: pg_sys::Relation, info: &RelInfo, snapshot: pg_sys::Sna
     }
 }
 
-unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[&Filter]) -> Option<Protection> {
+unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[Rc<Filter>]) -> Option<Protection> {
     // SAFETY: `r` is open and of ours: contract of `protect`. A filter's index exists while its
     // table is locked; it is closed again, or by an ERROR's clean-up.
     unsafe {
@@ -225,14 +226,16 @@ unsafe fn constant(n: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> Option<
 
 unsafe fn parameter(list: pg_sys::ParamListInfo, id: i32) -> Option<(pg_sys::Datum, bool)> {
     // SAFETY: `list` is null or the statement's parameters, and `id` is checked. `room` outlives
-    // what `fetch` returns (params.h, as ExecEvalParamExtern does).
+    // what `fetch` returns (params.h, as ExecEvalParamExtern does). An ERROR of `fetch` unwinds.
     unsafe {
         if list.is_null() || id < 1 || id > (*list).numParams {
             return None;
         }
         let mut room = pg_sys::ParamExternData::default();
         let p = match (*list).paramFetch {
-            Some(fetch) => fetch(list, id, false, &mut room),
+            // Speculative: a value that cannot be had yet is not known, and no error. The scan may
+            // never ask for it.
+            Some(fetch) => pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(list, id, true, &mut room)),
             None => (*list).params.as_mut_ptr().add(id as usize - 1),
         };
         (!p.is_null() && (*p).ptype != pg_sys::InvalidOid).then(|| ((*p).value, (*p).isnull))

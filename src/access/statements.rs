@@ -6,6 +6,7 @@ use crate::pg::local::Local;
 use crate::state::xact;
 use mixedcc_engine::txn::ScanId;
 use pgrx::pg_sys::{self, Oid};
+use std::rc::Rc;
 
 /// A condition of a sequential scan that an index's keys express.
 pub struct Filter {
@@ -43,7 +44,7 @@ enum What {
     /// `NONE` among them if the rows protect themselves, none at all if there can be no rows.
     Bitmap { scan: usize, ids: Option<Vec<ScanId>> },
     /// A sequential scan; `None`: of all rows.
-    Sequential(Option<Filter>),
+    Sequential(Option<Rc<Filter>>),
 }
 
 /// Of the statements that run.
@@ -161,15 +162,16 @@ pub fn bitmap_rows(snapshot: pg_sys::Snapshot, table: Oid) -> ScanId {
 
 /// The statement scans the table sequentially.
 pub fn sequential(of: Statement, table: Oid, filter: Option<Filter>) {
-    note(of, table, What::Sequential(filter));
+    note(of, table, What::Sequential(filter.map(Rc::new)));
 }
 
-/// The filters of the statement's sequential scans of the table; `None`: some scan has none.
-pub fn filters(snapshot: pg_sys::Snapshot, table: Oid) -> Option<Vec<&'static Filter>> {
+/// The filters of the statement's sequential scans of the table; `None`: some scan has none. They
+/// are shared: functions of users run while they are in use, and may start and end statements.
+pub fn filters(snapshot: pg_sys::Snapshot, table: Oid) -> Option<Vec<Rc<Filter>>> {
     let mut found = Vec::new();
     for w in of(snapshot, table) {
         if let What::Sequential(f) = w {
-            found.push(f.as_ref()?);
+            found.push(f.clone()?);
         }
     }
     (!found.is_empty()).then_some(found)

@@ -109,14 +109,17 @@ fn header_size(natts: usize, hasnull: bool) -> usize {
 /// What a version's tuple says about its visibility: frozen, never deleted.
 const HINTS: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID | pg_sys::HEAP_XMAX_INVALID) as u16;
 
-/// The partition from whose memory node a version comes: it matters if there are several. Asked
-/// while the caller's frame owns nothing: an ERROR jumps over it.
-unsafe fn place_of(t: &Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> u32 {
-    if t.e.region.nodes() == 1 {
+/// The partition from whose memory node a version comes: it matters if there are several nodes.
+///
+/// # Safety
+/// A valid slot of the relation's row type. An ERROR jumps as from
+/// `PartKey::partition_of_slot`.
+#[inline]
+pub unsafe fn place_of(nodes: usize, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> u32 {
+    if nodes == 1 {
         return 0;
     }
-    // SAFETY: `slot` is valid and of the relation's row type: contract of `form`. The caller's
-    // frame owns nothing that an ERROR would leave behind.
+    // SAFETY: `slot` is valid and of the relation's row type (contract of this function).
     unsafe { info.partkey.partition_of_slot(slot) as u32 }
 }
 
@@ -143,18 +146,11 @@ unsafe fn whole_tuple<'a>(slot: *mut pg_sys::TupleTableSlot) -> Option<&'a pg_sy
     }
 }
 
-/// Makes a version that is a copy of a [`whole_tuple`] of the slot.
-unsafe fn copy(
-    t: &mut Txn,
-    info: &RelInfo,
-    slot: *mut pg_sys::TupleTableSlot,
-    from: &pg_sys::HeapTupleData,
-    by: Author,
-) -> Fresh {
-    // SAFETY: `slot` is valid: contract of `form`. `from` has `t_len` bytes (htup.h), and the new
-    // version's payload as many. No other process reaches the version yet (INV-SIGNED).
+/// Makes a version that is a copy of a [`whole_tuple`].
+unsafe fn copy(t: &mut Txn, partition: u32, from: &pg_sys::HeapTupleData, by: Author) -> Fresh {
+    // SAFETY: `from` has `t_len` bytes (htup.h), and the new version's payload as many. No other
+    // process reaches the version yet (INV-SIGNED).
     unsafe {
-        let partition = place_of(t, info, slot);
         let f = Fresh::new(ok(t.new_version(partition, from.t_len as usize, 0)));
         let td = header(f.version().as_ptr());
         td.cast::<u8>().copy_from_nonoverlapping(from.t_data.cast(), from.t_len as usize);
@@ -163,23 +159,21 @@ unsafe fn copy(
     }
 }
 
-/// Makes a version of a slot's row.
+/// Makes a version of a slot's row. `partition`: where it goes ([`place_of`]).
 ///
 /// # Safety
-/// `slot` is valid and of the row type of `info`'s relation. What it holds stays as it is during
-/// the call.
-pub unsafe fn form(t: &mut Txn, info: &RelInfo, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
+/// `slot` is valid. What it holds stays as it is during the call.
+pub unsafe fn form(t: &mut Txn, partition: u32, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
     // SAFETY: `slot` is valid (contract of this function), and `have_columns` fills its first
     // `natts` entries. The payload has `hoff + data` bytes, which heap_fill_tuple fills. While `f`
     // lives nothing raises past the bindings' guard.
     unsafe {
         if let Some(from) = whole_tuple(slot) {
-            return copy(t, info, slot, from, by);
+            return copy(t, partition, from, by);
         }
         let desc = (*slot).tts_tupleDescriptor;
         let natts = (*desc).natts as usize;
         crate::pg::have_columns(slot, natts as i32);
-        let partition = place_of(t, info, slot);
         let nulls = std::slice::from_raw_parts((*slot).tts_isnull, natts);
         let given = std::slice::from_raw_parts((*slot).tts_values, natts);
         let (mut external, mut hasnull) = (false, false);
@@ -321,9 +315,11 @@ pub unsafe fn deform(rel: pg_sys::Relation, v: *const Version, values: *mut pg_s
 }
 
 /// How many columns a tuple has; columns that were added later are not in it.
-pub fn columns(t: &pg_sys::HeapTupleData) -> i32 {
-    // SAFETY: `t_data` of a tuple points to its header (htup.h): tuples come from `as_tuple` or
-    // from PostgreSQL.
+///
+/// # Safety
+/// `t_data` points to the tuple's header, as that of a tuple of `as_tuple` or PostgreSQL's does.
+pub unsafe fn columns(t: &pg_sys::HeapTupleData) -> i32 {
+    // SAFETY: `t_data` points to the header (contract of this function).
     unsafe { ((*t.t_data).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32 }
 }
 

@@ -42,7 +42,8 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, f
             t.read_scanned(&PG, r, for_write, scan)
         });
     }
-    let csn = xact::snapshot_csn(s);
+    // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
+    let csn = unsafe { xact::snapshot_csn(s) };
     ok(t.read_snapshot(&PG, r, csn))
 }
 
@@ -60,7 +61,8 @@ pub unsafe fn peek(r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: Sca
     match xact::known_mode()? {
         Mode::Serializable if for_write || scan == ScanId::NONE => None,
         Mode::Serializable => t.peek_scanned(r, scan),
-        _ => t.peek_snapshot(r, xact::known_csn(s)?),
+        // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
+        _ => t.peek_snapshot(r, unsafe { xact::known_csn(s) }?),
     }
 }
 
@@ -74,12 +76,16 @@ pub fn newest(t: &mut Txn, r: RecordRef) -> Seen {
     if let Some(n) = t.last_write(r) {
         return own_version(t, n);
     }
-    live(ok(t.newest(&PG, r.rec)).map(|v| v.0))
+    // SAFETY: the version is the newest of a record, reached under our pin (INV-RETIRE).
+    unsafe { live(ok(t.newest(&PG, r.rec)).map(|v| v.0)) }
 }
 
 /// Without tombstones.
-pub fn live(v: Seen) -> Seen {
-    // SAFETY: `v` comes from a look at a record of this call, under our pin (INV-RETIRE).
+///
+/// # Safety
+/// A version that was reached under our pin (INV-RETIRE), if there is one.
+pub unsafe fn live(v: Seen) -> Seen {
+    // SAFETY: `v` was reached under our pin (contract of this function).
     v.filter(|v| !unsafe { v.as_ref() }.is_tombstone())
 }
 
@@ -135,7 +141,8 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     };
     let mvcc = mode != Mode::Serializable && !active.is_null();
     // Takes the pin again if need be, also for own rows: what looks at an index next may need it.
-    let csn = if mvcc { xact::snapshot_csn(active) } else { 0 };
+    // SAFETY: `active` is the active snapshot, which is not null where it is asked.
+    let csn = if mvcc { unsafe { xact::snapshot_csn(active) } } else { 0 };
     if let Some(n) = t.last_write(r) {
         let w = *t.write(n)?;
         // SAFETY: `active` is null or the active snapshot, which stays active during this call.
@@ -154,10 +161,12 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     }
     if mvcc {
         if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {
-            return live(Some(v)).map(|v| (v, None));
+            // SAFETY: `v` was reached under our pin (INV-RETIRE).
+            return unsafe { live(Some(v)) }.map(|v| (v, None));
         }
     }
-    let v = live(ok(t.newest(&PG, r.rec)).map(|v| v.0));
+    // SAFETY: the version is the newest of a record, reached under our pin (INV-RETIRE).
+    let v = unsafe { live(ok(t.newest(&PG, r.rec)).map(|v| v.0)) };
     if v.is_none() && mode == Mode::Serializable {
         raise(t.fail(AbortReason::ReadChanged, r.touch()));
     }

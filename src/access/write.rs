@@ -31,14 +31,20 @@ unsafe fn xid_for(info: &RelInfo) -> pg_sys::TransactionId {
     }
 }
 
-/// The partition of the row in a slot, as a record keeps it. An ERROR (of a function of the key's
-/// type) jumps over the caller's frame: it must not own a version.
+/// The partition of the row in a slot, as a record keeps it. An ERROR jumps as from
+/// `PartKey::partition_of_slot`: the caller's frame must not own a version.
 unsafe fn partition_of(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> [u16; 2] {
     let mut part = [0; 2];
     // SAFETY: `slot` is valid and of the row type: contract of `insert` and of `update`, which
     // alone come here.
     part[info.table.map().field as usize] = unsafe { info.partkey.partition_of_slot(slot) };
     part
+}
+
+/// The number of a partition that a record keeps.
+#[inline]
+fn number(info: &RelInfo, part: [u16; 2]) -> u32 {
+    part[info.table.map().field as usize].into()
 }
 
 /// Inserts the rows of slots, and counts them.
@@ -85,7 +91,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         let xid = xid_for(info);
         let part = partition_of(info, slot);
         let by = Author::of(t, cid, false);
-        let f = tuple::form(t, info, slot, by);
+        let f = tuple::form(t, number(info, part), slot, by);
         let td = tuple::header(f.version().as_ptr());
         if token != 0 {
             (*td).t_ctid = pg_sys::ItemPointerData {
@@ -206,12 +212,12 @@ pub(super) unsafe fn based_on(
         }
     }
     // SAFETY: `snapshot` is null or valid (contract of this function).
-    unsafe {
+    let csn = unsafe {
         if snapshot.is_null() || (*snapshot).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
             return true;
         }
-    }
-    let csn = xact::snapshot_csn(snapshot);
+        xact::snapshot_csn(snapshot)
+    };
     ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|(v, _)| v == newest)
 }
 
@@ -332,20 +338,20 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
         return visible::own_version(t, n);
     }
     let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
-    if xact::locked().get(&(r.table.id, r.no)).is_some_and(|l| newest.is_some_and(|v| v.as_ptr() == l.version)) {
-        return visible::live(newest);
-    }
-    // SAFETY: `snapshot` is that of `update`: null or valid (tableam.h: tuple_update).
+    let locked = |l: &xact::Locked| newest.is_some_and(|v| v.as_ptr() == l.version);
+    // SAFETY: `snapshot` is that of `update`: null or valid (tableam.h: tuple_update). Versions are
+    // reached under our pin (INV-RETIRE).
     unsafe {
-        if xact::mode() != Mode::Serializable
+        let by_snapshot = !xact::locked().get(&(r.table.id, r.no)).is_some_and(locked)
+            && xact::mode() != Mode::Serializable
             && !snapshot.is_null()
-            && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC
-        {
+            && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+        if by_snapshot {
             let csn = xact::snapshot_csn(snapshot);
             return visible::live(ok(t.at_snapshot(&PG, r.rec, csn)).map(|v| v.0));
         }
+        visible::live(newest)
     }
-    visible::live(newest)
 }
 
 /// Rows inserted by this transaction keep their version for AFTER INSERT triggers, which refetch
@@ -414,8 +420,9 @@ pub unsafe fn update(
         }
         let (base, old) = base_and_version(t, &target);
         let part = if moves { partition_of(info, slot) } else { [0; 2] };
+        let place = if moves { number(info, part) } else { tuple::place_of(t.e.region.nodes(), info, slot) };
         let by = Author::of(t, cid, is_locked(r));
-        let f = tuple::form(t, info, slot, by);
+        let f = tuple::form(t, place, slot, by);
         let version = f.version();
         if moves {
             let n = move_row(rel, info, t, r, base, old, (f, part), slot, cid, xid);
@@ -486,8 +493,9 @@ pub unsafe fn update_in_place(
             return f;
         }
         let (base, _) = base_and_version(t, &target);
+        let place = tuple::place_of(t.e.region.nodes(), info, slot);
         let by = Author::of(t, cid, is_locked(r));
-        let f = tuple::form(t, info, slot, by);
+        let f = tuple::form(t, place, slot, by);
         put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;

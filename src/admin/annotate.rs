@@ -123,7 +123,8 @@ fn proc_address(oid: Oid) -> pg_sys::ObjectAddress {
 
 /// Runs `f` with the pg_proc entry of a function.
 fn with_proc<R>(oid: Oid, f: impl FnOnce(pg_sys::HeapTuple) -> R) -> Option<R> {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a row or null. The row is released after its
+    // last use. An ERROR in `f` leaves it to the resource owner.
     unsafe {
         let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into());
         if tup.is_null() {
@@ -139,7 +140,8 @@ fn with_proc<R>(oid: Oid, f: impl FnOnce(pg_sys::HeapTuple) -> R) -> Option<R> {
 fn inputs(oid: Oid) -> Option<(Vec<String>, Vec<Oid>)> {
     with_proc(oid, |tup| {
         let (mut types, mut names, mut modes) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a valid pg_proc tuple; the arrays have `n` entries, or are null.
+        // SAFETY: `tup` is a row of pg_proc, as `with_proc` gives it. The arrays have `n` entries,
+        // or are null (funcapi.h).
         unsafe {
             let n = pg_sys::get_func_arg_info(tup, &mut types, &mut names, &mut modes);
             (0..n as usize)
@@ -168,7 +170,8 @@ fn position(names: &[String], argument: &str) -> Option<usize> {
 /// use the table's schema: the function's owner needs rights (`sql::locate_for`).
 fn table(name: &str) -> Option<Oid> {
     let c = crate::pg::text::write(name);
-    // SAFETY: catalog look-ups; a name that is none raises an error.
+    // SAFETY: `c` is a C string that outlives the look-ups, and `rv` what they made of it. A text
+    // that is no name is an ERROR, which unwinds.
     unsafe {
         let rv = crate::pg::compat::relation_name(c.as_ptr());
         let oid = if !(*rv).catalogname.is_null() {
@@ -186,7 +189,7 @@ fn table(name: &str) -> Option<Oid> {
 }
 
 fn function_name(oid: Oid) -> String {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered, by a C string.
     unsafe { crate::pg::text::read(pg_sys::format_procedure(oid)) }
 }
 
@@ -231,7 +234,8 @@ fn misfit(function: Oid, a: &Annotation) -> Option<String> {
 /// Tells all backends that the annotations of a function changed: also plans that call it are made
 /// anew.
 pub fn changed(function: Oid) {
-    // SAFETY: an invalidation of a system cache entry.
+    // SAFETY: `rel` is open until its last use, and `tup` is a row of it, as `with_proc` gives it.
+    // The next command of this transaction sees the change.
     unsafe {
         let rel = pg_sys::table_open(pg_sys::ProcedureRelationId, pg_sys::RowExclusiveLock as i32);
         with_proc(function, |tup| pg_sys::CacheInvalidateHeapTuple(rel, tup, std::ptr::null_mut()));
@@ -248,7 +252,8 @@ fn must_own(function: Oid) {
             "",
         )
     };
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups of a function that was there just now. If it was dropped since, they
+    // raise an ERROR, or give a null name, which aclcheck_error takes.
     unsafe {
         if !crate::pg::compat::owns_function(function, pg_sys::GetUserId()) {
             pg_sys::aclcheck_error(
@@ -263,7 +268,8 @@ fn must_own(function: Oid) {
 /// Raises an error unless the user may call the function: a call locks partitions in its owner's
 /// name.
 fn must_call(function: Oid) {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups: any OID is answered. The name may be null, which aclcheck_error
+    // takes.
     unsafe {
         if !crate::pg::compat::may_call(function, pg_sys::GetUserId()) {
             pg_sys::aclcheck_error(
@@ -277,7 +283,7 @@ fn must_call(function: Oid) {
 
 /// Schema and name of a table, quoted; `None`: it was dropped meanwhile.
 fn qualified_name(table: Oid) -> Option<String> {
-    // SAFETY: catalog look-ups, which give null or C strings.
+    // SAFETY: catalog look-ups: any OID is answered, by null or a C string.
     unsafe {
         let (space, name) = (pg_sys::get_namespace_name(pg_sys::get_rel_namespace(table)), pg_sys::get_rel_name(table));
         if space.is_null() || name.is_null() {
@@ -318,7 +324,8 @@ pub fn remove(function: Oid) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn forget(_arg: Datum, _cache: core::ffi::c_int, _hash: u32) {
-    // SAFETY: `with_known` holds on to what it uses, and keeps no reference.
+    // SAFETY: a process has one thread, and `with_known` keeps no reference to `CACHE` while
+    // PostgreSQL runs: what it uses is its own `Rc`.
     let cache = unsafe { CACHE.get_mut() };
     cache.known = None;
     cache.changes += 1;
@@ -332,8 +339,8 @@ pub fn any() -> bool {
 /// Runs `f` with the annotated functions. `None` if the catalog cannot be read now. `f` may read
 /// catalogs.
 fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
-    // SAFETY: no reference into the cache is kept: catalog look-ups, also those of
-    // `f`, can deliver an invalidation, which empties it.
+    // SAFETY: a process has one thread, and each reference to `CACHE` is over before PostgreSQL or
+    // `f` runs. These may deliver an invalidation, which empties it (`forget`).
     unsafe {
         if !pg_sys::IsTransactionState() || pg_sys::MyDatabaseId == pg_sys::InvalidOid {
             return None;
@@ -365,7 +372,9 @@ fn with_known<R>(f: impl FnOnce(&Known) -> R) -> Option<R> {
 /// Reads all annotations of the database.
 fn read() -> Known {
     let mut functions = Vec::new();
-    // SAFETY: a scan of a catalog.
+    // SAFETY: `catalog` and `scan` are open until their last use; `tup` lasts until the next one is
+    // asked for. The arrays have an entry for each column of pg_seclabel. An ERROR leaves both to
+    // the resource owner.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::SecLabelRelationId, pg_sys::AccessShareLock as i32);
         let scan = pg_sys::systable_beginscan(
@@ -404,10 +413,10 @@ fn read() -> Known {
 
 fn function(oid: Oid, label: &str) -> Option<Function> {
     let (names, _) = inputs(oid)?;
-    // SAFETY: a catalog tuple; a system cache look-up.
+    // SAFETY: `tup` is a row of pg_proc, as `with_proc` gives it.
     let owner = with_proc(oid, |tup| unsafe { (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_proc>()).proowner })?;
     let zero = Datum::from(0usize);
-    // SAFETY: as above.
+    // SAFETY: the hash value of any key of a system cache can be asked for.
     let hash = unsafe {
         pg_sys::GetSysCacheHashValue(pg_sys::SysCacheIdentifier::PROCOID as i32, oid.into(), zero, zero, zero)
     };

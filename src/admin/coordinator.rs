@@ -65,20 +65,21 @@ pub fn init() {
     fill(&mut w.bgw_type, NAME);
     fill(&mut w.bgw_library_name, c"mixedcc");
     fill(&mut w.bgw_function_name, c"mixedcc_coordinator_main");
-    // SAFETY: `_PG_init` runs alone; the struct is copied.
+    // SAFETY: `_PG_init` runs alone, as RegisterBackgroundWorker wants. It copies `w`, which is of
+    // this frame.
     unsafe { pg_sys::RegisterBackgroundWorker(&mut w) };
 }
 
 /// Now, in microseconds as PostgreSQL counts them.
 pub fn now() -> u64 {
-    // SAFETY: a plain call.
+    // SAFETY: GetCurrentTimestamp reads the clock and raises nothing.
     unsafe { pg_sys::GetCurrentTimestamp() as u64 }
 }
 
 /// Tells the coordinator that a switch was asked for.
 pub fn wake() {
     let e = shmem::engine();
-    // SAFETY: plain reads.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
     if !unsafe { pg_sys::IsPostmasterEnvironment } {
         // A single-user server has no workers.
         let progress = |made: Passes| made.steps + made.done > 0;
@@ -145,7 +146,7 @@ fn report(under_way: u64) {
         n => (pg_sys::BackendState::STATE_RUNNING, format!("switching {n} partitions")),
     };
     let text = std::ffi::CString::new(text).unwrap_or_default();
-    // SAFETY: a plain call, which copies the text.
+    // SAFETY: `text` is a C string, which pgstat_report_activity copies.
     unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
 }
 
@@ -164,7 +165,8 @@ fn start(e: &Engine) {
     let c = &e.shared.coordinator;
     c.started_at.store(now(), Ordering::SeqCst);
     c.starts.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: plain reads; the callback lives as long as the library.
+    // SAFETY: a variable of this process is read; the callback is a function of this library, which
+    // is never unloaded.
     unsafe {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         c.ident.store(pg_sys::MyProcPid as u32, Ordering::SeqCst);
@@ -176,7 +178,8 @@ fn start(e: &Engine) {
 /// Sleeps as `doze`; handles what signals ask for. True: settings may have changed.
 fn sleep(ms: i64) -> bool {
     doze(ms, pg_sys::PG_WAIT_EXTENSION);
-    // SAFETY: plain calls of a worker's loop; an ERROR ends the process.
+    // SAFETY: variables of this process, which its one thread and its signal handlers write. No
+    // transaction is running; an ERROR ends the process.
     unsafe {
         if pg_sys::ConfigReloadPending != 0 {
             pg_sys::ConfigReloadPending = 0;
@@ -191,7 +194,8 @@ fn sleep(ms: i64) -> bool {
 #[pg_guard]
 #[no_mangle]
 pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
-    // SAFETY: as `bgworker.h` wants it: handlers first, then signals, then the connection.
+    // SAFETY: as bgworker.h wants it, once and in this order: handlers, then signals, then the
+    // connection, to no database.
     unsafe {
         compat::handle_signal(pg_sys::SIGHUP, raw::SignalHandlerForConfigReload);
         compat::handle_signal(pg_sys::SIGTERM, raw::SignalHandlerForShutdownRequest);
@@ -249,7 +253,7 @@ pub fn i_hold(epoch: u64) -> bool {
 
 /// Waits an instant, for interrupts too.
 pub fn pause() {
-    // SAFETY: a plain call of a backend.
+    // SAFETY: pg_usleep sleeps, and raises nothing.
     unsafe { pg_sys::pg_usleep(1000) };
     pgrx::check_for_interrupts!();
 }

@@ -72,14 +72,16 @@ fn invalid(message: &str, hint: &str) -> ! {
 
 /// Registers the label provider.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone; the name is static.
+    // SAFETY: `_PG_init` runs alone; the name is a constant, and the callback a function of this
+    // library, which is never unloaded.
     unsafe { pg_sys::register_label_provider(PROVIDER.as_ptr(), Some(check_label)) };
 }
 
 /// Refuses wrong labels. What they say is applied after the command (`hooks/utility.rs`).
 #[pg_guard]
 unsafe extern "C-unwind" fn check_label(object: *const pg_sys::ObjectAddress, label: *const core::ffi::c_char) {
-    // SAFETY: PostgreSQL's contract of label checks.
+    // SAFETY: PostgreSQL calls this with an object, and null or a C string (seclabel.h:
+    // check_object_relabel_type).
     unsafe {
         let text = (!label.is_null()).then(|| crate::pg::text::read(label));
         let o = *object;
@@ -333,7 +335,8 @@ pub fn relation(relid: Oid) -> pg_sys::ObjectAddress {
 
 /// Our label of an object.
 pub fn label_of(object: pg_sys::ObjectAddress) -> Option<String> {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any object is answered, by null or a C string. `object` outlives the
+    // call.
     unsafe {
         let l = pg_sys::GetSecurityLabel(&object, PROVIDER.as_ptr());
         (!l.is_null()).then(|| crate::pg::text::read(l))
@@ -343,7 +346,8 @@ pub fn label_of(object: pg_sys::ObjectAddress) -> Option<String> {
 /// Writes our label of an object, or removes it.
 pub fn store_label(object: pg_sys::ObjectAddress, label: Option<&str>) {
     let text = label.map(crate::pg::text::write);
-    // SAFETY: plain calls; the next command of this transaction sees the label.
+    // SAFETY: `object` and `text` outlive the call, which copies them. The next command of this
+    // transaction sees the label.
     unsafe {
         pg_sys::SetSecurityLabel(&object, PROVIDER.as_ptr(), text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()));
         pg_sys::CommandCounterIncrement();

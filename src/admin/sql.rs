@@ -6,7 +6,8 @@ use crate::pg::values::{fit, fit_quietly, Value};
 use crate::pg::{compat, guc, relations, text};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::{rel, shmem, stop, xact};
+use crate::state::rel::{self, RelInfo};
+use crate::state::{shmem, stop, xact};
 use mixedcc_engine::partition::{Partition, WaitReason};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
@@ -31,9 +32,19 @@ mod tables;
 /// stays to the end of the transaction).
 struct Open(pg_sys::Relation, u32);
 
+impl Open {
+    /// What this process knows of the table.
+    fn info(&self) -> &'static RelInfo {
+        // SAFETY: the relation is open until this is dropped, and of ours: what opens it sees to
+        // that.
+        unsafe { rel::info(self.0) }
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: opened by `open`; when an error unwinds, the resource owner closes it instead.
+        // SAFETY: `open_until` or `quietly` has opened the relation, and this closes it once. When
+        // an error unwinds, the resource owner closes it instead.
         unsafe {
             if !std::thread::panicking() {
                 pg_sys::relation_close(self.0, self.1 as i32);
@@ -62,20 +73,21 @@ fn open_briefly(oid: Oid) -> Open {
 }
 
 fn open_until(oid: Oid, lock: u32, unlock: u32) -> Open {
-    // SAFETY: a plain call.
+    // SAFETY: any OID is answered, by null if there is no such relation. `Open` closes it.
     let r = unsafe { pg_sys::try_relation_open(oid, lock as i32) };
     if r.is_null() {
         relations::no_such(oid);
     }
     let open = Open(r, unlock);
-    if !rel::is_ours(r) {
+    // SAFETY: `r` is open until `open` is dropped.
+    if !unsafe { rel::is_ours(r) } {
         complain(
             PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
             &format!("\"{}\" is not a mixedcc table", relations::name(oid)),
             "Name a table that was created USING mixedcc.",
         );
     }
-    // SAFETY: an open relation.
+    // SAFETY: `r` is open until `open` is dropped.
     unsafe { crate::access::altered::must_fit(r, (*r).rd_att) };
     open
 }
@@ -83,7 +95,7 @@ fn open_until(oid: Oid, lock: u32, unlock: u32) -> Open {
 /// Is the user a member of `mixedcc.admin_role`?
 fn is_admin() -> bool {
     let admin = guc::ADMIN_ROLE.get().filter(|r| !r.is_empty());
-    // SAFETY: catalog look-ups; the name is a C string.
+    // SAFETY: `role` is a C string. The look-ups answer `InvalidOid` for a role that is not there.
     admin.is_some_and(|role| unsafe {
         let role = pg_sys::get_role_oid(role.as_ptr(), true);
         role != pg_sys::InvalidOid && pg_sys::has_privs_of_role(pg_sys::GetUserId(), role)
@@ -96,7 +108,8 @@ fn must_control(oid: Oid) {
     if is_admin() {
         return;
     }
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups of a relation that was there just now. If it was dropped since, they
+    // raise an ERROR, or give a null name, which aclcheck_error takes.
     unsafe {
         let kind = pg_sys::get_rel_relkind(oid);
         if kind != 0 && !compat::owns_relation(oid, pg_sys::GetUserId()) {
@@ -109,12 +122,12 @@ fn must_control(oid: Oid) {
 #[pg_extern(sql = false)]
 fn table_size(table: Oid) -> i64 {
     let rel = open_briefly(table);
-    rel::info(rel.0).table.bytes() as i64
+    rel.info().table.bytes() as i64
 }
 
 #[pg_extern(sql = false)]
 fn set_stop_event(name: &str, action: &str) {
-    // SAFETY: plain reads.
+    // SAFETY: `superuser` looks at the current user's row, and answers any OID.
     if !unsafe { pg_sys::superuser() } {
         complain(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, "must be superuser to set stop events", "");
     }
@@ -153,7 +166,8 @@ fn set_stop_event(name: &str, action: &str) {
 fn visible_tables() -> Vec<(Oid, &'static Table)> {
     // The pin of the transaction keeps the tables (INV-TABLE).
     xact::txn();
-    // SAFETY: plain calls: a backend's database, catalog look-ups.
+    // SAFETY: within a transaction that can look at catalogs: an SQL function of this module calls
+    // it. The pin keeps the tables (INV-TABLE).
     unsafe {
         let all = shmem::all(Some(pg_sys::MyDatabaseId.to_u32()));
         let named = all.into_iter().map(|t| (compat::relation_of(t.key), t));
@@ -245,7 +259,7 @@ fn reset_stats(table: Option<Oid>) {
     }
     let admin = is_admin();
     for (oid, t) in visible_tables() {
-        // SAFETY: a catalog look-up.
+        // SAFETY: `GetUserId` reads a variable of this process.
         let wanted = table
             .map_or_else(|| admin || compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
         if !wanted {
@@ -292,7 +306,8 @@ fn memory_node_rows() -> TableIterator<
 fn label_items(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> TableIterator<'static, (name!(option, String), name!(value, Vec<u8>))> {
-    // SAFETY: PostgreSQL's contract of function calls: one text, which is not NULL.
+    // SAFETY: `fcinfo` is a call of this function (fmgr.h). Its SQL declaration has one text, and
+    // is STRICT.
     let label = unsafe { text::of_datum((*fcinfo).args.as_slice(1)[0].value) };
     let items = crate::admin::options::Options::parse(&label).items();
     // A text has the layout of a bytea: these are bytes in the database's encoding.
@@ -303,7 +318,8 @@ fn label_items(
 #[pg_extern(sql = false)]
 fn declare_partition(table: Option<Oid>, fcinfo: pg_sys::FunctionCallInfo) {
     let table = given(table, "table");
-    // SAFETY: PostgreSQL's contract of function calls; the arguments are as many as it says.
+    // SAFETY: `fcinfo` is a call of this function (fmgr.h), with `nargs` arguments and the types
+    // that its expression tells.
     let key: Vec<Value> = unsafe {
         let info = (*fcinfo).flinfo;
         if pg_sys::get_fn_expr_variadic(info) {
@@ -326,7 +342,7 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
     may_use(table);
     let rel = open(table, pg_sys::AccessShareLock);
     rel::note_use();
-    let info = rel::info(rel.0);
+    let info = rel.info();
     let columns: Vec<i16> = info.partkey.columns().collect();
     if info.table.map().n == 1 {
         return Touch { table: info.table, no: 0 };
@@ -343,8 +359,10 @@ pub fn locate(table: Oid, key: &[Value]) -> Touch {
             "Give a value for each column of the partition key, in its order.",
         );
     }
-    let key: Vec<_> = columns.iter().zip(key).map(|(&c, &k)| fit(rel.0, c, k)).collect();
-    // SAFETY: the values are of their types; the default operator class and the column's collation.
+    // SAFETY: `rel` is open, and has the columns of its partition key. Values are of their types.
+    let key: Vec<_> = columns.iter().zip(key).map(|(&c, &k)| unsafe { fit(rel.0, c, k) }).collect();
+    // SAFETY: `fit` has made values of the types that they name. Equality is that of the columns'
+    // default operator classes under their own collations.
     let Some(no) = (unsafe { info.partkey.partition_of_key(&key) }) else {
         complain(
             PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
@@ -362,15 +380,18 @@ pub fn locate_for(table: Oid, key: &[Value], owner: Oid) -> Option<Touch> {
         return None;
     }
     let rel = quietly(table)?;
-    let info = rel::info(rel.0);
+    let info = rel.info();
     if info.table.map().n == 1 {
         return Some(Touch { table: info.table, no: 0 });
     }
     if info.partkey.columns().count() != key.len() {
         return None;
     }
-    let key = info.partkey.columns().zip(key).map(|(c, &k)| fit_quietly(rel.0, c, k)).collect::<Option<Vec<_>>>()?;
-    // SAFETY: the values are of their types; the default operator class and the column's collation.
+    // SAFETY: `rel` is open, and has the columns of its partition key. Values are of their types.
+    let fitted = |(c, k): (i16, &Value)| unsafe { fit_quietly(rel.0, c, *k) };
+    let key = info.partkey.columns().zip(key).map(fitted).collect::<Option<Vec<_>>>()?;
+    // SAFETY: `fit_quietly` has made values of the types that they name. Equality is that of the
+    // columns' default operator classes under their own collations.
     let no = unsafe { info.partkey.partition_of_key(&key) }?;
     Some(Touch { table: info.table, no: no as u32 })
 }
@@ -378,29 +399,31 @@ pub fn locate_for(table: Oid, key: &[Value], owner: Oid) -> Option<Touch> {
 /// A partition that was located in an earlier transaction, if it is still there.
 pub fn locate_again(table: Oid, id: u64, no: u32) -> Option<Touch> {
     let rel = quietly(table)?;
-    let t = rel::info(rel.0).table;
+    let t = rel.info().table;
     (t.id == id && no < t.map().n).then_some(Touch { table: t, no })
 }
 
 /// Opens a table if it is ours.
 fn quietly(table: Oid) -> Option<Open> {
-    // SAFETY: a plain call.
+    // SAFETY: any OID is answered, by null if there is no such relation. `Open` closes it.
     let r = unsafe { pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32) };
     if r.is_null() {
         return None;
     }
-    Some(Open(r, pg_sys::NoLock)).filter(|o| rel::is_ours(o.0))
+    // SAFETY: `r` is open until its `Open` is dropped.
+    Some(Open(r, pg_sys::NoLock)).filter(|o| unsafe { rel::is_ours(o.0) })
 }
 
 fn has_rights(table: Oid, role: Oid) -> bool {
     let rights = pg_sys::ACL_SELECT | pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up: any OID is answered.
     unsafe { pg_sys::get_rel_relkind(table) != 0 && compat::relation_rights(table, role, rights) }
 }
 
 /// Raises an error unless the user has some right on the table's rows.
 fn must_select(table: Oid) {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups of a relation that was there just now. If it was dropped since, they
+    // raise an ERROR, or give a null name, which aclcheck_error takes.
     unsafe {
         let kind = pg_sys::get_rel_relkind(table);
         if kind != 0 && !compat::relation_rights(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT) {
@@ -411,7 +434,8 @@ fn must_select(table: Oid) {
 }
 
 fn may_use(table: Oid) {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-ups of a relation that was there just now. If it was dropped since, they
+    // raise an ERROR, or give a null name, which aclcheck_error takes.
     unsafe {
         let kind = pg_sys::get_rel_relkind(table);
         if kind != 0 && !has_rights(table, pg_sys::GetUserId()) {
@@ -427,7 +451,8 @@ fn may_use(table: Oid) {
 /// `declaring(anyelement, oid, int)`: returns its first argument.
 #[pg_extern(sql = false)]
 fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
-    // SAFETY: PostgreSQL's contract of function calls: three arguments.
+    // SAFETY: `fcinfo` is a call of this function (fmgr.h), whose SQL declaration has three
+    // arguments; the last two are read as their types only if they are not NULL.
     unsafe {
         let args = (*fcinfo).args.as_slice(3);
         let typid = pg_sys::get_fn_expr_argtype((*fcinfo).flinfo, 0);
@@ -441,8 +466,8 @@ fn declaring(fcinfo: pg_sys::FunctionCallInfo) -> Option<pgrx::AnyElement> {
 
 #[pg_extern(sql = false)]
 fn annotate_function(function: Oid, table: Oid, fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: PostgreSQL's contract of function calls: three arguments, the last one an array of
-    // texts.
+    // SAFETY: `fcinfo` is a call of this function (fmgr.h). Its SQL declaration has three
+    // arguments, is STRICT, and the last one is an array of texts.
     let arguments = unsafe { text::of_array((*fcinfo).args.as_slice(3)[2].value) };
     let arguments: Vec<_> = arguments.into_iter().map(|a| given(a, "name of an argument")).collect();
     annotate::add(function, table, &arguments);
@@ -457,7 +482,8 @@ fn unannotate_function(function: Oid) {
 fn annotation_items(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> TableIterator<'static, (name!(table, Vec<u8>), name!(arguments, Vec<u8>))> {
-    // SAFETY: PostgreSQL's contract of function calls: one text, which is not NULL.
+    // SAFETY: `fcinfo` is a call of this function (fmgr.h). Its SQL declaration has one text, and
+    // is STRICT.
     let label = unsafe { text::of_datum((*fcinfo).args.as_slice(1)[0].value) };
     // A superuser may write unchecked labels into the catalog: one wrong label must not hide the
     // others.

@@ -7,9 +7,9 @@ use crate::access::{altered, mixture, seqscan};
 use crate::admin::annotate;
 use crate::paths::bypass::{self, Reason, Run};
 use crate::pg::previous::PREVIOUS;
-use crate::pg::{compat, is_serializable, raw};
-use crate::state::rel;
+use crate::pg::{compat, is_serializable, raw, relations};
 use crate::state::xact::{self, Mode};
+use crate::state::{platform, rel};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -137,7 +137,8 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
     // SAFETY: `q` is a statement that is about to start (contract of ExecutorStart_hook).
     unsafe {
         let s = (*q).snapshot;
-        if is_worker() || !pg_sys::IsTransactionState() {
+        // In the middle of a call of the engine no statement may read tables of ours (INV-OUTSIDE).
+        if is_worker() || !pg_sys::IsTransactionState() || !platform::is_outside() {
             return;
         }
         if xact::mode() != Mode::Serializable {
@@ -238,7 +239,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_BitmapIndexScanState => {
                 let index = (*ps.cast::<pg_sys::BitmapIndexScanState>()).biss_RelationDesc;
                 if !index.is_null() {
-                    let heap = pg_sys::RelationIdGetRelation((*(*index).rd_index).indrelid);
+                    let heap = relations::entry((*(*index).rd_index).indrelid);
                     wrap(heap, index);
                     if rel::is_ours(heap) && xact::known_mode() == Some(Mode::Serializable) {
                         let scan = (*ps.cast::<pg_sys::BitmapIndexScanState>()).biss_ScanDesc;

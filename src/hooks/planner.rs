@@ -3,7 +3,7 @@
 
 use crate::paths::bypass;
 use crate::pg::previous::PREVIOUS;
-use crate::pg::raw;
+use crate::pg::{raw, relations};
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -33,7 +33,7 @@ unsafe extern "C-unwind" fn relation_info(
             prev(root, oid, inhparent, info);
         }
         // `inhparent` is set for index builds too.
-        let r = pg_sys::RelationIdGetRelation(oid);
+        let r = relations::entry(oid);
         if rel::is_ours(r) {
             xact::renew_pin(); // estimates may look up the extreme keys of an index
             (*info).rel_parallel_workers = 0;

@@ -189,7 +189,8 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_VariableSetStmt => copy::variable(call),
         NodeTag::T_CallStmt => {
             let call = call.writable();
-            annotate::around_call(call.node(), call.params, || call.run());
+            // SAFETY: the node is of an analysed CALL, by its tag, and ours to change (`writable`).
+            unsafe { annotate::around_call(call.node(), call.params, || call.run()) };
         }
         _ => call.run(),
     }
@@ -348,10 +349,10 @@ fn members(oid: Oid) -> Vec<Oid> {
 
 /// A relation and its descendants.
 fn family(oid: Oid) -> Vec<Oid> {
-    // SAFETY: catalog look-up that takes no locks: any OID is answered. An ERROR unwinds through
-    // this frame, which owns nothing.
+    // SAFETY: catalog look-up that takes no locks: any OID is answered. An ERROR unwinds.
     unsafe {
-        let list = find_all_inheritors(oid, pg_sys::NoLock as i32, std::ptr::null_mut());
+        let none = std::ptr::null_mut();
+        let list = pg_sys::ffi::pg_guard_ffi_boundary(|| find_all_inheritors(oid, pg_sys::NoLock as i32, none));
         pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid().collect()
     }
 }

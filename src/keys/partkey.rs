@@ -65,11 +65,30 @@ const TAG_RANGE: u8 = b'R';
 /// Support function 1 of a B-tree operator family: comparison.
 const BTORDER_PROC: i16 = 1;
 
-mod raw {
-    use super::*;
-    extern "C-unwind" {
-        // On the path of every insert: without the guard of the bindings.
-        pub fn FunctionCall2Coll(f: *mut pg_sys::FmgrInfo, collation: Oid, a: Datum, b: Datum) -> Datum;
+/// What becomes of an ERROR of a type's function, which may be a user's.
+#[derive(Clone, Copy)]
+enum Error {
+    /// It jumps over the callers' frames, up to PostgreSQL's. They own nothing.
+    Jumps,
+    /// It unwinds.
+    Unwinds,
+}
+
+impl Error {
+    /// Calls a support function of a type.
+    ///
+    /// # Safety
+    /// `f` is a function of two arguments, and these are values for it.
+    #[inline]
+    unsafe fn call(self, f: *mut pg_sys::FmgrInfo, collation: Oid, a: Datum, b: Datum) -> Datum {
+        // SAFETY: `f` takes `a` and `b` (contract of this function). An ERROR jumps only where the
+        // callers' frames own nothing, as `Error::Jumps` says.
+        unsafe {
+            match self {
+                Error::Jumps => crate::pg::raw::FunctionCall2Coll(f, collation, a, b),
+                Error::Unwinds => pg_sys::FunctionCall2Coll(f, collation, a, b),
+            }
+        }
     }
 }
 
@@ -123,9 +142,12 @@ fn is_polymorphic(t: Oid) -> bool {
 
 impl Column {
     /// A column by its number. `None` if it was dropped.
-    fn new(desc: pg_sys::TupleDesc, attnum: i16, flags: u32) -> Option<Column> {
-        // SAFETY: `desc` is the valid descriptor of an open relation, and `attnum` is checked.
-        // Entries of the type cache are never freed.
+    ///
+    /// # Safety
+    /// The descriptor of an open relation.
+    unsafe fn new(desc: pg_sys::TupleDesc, attnum: i16, flags: u32) -> Option<Column> {
+        // SAFETY: `desc` is the descriptor of an open relation (contract of this function), and
+        // `attnum` is checked. Entries of the type cache are never freed.
         unsafe {
             if attnum < 1 || attnum as i32 > (*desc).natts {
                 return None;
@@ -141,7 +163,7 @@ impl Column {
     }
 
     #[inline]
-    unsafe fn hash(&self, d: Datum, null: bool) -> u64 {
+    unsafe fn hash(&self, d: Datum, null: bool, error: Error) -> u64 {
         if null {
             return NULL_HASH;
         }
@@ -151,13 +173,8 @@ impl Column {
         // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
         // `partition_of_key`. The type has the function, which was checked when the spec was made.
         unsafe {
-            raw::FunctionCall2Coll(
-                &raw mut (*self.cache).hash_extended_proc_finfo,
-                self.collation,
-                d,
-                Datum::from(0usize),
-            )
-            .value() as u64
+            let f = &raw mut (*self.cache).hash_extended_proc_finfo;
+            error.call(f, self.collation, d, Datum::from(0usize)).value() as u64
         }
     }
 
@@ -167,7 +184,7 @@ impl Column {
         // cache are never freed; the function belongs to the value's type.
         unsafe {
             if null || self.is_same_type(typid) {
-                return Some(self.hash(d, null));
+                return Some(self.hash(d, null, Error::Unwinds));
             }
             if self.int.is_some() {
                 return Int::of(typid).map(|i| mix(i.value(d) as u64));
@@ -214,7 +231,7 @@ const CMP_FLAGS: u32 = pg_sys::TYPECACHE_BTREE_OPFAMILY | pg_sys::TYPECACHE_CMP_
 impl RangeKey {
     /// Number of bounds at or below the value.
     #[inline]
-    unsafe fn place(&self, d: Datum, null: bool) -> u16 {
+    unsafe fn place(&self, d: Datum, null: bool, error: Error) -> u16 {
         if null {
             return self.bounds.len() as u16;
         }
@@ -226,9 +243,7 @@ impl RangeKey {
             // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
             // `partition_of_key`. The type has the function, which was checked when the spec was
             // made.
-            let c = unsafe {
-                raw::FunctionCall2Coll(&raw mut (*self.column.cache).cmp_proc_finfo, self.column.collation, b, d)
-            };
+            let c = unsafe { error.call(&raw mut (*self.column.cache).cmp_proc_finfo, self.column.collation, b, d) };
             c.value() as i32 <= 0
         }) as u16
     }
@@ -240,7 +255,7 @@ impl RangeKey {
         // cache are never freed; `proc` compares the column's type with it.
         unsafe {
             if null || c.is_same_type(typid) {
-                return Some(self.place(d, null));
+                return Some(self.place(d, null, Error::Unwinds));
             }
             if c.int.is_some() {
                 let v = Int::of(typid)?.value(d);
@@ -273,9 +288,12 @@ impl RangeKey {
 
 impl PartKey {
     /// Reads the description of a map of this relation.
-    pub fn parse(rel: pg_sys::Relation, map: &PartitionMap) -> PartKey {
-        // SAFETY: `rel` is an open relation: each caller gets it from PostgreSQL so.
-        let desc = unsafe { (*rel).rd_att };
+    ///
+    /// # Safety
+    /// An open relation.
+    pub unsafe fn parse(rel: pg_sys::Relation, map: &PartitionMap) -> PartKey {
+        // SAFETY: `rel` is open (contract of this function), as `Column::new` wants its descriptor.
+        let (desc, column) = unsafe { ((*rel).rd_att, |desc, no, flags| Column::new(desc, no, flags)) };
         let spec = map.spec();
         if map.n <= 1 {
             return PartKey::Single;
@@ -284,12 +302,11 @@ impl PartKey {
         let attnum = |at: usize| i16::from_le_bytes([spec[at], spec[at + 1]]);
         match spec.first() {
             Some(&TAG_HASH) => {
-                let columns: Option<Vec<Column>> = (0..spec[1] as usize)
-                    .map(|i| Column::new(desc, attnum(2 + i * Column::SIZE), HASH_FLAGS))
-                    .collect();
+                let columns: Option<Vec<Column>> =
+                    (0..spec[1] as usize).map(|i| column(desc, attnum(2 + i * Column::SIZE), HASH_FLAGS)).collect();
                 columns.map_or(PartKey::Broken, |columns| PartKey::Hash(HashKey { n, columns }))
             }
-            Some(&TAG_RANGE) => Column::new(desc, attnum(2), CMP_FLAGS)
+            Some(&TAG_RANGE) => column(desc, attnum(2), CMP_FLAGS)
                 .map_or(PartKey::Broken, |c| PartKey::Range(read_bounds(c, &spec[2 + Column::SIZE..], n))),
             _ => PartKey::Broken,
         }
@@ -311,11 +328,17 @@ impl PartKey {
     /// The partition of a row.
     ///
     /// # Safety
-    /// `values` and `nulls` hold the row's columns, by number - 1.
-    #[inline]
+    /// `values` and `nulls` hold the row's columns, by number - 1. An ERROR (of a function of the
+    /// key's type) unwinds.
     pub unsafe fn partition(&self, values: *const Datum, nulls: *const bool) -> u16 {
-        // SAFETY: `values` and `nulls` hold the row's columns (contract of this function), and the
-        // key's columns exist.
+        // SAFETY: `values` and `nulls` hold the row's columns (contract of this function).
+        unsafe { self.partition_of_row(values, nulls, Error::Unwinds) }
+    }
+
+    #[inline]
+    unsafe fn partition_of_row(&self, values: *const Datum, nulls: *const bool, error: Error) -> u16 {
+        // SAFETY: `values` and `nulls` hold the row's columns: contract of `partition`. The key's
+        // columns exist.
         let get = |c: &Column| unsafe { (*values.add(c.attnum as usize - 1), *nulls.add(c.attnum as usize - 1)) };
         match self {
             PartKey::Single | PartKey::Broken => 0,
@@ -325,16 +348,16 @@ impl PartKey {
                     return match c.int {
                         Some(_) if null => 0,
                         Some(i) => modulo(i.value(d), *n),
-                        // SAFETY: `get` gives the row's value of column `c` (contract of this
-                        // function).
-                        None => spread(unsafe { c.hash(d, null) }, *n),
+                        // SAFETY: `get` gives the row's value of column `c` (contract of
+                        // `partition`).
+                        None => spread(unsafe { c.hash(d, null, error) }, *n),
                     };
                 }
                 let hash = columns.iter().fold(0, |h, c| {
                     let (d, null) = get(c);
                     // SAFETY: `get` gives the row's value of column `c` (contract of this
                     // function).
-                    combine(h, unsafe { c.hash(d, null) })
+                    combine(h, unsafe { c.hash(d, null, error) })
                 });
                 spread(hash, *n)
             }
@@ -342,7 +365,7 @@ impl PartKey {
                 let (d, null) = get(&r.column);
                 // SAFETY: `get` gives the row's value of the key's column (contract of this
                 // function).
-                unsafe { r.place(d, null) }
+                unsafe { r.place(d, null, error) }
             }
         }
     }
@@ -350,7 +373,8 @@ impl PartKey {
     /// The partition of the row in a slot.
     ///
     /// # Safety
-    /// A valid slot of the table's row type.
+    /// A valid slot of the table's row type. An ERROR (of a function of the key's type) jumps over
+    /// the callers' frames, which own nothing: on the path of every insert.
     #[inline]
     pub unsafe fn partition_of_slot(&self, slot: *mut pg_sys::TupleTableSlot) -> u16 {
         // SAFETY: `slot` is valid and of the table's row type (contract of this function).
@@ -362,7 +386,7 @@ impl PartKey {
                 more => more.iter().map(|c| c.attnum).max().unwrap_or(0),
             };
             crate::pg::have_columns(slot, last as i32);
-            self.partition((*slot).tts_values, (*slot).tts_isnull)
+            self.partition_of_row((*slot).tts_values, (*slot).tts_isnull, Error::Jumps)
         }
     }
 
@@ -371,7 +395,7 @@ impl PartKey {
     ///
     /// # Safety
     /// Each value is of its type. Equality is that of the columns' default operator class, under
-    /// a collation that `agrees_with` allows.
+    /// a collation that `agrees_with` allows. An ERROR unwinds.
     pub unsafe fn partition_of_key(&self, key: &[(Datum, bool, Oid)]) -> Option<u16> {
         match self {
             PartKey::Single => Some(0),
@@ -403,12 +427,15 @@ impl PartKey {
 
     /// Does equality on column `i` (from 0) of an index mean the same partition for key column
     /// `attnum`? Not if its operator class or collation is coarser than the key's.
-    pub fn agrees_with(&self, index: pg_sys::Relation, i: usize, attnum: i16) -> bool {
+    ///
+    /// # Safety
+    /// An open index, which has this key column.
+    pub unsafe fn agrees_with(&self, index: pg_sys::Relation, i: usize, attnum: i16) -> bool {
         let Some(c) = self.all().iter().find(|c| c.attnum == attnum) else {
             return false;
         };
-        // SAFETY: `index` is an open index, and `i` one of its key columns, as each caller has
-        // looked it up. Entries of the type cache are never freed.
+        // SAFETY: `index` is open, and `i` one of its key columns (contract of this function).
+        // Entries of the type cache are never freed.
         unsafe {
             let family = *(*index).rd_opfamily.add(i);
             let collation = *(*index).rd_indcollation.add(i);

@@ -277,6 +277,16 @@ pub unsafe fn same(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) ->
     unsafe { raw::datumIsEqual(a, b, byval, len) }
 }
 
+/// Copies a value into the current memory context (datum.h). An ERROR unwinds.
+///
+/// # Safety
+/// A value of a type that is passed by value or not, and has this length; not NULL.
+pub unsafe fn copy(d: pg_sys::Datum, byval: bool, len: i32) -> pg_sys::Datum {
+    // SAFETY: `d` is a value of a type with `byval` and `len` (contract of this function). The
+    // closure owns nothing.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::datumCopy(d, byval, len)) }
+}
+
 /// Is the isolation level SERIALIZABLE?
 pub fn is_serializable() -> bool {
     // SAFETY: a variable of this process, which only its one thread writes.

@@ -7,8 +7,38 @@ use pgrx::pg_sys::{self, Oid};
 use pgrx::PgSqlErrorCode;
 
 /// No relation has this OID.
+#[cold]
 pub fn no_such(oid: Oid) -> ! {
     complain(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, &format!("relation with OID {} does not exist", oid.to_u32()), "")
+}
+
+/// The relation cache's entry of a relation, with a reference. An error if there is no such
+/// relation: PostgreSQL returns null then.
+///
+/// # Safety
+/// The transaction has the relation locked. An ERROR unwinds.
+pub unsafe fn entry(oid: Oid) -> pg_sys::Relation {
+    // SAFETY: the relation is locked (contract of this function); any OID is answered.
+    let rel = unsafe { pg_sys::RelationIdGetRelation(oid) };
+    if rel.is_null() {
+        no_such(oid);
+    }
+    rel
+}
+
+/// The same without the bindings' guard.
+///
+/// # Safety
+/// As for [`entry`], but an ERROR of PostgreSQL jumps over this frame and the caller's.
+#[inline]
+pub unsafe fn entry_unguarded(oid: Oid) -> pg_sys::Relation {
+    // SAFETY: the relation is locked (contract of this function); any OID is answered. Nothing that
+    // needs a drop is alive in this frame.
+    let rel = unsafe { crate::pg::raw::RelationIdGetRelation(oid) };
+    if rel.is_null() {
+        no_such(oid);
+    }
+    rel
 }
 
 /// Its name, or its OID if there is none.

@@ -1,6 +1,6 @@
 //! Values with their types: casts, and expressions that are evaluated outside of a plan.
 
-use crate::pg::{compat, raw};
+use crate::pg::compat;
 use pgrx::pg_sys::{self, Datum, Oid};
 
 /// A value of a partition key: datum, NULL, type.
@@ -8,9 +8,12 @@ pub type Value = (Datum, bool, Oid);
 
 /// A value of a key as its column's type: unknown literals are read, others cast where that is
 /// implicit. Integers and what has no such cast stay.
-pub fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
-    // SAFETY: `rel` is open and has column `attnum`: each caller has it from the key's definition.
-    // An unknown literal that is not NULL is a C string.
+///
+/// # Safety
+/// An open relation, which has the column, and a value of its type. An ERROR unwinds.
+pub unsafe fn fit(rel: pg_sys::Relation, attnum: i16, (value, null, typid): Value) -> Value {
+    // SAFETY: `rel` is open and has column `attnum` (contract of this function). An unknown literal
+    // that is not NULL is a C string.
     unsafe {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         let base = pg_sys::getBaseType(att.atttypid);
@@ -98,23 +101,26 @@ pub fn conversion(from: Oid, to: Oid) -> Conversion {
 /// As [`fit`], for a value that the user did not ask to be cast: the caller of an annotated
 /// function trusts neither the owner of the table nor that of a type. `None`: a function of a user
 /// would run, or a literal would have to be read.
-pub fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
+///
+/// # Safety
+/// As for [`fit`].
+pub unsafe fn fit_quietly(rel: pg_sys::Relation, attnum: i16, v: Value) -> Option<Value> {
     if v.2 == pg_sys::UNKNOWNOID {
         return None;
     }
-    // SAFETY: `rel` is open and has column `attnum`: each caller has it from the key's definition.
-    // `getBaseType` is a catalog look-up: any OID is answered.
-    let (from, to) = unsafe {
+    // SAFETY: `rel` is open and has column `attnum` (contract of this function). `getBaseType` is a
+    // catalog look-up: any OID is answered.
+    unsafe {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
-        (pg_sys::getBaseType(v.2), pg_sys::getBaseType(att.atttypid))
-    };
-    if from == to || v.2 == pg_sys::InvalidOid || is_integer(from) && is_integer(to) {
-        return Some(fit(rel, attnum, v));
-    }
-    match conversion(from, to) {
-        Conversion::None => Some(v),
-        Conversion::BuiltIn => Some(fit(rel, attnum, v)),
-        Conversion::Foreign => None,
+        let (from, to) = (pg_sys::getBaseType(v.2), pg_sys::getBaseType(att.atttypid));
+        if from == to || v.2 == pg_sys::InvalidOid || is_integer(from) && is_integer(to) {
+            return Some(fit(rel, attnum, v));
+        }
+        match conversion(from, to) {
+            Conversion::None => Some(v),
+            Conversion::BuiltIn => Some(fit(rel, attnum, v)),
+            Conversion::Foreign => None,
+        }
     }
 }
 
@@ -136,7 +142,7 @@ pub unsafe fn evaluate(node: *mut pg_sys::Node, params: pg_sys::ParamListInfo) -
         let v = pg_sys::ExecEvalExpr(state, context, &mut null);
         let (mut len, mut byval) = (0, false);
         pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
-        let v = if null { v } else { raw::datumCopy(v, byval, len as i32) };
+        let v = if null { v } else { crate::pg::copy(v, byval, len as i32) };
         pg_sys::FreeExecutorState(estate);
         (v, null, pg_sys::getBaseType(typid))
     }

@@ -16,7 +16,7 @@ pub struct Above {
     /// The last key that a scan of this transaction has read, and whether it reads upwards.
     pub reached: fn(scan: u32) -> Option<(Vec<u8>, bool)>,
     /// The map that the options of a relation of ours ask for.
-    pub initial_map: fn(pg_sys::Relation) -> NonNull<PartitionMap>,
+    pub initial_map: unsafe fn(pg_sys::Relation) -> NonNull<PartitionMap>,
     /// The spec of the primary index that the PRIMARY KEY of a relation of ours asks for.
     pub primary_spec: unsafe fn(pg_sys::Relation) -> Option<Vec<u8>>,
 }

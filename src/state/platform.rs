@@ -2,7 +2,10 @@
 //! detector, timeouts, cancels and pg_locks see them.
 //!
 //! **INV-OUTSIDE**: The engine's state of the transaction is not touched while the engine is in the
-//! middle of a call.
+//! middle of a call. So `xact::txn` is an error then, and `xact::running` finds no transaction. A
+//! statement on a table of ours is refused when it starts. A cursor that was open before is refused
+//! when it goes on, or ends. A subtransaction of a user's function starts and ends within the call,
+//! and the engine does not hear of it.
 
 use crate::pg::compat;
 pub use crate::pg::compat::my_ident;

@@ -76,8 +76,12 @@ pub fn end_transaction() {
 }
 
 /// Is the relation one of ours?
-pub fn is_ours(rel: pg_sys::Relation) -> bool {
-    // SAFETY: `rel` is null or an open relation, from PostgreSQL; the pointers are only compared.
+///
+/// # Safety
+/// Null, or an open relation.
+#[inline]
+pub unsafe fn is_ours(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is null or open (contract of this function); the pointers are only compared.
     unsafe { !rel.is_null() && std::ptr::eq((*rel).rd_tableam, above().routine) }
 }
 
@@ -96,14 +100,14 @@ pub fn forget_use() {
 
 /// The knowledge of a relation. Valid until the transaction ends. Every use of a table comes here
 /// at its begin.
+///
+/// # Safety
+/// An open relation of ours. An ERROR unwinds.
 #[inline]
-pub fn info(rel: pg_sys::Relation) -> &'static RelInfo {
+pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     USED.set(true);
-    // SAFETY: `rel` is an open relation of ours, from PostgreSQL, as `known` wants it.
-    if let Some(i) = unsafe { known(rel) } {
-        return i;
-    }
-    build(rel)
+    // SAFETY: `rel` is open and of ours (contract of this function).
+    unsafe { known(rel).unwrap_or_else(|| build(rel)) }
 }
 
 /// The same, if it is known already. Does not fail.
@@ -121,10 +125,12 @@ pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     }
 }
 
+/// # Safety
+/// An open relation of ours.
 #[cold]
-fn build(rel: pg_sys::Relation) -> &'static RelInfo {
-    // SAFETY: `rel` is an open relation of ours, from PostgreSQL. A column of an index has a number
-    // up to `natts`, and the set is freed once, after its last use.
+unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
+    // SAFETY: `rel` is open and of ours (contract of this function). A column of an index has a
+    // number up to `natts`, and the set is freed once, after its last use.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let table = table_of(rel);

@@ -138,9 +138,11 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
     }
 }
 
-/// The running transaction; starts it if need be.
+/// The running transaction; starts it if need be. An ERROR in the middle of a call of the engine
+/// (INV-OUTSIDE).
 #[inline]
 pub fn txn() -> &'static mut Txn {
+    platform::outside();
     let b = backend();
     if !b.txn.is_active() {
         start(b);
@@ -148,9 +150,13 @@ pub fn txn() -> &'static mut Txn {
     &mut b.txn
 }
 
-/// The running transaction, if there is one. Does not fail.
+/// The running transaction, if there is one, and the engine is not in the middle of a call
+/// (INV-OUTSIDE). Does not fail.
 #[inline]
 pub fn running() -> Option<&'static mut Txn> {
+    if !platform::is_outside() {
+        return None;
+    }
     // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
     // `backend`).
     unsafe { BACKEND.get_mut().as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
@@ -160,6 +166,9 @@ pub fn running() -> Option<&'static mut Txn> {
 /// errors and its start.
 #[inline]
 pub fn running_to_write() -> Option<&'static mut Txn> {
+    if !platform::is_outside() {
+        return None;
+    }
     // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
     // `backend`).
     let b = unsafe { BACKEND.get_mut().as_mut() }?;
@@ -169,7 +178,6 @@ pub fn running_to_write() -> Option<&'static mut Txn> {
 
 /// The running transaction, to write with it: not after its commit has begun.
 pub fn writing() -> &'static mut Txn {
-    platform::outside();
     let t = txn();
     if order::is_committing() {
         unsupported(
@@ -256,6 +264,7 @@ pub fn renew_pin() {
 
 /// The executor starts on tables of ours: is it for another statement of the client?
 pub fn note_statement() {
+    platform::outside();
     let b = backend();
     if b.txn.is_active() && !b.txn.is_sampled() && !Txn::has_steps() {
         return; // neither the statistics nor a protocol asks
@@ -390,7 +399,9 @@ pub fn start_sub(level: u32) {
         // starts as its parent is.
         TOP_READ_ONLY.set(unsafe { pg_sys::XactReadOnly });
     }
-    if has_backend() && backend().txn.is_active() {
+    // One that starts in the middle of a call of the engine ends there, and does nothing to its
+    // state (INV-OUTSIDE).
+    if platform::is_outside() && has_backend() && backend().txn.is_active() {
         backend().txn.set_depth(level);
     }
 }
@@ -402,8 +413,10 @@ pub fn commit_sub(level: u32) -> bool {
         return false;
     }
     let b = backend();
-    tags::hand_to_parent(&mut b.txn, level);
-    b.txn.commit_sub(level);
+    if platform::is_outside() {
+        tags::hand_to_parent(&mut b.txn, level);
+        b.txn.commit_sub(level);
+    }
     for p in b.pending.iter_mut().filter(|p| p.0 >= level) {
         p.0 = level - 1;
     }
@@ -419,15 +432,18 @@ pub fn abort_sub(level: u32) -> bool {
         return false;
     }
     let b = backend();
+    let outside = platform::is_outside();
     // First: after an ERROR (no memory) PostgreSQL aborts the subtransaction again.
-    if b.txn.is_active() {
+    if outside && b.txn.is_active() {
         held::keep_tables(&b.txn, b.mode, &mut b.held);
         held::keep_changed_tables(b, level);
     }
     pending::flush_abort(level);
-    note_deadlock(b);
-    b.txn.keep_scanned(&PG, level);
-    b.txn.abort_sub(level);
+    if outside {
+        note_deadlock(b);
+        b.txn.keep_scanned(&PG, level);
+        b.txn.abort_sub(level);
+    }
     pending::undo(level);
     b.locked.retain(|_, l| l.depth < level);
     tags::drop_from(level);

@@ -291,6 +291,12 @@ impl Txn {
         t
     }
 
+    /// Does the transaction follow protocols? Before that [`Txn::peek_row`] tells nothing.
+    #[inline]
+    pub fn is_following(&self) -> bool {
+        self.following
+    }
+
     /// The transaction follows protocols from now on, so that [`Txn::peek_row`] tells of rows.
     #[inline]
     pub fn begin_following(&mut self, p: &dyn Platform) -> Result<(), Error> {

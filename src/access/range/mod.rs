@@ -9,7 +9,7 @@
 use crate::access::fetch::Fetch;
 use crate::access::{index_lookup, primary, protect, tuple, visible};
 use crate::keys::bounds::{self, Exact, Interval};
-use crate::pg::{compat, expr, Tid};
+use crate::pg::{compat, expr, relations, Tid};
 use crate::state::platform::{self, PG};
 use crate::state::rel::{self, RelInfo};
 use crate::state::stop;
@@ -250,7 +250,7 @@ pub unsafe fn prepare_alone(
         (*ps).type_ = pg_sys::NodeTag::T_CustomScanState;
         (*ps).state = estate;
         (*ps).ps_ExprContext = context;
-        let index = pg_sys::RelationIdGetRelation(plan::index_of(plan));
+        let index = relations::entry(plan::index_of(plan));
         let s = prepare(plan, ps, rel, index, slot);
         pg_sys::RelationClose(index);
         (*s).index = std::ptr::null_mut();
@@ -329,7 +329,7 @@ pub unsafe fn open(s: *mut RangeScan, rel: pg_sys::Relation, index: pg_sys::Oid,
     unsafe {
         let s = &mut *s;
         (s.rel, s.snapshot, s.uncounted) = (rel, (*estate).es_snapshot, 0);
-        s.index = crate::pg::raw::RelationIdGetRelation(index);
+        s.index = relations::entry_unguarded(index);
         if !s.runtime_context.is_null() {
             (*s.runtime_context).ecxt_param_list_info = (*estate).es_param_list_info;
         }

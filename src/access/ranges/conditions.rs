@@ -132,7 +132,7 @@ unsafe fn term(index: pg_sys::Relation, k: &ScanKeyData) -> Option<Term> {
         pg_sys::get_typlenbyval(right, &mut len, &mut by_value);
         let mut info = pg_sys::FmgrInfo::default();
         pg_sys::fmgr_info_cxt(function, &mut info, pg_sys::TopTransactionContext);
-        let argument = in_transaction(|| crate::pg::raw::datumCopy(k.sk_argument, by_value, len as i32));
+        let argument = in_transaction(|| crate::pg::copy(k.sk_argument, by_value, len as i32));
         Some(Term::Compares(Comparison { attnum, collation: k.sk_collation, function: info, argument }))
     }
 }

@@ -30,14 +30,14 @@ impl Argument {
     fn new(function: Oid, position: usize, (d, null, typid): Value) -> Argument {
         let (mut len, mut byval) = (0, true);
         let mut value = (d, null, typid);
-        // SAFETY: a value of this type. An ERROR unwinds before anything has changed.
+        // SAFETY: `d` is a value of `typid`, or NULL. An ERROR unwinds before anything has changed.
         unsafe {
             if !null {
                 pg_sys::get_typlenbyval(typid, &mut len, &mut byval);
             }
             if !byval {
                 let old = pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
-                value.0 = pg::raw::datumCopy(d, false, len as i32);
+                value.0 = pg::copy(d, false, len as i32);
                 pg_sys::MemoryContextSwitchTo(old);
             }
         }
@@ -47,7 +47,8 @@ impl Argument {
     /// The call is complete, or failed.
     fn forget(self) {
         if self.copied {
-            // SAFETY: a copy of this transaction's.
+            // SAFETY: `copied`: `new` has made this copy, in memory of a transaction that still
+            // runs (`forget_from`, `at_argument`), and it is freed once.
             unsafe { pg_sys::pfree(self.value.0.cast_mut_ptr()) };
         }
     }
@@ -83,17 +84,20 @@ fn level() -> i32 {
 }
 
 fn frames() -> &'static mut Vec<Frame> {
-    // SAFETY: callers keep no reference while others run, and each uses one of the three.
+    // SAFETY: a process has one thread. Callers keep no reference while PostgreSQL or a user's
+    // function runs, and each uses one of the three fields.
     unsafe { &mut CALLS.get_mut().frames }
 }
 
 fn pending() -> &'static mut Vec<Argument> {
-    // SAFETY: callers keep no reference while others run, and each uses one of the three.
+    // SAFETY: a process has one thread. Callers keep no reference while PostgreSQL or a user's
+    // function runs, and each uses one of the three fields.
     unsafe { &mut CALLS.get_mut().pending }
 }
 
 fn declared() -> &'static mut Vec<(u32, Oid, usize, usize)> {
-    // SAFETY: callers keep no reference while others run, and each uses one of the three.
+    // SAFETY: a process has one thread. Callers keep no reference while PostgreSQL or a user's
+    // function runs, and each uses one of the three fields.
     unsafe { &mut CALLS.get_mut().declared }
 }
 
@@ -156,8 +160,12 @@ fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
 
 /// The statement's calls of annotated functions: declares the partitions of arguments that are
 /// known already. Called for SERIALIZABLE transactions.
-pub fn at_statement(q: *mut pg_sys::QueryDesc) {
-    // SAFETY: the executor's state after its start.
+///
+/// # Safety
+/// The executor has started `q`.
+pub unsafe fn at_statement(q: *mut pg_sys::QueryDesc) {
+    // SAFETY: `q` was started by the executor (contract of this function), so its plan, state and
+    // their lists are valid. `walk` outlives the visit.
     unsafe {
         redeclare();
         let stmt = (*q).plannedstmt;
@@ -189,7 +197,8 @@ struct Walk<'a> {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: a node of a valid plan state tree; the context is the walk.
+    // SAFETY: `ps` is null or a node of a plan's state, which is cast as its tag says. `context` is
+    // the `Walk` of `at_statement`, which is not used elsewhere meanwhile.
     unsafe {
         if ps.is_null() {
             return false;
@@ -219,7 +228,8 @@ unsafe extern "C-unwind" fn visit_state(ps: *mut pg_sys::PlanState, context: *mu
 
 #[pg_guard]
 unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: a node of a valid expression; the context is the walk.
+    // SAFETY: `node` is null or a node of an expression, which is cast as its tag says. `context`
+    // is the `Walk` of `at_statement` or `around_call`.
     unsafe {
         if node.is_null() {
             return false;
@@ -250,7 +260,8 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
             if let Some(v) = values.iter().find(|v| v.0 == p) {
                 return v.1;
             }
-            // SAFETY: a valid call.
+            // SAFETY: `call` is a node of an expression, as `visit` has found it. A fixed argument
+            // has no variables, and its parameters are those of the statement.
             let v = unsafe {
                 plan::argument(w.known.wrapper, call, p).filter(|&a| is_fixed(a)).map(|a| values::evaluate(a, w.params))
             };
@@ -273,7 +284,8 @@ unsafe fn collect(w: &mut Walk, f: &Function, call: *mut pg_sys::FuncExpr) {
 /// PostgreSQL's where nobody asked for it? (Other casts may fail, and the statement may never come
 /// to them.)
 unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
-    // SAFETY: a valid expression.
+    // SAFETY: `node` is an expression, as each caller has it from an argument list; it is cast as
+    // its tag says.
     unsafe {
         match (*node).type_ {
             NodeTag::T_Const => true,
@@ -294,20 +306,26 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
 
 /// Runs a CALL: its partitions are declared before, and again after each COMMIT inside of it.
 /// `stmt` may be changed if any function is annotated.
-pub fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, run: impl FnOnce()) {
+///
+/// # Safety
+/// An analysed CALL statement, which may be changed, and its parameters.
+pub unsafe fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, run: impl FnOnce()) {
     let mut found = Vec::new();
     with_known(|k| {
-        // SAFETY: an analysed CALL statement.
+        // SAFETY: `stmt` is an analysed CALL (contract of this function): `funcexpr` is null or a
+        // call.
         let call = unsafe { (*stmt).funcexpr };
         if k.functions.is_empty() || call.is_null() {
             return;
         }
         if is_wanted() {
             let mut walk = Walk { known: k, params, found: &mut found };
-            // SAFETY: a valid expression.
+            // SAFETY: `call` is the call of the statement, which is not null. `walk` outlives the
+            // visit.
             unsafe { visit(call.cast(), (&raw mut walk).cast()) };
         }
-        plan::wrap_call(k, call);
+        // SAFETY: the call may be changed (contract of this function).
+        unsafe { plan::wrap_call(k, call) };
     });
     if found.is_empty() {
         drop(found);
@@ -379,16 +397,16 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             return; // no partition's: it would be neither asked for nor forgotten
         }
         let argument = Argument::new(function, position, value);
-        let pending = pending();
-        pending.retain(|a| a.transaction == argument.transaction);
-        pending.push(argument);
+        pending().retain(|a| a.transaction == argument.transaction);
+        pending().push(argument);
+        let is = |a: &Argument, p| a.function == function && a.position == p;
         for (name, positions) in &f.partitions {
             if positions.iter().max() != Some(&position) {
                 continue;
             }
-            let is = |a: &&Argument, p| a.function == function && a.position == p;
-            let get = |p: &usize| pending.iter().rev().find(|a| is(a, *p)).map(|a| a.value);
+            let get = |p: &usize| pending().iter().rev().find(|a| is(a, *p)).map(|a| a.value);
             let key: Option<Vec<Value>> = positions.iter().map(get).collect();
+            // May run functions of users, whose calls have arguments, too.
             found.extend(key.and_then(|k| place(f, name, &k)));
         }
         let last = f.partitions.iter().flat_map(|p| &p.1).max();
@@ -397,9 +415,9 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
             let mine: std::collections::HashSet<usize> =
                 f.partitions.iter().flat_map(|p| p.1.iter().copied()).collect();
             for p in mine {
-                if let Some(i) = pending.iter().rposition(|a| a.function == function && a.position == p) {
-                    pending.remove(i).forget();
-                }
+                let at = pending().iter().rposition(|a| is(a, p));
+                let done = at.map(|i| pending().remove(i));
+                done.into_iter().for_each(Argument::forget);
             }
         }
     });

@@ -10,7 +10,8 @@ use pgrx::prelude::*;
 /// The function `mixedcc.declaring(anyelement, oid, int)`. Found without rights: plans of users
 /// without a right on the schema are wrapped too.
 pub fn wrapper() -> Oid {
-    // SAFETY: catalog look-ups.
+    // SAFETY: the names are constants that end with a zero byte, and `types` has three entries.
+    // Each look-up may answer `InvalidOid`.
     unsafe {
         let extension = pg_sys::get_extension_oid(c"mixedcc".as_ptr(), true);
         let schema = pg_sys::get_namespace_oid(c"mixedcc".as_ptr(), true);
@@ -31,7 +32,7 @@ pub fn wrapper() -> Oid {
 
 /// Installs the planner's hook.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone.
+    // SAFETY: `_PG_init` runs alone, so the hook has no caller yet.
     unsafe {
         PREVIOUS.get_mut().planner_of_annotations = pg_sys::planner_hook;
         pg_sys::planner_hook = Some(planner);
@@ -45,9 +46,11 @@ unsafe extern "C-unwind" fn planner(
     options: core::ffi::c_int,
     params: pg_sys::ParamListInfo,
 ) -> *mut pg_sys::PlannedStmt {
-    wrap_query(query);
-    // SAFETY: the arguments are those of planner_hook, and are passed on.
+    // SAFETY: the arguments are those of planner_hook, and are passed on unchanged. The planner may
+    // change its query, as `wrap_query` does. The calls may raise: nothing that needs a drop is
+    // alive in this frame.
     unsafe {
+        wrap_query(query);
         match PREVIOUS.get().planner_of_annotations {
             Some(prev) => prev(query, text, options, params),
             None => pg::raw::standard_planner(query, text, options, params),
@@ -57,24 +60,32 @@ unsafe extern "C-unwind" fn planner(
 
 /// Wraps arguments in a query that is about to be planned. Costs nothing in a database without
 /// annotations.
-fn wrap_query(query: *mut pg_sys::Query) {
+///
+/// # Safety
+/// A query that may be changed.
+unsafe fn wrap_query(query: *mut pg_sys::Query) {
     with_known(|k| {
         if k.functions.is_empty() || k.wrapper == pg_sys::InvalidOid {
             return;
         }
         let mut walk = Walk { known: k };
-        // SAFETY: the planner may change its query.
+        // SAFETY: `query` is the planner's to change (contract of this function). `walk` outlives
+        // the walk.
         unsafe { pg_sys::query_tree_walker(query, Some(visit), (&raw mut walk).cast(), 0) };
     });
 }
 
-/// Wraps the arguments of one call, which may be changed.
-pub(super) fn wrap_call(known: &Known, f: *mut pg_sys::FuncExpr) {
+/// Wraps the arguments of one call.
+///
+/// # Safety
+/// A call that may be changed.
+pub(super) unsafe fn wrap_call(known: &Known, f: *mut pg_sys::FuncExpr) {
     if known.wrapper == pg_sys::InvalidOid {
         return;
     }
     let mut walk = Walk { known };
-    // SAFETY: a valid expression.
+    // SAFETY: `f` is a call that may be changed (contract of this function). `walk` outlives the
+    // visit.
     unsafe { visit(f.cast(), (&raw mut walk).cast()) };
 }
 
@@ -84,7 +95,8 @@ struct Walk<'a> {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: a node of a valid tree; the context is the walk.
+    // SAFETY: `node` is null or a node of a query's tree, which is cast as its tag says. `context`
+    // is the `Walk` of `wrap_query` or `wrap_call`.
     unsafe {
         if node.is_null() {
             return false;
@@ -111,7 +123,8 @@ unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::f
 /// The argument of a call at an input position, and where it stands. Arguments by name know their
 /// position.
 unsafe fn argument_cell(f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut *mut pg_sys::Node> {
-    // SAFETY: a valid expression: its arguments are a list of nodes.
+    // SAFETY: `f` is a valid call: its arguments are null or a list of expressions, of `length`
+    // elements.
     unsafe {
         let list = (*f).args;
         if list.is_null() {
@@ -133,7 +146,8 @@ unsafe fn argument_cell(f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mu
 }
 
 unsafe fn wrap(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) {
-    // SAFETY: a valid expression that we may change.
+    // SAFETY: `f` is a call in a tree that may be changed: `visit` has found it there. `cell` is an
+    // element of its arguments.
     unsafe {
         let Some(cell) = argument_cell(f, position) else {
             return;
@@ -166,7 +180,8 @@ unsafe fn wrap(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) {
 /// # Safety
 /// A valid expression.
 pub(super) unsafe fn unwrapped(wrapper: Oid, node: *mut pg_sys::Node) -> *mut pg_sys::Node {
-    // SAFETY: a valid node.
+    // SAFETY: `node` is a valid expression (contract of this function). A call of the wrapper has
+    // three arguments.
     unsafe {
         if (*node).type_ == NodeTag::T_FuncExpr {
             let f = node.cast::<pg_sys::FuncExpr>();
@@ -183,6 +198,6 @@ pub(super) unsafe fn unwrapped(wrapper: Oid, node: *mut pg_sys::Node) -> *mut pg
 /// # Safety
 /// A valid call, whose arguments are a list of expressions.
 pub(super) unsafe fn argument(wrapper: Oid, f: *mut pg_sys::FuncExpr, position: usize) -> Option<*mut pg_sys::Node> {
-    // SAFETY: a valid expression.
+    // SAFETY: `f` is a valid call (contract of this function).
     unsafe { argument_cell(f, position).map(|c| unwrapped(wrapper, *c)) }
 }

@@ -46,7 +46,8 @@ struct Wanted {
 
 /// Refuses options that do not fit the table.
 pub fn check_table(relid: Oid, o: &Options) {
-    with_relation(relid, |rel| {
+    // SAFETY: the relation is open while the closure runs.
+    with_relation(relid, |rel| unsafe {
         must_be_ours(rel);
         wanted(rel, o);
     });
@@ -55,16 +56,22 @@ pub fn check_table(relid: Oid, o: &Options) {
 /// Refuses relations that are no tables of ours. For users who may have no right on it: it is
 /// locked for this moment only.
 pub fn check_is_ours(relid: Oid) {
-    if with_relation_until(relid, pg_sys::AccessShareLock, must_be_ours).is_none() {
+    // SAFETY: the relation is open while `must_be_ours` runs.
+    let check = |rel| unsafe { must_be_ours(rel) };
+    if with_relation_until(relid, pg_sys::AccessShareLock, check).is_none() {
         crate::pg::relations::no_such(relid);
     }
 }
 
-fn must_be_ours(rel: pg_sys::Relation) {
-    if !rel::is_ours(rel) {
+/// # Safety
+/// An open relation.
+unsafe fn must_be_ours(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open (contract of this function).
+    let other = unsafe { (!rel::is_ours(rel)).then(|| name_of(rel)) };
+    if let Some(name) = other {
         complain(
             PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-            &format!("\"{}\" is not a mixedcc table", name_of(rel)),
+            &format!("\"{name}\" is not a mixedcc table"),
             "Create the table USING mixedcc, or use ALTER TABLE ... SET ACCESS METHOD mixedcc.",
         );
     }
@@ -78,7 +85,8 @@ fn with_relation<R>(relid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Option
 
 /// The same. `unlock`: the lock that is given up behind `f`.
 fn with_relation_until<R>(relid: Oid, unlock: u32, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
-    // SAFETY: opened and closed here.
+    // SAFETY: the relation is closed here, or by the resource owner after an ERROR; `f` gets it
+    // open.
     unsafe {
         let rel = pg_sys::try_relation_open(relid, pg_sys::AccessShareLock as i32);
         if rel.is_null() {
@@ -90,15 +98,21 @@ fn with_relation_until<R>(relid: Oid, unlock: u32, f: impl FnOnce(pg_sys::Relati
     }
 }
 
-fn name_of(rel: pg_sys::Relation) -> String {
-    // SAFETY: a valid relation.
+/// # Safety
+/// An open relation.
+unsafe fn name_of(rel: pg_sys::Relation) -> String {
+    // SAFETY: `rel` is open (contract of this function); its name is a C string.
     unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) }
 }
 
 /// Columns of the primary key, in its order.
-fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
+///
+/// # Safety
+/// An open relation.
+unsafe fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
     let mut out = Vec::new();
-    // SAFETY: a valid relation; catalog look-ups.
+    // SAFETY: `rel` is open (contract of this function). The list is a copy, freed once. A row of
+    // the catalog is released after its last use.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
         for oid in pgrx::PgList::<core::ffi::c_void>::from_pg(list).iter_oid() {
@@ -118,21 +132,25 @@ fn primary_key(rel: pg_sys::Relation) -> Vec<i16> {
 }
 
 /// Numbers of named columns.
-fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
+///
+/// # Safety
+/// An open relation.
+unsafe fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
     let mut out: Vec<i16> = Vec::new();
-    // SAFETY: a valid relation.
+    // SAFETY: `rel` is open (contract of this function), and keeps its descriptor.
     let desc = unsafe { (*rel).rd_att };
-    // SAFETY: as above; columns of its descriptor.
+    // SAFETY: `desc` is the descriptor of an open relation, with `natts` columns.
     let atts = || unsafe { (0..(*desc).natts as usize).map(|i| compat::attribute(desc, i)) };
     for name in names {
         let found = atts().find(|a| {
-            // SAFETY: names in the catalog end with a NUL.
+            // SAFETY: names in a descriptor end with a zero byte.
             !a.attisdropped && unsafe { crate::pg::text::read(a.attname.data.as_ptr()) } == *name
         });
         let Some(a) = found else {
             complain(
                 PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
-                &format!("column \"{name}\" of the partition key of \"{}\" does not exist", name_of(rel)),
+                // SAFETY: `rel` is open (contract of this function).
+                &format!("column \"{name}\" of the partition key of \"{}\" does not exist", unsafe { name_of(rel) }),
                 "Name columns of the table in mixedcc.partition_by.",
             )
         };
@@ -178,14 +196,16 @@ pub fn partition_key(relid: Oid) -> Option<Key> {
         let o = Options::of(relid);
         let method = method_of(&o);
         let column = |n: i16| {
-            // SAFETY: a column of a valid relation; names in the catalog end with a NUL.
+            // SAFETY: `rel` is open while this closure runs, and `n` a column of it, as `key_of`
+            // says. Its name ends with a zero byte.
             unsafe {
                 let a = compat::attribute((*rel).rd_att, n as usize - 1);
                 let name = crate::pg::text::read(a.attname.data.as_ptr());
                 KeyColumn { name, typid: a.atttypid }
             }
         };
-        let columns: Vec<_> = key_of(rel, &o, method).into_iter().map(column).collect();
+        // SAFETY: `rel` is open while this closure runs.
+        let columns: Vec<_> = unsafe { key_of(rel, &o, method) }.into_iter().map(column).collect();
         (!columns.is_empty()).then_some(Key { method, columns })
     })?
 }
@@ -196,17 +216,27 @@ fn method_of(o: &Options) -> Method {
 
 /// Numbers of the key's columns: those that the options name, or the primary key's as far as the
 /// method can use them.
-fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16> {
-    // SAFETY: a valid relation, and a column of its primary key.
-    let type_of = |a: i16| unsafe { compat::attribute((*rel).rd_att, a as usize - 1).atttypid };
-    match &o.partition_by {
-        Some(names) => columns(rel, names),
-        None => primary_key(rel).into_iter().filter(|&a| method == Method::Range || can_hash(type_of(a))).collect(),
+///
+/// # Safety
+/// An open relation.
+unsafe fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16> {
+    // SAFETY: `rel` is open (contract of this function), and keeps its descriptor. The numbers of
+    // the primary key are those of columns of it.
+    unsafe {
+        let type_of = |a: i16| compat::attribute((*rel).rd_att, a as usize - 1).atttypid;
+        let fits = |a: &i16| method == Method::Range || can_hash(type_of(*a));
+        match &o.partition_by {
+            Some(names) => columns(rel, names),
+            None => primary_key(rel).into_iter().filter(fits).collect(),
+        }
     }
 }
 
 /// What the options mean for the table as it is now. Raises errors for what cannot be.
-fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
+///
+/// # Safety
+/// An open relation.
+unsafe fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
     let base = |n, spec| Wanted {
         n,
         spec,
@@ -215,10 +245,9 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
         tuning: o.tuning(),
     };
     let invalid = |m: &str, hint: &str| -> ! { complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint) };
-    // SAFETY: a valid relation.
-    let desc = unsafe { (*rel).rd_att };
     let method = method_of(o);
-    let key = key_of(rel, o, method);
+    // SAFETY: `rel` is open (contract of this function), and keeps its descriptor.
+    let (desc, key) = unsafe { ((*rel).rd_att, key_of(rel, o, method)) };
     if method == Method::Hash {
         if o.bounds.is_some() {
             invalid(
@@ -230,7 +259,8 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
         if key.is_empty() {
             return base(1, Vec::new());
         }
-        let spec = PartKey::encode_hash(desc, &key);
+        // SAFETY: `desc` is the descriptor of an open relation.
+        let spec = unsafe { PartKey::encode_hash(desc, &key) };
         return if n == 1 { base(1, Vec::new()) } else { base(n, spec) };
     }
     let Some(bounds) = &o.bounds else {
@@ -248,7 +278,8 @@ fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
     }
     match key.as_slice() {
         [] => base(1, Vec::new()),
-        [a] => base(n, PartKey::encode_range(desc, *a, bounds)),
+        // SAFETY: `desc` is the descriptor of an open relation.
+        [a] => base(n, unsafe { PartKey::encode_range(desc, *a, bounds) }),
         _ => invalid("partition_method range needs a key of one column", "Name the column in mixedcc.partition_by."),
     }
 }
@@ -266,7 +297,8 @@ pub fn can_hash(typid: Oid) -> bool {
 fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
     let (e, slot, set) = (shmem::engine(), shmem::my_slot(), ProtocolSet::of(w.protocol));
     let mut map = ok(Table::new_map(&e, slot, w.n, field, &w.spec, set, w.policy));
-    // SAFETY: ours alone until it is put in use.
+    // SAFETY: INV-MAP: the map was made above. It is in no table yet, so there is no other
+    // reference to it.
     unsafe { map.as_mut() }.set_tuning(&w.tuning);
     map
 }
@@ -278,23 +310,31 @@ fn differs(map: &PartitionMap, w: &Wanted) -> bool {
 /// Brings a table in line with its options and its primary key: after commands that may have
 /// changed either.
 pub fn sync(relid: Oid, apply: Apply) {
-    with_relation(relid, |rel| {
-        if !rel::is_ours(rel) {
-            return;
+    // SAFETY: the relation is open while the closure runs.
+    with_relation(relid, |rel| unsafe {
+        if rel::is_ours(rel) {
+            bring_in_line(rel, apply);
         }
+    });
+}
+
+/// # Safety
+/// An open relation of ours.
+unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
+    // SAFETY: `rel` is open and of ours (contract of this function). With the lock no other
+    // transaction is in the middle, and other backends forget what they know of the map.
+    unsafe {
+        let relid = (*rel).rd_id;
         let w = wanted(rel, &Options::of(relid));
-        let table = rel::info(rel).table;
-        let map = table.map();
+        let map = rel::info(rel).table.map();
         let other = map.partitions().iter().any(|p| {
             (apply.protocol && p.switch.view().wanted != ProtocolSet::of(w.protocol))
                 || (apply.policy && p.policy() != w.policy)
         }) || map.tuning() != w.tuning;
         if !other && !differs(map, &w) {
-            // SAFETY: an open relation of ours.
-            return unsafe { crate::access::primary::sync(rel) };
+            return crate::access::primary::sync(rel);
         }
-        // SAFETY: a plain call. With the lock no other transaction is in the middle.
-        unsafe { pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32) };
+        pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32);
         let table = rel::info(rel).table;
         xact::before_change(table);
         if differs(table.map(), &w) {
@@ -305,18 +345,17 @@ pub fn sync(relid: Oid, apply: Apply) {
             keep_counters(table.map(), new);
             exchange(table, new, None);
         }
-        // SAFETY: a plain call: other backends forget what they know of the map.
-        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relid) };
-        // SAFETY: an open relation of ours.
-        unsafe { crate::access::primary::sync(rel) };
-    });
+        pg_sys::CacheInvalidateRelcacheByRelid(relid);
+        crate::access::primary::sync(rel);
+    }
 }
 
 fn set_all(mut map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
     let e = shmem::engine();
-    // SAFETY: ours alone until it is put in use.
+    // SAFETY: INV-MAP: the map is a copy that is in no table yet, so there is no other reference to
+    // it.
     unsafe { map.as_mut() }.set_tuning(&w.tuning);
-    // SAFETY: as above.
+    // SAFETY: INV-MAP: the map is a copy that is in no table yet; the exclusive reference is over.
     for p in unsafe { map.as_ref() }.partitions() {
         if apply.protocol {
             ok(p.put(&e, ProtocolSet::of(w.protocol), None));
@@ -329,7 +368,7 @@ fn set_all(mut map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
 
 /// The counters of a map's copy.
 fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
-    // SAFETY: ours alone until it is put in use.
+    // SAFETY: INV-MAP: the map is a copy that is in no table yet.
     for (n, o) in unsafe { new.as_ref() }.partitions().iter().zip(old.partitions()) {
         n.stats.copy_from(&o.stats);
     }
@@ -352,19 +391,22 @@ impl Drop for Unused {
             parts.restore();
         }
         if let Some(m) = self.0 {
-            // SAFETY: in no table.
+            // SAFETY: INV-MAP: the map is in no table: `exchange` was not called.
             unsafe { shmem::engine().region.free(shmem::my_slot() as usize, m.cast()) };
         }
     }
 }
 
-/// Computes every record's partition in a new map. The caller holds the table exclusively.
-fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: Apply) {
+/// Computes every record's partition in a new map.
+///
+/// # Safety
+/// An open relation of ours, which the transaction holds exclusively, and its table.
+unsafe fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: Apply) {
     let old = table.map();
     let new = new_map(w, 1 - old.field);
     let mut unused = Unused(Some(new), None);
     let first = &old.partitions()[0];
-    // SAFETY: ours alone until it is put in use.
+    // SAFETY: INV-MAP: the map was made above, and lives until `unused` or `exchange` has it.
     let map = unsafe { new.as_ref() };
     // What all partitions have in common stays.
     let wanted = |p: &Partition| (p.switch.view().wanted, p.switch.view().pinned);
@@ -380,9 +422,8 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
             ok(p.set_policy(&e, first.policy()));
         }
     }
-    let key = PartKey::parse(rel, map);
-    // SAFETY: a valid relation.
-    let natts = unsafe { (*(*rel).rd_att).natts } as usize;
+    // SAFETY: `rel` is open (contract of this function).
+    let (key, natts) = unsafe { (PartKey::parse(rel, map), (*(*rel).rd_att).natts as usize) };
     let mut values = vec![Datum::from(0usize); natts];
     let mut nulls = vec![true; natts];
     unused.1 = xact::is_remapped(table).then(|| Parts::of(table, map.field)); // INV-TWO-MAPS
@@ -395,7 +436,9 @@ fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: 
         };
         let mut part = 0;
         if let Some(v) = row_of(r) {
-            // SAFETY: no other process changes or frees the version; the arrays have all columns.
+            // SAFETY: the table is held exclusively (contract of this function), so no other
+            // process changes or frees the version. The arrays have all columns. An ERROR unwinds,
+            // and `unused` goes back to the old map.
             unsafe {
                 tuple::deform(rel, v, values.as_mut_ptr(), nulls.as_mut_ptr());
                 part = key.partition(values.as_ptr(), nulls.as_ptr());
@@ -426,12 +469,13 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
     if r.rec.state.load(Ordering::Acquire) != REC_USED || v.is_null() {
         return;
     }
-    // SAFETY: as in `row_of`.
+    // SAFETY: `row_of` has the same table: versions of used records are not freed under the
+    // exclusive lock of their table.
     if unsafe { (*v).csn() }.is_none() {
         return;
     }
     let s = map.partitions()[part as usize].stats.stripe(0);
-    // SAFETY: as above; versions are allocated in the region.
+    // SAFETY: the version is not freed, as above. It is not null, and allocated in the region.
     unsafe {
         s.rows.fetch_add(!(*v).is_tombstone() as u64, Ordering::Relaxed);
         s.versions.fetch_add(1, Ordering::Relaxed);
@@ -441,7 +485,10 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
 }
 
 /// The map of a table that is registered at first use: as its options say.
-pub fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
-    // SAFETY: a valid relation.
-    new_map(&wanted(rel, &Options::of(unsafe { (*rel).rd_id })), 0)
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
+    // SAFETY: `rel` is open (contract of this function).
+    new_map(&unsafe { wanted(rel, &Options::of((*rel).rd_id)) }, 0)
 }

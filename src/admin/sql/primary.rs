@@ -27,9 +27,9 @@ fn primary_index(
 > {
     may_use(table);
     let heap = open(table, pg_sys::AccessShareLock);
-    let info = rel::info(heap.0);
+    let info = heap.info();
     let row = info.primary.as_ref().map(|kept| {
-        // SAFETY: an open relation of ours.
+        // SAFETY: `heap` is an open relation of ours, and `info` its info.
         let (key, now) = unsafe { (primary::key(heap.0, info), primary::usable(heap.0, info)) };
         let p = kept.index;
         let (entries, dead, bytes) = (p.index.len() as i64, info.table.dead_entries() as i64, p.bytes() as i64);
@@ -44,8 +44,8 @@ fn check_primary_index(table: Oid) -> i64 {
     may_use(table);
     must_select(table);
     let heap = open(table, pg_sys::AccessShareLock);
-    let info = rel::info(heap.0);
-    // SAFETY: an open relation of ours.
+    let info = heap.info();
+    // SAFETY: `heap` is an open relation of ours, and `info` its info.
     let Some(key) = (unsafe { primary::key(heap.0, info) }) else { return 0 };
     xact::txn();
     xact::renew_pin();

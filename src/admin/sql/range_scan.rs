@@ -49,7 +49,8 @@ impl Rows {
     /// Adds the row of a slot of the table. The store knows no values of columns that were added
     /// after the row: it gets them with the row.
     unsafe fn put(&self, slot: *mut pg_sys::TupleTableSlot) {
-        // SAFETY: a heap tuple slot of the table with a row; `must_expect` has compared the types.
+        // SAFETY: `slot` is a heap tuple slot of the table with a row: `copy_rows` has made and
+        // filled it. `must_expect` has compared the row types.
         unsafe {
             let natts = (*self.desc).natts;
             if tuple::columns(&*(*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple) == natts {
@@ -66,7 +67,9 @@ impl Rows {
 /// `range_scan(anyelement, "any", "any", boolean, boolean, boolean, bigint)`.
 #[pg_extern(sql = false)]
 fn range_scan(fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: PostgreSQL's contract of set-returning functions.
+    // SAFETY: `fcinfo` is a call of this function (fmgr.h), with the arguments of its SQL
+    // declaration; each is read as its type if it is not NULL. InitMaterializedSRF sets
+    // `resultinfo`.
     unsafe {
         let info = (*fcinfo).flinfo;
         let typid = pg_sys::get_fn_expr_argtype(info, 0);
@@ -95,7 +98,9 @@ fn range_scan(fcinfo: pg_sys::FunctionCallInfo) {
 
 /// The values of a bound: a scalar, the columns of a row, or none.
 unsafe fn values(d: Datum, null: bool, typid: Oid) -> Vec<Value> {
-    // SAFETY: a value of that type.
+    // SAFETY: `d` is a value of `typid`, unless it is NULL: the arguments of `range_scan` are. A
+    // composite value is a tuple with its type in its header, whose descriptor is released after
+    // its last use.
     unsafe {
         if null {
             return Vec::new();
@@ -119,7 +124,8 @@ unsafe fn values(d: Datum, null: bool, typid: Oid) -> Vec<Value> {
 
 /// The index that orders the table: of the primary key, or another unique one.
 unsafe fn key_of(heap: &Open, info: &RelInfo) -> &'static Codec {
-    // SAFETY: an open relation.
+    // SAFETY: `heap` is open, and its indexes exist while it is locked. Each is closed again, by an
+    // ERROR's clean-up if it comes to that.
     unsafe {
         let unique = |c: &&&Codec| {
             let index = pg_sys::index_open(c.index, pg_sys::AccessShareLock as i32);
@@ -140,8 +146,8 @@ unsafe fn key_of(heap: &Open, info: &RelInfo) -> &'static Codec {
 }
 
 unsafe fn run(heap: &Open, q: &Request, out: Rows) {
-    // SAFETY: an open relation of ours; what is opened here is closed here, or by an ERROR's
-    // clean-up.
+    // SAFETY: `heap` is an open relation of ours, and its index exists while it is locked. What is
+    // opened here is closed here, or by an ERROR's clean-up. The pin keeps the rows (INV-RETIRE).
     unsafe {
         let r = heap.0;
         let info = rel::info(r);
@@ -186,7 +192,7 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
 
 /// Rows go straight to the caller: policies would be passed by.
 fn refuse_row_security(table: Oid) {
-    // SAFETY: a catalog look-up.
+    // SAFETY: catalog look-up of a table that is open.
     let rls = unsafe { pg_sys::check_enable_rls(table, pg_sys::InvalidOid, false) };
     if rls == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32 {
         unsupported("range_scan does not apply row-level security", "Use SELECT.");
@@ -211,14 +217,16 @@ unsafe fn fit(rel: pg_sys::Relation, codec: &Codec, values: &[Value]) -> Vec<Dat
                 "Leave the bound out (NULL) to begin or end with the first or last key.",
             );
         }
-        // SAFETY: a column of the relation, and a value of its type.
+        // SAFETY: `rel` is open and has the column, which is one of its index's. The value is of
+        // the type that it names.
         out.push(unsafe { coerce(rel, codec.attnums[i], *v) });
     }
     out
 }
 
 unsafe fn coerce(rel: pg_sys::Relation, attnum: i16, v: Value) -> Datum {
-    // SAFETY: as in `fit`.
+    // SAFETY: `rel` is open and has column `attnum`, and `v` is of its type: `fit` passes its own
+    // on. Catalog look-ups: any OID is answered.
     unsafe {
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
         let (want, have) = (pg_sys::getBaseType(att.atttypid), pg_sys::getBaseType(v.2));
@@ -248,7 +256,7 @@ unsafe fn interval(codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> In
     let encode = |values: &[Datum], after: bool| {
         let mut k = Vec::new();
         for (i, v) in values.iter().enumerate() {
-            // SAFETY: values of the columns' types.
+            // SAFETY: `fit` has made values of the types of the codec's columns.
             unsafe { codec.put(i, *v, &mut k) };
         }
         if after {
@@ -283,10 +291,15 @@ struct ScanKeys {
 /// directions, or one may be NULL (which is in the order of keys, but compares to nothing), there
 /// is none; then rows outside of the range that the first of them lets through are passed over by
 /// their keys.
-fn scan_keys(rel: pg_sys::Relation, codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> ScanKeys {
+///
+/// # Safety
+/// An open relation, the codec of an index of it, and values of the types of its columns.
+unsafe fn scan_keys(rel: pg_sys::Relation, codec: &Codec, lo: &[Datum], hi: &[Datum], q: &Request) -> ScanKeys {
     let mut found = Vec::new();
     let mut members = Vec::new();
-    // SAFETY: an index that is locked; keys are made as ScanKeyInit does it.
+    // SAFETY: `rel` is open (contract of this function), and `codec` is that of an index of it,
+    // which exists while the table is locked. It is open while its arrays are read. `lo` and `hi`
+    // have values of the types of its columns.
     unsafe {
         let index = pg_sys::index_open(codec.index, pg_sys::AccessShareLock as i32);
         let same = |i: usize| {
@@ -342,7 +355,8 @@ fn scan_keys(rel: pg_sys::Relation, codec: &Codec, lo: &[Datum], hi: &[Datum], q
 /// A condition on one column of an open index, as ScanKeyInit makes it.
 unsafe fn one_column(index: pg_sys::Relation, strategy: u32, column: usize, v: Datum) -> ScanKeyData {
     let mut key = ScanKeyData::default();
-    // SAFETY: an open index with that column.
+    // SAFETY: `index` is open and has the column, for which its arrays have an entry. `key` is of
+    // this frame.
     unsafe {
         let typid = *(*index).rd_opcintype.add(column);
         let op = pg_sys::get_opfamily_member(*(*index).rd_opfamily.add(column), typid, typid, strategy as i16);
@@ -359,7 +373,8 @@ unsafe fn row_members(index: pg_sys::Relation, strategy: u32, from: usize, value
     for (i, (key, v)) in row.iter_mut().zip(values).enumerate() {
         let column = from + i;
         let last = if i + 1 == values.len() { pg_sys::SK_ROW_END } else { 0 };
-        // SAFETY: an open index with these columns; its operator class has an ordering function.
+        // SAFETY: `index` is open and has the columns, for which its arrays have an entry. Its
+        // operator class has an ordering function, as that of each nbtree index.
         unsafe {
             let typid = *(*index).rd_opcintype.add(column);
             let family = *(*index).rd_opfamily.add(column);
@@ -391,7 +406,8 @@ unsafe fn copy_rows(
     q: &Request,
     out: &Rows,
 ) -> Option<Vec<u8>> {
-    // SAFETY: as in `run`.
+    // SAFETY: `heap` and `index` are open, and `keys` are of the index: `run` has opened and made
+    // them. What is made here is given back here, or by an ERROR's clean-up.
     unsafe {
         let slot = pg_sys::table_slot_create(heap, std::ptr::null_mut());
         let keys = &keys.keys;

@@ -16,7 +16,8 @@ use std::ops::Bound;
 
 /// The codec of an index that exists; it is opened if this backend does not know it.
 fn codec_of(index: u64) -> Option<&'static Codec> {
-    // SAFETY: an index that is dropped meanwhile is not opened.
+    // SAFETY: any OID is answered, by null if there is no such relation. It is open while its
+    // fields are read, and closed again.
     unsafe {
         let r = pg_sys::try_relation_open(Oid::from(index as u32), pg_sys::AccessShareLock as i32);
         if r.is_null() {
@@ -31,7 +32,8 @@ fn codec_of(index: u64) -> Option<&'static Codec> {
 
 /// May the user see keys of the table?
 fn may_see(table: Oid) -> bool {
-    // SAFETY: catalog look-ups.
+    // SAFETY: catalog look-up: any OID is answered; for a table that was dropped it raises an
+    // ERROR, which unwinds.
     unsafe {
         compat::relation_rights(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT)
             && pg_sys::check_enable_rls(table, pg_sys::InvalidOid, true)
@@ -124,7 +126,7 @@ pub fn described(skip: usize) -> Vec<Described> {
     let views: Vec<_> = xact::txn().range_predicates().skip(skip).map(copy).collect();
     let text = |v: Copied| {
         let codec = codec_of(v.index)?;
-        // SAFETY: a catalog look-up within a transaction.
+        // SAFETY: within a transaction that can look at catalogs: that of the SQL function.
         let table = unsafe { compat::relation_of(v.table) };
         let (mut lower, mut upper) = (String::from("hidden"), String::from("hidden"));
         if may_see(table) {
@@ -178,7 +180,7 @@ fn predicate_rows() -> TableIterator<
     }
     let partitions: Vec<_> = xact::txn().partition_predicates().map(|at| (at.table.key, at.no)).collect();
     for (key, no) in partitions {
-        // SAFETY: a catalog look-up within a transaction.
+        // SAFETY: within a transaction that can look at catalogs: that of the SQL function.
         let table = unsafe { compat::relation_of(key) };
         let table = (table != pg_sys::InvalidOid).then_some(table);
         rows.push((table, None, Some(no as i32), None, None, 0, 0));

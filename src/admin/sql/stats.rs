@@ -28,7 +28,7 @@ fn quoted(text: &str) -> String {
 
 /// A table as regclass shows it: with its schema and in double quotes where it needs them.
 fn regclass_text(table: Oid) -> String {
-    // SAFETY: a catalog look-up; an absent one is shown as a number.
+    // SAFETY: regclassout takes any OID: one of no relation is shown as a number.
     let text = unsafe { pg_sys::OidOutputFunctionCall(Oid::from(pg_sys::F_REGCLASSOUT), pg_sys::Datum::from(table)) };
     // SAFETY: output functions make C strings.
     unsafe { crate::pg::text::read(text) }

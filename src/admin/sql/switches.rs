@@ -4,7 +4,7 @@ use super::{complain, given, must_control, open, open_briefly, visible_tables, O
 use crate::admin::coordinator;
 use crate::pg::{compat, relations, text};
 use crate::state::errors::ok;
-use crate::state::{rel, shmem, xact};
+use crate::state::{shmem, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::{Done, Step, Why};
@@ -49,7 +49,7 @@ fn control(table: Oid) -> Open {
 
 /// A partition, or all of a table, with their numbers.
 pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'static Table, &'static [Partition], u32) {
-    let t = rel::info(rel.0).table;
+    let t = rel.info().table;
     let map = t.map();
     match partition {
         None => (t, map.partitions(), 0),
@@ -82,8 +82,8 @@ fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i3
     let p = parse_protocol(protocol);
     let rel = control(table);
     let (t, parts, first) = chosen(&rel, table, partition);
-    // SAFETY: plain look-ups. A lock that a savepoint has taken may be given up before our
-    // transaction ends.
+    // SAFETY: `rel` is open, and both look at variables of this process. A lock that a savepoint
+    // has taken may be given up before our transaction ends.
     let (alone, by) = unsafe {
         let locked = pg_sys::CheckRelationOidLockedByMe(table, pg_sys::AccessExclusiveLock as i32, true);
         let alone = locked && xact::depth() == 1;
@@ -232,7 +232,7 @@ fn switch_history_rows() -> TableIterator<
     let mut out: Vec<HistoryRow> = Vec::new();
     for s in entries.into_iter().filter(|s| s.key[1] == database) {
         let d = s.done;
-        // SAFETY: a catalog look-up, within a transaction.
+        // SAFETY: within a transaction that can look at catalogs: that of the SQL function.
         let oid = Some(unsafe { compat::relation_of(s.key) }).filter(|o| *o != pg_sys::InvalidOid);
         let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
         let [asked, began, step, ended] = d.times;

@@ -3,8 +3,8 @@
 use super::{
     class, database, each_class, each_index, elements, family, hold, name_of, our_am, ours, relid, text, Call,
 };
+use crate::pg::compat;
 use crate::pg::errors::refuse;
-use crate::pg::{self, compat};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -210,7 +210,7 @@ fn reindex_others(call: Call, ours: &[Oid], others: Vec<Oid>) {
             if !compat::owns_relation(oid, user()) {
                 return skip_foreign(oid);
             }
-            pg::raw::LockRelationOid(oid, pg_sys::ShareUpdateExclusiveLock as i32);
+            pg_sys::LockRelationOid(oid, pg_sys::ShareUpdateExclusiveLock as i32);
             let Some(c) = class(oid) else { return };
             let old = pg_sys::MemoryContextSwitchTo(pg_sys::PortalContext);
             let s = call.node::<pg_sys::ReindexStmt>();

@@ -8,10 +8,16 @@ use pgrx::prelude::*;
 
 impl PartKey {
     /// The spec of a hash key. Raises an error if a column cannot be hashed.
-    pub fn encode_hash(desc: pg_sys::TupleDesc, attnums: &[i16]) -> Vec<u8> {
+    ///
+    /// # Safety
+    /// The descriptor of an open relation.
+    pub unsafe fn encode_hash(desc: pg_sys::TupleDesc, attnums: &[i16]) -> Vec<u8> {
         let mut out = vec![TAG_HASH, attnums.len() as u8];
         for &a in attnums {
-            let Some(c) = Column::new(desc, a, HASH_FLAGS) else { error!("partition key column {a} does not exist") };
+            // SAFETY: `desc` is the descriptor of an open relation (contract of this function).
+            let Some(c) = (unsafe { Column::new(desc, a, HASH_FLAGS) }) else {
+                error!("partition key column {a} does not exist")
+            };
             // SAFETY: entries of the type cache are never freed.
             if c.int.is_none() && unsafe { (*c.cache).hash_extended_proc_finfo.fn_addr.is_none() } {
                 unfit(
@@ -27,8 +33,12 @@ impl PartKey {
 
     /// The spec of a range key, from bounds as text. Raises an error if the column cannot be
     /// ordered or the bounds are not increasing.
-    pub fn encode_range(desc: pg_sys::TupleDesc, attnum: i16, bounds: &[String]) -> Vec<u8> {
-        let Some(c) = Column::new(desc, attnum, CMP_FLAGS) else {
+    ///
+    /// # Safety
+    /// The descriptor of an open relation.
+    pub unsafe fn encode_range(desc: pg_sys::TupleDesc, attnum: i16, bounds: &[String]) -> Vec<u8> {
+        // SAFETY: `desc` is the descriptor of an open relation (contract of this function).
+        let Some(c) = (unsafe { Column::new(desc, attnum, CMP_FLAGS) }) else {
             error!("partition key column {attnum} does not exist")
         };
         // SAFETY: entries of the type cache are never freed.
@@ -57,7 +67,8 @@ impl PartKey {
             }
         }
         for v in values {
-            write_value(&c, v, &mut out);
+            // SAFETY: `v` is a value of the column's type, made by its input function.
+            unsafe { write_value(&c, v, &mut out) };
         }
         if out.len() > SPEC_MAX {
             complain(
@@ -110,8 +121,12 @@ fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
     }
 }
 
-fn write_value(c: &Column, d: Datum, out: &mut Vec<u8>) {
-    // SAFETY: `d` is a value of the column's type, made by its input function. Its length is as the
+/// Appends a value.
+///
+/// # Safety
+/// A value of the column's type.
+unsafe fn write_value(c: &Column, d: Datum, out: &mut Vec<u8>) {
+    // SAFETY: `d` is a value of the column's type (contract of this function). Its length is as the
     // type says; entries of the type cache are never freed.
     unsafe {
         let (len, byval) = ((*c.cache).typlen, (*c.cache).typbyval);

@@ -212,7 +212,7 @@ pub unsafe fn pin(p: *mut Program, x: *mut Exec) -> pg_sys::Relation {
     unsafe {
         let now = compat::my_lxid();
         if (*p).open_in != now || now == 0 {
-            let rel = pg::raw::RelationIdGetRelation((*p).table);
+            let rel = pg::relations::entry_unguarded((*p).table);
             pg::raw::RelationClose(rel);
             ((*p).rel, (*p).open_in) = (rel, now);
         }

@@ -7,7 +7,7 @@
 //! only with an invalidation of the index, which sets `open_in` to 0 and drops a kept program.
 //! While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
 
-use crate::pg::{compat, raw};
+use crate::pg::{compat, raw, relations};
 use crate::state::xact;
 use pgrx::pg_sys::{self, Datum, IndexUniqueCheck, Oid};
 use pgrx::PgList;
@@ -113,7 +113,7 @@ unsafe fn open(x: &mut Indexes) {
         for n in 0..x.n {
             let i = &mut *x.all.add(n);
             raw::LockRelationOid(i.oid, pg_sys::RowExclusiveLock as i32);
-            i.rel = raw::RelationIdGetRelation(i.oid);
+            i.rel = relations::entry_unguarded(i.oid);
             (*i.rel).rd_refcnt += 1;
             x.pinned += 1;
             raw::RelationClose(i.rel);

@@ -4,7 +4,7 @@ use super::indexes::{self, Indexes};
 use super::plan::{self, Shape};
 use super::{agg, triggers, Reason};
 use crate::access::range::RangeScan;
-use crate::pg::compat;
+use crate::pg::{compat, relations};
 use crate::state::rel;
 use pgrx::pg_sys::{self, CmdType, List, Node, Oid};
 use pgrx::PgList;
@@ -197,7 +197,7 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
         if (*entry).rtekind != pg_sys::RTEKind::RTE_RELATION {
             return Err(Reason::Plan);
         }
-        let open = Open(pg_sys::RelationIdGetRelation((*entry).relid));
+        let open = Open(relations::entry((*entry).relid));
         let table = open.0;
         may_use(table, &shape)?;
         let queues = shape.op != CmdType::CMD_SELECT && triggers::queues(table, &shape)?;

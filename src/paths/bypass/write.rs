@@ -280,7 +280,7 @@ pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
 /// Has this transaction written the row?
 unsafe fn wrote(rel: pg_sys::Relation, tid: &pg_sys::ItemPointerData) -> bool {
     // SAFETY: `update` has an open table of ours, and a TID of a row of it.
-    let r = visible::record(rel::info(rel).table, Tid::read(tid));
+    let r = visible::record(unsafe { rel::info(rel) }.table, Tid::read(tid));
     r.is_none_or(|r| xact::txn().last_write(r).is_some())
 }
 

@@ -4,7 +4,7 @@ use super::EXEC;
 use crate::access::range::plan::{self, cell};
 use crate::access::range::{self, At, RangeScan, Row};
 use crate::access::{lookup, statements, tuple};
-use crate::pg::{compat, expr, Tid};
+use crate::pg::{compat, expr, relations, Tid};
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::record::Version;
@@ -98,10 +98,7 @@ pub unsafe extern "C-unwind" fn begin(node: *mut pg_sys::CustomScanState, estate
         if eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0 {
             return;
         }
-        (*s).index = crate::pg::raw::RelationIdGetRelation(plan::index_of(plan));
-        if (*s).index.is_null() {
-            error!("mixedcc has lost the index of a primary key");
-        }
+        (*s).index = relations::entry_unguarded(plan::index_of(plan));
         let types = plan::key_types(plan);
         if types.is_null() {
             (*s).range = range::prepare(plan, ss.cast(), (*ss).ss_currentRelation, (*s).index, (*ss).ss_ScanTupleSlot);

@@ -3,7 +3,7 @@
 use super::{list, nodes, PATH};
 use crate::access::primary;
 use crate::pg::previous::PREVIOUS;
-use crate::pg::{compat, guc};
+use crate::pg::{compat, guc, relations};
 use crate::state::rel;
 use pgrx::pg_sys::{self, NodeTag};
 use pgrx::prelude::*;
@@ -63,7 +63,7 @@ unsafe fn add_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo
     // SAFETY: `is_candidate` has found a plain table. The planner has locked it, and the reference
     // is held until `RelationClose`; `key` is not used after that.
     unsafe {
-        let heap = pg_sys::RelationIdGetRelation((*rte).relid);
+        let heap = relations::entry((*rte).relid);
         let key = if rel::is_ours(heap) { primary::usable(heap, rel::info(heap)) } else { None };
         let found = key.map(|k| k.index);
         pg_sys::RelationClose(heap);

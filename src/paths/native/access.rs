@@ -13,6 +13,7 @@ use crate::pg::{self, compat};
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
+use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
@@ -36,27 +37,37 @@ pub struct Named {
     pub name: Box<CStr>,
     /// Its type, as the caller has it.
     pub typid: Oid,
+    at: Cell<usize>,
+    not_null: Cell<bool>,
+    fit: RefCell<Fit>,
+}
+
+impl Named {
     /// Its number, from 0.
-    pub at: usize,
-    not_null: bool,
-    fit: Fit,
+    #[inline]
+    pub fn at(&self) -> usize {
+        self.at.get()
+    }
 }
 
 /// A table as a caller uses it. Its address is the caller's handle, until it is released.
+///
+/// A call may begin in the middle of another one with the same handle: the functions that `modify`
+/// and `scan` call may use the interface. So all that a call may change is in cells. No borrow of a
+/// cell is held while PostgreSQL or a caller's function runs.
 pub struct Access {
-    table: *mut Table,
+    table: &'static Table,
     /// The definition that was compared last; 0: none.
-    definition: u64,
+    definition: Cell<u64>,
     /// Types of the key's columns.
     key_types: Box<[Oid]>,
     /// The columns that are read and written.
     pub columns: Box<[Named]>,
     /// Can all of them be stored without a statement?
-    fits: bool,
-    /// Are they few, and all stored as they are given, of types that are passed by value?
-    pub simple: bool,
+    fits: Cell<bool>,
+    simple: Cell<bool>,
     /// Do they and NULLs make a row, as INSERT would make it?
-    is_row: bool,
+    is_row: Cell<bool>,
 }
 
 /// The values of a key, of the types that the access names.
@@ -72,9 +83,10 @@ impl lookup::Key for Given<'_> {
     }
     #[inline]
     fn value(&self, i: usize) -> (Datum, Oid) {
-        // SAFETY: `values` has an entry for each type (mixedcc.h), and `lookup::Key` asks for
-        // numbers below `len`.
-        (unsafe { *self.values.add(i) }, self.types[i])
+        let typid = self.types[i];
+        // SAFETY: `values` has an entry for each type (contract of `Access::key`), and `i` is the
+        // number of a type, as it was looked at before.
+        (unsafe { *self.values.add(i) }, typid)
     }
 }
 
@@ -86,27 +98,14 @@ pub struct Running {
     pub snapshot: pg_sys::Snapshot,
 }
 
-impl Access {
-    /// What a caller wants of a table. Nothing is looked at yet.
-    pub fn new(oid: Oid, key_types: Box<[Oid]>, columns: Vec<(Box<CStr>, Oid)>) -> Access {
-        let named = |(name, typid)| Named { name, typid, at: 0, not_null: false, fit: Fit::As };
-        Access {
-            table: Table::of(oid),
-            definition: 0,
-            key_types,
-            columns: columns.into_iter().map(named).collect(),
-            fits: false,
-            simple: false,
-            is_row: false,
-        }
-    }
-
-    /// Begins a command, opens the table and compares its definition.
+impl Running {
+    /// Begins a command, and opens the table.
     ///
     /// # Safety
-    /// Within a transaction; the room lives as long as what is returned.
+    /// Within a transaction; the room lives as long as what is returned. An ERROR jumps over this
+    /// frame and the callers', which own nothing.
     #[inline]
-    pub unsafe fn ready(&mut self, access: table::Access, room: &mut moment::Room) -> Running {
+    pub unsafe fn begin(table: &'static Table, access: table::Access, room: &mut moment::Room) -> Running {
         // SAFETY: within a transaction, and `room` lives as long as the result: contract of this
         // function. The command begins before the table is opened. This frame owns nothing where an
         // ERROR jumps.
@@ -115,32 +114,76 @@ impl Access {
                 pg::raw::ProcessInterrupts();
             }
             let snapshot = moment::begin(room.as_mut_ptr());
-            let open = Table::open(self.table, access);
-            if open.definition() != self.definition {
-                self.compare(&open);
+            Running { open: table.open(access), snapshot }
+        }
+    }
+}
+
+impl Access {
+    /// What a caller wants of a table. Nothing is looked at yet.
+    pub fn new(table: &'static Table, key_types: Box<[Oid]>, columns: Vec<(Box<CStr>, Oid)>) -> Access {
+        let named = |(name, typid)| Named {
+            name,
+            typid,
+            at: Cell::new(0),
+            not_null: Cell::new(false),
+            fit: RefCell::new(Fit::As),
+        };
+        Access {
+            table,
+            definition: Cell::new(0),
+            key_types,
+            columns: columns.into_iter().map(named).collect(),
+            fits: Cell::new(false),
+            simple: Cell::new(false),
+            is_row: Cell::new(false),
+        }
+    }
+
+    /// Begins a command, opens the table and compares its definition.
+    ///
+    /// # Safety
+    /// As for [`Running::begin`].
+    #[inline]
+    pub unsafe fn ready(&self, access: table::Access, room: &mut moment::Room) -> Running {
+        // SAFETY: contract of this function, which is that of `begin`. `open` pins the entry that
+        // is compared (INV-ENTRY).
+        unsafe {
+            let running = Running::begin(self.table, access, room);
+            if running.open.definition() != self.definition.get() {
+                self.compare(&running.open);
             }
-            Running { open, snapshot }
+            running
         }
     }
 
     /// The table, if its definition is the one that was compared last.
     #[inline]
-    pub fn compared(&self) -> Option<&Table> {
-        // SAFETY: `self.table` is of `Table::of`: tables are never freed.
-        let t = unsafe { &*self.table };
-        (t.definition == self.definition).then_some(t)
+    pub fn compared(&self) -> Option<&'static Table> {
+        Some(self.table).filter(|t| t.definition() == self.definition.get())
+    }
+
+    /// Are the columns few, and all stored as they are given, of types that are passed by value?
+    #[inline]
+    pub fn is_simple(&self) -> bool {
+        self.simple.get()
     }
 
     /// A key's values.
+    ///
+    /// # Safety
+    /// `values` has an entry for each column of the key, as long as what is returned is used.
     #[inline]
-    pub fn key(&self, values: *const Datum) -> Given<'_> {
+    pub unsafe fn key(&self, values: *const Datum) -> Given<'_> {
         Given { values, types: &self.key_types }
     }
 
-    /// The same for a statement.
-    pub fn key_values(&self, values: *const Datum, n: usize) -> Vec<Value> {
-        // SAFETY: `values` has an entry for each column of the key (mixedcc.h), and `n` is at most
-        // their number.
+    /// The same for a statement: the first `n` values.
+    ///
+    /// # Safety
+    /// `values` has `n` entries.
+    pub unsafe fn key_values(&self, values: *const Datum, n: usize) -> Vec<Value> {
+        // SAFETY: `values` has `n` entries (contract of this function).
         (0..n).map(|i| (unsafe { *values.add(i) }, false, self.key_types[i])).collect()
     }
 
@@ -154,12 +197,16 @@ impl Access {
         self.key_types.len()
     }
 
+    /// Compares the table's present definition with what the caller believes. An ERROR unwinds.
+    ///
+    /// # Safety
+    /// The access's table.
     #[cold]
-    unsafe fn compare(&mut self, t: &Open) {
+    pub unsafe fn compare(&self, t: &Open) {
         // SAFETY: `t` is open: its entry is pinned (INV-ENTRY). Columns that a look-up has found
         // are in its descriptor.
         unsafe {
-            self.definition = 0;
+            self.definition.set(0);
             let desc = (*t.rel).rd_att;
             let key = statement::key(t.rel);
             if key.len() != self.key_types.len() {
@@ -172,7 +219,7 @@ impl Access {
             for (&no, &typid) in key.iter().zip(&self.key_types) {
                 same_type(compat::attribute(desc, no as usize - 1), typid);
             }
-            for c in &mut self.columns {
+            for c in &self.columns {
                 let no = pg_sys::get_attnum((*t.rel).rd_id, c.name.as_ptr());
                 if no <= 0 {
                     let name = crate::pg::text::of_bytes(c.name.to_bytes());
@@ -182,20 +229,21 @@ impl Access {
                         "",
                     );
                 }
-                c.at = no as usize - 1;
-                let att = compat::attribute(desc, c.at);
+                c.at.set(no as usize - 1);
+                let att = compat::attribute(desc, c.at());
                 same_type(att, c.typid);
-                c.not_null = att.attnotnull;
-                c.fit = fit(att);
+                c.not_null.set(att.attnotnull);
+                let fit = fit(att);
+                c.fit.replace(fit);
             }
-            self.fits = self.columns.iter().all(|c| !matches!(c.fit, Fit::Assignment));
-            let by_value = |c: &Named| matches!(c.fit, Fit::As) && compat::attribute(desc, c.at).attbyval;
-            self.simple = self.columns.len() <= SIMPLE && self.columns.iter().all(by_value);
-            self.is_row = (0..(*desc).natts as usize).all(|i| {
+            self.fits.set(self.columns.iter().all(|c| !matches!(*c.fit.borrow(), Fit::Assignment)));
+            let by_value = |c: &Named| matches!(*c.fit.borrow(), Fit::As) && compat::attribute(desc, c.at()).attbyval;
+            self.simple.set(self.columns.len() <= SIMPLE && self.columns.iter().all(by_value));
+            self.is_row.set((0..(*desc).natts as usize).all(|i| {
                 let a = compat::attribute(desc, i);
-                a.attisdropped || self.columns.iter().any(|c| c.at == i) || is_null_by_default(a)
-            });
-            self.definition = t.definition();
+                a.attisdropped || self.columns.iter().any(|c| c.at() == i) || is_null_by_default(a)
+            }));
+            self.definition.set(t.definition());
         }
     }
 
@@ -208,11 +256,11 @@ impl Access {
         /// So many are read one by one.
         const FEW: usize = 3;
         // SAFETY: `v` is a version of the open table, and the arrays have an entry for each column:
-        // contract of this function. INV-TYPED: `c.at` is a column of the present definition.
+        // contract of this function. INV-TYPED: `c` is a column of the present definition.
         unsafe {
             if self.columns.len() <= FEW {
                 for (i, c) in self.columns.iter().enumerate() {
-                    (*values.add(i), *nulls.add(i)) = row::column(t, v, c.at);
+                    (*values.add(i), *nulls.add(i)) = row::column(t, v, c.at());
                 }
                 return;
             }
@@ -233,8 +281,8 @@ impl Access {
     pub unsafe fn pick(&self, all: *const Datum, all_nulls: *const bool, values: *mut Datum, nulls: *mut bool) {
         for (i, c) in self.columns.iter().enumerate() {
             // SAFETY: `all` and `all_nulls` are of the whole row, the others of the access:
-            // contract of this function. INV-TYPED: `c.at` is a column of the row.
-            unsafe { (*values.add(i), *nulls.add(i)) = (*all.add(c.at), *all_nulls.add(c.at)) };
+            // contract of this function. INV-TYPED: `c` is a column of the row.
+            unsafe { (*values.add(i), *nulls.add(i)) = (*all.add(c.at()), *all_nulls.add(c.at())) };
         }
     }
 
@@ -245,7 +293,7 @@ impl Access {
     /// As `pick`. An ERROR jumps over this frame.
     #[inline]
     pub unsafe fn put(
-        &mut self,
+        &self,
         t: &Open,
         values: *const Datum,
         nulls: *const bool,
@@ -253,20 +301,24 @@ impl Access {
         all_nulls: *mut bool,
     ) -> Result<(), Statement> {
         // SAFETY: the arrays are of the row and of the access: contract of this function.
-        // INV-TYPED: values have the columns' types, which the modifier's function takes.
+        // INV-TYPED: values have the columns' types, which the modifier's function takes. That is
+        // PostgreSQL's own, so it makes no call that compares, and frees it.
         unsafe {
-            for (i, c) in self.columns.iter_mut().enumerate() {
+            for (i, c) in self.columns.iter().enumerate() {
                 let null = *nulls.add(i);
-                if null && c.not_null {
+                if null && c.not_null.get() {
                     return Err(Statement);
                 }
                 let mut d = *values.add(i);
-                if let (Fit::Modifier(f, modifier), false) = (&mut c.fit, null) {
-                    let collation = compat::attribute((*t.rel).rd_att, c.at).attcollation;
-                    let modifier = Datum::from(*modifier);
-                    d = pg::raw::FunctionCall3Coll(&mut **f, collation, d, modifier, Datum::from(false));
+                let modifier = match &mut *c.fit.borrow_mut() {
+                    Fit::Modifier(f, modifier) if !null => Some((&raw mut **f, *modifier)),
+                    _ => None,
+                };
+                if let Some((f, modifier)) = modifier {
+                    let collation = compat::attribute((*t.rel).rd_att, c.at()).attcollation;
+                    d = pg::raw::FunctionCall3Coll(f, collation, d, Datum::from(modifier), Datum::from(false));
                 }
-                (*all.add(c.at), *all_nulls.add(c.at)) = (d, null);
+                (*all.add(c.at()), *all_nulls.add(c.at())) = (d, null);
             }
             Ok(())
         }
@@ -276,7 +328,7 @@ impl Access {
     #[inline]
     pub fn updates_plainly(&self, t: &Open) -> Result<(), Statement> {
         let info = t.info;
-        if !self.fits || self.columns.iter().any(|c| info.moving[c.at] || t.refers(c.at)) {
+        if !self.fits.get() || self.columns.iter().any(|c| info.moving[c.at()] || t.refers(c.at())) {
             return Err(Statement);
         }
         t.updates_plainly()
@@ -284,7 +336,7 @@ impl Access {
 
     /// Would an INSERT of the columns do nothing but insert them?
     pub fn inserts_plainly(&self, t: &Open) -> Result<(), Statement> {
-        if !self.fits || !self.is_row {
+        if !self.fits.get() || !self.is_row.get() {
             return Err(Statement);
         }
         t.writes_plainly(Write::Insert, pg_sys::ACL_INSERT)
@@ -325,7 +377,7 @@ fn is_null_by_default(a: &pg_sys::FormData_pg_attribute) -> bool {
 /// What a value of the column's type needs.
 unsafe fn fit(att: &pg_sys::FormData_pg_attribute) -> Fit {
     // SAFETY: catalog look-ups with the type of a column. `f` is boxed; what it keeps is in
-    // TopMemoryContext. An ERROR may leak the box.
+    // TopMemoryContext. An ERROR unwinds, and frees the box.
     unsafe {
         let identity = att.attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS;
         if identity || is_domain(att.atttypid) {

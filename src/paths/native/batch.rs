@@ -9,13 +9,38 @@ use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 
-/// The elements of an array, each with NULL and type.
-unsafe fn elements((d, null, typid): Value) -> Vec<Value> {
-    if null {
-        return Vec::new();
+/// The elements of an array, in the memory context in which it was taken apart. Nothing of them has
+/// to be dropped: an ERROR of a function that runs for an element jumps over the call's frame.
+#[derive(Clone, Copy)]
+struct Elements {
+    values: *const Datum,
+    nulls: *const bool,
+    n: usize,
+    typid: Oid,
+}
+
+impl Elements {
+    fn len(&self) -> usize {
+        self.n
     }
-    // SAFETY: `d` is not NULL and of type `typid`, as the call says; it is read only if that is an
-    // array. deconstruct_array makes `n` entries.
+    /// Element `i`, with NULL and type.
+    fn get(&self, i: usize) -> Value {
+        assert!(i < self.n, "an element of the array");
+        // SAFETY: `elements` made this of arrays with `n` entries, in the memory of the call.
+        unsafe { (*self.values.add(i), *self.nulls.add(i), self.typid) }
+    }
+}
+
+/// Takes an array apart. NULL has no elements.
+///
+/// # Safety
+/// A value of its type. The current memory context outlives the use of what this returns.
+unsafe fn elements((d, null, typid): Value) -> Elements {
+    if null {
+        return Elements { values: std::ptr::null(), nulls: std::ptr::null(), n: 0, typid };
+    }
+    // SAFETY: `d` is not NULL and of type `typid` (contract of this function); it is read only if
+    // that is an array. deconstruct_array makes `n` entries.
     unsafe {
         let element: Oid = pg_sys::get_element_type(typid);
         if element == pg_sys::InvalidOid {
@@ -26,7 +51,7 @@ unsafe fn elements((d, null, typid): Value) -> Vec<Value> {
         let (mut datums, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         let array = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast();
         pg_sys::deconstruct_array(array, element, len as i32, byval, align, &mut datums, &mut nulls, &mut n);
-        (0..n as usize).map(|i| (*datums.add(i), *nulls.add(i), element)).collect()
+        Elements { values: datums, nulls, n: n as usize, typid: element }
     }
 }
 
@@ -50,7 +75,8 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
         let snapshot = moment::begin(room.as_mut_ptr());
         let table = call.open(Access::Read);
         crate::pg::relations::must_expect((*result).setDesc, table.rel);
-        for k in elements(call.arg(1)).into_iter().filter(|k| !k.1) {
+        let keys = elements(call.arg(1));
+        for k in (0..keys.len()).map(|i| keys.get(i)).filter(|k| !k.1) {
             if let Some(d) = get(&table, snapshot, &[k][..]) {
                 // A short row that a statement has returned has a short header.
                 let row = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast::<pg_sys::HeapTupleHeaderData>();
@@ -95,9 +121,9 @@ pub unsafe extern "C-unwind" fn mixedcc_add_each(info: pg_sys::FunctionCallInfo)
         let mut snapshot = moment::begin(room.as_mut_ptr());
         let table = call.open(Access::Write);
         let mut done = 0i64;
-        if let Some(first) = deltas.first() {
-            let column = call.column(&table, 1, Some(first.2));
-            for (delta, k) in deltas.into_iter().zip(keys).filter(|(_, k)| !k.1) {
+        if deltas.len() > 0 {
+            let column = call.column(&table, 1, Some(deltas.typid));
+            for (delta, k) in (0..keys.len()).map(|i| (deltas.get(i), keys.get(i))).filter(|(_, k)| !k.1) {
                 done += i64::from(change(&table, snapshot, &[k][..], &Change::Add(column, delta)));
                 pg_sys::check_for_interrupts!();
                 snapshot = moment::begin(room.as_mut_ptr());

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 /// The quoted columns of the access.
 unsafe fn columns(a: &Access, r: pg_sys::Relation) -> Vec<String> {
     // SAFETY: `r` is open, and has the access's columns, which were compared with it (INV-TYPED).
-    a.columns.iter().map(|c| unsafe { statement::column(r, c.at as i16 + 1) }).collect()
+    a.columns.iter().map(|c| unsafe { statement::column(r, c.at() as i16 + 1) }).collect()
 }
 
 /// ` WHERE k1 = $from AND ...`; the key's values are added to the others.
@@ -64,9 +64,9 @@ pub unsafe fn get(
         let n = a.columns.len();
         let mut keep = |d: *const Datum, nulls: *const bool| {
             for i in 0..n {
-                let att = crate::pg::compat::attribute((*r).rd_att, a.columns[i].at);
+                let att = crate::pg::compat::attribute((*r).rd_att, a.columns[i].at());
                 *out_nulls.add(i) = *nulls.add(i);
-                let given = |d| crate::pg::raw::datumCopy(d, att.attbyval, att.attlen as i32);
+                let given = |d| crate::pg::copy(d, att.attbyval, att.attlen as i32);
                 *out.add(i) = if *nulls.add(i) { Datum::from(0) } else { given(*d.add(i)) };
             }
             false

@@ -264,10 +264,13 @@ function!(pg_finfo_mixedcc_put, mixedcc_put);
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_put(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
-    // its SQL declaration. The opened table serves to make the text of a statement, which SPI runs.
+    // its SQL declaration. A command begins before the table is opened, which serves to make the
+    // text of a statement, which SPI runs.
     unsafe {
         (*info).isnull = false;
         let call = Call::new(info, 0);
+        let mut room = Room::uninit();
+        moment::begin(room.as_mut_ptr());
         let (table, row) = (call.open(Access::Write), call.arg(0));
         boolean(statement::put(table.rel, row))
     }
@@ -282,9 +285,12 @@ function!(pg_finfo_mixedcc_insert, mixedcc_insert);
 #[pg_guard]
 pub unsafe extern "C-unwind" fn mixedcc_insert(info: pg_sys::FunctionCallInfo) -> Datum {
     // SAFETY: `info` is a call of this function (fmgr.h: PG_FUNCTION_ARGS), with the arguments of
-    // its SQL declaration. The opened table serves to make the text of a statement, which SPI runs.
+    // its SQL declaration. A command begins before the table is opened, which serves to make the
+    // text of a statement, which SPI runs.
     unsafe {
         let call = Call::new(info, 0);
+        let mut room = Room::uninit();
+        moment::begin(room.as_mut_ptr());
         let (table, row) = (call.open(Access::Write), call.arg(0));
         statement::insert(table.rel, row);
         null(info)

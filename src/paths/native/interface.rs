@@ -7,7 +7,7 @@
 
 use super::access::{Access, Running};
 use super::row::{self, Change, Columns};
-use super::table::Access as Lock;
+use super::table::{Access as Lock, Table};
 use super::{by_sql, moment::Room, quick, range, statement, Statement};
 use crate::access::{mixture, write};
 use crate::pg::{self, compat};
@@ -96,14 +96,18 @@ unsafe extern "C-unwind" fn open(
     columns: *const Column,
 ) -> *mut Access {
     // SAFETY: the arrays have these lengths, and names end with a zero byte (mixedcc.h: open).
+    // Functions whose ERROR jumps over this frame come first, while it owns nothing.
     unsafe {
+        let table = Table::of(table);
+        let mut room = Room::uninit();
+        let running = Running::begin(table, Lock::Read, &mut room);
         let key_types = (0..n_keys as usize).map(|i| *key_types.add(i)).collect();
         let name = |i| {
             let c: &Column = &*columns.add(i);
             (CStr::from_ptr(c.name).into(), c.typid)
         };
-        let mut access = Box::new(Access::new(table, key_types, (0..n_columns as usize).map(name).collect()));
-        access.ready(Lock::Read, &mut Room::uninit());
+        let access = Box::new(Access::new(table, key_types, (0..n_columns as usize).map(name).collect()));
+        access.compare(&running.open);
         Box::into_raw(access)
     }
 }
@@ -130,7 +134,7 @@ unsafe extern "C-unwind" fn get_guarded(
     // SAFETY: `a` is of `open`, and the arrays have an entry for each column of key and access
     // (mixedcc.h: get). `read` gets a version that was found now, of the open table.
     unsafe {
-        let a = &mut *a;
+        let a = &*a;
         let mut room = Room::uninit();
         let Running { open, snapshot } = a.ready(Lock::Read, &mut room);
         match open.reads_plainly().and_then(|()| row::find(&open, snapshot, &a.key(key), false)) {
@@ -165,7 +169,7 @@ unsafe extern "C-unwind" fn update_guarded(
     // SAFETY: `a` is of `open`, and the arrays have an entry for each column of key and access
     // (mixedcc.h: update).
     unsafe {
-        let a = &mut *a;
+        let a = &*a;
         let mut room = Room::uninit();
         let r = a.ready(Lock::Write, &mut room);
         match update_row(a, &r, key, values, nulls) {
@@ -176,7 +180,7 @@ unsafe extern "C-unwind" fn update_guarded(
 }
 
 unsafe fn update_row(
-    a: &mut Access,
+    a: &Access,
     r: &Running,
     key: *const Datum,
     values: *const Datum,
@@ -218,7 +222,7 @@ unsafe extern "C-unwind" fn modify_guarded(a: *mut Access, key: *const Datum, f:
     // SAFETY: `a` is of `open`, `key` has a value for each column, and `f` takes `arg` (mixedcc.h:
     // modify).
     unsafe {
-        let a = &mut *a;
+        let (handle, a) = (a, &*a);
         let mut room = Room::uninit();
         let r = a.ready(Lock::Write, &mut room);
         if a.updates_plainly(&r.open).is_ok() {
@@ -227,7 +231,7 @@ unsafe extern "C-unwind" fn modify_guarded(a: *mut Access, key: *const Datum, f:
             match quick::modify(a, key, f, arg, &mut columns) {
                 Some(quick::Modified::Done) => return true,
                 Some(quick::Modified::Values) => {
-                    return update_guarded(a, key, columns.values.as_ptr(), columns.nulls.as_ptr())
+                    return update_guarded(handle, key, columns.values.as_ptr(), columns.nulls.as_ptr())
                 }
                 Some(quick::Modified::Written) => row::written_meanwhile(),
                 None => {}
@@ -241,7 +245,7 @@ unsafe extern "C-unwind" fn modify_guarded(a: *mut Access, key: *const Datum, f:
 }
 
 unsafe fn modify_row(
-    a: &mut Access,
+    a: &Access,
     r: &Running,
     key: *const Datum,
     f: Modify,
@@ -283,7 +287,7 @@ unsafe extern "C-unwind" fn insert(a: *mut Access, values: *const Datum, nulls: 
     // SAFETY: `a` is of `open`, and the arrays have an entry for each column of the access
     // (mixedcc.h: insert).
     unsafe {
-        let a = &mut *a;
+        let a = &*a;
         let mut room = Room::uninit();
         let r = a.ready(Lock::Write, &mut room);
         if insert_row(a, &r, values, nulls).is_err() {
@@ -292,7 +296,7 @@ unsafe extern "C-unwind" fn insert(a: *mut Access, values: *const Datum, nulls: 
     }
 }
 
-unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *const bool) -> Result<(), Statement> {
+unsafe fn insert_row(a: &Access, r: &Running, values: *const Datum, nulls: *const bool) -> Result<(), Statement> {
     // SAFETY: `r` is `a.ready`'s for writing; the arrays are the caller's of `insert`. `all` and
     // `all_nulls` have `n` entries each. INV-TYPED: `put` stores values of the columns' types. An
     // ERROR leaves what is made for the indexes to its memory context.
@@ -331,7 +335,7 @@ unsafe fn insert_row(a: &mut Access, r: &Running, values: *const Datum, nulls: *
 unsafe extern "C-unwind" fn remove(a: *mut Access, key: *const Datum) -> bool {
     // SAFETY: `a` is of `open`, and `key` has a value for each column (mixedcc.h: remove).
     unsafe {
-        let a = &mut *a;
+        let a = &*a;
         let mut room = Room::uninit();
         let Running { open, snapshot } = a.ready(Lock::Write, &mut room);
         match row::change(&open, snapshot, &a.key(key), &Change::Remove) {
@@ -346,7 +350,7 @@ unsafe extern "C-unwind" fn scan(a: *mut Access, range: *const range::Range, f: 
     // SAFETY: `a` is of `open`, `range` is readable with the values that it counts, and `f` takes
     // `arg` (mixedcc.h: scan). `check` compares the numbers.
     unsafe {
-        let a = &mut *a;
+        let a = &*a;
         let range = &*range;
         range::check(a, range);
         let mut room = Room::uninit();

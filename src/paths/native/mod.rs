@@ -58,7 +58,7 @@ pub(super) struct Call {
 /// plpgsql makes its expressions anew for each transaction, so this is made often.
 pub(super) struct Known {
     /// The table.
-    table: *mut Table,
+    table: &'static Table,
     /// The arguments' types.
     types: *const Oid,
     /// The column that was named last.
@@ -124,9 +124,9 @@ impl Call {
     /// As `Table::open`.
     #[inline]
     pub unsafe fn open(&self, access: table::Access) -> Open {
-        // SAFETY: `known.table` is of `Table::of_rowtype`. The rest is the contract of this
-        // function, which is `Table::open`'s.
-        unsafe { Table::open((*self.known).table, access) }
+        // SAFETY: `known` was made by `Known::find`. The rest is the contract of this function,
+        // which is `Table::open`'s.
+        unsafe { (*self.known).table.open(access) }
     }
 
     /// Number of arguments.
@@ -187,16 +187,16 @@ impl Call {
     /// The table, and the column that argument `i` names, if it is the one that was named last in
     /// the table's present definition.
     #[inline]
-    pub fn known_column(&self, i: usize) -> Option<(&Table, &Column)> {
+    pub fn known_column(&self, i: usize) -> Option<(&'static Table, &Column)> {
         debug_assert!(i < self.len());
         // SAFETY: the call has argument `i`, whose SQL type is `name`; it is read only if it is not
-        // NULL. `known` was made by `Known::find`; tables are never freed.
+        // NULL. `known` was made by `Known::find`.
         unsafe {
             let known = &*self.known;
             let a = &*(*self.info).args.as_ptr().add(i);
-            let (table, column) = (&*known.table, &known.column);
+            let (table, column) = (known.table, &known.column);
             let same = !a.isnull && column.name.data == (*a.value.cast_mut_ptr::<pg_sys::NameData>()).data;
-            (same && column.definition == table.definition).then_some((table, column))
+            (same && column.definition == table.definition()).then_some((table, column))
         }
     }
 

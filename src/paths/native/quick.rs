@@ -74,7 +74,7 @@ pub unsafe fn get(a: &Access, key: *const Datum, values: *mut Datum, nulls: *mut
         let snapshot = moment::begin_quickly()?;
         let row = find(a.compared()?, &a.key(key), snapshot)?;
         for (i, c) in a.columns.iter().enumerate() {
-            (*values.add(i), *nulls.add(i)) = row.column(c.at)?;
+            (*values.add(i), *nulls.add(i)) = row.column(c.at())?;
         }
         Some(())
     }
@@ -130,7 +130,7 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     unsafe {
         let info = rel::known(rel)?;
         let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
-        Some(Target { table, definition: table.definition, row: Row { rel, found } })
+        Some(Target { table, definition: table.definition(), row: Row { rel, found } })
     }
 }
 
@@ -140,7 +140,7 @@ impl Target<'_> {
     /// a function may have run since the row was found.
     #[inline]
     unsafe fn replace(&self, values: &[(usize, Datum)]) -> Option<()> {
-        let rel = self.table.peek_to_update().filter(|_| self.table.definition == self.definition)?;
+        let rel = self.table.peek_to_update().filter(|_| self.table.definition() == self.definition)?;
         let t = xact::running_to_write()?;
         let Found { r, version: old } = self.row.found;
         // SAFETY: `peek_to_update` gives an open relation with the same definition. The pin keeps
@@ -206,7 +206,7 @@ impl Columns {
             if self.nulls[i] {
                 return None;
             }
-            room[i] = (c.at, self.values[i]);
+            room[i] = (c.at(), self.values[i]);
         }
         Some(&room[..a.columns.len()])
     }
@@ -225,7 +225,7 @@ pub unsafe fn modify(
     arg: *mut c_void,
     columns: &mut Columns,
 ) -> Option<Modified> {
-    if !a.simple {
+    if !a.is_simple() {
         return None;
     }
     // SAFETY: `key` has a value for each column, and `f` takes `arg` (mixedcc.h: modify).
@@ -235,7 +235,7 @@ pub unsafe fn modify(
         let snapshot = begin_to_write()?;
         let target = find_to_update(a.compared()?, &a.key(key), snapshot)?;
         for (i, c) in a.columns.iter().enumerate() {
-            (columns.values[i], columns.nulls[i]) = target.row.column(c.at)?;
+            (columns.values[i], columns.nulls[i]) = target.row.column(c.at())?;
         }
         let r = target.row.found.r;
         let before = xact::running()?.last_write(r);
@@ -260,7 +260,7 @@ pub unsafe fn modify(
 /// The header's contract. An ERROR at the beginning of the command jumps over this frame.
 #[inline]
 pub unsafe fn update(a: &Access, key: *const Datum, values: *const Datum, nulls: *const bool) -> Option<()> {
-    if !a.simple {
+    if !a.is_simple() {
         return None;
     }
     // SAFETY: the arrays have an entry for each column of key and access (mixedcc.h: update).

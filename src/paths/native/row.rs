@@ -242,11 +242,13 @@ impl Columns {
         }
     }
     /// Gives the memory back.
+    ///
+    /// # Safety
+    /// `own` of a `Columns`, once, after the last use of its arrays.
     #[inline]
-    pub fn free(own: *mut core::ffi::c_void) {
+    pub unsafe fn free(own: *mut core::ffi::c_void) {
         if !own.is_null() {
-            // SAFETY: `own` is of `of`, which gives it to one `Columns`; each caller frees that
-            // once.
+            // SAFETY: `own` is memory of `of`, which is freed once (contract of this function).
             unsafe { pg::raw::pfree(own) };
         }
     }

@@ -276,7 +276,8 @@ unsafe fn assigned(r: pg_sys::Relation, no: i16, v: Value) -> Value {
     if v.2 != pg_sys::UNKNOWNOID {
         return v;
     }
-    crate::pg::values::fit(r, no, v)
+    // SAFETY: `r` is open and has the column, and `v` is of its type: `change` passes its own on.
+    unsafe { crate::pg::values::fit(r, no, v) }
 }
 
 /// Columns of a row value that an INSERT or UPDATE may name: not dropped, not generated.

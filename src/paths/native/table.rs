@@ -23,6 +23,7 @@ use crate::state::xact;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 /// Bits of `Table::locks`.
@@ -34,40 +35,53 @@ pub enum Access {
     Write = 2,
 }
 
-/// A table of ours in this backend. Never freed: callers keep it.
+/// A table of ours in this backend. Never freed: callers keep it. An invalidation, which may come
+/// with nearly every call of PostgreSQL, marks it, so all of it is in cells.
 pub struct Table {
     /// Its OID.
     pub oid: Oid,
     /// Its row type.
-    pub rowtype: Oid,
+    rowtype: Cell<Oid>,
     /// Number of its present definition, which changes whenever it may have become another one.
-    pub definition: u64,
-    valid: bool,
+    definition: Cell<u64>,
+    valid: Cell<bool>,
     /// Does the entry outlive the transaction that has looked at it last, as those of tables do
     /// that it has not made?
-    lasting: bool,
+    lasting: Cell<bool>,
     /// Where it is locked: in this transaction, since this epoch, in these ways.
-    transaction: u32,
-    epoch: u64,
-    locks: u8,
-    rel: pg_sys::Relation,
+    locked: Cell<Locked>,
+    rel: Cell<pg_sys::Relation>,
     /// What this user may do with the whole table, as far as it was asked.
-    user: Oid,
-    rights: u32,
+    user: Cell<Oid>,
+    rights: Cell<u32>,
     /// Has a statement nothing to do but read, update, insert or delete the row?
-    plain_reads: bool,
-    plain_updates: bool,
-    plain_inserts: bool,
-    plain_deletes: bool,
+    plain: Cell<Plain>,
     /// Columns (from 0) of foreign keys of this table: an update of them is checked, and so is any
     /// of a row that this transaction has written.
-    referring: Vec<usize>,
+    referring: RefCell<Vec<usize>>,
+}
+
+/// Where a table is locked: in a transaction, since an epoch, in these ways.
+#[derive(Clone, Copy)]
+struct Locked {
+    transaction: u32,
+    epoch: u64,
+    ways: u8,
+}
+
+/// What a statement has nothing to do besides.
+#[derive(Clone, Copy)]
+struct Plain {
+    reads: bool,
+    updates: bool,
+    inserts: bool,
+    deletes: bool,
 }
 
 /// A row type that calls have named.
 #[derive(Clone, Copy)]
 struct RowType {
-    table: *mut Table,
+    table: &'static Table,
     /// By which invalidations name it.
     hash: u32,
 }
@@ -84,7 +98,7 @@ pub enum Write {
 }
 
 /// Of the process: tables that were used once. Invalidations say which are to be looked at anew.
-static TABLES: Local<Option<HashMap<Oid, &'static mut Table>>> = Local::new(None);
+static TABLES: Local<Option<HashMap<Oid, &'static Table>>> = Local::new(None);
 /// Of the process: by row type, for those that were found once.
 static BY_ROWTYPE: Local<Option<HashMap<Oid, RowType>>> = Local::new(None);
 /// Of the process: counts what was learned of tables.
@@ -115,9 +129,9 @@ unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
     unsafe {
         let Some(all) = TABLES.get_mut() else { return };
         if oid == pg_sys::InvalidOid {
-            all.values_mut().for_each(|t| t.valid = false);
-        } else if let Some(t) = all.get_mut(&oid) {
-            t.valid = false;
+            all.values().for_each(|t| t.valid.set(false));
+        } else if let Some(t) = all.get(&oid) {
+            t.valid.set(false);
         }
     }
 }
@@ -174,7 +188,7 @@ pub struct Open {
     pub rel: pg_sys::Relation,
     /// The knowledge of it.
     pub info: &'static RelInfo,
-    table: *mut Table,
+    table: &'static Table,
     pin: usize,
 }
 
@@ -238,7 +252,7 @@ fn none() -> Datum {
 }
 
 /// Notes that a plan names a row type: [`types_changed`].
-unsafe fn watch(typid: Oid, table: *mut Table) {
+unsafe fn watch(typid: Oid, table: &'static Table) {
     // SAFETY: a catalog look-up, over before `BY_ROWTYPE` is borrowed. One thread.
     unsafe {
         use pg_sys::SysCacheIdentifier::TYPEOID;
@@ -249,48 +263,46 @@ unsafe fn watch(typid: Oid, table: *mut Table) {
 
 /// The table whose row type a call names, for calls that open it themselves.
 pub fn of_rowtype(typid: Oid) -> Oid {
-    // SAFETY: `Table::of_rowtype` returns a leaked box: tables are never freed.
-    unsafe { (*Table::of_rowtype(typid)).oid }
+    Table::of_rowtype(typid).oid
 }
 
 impl Table {
     /// The table of an OID.
-    pub fn of(oid: Oid) -> *mut Table {
-        // SAFETY: one thread, and nothing of PostgreSQL runs while `TABLES` is borrowed. The box is
-        // leaked: tables are never freed.
-        unsafe {
-            let all = TABLES.get_mut().get_or_insert_default();
-            let new = || {
-                Box::leak(Box::new(Table {
-                    oid,
-                    rowtype: pg_sys::InvalidOid,
-                    definition: 0,
-                    valid: false,
-                    lasting: false,
-                    transaction: 0,
-                    epoch: 0,
-                    locks: 0,
-                    rel: std::ptr::null_mut(),
-                    user: pg_sys::InvalidOid,
-                    rights: 0,
-                    plain_reads: false,
-                    plain_updates: false,
-                    plain_inserts: false,
-                    plain_deletes: false,
-                    referring: Vec::new(),
-                }))
-            };
-            &raw mut **all.entry(oid).or_insert_with(new)
-        }
+    pub fn of(oid: Oid) -> &'static Table {
+        // SAFETY: one thread, and nothing of PostgreSQL runs while `TABLES` is borrowed.
+        let all = unsafe { TABLES.get_mut() }.get_or_insert_default();
+        let new = || {
+            // Never freed.
+            &*Box::leak(Box::new(Table {
+                oid,
+                rowtype: Cell::new(pg_sys::InvalidOid),
+                definition: Cell::new(0),
+                valid: Cell::new(false),
+                lasting: Cell::new(false),
+                locked: Cell::new(Locked { transaction: 0, epoch: 0, ways: 0 }),
+                rel: Cell::new(std::ptr::null_mut()),
+                user: Cell::new(pg_sys::InvalidOid),
+                rights: Cell::new(0),
+                plain: Cell::new(Plain { reads: false, updates: false, inserts: false, deletes: false }),
+                referring: RefCell::default(),
+            }))
+        };
+        all.entry(oid).or_insert_with(new)
+    }
+
+    /// Number of its present definition, which changes whenever it may have become another one.
+    #[inline]
+    pub fn definition(&self) -> u64 {
+        self.definition.get()
     }
 
     /// The table whose row type this is, or a domain over it.
-    pub fn of_rowtype(typid: Oid) -> *mut Table {
-        // SAFETY: `r.table` is never freed. Catalog look-ups answer any OID; `known` is not used
-        // after the first of them. One thread.
+    pub fn of_rowtype(typid: Oid) -> &'static Table {
+        // SAFETY: one thread. Catalog look-ups answer any OID; `known` is not used after the first
+        // of them.
         unsafe {
             let known = BY_ROWTYPE.get_mut().get_or_insert_default();
-            if let Some(r) = known.get(&typid).filter(|r| (*r.table).valid && (*r.table).rowtype == typid) {
+            if let Some(r) = known.get(&typid).filter(|r| r.table.valid.get() && r.table.rowtype.get() == typid) {
                 return r.table;
             }
             let oid = pg_sys::get_typ_typrelid(base_type(typid));
@@ -310,10 +322,11 @@ impl Table {
     /// Is it known and locked (INV-OPEN)?
     #[inline]
     fn is_open(&self, access: Access) -> bool {
-        self.valid
-            && self.transaction == compat::my_lxid()
-            && self.epoch == EPOCH.get()
-            && self.locks & access as u8 != 0
+        let locked = self.locked.get();
+        self.valid.get()
+            && locked.transaction == compat::my_lxid()
+            && locked.epoch == EPOCH.get()
+            && locked.ways & access as u8 != 0
     }
 
     /// The relation, if the table is open for reading, and a statement that needs the right to do
@@ -324,9 +337,9 @@ impl Table {
         // SAFETY: plain reads of variables of the backend; the relation is returned, and not
         // followed.
         unsafe {
-            let may = self.user == pg::raw::GetUserId() && self.rights & pg_sys::ACL_SELECT != 0;
+            let may = self.user.get() == pg::raw::GetUserId() && self.rights.get() & pg_sys::ACL_SELECT != 0;
             let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
-            (self.is_open(Access::Read) && self.plain_reads && may && !hooked).then_some(self.rel)
+            (self.is_open(Access::Read) && self.plain.get().reads && may && !hooked).then_some(self.rel.get())
         }
     }
 
@@ -338,114 +351,120 @@ impl Table {
         // SAFETY: INV-OPEN: `rel` is the table's entry, as `is_open` says. Else plain reads of
         // variables of the backend.
         unsafe {
-            let may = self.user == pg::raw::GetUserId() && self.rights & RIGHTS == RIGHTS;
+            let may = self.user.get() == pg::raw::GetUserId() && self.rights.get() & RIGHTS == RIGHTS;
             let hooked = (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some();
-            let open = self.is_open(Access::Write) && self.plain_updates && may && !hooked;
+            let open = self.is_open(Access::Write) && self.plain.get().updates && may && !hooked;
             let writes = !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode();
             // Triggers: of foreign keys, which ask for more.
-            (open && writes && (*self.rel).trigdesc.is_null()).then_some(self.rel)
+            let rel = self.rel.get();
+            (open && writes && (*rel).trigdesc.is_null()).then_some(rel)
         }
     }
 
     /// Opens the table, or raises an error if it is not one of ours.
     ///
     /// # Safety
-    /// A table of `of`, in a transaction. A command has begun (`moment::begin`): changes that this
-    /// transaction made to the table are known.
+    /// In a transaction. A command has begun (`moment::begin`): changes that this transaction made
+    /// to the table are known. An ERROR jumps over this frame and the caller's, which own nothing.
     #[inline]
-    pub unsafe fn open(this: *mut Table, access: Access) -> Open {
-        // SAFETY: `this` is of `of`, in a transaction: contract of this function. Tables are never
-        // freed. INV-OPEN: `rel` is the locked table's entry, which is pinned before `info` may
-        // look at catalogs.
+    pub unsafe fn open(&'static self, access: Access) -> Open {
+        // SAFETY: in a transaction (contract of this function). INV-OPEN: `rel` is the locked
+        // table's entry, which is pinned before `info` may look at catalogs.
         unsafe {
-            if !(*this).is_open(access) {
-                Table::open_again(this, access);
+            if !self.is_open(access) {
+                self.open_again(access);
             }
-            let rel = (*this).rel;
+            let rel = self.rel.get();
             let pin = pin(rel);
             // May look at catalogs, and raise an error.
-            Open { rel, info: rel::info(rel), table: this, pin }
+            Open { rel, info: rel::info(rel), table: self, pin }
         }
     }
 
     #[cold]
-    unsafe fn open_again(this: *mut Table, access: Access) {
-        // SAFETY: `this` is of `of`: contract of `open`. The entry is used until relation_close;
+    unsafe fn open_again(&self, access: Access) {
+        // SAFETY: in a transaction: contract of `open`. The entry is used until relation_close;
         // the lock stays to the end of the transaction (INV-OPEN). An ERROR of the raw functions
         // jumps over this frame, which owns nothing then.
         unsafe {
-            let oid = (*this).oid;
             let here = (compat::my_lxid(), EPOCH.get());
-            if (*this).user != pg::raw::GetUserId() || (*this).rights == 0 {
-                must_have_a_right(oid);
+            if self.user.get() != pg::raw::GetUserId() || self.rights.get() == 0 {
+                must_have_a_right(self.oid);
             }
             let lock = if access == Access::Write { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
-            let kept = if ((*this).transaction, (*this).epoch) == here { (*this).locks } else { 0 };
+            let before = self.locked.get();
+            let kept = if (before.transaction, before.epoch) == here { before.ways } else { 0 };
             // Outside of a transaction's middle it has no number: then nothing is kept.
-            let locks = if here.0 == 0 { 0 } else { kept | access as u8 };
-            if (*this).valid && (kept != 0 || (*this).lasting) {
+            let ways = if here.0 == 0 { 0 } else { kept | access as u8 };
+            let locked = Locked { transaction: here.0, epoch: here.1, ways };
+            if self.valid.get() && (kept != 0 || self.lasting.get()) {
                 // Locked in a weaker way, or known since an earlier transaction: it is there, and
                 // stays so if nothing is heard of it with the lock. An ERROR jumps over this frame.
-                pg::raw::LockRelationOid(oid, lock as i32);
-                if (*this).valid {
-                    ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
+                pg::raw::LockRelationOid(self.oid, lock as i32);
+                if self.valid.get() {
+                    self.locked.set(locked);
                     return;
                 }
             }
-            let rel = pg_sys::try_relation_open(oid, lock as i32);
+            let rel = pg_sys::try_relation_open(self.oid, lock as i32);
             if rel.is_null() {
-                crate::pg::relations::no_such(oid);
+                crate::pg::relations::no_such(self.oid);
             }
             crate::access::altered::must_fit(rel, (*rel).rd_att);
             if !rel::is_ours(rel) {
                 complain(
                     PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                    &format!("\"{}\" is not a mixedcc table", crate::pg::relations::name(oid)),
+                    &format!("\"{}\" is not a mixedcc table", crate::pg::relations::name(self.oid)),
                     "Name a table that was created USING mixedcc.",
                 );
             }
-            ((*this).transaction, (*this).epoch, (*this).locks) = (here.0, here.1, locks);
-            (*this).rel = rel;
-            if !(*this).valid {
+            self.locked.set(locked);
+            self.rel.set(rel);
+            if !self.valid.get() {
                 // Before it is looked at: an invalidation from then on counts.
-                (*this).valid = true;
+                self.valid.set(true);
                 DEFINITIONS.set(DEFINITIONS.get() + 1);
-                (*this).definition = DEFINITIONS.get();
-                (*this).look(rel);
+                self.definition.set(DEFINITIONS.get());
+                self.look(rel);
             }
             pg_sys::relation_close(rel, pg_sys::NoLock as i32);
         }
     }
 
     /// What the definition says.
-    unsafe fn look(&mut self, r: pg_sys::Relation) {
+    unsafe fn look(&self, r: pg_sys::Relation) {
         // SAFETY: `r` is open and locked: `open_again` opens it just before. What its entry points
         // to stays as long as it is open.
         unsafe {
             let form = (*r).rd_rel;
             let constr = (*(*r).rd_att).constr;
-            self.lasting = (*r).rd_createSubid == 0;
-            (self.user, self.rights) = (pg_sys::InvalidOid, 0);
-            self.rowtype = (*form).reltype;
-            self.plain_reads = !(*form).relrowsecurity;
-            let writes = self.plain_reads
+            self.lasting.set((*r).rd_createSubid == 0);
+            self.user.set(pg_sys::InvalidOid);
+            self.rights.set(0);
+            self.rowtype.set((*form).reltype);
+            let reads = !(*form).relrowsecurity;
+            let writes = reads
                 && (*r).rd_rules.is_null()
                 && !(*form).relispartition
                 && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored);
             let t = (*r).trigdesc.as_ref();
-            self.plain_updates = writes && t.is_none_or(|t| only_foreign_keys(t));
-            self.plain_inserts = writes && t.is_none_or(|t| !inserts(t));
-            self.plain_deletes = writes && t.is_none_or(|t| !deletes(t));
-            self.referring.clear();
+            self.plain.set(Plain {
+                reads,
+                updates: writes && t.is_none_or(|t| only_foreign_keys(t)),
+                inserts: writes && t.is_none_or(|t| !inserts(t)),
+                deletes: writes && t.is_none_or(|t| !deletes(t)),
+            });
+            let mut referring = Vec::new();
             if t.is_some() {
                 // What refers to this table names columns of a unique index, which no update
                 // changes directly.
                 for k in pgrx::PgList::<pg_sys::ForeignKeyCacheInfo>::from_pg(pg_sys::RelationGetFKeyList(r)).iter_ptr()
                 {
                     let k = &*k;
-                    self.referring.extend(k.conkey[..k.nkeys as usize].iter().map(|c| *c as usize - 1));
+                    referring.extend(k.conkey[..k.nkeys as usize].iter().map(|c| *c as usize - 1));
                 }
             }
+            *self.referring.borrow_mut() = referring;
         }
     }
 }
@@ -505,31 +524,28 @@ fn deletes(t: &pg_sys::TriggerDesc) -> bool {
 impl Open {
     /// The table's present definition.
     pub fn definition(&self) -> u64 {
-        // SAFETY: tables are never freed.
-        unsafe { (*self.table).definition }
+        self.table.definition()
     }
 
     /// Would a statement that needs these rights (bits) do nothing but read the row?
     #[inline]
     pub fn reads_plainly(&self) -> Result<(), Statement> {
-        // SAFETY: tables are never freed, and `plain` only reads this one.
-        unsafe { self.plain((*self.table).plain_reads, pg_sys::ACL_SELECT) }
+        self.plain(self.table.plain.get().reads, pg_sys::ACL_SELECT)
     }
 
     /// Would a statement do nothing but write the row? `rights`: bits that it needs on the whole
     /// table. An update must pass `refers` and `is_checked` too.
     #[inline]
     pub fn writes_plainly(&self, write: Write, rights: u32) -> Result<(), Statement> {
-        // SAFETY: `self.table` is never freed. The other reads are of variables of the backend.
-        unsafe {
-            let t = &*self.table;
-            let plain = match write {
-                Write::Update => t.plain_updates,
-                Write::Insert => t.plain_inserts,
-                Write::Delete => t.plain_deletes,
-            };
-            self.plain(plain && !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode(), rights)
-        }
+        let t = self.table.plain.get();
+        let plain = match write {
+            Write::Update => t.updates,
+            Write::Insert => t.inserts,
+            Write::Delete => t.deletes,
+        };
+        // SAFETY: plain reads of variables of the backend.
+        let may = unsafe { !pg_sys::XactReadOnly && !pg::raw::IsInParallelMode() };
+        self.plain(plain && may, rights)
     }
 
     /// Would an UPDATE that reads the row do nothing but write it? As [`Open::writes_plainly`].
@@ -541,50 +557,43 @@ impl Open {
     /// Is a column (from 0) part of a foreign key?
     #[inline]
     pub fn refers(&self, at: usize) -> bool {
-        // SAFETY: tables are never freed.
-        unsafe { (*self.table).referring.contains(&at) }
+        self.table.referring.borrow().contains(&at)
     }
 
     /// Would any update of this row be checked by foreign keys?
     #[inline]
     pub fn is_checked(&self, r: RecordRef) -> bool {
-        // SAFETY: tables are never freed.
-        unsafe { !(*self.table).referring.is_empty() && xact::txn().last_write(r).is_some() }
+        !self.table.referring.borrow().is_empty() && xact::txn().last_write(r).is_some()
     }
 
     #[inline]
-    unsafe fn plain(&self, plain: bool, rights: u32) -> Result<(), Statement> {
-        // SAFETY: `self.table` is never freed; the hook's variable is only read.
-        unsafe {
-            let t = &*self.table;
-            // A hook sees statements only.
-            if !plain || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
-                return Err(Statement);
-            }
-            if t.user == pg::raw::GetUserId() && t.rights & rights == rights || self.has_rights(rights) {
-                Ok(())
-            } else {
-                Err(Statement)
-            }
+    fn plain(&self, plain: bool, rights: u32) -> Result<(), Statement> {
+        // SAFETY: plain reads of variables of the backend.
+        let (hooked, user) =
+            unsafe { ((*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some(), pg::raw::GetUserId()) };
+        let t = self.table;
+        // A hook sees statements only.
+        if plain && !hooked && (t.user.get() == user && t.rights.get() & rights == rights || self.has_rights(rights)) {
+            Ok(())
+        } else {
+            Err(Statement)
         }
     }
 
     #[cold]
     fn has_rights(&self, rights: u32) -> bool {
-        // SAFETY: `self.table` is never freed. An invalidation may come in the catalog look-ups:
-        // `t` is borrowed after them, and nothing is kept if the definition has changed.
-        unsafe {
-            let (user, definition) = (pg::raw::GetUserId(), (*self.table).definition);
-            let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);
-            if !bits.all(|b| compat::relation_rights((*self.table).oid, user, b)) {
-                return false;
-            }
-            let t = &mut *self.table;
-            if t.valid && t.definition == definition {
-                t.rights = rights | if t.user == user { t.rights } else { 0 };
-                t.user = user;
-            }
-            true
+        let t = self.table;
+        // SAFETY: `GetUserId` reads a variable of the backend.
+        let (user, definition) = (unsafe { pg::raw::GetUserId() }, t.definition());
+        let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);
+        if !bits.all(|b| compat::relation_rights(t.oid, user, b)) {
+            return false;
         }
+        // An invalidation may have come in the look-ups: then nothing is kept.
+        if t.valid.get() && t.definition() == definition {
+            t.rights.set(rights | if t.user.get() == user { t.rights.get() } else { 0 });
+            t.user.set(user);
+        }
+        true
     }
 }

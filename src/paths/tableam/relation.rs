@@ -129,7 +129,8 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
         return 0;
     }
     // brin_summarize_new_values holds a page of the index when it asks.
-    rel::known_table_of(rel).map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
+    // SAFETY: `rel` is open (tableam.h: relation_size).
+    unsafe { rel::known_table_of(rel) }.map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
 }
 
 /// Of a statement: the table, and the access method that it is about to be converted to.

@@ -116,14 +116,16 @@ pub unsafe fn main_file(key: [u32; 4]) -> String {
 /// # Safety
 /// As of [`main_file`].
 pub unsafe fn page_with(bytes: &[u8]) -> Vec<u8> {
+    assert!(bytes.len() <= 512, "they fit behind the header");
     let mut page = Page([0; pg_sys::BLCKSZ as usize]);
+    // SAFETY: `page` is of this frame, as large as a block and aligned to 4096 bytes.
+    unsafe { pg_sys::PageInit(page.0.as_mut_ptr().cast(), pg_sys::BLCKSZ as usize, 0) };
+    page.0[PAGE_HEADER..PAGE_HEADER + bytes.len()].copy_from_slice(bytes);
+    // The pointer is made after the last use of `page` by name, which would end its right to write.
     let p: pg_sys::Page = page.0.as_mut_ptr().cast();
-    // SAFETY: `page` is of this frame, as large as a block and aligned to 4096 bytes. The copy's
-    // slice is checked to be within it.
+    // SAFETY: `page` is a page since `PageInit`, and nothing else refers to it now.
     unsafe {
-        pg_sys::PageInit(p, page.0.len(), 0);
-        (*p.cast::<pg_sys::PageHeaderData>()).pd_lower += bytes.len().min(512) as u16;
-        page.0[PAGE_HEADER..PAGE_HEADER + bytes.len()].copy_from_slice(bytes);
+        (*p.cast::<pg_sys::PageHeaderData>()).pd_lower += bytes.len() as u16;
         pg_sys::PageSetChecksumInplace(p, 0);
     }
     page.0.to_vec()

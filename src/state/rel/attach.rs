@@ -18,8 +18,12 @@ use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 
 /// The table of a relation; made empty, with its indexes, if it is not known.
-pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
-    // SAFETY: `rel` is an open relation of ours: each caller gets it from PostgreSQL so.
+///
+/// # Safety
+/// An open relation of ours. The process holds no page of an index of it.
+pub unsafe fn table_of(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: `rel` is open and of ours, and no page of an index is held (contract of this
+    // function).
     unsafe {
         let table = shmem::find(compat::storage_key(&compat::storage_of(rel))).unwrap_or_else(|| attach(rel));
         if table.note.load(Ordering::Relaxed) != 0 {
@@ -30,8 +34,11 @@ pub fn table_of(rel: pg_sys::Relation) -> &'static Table {
 }
 
 /// The table of a relation if it is known. For callers that may hold pages of its indexes.
-pub fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
-    // SAFETY: `rel` is an open relation, from PostgreSQL.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
+    // SAFETY: `rel` is open (contract of this function).
     shmem::find(compat::storage_key(&unsafe { compat::storage_of(rel) }))
 }
 
@@ -86,8 +93,8 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
 /// A valid relation of ours.
 pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
-    let spec = unsafe { (above().primary_spec)(rel) };
-    create_table_with(key, (above().initial_map)(rel), spec.as_deref())
+    let (spec, map) = unsafe { ((above().primary_spec)(rel), (above().initial_map)(rel)) };
+    create_table_with(key, map, spec.as_deref())
 }
 
 /// Storages of the indexes as they are committed: those that this transaction has dropped or

@@ -19,8 +19,11 @@ struct Missing {
 }
 
 /// Why the rows of a table are not in memory, but in a file; `None` if they are, or in no file.
-fn missing(rel: pg_sys::Relation) -> Option<Missing> {
-    // SAFETY: `rel` is an open relation of ours, from PostgreSQL.
+///
+/// # Safety
+/// An open relation.
+unsafe fn missing(rel: pg_sys::Relation) -> Option<Missing> {
+    // SAFETY: `rel` is open (contract of this function).
     let key = unsafe { compat::storage_key(&compat::storage_of(rel)) };
     if shmem::find(key).is_some() {
         return None;
@@ -37,8 +40,12 @@ fn missing(rel: pg_sys::Relation) -> Option<Missing> {
 }
 
 /// Are the rows of a table in a file, and not in memory?
-pub fn is_missing(rel: pg_sys::Relation) -> bool {
-    missing(rel).is_some()
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn is_missing(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open (contract of this function).
+    unsafe { missing(rel) }.is_some()
 }
 
 fn too_large(need: u64) -> Missing {
@@ -85,29 +92,34 @@ fn elsewhere(key: [u32; 4]) -> Option<Missing> {
     })
 }
 
-fn name_of(rel: pg_sys::Relation) -> String {
-    // SAFETY: `rel` is an open relation, from PostgreSQL; its name is a C string.
+/// # Safety
+/// An open relation.
+unsafe fn name_of(rel: pg_sys::Relation) -> String {
+    // SAFETY: `rel` is open (contract of this function); its name is a C string.
     unsafe { CStr::from_ptr((*(*rel).rd_rel).relname.data.as_ptr()) }.to_string_lossy().into_owned()
 }
 
 /// Raises an ERROR if the rows of a table are in a file: it must not be taken for empty.
-pub fn refuse(rel: pg_sys::Relation) {
-    if let Some(m) = missing(rel) {
-        ErrorReport::new(
-            m.code,
-            format!("the rows of mixedcc table \"{}\" are not in memory", name_of(rel)),
-            "mixedcc",
-        )
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn refuse(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open (contract of this function).
+    let Some((m, name)) = (unsafe { missing(rel).map(|m| (m, name_of(rel))) }) else { return };
+    ErrorReport::new(m.code, format!("the rows of mixedcc table \"{name}\" are not in memory"), "mixedcc")
         .set_detail(m.detail)
         .set_hint(m.hint)
         .report(PgLogLevel::ERROR);
-    }
 }
 
 /// Does VACUUM pass over the table, because its rows are in a file? Says so.
-pub fn pass_over(rel: pg_sys::Relation) -> bool {
-    let Some(m) = missing(rel) else { return false };
-    let message = format!("VACUUM passes over mixedcc table \"{}\": its rows are not in memory", name_of(rel));
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn pass_over(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open (contract of this function).
+    let Some((m, name)) = (unsafe { missing(rel).map(|m| (m, name_of(rel))) }) else { return false };
+    let message = format!("VACUUM passes over mixedcc table \"{name}\": its rows are not in memory");
     ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "mixedcc")
         .set_detail(m.detail)
         .set_hint(m.hint)

@@ -6,7 +6,10 @@ use pgrx::pg_sys;
 
 /// Fixes the snapshot of a transaction that has one for all statements: at its first query on any
 /// table. `snapshot`: the statement's copy.
-fn fix_snapshot(snapshot: pg_sys::Snapshot) {
+///
+/// # Safety
+/// Null, or a valid snapshot of this backend.
+unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
     if !matches!(mode(), Mode::RepeatableRead | Mode::SerializableReadOnly) || backend().read_csn != 0 {
         return;
     }
@@ -15,7 +18,8 @@ fn fix_snapshot(snapshot: pg_sys::Snapshot) {
     let csn = t.e.now();
     adopt_snapshot(csn);
     if !snapshot.is_null() {
-        put_csn(snapshot, csn);
+        // SAFETY: `snapshot` is valid (contract of this function).
+        unsafe { put_csn(snapshot, csn) };
     }
 }
 
@@ -31,9 +35,12 @@ pub fn adopt_snapshot(csn: Csn) {
 }
 
 /// MVCC snapshots do not use `vistest`; copies of a snapshot keep it.
-fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
-    // SAFETY: `s` is a valid snapshot of this backend, as each caller has it from PostgreSQL. Only
-    // a copy, which is this backend's own, is written.
+///
+/// # Safety
+/// A valid snapshot of this backend.
+unsafe fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
+    // SAFETY: `s` is valid (contract of this function). Only a copy, which is this backend's own,
+    // is written.
     unsafe {
         if (*s).copied {
             (*s).vistest = ((csn << 1) | 1) as *mut _;
@@ -42,33 +49,39 @@ fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
 }
 
 /// The read CSN of a snapshot; taken at its first use.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend.
 #[inline]
-pub fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
-    // SAFETY: `s` is a valid MVCC snapshot of this backend, as each caller has it from PostgreSQL.
-    // The field is read as a number only.
-    let v = unsafe { (*s).vistest } as u64;
-    if v & 1 == 1 {
-        return v >> 1;
-    }
-    first_use(s)
+pub unsafe fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
+    // SAFETY: `s` is valid (contract of this function).
+    unsafe { known_csn(s).unwrap_or_else(|| first_use(s)) }
 }
 
 /// The same, if it has one.
+///
+/// # Safety
+/// As for [`snapshot_csn`].
 #[inline]
-pub fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
-    // SAFETY: `s` is a valid MVCC snapshot of this backend, as each caller has it from PostgreSQL.
-    // The field is read as a number only.
+pub unsafe fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
+    // SAFETY: `s` is valid (contract of this function). The field is read as a number only.
     let v = unsafe { (*s).vistest } as u64;
     (v & 1 == 1).then_some(v >> 1)
 }
 
 /// A statement without tables of ours starts: a function that it calls may compare one of them with
 /// an index, as of now or later (see [`moment`]). `s`: its snapshot, or null.
-pub fn note_moment(s: pg_sys::Snapshot) {
-    // SAFETY: `s` is null or a valid snapshot of this backend (documentation of this function).
-    let mvcc = unsafe { !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC };
+///
+/// # Safety
+/// Null, or a valid snapshot of this backend.
+pub unsafe fn note_moment(s: pg_sys::Snapshot) {
+    // SAFETY: `s` is null or valid (contract of this function), and its kind is looked at first.
+    let csn = unsafe {
+        let mvcc = !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+        mvcc.then(|| known_csn(s)).flatten()
+    };
     let b = backend();
-    b.moment = mvcc.then(|| known_csn(s)).flatten().unwrap_or_else(|| b.txn.e.now());
+    b.moment = csn.unwrap_or_else(|| b.txn.e.now());
 }
 
 /// A moment of this transaction that is past: what was committed by then was in all indexes of its
@@ -77,18 +90,20 @@ pub fn moment() -> Option<Csn> {
     Some(backend().moment).filter(|m| *m != 0)
 }
 
+/// # Safety
+/// As for [`snapshot_csn`].
 #[cold]
-fn first_use(s: pg_sys::Snapshot) -> Csn {
-    fix_snapshot(s);
-    // SAFETY: `s` is the valid MVCC snapshot that `snapshot_csn` got. The field is read as a number
-    // only.
-    let v = unsafe { (*s).vistest } as u64;
-    if v & 1 == 1 {
-        return v >> 1;
+unsafe fn first_use(s: pg_sys::Snapshot) -> Csn {
+    // SAFETY: `s` is valid (contract of this function).
+    unsafe {
+        fix_snapshot(s);
+        if let Some(csn) = known_csn(s) {
+            return csn;
+        }
+        let t = txn();
+        t.e.pin(t.slot);
+        let csn = t.e.now();
+        put_csn(s, csn);
+        csn
     }
-    let t = txn();
-    t.e.pin(t.slot);
-    let csn = t.e.now();
-    put_csn(s, csn);
-    csn
 }

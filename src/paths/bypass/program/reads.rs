@@ -4,6 +4,7 @@ use super::{list_of, zeroed, Open, Program};
 use crate::access::range;
 use crate::paths::bypass::plan::Shape;
 use crate::paths::bypass::{agg, Reason};
+use crate::pg::relations;
 use pgrx::pg_sys::{self, Node, NodeTag, Oid};
 
 /// What UPDATE and DELETE read in order to write it.
@@ -37,7 +38,7 @@ unsafe fn key(
     // while its table is locked. `keys` has room for `n` columns, as many as the key has.
     unsafe {
         let oid = primary(table).ok_or(Reason::Key)?;
-        let open = Open(pg_sys::RelationIdGetRelation(oid));
+        let open = Open(relations::entry(oid));
         let index = open.0;
         let form = &*(*index).rd_index;
         if (*(*index).rd_rel).relam.to_u32() != pg_sys::BTREE_AM_OID.to_u32() || !form.indisvalid || !form.indimmediate

@@ -16,23 +16,30 @@ pub struct Report {
     indexes: String,
 }
 
-fn text(p: *const core::ffi::c_char) -> String {
+/// # Safety
+/// Null, or a C string.
+unsafe fn text(p: *const core::ffi::c_char) -> String {
     if p.is_null() {
         return String::new();
     }
-    // SAFETY: null was excluded; the callers below pass C strings: names of catalogs.
+    // SAFETY: null was excluded, so it is a C string (contract of this function).
     crate::pg::text::shown(&unsafe { crate::pg::text::read(p) })
 }
 
-fn name(rel: pg_sys::Relation) -> String {
-    // SAFETY: `rel` is open: both callers pass a relation or index that VACUUM has open.
-    text(unsafe { (*(*rel).rd_rel).relname.data.as_ptr() })
+/// # Safety
+/// An open relation.
+unsafe fn name(rel: pg_sys::Relation) -> String {
+    // SAFETY: `rel` is open (contract of this function), and its name is a C string.
+    unsafe { text((*(*rel).rd_rel).relname.data.as_ptr()) }
 }
 
 /// Database, schema and name.
-fn full_name(rel: pg_sys::Relation) -> String {
-    // SAFETY: `rel` is open, within a transaction. Catalog look-ups: a name may be null, which
-    // `text` takes.
+///
+/// # Safety
+/// An open relation, within a transaction.
+unsafe fn full_name(rel: pg_sys::Relation) -> String {
+    // SAFETY: `rel` is open, within a transaction (contract of this function). Catalog look-ups: a
+    // name may be null, which `text` takes.
     unsafe {
         let schema = pg_sys::get_namespace_name((*(*rel).rd_rel).relnamespace);
         format!("{}.{}.{}", text(pg_sys::get_database_name(pg_sys::MyDatabaseId)), text(schema), name(rel))
@@ -62,15 +69,14 @@ impl Report {
         if self.usage.is_none() {
             return;
         }
-        // SAFETY: `stats` is what the access method returned for `index`: contract of this
+        // SAFETY: `index` is open, and `stats` is what its access method returned: contract of this
         // function.
-        let s = unsafe { &*stats };
+        let (s, name) = unsafe { (&*stats, name(index)) };
         let (total, newly, deleted, free) = (s.num_pages, s.pages_newly_deleted, s.pages_deleted, s.pages_free);
         // (Writing to a string does not fail.)
         let _ = writeln!(
             self.indexes,
-            "index \"{}\": pages: {total} in total, {newly} newly deleted, {deleted} currently deleted, {free} reusable",
-            name(index)
+            "index \"{name}\": pages: {total} in total, {newly} newly deleted, {deleted} currently deleted, {free} reusable"
         );
     }
 
