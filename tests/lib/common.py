@@ -147,6 +147,13 @@ def set_protocol(connection, table, protocol, partition=None, wait=True):
         raise RuntimeError(f"the switch of {table} to {protocol} does not end")
 
 
+def own_memory(connection):
+    """Bytes of the session's process that it shares with no other one."""
+    status = value(connection, "SELECT pg_read_file('/proc/self/status')")
+    line = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) << 10
+
+
 def seconds(default):
     return float(os.environ.get("MIXEDCC_SECONDS", default))
 
