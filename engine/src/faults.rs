@@ -125,6 +125,24 @@ pub enum Fault {
     VerdictStays,
     /// An insert latches only the leaf of its own entry, not all that can have entries of the key.
     OneLeafCounts,
+    /// A commit inserts its record before it opens its window.
+    WindowOpensLate,
+    /// A commit closes its window before it sets the dirty bits.
+    WindowClosesEarly,
+    /// A commit sets the dirty bits before it marks its transaction as committed.
+    BitsBeforeMark,
+    /// Neither a round nor the closing of the gate waits for windows.
+    WindowsNotAwaited,
+    /// A round clears dirty bits after it has looked at the records.
+    BitClearedAfterLook,
+    /// A round clears the flag of a table after it has taken the bits.
+    FlagClearedLast,
+    /// The gate is tested before the window says so.
+    GateLookedFirst,
+    /// A checkpoint is released for another redo pointer than the round's.
+    ReleasesBlindly,
+    /// A checkpoint is released only at the end of its round.
+    ReleasesOnce,
 }
 
 /// A moment at which a test runs code of its own.

@@ -12,6 +12,7 @@ pub mod clock;
 #[doc(hidden)]
 pub mod counts;
 pub mod csn;
+pub mod durable;
 pub mod error;
 #[doc(hidden)]
 pub mod faults;

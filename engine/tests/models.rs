@@ -7,6 +7,8 @@
 //! checker must find the error.
 #![cfg(loom)]
 
+#[path = "models/durable.rs"]
+mod durable;
 #[path = "models/locks.rs"]
 mod locks;
 #[path = "models/ranges.rs"]

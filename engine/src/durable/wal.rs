@@ -1,0 +1,281 @@
+//! The records that the resource manager writes to WAL: their main data, without PostgreSQL's
+//! header and block references.
+//!
+//! **INV-ITEM**: An item of a record is what one entry says, cut as an entry is, so that redo adds
+//! one entry to the journal for each item and cuts nothing.
+
+mod build;
+mod describe;
+
+pub use build::{image, reserve, Builder, FULL};
+pub use describe::{describe, identify};
+
+use super::bytes::Bytes;
+use super::entry::{kind_byte, of_kind_byte, Entry, Fragment, Kind};
+use super::{require, Lsn, Malformed, Storage};
+use crate::csn::{Csn, CSN_MAX};
+use crate::table::MAX_RECORDS;
+
+/// Changes whenever the format of a commit's record changes.
+const FORMAT: u8 = 1;
+const WORD: u32 = 48;
+const LOW: u64 = (1 << WORD) - 1;
+/// The most tables that one record names. A transaction with more writes several records.
+pub const TABLES_MAX: usize = 255;
+/// The bytes of an item before the place of a piece and the payload.
+pub const ITEM: usize = 8;
+/// The bytes of a commit's head without a transaction id.
+pub const HEAD: usize = 20;
+
+/// What a record is, from the upper half of its info byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// A transaction without a transaction id has committed.
+    Commit = 0x00,
+    /// What a transaction has written. It has committed if the commit log says so.
+    XCommit = 0x10,
+    /// Record numbers may get into indexes from now on.
+    Reserve = 0x20,
+    /// Pages, as full images.
+    Image = 0x30,
+    /// A round of the checkpointer's companion is complete.
+    Round = 0x40,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Op; 5] = [Op::Commit, Op::XCommit, Op::Reserve, Op::Image, Op::Round];
+
+    /// The operation of an info byte.
+    pub fn of_info(info: u8) -> Result<Op, Malformed> {
+        let found = Op::ALL.into_iter().find(|op| *op as u8 == info & 0xF0);
+        found.ok_or(Malformed("a record of no known kind"))
+    }
+    /// The name in PostgreSQL's tools.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Commit => "COMMIT",
+            Op::XCommit => "XCOMMIT",
+            Op::Reserve => "RESERVE",
+            Op::Image => "IMAGE",
+            Op::Round => "ROUND",
+        }
+    }
+}
+
+/// Why pages were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ImageKind {
+    /// Rows that changed since the last checkpoint, and the meta page.
+    Round = 0,
+    /// Entries of the journal.
+    Absorb = 1,
+    /// Rows of a storage that their transaction has made.
+    Bulk = 2,
+    /// Pending entries whose transactions are decided.
+    Resolve = 3,
+    /// Rows of pages that were nearly empty.
+    Clean = 4,
+}
+
+impl ImageKind {
+    const ALL: [ImageKind; 5] =
+        [ImageKind::Round, ImageKind::Absorb, ImageKind::Bulk, ImageKind::Resolve, ImageKind::Clean];
+    fn name(self) -> &'static str {
+        ["round", "absorb", "bulk", "resolve", "clean"][self as usize]
+    }
+}
+
+/// Why a round was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RoundKind {
+    /// For a checkpoint.
+    Checkpoint = 0,
+    /// The first one of a companion.
+    Start = 1,
+    /// The last one before the server stops.
+    Closing = 2,
+    /// A command asked for it.
+    Asked = 3,
+}
+
+impl RoundKind {
+    const ALL: [RoundKind; 4] = [RoundKind::Checkpoint, RoundKind::Start, RoundKind::Closing, RoundKind::Asked];
+    fn name(self) -> &'static str {
+        ["checkpoint", "start", "closing", "asked"][self as usize]
+    }
+}
+
+/// The head of a commit's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The CSN of the transaction.
+    pub csn: Csn,
+    /// Its token.
+    pub token: u64,
+    /// The full transaction id by which the commit log decides. `None`: it has committed.
+    pub xid: Option<u64>,
+}
+
+impl Head {
+    fn check(&self) -> Result<(), Malformed> {
+        require(self.csn >= 1 && self.csn <= CSN_MAX, "a commit with an impossible CSN")?;
+        require(self.token <= LOW, "a commit with an impossible token")?;
+        require(self.xid != Some(0), "a commit with an impossible transaction id")
+    }
+}
+
+/// What one entry says, as an item of a commit's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// The table's place among the storages of the record.
+    pub table: u8,
+    /// The entry: with the head's CSN, pending on the head's transaction id.
+    pub entry: Entry<'a>,
+}
+
+/// The record of a commit.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit<'a> {
+    /// Its head.
+    pub head: Head,
+    /// The number of its items.
+    pub nitems: u32,
+    tables: &'a [u8],
+    items: &'a [u8],
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// [`Op::Commit`] or [`Op::XCommit`].
+    Commit(Commit<'a>),
+    /// [`Op::Reserve`].
+    Reserve {
+        /// The table.
+        storage: Storage,
+        /// Numbers below this one may be in indexes (INV-HIGH).
+        upto: u32,
+    },
+    /// [`Op::Image`].
+    Image {
+        /// Why the pages were written.
+        kind: ImageKind,
+        /// The number of entries on them.
+        entries: u32,
+    },
+    /// [`Op::Round`].
+    Round(Round),
+}
+
+/// The end of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The redo pointer that it was made for.
+    pub redo: Lsn,
+    /// The clock.
+    pub clock: Csn,
+    /// The largest token.
+    pub token: u64,
+    /// When it ended, in microseconds as PostgreSQL counts them.
+    pub time: i64,
+    /// Why it was made.
+    pub kind: RoundKind,
+}
+
+impl<'a> Record<'a> {
+    /// Reads the main data of a record.
+    pub fn parse(op: Op, data: &'a [u8]) -> Result<Record<'a>, Malformed> {
+        let mut bytes = Bytes(data);
+        Ok(match op {
+            Op::Commit | Op::XCommit => Record::Commit(Commit::parse(op, bytes)?),
+            Op::Reserve => {
+                let (storage, upto) = (bytes.storage()?, bytes.u32()?);
+                require(upto as u64 <= MAX_RECORDS, "a reservation above all records")?;
+                bytes.end()?;
+                Record::Reserve { storage, upto }
+            }
+            Op::Image => {
+                let kind = ImageKind::ALL.get(bytes.u8()? as usize);
+                let kind = *kind.ok_or(Malformed("images of no known kind"))?;
+                require(bytes.u8()? == 0 && bytes.u16()? == 0, "unknown bits in a record of images")?;
+                let entries = bytes.u32()?;
+                bytes.end()?;
+                Record::Image { kind, entries }
+            }
+            Op::Round => Record::Round(Round::parse(bytes)?),
+        })
+    }
+}
+
+impl Round {
+    fn parse(mut bytes: Bytes) -> Result<Round, Malformed> {
+        let (redo, clock, token) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
+        require(clock <= CSN_MAX && token <= LOW, "a round at an impossible clock")?;
+        let time = bytes.u64()? as i64;
+        let kind = RoundKind::ALL.get(bytes.u8()? as usize);
+        let kind = *kind.ok_or(Malformed("a round of no known kind"))?;
+        require(bytes.take(7)? == [0; 7], "unknown bits in a round")?;
+        bytes.end()?;
+        Ok(Round { redo, clock, token, time, kind })
+    }
+}
+
+impl<'a> Commit<'a> {
+    fn parse(op: Op, mut bytes: Bytes<'a>) -> Result<Commit<'a>, Malformed> {
+        let (word, token, nitems) = (bytes.u64()?, bytes.u64()?, bytes.u32()?);
+        require(word >> WORD == (FORMAT as u64) << 8, "a commit of another format")?;
+        let xid = if op == Op::XCommit { Some(bytes.u64()?) } else { None };
+        let head = Head { csn: word & LOW, token: token & LOW, xid };
+        head.check()?;
+        let ntables = (token >> WORD) as usize;
+        require((1..=TABLES_MAX).contains(&ntables), "a commit into no table, or into too many")?;
+        let tables = bytes.take(12 * ntables)?;
+        let commit = Commit { head, nitems, tables, items: bytes.0 };
+        for _ in 0..nitems {
+            let item = next_item(&mut bytes, &head)?;
+            require((item.table as usize) < ntables, "an item of a table that the record does not name")?;
+        }
+        bytes.end()?;
+        Ok(commit)
+    }
+    /// The tables.
+    pub fn tables(&self) -> impl ExactSizeIterator<Item = Storage> + use<'a> {
+        self.tables.chunks_exact(12).map(|bytes| {
+            // A chunk has twelve bytes, so there is a storage in it.
+            Bytes(bytes).storage().unwrap_or(Storage { tablespace: 0, database: 0, number: 0 })
+        })
+    }
+    /// The items, in the order in which they were added.
+    pub fn items(&self) -> impl Iterator<Item = Item<'a>> + use<'a> {
+        let (mut bytes, head) = (Bytes(self.items), self.head);
+        // `parse` has read all of them: only the end fails.
+        std::iter::from_fn(move || next_item(&mut bytes, &head).ok())
+    }
+}
+
+fn next_item<'a>(bytes: &mut Bytes<'a>, head: &Head) -> Result<Item<'a>, Malformed> {
+    let (record, len, byte, table) = (bytes.u32()?, bytes.u16()?, bytes.u8()?, bytes.u8()?);
+    let (kind, pending, fragment) = of_kind_byte(byte)?;
+    require(!pending && kind != Kind::High, "an item of a kind that no commit has")?;
+    let fragment = if fragment { Some(Fragment { at: bytes.u32()?, total: bytes.u32()? }) } else { None };
+    let payload = bytes.take(len as usize)?;
+    let entry = Entry { csn: head.csn, kind, record, pending: head.xid, fragment, payload };
+    entry.check()?;
+    Ok(Item { table, entry })
+}
+
+/// Appends an item.
+fn put_item(to: &mut Vec<u8>, table: u8, entry: &Entry) {
+    to.extend_from_slice(&entry.record.to_le_bytes());
+    to.extend_from_slice(&(entry.payload.len() as u16).to_le_bytes());
+    to.extend_from_slice(&[kind_byte(entry.kind, false, entry.fragment.is_some()), table]);
+    if let Some(fragment) = entry.fragment {
+        to.extend_from_slice(&fragment.at.to_le_bytes());
+        to.extend_from_slice(&fragment.total.to_le_bytes());
+    }
+    to.extend_from_slice(entry.payload);
+}
