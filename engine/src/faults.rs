@@ -119,6 +119,16 @@ pub enum Fault {
     ReleaseForgetsMark,
     /// A waiter that gives up leaves its mark behind.
     MarkLeftBehind,
+    /// An update in place registers no column that it has changed.
+    ChangesForgotten,
+    /// An update in place registers only what its last statement has changed.
+    LastChangeOnly,
+    /// A scan passes over all updates in place, whatever it has looked at.
+    LooksAtNothing,
+    /// A scan that has locked its rows' keys alone relies on these locks for updates in place.
+    KeysAreRows,
+    /// A delete under the lock of an earlier update relies on that to keep readers of the key away.
+    KeyIsForgotten,
     /// A newcomer that stands back does not check whether the waiter waits for it.
     StandsBackForEver,
     /// The judgement of the records with a key counts even if the leaf has changed since.

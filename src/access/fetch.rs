@@ -2,6 +2,7 @@
 
 use crate::pg::raw;
 use crate::state::rel::{self, RelInfo};
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
 use pgrx::pg_sys;
@@ -33,7 +34,7 @@ impl Seen {
     }
 }
 
-/// Our part of an index scan. All-zero is a scan that has not started.
+/// Our part of an index scan.
 #[repr(C)]
 pub struct Fetch {
     /// PostgreSQL's part.
@@ -44,6 +45,8 @@ pub struct Fetch {
     pub snapshot: pg_sys::Snapshot,
     /// Will the rows be written next?
     pub for_write: bool,
+    /// The columns that the statement looks at in the rows (INV-COLUMNS of the engine).
+    pub looked: Looked,
     /// Is it a look-up of one key that has found nothing yet?
     pub look: bool,
     /// A look-up in few partitions: where predicates on these would start, in `n_few` partitions
@@ -73,11 +76,11 @@ impl Fetch {
     /// An open relation of ours. An ERROR jumps over the caller's frame.
     pub unsafe fn new(rel: pg_sys::Relation) -> *mut Fetch {
         // SAFETY: `rel` is open and of ours (contract of this function). palloc0 gives as many
-        // zeroed bytes, which are a `Fetch` that has not started.
+        // zeroed bytes, which are a `Fetch` that has not started and looks at nothing.
         unsafe {
             let info = rel::info(rel);
             let f = raw::palloc0(std::mem::size_of::<Fetch>()).cast::<Fetch>();
-            ((*f).base.rel, (*f).info) = (rel, info);
+            ((*f).base.rel, (*f).info, (*f).looked) = (rel, info, Looked::ALL);
             f
         }
     }

@@ -5,6 +5,7 @@ pub mod fetch;
 pub mod index_lookup;
 pub mod indexscan;
 pub mod lock;
+pub mod looked;
 pub mod lookup;
 pub mod mixture;
 pub mod partitions;

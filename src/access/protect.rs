@@ -27,6 +27,7 @@ use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{LookPosition, OpenEnd, Scan, ScanId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -248,6 +249,12 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
             if !is_ours(s) {
                 (*f).snapshot = s;
                 (*f).for_write = statements::will_write(s, info.oid);
+                if let Some(looked) = statements::looked(s, info.oid, scan) {
+                    (*f).looked = looked;
+                }
+                if (*f).for_write {
+                    (*f).looked = Looked::ALL; // the new versions are made of them
+                }
             }
         }
         if !is_mvcc((*scan).xs_snapshot) {
@@ -280,7 +287,7 @@ unsafe fn range_scan(scan: pg_sys::IndexScanDesc, f: *mut Fetch, info: &RelInfo,
         let heap = (*f).base.rel;
         match intervals_of(scan, heap, info) {
             Some((ranged, intervals)) => {
-                let ids = begin(&at, ranged, &intervals, true);
+                let ids = begin(&at, ranged, &intervals, (true, (*f).looked));
                 let id = xact::txn().share_rows(&mut ids.clone());
                 let one_pass = !ranged.codec.hash && bounds::is_one_pass(ranged.codec, keys_of(scan));
                 let o = open_of(f);
@@ -299,8 +306,9 @@ unsafe fn bitmap(scan: pg_sys::IndexScanDesc, info: &RelInfo, partition: Option<
     unsafe {
         let at: Vec<_> = partitions::touches(info, partition).collect();
         let heap = relations::entry(info.oid);
+        let looked = statements::bitmap_looked(scan);
         let ids = match intervals_of(scan, heap, info) {
-            Some((ranged, intervals)) => begin(&at, ranged, &intervals, false),
+            Some((ranged, intervals)) => begin(&at, ranged, &intervals, (false, looked)),
             None => {
                 coarse(scan, heap, &at);
                 vec![ScanId::NONE]
@@ -325,21 +333,22 @@ unsafe fn coarse(scan: pg_sys::IndexScanDesc, heap: pg_sys::Relation, at: &[Touc
     }
 }
 
-fn begin(at: &[Touch], ranged: Ranged, intervals: &[Interval], open_end: bool) -> Vec<ScanId> {
-    intervals.iter().map(|i| begin_one(at, ranged, i, open_end)).collect()
+fn begin(at: &[Touch], ranged: Ranged, intervals: &[Interval], how: (bool, Looked)) -> Vec<ScanId> {
+    intervals.iter().map(|i| begin_one(at, ranged, i, how)).collect()
 }
 
 /// Adds the predicate of an interval. `open`: the scan may end before it has read all of it.
-pub fn begin_one(at: &[Touch], ranged: Ranged, i: &Interval, open: bool) -> ScanId {
+/// `looked`: the columns that the statement looks at.
+pub fn begin_one(at: &[Touch], ranged: Ranged, i: &Interval, (open, looked): (bool, Looked)) -> ScanId {
     let open = if open { OpenEnd::High } else { OpenEnd::No };
     let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
-    ok(xact::txn().begin_scan(&PG, ranged.ranges, &Scan { at, lo, hi, open, snapshot: None }))
+    ok(xact::txn().begin_scan(&PG, ranged.ranges, &Scan { at, lo, hi, open, snapshot: None, looked }))
 }
 
 /// Adds the predicate of an interval that is read as a snapshot at `csn` shows it.
 pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, csn: Csn) -> ScanId {
     let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
-    let scan = Scan { at, lo, hi, open: OpenEnd::No, snapshot: Some(csn) };
+    let scan = Scan { at, lo, hi, open: OpenEnd::No, snapshot: Some(csn), looked: Looked::ALL };
     ok(xact::txn().begin_scan(&PG, ranged.ranges, &scan))
 }
 

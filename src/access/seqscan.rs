@@ -13,6 +13,7 @@ use crate::keys::bounds::{self, Interval};
 use crate::keys::codec::Codec;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::{self, NodeTag, ScanKeyData};
@@ -36,6 +37,9 @@ pub unsafe fn inspect(s: *mut pg_sys::SeqScanState, of: Statement) {
         statements::sequential(of, (*r).rd_id, filter(r, (*ps.plan).qual, ps.state));
     }
 }
+
+/// It will be read to its end, and what the statement looks at is not known.
+const ALL: (bool, Looked) = (false, Looked::ALL);
 
 /// What protects a sequential scan.
 pub struct Protection {
@@ -92,7 +96,7 @@ pub unsafe fn protect(r: pg_sys::Relation, info: &RelInfo, snapshot: pg_sys::Sna
         match ranges::whole(r, info) {
             Some(ranged) => {
                 let at: Vec<_> = partitions::touches(info, None).collect();
-                Protection { id: begin_one(&at, ranged, &Interval::all(), false), ..none }
+                Protection { id: begin_one(&at, ranged, &Interval::all(), ALL), ..none }
             }
             None => {
                 partitions::protect(info, None);
@@ -116,7 +120,7 @@ unsafe fn by_filters(r: pg_sys::Relation, info: &RelInfo, filters: &[Rc<Filter>]
         let mut ids = Vec::new();
         for (f, ranged) in filters.iter().zip(ranged) {
             let at: Vec<_> = partitions::touches(info, f.partition).collect();
-            ids.extend(f.intervals.iter().map(|i| begin_one(&at, ranged, i, false)));
+            ids.extend(f.intervals.iter().map(|i| begin_one(&at, ranged, i, ALL)));
         }
         let one = match filters {
             [f] => f.partition,

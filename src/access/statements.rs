@@ -4,6 +4,7 @@ use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
 use crate::pg::local::Local;
 use crate::state::xact;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::ScanId;
 use pgrx::pg_sys::{self, Oid};
 use std::rc::Rc;
@@ -42,9 +43,13 @@ enum What {
     Writes,
     /// A scan that makes a bitmap, and the predicates that protect its rows, once it has started:
     /// `NONE` among them if the rows protect themselves, none at all if there can be no rows.
-    Bitmap { scan: usize, ids: Option<Vec<ScanId>> },
+    /// `at`: the columns that the statement looks at in these rows.
+    Bitmap { scan: usize, ids: Option<Vec<ScanId>>, at: Looked },
     /// A sequential scan; `None`: of all rows.
     Sequential(Option<Rc<Filter>>),
+    /// The node of an index scan, which is there as long as its statement's memory, and the columns
+    /// that it looks at.
+    Looks { node: *const pg_sys::IndexScanState, at: Looked },
 }
 
 /// Of the statements that run.
@@ -97,14 +102,29 @@ pub fn will_write(s: pg_sys::Snapshot, table: Oid) -> bool {
     of(s, table).any(|w| matches!(w, What::Writes))
 }
 
-/// The statement has a scan that makes bitmaps. It may have started with the statement.
-pub fn bitmap(of: Statement, table: Oid, scan: pg_sys::IndexScanDesc) {
+/// The statement has a scan that makes bitmaps, and looks at these columns of its rows. It may have
+/// started with the statement.
+///
+/// # Safety
+/// The owner is the executor's state of a running statement.
+pub unsafe fn bitmap(of: Statement, table: Oid, scan: pg_sys::IndexScanDesc, looked: Looked) {
+    // SAFETY: the owner is the state of a running statement (contract of this function).
+    unsafe { watch(of.owner as *mut pg_sys::EState) };
     let scan = scan as usize;
     let there = notes().iter_mut().find(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
     match there {
-        Some(n) => n.owner = of.owner,
-        None => note(of, table, What::Bitmap { scan, ids: None }),
+        Some(Note { owner, what: What::Bitmap { at, .. }, .. }) => (*owner, *at) = (of.owner, looked),
+        _ => note(of, table, What::Bitmap { scan, ids: None, at: looked }),
     }
+}
+
+/// The columns of the rows of a bitmap that the statement looks at.
+pub fn bitmap_looked(scan: pg_sys::IndexScanDesc) -> Looked {
+    let known = notes().iter().find_map(|n| match n.what {
+        What::Bitmap { scan: s, at, .. } if s == scan as usize => Some(at),
+        _ => None,
+    });
+    known.unwrap_or(Looked::ALL)
 }
 
 /// A scan that makes a bitmap is about to start, or to start again. `snapshot`: the executor's, or
@@ -114,7 +134,11 @@ pub fn bitmap_scan(scan: pg_sys::IndexScanDesc, snapshot: pg_sys::Snapshot, tabl
     let again = super::indexscan::is_ours(snapshot);
     let there = notes().iter().position(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
     let at = there.unwrap_or_else(|| {
-        note(Statement { snapshot: snapshot as usize, owner: 0 }, table, What::Bitmap { scan, ids: None });
+        note(
+            Statement { snapshot: snapshot as usize, owner: 0 },
+            table,
+            What::Bitmap { scan, ids: None, at: Looked::ALL },
+        );
         notes().len() - 1
     });
     let n = &mut notes()[at];
@@ -158,6 +182,58 @@ pub fn bitmap_rows(snapshot: pg_sys::Snapshot, table: Oid) -> ScanId {
         }
     }
     found
+}
+
+/// The index scan of this node looks at these columns of the table only.
+///
+/// # Safety
+/// A node of the statement. It goes with the memory of the executor's state, `estate`, which is the
+/// statement's owner.
+pub unsafe fn looks(of: Statement, table: Oid, node: *const pg_sys::IndexScanState, at: Looked) {
+    // SAFETY: `estate` is the state of a running statement (contract of this function).
+    unsafe { watch(of.owner as *mut pg_sys::EState) };
+    note(of, table, What::Looks { node, at });
+}
+
+/// What tells that a statement's memory goes away: it may do so without an end of the statement, as
+/// that of a cursor that has failed.
+#[repr(C)]
+struct Gone {
+    callback: pg_sys::MemoryContextCallback,
+    owner: usize,
+}
+
+unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
+    // SAFETY: `arg` is the `Gone` of `watch`, in the memory that goes away only after this call.
+    end_statement(unsafe { (*arg.cast::<Gone>()).owner });
+}
+
+unsafe fn watch(estate: *mut pg_sys::EState) {
+    let owner = estate as usize;
+    let is_watched = |n: &Note| n.owner == owner && matches!(n.what, What::Looks { .. } | What::Bitmap { .. });
+    if notes().iter().any(is_watched) {
+        return;
+    }
+    // SAFETY: `estate` is the state of a running statement: contract of `looks`. The callback lives
+    // in the context that calls it.
+    unsafe {
+        let context = (*estate).es_query_cxt;
+        let g = pg_sys::MemoryContextAllocZero(context, std::mem::size_of::<Gone>()).cast::<Gone>();
+        (*g).owner = owner;
+        (*g).callback.func = Some(gone);
+        (*g).callback.arg = g.cast();
+        pg_sys::MemoryContextRegisterResetCallback(context, &mut (*g).callback);
+    }
+}
+
+/// The columns of the table that a scan of the statement looks at, if that is known.
+pub fn looked(snapshot: pg_sys::Snapshot, table: Oid, scan: pg_sys::IndexScanDesc) -> Option<Looked> {
+    of(snapshot, table).find_map(|w| match w {
+        // SAFETY: the node is there as long as the note: `watch` ends it with the node's memory.
+        // The executor stores the scan in the node before it gives the scan its keys.
+        What::Looks { node, at } if std::ptr::eq(unsafe { (**node).iss_ScanDesc }, scan) => Some(*at),
+        _ => None,
+    })
 }
 
 /// The statement scans the table sequentially.

@@ -2,7 +2,7 @@
 
 use crate::access::ranges::rows::Row;
 use crate::access::tuple::{self, Author, Fresh};
-use crate::access::{primary, ranges, visible};
+use crate::access::{looked, primary, ranges, visible};
 use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
@@ -429,7 +429,7 @@ pub unsafe fn update(
             visible::note_write(t, n, snapshot);
             *moved = true;
         } else {
-            let n = put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
+            let n = put_in_place(rel, info, t, r, (base, old), f, slot, cid, snapshot);
             let trig = (*rel).trigdesc;
             let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
@@ -449,18 +449,23 @@ unsafe fn put_in_place(
     info: &RelInfo,
     t: &mut Txn,
     r: RecordRef,
-    base: Option<NonNull<Version>>,
+    (base, old): (Option<NonNull<Version>>, NonNull<Version>),
     f: Fresh,
     slot: *mut pg_sys::TupleTableSlot,
     cid: u32,
     snapshot: pg_sys::Snapshot,
 ) -> u32 {
     // SAFETY: `rel`, `slot` and `snapshot` are those of `update` or `update_in_place`, by their
-    // contract. `f` is a version of `form` that the engine has from `t.update` on.
+    // contract. `f` is a version of `form` that the engine has from `t.update` on. It replaces
+    // `old`, an own write's version or the record's, reached under our pin (INV-RETIRE).
     unsafe {
-        let n = t.update(r, base, f.version(), cid);
+        let version = f.version();
+        let n = t.update(r, base, version, cid);
         f.taken();
         visible::note_write(t, n, snapshot);
+        if !ranges::nothing_to_note(info) {
+            t.note_changed(n, looked::changed(rel, old.as_ptr(), version.as_ptr()));
+        }
         ranges::note(rel, info, n, Row::Slot(slot));
         n
     }
@@ -492,11 +497,11 @@ pub unsafe fn update_in_place(
         if let Target::Fail(f) = target {
             return f;
         }
-        let (base, _) = base_and_version(t, &target);
+        let replaced = base_and_version(t, &target);
         let place = tuple::place_of(t.e.region.nodes(), info, slot);
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, slot, by);
-        put_in_place(rel, info, t, r, base, f, slot, cid, snapshot);
+        put_in_place(rel, info, t, r, replaced, f, slot, cid, snapshot);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         crate::pg::compat::count_update(rel, true);

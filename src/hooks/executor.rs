@@ -3,13 +3,14 @@
 
 use crate::access::indexscan::wrap;
 use crate::access::statements::{self, Statement};
-use crate::access::{altered, mixture, seqscan};
+use crate::access::{altered, looked, mixture, seqscan};
 use crate::admin::annotate;
 use crate::paths::bypass::{self, Reason, Run};
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, is_serializable, raw, relations};
 use crate::state::xact::{self, Mode};
 use crate::state::{platform, rel};
+use mixedcc_engine::range::Looked;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -185,7 +186,7 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
         if ours {
             crate::access::rowmarks::note(q);
             let of = Statement { snapshot: (*estate).es_snapshot as usize, owner: estate as usize };
-            let mut walk = Walk { of, serializable: is_serializable() };
+            let mut walk = Walk { of, serializable: is_serializable(), bitmaps: Looked::ALL };
             visit((*q).planstate, (&raw mut walk).cast());
         }
     }
@@ -211,6 +212,8 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
 struct Walk {
     of: Statement,
     serializable: bool,
+    /// What the scan looks at to whose bitmaps the walk goes down.
+    bitmaps: Looked,
 }
 
 unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
@@ -220,11 +223,15 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
         if ps.is_null() {
             return false;
         }
-        let walk = &*context.cast::<Walk>();
+        let walk = &mut *context.cast::<Walk>();
+        let above = walk.bitmaps;
         match (*ps).type_ {
             pg_sys::NodeTag::T_IndexScanState => {
                 let s = ps.cast::<pg_sys::IndexScanState>();
                 wrap((*s).ss.ss_currentRelation, (*s).iss_RelationDesc);
+                if walk.serializable {
+                    note_columns(s, walk.of);
+                }
             }
             pg_sys::NodeTag::T_IndexOnlyScanState => {
                 let s = ps.cast::<pg_sys::IndexOnlyScanState>();
@@ -234,6 +241,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
                 let s = ps.cast::<pg_sys::BitmapHeapScanState>();
                 if rel::is_ours((*s).ss.ss_currentRelation) {
                     compat::without_prefetch(s);
+                    walk.bitmaps = looked::by_bitmap_scan(rel::info((*s).ss.ss_currentRelation), (*ps).plan.cast());
                 }
             }
             pg_sys::NodeTag::T_BitmapIndexScanState => {
@@ -243,7 +251,7 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
                     wrap(heap, index);
                     if rel::is_ours(heap) && xact::known_mode() == Some(Mode::Serializable) {
                         let scan = (*ps.cast::<pg_sys::BitmapIndexScanState>()).biss_ScanDesc;
-                        statements::bitmap(walk.of, (*heap).rd_id, scan);
+                        statements::bitmap(walk.of, (*heap).rd_id, scan, walk.bitmaps);
                     }
                     pg_sys::RelationClose(heap);
                 }
@@ -260,7 +268,25 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
             pg_sys::NodeTag::T_LockRowsState if walk.serializable => note_locks(ps.cast(), walk.of),
             _ => {}
         }
-        compat::walk_children(ps, visit, context)
+        let stop = compat::walk_children(ps, visit, context);
+        (*context.cast::<Walk>()).bitmaps = above;
+        stop
+    }
+}
+
+/// Notes which columns an index scan looks at.
+unsafe fn note_columns(s: *mut pg_sys::IndexScanState, of: Statement) {
+    // SAFETY: `s` is a started node: `visit` has looked at its tag. It lives in the memory of its
+    // statement's state.
+    unsafe {
+        let rel = (*s).ss.ss_currentRelation;
+        if !rel::is_ours(rel) || xact::known_mode() != Some(Mode::Serializable) {
+            return;
+        }
+        let at = looked::by_index_scan(rel::info(rel), (*s).ss.ps.plan.cast());
+        if at != Looked::ALL {
+            statements::looks(of, (*rel).rd_id, s, at);
+        }
     }
 }
 

@@ -114,7 +114,7 @@ PHANTOMS = {
     "savepoint": ("SAVEPOINT s; SELECT count(*) FROM test WHERE g = 2; ROLLBACK TO s", "DELETE FROM test WHERE id = 2"),
     "exception": ("DO $$ BEGIN PERFORM 1 / (count(*) - 1) FROM test WHERE g = 2; EXCEPTION WHEN division_by_zero THEN NULL; END $$",
                   "DELETE FROM test WHERE id = 2"),
-    "cursor": ("DECLARE c CURSOR FOR SELECT id FROM test WHERE g > 1 ORDER BY g; FETCH 1 FROM c", "UPDATE test SET v = 9 WHERE id = 2"),
+    "cursor": ("DECLARE c CURSOR FOR SELECT id, v FROM test WHERE g > 1 ORDER BY g; FETCH 1 FROM c", "UPDATE test SET v = 9 WHERE id = 2"),
 }
 
 
@@ -188,7 +188,7 @@ PRECISION = {
     "limit": (INDEX + "SELECT id FROM test WHERE id >= 20 ORDER BY id LIMIT 2", "INSERT INTO test VALUES (25, 9, 'x', 0)", "INSERT INTO test VALUES (35, 9, 'x', 0)"),
     "limit-desc": (INDEX + "SELECT id FROM test WHERE id <= 50 ORDER BY id DESC LIMIT 2", "DELETE FROM test WHERE id = 40", "DELETE FROM test WHERE id = 30"),
     "min": (INDEX + "SELECT min(id) FROM test WHERE id > 25", "INSERT INTO test VALUES (26, 9, 'x', 0)", "INSERT INTO test VALUES (31, 9, 'x', 0)"),
-    "cursor": (INDEX + "DECLARE x CURSOR FOR SELECT id FROM test ORDER BY id; FETCH 2 FROM x", "UPDATE test SET v = 1 WHERE id = 20", "UPDATE test SET v = 1 WHERE id = 30"),
+    "cursor": (INDEX + "DECLARE x CURSOR FOR SELECT id, v FROM test ORDER BY id; FETCH 2 FROM x", "UPDATE test SET v = 1 WHERE id = 20", "UPDATE test SET v = 1 WHERE id = 30"),
     "bitmap": (BITMAP + "SELECT sum(v) FROM test WHERE id < 30 OR id > 50", "INSERT INTO test VALUES (55, 9, 'x', 0)", "UPDATE test SET v = 1 WHERE id = 40"),
     "sequential": (SEQUENTIAL + "SELECT sum(v) FROM test WHERE id BETWEEN 30 AND 50", "UPDATE test SET id = 35 WHERE id = 70", "UPDATE test SET v = 1 WHERE id = 60"),
     "join": (INDEX + "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SELECT sum(b.v) FROM test a JOIN test b ON b.id = a.id + 20 WHERE a.id <= 20",

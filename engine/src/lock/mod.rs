@@ -23,11 +23,12 @@ pub use word::{Acquired, Claim, Conflict, First, LockWord};
 use crate::csn::SlotId;
 
 /// Lock modes. Records use the first four, each stronger than the one before
-/// (`heap/README.tuplock`). Ranges use `Share`, `Intent`, and `Update`, which is both together.
+/// (`heap/README.tuplock`). Ranges use `KeyShare`, `Share`, `Change`, `Intent`, and `Update`, which
+/// is two of these together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mode {
-    /// FOR KEY SHARE: the row and its key stay.
+    /// FOR KEY SHARE: the row and its key stay; all rows and their keys, for a range.
     KeyShare = 1,
     /// FOR SHARE, and the read locks of `2pl`.
     Share = 2,
@@ -35,21 +36,26 @@ pub enum Mode {
     NoKeyUpdate = 3,
     /// FOR UPDATE, deletes, moves, and partition locks.
     Update = 4,
-    /// A write somewhere in a range. It is compatible only with itself.
+    /// An insert, a delete or a move somewhere in a range. It is compatible with itself and
+    /// `Change`.
     Intent = 5,
+    /// An update in place somewhere in a range. Only readers that share more than keys exclude it.
+    Change = 6,
 }
 
 impl Mode {
     fn from_bits(b: u64) -> Option<Mode> {
         use Mode::*;
-        [None, Some(KeyShare), Some(Share), Some(NoKeyUpdate), Some(Update), Some(Intent)][(b & 7).min(5) as usize]
+        let all = [None, Some(KeyShare), Some(Share), Some(NoKeyUpdate), Some(Update), Some(Intent), Some(Change)];
+        all[(b & 7).min(6) as usize]
     }
     /// Does a holder of this mode have all rights of the wanted one?
     pub fn covers(self, wanted: Mode) -> bool {
         match (self, wanted) {
             (Mode::Update, _) => true,
-            (Mode::Intent, w) => w == Mode::Intent,
-            (_, Mode::Intent) => false,
+            (Mode::Intent, w) => matches!(w, Mode::Intent | Mode::Change),
+            (Mode::Change, w) => w == Mode::Change,
+            (_, Mode::Intent | Mode::Change) => false,
             (held, w) => held >= w,
         }
     }
@@ -68,7 +74,8 @@ impl Mode {
             Mode::Share => other >= Mode::NoKeyUpdate,
             Mode::NoKeyUpdate => other >= Mode::Share,
             Mode::Update => true,
-            Mode::Intent => other != Mode::Intent,
+            Mode::Intent => !matches!(other, Mode::Intent | Mode::Change),
+            Mode::Change => !matches!(other, Mode::KeyShare | Mode::Intent | Mode::Change),
         }
     }
 }

@@ -28,10 +28,17 @@ fn modes_conflict_as_in_readme_tuplock() {
 #[test]
 fn intent_is_for_writers_of_a_range() {
     use Mode::*;
-    for (mode, conflicts) in [(Share, true), (Update, true), (Intent, false)] {
-        assert_eq!((Intent.conflicts(mode), mode.conflicts(Intent)), (conflicts, conflicts), "{mode:?}");
+    for (mode, intent, change) in [
+        (KeyShare, true, false),
+        (Share, true, true),
+        (Update, true, true),
+        (Intent, false, false),
+        (Change, false, false),
+    ] {
+        assert_eq!((Intent.conflicts(mode), mode.conflicts(Intent)), (intent, intent), "{mode:?}");
+        assert_eq!((Change.conflicts(mode), mode.conflicts(Change)), (change, change), "{mode:?}");
     }
-    let all = [KeyShare, Share, NoKeyUpdate, Update, Intent];
+    let all = [KeyShare, Share, NoKeyUpdate, Update, Intent, Change];
     for a in all {
         assert_eq!(Mode::from_bits(a as u64), Some(a));
         for b in all {
@@ -42,6 +49,7 @@ fn intent_is_for_writers_of_a_range() {
         }
     }
     assert_eq!((Share.join(Intent), NoKeyUpdate.join(Share)), (Update, NoKeyUpdate));
+    assert_eq!((Change.join(Intent), Change.join(KeyShare)), (Intent, Update));
 
     let b = block();
     let region = b.engine.region;
@@ -126,7 +134,7 @@ fn no_two_conflicting_holders() {
     let b = block();
     let region = b.engine.region;
     let w = LockWord::new();
-    let inside: [AtomicU32; 6] = Default::default();
+    let inside: [AtomicU32; 7] = Default::default();
     std::thread::scope(|scope| {
         for s in 0..4u16 {
             let (w, inside) = (&w, &inside);
@@ -137,17 +145,18 @@ fn no_two_conflicting_holders() {
                     x ^= x >> 7;
                     x ^= x << 17;
                     use Mode::*;
-                    let mode = [KeyShare, Share, NoKeyUpdate, Update, Intent][(x >> 33) as usize % 5];
+                    let mode = [KeyShare, Share, NoKeyUpdate, Update, Intent, Change][(x >> 33) as usize % 6];
                     if w.try_acquire(region, h(s, mode), Claim::Waits).is_err() {
                         continue;
                     }
                     inside[mode as usize].fetch_add(1, Ordering::SeqCst);
                     let n = |m: Mode| inside[m as usize].load(Ordering::SeqCst);
                     match mode {
-                        Mode::KeyShare => assert_eq!(n(Mode::Update), 0),
-                        Mode::Share => assert_eq!(n(Mode::Update) + n(Mode::NoKeyUpdate), 0),
+                        Mode::KeyShare => assert_eq!(n(Update) + n(Intent), 0),
+                        Mode::Share => assert_eq!(n(Update) + n(NoKeyUpdate) + n(Intent) + n(Change), 0),
                         Mode::NoKeyUpdate => assert_eq!((n(mode), n(Mode::Share), n(Mode::Update)), (1, 0, 0)),
-                        Mode::Update => assert_eq!(n(KeyShare) + n(Share) + n(NoKeyUpdate) + n(Intent), 0),
+                        Mode::Update => assert_eq!(n(KeyShare) + n(Share) + n(NoKeyUpdate) + n(Intent) + n(Change), 0),
+                        Mode::Change => assert_eq!(n(Share) + n(NoKeyUpdate) + n(Update), 0),
                         Mode::Intent => assert_eq!(n(KeyShare) + n(Share) + n(NoKeyUpdate) + n(Update), 0),
                     }
                     inside[mode as usize].fetch_sub(1, Ordering::SeqCst);

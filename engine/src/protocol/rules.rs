@@ -28,6 +28,9 @@ impl Touch {
 pub(crate) enum Reading {
     /// For its row.
     Row,
+    /// For its key, and columns that no update in place changes, by a scan whose predicate answers
+    /// for all updates in place.
+    Key,
     /// For its row, by a scan that has locked the range of the row's key.
     RowInLockedRange,
     /// In order to write it next.

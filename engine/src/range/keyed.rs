@@ -5,6 +5,7 @@
 //! key has read that registration's key. A block with a long key is reachable from one entry, and
 //! retired by the writer that overwrites it.
 
+use super::columns::{Columns, Effect};
 use super::ring::{Entry, EntryHead, List};
 use crate::primitive::{AtomicU64, Ordering};
 
@@ -19,12 +20,26 @@ const LONG: u64 = 1 << 33;
 
 /// The write is of an existing row: an update or a delete.
 const EXISTING: u64 = 1 << 34;
+/// It is an update in place. From `CHANGED` on the columns follow that it has changed.
+const IN_PLACE: u64 = 1 << 35;
+const CHANGED: u32 = 36;
+const _: () = assert!(CHANGED + Columns::BITS == u64::BITS);
+
+/// An effect in the form of an entry.
+fn flags(effect: Effect) -> u64 {
+    match effect {
+        Effect::New => 0,
+        Effect::Gone => EXISTING,
+        Effect::Changes(columns) => EXISTING | IN_PLACE | columns.bits() << CHANGED,
+    }
+}
 
 /// An entry of a range's list. All-zero memory is an empty one.
 #[repr(C)]
 pub struct KeyEntry {
     head: EntryHead,
-    /// The length of the key and the flags `ANY`, `LONG` and `EXISTING`.
+    /// The length of the key, the flags `ANY`, `LONG`, `EXISTING` and `IN_PLACE`, and the columns
+    /// that an update in place has changed (INV-COLUMNS).
     form: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -60,6 +75,11 @@ impl EntryKey {
     pub fn is_existing(&self) -> bool {
         self.form & EXISTING != 0
     }
+    /// The columns that the write has changed, if it is an update in place. `None`: the write is of
+    /// another kind, or of an unknown one.
+    pub fn changed(&self) -> Option<Columns> {
+        (self.form & (IN_PLACE | ANY) == IN_PLACE).then(|| Columns::from_bits(self.form >> CHANGED))
+    }
     /// The key. `None`: every key of the range.
     pub fn bytes(&self) -> Option<&[u8]> {
         let len = (self.form as u32) as usize;
@@ -86,10 +106,10 @@ impl KeyEntry {
     }
 
     /// Replaces the subject, and returns the block of the old one, if it has one. The entry's head
-    /// is marked busy. `existing`: see [`EntryKey::is_existing`].
-    pub fn fill(&self, s: Subject<'_>, existing: bool) -> *mut u8 {
+    /// is marked busy. What a write of every key does is not kept.
+    pub fn fill(&self, s: Subject<'_>, effect: Effect) -> *mut u8 {
         let old = self.block();
-        let existing = if existing { EXISTING } else { 0 };
+        let flags = flags(effect);
         match s {
             Subject::Any => self.form.store(ANY, Ordering::Release),
             Subject::Short(key) => {
@@ -100,11 +120,11 @@ impl KeyEntry {
                 for (w, part) in self.words.iter().zip(bytes.as_chunks().0).take(used) {
                     w.store(u64::from_ne_bytes(*part), Ordering::Release);
                 }
-                self.form.store(existing | key.len() as u64, Ordering::Release);
+                self.form.store(flags | key.len() as u64, Ordering::Release);
             }
             Subject::Long(p, len) => {
                 self.words[0].store(p as u64, Ordering::Release);
-                self.form.store(existing | LONG | len as u64, Ordering::Release);
+                self.form.store(flags | LONG | len as u64, Ordering::Release);
             }
         }
         old

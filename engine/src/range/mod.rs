@@ -14,6 +14,7 @@
 //!   index.
 
 mod balance;
+mod columns;
 mod dormancy;
 mod index;
 mod inserted;
@@ -23,11 +24,12 @@ mod ring;
 mod set;
 mod under_way;
 
+pub use columns::{Columns, Effect, Looked};
 pub use dormancy::{Dormancy, Look, DORMANT_AFTER_NS};
 pub use index::{IndexRanges, Iter, TableRanges};
 pub use inserted::{InsertEntry, Inserts};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
-pub use parts::{Part, PartCopy, Parts, PARTS};
+pub use parts::{Against, Part, PartCopy, Parts, PARTS};
 pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
 pub use set::{compare, Range, RangeSet, LIST_SIZES};
 pub use under_way::UnderWay;

@@ -13,6 +13,7 @@
 //! the transaction that had the slot in between. Parts only make writers wait: predicates are
 //! validated whether or not a part was published or found.
 
+use super::columns::Effect;
 use super::set::{compare, Range};
 use crate::platform::Platform;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
@@ -104,6 +105,35 @@ impl EdgeCopy {
     }
 }
 
+/// The writes that conflict with a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Against {
+    /// All.
+    All = 0,
+    /// Inserts, because the rows are locked.
+    Inserts = 1,
+    /// Inserts, deletes and moves: the scan has looked at keys.
+    Keys = 2,
+}
+
+impl Against {
+    fn from_word(w: u64) -> Against {
+        match w {
+            1 => Against::Inserts,
+            2 => Against::Keys,
+            _ => Against::All,
+        }
+    }
+    fn is(self, effect: Effect) -> bool {
+        match self {
+            Against::All => true,
+            Against::Inserts => effect == Effect::New,
+            Against::Keys => !effect.is_in_place(),
+        }
+    }
+}
+
 /// The part of a range that a scan has read. It has no lock: a writer of a key in it waits for the
 /// end of the transaction that has published it.
 #[repr(C)]
@@ -111,8 +141,8 @@ pub struct Part {
     seq: AtomicU64,
     /// The address of the range, used for comparison only. 0: no part is published.
     range: AtomicU64,
-    /// Do only inserts conflict, because the rows are locked?
-    inserts: AtomicU64,
+    /// The writes that conflict (`Against`).
+    against: AtomicU64,
     lo: Edge,
     hi: Edge,
 }
@@ -120,15 +150,15 @@ pub struct Part {
 /// A copy of a part, made by another transaction.
 pub struct PartCopy {
     seq: u64,
-    inserts: bool,
+    against: Against,
     lo: EdgeCopy,
     hi: EdgeCopy,
 }
 
 impl PartCopy {
     /// Does a write of this key conflict with the part? Comparisons may unwind.
-    pub fn conflicts(&self, p: &dyn Platform, order: u32, key: &[u8], insert: bool) -> bool {
-        (insert || !self.inserts) && self.lo.admits(p, order, key, false) && self.hi.admits(p, order, key, true)
+    pub fn conflicts(&self, p: &dyn Platform, order: u32, key: &[u8], effect: Effect) -> bool {
+        self.against.is(effect) && self.lo.admits(p, order, key, false) && self.hi.admits(p, order, key, true)
     }
 }
 
@@ -142,8 +172,8 @@ impl Part {
         if seq & 1 != 0 || self.range.load(Ordering::Acquire) != range {
             return None;
         }
-        let inserts = self.inserts.load(Ordering::Acquire) != 0;
-        let copy = PartCopy { seq, inserts, lo: self.lo.load(), hi: self.hi.load() };
+        let against = Against::from_word(self.against.load(Ordering::Acquire));
+        let copy = PartCopy { seq, against, lo: self.lo.load(), hi: self.hi.load() };
         self.still(&copy).then_some(copy)
     }
     /// Is the part unchanged since it was copied?
@@ -153,11 +183,11 @@ impl Part {
     fn is_free(&self) -> bool {
         self.range.load(Ordering::Relaxed) == 0
     }
-    fn put(&self, range: u64, (lo, hi): ((u64, &[u8]), (u64, &[u8])), inserts: bool) {
+    fn put(&self, range: u64, (lo, hi): ((u64, &[u8]), (u64, &[u8])), against: Against) {
         self.change(|| {
             self.lo.store(lo);
             self.hi.store(hi);
-            self.inserts.store(inserts as u64, Ordering::Release);
+            self.against.store(against as u64, Ordering::Release);
             self.range.store(range, Ordering::Release);
         });
     }
@@ -195,12 +225,12 @@ impl Parts {
         range: &Range,
         order: u32,
         (lo, hi): (Bound<&[u8]>, Bound<&[u8]>),
-        inserts: bool,
+        against: Against,
     ) -> Option<u32> {
         let bounds = (fit(order, lo, false)?, fit(order, hi, true)?);
         let used = self.used.load(Ordering::Relaxed) as usize;
         let i = if used < PARTS { used } else { self.all.iter().position(Part::is_free)? };
-        self.all[i].put(std::ptr::from_ref(range) as u64, bounds, inserts);
+        self.all[i].put(std::ptr::from_ref(range) as u64, bounds, against);
         self.used.store(used.max(i + 1) as u32, Ordering::Release);
         range.parts.fetch_add(1, Ordering::SeqCst);
         Some(i as u32)
@@ -209,7 +239,7 @@ impl Parts {
     /// Makes all writes in a part conflicts from now on.
     pub fn widen(&self, i: u32) {
         let part = &self.all[i as usize];
-        part.change(|| part.inserts.store(0, Ordering::Release));
+        part.change(|| part.against.store(Against::All as u64, Ordering::Release));
     }
 
     /// Withdraws a part. The caller still keeps the range.
@@ -228,12 +258,12 @@ impl Part {
     pub fn model() -> Part {
         let zero = || AtomicU64::new(0);
         let edge = || Edge { form: zero(), words: std::array::from_fn(|_| zero()) };
-        Part { seq: zero(), range: zero(), inserts: zero(), lo: edge(), hi: edge() }
+        Part { seq: zero(), range: zero(), against: zero(), lo: edge(), hi: edge() }
     }
     /// Publishes a part that holds the key alone.
     pub fn model_put(&self, key: &[u8]) {
         let bound = (INCLUDED | key.len() as u64, key);
-        self.put(1, (bound, bound), false);
+        self.put(1, (bound, bound), Against::All);
     }
     /// Withdraws it.
     pub fn model_clear(&self) {
@@ -250,6 +280,7 @@ impl Part {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::range::Columns;
     use crate::threads::{Block, Threads};
 
     #[test]
@@ -289,7 +320,7 @@ mod tests {
     fn parts_take_each_others_place_and_the_last_ones_are_not_looked_at() {
         // SAFETY: INV-PARTS: all-zero memory is an empty `Parts`, and an empty `Range`.
         let (parts, ranges): (Box<Parts>, [Range; 2]) = unsafe { (Box::new(std::mem::zeroed()), std::mem::zeroed()) };
-        let publish = |r: usize| parts.publish(&ranges[r], 0, (Included(b"b"), Excluded(b"d")), true);
+        let publish = |r: usize| parts.publish(&ranges[r], 0, (Included(b"b"), Excluded(b"d")), Against::Inserts);
         let b = Block::new(16 << 20, 2).expect("a block");
         let p = Threads::new(b.engine, 0, Default::default());
         for n in 0..PARTS as u32 {
@@ -297,8 +328,11 @@ mod tests {
         }
         assert_eq!(publish(0), None, "full");
         assert!(ranges.iter().all(|r| r.parts.load(Ordering::SeqCst) == PARTS as u64 / 2));
+        let meets = |i: usize, r: usize, key: &[u8], effect: Effect| {
+            parts.all()[i].of(&ranges[r]).is_some_and(|c| c.conflicts(&p, 0, key, effect))
+        };
         let conflicts = |i: usize, r: usize, key: &[u8], insert: bool| {
-            parts.all()[i].of(&ranges[r]).is_some_and(|c| c.conflicts(&p, 0, key, insert))
+            meets(i, r, key, if insert { Effect::New } else { Effect::Gone })
         };
         assert!(conflicts(3, 1, b"c", true) && !conflicts(3, 0, b"c", true), "of its range");
         assert!(!conflicts(3, 1, b"c", false), "only inserts");
@@ -307,6 +341,10 @@ mod tests {
         assert!(parts.all()[3].still(&seen));
         parts.widen(3);
         assert!(conflicts(3, 1, b"c", false) && !parts.all()[3].still(&seen));
+        let change = Effect::Changes(Columns::of(1));
+        assert!(meets(3, 1, b"c", change));
+        parts.all()[3].change(|| parts.all()[3].against.store(Against::Keys as u64, Ordering::Release));
+        assert!(conflicts(3, 1, b"c", true) && conflicts(3, 1, b"c", false) && !meets(3, 1, b"c", change));
         parts.take_back(3, &ranges[1]);
         assert!(!conflicts(3, 1, b"c", true));
         assert_eq!((parts.all().len(), publish(0)), (PARTS, Some(3)), "in its place");

@@ -40,8 +40,8 @@ fn prefix(key: &[u8]) -> u64 {
 pub struct Range {
     list: ListHead,
     _pad: [u64; 4],
-    /// Under `2pl`, scans that cover the range hold [`crate::lock::Mode::Share`] and writers hold
-    /// [`crate::lock::Mode::Intent`].
+    /// Under `2pl`, scans that cover the range hold [`crate::lock::Mode::Share`] or `KeyShare`, and
+    /// writers hold `Intent`, or `Change` for an update in place.
     pub lock: LockWord,
     /// The number of scans that have read in it.
     pub scans: AtomicU64,

@@ -10,7 +10,7 @@ use crate::faults::{self, Fault};
 use crate::platform::{Platform, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::Policy;
-use crate::range::{IndexRanges, Part, Range, RangeSet, PARTS};
+use crate::range::{Against, Effect, IndexRanges, Part, Range, RangeSet, PARTS};
 use std::ops::Bound;
 
 /// A part that the transaction has published.
@@ -29,7 +29,7 @@ pub(super) struct ReadPart<'a> {
     pub extent: Extent,
     pub lo: Bound<&'a [u8]>,
     pub hi: Bound<&'a [u8]>,
-    pub rows_locked: bool,
+    pub against: Against,
     pub covered_locked: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Written<'a> {
     pub ranges: &'static IndexRanges,
     pub range: &'static Range,
     pub key: &'a [u8],
-    pub insert: bool,
+    pub effect: Effect,
     pub r: RecordRef,
 }
 
@@ -65,7 +65,7 @@ impl LockSet {
         let Ok(parts) = owner.e.parts(owner.slot) else { return }; // no memory: the same
         for no in read.ends() {
             let range = read.set.range(no);
-            let at = parts.publish(range, read.order, (read.lo, read.hi), read.rows_locked);
+            let at = parts.publish(range, read.order, (read.lo, read.hi), read.against);
             self.published.extend(at.map(|no| Published { scan: scan.number(), no, range }));
         }
     }
@@ -129,7 +129,7 @@ impl Txn {
             let copy = part.of(w.range)?;
             let ident = self.e.slots[slot as usize].ident.load(Ordering::SeqCst);
             if part.still(&copy) {
-                return copy.conflicts(p, w.ranges.order, w.key, w.insert).then_some(ident);
+                return copy.conflicts(p, w.ranges.order, w.key, w.effect).then_some(ident);
             }
         }
     }

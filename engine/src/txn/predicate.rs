@@ -2,9 +2,10 @@
 
 use super::parts::ReadPart;
 use crate::faults::{self, Fault};
+use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::protocol::{ProtocolSet, Touch};
-use crate::range::{compare, IndexRanges, Position, RangeSet};
+use crate::range::{compare, Against, Columns, EntryKey, IndexRanges, Position, RangeSet};
 use std::ops::Bound;
 
 mod bounds;
@@ -77,6 +78,11 @@ pub(super) struct Predicate {
     starts: usize,
     pub unknown: Position,
     open: OpenEnd,
+    /// The columns that it has looked at (INV-COLUMNS).
+    looked: Columns,
+    /// Does it lock keys alone, of rows or ranges? Then updates in place are conflicts also where
+    /// its rows are locked, if they change what it has looked at.
+    by_key: bool,
     /// Are its rows locked, each before it is read? Then only inserts are conflicts
     /// (INV-ROWS).
     pub rows_locked: bool,
@@ -161,6 +167,7 @@ pub(super) struct New<'a> {
     pub bounds: Bounds<'a>,
     pub extent: Extent,
     pub open: OpenEnd,
+    pub looked: Columns,
 }
 
 /// The ranges of a scan.
@@ -177,9 +184,14 @@ impl Predicate {
     pub fn covers(&self, range: u32) -> bool {
         self.extent().covers(range)
     }
-    /// Are there registrations that [`Predicates::spares`] could tell to be no conflicts?
-    pub fn may_spare(&self) -> bool {
-        self.rows_locked || self.escalated.is_some()
+    /// Is any registration in a range that it covers a conflict, whatever it says?
+    pub fn counts_all(&self) -> bool {
+        !self.rows_locked && self.escalated.is_none() && self.looked == Columns::ALL
+    }
+    /// Does a registration not concern it, because an update in place has changed nothing that it
+    /// has looked at? (INV-COLUMNS)
+    pub fn passes_over(&self, key: &EntryKey) -> bool {
+        key.changed().is_some_and(|c| !self.looked.meet(c) || faults::on(Fault::LooksAtNothing))
     }
     /// Is its end still open, for a validation in the middle of the transaction?
     pub fn is_open(&self) -> bool {
@@ -241,6 +253,8 @@ impl Predicates {
             starts,
             unknown,
             open: n.open,
+            looked: n.looked,
+            by_key: false,
             rows_locked: false,
             holds_writers: false,
             covered_locked: false,
@@ -355,8 +369,29 @@ impl Predicates {
         let (lo, hi) = self.bounds(q);
         let (set, order, extent) = (q.set, q.ranges.order, q.extent());
         let wanted = q.holds_writers && !q.is_open() && q.escalated.is_none();
-        let (rows_locked, covered_locked) = (q.rows_locked, q.covered_locked);
-        wanted.then_some(ReadPart { set, order, extent, lo, hi, rows_locked, covered_locked })
+        let against = match (q.rows_locked, q.by_key) {
+            (true, _) => Against::Inserts,
+            (false, true) => Against::Keys,
+            (false, false) => Against::All,
+        };
+        wanted.then_some(ReadPart { set, order, extent, lo, hi, against, covered_locked: q.covered_locked })
+    }
+    /// The scan locks keys alone.
+    pub fn lock_keys(&mut self, scan: ScanId) {
+        match self.find(scan) {
+            Some(i) => self.all[i].by_key = true,
+            // It is not known in which hull the scan is.
+            None if self.locked_hulls => self.all.iter_mut().for_each(|q| q.by_key = true),
+            None => {}
+        }
+    }
+    /// The mode in which it locks rows or ranges. A scan without a predicate of its own may be in a
+    /// hull with others.
+    pub fn mode(&self, scan: ScanId) -> Mode {
+        match self.find(scan) {
+            Some(i) if self.all[i].by_key => Mode::KeyShare,
+            _ => Mode::Share,
+        }
     }
     /// Are the rows of the scan locked one by one from now on?
     pub fn lock_rows(&mut self, scan: ScanId, yes: bool) {
@@ -402,9 +437,14 @@ impl Predicates {
     pub fn is_escalated(&self, scan: ScanId) -> bool {
         self.find(scan).is_some_and(|i| self.all[i].escalated.is_some())
     }
-    /// Is a registered update or delete of a row that was there no conflict? It is none if the row
-    /// was locked before it was read, or if the write was over when the ranges were locked.
-    pub fn spares(&self, q: &Predicate, no: u32, pos: u64) -> bool {
+    /// Is a registered write no conflict, because its row was there and was locked before it was
+    /// read? Or because the write was over when the ranges were locked? The lock of a row's key
+    /// does not keep updates in place out.
+    pub fn spares(&self, q: &Predicate, no: u32, pos: u64, key: &EntryKey) -> bool {
+        let is_let_in = q.by_key && key.changed().is_some() && !faults::on(Fault::KeysAreRows);
+        if !key.is_existing() || is_let_in {
+            return false;
+        }
         let before = |e: usize| !self.positions[e + (no - q.escalated_from) as usize].looks_at(pos);
         q.rows_locked || q.escalated.is_some_and(|e| before(e) || faults::on(Fault::EscalatesTooFar))
     }

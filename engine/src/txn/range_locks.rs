@@ -10,13 +10,13 @@
 
 use super::lock_set::LockSet;
 use super::predicate::{Extent, Place};
-use super::{How, Level, Owner, ScanId, Txn};
+use super::{How, Level, Owner, RecordRef, ScanId, Txn};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::lock::{Claim, Holder, LockWord, Mode};
 use crate::platform::{Platform, Queue, EARLY};
 use crate::protocol::{Policy, Touch};
-use crate::range::{IndexRanges, RangeSet};
+use crate::range::{Effect, IndexRanges, RangeSet};
 
 /// Rows that a scan locks before it locks its ranges instead. Few in tests, whose
 /// tables are small.
@@ -75,7 +75,7 @@ impl LockSet {
             return;
         }
         let Some(at) = self.all.iter().rposition(|l| std::ptr::eq(l.word, word)) else { return };
-        if self.all[at].mode == Mode::Share && self.all[at].previous.is_none() {
+        if self.all[at].mode <= Mode::Share && self.all[at].previous.is_none() {
             word.release(owner.e.region, owner.slot, None);
             self.all.remove(at);
             let starts = self.early.iter_mut().map(|e| &mut e.from);
@@ -113,23 +113,24 @@ impl LockSet {
     }
 
     /// Locks a range for reading if that takes no waiting. Is it locked?
-    fn lock_at_once(&mut self, owner: &Owner, word: &'static LockWord) -> bool {
-        let me = Holder { slot: owner.slot, mode: Mode::Share, tag: 0 };
+    fn lock_at_once(&mut self, owner: &Owner, word: &'static LockWord, mode: Mode) -> bool {
+        let me = Holder { slot: owner.slot, mode, tag: 0 };
         let got = word.try_acquire(owner.e.region, me, Claim::Now);
-        got.map(|got| self.add(word, None, Mode::Share, 0, got)).is_ok()
+        got.map(|got| self.add(word, None, mode, 0, got)).is_ok()
     }
 }
 
 impl Txn {
     /// Locks the covered ranges for reading if the protocols of one of the partitions want it; were
-    /// there any? `may_stop`: the scan may turn out not to have read all of them.
+    /// there any? `may_stop`: the scan may turn out not to have read all of them. `mode`: SHARE, or
+    /// KEY SHARE for a scan that need not keep updates in place out.
     pub(super) fn lock_covered(
         &mut self,
         p: &dyn Platform,
         (ranges, set): (&'static IndexRanges, &'static RangeSet),
         extent: Extent,
         at: &[Touch],
-        may_stop: bool,
+        (mode, may_stop): (Mode, bool),
     ) -> Result<bool, Error> {
         let locks_ranges = |t: &&Touch| self.followed(t.partition()).locks_ranges();
         let Some(&at) = at.iter().find(locks_ranges).filter(|_| self.level == Level::Serializable) else {
@@ -141,9 +142,27 @@ impl Txn {
         self.locks.keep_unbegun(&self.owner, p);
         let tag = if may_stop { self.locks.begin_early(p, self.depth)? } else { 0 };
         for no in (extent.first..=extent.last).filter(|&no| extent.covers(no)) {
-            self.lock_range(p, (ranges, set, no), (Mode::Share, tag), at)?;
+            self.lock_range(p, (ranges, set, no), (mode, tag), at)?;
         }
         Ok(true)
+    }
+
+    /// Locks the range of a key that is written. An update in place excludes only scans that do not
+    /// lock their rows, and look at columns that updates in place change. A transaction that has
+    /// locked the keys of the range itself does without: together they would exclude all writers.
+    pub(super) fn lock_to_write(
+        &mut self,
+        p: &dyn Platform,
+        (ranges, set, no): (&'static IndexRanges, &'static RangeSet, u32),
+        effect: Effect,
+        r: RecordRef,
+    ) -> Result<(), Error> {
+        let mode = if effect.is_in_place() { Mode::Change } else { Mode::Intent };
+        let has_keys = || set.range(no).lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::KeyShare);
+        if mode == Mode::Change && has_keys() {
+            return Ok(());
+        }
+        self.lock_range(p, (ranges, set, no), (mode, 0), r.touch())
     }
 
     /// Locks a range, to the end of the transaction or, with a tag, until it is given up.
@@ -213,7 +232,8 @@ impl Txn {
         }
         let Some(place) = self.scans.ranged.place(scan) else { return };
         let mut ranges = place.first..=place.last;
-        let lock = |no| self.locks.lock_at_once(&self.owner, &place.set.range(no).lock);
+        let mode = self.scans.ranged.mode(scan);
+        let lock = |no| self.locks.lock_at_once(&self.owner, &place.set.range(no).lock, mode);
         if faults::on(Fault::EscalatesTooFar) || ranges.all(lock) {
             self.scans.ranged.escalate(scan);
         }

@@ -9,10 +9,9 @@ use super::{Owner, Txn, Write, WriteKind};
 use crate::csn::Stamp;
 use crate::error::Error;
 use crate::faults::{self, Fault};
-use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
-use crate::range::{IndexRanges, List, RangeSet, Registered, Subject, INLINE_KEY};
+use crate::range::{Columns, Effect, IndexRanges, List, RangeSet, Registered, Subject, INLINE_KEY};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -34,8 +33,8 @@ struct Planned {
     no: u32,
     /// A piece of `Registrations::keys`; `None`: every key of the range.
     key: Option<(usize, usize)>,
-    /// Was the row there before the transaction?
-    existing: bool,
+    /// What the write does.
+    effect: Effect,
     /// The block of a long key, ours until the registration has it.
     block: *mut u8,
 }
@@ -219,7 +218,7 @@ impl Registrations {
         for (i, w) in writes.finals() {
             // No other transaction ever sees a row that we have inserted and deleted.
             if !(w.base.is_none() && w.kind == WriteKind::Delete) {
-                self.plan_write(p, writes, i);
+                self.plan_write(owner, p, writes, i);
             }
         }
         self.plan.collapse();
@@ -231,8 +230,8 @@ impl Registrations {
         self.plan.commits.is_multiple_of(LOOK)
     }
 
-    fn plan_write(&mut self, p: &dyn Platform, writes: &[Write], i: usize) {
-        let existing = writes[i].base.is_some();
+    fn plan_write(&mut self, owner: &Owner, p: &dyn Platform, writes: &WriteSet, i: usize) {
+        let effect = writes.effect(owner.slot, i);
         for ranges in writes[i].r.table.ranged.iter() {
             let at = self.plan.known(ranges);
             if self.plan.known[at].dormant {
@@ -251,7 +250,7 @@ impl Registrations {
             for set in known.sets.into_iter().flatten() {
                 let no = set.locate(p, ranges.order, &self.keys[at..at + len]);
                 let block = std::ptr::null_mut();
-                self.plan.all.push(Planned { set, no, key: note.key, existing, block });
+                self.plan.all.push(Planned { set, no, key: note.key, effect, block });
             }
         }
     }
@@ -305,7 +304,7 @@ impl Registrations {
                 Some((_, len)) if !r.block.is_null() => Subject::Long(r.block, len as u32),
                 Some((at, len)) => Subject::Short(&self.keys[at..at + len]),
             };
-            let (pos, old) = list.register(tag, |e| e.fill(subject, r.existing));
+            let (pos, old) = list.register(tag, |e| e.fill(subject, r.effect));
             self.registered.push(list.registered(pos));
             if let Some(displaced) = old {
                 r.block = std::ptr::null_mut();
@@ -364,21 +363,31 @@ impl Txn {
         ranges: &'static IndexRanges,
         key: Option<&[u8]>,
     ) -> Result<(), Error> {
-        let Some(&Write { r, notes, kind, .. }) = self.writes.get(write as usize) else { return Ok(()) };
+        let Some(&Write { r, notes, kind, changed, .. }) = self.writes.get(write as usize) else { return Ok(()) };
+        let effect = match kind {
+            WriteKind::Insert => Effect::New,
+            WriteKind::Delete => Effect::Gone,
+            WriteKind::Update => Effect::Changes(changed),
+        };
         if let Some(key) = key.filter(|_| self.followed(r.partition()).locks_ranges()) {
             self.hold();
             let set = ranges.current();
             let no = set.locate(p, ranges.order, key);
-            let insert = kind == WriteKind::Insert;
-            let written = Written { ranges, range: set.range(no), key, insert, r };
+            let written = Written { ranges, range: set.range(no), key, effect, r };
             // Before the range is locked: a transaction that has read there may yet lock it as a
             // whole. Later readers do not wait either: what they would wait for conflicts with
             // their predicates when it is over.
             self.await_parts(p, written)?;
-            self.lock_range(p, (ranges, set, no), (Mode::Intent, 0), r.touch())?;
+            self.lock_to_write(p, (ranges, set, no), effect, r)?;
         }
         self.writes.set_notes(write, self.registrations.note(ranges, key, notes));
         Ok(())
+    }
+
+    /// An update in place changes no other columns than these (INV-COLUMNS). Without it the update
+    /// is taken for one that changes all. Call it before [`Txn::note_key`].
+    pub fn note_changed(&mut self, write: u32, columns: Columns) {
+        self.writes.set_changed(write, columns);
     }
 
     /// The number of the write buffered last.

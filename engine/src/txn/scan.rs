@@ -2,7 +2,8 @@
 //!
 //! **INV-ROWS**: Where the protocols of all partitions of a scan lock its rows one by one, each row
 //! is locked before it is read. Then only inserts count against the predicate, also in ranges that
-//! the scan covers.
+//! the scan covers. A scan may lock the keys of its rows alone (KEY SHARE). Then updates in place
+//! count too, if they change what the scan has looked at (INV-COLUMNS).
 
 use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId, Way};
 use super::range_locks::ESCALATE;
@@ -11,10 +12,11 @@ use super::{Level, RecordRef, Txn};
 use crate::csn::Csn;
 use crate::error::Error;
 use crate::index::Records;
+use crate::lock::Mode;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::{Reading, Touch};
-use crate::range::{Entry, IndexRanges, List, Position, RangeSet};
+use crate::range::{Columns, Entry, IndexRanges, List, Looked, Position, RangeSet};
 use crate::record::Version;
 use std::ops::Bound;
 use std::ptr::NonNull;
@@ -32,6 +34,9 @@ pub struct Scan<'a> {
     pub open: OpenEnd,
     /// The snapshot that it reads; `None`: the newest committed versions.
     pub snapshot: Option<Csn>,
+    /// The columns that the transaction looks at in the rows that it gets from this scan. It bases
+    /// no write of such a row on it, unless these are all columns (INV-COLUMNS).
+    pub looked: Looked,
 }
 
 /// Which version of a row is wanted, where a look at the newest version may be enough.
@@ -96,9 +101,11 @@ impl Txn {
             (extent.first == 0 && extent.covers(0)) || (extent.last + 1 == set.len() && extent.covers(extent.last));
         let by_rows = endless && scan.open != OpenEnd::No;
         let may_stop = scan.open != OpenEnd::No;
-        let locked = !by_rows && self.lock_covered(p, (ranges, set), extent, scan.at, may_stop)?;
+        let Looked { columns, keys } = scan.looked;
+        let mode = if keys { Mode::KeyShare } else { Mode::Share };
+        let locked = !by_rows && self.lock_covered(p, (ranges, set), extent, scan.at, (mode, may_stop))?;
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
-        let new = New { ranges, set, at, bounds, extent, open: scan.open };
+        let new = New { ranges, set, at, bounds, extent, open: scan.open, looked: columns };
         let serializable = self.level == Level::Serializable;
         let locks_ranges = |t: &Touch| serializable && self.followed(t.partition()).locks_ranges();
         let locks_reads = |t: &Touch| serializable && self.followed(t.partition()).locks_reads();
@@ -111,6 +118,9 @@ impl Txn {
         });
         let id = self.scans.ranged.id(id, locked);
         self.locks.name_early(id);
+        if keys {
+            self.scans.ranged.lock_keys(id);
+        }
         if rows_locked {
             self.scans.ranged.lock_rows(id, true);
         }
@@ -153,6 +163,11 @@ impl Txn {
         let Some(&first) = scans.first() else { return ScanId::NONE };
         if scans.len() == 1 {
             return first;
+        }
+        // If one locks keys alone, the row of another one may be locked so.
+        let by_key = |&id: &ScanId| self.scans.ranged.mode(id) == Mode::KeyShare;
+        if scans.iter().any(by_key) {
+            scans.iter().for_each(|&id| self.scans.ranged.lock_keys(id));
         }
         let whole = |t: &Txn, id: ScanId| id.is_locked() || t.scans.ranged.is_escalated(id);
         if scans.iter().any(|&id| whole(self, id)) {
@@ -291,7 +306,12 @@ impl Txn {
         }
         let for_write = for_write || self.retry.is_heir(r);
         let ranges_locked = scan.is_locked() || self.scans.ranged.is_escalated(scan);
-        let why = if ranges_locked && !for_write { Reading::RowInLockedRange } else { Reading::of(for_write) };
+        let why = match self.scans.ranged.mode(scan) {
+            _ if for_write => Reading::ToWrite,
+            _ if ranges_locked => Reading::RowInLockedRange,
+            Mode::KeyShare => Reading::Key,
+            _ => Reading::Row,
+        };
         all.read(self, p, r, why)?;
         let locked = if ranges_locked { 0 } else { self.scans.ranged.count_locked_row(scan) };
         if locked > 0 && locked % ESCALATE == 0 {
@@ -349,7 +369,8 @@ impl Txn {
         self.scans.ranged.make_room(p);
         let Some(extent) = Extent::of(p, look.ranges.order, look.set, bounds) else { return };
         debug_assert_eq!((extent.first, extent.last), (look.no, look.no));
-        let new = New { ranges: look.ranges, set: look.set, at: look.at, bounds, extent, open: OpenEnd::No };
+        let (at, open, looked) = (look.at, OpenEnd::No, Columns::ALL);
+        let new = New { ranges: look.ranges, set: look.set, at, bounds, extent, open, looked };
         self.scans.ranged.add(new, look.unknown, |_| look.start);
         look.set.range(look.no).scans.fetch_add(1, Ordering::Relaxed);
         // INV-VALID: a writer that registered since may have committed before `valid`, unseen by

@@ -7,7 +7,7 @@ use super::Owner;
 use crate::csn::Csn;
 use crate::partition::{Partition, PartitionMap};
 use crate::protocol::Touch;
-use crate::range::{Position, Verdict};
+use crate::range::{Columns, Position, Verdict};
 use crate::table::Table;
 use hashbrown::HashMap;
 use std::ops::Bound;
@@ -130,7 +130,8 @@ impl ScanSet {
             let bounds = (Bound::Included(&a.key[..]), Bound::Included(&a.key[..]));
             let LookPosition { ranges, set, at, no, start, unknown } = a.look;
             let extent = Extent::part_of(no);
-            let new = New { ranges, set, at, bounds, extent, open: OpenEnd::No };
+            let looked = Columns::ALL;
+            let new = New { ranges, set, at, bounds, extent, open: OpenEnd::No, looked };
             self.ranged.add(new, unknown, |_| start);
             any = true;
         }

@@ -181,13 +181,13 @@ impl ScanSet {
                 continue;
             }
             let side = |pos| {
-                // Every key is in a covered range. Which one it is matters only where rows are
-                // locked.
-                if q.covers(no) && !open && !q.may_spare() {
+                // Every key is in a covered range. What the registration says matters only to scans
+                // that have locked rows, or have not looked at all columns.
+                if q.covers(no) && !open && q.counts_all() {
                     return Some(Side::Read);
                 }
                 let key = list.key(pos)?;
-                if key.is_existing() && self.ranged.spares(q, no, pos) {
+                if q.passes_over(&key) || self.ranged.spares(q, no, pos, &key) {
                     return Some(Side::Outside);
                 }
                 Some(self.ranged.side(p, q, no, key.bytes(), middle))

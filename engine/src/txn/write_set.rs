@@ -11,8 +11,12 @@
 
 use super::entries::Entries;
 use super::{Owner, RecordRef};
+use crate::csn::SlotId;
+use crate::faults::{self, Fault};
+use crate::lock::Mode;
 use crate::memory::OutOfMemory;
 use crate::primitive::Ordering;
+use crate::range::{Columns, Effect};
 use crate::record::Version;
 use crate::retire::RetireQueue;
 use hashbrown::HashMap;
@@ -99,6 +103,8 @@ pub struct Write {
     pub xid: u32,
     /// Is there a later write of ours of the same record?
     pub superseded: bool,
+    /// The columns in which the version differs from the one that it replaces (INV-COLUMNS).
+    pub(super) changed: Columns,
     /// Its last note + 1 (see [`super::Txn::note_key`]).
     pub(super) notes: u32,
     /// Of an own insert: where its key in the primary index is among our entries, + 1; 0: it has no
@@ -117,8 +123,8 @@ impl Write {
         (cid, depth): (u32, u32),
         xid: u32,
     ) -> Write {
-        let (previous, superseded) = (None, false);
-        Write { r, kind, version, base, previous, cid, depth, xid, superseded, notes: 0, entry: 0 }
+        let (previous, superseded, changed) = (None, false, Columns::ALL);
+        Write { r, kind, version, base, previous, cid, depth, xid, superseded, changed, notes: 0, entry: 0 }
     }
 
     /// Takes the own transaction id out of the record (INV-WRITER).
@@ -251,6 +257,34 @@ impl WriteSet {
     /// The last writes of all records, with their numbers.
     pub fn finals(&self) -> impl Iterator<Item = (usize, &Write)> {
         self.all.iter().enumerate().filter(|(_, w)| !w.superseded)
+    }
+
+    /// The columns that an update in place changes.
+    pub fn set_changed(&mut self, write: u32, changed: Columns) {
+        if let Some(w) = self.all.get_mut(write as usize) {
+            w.changed = changed;
+        }
+    }
+
+    /// What the last write of a record, with those before it, does to the row as others see it.
+    /// Asked when all locks are held. A row that was updated before it was deleted may be locked
+    /// for the update alone, which does not exclude a lock of its key.
+    pub fn effect(&self, slot: SlotId, write: usize) -> Effect {
+        let w = &self.all[write];
+        let is_locked = || w.r.rec.lock.held_by(slot).is_some_and(|h| h.mode == Mode::Update);
+        match (w.base, w.kind) {
+            (None, _) => Effect::New,
+            (Some(_), WriteKind::Delete) if is_locked() || faults::on(Fault::KeyIsForgotten) => Effect::Gone,
+            (Some(_), WriteKind::Delete) => Effect::New,
+            (Some(_), _) => {
+                let (mut changed, mut at) = (w.changed, w.previous);
+                while let Some(n) = at.filter(|_| !faults::on(Fault::LastChangeOnly)) {
+                    let earlier = &self.all[n as usize];
+                    (changed, at) = (changed.and(earlier.changed), earlier.previous);
+                }
+                Effect::Changes(if faults::on(Fault::ChangesForgotten) { Columns::NONE } else { changed })
+            }
+        }
     }
 
     /// The last note of a write.

@@ -7,6 +7,7 @@ use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::{Platform, StopEvent};
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::txn::{How, Own, ScanId, WriteKind as Kind};
 use mixedcc_engine::{Error, Level, RecordRef, Txn};
@@ -66,6 +67,8 @@ pub struct Client<'w> {
     pub faulty: bool,
     /// See [`crate::load::Load::keyed`].
     pub keyed: bool,
+    /// The columns that its updates change.
+    pub changes: Columns,
 }
 
 impl Drop for Client<'_> {
@@ -99,6 +102,7 @@ impl<'w> Client<'w> {
             cid: 0,
             faulty: false,
             keyed: true,
+            changes: Columns::ALL,
         }
     }
 
@@ -344,6 +348,7 @@ impl<'w> Client<'w> {
         let row = self.own_row(key, WriteKind::Update, f.row.value + delta);
         let v = self.w.version(&mut self.t, row)?;
         let n = self.t.update(f.r, base, v, self.cid);
+        self.t.note_changed(n, self.changes);
         self.w.note(&mut self.t, &self.p, n, key)?;
         Ok(true)
     }

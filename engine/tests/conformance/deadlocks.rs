@@ -7,6 +7,7 @@ use mixedcc_engine::checker::{Recorder, Session};
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::ops::Bound;
@@ -94,7 +95,14 @@ fn a_cycle_of_a_row_and_a_range_is_found() {
         c.statement();
         let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
         let hi = Bound::Excluded(encode(0, 3 * WIDTH));
-        let s = Scan { at: &at, lo: Bound::Unbounded, hi: borrowed(&hi), open: OpenEnd::No, snapshot: None };
+        let s = Scan {
+            at: &at,
+            lo: Bound::Unbounded,
+            hi: borrowed(&hi),
+            open: OpenEnd::No,
+            snapshot: None,
+            looked: Looked::ALL,
+        };
         c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s).map(|_| ())
     };
     std::thread::scope(|s| {
@@ -125,7 +133,7 @@ fn scan_part(c: &mut Client) -> Result<(), Error> {
     let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
     let (lo, hi) = (encode(0, 1), encode(0, 5));
     let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-    let s = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot: None };
+    let s = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot: None, looked: Looked::ALL };
     c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s).map(|_| ())
 }
 
@@ -351,7 +359,7 @@ fn rows_that_were_locked_in_whole_ranges_are_no_conflicts() {
         reader.statement();
         let at: Vec<_> = (0..PARTITIONS).map(|p| w.touch(p)).collect();
         let (lo, hi) = (Bound::Unbounded, Bound::Unbounded);
-        let s = Scan { at: &at, lo, hi, open: OpenEnd::High, snapshot: None };
+        let s = Scan { at: &at, lo, hi, open: OpenEnd::High, snapshot: None, looked: Looked::ALL };
         let id = reader.t.begin_scan(&reader.p, w.index_ranges(0).expect("active ranges"), &s).expect("nobody writes");
         writer.begin(Mood::Serializable);
         assert!(write(&mut writer));

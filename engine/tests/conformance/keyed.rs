@@ -11,6 +11,7 @@ use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::index::{Direction, Primary, Records, Reuse};
 use mixedcc_engine::key::Short;
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Waits};
 use mixedcc_engine::txn::{Look, OpenEnd, Own, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
@@ -159,7 +160,7 @@ impl<'w> Client<'w> {
             Direction::Backward => OpenEnd::Low,
         };
         let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-        let scan = Scan { at: &at, lo, hi, open, snapshot: self.snapshot };
+        let scan = Scan { at: &at, lo, hi, open, snapshot: self.snapshot, looked: Looked::ALL };
         if limit == usize::MAX && (low + high) % 2 == 0 {
             if let Some(ranges) = self.w.table.ranges(PRIMARY) {
                 let id =

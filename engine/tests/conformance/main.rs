@@ -5,6 +5,7 @@ mod absent;
 mod boundaries;
 mod client;
 mod clock;
+mod columns;
 mod conditions;
 mod counters;
 mod counts;

@@ -5,6 +5,7 @@ use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
 use crate::world::{Jitter, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::Recorder;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Scan, ScanId, MAX_PREDICATES};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet};
 use std::ops::Bound::{self, Excluded, Included};
@@ -20,7 +21,8 @@ fn world() -> World {
 fn scan(c: &mut Client, lo: i64, hi: Bound<i64>) -> ScanId {
     let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
     let (lo, hi) = (Included(encode(0, lo)), hi.map(|k| encode(0, k)));
-    let s = Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open: OpenEnd::No, snapshot: None };
+    let s =
+        Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open: OpenEnd::No, snapshot: None, looked: Looked::ALL };
     let ranges = c.w.index_ranges(0).expect("active ranges");
     c.t.begin_scan(&c.p, ranges, &s).expect("nobody is in the way")
 }

@@ -9,7 +9,7 @@ use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::faults::{self, Fault, Moment};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
-use mixedcc_engine::range::{Dormancy, Look, Ring, RING_SIZE};
+use mixedcc_engine::range::{Dormancy, Look, Looked, Ring, RING_SIZE};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::Block;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -163,7 +163,14 @@ fn a_pin_that_is_about_to_be_held_is_not_ended() {
             w.e.refresh_min_pin(&Asks(|_| true, || ()));
         });
         let (at, lo, hi) = (all(w), encode(0, 0), encode(0, 5));
-        let scan = Scan { at: &at, lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: None };
+        let scan = Scan {
+            at: &at,
+            lo: Included(&lo),
+            hi: Included(&hi),
+            open: OpenEnd::No,
+            snapshot: None,
+            looked: Looked::ALL,
+        };
         reader.t.begin_scan(&reader.p, ranges(w, 0), &scan).expect("a scan");
         let pinned = w.e.is_pinned(0);
         faults::set(None);
@@ -234,7 +241,14 @@ fn new_boundaries_begin_behind_the_commits_that_were_awaited() {
         });
         assert_eq!(ranges(w, 0).index, INDEXES[0]);
         let (lo, hi) = (encode(0, 0), encode(0, WIDTH));
-        let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(snapshot) };
+        let scan = Scan {
+            at: &[],
+            lo: Included(&lo),
+            hi: Included(&hi),
+            open: OpenEnd::No,
+            snapshot: Some(snapshot),
+            looked: Looked::ALL,
+        };
         reader.t.begin_scan(&reader.p, ranges(w, 0), &scan).expect("a scan");
         let end = reader.commit();
         reader.abort();
@@ -333,7 +347,14 @@ fn boundaries_that_appear_after_a_plan_are_not_overlooked() {
             assert_eq!(ranges(w, 0).rebuild(&w.e, 2, &nobody, &[&encode(0, 2)], 16), Ok(true));
             reader.begin(Mood::Serializable);
             let (lo, hi) = (encode(0, 0), encode(0, WIDTH));
-            let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: None };
+            let scan = Scan {
+                at: &[],
+                lo: Included(&lo),
+                hi: Included(&hi),
+                open: OpenEnd::No,
+                snapshot: None,
+                looked: Looked::ALL,
+            };
             reader.t.begin_scan(&reader.p, ranges(w, 0), &scan).expect("a scan");
         });
         writer.t.prepare(&stops, &|_, _| {}).expect("nobody is in the way");

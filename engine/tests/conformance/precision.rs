@@ -9,6 +9,7 @@ use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -290,7 +291,14 @@ fn weaker_levels_validate_what_they_scanned_in_ranges() {
                 write(&mut writer, key, true, 0);
             }
             let (lo, hi) = (encode(0, 0), encode(0, 2));
-            let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(csn) };
+            let scan = Scan {
+                at: &[],
+                lo: Included(&lo),
+                hi: Included(&hi),
+                open: OpenEnd::No,
+                snapshot: Some(csn),
+                looked: Looked::ALL,
+            };
             reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
             if when == 2 {
                 write(&mut writer, key, true, 0);
@@ -325,7 +333,14 @@ fn a_snapshot_from_before_the_lists_began_fails() {
             }
             let csn = if older { before } else { w.e.now() };
             let (lo, hi) = (encode(0, 0), encode(0, 2));
-            let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(csn) };
+            let scan = Scan {
+                at: &[],
+                lo: Included(&lo),
+                hi: Included(&hi),
+                open: OpenEnd::No,
+                snapshot: Some(csn),
+                looked: Looked::ALL,
+            };
             faults::set(fault);
             reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
             faults::set(None);

@@ -7,6 +7,7 @@ use crate::world::{PanicAt, World};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, Table};
 use std::ops::Bound::Included;
@@ -72,7 +73,14 @@ fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
         write(&mut writer, 0, true, 0);
         let csn = if csn == 0 { w.e.now() } else { csn };
         let (lo, hi) = (encode(0, 0), encode(0, 2));
-        let scan = Scan { at: &[], lo: Included(&lo), hi: Included(&hi), open: OpenEnd::No, snapshot: Some(csn) };
+        let scan = Scan {
+            at: &[],
+            lo: Included(&lo),
+            hi: Included(&hi),
+            open: OpenEnd::No,
+            snapshot: Some(csn),
+            looked: Looked::ALL,
+        };
         reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
         assert_eq!(reader.commit().is_err(), lost);
         reader.abort();

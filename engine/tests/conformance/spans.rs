@@ -7,7 +7,7 @@ use mixedcc_engine::checker::Predicate;
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::Platform;
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::range::IndexRanges;
+use mixedcc_engine::range::{IndexRanges, Looked};
 use mixedcc_engine::txn::{OpenEnd, Scan};
 use mixedcc_engine::{Error, Txn};
 use std::ops::Bound;
@@ -132,7 +132,7 @@ impl Client<'_> {
             (_, false) => OpenEnd::Low,
         };
         let (lo, hi) = s.bounds(rng);
-        let scan = Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open, snapshot: None };
+        let scan = Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open, snapshot: None, looked: Looked::ALL };
         let id = self.t.begin_scan(&self.p, ranges, &scan)?;
         let mut entries = self.w.scan(low, high);
         if !s.up {

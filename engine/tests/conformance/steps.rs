@@ -9,7 +9,7 @@ use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::range::IndexRanges;
+use mixedcc_engine::range::{IndexRanges, Looked};
 use mixedcc_engine::txn::{OpenEnd, Scan, ScanId};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::cell::RefCell;
@@ -48,9 +48,20 @@ pub fn bounds(i: usize, lo: Bound<i64>, hi: Bound<i64>) -> (Bound<Vec<u8>>, Boun
 }
 
 pub fn begin_scan(c: &mut Client, i: usize, lo: Bound<i64>, hi: Bound<i64>, open: OpenEnd) -> Result<ScanId, Error> {
+    begin_scan_of(c, i, (lo, hi), open, Looked::ALL)
+}
+
+/// A scan that looks at these columns.
+pub fn begin_scan_of(
+    c: &mut Client,
+    i: usize,
+    (lo, hi): (Bound<i64>, Bound<i64>),
+    open: OpenEnd,
+    looked: Looked,
+) -> Result<ScanId, Error> {
     let (lo, hi) = bounds(i, lo, hi);
     let at = all(c.w);
-    let scan = Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open, snapshot: None };
+    let scan = Scan { at: &at, lo: borrowed(&lo), hi: borrowed(&hi), open, snapshot: None, looked };
     c.t.begin_scan(&c.p, ranges(c.w, i), &scan)
 }
 

@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How the switches of a run are made.
-struct Plan {
-    seed: u64,
+pub struct Plan {
+    pub seed: u64,
     /// Switches at least.
-    switches: u64,
+    pub switches: u64,
     /// Percent of passes in which the coordinator ends between two stores.
-    deaths: u64,
+    pub deaths: u64,
     /// Percent of switches by the stop-all method.
-    stop_all: u64,
+    pub stop_all: u64,
     /// A fault of the coordinator.
-    fault: Option<Fault>,
+    pub fault: Option<Fault>,
 }
 
 /// Switches random partitions to random protocols until the load is over; tells when it may be.
-fn switch_at_random(w: &World, plan: &Plan, stop: &AtomicBool, enough: &dyn Fn()) {
+pub fn switch_at_random(w: &World, plan: &Plan, stop: &AtomicBool, enough: &dyn Fn()) {
     let mut rng = Rng::new(plan.seed);
     let mut now = 1;
     let mut stop_all = false;

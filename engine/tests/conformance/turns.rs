@@ -9,6 +9,7 @@ use mixedcc_engine::checker::{Recorder, Session};
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{How, OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::cell::{Cell, RefCell};
@@ -72,7 +73,14 @@ fn scan(c: &mut Client) -> Result<(), Error> {
     c.statement();
     let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
     let hi = Bound::Excluded(encode(0, 3 * WIDTH));
-    let s = Scan { at: &at, lo: Bound::Unbounded, hi: borrowed(&hi), open: OpenEnd::No, snapshot: None };
+    let s = Scan {
+        at: &at,
+        lo: Bound::Unbounded,
+        hi: borrowed(&hi),
+        open: OpenEnd::No,
+        snapshot: None,
+        looked: Looked::ALL,
+    };
     c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s).map(|_| ())
 }
 

@@ -10,6 +10,7 @@ use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{How, OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
@@ -30,7 +31,14 @@ fn scan(c: &mut Client, lo: Bound<i64>, hi: Bound<i64>) -> Result<(), Error> {
     c.statement();
     let at: Vec<_> = (0..PARTITIONS).map(|p| c.w.touch(p)).collect();
     let (low, high) = (lo.map(|k| encode(0, k)), hi.map(|k| encode(0, k)));
-    let s = Scan { at: &at, lo: borrowed(&low), hi: borrowed(&high), open: OpenEnd::No, snapshot: None };
+    let s = Scan {
+        at: &at,
+        lo: borrowed(&low),
+        hi: borrowed(&high),
+        open: OpenEnd::No,
+        snapshot: None,
+        looked: Looked::ALL,
+    };
     let id = c.t.begin_scan(&c.p, c.w.index_ranges(0).expect("active ranges"), &s)?;
     for (key, r) in c.w.scan(0, 3 * WIDTH - 1) {
         if std::ops::RangeBounds::contains(&(lo, hi), &key) {

@@ -11,7 +11,7 @@ use loom::thread;
 use mixedcc_engine::csn::{Csn, Stamp, State};
 use mixedcc_engine::faults::{self, Fault as Broken};
 use mixedcc_engine::range::{
-    Dormancy, EntryHead, KeyEntry, List, ListHead, Look, Part, Position, Ring, Subject, UnderWay, Verdict,
+    Dormancy, Effect, EntryHead, KeyEntry, List, ListHead, Look, Part, Position, Ring, Subject, UnderWay, Verdict,
 };
 
 /// A list with two keyed entries.
@@ -25,7 +25,7 @@ impl Keyed {
         List::new(&self.0, &self.1)
     }
     fn register(&self, tag: Stamp, key: &[u8]) -> u64 {
-        self.list().register(tag, |e| e.fill(Subject::Short(key), false)).0
+        self.list().register(tag, |e| e.fill(Subject::Short(key), Effect::New)).0
     }
 }
 
@@ -42,7 +42,7 @@ fn key_of_an_entry(in_turn: bool) {
                 w.register(Stamp::tag(0, 1), &long);
                 w.register(Stamp::tag(0, 2), &long);
             } else {
-                w.list().entry(0).fill(Subject::Short(&long), false); // not marked busy
+                w.list().entry(0).fill(Subject::Short(&long), Effect::New); // not marked busy
             }
         })
     };

@@ -7,7 +7,7 @@
 //! the protocols, because all versions have the same key.
 
 use crate::access::fetch::Fetch;
-use crate::access::{index_lookup, primary, protect, tuple, visible};
+use crate::access::{index_lookup, looked, primary, protect, tuple, visible};
 use crate::keys::bounds::{self, Exact, Interval};
 use crate::pg::{compat, expr, relations, Tid};
 use crate::state::platform::{self, PG};
@@ -15,6 +15,7 @@ use crate::state::rel::{self, RelInfo};
 use crate::state::stop;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::index::{Direction, Primary, Records};
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::{Look, ScanId, Txn};
 use mixedcc_engine::{RecordRef, Table};
@@ -116,6 +117,8 @@ pub struct RangeScan {
     /// Does each entry need the test of `conditions`?
     filters: bool,
     exact: Exact,
+    /// The columns that the plan looks at.
+    looked: Looked,
 }
 
 /// Puts a scan into the current memory context, with which it is dropped.
@@ -186,6 +189,7 @@ pub unsafe fn prepare(
             uncounted: 0,
             filters: false,
             exact: Exact::Never,
+            looked: looked::by_custom_scan(rel::info(rel), plan),
         });
         build_keys(s, ps, plan::expressions(plan));
         (*s).begin(Fetch::new(rel));
@@ -307,6 +311,7 @@ impl RangeScan {
             (*d).indexRelation = self.index;
             (*d).xs_snapshot = self.snapshot;
             (*d).xs_heapfetch = f.cast();
+            (*f).looked = self.looked;
         }
         self.rewind();
     }

@@ -18,6 +18,7 @@ use mixedcc_engine::index::{Direction, Index, Reuse};
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Threads, Waits};
 use mixedcc_engine::txn::{OpenEnd, RowScan, Scan, PRIMARY};
@@ -385,7 +386,7 @@ impl<'s> Worker<'s> {
         let at = [Touch { table: self.s.table, no: 0 }];
         let (low, high) = (low.to_be_bytes(), high.to_be_bytes());
         let (lo, hi) = (Bound::Included(&low[..]), Bound::Excluded(&high[..]));
-        let scan = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot };
+        let scan = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot, looked: Looked::ALL };
         if self.method == Method::Lrv {
             // Inserts within the bounds are found by the partition's list, as by Silo's node
             // versions.

@@ -28,10 +28,12 @@ impl Rules for TwoPhase {
 }
 
 /// A row that will be written next is locked for that at once: this avoids most deadlocks of
-/// upgrades. A row whose range is locked needs no lock of its own.
+/// upgrades. A row whose range is locked needs no lock of its own. A scan that looks at keys keeps
+/// deletes and moves out, and lets updates in place go on.
 fn lock_to_read(t: &mut Txn, p: &dyn Platform, r: RecordRef, why: Reading) -> Result<(), Error> {
     match why {
         Reading::Row => lock(t, p, r, Mode::Share, true),
+        Reading::Key => lock(t, p, r, Mode::KeyShare, true),
         Reading::RowInLockedRange => Ok(()),
         Reading::ToWrite => lock(t, p, r, Mode::NoKeyUpdate, false),
     }

@@ -87,7 +87,8 @@ impl Predicates {
             (Some(x), None) | (None, Some(x)) => x,
             (None, None) => a.set.list(no).position(),
         };
-        let new = New { ranges: a.ranges, set: a.set, at: a.at, bounds, extent, open: a.open };
+        let looked = a.looked.and(b.looked);
+        let new = New { ranges: a.ranges, set: a.set, at: a.at, bounds, extent, open: a.open, looked };
         to.add(new, a.unknown.both(b.unknown), start);
         let q = to.all.last_mut().expect("added just now");
         if a.id == b.id {
@@ -96,6 +97,7 @@ impl Predicates {
             (q.holds_writers, q.covered_locked) = (a.holds_writers, a.covered_locked);
         }
         q.rows_locked = a.rows_locked && b.rows_locked;
+        q.by_key = a.by_key || b.by_key;
         to.locked_hulls |= q.rows_locked && a.id != b.id;
     }
 }
@@ -104,7 +106,7 @@ impl Predicates {
 mod tests {
     use super::*;
     use crate::protocol::Touch;
-    use crate::range::IndexRanges;
+    use crate::range::{Columns, IndexRanges};
     use crate::shared::Engine;
     use crate::table::Table;
     use crate::threads::{Block, Threads};
@@ -129,7 +131,8 @@ mod tests {
         let add = |t: &mut Predicates, lo: &[u8], hi: &[u8]| -> ScanId {
             let bounds = (Bound::Included(lo), Bound::Included(hi));
             let extent = Extent::of(&p, 0, set, bounds).expect("keys between them");
-            let new = New { ranges, set, at: Touch { table, no: 0 }, bounds, extent, open: OpenEnd::High };
+            let (at, looked) = (Touch { table, no: 0 }, Columns::ALL);
+            let new = New { ranges, set, at, bounds, extent, open: OpenEnd::High, looked };
             let id = t.add(new, Position::from_low(0), |no| Position::from_low(no as u64));
             t.id(id, false)
         };

@@ -5,6 +5,7 @@ use super::{Call, Line, DISTRICTS};
 use crate::outside::Outside;
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::index::Direction;
+use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Row, Scan};
 use mixedcc_engine::{Error, Level, Txn};
 use std::ops::Bound;
@@ -231,7 +232,7 @@ impl<'s> Terminal<'s> {
             Wanted::All => (OpenEnd::No, Direction::Forward),
         };
         let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-        let scan = Scan { at: &[self.s.at(name, w)], lo, hi, open, snapshot: None };
+        let scan = Scan { at: &[self.s.at(name, w)], lo, hi, open, snapshot: None, looked: Looked::ALL };
         let mut rows = self.t.scan_rows(&self.p, self.s.table(name), &scan, way, true)?;
         let mut found = Vec::new();
         while let Some(row) = self.t.next_row(&self.p, &mut rows, write)? {
