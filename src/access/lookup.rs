@@ -66,15 +66,10 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     snapshot: pg_sys::Snapshot,
     for_write: bool,
 ) -> Option<Option<Found>> {
-    let t = xact::txn();
-    if xact::mode() == Mode::Serializable && !locks_first(info) {
-        // So that looking at the row may be enough, the first time too.
-        ok(t.begin_following(&PG));
-    }
     // SAFETY: `rel`, `info`, `pk`, `key` and `snapshot` belong together (contract of this
     // function).
     unsafe {
-        if let Some(found) = peek(rel, info, pk, key, snapshot) {
+        if let Some(found) = peek(rel, info, pk, key, snapshot).or_else(|| first_look(rel, info, pk, key, snapshot)) {
             return Some(Some(found));
         }
         let mut bytes = KEY.take();
@@ -84,6 +79,28 @@ pub unsafe fn by_key<K: Key + ?Sized>(
         KEY.set(bytes);
         found
     }
+}
+
+/// The first look of a SERIALIZABLE transaction: it follows protocols from now on, so that looking
+/// at the row may be enough.
+///
+/// # Safety
+/// As for [`by_key`].
+#[inline(never)]
+unsafe fn first_look<K: Key + ?Sized>(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &K,
+    snapshot: pg_sys::Snapshot,
+) -> Option<Found> {
+    let t = xact::txn();
+    if xact::mode() != Mode::Serializable || t.is_following() || locks_first(info) {
+        return None;
+    }
+    ok(t.begin_following(&PG));
+    // SAFETY: contract of this function.
+    unsafe { peek(rel, info, pk, key, snapshot) }
 }
 
 /// Do the table's rows, or its partitions, want a lock before they are read? A hint, from its first

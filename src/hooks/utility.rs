@@ -463,8 +463,7 @@ fn take_ours(list: *mut pg_sys::List) -> (*mut pg_sys::List, Vec<Element>) {
     (rest, all.into_iter().filter(Element::is_ours).collect())
 }
 
-/// A relation is dropped: our table goes with it, if the transaction commits.
-#[pg_guard]
+/// The hook. Called for each function that a statement calls, too: those need no guard.
 unsafe extern "C-unwind" fn object_access(
     access: pg_sys::ObjectAccessType::Type,
     class_id: Oid,
@@ -473,14 +472,26 @@ unsafe extern "C-unwind" fn object_access(
     arg: *mut core::ffi::c_void,
 ) {
     // SAFETY: PostgreSQL calls this with the arguments of object_access_hook; the hook before ours
-    // gets them unchanged.
+    // gets them unchanged. An ERROR of it jumps over this frame, which owns nothing.
     unsafe {
         if let Some(prev) = PREVIOUS.get().object_access {
             prev(access, class_id, object, sub, arg);
         }
-        if class_id != pg_sys::RelationRelationId {
-            return;
+        if class_id == pg_sys::RelationRelationId {
+            relation_access(access, object, sub);
         }
+    }
+}
+
+/// A relation is dropped: our table goes with it, if the transaction commits.
+#[pg_guard]
+unsafe extern "C-unwind" fn relation_access(
+    access: pg_sys::ObjectAccessType::Type,
+    object: Oid,
+    sub: core::ffi::c_int,
+) {
+    // SAFETY: the arguments are those of object_access_hook, for a relation.
+    unsafe {
         if access == pg_sys::ObjectAccessType::OAT_POST_ALTER && sub > 0 {
             altered::note(object);
         }
