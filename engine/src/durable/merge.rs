@@ -131,6 +131,7 @@ impl Merge {
             PageKind::Meta => return Ok(()),
         };
         self.counts.pages += 1;
+        page.entries().for_each(|(_, entry)| self.slots.prefetch(entry.record));
         for (offset, entry) in page.entries() {
             self.counts.entries += 1;
             self.add_entry(&entry, Place { fork, block: special.block, offset }, log)?;
@@ -341,6 +342,7 @@ impl Merged {
     pub fn winners<'a>(&'a self, page: &Page<'a>) -> impl Iterator<Item = Winning<'a>> + use<'a> {
         let special = page.special;
         let fork = if special.kind == PageKind::Journal { Fork::Journal } else { Fork::Main };
+        page.entries().for_each(|(_, entry)| self.slots.prefetch(entry.record));
         page.entries().filter_map(move |(offset, entry)| {
             let place = Place { fork, block: special.block, offset };
             self.is_winner(&entry, place)

@@ -3,6 +3,7 @@
 use super::Fork;
 use crate::csn::{Csn, CSN_MAX};
 use crate::durable::entry::{Kind, ALIGN, ROW_MAX};
+use crate::primitive::prefetch;
 use std::collections::TryReserveError;
 
 /// Where an entry stands.
@@ -136,6 +137,13 @@ impl Slots {
             }
         };
         Ok(&mut slots[at])
+    }
+    /// The slot of a record will be used soon.
+    pub fn prefetch(&self, record: u32) {
+        let (chunk, at) = split(record);
+        if let Some(Some(slots)) = self.0.get(chunk) {
+            prefetch(&raw const slots[at]);
+        }
     }
     /// The records with an entry, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Slot)> + use<'_> {

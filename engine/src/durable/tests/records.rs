@@ -99,6 +99,23 @@ fn large_transactions_need_an_xid_and_several_records() {
 }
 
 #[test]
+fn items_are_of_the_kinds_that_commits_have() {
+    let mut b = Builder::new();
+    b.reserve(100).unwrap();
+    b.begin(Head { csn: 1, token: 1, xid: None }, &[Storage { tablespace: 1, database: 2, number: 3 }]);
+    b.add(0, Kind::Tomb, 1, &[], |_, _| unreachable!());
+    let mut data = b.end().1.to_vec();
+    let at = data.len() - 2;
+    for (kind, record, right) in [(2, 1, true), (4, NO_RECORD, true), (3, 1, false), (0x82, 1, false), (0, 1, false)] {
+        data[at] = kind;
+        data[at - 6..at - 2].copy_from_slice(&u32::to_le_bytes(record));
+        assert_eq!(reads_or_not(Op::Commit as u8, &data), right, "{kind}");
+    }
+    (data[at], data[at + 1]) = (2, 1);
+    assert!(!reads_or_not(Op::Commit as u8, &data), "there is no second table");
+}
+
+#[test]
 fn sizes_of_records_are_as_designed() {
     let mut b = Builder::new();
     let (mut r, table) = (Random(0), [Storage { tablespace: 1663, database: 5, number: 16384 }]);
