@@ -189,18 +189,15 @@ UPDATE many SET v = v || '!' WHERE id BETWEEN 2941 AND 2955;
 COMMIT;
 SELECT state('many'), count(*), count(DISTINCT id) FROM many;
 SELECT partition, rows, (SELECT count(*) FROM many WHERE id % 8 = partition) AS really FROM mixedcc.partitions WHERE "table" = 'many'::regclass ORDER BY partition;
--- nbtree is told its last leaf while rows come behind all others: one page is read for each row, where two were.
+-- No page of the key's index is read for a row.
 CREATE FUNCTION pages(i regclass) RETURNS bigint LANGUAGE sql AS $$
     SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_indexes WHERE indexrelid = i $$;
 SELECT pg_stat_force_next_flush();
 SELECT pages('many_pkey') AS before \gset
 INSERT INTO many SELECT i FROM generate_series(4001, 6000) i;
-SELECT pg_stat_force_next_flush();
-SELECT pages('many_pkey') - :before BETWEEN 2000 AND 2600 AS by_the_last_leaf;
-SELECT pages('many_pkey') AS before \gset
 INSERT INTO many SELECT i FROM generate_series(0, -1999, -1) i;
 SELECT pg_stat_force_next_flush();
-SELECT pages('many_pkey') - :before > 3900 AS from_the_root;
+SELECT pages('many_pkey') - :before < 100 AS none;
 SELECT state('many'), count(*) FROM many;
 -- Not for everybody.
 CREATE ROLE pk_nobody;

@@ -133,8 +133,8 @@ DROP TABLE un_t, un_logged, un_temp, un_temp2;
 \set VERBOSITY default
 -- amcheck compares with the rows of the start of a statement, and DO is none.
 CREATE EXTENSION amcheck;
-CREATE UNLOGGED TABLE un_checked (id int PRIMARY KEY) USING mixedcc;
+CREATE UNLOGGED TABLE un_checked (id int UNIQUE) USING mixedcc;
 INSERT INTO un_checked SELECT generate_series(1, 10);
-DO $$ DECLARE x text; BEGIN x := bt_index_check('un_checked_pkey', true); END $$;
+DO $$ DECLARE x text; BEGIN x := bt_index_check('un_checked_id_key', true); END $$;
 DROP TABLE un_checked;
 DROP EXTENSION amcheck;

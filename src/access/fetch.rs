@@ -62,6 +62,8 @@ pub struct Fetch {
     pub scan: ScanId,
     /// Number of our memory of the scan (access/protect.rs), plus 1.
     pub open: u32,
+    /// Number of its walk in a hollow index (access/hollow/scan.rs), plus 1; 0: it has none.
+    pub walk: u32,
     /// The last row that it returned.
     pub last: *const Version,
     /// The index access method's own callback (see access/indexscan.rs), once the scan has its

@@ -5,9 +5,10 @@
 //! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it. Access
 //! methods of other extensions do not get it, because they may insist on an MVCC snapshot.
 
-use super::{index_lookup, protect};
+use super::{hollow, index_lookup, protect};
 use crate::access::fetch::Fetch;
 use crate::pg::local::Local;
+use crate::pg::raw;
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
@@ -50,24 +51,25 @@ pub fn init() {
     unsafe { OURS.get_mut().snapshot_type = pg_sys::SnapshotType::SNAPSHOT_ANY };
 }
 
-/// The callbacks of an index access method that we have wrapped.
+/// The routine of an index access method that we have wrapped, as its handler returns it.
 struct Wrapped {
     handler: pg_sys::Oid,
-    rescan: pg_sys::amrescan_function,
-    gettuple: pg_sys::amgettuple_function,
-    getbitmap: pg_sys::amgetbitmap_function,
-    restrpos: pg_sys::amrestrpos_function,
+    routine: pg_sys::IndexAmRoutine,
 }
 /// Of the process: entries are added, and stay.
 static WRAPPED: Local<Vec<Wrapped>> = Local::new(Vec::new());
 
-unsafe fn wrapped(index: pg_sys::Relation) -> &'static Wrapped {
+/// The routine of an index's access method, as its handler returns it.
+///
+/// # Safety
+/// An open index that [`wrap`] has wrapped. The reference is used before the next [`wrap`].
+pub unsafe fn stock(index: pg_sys::Relation) -> &'static pg_sys::IndexAmRoutine {
     // SAFETY: a process has one thread. Entries of `WRAPPED` are read here and pushed by `wrap`; a
-    // reference is used before the next push.
+    // reference is used before the next push (contract of this function).
     unsafe {
         let handler = (*index).rd_amhandler;
         match WRAPPED.get_mut().iter().find(|w| w.handler == handler) {
-            Some(w) => w,
+            Some(w) => &w.routine,
             None => error!("mixedcc has lost the callbacks of an index access method"),
         }
     }
@@ -91,13 +93,7 @@ pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
         }
         let all = WRAPPED.get_mut();
         if !all.iter().any(|w| w.handler == (*index).rd_amhandler) {
-            all.push(Wrapped {
-                handler: (*index).rd_amhandler,
-                rescan: (*am).amrescan,
-                gettuple: (*am).amgettuple,
-                getbitmap: (*am).amgetbitmap,
-                restrpos: (*am).amrestrpos,
-            });
+            all.push(Wrapped { handler: (*index).rd_amhandler, routine: *am });
         }
         (*am).amrescan = Some(rescan);
         // Else PostgreSQL takes a predicate lock of its own on the whole index for each scan with
@@ -110,6 +106,7 @@ pub unsafe fn wrap(heap: pg_sys::Relation, index: pg_sys::Relation) {
             (*am).amgetbitmap = Some(getbitmap);
         }
         if (*am).amrestrpos.is_some() {
+            (*am).ammarkpos = Some(markpos);
             (*am).amrestrpos = Some(restrpos);
         }
     }
@@ -125,16 +122,40 @@ unsafe extern "C-unwind" fn rescan(
     // SAFETY: PostgreSQL calls this as amrescan of an index that `wrap` has wrapped (amapi.h). The
     // arguments are passed on. An ERROR jumps over this frame, which owns nothing.
     unsafe {
-        if let Some(f) = wrapped((*scan).indexRelation).rescan {
+        // Of a hollow index too: nbtree's looks at no page, and keeps the keys for both.
+        if let Some(f) = stock((*scan).indexRelation).amrescan {
             f(scan, keys, nkeys, orderbys, norderbys);
         }
         let f = fetch_of(scan);
         if !f.is_null() {
-            (*f).gettuple = wrapped((*scan).indexRelation).gettuple;
+            let is_hollow = hollow::scan::begin(scan, f);
+            let stock = stock((*scan).indexRelation).amgettuple;
+            (*f).gettuple = if is_hollow { Some(hollow::scan::gettuple) } else { stock };
         }
-        if matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly) {
+        if protects() && is_of_ours(scan) {
             guarded_protect(scan);
         }
+    }
+}
+
+/// Are index scans of the transaction protected? Does not fail where its mode is known.
+fn protects() -> bool {
+    matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly)
+}
+
+/// Is a scan one of an index of ours? Not if the transaction has given its table another access
+/// method: the index's relation cache entry may be the old one.
+unsafe fn is_of_ours(scan: pg_sys::IndexScanDesc) -> bool {
+    // SAFETY: `scan` is of an open index, whose table is locked: the look-up by OID finds it. An
+    // ERROR jumps over this frame, which owns nothing.
+    unsafe {
+        if !(*scan).heapRelation.is_null() {
+            return rel::is_ours((*scan).heapRelation);
+        }
+        let heap = raw::RelationIdGetRelation((*(*(*scan).indexRelation).rd_index).indrelid);
+        let is_ours = rel::is_ours(heap);
+        raw::RelationClose(heap);
+        is_ours
     }
 }
 
@@ -154,11 +175,17 @@ unsafe extern "C-unwind" fn guarded_missed(scan: pg_sys::IndexScanDesc, f: *mut 
 /// Our part of a scan.
 ///
 /// # Safety
-/// A scan of an index of ours: it has a fetch of ours, or (bitmaps) none.
+/// A scan. Null: it has none of ours (bitmaps, scans of other tables).
 pub unsafe fn fetch_of(scan: pg_sys::IndexScanDesc) -> *mut Fetch {
-    // SAFETY: `scan` is of an index of ours (contract of this function): `xs_heapfetch` is null or
-    // was made by our index_fetch_begin.
-    unsafe { (*scan).xs_heapfetch.cast() }
+    // SAFETY: `scan` is valid (contract of this function). The fetch of a scan of our table was
+    // made by our index_fetch_begin.
+    unsafe {
+        if rel::is_ours((*scan).heapRelation) {
+            (*scan).xs_heapfetch.cast()
+        } else {
+            std::ptr::null_mut()
+        }
+    }
 }
 
 unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
@@ -167,9 +194,9 @@ unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_
     unsafe {
         let f = fetch_of(scan);
         if f.is_null() {
-            return wrapped((*scan).indexRelation).gettuple.is_some_and(|g| g(scan, direction));
+            return stock((*scan).indexRelation).amgettuple.is_some_and(|g| g(scan, direction));
         }
-        let own = (*f).gettuple.or_else(|| wrapped((*scan).indexRelation).gettuple);
+        let own = (*f).gettuple.or_else(|| stock((*scan).indexRelation).amgettuple);
         let found = own.is_some_and(|g| g(scan, direction));
         (*f).seen.step(direction, found);
         if !found && (*f).look && guarded_missed(scan, f) {
@@ -186,10 +213,25 @@ unsafe fn look_again(scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirecti
     // there (indexam.c).
     unsafe {
         (*scan).kill_prior_tuple = false;
-        if let Some(f) = wrapped((*scan).indexRelation).rescan {
+        if let Some(f) = stock((*scan).indexRelation).amrescan {
             f(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
         }
+        hollow::scan::restart(fetch_of(scan));
         gettuple(scan, direction)
+    }
+}
+
+unsafe extern "C-unwind" fn markpos(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: PostgreSQL calls this as ammarkpos of an index that `wrap` has wrapped (amapi.h). An
+    // ERROR of the method jumps over this frame, which owns nothing.
+    unsafe {
+        let f = fetch_of(scan);
+        if !f.is_null() && hollow::scan::mark(f) {
+            return;
+        }
+        if let Some(f) = stock((*scan).indexRelation).ammarkpos {
+            f(scan);
+        }
     }
 }
 
@@ -197,10 +239,12 @@ unsafe extern "C-unwind" fn restrpos(scan: pg_sys::IndexScanDesc) {
     // SAFETY: PostgreSQL calls this as amrestrpos of an index that `wrap` has wrapped (amapi.h). An
     // ERROR of the method jumps over this frame, which owns nothing.
     unsafe {
-        if let Some(f) = wrapped((*scan).indexRelation).restrpos {
-            f(scan);
-        }
         let f = fetch_of(scan);
+        if f.is_null() || !hollow::scan::restore(f) {
+            if let Some(f) = stock((*scan).indexRelation).amrestrpos {
+                f(scan);
+            }
+        }
         if !f.is_null() {
             (*f).seen.rewound = true;
         }
@@ -212,10 +256,12 @@ unsafe extern "C-unwind" fn getbitmap(scan: pg_sys::IndexScanDesc, tbm: *mut pg_
     // An ERROR of the method jumps over this frame, which owns nothing.
     unsafe {
         // The executor's start gives a bitmap scan its keys before we have wrapped the index.
-        let protects = matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly);
-        if protects && !is_ours((*scan).xs_snapshot) {
+        if protects() && !is_ours((*scan).xs_snapshot) && is_of_ours(scan) {
             guarded_protect(scan);
         }
-        wrapped((*scan).indexRelation).getbitmap.map_or(0, |f| f(scan, tbm))
+        match hollow::scan::bitmap(scan, tbm) {
+            n if n >= 0 => n,
+            _ => stock((*scan).indexRelation).amgetbitmap.map_or(0, |f| f(scan, tbm)),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod altered;
 pub mod fetch;
+pub mod hollow;
 pub mod index_lookup;
 pub mod indexscan;
 pub mod lock;

@@ -1,10 +1,13 @@
-//! The engine's primary index of a table, beside the nbtree of its PRIMARY KEY: how it is made and
-//! kept up, and when it may be used.
+//! The engine's primary index of a table: how it is made and kept up, and when it may be used.
 //!
-//! A table has one if the key is checked at once and all its columns have exact bytes
-//! (`keys/codec.rs`, order 0). Its keys are those of the key's nbtree index as `keys` makes them.
-//! So the logical ranges of the nbtree index, under its OID, are the ranges of this index too:
-//! writers register in one set for both.
+//! A table has one if its PRIMARY KEY is checked at once and all the key's columns have exact bytes
+//! (`keys/codec.rs`, order 0). Its keys are those of the key's index in the catalogs, as `keys`
+//! makes them. That index is *hollow* (`access/hollow/`): nbtree stores nothing of it, and the
+//! primary index does the unique checks. Keys with INCLUDE columns and some old ones have entries
+//! in nbtree as well, which does the checks then.
+//!
+//! The logical ranges of the catalogs' index, under its OID, are the ranges of this index too:
+//! writers register in one set.
 //!
 //! **INV-PRIMARY**: Every version of a record with an entry has the entry's key, because an update
 //! of the key's columns moves the row to a new record (`RelInfo::moving`). Every row that a
@@ -13,16 +16,16 @@
 //! no older snapshot is left.
 
 use crate::access::ranges::rows::{self, Row};
-use crate::access::ranges::{self};
+use crate::access::{ranges, visible};
 use crate::keys::codec::{self, Codec};
 use crate::pg;
-use crate::pg::{compat, raw};
+use crate::pg::compat;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, Kept, PrimaryKey, RelInfo};
 use crate::state::{shmem, xact};
 use mixedcc_engine::csn::Csn;
-use mixedcc_engine::index::{Primary, Reuse};
+use mixedcc_engine::index::{Filler, Primary, Reuse, Unique};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::{Engine, RecordRef, Table, Txn};
@@ -34,7 +37,10 @@ use std::ptr::NonNull;
 pub struct Wanted {
     /// See [`Primary::spec`].
     pub spec: Vec<u8>,
-    index: Oid,
+    /// Are the key's columns all that its index has, so that it can be hollow?
+    pub whole: bool,
+    /// The key's index.
+    pub index: Oid,
     codec: &'static Codec,
 }
 
@@ -56,11 +62,24 @@ pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
             return None;
         }
         let r = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
-        let form = (*r).rd_index;
-        let fits = (*form).indisvalid && (*form).indisunique && (*form).indimmediate;
-        let codec = if fits { codec::of(r) } else { None };
+        let wanted = wanted_of(r);
         pg_sys::index_close(r, pg_sys::NoLock as i32);
-        Some(Wanted { spec: codec?.spec()?, index, codec: codec? })
+        wanted
+    }
+}
+
+/// The primary index that an index asks for, if it is that of a PRIMARY KEY.
+///
+/// # Safety
+/// An open index of a relation of ours.
+pub unsafe fn wanted_of(index: pg_sys::Relation) -> Option<Wanted> {
+    // SAFETY: `index` is open while its fields are read (contract of this function).
+    unsafe {
+        let form = (*index).rd_index;
+        let fits = (*form).indisprimary && (*form).indisvalid && (*form).indisunique && (*form).indimmediate;
+        let codec = if fits { codec::of(index) } else { None }?;
+        let whole = (*form).indnatts == (*form).indnkeyatts;
+        Some(Wanted { spec: codec.spec()?, whole, index: (*index).rd_id, codec })
     }
 }
 
@@ -121,6 +140,10 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
     unsafe {
         let w = wanted(rel).filter(|w| w.spec == kept.index.spec())?;
         let r = pg_sys::index_open(w.index, pg_sys::AccessShareLock as i32);
+        let hollow = w.whole && compat::is_hollow(r);
+        if hollow {
+            compat::poison(r);
+        }
         let place = |c: i16| {
             let at = w.codec.attnums.iter().position(|a| *a == c)?;
             info.partkey.agrees_with(r, at, c).then_some(at)
@@ -128,50 +151,49 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
         let partition: Option<Vec<usize>> = info.partkey.columns().map(place).collect();
         pg_sys::index_close(r, pg_sys::NoLock as i32);
         let partition = partition.filter(|p| !p.is_empty());
-        Some(PrimaryKey { index: w.index, codec: w.codec, primary: kept.index, partition })
+        let served = Cell::new(0);
+        Some(PrimaryKey { index: w.index, codec: w.codec, primary: kept.index, partition, hollow, served })
     }
 }
 
-/// Adds the entry of a row that was inserted just now, and tells the ranges its keys.
+/// Adds the entry of a row that was inserted just now, and tells the ranges its keys. If the key is
+/// hollow, this is its unique check: the entry is not added if another row has the key or may come
+/// to have it, and `aminsert` sees to that (`access/hollow/insert.rs`).
 ///
 /// # Safety
-/// A relation of ours and a slot of its row type, with the row of the record, which is the
-/// transaction's newest write.
+/// A relation of ours and a slot of its row type, with the row of the record, whose insert is the
+/// transaction's write `n`. The row that it replaces, if any, is deleted already.
 #[inline]
 pub unsafe fn enter(
     rel: pg_sys::Relation,
     info: &RelInfo,
     t: &mut Txn,
     r: RecordRef,
+    n: u32,
     slot: *mut pg_sys::TupleTableSlot,
 ) {
-    let Some(n) = t.newest_write() else { return };
     // SAFETY: `rel` is open and of ours, and `slot` has the row of `r` (contract of this function).
     // The codec's columns are columns of the row type.
     unsafe {
-        let Some((kept, codec)) = info.primary.as_ref().and_then(|k| Some((k, k.codec.as_ref()?))) else {
+        let Some(codec) = info.primary.as_ref().and_then(Kept::codec) else {
             return ranges::note_new(rel, info, n, Row::Slot(slot), None);
         };
         xact::renew_pin();
-        let last = match short_key(codec, slot) {
-            Some((bytes, len)) => enter_key(rel, info, t, r, n, slot, kept, &bytes[..len]),
+        match short_key(codec, slot) {
+            Some((bytes, len)) => enter_key(rel, info, t, r, n, slot, &bytes[..len]),
             None => {
                 let mut key = KEY.take();
                 key.clear();
                 let there = rows::plain(rel, codec, Row::Slot(slot), &mut key).is_some();
                 debug_assert!(there, "the primary index has all rows");
-                let last = enter_key(rel, info, t, r, n, slot, kept, &key);
+                enter_key(rel, info, t, r, n, slot, &key);
                 KEY.set(key);
-                last
             }
         };
-        if kept.note_place(last) {
-            remember_last_leaf(rel, info);
-        }
     }
 }
 
-/// What [`enter`] does with the row's key. Was the entry put behind all others?
+/// What [`enter`] does with the row's key.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn enter_key(
@@ -181,15 +203,16 @@ unsafe fn enter_key(
     r: RecordRef,
     n: u32,
     slot: *mut pg_sys::TupleTableSlot,
-    kept: &Kept,
     key: &[u8],
-) -> bool {
-    let last = ok(t.add_entry(&PG, r, key));
-    let made = kept.known_key().map(|k| (k.index, key));
+) {
     // SAFETY: `rel` is open, `slot` of its row type, and `n` the write of the row: contract of
     // `enter`.
-    unsafe { ranges::note_new(rel, info, n, Row::Slot(slot), made) };
-    last
+    unsafe {
+        let known = self::key(rel, info);
+        let unique = if known.is_some_and(|k| k.hollow) { Unique::Check } else { Unique::Unchecked };
+        ok(t.enter(&PG, r, key, unique));
+        ranges::note_new(rel, info, n, Row::Slot(slot), known.map(|k| (k.index, key)));
+    }
 }
 
 /// The bytes of the key of the row in a slot, and how many they are, if they are few, of integers
@@ -207,22 +230,6 @@ unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<
         }
         let value = |i: usize| (*(*slot).tts_values.add(codec.attnums[i] as usize - 1), pg_sys::InvalidOid);
         codec.short(codec.columns.len(), value).map(|k| k.bytes())
-    }
-}
-
-/// Tells nbtree which page is the last leaf of the PRIMARY KEY's index, if it does not know.
-#[cold]
-unsafe fn remember_last_leaf(rel: pg_sys::Relation, info: &RelInfo) {
-    // SAFETY: `rel` is open and of ours: contract of `enter`. The index exists and is nbtree's
-    // while its table is locked for writing. An ERROR jumps over this frame, and the resource owner
-    // closes the index.
-    unsafe {
-        let Some(key) = key(rel, info) else { return };
-        let index = raw::RelationIdGetRelation(key.index);
-        if !index.is_null() {
-            compat::remember_last_leaf(index);
-            raw::RelationClose(index);
-        }
     }
 }
 
@@ -270,74 +277,112 @@ impl Drop for Building {
 
 /// Brings the primary index in line with the PRIMARY KEY, after commands that may have changed it.
 /// They have locked the table against writers at least (a partition, when its parent gets a key);
-/// where a command has not, there is nothing to do.
+/// where a command has not, there is nothing to do. A command that has built the key's index has
+/// made the primary index then ([`build_key`]).
 ///
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn sync(rel: pg_sys::Relation) {
-    // SAFETY: `rel` is open and of ours (contract of this function). With its ACCESS EXCLUSIVE lock
-    // no other session uses the index that is replaced.
+    // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
         let table = rel::info(rel).table;
         let wanted = wanted(rel);
-        if table.primary().map(Primary::spec) == wanted.as_ref().map(|w| &w.spec[..])
-            || !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true)
-        {
+        if is_made(table, wanted.as_ref()) || !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true) {
             return;
         }
+        replace(rel, table, wanted.as_ref());
+    }
+}
+
+fn is_made(table: &Table, wanted: Option<&Wanted>) -> bool {
+    table.primary().map(Primary::spec) == wanted.map(|w| &w.spec[..])
+}
+
+/// The hollow index of a PRIMARY KEY is being built: makes the primary index, if the table has not
+/// got it, as after REINDEX and TRUNCATE. Returns two rows that have one key, if there are any.
+///
+/// # Safety
+/// An open relation of ours that is locked against writers, and an open index that can be hollow.
+pub unsafe fn build_key(rel: pg_sys::Relation, index: pg_sys::Relation) -> Built {
+    // SAFETY: `rel` and `index` are open (contract of this function).
+    unsafe {
+        let table = rel::info(rel).table;
+        let wanted = wanted_of(index);
+        if is_made(table, wanted.as_ref()) {
+            Built::default()
+        } else {
+            replace(rel, table, wanted.as_ref())
+        }
+    }
+}
+
+/// What the making of an index has met.
+#[derive(Clone, Copy, Default)]
+pub struct Built {
+    /// Two records with one key.
+    pub duplicate: Option<(u64, u64)>,
+    /// May older snapshots see other rows, or other keys?
+    pub has_past: bool,
+}
+
+/// Gives the table the primary index that is wanted. With the table's ACCESS EXCLUSIVE lock no
+/// other session uses the one that is replaced.
+unsafe fn replace(rel: pg_sys::Relation, table: &'static Table, wanted: Option<&Wanted>) -> Built {
+    // SAFETY: `rel` is open: contract of `sync` and `build_key`.
+    unsafe {
         pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
         let mut building = Building { e: shmem::engine(), index: None };
-        if let Some(w) = &wanted {
-            building.index = Some(build(rel, table, w, &building.e));
+        let mut built = Built::default();
+        if let Some(w) = wanted {
+            let (index, of) = build(rel, table, w, &building.e);
+            (building.index, built) = (Some(index), of);
+            if built.duplicate.is_some() {
+                return built;
+            }
         }
         xact::replace_primary(table, building.index);
         building.index = None;
         pg_sys::CacheInvalidateRelcacheByRelid((*rel).rd_id);
+        built
     }
 }
 
 /// Makes an index of all rows. The caller holds the table exclusively: no other session has open
 /// writes in it.
-unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> &'static Primary {
-    let index = ok(Primary::create(e, shmem::my_slot(), 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
+unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> (&'static Primary, Built) {
+    let slot = shmem::my_slot();
+    let index = ok(Primary::create(e, slot, 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
     let mut building = Building { e: *e, index: Some(index) };
     let t = xact::txn();
     xact::renew_pin();
-    let mut key = Vec::new();
-    let mut has_past = false;
+    let oldest = t.e.pin_oldest(t.slot);
+    let (mut key, mut built, mut filler) = (Vec::new(), Built::default(), Filler::new(index));
     for no in 0..table.len() {
         if no % 1024 == 0 {
             pgrx::check_for_interrupts!();
         }
         let Some(r) = RecordRef::find(table, no) else { continue };
-        // Also of a row that is deleted by now: a snapshot from before the delete will not find it.
-        has_past |= !is_own_insert(t, r) && !r.rec.head().is_null();
-        let Some(v) = row(t, r) else { continue };
+        // SAFETY: versions are reached under our pin (INV-RETIRE).
+        let Some(entry) = (unsafe { visible::to_index(t, r, oldest) }) else { continue };
+        built.has_past |= entry.has_past;
+        // A row that is deleted by now has no entry: a snapshot from before will not find it.
+        if !entry.alive {
+            built.has_past = true;
+            continue;
+        }
         key.clear();
-        // SAFETY: `rel` is open: contract of `sync`. `v` is a version of it with a row, reached
-        // under our pin (INV-RETIRE).
-        if unsafe { rows::plain(rel, w.codec, Row::Version(v.as_ptr()), &mut key) }.is_some() {
-            ok(index.add(e, shmem::my_slot(), &PG, no, &key));
+        // SAFETY: `rel` is open: contract of `replace`. `entry` is a version of it with a row,
+        // reached under our pin (INV-RETIRE).
+        if unsafe { rows::plain(rel, w.codec, Row::Version(entry.version.as_ptr()), &mut key) }.is_some() {
+            ok(filler.add(e, slot, &PG, no, &key, true));
         }
     }
-    if has_past {
+    ok(filler.finish(e, slot, &PG));
+    built.duplicate = filler.duplicate();
+    if built.has_past {
         // Until the commit, and until all snapshots of now are gone (state/xact/pending.rs).
         index.set_complete_from(Csn::MAX);
     }
     building.index = None;
-    index
-}
-
-fn is_own_insert(t: &Txn, r: RecordRef) -> bool {
-    t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.base.is_none())
-}
-
-/// The row of a record: our newest, or the newest committed one.
-fn row(t: &mut Txn, r: RecordRef) -> Option<NonNull<Version>> {
-    if let Some(n) = t.last_write(r) {
-        return crate::access::visible::own_version(t, n);
-    }
-    let (v, _) = ok(t.newest(&PG, r.rec))?;
-    // SAFETY: `v` is the newest version of a record, reached under our pin (INV-RETIRE).
-    unsafe { crate::access::visible::live(Some(v)) }
+    (index, built)
 }

@@ -49,6 +49,18 @@ pub fn header(v: *const Version) -> *mut pg_sys::HeapTupleHeaderData {
     Version::payload(v).cast()
 }
 
+/// The token of a speculative insert that was not confirmed yet.
+///
+/// # Safety
+/// A version that is reachable.
+pub unsafe fn speculative_token(v: *const Version) -> Option<u32> {
+    // SAFETY: `v` is reachable (contract of this function), and complete before it was
+    // (INV-VERSION).
+    let tid = unsafe { (*header(v)).t_ctid };
+    let token = (tid.ip_blkid.bi_hi as u32) << 16 | tid.ip_blkid.bi_lo as u32;
+    (tid.ip_posid == pg_sys::SpecTokenOffsetNumber as u16).then_some(token)
+}
+
 /// What the system columns of a version tell of its writer.
 #[derive(Clone, Copy)]
 pub struct Author {

@@ -5,6 +5,7 @@ use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::stop;
 use crate::state::xact::{self, Mode};
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::txn::{Own, Present, ScanId, WriteKind};
@@ -173,6 +174,46 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     v.map(|v| (v, None))
 }
 
+/// What of a record belongs into a new index.
+pub struct ToIndex {
+    /// The row.
+    pub version: NonNull<Version>,
+    /// Does it count for uniqueness?
+    pub alive: bool,
+    /// May an older snapshot see another version, which the index will not show?
+    pub has_past: bool,
+}
+
+/// See [`ToIndex`]; `None`: nothing. No snapshot is older than `oldest`. No other transaction has
+/// open writes in the table.
+///
+/// # Safety
+/// Within a transaction that is pinned.
+pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Csn) -> Option<ToIndex> {
+    // SAFETY: versions are reached under our pin (INV-RETIRE), and those of own writes live while
+    // the write is in the list.
+    unsafe {
+        if let Some(n) = t.last_write(r) {
+            let w = *t.write(n)?;
+            if let Some(version) = own_version(t, n) {
+                return Some(ToIndex { version, alive: true, has_past: w.base.is_some() || w.previous.is_some() });
+            }
+            return w.base.map(|version| ToIndex { version, alive: false, has_past: false });
+        }
+        let version = NonNull::new(r.rec.head())?;
+        let v = version.as_ref();
+        let recent = v.csn().is_none_or(|c| c >= oldest);
+        if !v.is_tombstone() {
+            return Some(ToIndex { version, alive: true, has_past: recent && !v.older().is_null() });
+        }
+        if !recent {
+            return None;
+        }
+        // Deleted, but an older snapshot may still see it.
+        NonNull::new(v.older()).map(|version| ToIndex { version, alive: false, has_past: false })
+    }
+}
+
 thread_local! {
     /// The last row of this transaction that a unique check has met: table and record.
     static OWN_CONFLICT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
@@ -225,11 +266,9 @@ unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
     // SAFETY: `v` is reached under our pin (INV-RETIRE), complete before it was reachable
     // (INV-VERSION). `s` is the caller's own: contract of `dirty`.
     unsafe {
-        let td = crate::access::tuple::header(v.as_ptr());
         (*s).xmin = pg_sys::TransactionId::from(writer);
-        if (*td).t_ctid.ip_posid == pg_sys::SpecTokenOffsetNumber as u16 {
-            let b = (*td).t_ctid.ip_blkid;
-            (*s).speculativeToken = ((b.bi_hi as u32) << 16) | b.bi_lo as u32;
+        if let Some(token) = crate::access::tuple::speculative_token(v.as_ptr()) {
+            (*s).speculativeToken = token;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::access::ranges::rows::Row;
 use crate::access::tuple::{self, Author, Fresh};
-use crate::access::{looked, primary, ranges, visible};
+use crate::access::{hollow, looked, primary, ranges, visible};
 use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
@@ -87,6 +87,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
     // it.
     unsafe {
         let info = rel::info(rel);
+        hollow::serve(rel, info);
         let t = xact::writing();
         let xid = xid_for(info);
         let part = partition_of(info, slot);
@@ -102,7 +103,8 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         let version = f.version();
         let r = ok(t.insert(&PG, info.table, part, version, cid, xid.into_inner()));
         f.taken();
-        primary::enter(rel, info, t, r, slot);
+        let n = t.newest_write().expect("the insert");
+        primary::enter(rel, info, t, r, n, slot);
         if xact::depth() > 1 && xact::mode() == Mode::Serializable {
             ranges::note_absent(rel, info, r.touch(), Row::Slot(slot));
         }
@@ -414,6 +416,9 @@ pub unsafe fn update(
         };
         // Unique checks wait by it.
         let xid = if moves { xid_for(info) } else { pg_sys::InvalidTransactionId };
+        if moves {
+            hollow::serve(rel, info);
+        }
         let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
@@ -528,10 +533,12 @@ unsafe fn move_row(
     unsafe {
         let to = ok(t.insert(&PG, info.table, part, f.version(), cid, xid.into_inner()));
         f.taken();
-        primary::enter(rel, info, t, to, slot);
+        let inserted = t.newest_write().expect("the insert");
         let to_record = Successor { record: to.no + 1 };
         let tomb = primary::tombstone(rel, info, t, to_record, base.map(|_| old));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        // The row may keep its key: its unique check comes when the old row is gone.
+        primary::enter(rel, info, t, to, inserted, slot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
         (*slot).tts_tid = Tid::Record(to.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;

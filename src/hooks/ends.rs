@@ -15,7 +15,7 @@
 //! locks, then the scans and statements that ended with it. When it commits, all of them go to its
 //! parent.
 
-use crate::access::{altered, protect, ranges, statements, together};
+use crate::access::{altered, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
 use crate::paths::{bypass, native};
 use crate::state::{worker, xact};
@@ -73,6 +73,7 @@ fn forget() {
     bypass::end_transaction();
     statements::end_transaction();
     protect::end_transaction();
+    hollow::scan::end_transaction();
     altered::abort_subtransactions(0);
     ranges::conditions::end_transaction();
 }

@@ -26,6 +26,7 @@ pub fn init() {
     executor::init();
     explain::init();
     crate::access::indexscan::init();
+    crate::access::hollow::init();
     utility::init();
     crate::paths::customscan::init();
 }

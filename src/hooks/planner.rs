@@ -1,12 +1,18 @@
 //! The planner's hooks: no parallel plans over our tables, and generic plans that the bypass can
 //! run.
 
+use crate::access::primary;
 use crate::paths::bypass;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{raw, relations};
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+
+/// Entries of an nbtree leaf, and children of a page above, for small keys: from these the planner
+/// gets the levels of a hollow index.
+const FIRST_LEAF: u64 = 367;
+const CHILDREN: u64 = 285;
 
 /// Installs the hooks.
 pub fn init() {
@@ -37,11 +43,32 @@ unsafe extern "C-unwind" fn relation_info(
         if rel::is_ours(r) {
             xact::renew_pin(); // estimates may look up the extreme keys of an index
             (*info).rel_parallel_workers = 0;
+            size_hollow(r, info);
             if !(*root).glob.is_null() {
                 (*(*root).glob).parallelModeOK = false;
             }
         }
         pg_sys::RelationClose(r);
+    }
+}
+
+/// Tells the planner the size of a hollow index, whose file says nothing: as nbtree's would be.
+unsafe fn size_hollow(rel: pg_sys::Relation, info: *mut pg_sys::RelOptInfo) {
+    // SAFETY: `rel` is open and of ours, and `info` has a list of its indexes: `relation_info`. The
+    // transaction is pinned while it looks at the primary index.
+    unsafe {
+        let Some(key) = primary::key(rel, rel::info(rel)).filter(|k| k.hollow) else { return };
+        let index = &key.primary.index;
+        for i in pgrx::PgList::<pg_sys::IndexOptInfo>::from_pg((*info).indexlist).iter_ptr() {
+            if (*i).indexoid == key.index {
+                let pages = if index.is_empty() { 0 } else { index.bytes().div_ceil(pg_sys::BLCKSZ as u64) };
+                (*i).pages = 1 + pages.min(u32::MAX as u64 / 2) as u32;
+                (*i).tree_height = match index.len() {
+                    0..=FIRST_LEAF => 0,
+                    n => 1 + i32::from(n > FIRST_LEAF * CHILDREN),
+                };
+            }
+        }
     }
 }
 

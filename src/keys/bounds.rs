@@ -256,34 +256,22 @@ impl Conditions {
         if k.sk_strategy as u32 != EQ {
             return;
         }
+        let mut values = Vec::new();
+        let mut known = true;
         // SAFETY: SK_SEARCHARRAY says that the argument is an array, whose elements are of
-        // `sk_subtype` or the column's type (skey.h). What is freed was made here.
+        // `sk_subtype` or the column's type (skey.h).
         unsafe {
-            let array = pg_sys::pg_detoast_datum(k.sk_argument.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
-            let elem = (*array).elemtype;
-            let (mut len, mut byval, mut align) = (0, false, 0);
-            pg_sys::get_typlenbyvalalign(elem, &mut len, &mut byval, &mut align);
-            let (mut datums, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-            pg_sys::deconstruct_array(array, elem, len as i32, byval, align, &mut datums, &mut nulls, &mut n);
-            let mut values = Vec::new();
-            let mut known = true;
-            for i in (0..n as usize).filter(|i| !*nulls.add(*i)) {
+            each_element(k.sk_argument, |d| {
                 let mut v = Vec::new();
-                known &= codec.put_foreign(column, *datums.add(i), k.sk_subtype, &mut v);
+                known &= codec.put_foreign(column, d, k.sk_subtype, &mut v);
                 values.push(v);
-            }
-            if faults::on(Fault::FirstOfArray) {
-                values.truncate(1);
-            }
-            // Scans start again and again within one statement.
-            pg_sys::pfree(datums.cast());
-            pg_sys::pfree(nulls.cast());
-            if array.cast() != k.sk_argument.cast_mut_ptr::<core::ffi::c_void>() {
-                pg_sys::pfree(array.cast());
-            }
-            if known {
-                self.keep(codec, column, values);
-            }
+            });
+        }
+        if faults::on(Fault::FirstOfArray) {
+            values.truncate(1);
+        }
+        if known {
+            self.keep(codec, column, values);
         }
     }
 
@@ -355,6 +343,29 @@ pub unsafe fn of_hash(codec: &Codec, keys: &[ScanKeyData]) -> Option<Vec<Interva
         }
     }
     None
+}
+
+/// Calls `f` with each element of an array that is not NULL.
+///
+/// # Safety
+/// `array` is an array.
+pub unsafe fn each_element(array: Datum, mut f: impl FnMut(Datum)) {
+    // SAFETY: `array` is an array (contract of this function). What is freed was made here: scans
+    // start again and again within one statement.
+    unsafe {
+        let a = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+        let elem = (*a).elemtype;
+        let (mut len, mut byval, mut align) = (0, false, 0);
+        pg_sys::get_typlenbyvalalign(elem, &mut len, &mut byval, &mut align);
+        let (mut datums, mut nulls, mut n) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        pg_sys::deconstruct_array(a, elem, len as i32, byval, align, &mut datums, &mut nulls, &mut n);
+        (0..n as usize).filter(|i| !*nulls.add(*i)).for_each(|i| f(*datums.add(i)));
+        pg_sys::pfree(datums.cast());
+        pg_sys::pfree(nulls.cast());
+        if a.cast() != array.cast_mut_ptr::<core::ffi::c_void>() {
+            pg_sys::pfree(a.cast());
+        }
+    }
 }
 
 /// The value of a scan key that is a plain equality.

@@ -29,8 +29,11 @@ use std::io::{Read, Write};
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-/// Changes whenever the written format changes.
-pub const FORMAT: u32 = 8;
+/// Changes whenever the written format, or what its reader must know, changes.
+pub const FORMAT: u32 = 9;
+/// The format before, which is read as well. Its writers did not know of tables whose PRIMARY KEY
+/// has no other index than the primary index: they must not load such a table's rows.
+pub const BEFORE: u32 = 8;
 /// Set beside the protocols of a partition that is pinned.
 const PINNED: u32 = 1 << 8;
 const _: () = assert!(ProtocolSet::BITS <= 8, "the pin's bit is beside the set's");
@@ -75,7 +78,9 @@ impl std::fmt::Display for LoadError {
         match self {
             LoadError::Io(e) => e.fmt(f),
             LoadError::Damaged(why) => write!(f, "the file is damaged: {why}"),
-            LoadError::Format(n) => write!(f, "its format is {n}, and this version reads format {FORMAT}"),
+            LoadError::Format(n) => {
+                write!(f, "its format is {n}, and this version reads the formats {BEFORE} and {FORMAT}")
+            }
         }
     }
 }
@@ -139,7 +144,7 @@ const IDENTITY_MAX: usize = 1024;
 /// are current.
 pub fn read_head<R: Read>(r: &mut Reader<R>) -> Result<Head, LoadError> {
     let format = r.get_u32()?;
-    if format != FORMAT {
+    if format != FORMAT && format != BEFORE {
         return Err(LoadError::Format(format));
     }
     let len = r.get_u32()? as usize;

@@ -359,6 +359,8 @@ fn a_file_says_whose_it_is() {
     assert!(matches!(with_number(0, FORMAT + 1), Err(LoadError::Format(n)) if n == FORMAT + 1));
     assert!(matches!(with_number(1, u32::MAX), Err(LoadError::Damaged(_))));
     assert!(with_number(0, FORMAT).is_ok());
+    assert!(with_number(0, BEFORE).is_ok());
+    assert!(matches!(with_number(0, BEFORE - 1), Err(LoadError::Format(_))));
 }
 
 /// A table that is not wanted is skipped, and its stated size is the size that it takes.

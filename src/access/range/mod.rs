@@ -59,7 +59,7 @@ mod raw {
 
 /// Intervals that a scan reads one by one; more become one that holds them all, with a test of each
 /// row.
-const MANY: usize = 1 << 16;
+pub(super) const MANY: usize = 1 << 16;
 /// Rows that [`each`] asks for at once.
 const RUN: usize = 32;
 

@@ -7,8 +7,9 @@
 //! only with an invalidation of the index, which sets `open_in` to 0 and drops a kept program.
 //! While a row is inserted the entries are pinned, so that an invalidation leaves them in place.
 
+use crate::access::hollow;
 use crate::pg::{compat, raw, relations};
-use crate::state::xact;
+use crate::state::{rel, xact};
 use pgrx::pg_sys::{self, Datum, IndexUniqueCheck, Oid};
 use pgrx::PgList;
 
@@ -93,6 +94,8 @@ pub unsafe fn insert(x: *mut Indexes, table: pg_sys::Relation, slot: *mut pg_sys
             (*x).all().iter().for_each(|i| (*i.rel).rd_refcnt += 1);
             (*x).pinned = (*x).n;
         }
+        // Again: to open them may have processed an invalidation (INV-SERVED).
+        hollow::serve(table, rel::info(table));
         let mut values = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
         let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
         for n in 0..(*x).n {

@@ -29,7 +29,7 @@ pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_w
         }
         match by_primary(p, x, table, values, for_write) {
             Some(found) => found,
-            None => by_nbtree(p, x, table, values, for_write),
+            None => by_index(p, x, table, values, for_write),
         }
     }
 }
@@ -73,9 +73,9 @@ unsafe fn by_primary(
     }
 }
 
-/// By the nbtree index of the key, as the executor's index scan does it.
+/// By a scan of the key's index, as the executor does it.
 #[cold]
-unsafe fn by_nbtree(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, values: &[Datum], for_write: bool) -> bool {
+unsafe fn by_index(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, values: &[Datum], for_write: bool) -> bool {
     // SAFETY: `p` runs with the state `x`, and `table` is its open table (contract of `find`). All
     // `n` keys are written before the scan reads them. The index exists while its table is locked.
     unsafe {

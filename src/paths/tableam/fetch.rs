@@ -1,7 +1,7 @@
 //! Fetching rows by TID: for index scans, triggers, the executor's refetches.
 
 use crate::access::fetch::Fetch;
-use crate::access::{indexscan, protect, rowmarks, tuple, visible};
+use crate::access::{hollow, indexscan, protect, rowmarks, tuple, visible};
 use crate::pg::Tid;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -22,6 +22,7 @@ pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::Ind
     // SAFETY: `rel` is open and locked (tableam.h: index_fetch_begin), longer than the fetch lives.
     unsafe {
         crate::state::platform::outside();
+        hollow::serve(rel, rel::info(rel));
         Fetch::new(rel).cast()
     }
 }
@@ -37,6 +38,7 @@ pub unsafe extern "C-unwind" fn end(f: *mut pg_sys::IndexFetchTableData) {
     // SAFETY: `f` was made by `begin`, and PostgreSQL ends it once (tableam.h: index_fetch_end).
     unsafe {
         protect::close(f.cast());
+        hollow::scan::end(f.cast());
         crate::pg::raw::pfree(f.cast());
     }
 }

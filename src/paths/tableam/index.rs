@@ -1,50 +1,16 @@
 //! Building indexes.
 
-use crate::access::{tuple, visible};
-use crate::pg::errors::unsupported;
+use crate::access::visible::{self, ToIndex};
+use crate::access::{hollow, primary, tuple};
+use crate::pg::errors::{duplicate_key, unsupported, Met};
 use crate::pg::{expr, Tid};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
 use mixedcc_engine::csn::Csn;
-use mixedcc_engine::record::Version;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::ptr::NonNull;
-
-/// What of a record belongs into a new index.
-struct Entry {
-    version: NonNull<Version>,
-    /// Does it count for uniqueness?
-    alive: bool,
-    /// May an older snapshot see another version, which the index will not show?
-    has_past: bool,
-}
-
-unsafe fn entry(t: &mut Txn, r: RecordRef, min_pin: u64) -> Option<Entry> {
-    // SAFETY: versions are reached under our pin (INV-RETIRE), and those of own writes live while
-    // the write is in the list.
-    unsafe {
-        if let Some(n) = t.last_write(r) {
-            let w = *t.write(n)?;
-            if let Some(v) = visible::own_version(t, n) {
-                return Some(Entry { version: v, alive: true, has_past: w.base.is_some() || w.previous.is_some() });
-            }
-            return w.base.map(|v| Entry { version: v, alive: false, has_past: false });
-        }
-        let v = NonNull::new(r.rec.head())?;
-        let recent = v.as_ref().csn().is_none_or(|c| c >= min_pin);
-        if !v.as_ref().is_tombstone() {
-            return Some(Entry { version: v, alive: true, has_past: recent && !v.as_ref().older().is_null() });
-        }
-        if !recent {
-            return None;
-        }
-        // Deleted, but an older snapshot may still see it.
-        NonNull::new(v.as_ref().older()).map(|v| Entry { version: v, alive: false, has_past: false })
-    }
-}
 
 /// Which rows a scan for an index is for.
 enum Wanted {
@@ -92,19 +58,19 @@ impl Wanted {
         }
     }
 
-    unsafe fn entry(&self, t: &mut Txn, r: RecordRef) -> Option<Entry> {
+    unsafe fn entry(&self, t: &mut Txn, r: RecordRef) -> Option<ToIndex> {
         // SAFETY: versions are reached under the pin that `of` has renewed (INV-RETIRE): what
-        // `entry` asks for.
+        // `to_index` asks for.
         unsafe {
             match *self {
-                Wanted::Build(min_pin) => entry(t, r, min_pin),
-                Wanted::Present => entry(t, r, 0).filter(|e| e.alive),
+                Wanted::Build(min_pin) => visible::to_index(t, r, min_pin),
+                Wanted::Present => visible::to_index(t, r, 0).filter(|e| e.alive),
                 Wanted::Since(moment) => {
                     let row = match t.last_write(r) {
                         Some(n) => visible::own_version(t, n),
                         None => ok(t.row_since(&PG, r.rec, moment)),
                     };
-                    row.map(|version| Entry { version, alive: true, has_past: false })
+                    row.map(|version| ToIndex { version, alive: true, has_past: false })
                 }
             }
         }
@@ -133,6 +99,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     // keeps the versions (INV-RETIRE). Executor state and slot are made and freed here.
     unsafe {
         crate::access::altered::must_fit(rel, (*rel).rd_att);
+        if scan.is_null() && hollow::begin_build(rel, index) {
+            return build_hollow(rel, index, info);
+        }
         let wanted = Wanted::of(rel, scan);
         let table = rel::info(rel).table;
         let estate = pg_sys::CreateExecutorState();
@@ -181,6 +150,36 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         (*info).ii_ExpressionsState = std::ptr::null_mut();
         (*info).ii_PredicateState = std::ptr::null_mut();
         rows
+    }
+}
+
+/// The build of a hollow index gets no row: what nbtree would do with the rows, the primary index
+/// has done. Returns how many there are. An ERROR for two rows with one key jumps over the frame.
+unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mut pg_sys::IndexInfo) -> f64 {
+    // SAFETY: `rel`, `index` and `info` are open and belong together: contract of
+    // `build_range_scan`. The pin keeps the versions (INV-RETIRE), and stored rows fit the
+    // descriptor (INV-LAYOUT).
+    unsafe {
+        let built = primary::build_key(rel, index);
+        (*info).ii_BrokenHotChain |= built.has_past;
+        let table = rel::info(rel).table;
+        let wanted = Wanted::of(rel, std::ptr::null_mut());
+        let t = xact::txn();
+        if let Some((_, no)) = built.duplicate {
+            let row = RecordRef::find(table, no).and_then(|r| wanted.entry(t, r));
+            let Some(row) = row else { error!("mixedcc has lost a row that has the key of another") };
+            let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+            let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
+            tuple::store(slot, (*rel).rd_id, Tid::Record(no), row.version.as_ptr());
+            pg_sys::FormIndexDatum(info, slot, std::ptr::null_mut(), values.as_mut_ptr(), nulls.as_mut_ptr());
+            duplicate_key(rel, index, values.as_mut_ptr(), nulls.as_mut_ptr(), Met::ByBuild);
+        }
+        let alive = |no: &u64| {
+            let row = RecordRef::find(table, *no).and_then(|r| wanted.entry(t, r));
+            row.is_some_and(|e| e.alive)
+        };
+        (0..table.len()).filter(alive).count() as f64
     }
 }
 

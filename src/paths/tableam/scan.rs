@@ -1,7 +1,7 @@
 //! Sequential, TID range and bitmap scans.
 
 use crate::access::seqscan::{self, Wanted};
-use crate::access::{altered, partitions, statements, tuple, visible};
+use crate::access::{altered, hollow, partitions, statements, tuple, visible};
 use crate::pg::errors;
 use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
 use crate::state::rel::{self, RelInfo};
@@ -93,6 +93,9 @@ pub unsafe extern "C-unwind" fn begin(
             altered::must_fit(rel, (*rel).rd_att);
         }
         let info = rel::info(rel);
+        if flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {
+            hollow::serve(rel, info);
+        }
         pg_sys::RelationIncrementReferenceCount(rel);
         let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();
         (*s).base.rs_rd = rel;

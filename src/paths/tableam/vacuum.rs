@@ -1,7 +1,7 @@
 //! VACUUM: frees records that no snapshot sees, and their index entries first.
 
 use super::relation::blocks;
-use crate::access::visible;
+use crate::access::{primary, visible};
 use crate::pg::{compat, Tid};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -160,8 +160,13 @@ pub unsafe extern "C-unwind" fn vacuum(
         let mut nindexes = 0;
         let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
         pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
+        let hollow = primary::key(rel, rel::info(rel)).filter(|k| k.hollow).map(|k| k.index);
         for i in 0..nindexes as usize {
             let index = *indexes.add(i);
+            if hollow == Some((*index).rd_id) {
+                tell_of_hollow(index, table, &dead, &mut report);
+                continue;
+            }
             let mut info = compat::index_vacuum_info(rel, index, table.rows() as f64, strategy);
             let mut stats: *mut pg_sys::IndexBulkDeleteResult = std::ptr::null_mut();
             if !dead.is_empty() {
@@ -188,6 +193,19 @@ pub unsafe extern "C-unwind" fn vacuum(
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
         count(rel, table, nindexes > 0, started);
         report.end(rel, params, table, dead.len());
+    }
+}
+
+/// A hollow index has no entries of dead records any more: [`mark_dead`] has removed them.
+unsafe fn tell_of_hollow(index: pg_sys::Relation, table: &Table, dead: &[u64], report: &mut Report) {
+    if dead.is_empty() {
+        return;
+    }
+    // SAFETY: `index` is open and locked by `vacuum`, the only caller.
+    unsafe {
+        let pages = pg_sys::RelationGetNumberOfBlocksInFork(index, pg_sys::ForkNumber::MAIN_FORKNUM);
+        report.index(index, &pg_sys::IndexBulkDeleteResult { num_pages: pages, ..Default::default() });
+        compat::update_statistics(index, compat::Size { pages, rows: table.rows() as f64, has_index: false });
     }
 }
 

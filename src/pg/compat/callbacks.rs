@@ -293,6 +293,15 @@ pub unsafe fn set_tid_bounds(scan: pg_sys::TableScanDesc, min: pg_sys::ItemPoint
     }
 }
 
+/// Adds a row to the bitmap of an index scan, which has met the scan's keys.
+///
+/// # Safety
+/// A valid bitmap.
+pub unsafe fn add_to_bitmap(bitmap: *mut pg_sys::TIDBitmap, mut tid: pg_sys::ItemPointerData) {
+    // SAFETY: `bitmap` is valid (contract of this function).
+    unsafe { pg_sys::tbm_add_tuples(bitmap, &mut tid, 1, false) }
+}
+
 /// Keeps a bitmap scan from prefetching blocks: ours are not in a file. From 18 on the access
 /// method alone would prefetch.
 ///

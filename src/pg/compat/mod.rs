@@ -21,7 +21,6 @@
 //! | LockHeldByMe has one argument more (17) | `process` |
 //! | signals: pqsignal is pqsignal_be (18) | `process` |
 //! | number of AddinShmemInitLock | `process` |
-//! | _bt_get_endpoint takes no snapshot (17) | `nbtree` |
 //! | walkers of trees are named `_impl` (16); names and arrays' lengths have more arguments (16, 17); lc_collate_is_c is a field (18) | `nodes` |
 //! | index_beginscan has one argument more (18), RelationGetPrimaryKeyIndex too (18) | `executor`, `catalog` |
 //! | IndexVacuumInfo.heaprel (16); VACOPT bits (16); relation statistics and their report (18) | `maintenance` |
@@ -44,7 +43,7 @@ mod process;
 mod storage;
 mod usage;
 
-pub use callbacks::{explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
+pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
     attribute, cached_offset, column_rights, indexed_columns, key_columns, may_call, owns_function, owns_relation,
     owns_schema_or_database, primary_key_index, relation_rights,
@@ -56,7 +55,7 @@ pub use maintenance::{
     cluster, count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info,
     is_verbose, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum, Size,
 };
-pub use nbtree::remember_last_leaf;
+pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init};
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
 pub use process::{
     addin_shmem_lock, exporter, handle_signal, has_no_snapshot, holds_relation, is_awaited, my_ident, my_lxid, my_slot,

@@ -1,53 +1,135 @@
-//! Where an insert into an nbtree index begins.
+//! The files of hollow indexes: nbtree indexes without entries, which the engine answers.
+//!
+//! **INV-HOLLOW**: The init fork of a hollow index has two blocks, that of any other nbtree index
+//! has one. The second block is written when the file is built, and that build delivers no row to
+//! nbtree. So the fork tells of each file, in every state of a transaction and after every crash,
+//! whether nbtree has the entries or the engine does.
+//!
+//! Both forks are *poisoned*: the metapage names block 1 as the root, and that is a zero page. A
+//! function of nbtree that comes to the file by mistake raises an ERROR ("unexpected zero page").
 
-use pgrx::pg_sys;
+use super::storage::{open_storage, storage_of, Page};
+use pgrx::pg_sys::ForkNumber::{INIT_FORKNUM, MAIN_FORKNUM};
+use pgrx::pg_sys::{self, Relation};
+
+/// The metapage, and the root that it names.
+const META: u32 = 0;
+const ROOT: u32 = 1;
+const BLOCKS: u32 = 2;
+/// A root on this level is an inner page, so nbtree must read it.
+const LEVEL: u32 = 2;
 
 mod raw {
     use super::*;
     extern "C-unwind" {
-        // On the path of inserts: without the guard of the bindings.
-        pub fn _bt_get_endpoint(
-            index: pg_sys::Relation,
-            level: u32,
-            rightmost: bool,
-            #[cfg(any(feature = "pg15", feature = "pg16"))] snapshot: pg_sys::Snapshot,
-        ) -> pg_sys::Buffer;
-        pub fn _bt_getrootheight(index: pg_sys::Relation) -> core::ffi::c_int;
-        pub fn BufferGetBlockNumber(buffer: pg_sys::Buffer) -> pg_sys::BlockNumber;
-        pub fn UnlockReleaseBuffer(buffer: pg_sys::Buffer);
+        pub fn _bt_initmetapage(page: pg_sys::Page, root: u32, level: u32, allequalimage: bool);
     }
 }
 
-/// Tells nbtree which page is the last leaf of an index, if it does not know: the next inserts look
-/// there first.
-///
-/// nbtree itself remembers the page into which the backend has put a key behind all others
-/// (`nbtinsert.c`, *fastpath*), but only in indexes of three levels and more. An insert does not
-/// rely on the remembered page: it takes the page if that is still the last leaf, has room, and
-/// begins below the key, else it forgets the page and goes down from the root. An index whose root
-/// is its leaf has no way down to save.
+/// The first fields of nbtree's metapage (`BTMetaPageData`), behind the page's header.
+#[repr(C)]
+struct Meta {
+    magic: u32,
+    version: u32,
+    root: u32,
+    level: u32,
+}
+
+/// Does the engine keep the entries of an index?
 ///
 /// # Safety
-/// An nbtree index that is open and locked. An ERROR jumps over this frame.
-pub unsafe fn remember_last_leaf(index: pg_sys::Relation) {
-    // SAFETY: `index` is an nbtree index, open and locked (contract of this function). `rd_smgr` is
-    // null or valid. The buffer that `_bt_get_endpoint` locked is released before the frame ends.
+/// An open nbtree index of a table of ours.
+pub unsafe fn is_hollow(index: Relation) -> bool {
+    // SAFETY: `index` is open (contract of this function), so its storage can be opened.
     unsafe {
-        let known = |s: pg_sys::SMgrRelation| !s.is_null() && (*s).smgr_targblock != pg_sys::InvalidBlockNumber;
-        if known((*index).rd_smgr) || raw::_bt_getrootheight(index) == 0 {
+        let smgr = open_storage(&storage_of(index));
+        pg_sys::smgrexists(smgr, INIT_FORKNUM) && pg_sys::smgrnblocks(smgr, INIT_FORKNUM) == BLOCKS
+    }
+}
+
+/// May the file that is being built be a hollow one? Not if it has the init fork of another.
+///
+/// # Safety
+/// As for [`is_hollow`].
+pub unsafe fn may_be_hollow(index: Relation) -> bool {
+    // SAFETY: `index` is open (contract of this function), so its storage can be opened.
+    unsafe { !pg_sys::smgrexists(open_storage(&storage_of(index)), INIT_FORKNUM) || is_hollow(index) }
+}
+
+/// Writes the init fork of a hollow index, which exists and is empty (`ambuildempty`).
+///
+/// # Safety
+/// An nbtree index that is being built, locked exclusively.
+pub unsafe fn write_hollow_init(index: Relation) {
+    // SAFETY: the index is being built, so no other session reads its init fork (contract of this
+    // function). Both pages are of this frame.
+    unsafe {
+        let mut storage = storage_of(index);
+        let smgr = open_storage(&storage);
+        let (mut meta, mut root) = (Page::zero(), Page::zero());
+        raw::_bt_initmetapage(meta.page(), ROOT, LEVEL, true);
+        for (block, page) in [(META, &mut meta), (ROOT, &mut root)] {
+            // Logged first: that puts the record's place into the page.
+            pg_sys::log_newpage(&mut storage, INIT_FORKNUM, block, page.page(), true);
+            pg_sys::PageSetChecksumInplace(page.page(), block);
+            pg_sys::smgrextend(smgr, INIT_FORKNUM, block, page.page().cast(), false);
+        }
+        pg_sys::smgrimmedsync(smgr, INIT_FORKNUM);
+    }
+}
+
+/// Poisons the main fork of a hollow index, if it is not. Sessions may do so at the same time.
+///
+/// # Safety
+/// An open hollow index (INV-HOLLOW). The caller holds no page of it.
+pub unsafe fn poison(index: Relation) {
+    // SAFETY: `index` is open and hollow (contract of this function), so no session needs what is
+    // on its pages. A buffer is locked while its page is written.
+    unsafe {
+        if blocks(index) >= BLOCKS && is_poisoned(index) {
             return;
         }
-        #[cfg(any(feature = "pg15", feature = "pg16"))]
-        let buffer = raw::_bt_get_endpoint(index, 0, true, std::ptr::null_mut());
-        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-        let buffer = raw::_bt_get_endpoint(index, 0, true);
-        if buffer == 0 {
-            return; // no page yet
+        pg_sys::LockRelationForExtension(index, pg_sys::ExclusiveLock as i32);
+        while blocks(index) < BLOCKS {
+            let buffer = read(index, pg_sys::InvalidBlockNumber, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK);
+            pg_sys::MarkBufferDirty(buffer);
+            pg_sys::UnlockReleaseBuffer(buffer);
         }
-        let block = raw::BufferGetBlockNumber(buffer);
-        raw::UnlockReleaseBuffer(buffer);
-        if let Some(smgr) = (*index).rd_smgr.as_mut() {
-            smgr.smgr_targblock = block;
+        pg_sys::UnlockRelationForExtension(index, pg_sys::ExclusiveLock as i32);
+        for block in [ROOT, META] {
+            let buffer = read(index, block, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK);
+            let page = pg_sys::BufferGetPage(buffer);
+            page.cast::<u8>().write_bytes(0, pg_sys::BLCKSZ as usize);
+            if block == META {
+                raw::_bt_initmetapage(page, ROOT, LEVEL, true);
+            }
+            pg_sys::MarkBufferDirty(buffer);
+            pg_sys::UnlockReleaseBuffer(buffer);
         }
+    }
+}
+
+unsafe fn blocks(index: Relation) -> u32 {
+    // SAFETY: `index` is open: contract of `poison`.
+    unsafe { pg_sys::RelationGetNumberOfBlocksInFork(index, MAIN_FORKNUM) }
+}
+
+unsafe fn read(index: Relation, block: u32, mode: pg_sys::ReadBufferMode::Type) -> pg_sys::Buffer {
+    // SAFETY: `index` is open, and has the block, or is extended by it under the lock for that:
+    // contract of `poison`.
+    unsafe { pg_sys::ReadBufferExtended(index, MAIN_FORKNUM, block, mode, std::ptr::null_mut()) }
+}
+
+/// Does the metapage name the root that is none?
+unsafe fn is_poisoned(index: Relation) -> bool {
+    // SAFETY: `index` is open and has a first block: `poison` has looked. The fields lie within the
+    // page, whose buffer is locked while they are read.
+    unsafe {
+        let buffer = read(index, META, pg_sys::ReadBufferMode::RBM_NORMAL);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        let meta = pg_sys::BufferGetPage(buffer).cast::<u8>().add(super::PAGE_HEADER).cast::<Meta>();
+        let is_poisoned = (*meta).magic != 0 && (*meta).version != 0 && ((*meta).root, (*meta).level) == (ROOT, LEVEL);
+        pg_sys::UnlockReleaseBuffer(buffer);
+        is_poisoned
     }
 }

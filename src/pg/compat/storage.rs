@@ -117,7 +117,7 @@ pub unsafe fn main_file(key: [u32; 4]) -> String {
 /// As of [`main_file`].
 pub unsafe fn page_with(bytes: &[u8]) -> Vec<u8> {
     assert!(bytes.len() <= 512, "they fit behind the header");
-    let mut page = Page([0; pg_sys::BLCKSZ as usize]);
+    let mut page = Page::zero();
     // SAFETY: `page` is of this frame, as large as a block and aligned to 4096 bytes.
     unsafe { pg_sys::PageInit(page.0.as_mut_ptr().cast(), pg_sys::BLCKSZ as usize, 0) };
     page.0[PAGE_HEADER..PAGE_HEADER + bytes.len()].copy_from_slice(bytes);
@@ -151,8 +151,29 @@ pub unsafe fn create_storage(s: &Storage, persistence: core::ffi::c_char) {
     }
 }
 
+/// A page of this process, aligned as files want it.
 #[repr(C, align(4096))]
-struct Page([u8; pg_sys::BLCKSZ as usize]);
+pub(super) struct Page([u8; pg_sys::BLCKSZ as usize]);
+
+impl Page {
+    /// A page of zeros.
+    pub(super) fn zero() -> Page {
+        Page([0; pg_sys::BLCKSZ as usize])
+    }
+    /// The page, as PostgreSQL takes it.
+    pub(super) fn page(&mut self) -> pg_sys::Page {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Opens the files of a storage that is not temporary.
+///
+/// # Safety
+/// Within a transaction, whose end closes them.
+pub(super) unsafe fn open_storage(s: &Storage) -> pg_sys::SMgrRelation {
+    // SAFETY: any storage is answered (smgr.h); nothing is read.
+    unsafe { pg_sys::smgropen(*s, NO_BACKEND) }
+}
 
 /// Makes an index empty, as crash recovery does it: its init fork, which every unlogged index has,
 /// becomes its main fork.
@@ -164,7 +185,7 @@ pub unsafe fn empty_index(s: Storage) {
     // `smgr` is what smgropen returned, and a buffer is pinned while it is copied. An ERROR in the
     // middle leaves its table unknown.
     unsafe {
-        let smgr = pg_sys::smgropen(s, NO_BACKEND);
+        let smgr = open_storage(&s);
         if !pg_sys::smgrexists(smgr, INIT_FORKNUM) {
             error!("mixedcc: index file {} has no init fork", storage_key(&s)[2]);
         }
@@ -181,7 +202,7 @@ pub unsafe fn empty_index(s: Storage) {
             pg_sys::smgrtruncate(smgr, forks.as_mut_ptr(), n, old.as_mut_ptr(), [0, 0].as_mut_ptr());
         }
         (*smgr).smgr_targblock = pg_sys::InvalidBlockNumber;
-        let mut page = Page([0; pg_sys::BLCKSZ as usize]);
+        let mut page = Page::zero();
         for block in 0..pg_sys::smgrnblocks(smgr, INIT_FORKNUM) {
             let buffer = pg_sys::ReadBufferWithoutRelcache(
                 s,

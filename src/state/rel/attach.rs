@@ -10,7 +10,7 @@ use super::create_table_with;
 use crate::pg::compat::{self, Storage};
 use crate::state::above::above;
 use crate::state::platform::{lock_tag, TAG_ATTACH};
-use crate::state::shmem;
+use crate::state::{shmem, xact};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -75,11 +75,18 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
         pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
         let table = shmem::find(key).unwrap_or_else(|| {
             crate::state::save::refuse(rel);
-            for node in index_storages(rel) {
+            let committed = committed_indexes(rel);
+            for node in committed.storages {
                 compat::empty_index(node);
             }
             let t = create_anew(rel, key);
             t.note.store(1, Ordering::SeqCst);
+            let alone = pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, true);
+            if alone && committed.key.is_some_and(|k| k != compat::primary_key_index(rel)) {
+                // This transaction has taken the key away or changed it. If it aborts, the table is
+                // not that of the key.
+                xact::created(key);
+            }
             t
         });
         pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
@@ -97,12 +104,17 @@ pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Tabl
     create_table_with(key, map, spec.as_deref())
 }
 
-/// Storages of the indexes as they are committed: those that this transaction has dropped or
+/// The indexes of a relation as they are committed: those that this transaction has dropped or
 /// replaced come back if it aborts, and those that it has made are new and have no old entries.
-///
+struct Committed {
+    storages: Vec<Storage>,
+    /// That of a PRIMARY KEY which is checked at once.
+    key: Option<Oid>,
+}
+
 /// # Safety
 /// An open relation, within a transaction.
-unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
+unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
     // SAFETY: `rel` is open (contract of this function). The snapshot is registered, and only this
     // copy is changed. `scan` gives rows of the catalog whose type they are cast to.
     unsafe {
@@ -111,7 +123,7 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
         let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::RelationRelationId));
         debug_assert!((*snapshot).copied);
         (*snapshot).curcid = 0;
-        let mut indexes: Vec<Oid> = Vec::new();
+        let (mut indexes, mut key): (Vec<Oid>, _) = (Vec::new(), None);
         scan(
             pg_sys::IndexRelationId,
             pg_sys::IndexIndrelidIndexId,
@@ -119,7 +131,10 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
             (*rel).rd_id,
             snapshot,
             |t| {
-                indexes.push((*t.cast::<pg_sys::FormData_pg_index>()).indexrelid);
+                let form = &*t.cast::<pg_sys::FormData_pg_index>();
+                indexes.push(form.indexrelid);
+                let is_key = form.indisprimary && form.indisvalid && form.indimmediate;
+                key = key.or(is_key.then_some(form.indexrelid));
             },
         );
         let mut out = Vec::new();
@@ -142,7 +157,7 @@ unsafe fn index_storages(rel: pg_sys::Relation) -> Vec<Storage> {
             );
         }
         pg_sys::UnregisterSnapshot(snapshot);
-        out
+        Committed { storages: out, key }
     }
 }
 

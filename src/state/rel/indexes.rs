@@ -41,18 +41,11 @@ pub struct Kept {
     pub codec: Option<Codec>,
     /// The key that it serves.
     pub key: OnceCell<Option<PrimaryKey>>,
-    /// Rows that this backend has inserted behind all others since it has last inserted another
-    /// one.
-    pub ascending: Cell<u32>,
 }
-
-/// So many rows that come behind all others are a load of ascending keys, and so many lie between
-/// two looks whether nbtree knows its last leaf.
-const ASCENDING: u32 = 16;
 
 /// The PRIMARY KEY of a table whose primary index has the same keys.
 pub struct PrimaryKey {
-    /// Its nbtree index: the name of its ranges.
+    /// Its index in the catalogs: the name of its ranges.
     pub index: Oid,
     /// Makes its keys and bounds.
     pub codec: &'static Codec,
@@ -60,22 +53,16 @@ pub struct PrimaryKey {
     pub primary: &'static Primary,
     /// Where the columns of the partition key are in the key, if all are and mean the same there.
     pub partition: Option<Vec<usize>>,
+    /// Is the catalogs' index hollow, so that this one answers for it (access/hollow)?
+    pub hollow: bool,
+    /// When our functions were put into the relation cache entry of that index (INV-SERVED).
+    pub served: Cell<u64>,
 }
 
 impl Kept {
     /// A primary index, before it was used.
     pub fn new(index: &'static Primary) -> Kept {
-        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new(), ascending: Cell::new(0) }
-    }
-
-    /// A row was inserted, behind all others if `last`. True: nbtree may want to be told its last
-    /// leaf.
-    #[inline]
-    pub fn note_place(&self, last: bool) -> bool {
-        let n = if last { self.ascending.get().wrapping_add(1) } else { 0 };
-        self.ascending.set(n);
-        // Early: a statement may insert few rows.
-        n % ASCENDING == ASCENDING / 4
+        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new() }
     }
 
     /// The key that it serves, if that is known already.

@@ -1,0 +1,121 @@
+//! Hollow indexes: the index of a PRIMARY KEY that is an ordinary btree index in the catalogs, and
+//! that the engine's primary index answers. nbtree stores no entry of it.
+//!
+//! Which indexes are hollow is a property of their files (INV-HOLLOW, `pg/compat/nbtree.rs`). A key
+//! can be hollow if it has a primary index and no INCLUDE columns ([`primary::Wanted::whole`]). A
+//! key that was an ordinary unique index before (USING INDEX), or that comes from a file of an
+//! older version, keeps nbtree's entries until REINDEX.
+//!
+//! PostgreSQL reaches an index by the functions in `rd_indam`, of which every relation cache entry
+//! has a copy of its own. [`serve`] puts functions of ours there:
+//!
+//! * `aminsert` asks the engine for the unique check (`insert.rs`).
+//! * `amrescan`, `amgettuple`, `amgetbitmap`, `ammarkpos` and `amrestrpos` are those of all indexes
+//!   of our tables (`access/indexscan.rs`); of a hollow index they scan the primary index
+//!   (`scan.rs`).
+//! * `ambuildempty` writes the init fork of a hollow index while it is built.
+//!
+//! **INV-SERVED**: The functions are in place before PostgreSQL reads or writes the index, because
+//! it calls the table access method first: `index_fetch_begin` for index scans, `scan_begin` for
+//! bitmap scans, `tuple_insert` and its relatives for inserts, `index_build_range_scan` for builds.
+//! An entry that is open keeps its `rd_indam`; one that is not may be rebuilt after an
+//! invalidation. So each of these callbacks serves anew if an invalidation was processed since.
+//! Where a function of nbtree comes all the same, the poisoned file makes it fail.
+
+use crate::access::{indexscan, primary};
+use crate::pg::local::Local;
+use crate::pg::{compat, raw};
+use crate::state::rel::RelInfo;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+
+mod filter;
+mod insert;
+pub mod scan;
+
+/// Invalidations of relations that this process has processed, plus 1. Of the process.
+static CHANGES: Local<u64> = Local::new(1);
+
+/// The file that is being built as that of a hollow index: the index and the file's number.
+static BUILDING: Local<Option<(Oid, u32)>> = Local::new(None);
+
+/// Asks to be told of changes.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone; the callback is a function of ours, and backends inherit the
+    // registration.
+    unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(changed), pg_sys::Datum::from(0)) };
+}
+
+unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _relation: Oid) {
+    CHANGES.set(CHANGES.get() + 1);
+}
+
+/// Puts our functions into the relation cache entry of the table's hollow index, if it has one
+/// (INV-SERVED).
+///
+/// # Safety
+/// An open relation of ours, and its info. An ERROR jumps over the caller's frame, or unwinds.
+#[inline]
+pub unsafe fn serve(rel: pg_sys::Relation, info: &RelInfo) {
+    // SAFETY: `rel` is open and of ours, and `info` is its info (contract of this function).
+    unsafe {
+        let Some(key) = primary::key(rel, info).filter(|k| k.hollow) else { return };
+        if key.served.get() != CHANGES.get() {
+            serve_anew(rel, key.index);
+            key.served.set(CHANGES.get());
+        }
+    }
+}
+
+#[cold]
+unsafe fn serve_anew(rel: pg_sys::Relation, index: Oid) {
+    // SAFETY: `rel` is open: contract of `serve`. The index exists while its table is locked; null
+    // means that this transaction has dropped it. Its `rd_indam` is a private copy (relcache.c).
+    unsafe {
+        let index = pg_sys::RelationIdGetRelation(index);
+        if index.is_null() {
+            return;
+        }
+        indexscan::wrap(rel, index);
+        (*(*index).rd_indam).aminsert = Some(insert::insert);
+        raw::RelationClose(index);
+    }
+}
+
+/// Is the file of this index, which is being built, that of a hollow index? Then the build must
+/// deliver no row to nbtree, and the files are marked and poisoned when nbtree has written them.
+///
+/// # Safety
+/// An open relation of ours, and an index of it that is being built.
+pub unsafe fn begin_build(rel: pg_sys::Relation, index: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` and `index` are open, and the index is locked exclusively (contract of this
+    // function). Its `rd_indam` is a private copy (relcache.c).
+    unsafe {
+        let whole = primary::wanted_of(index).is_some_and(|w| w.whole);
+        if !whole || !compat::may_be_hollow(index) {
+            return false;
+        }
+        indexscan::wrap(rel, index);
+        BUILDING.set(Some(((*index).rd_id, compat::storage_number(index))));
+        (*(*index).rd_indam).ambuildempty = Some(build_empty);
+        true
+    }
+}
+
+/// `ambuildempty` of an index in which [`begin_build`] has put it. index_build calls it after the
+/// build, if the file has no init fork yet. After an ERROR it may be called for another file.
+#[pg_guard]
+unsafe extern "C-unwind" fn build_empty(index: pg_sys::Relation) {
+    // SAFETY: PostgreSQL calls this as ambuildempty of an index that is being built (amapi.h). An
+    // ERROR of nbtree jumps over this frame, which owns nothing.
+    unsafe {
+        let stock = indexscan::stock(index).ambuildempty;
+        (*(*index).rd_indam).ambuildempty = stock;
+        if BUILDING.take() == Some(((*index).rd_id, compat::storage_number(index))) {
+            compat::write_hollow_init(index);
+            compat::poison(index);
+        } else if let Some(f) = stock {
+            f(index);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+#!/usr/bin/python3
+"""The index of a PRIMARY KEY, whose entries the engine keeps: no two rows get one key, whatever
+sessions do at the same time and however they end; rows and index agree after restarts, a crash and
+logical replication; what reads the index's file without us fails loudly."""
+
+import random
+import threading
+import time
+
+import psycopg2
+
+from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, query, seconds, server, value
+
+DATABASE = "process_key_index"
+SOURCE = "process_key_index_source"
+KEYS = 12
+SESSIONS = 6
+
+
+class Session(threading.Thread):
+    """Inserts, deletes and moves keys of a small range; counts what it has committed by key."""
+
+    def __init__(self, number, until):
+        super().__init__()
+        self.dice, self.until = random.Random(number), until
+        self.balance = [0] * KEYS
+        self.counts = {}
+        self.wrong = []
+
+    def run(self):
+        self.connection = connect(DATABASE)
+        query(self.connection, "SET deadlock_timeout = '50ms'; SET mixedcc.enable_bypass = " + self.dice.choice(("on", "off")))
+        while time.monotonic() < self.until:
+            level = self.dice.choice(("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"))
+            try:
+                self.transaction(level)
+                result = "done"
+            except psycopg2.Error as e:
+                result = e.pgcode
+                query(self.connection, "ROLLBACK")
+                if e.pgcode not in RETRY + ("23505",):
+                    self.wrong.append(str(e))
+            self.counts[result] = self.counts.get(result, 0) + 1
+        self.connection.close()
+
+    def transaction(self, level):
+        changes = [0] * KEYS
+        query(self.connection, f"BEGIN ISOLATION LEVEL {level}")
+        for _ in range(self.dice.randint(1, 4)):
+            nested = self.dice.random() < 0.4
+            before = list(changes)
+            if nested:
+                query(self.connection, "SAVEPOINT s")
+            try:
+                self.step(changes)
+                if nested and self.dice.random() < 0.3:
+                    query(self.connection, "ROLLBACK TO s")
+                    changes = before
+            except psycopg2.Error as e:
+                if not nested or e.pgcode != "23505":
+                    raise
+                query(self.connection, "ROLLBACK TO s")
+                changes = before
+        if self.dice.random() < 0.2:
+            query(self.connection, "ROLLBACK")
+            return
+        query(self.connection, "COMMIT")
+        self.balance = [b + c for b, c in zip(self.balance, changes)]
+
+    def step(self, changes):
+        key, other = self.dice.randrange(KEYS), self.dice.randrange(KEYS)
+        what = self.dice.choice(("insert", "insert", "nothing", "update", "several", "delete", "delete", "move", "touch"))
+        if what == "insert":
+            query(self.connection, "INSERT INTO k VALUES (%s, 0)", (key,))
+            changes[key] += 1
+        elif what == "nothing":
+            changes[key] += len(query(self.connection, "INSERT INTO k VALUES (%s, 1) ON CONFLICT DO NOTHING RETURNING id", (key,)))
+        elif what == "update":
+            # xmax is 0 if it was an insert.
+            row = query(self.connection, "INSERT INTO k VALUES (%s, 2) ON CONFLICT (id) DO UPDATE SET v = k.v + 1 RETURNING xmax = 0", (key,))
+            changes[key] += row[0][0]
+        elif what == "several":
+            keys = sorted({key, other}, reverse=self.dice.random() < 0.5)
+            query(self.connection, "INSERT INTO k SELECT unnest(%s), 3", (keys,))
+            for k in keys:
+                changes[k] += 1
+        elif what == "delete":
+            changes[key] -= len(query(self.connection, "DELETE FROM k WHERE id = %s RETURNING id", (key,)))
+        elif what == "move":
+            moved = len(query(self.connection, "UPDATE k SET id = %s WHERE id = %s RETURNING id", (other, key)))
+            changes[key] -= moved
+            changes[other] += moved
+        else:
+            query(self.connection, "UPDATE k SET v = v + 1 WHERE id = %s", (key,))
+
+
+def rows_and_index_agree(connection, table, what):
+    by = {}
+    for way in ("seq", "index", "bitmap"):
+        query(connection, "BEGIN; " + "; ".join(f"SET LOCAL enable_{w}scan = {'on' if w == way else 'off'}" for w in ("seq", "index", "bitmap"))
+              + "; SET LOCAL enable_indexonlyscan = off; SET LOCAL mixedcc.enable_bypass = off; SET LOCAL mixedcc.enable_primary_scan = off")
+        by[way] = sorted(query(connection, f"SELECT id, v FROM {table} WHERE id > -1000000"))
+        query(connection, "COMMIT")
+    check(f"{what}: all ways find the same rows", by["seq"] == by["index"] == by["bitmap"], by)
+    equal(f"{what}: the primary index agrees with the rows", value(connection, f"SELECT mixedcc.check_primary_index('{table}')"), len(by["seq"]))
+    return by["seq"]
+
+
+def same_keys():
+    """By the counts of all sessions each key was inserted as often as deleted, or once more."""
+    boss = connect(DATABASE)
+    for protocol in ("occ", "2pl", "partcc"):
+        query(boss, "DROP TABLE IF EXISTS k")
+        create_table(boss, "k", "id int PRIMARY KEY, v int", protocol=protocol)
+        query(boss, "CREATE INDEX ON k (v)")  # so that an update of v moves the row
+        sessions = [Session(n, time.monotonic() + seconds(6)) for n in range(SESSIONS)]
+        for s in sessions:
+            s.start()
+        while any(s.is_alive() for s in sessions):
+            query(boss, "VACUUM k")
+            time.sleep(0.1)
+        for s in sessions:
+            s.join()
+        wrong = [w for s in sessions for w in s.wrong]
+        check(f"same keys, {protocol}: no error but conflicts", not wrong, wrong[:3])
+        counts = {}
+        for s in sessions:
+            for result, n in s.counts.items():
+                counts[result] = counts.get(result, 0) + n
+        check(f"same keys, {protocol}: commits and duplicates", counts.get("done", 0) > 50 and counts.get("23505", 0) > 5, counts)
+        wanted = [k for k in range(KEYS) for _ in range(sum(s.balance[k] for s in sessions))]
+        rows = rows_and_index_agree(boss, "k", f"same keys, {protocol}")
+        equal(f"same keys, {protocol}: each key is there as often as was committed", [k for k, _ in rows], wanted)
+    boss.close()
+
+
+def refused(connection, sql):
+    try:
+        query(connection, sql)
+    except psycopg2.Error as e:
+        return e.pgcode, e.diag.constraint_name, str(e)
+    return None
+
+
+def duplicate_is_refused(connection, what):
+    equal(f"{what}: a duplicate is refused", refused(connection, "INSERT INTO r SELECT min(id), 0 FROM r")[:2], ("23505", "r_pkey"))
+
+
+def restarts():
+    boss = connect(DATABASE)
+    create_table(boss, "r", "id int PRIMARY KEY, v int")
+    query(boss, "INSERT INTO r SELECT i, i FROM generate_series(1, 1000) i; DELETE FROM r WHERE id % 7 = 0")
+    equal("file: it does not grow with the rows", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
+    before = rows_and_index_agree(boss, "r", "before restarts")
+    boss.close()
+    server("restart")
+    boss = connect(DATABASE)
+    equal("clean restart: the rows", rows_and_index_agree(boss, "r", "clean restart"), before)
+    duplicate_is_refused(boss, "clean restart")
+    query(boss, "INSERT INTO r VALUES (7, 7)")
+    query(boss, "BEGIN; TRUNCATE r; INSERT INTO r VALUES (1, 1)")
+    boss.close()
+    server("crash")
+    boss = connect(DATABASE)
+    query(boss, "INSERT INTO r VALUES (1, 1), (2, 2)")
+    equal("crash: only what came later", rows_and_index_agree(boss, "r", "crash"), [(1, 1), (2, 2)])
+    duplicate_is_refused(boss, "crash")
+    equal("crash: the file", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
+    boss.close()
+
+
+def fails_loudly():
+    """amcheck reads the file by functions of nbtree, which find no root."""
+    boss = connect(DATABASE)
+    query(boss, "CREATE EXTENSION amcheck")
+    for command in ("SELECT 1", "REINDEX TABLE r", "TRUNCATE r; INSERT INTO r VALUES (1, 1)", "BEGIN; TRUNCATE r; TRUNCATE r; INSERT INTO r VALUES (1, 1); COMMIT",
+                    "VACUUM ANALYZE r"):
+        query(boss, command)
+        query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
+        for function in ("bt_index_check", "bt_index_parent_check"):
+            error = refused(boss, f"SELECT {function}('r_pkey')")
+            check(f"poison: {function} after {command}", error is not None and "unexpected zero page at block 1" in error[2], error)
+    boss.close()
+
+
+def replication():
+    """The apply worker finds rows by the key."""
+    boss = connect("postgres")
+    query(boss, "ALTER SYSTEM SET wal_level = logical")
+    server("restart")
+    boss = make_database(SOURCE)
+    query(boss, "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE PUBLICATION p FOR TABLE a")
+    query(boss, "SELECT pg_create_logical_replication_slot('key_index', 'pgoutput')")
+    target = connect(DATABASE)
+    create_table(target, "a", "id int PRIMARY KEY, v int")
+    info = boss.info
+    query(target, f"CREATE SUBSCRIPTION s CONNECTION 'dbname={SOURCE} host={info.host} port={info.port} user={info.user}' "
+                  "PUBLICATION p WITH (create_slot = false, slot_name = 'key_index', copy_data = false)")
+    query(boss, "INSERT INTO a SELECT i, i FROM generate_series(1, 500) i")
+    query(boss, "UPDATE a SET v = -v WHERE id % 2 = 0; DELETE FROM a WHERE id % 5 = 0; UPDATE a SET id = id + 1000 WHERE id % 3 = 0")
+    query(boss, "INSERT INTO a VALUES (5, 55), (9999, 0)")
+    wanted = sorted(query(boss, "SELECT * FROM a"))
+    try:
+        must_come(lambda: value(target, "SELECT count(*) FROM a WHERE id = 9999") == 1)
+        equal("replication: the rows", rows_and_index_agree(target, "a", "replication"), wanted)
+    finally:
+        query(target, "ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+        query(target, "DROP SUBSCRIPTION s")
+        must_come(lambda: not value(boss, "SELECT active FROM pg_replication_slots WHERE slot_name = 'key_index'"))
+        query(boss, "SELECT pg_drop_replication_slot('key_index')")
+        target.close()
+        boss.close()
+        drop_database(SOURCE)
+        boss = connect("postgres")
+        query(boss, "ALTER SYSTEM RESET wal_level")
+        boss.close()
+        server("restart")
+
+
+def test():
+    make_database(DATABASE).close()
+    for part in (same_keys, restarts, fails_loudly, replication):
+        try:
+            part()
+        except psycopg2.Error as e:
+            fail(part.__name__, e)
+    drop_database(DATABASE)
+
+
+if __name__ == "__main__":
+    main(test)
