@@ -81,8 +81,8 @@ impl Filler {
             };
             let mut judge = Judge { beside: false, passes: &mut passes };
             let judge = r.unique.then_some(&mut judge);
-            let (_, taken) = self.primary.enter(e, slot, p, no, key(r), judge)?;
-            if taken && self.duplicate.is_none() {
+            let done = self.primary.enter(e, slot, p, no, key(r), judge)?;
+            if done.taken && self.duplicate.is_none() {
                 self.duplicate = other.map(|other| (other, no));
             }
         }

@@ -15,13 +15,11 @@ use std::ptr;
 
 /// The result of adding an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Added {
-    /// The entry was there already.
-    Not,
-    /// It was added in front of others.
-    Within,
-    /// It was added as the last entry of the last leaf.
-    Last,
+pub(crate) struct Inserted {
+    /// Is it added? It is not if it was there already, or a judge did not want it.
+    pub added: bool,
+    /// Is a record with its key in the way, as a judge has found?
+    pub taken: bool,
 }
 
 /// Memory that is not published yet. It is freed unless it is used, also when a comparison unwinds.
@@ -55,7 +53,7 @@ impl Index {
     /// Adds an entry. Returns false if it is there already. On an error, and when a comparison
     /// unwinds, the index is unchanged.
     pub fn insert(&self, e: &Engine, slot: SlotId, p: &dyn Platform, key: &[u8], record: u64) -> Result<bool, Error> {
-        Ok(self.insert_key(e, slot, p, key, record, None)?.0 != Added::Not)
+        Ok(self.insert_key(e, slot, p, key, record, None)?.added)
     }
 
     /// As `insert`, and says where the entry is. With a judge it also says whether a record with
@@ -68,29 +66,23 @@ impl Index {
         key: &[u8],
         record: u64,
         judge: Option<&mut Judge<'_>>,
-    ) -> Result<(Added, bool), Error> {
+    ) -> Result<Inserted, Error> {
         let entry = Entry::new(e.region, slot as usize, key, record as u32)?;
         let mut fresh = Fresh::new(e, slot);
         fresh.parts[0] = entry.memory();
         let done = match (self.insert_plainly(entry), judge) {
-            (Some(added), _) => (added, false),
-            (None, Some(judge)) => self.insert_judged(e, slot, p, entry, judge)?,
-            (None, None) => (self.insert_entry(e, slot, p, entry)?, false),
+            (true, _) => Inserted { added: true, taken: false },
+            (false, Some(judge)) => self.insert_judged(e, slot, p, entry, judge)?,
+            (false, None) => Inserted { added: self.insert_entry(e, slot, p, entry)?, taken: false },
         };
-        if done.0 != Added::Not {
+        if done.added {
             fresh.used();
         }
         Ok(done)
     }
 
     /// Adds an entry with its memory, which belongs to the tree if the entry was added.
-    pub(super) fn insert_entry(
-        &self,
-        e: &Engine,
-        slot: SlotId,
-        p: &dyn Platform,
-        entry: Entry,
-    ) -> Result<Added, Error> {
+    pub(super) fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<bool, Error> {
         let t = Position::before(entry);
         let mut path = Path::new();
         loop {
@@ -99,7 +91,7 @@ impl Index {
             if leaf.at < leaf.count {
                 let Ok(there) = leaf.node.entry(leaf.at, leaf.version) else { continue };
                 if t.compare(self, p, &there).is_eq() {
-                    return Ok(Added::Not);
+                    return Ok(false);
                 }
             }
             if leaf.count == CAPACITY {
@@ -109,10 +101,8 @@ impl Index {
             if !leaf.node.node().version.latch(leaf.version) {
                 continue;
             }
-            // The bounds in the path were true at this version, and may be too narrow (INV-COVER).
-            let last = leaf.at == leaf.count && path.upper.is_none();
             self.put(leaf.node, leaf.version, leaf.at, entry);
-            return Ok(if last { Added::Last } else { Added::Within });
+            return Ok(true);
         }
     }
 
@@ -127,16 +117,16 @@ impl Index {
 
     /// Adds an entry by its first bytes alone. That works if keys compare as bytes and no other
     /// entry on the path or in the leaf has the same first bytes. Then the leaf is the only one
-    /// that can have entries of the key, and it has none (INV-UNIQUE). `None`: nothing was done,
-    /// and the caller takes the general path. Tries once, and never waits for a latch.
-    fn insert_plainly(&self, entry: Entry) -> Option<Added> {
+    /// that can have entries of the key, and it has none (INV-UNIQUE). False: nothing was done, and
+    /// the caller takes the general path. Tries once, and never waits for a latch.
+    fn insert_plainly(&self, entry: Entry) -> bool {
         if self.order() != 0 {
-            return None;
+            return false;
         }
-        self.try_insert_plainly(entry).ok().flatten()
+        self.try_insert_plainly(entry).unwrap_or(false)
     }
 
-    fn try_insert_plainly(&self, entry: Entry) -> Result<Option<Added>, Restart> {
+    fn try_insert_plainly(&self, entry: Entry) -> Result<bool, Restart> {
         let prefix = entry.prefix;
         let mut last = true;
         // The first entry from `from` on whose first bytes are not below. `None`: they are equal.
@@ -159,7 +149,7 @@ impl Index {
             return Err(Restart);
         }
         while node.level() > 0 {
-            let Some((at, _)) = place(node, 1) else { return Ok(None) };
+            let Some((at, _)) = place(node, 1) else { return Ok(false) };
             let child = node.child(at - 1);
             node.check(version)?;
             let child = child.ok_or(Restart)?;
@@ -170,14 +160,14 @@ impl Index {
             node.check(version)?;
             (node, version) = (child, next);
         }
-        let Some((at, count)) = place(node, 0) else { return Ok(None) };
+        let Some((at, count)) = place(node, 0) else { return Ok(false) };
         race();
         // If the node can be latched at this version, everything read belongs to it.
         if count == CAPACITY || !node.node().version.latch(version) {
-            return Ok(None);
+            return Ok(false);
         }
         self.put(node, version, at, entry);
-        Ok(Some(if last { Added::Last } else { Added::Within }))
+        Ok(true)
     }
 
     /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing

@@ -34,7 +34,7 @@ pub use cursor::{Cursor, Mark};
 pub(crate) use dead_entries::DeadEntries;
 pub use descend::Direction;
 pub use fill::Filler;
-pub(crate) use insert::Added;
+pub(crate) use insert::Inserted;
 pub use key::Key;
 pub use point::FEW;
 pub(crate) use prefetch::prefetch_records;
@@ -111,10 +111,6 @@ impl Index {
     /// The number of entries. Exact while no other process changes the index.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
-    }
-    /// The number of levels above the leaves. The caller is pinned.
-    pub fn height(&self) -> u32 {
-        self.root().level()
     }
     /// Are there no entries?
     pub fn is_empty(&self) -> bool {

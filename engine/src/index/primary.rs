@@ -2,7 +2,7 @@
 //! (`dead_entries.rs`).
 
 use super::hints::{Hash, Hints};
-use super::insert::Added;
+use super::insert::Inserted;
 use super::key::{prefix_of, INLINE};
 use super::unique::Judge;
 use super::Index;
@@ -108,14 +108,9 @@ impl Primary {
         found.contains(&no)
     }
 
-    /// Adds the entry of a record, once in each life of the record. If it fails or unwinds, the
-    /// entry is not added. Returns true if the entry is behind all others.
-    pub fn add(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.enter(e, slot, p, no, key, None)?.0 == Added::Last)
-    }
-
-    /// As [`Primary::add`]. With a judge it also returns whether a record with the key is in the
-    /// way; then the entry is added only if the judge wants that.
+    /// Adds the entry of a record, once in each life of the record. With a judge the result also
+    /// says whether a record with the key is in the way; then the entry is added only if the judge
+    /// wants that. If it fails or unwinds, the entry is not added.
     #[inline]
     pub(crate) fn enter(
         &self,
@@ -125,25 +120,25 @@ impl Primary {
         no: u64,
         key: &[u8],
         judge: Option<&mut Judge<'_>>,
-    ) -> Result<(Added, bool), Error> {
+    ) -> Result<Inserted, Error> {
         let hash = self.has_hint(key).then(|| Hash::of(prefix_of(key), key.len()));
         if let Some(hash) = hash {
             self.hints.announce(hash);
         }
-        let (added, taken) = self.index.insert_key(e, slot, p, key, no, judge)?;
-        debug_assert!(added != Added::Not || taken, "a record has one entry");
-        if let Some(hash) = hash.filter(|_| added != Added::Not) {
+        let done = self.index.insert_key(e, slot, p, key, no, judge)?;
+        debug_assert!(done.added || done.taken, "a record has one entry");
+        if let Some(hash) = hash.filter(|_| done.added) {
             self.hints.make_room(e, slot, Hints::need(self.index.len(), no));
             self.hints.put(hash, no, true);
         }
-        Ok((added, taken))
+        Ok(done)
     }
 
-    /// As [`Primary::add`], while tables are loaded. Makes no hint, as the memory might then be
+    /// As [`Primary::enter`], while tables are loaded. Makes no hint, as the memory might then be
     /// missing for the rows of later tables; see [`Primary::offer_hints`].
     pub(crate) fn load(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {
-        let (added, _) = self.index.insert_key(e, slot, p, key, no, None)?;
-        debug_assert!(added != Added::Not, "a record has one entry");
+        let added = self.index.insert(e, slot, p, key, no)?;
+        debug_assert!(added, "a record has one entry");
         if self.has_hint(key) {
             self.hints.note_loaded(no);
         }

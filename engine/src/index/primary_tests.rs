@@ -441,7 +441,7 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     assert_eq!(w.table.dead_entries(), 2);
     w.e.pin(0);
     for r in &rows[1..] {
-        primary.add(&w.e, 0, &w.p, r.no, &key(r.no)).expect("memory");
+        primary.enter(&w.e, 0, &w.p, r.no, &key(r.no), None).expect("memory");
     }
     w.e.unpin(0);
     assert_eq!((w.sweep(), primary.index.len()), (2, 4));
@@ -469,7 +469,7 @@ fn an_index_is_replaced_or_comes_back() {
         let of = |key_of: &dyn Fn(u64) -> u64, from: usize, extra: &[RecordRef]| {
             let new = Primary::create(&w.e, 0, 0, Reuse::Vacuum, b"other").expect("memory");
             for r in rows[from..].iter().chain([&before]).chain(extra) {
-                new.add(&w.e, 0, &w.p, r.no, &key(key_of(r.no))).expect("memory");
+                new.enter(&w.e, 0, &w.p, r.no, &key(key_of(r.no)), None).expect("memory");
             }
             new
         };

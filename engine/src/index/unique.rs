@@ -22,7 +22,7 @@
 //! has left the index, without a latch.
 
 use super::descend::{Direction, Path};
-use super::insert::Added;
+use super::insert::Inserted;
 use super::key::{Entry, Position};
 use super::node::CAPACITY;
 use super::word::VersionWord;
@@ -140,8 +140,7 @@ struct Judged {
 }
 
 impl Index {
-    /// Adds an entry with its memory, which belongs to the tree if the entry was added. Returns
-    /// whether a record with the key is in the way.
+    /// Adds an entry with its memory, which belongs to the tree if the entry was added.
     pub(super) fn insert_judged(
         &self,
         e: &Engine,
@@ -149,7 +148,7 @@ impl Index {
         p: &dyn Platform,
         entry: Entry,
         judge: &mut Judge<'_>,
-    ) -> Result<(Added, bool), Error> {
+    ) -> Result<Inserted, Error> {
         let own = Position::before(entry);
         let mut path = Path::new();
         let mut n = 0;
@@ -165,7 +164,7 @@ impl Index {
                 if !seen.leaves.are_unchanged() {
                     continue;
                 }
-                return Ok((Added::Not, seen.taken));
+                return Ok(Inserted { added: false, taken: seen.taken });
             }
             match seen.at {
                 Some(at) => path.set_at(at),
@@ -182,15 +181,13 @@ impl Index {
             }
             if !seen.leaves.latch(word) {
                 if faults::on(Fault::VerdictStays) {
-                    return Ok((self.insert_entry(e, slot, p, entry)?, seen.taken));
+                    return Ok(Inserted { added: self.insert_entry(e, slot, p, entry)?, taken: seen.taken });
                 }
                 continue;
             }
-            // The bounds in the path were true at this version, and may be too narrow (INV-COVER).
-            let last = leaf.at == leaf.count && path.upper.is_none();
             self.put(leaf.node, leaf.version, leaf.at, entry);
             seen.leaves.release_others(word);
-            return Ok((if last { Added::Last } else { Added::Within }, seen.taken));
+            return Ok(Inserted { added: true, taken: seen.taken });
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Level, Owner, Present, RecordRef, Txn, Write, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::faults::{self, Fault};
-use crate::index::{Added, Index, Judge, Primary, Unique};
+use crate::index::{Index, Inserted, Judge, Primary, Unique};
 use crate::memory::OutOfMemory;
 use crate::platform::{Platform, Queue, WaitFor};
 use crate::record::Version;
@@ -168,8 +168,7 @@ impl Txn {
     /// us.
     pub fn enter(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8], unique: Unique) -> Result<Entered, Error> {
         debug_assert!(unique == Unique::Unchecked || self.writer(r) != 0, "others cannot wait for the insert");
-        let (_, rival) = self.put_entry(p, r, key, unique)?;
-        let Some((rival, csn)) = rival else { return Ok(Entered::Free) };
+        let Some((rival, csn)) = self.put_entry(p, r, key, unique)? else { return Ok(Entered::Free) };
         if let (Rival::Row(r, v), Level::Serializable) = (rival, self.level) {
             self.note_read(p, r, v, csn)?;
         }
@@ -182,20 +181,15 @@ impl Txn {
         self.writes.last_of(r).is_some_and(|n| self.writes[n as usize].entry != 0)
     }
 
-    /// As [`Txn::enter`], without a check. True: the entry was put behind all others.
-    pub fn add_entry(&mut self, p: &dyn Platform, r: RecordRef, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.put_entry(p, r, key, Unique::Unchecked)?.0 == Added::Last)
-    }
-
-    /// Returns where the entry is, and the rival with the CSN of its row.
+    /// Returns the rival, with the CSN of its row.
     fn put_entry(
         &mut self,
         p: &dyn Platform,
         r: RecordRef,
         key: &[u8],
         unique: Unique,
-    ) -> Result<(Added, Option<(Rival, Csn)>), Error> {
-        let Some(primary) = r.table.primary() else { return Ok((Added::Not, None)) };
+    ) -> Result<Option<(Rival, Csn)>, Error> {
+        let Some(primary) = r.table.primary() else { return Ok(None) };
         let n = self.last_write(r).expect("an insert of ours");
         self.sweep(p, r.table, 2);
         // INV-DEAD: the key is known before there is an entry.
@@ -209,14 +203,15 @@ impl Txn {
             }
             done => done,
         };
-        if done.as_ref().is_ok_and(|(added, _)| *added != Added::Not) {
-            self.writes.set_entry(n, entry);
-        } else {
-            self.writes.entries.take_back(entry, key);
+        match &done {
+            Ok((Inserted { added: true, .. }, _)) => self.writes.set_entry(n, entry),
+            _ => self.writes.entries.take_back(entry, key),
         }
-        done
+        let (done, rival) = done?;
+        Ok(rival.filter(|_| done.taken))
     }
 
+    /// Also returns the last record that did not pass, if there was one.
     fn try_enter(
         &self,
         p: &dyn Platform,
@@ -224,7 +219,7 @@ impl Txn {
         r: RecordRef,
         key: &[u8],
         unique: Unique,
-    ) -> Result<(Added, Option<(Rival, Csn)>), Error> {
+    ) -> Result<(Inserted, Option<(Rival, Csn)>), Error> {
         let mut rival = None;
         let mut passes = |no: u64| -> Result<bool, Error> {
             let there = RecordRef::find(r.table, no);
@@ -233,8 +228,7 @@ impl Txn {
         };
         let mut judge = Judge { beside: unique == Unique::Partial, passes: &mut passes };
         let judge = (unique != Unique::Unchecked).then_some(&mut judge);
-        let (added, taken) = primary.enter(&self.e, self.slot, p, r.no, key, judge)?;
-        Ok((added, rival.filter(|_| taken)))
+        Ok((primary.enter(&self.e, self.slot, p, r.no, key, judge)?, rival))
     }
 
     /// The row of a record, if it has one now or may come to have one as long as its entry is
