@@ -155,28 +155,7 @@ impl Table {
     ) -> Result<&'static Primary, OutOfMemory> {
         let primary = Primary::create(e, slot, order, reuse, &[])?;
         self.set_primary(primary);
-        self.enqueue_all_dead();
-        Ok(primary)
-    }
-
-    /// Decides which code reuses the numbers of dead records from now on. The table has a primary
-    /// index. For [`Reuse::Vacuum`] the caller excludes writers and VACUUM, for [`Reuse::AtOnce`]
-    /// all other users.
-    pub fn set_reuse(&self, reuse: Reuse) {
-        let Some(primary) = self.primary().filter(|p| p.reuse() != reuse) else { return };
-        primary.set_reuse(reuse);
-        if reuse == Reuse::AtOnce {
-            self.enqueue_all_dead();
-        }
-    }
-
-    /// Puts all dead records into the list of dead entries that are not there, if sweeps free
-    /// their numbers.
-    fn enqueue_all_dead(&self) {
         for (n, r) in (0..self.len()).filter_map(|n| Some((n, self.record(n)?))) {
-            // VACUUM has taken it, and ended before it was free.
-            let state = (REC_VACUUM, REC_DEAD);
-            let _ = r.state.compare_exchange(state.0, state.1, Ordering::SeqCst, Ordering::SeqCst);
             // SAFETY: INV-RETIRE: the caller excludes all others, so the head is not freed
             // meanwhile.
             let deleted = unsafe { r.head().as_ref() }.is_some_and(|v| v.is_tombstone() && v.csn().is_some());
@@ -185,6 +164,7 @@ impl Table {
                 self.enqueue_dead(n, r);
             }
         }
+        Ok(primary)
     }
 
     /// Gives this primary index to a table that has none, for good. The caller excludes all other

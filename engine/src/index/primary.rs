@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::key::Short;
 use crate::memory::OutOfMemory;
 use crate::platform::Platform;
-use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Ordering};
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::NonNull;
@@ -36,8 +36,7 @@ pub struct Primary {
     hints: Hints,
     /// Snapshots below this CSN see versions that the index may not have.
     complete_from: AtomicU64,
-    /// A [`Reuse`].
-    reuse: AtomicU32,
+    reuse: Reuse,
     spec_len: u32,
     spec: [u8; PRIMARY_SPEC_MAX],
 }
@@ -65,7 +64,7 @@ impl Primary {
                 e.region.free(slot as usize, p.cast());
                 return Err(err);
             }
-            (*p.as_ptr()).reuse = AtomicU32::new(reuse as u32);
+            (*p.as_ptr()).reuse = reuse;
             (*p.as_ptr()).spec_len = spec.len() as u32;
             (&mut (*p.as_ptr()).spec)[..spec.len()].copy_from_slice(spec);
             Ok(p.as_ref())
@@ -87,15 +86,7 @@ impl Primary {
     }
     /// Which code reuses the numbers of dead records.
     pub fn reuse(&self) -> Reuse {
-        if self.reuse.load(Ordering::Relaxed) == Reuse::AtOnce as u32 {
-            Reuse::AtOnce
-        } else {
-            Reuse::Vacuum
-        }
-    }
-    /// See [`crate::Table::set_reuse`].
-    pub(crate) fn set_reuse(&self, reuse: Reuse) {
-        self.reuse.store(reuse as u32, Ordering::SeqCst);
+        self.reuse
     }
     /// The size in bytes, approximately.
     pub fn bytes(&self) -> u64 {

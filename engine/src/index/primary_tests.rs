@@ -5,14 +5,13 @@ use crate::csn::SlotId;
 use crate::error::Error;
 use crate::platform::{Platform, Queue, WaitFor};
 use crate::primitive::Ordering;
-use crate::record::{Successor, REC_DEAD, REC_FREE, REC_VACUUM};
+use crate::record::{Successor, REC_DEAD, REC_FREE};
 use crate::retire::RetireQueue;
 use crate::threads::{Block, Threads, Waits};
 use crate::{Engine, Level, Policy, Protocol, ProtocolSet, RecordRef, Table, Txn};
 use std::cell::Cell;
 use std::ops::Bound;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::ptr::NonNull;
 
 /// A thread's platform whose comparisons unwind after this many calls (0: never).
 struct Fused {
@@ -255,63 +254,6 @@ fn vacuum_waits_for_the_entry_where_other_indexes_remain() {
         assert!(w.table.is_indexed(r.no) && w.find(3) == [r.no]);
         assert_eq!((w.sweep(), w.table.is_indexed(r.no), w.table.dead_entries()), (1, false, 0));
         assert!(w.primary().index.is_empty());
-        w.end();
-    }
-}
-
-/// The last other index goes, and comes back: no number is lost, and none is given back twice.
-#[test]
-fn numbers_are_reused_by_whom_it_was_decided() {
-    for reuse in [Reuse::AtOnce, Reuse::Vacuum] {
-        let w = World::new(0, reuse);
-        let mut t = w.begin(0);
-        let rows: Vec<RecordRef> = (0..30).map(|n| w.insert(&mut t, n).expect("memory")).collect();
-        w.commit(&mut t);
-        let delete = |rows: &[RecordRef]| {
-            let mut t = w.begin(0);
-            rows.iter().for_each(|r| w.delete(&mut t, *r, r.no));
-            w.commit(&mut t);
-            let mut t = w.begin(0);
-            w.insert(&mut t, 100).expect("memory");
-            t.abort(); // a record without a tombstone
-        };
-        delete(&rows[..10]);
-        w.sweep();
-        delete(&rows[10..20]); // their entries are still there
-        let other = if reuse == Reuse::AtOnce { Reuse::Vacuum } else { Reuse::AtOnce };
-        if reuse == Reuse::Vacuum {
-            // VACUUM has taken it, and was cancelled.
-            rows[3].rec.state.store(REC_VACUUM, Ordering::SeqCst);
-        }
-        w.table.set_reuse(other);
-        assert_eq!(w.primary().reuse(), other);
-        w.sweep();
-        delete(&rows[20..]);
-        w.sweep();
-        assert_eq!((w.table.dead_entries(), w.primary().index.len()), (0, 0));
-        let mut left = 0;
-        for no in 0..w.table.len() {
-            let r = w.table.record(no).expect("a record");
-            if r.state.load(Ordering::SeqCst) != REC_FREE {
-                assert!(other == Reuse::Vacuum && w.table.is_dead(r, w.e.now()) && !w.table.is_indexed(no));
-                let tombstone = NonNull::new(r.head());
-                w.table.give_back(no, w.e.now());
-                if let Some(v) = tombstone {
-                    RetireQueue::reserve(&w.e, 0, 1).expect("memory");
-                    RetireQueue::push(&w.e, 0, v.cast(), w.e.now());
-                }
-                left += 1;
-            }
-        }
-        assert!(if other == Reuse::Vacuum { left >= 20 } else { left == 0 }, "{other:?}: {left}");
-        let numbers = w.table.len();
-        w.e.tick();
-        w.e.refresh_min_pin(&w.p);
-        let mut t = w.begin(0);
-        let mut again: Vec<u64> = (0..numbers).map(|n| w.insert(&mut t, n).expect("memory").no).collect();
-        again.sort_unstable();
-        assert_eq!(again, (0..numbers).collect::<Vec<u64>>(), "each number once");
-        w.commit(&mut t);
         w.end();
     }
 }
