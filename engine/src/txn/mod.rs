@@ -284,8 +284,8 @@ impl Txn {
     #[inline]
     fn follow_also(&mut self, partition: &'static Partition) -> &mut Touched {
         debug_assert!(self.following);
-        self.start_in(partition);
         let now = partition.protocols();
+        self.start_in(partition, now);
         let t = self.touch(partition);
         t.set = if faults::on(Fault::ForgetsProtocols) { now } else { t.set.union(now) };
         t

@@ -12,13 +12,13 @@ use crate::platform::Platform;
 use crate::protocol::ProtocolSet;
 
 impl Txn {
-    /// The transaction is about to follow the protocols of a partition.
+    /// The transaction is about to follow the protocols that a partition has `now`. The caller has
+    /// read them once: a second look may find those of a switch, which would not be told of it.
     #[inline(always)]
-    pub(super) fn start_in(&mut self, partition: &'static Partition) {
+    pub(super) fn start_in(&mut self, partition: &'static Partition, now: ProtocolSet) {
         if ProtocolSet::START == ProtocolSet::EMPTY {
             return;
         }
-        let now = partition.protocols();
         let t = self.touch(partition);
         let new = now.minus(t.set);
         t.set = t.set.union(now);

@@ -65,7 +65,8 @@ def delete(id):
 
 OTHER_CURSOR = ("DECLARE y CURSOR FOR SELECT id FROM t WHERE id BETWEEN 500 AND 520 ORDER BY id; FETCH ALL FROM y; CLOSE x; CLOSE y")
 
-# name, settings and statements of the scan, writes inside, writes outside
+# name, settings and statements of the scan, writes inside, writes outside. An update is inside only if
+# the scan looks at the column that it changes.
 CASES = [
     ("equality, present", INDEX + "SELECT v FROM t WHERE id = 50", [upd(50), delete(50)], [upd(60), ins(55)]),
     ("equality, absent", INDEX + "SELECT v FROM t WHERE id = 55", [ins(55)], [ins(56), ins(54), upd(50)]),
@@ -96,23 +97,23 @@ CASES = [
      [ins(55, n="10.25"), ins(55, n="20.000")], [ins(55, n="10.000"), ins(56, n="20.01")]),
     ("descending index", INDEX + "SELECT sum(v) FROM t WHERE d >= 10 AND d < 20", [ins(55, d=10), ins(55, d=19), upd(150)],
      [ins(55, d=20), ins(56, d=9), upd(90), upd(200)]),
-    ("LIMIT", INDEX + "SELECT id FROM t WHERE id >= 100 ORDER BY id LIMIT 3",
+    ("LIMIT", INDEX + "SELECT id, v FROM t WHERE id >= 100 ORDER BY id LIMIT 3",
      [ins(105), upd(120), ins(119)], [upd(130), ins(121), ins(95)]),
-    ("LIMIT, backwards", INDEX + "SELECT id FROM t WHERE id <= 100 ORDER BY id DESC LIMIT 3",
+    ("LIMIT, backwards", INDEX + "SELECT id, v FROM t WHERE id <= 100 ORDER BY id DESC LIMIT 3",
      [ins(95), upd(80), ins(81)], [upd(70), ins(79), ins(101)]),
-    ("min", INDEX + "SELECT min(id) FROM t WHERE id > 95", [ins(96), upd(100)], [ins(101), ins(95), upd(110)]),
-    ("max", INDEX + "SELECT max(id) FROM t WHERE id < 95", [ins(94), upd(90)], [ins(89), ins(95), upd(80)]),
-    ("max of all", INDEX + "SELECT max(id) FROM t", [ins(5001), upd(5000)], [ins(4999), upd(2000)]),
+    ("min", INDEX + "SELECT min(id) FROM t WHERE id > 95", [ins(96), delete(100)], [ins(101), ins(95), upd(110)]),
+    ("max", INDEX + "SELECT max(id) FROM t WHERE id < 95", [ins(94), delete(90)], [ins(89), ins(95), upd(80)]),
+    ("max of all", INDEX + "SELECT max(id) FROM t", [ins(5001), delete(5000)], [ins(4999), upd(2000)]),
     ("LIMIT with duplicates", INDEX + "SELECT a FROM t WHERE a >= 2 ORDER BY a LIMIT 1",
      [ins(55, a=2, b="a"), delete(300)], [ins(55, a=3), ins(56, a=1)]),
-    ("cursor, partly read", INDEX + "DECLARE x CURSOR FOR SELECT id FROM t WHERE id >= 100 ORDER BY id; FETCH 3 FROM x; CLOSE x",
+    ("cursor, partly read", INDEX + "DECLARE x CURSOR FOR SELECT id, v FROM t WHERE id >= 100 ORDER BY id; FETCH 3 FROM x; CLOSE x",
      [ins(105), upd(120)], [upd(130), ins(121)]),
-    ("cursor, still open at commit", INDEX + "DECLARE x CURSOR FOR SELECT id FROM t WHERE id >= 100 ORDER BY id; FETCH 3 FROM x",
+    ("cursor, still open at commit", INDEX + "DECLARE x CURSOR FOR SELECT id, v FROM t WHERE id >= 100 ORDER BY id; FETCH 3 FROM x",
      [ins(105), upd(120)], [upd(130), ins(121)]),
-    ("scroll cursor, back and forth", INDEX + "DECLARE x SCROLL CURSOR FOR SELECT id FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; "
+    ("scroll cursor, back and forth", INDEX + "DECLARE x SCROLL CURSOR FOR SELECT id, v FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; "
      "FETCH 5 FROM x; FETCH BACKWARD 3 FROM x; CLOSE x", [ins(105), upd(120)], [upd(90), upd(210)]),
     ("nested loop", INDEX + "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_memoize = off; "
-     "SELECT sum(t.v) FROM u JOIN t ON t.id = u.t_id WHERE u.id BETWEEN 3 AND 5",
+     "SELECT sum(t.v + u.w) FROM u JOIN t ON t.id = u.t_id WHERE u.id BETWEEN 3 AND 5",
      [upd(1630), upd(1650), "UPDATE u SET w = 1 WHERE id = 4"], [upd(1620), upd(1660), "UPDATE u SET w = 1 WHERE id = 6"]),
     ("merge join", INDEX + "SET LOCAL enable_hashjoin = off; SET LOCAL enable_nestloop = off; "
      "SELECT sum(x.v) FROM t x JOIN t y ON x.id = y.id WHERE x.id BETWEEN 100 AND 140 AND y.id BETWEEN 100 AND 140",
@@ -160,9 +161,9 @@ CASES = [
      [upd(50)]),
     ("bitmap OR, of which one part covers ranges", BITMAP + "SELECT sum(v) FROM t WHERE id BETWEEN 305 AND 310 OR id BETWEEN 500 AND 900",
      [upd(310), upd(600)], [upd(320), upd(490)]),
-    ("cursor of a savepoint that was released", INDEX + "SAVEPOINT a; DECLARE x CURSOR FOR SELECT id FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; "
+    ("cursor of a savepoint that was released", INDEX + "SAVEPOINT a; DECLARE x CURSOR FOR SELECT id, v FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; "
      "FETCH 1 FROM x; RELEASE a; SAVEPOINT b; SELECT 1; ROLLBACK TO b; " + OTHER_CURSOR, [upd(100), ins(505)], [upd(110), upd(530)]),
-    ("cursor that was read in a savepoint", INDEX + "DECLARE x CURSOR FOR SELECT id FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; SAVEPOINT b; "
+    ("cursor that was read in a savepoint", INDEX + "DECLARE x CURSOR FOR SELECT id, v FROM t WHERE id BETWEEN 100 AND 200 ORDER BY id; SAVEPOINT b; "
      "FETCH 1 FROM x; ROLLBACK TO b; " + OTHER_CURSOR, [upd(100), ins(505)], [upd(110), upd(530)]),
     ("TID behind the end", "SELECT v FROM t WHERE ctid = '(1,1)'",
      ["INSERT INTO t (id, d) SELECT 6000 + i, i FROM generate_series(1, 60) i"], [upd(50)]),
