@@ -65,8 +65,8 @@ def delete(id):
 
 OTHER_CURSOR = ("DECLARE y CURSOR FOR SELECT id FROM t WHERE id BETWEEN 500 AND 520 ORDER BY id; FETCH ALL FROM y; CLOSE x; CLOSE y")
 
-# name, settings and statements of the scan, writes inside, writes outside. An update is inside only if
-# the scan looks at the column that it changes.
+# name, settings and statements of the scan, writes inside, writes outside. An update is inside only
+# if the scan looks at the column that it changes.
 CASES = [
     ("equality, present", INDEX + "SELECT v FROM t WHERE id = 50", [upd(50), delete(50)], [upd(60), ins(55)]),
     ("equality, absent", INDEX + "SELECT v FROM t WHERE id = 55", [ins(55)], [ins(56), ins(54), upd(50)]),
