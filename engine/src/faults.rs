@@ -153,6 +153,12 @@ pub enum Fault {
     ReleasesBlindly,
     /// A checkpoint is released only at the end of its round.
     ReleasesOnce,
+    /// A round writes no pending entries.
+    PendingLeftOut,
+    /// A round writes no tombstone for a record that has an image and no version.
+    FreedForgotten,
+    /// A batch looks whether its table is dropped before it says that it is busy.
+    LooksBeforeBusy,
 }
 
 /// A moment at which a test runs code of its own.

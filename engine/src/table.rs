@@ -10,6 +10,7 @@
 mod load;
 
 use crate::csn::{Csn, SlotId};
+use crate::durable::Durable;
 use crate::error::Error;
 use crate::index::{DeadEntries, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
@@ -51,6 +52,8 @@ pub struct Table {
     pub(crate) ranged: TableRanges,
     /// The primary index, if there is one.
     primary: AtomicPtr<Primary>,
+    /// What a permanent table has beside its records.
+    durable: AtomicPtr<Durable>,
     /// Changes of the primary index that can still be undone.
     changes: AtomicU32,
     _pad: u32,
@@ -241,6 +244,22 @@ impl Table {
         unsafe { self.primary.load(Ordering::Acquire).as_ref() }
     }
 
+    /// Makes the table a permanent one, and says what it has beside its records. `is_new`: its
+    /// storage was made by a transaction that has not committed. The caller excludes all others.
+    pub fn make_durable(&self, e: &Engine, slot: SlotId, is_new: bool) -> Result<&'static Durable, OutOfMemory> {
+        assert!(self.durable().is_none(), "a table becomes permanent once");
+        let new = Durable::create(e, slot, self.len(), is_new)?;
+        self.durable.store(std::ptr::from_ref(new).cast_mut(), Ordering::SeqCst);
+        Ok(new)
+    }
+
+    /// What a permanent table has beside its records. `None`: the table is unlogged.
+    #[inline]
+    pub fn durable(&self) -> Option<&'static Durable> {
+        // SAFETY: INV-TABLE: it is freed with its table.
+        unsafe { self.durable.load(Ordering::Acquire).as_ref() }
+    }
+
     /// The number of a record's partition.
     #[inline]
     pub fn partition_no(&self, r: &Record) -> u32 {
@@ -296,6 +315,9 @@ impl Table {
                     return Err(Error::OutOfMemory);
                 }
                 let item = self.records.ensure(e.region, slot as usize, n)?;
+                if let Some(durable) = self.durable() {
+                    durable.ensure(e, slot, n)?;
+                }
                 if self.next.compare_exchange(n, n + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                     return self.take_record(e, slot);
                 }
@@ -502,6 +524,10 @@ impl Table {
                 self.records.free_last(e.region, slot as usize);
             }
             self.records.clear(e.region, slot as usize);
+            if let Some(durable) = self.durable() {
+                self.durable.store(std::ptr::null_mut(), Ordering::SeqCst);
+                durable.destroy(e, slot);
+            }
             let map = NonNull::from(self.map());
             e.region.free(slot as usize, map.cast());
             e.region.free(slot as usize, NonNull::from(self).cast());
@@ -536,7 +562,12 @@ impl Table {
         self.given.store(0, Ordering::SeqCst);
         self.dead.store(0, Ordering::SeqCst);
         // SAFETY: INV-DIR: by this function's contract no other process can reach the records.
-        unsafe { self.records.clear(e.region, slot as usize) };
+        unsafe {
+            self.records.clear(e.region, slot as usize);
+            if let Some(durable) = self.durable() {
+                durable.clear(e, slot);
+            }
+        }
     }
 
     /// The size of the table in bytes: records, newest versions, map and primary index. The size of
@@ -545,7 +576,8 @@ impl Table {
         let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
         let versions: u64 = self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.bytes)).sum();
         let primary = self.primary().map_or(0, Primary::bytes);
-        records + versions + PartitionMap::size(self.map().n) as u64 + primary
+        let durable = self.durable().map_or(0, Durable::bytes);
+        records + versions + PartitionMap::size(self.map().n) as u64 + primary + durable
     }
     /// The number of rows, approximately.
     pub fn rows(&self) -> u64 {

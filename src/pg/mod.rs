@@ -12,6 +12,7 @@ pub mod previous;
 pub mod relations;
 #[cfg(test)]
 pub mod stand_ins;
+pub mod stored;
 pub mod text;
 pub mod values;
 

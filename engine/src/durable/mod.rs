@@ -14,6 +14,7 @@ pub mod merge;
 pub mod meta;
 pub mod page;
 pub mod space;
+pub mod table;
 pub mod wal;
 pub mod window;
 
@@ -23,6 +24,7 @@ mod tests;
 pub use entry::{Entry, Fragment, Kind};
 pub use meta::Meta;
 pub use page::{Page, PageKind, PageMut, PAGE};
+pub use table::Durable;
 
 /// The reason why bytes are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

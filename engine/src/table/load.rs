@@ -57,6 +57,7 @@ impl Table {
 
     /// Allocates memory for record `n`.
     fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
+        self.durable().map_or(Ok(()), |durable| durable.ensure(e, slot, n))?;
         self.records.ensure(e.region, slot as usize, n).map(drop)
     }
 

@@ -6,6 +6,7 @@ use crate::model_within;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use mixedcc_engine::durable::table::Words;
 use mixedcc_engine::durable::window::{log, Checkpoints, Companion, Dirty, Gate, Window};
 use mixedcc_engine::faults::{self, Fault};
 
@@ -314,4 +315,34 @@ fn they_are_not_if_the_gate_is_tested_before_the_window() {
 #[test]
 fn they_are_not_if_the_companion_does_not_wait_for_windows() {
     assert!(loses(3, Some(Fault::WindowsNotAwaited), closing));
+}
+
+/// A drop of a table beside a batch: no page is written when the drop goes on.
+fn drop_beside_batch() {
+    let words = Arc::new(Words::default());
+    let pages = Arc::new(AtomicU64::new(0));
+    let companion = {
+        let (words, pages) = (words.clone(), pages.clone());
+        thread::spawn(move || {
+            for _ in 0..2 {
+                if let Some(_busy) = words.begin_batch() {
+                    pages.store(1, SeqCst);
+                    pages.store(0, SeqCst);
+                }
+            }
+        })
+    };
+    words.mark_dropped(|_| thread::yield_now());
+    assert_eq!(pages.swap(2, SeqCst), 0, "{LOST}: a page of a dropped table is written");
+    companion.join().unwrap();
+    assert_eq!(pages.load(SeqCst), 2, "{LOST}: a page of a dropped table was written");
+}
+
+#[test]
+fn no_page_of_a_dropped_table_is_written() {
+    model_within(3, drop_beside_batch);
+}
+#[test]
+fn one_is_if_a_batch_looks_before_it_says_so() {
+    assert!(loses(3, Some(Fault::LooksBeforeBusy), drop_beside_batch));
 }
