@@ -12,6 +12,7 @@
 
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
+use crate::durable::window::{Gate, Window};
 use crate::error::Error;
 use crate::faults::{self, Fault, Moment};
 use crate::lock::graph::Waiting;
@@ -89,6 +90,9 @@ pub struct Slot {
     /// The switch epoch that the transaction published before it followed a protocol. 0: it follows
     /// none.
     pub following: AtomicU64,
+    /// The full transaction id of a commit that logs under one. The commit log decides about it,
+    /// while the word is *committing*. Stored before the first record is inserted. 0: none.
+    pub xid: AtomicU64,
     /// The last tag given to a subtransaction.
     pub last_tag: AtomicU32,
     /// Counts the pins. Only the owner uses it.
@@ -96,7 +100,8 @@ pub struct Slot {
     /// 1 while the owner holds pointers that outlive its snapshots: then no reclaimer may end its
     /// pin (INV-HOLD).
     holds: AtomicU32,
-    _pad: u32,
+    /// Says whether the owner inserts a record into WAL (INV-WINDOW).
+    pub logging: Window,
     /// The owner's commit, while one is under way.
     pub(crate) commits: UnderWay,
     /// The edge of the waits-for graph that the owner has published (INV-CYCLE).
@@ -136,6 +141,8 @@ pub struct Shared {
     pub dropped: AtomicPtr<Table>,
     /// The number of dropped tables of which a process is freeing a slice at the moment.
     pub(crate) freeing: AtomicU64,
+    /// May commits into permanent tables be logged (INV-GATE)?
+    pub gate: Gate,
     /// The protocols in use, and whether a deadlock detector sees all their waits.
     pub protocols: InUse,
     /// How many transactions are sampled.
