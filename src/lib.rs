@@ -7,6 +7,7 @@ use pgrx::prelude::*;
 
 mod access;
 mod admin;
+mod durable;
 mod hooks;
 mod keys;
 mod paths;
@@ -35,6 +36,7 @@ pub extern "C-unwind" fn _PG_init() {
     #[cfg(feature = "faults")]
     pg::faults::init();
     state::shmem::init();
+    durable::init();
     admin::options::init();
     hooks::init();
     admin::coordinator::init();

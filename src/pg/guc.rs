@@ -188,6 +188,8 @@ pub static EXPLAIN: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static ENABLE_BYPASS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// May plans scan the primary index?
 pub static ENABLE_PRIMARY_SCAN: GucSetting<bool> = GucSetting::<bool>::new(true);
+/// Where a process ends itself or sleeps: see `state/stop.rs`.
+pub static KILL_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -470,6 +472,14 @@ pub fn init() {
         c"Lets tests stop or fail transactions, or the coordinator, at named points (see mixedcc.set_stop_event).",
         c"For tests only.",
         &STOP_EVENTS,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"mixedcc.kill_at",
+        c"Ends a process at a named point of durable tables, as kill -9 does, or lets it sleep there.",
+        c"EVENT, EVENT:PASS or EVENT:PASS:MILLISECONDS. For tests only; needs mixedcc.stop_events.",
+        &KILL_AT,
         GucContext::Suset,
         GucFlags::default(),
     );

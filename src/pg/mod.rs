@@ -15,6 +15,7 @@ pub mod stand_ins;
 pub mod stored;
 pub mod text;
 pub mod values;
+pub mod wal;
 
 use pgrx::pg_sys;
 

@@ -1,7 +1,8 @@
 //! Stop events: named points at which tests stop or fail a backend, or the coordinator.
 //!
 //! A session arms the events of its transactions for itself. Those of the coordinator, which has no
-//! session, are armed in shared memory, for whichever coordinator comes there first.
+//! session, are armed in shared memory, for whichever coordinator comes there first. Those of durable
+//! tables are named by the setting `mixedcc.kill_at`, which every process has.
 
 use crate::pg::guc;
 use crate::pg::local::Local;
@@ -213,5 +214,47 @@ fn act_at_step(armed: &Armed, a: u64) {
                 worker::wait_at_event();
             }
         }
+    }
+}
+
+/// Passes of the event that `mixedcc.kill_at` names. Of the process; only tests use it.
+static PASSES: Local<u32> = Local::new(0);
+
+/// The process is at a point of durable tables: `mixedcc.kill_at` may end it here, or let it sleep.
+/// Takes no lock and allocates no memory of PostgreSQL's: it may be in a critical section, or in
+/// recovery.
+#[inline]
+pub fn reach(event: &str) {
+    if is_on() {
+        reach_if_named(event);
+    }
+}
+
+#[cold]
+fn reach_if_named(event: &str) {
+    let Some(wanted) = guc::KILL_AT.get() else { return };
+    let wanted = wanted.to_string_lossy();
+    let mut words = wanted.split(':');
+    if words.next() != Some(event) {
+        return;
+    }
+    let mut number = || words.next().and_then(|word| word.parse::<u32>().ok());
+    let (pass, sleep) = (number().unwrap_or(1), number());
+    PASSES.set(PASSES.get().wrapping_add(1));
+    match sleep {
+        _ if PASSES.get() != pass => {}
+        Some(ms) => std::thread::sleep(std::time::Duration::from_millis(ms as u64)),
+        // SAFETY: the process ends here.
+        None => unsafe {
+            raw::kill(std::process::id() as i32, SIGKILL);
+        },
+    }
+}
+
+const SIGKILL: i32 = 9;
+
+mod raw {
+    extern "C" {
+        pub fn kill(pid: i32, signal: i32) -> i32;
     }
 }

@@ -15,6 +15,7 @@ use super::entry::{kind_byte, of_kind_byte, Entry, Fragment, Kind};
 use super::{require, Lsn, Malformed, Storage};
 use crate::csn::{Csn, CSN_MAX};
 use crate::table::MAX_RECORDS;
+use std::ffi::CStr;
 
 /// Changes whenever the format of a commit's record changes.
 const FORMAT: u8 = 1;
@@ -53,13 +54,13 @@ impl Op {
         found.ok_or(Malformed("a record of no known kind"))
     }
     /// The name in PostgreSQL's tools.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> &'static CStr {
         match self {
-            Op::Commit => "COMMIT",
-            Op::XCommit => "XCOMMIT",
-            Op::Reserve => "RESERVE",
-            Op::Image => "IMAGE",
-            Op::Round => "ROUND",
+            Op::Commit => c"COMMIT",
+            Op::XCommit => c"XCOMMIT",
+            Op::Reserve => c"RESERVE",
+            Op::Image => c"IMAGE",
+            Op::Round => c"ROUND",
         }
     }
 }

@@ -21,6 +21,7 @@
 //! | LockHeldByMe has one argument more (17) | `process` |
 //! | signals: pqsignal is pqsignal_be (18) | `process` |
 //! | number of AddinShmemInitLock | `process` |
+//! | arguments of XLogRegisterData have other types (17, 18) | `wal` |
 //! | walkers of trees are named `_impl` (16); names and arrays' lengths have more arguments (16, 17); lc_collate_is_c is a field (18) | `nodes` |
 //! | index_beginscan has one argument more (18), RelationGetPrimaryKeyIndex too (18) | `executor`, `catalog` |
 //! | IndexVacuumInfo.heaprel (16); VACOPT bits (16); relation statistics and their report (18) | `maintenance` |
@@ -42,6 +43,7 @@ mod nodes;
 mod process;
 mod storage;
 mod usage;
+mod wal;
 
 pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
@@ -66,3 +68,4 @@ pub use storage::{
     Storage, PAGE_HEADER,
 };
 pub use usage::Usage;
+pub use wal::{begin_record, insert_record, register_data};

@@ -208,6 +208,6 @@ fn records_are_described_in_words() {
     let round = Round { redo: 1 << 32 | 0xAB, clock: 3, token: 4, time: 5, kind: RoundKind::Checkpoint };
     assert_eq!(describe(0x40, &round.encode()), "checkpoint; redo 1/AB; clock 3; token 4; time 5");
     assert_eq!(describe(0xF0, &[]), "cannot be read: a record of no known kind");
-    assert_eq!((identify(0x1F), identify(0xF0)), (Some("XCOMMIT"), None));
+    assert_eq!((identify(0x1F), identify(0xF0)), (Some(c"XCOMMIT"), None));
     assert_eq!(Op::of_info(0xF0), Err(Malformed("a record of no known kind")));
 }

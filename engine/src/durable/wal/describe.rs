@@ -1,13 +1,14 @@
 //! Records in words, for pg_walinspect and messages.
 
 use super::{Commit, Kind, Op, Record};
+use std::ffi::CStr;
 use std::fmt::Write;
 
 /// The most tables and items that a description names.
 const NAMED: usize = 8;
 
 /// The name of a record by its info byte, as PostgreSQL's callback `rm_identify` wants it.
-pub fn identify(info: u8) -> Option<&'static str> {
+pub fn identify(info: u8) -> Option<&'static CStr> {
     Op::of_info(info).ok().map(Op::name)
 }
 
