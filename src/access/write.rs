@@ -4,6 +4,7 @@ use crate::access::ranges::rows::Row;
 use crate::access::tuple::{self, Author, Fresh};
 use crate::access::{hollow, looked, primary, ranges, visible};
 use crate::pg::Tid;
+use crate::state::durable;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
@@ -108,6 +109,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         if xact::depth() > 1 && xact::mode() == Mode::Serializable {
             ranges::note_absent(rel, info, r.touch(), Row::Slot(slot));
         }
+        durable::reserve(info.table, r.no);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         tuple::show(slot, version.as_ptr());
@@ -540,6 +542,7 @@ unsafe fn move_row(
         // The row may keep its key: its unique check comes when the old row is gone.
         primary::enter(rel, info, t, to, inserted, slot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
+        durable::reserve(info.table, to.no);
         (*slot).tts_tid = Tid::Record(to.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         n

@@ -2,6 +2,7 @@
 
 pub mod above;
 pub mod counters;
+pub mod durable;
 pub mod errors;
 pub mod platform;
 pub mod rel;

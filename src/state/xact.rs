@@ -21,7 +21,7 @@ mod rows;
 mod snapshots;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
-pub use order::{comes_first, init, note_end_of_statement};
+pub use order::{comes_first, init, let_go, note_end_of_statement};
 pub use parts::Parts;
 use pending::Pending;
 pub use pending::{before_change, created, dropped, is_remapped, orphaned, remapped, replace_primary};
@@ -143,6 +143,9 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 #[inline]
 pub fn txn() -> &'static mut Txn {
     platform::outside();
+    if order::has_let_go() {
+        refuse_after_logging();
+    }
     let b = backend();
     if !b.txn.is_active() {
         start(b);
@@ -150,11 +153,19 @@ pub fn txn() -> &'static mut Txn {
     &mut b.txn
 }
 
+#[cold]
+fn refuse_after_logging() -> ! {
+    unsupported(
+        "mixedcc tables cannot be used after the transaction's changes of permanent tables were logged",
+        "Another extension's commit callback does it.",
+    )
+}
+
 /// The running transaction, if there is one, and the engine is not in the middle of a call
 /// (INV-OUTSIDE). Does not fail.
 #[inline]
 pub fn running() -> Option<&'static mut Txn> {
-    if !platform::is_outside() {
+    if !platform::is_outside() || order::has_let_go() {
         return None;
     }
     // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see

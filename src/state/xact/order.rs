@@ -27,6 +27,8 @@ static CALLBACK: Local<pg_sys::XactCallback> = Local::new(None);
 static CALLED: Local<bool> = Local::new(false);
 /// Of the transaction: our callback has begun to commit, and the transaction has not ended.
 static COMMITTING: Local<bool> = Local::new(false);
+/// Of the transaction: its commit has logged, or is about to, and the transaction has not ended.
+static LET_GO: Local<bool> = Local::new(false);
 
 mod raw {
     use pgrx::pg_sys;
@@ -89,7 +91,19 @@ pub fn is_committing() -> bool {
     COMMITTING.get()
 }
 
+/// The engine has given up what the transaction has read: it uses our tables no more.
+pub fn let_go() {
+    LET_GO.set(true);
+}
+
+/// See [`let_go`].
+#[inline]
+pub fn has_let_go() -> bool {
+    LET_GO.get()
+}
+
 /// The transaction has ended.
 pub fn end_transaction() {
     COMMITTING.set(false);
+    LET_GO.set(false);
 }

@@ -37,6 +37,10 @@ impl Builder {
         self.buffer.clear();
         self.buffer.try_reserve(HEAD + 8 + 12 * TABLES_MAX + items)
     }
+    /// The bytes of its memory.
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity()
+    }
     /// The bytes of the items of a row or tombstone.
     pub fn bytes_of(payload: usize) -> usize {
         let pieces = payload.div_ceil(PIECE).max(1);
