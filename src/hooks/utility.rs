@@ -400,7 +400,7 @@ fn drop_database(call: Call) {
     // The transaction's pin keeps the tables until we are done with them.
     xact::txn();
     let e = shmem::engine();
-    for t in shmem::storages(db).into_iter().filter_map(shmem::unregister) {
+    for t in shmem::storages(db).into_iter().filter_map(xact::take_out) {
         t.retire(&e);
     }
 }

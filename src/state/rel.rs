@@ -7,6 +7,7 @@ use crate::state::above::above;
 use crate::state::errors::ok;
 use crate::state::{shmem, xact};
 use mixedcc_engine::index::{Primary, Reuse};
+use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::partition::{Partition, PartitionMap};
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
@@ -298,11 +299,11 @@ pub fn default_map() -> NonNull<PartitionMap> {
     ok(with_memory(|| Table::new_map(&e, shmem::my_slot(), 1, 0, &[], set, guc::default_policy())))
 }
 
-/// Makes and registers the table of a storage. `like`: take over this table's map and primary
-/// index.
-pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
+/// Makes and registers the table of a storage that this transaction makes. `like`: take over this
+/// table's map and primary index. `permanent`: the table's rows shall survive a crash.
+pub fn create_table(key: [u32; 4], like: Option<&Table>, permanent: bool) -> &'static Table {
     let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
-    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec);
+    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec, permanent);
     if let Some(name) = like.and_then(|t| t.name.get()) {
         t.name.set(&name);
     }
@@ -310,7 +311,12 @@ pub fn create_table(key: [u32; 4], like: Option<&Table>) -> &'static Table {
 }
 
 /// Makes and registers the table of a storage, with a map of its own. `spec`: of its primary index.
-fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u8]>) -> &'static Table {
+fn create_table_with(
+    key: [u32; 4],
+    map: NonNull<PartitionMap>,
+    spec: Option<&[u8]>,
+    permanent: bool,
+) -> &'static Table {
     let e = shmem::engine();
     let slot = shmem::my_slot();
     let t = match with_memory(|| Table::create(&e, slot, key, map)) {
@@ -321,16 +327,11 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
             crate::state::errors::raise(x.into())
         }
     };
-    if let Some(spec) = spec {
-        match with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec)) {
-            Ok(primary) => t.set_primary(primary),
-            Err(x) => {
-                // SAFETY: `t` was made above, and is not registered: no other process can reach it
-                // (INV-TABLE).
-                unsafe { t.destroy(&e, slot) };
-                crate::state::errors::raise(x.into())
-            }
-        }
+    if let Err(x) = complete(t, spec, permanent) {
+        // SAFETY: `t` was made above, and is not registered: no other process can reach it
+        // (INV-TABLE).
+        unsafe { t.destroy(&e, slot) };
+        crate::state::errors::raise(x.into())
     }
     match shmem::register(t) {
         Some(true) => {}
@@ -349,6 +350,18 @@ fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, spec: Option<&[u
         }
     }
     t
+}
+
+/// Gives a new table its primary index, and what a permanent one has beside its records.
+fn complete(t: &'static Table, spec: Option<&[u8]>, permanent: bool) -> Result<(), OutOfMemory> {
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    if let Some(spec) = spec {
+        t.set_primary(with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec))?);
+    }
+    if permanent {
+        with_memory(|| t.make_durable(&e, slot, true))?;
+    }
+    Ok(())
 }
 
 /// A copy of a map without its partitions' counters. Switches under way are over in it.

@@ -65,7 +65,8 @@ unsafe extern "C-unwind" fn at_exit(code: i32, _arg: pg_sys::Datum) {
     // Not after an immediate shutdown: then there is no checkpoint.
     let Some(identity) = identity() else { return };
     forget_loaded();
-    let tables = shmem::all_unlocked();
+    // The files of permanent tables have their rows.
+    let tables: Vec<_> = shmem::all_unlocked().into_iter().filter(|t| t.durable().is_none()).collect();
     if tables.is_empty() {
         return;
     }

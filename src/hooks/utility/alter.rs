@@ -5,6 +5,7 @@ use crate::access::altered;
 use crate::admin::options::{self, Apply, Options};
 use crate::paths::tableam::relation;
 use crate::pg::errors::{complain, refuse};
+use crate::pg::guc::{Persistence, DEFAULT_PERSISTENCE};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;
@@ -96,6 +97,7 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
     let to = new_method(s);
     let becomes = to.as_deref().is_some_and(is_our_method);
     let name = name_of(s.relation);
+    let permanent = DEFAULT_PERSISTENCE.get() == Persistence::Permanent;
     if becomes && ours(oid).is_none() {
         match (c.kind, c.persistence) {
             (pg_sys::RELKIND_MATVIEW, _) => {
@@ -104,7 +106,7 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
             (_, pg_sys::RELPERSISTENCE_TEMP) => {
                 refuse("mixedcc does not support temporary tables", "Keep the temporary table in heap.")
             }
-            (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) => refuse(
+            (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) && !permanent => refuse(
                 &format!("table \"{name}\" must be unlogged to become a mixedcc table"),
                 "Use ALTER TABLE ... SET UNLOGGED first.",
             ),
@@ -112,7 +114,7 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
         }
     }
     let stays = becomes || (ours(oid).is_some() && to.is_none());
-    if stays && has(s, AlterTableType::AT_SetLogged) {
+    if stays && has(s, AlterTableType::AT_SetLogged) && !permanent {
         refuse(
             &format!("mixedcc table \"{name}\" cannot be made logged"),
             "Rows of mixedcc tables live in memory; use ALTER TABLE ... SET ACCESS METHOD heap, SET LOGGED.",

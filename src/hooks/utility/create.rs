@@ -3,7 +3,7 @@
 use super::{hold, is_our_method, relid, take_ours, text, Call, Element};
 use crate::admin::options::{self, Apply, Options};
 use crate::pg::errors::{complain, refuse};
-use crate::pg::guc::{ExtensionTables, EXTENSION_TABLES};
+use crate::pg::guc::{ExtensionTables, Persistence, DEFAULT_PERSISTENCE, EXTENSION_TABLES};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -64,16 +64,22 @@ fn is_temp(rv: *const pg_sys::RangeVar) -> bool {
     }
 }
 
-/// Makes a permanent table unlogged, with a notice once a session.
-fn make_unlogged(rv: *mut pg_sys::RangeVar) {
+/// Gives a relation without a word about it the default persistence. Is it made unlogged so?
+fn settle_persistence(rv: *mut pg_sys::RangeVar) -> bool {
     // SAFETY: `rv` is a range variable of a `writable` call, which we may change.
     unsafe {
-        if (*rv).relpersistence as u8 != pg_sys::RELPERSISTENCE_PERMANENT {
-            return;
+        let open = (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT;
+        if !open || DEFAULT_PERSISTENCE.get() == Persistence::Permanent {
+            return false;
         }
         (*rv).relpersistence = pg_sys::RELPERSISTENCE_UNLOGGED as core::ffi::c_char;
     }
-    if !NOTICED.replace(true) {
+    true
+}
+
+/// The same for a table, with a notice once a session if it is made unlogged.
+fn settle_table(rv: *mut pg_sys::RangeVar) {
+    if settle_persistence(rv) && !NOTICED.replace(true) {
         ErrorReport::new(
             PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
             format!("mixedcc table \"{}\" is created UNLOGGED", super::name_of(rv)),
@@ -154,7 +160,7 @@ pub fn table(call: Call) {
     if exists {
         return call.run();
     }
-    make_unlogged(s.relation);
+    settle_table(s.relation);
     let rv = s.relation;
     call.run();
     finish(rv, space, o);
@@ -171,12 +177,7 @@ fn partitioned(call: Call) {
     }
     let call = call.writable();
     // SAFETY: the same node of a `writable` call, which we may change.
-    unsafe {
-        let rv = (*call.node::<pg_sys::CreateStmt>()).relation;
-        if (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT {
-            (*rv).relpersistence = pg_sys::RELPERSISTENCE_UNLOGGED as core::ffi::c_char;
-        }
-    }
+    settle_persistence(unsafe { (*call.node::<pg_sys::CreateStmt>()).relation });
     call.run();
 }
 
@@ -237,7 +238,7 @@ pub fn table_as(call: Call, node: fn(&Call) -> *mut pg_sys::CreateTableAsStmt) {
     if exists {
         return call.run();
     }
-    make_unlogged(into.rel);
+    settle_table(into.rel);
     let rv = into.rel;
     call.run();
     // EXPLAIN without ANALYZE makes no table.

@@ -33,13 +33,10 @@ pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persiste
     // this function.
     unsafe {
         let kind = (*(*rel).rd_rel).relkind as u8;
-        if persistence as u8 != pg_sys::RELPERSISTENCE_UNLOGGED {
-            let (what, hint) = match persistence as u8 {
-                pg_sys::RELPERSISTENCE_TEMP => ("mixedcc does not support temporary tables", "Create the temporary table USING heap."),
-                _ => ("mixedcc tables must be unlogged", "Rows of mixedcc tables live in memory; use ALTER TABLE ... SET UNLOGGED, or CREATE UNLOGGED TABLE."),
-            };
-            unsupported(what, hint);
+        if persistence as u8 == pg_sys::RELPERSISTENCE_TEMP {
+            unsupported("mixedcc does not support temporary tables", "Create the temporary table USING heap.");
         }
+        let permanent = persistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT;
         if kind == pg_sys::RELKIND_MATVIEW {
             unsupported("mixedcc does not support materialized views", "Create the materialized view USING heap.");
         }
@@ -48,17 +45,28 @@ pub unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persiste
         let old_key = compat::storage_key(&compat::storage_of(rel));
         let key = compat::storage_key(storage);
         if old_key == key {
-            rel::create_table(key, None);
-        } else if crate::state::save::is_missing(rel) {
+            rel::create_table(key, None, permanent);
+        } else if is_elsewhere(rel) {
             // TRUNCATE gives up rows that are in a file.
-            rel::create_anew(rel, key);
+            rel::create_anew(rel, key, permanent);
         } else {
-            rel::create_table(key, Some(rel::table_of(rel)));
+            rel::create_table(key, Some(rel::table_of(rel)), permanent);
         }
         xact::created(key);
         if old_key != key {
             xact::dropped(old_key);
         }
+    }
+}
+
+/// Are the rows of a relation in a file and not in memory?
+unsafe fn is_elsewhere(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open: contract of `set_new_storage`, the only caller.
+    unsafe {
+        if compat::is_permanent(rel) {
+            return rel::known_table_of(rel).is_none();
+        }
+        crate::state::save::is_missing(rel)
     }
 }
 
@@ -79,7 +87,7 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
             // for another one.
             xact::orphaned(t);
         }
-        rel::create_table(key, old);
+        rel::create_table(key, old, compat::is_permanent(rel));
         // The indexes are rebuilt before the invalidation is processed.
         (*rel).rd_amcache = std::ptr::null_mut();
         pg_sys::CacheInvalidateRelcache(rel);
@@ -88,10 +96,7 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
 
 /// Another tablespace.
 pub fn refuse_to_copy_data() -> ! {
-    unsupported(
-        "mixedcc tables cannot be moved to another tablespace",
-        "Their rows live in memory: the tablespace has no influence.",
-    )
+    unsupported("mixedcc tables cannot be moved to another tablespace", "Create a table there, and copy the rows.")
 }
 
 /// # Safety

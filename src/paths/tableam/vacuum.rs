@@ -16,6 +16,7 @@ use pgrx::prelude::*;
 use report::Report;
 use std::ptr::NonNull;
 
+mod horizon;
 mod report;
 
 /// # Safety
@@ -151,9 +152,10 @@ pub unsafe extern "C-unwind" fn vacuum(
             // No error: nothing shall hold the horizons of the database back.
             let c = (*rel).rd_rel;
             let (pages, rows) = ((*c).relpages as u32, (*c).reltuples as f64);
-            return compat::update_table_statistics(rel, compat::Size { pages, rows, has_index: (*c).relhasindex });
+            let size = compat::Size { pages, rows, has_index: (*c).relhasindex };
+            return compat::update_table_statistics(rel, size, pg_sys::GetOldestNonRemovableTransactionId(rel));
         }
-        let table = rel::info(rel).table;
+        let (table, frozen) = horizon::of(rel);
         let started = pg_sys::GetCurrentTimestamp();
         let mut report = Report::start(rel, params);
         let dead = mark_dead(table);
@@ -191,7 +193,7 @@ pub unsafe extern "C-unwind" fn vacuum(
         let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
         tidy_ranges(table, &there);
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
-        count(rel, table, nindexes > 0, started);
+        count(rel, table, frozen, nindexes > 0, started);
         report.end(rel, params, table, dead.len());
     }
 }
@@ -209,12 +211,18 @@ unsafe fn tell_of_hollow(index: pg_sys::Relation, table: &Table, dead: &[u64], r
     }
 }
 
-unsafe fn count(rel: pg_sys::Relation, table: &Table, has_index: bool, started: pg_sys::TimestampTz) {
+unsafe fn count(
+    rel: pg_sys::Relation,
+    table: &Table,
+    frozen: pg_sys::TransactionId,
+    has_index: bool,
+    started: pg_sys::TimestampTz,
+) {
     // SAFETY: `rel` is open and locked by `vacuum`, the only caller.
     unsafe {
         let rows = table.rows();
         let size = compat::Size { pages: blocks(table) as u32, rows: rows as f64, has_index };
-        compat::update_table_statistics(rel, size);
+        compat::update_table_statistics(rel, size, frozen);
         compat::report_vacuum(rel, rows, table.dead.load(Ordering::Relaxed), started);
     }
 }

@@ -70,14 +70,15 @@ pub unsafe fn update_statistics(index: pg_sys::Relation, size: Size) {
     unsafe { update(index, size, pg_sys::InvalidTransactionId, pg_sys::MultiXactId::from(0u32)) }
 }
 
-/// Writes size and rows of a table into pg_class, and the horizons that VACUUM has come to: rows of
-/// ours hold neither transaction ids nor multixacts, so these are the newest that are sane.
+/// Writes size and rows of a table into pg_class, and the horizons that VACUUM has come to.
+/// `frozen`: no older transaction id is needed; 0: unknown. Rows of ours hold no multixacts, so that
+/// horizon is the newest that is sane.
 ///
 /// # Safety
 /// An open table, locked as VACUUM does.
-pub unsafe fn update_table_statistics(rel: pg_sys::Relation, size: Size) {
+pub unsafe fn update_table_statistics(rel: pg_sys::Relation, size: Size, frozen: pg_sys::TransactionId) {
     // SAFETY: `rel` is open and locked as VACUUM does (contract of this function).
-    unsafe { update(rel, size, pg_sys::GetOldestNonRemovableTransactionId(rel), pg_sys::GetOldestMultiXactId()) }
+    unsafe { update(rel, size, frozen, pg_sys::GetOldestMultiXactId()) }
 }
 
 /// # Safety

@@ -57,15 +57,15 @@ pub use maintenance::{
     cluster, count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info,
     is_verbose, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum, Size,
 };
-pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init};
+pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
 pub use process::{
     addin_shmem_lock, exporter, handle_signal, has_no_snapshot, holds_relation, is_awaited, my_ident, my_lxid, my_slot,
     pid_of, relation_tag, wait_for_end, wake,
 };
 pub use storage::{
-    create_storage, empty_index, main_file, page_with, relation_of, storage, storage_key, storage_number, storage_of,
-    Storage, PAGE_HEADER,
+    create_storage, empty_index, is_permanent, main_file, page_with, relation_of, storage, storage_key, storage_number,
+    storage_of, Storage, PAGE_HEADER,
 };
 pub use usage::Usage;
 pub use wal::{begin_record, insert_record, register_data};

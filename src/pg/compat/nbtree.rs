@@ -1,14 +1,17 @@
 //! The files of hollow indexes: nbtree indexes without entries, which the engine answers.
 //!
-//! **INV-HOLLOW**: The init fork of a hollow index has two blocks, that of any other nbtree index
-//! has one. The second block is written when the file is built, and that build delivers no row to
-//! nbtree. So the fork tells of each file, in every state of a transaction and after every crash,
-//! whether nbtree has the entries or the engine does.
+//! **INV-HOLLOW**: The init fork of a hollow unlogged index has two blocks, that of any other nbtree
+//! index has one. A permanent index has no init fork: block 1 of a hollow one holds a mark, and no
+//! page of nbtree looks like it. The second block is written when the file is built, and that build
+//! delivers no row to nbtree. So the file tells, in every state of a transaction and after every
+//! crash, whether nbtree has the entries or the engine does.
 //!
-//! Both forks are *poisoned*: the metapage names block 1 as the root, and that is a zero page. A
-//! function of nbtree that comes to the file by mistake raises an ERROR ("unexpected zero page").
+//! The forks are *poisoned*: the metapage names block 1 as the root, and that is a zero page, or the
+//! mark. A function of nbtree that comes to the file by mistake raises an ERROR ("unexpected zero
+//! page", "corrupted page"). The build of nbtree writes the metapage after the mark; so the main
+//! fork is poisoned at its first use (INV-SERVED).
 
-use super::storage::{open_storage, storage_of, Page};
+use super::storage::{is_permanent, open_storage, storage_of, Page};
 use pgrx::pg_sys::ForkNumber::{INIT_FORKNUM, MAIN_FORKNUM};
 use pgrx::pg_sys::{self, Relation};
 
@@ -18,11 +21,15 @@ const ROOT: u32 = 1;
 const BLOCKS: u32 = 2;
 /// A root on this level is an inner page, so nbtree must read it.
 const LEVEL: u32 = 2;
+/// What block 1 of a hollow permanent index holds.
+const MARK: &[u8; 16] = b"mixedcc: hollow.";
 
 mod raw {
     use super::*;
     extern "C-unwind" {
         pub fn _bt_initmetapage(page: pg_sys::Page, root: u32, level: u32, allequalimage: bool);
+        // Without the guard of the bindings: it raises no ERROR in a critical section.
+        pub fn log_newpage_buffer(buffer: pg_sys::Buffer, standard: bool) -> pg_sys::XLogRecPtr;
     }
 }
 
@@ -42,8 +49,28 @@ struct Meta {
 pub unsafe fn is_hollow(index: Relation) -> bool {
     // SAFETY: `index` is open (contract of this function), so its storage can be opened.
     unsafe {
+        if is_permanent(index) {
+            return is_marked(index);
+        }
         let smgr = open_storage(&storage_of(index));
         pg_sys::smgrexists(smgr, INIT_FORKNUM) && pg_sys::smgrnblocks(smgr, INIT_FORKNUM) == BLOCKS
+    }
+}
+
+/// Has a permanent index the mark of a hollow one?
+unsafe fn is_marked(index: Relation) -> bool {
+    // SAFETY: `index` is open (contract of `is_hollow`), and the mark lies within the page, whose
+    // buffer is locked while it is read.
+    unsafe {
+        if blocks(index) < BLOCKS {
+            return false;
+        }
+        let buffer = read(index, ROOT, pg_sys::ReadBufferMode::RBM_NORMAL);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        let page = pg_sys::BufferGetPage(buffer).cast::<u8>().add(super::PAGE_HEADER);
+        let is_marked = std::slice::from_raw_parts(page, MARK.len()) == MARK;
+        pg_sys::UnlockReleaseBuffer(buffer);
+        is_marked
     }
 }
 
@@ -78,6 +105,24 @@ pub unsafe fn write_hollow_init(index: Relation) {
     }
 }
 
+/// Marks a permanent index that is being built as a hollow one. nbtree has written no page yet, and
+/// will write its metapage only.
+///
+/// # Safety
+/// An nbtree index that is being built, locked exclusively; its main fork is empty.
+pub unsafe fn write_hollow_mark(index: Relation) {
+    // SAFETY: the index is being built, so no other session reads it, and no buffer has its blocks
+    // (contract of this function). The page is of this frame.
+    unsafe {
+        let mut storage = storage_of(index);
+        let mut mark = Page::with(MARK);
+        // Logged first: that puts the record's place into the page.
+        pg_sys::log_newpage(&mut storage, MAIN_FORKNUM, ROOT, mark.page(), true);
+        pg_sys::PageSetChecksumInplace(mark.page(), ROOT);
+        pg_sys::smgrextend(open_storage(&storage), MAIN_FORKNUM, ROOT, mark.page().cast(), false);
+    }
+}
+
 /// Poisons the main fork of a hollow index, if it is not. Sessions may do so at the same time.
 ///
 /// # Safety
@@ -88,6 +133,9 @@ pub unsafe fn poison(index: Relation) {
     unsafe {
         if blocks(index) >= BLOCKS && is_poisoned(index) {
             return;
+        }
+        if is_permanent(index) {
+            return poison_permanent(index);
         }
         pg_sys::LockRelationForExtension(index, pg_sys::ExclusiveLock as i32);
         while blocks(index) < BLOCKS {
@@ -106,6 +154,27 @@ pub unsafe fn poison(index: Relation) {
             pg_sys::MarkBufferDirty(buffer);
             pg_sys::UnlockReleaseBuffer(buffer);
         }
+    }
+}
+
+/// Poisons the metapage of a permanent index, and logs that. In recovery no process does so: the
+/// primary's record comes.
+unsafe fn poison_permanent(index: Relation) {
+    // SAFETY: `index` is open, hollow and permanent: contract of `poison`, its only caller. The
+    // buffer is locked while its page is written, and nothing in the critical section raises an
+    // ERROR.
+    unsafe {
+        if pg_sys::RecoveryInProgress() {
+            return;
+        }
+        let buffer = read(index, META, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK);
+        let page = pg_sys::BufferGetPage(buffer);
+        pg_sys::CritSectionCount += 1;
+        raw::_bt_initmetapage(page, ROOT, LEVEL, true);
+        pg_sys::MarkBufferDirty(buffer);
+        raw::log_newpage_buffer(buffer, true);
+        pg_sys::CritSectionCount -= 1;
+        pg_sys::UnlockReleaseBuffer(buffer);
     }
 }
 

@@ -110,32 +110,33 @@ pub unsafe fn main_file(key: [u32; 4]) -> String {
     }
 }
 
-/// A page of a relation that holds these bytes behind its header, 512 at most, with a checksum
-/// where the cluster has them.
+/// A first page of a relation that holds these bytes behind its header, 512 at most, with a
+/// checksum where the cluster has them.
 ///
 /// # Safety
 /// As of [`main_file`].
 pub unsafe fn page_with(bytes: &[u8]) -> Vec<u8> {
-    assert!(bytes.len() <= 512, "they fit behind the header");
-    let mut page = Page::zero();
-    // SAFETY: `page` is of this frame, as large as a block and aligned to 4096 bytes.
-    unsafe { pg_sys::PageInit(page.0.as_mut_ptr().cast(), pg_sys::BLCKSZ as usize, 0) };
-    page.0[PAGE_HEADER..PAGE_HEADER + bytes.len()].copy_from_slice(bytes);
-    // The pointer is made after the last use of `page` by name, which would end its right to write.
-    let p: pg_sys::Page = page.0.as_mut_ptr().cast();
-    // SAFETY: `page` is a page since `PageInit`, and nothing else refers to it now.
-    unsafe {
-        (*p.cast::<pg_sys::PageHeaderData>()).pd_lower += bytes.len() as u16;
-        pg_sys::PageSetChecksumInplace(p, 0);
-    }
+    let mut page = Page::with(bytes);
+    // SAFETY: `page` is a page, and nothing else refers to it.
+    unsafe { pg_sys::PageSetChecksumInplace(page.page(), 0) };
     page.0.to_vec()
 }
 
 /// Where the bytes of [`page_with`] begin.
 pub const PAGE_HEADER: usize = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
 
+/// Is a relation permanent, so that its content survives a crash?
+///
+/// # Safety
+/// An open relation.
+#[inline]
+pub unsafe fn is_permanent(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open (contract of this function).
+    unsafe { (*(*rel).rd_rel).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT }
+}
+
 /// Makes the storage of a table: an empty main fork and, as for every unlogged relation, an init
-/// fork.
+/// fork. A permanent one has none, and PostgreSQL logs that it was made.
 ///
 /// # Safety
 /// Within a transaction; the storage is new.
@@ -144,9 +145,11 @@ pub unsafe fn create_storage(s: &Storage, persistence: core::ffi::c_char) {
     // is open from RelationCreateStorage to smgrclose (smgr.h).
     unsafe {
         let smgr = pg_sys::RelationCreateStorage(*s, persistence, true);
-        pg_sys::smgrcreate(smgr, INIT_FORKNUM, false);
-        pg_sys::ffi::pg_guard_ffi_boundary(|| raw::log_smgrcreate(s, INIT_FORKNUM));
-        pg_sys::smgrimmedsync(smgr, INIT_FORKNUM);
+        if persistence as u8 == pg_sys::RELPERSISTENCE_UNLOGGED {
+            pg_sys::smgrcreate(smgr, INIT_FORKNUM, false);
+            pg_sys::ffi::pg_guard_ffi_boundary(|| raw::log_smgrcreate(s, INIT_FORKNUM));
+            pg_sys::smgrimmedsync(smgr, INIT_FORKNUM);
+        }
         pg_sys::smgrclose(smgr);
     }
 }
@@ -159,6 +162,19 @@ impl Page {
     /// A page of zeros.
     pub(super) fn zero() -> Page {
         Page([0; pg_sys::BLCKSZ as usize])
+    }
+    /// A page without a special space that holds these bytes behind its header, 512 at most.
+    pub(super) fn with(bytes: &[u8]) -> Page {
+        assert!(bytes.len() <= 512, "they fit behind the header");
+        let mut page = Page::zero();
+        // SAFETY: `page` is of this frame, as large as a block and aligned to 4096 bytes. Nothing
+        // else refers to it.
+        unsafe {
+            pg_sys::PageInit(page.page(), pg_sys::BLCKSZ as usize, 0);
+            (*page.page().cast::<pg_sys::PageHeaderData>()).pd_lower += bytes.len() as u16;
+        }
+        page.0[PAGE_HEADER..PAGE_HEADER + bytes.len()].copy_from_slice(bytes);
+        page
     }
     /// The page, as PostgreSQL takes it.
     pub(super) fn page(&mut self) -> pg_sys::Page {

@@ -79,7 +79,7 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
             for node in committed.storages {
                 compat::empty_index(node);
             }
-            let t = create_anew(rel, key);
+            let t = create_anew(rel, key, false);
             t.note.store(1, Ordering::SeqCst);
             let alone = pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, true);
             if alone && committed.key.is_some_and(|k| k != compat::primary_key_index(rel)) {
@@ -94,14 +94,15 @@ unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
     }
 }
 
-/// Makes and registers the table of a storage, as its options and its primary key say.
+/// Makes and registers the table of a storage, as its options and its primary key say. `permanent`:
+/// the storage is one that this transaction makes, and the rows shall survive a crash.
 ///
 /// # Safety
 /// A valid relation of ours.
-pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
+pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4], permanent: bool) -> &'static Table {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
     let (spec, map) = unsafe { ((above().primary_spec)(rel), (above().initial_map)(rel)) };
-    create_table_with(key, map, spec.as_deref())
+    create_table_with(key, map, spec.as_deref(), permanent)
 }
 
 /// The indexes of a relation as they are committed: those that this transaction has dropped or

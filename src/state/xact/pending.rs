@@ -80,8 +80,37 @@ pub fn before_change(table: &'static Table) {
     ok(t.make_room(2 * maps + 2).map_err(Into::into));
 }
 
+/// The permanent tables whose storages the transaction has made, and has not dropped again: their
+/// rows are in no commit's record (INV-NEW).
+pub fn made() -> Vec<&'static Table> {
+    if !super::has_backend() {
+        return Vec::new();
+    }
+    let all = &backend().pending;
+    let is_dropped = |key| all.iter().any(|(_, p)| matches!(p, Pending::Dropped(k) if *k == key));
+    let keys = all.iter().filter_map(|(_, p)| match p {
+        Pending::Created(k) if !is_dropped(*k) => Some(*k),
+        _ => None,
+    });
+    keys.filter_map(shmem::find).filter(|t| t.durable().is_some_and(|d| d.is_new())).collect()
+}
+
+/// Takes a storage's table out of the hash. From then on no round writes to its files, which
+/// PostgreSQL is about to remove (INV-BUSY). It can neither fail nor be cancelled.
+pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
+    let t = shmem::find(key)?;
+    if let Some(durable) = t.durable() {
+        // SAFETY: a sleep of a moment, which raises nothing.
+        durable.words().mark_dropped(|_| unsafe { pg_sys::pg_usleep(BATCH_US) });
+    }
+    shmem::unregister(key)
+}
+
+/// A look at a batch under way of the companion, and the next one, µs.
+const BATCH_US: core::ffi::c_long = 100;
+
 fn throw_away(key: [u32; 4]) {
-    if let Some(t) = shmem::unregister(key) {
+    if let Some(t) = take_out(key) {
         t.retire(&shmem::engine());
     }
 }
@@ -122,6 +151,9 @@ pub(super) fn end(commit: bool) {
             Pending::Created(k) if commit => {
                 if let Some(t) = shmem::find(*k) {
                     t.map().begins(now());
+                    if let Some(durable) = t.durable() {
+                        durable.begins();
+                    }
                 }
             }
             Pending::Map { table, old, .. } if commit => {
@@ -198,7 +230,7 @@ pub(super) fn undo(level: u32) {
     }
     for (l, p) in undone.into_iter().rev() {
         match p {
-            Pending::Created(k) => b.pending.extend(shmem::unregister(k).map(|t| (0, Pending::Orphan(t)))),
+            Pending::Created(k) => b.pending.extend(take_out(k).map(|t| (0, Pending::Orphan(t)))),
             Pending::Map { table, old, new, parts } => {
                 restore_map(table, old, &parts);
                 b.pending.push((0, Pending::OldMap(new)));
