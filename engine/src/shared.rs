@@ -12,6 +12,7 @@
 
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
+use crate::durable::rounds::Rounds;
 use crate::durable::window::{Gate, Window};
 use crate::error::Error;
 use crate::faults::{self, Fault, Moment};
@@ -143,6 +144,8 @@ pub struct Shared {
     pub(crate) freeing: AtomicU64,
     /// May commits into permanent tables be logged (INV-GATE)?
     pub gate: Gate,
+    /// The rounds of the checkpointer's companion.
+    pub rounds: Rounds,
     /// The protocols in use, and whether a deadlock detector sees all their waits.
     pub protocols: InUse,
     /// How many transactions are sampled.

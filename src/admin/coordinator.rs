@@ -11,7 +11,7 @@
 //! session's commit has to free a large one. And it warns when the region becomes full (see
 //! [`memory`]).
 
-use crate::pg::{compat, guc};
+use crate::pg::{compat, guc, worker};
 use crate::state::worker::{doze, free_slice, nudge};
 use crate::state::{rel, shmem, stop};
 use choose::Choice;
@@ -26,48 +26,16 @@ mod choose;
 mod memory;
 pub use choose::settings;
 
-/// Signal handlers must be the C functions themselves.
-mod raw {
-    extern "C-unwind" {
-        pub fn SignalHandlerForConfigReload(signal: core::ffi::c_int);
-        pub fn SignalHandlerForShutdownRequest(signal: core::ffi::c_int);
-    }
-}
-
 /// Name and type of the worker, as pg_stat_activity shows them.
 const NAME: &CStr = c"mixedcc coordinator";
-/// After an end that was not a shutdown, seconds.
-const RESTART_S: i32 = 1;
 /// With nothing to do, the coordinator shows at this interval that it lives, ms.
 const HEARTBEAT_MS: i64 = 1000;
 /// Looks at the slots while a step waits: often at first, then rarely. (passes without a step, ms)
 const POLLS: [(u32, i64); 3] = [(50, 1), (200, 5), (u32::MAX, 50)];
 
-fn fill<const N: usize>(to: &mut [core::ffi::c_char; N], text: &CStr) {
-    for (to, from) in to.iter_mut().zip(text.to_bytes()).take(N - 1) {
-        *to = *from as core::ffi::c_char;
-    }
-}
-
 /// Registers the worker. Called while the postmaster preloads the library.
 pub fn init() {
-    // SAFETY: a variable of this process, which its one thread writes when it starts.
-    if unsafe { pg_sys::IsBinaryUpgrade } {
-        return; // nothing may write but pg_upgrade
-    }
-    let mut w = pg_sys::BackgroundWorker {
-        bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION) as i32,
-        bgw_start_time: pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished,
-        bgw_restart_time: RESTART_S,
-        ..Default::default()
-    };
-    fill(&mut w.bgw_name, NAME);
-    fill(&mut w.bgw_type, NAME);
-    fill(&mut w.bgw_library_name, c"mixedcc");
-    fill(&mut w.bgw_function_name, c"mixedcc_coordinator_main");
-    // SAFETY: `_PG_init` runs alone, as RegisterBackgroundWorker wants. It copies `w`, which is of
-    // this frame.
-    unsafe { pg_sys::RegisterBackgroundWorker(&mut w) };
+    worker::register(NAME, c"mixedcc_coordinator_main");
 }
 
 /// Now, in microseconds as PostgreSQL counts them.
@@ -178,30 +146,14 @@ fn start(e: &Engine) {
 /// Sleeps as `doze`; handles what signals ask for. True: settings may have changed.
 fn sleep(ms: i64) -> bool {
     doze(ms, pg_sys::PG_WAIT_EXTENSION);
-    // SAFETY: variables of this process, which its one thread and its signal handlers write. No
-    // transaction is running; an ERROR ends the process.
-    unsafe {
-        if pg_sys::ConfigReloadPending != 0 {
-            pg_sys::ConfigReloadPending = 0;
-            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
-            return true;
-        }
-    }
-    false
+    worker::reload()
 }
 
 /// The worker.
 #[pg_guard]
 #[no_mangle]
 pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
-    // SAFETY: as bgworker.h wants it, once and in this order: handlers, then signals, then the
-    // connection, to no database.
-    unsafe {
-        compat::handle_signal(pg_sys::SIGHUP, raw::SignalHandlerForConfigReload);
-        compat::handle_signal(pg_sys::SIGTERM, raw::SignalHandlerForShutdownRequest);
-        pg_sys::BackgroundWorkerUnblockSignals();
-        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
-    }
+    worker::begin();
     // The server has opened for business.
     crate::state::save::forget_loaded();
     let e = shmem::engine();

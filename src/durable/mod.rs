@@ -2,13 +2,16 @@
 //!
 //! `docs/design/durability.md` is the design; its invariants are named D-... in the comments.
 
+pub mod bulk;
+mod companion;
 mod describe;
+pub mod images;
 mod redo;
 
 use crate::pg::wal;
 use pgrx::pg_sys;
 
-/// Registers the resource manager. The library must be in `shared_preload_libraries`: PostgreSQL
+/// Registers the resource manager and the companion. The library must be in `shared_preload_libraries`: PostgreSQL
 /// refuses to replay the records of a resource manager that it does not know.
 pub fn init() {
     let mut manager = pg_sys::RmgrData {
@@ -24,4 +27,5 @@ pub fn init() {
     // SAFETY: `_PG_init` of a preloaded library, so no WAL is read yet. PostgreSQL copies the
     // struct; name and functions live as long as the library.
     unsafe { pg_sys::RegisterCustomRmgr(wal::MANAGER, &raw mut manager) };
+    companion::init();
 }

@@ -1,7 +1,8 @@
 //! The ends of transactions and subtransactions: PostgreSQL's two callbacks, and all that happens
 //! in them, in its order.
 //!
-//! *Before a commit* the transaction is validated: an ERROR can still abort it. Our callback comes
+//! *Before a commit* the rows of permanent storages that the transaction has made are written, and
+//! the transaction is validated: an ERROR can still abort it. Our callback comes
 //! before those of extensions that commit elsewhere (INV-FRONT, `state/xact/order.rs`).
 //!
 //! *At a commit or abort* (1) the engine's transaction is published or undone, while the process
@@ -17,6 +18,7 @@
 
 use crate::access::{altered, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
+use crate::durable::bulk;
 use crate::paths::{bypass, native};
 use crate::state::{worker, xact};
 use pgrx::pg_sys;
@@ -41,6 +43,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             if let Some(t) = xact::sampled() {
                 together::note(t);
             }
+            bulk::write(xact::made());
             xact::prepare();
         }
         XACT_EVENT_COMMIT => end(xact::publish()),

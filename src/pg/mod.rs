@@ -1,5 +1,6 @@
 //! Small pieces of PostgreSQL that the bindings lack, and item TIDs.
 
+pub mod buffers;
 pub mod compat;
 pub mod errors;
 pub mod expr;
@@ -16,6 +17,7 @@ pub mod stored;
 pub mod text;
 pub mod values;
 pub mod wal;
+pub mod worker;
 
 use pgrx::pg_sys;
 

@@ -6,6 +6,7 @@ pub mod durable;
 pub mod errors;
 pub mod platform;
 pub mod rel;
+pub mod rounds;
 pub mod save;
 pub mod shmem;
 pub mod stop;

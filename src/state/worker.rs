@@ -45,9 +45,10 @@ pub fn see_to_dropped(drops: bool) {
     }
 }
 
-/// Is this the coordinator's slot?
+/// Is this the slot of the coordinator, or of the checkpointer's companion?
 pub fn is_slot(slot: SlotId) -> bool {
-    shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst) == slot as u32 + 1
+    let shared = shmem::engine().shared;
+    shared.coordinator.slot.load(Ordering::SeqCst) == slot as u32 + 1 || shared.rounds.slot() == Some(slot)
 }
 
 /// Sleeps until the latch is set or the time is over; ends the process if that is asked for.

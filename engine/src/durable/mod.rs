@@ -10,9 +10,11 @@
 
 mod bytes;
 pub mod entry;
+pub mod flushed;
 pub mod merge;
 pub mod meta;
 pub mod page;
+pub mod rounds;
 pub mod space;
 pub mod table;
 pub mod wal;

@@ -265,6 +265,10 @@ impl<'a> PageMut<'a> {
     pub fn special(&self) -> &Special {
         &self.special
     }
+    /// The page is complete.
+    pub fn finish(self) -> &'a mut [u8; PAGE] {
+        self.page
+    }
     /// The bytes that are left.
     pub fn room(&self) -> usize {
         SPECIAL_AT - self.lower

@@ -102,14 +102,6 @@ impl Window {
             n = n.saturating_add(1);
         }
     }
-    /// Waits until the owner is out.
-    pub fn wait_out(&self, mut pause: impl FnMut(u32)) {
-        let mut n = 0;
-        while !self.is_out() {
-            pause(n);
-            n = n.saturating_add(1);
-        }
-    }
 }
 
 impl Gate {
@@ -123,11 +115,34 @@ impl Gate {
     }
     /// Closes it, and waits until all slots are out (INV-GATE).
     pub fn close<'a>(&self, windows: impl IntoIterator<Item = &'a Window>, mut pause: impl FnMut(u32)) {
+        self.close_unless(windows, |n| {
+            pause(n);
+            false
+        });
+    }
+    /// As [`Gate::close`], unless `pause` says that the wait is too long. Then the gate is open
+    /// again, and the answer is false.
+    pub fn close_unless<'a>(
+        &self,
+        windows: impl IntoIterator<Item = &'a Window>,
+        mut pause: impl FnMut(u32) -> bool,
+    ) -> bool {
         self.0.store(0, Ordering::SeqCst);
         model_fence();
-        if !faults::on(Fault::WindowsNotAwaited) {
-            windows.into_iter().for_each(|w| w.wait_out(&mut pause));
+        if faults::on(Fault::WindowsNotAwaited) {
+            return true;
         }
+        for window in windows {
+            let mut n = 0;
+            while !window.is_out() {
+                if pause(n) {
+                    self.open();
+                    return false;
+                }
+                n = n.saturating_add(1);
+            }
+        }
+        true
     }
 }
 
@@ -329,6 +344,10 @@ pub struct Companion {
 }
 
 impl Companion {
+    /// The next pass makes a round, also if no checkpoint has begun since the last one.
+    pub fn begin_anew(&mut self) {
+        self.imaged = 0;
+    }
     /// One pass of its loop. If a checkpoint has begun since the last round, a round: `image` gets
     /// its redo pointer when all records before that are marked and dirty, and images what is
     /// dirty. In each pass it releases the checkpoint with the redo pointer of the last round, if

@@ -13,6 +13,7 @@
 //! | INDEX_ATTR_BITMAP_ALL is gone (16): HOT_BLOCKING and SUMMARIZED together | `catalog` |
 //! | attributes are compact (18) | `catalog` |
 //! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
+//! | smgrread and smgrtruncate have other arguments (17, 18), smgrcloseall frees nothing (17) | `buffers` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
 //! | ExecutorRun_hook has one argument less (18); rights are in a list besides the range table, ExecInsertIndexTuples has one argument more (16) | `executor` |
 //! | EXPLAIN of one query: standard_ExplainOneQuery (17) | `callbacks` |
@@ -20,7 +21,8 @@
 //! | MyBackendId is MyProcNumber, from 0; lxid and the number of a PGPROC move (17) | `process` |
 //! | LockHeldByMe has one argument more (17) | `process` |
 //! | signals: pqsignal is pqsignal_be (18) | `process` |
-//! | number of AddinShmemInitLock | `process` |
+//! | numbers of AddinShmemInitLock and ProcArrayLock | `process` |
+//! | entries of pg_stat_activity (16); an ERROR's clean-up in a worker (16, 18) | `process` |
 //! | arguments of XLogRegisterData have other types (17, 18) | `wal` |
 //! | walkers of trees are named `_impl` (16); names and arrays' lengths have more arguments (16, 17); lc_collate_is_c is a field (18) | `nodes` |
 //! | index_beginscan has one argument more (18), RelationGetPrimaryKeyIndex too (18) | `executor`, `catalog` |
@@ -34,6 +36,7 @@
 //! attributes; `paths/bypass/program.rs` must refuse them), the executor's part in what the bypass
 //! does (`paths/bypass/`: read execMain.c and nodeModifyTable.c of the version again).
 
+pub mod buffers;
 mod callbacks;
 mod catalog;
 mod executor;
@@ -60,8 +63,9 @@ pub use maintenance::{
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
 pub use process::{
-    addin_shmem_lock, exporter, handle_signal, has_no_snapshot, holds_relation, is_awaited, my_ident, my_lxid, my_slot,
-    pid_of, relation_tag, wait_for_end, wake,
+    addin_shmem_lock, checkpointer, clean_up_after_error, delays_checkpoints, exporter, handle_signal, has_no_snapshot,
+    holds_relation, is_awaited, my_ident, my_lxid, my_slot, pid_of, relation_tag, renew_delay_of_checkpoints,
+    wait_for_end, wake, with_processes_locked,
 };
 pub use storage::{
     create_storage, empty_index, is_permanent, main_file, page_with, relation_of, storage, storage_key, storage_number,

@@ -15,6 +15,10 @@ mod raw {
         pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
         #[cfg(not(any(feature = "pg15", feature = "pg16")))]
         pub fn ProcNumberGetProc(number: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
+        // Raises nothing.
+        pub fn GetNextLocalTransactionId() -> u32;
+        #[cfg(feature = "pg18")]
+        pub fn pgaio_error_cleanup();
     }
 }
 
@@ -239,5 +243,84 @@ pub unsafe fn handle_signal(signal: u32, handler: Handler) {
     #[cfg(feature = "pg18")]
     unsafe {
         raw::pqsignal_be(signal as i32, handler);
+    }
+}
+
+/// Runs `f`, which must not unwind, while no process looks at the virtual transactions of others
+/// (ProcArrayLock).
+pub fn with_processes_locked<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: lock 4 of the main array is ProcArrayLock (lwlocknames.txt, lwlocklist.h). It is
+    // released below, as `f` does not unwind.
+    unsafe {
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(4)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        let result = f();
+        pg_sys::LWLockRelease(lock);
+        result
+    }
+}
+
+/// This process, which runs no transaction, has a new virtual transaction, and delays the
+/// checkpoint that looks at it from now on. A checkpoint that has looked before is delayed no more.
+/// Called within [`with_processes_locked`].
+pub fn renew_delay_of_checkpoints() {
+    // SAFETY: `MyProc` is this process's own, and lies in shared memory for good.
+    unsafe {
+        let lxid = raw::GetNextLocalTransactionId();
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        {
+            (*pg_sys::MyProc).lxid = lxid;
+        }
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        {
+            (*pg_sys::MyProc).vxid.lxid = lxid;
+        }
+        (*pg_sys::MyProc).delayChkptFlags |= pg_sys::DELAY_CHKPT_START as i32;
+    }
+}
+
+/// Does this process delay checkpoints?
+pub fn delays_checkpoints() -> bool {
+    // SAFETY: `MyProc` is this process's own.
+    let flags = unsafe { (*pg_sys::MyProc).delayChkptFlags };
+    flags & pg_sys::DELAY_CHKPT_START as i32 != 0 && my_lxid() != 0
+}
+
+/// The process id of the checkpointer, if one runs.
+pub fn checkpointer() -> Option<i32> {
+    // SAFETY: a copy of the statistics of all processes, which the loop stays within.
+    unsafe {
+        (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|i| {
+            #[cfg(feature = "pg15")]
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
+            #[cfg(not(feature = "pg15"))]
+            let entry = pg_sys::pgstat_get_local_beentry_by_index(i);
+            let status = &entry.as_ref()?.backendStatus;
+            (status.st_backendType == pg_sys::BackendType::B_CHECKPOINTER).then_some(status.st_procpid)
+        })
+    }
+}
+
+/// A worker without transactions has caught an ERROR: gives back all that it held, as the
+/// background writer does.
+pub fn clean_up_after_error() {
+    // SAFETY: in a process that has an auxiliary resource owner and no transaction; in the order of
+    // bgwriter.c.
+    unsafe {
+        pg_sys::InterruptHoldoffCount += 1;
+        pg_sys::LWLockReleaseAll();
+        pg_sys::ConditionVariableCancelSleep();
+        #[cfg(feature = "pg18")]
+        raw::pgaio_error_cleanup();
+        #[cfg(feature = "pg15")]
+        pg_sys::AbortBufferIO();
+        pg_sys::UnlockBuffers();
+        pg_sys::ReleaseAuxProcessResources(false);
+        pg_sys::AtEOXact_Buffers(false);
+        pg_sys::AtEOXact_SMgr();
+        pg_sys::AtEOXact_Files(false);
+        pg_sys::AtEOXact_HashTables(false);
+        pg_sys::XLogResetInsertion();
+        pg_sys::InterruptHoldoffCount -= 1;
     }
 }

@@ -1,0 +1,50 @@
+//! Up to which CSN all commits are in WAL that is on disk (D-HINT).
+//!
+//! **INV-FLUSHED**: V is found so: read the clock; then look at the word of each slot. A
+//! transaction that is *preparing* is awaited, and V is below the CSN of each one that is
+//! *committing*. A transaction at or below V is not before its record then: it has set the word
+//! *committed* after its record was inserted, or it has aborted, or it logs nothing. So once WAL is
+//! on disk up to where it ended after the look, all commits up to V are.
+
+use super::Lsn;
+use crate::csn::{Csn, SlotId, State};
+use crate::primitive::relax;
+use crate::shared::Engine;
+
+/// A CSN that becomes the answer when WAL is on disk up to there.
+#[derive(Default)]
+pub struct Flushed(Option<(Csn, Lsn)>);
+
+impl Flushed {
+    /// Looks again. `inserted` says where WAL ends, and `flushed` up to where it is on disk.
+    pub fn advance(&mut self, e: &Engine, inserted: impl Fn() -> Lsn, flushed: impl Fn() -> Lsn) {
+        if self.0.is_none() && e.now() > e.shared.rounds.flushed_csn() {
+            let csn = logged_upto(e);
+            self.0 = Some((csn, inserted()));
+        }
+        if let Some((csn, _)) = self.0.filter(|(_, end)| flushed() >= *end) {
+            // INV-FLUSHED: the records of all commits up to it are before `end`.
+            e.shared.rounds.set_flushed_csn(csn);
+            self.0 = None;
+        }
+    }
+}
+
+/// Each commit at or below it has inserted its record.
+fn logged_upto(e: &Engine) -> Csn {
+    let mut upto = e.now();
+    for slot in 0..e.slots.len() {
+        let mut word = e.word(slot as SlotId);
+        for n in 0.. {
+            if word.state() != State::Preparing {
+                break;
+            }
+            relax(n);
+            word = e.word(slot as SlotId);
+        }
+        if word.state() == State::Committing {
+            upto = upto.min(word.csn() - 1);
+        }
+    }
+    upto
+}

@@ -1,0 +1,102 @@
+//! The content of storages that a transaction has made, as images before it commits (D-NEW).
+//!
+//! The storage's fate is that of its content: a transaction that does not commit leaves no file.
+//! So the entries need no transaction id, and their CSN is a tick of the clock before the commit's.
+
+use crate::durable::images::{Batch, Full};
+use crate::pg::{buffers, stored};
+use crate::state::{shmem, stop, xact};
+use mixedcc_engine::durable::merge::Fork;
+use mixedcc_engine::durable::wal::ImageKind;
+use mixedcc_engine::durable::window::Place;
+use mixedcc_engine::durable::{Durable, Entry, Kind, Meta};
+use mixedcc_engine::txn::{RecordRef, WriteKind};
+use mixedcc_engine::Table;
+use pgrx::prelude::*;
+
+/// Writes the rows of tables whose storages the transaction has made.
+pub fn write(tables: impl IntoIterator<Item = &'static Table>) {
+    for table in tables {
+        if let Some(durable) = table.durable().filter(|durable| durable.is_new()) {
+            write_table(table, durable);
+        }
+    }
+}
+
+fn write_table(table: &'static Table, durable: &'static Durable) {
+    let e = shmem::engine();
+    let csn = e.tick();
+    let known = buffers::blocks(table.key, Fork::Main);
+    if known == 0 {
+        buffers::extend(table.key, Fork::Main); // the meta page's
+    }
+    let mut last = 0;
+    let mut fresh = || {
+        last += 1;
+        if last < known {
+            last
+        } else {
+            buffers::extend(table.key, Fork::Main)
+        }
+    };
+    let mut batch = Batch::new(table.key, ImageKind::Bulk);
+    let mut places: Vec<(u64, Place)> = Vec::new();
+    let (mut live_bytes, mut rows) = (0, 0);
+    let mut row = Vec::new();
+    for n in 0..table.len() {
+        if !own_row(table, n, &mut row) {
+            continue;
+        }
+        let entry = Entry { csn, kind: Kind::Row, record: n as u32, pending: None, fragment: None, payload: &row };
+        let place = loop {
+            match batch.add(&[entry], &mut fresh) {
+                Ok(place) => break place,
+                Err(Full) => write_batch(&mut batch),
+            }
+        };
+        places.push((n, place));
+        live_bytes += entry.size() as u64;
+        rows += 1;
+    }
+    write_batch(&mut batch);
+    let high = table.len().max(durable.high() as u64) as u32;
+    let blocks = buffers::blocks(table.key, Fork::Main);
+    let meta = Meta { horizon: 0, round: 0, clock: e.now(), token: e.last_token(), live_bytes, rows, high, blocks };
+    if batch.put_meta(&meta).is_err() {
+        error!("mixedcc: a batch without pages is full");
+    }
+    write_batch(&mut batch);
+    for (n, place) in places {
+        durable.set_home(n, Some(place));
+    }
+    durable.raise_high(high);
+}
+
+fn write_batch(batch: &mut Batch) {
+    if !batch.is_empty() {
+        stop::reach("bulk-page");
+        batch.write();
+        batch.take_filled();
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// The stored form of the row that record `n` has when the transaction, which has made it, commits.
+/// False: it has none.
+fn own_row(table: &'static Table, n: u64, to: &mut Vec<u8>) -> bool {
+    let t = xact::txn();
+    let Some(r) = RecordRef::find(table, n) else { return false };
+    let Some(write) = t.last_write(r).and_then(|w| t.write(w)) else { return false };
+    if write.kind == WriteKind::Delete {
+        return false;
+    }
+    to.clear();
+    // SAFETY: INV-VERSION: an own version, complete since it was handed to the engine. Nothing
+    // frees it before the transaction ends.
+    unsafe {
+        let len = write.version.as_ref().len as usize;
+        let payload = mixedcc_engine::record::Version::payload(write.version.as_ptr());
+        stored::pack(std::slice::from_raw_parts(payload, len), to);
+    }
+    true
+}

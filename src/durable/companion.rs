@@ -1,0 +1,152 @@
+//! The companion of the checkpointer: a background worker that holds each checkpoint after its redo
+//! pointer is fixed, writes the rows that have changed into image pages, and lets it go on.
+//!
+//! It runs no transaction. Whatever ends it, other than a clean end, makes PostgreSQL restart after
+//! a crash (see [`hold`]), so that no checkpoint completes without its images.
+
+mod closing;
+mod hold;
+mod round;
+
+use crate::durable::companion::hold::Server;
+use crate::pg::buffers;
+use crate::pg::{compat, wal, worker};
+use crate::state::{shmem, stop};
+use mixedcc_engine::durable::flushed::Flushed;
+use mixedcc_engine::durable::wal::RoundKind;
+use mixedcc_engine::durable::window::Companion;
+use mixedcc_engine::durable::Lsn;
+use mixedcc_engine::Engine;
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::prelude::*;
+use round::Spaces;
+use std::convert::Infallible;
+use std::ffi::CStr;
+use std::panic::AssertUnwindSafe;
+
+/// Name and type of the worker, as pg_stat_activity shows them.
+const NAME: &CStr = c"mixedcc companion";
+/// Between two looks whether a checkpoint has begun, ms.
+const LOOK_MS: i64 = 50;
+/// After an error in a round, ms.
+const AGAIN_MS: i64 = 1000;
+
+/// Registers the worker. Called while the postmaster preloads the library.
+pub fn init() {
+    worker::register(NAME, c"mixedcc_companion_main");
+}
+
+/// The companion of this process.
+struct Worker {
+    e: Engine,
+    rounds: Companion,
+    spaces: Spaces,
+    flushed: Flushed,
+    /// Why the next round is made, if no checkpoint has begun.
+    kind: RoundKind,
+}
+
+/// An error ended a round, and was logged. The round is to be made again.
+struct Failed;
+
+impl Worker {
+    /// One pass: a round, if a checkpoint has begun or a process has asked, and a release. False:
+    /// another checkpoint has begun meanwhile.
+    fn pass(&mut self) -> Result<bool, Failed> {
+        let result = PgTryBuilder::new(AssertUnwindSafe(|| Ok(self.try_pass())))
+            .catch_others(|error| match error {
+                // A fault of this program: the server restarts.
+                CaughtError::RustPanic { .. } => error.rethrow(),
+                CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => {
+                    ereport!(
+                        PgLogLevel::LOG,
+                        report.sql_error_code(),
+                        format!("mixedcc could not write images of its tables: {}", report.message()),
+                        "The checkpoint under way waits. The companion will try again."
+                    );
+                    Err(Failed)
+                }
+            })
+            .execute();
+        if result.is_err() {
+            self.clean_up();
+        }
+        result
+    }
+
+    fn try_pass(&mut self) -> bool {
+        let (e, spaces) = (&self.e, &mut self.spaces);
+        let ticket = e.shared.rounds.open_ticket();
+        if ticket.is_some() || self.kind != RoundKind::Checkpoint {
+            self.rounds.begin_anew();
+        }
+        let kind = if self.kind == RoundKind::Checkpoint && ticket.is_some() { RoundKind::Asked } else { self.kind };
+        let image = |redo: Lsn| {
+            round::make(e, spaces, redo, kind);
+            e.shared.rounds.complete(redo, ticket);
+            Ok::<(), Infallible>(())
+        };
+        hold::check();
+        let windows = e.slots.iter().map(|slot| &slot.logging);
+        let Ok(released) = self.rounds.pass(&Server, windows, |n| hold::nap(n), image);
+        self.kind = RoundKind::Checkpoint;
+        stop::reach("round-released");
+        released
+    }
+
+    /// After an error: it holds no resources, and looks at the files anew.
+    fn clean_up(&mut self) {
+        compat::clean_up_after_error();
+        self.e.unpin(shmem::my_slot());
+        self.spaces.forget();
+        self.rounds.begin_anew();
+        buffers::close_all();
+    }
+
+    /// One pass of the loop, and a rest.
+    fn step(&mut self) {
+        let rest = match self.pass() {
+            Ok(true) => LOOK_MS,
+            Ok(false) => 0,
+            Err(Failed) => AGAIN_MS,
+        };
+        self.flushed.advance(&self.e, wal::inserted, wal::flushed);
+        hold::rest(rest);
+        worker::reload();
+    }
+}
+
+/// The worker.
+#[pg_guard]
+#[no_mangle]
+pub extern "C-unwind" fn mixedcc_companion_main(_arg: pg_sys::Datum) {
+    worker::begin();
+    // SAFETY: once, in a process without one. Buffers are pinned in its name.
+    unsafe { pg_sys::CreateAuxProcessResourceOwner() };
+    let e = shmem::engine();
+    e.unpin(shmem::my_slot());
+    hold::begin();
+    e.shared.rounds.set_slot(Some(shmem::my_slot()));
+    let mut w = Worker {
+        e,
+        rounds: Companion::default(),
+        spaces: Spaces::default(),
+        flushed: Flushed::default(),
+        kind: RoundKind::Start,
+    };
+    while w.pass().is_err() {
+        w.kind = RoundKind::Start;
+        hold::rest(AGAIN_MS);
+        if worker::is_to_end() {
+            break;
+        }
+    }
+    if !worker::is_to_end() {
+        e.shared.gate.open();
+    }
+    while !worker::is_to_end() {
+        w.step();
+    }
+    closing::close(&mut w)
+}

@@ -1,0 +1,105 @@
+//! Holding checkpoints, and the guard: the companion leaves the processes only by a clean end.
+//!
+//! **INV-GUARD**: A process that ends by `_exit(2)` makes the postmaster end all others and
+//! recover. It does not leave the array of processes before that, and so a checkpoint that it holds
+//! goes on at no time. Each end of the companion but the clean one is of this kind.
+
+use crate::pg::local::Local;
+use crate::pg::{compat, wal};
+use crate::state::shmem;
+use mixedcc_engine::durable::window::Checkpoints;
+use mixedcc_engine::durable::Lsn;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+mod raw {
+    extern "C" {
+        pub fn _exit(status: core::ffi::c_int) -> !;
+        pub fn kill(pid: core::ffi::c_int, signal: core::ffi::c_int) -> core::ffi::c_int;
+    }
+}
+
+/// As a crash, for the postmaster.
+const CRASHED: i32 = 2;
+
+/// Of the process: has it made its last round?
+static CLEAN: Local<bool> = Local::new(false);
+
+/// The checkpoints of this server.
+pub struct Server;
+
+impl Checkpoints for Server {
+    fn redo(&self) -> Lsn {
+        wal::redo_pointer()
+    }
+    fn excluding_looks<T>(&self, f: impl FnOnce() -> T) -> T {
+        compat::with_processes_locked(f)
+    }
+    fn renew_hold(&self) {
+        compat::renew_delay_of_checkpoints();
+    }
+}
+
+/// Ends the process as a crash (INV-GUARD).
+pub fn die() -> ! {
+    // SAFETY: ends the process, without the callbacks of its end.
+    unsafe { raw::_exit(CRASHED) }
+}
+
+/// Ends the process cleanly. Nothing is dirty, and nothing can become so.
+pub fn leave() -> ! {
+    CLEAN.set(true);
+    shmem::engine().shared.rounds.set_slot(None);
+    // SAFETY: ends the process. Not 0: the postmaster starts it again, unless it shuts down.
+    unsafe { pg_sys::proc_exit(1) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
+    if !CLEAN.get() {
+        die();
+    }
+}
+
+/// Holds each checkpoint from now on.
+pub fn begin() {
+    // SAFETY: the callback is a function of this library, which is never unloaded.
+    unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0)) };
+    compat::with_processes_locked(compat::renew_delay_of_checkpoints);
+}
+
+/// Ends the process if it holds checkpoints no more, which no code of it should bring about.
+pub fn check() {
+    if !compat::delays_checkpoints() {
+        log!("mixedcc companion: checkpoints were not held; the server restarts");
+        die();
+    }
+}
+
+/// A short nap while a backend inserts a record, with the number of naps before. Takes part in
+/// signal barriers.
+pub fn nap(n: u32) {
+    // SAFETY: pg_usleep sleeps, and raises nothing.
+    unsafe { pg_sys::pg_usleep(if n < 100 { 10 } else { 1000 }) };
+    pgrx::check_for_interrupts!();
+}
+
+/// Sleeps until the latch is set or the time is over. Takes part in signal barriers.
+pub fn rest(ms: i64) {
+    // SAFETY: `MyLatch` is this process's own latch; an ERROR ends the process.
+    let happened = unsafe {
+        let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_POSTMASTER_DEATH;
+        let happened = pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        happened
+    };
+    if happened & pg_sys::WL_POSTMASTER_DEATH as i32 != 0 {
+        // A checkpointer that is held looks for no postmaster, and would keep shared memory.
+        if let Some(pid) = compat::checkpointer() {
+            // SAFETY: a signal for the checkpointer of this server.
+            unsafe { raw::kill(pid, pg_sys::SIGQUIT as i32) };
+        }
+        die();
+    }
+    pgrx::check_for_interrupts!();
+}

@@ -1,0 +1,329 @@
+//! A round: all that is dirty goes into images.
+//!
+//! Within a batch the order is: clear the bits of some records, look at the records, put their
+//! entries on fresh pages, insert the images, and only then move the homes and free the old blocks.
+//! An ERROR before that sets the bits and the flag again.
+
+use crate::durable::images::{Batch, Full};
+use crate::pg::{buffers, stored, wal};
+use crate::state::{shmem, stop};
+use mixedcc_engine::csn::{Csn, SlotId};
+use mixedcc_engine::durable::merge::{Fork, Live};
+use mixedcc_engine::durable::space::Space;
+use mixedcc_engine::durable::table::{Busy, Counts, Found, Logged, Look};
+use mixedcc_engine::durable::wal::{ImageKind, Op, Round, RoundKind};
+use mixedcc_engine::durable::window::{Place, Taken};
+use mixedcc_engine::durable::{Durable, Entry, Lsn, Meta, Page, PAGE};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::{Engine, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What the companion knows of the blocks of tables, by the tables' ids. Found from the homes of
+/// records at its first round of a table.
+#[derive(Default)]
+pub struct Spaces(HashMap<u64, Space>);
+
+impl Spaces {
+    /// An error may have left them wrong.
+    pub fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// The table is dropped: no page of it is written any more.
+struct Gone;
+
+/// Makes a round for this redo pointer.
+pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind) {
+    stop::reach("round-begins");
+    let slot = shmem::my_slot();
+    // INV-TABLE: tables that are found under the pin stay.
+    e.pin(slot);
+    let keys: Vec<[u32; 4]> = shmem::all(None).iter().filter(|t| t.durable().is_some()).map(|t| t.key).collect();
+    let mut known = Vec::with_capacity(keys.len());
+    for key in keys {
+        e.pin(slot);
+        if let Some(table) = shmem::find(key) {
+            known.push(table.id);
+            image_table(e, spaces, table, redo);
+        }
+    }
+    e.unpin(slot);
+    spaces.0.retain(|id, _| known.contains(id));
+    let token = e.last_token();
+    // SAFETY: reads the clock and raises nothing.
+    let time = unsafe { pg_sys::GetCurrentTimestamp() };
+    let data = Round { redo, clock: e.now(), token, time, kind }.encode();
+    // SAFETY: in a critical section, and no other record is begun.
+    wal::critical(|| unsafe { wal::insert(Op::Round, wal::UNIMPORTANT, &[&data]) });
+    stop::reach("round-logged");
+    buffers::close_all();
+}
+
+/// The flag of a table, which is set again unless its round is complete.
+struct Flag(Option<&'static Durable>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        if let Some(durable) = self.0 {
+            durable.set_flag();
+        }
+    }
+}
+
+fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn) {
+    let Some(durable) = table.durable() else { return };
+    // INV-NEW: the flag of a table that is new or dropped stays.
+    if !durable.is_flagged() || durable.words().begin_batch().is_none() {
+        return;
+    }
+    stop::reach("round-table");
+    let space = spaces.0.entry(table.id).or_insert_with(|| space_of(table, durable));
+    let mut flag = Flag(durable.take_flag().then_some(durable));
+    let mut work = Work {
+        e,
+        look: Look { e, table, durable, clock: e.now() },
+        durable,
+        space,
+        batch: Batch::new(table.key, ImageKind::Round),
+        key: table.key,
+        busy: None,
+        taken: Vec::new(),
+        homes: Vec::new(),
+        left: Vec::new(),
+        found: Vec::new(),
+        bytes: Vec::new(),
+        imaged: 0,
+    };
+    if work.image_all(redo).is_ok() {
+        flag.0 = None;
+    }
+}
+
+/// The work of a round on one table.
+struct Work<'a> {
+    e: &'a Engine,
+    look: Look<'a>,
+    durable: &'static Durable,
+    space: &'a mut Space,
+    batch: Batch,
+    key: [u32; 4],
+    /// From the first entry of a batch to the end of its writing.
+    busy: Option<Busy<'static>>,
+    /// Words of bits all of whose records are looked at.
+    taken: Vec<Taken<'static>>,
+    /// The new homes of records in the batch, and the blocks that their old images leave.
+    homes: Vec<(u64, Place)>,
+    left: Vec<u32>,
+    found: Vec<Found>,
+    bytes: Vec<u8>,
+    imaged: u64,
+}
+
+impl Work<'_> {
+    fn image_all(&mut self, redo: Lsn) -> Result<(), Gone> {
+        for chunk in self.durable.chunks() {
+            chunk.dirty.take(|taken| {
+                stop::reach("bit-cleared");
+                self.look.clock = self.e.now();
+                for record in taken.records() {
+                    self.image_record(chunk.first + record as u64)?;
+                }
+                self.taken.push(taken);
+                Ok(())
+            })?;
+        }
+        self.write()?;
+        self.write_meta(redo)
+    }
+
+    fn image_record(&mut self, n: u64) -> Result<(), Gone> {
+        let e = self.e;
+        // INV-LOOK: the round is pinned, and the clock was read after that.
+        self.look.entries_of(n, |slot, csn| logged(e, slot, csn), &mut self.found);
+        if self.found.is_empty() {
+            return Ok(());
+        }
+        let place = loop {
+            match self.add(n) {
+                Ok(place) => break place,
+                Err(Some(Full)) => self.write()?,
+                Err(None) => return Err(Gone),
+            }
+        };
+        self.leave_home_of(n);
+        self.homes.push((n, place));
+        self.imaged += 1;
+        Ok(())
+    }
+
+    /// Puts the entries that the look has found into the batch. `None`: the table is dropped.
+    fn add(&mut self, n: u64) -> Result<Place, Option<Full>> {
+        if self.busy.is_none() {
+            self.busy = Some(self.durable.words().begin_batch().ok_or(None)?);
+        }
+        self.bytes.clear();
+        let mut parts: Vec<Range<usize>> = Vec::with_capacity(self.found.len());
+        for found in &self.found {
+            let begin = self.bytes.len();
+            if found.version.is_some() {
+                // SAFETY: the pin of the round lasts.
+                stored::pack(unsafe { found.payload() }, &mut self.bytes);
+            }
+            parts.push(begin..self.bytes.len());
+        }
+        let entry = |(found, part): (&Found, &Range<usize>)| Entry {
+            csn: found.csn,
+            kind: found.kind,
+            record: n as u32,
+            pending: found.pending,
+            fragment: None,
+            payload: &self.bytes[part.clone()],
+        };
+        let entries: Vec<Entry> = self.found.iter().zip(&parts).map(entry).collect();
+        let (space, key) = (&mut *self.space, self.key);
+        self.batch.add(&entries, &mut || fresh_block(space, key)).map_err(Some)
+    }
+
+    /// Notes the blocks that a record's old image leaves when the new one is in WAL.
+    fn leave_home_of(&mut self, n: u64) {
+        let Some(old) = self.durable.home(n).and_then(|home| home.get()) else { return };
+        if old.long {
+            chain(self.key, old.block, |block| self.left.push(block));
+        } else {
+            self.left.push(old.block);
+        }
+    }
+
+    /// Writes the batch, and publishes where its records are.
+    fn write(&mut self) -> Result<(), Gone> {
+        if !self.batch.is_empty() {
+            stop::reach("batch-full");
+            self.batch.write();
+            stop::reach("batch-inserted");
+        }
+        // INV-IMAGED: the images are in WAL.
+        for (block, live) in self.batch.take_filled() {
+            self.space.fill(block, live);
+        }
+        for (n, place) in self.homes.drain(..) {
+            self.durable.set_home(n, Some(place));
+        }
+        self.left.drain(..).for_each(|block| self.space.leave(block));
+        self.taken.drain(..).for_each(Taken::imaged);
+        self.busy = None;
+        stop::reach("homes-moved");
+        pgrx::check_for_interrupts!();
+        Ok(())
+    }
+
+    /// The meta page, when all images of the table are in WAL.
+    fn write_meta(&mut self, redo: Lsn) -> Result<(), Gone> {
+        let _busy = self.durable.words().begin_batch().ok_or(Gone)?;
+        if buffers::blocks(self.key, Fork::Main) == 0 {
+            buffers::extend(self.key, Fork::Main);
+        }
+        let meta = Meta {
+            horizon: redo,
+            round: redo,
+            clock: self.e.now(),
+            token: self.e.last_token(),
+            live_bytes: self.space.live_bytes(),
+            rows: self.space.live_entries(),
+            high: self.durable.high(),
+            blocks: buffers::blocks(self.key, Fork::Main),
+        };
+        if self.batch.put_meta(&meta).is_ok() {
+            self.batch.write();
+        }
+        stop::reach("round-meta");
+        let before = self.durable.counts();
+        self.durable.set_counts(Counts {
+            live_bytes: meta.live_bytes,
+            rows: meta.rows,
+            blocks: meta.blocks as u64,
+            imaged: before.imaged + self.imaged,
+        });
+        Ok(())
+    }
+}
+
+/// A block that no image needs.
+fn fresh_block(space: &mut Space, key: [u32; 4]) -> u32 {
+    if let Some(block) = space.take() {
+        return block;
+    }
+    loop {
+        let block = buffers::extend(key, Fork::Main);
+        if block > 0 {
+            if space.extend(block).is_err() {
+                error!("mixedcc companion: out of memory");
+            }
+            return block;
+        }
+    }
+}
+
+/// Calls `f` with each block of a long row.
+fn chain(key: [u32; 4], first: u32, mut f: impl FnMut(u32)) {
+    let mut page = Box::new([0; PAGE]);
+    let mut block = first;
+    while block != 0 {
+        buffers::read(key, Fork::Main, block, false, None, &mut page);
+        let next = match Page::read(&page, block) {
+            Ok(Some(page)) => page.special.b as u32,
+            _ => error!("mixedcc: block {block} of file {} is damaged", key[2]),
+        };
+        f(block);
+        block = next;
+    }
+}
+
+/// What the homes of a table's records say of the blocks of its file.
+fn space_of(table: &'static Table, durable: &'static Durable) -> Space {
+    let mut live = vec![Live::default(); buffers::blocks(table.key, Fork::Main) as usize];
+    let mut add = |block: u32, bytes: usize| {
+        if let Some(live) = live.get_mut(block as usize) {
+            live.entries += 1;
+            live.bytes = live.bytes.saturating_add(bytes as u16);
+        }
+    };
+    for n in 0..table.len() {
+        let Some(place) = durable.home(n).and_then(|home| home.get()) else { continue };
+        if place.long {
+            chain(table.key, place.block, |block| add(block, mixedcc_engine::durable::page::BODY));
+        } else {
+            // SAFETY: INV-RETIRE: the round is pinned.
+            let row = table.record(n).and_then(|r| unsafe { r.head().as_ref() });
+            let row = row.filter(|v| !v.is_tombstone()).map_or(0, |v| stored::packed_len(v.len as usize));
+            let payload = row.min(mixedcc_engine::durable::entry::PIECE);
+            add(place.block, mixedcc_engine::durable::entry::HEADER + payload);
+        }
+    }
+    match Space::new(live) {
+        Ok(space) => space,
+        Err(_) => error!("mixedcc companion: out of memory"),
+    }
+}
+
+/// What the commit log says of a slot's owner that is *committing*.
+fn logged(e: &Engine, slot: SlotId, _csn: Csn) -> Logged {
+    let xid = e.slots[slot as usize].xid.load(Ordering::SeqCst);
+    if xid == 0 {
+        return Logged::No;
+    }
+    let short = pg_sys::TransactionId::from(xid as u32);
+    // SAFETY: the commit log has the xid: its transaction has not ended, or just now.
+    unsafe {
+        if pg_sys::TransactionIdDidCommit(short) {
+            Logged::Committed
+        } else if pg_sys::TransactionIdDidAbort(short) {
+            Logged::Aborted
+        } else {
+            Logged::Open(xid)
+        }
+    }
+}

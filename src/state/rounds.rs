@@ -1,0 +1,45 @@
+//! Rounds of the checkpointer's companion, as other processes ask for them. The companion itself is
+//! `durable/companion.rs`.
+
+use crate::pg::compat;
+use crate::state::shmem;
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// Between two looks whether the round is complete, microseconds.
+const NAP_US: i64 = 2000;
+/// Looks without a companion, until the wait is given up.
+const PATIENCE: u32 = 5000;
+
+/// Wakes the companion up, if one runs.
+pub fn wake() {
+    if let Some(slot) = shmem::engine().shared.rounds.slot() {
+        compat::wake(slot);
+    }
+}
+
+/// Asks the companion for a round and waits for it: all that was logged before the call is in
+/// images then. Interruptible. An ERROR if there is no companion.
+pub fn round_now() {
+    let rounds = &shmem::engine().shared.rounds;
+    let ticket = rounds.ask();
+    let mut absent = 0;
+    while !rounds.is_answered(ticket) {
+        absent = if rounds.slot().is_some() { 0 } else { absent + 1 };
+        // SAFETY: a variable of this process, which its one thread writes when it starts.
+        let never = !unsafe { pg_sys::IsPostmasterEnvironment };
+        if never || absent > PATIENCE {
+            ErrorReport::new(
+                PgSqlErrorCode::ERRCODE_CANNOT_CONNECT_NOW,
+                "the mixedcc companion of the checkpointer does not run",
+                "mixedcc",
+            )
+            .report(PgLogLevel::ERROR);
+        }
+        wake();
+        // SAFETY: pg_usleep sleeps, and raises nothing.
+        unsafe { pg_sys::pg_usleep(NAP_US) };
+        pgrx::check_for_interrupts!();
+    }
+}
