@@ -95,6 +95,12 @@ pub fn is_synchronous() -> bool {
     unsafe { pg_sys::synchronous_commit > pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 }
 }
 
+/// Does COMMIT wait until standbys have replayed its record?
+pub fn awaits_apply() -> bool {
+    // SAFETY: a variable of this process, which only its one thread writes.
+    unsafe { pg_sys::synchronous_commit >= pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_APPLY as i32 }
+}
+
 /// Is WAL written for logical decoding?
 pub fn is_logical() -> bool {
     // SAFETY: a variable of this process, which the start of the server has set.

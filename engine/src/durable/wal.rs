@@ -20,6 +20,8 @@ use std::ffi::CStr;
 /// Changes whenever the format of a commit's record changes.
 const FORMAT: u8 = 1;
 const WORD: u32 = 48;
+/// The one flag of a commit's head.
+const REPLY: u64 = 1 << WORD;
 const LOW: u64 = (1 << WORD) - 1;
 /// The most tables that one record names. A transaction with more writes several records.
 pub const TABLES_MAX: usize = 255;
@@ -119,6 +121,8 @@ pub struct Head {
     pub token: u64,
     /// The full transaction id by which the commit log decides. `None`: it has committed.
     pub xid: Option<u64>,
+    /// Its session waits until standbys have replayed the record: they are to tell so at once.
+    pub reply: bool,
 }
 
 impl Head {
@@ -228,9 +232,9 @@ impl Round {
 impl<'a> Commit<'a> {
     fn parse(op: Op, mut bytes: Bytes<'a>) -> Result<Commit<'a>, Malformed> {
         let (word, token, nitems) = (bytes.u64()?, bytes.u64()?, bytes.u32()?);
-        require(word >> WORD == (FORMAT as u64) << 8, "a commit of another format")?;
+        require((word & !REPLY) >> WORD == (FORMAT as u64) << 8, "a commit of another format")?;
         let xid = if op == Op::XCommit { Some(bytes.u64()?) } else { None };
-        let head = Head { csn: word & LOW, token: token & LOW, xid };
+        let head = Head { csn: word & LOW, token: token & LOW, xid, reply: word & REPLY != 0 };
         head.check()?;
         let ntables = (token >> WORD) as usize;
         require((1..=TABLES_MAX).contains(&ntables), "a commit into no table, or into too many")?;

@@ -21,7 +21,12 @@ struct Made {
 
 /// A commit with so many rows.
 fn commit(r: &mut Random, b: &mut Builder, rows: usize, xid: bool, max: usize) -> Made {
-    let head = Head { csn: 1 + r.below(CSN_MAX), token: r.below(1 << 48), xid: xid.then(|| 1 + r.next() / 2) };
+    let head = Head {
+        csn: 1 + r.below(CSN_MAX),
+        token: r.below(1 << 48),
+        xid: xid.then(|| 1 + r.next() / 2),
+        reply: r.below(2) == 1,
+    };
     let tables: Vec<_> = (0..1 + r.below(max as u64)).map(|_| storage(r)).collect();
     let mut added = Added::new();
     for _ in 0..rows {
@@ -102,7 +107,7 @@ fn large_transactions_need_an_xid_and_several_records() {
 fn items_are_of_the_kinds_that_commits_have() {
     let mut b = Builder::new();
     b.reserve(100).unwrap();
-    b.begin(Head { csn: 1, token: 1, xid: None }, &[Storage { tablespace: 1, database: 2, number: 3 }]);
+    b.begin(Head { csn: 1, token: 1, xid: None, reply: false }, &[Storage { tablespace: 1, database: 2, number: 3 }]);
     b.add(0, Kind::Tomb, 1, &[], |_, _| unreachable!());
     let mut data = b.end().1.to_vec();
     let at = data.len() - 2;
@@ -121,7 +126,7 @@ fn sizes_of_records_are_as_designed() {
     let (mut r, table) = (Random(0), [Storage { tablespace: 1663, database: 5, number: 16384 }]);
     let mut size = |xid| {
         b.reserve(Builder::bytes_of(100)).unwrap();
-        b.begin(Head { csn: 1, token: 1, xid }, &table);
+        b.begin(Head { csn: 1, token: 1, xid, reply: false }, &table);
         b.add(0, Kind::Row, 1, &r.bytes(100), |_, _| unreachable!());
         b.end().1.len()
     };
@@ -192,7 +197,7 @@ fn the_other_records_round_trip() {
 fn records_are_described_in_words() {
     let (mut b, table) = (Builder::new(), Storage { tablespace: 1663, database: 5, number: 16384 });
     b.reserve(20_000).unwrap();
-    b.begin(Head { csn: 42, token: 7, xid: Some(1 << 32 | 9) }, &[table]);
+    b.begin(Head { csn: 42, token: 7, xid: Some(1 << 32 | 9), reply: false }, &[table]);
     b.add(0, Kind::Row, 3, b"abc", |_, _| unreachable!());
     b.add(0, Kind::Tomb, 4, b"", |_, _| unreachable!());
     b.add(0, Kind::Row, 5, &[0; PIECE + 1], |_, _| unreachable!());

@@ -1,6 +1,6 @@
 //! Making records.
 
-use super::{put_item, Head, ImageKind, Op, Round, FORMAT, HEAD, ITEM, TABLES_MAX, WORD};
+use super::{put_item, Head, ImageKind, Op, Round, FORMAT, HEAD, ITEM, REPLY, TABLES_MAX, WORD};
 use crate::durable::bytes::put_storage;
 use crate::durable::entry::{Entry, Kind, PIECE};
 use crate::durable::Storage;
@@ -56,7 +56,8 @@ impl Builder {
         debug_assert_eq!(head.check(), Ok(()));
         let token = head.token | (tables.len() as u64) << WORD;
         self.buffer.clear();
-        self.buffer.extend_from_slice(&(head.csn | (FORMAT as u64) << (WORD + 8)).to_le_bytes());
+        let flags = if head.reply { REPLY } else { 0 };
+        self.buffer.extend_from_slice(&(head.csn | flags | (FORMAT as u64) << (WORD + 8)).to_le_bytes());
         self.buffer.extend_from_slice(&token.to_le_bytes());
         self.buffer.extend_from_slice(&[0; 4]); // the number of items
         if let Some(xid) = head.xid {
