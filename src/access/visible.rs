@@ -316,6 +316,17 @@ pub fn is_dead(t: &Txn, r: RecordRef) -> bool {
     r.table.is_dead(r.rec, t.e.shared.min_pin.0.load(Ordering::SeqCst))
 }
 
+/// May index entries of the record be marked as dead without WAL? Of a permanent table only if its
+/// deletion is flushed: a crash would bring the row back, and not its entries (D-HINT).
+pub fn may_be_marked_dead(t: &Txn, r: RecordRef) -> bool {
+    use mixedcc_engine::primitive::Ordering;
+    let is_marked = || {
+        let state = r.rec.state.load(Ordering::Acquire);
+        state != REC_VACUUM && r.table.is_dead(r.rec, t.e.shared.rounds.flushed_csn() + 1)
+    };
+    is_dead(t, r) && (r.table.durable().is_none() || is_marked())
+}
+
 /// The record of a TID; `None` if there is none.
 pub fn record(table: &'static mixedcc_engine::Table, tid: Tid) -> Option<RecordRef> {
     match tid {

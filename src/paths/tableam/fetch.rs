@@ -124,7 +124,7 @@ unsafe extern "C-unwind" fn guarded_tuple(
             }
             None => {
                 if !all_dead.is_null() {
-                    *all_dead = visible::is_dead(t, r);
+                    *all_dead = visible::may_be_marked_dead(t, r);
                 }
                 false
             }
