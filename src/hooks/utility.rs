@@ -4,16 +4,16 @@
 use crate::access::{altered, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
-use crate::pg::errors::refuse;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, compat};
-use crate::state::{shmem, xact};
+use crate::state::xact;
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
 
 mod alter;
 mod copy;
 mod create;
+mod databases;
 mod maintain;
 
 extern "C-unwind" {
@@ -136,6 +136,7 @@ fn concerns_us(tag: NodeTag) -> bool {
         T_VacuumStmt,
         T_SecLabelStmt,
         T_RuleStmt,
+        T_CreatedbStmt,
         T_DropdbStmt,
         T_AlterDatabaseStmt,
     ];
@@ -175,8 +176,9 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_VacuumStmt => maintain::vacuum(call),
         NodeTag::T_SecLabelStmt => security_label(call),
         NodeTag::T_RuleStmt => maintain::rule(call),
-        NodeTag::T_DropdbStmt => drop_database(call),
-        NodeTag::T_AlterDatabaseStmt => alter_database(call),
+        NodeTag::T_CreatedbStmt => databases::create(call),
+        NodeTag::T_DropdbStmt => databases::remove(call),
+        NodeTag::T_AlterDatabaseStmt => databases::alter(call),
         NodeTag::T_CopyStmt => {
             note_copy(call.node());
             copy::table(call)
@@ -384,38 +386,12 @@ fn security_label(call: Call) {
     }
 }
 
-/// Which database a statement names.
-fn database(name: *const core::ffi::c_char) -> Option<u32> {
-    // SAFETY: catalog look-up: any name is answered, as it may be missing; `name` is a C string of
-    // a parse tree.
-    let oid = unsafe { pg_sys::get_database_oid(name, true) };
+/// The database of a name.
+fn database(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    // SAFETY: catalog look-up: any name is answered, as it may be missing.
+    let oid = unsafe { pg_sys::get_database_oid(name.as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then_some(oid.to_u32())
-}
-
-fn drop_database(call: Call) {
-    // SAFETY: the node is of the statement, whose tag the dispatch has looked at.
-    let db = database(unsafe { (*call.node::<pg_sys::DropdbStmt>()).dbname });
-    call.run();
-    let Some(db) = db else { return };
-    // The transaction's pin keeps the tables until we are done with them.
-    xact::txn();
-    let e = shmem::engine();
-    for t in shmem::storages(db).into_iter().filter_map(xact::take_out) {
-        t.retire(&e);
-    }
-}
-
-fn alter_database(call: Call) {
-    // SAFETY: the node is of the statement, whose tag the dispatch has looked at.
-    let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
-    let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
-    if moves && database(s.dbname).is_some_and(|db| !shmem::storages(db).is_empty()) {
-        refuse(
-            "a database with mixedcc tables cannot be moved to another tablespace",
-            "Move its tables of other access methods, or drop the mixedcc tables first.",
-        );
-    }
-    call.run();
 }
 
 /// A `DefElem` as words.
@@ -443,6 +419,21 @@ fn elements(list: *mut pg_sys::List) -> Vec<Element> {
             })
             .collect()
     }
+}
+
+/// Is a flag of a list of options set?
+fn flag(list: *mut pg_sys::List, name: &str) -> bool {
+    // SAFETY: `list` is null or a list of `DefElem`s of a parse tree, as each caller passes it.
+    let all = unsafe { pgrx::PgList::<pg_sys::DefElem>::from_pg(list) };
+    let mut on = false;
+    for (d, e) in all.iter_ptr().zip(elements(list)) {
+        if e.name == name {
+            // SAFETY: `d` is an element of the list, a `DefElem`; a value that is no boolean is an
+            // ERROR, which unwinds.
+            on = unsafe { pg_sys::defGetBoolean(d) };
+        }
+    }
+    on
 }
 
 /// Takes our elements out of a list of options: the rest, and ours.

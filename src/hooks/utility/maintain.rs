@@ -1,7 +1,7 @@
 //! Maintenance commands that mixedcc does not support.
 
 use super::{
-    class, database, each_class, each_index, elements, family, hold, name_of, our_am, ours, relid, text, Call,
+    class, database, each_class, each_index, elements, family, flag, hold, name_of, our_am, ours, relid, text, Call,
 };
 use crate::pg::compat;
 use crate::pg::errors::refuse;
@@ -58,21 +58,6 @@ fn table_of(index: Oid) -> Option<Oid> {
     // SAFETY: catalog look-up: any OID is answered, as it may be missing.
     let oid = unsafe { pg_sys::IndexGetRelation(index, true) };
     (oid != pg_sys::InvalidOid).then_some(oid)
-}
-
-/// Is a flag of a list of options set?
-fn flag(list: *mut pg_sys::List, name: &str) -> bool {
-    // SAFETY: `list` is null or a list of `DefElem`s of a parse tree, as each caller passes it.
-    let all = unsafe { pgrx::PgList::<pg_sys::DefElem>::from_pg(list) };
-    let mut on = false;
-    for (d, e) in all.iter_ptr().zip(elements(list)) {
-        if e.name == name {
-            // SAFETY: `d` is an element of the list, a `DefElem`; a value that is no boolean is an
-            // ERROR, which unwinds.
-            on = unsafe { pg_sys::defGetBoolean(d) };
-        }
-    }
-    on
 }
 
 /// Says what a command does not do with tables of ours, and does with the others.
@@ -175,7 +160,7 @@ fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
         REINDEX_OBJECT_DATABASE => None,
         _ => return call.run(),
     };
-    let here = schema.is_some() || s.name.is_null() || database(s.name) == Some(my_database());
+    let here = schema.is_some() || text(s.name).is_none_or(|name| database(&name) == Some(my_database()));
     let tables = tables(schema);
     if tables.ours.is_empty() || !here || !compat::owns_schema_or_database(schema, user()) {
         return call.run(); // with its own ERROR

@@ -107,6 +107,29 @@ pub fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
     }
 }
 
+/// Does a role own a database, which exists?
+pub fn owns_database(oid: Oid, role: Oid) -> bool {
+    owns(pg_sys::DatabaseRelationId, oid, role)
+}
+
+/// May a role create databases?
+pub fn may_create_databases(role: Oid) -> bool {
+    // SAFETY: catalog look-ups: any OID is answered, by a row or null. The row is released after
+    // its last use.
+    unsafe {
+        if pg_sys::superuser_arg(role) {
+            return true;
+        }
+        let tup = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AUTHOID as i32, role.into());
+        if tup.is_null() {
+            return false;
+        }
+        let may = (*pg_sys::GETSTRUCT(tup).cast::<pg_sys::FormData_pg_authid>()).rolcreatedb;
+        pg_sys::ReleaseSysCache(tup);
+        may
+    }
+}
+
 /// Does a role own a function, which exists?
 pub fn owns_function(oid: Oid, role: Oid) -> bool {
     owns(pg_sys::ProcedureRelationId, oid, role)

@@ -50,8 +50,8 @@ mod wal;
 
 pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
-    attribute, cached_offset, column_rights, indexed_columns, key_columns, may_call, owns_function, owns_relation,
-    owns_schema_or_database, primary_key_index, relation_rights,
+    attribute, cached_offset, column_rights, indexed_columns, key_columns, may_call, may_create_databases,
+    owns_database, owns_function, owns_relation, owns_schema_or_database, primary_key_index, relation_rights,
 };
 pub use executor::{
     begin_guarded_index_scan, begin_index_scan, check_constraints, has_rights, init_run, insert_index_entries,

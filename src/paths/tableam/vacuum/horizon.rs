@@ -1,10 +1,20 @@
 //! How far VACUUM moves `pg_class.relfrozenxid`. Rows of unlogged tables hold no transaction ids.
+//!
+//! **D-XID**: The `relfrozenxid` of a permanent table is at or below every transaction id that a
+//! pending entry needs to be looked up. VACUUM takes the horizon first. Then it loads the table,
+//! which resolves the pending entries from before. It waits until each commit below the horizon has
+//! marked its rows, and then for a round of the companion, which images them. So each entry of a
+//! committed id below the horizon has a decided copy in an image.
 
-use crate::state::rel;
+use crate::state::{rel, shmem};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
 
-/// The table of a relation, and the oldest transaction id that is needed for it; 0: unknown.
+/// A look at commits under way, and the next one, µs.
+const LOOK_US: core::ffi::c_long = 1000;
+
+/// The table of a relation, and the oldest transaction id that is needed for it.
 ///
 /// # Safety
 /// An open relation of ours, locked as VACUUM does.
@@ -13,6 +23,32 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (&'static Table, pg_sys::TransactionI
     unsafe {
         let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
         let table = rel::info(rel).table;
-        (table, if table.durable().is_some() { pg_sys::InvalidTransactionId } else { oldest })
+        if table.durable().is_some() {
+            await_commits(full(oldest));
+            // A single-user server has nothing that a round would image.
+            if pg_sys::IsUnderPostmaster {
+                crate::state::rounds::round_now();
+            }
+        }
+        (table, oldest)
+    }
+}
+
+/// A recent transaction id with its epoch.
+fn full(xid: pg_sys::TransactionId) -> u64 {
+    // SAFETY: reads a variable of shared memory, and raises nothing.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId() }.value;
+    let back = (next as u32).wrapping_sub(u32::from(xid));
+    next.saturating_sub(back.into())
+}
+
+/// Waits until no commit with an id below `oldest` is between its record and its marks.
+fn await_commits(oldest: u64) {
+    let e = shmem::engine();
+    let under_way = |xid: u64| xid != 0 && xid < oldest;
+    while e.slots.iter().any(|s| under_way(s.xid.load(Ordering::SeqCst))) {
+        pgrx::check_for_interrupts!();
+        // SAFETY: a sleep of a moment, which raises nothing.
+        unsafe { pg_sys::pg_usleep(LOOK_US) };
     }
 }

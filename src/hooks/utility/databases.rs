@@ -1,0 +1,166 @@
+//! CREATE DATABASE, DROP DATABASE, ALTER DATABASE: databases with tables of ours.
+//!
+//! **INV-CLOSED**: While one of these commands copies or removes the files of a database, below the
+//! buffers, no round of the companion writes to a file of it. For that, its permanent tables in
+//! memory are clean, and stay so. The hook takes the lock of the database that the command takes, so
+//! no session can connect to it. It waits until no session is connected, as the command does. Then
+//! it waits for a round, which writes what these sessions have left. The checkpoints of the command
+//! find nothing dirty there, so they do not wait for the command. The companion writes nothing of
+//! its own accord: its rounds leave out what is clean. Before DROP DATABASE the permanent tables
+//! leave the memory. If the command fails, they are loaded again.
+
+use super::{database, elements, flag, Call};
+use crate::pg::compat;
+use crate::pg::errors::refuse;
+use crate::state::{rounds, shmem, xact};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+
+/// CREATE DATABASE: the template is closed while it is copied.
+pub fn create(call: Call) {
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
+    let s = unsafe { &*call.node::<pg_sys::CreatedbStmt>() };
+    let named = elements(s.options).into_iter().find(|e| e.name == "template").and_then(|e| e.value);
+    let template = named.unwrap_or_else(|| "template1".into());
+    if compat::may_create_databases(user()) {
+        close(&template, Command::Create);
+    }
+    drop(template);
+    call.run();
+}
+
+/// DROP DATABASE: its tables go with it.
+pub fn remove(call: Call) {
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
+    let s = unsafe { &*call.node::<pg_sys::DropdbStmt>() };
+    let name = super::text(s.dbname).unwrap_or_default();
+    let db = database(&name);
+    if db.is_some_and(|db| is_other(db) && compat::owns_database(Oid::from(db), user())) {
+        close(&name, Command::Drop { force: flag(s.options, "force") });
+    }
+    drop(name);
+    call.run();
+    let Some(db) = db else { return };
+    // The transaction's pin keeps the tables until we are done with them.
+    xact::txn();
+    shmem::storages(db).into_iter().for_each(forget);
+}
+
+/// ALTER DATABASE: its tablespace names the storages of its tables.
+pub fn alter(call: Call) {
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
+    let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
+    let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
+    let name = super::text(s.dbname).unwrap_or_default();
+    if moves && database(&name).is_some_and(|db| !shmem::storages(db).is_empty()) {
+        refuse(
+            "a database with mixedcc tables cannot be moved to another tablespace",
+            "Move its tables of other access methods, or drop the mixedcc tables first.",
+        );
+    }
+    drop(name);
+    call.run();
+}
+
+/// Does a statement name another database than that of this session?
+fn is_other(db: u32) -> bool {
+    // SAFETY: a variable of this process, which its one thread writes when it connects.
+    unsafe { pg_sys::MyDatabaseId }.to_u32() != db
+}
+
+fn user() -> Oid {
+    // SAFETY: `GetUserId` reads a variable of this process.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// What a database is closed for.
+#[derive(Clone, Copy)]
+enum Command {
+    Create,
+    Drop { force: bool },
+}
+
+impl Command {
+    /// The lock that the command takes.
+    fn lock(self) -> i32 {
+        match self {
+            Command::Create => pg_sys::ShareLock as i32,
+            Command::Drop { .. } => pg_sys::AccessExclusiveLock as i32,
+        }
+    }
+    fn busy(self, name: &str) -> String {
+        let source = if matches!(self, Command::Create) { "source " } else { "" };
+        format!("{source}database \"{name}\" is being accessed by other users")
+    }
+}
+
+/// Closes a database to the end of the transaction (INV-CLOSED). The command itself says that it
+/// does not exist.
+fn close(name: &str, command: Command) {
+    let Some(db) = lock(name, command.lock()) else { return };
+    // SAFETY: the numbers are of this frame, which owns nothing. An ERROR (a session that the user
+    // may not end) unwinds.
+    let (mut sessions, mut prepared) = (0, 0);
+    let busy = unsafe {
+        if matches!(command, Command::Drop { force: true }) {
+            pg_sys::TerminateOtherDBBackends(Oid::from(db));
+        }
+        pg_sys::CountOtherDBBackends(Oid::from(db), &mut sessions, &mut prepared)
+    };
+    if busy {
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, command.busy(name), "mixedcc")
+            .set_detail(users(sessions, prepared))
+            .report(PgLogLevel::ERROR);
+    }
+    // SAFETY: a variable of this process, which its one thread writes when it starts. A single-user
+    // server has no companion, and nothing that a round would image.
+    if !permanent(db).is_empty() && unsafe { pg_sys::IsUnderPostmaster } {
+        rounds::round_now();
+    }
+    if matches!(command, Command::Drop { .. }) {
+        permanent(db).into_iter().for_each(forget);
+    }
+}
+
+/// Locks the database that a name means, also if another session renames one meanwhile.
+fn lock(name: &str, mode: i32) -> Option<u32> {
+    loop {
+        let db = database(name)?;
+        // SAFETY: any OID may be locked; the lock ends with the transaction.
+        unsafe { pg_sys::LockSharedObject(pg_sys::DatabaseRelationId, Oid::from(db), 0, mode) };
+        if database(name) == Some(db) {
+            return Some(db);
+        }
+        // SAFETY: the lock was taken above.
+        unsafe { pg_sys::UnlockSharedObject(pg_sys::DatabaseRelationId, Oid::from(db), 0, mode) };
+    }
+}
+
+/// The permanent tables of a database that are in memory. No session is connected to it.
+fn permanent(db: u32) -> Vec<[u32; 4]> {
+    // The transaction's pin keeps the tables until we are done with them.
+    xact::txn();
+    let is_permanent = |key: &[u32; 4]| shmem::find(*key).is_some_and(|t| t.durable().is_some());
+    shmem::storages(db).into_iter().filter(is_permanent).collect()
+}
+
+/// Takes a table out of memory.
+fn forget(key: [u32; 4]) {
+    if let Some(t) = xact::take_out(key) {
+        t.retire(&shmem::engine());
+    }
+}
+
+/// Who uses a database, as PostgreSQL says it.
+fn users(sessions: i32, prepared: i32) -> String {
+    match (sessions, prepared) {
+        (0, 1) => "There is 1 prepared transaction using the database.".into(),
+        (0, n) => format!("There are {n} prepared transactions using the database."),
+        (1, 0) => "There is 1 other session using the database.".into(),
+        (n, 0) => format!("There are {n} other sessions using the database."),
+        (n, m) => {
+            format!("There are {n} other session(s) and {m} prepared transaction(s) using the database.")
+        }
+    }
+}
