@@ -13,8 +13,8 @@
 //! * `amrescan`, `amgettuple`, `amgetbitmap`, `ammarkpos` and `amrestrpos` are those of all indexes
 //!   of our tables (`access/indexscan.rs`); of a hollow index they scan the primary index
 //!   (`scan.rs`).
-//! * `ambuildempty` writes the init fork of a hollow index while it is built. (A permanent index has
-//!   none: it is marked at the beginning of its build.)
+//! * `ambuildempty` writes the init fork of a hollow index while it is built. (A permanent index
+//!   has none: it is marked at the beginning of its build.)
 //!
 //! **INV-SERVED**: The functions are in place before PostgreSQL reads or writes the index, because
 //! it calls the table access method first: `index_fetch_begin` for index scans, `scan_begin` for

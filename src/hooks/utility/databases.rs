@@ -2,12 +2,12 @@
 //!
 //! **INV-CLOSED**: While one of these commands copies or removes the files of a database, below the
 //! buffers, no round of the companion writes to a file of it. For that, its permanent tables in
-//! memory are clean, and stay so. The hook takes the lock of the database that the command takes, so
-//! no session can connect to it. It waits until no session is connected, as the command does. Then
-//! it waits for a round, which writes what these sessions have left. The checkpoints of the command
-//! find nothing dirty there, so they do not wait for the command. The companion writes nothing of
-//! its own accord: its rounds leave out what is clean. Before DROP DATABASE the permanent tables
-//! leave the memory. If the command fails, they are loaded again.
+//! memory are clean, and stay so. The hook takes the lock of the database that the command takes,
+//! so no session can connect to it. It waits until no session is connected, as the command does.
+//! Then it waits for a round, which writes what these sessions have left. The checkpoints of the
+//! command find nothing dirty there, so they do not wait for the command. The companion writes
+//! nothing of its own accord: its rounds leave out what is clean. Before DROP DATABASE the
+//! permanent tables leave the memory. If the command fails, they are loaded again.
 
 use super::{database, elements, flag, Call};
 use crate::pg::compat;
@@ -152,7 +152,7 @@ fn forget(key: [u32; 4]) {
     }
 }
 
-/// Who uses a database, as PostgreSQL says it.
+/// The users of a database, as PostgreSQL names them.
 fn users(sessions: i32, prepared: i32) -> String {
     match (sessions, prepared) {
         (0, 1) => "There is 1 prepared transaction using the database.".into(),

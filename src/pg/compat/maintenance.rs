@@ -71,8 +71,8 @@ pub unsafe fn update_statistics(index: pg_sys::Relation, size: Size) {
 }
 
 /// Writes size and rows of a table into pg_class, and the horizons that VACUUM has come to.
-/// `frozen`: no older transaction id is needed; 0: unknown. Rows of ours hold no multixacts, so that
-/// horizon is the newest that is sane.
+/// `frozen`: no older transaction id is needed; 0: unknown. Rows of ours hold no multixacts, so
+/// that horizon is the newest that is sane.
 ///
 /// # Safety
 /// An open table, locked as VACUUM does.

@@ -1,15 +1,15 @@
 //! The files of hollow indexes: nbtree indexes without entries, which the engine answers.
 //!
-//! **INV-HOLLOW**: The init fork of a hollow unlogged index has two blocks, that of any other nbtree
-//! index has one. A permanent index has no init fork: block 1 of a hollow one holds a mark, and no
-//! page of nbtree looks like it. The second block is written when the file is built, and that build
-//! delivers no row to nbtree. So the file tells, in every state of a transaction and after every
-//! crash, whether nbtree has the entries or the engine does.
+//! **INV-HOLLOW**: The init fork of a hollow unlogged index has two blocks, that of any other
+//! nbtree index has one. A permanent index has no init fork: block 1 of a hollow one holds a mark,
+//! and no page of nbtree looks like it. The second block is written when the file is built, and
+//! that build delivers no row to nbtree. So the file tells, in every state of a transaction and
+//! after every crash, whether nbtree has the entries or the engine does.
 //!
-//! The forks are *poisoned*: the metapage names block 1 as the root, and that is a zero page, or the
-//! mark. A function of nbtree that comes to the file by mistake raises an ERROR ("unexpected zero
-//! page", "corrupted page"). The build of nbtree writes the metapage after the mark; so the main
-//! fork is poisoned at its first use (INV-SERVED).
+//! The forks are *poisoned*: the metapage names block 1 as the root, and that is a zero page, or
+//! the mark. A function of nbtree that comes to the file by mistake raises an ERROR ("unexpected
+//! zero page", "corrupted page"). The build of nbtree writes the metapage after the mark; so the
+//! main fork is poisoned at its first use (INV-SERVED).
 
 use super::storage::{is_permanent, open_storage, storage_of, Page};
 use pgrx::pg_sys::ForkNumber::{INIT_FORKNUM, MAIN_FORKNUM};

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The crash matrix of permanent tables: the server is killed at every stop event of the durable
 code, by SIGKILL of a backend, of the postmaster, by an immediate shutdown, and twice in a row. An
-oracle judges what is found afterwards:
+oracle judges the tables afterwards:
 
 * every commit that was answered is there, and whole;
 * nothing is there of a transaction that was rolled back, and all or nothing of one whose answer
@@ -300,7 +300,7 @@ class Oracle:
 
     def __init__(self):
         self.next = [1] * WORKERS
-        # Per worker: answered commits, those that must not be found, those of which one does not know.
+        # Per worker: answered commits, those that must not be there, those without an answer.
         self.answered = [set() for _ in range(WORKERS)]
         self.rolled_back = [set() for _ in range(WORKERS)]
         self.doubtful = [set() for _ in range(WORKERS)]
@@ -595,7 +595,7 @@ def case_plain(oracle, how, dice, seed):
 # --- DDL -------------------------------------------------------------------------
 
 def case_ddl(oracle, event, dice, seed):
-    """A transaction that makes, fills, empties and drops tables is killed, or ends before a crash."""
+    """A transaction makes, fills, empties and drops tables. It is killed, or ends before a crash."""
     connection = connect(DATABASE)
     settings = "SET mixedcc.default_persistence = permanent; SET client_min_messages = warning" if OURS else "SELECT 1"
     query(connection, settings)
@@ -658,6 +658,7 @@ def set_up():
         SERVER["base"] = file.readlines()
     SERVER["base"] += ["restart_after_crash = off\n", "checkpoint_timeout = 30s\n", "max_wal_size = 64MB\n",
                        "shared_buffers = 16MB\n", "full_page_writes = on\n"]
+    SERVER["base"] += ["mixedcc.stop_events = on\n"] if OURS else []
     make_tables(connection)
     connection.close()
     server("stop")
