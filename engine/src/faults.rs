@@ -159,6 +159,22 @@ pub enum Fault {
     FreedForgotten,
     /// A batch looks whether its table is dropped before it says that it is busy.
     LooksBeforeBusy,
+    /// A snapshot looks for commits that are not done before it reads the clock.
+    LooksAtSlotsFirst,
+    /// Neither is a commit told that was done after others on which it depends, nor looked for.
+    FollowersForgotten,
+    /// A transaction does not remember that it has read a commit that is not done.
+    DependsForgotten,
+    /// A commit is done before those on which it depends.
+    DoneTooEarly,
+    /// A commit retires what it has replaced before it is done.
+    RetiresBeforeDone,
+    /// Deleted rows are dead once they are below every pin.
+    DeadByPins,
+    /// What lies below a tombstone is passed over if that committed before the pin.
+    PastByPin,
+    /// A reclaimer looks for commits that are not done after it has looked at the floors.
+    LooksAtDoneLast,
 }
 
 /// A moment at which a test runs code of its own.

@@ -21,6 +21,7 @@ pub mod key;
 pub mod lock;
 pub mod memory;
 pub mod name;
+pub mod open;
 pub mod partition;
 pub mod platform;
 pub mod primitive;

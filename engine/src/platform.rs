@@ -1,6 +1,6 @@
 //! The engine's interface to its environment: one trait.
 
-use crate::csn::SlotId;
+use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 
 /// The event that a sleeping transaction waits for.
@@ -32,6 +32,15 @@ pub enum Queue {
     Range(u64, u64, u32),
 }
 
+/// What is known of a commit whose word is *committing*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has committed.
+    Committed,
+    /// It is open, or the commit has ended meanwhile.
+    Open,
+}
+
 /// Named points at which tests can stop or fail a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -58,7 +67,7 @@ pub enum StopEvent {
 
 /// The engine's environment.
 ///
-/// An implementation may unwind out of `wait_for`, `enter_queue`, `stand_back`, `pause`,
+/// An implementation may unwind out of `wait_for`, `enter_queue`, `stand_back`, `pause`, `nap`,
 /// `compare_keys` and `stop_event`, as an ERROR of PostgreSQL does. The engine holds no latch at
 /// these calls, and its transaction can be aborted after them. A platform that unwinds out of
 /// `wait_for` removes the caller from its queue itself, at the latest when its (sub)transaction is
@@ -82,6 +91,16 @@ pub trait Platform {
     fn nudge(&self, _slot: SlotId) {}
     /// A short wait for the end of another transaction's commit. `n` counts the steps of this wait.
     fn pause(&self, n: u32) -> Result<(), Error>;
+    /// A wait for a commit that is not done: it may last as long as a standby needs. `n` counts the
+    /// steps of this wait. May unwind.
+    fn nap(&self, n: u32) -> Result<(), Error> {
+        self.pause(n)
+    }
+    /// The outcome of the commit of this slot at this CSN, which was found *committing*, if another
+    /// authority decides it.
+    fn outcome(&self, _slot: SlotId, _csn: Csn) -> Outcome {
+        Outcome::Open
+    }
     /// The number of pauses after which a validation gives up waiting for a commit with a smaller
     /// CSN, and takes it for one that succeeds. Such a commit may wait for ours where no detector
     /// sees it, while its caller commits elsewhere.

@@ -1,26 +1,17 @@
 //! The shared block: a header and the slots, followed by the region that holds everything else.
-//!
-//! **INV-HOLD**: A slot that holds on to ranges (predicates, range locks, a commit's plan) sets
-//! `holds` before it renews its pin, and takes the ranges' addresses after that. A reclaimer that
-//! reads this pin or a later one sees `holds` and leaves the pin alone. A reclaimer that read an
-//! earlier pin fails to end it, because the pin has changed.
-//!
-//! **INV-HONEST**: A pin at a CSN keeps all memory that is retired at that CSN or later. Before its
-//! owner read this CSN from the clock it had stored a pin at 0, which keeps all memory and which no
-//! other process ends. So the oldest pin never goes back. A transaction that looks below a
-//! tombstone, or that builds an index, relies on this (`Engine::pin`, `adopt_pin`, `pin_oldest`).
 
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
 use crate::durable::rounds::Rounds;
 use crate::durable::window::{Gate, Window};
 use crate::error::Error;
-use crate::faults::{self, Fault, Moment};
+use crate::faults::{self, Fault};
 use crate::lock::graph::Waiting;
 use crate::memory::{Latch, OutOfMemory, Pressure, Region};
+use crate::open::{Opens, Shown};
 use crate::partition::SampleEvery;
-use crate::platform::Platform;
-use crate::primitive::{model_fence, relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::platform::{Outcome, Platform};
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
 use crate::range::{IndexRanges, Parts, UnderWay, DORMANT_AFTER_NS};
 use crate::retire::RetireQueue;
@@ -32,45 +23,16 @@ use std::ops::Range;
 pub const LAYOUT_VERSION: u64 = 13;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
+mod pins;
+
+pub use pins::{take_pin, Oldest};
+
 /// A value on cache lines of its own.
 #[repr(C, align(128))]
 pub struct Padded<T>(pub T);
 
-/// Bits of a pin's tag. The tag must not wrap while a reclaimer is stopped: if the owner pins 2^15
-/// times at one CSN meanwhile, the reclaimer could end a live pin.
-const PIN_SHIFT: u32 = 16;
-const PIN_TAG: u64 = LOWERING - 1;
-/// The pin's owner is looking for the oldest pin of all. Meanwhile its pin keeps everything, as a
-/// pin at 0 does. The CSN is that of the pin that it had before.
-const LOWERING: u64 = 1 << (PIN_SHIFT - 1);
-
 /// The value of a slot's pin when it has none.
 pub const UNPINNED: u64 = u64::MAX;
-
-/// Steps of waiting for a pin that is being taken. After them it is treated as a pin at 0.
-const SHORT: u32 = 100;
-
-/// The CSN from which on a pin (not [`UNPINNED`]) keeps retired memory.
-fn kept_from(pin: u64) -> Csn {
-    if pin & LOWERING != 0 {
-        0
-    } else {
-        pin >> PIN_SHIFT
-    }
-}
-
-/// Reads a pin, waiting up to `steps` steps for its CSN to be known. A pin is at 0 only for the few
-/// instructions in which its owner takes it.
-fn settled(pin: &AtomicU64, steps: u32) -> u64 {
-    for n in 0..steps {
-        let p = pin.load(Ordering::SeqCst);
-        if p >> PIN_SHIFT != 0 {
-            return p;
-        }
-        relax(n);
-    }
-    pin.load(Ordering::SeqCst)
-}
 
 /// A transaction slot. Each process or thread that may run transactions has one.
 #[repr(C, align(128))]
@@ -86,8 +48,12 @@ pub struct Slot {
     /// Start time for `wait_die`; a smaller one is older. 0: not set.
     pub age: AtomicU64,
     /// Read CSN of a repeatable-read transaction, for transactions that import its snapshot. 0:
-    /// none.
+    /// none. Other commits of the snapshot are in `shown`.
     pub read_csn: AtomicU64,
+    /// Every snapshot under the pin sees all commits up to this CSN (INV-FLOOR).
+    floor: AtomicU64,
+    /// The commits that the snapshot of `read_csn` leaves out. Made at first use, and kept.
+    shown: AtomicPtr<Shown>,
     /// The switch epoch that the transaction published before it followed a protocol. 0: it follows
     /// none.
     pub following: AtomicU64,
@@ -121,11 +87,16 @@ pub struct Shared {
     magic: u64,
     nslots: u64,
     slots: *mut Slot,
+    open: *mut AtomicU64,
     region: *const Region,
     /// The last CSN given.
     pub clock: Padded<AtomicU64>,
     /// A lower bound of all pins, recomputed from time to time.
     pub min_pin: Padded<AtomicU64>,
+    /// A lower bound of all floors, recomputed with it (INV-FLOOR).
+    pub min_floor: AtomicU64,
+    /// The commits that are not done.
+    opens: Padded<Opens>,
     /// The switch epoch, which orders transactions and the steps of switches.
     pub epochs: Epochs,
     /// The last age given to a transaction for `wait_die`.
@@ -169,6 +140,8 @@ pub struct Engine {
     pub shared: &'static Shared,
     /// All slots.
     pub slots: &'static [Slot],
+    /// The words of commits that are not done, by slot (INV-OPEN).
+    open: &'static [AtomicU64],
     /// The allocator.
     pub region: &'static Region,
 }
@@ -179,9 +152,18 @@ unsafe impl Send for Engine {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Engine {}
 
+/// Where the slots begin in a block.
+fn slots_at() -> usize {
+    size_of::<Shared>().next_multiple_of(128)
+}
+
+/// Where the words of commits that are not done begin.
+fn open_at(nslots: usize) -> usize {
+    slots_at() + nslots * size_of::<Slot>()
+}
+
 fn head_size(nslots: usize) -> usize {
-    let n = std::mem::size_of::<Shared>() + 128 + nslots * std::mem::size_of::<Slot>();
-    n.next_multiple_of(1 << 16)
+    (open_at(nslots) + nslots * size_of::<AtomicU64>()).next_multiple_of(1 << 16)
 }
 
 impl Engine {
@@ -225,8 +207,7 @@ impl Engine {
         Clock::of_process(); // Once, before other processes are forked.
         let h = head_size(nslots);
         let sh = base.cast::<Shared>();
-        let slots_at = (std::mem::size_of::<Shared>()).next_multiple_of(128);
-        let slots = base.wrapping_add(slots_at).cast::<Slot>();
+        let slots = base.wrapping_add(slots_at()).cast::<Slot>();
         // SAFETY: by this function's contract the block is zeroed, mapped and exclusively ours; its
         // size was checked above, and all-zero memory is a valid `Slot`. INV-M1: the region gets
         // the rest.
@@ -237,6 +218,7 @@ impl Engine {
             }
             (*sh).nslots = nslots as u64;
             (*sh).slots = slots;
+            (*sh).open = base.wrapping_add(open_at(nslots)).cast();
             (*sh).region = region;
             (*sh).clock.0.store(1, Ordering::SeqCst);
             (*sh).epochs.init();
@@ -259,6 +241,7 @@ impl Engine {
             (shared.magic == MAGIC).then(|| Engine {
                 shared,
                 slots: std::slice::from_raw_parts(shared.slots, shared.nslots as usize),
+                open: std::slice::from_raw_parts(shared.open, shared.nslots as usize),
                 region: &*shared.region,
             })
         }
@@ -309,112 +292,6 @@ impl Engine {
         SlotWord(self.slots[slot as usize].word.load(Ordering::SeqCst))
     }
 
-    /// Pins what a reader in `slot` can reach from now on. The reader calls it before it takes its
-    /// read CSN.
-    pub fn pin(&self, slot: SlotId) {
-        let s = &self.slots[slot as usize];
-        // The tag changes with every call, also between transactions at one value of the clock. So
-        // a reclaimer that found this process quiescent before fails to end the pin now.
-        let count = s.pin_count.load(Ordering::Relaxed).wrapping_add(1);
-        s.pin_count.store(count, Ordering::Relaxed);
-        let tag = count as u64 & PIN_TAG;
-        let mut old = s.pin.load(Ordering::SeqCst);
-        while old != UNPINNED {
-            let new = old & !PIN_TAG | tag;
-            match s.pin.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return,
-                Err(now) => old = now,
-            }
-        }
-        // From here on only the owner changes the word: no reclaimer ends a pin at 0.
-        s.pin.store(tag, Ordering::SeqCst);
-        model_fence();
-        let now = self.now();
-        faults::reached(Moment::Looked);
-        s.pin.store(now << PIN_SHIFT | tag, Ordering::Release);
-    }
-
-    /// Pins `slot`, which has no pin, for the read CSN of the snapshot transaction `ident` in slot
-    /// `of`, and returns that CSN. `None` if that transaction has ended or has no fixed CSN.
-    pub fn adopt_pin(&self, slot: SlotId, of: SlotId, ident: u64) -> Option<Csn> {
-        let from = self.slots.get(of as usize)?;
-        let csn = from.read_csn.load(Ordering::SeqCst);
-        let pin = &self.slots[slot as usize].pin;
-        if csn == 0 || pin.load(Ordering::SeqCst) != UNPINNED {
-            return None;
-        }
-        pin.store(0, Ordering::SeqCst); // Keeps everything (INV-HONEST).
-        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
-        // If `of` still has its read CSN, it is still pinned. A reclaimer that looks at all pins
-        // from now on sees one of the two pins, or that `adoptions` has changed.
-        let same = from.ident.load(Ordering::SeqCst) == ident && from.read_csn.load(Ordering::SeqCst) == csn;
-        if !same {
-            self.unpin(slot);
-            return None;
-        }
-        pin.store(csn << PIN_SHIFT, Ordering::SeqCst);
-        self.pin(slot); // With a tag of our own.
-        Some(csn)
-    }
-
-    /// Lowers the pin of `slot` to the oldest of all pins and returns it: everything that any
-    /// present reader can reach stays reachable for `slot`. An index build needs this, as it must
-    /// index the versions that others see. Waits for processes that are in the middle of taking
-    /// their pins, and holds no latch meanwhile.
-    ///
-    /// Several slots may do so at a time without waiting for each other, as each keeps showing the
-    /// CSN of the pin that it had before. That CSN covers all that its own transaction can reach.
-    /// Suppose that another slot has lowered its pin to that of a reader. Then that reader's pin is
-    /// seen in its own slot, or the reader has ended. In the latter case only the other slot still
-    /// needs the pin, and it does not read by this slot's index.
-    pub fn pin_oldest(&self, slot: SlotId) -> Csn {
-        let pin = &self.slots[slot as usize].pin;
-        let tag = self.slots[slot as usize].pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
-        // First keep everything. Reclaimers that look at the pins from now on free nothing. A
-        // reclaimer that looked before has found no larger oldest pin than this call will find,
-        // because the oldest pin never goes back (INV-HONEST).
-        let own = pin.swap(tag, Ordering::SeqCst);
-        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
-        // A process that pins after this call has looked at its slot has a larger CSN.
-        let now = self.now();
-        let own = if own == UNPINNED { now } else { own >> PIN_SHIFT };
-        pin.store(own << PIN_SHIFT | LOWERING | tag, Ordering::SeqCst);
-        let others = self.slots.iter().enumerate().filter(|(i, _)| *i != slot as usize);
-        let pins = others.map(|(_, s)| settled(&s.pin, u32::MAX)).filter(|p| *p != UNPINNED);
-        let oldest = pins.map(|p| p >> PIN_SHIFT).fold(own.min(now), Csn::min);
-        pin.store(oldest << PIN_SHIFT | tag, Ordering::SeqCst);
-        oldest
-    }
-
-    /// Ends the pin of a slot whose process no longer holds pointers into versions, unless it holds
-    /// on to the pin (`hold`).
-    pub fn unpin(&self, slot: SlotId) {
-        let s = &self.slots[slot as usize];
-        if s.holds.load(Ordering::SeqCst) == 0 {
-            s.pin.store(UNPINNED, Ordering::SeqCst);
-        }
-    }
-
-    /// Pins the slot and keeps the pin until `let_go`, also when its process has no snapshot.
-    pub(crate) fn hold(&self, slot: SlotId) {
-        let late = faults::on(Fault::HoldsLate);
-        if late {
-            self.pin(slot);
-        } else {
-            self.slots[slot as usize].holds.store(1, Ordering::SeqCst);
-        }
-        faults::reached(Moment::Holding);
-        if late {
-            self.slots[slot as usize].holds.store(1, Ordering::SeqCst);
-        } else {
-            self.pin(slot);
-        }
-    }
-    /// Ends the hold that `hold` began, but not the pin.
-    pub(crate) fn let_go(&self, slot: SlotId) {
-        self.slots[slot as usize].holds.store(0, Ordering::SeqCst);
-    }
-
     /// The slot's parts (see [`Parts`]), allocated at first use. Only the owner calls it.
     pub(crate) fn parts(&self, slot: SlotId) -> Result<&'static Parts, OutOfMemory> {
         if let Some(parts) = self.parts_if_any(slot) {
@@ -433,6 +310,13 @@ impl Engine {
         unsafe { self.slots[slot as usize].parts.load(Ordering::SeqCst).as_ref() }
     }
 
+    /// Has the commit of this slot succeeded, although its word is *committing* still? It waits for
+    /// its standby then, and all that begins now comes after it.
+    fn has_succeeded(&self, p: &dyn Platform, slot: SlotId) -> bool {
+        let w = self.word(slot);
+        w.state() == State::Committing && p.outcome(slot, w.csn()) == Outcome::Committed
+    }
+
     /// Waits until every commit that is under way now and may write the table has ended, except
     /// that of `me`. A commit that looks for ranges of the table after that, to register in them,
     /// sees everything that was published before this call.
@@ -443,74 +327,12 @@ impl Engine {
             }
             let Some(commit) = s.commits.of_table(table) else { continue };
             let mut n = 0;
-            while s.commits.is(commit) {
+            while s.commits.is(commit) && !self.has_succeeded(p, i as SlotId) {
                 p.pause(n)?;
                 n += 1;
             }
         }
         Ok(())
-    }
-
-    /// Does the slot have a pin?
-    pub fn is_pinned(&self, slot: SlotId) -> bool {
-        self.slots[slot as usize].pin.load(Ordering::Relaxed) != UNPINNED
-    }
-
-    /// The CSN of the slot's pin: memory retired at this CSN or later stays. Only the owner calls
-    /// it.
-    pub(crate) fn pinned_at(&self, slot: SlotId) -> Csn {
-        self.slots[slot as usize].pin.load(Ordering::SeqCst) >> PIN_SHIFT
-    }
-
-    /// Recomputes the CSN below which no transaction reads: memory retired before it can be freed.
-    /// Ends the pins of processes that have no snapshot.
-    pub fn refresh_min_pin(&self, p: &dyn Platform) -> Csn {
-        self.min_pin_of(|slot| p.quiescent(slot))
-    }
-
-    pub(crate) fn min_pin_of(&self, quiescent: impl Fn(SlotId) -> bool) -> Csn {
-        loop {
-            let adoptions = self.shared.adoptions.load(Ordering::SeqCst);
-            let min = self.look_at_pins(&quiescent);
-            if self.shared.adoptions.load(Ordering::SeqCst) == adoptions {
-                self.shared.min_pin.0.store(min, Ordering::SeqCst);
-                return min;
-            }
-        }
-    }
-
-    fn look_at_pins(&self, quiescent: &impl Fn(SlotId) -> bool) -> Csn {
-        let late = faults::on(Fault::LooksAtClockLast);
-        let mut min = if late { Csn::MAX } else { self.now() };
-        for (i, s) in self.slots.iter().enumerate() {
-            let pin = settled(&s.pin, SHORT);
-            if pin == UNPINNED {
-                continue;
-            }
-            // INV-PIN: no reclaimer ends a pin from *preparing* on. INV-HOLD: the pin is read
-            // before `holds`.
-            let may_end = kept_from(pin) != 0
-                && matches!(self.word(i as SlotId).state(), State::Idle | State::Active)
-                && s.holds.load(Ordering::SeqCst) == 0;
-            let stale = may_end
-                && quiescent(i as SlotId)
-                && s.pin.compare_exchange(pin, UNPINNED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-            if !stale {
-                min = min.min(kept_from(pin));
-            }
-        }
-        if late {
-            min = min.min(self.now());
-        }
-        min
-    }
-
-    /// The slot whose pin is the oldest, and the CSN of that pin. `None`: no slot has one.
-    pub fn oldest_pin(&self) -> Option<(SlotId, Csn)> {
-        let pins = self.slots.iter().enumerate().map(|(i, s)| (i as SlotId, settled(&s.pin, SHORT)));
-        // A pin at 0 is just being taken.
-        let known = pins.filter(|&(_, pin)| pin != UNPINNED && pin >> PIN_SHIFT != 0);
-        known.map(|(slot, pin)| (slot, pin >> PIN_SHIFT)).min_by_key(|&(_, csn)| csn)
     }
 
     /// Called when the region is full: frees all memory that no transaction can reach any more, of

@@ -391,8 +391,8 @@ impl Table {
         });
     }
 
-    /// Is the record dead for every reader: aborted, or deleted before every pin?
-    pub fn is_dead(&self, r: &Record, min_pin: Csn) -> bool {
+    /// Is the record dead for every reader: aborted, or deleted before every floor?
+    pub fn is_dead(&self, r: &Record, floor: Csn) -> bool {
         match r.state.load(Ordering::Acquire) {
             REC_DEAD | REC_VACUUM => true,
             REC_USED => {
@@ -403,7 +403,7 @@ impl Table {
                 // SAFETY: INV-RETIRE: the caller is pinned or excludes all others, so the head of a
                 // used record is not freed meanwhile.
                 let v = unsafe { &*v };
-                v.is_tombstone() && v.csn().is_some_and(|c| c < min_pin) && r.lock.is_free()
+                v.is_tombstone() && v.csn().is_some_and(|c| c < floor) && r.lock.is_free()
             }
             _ => false,
         }

@@ -196,8 +196,8 @@ unsafe fn still_has_its_key(t: &mut Txn, r: RecordRef, want: &Want) -> Option<No
     }
     // SAFETY: the snapshot is that of `lock` (tableam.h: tuple_lock), and an MVCC snapshot: `sees`
     // has found that it does not see the row.
-    let csn = unsafe { xact::snapshot_csn(want.snapshot) };
-    ok(t.read_snapshot(&PG, r, csn))
+    let seen = unsafe { xact::snapshot_seen(want.snapshot) };
+    ok(t.read_snapshot(&PG, r, seen))
 }
 
 /// KEY SHARE at REPEATABLE READ of a row that has moved with its key unchanged: the lock is taken
@@ -215,8 +215,8 @@ unsafe fn same_key(
     // tuple_lock). Versions are reached under our pin (INV-RETIRE); the successor is asked only of
     // a tombstone.
     unsafe {
-        let csn = xact::snapshot_csn(want.snapshot);
-        let Some(old) = ok(t.read_snapshot(&PG, r, csn)) else { return Ok(None) };
+        let seen = xact::snapshot_seen(want.snapshot);
+        let Some(old) = ok(t.read_snapshot(&PG, r, seen)) else { return Ok(None) };
         let mut at = r;
         loop {
             let Some(v) = ok(t.newest(&PG, at.rec)).map(|v| v.0) else { return Ok(None) };
@@ -236,13 +236,13 @@ unsafe fn same_key(
 
 unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Version>) -> bool {
     // SAFETY: `s` is null or valid: the snapshot of `lock` (tableam.h: tuple_lock).
-    let csn = unsafe {
+    let seen = unsafe {
         if s.is_null() || (*s).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
             return true;
         }
-        xact::snapshot_csn(s)
+        xact::snapshot_seen(s)
     };
-    ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|x| x.0 == v)
+    ok(t.at_snapshot(&PG, r.rec, seen)).is_some_and(|x| x.0 == v)
 }
 
 /// Takes the partition's lock where `partcc` runs it, and the record's.

@@ -11,9 +11,9 @@ use crate::state::platform::PG;
 use crate::state::rel::{PrimaryKey, RelInfo};
 use crate::state::stop;
 use crate::state::xact::{self, Mode};
-use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Direction, FEW};
 use mixedcc_engine::key::Short;
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
@@ -151,7 +151,7 @@ unsafe fn by_bytes(
         // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`. Its CSN comes before
         // the index is read: it may have to be taken, and the pin too.
         return unsafe {
-            xact::snapshot_csn(snapshot);
+            xact::snapshot_seen(snapshot);
             search(pk, info, mode, key, snapshot, for_write)
         };
     }
@@ -207,36 +207,36 @@ pub unsafe fn peek<K: Key + ?Sized>(
     let value = |i| key.value(i);
     let key = pk.codec.short(key.len(), value)?;
     let t = xact::running().filter(|_| !stop::is_on())?;
-    let csn = match xact::known_mode()? {
+    let seen = match xact::known_mode()? {
         // Else a look tells nothing (INV-PEEK).
         Mode::Serializable if !t.is_following() => return None,
         Mode::Serializable => None,
         // Takes the pin and the CSN if need be, which cannot fail at this level.
         // SAFETY: `snapshot` is a valid MVCC snapshot (contract of this function).
-        Mode::ReadCommitted => Some(unsafe { xact::snapshot_csn(snapshot) }),
+        Mode::ReadCommitted => Some(unsafe { xact::snapshot_seen(snapshot) }),
         // It was taken before, so the pin was too.
         // SAFETY: `snapshot` is a valid MVCC snapshot (contract of this function).
-        _ => Some(unsafe { xact::known_csn(snapshot) }?),
+        _ => Some(unsafe { xact::known_seen(snapshot) }?),
     };
     // SAFETY: `rel` is open, and `pk` its key (contract of this function): the row type has its
     // columns. `guessed` has versions of its table, under our pin (INV-RETIRE).
     let has_key = |v| unsafe { pk.codec.has_ints(value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
-    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, csn, has_key)) {
+    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, seen, has_key)) {
         return Some(found);
     }
-    searched(t, info, pk, key, csn)
+    searched(t, info, pk, key, seen)
 }
 
 /// The visible row of a record that this transaction has not written, where a look at its newest
-/// version tells it. `csn`: of the snapshot, `None` at SERIALIZABLE.
+/// version tells it. `seen`: of the snapshot, `None` at SERIALIZABLE.
 #[inline]
-fn look(t: &mut Txn, r: RecordRef, csn: Option<Csn>) -> Option<NonNull<Version>> {
+fn look(t: &mut Txn, r: RecordRef, seen: Option<Seen<'_>>) -> Option<NonNull<Version>> {
     if t.last_write(r).is_some() {
         return None;
     }
-    match csn {
+    match seen {
         None => t.peek_row(r),
-        Some(csn) => t.peek_snapshot(r, csn)?,
+        Some(seen) => t.peek_snapshot(r, seen)?,
     }
 }
 
@@ -247,7 +247,7 @@ fn guessed(
     t: &mut Txn,
     info: &RelInfo,
     no: u64,
-    csn: Option<Csn>,
+    seen: Option<Seen<'_>>,
     has_key: impl Fn(NonNull<Version>) -> bool,
 ) -> Option<Found> {
     let r = RecordRef::find(info.table, no)?;
@@ -258,19 +258,19 @@ fn guessed(
     if unsafe { newest.as_ref() }.is_tombstone() || !has_key(newest) {
         return None;
     }
-    let version = look(t, r, csn).filter(|v| *v == newest)?;
+    let version = look(t, r, seen).filter(|v| *v == newest)?;
     Some(Found { r, version })
 }
 
 /// The row of the only record that the tree has of a key.
 #[inline(never)]
-fn searched(t: &mut Txn, info: &RelInfo, pk: &PrimaryKey, key: Short, csn: Option<Csn>) -> Option<Found> {
+fn searched(t: &mut Txn, info: &RelInfo, pk: &PrimaryKey, key: Short, seen: Option<Seen<'_>>) -> Option<Found> {
     let mut few = [0; FEW];
     if pk.primary.index.few_short(key, &mut few)? != 1 {
         return None;
     }
     let r = RecordRef::find(info.table, few[0])?;
-    let version = look(t, r, csn)?;
+    let version = look(t, r, seen)?;
     pk.primary.note_hint(key, few[0]);
     Some(Found { r, version })
 }

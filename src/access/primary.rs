@@ -26,7 +26,6 @@ use crate::state::rel::{self, Kept, PrimaryKey, RelInfo};
 use crate::state::{shmem, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Filler, Primary, Reuse, Unique};
-use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::{Engine, RecordRef, Table, Txn};
 use pgrx::pg_sys::{self, Oid};
@@ -126,10 +125,10 @@ pub fn known(info: &RelInfo) -> Option<&PrimaryKey> {
 #[cold]
 fn is_complete(index: &Primary, from: Csn) -> bool {
     let e = shmem::engine();
-    if from == Csn::MAX || e.shared.min_pin.0.load(Ordering::SeqCst) < from && e.refresh_min_pin(&PG) < from {
+    if from == Csn::MAX || e.known_min_floor() < from && e.refresh_min_floor(&PG) < from {
         return false;
     }
-    index.set_complete_from(0); // pins only grow
+    index.set_complete_from(0); // floors only grow
     true
 }
 
@@ -363,17 +362,17 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
         }
         let Some(r) = RecordRef::find(table, no) else { continue };
         // SAFETY: versions are reached under our pin (INV-RETIRE).
-        let Some(entry) = (unsafe { visible::to_index(t, r, oldest) }) else { continue };
+        let Some(entry) = (unsafe { visible::to_index(t, r, Some(oldest)) }) else { continue };
         built.has_past |= entry.has_past;
         // A row that is deleted by now has no entry: a snapshot from before will not find it.
-        if !entry.alive {
+        let Some(version) = entry.version.filter(|_| entry.alive) else {
             built.has_past = true;
             continue;
-        }
+        };
         key.clear();
         // SAFETY: `rel` is open: contract of `replace`. `entry` is a version of it with a row,
         // reached under our pin (INV-RETIRE).
-        if unsafe { rows::plain(rel, w.codec, Row::Version(entry.version.as_ptr()), &mut key) }.is_some() {
+        if unsafe { rows::plain(rel, w.codec, Row::Version(version.as_ptr()), &mut key) }.is_some() {
             ok(filler.add(e, slot, &PG, no, &key, true));
         }
     }

@@ -25,7 +25,7 @@ use crate::state::errors::ok;
 use crate::state::platform::{self, PG};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
-use mixedcc_engine::csn::Csn;
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{LookPosition, OpenEnd, Scan, ScanId};
@@ -345,10 +345,10 @@ pub fn begin_one(at: &[Touch], ranged: Ranged, i: &Interval, (open, looked): (bo
     ok(xact::txn().begin_scan(&PG, ranged.ranges, &Scan { at, lo, hi, open, snapshot: None, looked }))
 }
 
-/// Adds the predicate of an interval that is read as a snapshot at `csn` shows it.
-pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, csn: Csn) -> ScanId {
+/// Adds the predicate of an interval that is read as a snapshot shows it.
+pub fn begin_at(at: &[Touch], ranged: Ranged, i: &Interval, seen: Seen<'_>) -> ScanId {
     let (lo, hi) = (Bound::Included(&i.lo[..]), Bound::Excluded(&i.hi[..]));
-    let scan = Scan { at, lo, hi, open: OpenEnd::No, snapshot: Some(csn), looked: Looked::ALL };
+    let scan = Scan { at, lo, hi, open: OpenEnd::No, snapshot: Some(seen), looked: Looked::ALL };
     ok(xact::txn().begin_scan(&PG, ranged.ranges, &scan))
 }
 

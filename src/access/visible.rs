@@ -5,9 +5,9 @@ use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::stop;
 use crate::state::xact::{self, Mode};
-use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
+use mixedcc_engine::shared::Oldest;
 use mixedcc_engine::txn::{Own, Present, ScanId, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
@@ -44,8 +44,8 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, f
         });
     }
     // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
-    let csn = unsafe { xact::snapshot_csn(s) };
-    ok(t.read_snapshot(&PG, r, csn))
+    let seen = unsafe { xact::snapshot_seen(s) };
+    ok(t.read_snapshot(&PG, r, seen))
 }
 
 /// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`.
@@ -63,7 +63,7 @@ pub unsafe fn peek(r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: Sca
         Mode::Serializable if for_write || scan == ScanId::NONE => None,
         Mode::Serializable => t.peek_scanned(r, scan),
         // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
-        _ => t.peek_snapshot(r, unsafe { xact::known_csn(s) }?),
+        _ => t.peek_snapshot(r, unsafe { xact::known_seen(s) }?),
     }
 }
 
@@ -143,7 +143,7 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     let mvcc = mode != Mode::Serializable && !active.is_null();
     // Takes the pin again if need be, also for own rows: what looks at an index next may need it.
     // SAFETY: `active` is the active snapshot, which is not null where it is asked.
-    let csn = if mvcc { unsafe { xact::snapshot_csn(active) } } else { 0 };
+    let seen = mvcc.then(|| unsafe { xact::snapshot_seen(active) });
     if let Some(n) = t.last_write(r) {
         let w = *t.write(n)?;
         // SAFETY: `active` is null or the active snapshot, which stays active during this call.
@@ -160,8 +160,8 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
             return NonNull::new(l.version).map(|v| (v, None));
         }
     }
-    if mvcc {
-        if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, csn)) {
+    if let Some(seen) = seen {
+        if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, seen)) {
             // SAFETY: `v` was reached under our pin (INV-RETIRE).
             return unsafe { live(Some(v)) }.map(|v| (v, None));
         }
@@ -176,41 +176,48 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
 
 /// What of a record belongs into a new index.
 pub struct ToIndex {
-    /// The row.
-    pub version: NonNull<Version>,
+    /// The row; `None`: an older snapshot may see a row that is deleted by now, and that is not
+    /// known to be in memory.
+    pub version: Option<NonNull<Version>>,
     /// Does it count for uniqueness?
     pub alive: bool,
     /// May an older snapshot see another version, which the index will not show?
     pub has_past: bool,
 }
 
-/// See [`ToIndex`]; `None`: nothing. No snapshot is older than `oldest`. No other transaction has
-/// open writes in the table.
+/// See [`ToIndex`]; `None`: nothing. Every snapshot sees all commits up to `oldest.floor`, and what
+/// was retired at `oldest.pin` or later is in memory; `None`: only what is there now counts. No
+/// other transaction has open writes in the table.
 ///
 /// # Safety
 /// Within a transaction that is pinned.
-pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Csn) -> Option<ToIndex> {
+pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Option<Oldest>) -> Option<ToIndex> {
     // SAFETY: versions are reached under our pin (INV-RETIRE), and those of own writes live while
     // the write is in the list.
     unsafe {
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n)?;
             if let Some(version) = own_version(t, n) {
-                return Some(ToIndex { version, alive: true, has_past: w.base.is_some() || w.previous.is_some() });
+                let has_past = w.base.is_some() || w.previous.is_some();
+                return Some(ToIndex { version: Some(version), alive: true, has_past });
             }
-            return w.base.map(|version| ToIndex { version, alive: false, has_past: false });
+            return w.base.map(|version| ToIndex { version: Some(version), alive: false, has_past: false });
         }
         let version = NonNull::new(r.rec.head())?;
         let v = version.as_ref();
-        let recent = v.csn().is_none_or(|c| c >= oldest);
+        let recent = v.csn().is_none_or(|c| oldest.is_none_or(|o| c >= o.floor));
         if !v.is_tombstone() {
-            return Some(ToIndex { version, alive: true, has_past: recent && !v.older().is_null() });
+            let has_past = recent && !v.older().is_null();
+            return Some(ToIndex { version: Some(version), alive: true, has_past });
         }
         if !recent {
             return None;
         }
-        // Deleted, but an older snapshot may still see it.
-        NonNull::new(v.older()).map(|version| ToIndex { version, alive: false, has_past: false })
+        // Deleted, but an older snapshot may still see it. Its memory is there if the delete is not
+        // older than the oldest pin.
+        let older = NonNull::new(v.older())?;
+        let there = v.csn().is_none_or(|c| oldest.is_none_or(|o| c >= o.pin));
+        Some(ToIndex { version: Some(older).filter(|_| there), alive: false, has_past: !there })
     }
 }
 
@@ -313,7 +320,7 @@ pub fn is_dead(t: &Txn, r: RecordRef) -> bool {
     if state == REC_DEAD || state == REC_VACUUM {
         return true;
     }
-    r.table.is_dead(r.rec, t.e.shared.min_pin.0.load(Ordering::SeqCst))
+    r.table.is_dead(r.rec, t.e.known_min_floor())
 }
 
 /// May index entries of the record be marked as dead without WAL? Of a permanent table only if its

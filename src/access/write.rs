@@ -216,13 +216,13 @@ pub(super) unsafe fn based_on(
         }
     }
     // SAFETY: `snapshot` is null or valid (contract of this function).
-    let csn = unsafe {
+    let seen = unsafe {
         if snapshot.is_null() || (*snapshot).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
             return true;
         }
-        xact::snapshot_csn(snapshot)
+        xact::snapshot_seen(snapshot)
     };
-    ok(t.at_snapshot(&PG, r.rec, csn)).is_some_and(|(v, _)| v == newest)
+    ok(t.at_snapshot(&PG, r.rec, seen)).is_some_and(|(v, _)| v == newest)
 }
 
 /// Locks a row in order to write it, by level and protocol.
@@ -272,8 +272,8 @@ unsafe fn target(
             return Target::Fail(gone(t, tmfd, r, newest));
         }
         if !crosscheck.is_null() {
-            let csn = xact::snapshot_csn(crosscheck);
-            if ok(t.at_snapshot(&PG, r.rec, csn)).map(|x| x.0) != Some(v) {
+            let seen = xact::snapshot_seen(crosscheck);
+            if ok(t.at_snapshot(&PG, r.rec, seen)).map(|x| x.0) != Some(v) {
                 return Target::Fail(gone(t, tmfd, r, newest));
             }
         }
@@ -351,8 +351,8 @@ unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<
             && !snapshot.is_null()
             && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
         if by_snapshot {
-            let csn = xact::snapshot_csn(snapshot);
-            return visible::live(ok(t.at_snapshot(&PG, r.rec, csn)).map(|v| v.0));
+            let seen = xact::snapshot_seen(snapshot);
+            return visible::live(ok(t.at_snapshot(&PG, r.rec, seen)).map(|v| v.0));
         }
         visible::live(newest)
     }

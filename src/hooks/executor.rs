@@ -143,7 +143,7 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
             return;
         }
         if xact::mode() != Mode::Serializable {
-            xact::snapshot_csn(s);
+            xact::snapshot_seen(s);
         }
     }
 }

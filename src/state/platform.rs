@@ -11,9 +11,10 @@ use crate::pg::compat;
 pub use crate::pg::compat::my_ident;
 use crate::pg::local::Local;
 use crate::state::above::above;
-use crate::state::{stop, worker, xact};
-use mixedcc_engine::csn::SlotId;
-use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use crate::state::{shmem, stop, worker, xact};
+use mixedcc_engine::csn::{Csn, SlotId, State};
+use mixedcc_engine::platform::{Outcome, Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::Error;
 use pgrx::pg_sys;
@@ -260,6 +261,35 @@ impl Platform for Pg {
             }
         }
         Ok(())
+    }
+    fn nap(&self, n: u32) -> Result<(), Error> {
+        if n < 100 {
+            return self.pause(n);
+        }
+        // SAFETY: `MyLatch` is this process's own latch. The engine holds no latch when it naps; an
+        // ERROR of an interrupt unwinds.
+        unsafe {
+            let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
+            pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::ResetLatch(pg_sys::MyLatch);
+            pgrx::check_for_interrupts!();
+        }
+        Ok(())
+    }
+    fn outcome(&self, slot: SlotId, csn: Csn) -> Outcome {
+        let e = shmem::engine();
+        let xid = e.slots[slot as usize].xid.load(Ordering::SeqCst);
+        if xid == 0 {
+            return Outcome::Open;
+        }
+        // The owner stores the xid before it can be decided, and clears it when the word is another.
+        let w = e.word(slot);
+        // SAFETY: a look at the commit log. The engine holds no latch here.
+        let committed = || unsafe { pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from(xid as u32)) };
+        if w.state() == State::Committing && w.csn() == csn && committed() {
+            return Outcome::Committed;
+        }
+        Outcome::Open
     }
     fn patience(&self) -> u32 {
         PATIENCE

@@ -12,8 +12,10 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
+pub mod depends;
 mod held;
 mod import;
+mod lists;
 mod order;
 mod parts;
 mod pending;
@@ -26,7 +28,7 @@ pub use parts::Parts;
 use pending::Pending;
 pub use pending::{before_change, created, dropped, is_remapped, made, orphaned, remapped, replace_primary, take_out};
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
-pub use snapshots::{adopt_snapshot, known_csn, moment, note_moment, snapshot_csn};
+pub use snapshots::{adopt_snapshot, known_seen, moment, note_moment, snapshot_seen};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
 /// Isolation of the PostgreSQL transaction, decided at its first use of our tables.
@@ -322,6 +324,7 @@ fn end_transaction(b: &mut Backend) {
     b.mixed = Touched::default();
     tags::end_transaction();
     import::end_transaction();
+    lists::end_transaction();
     rel::end_transaction();
 }
 

@@ -8,7 +8,7 @@
 //! When a record dies, the key of its entry is known from
 //!
 //! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *enqueued*
-//!   in a list in the order of the deletes. A *sweep* removes its entry when every pin is larger;
+//!   in a list in the order of the deletes. A *sweep* removes its entry when every floor is larger;
 //! * the private memory of the transaction, if its insert is undone: the entry goes at once,
 //!   because no other transaction ever saw the row;
 //! * nowhere, in other cases: no room to retire memory, keys that the platform compares, an index
@@ -160,15 +160,16 @@ impl Table {
         });
     }
 
-    /// Takes the first record from the list if no pin holds it. Its `next_free` stays not 0.
-    fn dequeue_dead(&'static self, min_pin: Csn) -> Option<DeadEntry> {
+    /// Takes the first record from the list if every snapshot sees its delete. Its `next_free` stays
+    /// not 0.
+    fn dequeue_dead(&'static self, floor: Csn) -> Option<DeadEntry> {
         let g = &self.dead_entries;
         let (no, rec) = g.latch.with(|| {
             let no = (g.first.load(Ordering::Relaxed) as u64).checked_sub(1)?;
             let r = self.record(no)?;
             // SAFETY: INV-DEAD: as in `enqueue_dead`; a record in the list is not freed.
             let csn = unsafe { r.head().as_ref() }.map_or(Some(0), Version::csn)?;
-            if csn >= min_pin {
+            if csn >= floor {
                 return None;
             }
             let next = r.next_free.swap(LAST, Ordering::SeqCst);
@@ -195,9 +196,9 @@ impl Table {
         if self.is_changing() {
             return 0; // An index that comes back has entries that this one may not have.
         }
-        let mut min_pin = e.shared.min_pin.0.load(Ordering::SeqCst);
+        let mut floor = e.known_min_floor();
         if self.dead_entries.sweeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEPS_A_LOOK) {
-            min_pin = e.refresh_min_pin(p);
+            floor = e.refresh_min_floor(p);
         }
         let at_once = self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce);
         if at_once {
@@ -208,8 +209,8 @@ impl Table {
             if RetireQueue::room(e, slot) < owed + Self::SWEEP_ROOM {
                 break;
             }
-            let Some(mut entry) = self.dequeue_dead(min_pin) else { break };
-            if !(entry.rec.lock.is_free() && self.is_dead(entry.rec, min_pin)) {
+            let Some(mut entry) = self.dequeue_dead(floor) else { break };
+            if !(entry.rec.lock.is_free() && self.is_dead(entry.rec, floor)) {
                 // A transaction that found it by its entry has it locked: to the end of the list.
                 continue;
             }

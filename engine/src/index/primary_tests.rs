@@ -3,6 +3,7 @@
 use super::{Direction, Primary, Reuse, Unique};
 use crate::csn::SlotId;
 use crate::error::Error;
+use crate::open::Seen;
 use crate::platform::{Platform, Queue, WaitFor};
 use crate::primitive::Ordering;
 use crate::record::{Successor, REC_DEAD, REC_FREE};
@@ -184,7 +185,7 @@ fn a_deleted_row_is_found_by_those_who_may_see_it() {
     w.commit(&mut t);
     assert_eq!(w.sweep(), 0, "a pin holds it");
     assert_eq!(w.find(1), [r.no]);
-    assert!(old.read_snapshot(&w.p, r, at).expect("a read").is_some());
+    assert!(old.read_snapshot(&w.p, r, Seen::prefix(at)).expect("a read").is_some());
     old.abort();
     assert_eq!(w.sweep(), 1);
     assert!(w.find(1).is_empty() && w.primary().index.is_empty());

@@ -1,6 +1,7 @@
 //! The commit: the one place that orders its phases.
 //!
-//! 0. Wait for what a protocol must wait for before the commit.
+//! 0. Wait for what a protocol must wait for before the commit; without writes, for what the
+//!    transaction depends on.
 //! 1. Lock the records that the optimistic protocols will write, in canonical order.
 //! 2. Register the keys of all writes in the ranges, and inserts in their partitions.
 //! 3. Link the versions, tombstones too, as pending versions.
@@ -8,6 +9,16 @@
 //! 5. Validate reads and predicates at the CSN.
 //!
 //! After that the platform decides: [`Txn::publish`], which cannot fail, or [`Txn::abort`].
+//!
+//! A platform that logs commits makes the steps one by one: [`Txn::prepare_locks`] (0 and 1, and
+//! the plan of 2), [`Txn::prepare_decide`], [`Txn::let_go_early`]; it logs; then
+//! [`Txn::mark_committed`], [`Txn::settle`], [`Txn::rest`], a wait for the flush,
+//! [`Txn::done`] and [`Txn::finish`]. A commit that waits so is *held* (INV-OPEN).
+//!
+//! **INV-OLD**: A commit retires what it has replaced after it is done, at a value of the clock that
+//! was read then. So a snapshot that leaves it out was pinned at or before that value. Rows that
+//! the commit has deleted are not dead before it is done, because no floor is above its CSN; and
+//! after that it is pinned until it has finished.
 //!
 //! **INV-CSN**: A transaction locks, registers and links *before* it takes its CSN, and looks at
 //! its reads and predicates *after* that. A writer may overwrite what the transaction read, or
@@ -35,10 +46,39 @@ impl Txn {
     /// CSN, before any other transaction can see it. On an error, and on unwinding, call
     /// [`Txn::abort`].
     pub fn prepare(&mut self, p: &dyn Platform, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
+        self.prepare_locks(p)?;
+        let held = self.depends_on_open();
+        self.prepare_decide(p, held, stamp_payload)
+    }
+
+    /// Steps 0 and 1, and the plan of step 2. All sleeping for locks is over after it.
+    pub fn prepare_locks(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
         }
         self.before_commit(p)?;
+        if self.writes.is_empty() {
+            return self.await_depends(p);
+        }
+        self.e.may_commit()?;
+        self.sweep_written(p);
+        RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
+        p.stop_event(StopEvent::CommitLock)?;
+        self.lock_writes(p)?;
+        self.plan_registrations(p)
+    }
+
+    /// Steps 2 to 5. `held`: snapshots leave the commit out until it is done. It must be so if the
+    /// transaction depends on commits that are not done ([`Txn::depends_on_open`]).
+    pub fn prepare_decide(
+        &mut self,
+        p: &dyn Platform,
+        held: bool,
+        stamp_payload: &dyn Fn(*mut Version, Csn),
+    ) -> Result<(), Error> {
+        if !self.is_active() {
+            return Ok(());
+        }
         if self.writes.is_empty() {
             if !self.commits_at_valid(p) {
                 let now = self.e.now();
@@ -47,12 +87,8 @@ impl Txn {
             self.stage = Stage::Decided;
             return Ok(());
         }
-        self.e.may_commit()?;
-        self.sweep_written(p);
-        RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
-        p.stop_event(StopEvent::CommitLock)?;
-        self.lock_writes(p)?;
-        self.plan_registrations(p)?;
+        self.held = held;
+        self.follows = !self.depends.is_empty();
         p.stop_event(StopEvent::CommitRegister)?;
         self.stage = Stage::Committing;
         self.registrations.register(&self.owner, &self.writes);
@@ -119,26 +155,110 @@ impl Txn {
         if !faults::on(Fault::CommitsUnpinned) {
             self.e.pin(self.slot);
         }
+        if self.held {
+            // INV-OPEN. Nothing waits between the two words.
+            self.e.opens().begin(self.slot);
+            self.open = true;
+        }
         self.csn = self.e.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.held {
+            self.e.opens().took(self.slot, self.csn);
+        }
         if faults::on(Fault::PreparingIsActive) {
             std::thread::yield_now();
         }
         self.set_word(State::Committing, self.csn);
     }
 
-    /// Makes the commit visible and ends the transaction. Allocates nothing and cannot fail.
+    /// Forgets what only a validation needs: for a commit whose outcome may take long.
+    pub fn let_go_early(&mut self) {
+        debug_assert!(!self.is_active() || self.stage == Stage::Decided);
+        if self.held {
+            self.locks.take_back_parts(&self.owner, None);
+            self.scans.clear();
+            self.reads.clear();
+        }
+    }
+
+    /// Makes the commit visible, waits until it may be done, and ends the transaction. Allocates
+    /// nothing and cannot fail.
     pub fn publish(&mut self, p: &dyn Platform) {
         if !self.is_active() {
             return;
         }
-        debug_assert_eq!(self.stage, Stage::Decided);
-        let wrote = !self.writes.is_empty();
-        if wrote {
+        self.mark_committed();
+        self.settle();
+        let mut n = 0;
+        while self.depends_on_open() && !faults::on(Fault::DoneTooEarly) {
+            // There is no way back: the wait goes on.
+            let _ = p.nap(n);
+            n += 1;
+        }
+        self.finish(p);
+    }
+
+    /// The outcome is *committed*. [`Txn::settle`] must follow.
+    pub fn mark_committed(&self) {
+        if self.is_active() && !self.writes.is_empty() {
+            debug_assert_eq!(self.stage, Stage::Decided);
             self.set_word(State::Committed, self.csn);
-            self.settle_writes();
+        }
+    }
+
+    /// Stamps the new versions, finishes the registrations, and counts. The pin of
+    /// [`Txn::prepare_decide`] stays.
+    pub fn settle(&mut self) {
+        if !self.is_active() {
+            return;
+        }
+        debug_assert_eq!(self.stage, Stage::Decided);
+        if !self.writes.is_empty() {
+            self.stamp_writes();
             self.registrations.finish(&self.owner, Stamp::csn(self.csn));
+            self.shared_slot().commits.leave();
+            if faults::on(Fault::RetiresBeforeDone) {
+                self.retire_bases();
+            }
         }
         self.telemetry.count_committed(&self.owner, self.level, &self.touched);
+        self.stage = Stage::Settled;
+    }
+
+    /// A commit that is held is about to wait, perhaps for long: ends its pin.
+    pub fn rest(&mut self) {
+        if !self.is_active() || !self.held {
+            return;
+        }
+        debug_assert_eq!(self.stage, Stage::Settled);
+        self.locks.take_back_parts(&self.owner, None);
+        self.registrations.clear(&self.owner);
+        self.scans.clear();
+        if std::mem::take(&mut self.holds) {
+            self.e.let_go(self.slot);
+        }
+        self.e.unpin(self.slot);
+    }
+
+    /// A commit that was held is done: snapshots show it.
+    pub fn done(&mut self) {
+        if std::mem::take(&mut self.open) {
+            // INV-OLD: the floor of this pin is below our CSN.
+            self.e.pin(self.slot);
+            self.e.opens().end(self.slot, self.follows);
+        }
+    }
+
+    /// Gives up what was replaced, releases the locks, and ends the transaction.
+    pub fn finish(&mut self, p: &dyn Platform) {
+        if !self.is_active() {
+            return;
+        }
+        debug_assert_eq!(self.stage, Stage::Settled);
+        self.done();
+        let wrote = !self.writes.is_empty();
+        if wrote {
+            self.give_up_replaced();
+        }
         self.retry.succeed();
         self.reset();
         if wrote {
@@ -146,10 +266,32 @@ impl Txn {
         }
     }
 
-    /// Stamps the new versions, and retires the versions that they replace.
-    fn settle_writes(&mut self) {
-        // Since we are *committed*, readers at this CSN or later cannot reach the bases.
-        let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
+    /// Stamps the new versions, and adds up how much there is of them.
+    fn stamp_writes(&mut self) {
+        for i in 0..self.writes.len() {
+            let w = self.writes[i];
+            if w.superseded {
+                continue;
+            }
+            // SAFETY: INV-VERSION: our own version, which is linked, and not retired before it is
+            // replaced.
+            unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
+            let d = match (w.base, w.kind) {
+                (None, WriteKind::Delete) => Delta::default(),
+                (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
+                (Some(base), kind) => {
+                    let bytes = growth(self.e.region, base, w.version);
+                    Delta { rows: -i64::from(kind == WriteKind::Delete), versions: 0, bytes }
+                }
+            };
+            let t = self.touch(w.r.partition());
+            t.writes += 1;
+            t.delta.add(d);
+        }
+    }
+
+    /// Retires what no snapshot sees any more, and enqueues the records of deleted rows (INV-OLD).
+    fn give_up_replaced(&mut self) {
         // Writes for whose versions there is still room in the queue.
         let mut left = self.writes.len();
         for i in 0..self.writes.len() {
@@ -161,10 +303,7 @@ impl Txn {
                 left -= 1;
                 continue;
             }
-            // SAFETY: INV-VERSION: our own version, which is linked, and not retired before it is
-            // replaced.
-            unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
-            let d = match (w.base, w.kind) {
+            match (w.base, w.kind) {
                 (None, WriteKind::Delete) => {
                     // Inserted and deleted by us: no other transaction ever saw it.
                     w.r.rec.writer.store(0, Ordering::SeqCst);
@@ -172,23 +311,22 @@ impl Txn {
                     // The clock is read after the unlinking (INV-RETIRE).
                     RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
                     left -= 1;
-                    Delta::default()
                 }
-                (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
-                (Some(base), kind) => {
-                    let bytes = growth(self.e.region, base, w.version);
-                    let deletes = kind == WriteKind::Delete;
-                    if deletes {
-                        w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-                        w.r.table.enqueue_dead(w.r.no, w.r.rec);
-                    }
-                    Delta { rows: -i64::from(deletes), versions: 0, bytes }
+                (Some(_), WriteKind::Delete) => {
+                    w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+                    w.r.table.enqueue_dead(w.r.no, w.r.rec);
                 }
-            };
-            let t = self.touch(w.r.partition());
-            t.writes += 1;
-            t.delta.add(d);
+                _ => {}
+            }
         }
+        if !faults::on(Fault::RetiresBeforeDone) {
+            self.retire_bases();
+        }
+    }
+
+    /// Since we are *committed* and done, snapshots from now on do not reach the bases.
+    fn retire_bases(&self) {
+        let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
         let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| w.base);
         RetireQueue::push_all(&self.e, self.slot, bases.map(NonNull::cast), now);
     }

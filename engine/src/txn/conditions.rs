@@ -5,6 +5,7 @@ use super::{Owner, RecordRef, Txn};
 use crate::csn::Csn;
 use crate::error::Error;
 use crate::faults::{self, Fault};
+use crate::open::Seen;
 use crate::platform::Platform;
 use crate::protocol::Touch;
 use crate::record::Version;
@@ -63,7 +64,7 @@ impl Conditional {
             if r.touch().no != at.no {
                 continue;
             }
-            let Some((v, _)) = owner.at_snapshot(p, r.rec, csn)? else { continue };
+            let Some((v, _)) = owner.at_snapshot(p, r.rec, Seen::prefix(csn))? else { continue };
             let v = if faults::on(Fault::JudgesTheFirst) { first_of(v) } else { v };
             let there = !super::versions::is_tombstone(v);
             if there && was_inserted_by(owner, p, v, by)? && p.meets(self.condition, v) {

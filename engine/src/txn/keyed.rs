@@ -2,12 +2,13 @@
 //! in the engine alone. Every key has one row at most: serializable writers look before they
 //! insert.
 
-use super::versions::settled;
+use super::versions::settled_in;
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
-use crate::csn::{Csn, SlotId};
+use crate::csn::SlotId;
 use crate::error::{AbortReason, Error};
 use crate::index::{prefetch_records, Direction, Primary, Records, Unique, FEW};
 use crate::lock::Mode;
+use crate::open::{Kept, Seen};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::Touch;
@@ -42,7 +43,7 @@ pub struct RowScan {
     /// Its predicate. `None`: the predicates of the partitions and the read set protect the scan,
     /// or it is not protected.
     id: Option<ScanId>,
-    snapshot: Option<Csn>,
+    snapshot: Option<Kept>,
     /// May it end early?
     open: bool,
     read: u32,
@@ -91,7 +92,7 @@ impl Txn {
         protect: bool,
     ) -> Result<RowScan, Error> {
         debug_assert!(protect || scan.snapshot.is_some());
-        let mut snapshot = scan.snapshot;
+        let mut snapshot = scan.snapshot.map(|s| s.keep());
         let id = match table.ranges(PRIMARY).filter(|_| protect) {
             Some(ranges) => {
                 let id = self.begin_scan(p, ranges, scan)?;
@@ -114,9 +115,9 @@ impl Txn {
     /// Where no partition of a scan locks reads, the scan reads a snapshot: at the CSN at which
     /// everything read so far is valid, which is now. So it needs no validation on the way. The
     /// positions of the predicate are older: it answers for all that the snapshot does not see.
-    fn optimistic_snapshot(&mut self, p: &dyn Platform, scan: &Scan<'_>) -> Result<Option<Csn>, Error> {
+    fn optimistic_snapshot(&mut self, p: &dyn Platform, scan: &Scan<'_>) -> Result<Option<Kept>, Error> {
         if scan.snapshot.is_some() || self.level != Level::Serializable {
-            return Ok(scan.snapshot);
+            return Ok(scan.snapshot.map(|s| s.keep()));
         }
         for t in scan.at {
             if !self.follow(p, t.partition())?.only_validates_reads() {
@@ -124,7 +125,7 @@ impl Txn {
             }
         }
         self.revalidate(p)?;
-        Ok((self.valid > 0).then_some(self.valid))
+        Ok((self.valid > 0).then(|| self.valid_seen()))
     }
 
     /// The next row of a scan. `for_write`: it will be written.
@@ -140,14 +141,15 @@ impl Txn {
     /// is enough to know the row. Most are such.
     #[inline]
     fn next_at_hand(&mut self, s: &mut RowScan) -> Option<Row> {
-        let csn = s.snapshot?;
+        s.snapshot.as_ref()?;
         while !(s.open && (s.read + 1).is_multiple_of(REACHED)) {
             let r = s.records.next_copied()?;
-            let seen = if self.last_write(r).is_some() { None } else { settled(r.rec.head(), csn) };
-            let Some(seen) = seen else {
+            let snapshot = s.snapshot.as_ref().filter(|_| self.last_write(r).is_none());
+            let Some((seen, csn)) = snapshot.and_then(|s| settled_in(r.rec.head(), &s.seen())) else {
                 s.records.put_back();
                 return None;
             };
+            self.depends.note(csn);
             self.sample_access(r, false);
             // After the look at the head: a record's partition is set before its first version.
             let partition = r.rec.part[s.field].load(Ordering::Relaxed) as u32 + 1;
@@ -182,7 +184,7 @@ impl Txn {
                     self.scan_reached(id, &key);
                 }
             }
-            if let Some(row) = self.see(p, r, for_write, s.id, s.snapshot)? {
+            if let Some(row) = self.see(p, r, for_write, s.id, s.snapshot.as_ref().map(Kept::seen))? {
                 return Ok(Some(row));
             }
         }
@@ -211,14 +213,14 @@ impl Txn {
         r: RecordRef,
         for_write: bool,
         scan: Option<ScanId>,
-        snapshot: Option<Csn>,
+        snapshot: Option<Seen<'_>>,
     ) -> Result<Option<Row>, Error> {
         if let Own::Write(n) = self.own(r, None) {
             let w = *self.write(n).expect("an own write");
             return Ok((w.kind != WriteKind::Delete).then_some(Row { r, version: w.version, own: true }));
         }
         let version = match (snapshot, scan) {
-            (Some(csn), _) => self.read_snapshot(p, r, csn)?,
+            (Some(seen), _) => self.read_snapshot(p, r, seen)?,
             (None, Some(scan)) => self.read_scanned(p, r, for_write, scan)?,
             (None, None) => self.read(p, r, for_write)?,
         };
@@ -246,7 +248,7 @@ impl Txn {
         at: Touch,
         key: &[u8],
         for_write: bool,
-        snapshot: Option<Csn>,
+        snapshot: Option<Seen<'_>>,
     ) -> Result<Option<Row>, Error> {
         let start = if snapshot.is_none() { Some(self.before_lookup(p, at)?) } else { None };
         let found = self.look_for(p, at.table, key, for_write, snapshot)?;
@@ -284,7 +286,7 @@ impl Txn {
         table: &'static Table,
         key: &[u8],
         for_write: bool,
-        snapshot: Option<Csn>,
+        snapshot: Option<Seen<'_>>,
     ) -> Result<Option<Row>, Error> {
         let index = &table.index().index;
         let mut few = [0; FEW];

@@ -10,6 +10,7 @@
 //! * `WriteSet`: the buffered writes;
 //! * `LockSet`: the locks; `range_locks.rs` and `parts.rs` add locks and parts of ranges;
 //! * `Registrations`: the keys of the writes, and what the commit registers of them;
+//! * `Depends`: the commits that it has read and that are not done;
 //! * `Telemetry`: measurements for the statistics;
 //! * `Retry`: what the next transaction of the slot keeps from one that lost a conflict;
 //! * `Reclamation`: when retired memory is freed.
@@ -21,6 +22,7 @@
 mod abort;
 mod commit;
 mod conditions;
+mod depends;
 mod entries;
 mod keyed;
 mod lock_set;
@@ -69,6 +71,7 @@ use crate::record::Record;
 use crate::shared::Engine;
 use crate::switch::Epochs;
 use crate::table::Table;
+use depends::{Depends, LeftOut};
 use hashbrown::HashMap;
 use lock_set::LockSet;
 use read_set::ReadSet;
@@ -153,6 +156,8 @@ enum Stage {
     /// Registered from here on: `commit.rs` remembers how far it came.
     Committing,
     Decided,
+    /// Committed, with all versions stamped. Perhaps it is not done.
+    Settled,
 }
 
 /// The transaction of one slot. Reused from transaction to transaction.
@@ -169,6 +174,12 @@ pub struct Txn {
     /// All reads so far are valid at this CSN; 0: the next read must find out.
     valid: Csn,
     csn: Csn,
+    /// Is the commit held until it is done?
+    held: bool,
+    /// Did it depend on commits that were not done when it took its CSN?
+    follows: bool,
+    /// Does the slot's word say that it is not done?
+    open: bool,
     /// Why and where the transaction fails because of others, if it does. It is the last of these
     /// failures, and may be one that the rollback of a savepoint has caught. While the transaction
     /// sleeps, this says that it gives up.
@@ -179,6 +190,8 @@ pub struct Txn {
     writes: WriteSet,
     locks: LockSet,
     registrations: Registrations,
+    depends: Depends,
+    left_out: LeftOut,
     telemetry: Telemetry,
     retry: Retry,
     reclamation: Reclamation,
@@ -196,6 +209,9 @@ impl Txn {
             holds: false,
             valid: 0,
             csn: 0,
+            held: false,
+            follows: false,
+            open: false,
             failed: None,
             touched: TouchedList::default(),
             reads: ReadSet::default(),
@@ -203,6 +219,8 @@ impl Txn {
             writes: WriteSet::default(),
             locks: LockSet::default(),
             registrations: Registrations::default(),
+            depends: Depends::default(),
+            left_out: LeftOut::default(),
             telemetry: Telemetry::new(slot),
             retry: Retry::default(),
             reclamation: Reclamation::default(),
@@ -229,7 +247,8 @@ impl Txn {
         self.level = level;
         self.depth = 1;
         self.csn = 0;
-        self.valid = self.e.now();
+        self.held = false;
+        self.valid = self.depends.begin(&self.owner.e, level == Level::Serializable);
         self.retry.begin();
         self.telemetry.begin(&self.owner);
     }
@@ -245,7 +264,7 @@ impl Txn {
     }
     /// Has the commit begun?
     pub fn is_committing(&self) -> bool {
-        matches!(self.stage, Stage::Committing | Stage::Decided)
+        matches!(self.stage, Stage::Committing | Stage::Decided | Stage::Settled)
     }
     /// The level it runs at.
     pub fn level(&self) -> Level {
@@ -406,6 +425,7 @@ impl Txn {
         self.stage = Stage::Idle;
         self.writes.end_room(&self.owner);
         self.reads.clear();
+        self.depends.clear();
         self.writes.clear();
         self.touched.clear();
         self.failed = None;

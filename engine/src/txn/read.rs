@@ -9,11 +9,12 @@
 //! lock that the transaction does not hold. It sees a settled version (INV-SETTLED), and remembers
 //! it like any read.
 
-use super::versions::{is_tombstone, settled};
+use super::versions::{is_tombstone, settled, settled_in};
 use super::{RecordRef, Txn};
 use crate::csn::Csn;
 use crate::error::Error;
 use crate::faults::{self, Fault};
+use crate::open::Seen;
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::{Reading, Touch};
 use crate::range::Position;
@@ -21,32 +22,37 @@ use crate::record::Version;
 use std::ptr::NonNull;
 
 impl Txn {
-    /// The version that a snapshot at `csn` sees; tombstones and absence are `None`.
+    /// The version that a snapshot sees; tombstones and absence are `None`.
     ///
     /// Waits only for a transaction that is committing this very row at a CSN within the snapshot.
     pub fn read_snapshot(
         &mut self,
         p: &dyn Platform,
         r: RecordRef,
-        csn: Csn,
+        seen: Seen<'_>,
     ) -> Result<Option<NonNull<Version>>, Error> {
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
-        if let Some(seen) = settled(r.rec.head(), csn) {
-            return Ok(seen);
-        }
-        let v = self.at_snapshot(p, r.rec, csn)?;
-        Ok(v.map(|(v, _)| v).filter(|v| !is_tombstone(*v)))
+        let found = match settled_in(r.rec.head(), &seen) {
+            Some((v, csn)) => (v, csn),
+            None => match self.at_snapshot(p, r.rec, seen)? {
+                Some((v, csn)) => (Some(v).filter(|v| !is_tombstone(*v)), csn),
+                None => return Ok(None),
+            },
+        };
+        self.depends.note(found.1);
+        Ok(found.0)
     }
 
     /// What [`Txn::read_snapshot`] would return, if a look at the newest version is enough to know
     /// it; else `None`. It neither fails nor unwinds, and does not call the platform.
     #[inline]
-    pub fn peek_snapshot(&mut self, r: RecordRef, csn: Csn) -> Option<Option<NonNull<Version>>> {
-        let seen = settled(r.rec.head(), csn)?;
+    pub fn peek_snapshot(&mut self, r: RecordRef, seen: Seen<'_>) -> Option<Option<NonNull<Version>>> {
+        let (found, csn) = settled_in(r.rec.head(), &seen)?;
+        self.depends.note(csn);
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
-        Some(seen)
+        Some(found)
     }
 
     /// A serializable read. `for_write`: the record will be written next.
@@ -80,6 +86,7 @@ impl Txn {
         if csn > self.valid {
             self.revalidate(p)?;
         }
+        self.depends.note(csn);
         if r.rec.head() != v.as_ptr() {
             self.passed_over();
         }
@@ -123,11 +130,12 @@ impl Txn {
         if self.valid == 0 || !self.writes.is_empty() || !optimistic {
             return self.read(p, r, false);
         }
-        let seen = self.at_snapshot(p, r.rec, self.valid)?.map(|(v, _)| v).filter(|v| !is_tombstone(*v));
-        let Some(version) = seen else { return self.read(p, r, false) };
+        let seen = self.at_snapshot(p, r.rec, Seen::prefix(self.valid))?.filter(|(v, _)| !is_tombstone(*v));
+        let Some((version, csn)) = seen else { return self.read(p, r, false) };
+        self.depends.note(csn);
         self.touch(r.partition()).reads += 1;
         self.reads.add(r, version);
-        Ok(seen)
+        Ok(Some(version))
     }
 
     /// What [`Txn::read`] would return of a row that this transaction has not written, if a look at
@@ -136,7 +144,8 @@ impl Txn {
     ///
     /// INV-PEEK: the transaction follows the partition's protocols before it looks at the row, and
     /// they want no lock that it does not hold. The newest version is settled (INV-SETTLED), so
-    /// that it is valid together with all that was read before.
+    /// that it is valid together with all that was read before. Its commit was done at the last
+    /// look (INV-DEPENDS).
     #[inline]
     pub fn peek_row(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
         if !self.following || r.rec.head().is_null() {
@@ -144,13 +153,13 @@ impl Txn {
         }
         // After the look at the head: a record's partition is set before its first version.
         let partition = r.partition();
-        let valid = self.valid;
+        let plain = self.plain();
         let t = self.follow_also(partition);
         if t.locks_to_read() {
             return None;
         }
         // The head again, after the check of the locks.
-        let v = settled(r.rec.head(), valid)??;
+        let v = settled(r.rec.head(), plain)??;
         t.reads += 1;
         if t.set.validates_reads() {
             self.reads.add_new(r, v);
@@ -171,6 +180,7 @@ impl Txn {
         if csn > self.valid {
             self.revalidate(p)?;
         }
+        self.depends.note(csn);
         Ok(())
     }
 

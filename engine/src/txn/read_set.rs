@@ -107,7 +107,9 @@ impl Owner {
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
                 Fate::Committed(c) if c <= csn => return Ok(false),
-                Fate::Committing(c) if c <= csn && n >= p.patience() => return Ok(false),
+                Fate::Committing(c) if c <= csn && (n >= p.patience() || self.has_succeeded(p, stamp, c)) => {
+                    return Ok(false);
+                }
                 Fate::Committing(c) if c <= csn => {
                     p.pause(n)?;
                     n += 1;

@@ -9,10 +9,10 @@ use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId, 
 use super::range_locks::ESCALATE;
 use super::versions::settled;
 use super::{Level, RecordRef, Txn};
-use crate::csn::Csn;
 use crate::error::Error;
 use crate::index::Records;
 use crate::lock::Mode;
+use crate::open::Seen;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::{Reading, Touch};
@@ -33,7 +33,7 @@ pub struct Scan<'a> {
     /// Which end may come early.
     pub open: OpenEnd,
     /// The snapshot that it reads; `None`: the newest committed versions.
-    pub snapshot: Option<Csn>,
+    pub snapshot: Option<Seen<'a>>,
     /// The columns that the transaction looks at in the rows that it gets from this scan. It bases
     /// no write of such a row on it, unless these are all columns (INV-COLUMNS).
     pub looked: Looked,
@@ -41,11 +41,11 @@ pub struct Scan<'a> {
 
 /// Which version of a row is wanted, where a look at the newest version may be enough.
 #[derive(Clone, Copy, Debug)]
-pub enum Look {
+pub enum Look<'a> {
     /// The newest committed version: a row of this scan.
     Scan(ScanId),
-    /// The version of the snapshot at this CSN.
-    Snapshot(Csn),
+    /// The version of this snapshot.
+    Snapshot(Seen<'a>),
 }
 
 /// What a look-up of one key has seen of the ranges before it looked.
@@ -59,11 +59,12 @@ pub struct LookPosition {
     pub(super) unknown: Position,
 }
 
-/// The position of a scan that starts now, in a list of an index.
-fn start<E: Entry>(ranges: &IndexRanges, list: List<'_, E>, snapshot: Option<Csn>) -> Position {
+/// The position of a scan that starts now, in a list of an index. Commits that a snapshot may leave
+/// out count as later ones.
+fn start<E: Entry>(ranges: &IndexRanges, list: List<'_, E>, snapshot: Option<Seen<'_>>) -> Position {
     match snapshot {
         None => list.position(),
-        Some(csn) => ranges.position_at(csn, || list.position_at(csn)),
+        Some(seen) => ranges.position_at(seen.floor, || list.position_at(seen.floor)),
     }
 }
 
@@ -237,14 +238,14 @@ impl Txn {
         }
         // After the look at the head: a record's partition is set before its first version.
         let partition = r.partition();
-        let valid = self.valid;
+        let plain = self.plain();
         let t = self.follow_also(partition);
         let free = t.locked || !t.set.locks_partitions();
         if !free || !way.needs_no_row_locks(t.set) {
             return None;
         }
         // The head again, after the check of the locks.
-        let seen = settled(r.rec.head(), valid)?;
+        let seen = settled(r.rec.head(), plain)?;
         t.reads += 1;
         Some(seen)
     }
@@ -253,14 +254,14 @@ impl Txn {
     /// and at a row of which [`Txn::peek_scanned`] or [`Txn::peek_snapshot`] cannot tell what we
     /// see. If fewer rows come than fit, the next row needs more than a look, or no record is at
     /// hand. The caller must take all of them: they count as read.
-    pub fn peek_run(&mut self, rows: &mut Records, look: Look, to: &mut [NonNull<Version>]) -> usize {
+    pub fn peek_run(&mut self, rows: &mut Records, look: Look<'_>, to: &mut [NonNull<Version>]) -> usize {
         match look {
             Look::Scan(_) if !self.following => 0,
             Look::Scan(id) => {
                 let way = self.scans.ranged.way(id);
                 self.peek_while(rows, to, |t, r| t.peek_by(r, way))
             }
-            Look::Snapshot(csn) => self.peek_while(rows, to, |t, r| t.peek_snapshot(r, csn)),
+            Look::Snapshot(seen) => self.peek_while(rows, to, |t, r| t.peek_snapshot(r, seen)),
         }
     }
 
@@ -325,9 +326,11 @@ impl Txn {
                 self.reads.add(r, v);
             }
         }
-        if let Some((_, csn)) = found.filter(|(_, csn)| *csn > self.valid) {
-            debug_assert!(csn > self.valid);
-            self.revalidate(p)?;
+        if let Some((_, csn)) = found {
+            if csn > self.valid {
+                self.revalidate(p)?;
+            }
+            self.depends.note(csn);
         }
         let seen = found.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
         if r.rec.head() != seen && self.is_committing_head(r) {
@@ -339,10 +342,10 @@ impl Txn {
         Ok(live)
     }
 
-    /// Was the row deleted before everything that was read was last found valid? It stays deleted,
-    /// so there is nothing to lock. The predicate answers for new rows.
+    /// Was the row deleted before everything that was read was last found valid, by a commit that is
+    /// done? It stays deleted, so there is nothing to lock. The predicate answers for new rows.
     fn is_gone(&self, r: RecordRef) -> bool {
-        matches!(settled(r.rec.head(), self.valid), Some(None))
+        matches!(settled(r.rec.head(), self.plain()), Some(None))
     }
 
     /// A look-up of one full key in an index is about to be made. Returns the argument of

@@ -57,7 +57,7 @@ impl Txn {
 
     /// Validates at the present moment, and remembers that moment.
     pub fn revalidate(&mut self, p: &dyn Platform) -> Result<(), Error> {
-        let now = self.e.now();
+        let now = self.depends.look(&self.owner.e);
         self.validate_partitions(p, now)?;
         self.valid = if self.validate_ranges(p, now, true)? { now } else { 0 };
         Ok(())
@@ -306,7 +306,7 @@ fn check_list<E: Entry>(
             Some(Fate::Committed(c)) if c <= csn && matters(from, c)? => {
                 return Ok(Outcome::Invalid(AbortReason::Phantom));
             }
-            Some(Fate::Committing(c)) if c <= csn && n >= p.patience() => {
+            Some(Fate::Committing(c)) if c <= csn && (n >= p.patience() || owner.has_succeeded(p, stamp, c)) => {
                 return Ok(Outcome::Invalid(AbortReason::Phantom))
             }
             Some(Fate::Committing(c)) if c <= csn => {

@@ -15,7 +15,8 @@ use super::{Owner, RecordRef};
 use crate::csn::{Csn, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Moment};
-use crate::platform::Platform;
+use crate::open::Seen;
+use crate::platform::{Outcome, Platform};
 use crate::record::{Record, Version};
 use crate::shared::Fate;
 use std::ptr::NonNull;
@@ -38,6 +39,17 @@ pub(super) fn settled(head: *mut Version, csn: Csn) -> Option<Option<NonNull<Ver
     (version.stamp().0 <= csn).then(|| (!version.is_tombstone()).then_some(v))
 }
 
+/// The same for a snapshot, with the CSN of the version.
+#[inline]
+pub(super) fn settled_in(head: *mut Version, seen: &Seen<'_>) -> Option<(Option<NonNull<Version>>, Csn)> {
+    let v = NonNull::new(head)?;
+    // SAFETY: INV-RETIRE: the caller is pinned, and reached the version under that pin.
+    let version = unsafe { v.as_ref() };
+    let csn = version.stamp().0;
+    // As above.
+    seen.sees(csn).then(|| ((!version.is_tombstone()).then_some(v), csn))
+}
+
 /// Is a version, which was reached under our pin, a tombstone?
 pub(super) fn is_tombstone(v: NonNull<Version>) -> bool {
     // SAFETY: INV-RETIRE: the caller is pinned, and reached the version under that pin.
@@ -45,19 +57,28 @@ pub(super) fn is_tombstone(v: NonNull<Version>) -> bool {
 }
 
 impl Owner {
-    /// The newest version committed at or before `csn`, tombstones included.
-    pub fn at_snapshot(&self, p: &dyn Platform, rec: &Record, csn: Csn) -> Result<Option<Committed>, Error> {
+    /// Has the commit of this stamp's owner, which was found *committing* at `csn`, succeeded?
+    pub(super) fn has_succeeded(&self, p: &dyn Platform, stamp: Stamp, csn: Csn) -> bool {
+        p.outcome(stamp.slot(), csn) == Outcome::Committed
+    }
+
+    /// The newest version that a snapshot sees, tombstones included.
+    pub fn at_snapshot(&self, p: &dyn Platform, rec: &Record, seen: Seen<'_>) -> Result<Option<Committed>, Error> {
         let mut v = rec.head();
         let mut n = 0;
         while let Some(nn) = NonNull::new(v) {
-            // SAFETY: INV-RETIRE: we are pinned at or before `csn`, and stop at the first
-            // version within the snapshot.
+            // SAFETY: INV-RETIRE: we are pinned at or before the snapshot's clock, and stop at the
+            // first version that it sees. A commit that it leaves out retires what it has replaced
+            // when it is done, at or after our pin.
             let ver = unsafe { nn.as_ref() };
             let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
-                Fate::Committed(c) if c <= csn => return Ok(Some((nn, c))),
-                Fate::Committing(c) if c <= csn => {
+                Fate::Committed(c) if seen.sees(c) => return Ok(Some((nn, c))),
+                Fate::Committing(c) if seen.sees(c) => {
+                    if self.has_succeeded(p, stamp, c) {
+                        return Ok(Some((nn, c)));
+                    }
                     p.pause(n)?;
                     n += 1;
                 }
@@ -91,6 +112,7 @@ impl Owner {
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
                 Fate::Committed(c) => return Ok(Some((nn, c))),
+                Fate::Committing(c) if self.has_succeeded(p, stamp, c) => return Ok(Some((nn, c))),
                 Fate::Committing(_) if n < SHORT => {
                     p.pause(n)?;
                     n += 1;
@@ -107,34 +129,9 @@ impl Owner {
         let Some((v, at)) = self.newest(p, rec)?.filter(|(v, _)| !is_tombstone(*v)) else {
             return Ok(None);
         };
-        let old = at <= csn || self.e.pinned_at(self.slot) <= csn && self.at_snapshot(p, rec, csn)?.is_some();
+        let old =
+            at <= csn || self.e.pinned_at(self.slot) <= csn && self.at_snapshot(p, rec, Seen::prefix(csn))?.is_some();
         Ok(Some(v).filter(|_| old))
-    }
-
-    /// The newest version with a row that we may see, or above one that we may see. Pending
-    /// versions count, and so do versions below tombstones. For a look at columns that all
-    /// versions of the record share.
-    ///
-    /// A commit retires the versions that it replaced at a value of the clock that is at least its
-    /// CSN. Below a tombstone that committed before our pin lies memory that may be freed, and
-    /// that no snapshot or read of ours sees.
-    pub fn any_row(&self, rec: &Record) -> Option<NonNull<Version>> {
-        let pin = self.e.pinned_at(self.slot);
-        let mut v = NonNull::new(rec.head())?;
-        loop {
-            // SAFETY: INV-RETIRE, INV-HONEST: the head, or a version that was replaced at or after
-            // our pin, or not yet.
-            let ver = unsafe { v.as_ref() };
-            if !ver.is_tombstone() {
-                return Some(v);
-            }
-            let stamp = ver.stamp();
-            match self.e.fate(stamp, || ver.stamp() == stamp) {
-                None => continue, // stamped meanwhile
-                Some(Fate::Committed(c)) if c < pin => return None,
-                Some(_) => v = NonNull::new(ver.older())?,
-            }
-        }
     }
 
     /// May the owner of the newest version have committed?

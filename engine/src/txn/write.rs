@@ -176,8 +176,11 @@ impl Txn {
         if self.level != Level::Serializable {
             return Ok(newest);
         }
-        if newest.is_some_and(|(_, csn)| csn > self.valid) {
-            self.revalidate(p)?;
+        if let Some((_, csn)) = newest {
+            if csn > self.valid {
+                self.revalidate(p)?;
+            }
+            self.depends.note(csn);
         }
         let seen = newest.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
         if r.rec.head() != seen && self.is_committing_head(r) {
@@ -198,12 +201,12 @@ impl Txn {
         if self.level != Level::Serializable || !self.following {
             return None;
         }
-        let valid = self.valid;
+        let plain = self.plain();
         let t = self.follow_also(r.partition());
         if t.locks_to_write() {
             return None;
         }
-        let v = settled(r.rec.head(), valid)??;
+        let v = settled(r.rec.head(), plain)??;
         self.sample_access(r, true);
         Some(v)
     }

@@ -6,6 +6,7 @@ use mixedcc_engine::checker::{self, Log, Payload, Predicate, Savepoint, Seen, Wr
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::open;
 use mixedcc_engine::platform::{Platform, StopEvent};
 use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Successor, Version};
@@ -198,7 +199,7 @@ impl<'w> Client<'w> {
         let v = match (self.mood, scan) {
             (Mood::Serializable, Some(id)) => self.t.read_scanned(&self.p, r, for_write, id)?,
             (Mood::Serializable, None) => self.t.read(&self.p, r, for_write)?,
-            _ => self.t.read_snapshot(&self.p, r, self.snapshot)?,
+            _ => self.t.read_snapshot(&self.p, r, open::Seen::prefix(self.snapshot))?,
         };
         Ok(v.map(|v| Found { r, row: Row::read(v), version: Some(v) }))
     }

@@ -7,6 +7,7 @@ use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::State;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{REC_DEAD, REC_FREE, REC_USED};
@@ -468,7 +469,7 @@ fn every_partition_of_many_is_counted() {
     t.begin(Level::Snapshot, 2);
     for r in rows.iter().chain(&rows) {
         let csn = e.now();
-        t.read_snapshot(&p, *r, csn).expect("no failure");
+        t.read_snapshot(&p, *r, Seen::prefix(csn)).expect("no failure");
     }
     t.prepare(&p, &|_, _| {}).expect("nothing to validate");
     t.publish(&p);

@@ -10,6 +10,7 @@ use mixedcc_engine::csn::Csn;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::index::{Direction, Primary, Records, Reuse};
 use mixedcc_engine::key::Short;
+use mixedcc_engine::open;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::record::Version;
@@ -130,7 +131,7 @@ impl<'w> Client<'w> {
             }
             let version = match snapshot {
                 None => t.peek_row(r)?,
-                Some(csn) => t.peek_snapshot(r, csn)??,
+                Some(csn) => t.peek_snapshot(r, open::Seen::prefix(csn))??,
             };
             (version == newest).then_some(Found { r, version, own: false })
         });
@@ -140,7 +141,7 @@ impl<'w> Client<'w> {
     fn get(&mut self, key: i64, for_write: bool) -> Result<Option<Found>, Error> {
         let at = self.w.at(key);
         let found = match self.guess(key, for_write)? {
-            None => self.t.find_row(&self.p, at, &bytes(key), for_write, self.snapshot)?,
+            None => self.t.find_row(&self.p, at, &bytes(key), for_write, self.snapshot.map(open::Seen::prefix))?,
             found => found,
         };
         let seen = found.map_or(Seen::Absent, |f| Row::read(f.version).seen());
@@ -160,7 +161,7 @@ impl<'w> Client<'w> {
             Direction::Backward => OpenEnd::Low,
         };
         let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-        let scan = Scan { at: &at, lo, hi, open, snapshot: self.snapshot, looked: Looked::ALL };
+        let scan = Scan { at: &at, lo, hi, open, snapshot: self.snapshot.map(open::Seen::prefix), looked: Looked::ALL };
         if limit == usize::MAX && (low + high) % 2 == 0 {
             if let Some(ranges) = self.w.table.ranges(PRIMARY) {
                 let id =
@@ -194,7 +195,7 @@ impl<'w> Client<'w> {
     fn by_runs(&mut self, scan: &Scan<'_>, way: Direction, id: ScanId) -> Result<Vec<Row>, Error> {
         let index = &self.w.table.primary().expect("an index").index;
         let mut records = Records::new(index.scan(scan.lo, scan.hi, way), self.w.table);
-        let look = self.snapshot.map_or(Look::Scan(id), Look::Snapshot);
+        let look = self.snapshot.map_or(Look::Scan(id), |csn| Look::Snapshot(open::Seen::prefix(csn)));
         let (mut rows, mut run) = (Vec::new(), [NonNull::dangling(); 5]);
         loop {
             self.p.jitter();
@@ -209,7 +210,7 @@ impl<'w> Client<'w> {
                     let w = self.t.write(n).expect("an own write");
                     (w.kind != Kind::Delete).then_some(w.version)
                 }
-                (_, Some(csn)) => self.t.read_snapshot(&self.p, r, csn)?,
+                (_, Some(csn)) => self.t.read_snapshot(&self.p, r, open::Seen::prefix(csn))?,
                 (_, None) => self.t.read_scanned(&self.p, r, false, id)?,
             };
             rows.extend(found.map(Row::read));

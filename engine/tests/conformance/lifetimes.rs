@@ -5,6 +5,7 @@
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::faults;
 use mixedcc_engine::index::Reuse;
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::platform::{Platform, Queue, WaitFor};
 use mixedcc_engine::primitive::Ordering;
@@ -99,7 +100,7 @@ fn a_table_that_only_a_savepoint_has_read_is_forgotten() {
     t.begin(Level::Snapshot, 2);
     t.set_depth(2);
     let r = mixedcc_engine::RecordRef::find(table, 0).expect("a record");
-    assert!(t.read_snapshot(&Idle, r, e.now()).expect("no wait").is_some());
+    assert!(t.read_snapshot(&Idle, r, Seen::prefix(e.now())).expect("no wait").is_some());
     t.abort_sub(2);
     let reads = &table.map().partitions()[1].stats;
     assert_eq!(reads.sum(|s| &s.reads), 1, "what it has read is counted");
@@ -216,7 +217,7 @@ fn the_oldest_pin_is_one_that_was_taken() {
             std::thread::sleep(std::time::Duration::from_millis(20));
             e.slots[2].pin.store(CSN << 16 | 5, Ordering::SeqCst);
         });
-        assert_eq!(e.pin_oldest(0), CSN);
+        assert_eq!(e.pin_oldest(0).pin, CSN);
     });
     e.unpin(0);
     assert_eq!(e.oldest_pin(), Some((2, CSN)));
@@ -225,7 +226,7 @@ fn the_oldest_pin_is_one_that_was_taken() {
             s.spawn(move || {
                 for _ in 0..20_000 {
                     e.pin(slot);
-                    assert_eq!(e.pin_oldest(slot), CSN);
+                    assert_eq!(e.pin_oldest(slot).pin, CSN);
                     e.unpin(slot);
                 }
             });
@@ -246,7 +247,7 @@ fn who_waits_for_a_pin_that_is_being_taken_blocks_nobody() {
     e.advance_clock(20);
     e.slots[2].pin.store(5, Ordering::SeqCst);
     std::thread::scope(|s| {
-        let builders = [0, 1].map(|slot| s.spawn(move || (e, e.pin_oldest(slot)).1));
+        let builders = [0, 1].map(|slot| s.spawn(move || (e, e.pin_oldest(slot).pin).1));
         let (passed, through) = channel();
         let other = s.spawn(move || {
             while !(e.is_pinned(0) && e.is_pinned(1)) {

@@ -6,6 +6,7 @@ use crate::invariants::{all_sets, assert_quiet};
 use crate::world::{initial_keys, Jitter, Row, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::{Level, Policy, Protocol, ProtocolSet, Table, Txn};
@@ -155,7 +156,7 @@ fn a_pin_keeps_versions() {
         let mut reader = Txn::new(w.e, 1);
         reader.begin(Level::Snapshot, w.ident());
         let csn = w.e.now();
-        let v = reader.read_snapshot(&p, w.records(0)[0], csn).expect("no wait").expect("a row");
+        let v = reader.read_snapshot(&p, w.records(0)[0], Seen::prefix(csn)).expect("no wait").expect("a row");
         let recorder = Recorder::new();
         let mut c = Client::new(&w, 0, recorder.session(), 1);
         faults::set(fault);

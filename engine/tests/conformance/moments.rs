@@ -8,6 +8,7 @@ use crate::world::{Jitter, World, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::faults::{self, Fault, Moment};
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::range::{Dormancy, Look, Looked, Ring, RING_SIZE};
 use mixedcc_engine::retire::RetireQueue;
@@ -246,7 +247,7 @@ fn new_boundaries_begin_behind_the_commits_that_were_awaited() {
             lo: Included(&lo),
             hi: Included(&hi),
             open: OpenEnd::No,
-            snapshot: Some(snapshot),
+            snapshot: Some(Seen::prefix(snapshot)),
             looked: Looked::ALL,
         };
         reader.t.begin_scan(&reader.p, ranges(w, 0), &scan).expect("a scan");

@@ -8,6 +8,7 @@ use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -296,7 +297,7 @@ fn weaker_levels_validate_what_they_scanned_in_ranges() {
                 lo: Included(&lo),
                 hi: Included(&hi),
                 open: OpenEnd::No,
-                snapshot: Some(csn),
+                snapshot: Some(Seen::prefix(csn)),
                 looked: Looked::ALL,
             };
             reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");
@@ -338,7 +339,7 @@ fn a_snapshot_from_before_the_lists_began_fails() {
                 lo: Included(&lo),
                 hi: Included(&hi),
                 open: OpenEnd::No,
-                snapshot: Some(csn),
+                snapshot: Some(Seen::prefix(csn)),
                 looked: Looked::ALL,
             };
             faults::set(fault);

@@ -6,6 +6,7 @@ use crate::steps::*;
 use crate::world::{PanicAt, World};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::{OpenEnd, Scan};
@@ -78,7 +79,7 @@ fn ranges_fall_asleep_when_nobody_scans_and_nobody_relies_on_them() {
             lo: Included(&lo),
             hi: Included(&hi),
             open: OpenEnd::No,
-            snapshot: Some(csn),
+            snapshot: Some(Seen::prefix(csn)),
             looked: Looked::ALL,
         };
         reader.t.begin_scan(&reader.p, ranges(&w, 0), &scan).expect("a scan");

@@ -3,6 +3,7 @@
 use crate::spans::DOWNWARDS;
 use mixedcc_engine::checker::{Key, Seen};
 use mixedcc_engine::csn::{Csn, SlotId};
+use mixedcc_engine::open;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
@@ -316,7 +317,7 @@ impl World {
     pub fn vacuum(&self, p: &dyn Platform, slot: SlotId) -> usize {
         let e = &self.e;
         e.pin(slot);
-        let min = e.refresh_min_pin(p);
+        let min = e.refresh_min_floor(p);
         let mut dead = Vec::new();
         for no in 0..self.table.len() {
             let Some(r) = self.table.record(no) else { continue };
@@ -349,7 +350,7 @@ impl World {
     pub fn snapshot(&self, t: &mut Txn, p: &dyn Platform, csn: Csn, low: i64, high: i64) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         for (key, r) in self.scan(low, high) {
-            if let Some(v) = t.read_snapshot(p, r, csn)? {
+            if let Some(v) = t.read_snapshot(p, r, open::Seen::prefix(csn))? {
                 let row = Row::read(v);
                 if row.key == key {
                     rows.push(row);

@@ -370,9 +370,9 @@ unsafe fn pin(scan: pg_sys::IndexScanDesc, w: &Walk) -> Option<pg_sys::Snapshot>
         if xact::mode() == Mode::Serializable || !is_mvcc && !is_ours(s) {
             return None; // sees the newest rows
         }
-        let csn = if is_mvcc { xact::snapshot_csn(s) } else { 0 };
+        let floor = if is_mvcc { xact::snapshot_seen(s).floor } else { 0 };
         let from = w.key.primary.complete_from();
-        if from == 0 || from != Csn::MAX && csn >= from || primary::usable(w.heap, w.info).is_some() {
+        if from == 0 || from != Csn::MAX && floor >= from || primary::usable(w.heap, w.info).is_some() {
             return None;
         }
         if is_mvcc {

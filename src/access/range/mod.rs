@@ -111,7 +111,7 @@ pub struct RangeScan {
     /// The index that is read, and its table, once the scan has started.
     source: Option<Source>,
     /// How a row can be had that needs nothing but a look at its newest version; `None`: not so.
-    look: Option<Look>,
+    look: Option<Look<'static>>,
     /// Rows that were handed out, and not told to the statistics.
     uncounted: u32,
     /// Does each entry need the test of `conditions`?
@@ -454,7 +454,7 @@ pub unsafe fn at_hand(s: *mut RangeScan, up: bool) -> Option<Row> {
             let seen = match look {
                 _ if t.last_write(r).is_some() => None,
                 Look::Scan(id) => t.peek_scanned(r, id),
-                Look::Snapshot(csn) => t.peek_snapshot(r, csn),
+                Look::Snapshot(seen) => t.peek_snapshot(r, seen),
             };
             match seen {
                 Some(Some(v)) => {
@@ -491,7 +491,7 @@ unsafe fn all_at_hand(s: *mut RangeScan, up: bool, to: &mut [NonNull<Version>]) 
 
 /// What the next row is to be had from by a look, if it can be.
 #[inline]
-unsafe fn looked_for<'a>(s: *mut RangeScan, up: bool) -> Option<(&'a mut Txn, &'a mut Records, Look)> {
+unsafe fn looked_for<'a>(s: *mut RangeScan, up: bool) -> Option<(&'a mut Txn, &'a mut Records, Look<'a>)> {
     // SAFETY: `s` was begun and not ended: contract of `at_hand` and `each`. The cursor is the
     // scan's, which nothing else uses while the result is used.
     unsafe {

@@ -25,7 +25,7 @@ unsafe fn start(s: &mut RangeScan) {
         } else {
             (*f).snapshot = s.snapshot;
             // Takes the snapshot's CSN and the pin, if it must, before the index is read.
-            xact::snapshot_csn((*f).snapshot);
+            xact::snapshot_seen((*f).snapshot);
         }
         s.source = Some((key.primary, (*(*f).info).table));
         s.look = look(f, s.filters);
@@ -34,7 +34,7 @@ unsafe fn start(s: &mut RangeScan) {
 }
 
 /// How its rows can be had by a look.
-unsafe fn look(f: *mut Fetch, filters: bool) -> Option<Look> {
+unsafe fn look(f: *mut Fetch, filters: bool) -> Option<Look<'static>> {
     // SAFETY: `f` is the fetch of a scan that `start` begins: its snapshot is set, and valid as
     // long as the statement.
     unsafe {
@@ -43,7 +43,7 @@ unsafe fn look(f: *mut Fetch, filters: bool) -> Option<Look> {
             _ if !is_mvcc || filters || (*f).for_write => None,
             Mode::Serializable if (*f).scan == ScanId::NONE => None,
             Mode::Serializable => Some(Look::Scan((*f).scan)),
-            _ => Some(Look::Snapshot(xact::snapshot_csn((*f).snapshot))),
+            _ => Some(Look::Snapshot(xact::snapshot_seen((*f).snapshot))),
         }
     }
 }

@@ -174,7 +174,7 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
                 None
             }
             Mode::SerializableReadOnly => None,
-            _ => Some(protect::begin_at(&at, ranged, &interval, xact::snapshot_csn(snapshot))),
+            _ => Some(protect::begin_at(&at, ranged, &interval, xact::snapshot_seen(snapshot))),
         };
         let last = copy_rows(r, index, ranged, snapshot, &interval, &scan_keys(r, codec, &lo, &hi, q), q, &out);
         if let (Some(id), Some(key)) = (id, last) {

@@ -10,7 +10,7 @@ pub fn table(call: Call) {
         // SAFETY: `ActiveSnapshotSet` says that there is a snapshot, which is an MVCC one.
         unsafe {
             if pg_sys::ActiveSnapshotSet() {
-                xact::snapshot_csn(pg_sys::GetActiveSnapshot());
+                xact::snapshot_seen(pg_sys::GetActiveSnapshot());
             }
         }
     }

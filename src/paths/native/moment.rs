@@ -30,7 +30,7 @@ pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
             return active;
         }
         if xact::mode() != xact::Mode::Serializable {
-            xact::snapshot_csn(active); // both have the read CSN
+            xact::snapshot_seen(active); // both have the read CSN
         }
         room.copy_from_nonoverlapping(active, 1);
         (*room).curcid = cid;

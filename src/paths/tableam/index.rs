@@ -8,6 +8,7 @@ use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
 use mixedcc_engine::csn::Csn;
+use mixedcc_engine::shared::Oldest;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -15,7 +16,7 @@ use pgrx::prelude::*;
 /// Which rows a scan for an index is for.
 enum Wanted {
     /// A new index: whatever a snapshot of now, the oldest one, can see.
-    Build(Csn),
+    Build(Oldest),
     /// A comparison with an index: the rows of now, because no session writes.
     Present,
     /// A comparison while others write: rows that were there at this moment, when it had not read
@@ -63,14 +64,14 @@ impl Wanted {
         // `to_index` asks for.
         unsafe {
             match *self {
-                Wanted::Build(min_pin) => visible::to_index(t, r, min_pin),
-                Wanted::Present => visible::to_index(t, r, 0).filter(|e| e.alive),
+                Wanted::Build(oldest) => visible::to_index(t, r, Some(oldest)),
+                Wanted::Present => visible::to_index(t, r, None).filter(|e| e.alive),
                 Wanted::Since(moment) => {
                     let row = match t.last_write(r) {
                         Some(n) => visible::own_version(t, n),
                         None => ok(t.row_since(&PG, r.rec, moment)),
                     };
-                    row.map(|version| ToIndex { version, alive: true, has_past: false })
+                    row.map(|version| ToIndex { version: Some(version), alive: true, has_past: false })
                 }
             }
         }
@@ -128,8 +129,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
             let Some(r) = RecordRef::find(table, n) else { continue };
             let Some(e) = wanted.entry(t, r) else { continue };
             (*info).ii_BrokenHotChain |= e.has_past;
+            let Some(version) = e.version else { continue };
             pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
-            tuple::store(slot, (*rel).rd_id, Tid::Record(n), e.version.as_ptr());
+            tuple::store(slot, (*rel).rd_id, Tid::Record(n), version.as_ptr());
             if !expr::passes(predicate, econtext) {
                 continue;
             }
@@ -167,11 +169,12 @@ unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mu
         let t = xact::txn();
         if let Some((_, no)) = built.duplicate {
             let row = RecordRef::find(table, no).and_then(|r| wanted.entry(t, r));
-            let Some(row) = row else { error!("mixedcc has lost a row that has the key of another") };
+            let row = row.and_then(|e| e.version);
+            let Some(version) = row else { error!("mixedcc has lost a row that has the key of another") };
             let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
             let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
             let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
-            tuple::store(slot, (*rel).rd_id, Tid::Record(no), row.version.as_ptr());
+            tuple::store(slot, (*rel).rd_id, Tid::Record(no), version.as_ptr());
             pg_sys::FormIndexDatum(info, slot, std::ptr::null_mut(), values.as_mut_ptr(), nulls.as_mut_ptr());
             duplicate_key(rel, index, values.as_mut_ptr(), nulls.as_mut_ptr(), Met::ByBuild);
         }

@@ -81,11 +81,11 @@ fn mark_dead(table: &'static Table) -> Vec<u64> {
         pgrx::check_for_interrupts!();
     }
     ok(t.purge_marked(&PG, table).map_err(Into::into));
-    let min_pin = t.e.refresh_min_pin(&PG);
+    let floor = t.e.refresh_min_floor(&PG);
     let mut dead = Vec::new();
     for n in 0..table.len() {
         let Some(r) = RecordRef::find(table, n) else { continue };
-        if t.last_write(r).is_none() && table.is_dead(r.rec, min_pin) && !table.is_indexed(r.no) {
+        if t.last_write(r).is_none() && table.is_dead(r.rec, floor) && !table.is_indexed(r.no) {
             r.rec.state.store(REC_VACUUM, Ordering::Release);
             dead.push(n);
         }

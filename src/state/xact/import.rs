@@ -1,5 +1,5 @@
-//! Imported snapshots (SET TRANSACTION SNAPSHOT; pg_dump -j): the importer adopts the read CSN of
-//! the exporter's snapshot.
+//! Imported snapshots (SET TRANSACTION SNAPSHOT; pg_dump -j): the importer adopts what
+//! the exporter's snapshot sees.
 
 use super::{adopt_snapshot, mode, txn, Mode};
 use crate::pg::compat;
@@ -20,10 +20,10 @@ pub fn import_snapshot(id: &str) {
     }
     let Some((slot, ident)) = compat::exporter(id) else { return };
     let e = shmem::engine();
-    let Some(csn) = e.adopt_pin(shmem::my_slot(), slot, ident) else { return };
+    let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident) else { return };
     UNKNOWN.with(|u| u.set(false));
-    txn();
-    adopt_snapshot(csn);
+    txn().adopt_seen(kept.seen(), mode() == Mode::SerializableReadOnly);
+    adopt_snapshot(kept);
 }
 
 /// Does the transaction run on a snapshot that is not ours to read?

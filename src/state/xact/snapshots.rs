@@ -1,72 +1,94 @@
-//! The read CSN of PostgreSQL's snapshots, in a field that MVCC snapshots do not use.
+//! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
-use super::{backend, mode, txn, Mode};
-use mixedcc_engine::csn::Csn;
+use super::{backend, lists, mode, txn, Mode};
+use mixedcc_engine::csn::{Csn, SlotId};
+use mixedcc_engine::open::{Kept, Seen};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::Engine;
 use pgrx::pg_sys;
 
 /// Fixes the snapshot of a transaction that has one for all statements: at its first query on any
 /// table. `snapshot`: the statement's copy.
 ///
 /// # Safety
-/// Null, or a valid snapshot of this backend.
+/// A valid snapshot of this backend.
 unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
     if !matches!(mode(), Mode::RepeatableRead | Mode::SerializableReadOnly) || backend().read_csn != 0 {
         return;
     }
-    let t = txn();
-    t.e.pin(t.slot);
-    let csn = t.e.now();
-    adopt_snapshot(csn);
-    if !snapshot.is_null() {
-        // SAFETY: `snapshot` is valid (contract of this function).
-        unsafe { put_csn(snapshot, csn) };
+    // SAFETY: `snapshot` is valid (contract of this function).
+    unsafe {
+        let kept = take(snapshot);
+        adopt_snapshot(kept);
+        lists::share(pg_sys::GetTransactionSnapshot(), snapshot);
     }
 }
 
-/// Makes `csn` the read CSN of the transaction's snapshot.
-pub fn adopt_snapshot(csn: Csn) {
-    let b = backend();
-    b.read_csn = csn;
-    let slot = &b.txn.e.slots[b.txn.slot as usize];
-    slot.read_csn.store(csn, mixedcc_engine::primitive::Ordering::SeqCst);
-    // SAFETY: a transaction with one snapshot is running. `GetTransactionSnapshot` returns its
-    // registered first one, whose copies keep the field.
-    unsafe { put_csn(pg_sys::GetTransactionSnapshot(), csn) };
-}
-
-/// MVCC snapshots do not use `vistest`; copies of a snapshot keep it.
+/// Takes a snapshot with that of PostgreSQL.
 ///
 /// # Safety
-/// A valid snapshot of this backend.
-unsafe fn put_csn(s: pg_sys::Snapshot, csn: Csn) {
-    // SAFETY: `s` is valid (contract of this function). Only a copy, which is this backend's own,
-    // is written.
-    unsafe {
-        if (*s).copied {
-            (*s).vistest = ((csn << 1) | 1) as *mut _;
-        }
+/// A valid MVCC snapshot of this backend.
+unsafe fn take(s: pg_sys::Snapshot) -> Kept {
+    let mut list = Vec::new();
+    let t = txn();
+    let (upto, floor) = match mode() {
+        Mode::SerializableReadOnly => t.take_prefix(&mut list),
+        _ => t.take_seen(&mut list),
+    };
+    if list.is_empty() {
+        return Kept { upto, floor, excluded: Vec::new() };
     }
+    let e = t.e;
+    // SAFETY: `s` is valid (contract of this function).
+    let excluded = list.into_iter().filter(|of| !unsafe { has_ended(&e, *of, s) }).map(|(csn, _)| csn).collect();
+    Kept { upto, floor, excluded }
 }
 
-/// The read CSN of a snapshot; taken at its first use.
+/// Has a commit that is not done ended for a snapshot of PostgreSQL? That shows what it has written
+/// in other tables, so we do, too.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend.
+unsafe fn has_ended(e: &Engine, (csn, slot): (Csn, SlotId), s: pg_sys::Snapshot) -> bool {
+    let xid = e.slots[slot as usize].xid.load(Ordering::SeqCst);
+    // If the commit is open still, the xid was its own.
+    let same = xid != 0 && e.open_commit(slot) == csn;
+    // SAFETY: `s` is valid (contract of this function).
+    same && !unsafe { pg_sys::XidInMVCCSnapshot(pg_sys::TransactionId::from(xid as u32), s) }
+}
+
+/// Makes this the transaction's snapshot.
+pub fn adopt_snapshot(kept: Kept) {
+    let b = backend();
+    b.read_csn = kept.upto;
+    b.txn.e.show(b.txn.slot, kept.seen());
+    let kept = match mode() {
+        Mode::SerializableReadOnly => Kept { excluded: Vec::new(), ..kept },
+        _ => kept,
+    };
+    // SAFETY: a transaction with one snapshot is running. `GetTransactionSnapshot` returns its
+    // registered first one, whose copies keep the fields.
+    unsafe { lists::put(pg_sys::GetTransactionSnapshot(), lists::TRANSACTION, kept) };
+}
+
+/// What a snapshot sees; taken at its first use. Valid as long as the snapshot.
 ///
 /// # Safety
 /// A valid MVCC snapshot of this backend.
 #[inline]
-pub unsafe fn snapshot_csn(s: pg_sys::Snapshot) -> Csn {
+pub unsafe fn snapshot_seen(s: pg_sys::Snapshot) -> Seen<'static> {
     // SAFETY: `s` is valid (contract of this function).
-    unsafe { known_csn(s).unwrap_or_else(|| first_use(s)) }
+    unsafe { known_seen(s).unwrap_or_else(|| first_use(s)) }
 }
 
-/// The same, if it has one.
+/// The same, if it was taken.
 ///
 /// # Safety
-/// As for [`snapshot_csn`].
+/// As for [`snapshot_seen`].
 #[inline]
-pub unsafe fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
-    // SAFETY: `s` is valid (contract of this function). The field is read as a number only.
-    let v = unsafe { (*s).vistest } as u64;
-    (v & 1 == 1).then_some(v >> 1)
+pub unsafe fn known_seen(s: pg_sys::Snapshot) -> Option<Seen<'static>> {
+    // SAFETY: `s` is valid (contract of this function).
+    unsafe { lists::get(s) }
 }
 
 /// A statement without tables of ours starts: a function that it calls may compare one of them with
@@ -76,12 +98,12 @@ pub unsafe fn known_csn(s: pg_sys::Snapshot) -> Option<Csn> {
 /// Null, or a valid snapshot of this backend.
 pub unsafe fn note_moment(s: pg_sys::Snapshot) {
     // SAFETY: `s` is null or valid (contract of this function), and its kind is looked at first.
-    let csn = unsafe {
+    let seen = unsafe {
         let mvcc = !s.is_null() && (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
-        mvcc.then(|| known_csn(s)).flatten()
+        mvcc.then(|| known_seen(s)).flatten()
     };
     let b = backend();
-    b.moment = csn.unwrap_or_else(|| b.txn.e.now());
+    b.moment = seen.map_or_else(|| b.txn.e.now(), |seen| seen.upto);
 }
 
 /// A moment of this transaction that is past: what was committed by then was in all indexes of its
@@ -91,19 +113,19 @@ pub fn moment() -> Option<Csn> {
 }
 
 /// # Safety
-/// As for [`snapshot_csn`].
+/// As for [`snapshot_seen`].
 #[cold]
-unsafe fn first_use(s: pg_sys::Snapshot) -> Csn {
+unsafe fn first_use(s: pg_sys::Snapshot) -> Seen<'static> {
     // SAFETY: `s` is valid (contract of this function).
     unsafe {
-        fix_snapshot(s);
-        if let Some(csn) = known_csn(s) {
-            return csn;
+        if lists::has_csn(s) {
+            lists::is_stale();
         }
-        let t = txn();
-        t.e.pin(t.slot);
-        let csn = t.e.now();
-        put_csn(s, csn);
-        csn
+        fix_snapshot(s);
+        if let Some(seen) = known_seen(s) {
+            return seen;
+        }
+        let kept = take(s);
+        lists::put(s, s as usize, kept)
     }
 }

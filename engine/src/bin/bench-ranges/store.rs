@@ -15,6 +15,7 @@ use crate::workload::{Op, Program, Workload, FIRST_ORDER};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::index::{Direction, Index, Reuse};
+use mixedcc_engine::open;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
@@ -386,7 +387,14 @@ impl<'s> Worker<'s> {
         let at = [Touch { table: self.s.table, no: 0 }];
         let (low, high) = (low.to_be_bytes(), high.to_be_bytes());
         let (lo, hi) = (Bound::Included(&low[..]), Bound::Excluded(&high[..]));
-        let scan = Scan { at: &at, lo, hi, open: OpenEnd::No, snapshot, looked: Looked::ALL };
+        let scan = Scan {
+            at: &at,
+            lo,
+            hi,
+            open: OpenEnd::No,
+            snapshot: snapshot.map(open::Seen::prefix),
+            looked: Looked::ALL,
+        };
         if self.method == Method::Lrv {
             // Inserts within the bounds are found by the partition's list, as by Silo's node
             // versions.

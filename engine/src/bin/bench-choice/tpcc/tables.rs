@@ -7,6 +7,7 @@ use crate::schedule::{Site, THREADS};
 use crate::workload::Rng;
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::index::{Direction, Reuse};
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::record::Version;
@@ -280,7 +281,14 @@ impl Tables {
         t.begin(Level::Snapshot, 2);
         let (lo, hi) = (from.to_be_bytes(), to.to_be_bytes());
         let (lo, hi) = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-        let scan = Scan { at: &[], lo, hi, open: OpenEnd::No, snapshot: Some(self.e.now()), looked: Looked::ALL };
+        let scan = Scan {
+            at: &[],
+            lo,
+            hi,
+            open: OpenEnd::No,
+            snapshot: Some(Seen::prefix(self.e.now())),
+            looked: Looked::ALL,
+        };
         let mut rows = t.scan_rows(&p, self.table(name), &scan, Direction::Forward, false).expect("a snapshot");
         let mut sum = 0;
         while let Some(row) = t.next_row(&p, &mut rows, false).expect("a snapshot") {

@@ -1,0 +1,40 @@
+//! Waits for commits that the transaction has read, and that are not done (INV-DEPENDS).
+
+use crate::state::platform::PG;
+use mixedcc_engine::{Error, Txn};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Before the commit, of a transaction that takes an xid or has not written in our tables. A cancel
+/// is an ERROR.
+pub fn await_before(t: &mut Txn) -> Result<(), Error> {
+    t.await_depends(&PG)
+}
+
+/// After the commit, which can neither fail nor be undone. A cancel ends the wait with a WARNING, as
+/// that of a wait for a standby.
+pub fn await_after(t: &mut Txn) {
+    let mut n = 0;
+    while t.depends_on_open() {
+        // SAFETY: variables of this process, which its one thread and its signal handlers write.
+        // `MyLatch` is this process's own latch.
+        unsafe {
+            if pg_sys::ProcDiePending != 0 || pg_sys::QueryCancelPending != 0 {
+                pg_sys::QueryCancelPending = 0;
+                warning!(
+                    "the transaction has committed, but others that it has read may not be safe yet: \
+                     canceled the wait for their flush or replication"
+                );
+                return;
+            }
+            if n < 64 {
+                pg_sys::pg_usleep(20);
+            } else {
+                let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
+                pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, pg_sys::PG_WAIT_EXTENSION);
+                pg_sys::ResetLatch(pg_sys::MyLatch);
+            }
+        }
+        n += 1;
+    }
+}
