@@ -112,24 +112,23 @@ impl Batch {
         if !self.is_empty() {
             return Err(Full);
         }
+        // From the last piece to the first one, so that the first one is in the last record: without
+        // it the others do not count.
         let pieces: Vec<Entry> = group.iter().flat_map(|e| e.pieces()).collect();
-        let mut left = pieces.len();
-        let first = fresh();
-        let mut block = first;
-        for piece in pieces {
-            left -= 1;
+        let mut next = 0;
+        for piece in pieces.iter().rev() {
             if self.pages() == self.most {
                 self.write();
             }
-            let next = if left > 0 { fresh() } else { 0 };
+            let block = fresh();
             let (page, live) = self.begin(block, LONG, next);
             *live = Live { entries: 1, bytes: piece.size() as u16 };
-            page.append(&piece);
+            page.append(piece);
             self.entries += 1;
-            block = next;
+            next = block;
         }
         self.close();
-        Ok(Place { block: first, long: true })
+        Ok(Place { block: next, long: true })
     }
     /// Adds a page that replaces one that counts, made by `make`.
     pub fn replace(
