@@ -87,7 +87,6 @@ impl Worker {
             e.shared.rounds.complete(redo, ticket);
             Ok::<(), Infallible>(())
         };
-        hold::check();
         let windows = e.slots.iter().map(|slot| &slot.logging);
         let Ok(released) = self.rounds.pass(&Server, windows, |n| hold::nap(n), image);
         self.kind = RoundKind::Checkpoint;

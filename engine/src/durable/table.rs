@@ -9,7 +9,7 @@
 //! Its content is written as a whole before the commit.
 
 use super::window::{Dirty, Home, Place};
-use super::Storage;
+use super::{Lsn, Storage};
 use crate::csn::SlotId;
 use crate::faults::{self, Fault};
 use crate::memory::{OutOfMemory, TidDirectory};
@@ -38,6 +38,8 @@ pub struct Durable {
     /// Record numbers below it may be in indexes (INV-HIGH).
     high: AtomicU32,
     words: Words,
+    /// The journal horizon: journal pages that end below it do not count.
+    horizon: AtomicU64,
     /// What the companion has told last.
     live_bytes: AtomicU64,
     rows: AtomicU64,
@@ -227,6 +229,12 @@ impl Durable {
     pub fn raise_high(&self, upto: u32) {
         self.high.fetch_max(upto, Ordering::SeqCst);
         self.set_flag();
+    }
+
+    /// The journal horizon of the meta page is at least this, from now on. Returns the horizon.
+    /// Called by loaders, and by the companion, whose rounds must not take it back.
+    pub fn raise_horizon(&self, to: Lsn) -> Lsn {
+        self.horizon.fetch_max(to, Ordering::SeqCst).max(to)
     }
 
     /// The home of a record. `None`: the record does not exist.

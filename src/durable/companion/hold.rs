@@ -36,6 +36,10 @@ impl Checkpoints for Server {
         compat::with_processes_locked(f)
     }
     fn renew_hold(&self) {
+        // No code of this process should have ended it.
+        if !compat::delays_checkpoints() {
+            die();
+        }
         compat::renew_delay_of_checkpoints();
     }
 }
@@ -68,20 +72,25 @@ pub fn begin() {
     compat::with_processes_locked(compat::renew_delay_of_checkpoints);
 }
 
-/// Ends the process if it holds checkpoints no more, which no code of it should bring about.
-pub fn check() {
-    if !compat::delays_checkpoints() {
-        log!("mixedcc companion: checkpoints were not held; the server restarts");
-        die();
-    }
-}
-
 /// A short nap while a backend inserts a record, with the number of naps before. Takes part in
 /// signal barriers.
 pub fn nap(n: u32) {
     // SAFETY: pg_usleep sleeps, and raises nothing.
     unsafe { pg_sys::pg_usleep(if n < 100 { 10 } else { 1000 }) };
+    if n % 1000 == 999 && !compat::is_postmaster_alive() {
+        die_alone();
+    }
     pgrx::check_for_interrupts!();
+}
+
+/// The postmaster is gone. A checkpointer that is held looks for no postmaster, and would keep
+/// shared memory, so that the next start fails.
+fn die_alone() -> ! {
+    if let Some(pid) = compat::checkpointer() {
+        // SAFETY: a signal for the checkpointer of this server.
+        unsafe { raw::kill(pid, pg_sys::SIGQUIT as i32) };
+    }
+    die()
 }
 
 /// Sleeps until the latch is set or the time is over. Takes part in signal barriers.
@@ -94,12 +103,7 @@ pub fn rest(ms: i64) {
         happened
     };
     if happened & pg_sys::WL_POSTMASTER_DEATH as i32 != 0 {
-        // A checkpointer that is held looks for no postmaster, and would keep shared memory.
-        if let Some(pid) = compat::checkpointer() {
-            // SAFETY: a signal for the checkpointer of this server.
-            unsafe { raw::kill(pid, pg_sys::SIGQUIT as i32) };
-        }
-        die();
+        die_alone();
     }
     pgrx::check_for_interrupts!();
 }

@@ -77,11 +77,10 @@ impl Drop for Flag {
 fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn) {
     let Some(durable) = table.durable() else { return };
     // INV-NEW: the flag of a table that is new or dropped stays.
-    if !durable.is_flagged() || durable.words().begin_batch().is_none() {
-        return;
-    }
+    let Some(busy) = durable.words().begin_batch().filter(|_| durable.is_flagged()) else { return };
     stop::reach("round-table");
     let space = spaces.0.entry(table.id).or_insert_with(|| space_of(table, durable));
+    drop(busy);
     let mut flag = Flag(durable.take_flag().then_some(durable));
     let mut work = Work {
         e,
@@ -227,7 +226,7 @@ impl Work<'_> {
             buffers::extend(self.key, Fork::Main);
         }
         let meta = Meta {
-            horizon: redo,
+            horizon: self.durable.raise_horizon(redo),
             round: redo,
             clock: self.e.now(),
             token: self.e.last_token(),

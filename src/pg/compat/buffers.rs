@@ -7,8 +7,6 @@ use mixedcc_engine::durable::{Lsn, PAGE};
 use pgrx::pg_sys::ForkNumber::{FSM_FORKNUM, MAIN_FORKNUM};
 use pgrx::pg_sys::{self, Oid};
 
-/// Extends the fork.
-const P_NEW: u32 = u32::MAX;
 /// The most pages of one record.
 pub const PAGES_MAX: usize = 32;
 
@@ -56,9 +54,24 @@ pub unsafe fn blocks(key: [u32; 4], fork: Fork) -> u32 {
 /// # Safety
 /// As of [`exists`].
 pub unsafe fn extend(key: [u32; 4], fork: Fork) -> u32 {
-    // SAFETY: the buffer is pinned and locked from ReadBuffer to UnlockReleaseBuffer.
+    // SAFETY: the buffer is pinned and locked until UnlockReleaseBuffer. (From 16 on
+    // ReadBufferWithoutRelcache cannot extend.)
     unsafe {
-        let buffer = read_buffer(key, fork, P_NEW, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK, std::ptr::null_mut());
+        #[cfg(feature = "pg15")]
+        let buffer = {
+            const P_NEW: u32 = u32::MAX;
+            read_buffer(key, fork, P_NEW, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK, std::ptr::null_mut())
+        };
+        #[cfg(not(feature = "pg15"))]
+        let buffer = {
+            use pg_sys::ExtendBufferedFlags::{EB_LOCK_FIRST, EB_SKIP_EXTENSION_LOCK};
+            let of = pg_sys::BufferManagerRelation {
+                rel: std::ptr::null_mut(),
+                smgr: open_storage(&named(key)),
+                relpersistence: pg_sys::RELPERSISTENCE_PERMANENT as core::ffi::c_char,
+            };
+            pg_sys::ExtendBufferedRel(of, number(fork), std::ptr::null_mut(), EB_LOCK_FIRST | EB_SKIP_EXTENSION_LOCK)
+        };
         let block = pg_sys::BufferGetBlockNumber(buffer);
         pg_sys::UnlockReleaseBuffer(buffer);
         block

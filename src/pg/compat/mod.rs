@@ -13,7 +13,7 @@
 //! | INDEX_ATTR_BITMAP_ALL is gone (16): HOT_BLOCKING and SUMMARIZED together | `catalog` |
 //! | attributes are compact (18) | `catalog` |
 //! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
-//! | smgrread and smgrtruncate have other arguments (17, 18), smgrcloseall frees nothing (17) | `buffers` |
+//! | how a fork is extended (16); smgrread and smgrtruncate have other arguments (17, 18), smgrcloseall frees nothing (17) | `buffers` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
 //! | ExecutorRun_hook has one argument less (18); rights are in a list besides the range table, ExecInsertIndexTuples has one argument more (16) | `executor` |
 //! | EXPLAIN of one query: standard_ExplainOneQuery (17) | `callbacks` |
@@ -64,8 +64,8 @@ pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_holl
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
 pub use process::{
     addin_shmem_lock, checkpointer, clean_up_after_error, delays_checkpoints, exporter, handle_signal, has_no_snapshot,
-    holds_relation, is_awaited, my_ident, my_lxid, my_slot, pid_of, relation_tag, renew_delay_of_checkpoints,
-    wait_for_end, wake, with_processes_locked,
+    holds_relation, is_awaited, is_postmaster_alive, my_ident, my_lxid, my_slot, pid_of, relation_tag,
+    renew_delay_of_checkpoints, wait_for_end, wake, with_processes_locked,
 };
 pub use storage::{
     create_storage, empty_index, is_permanent, main_file, page_with, relation_of, storage, storage_key, storage_number,

@@ -15,8 +15,9 @@ mod raw {
         pub fn BackendIdGetProc(backend: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
         #[cfg(not(any(feature = "pg15", feature = "pg16")))]
         pub fn ProcNumberGetProc(number: core::ffi::c_int) -> *mut pgrx::pg_sys::PGPROC;
-        // Raises nothing.
+        // Raise nothing.
         pub fn GetNextLocalTransactionId() -> u32;
+        pub fn PostmasterIsAliveInternal() -> bool;
         #[cfg(feature = "pg18")]
         pub fn pgaio_error_cleanup();
     }
@@ -284,6 +285,12 @@ pub fn delays_checkpoints() -> bool {
     // SAFETY: `MyProc` is this process's own.
     let flags = unsafe { (*pg_sys::MyProc).delayChkptFlags };
     flags & pg_sys::DELAY_CHKPT_START as i32 != 0 && my_lxid() != 0
+}
+
+/// Does the postmaster live?
+pub fn is_postmaster_alive() -> bool {
+    // SAFETY: looks at a pipe, and raises nothing.
+    unsafe { raw::PostmasterIsAliveInternal() }
 }
 
 /// The process id of the checkpointer, if one runs.
