@@ -3,7 +3,7 @@
 use super::{backend, depth, txn, Parts};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::{shmem, worker};
+use crate::state::{shmem, stop, worker};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::partition::PartitionMap;
@@ -102,6 +102,7 @@ pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
     if let Some(durable) = t.durable() {
         // SAFETY: a sleep of a moment, which raises nothing.
         durable.words().mark_dropped(|_| unsafe { pg_sys::pg_usleep(BATCH_US) });
+        stop::reach("drop-marked");
     }
     shmem::unregister(key)
 }
