@@ -3,6 +3,7 @@
 use crate::pg;
 use crate::pg::errors::unsupported;
 use crate::pg::local::Local;
+use crate::state::durable::commit::Commit;
 use crate::state::errors::{raise, refuse_prepare};
 use crate::state::platform::{self, PG};
 use crate::state::{rel, shmem};
@@ -46,6 +47,8 @@ pub enum Mode {
 
 struct Backend {
     txn: Txn,
+    /// What its commit logs.
+    commit: Commit,
     last_write: Option<LastWrite>,
     /// Decided for this transaction.
     mode: Option<Mode>,
@@ -103,6 +106,7 @@ fn new_backend() -> &'static mut Backend {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         BACKEND.get_mut().insert(Backend {
             txn: Txn::new(shmem::engine(), shmem::my_slot()),
+            commit: Commit::default(),
             last_write: None,
             mode: None,
             read_csn: 0,
@@ -135,7 +139,7 @@ fn has_backend() -> bool {
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
     if has_backend() {
         let b = backend();
-        b.txn.abort();
+        b.commit.abort(&mut b.txn);
         b.txn.e.region.flush_slot(b.txn.slot as usize);
     }
 }
@@ -348,7 +352,7 @@ pub fn prepare() {
     if b.mixed.foreign {
         b.txn.validate_at_commit();
     }
-    if let Err(e) = b.txn.prepare(&PG, &|_, _| {}) {
+    if let Err(e) = b.commit.before_commit(&mut b.txn) {
         raise(e);
     }
 }
@@ -358,7 +362,7 @@ pub fn prepare() {
 pub fn publish() -> Option<bool> {
     forget();
     let b = has_backend().then(backend)?;
-    b.txn.publish(&PG);
+    b.commit.commit(&mut b.txn);
     Some(end(b, true))
 }
 
@@ -368,7 +372,7 @@ pub fn undo() -> Option<bool> {
     let b = has_backend().then(backend)?;
     pending::flush_abort(1);
     note_deadlock(b);
-    b.txn.abort();
+    b.commit.abort(&mut b.txn);
     Some(end(b, false))
 }
 

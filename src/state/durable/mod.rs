@@ -3,6 +3,7 @@
 //! The shared words lie in the engine's block (`Slot::logging`, `Slot::xid`, `Shared::gate`, and
 //! what a permanent table has beside its records), so that they need no memory of their own.
 
+pub mod commit;
 mod reserve;
 
 pub use reserve::reserve;

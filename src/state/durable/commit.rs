@@ -1,0 +1,308 @@
+//! The part of a commit that logs: steps P1 to P8 before the commit, and C1 to C10 in it, of the
+//! design of durable tables. The engine does the rest (`engine/src/txn/commit.rs`).
+//!
+//! A transaction *logs* if it has written in a permanent table whose storage it has not made itself
+//! (INV-LOGGED). Without a transaction id its one record is inserted when PostgreSQL has decided to
+//! commit: nothing can fail any more. With an id its records are inserted before PostgreSQL's own
+//! commit record, and the commit log decides about them.
+
+use super::{enter_window, my_window, slot};
+use crate::pg::errors::complain;
+use crate::pg::wal;
+use crate::state::platform::PG;
+use crate::state::stop::reach;
+use crate::state::xact::{self, depends};
+use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
+use mixedcc_engine::durable::window::log;
+use mixedcc_engine::durable::{Lsn, Storage};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::txn::LoggedWrite;
+use mixedcc_engine::{Error, Table, Txn};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode};
+use std::collections::TryReserveError;
+
+/// How the transaction logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// It logs nothing.
+    #[default]
+    Nothing,
+    /// By one record, in its commit.
+    Record,
+    /// Before its commit, under this full transaction id.
+    Xid(u64),
+}
+
+/// What the commit of one transaction logs. The memory is kept for the next one.
+#[derive(Default)]
+pub struct Commit {
+    way: Way,
+    /// Does COMMIT wait for the flush, and for synchronous standbys?
+    synchronous: bool,
+    /// Did it depend on commits that were not done when its locks were taken?
+    depended: bool,
+    /// The commit is decided, and perhaps in WAL: it cannot be undone any more.
+    is_decided: bool,
+    builder: Builder,
+    tables: Vec<&'static Table>,
+    storages: Vec<Storage>,
+    /// A row, as the record has it.
+    row: Vec<u8>,
+}
+
+/// Above so many bytes of items the memory is not kept.
+const KEPT: usize = 1 << 16;
+
+/// What the items of the records will need.
+#[derive(Default)]
+struct Needs {
+    items: usize,
+    row: usize,
+}
+
+impl Commit {
+    /// Steps P1 to P8, but for bulk. May wait, and may raise. After an error the transaction is
+    /// undone by [`Commit::abort`].
+    pub fn before_commit(&mut self, t: &mut Txn) -> Result<(), Error> {
+        if !t.is_active() {
+            return Ok(());
+        }
+        let needs = self.measure(t);
+        let xid = wal::full_xid_if_any();
+        self.way = match xid {
+            _ if self.tables.is_empty() => Way::Nothing,
+            Some(xid) => Way::Xid(xid),
+            None if self.needs_xid(&needs) => Way::Xid(wal::full_xid()),
+            None => Way::Record,
+        };
+        if matches!(self.way, Way::Xid(_)) || xid.is_some() {
+            depends::await_before(t)?;
+        }
+        if self.way != Way::Nothing && self.make_room(&needs).is_err() {
+            complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
+        }
+        t.prepare_locks(&PG)?;
+        self.synchronous = wal::is_synchronous();
+        self.depended = t.depends_on_open();
+        if self.way == Way::Nothing {
+            return t.prepare_decide(&PG, self.depended, &|_, _| {});
+        }
+        enter_window();
+        let held = self.synchronous || self.depended || self.way != Way::Record;
+        t.prepare_decide(&PG, held, &|_, _| {})?;
+        match self.way {
+            Way::Xid(xid) => self.log_under(xid, t),
+            _ => self.build(t, None, |_, _, _| ()),
+        }
+        t.let_go_early();
+        xact::let_go();
+        Ok(())
+    }
+
+    /// The tables that the transaction logs, and the sizes of what it logs.
+    fn measure(&mut self, t: &Txn) -> Needs {
+        self.tables.clear();
+        let mut needs = Needs::default();
+        for w in t.durable_writes() {
+            if !self.tables.last().is_some_and(|last| last.id == w.table.id) && self.place_of(&w).is_none() {
+                self.tables.push(w.table);
+            }
+            // SAFETY: the transaction has not settled.
+            let (_, payload) = unsafe { w.content() };
+            let len = packed_len(payload);
+            needs.items += Builder::bytes_of(len);
+            needs.row = needs.row.max(len);
+        }
+        self.storages.clear();
+        self.storages.extend(self.tables.iter().map(|table| Storage::from(table.key)));
+        needs
+    }
+
+    fn place_of(&self, w: &LoggedWrite) -> Option<usize> {
+        self.tables.iter().rposition(|table| table.id == w.table.id)
+    }
+
+    fn needs_xid(&self, needs: &Needs) -> bool {
+        Builder::needs_xid(needs.items, self.tables.len()) || wal::has_origin() || wal::is_logical()
+    }
+
+    /// No later step needs memory.
+    fn make_room(&mut self, needs: &Needs) -> Result<(), TryReserveError> {
+        self.row.clear();
+        self.row.try_reserve(needs.row)?;
+        self.builder.reserve(needs.items)
+    }
+
+    /// P6: builds the record, or the records, one for each of which `insert` is called with its
+    /// tables. Without an id there is one record, which stays in the builder.
+    fn build(&mut self, t: &mut Txn, xid: Option<u64>, mut insert: impl FnMut(&[&'static Table], Op, &[u8])) {
+        let head = Head { csn: t.csn(), token: t.token(), xid, reply: xid.is_none() && wal::awaits_apply() };
+        for (tables, storages) in self.tables.chunks(TABLES_MAX).zip(self.storages.chunks(TABLES_MAX)) {
+            self.builder.begin(head, storages);
+            for w in t.durable_writes() {
+                let Some(table) = tables.iter().rposition(|table| table.id == w.table.id) else { continue };
+                // SAFETY: the transaction has not settled.
+                let (kind, payload) = unsafe { w.content() };
+                self.row.clear();
+                if !payload.is_empty() {
+                    crate::pg::stored::pack(payload, &mut self.row);
+                }
+                self.builder.add(table as u8, kind, w.no as u32, &self.row, |op, data| insert(tables, op, data));
+            }
+            let (op, data) = self.builder.end();
+            reach("commit-built");
+            insert(tables, op, data);
+        }
+    }
+
+    /// P6 and P7: the records go into WAL, and their rows are dirty. The commit log decides.
+    fn log_under(&mut self, xid: u64, t: &mut Txn) {
+        slot().xid.store(xid, Ordering::SeqCst);
+        self.build(t, Some(xid), |tables, op, data| {
+            let insert = || insert(op, data, "xcommit-inserted");
+            wal::critical(|| log(my_window(), insert, |_| (), || set_dirty_by(tables, op, data)));
+            reach("xcommit-marked");
+        });
+        my_window().leave();
+    }
+
+    /// Steps C1 to C10: PostgreSQL has decided to commit. Cannot fail.
+    pub fn commit(&mut self, t: &mut Txn) {
+        if t.is_active() {
+            self.is_decided = true;
+            match self.way {
+                Way::Nothing => self.publish(t),
+                Way::Record => self.commit_by_record(t),
+                Way::Xid(_) => self.commit_by_xid(t),
+            }
+        }
+        self.end();
+    }
+
+    fn publish(&mut self, t: &mut Txn) {
+        if !self.depended {
+            t.publish(&PG);
+            return;
+        }
+        t.mark_committed();
+        t.settle();
+        t.rest();
+        depends::await_after(t);
+        t.done();
+        t.finish(&PG);
+    }
+
+    fn commit_by_record(&mut self, t: &mut Txn) {
+        let (synchronous, builder) = (self.synchronous, &mut self.builder);
+        let lsn = wal::critical(|| {
+            let insert = || {
+                let (op, data) = builder.end();
+                insert(op, data, "commit-inserted")
+            };
+            let lsn = decide(t, insert);
+            if synchronous {
+                wal::flush(lsn);
+            } else {
+                wal::async_commit(lsn);
+            }
+            lsn
+        });
+        reach("commit-flushed");
+        if synchronous {
+            wal::await_standbys(lsn);
+        }
+        reach("commit-replicated");
+        if self.depended {
+            depends::await_after(t);
+        }
+        t.done();
+        reach("commit-done");
+        t.finish(&PG);
+        wal::set_last_commit(lsn);
+    }
+
+    /// PostgreSQL has logged, flushed and replicated the commit.
+    fn commit_by_xid(&mut self, t: &mut Txn) {
+        wal::critical(|| decide(t, || 0));
+        t.done();
+        reach("commit-done");
+        t.finish(&PG);
+        slot().xid.store(0, Ordering::SeqCst);
+    }
+
+    /// The transaction aborts, or its process exits, in any state. After an error in
+    /// [`Commit::commit`] only a restart of the server can help, as in PostgreSQL's own commits.
+    pub fn abort(&mut self, t: &mut Txn) {
+        if self.is_decided {
+            panic_after_decision();
+        }
+        t.abort();
+        if self.way != Way::Nothing {
+            my_window().leave();
+            slot().xid.store(0, Ordering::SeqCst);
+        }
+        self.end();
+    }
+
+    fn end(&mut self) {
+        (self.way, self.is_decided) = (Way::Nothing, false);
+        if self.tables.is_empty() {
+            return;
+        }
+        self.tables.clear();
+        self.storages.clear();
+        if self.builder.capacity() > KEPT {
+            *self = Commit::default();
+        }
+    }
+}
+
+#[cold]
+fn panic_after_decision() {
+    let message = "cannot abort a transaction that has committed";
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, message, "mixedcc").report(PgLogLevel::PANIC);
+}
+
+/// The bytes of a row in a record; 0 for a tombstone.
+fn packed_len(payload: &[u8]) -> usize {
+    if payload.is_empty() {
+        0
+    } else {
+        crate::pg::stored::packed_len(payload.len())
+    }
+}
+
+/// Inserts the record of a commit. Called in a critical section.
+fn insert(op: Op, data: &[u8], event: &str) -> Lsn {
+    // SAFETY: in a critical section, in which no other record is begun.
+    let lsn = unsafe { wal::insert(op, wal::WITH_ORIGIN, &[data]) };
+    reach(event);
+    lsn
+}
+
+/// Steps C2 to C5, in a critical section: `insert`, then the word, then the dirty bits, then the
+/// rest.
+fn decide(t: &mut Txn, insert: impl FnOnce() -> Lsn) -> Lsn {
+    let writer: &Txn = t;
+    let set_dirty = || {
+        writer.durable_writes().for_each(|w| w.durable.set_dirty(w.no));
+        reach("commit-marked");
+    };
+    let lsn = log(my_window(), insert, |_| writer.mark_committed(), set_dirty);
+    t.settle();
+    reach("commit-settled");
+    my_window().leave();
+    t.rest();
+    lsn
+}
+
+/// The dirty bits of a record's items, which name these tables.
+fn set_dirty_by(tables: &[&'static Table], op: Op, data: &[u8]) {
+    let Ok(Record::Commit(commit)) = Record::parse(op, data) else { return };
+    for item in commit.items() {
+        if let Some(durable) = tables[item.table as usize].durable() {
+            durable.set_dirty(item.entry.record.into());
+        }
+    }
+}
