@@ -13,7 +13,8 @@ from lib.common import OURS, check, connect, drop_database, equal, main, make_da
 DATABASE = "process_definitions"
 COPY = "process_definitions_copy"
 METHOD = "mixedcc" if OURS else "heap"
-PERMANENT = "-c mixedcc.default_persistence=permanent -c client_min_messages=warning" if OURS else ""
+SAFE = "-c synchronous_commit=on "
+PERMANENT = SAFE + ("-c mixedcc.default_persistence=permanent -c client_min_messages=warning" if OURS else "")
 
 
 def error_of(connection, sql):
@@ -94,7 +95,7 @@ def test_truncate_and_drop():
     query(connection, "BEGIN; DROP TABLE b; ROLLBACK; INSERT INTO b VALUES (7); BEGIN; DROP TABLE t; CHECKPOINT; COMMIT")
     connection.close()
     server("crash")
-    connection = connect(DATABASE)
+    connection = connect(DATABASE, options=SAFE)
     equal("definitions: a table that was emptied", query(connection, "SELECT * FROM a"), [(2, "d")])
     equal("definitions: a DROP that was rolled back", query(connection, "SELECT count(*), sum(id) FROM b"), [(1001, 7 - 500500)])
     equal("definitions: a table that was dropped", value(connection, "SELECT to_regclass('t') IS NULL"), True)
@@ -123,7 +124,7 @@ def test_databases():
             boss.close()
             server("crash")
             boss = connect("postgres")
-            copy = connect(COPY)
+            copy = connect(COPY, options=SAFE)
             equal("definitions: the copy after a crash", content(copy, "c"), wanted_copy)
             query(copy, "UPDATE c SET v = -3")
             if OURS:
@@ -139,7 +140,7 @@ def test_databases():
 
 
 def test_dump():
-    connection = connect(DATABASE)
+    connection = connect(DATABASE, options=SAFE)
     tables = ("a", "b", "c", "u", "parent", "made")
     before = {table: (kind(connection, table), content(connection, table)) for table in tables}
     with tempfile.NamedTemporaryFile(suffix=".sql") as file:
@@ -148,7 +149,7 @@ def test_dump():
         make_database(COPY).close()
         environment = {**os.environ, "PGOPTIONS": PERMANENT}
         tool("psql", "-Xq", "-f", file.name, COPY, env=environment)
-    copy = connect(COPY)
+    copy = connect(COPY, options=SAFE)
     equal("definitions: dump and restore keep rows and persistence",
           {table: (kind(copy, table), content(copy, table)) for table in tables}, before)
     copy.close()
@@ -157,7 +158,7 @@ def test_dump():
 
 
 def test_ages():
-    connection = connect(DATABASE)
+    connection = connect(DATABASE, options=SAFE)
     query(connection, "CREATE TABLE w_heap (id int) USING heap")
     query(connection, """DO $$ BEGIN FOR i IN 1 .. 2000 LOOP
         BEGIN INSERT INTO w_heap VALUES (i); EXCEPTION WHEN OTHERS THEN NULL; END;
@@ -170,7 +171,7 @@ def test_ages():
     wanted = content(connection, "c")
     connection.close()
     server("crash")
-    connection = connect(DATABASE)
+    connection = connect(DATABASE, options=SAFE)
     equal("definitions: the rows of before are there", content(connection, "c"), wanted)
     connection.close()
     drop_database(DATABASE)

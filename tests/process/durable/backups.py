@@ -1,0 +1,215 @@
+#!/usr/bin/python3
+"""Copies of a server with permanent tables, taken under load: a base backup that recovers, a standby
+that is promoted, and recovery to a named point and to an LSN. The oracle judges each of them."""
+
+import copy
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+import psycopg2
+
+from lib import transfers
+from lib.common import OURS, check, drop_database, equal, main, make_database, must_come, query, value
+
+DATABASE = "process_backups"
+AS_SERVER = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+
+
+class Copy:
+    """A copy of the server, with sockets of its own."""
+
+    def __init__(self, *options):
+        self.home = tempfile.mkdtemp(prefix="mcb-", dir="/tmp")
+        os.chmod(self.home, 0o777)
+        self.data = self.home + "/data"
+        path = os.path.join(os.environ["PGBIN"], "pg_basebackup")
+        environment = {**os.environ, "PGAPPNAME": "copy"}
+        subprocess.run([*AS_SERVER, path, "-D", self.data, "-X", "stream", "-c", "fast", *options], check=True,
+                       env=environment, stdin=subprocess.DEVNULL)
+
+    def start(self, **settings):
+        with open(self.data + "/postgresql.auto.conf", "a", encoding="ascii") as file:
+            file.write(f"unix_socket_directories = '{self.home}'\n")
+            file.writelines(f"{name} = '{text}'\n" for name, text in settings.items())
+        self.control("start", "-o", f"-c unix_socket_directories={self.home}", "-l", self.home + "/log")
+
+    def control(self, command, *more):
+        path = os.path.join(os.environ["PGBIN"], "pg_ctl")
+        subprocess.run([*AS_SERVER, path, "-D", self.data, "-w", "-t", "120", command, *more], check=True,
+                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def connect(self):
+        connection = psycopg2.connect(host=self.home, dbname=DATABASE)
+        connection.autocommit = True
+        return connection
+
+    def judge(self, oracle, name):
+        connection = self.connect()
+        good = oracle.judge(name, connection)
+        connection.close()
+        return good
+
+    def remove(self):
+        try:
+            self.control("stop", "-m", "immediate")
+        except subprocess.CalledProcessError:
+            pass
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Shared:
+    """What the tests have in common."""
+
+    oracle = transfers.Oracle()
+
+
+def boss():
+    connection = psycopg2.connect(dbname=DATABASE, application_name="boss")
+    connection.autocommit = True
+    return connection
+
+
+def run_for(seconds, seed, during=None):
+    """Sessions transfer for so long; then all is quiet, and the oracle knows what they did."""
+    load = transfers.Load(DATABASE, Shared.oracle, seed)
+    time.sleep(seconds)
+    result = during() if during else None
+    time.sleep(seconds)
+    connection = boss()
+    others = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'process test'"""
+    query(connection, others)
+    committed = load.end(seed)
+    check(f"backups: transactions commit, {seed}", committed > 20, committed)
+    connection.close()
+    return result
+
+
+def test_backup():
+    """A backup that was taken under load is a state between its begin and its end."""
+    before = {}
+
+    def take():
+        before["oracle"] = marks()
+        return Copy()
+
+    backup = run_for(1.0, "backup", take)
+    try:
+        backup.start()
+        connection = backup.connect()
+        there = {tuple(row) for row in query(connection, "SELECT worker, seq FROM marks WHERE worker <> 3")}
+        connection.close()
+        check("backups: all commits of before are in a backup", before["oracle"] <= there, len(before["oracle"] - there))
+        judge_part(backup, "backups: a backup is whole")
+    finally:
+        backup.remove()
+
+
+def marks():
+    connection = boss()
+    rows = {tuple(row) for row in query(connection, "SELECT worker, seq FROM marks WHERE worker <> 3")}
+    connection.close()
+    return rows
+
+
+def judge_part(server, name):
+    """Of a state in the middle: all that follows from its rows holds, and nothing more is known."""
+    oracle = copy.deepcopy(Shared.oracle)
+    for w in range(transfers.WORKERS):
+        # Each answered commit may be there or not.
+        oracle.doubtful[w] |= oracle.answered[w]
+        oracle.answered[w] = set()
+    return server.judge(oracle, name)
+
+
+def replayed(standby, lsn):
+    connection = standby.connect()
+    done = value(connection, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,))
+    connection.close()
+    return done
+
+
+def test_standby():
+    """A standby replays under load, is restarted, promoted, written, and crashes."""
+    standby = run_for(1.0, "standby", lambda: Copy("-R"))
+    try:
+        standby.start(hot_standby="on")
+        run_for(1.0, "standby 2", lambda: restart(standby))
+        connection = boss()
+        lsn = value(connection, "SELECT pg_current_wal_insert_lsn()")
+        query(connection, "CHECKPOINT")
+        connection.close()
+        must_come(lambda: replayed(standby, lsn), 60)
+        connection = standby.connect()
+        if OURS:
+            try:
+                query(connection, "SELECT count(*) FROM marks")
+                check("backups: a standby does not read", False)
+            except psycopg2.Error as error:
+                check("backups: a standby does not read", error.pgcode in ("0A000", "55000", "57P03"), f"{error.pgcode} {error}")
+        connection.close()
+        standby.control("promote")
+        standby.judge(copy.deepcopy(Shared.oracle), "backups: a promoted standby has all")
+        connection = standby.connect()
+        query(connection, "SET synchronous_commit = on; UPDATE acct0 SET branch = 77; CREATE INDEX after ON acct0 (branch); INSERT INTO marks VALUES (3, -1, 1, 2, 0, 'acct0,acct0,')")
+        connection.close()
+        standby.control("restart", "-m", "immediate")
+        connection = standby.connect()
+        equal("backups: it can be written, and crash", query(connection, "SELECT (SELECT count(*) FROM acct0 WHERE branch = 77), (SELECT amount FROM marks WHERE seq = -1)"),
+              [(transfers.ACCOUNTS, 0)])
+        connection.close()
+    finally:
+        standby.remove()
+
+
+def restart(standby):
+    standby.control("restart", "-m", "immediate")
+    time.sleep(0.5)
+    standby.control("restart", "-m", "fast")
+
+
+def test_points():
+    """Recovery ends at a named point, and at an LSN, with exactly the commits before."""
+    run_for(0.5, "points")
+    one, two = Copy("-R"), Copy("-R")
+    try:
+        run_for(0.5, "points 2")
+        known = copy.deepcopy(Shared.oracle)
+        connection = boss()
+        query(connection, "SELECT pg_create_restore_point('here')")
+        lsn = value(connection, "SELECT pg_current_wal_flush_lsn()")
+        run_for(0.5, "points 3")
+        query(connection, "SELECT pg_switch_wal()")
+        connection.close()
+        for server, name, settings in ((one, "name", {"recovery_target_name": "here"}), (two, "LSN", {"recovery_target_lsn": lsn})):
+            server.start(recovery_target_action="promote", **settings)
+            connection = server.connect()
+            must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
+            connection.close()
+            server.judge(copy.deepcopy(known), f"backups: recovery to a point by its {name}")
+    finally:
+        one.remove()
+        two.remove()
+
+
+def test_all():
+    connection = make_database(DATABASE)
+    query(connection, "CREATE EXTENSION amcheck")
+    query(connection, "ALTER SYSTEM SET wal_keep_size = '2GB'")
+    query(connection, "SELECT pg_reload_conf()")
+    transfers.make_tables(connection)
+    connection.close()
+    for test in (test_backup, test_standby, test_points):
+        test()
+    connection = boss()
+    Shared.oracle.judge("backups: the server itself", connection)
+    query(connection, "ALTER SYSTEM RESET wal_keep_size")
+    connection.close()
+    drop_database(DATABASE)
+
+
+if __name__ == "__main__":
+    main(test_all)
