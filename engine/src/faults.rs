@@ -175,6 +175,10 @@ pub enum Fault {
     PastByPin,
     /// A reclaimer looks for commits that are not done after it has looked at the floors.
     LooksAtDoneLast,
+    /// Redo puts nothing into the journal.
+    JournalForgotten,
+    /// Redo goes on with a journal page of another redo interval.
+    IntervalsMixed,
 }
 
 /// A moment at which a test runs code of its own.

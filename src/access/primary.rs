@@ -27,7 +27,7 @@ use crate::state::{shmem, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Filler, Primary, Reuse, Unique};
 use mixedcc_engine::record::{Successor, Version};
-use mixedcc_engine::{Engine, RecordRef, Table, Txn};
+use mixedcc_engine::{Engine, Error, RecordRef, Table, Txn};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -322,6 +322,33 @@ pub struct Built {
     pub duplicate: Option<(u64, u64)>,
     /// May older snapshots see other rows, or other keys?
     pub has_past: bool,
+}
+
+/// Fills the primary index of a table that is being loaded, whose rows are all committed. Returns two
+/// records with one key, if there are any.
+///
+/// # Safety
+/// An open relation of ours, and its table, which no other process can reach. The caller is pinned.
+pub unsafe fn fill(rel: pg_sys::Relation, table: &'static Table) -> Result<Option<(u64, u64)>, Error> {
+    let Some(index) = table.primary() else { return Ok(None) };
+    // SAFETY: `rel` is open and of ours (contract of this function).
+    let Some(w) = unsafe { wanted(rel) }.filter(|w| w.spec == index.spec()) else { return Ok(None) };
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    let (mut key, mut filler) = (Vec::new(), Filler::new(index));
+    for (no, r) in (0..table.len()).filter_map(|no| Some((no, table.record(no)?))) {
+        if no % 1024 == 0 {
+            pgrx::check_for_interrupts!();
+        }
+        let head = r.head();
+        key.clear();
+        // SAFETY: `rel` is open, and a head is a row of it that no other process frees (contract of
+        // this function).
+        if !head.is_null() && unsafe { rows::plain(rel, w.codec, Row::Version(head), &mut key) }.is_some() {
+            filler.add(&e, slot, &PG, no, &key, true)?;
+        }
+    }
+    filler.finish(&e, slot, &PG)?;
+    Ok(filler.duplicate())
 }
 
 /// Gives the table the primary index that is wanted. With the table's ACCESS EXCLUSIVE lock no

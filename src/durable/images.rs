@@ -130,19 +130,15 @@ impl Batch {
         self.close();
         Ok(Place { block: next, long: true })
     }
-    /// Adds a page that replaces one that counts, made by `make`.
-    pub fn replace(
-        &mut self,
-        block: u32,
-        make: impl FnOnce(&'static mut [u8; PAGE]) -> PageMut<'static>,
-    ) -> Result<(), Full> {
+    /// Adds a page that replaces the one in this block, which counts.
+    pub fn replace(&mut self, block: u32, with: &[u8; PAGE]) -> Result<(), Full> {
         self.close();
         if self.pages() == self.most {
             return Err(Full);
         }
-        let page = make(take_spare());
-        self.entries += page.special().entries as u32;
-        self.done.push(Done { block, replaces: true, live: Live::default(), page: page.finish() });
+        let page = take_spare();
+        *page = *with;
+        self.done.push(Done { block, replaces: true, live: Live::default(), page });
         Ok(())
     }
     /// Adds the meta page.

@@ -2,10 +2,14 @@
 //!
 //! `docs/design/durability.md` is the design; its invariants are named D-... in the comments.
 
+mod absorb;
 pub mod bulk;
 mod companion;
 mod describe;
+mod files;
 pub mod images;
+mod journal;
+pub mod load;
 mod redo;
 
 use crate::pg::wal;

@@ -9,6 +9,7 @@ pub mod utility;
 
 use crate::access::{primary, protect, ranges};
 use crate::admin::options;
+use crate::durable::load;
 use crate::paths::tableam::handler;
 use crate::state::above::{self, Above};
 
@@ -20,6 +21,7 @@ pub fn init() {
         reached: protect::reached,
         initial_map: options::initial_map,
         primary_spec: primary::spec,
+        load: load::load,
     });
     ends::init();
     planner::init();

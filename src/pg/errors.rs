@@ -23,6 +23,14 @@ pub fn complain(code: PgSqlErrorCode, message: &str, hint: &str) -> ! {
     unreachable!()
 }
 
+/// Raises an error with a detail.
+#[cold]
+pub fn complain_with_detail(code: PgSqlErrorCode, message: &str, detail: &str, hint: &str) -> ! {
+    let [message, detail, hint] = [message, detail, hint].map(text::shown);
+    ErrorReport::new(code, message, "mixedcc").set_detail(detail).set_hint(hint).report(PgLogLevel::ERROR);
+    unreachable!()
+}
+
 /// Raises `feature_not_supported`.
 #[cold]
 pub fn refuse(message: &str, hint: &str) -> ! {

@@ -3,6 +3,7 @@
 
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::record::Version;
+use mixedcc_engine::Table;
 use pgrx::pg_sys;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -19,6 +20,16 @@ pub struct Above {
     pub initial_map: unsafe fn(pg_sys::Relation) -> NonNull<PartitionMap>,
     /// The spec of the primary index that the PRIMARY KEY of a relation of ours asks for.
     pub primary_spec: unsafe fn(pg_sys::Relation) -> Option<Vec<u8>>,
+    /// Loads the rows of a permanent relation of ours, and registers its table. `indexed`: it has
+    /// indexes, or had some when this transaction began. Raises an error if its files are damaged.
+    pub load: unsafe fn(pg_sys::Relation, indexed: bool) -> Result<&'static Table, TooLarge>,
+}
+
+/// A table does not fit into memory now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// The bytes that it needs, about.
+    pub need: u64,
 }
 
 // SAFETY: functions, and a table of callbacks that never changes.

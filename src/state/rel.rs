@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 
 mod attach;
 mod indexes;
-pub use attach::{create_anew, known_table_of, table_of};
+pub use attach::{create_anew, known_table_of, make_anew, table_if_it_fits, table_of};
 pub use indexes::{Active, Kept, PrimaryKey};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
@@ -317,22 +317,8 @@ fn create_table_with(
     spec: Option<&[u8]>,
     permanent: bool,
 ) -> &'static Table {
-    let e = shmem::engine();
-    let slot = shmem::my_slot();
-    let t = match with_memory(|| Table::create(&e, slot, key, map)) {
-        Ok(t) => t,
-        Err(x) => {
-            // SAFETY: `map` was made for this table, and no table or process has it.
-            unsafe { e.region.free(slot as usize, map.cast()) };
-            crate::state::errors::raise(x.into())
-        }
-    };
-    if let Err(x) = complete(t, spec, permanent) {
-        // SAFETY: `t` was made above, and is not registered: no other process can reach it
-        // (INV-TABLE).
-        unsafe { t.destroy(&e, slot) };
-        crate::state::errors::raise(x.into())
-    }
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    let t = make(key, map, spec, permanent).unwrap_or_else(|x| crate::state::errors::raise(x.into()));
     match shmem::register(t) {
         Some(true) => {}
         Some(false) => {
@@ -350,6 +336,26 @@ fn create_table_with(
         }
     }
     t
+}
+
+/// Makes the table of a storage, with a map of its own. No other process can find it yet.
+fn make(
+    key: [u32; 4],
+    map: NonNull<PartitionMap>,
+    spec: Option<&[u8]>,
+    permanent: bool,
+) -> Result<&'static Table, OutOfMemory> {
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    let t = with_memory(|| Table::create(&e, slot, key, map)).inspect_err(|_| {
+        // SAFETY: `map` was made for this table, and no table or process has it.
+        unsafe { e.region.free(slot as usize, map.cast()) };
+    })?;
+    complete(t, spec, permanent).inspect_err(|_| {
+        // SAFETY: `t` was made above, and is not registered: no other process can reach it
+        // (INV-TABLE).
+        unsafe { t.destroy(&e, slot) };
+    })?;
+    Ok(t)
 }
 
 /// Gives a new table its primary index, and what a permanent one has beside its records.

@@ -39,6 +39,8 @@ pub enum Absence {
     Memory,
     /// The rule on waiting phases refuses its protocols.
     WaitingPhases,
+    /// The table is permanent, and its rows did not fit when it was used.
+    TooLarge,
 }
 
 /// A storage: its table, or why there is none.

@@ -200,9 +200,10 @@ impl Merge {
         let Merge { slots, hints, cut, mut open, counts, clock, token, high, .. } = self;
         let mut merged =
             Merged { slots, hints, cut, open: Vec::new(), damaged: Vec::new(), counts, clock, token, high };
+        // The piece 0 is written last: without it the others are what a crash has left.
         let incomplete = merged.cut.iter().filter(|((record, csn, total), pieces)| {
             let all = Fragment { at: 0, total: *total }.pieces() as usize;
-            pieces.0.len() < all && *csn > merged.best(*record).csn()
+            pieces.get(0).is_some() && pieces.0.len() < all && *csn > merged.best(*record).csn()
         });
         let mut damaged: Vec<(u32, Csn)> = incomplete.map(|((record, csn, _), _)| (*record, *csn)).collect();
         damaged.sort_unstable();

@@ -11,9 +11,11 @@
 mod bytes;
 pub mod entry;
 pub mod flushed;
+pub mod journal;
 pub mod merge;
 pub mod meta;
 pub mod page;
+pub mod resolve;
 pub mod rounds;
 pub mod space;
 pub mod table;

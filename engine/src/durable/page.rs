@@ -81,8 +81,8 @@ pub struct Special {
     pub csn_max: Csn,
     /// The largest token that the page has been told.
     pub token_max: u64,
-    /// A journal page: the redo pointer of its interval. An image page: the position in WAL when it
-    /// was begun.
+    /// A journal page: where its first record begins. An image page: the position in WAL when it was
+    /// begun.
     pub a: Lsn,
     /// A journal page: the end of the last record in it. An image page: the next block of a long
     /// row, or 0.
@@ -139,9 +139,10 @@ pub fn is_new(page: &[u8; PAGE]) -> bool {
 
 /// May a journal page that cannot be read be passed over? Outside of replay `redo` is `None`.
 ///
-/// A page that is torn belongs to the interval of replay that wrote it last. All records of that
-/// interval are replayed again. Its `a` is at or above `redo` then, or its `pd_lsn`, if it is fresh
-/// and its end was not written. A page below the horizon is not read any more.
+/// A page that is torn was being written in the interval of replay that wrote it last. All records
+/// of that interval are replayed again, or an earlier replay has made the page empty at the first of
+/// them. So its `a` is at or above `redo`, or its `pd_lsn`, if it is fresh and its end was not
+/// written. A page below the horizon is not read any more.
 pub fn journal_is_harmless(page: &[u8; PAGE], block: u32, redo: Option<Lsn>, horizon: Lsn) -> bool {
     let replayed = |lsn: Lsn| redo.is_some_and(|redo| lsn >= redo);
     if page[SPECIAL_AT..].iter().all(|b| *b == 0) {
@@ -150,7 +151,9 @@ pub fn journal_is_harmless(page: &[u8; PAGE], block: u32, redo: Option<Lsn>, hor
     }
     Special::decode(page).is_ok_and(|(special, ..)| {
         let ours = special.kind == PageKind::Journal && special.block == block;
-        ours && (replayed(special.a) || special.b < horizon)
+        // An end of 0: it was empty, and was torn when it got its first entries.
+        let was_empty = special.b == 0 && redo.is_some();
+        ours && (replayed(special.a) || was_empty || special.b < horizon)
     })
 }
 
@@ -232,6 +235,15 @@ impl<'a> Page<'a> {
     }
 }
 
+/// What the writer of a page keeps of it, to go on with it later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// The special area.
+    pub special: Special,
+    body_crc: u32,
+    lower: usize,
+}
+
 /// A page that is being written. It is right after every call (INV-PAGE).
 pub struct PageMut<'a> {
     page: &'a mut [u8; PAGE],
@@ -261,6 +273,20 @@ impl<'a> PageMut<'a> {
         let body_crc = crc32c::crc32c(read.body);
         Ok(Some(PageMut { page, special, body_crc, lower }))
     }
+    /// Goes on with a page that this process has written before, and that no other process writes.
+    /// `None`: another page stands there now.
+    pub fn resume(page: &'a mut [u8; PAGE], tail: &Tail) -> Option<PageMut<'a>> {
+        let special = tail.special.encode(tail.body_crc);
+        let (before, after) = (HEAD_CRC - SPECIAL_AT, HEAD_CRC + 4 - SPECIAL_AT);
+        let there = &page[SPECIAL_AT..];
+        let same = there[..before] == special[..before] && there[after..] == special[after..];
+        let Tail { special, body_crc, lower } = *tail;
+        (same && u16_at(page, LOWER) as usize == lower).then_some(PageMut { page, special, body_crc, lower })
+    }
+    /// What [`PageMut::resume`] needs.
+    pub fn tail(&self) -> Tail {
+        Tail { special: self.special, body_crc: self.body_crc, lower: self.lower }
+    }
     /// The special area.
     pub fn special(&self) -> &Special {
         &self.special
@@ -288,10 +314,9 @@ impl<'a> PageMut<'a> {
         Some(at as u16)
     }
     /// Adds an entry of a record that ends at `lsn` and has this token, to a journal page. `None`:
-    /// it does not fit, or the page belongs to another interval than that of the redo pointer
-    /// `redo`. Then the entry goes to another page.
-    pub fn append_replayed(&mut self, entry: &Entry, redo: Lsn, lsn: Lsn, token: u64) -> Option<u16> {
-        let at = if self.special.a == redo { self.append(entry)? } else { return None };
+    /// it does not fit.
+    pub fn append_replayed(&mut self, entry: &Entry, lsn: Lsn, token: u64) -> Option<u16> {
+        let at = self.append(entry)?;
         self.special.b = self.special.b.max(lsn);
         self.tell_token(token);
         Some(at)

@@ -3,6 +3,7 @@
 use super::relation::blocks;
 use crate::access::{primary, visible};
 use crate::pg::{compat, Tid};
+use crate::state::above::TooLarge;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
@@ -149,13 +150,16 @@ pub unsafe extern "C-unwind" fn vacuum(
     // relation_vacuum). Indexes are open between vac_open_indexes and vac_close_indexes.
     unsafe {
         if crate::state::save::pass_over(rel) {
-            // No error: nothing shall hold the horizons of the database back.
-            let c = (*rel).rd_rel;
-            let (pages, rows) = ((*c).relpages as u32, (*c).reltuples as f64);
-            let size = compat::Size { pages, rows, has_index: (*c).relhasindex };
-            return compat::update_table_statistics(rel, size, pg_sys::GetOldestNonRemovableTransactionId(rel));
+            return move_horizon(rel, pg_sys::GetOldestNonRemovableTransactionId(rel));
         }
         let (table, frozen) = horizon::of(rel);
+        let table = match table {
+            Ok(table) => table,
+            Err(x) => {
+                pass_over_large(rel, x);
+                return move_horizon(rel, frozen);
+            }
+        };
         let started = pg_sys::GetCurrentTimestamp();
         let mut report = Report::start(rel, params);
         let dead = mark_dead(table);
@@ -196,6 +200,28 @@ pub unsafe extern "C-unwind" fn vacuum(
         count(rel, table, frozen, nindexes > 0, started);
         report.end(rel, params, table, dead.len());
     }
+}
+
+/// VACUUM passes over a table. No error: nothing shall hold the horizons of the database back.
+unsafe fn move_horizon(rel: pg_sys::Relation, frozen: pg_sys::TransactionId) {
+    // SAFETY: `rel` is open and locked by `vacuum`, the only caller.
+    unsafe {
+        let c = (*rel).rd_rel;
+        let (pages, rows) = ((*c).relpages as u32, (*c).reltuples as f64);
+        let size = compat::Size { pages, rows, has_index: (*c).relhasindex };
+        compat::update_table_statistics(rel, size, frozen);
+    }
+}
+
+/// Says that a permanent table does not fit into memory.
+unsafe fn pass_over_large(rel: pg_sys::Relation, x: TooLarge) {
+    // SAFETY: `rel` is open: `vacuum` is the only caller. Its name is a C string.
+    let name = unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) };
+    let name = crate::pg::text::shown(&name);
+    let mb = x.need.div_ceil(1 << 20);
+    warning!(
+        "VACUUM passes over mixedcc table \"{name}\": it needs about {mb} MB of mixedcc.memory, which are not free"
+    );
 }
 
 /// A hollow index has no entries of dead records any more: [`mark_dead`] has removed them.

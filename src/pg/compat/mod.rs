@@ -44,6 +44,7 @@ mod maintenance;
 mod nbtree;
 mod nodes;
 mod process;
+mod replay;
 mod storage;
 mod usage;
 mod wal;
@@ -67,6 +68,7 @@ pub use process::{
     holds_relation, is_awaited, is_postmaster_alive, my_ident, my_lxid, my_slot, pid_of, relation_tag,
     renew_delay_of_checkpoints, wait_for_end, wake, with_processes_locked,
 };
+pub use replay::{blocks_of, change_journal, restore};
 pub use storage::{
     create_storage, empty_index, is_permanent, main_file, page_with, relation_of, storage, storage_key, storage_number,
     storage_of, Storage, PAGE_HEADER,

@@ -2,15 +2,20 @@
 //! crash, after a shutdown that could not save the rows, and in a database copied from a template.
 //! If rows were saved and are not here, the use is an ERROR (`save/absent.rs`).
 //!
+//! The rows of a permanent table are loaded from its files instead, and its indexes stay.
+//!
 //! **INV-ATTACH**: A table is registered only when no index of it has entries from before. One
 //! backend resets the indexes, under a lock. Every user of the table, or of an index of it, comes
 //! through here first, and holds no page of an index then.
 
-use super::create_table_with;
+use super::{create_table_with, make};
 use crate::pg::compat::{self, Storage};
-use crate::state::above::above;
+use crate::pg::errors::{complain, complain_with_detail};
+use crate::pg::{guc, text};
+use crate::state::above::{above, TooLarge};
 use crate::state::platform::{lock_tag, TAG_ATTACH};
 use crate::state::{shmem, xact};
+use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -62,36 +67,125 @@ unsafe fn warn(rel: pg_sys::Relation, table: &Table) {
     }
 }
 
+/// The table of a permanent relation, loaded if it is not known. An error: it does not fit.
+///
+/// # Safety
+/// As for [`table_of`].
+pub unsafe fn table_if_it_fits(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
+    // SAFETY: the contract of this function.
+    unsafe { known_table_of(rel).map_or_else(|| attach_locked(rel), Ok) }
+}
+
 /// # Safety
 /// An open relation of ours. The process holds no page of an index of it.
 #[cold]
 unsafe fn attach(rel: pg_sys::Relation) -> &'static Table {
+    // SAFETY: the contract of this function.
+    match unsafe { attach_locked(rel) } {
+        Ok(table) => table,
+        // SAFETY: `rel` is open (contract of this function); its name is a C string.
+        Err(x) => refuse_large(&unsafe { text::read((*(*rel).rd_rel).relname.data.as_ptr()) }, x),
+    }
+}
+
+fn refuse_large(name: &str, x: TooLarge) -> ! {
+    const MB: u64 = 1 << 20;
+    let free = shmem::engine().region.usage().free_page_bytes as u64;
+    complain_with_detail(
+        PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
+        &format!("mixedcc table \"{name}\" needs about {} MB of memory", x.need.div_ceil(MB)),
+        &format!("mixedcc.memory is {} MB, of which {} MB are free.", guc::MEMORY_MB.get(), free / MB),
+        "Its rows are safe in its files. Increase mixedcc.memory and restart the server, or drop other mixedcc tables.",
+    )
+}
+
+/// # Safety
+/// As for [`attach`].
+unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     // SAFETY: `rel` is open (contract of this function). The lock of TAG_ATTACH makes this backend
-    // the only one that resets the indexes (INV-ATTACH). An ERROR unwinds and releases it; the next
-    // user starts over.
+    // the only one that resets the indexes, or loads the rows (INV-ATTACH). An ERROR unwinds and
+    // releases it; the next user starts over.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
         pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
-        let table = shmem::find(key).unwrap_or_else(|| {
-            crate::state::save::refuse(rel);
-            let committed = committed_indexes(rel);
-            for node in committed.storages {
-                compat::empty_index(node);
-            }
-            let t = create_anew(rel, key, false);
-            t.note.store(1, Ordering::SeqCst);
-            let alone = pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, true);
-            if alone && committed.key.is_some_and(|k| k != compat::primary_key_index(rel)) {
-                // This transaction has taken the key away or changed it. If it aborts, the table is
-                // not that of the key.
-                xact::created(key);
-            }
-            t
-        });
+        let table = match shmem::find(key) {
+            Some(table) => Ok(table),
+            None if compat::is_permanent(rel) => load(rel),
+            None => Ok(begin_empty(rel, key)),
+        };
         pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
         table
     }
+}
+
+/// Registers an unlogged table, which starts empty.
+///
+/// # Safety
+/// As for [`attach`], under the lock of TAG_ATTACH.
+unsafe fn begin_empty(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
+    // SAFETY: `rel` is open, and this backend is the only one that resets the indexes (contract of
+    // this function).
+    unsafe {
+        crate::state::save::refuse(rel);
+        let committed = committed_indexes(rel);
+        for node in &committed.storages {
+            compat::empty_index(*node);
+        }
+        let t = create_anew(rel, key, false);
+        t.note.store(1, Ordering::SeqCst);
+        if has_other_key(rel, &committed) {
+            // If the transaction aborts, the table is not that of the key.
+            xact::created(key);
+        }
+        t
+    }
+}
+
+/// Loads a permanent table.
+///
+/// # Safety
+/// As for [`attach`], under the lock of TAG_ATTACH.
+unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
+    // SAFETY: `rel` is open, and the lock is held (contract of this function). The list is a copy.
+    unsafe {
+        let committed = committed_indexes(rel);
+        if has_other_key(rel, &committed) {
+            // The primary index would be that of the new key, also after ROLLBACK.
+            complain(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "the rows of a mixedcc table cannot be loaded in the transaction that has changed its PRIMARY KEY",
+                "Read a row of the table in another transaction first, which loads all of them.",
+            );
+        }
+        let list = pg_sys::RelationGetIndexList(rel);
+        let indexed = !list.is_null() || !committed.storages.is_empty();
+        pg_sys::list_free(list);
+        (above().load)(rel, indexed)
+    }
+}
+
+/// Has this transaction, which excludes all others, taken the key away or changed it?
+///
+/// # Safety
+/// An open relation.
+unsafe fn has_other_key(rel: pg_sys::Relation, committed: &Committed) -> bool {
+    // SAFETY: `rel` is open (contract of this function).
+    unsafe {
+        let alone = pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, true);
+        alone && committed.key.is_some_and(|k| k != compat::primary_key_index(rel))
+    }
+}
+
+/// Makes the table of a permanent relation as its options and its primary key say. No other process
+/// can find it yet.
+///
+/// # Safety
+/// A valid relation of ours.
+pub unsafe fn make_anew(rel: pg_sys::Relation, key: [u32; 4]) -> Result<&'static Table, OutOfMemory> {
+    // SAFETY: `rel` is an open relation of ours (contract of this function).
+    let (spec, map) = unsafe { ((above().primary_spec)(rel), (above().initial_map)(rel)) };
+    make(key, map, spec.as_deref(), false)
 }
 
 /// Makes and registers the table of a storage, as its options and its primary key say. `permanent`:

@@ -35,6 +35,7 @@ unsafe fn missing(rel: pg_sys::Relation) -> Option<Missing> {
             detail: "Its protocols cannot be in use together without a deadlock detector.".into(),
             hint: GIVE_UP.into(),
         }),
+        Some((Absence::TooLarge, _)) => None,
         None => elsewhere(key),
     }
 }

@@ -32,7 +32,7 @@ impl Filling {
     fn add(&mut self, entry: &Entry) -> bool {
         let mut to = PageMut::go_on(&mut self.page, self.block).unwrap().unwrap();
         match self.kind {
-            PageKind::Journal => to.append_replayed(entry, self.a, self.a + 50, self.a),
+            PageKind::Journal => to.append_replayed(entry, self.a + 50, self.a),
             _ => to.append(entry),
         }
         .is_some()
@@ -255,7 +255,7 @@ fn page_of(kind: PageKind, block: u32, a: Lsn, entries: &[Entry]) -> (PageKind, 
     let mut to = PageMut::begin(&mut page, kind, block, 0, a, 0);
     for e in entries {
         match kind {
-            PageKind::Journal => to.append_replayed(e, a, a, 0),
+            PageKind::Journal => to.append_replayed(e, a, 0),
             _ => to.append(e),
         }
         .unwrap();

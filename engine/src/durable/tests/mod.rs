@@ -1,6 +1,7 @@
 //! Tests of the formats and of the merge, with a repeatable generator.
 
 mod entries;
+mod journal;
 mod merging;
 mod pages;
 mod records;

@@ -18,8 +18,7 @@ fn random_page(r: &mut Random, kind: PageKind, block: u32) -> (Box<[u8; PAGE]>, 
         let payload = r.bytes(len);
         for entry in entries(r, &payload) {
             let room = to.room();
-            let at =
-                if kind == PageKind::Journal { to.append_replayed(&entry, 100, 500, 9) } else { to.append(&entry) };
+            let at = if kind == PageKind::Journal { to.append_replayed(&entry, 500, 9) } else { to.append(&entry) };
             assert_eq!(at.is_some(), entry.size() <= room);
             put.extend(at.map(|at| (at, entry.csn, entry.record, entry.payload.to_vec())));
         }
@@ -44,7 +43,7 @@ fn pages_round_trip() {
         // Another process goes on with it.
         let mut to = PageMut::go_on(&mut page, block).unwrap().unwrap();
         let entry = Entry { csn: 7, kind: Kind::Tomb, record: 7, pending: Some(7), fragment: None, payload: &[] };
-        if let Some(at) = to.append_replayed(&entry, 100, 900, 10) {
+        if let Some(at) = to.append_replayed(&entry, 900, 10) {
             put.push((at, 7, 7, vec![]));
             let special = read(&page, block).special;
             assert_eq!((special.b, special.token_max, special.flags & HAS_PENDING), (900, 10, HAS_PENDING));
@@ -136,7 +135,7 @@ fn torn_pages_are_found() {
         for _ in 0..=r.below(9) {
             let record = r.below(9) as u32;
             let entry = Entry { csn: 8, kind: Kind::Row, record, pending: None, fragment: None, payload: &payload };
-            to.append_replayed(&entry, 100, 600 + record as u64, 9);
+            to.append_replayed(&entry, 600 + record as u64, 9);
         }
         let (which, mut mixed) = (r.next(), old.clone());
         for sector in (0..PAGE / 512).filter(|s| which >> s & 1 == 1) {
@@ -197,7 +196,7 @@ fn a_damaged_journal_page_is_harmless_if_it_is_written_again_or_not_needed() {
     let mut page = blank();
     assert!(journal_is_harmless(&page, 3, None, 0));
     let mut to = PageMut::begin(&mut page, PageKind::Journal, 3, 0, 100, 0);
-    to.append_replayed(&Entry::high(1), 100, 150, 0).unwrap();
+    to.append_replayed(&Entry::high(1), 150, 0).unwrap();
     assert!(!journal_is_free(&page, 3, 100, 150) && journal_is_free(&page, 3, 100, 151));
     page[HEAD] ^= 1;
     assert!(Page::read(&page, 3).is_err());
@@ -216,42 +215,4 @@ fn a_damaged_journal_page_is_harmless_if_it_is_written_again_or_not_needed() {
         assert_eq!(journal_is_harmless(&page, 3, Some(100), 0), harmless, "{lsn}");
         assert!(!journal_is_harmless(&page, 3, None, 0));
     }
-}
-
-#[test]
-fn a_journal_page_belongs_to_one_interval() {
-    let mut page = blank();
-    assert!(journal_is_free(&page, 3, 0, 0));
-    let mut to = PageMut::begin(&mut page, PageKind::Journal, 3, 0, 100, 0);
-    assert!(to.append_replayed(&Entry::high(1), 100, 150, 0).is_some());
-    for redo in [0, 99, 101] {
-        assert_eq!(to.append_replayed(&Entry::high(2), redo, 160, 0), None);
-    }
-    assert_eq!((content(&page, 3).len(), read(&page, 3).special.b), (1, 150));
-}
-
-#[test]
-fn meta_pages_round_trip() {
-    let mut r = Random(8);
-    for _ in 0..1000 {
-        let meta = Meta {
-            horizon: r.next(),
-            round: r.next(),
-            clock: r.below(CSN_MAX),
-            token: r.next(),
-            live_bytes: r.next(),
-            rows: r.next(),
-            high: r.below(MAX_RECORDS) as u32,
-            blocks: r.next() as u32,
-        };
-        let mut page = blank();
-        meta.write(&mut page);
-        assert_eq!(Meta::read(&read(&page, 0)), Ok(meta));
-        assert_eq!(read(&page, 0).entries().count(), 0);
-        let at = 10 + r.below(PAGE as u64 - 10) as usize;
-        page[at] ^= 1 << r.below(8);
-        assert!(Page::read(&page, 0).is_err());
-    }
-    let (page, _) = random_page(&mut r, PageKind::Image, 0);
-    assert!(Meta::read(&read(&page, 0)).is_err());
 }

@@ -6,6 +6,8 @@
 //! marked its rows, and then for a round of the companion, which images them. So each entry of a
 //! committed id below the horizon has a decided copy in an image.
 
+use crate::pg::compat;
+use crate::state::above::TooLarge;
 use crate::state::{rel, shmem};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
@@ -14,14 +16,20 @@ use pgrx::pg_sys;
 /// A look at commits under way, and the next one, µs.
 const LOOK_US: core::ffi::c_long = 1000;
 
-/// The table of a relation, and the oldest transaction id that is needed for it.
+/// The table of a relation, and the oldest transaction id that is needed for it. A permanent table
+/// that does not fit into memory is none; its files need no transaction id then.
 ///
 /// # Safety
 /// An open relation of ours, locked as VACUUM does.
-pub unsafe fn of(rel: pg_sys::Relation) -> (&'static Table, pg_sys::TransactionId) {
+pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg_sys::TransactionId) {
     // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
         let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
+        if compat::is_permanent(rel) {
+            if let Err(x) = rel::table_if_it_fits(rel) {
+                return (Err(x), oldest);
+            }
+        }
         let table = rel::info(rel).table;
         if table.durable().is_some() {
             await_commits(full(oldest));
@@ -30,7 +38,7 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (&'static Table, pg_sys::TransactionI
                 crate::state::rounds::round_now();
             }
         }
-        (table, oldest)
+        (Ok(table), oldest)
     }
 }
 

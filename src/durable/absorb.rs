@@ -1,0 +1,158 @@
+//! Absorption: the journal of a storage, which redo has written, becomes image pages.
+//!
+//! The table is in no process's memory, and the caller holds the lock of INV-ATTACH. The image pages
+//! are written at the end of the main fork, then the meta page with the new horizon. A crash before
+//! the meta page leaves the journal as it was, one after it leaves journal pages below the horizon.
+
+use super::files::Files;
+use super::images::{Batch, Full};
+use super::journal;
+use crate::pg::{buffers, wal};
+use crate::state::stop;
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::durable::merge::{Fork, Merge, Merged};
+use mixedcc_engine::durable::page::{journal_is_harmless, Page};
+use mixedcc_engine::durable::resolve::decided;
+use mixedcc_engine::durable::wal::ImageKind;
+use mixedcc_engine::durable::{Entry, Lsn, Malformed, Meta, PageKind, PAGE};
+use pgrx::prelude::*;
+
+/// What an absorption leaves behind for the load.
+pub struct Absorbed {
+    /// The meta page.
+    pub meta: Meta,
+    /// At or above all CSNs of the journal.
+    pub clock: Csn,
+    /// At or above all its tokens.
+    pub token: u64,
+}
+
+/// Absorbs the journal, if there is one.
+pub fn absorb(files: &Files) -> Absorbed {
+    let meta = files.meta();
+    let blocks = journal::blocks(files.key);
+    if blocks == 0 {
+        return Absorbed { clock: meta.clock, token: meta.token, meta };
+    }
+    let mut merge = Merge::new(&meta);
+    let mut end = 0;
+    each_page(files, blocks, meta.horizon, |page| {
+        end = end.max(page.special.b);
+        merge.add(page, &mut |xid| files.outcome(xid)).unwrap_or_else(|_| files.refuse_memory());
+    });
+    let merged = merge.finish();
+    if let Some(open) = merged.open.first() {
+        files.refuse(&format!("an entry of transaction {}, which has not ended", open.xid));
+    }
+    if let Some((record, _)) = merged.damaged.first() {
+        files.refuse(&format!("its journal lacks a part of row {record}"));
+    }
+    let (clock, token) = (merged.clock, merged.token);
+    let meta = if end >= meta.horizon && end > 0 { copy(files, meta, &merged, blocks, end) } else { meta };
+    // SAFETY: the caller holds the lock of INV-ATTACH, and after recovery no process writes here.
+    unsafe { buffers::truncate(files.key, Fork::Journal, 0) };
+    stop::reach("absorb-truncated");
+    Absorbed { meta, clock, token }
+}
+
+/// Calls `f` with each page of the journal that counts.
+fn each_page(files: &Files, blocks: u32, horizon: Lsn, mut f: impl FnMut(&Page)) {
+    let mut bytes = Box::new([0; PAGE]);
+    for block in 0..blocks {
+        pgrx::check_for_interrupts!();
+        journal::look(files.key, Fork::Journal, block, &mut bytes);
+        match Page::read(&bytes, block) {
+            Ok(None) => {}
+            Ok(Some(page)) if page.special.kind != PageKind::Journal => {
+                files.refuse_block(Fork::Journal, block, Malformed("a page of another kind"))
+            }
+            Ok(Some(page)) if page.special.b < horizon => {}
+            Ok(Some(page)) => f(&page),
+            Err(_) if journal_is_harmless(&bytes, block, None, horizon) => {}
+            Err(why) => files.refuse_block(Fork::Journal, block, why),
+        }
+    }
+}
+
+/// Copies the newest entries of the journal into images. `end`: the largest end of a record in it.
+fn copy(files: &Files, meta: Meta, merged: &Merged, blocks: u32, end: Lsn) -> Meta {
+    let key = files.key;
+    if buffers::blocks(key, Fork::Main) == 0 {
+        buffers::extend(key, Fork::Main); // the meta page's
+    }
+    let mut batch = Batch::new(key, ImageKind::Absorb);
+    let mut fresh = || buffers::extend(key, Fork::Main);
+    let mut row = Vec::new();
+    each_page(files, blocks, meta.horizon, |page| {
+        for winning in merged.winners(page) {
+            let entry = match decided(&winning.entry, &mut |xid| files.outcome(xid)) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
+                Err(open) => files.refuse_open(open),
+            };
+            match entry.fragment {
+                Some(fragment) if fragment.index() > 0 => continue,
+                Some(_) => {
+                    let places = merged.blocks(entry.record).map(|place| place.block);
+                    whole_row(files, Fork::Journal, &entry, places, &mut row);
+                    add(&mut batch, Entry { fragment: None, payload: &row, ..entry }, &mut fresh);
+                }
+                None => add(&mut batch, entry, &mut fresh),
+            }
+        }
+    });
+    write(&mut batch);
+    let meta = Meta {
+        horizon: end + 1,
+        clock: meta.clock.max(merged.clock),
+        token: meta.token.max(merged.token),
+        high: meta.high.max(merged.high),
+        blocks: buffers::blocks(key, Fork::Main),
+        ..meta
+    };
+    stop::reach("absorb-meta");
+    if batch.put_meta(&meta).is_err() {
+        error!("mixedcc: a batch without pages is full");
+    }
+    wal::flush(batch.write());
+    meta
+}
+
+fn add(batch: &mut Batch, entry: Entry, fresh: &mut dyn FnMut() -> u32) {
+    while let Err(Full) = batch.add(&[entry], fresh) {
+        write(batch);
+    }
+}
+
+fn write(batch: &mut Batch) {
+    stop::reach("absorb-page");
+    batch.write();
+    batch.take_filled();
+}
+
+/// Puts a row in pieces together. `entry` is one of its pieces; the pieces are in these blocks, in
+/// the order of their numbers.
+pub fn whole_row(files: &Files, fork: Fork, entry: &Entry, blocks: impl Iterator<Item = u32>, to: &mut Vec<u8>) {
+    let total = entry.fragment.map_or(0, |f| f.total);
+    to.clear();
+    if to.try_reserve(total as usize).is_err() {
+        files.refuse_memory();
+    }
+    let mut bytes = Box::new([0; PAGE]);
+    for block in blocks {
+        journal::look(files.key, fork, block, &mut bytes);
+        let at = to.len() as u32;
+        let page = files.page(fork, block, &bytes);
+        let piece = page.iter().flat_map(|page| page.entries()).map(|(_, e)| e).find(|e| {
+            let here = e.fragment.is_some_and(|f| f.at == at && f.total == total);
+            here && e.record == entry.record && e.csn == entry.csn
+        });
+        match piece {
+            Some(piece) => to.extend_from_slice(piece.payload),
+            None => files.refuse_block(fork, block, Malformed("a piece of a row has gone")),
+        }
+    }
+    if to.len() as u32 != total {
+        files.refuse(&format!("row {} is not whole", entry.record));
+    }
+}

@@ -1,0 +1,316 @@
+//! A table's rows come from its files into memory, at its first use.
+//!
+//! The caller holds the lock of INV-ATTACH: no other process uses the table, or writes its files.
+//! The journal is absorbed first. Then the main fork is read twice: the first pass finds the newest
+//! entry of each record, the second one puts the rows into memory.
+//!
+//! **INV-LOADED**: The clock moves beyond all CSNs of the files before the table has users. So each
+//! later writer has a larger CSN than every entry of the record on disk (D-MAX).
+
+use super::absorb::{absorb, whole_row, Absorbed};
+use super::files::Files;
+use super::images::Batch;
+use crate::access::primary;
+use crate::keys::partkey::PartKey;
+use crate::pg::buffers::{self, Ring};
+use crate::pg::errors::unsupported;
+use crate::pg::{stored, wal};
+use crate::state::above::TooLarge;
+use crate::state::errors::ok;
+use crate::state::shmem::{self, Absence};
+use crate::state::{rel, stop};
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::durable::merge::{Fork, Merge, Merged, Winning};
+use mixedcc_engine::durable::resolve::{is_due, resolve};
+use mixedcc_engine::durable::table::Counts;
+use mixedcc_engine::durable::wal::ImageKind;
+use mixedcc_engine::durable::window::Place;
+use mixedcc_engine::durable::{Durable, Entry, Kind, Malformed, Page, PageKind, PAGE};
+use mixedcc_engine::memory::OutOfMemory;
+use mixedcc_engine::record::{Record, VERSION_HEADER};
+use mixedcc_engine::{Engine, Error, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Loads the rows of a permanent relation, and registers its table. `indexed`: index entries may
+/// name numbers without a row. Raises an error if its files are damaged.
+///
+/// # Safety
+/// An open permanent relation of ours, whose table is not known. The lock of INV-ATTACH is held.
+pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Table, TooLarge> {
+    // SAFETY: `rel` is open (contract of this function); the first call reads a word of shared
+    // memory.
+    let files = unsafe {
+        if pg_sys::RecoveryInProgress() {
+            unsupported(
+                "mixedcc tables cannot be read during recovery",
+                "Read them on the primary server, or promote this one.",
+            );
+        }
+        Files::of(rel)
+    };
+    if let Some((Absence::TooLarge, need)) = shmem::absent(files.key) {
+        // Its journal was absorbed when that was found.
+        if free_bytes() < need {
+            return Err(TooLarge { need });
+        }
+        shmem::unregister(files.key);
+    }
+    let loaded = Load::begin(rel, files).run(indexed);
+    if let Err(TooLarge { need }) = loaded {
+        // SAFETY: `rel` is open (contract of this function).
+        shmem::register_absent(unsafe { Files::of(rel) }.key, Absence::TooLarge, need);
+    }
+    loaded
+}
+
+/// The bytes of memory that are not in use.
+fn free_bytes() -> u64 {
+    shmem::engine().region.usage().free_page_bytes as u64
+}
+
+/// A load under way. Dropped before its end, it frees the table.
+struct Load {
+    rel: pg_sys::Relation,
+    files: Files,
+    e: Engine,
+    slot: SlotId,
+    absorbed: Absorbed,
+    table: Option<&'static Table>,
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.take() {
+            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
+            unsafe { table.destroy(&self.e, self.slot) };
+        }
+    }
+}
+
+impl Load {
+    fn begin(rel: pg_sys::Relation, files: Files) -> Load {
+        let absorbed = absorb(&files);
+        Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None }
+    }
+
+    fn run(mut self, indexed: bool) -> Result<&'static Table, TooLarge> {
+        let merged = self.merge();
+        let need = self.need(&merged);
+        if free_bytes() < need {
+            return Err(TooLarge { need });
+        }
+        self.e.pin(self.slot);
+        self.fill(&merged, indexed).map_err(|OutOfMemory| TooLarge { need })?;
+        // INV-LOADED.
+        self.e.advance_clock(merged.clock.max(self.absorbed.clock));
+        self.e.advance_tokens(merged.token.max(self.absorbed.token));
+        let Some(table) = self.table else { return Err(TooLarge { need }) };
+        if shmem::register(table) != Some(true) {
+            return Err(TooLarge { need });
+        }
+        self.table = None;
+        stop::reach("load-registered");
+        Ok(table)
+    }
+
+    /// Calls `f` with each page of the main fork but the first.
+    fn each_page(&self, mut f: impl FnMut(u32, &Page)) {
+        let ring = Ring::to_read();
+        let mut bytes = Box::new([0; PAGE]);
+        for block in 1..buffers::blocks(self.files.key, Fork::Main) {
+            pgrx::check_for_interrupts!();
+            stop::reach("load-block");
+            buffers::read(self.files.key, Fork::Main, block, false, Some(&ring), &mut bytes);
+            let Some(page) = self.files.page(Fork::Main, block, &bytes) else { continue };
+            if page.special.kind != PageKind::Image {
+                self.files.refuse_block(Fork::Main, block, Malformed("a page of another kind"));
+            }
+            f(block, &page);
+        }
+    }
+
+    /// The first pass: the newest entry of each record. Pages with pending entries are written
+    /// again without them.
+    fn merge(&mut self) -> Merged {
+        let mut merge = Merge::new(&self.absorbed.meta);
+        let (mut clock, mut resolved) = (self.absorbed.clock, 0);
+        let mut batch = Batch::new(self.files.key, ImageKind::Resolve);
+        let mut again = Box::new([0; PAGE]);
+        self.each_page(|block, page| {
+            let mut log = |xid| self.files.outcome(xid);
+            let added = if is_due(page) {
+                clock = clock.max(page.special.csn_max);
+                resolved += 1;
+                let made = resolve(page, &mut again, &mut log);
+                made.unwrap_or_else(|open| self.files.refuse_open(open));
+                self.replace(&mut batch, block, &again);
+                self.files.page(Fork::Main, block, &again).map_or(Ok(()), |page| merge.add(&page, &mut log))
+            } else {
+                merge.add(page, &mut log)
+            };
+            added.unwrap_or_else(|_| self.files.refuse_memory());
+        });
+        if resolved > 0 {
+            // Before VACUUM gives the commit log up (D-XID).
+            wal::flush(batch.write());
+            batch.take_filled();
+        }
+        self.absorbed.clock = clock;
+        let merged = merge.finish();
+        if let Some((record, _)) = merged.damaged.first() {
+            self.files.refuse(&format!("a part of row {record} is missing"));
+        }
+        merged
+    }
+
+    /// Puts a page into the batch in place of the one in that block.
+    fn replace(&self, batch: &mut Batch, block: u32, page: &[u8; PAGE]) {
+        if batch.replace(block, page).is_err() {
+            batch.write();
+            batch.take_filled();
+            if batch.replace(block, page).is_err() {
+                error!("mixedcc: a batch without pages is full");
+            }
+        }
+    }
+
+    /// The bytes of memory that the table needs, about.
+    fn need(&self, merged: &Merged) -> u64 {
+        let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
+        let mut bytes = 0;
+        self.each_page(|_, page| {
+            let rows = merged.winners(page).filter(|w| w.entry.kind == Kind::Row);
+            bytes += rows.map(|w| w.entry.payload.len() as u64).sum::<u64>();
+        });
+        let fixed = self.len(merged) * (size_of::<Record>() as u64 + 5) + (1 << 16);
+        (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY)) / 8 * 9
+    }
+
+    /// The numbers that records have, or may have in indexes.
+    fn len(&self, merged: &Merged) -> u64 {
+        u64::from(merged.high.max(self.absorbed.meta.high))
+    }
+
+    /// Makes the table, and the second pass.
+    fn fill(&mut self, merged: &Merged, indexed: bool) -> Result<(), OutOfMemory> {
+        // SAFETY: the relation is open: contract of `load`.
+        let table = unsafe { rel::make_anew(self.rel, self.files.key) }?;
+        self.table = Some(table);
+        let len = self.len(merged);
+        table.begin_load(&self.e, self.slot, len)?;
+        let durable = table.make_durable(&self.e, self.slot, false)?;
+        // SAFETY: the relation is open: contract of `load`.
+        let partkey = unsafe { PartKey::parse(self.rel, table.map()) };
+        let mut second = Second { load: self, table, durable, partkey, counts: Counts::default(), row: Vec::new() };
+        let mut done = Ok(());
+        self.each_page(|block, page| {
+            for winning in merged.winners(page) {
+                if done.is_ok() {
+                    done = second.take(merged, block, &winning);
+                }
+            }
+        });
+        done?;
+        let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..second.counts };
+        durable.set_counts(counts);
+        durable.raise_high(len as u32);
+        durable.take_flag(); // The files have it.
+        table.end_load(indexed);
+        self.fill_primary(table)
+    }
+
+    fn fill_primary(&self, table: &'static Table) -> Result<(), OutOfMemory> {
+        // SAFETY: the relation is open: contract of `load`. No other process has the table.
+        match unsafe { primary::fill(self.rel, table) } {
+            Ok(None) => Ok(()),
+            Ok(Some((a, b))) => self.files.refuse(&format!("rows {a} and {b} have one primary key")),
+            Err(Error::OutOfMemory) => Err(OutOfMemory),
+            Err(x) => ok(Err(x)),
+        }
+    }
+}
+
+/// The bytes of a row's entry in the primary index, about.
+const KEY: u64 = 48;
+
+/// The second pass.
+struct Second<'a> {
+    load: &'a Load,
+    table: &'static Table,
+    durable: &'static Durable,
+    partkey: PartKey,
+    counts: Counts,
+    /// A stored row in pieces.
+    row: Vec<u8>,
+}
+
+impl Second<'_> {
+    /// The newest entry of a record, or a piece of it, stands in this block.
+    fn take(&mut self, merged: &Merged, block: u32, winning: &Winning) -> Result<(), OutOfMemory> {
+        let entry = &winning.entry;
+        self.counts.live_bytes += entry.size() as u64;
+        match (entry.kind, entry.fragment) {
+            (Kind::Row, None) => {
+                self.put(entry.record, entry.payload)?;
+                self.settle(entry, block, false);
+            }
+            (Kind::Row, Some(fragment)) if fragment.index() == 0 => {
+                let mut row = std::mem::take(&mut self.row);
+                let blocks = merged.blocks(entry.record).map(|place| place.block);
+                whole_row(&self.load.files, Fork::Main, entry, blocks, &mut row);
+                let put = self.put(entry.record, &row);
+                self.row = row;
+                put?;
+                self.settle(entry, block, true);
+            }
+            (Kind::Tomb, _) => self.settle(entry, block, false),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The image of a record is in this block.
+    fn settle(&mut self, entry: &Entry, block: u32, long: bool) {
+        self.durable.set_home(entry.record.into(), Some(Place { block, long }));
+        self.counts.rows += 1;
+    }
+
+    /// Puts a stored row into memory.
+    fn put(&self, record: u32, stored: &[u8]) -> Result<(), OutOfMemory> {
+        let Some(len) = stored::unpacked_len(stored) else {
+            self.load.files.refuse(&format!("row {record} is no row"));
+        };
+        let mut payload = vec![0u64; len.div_ceil(8)];
+        let base = payload.as_mut_ptr().cast::<u8>();
+        // SAFETY: `payload` has `len` bytes at least, and is used by this name alone.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
+        stored::unpack(stored, bytes);
+        let part = self.partition(bytes);
+        let to = self.table.load_row_at(&self.load.e, self.load.slot, record.into(), part, len as u32)?;
+        // SAFETY: `load_row_at` has allocated `len` bytes there, which no other process sees.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
+        Ok(())
+    }
+
+    /// The partition of a row. An ERROR of a function of the key's type unwinds.
+    fn partition(&self, payload: &mut [u8]) -> u16 {
+        if matches!(self.partkey, PartKey::Single | PartKey::Broken) {
+            return 0;
+        }
+        // SAFETY: the relation is open: contract of `load`. The payload is a tuple of it, aligned to
+        // 8 bytes, and the arrays have an element for each column.
+        unsafe {
+            let desc = (*self.load.rel).rd_att;
+            let natts = (*desc).natts as usize;
+            let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); natts], vec![true; natts]);
+            let mut tuple = pg_sys::HeapTupleData {
+                t_len: payload.len() as u32,
+                t_data: payload.as_mut_ptr().cast(),
+                ..Default::default()
+            };
+            pg_sys::heap_deform_tuple(&mut tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+            self.partkey.partition(values.as_ptr(), nulls.as_ptr())
+        }
+    }
+}
