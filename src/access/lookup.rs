@@ -69,8 +69,13 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     // SAFETY: `rel`, `info`, `pk`, `key` and `snapshot` belong together (contract of this
     // function).
     unsafe {
-        if let Some(found) = peek(rel, info, pk, key, snapshot).or_else(|| first_look(rel, info, pk, key, snapshot)) {
-            return Some(Some(found));
+        loop {
+            if let Some(found) = peek(rel, info, pk, key, snapshot) {
+                return Some(Some(found));
+            }
+            if !begins_to_look(info) {
+                break;
+            }
         }
         let mut bytes = KEY.take();
         bytes.clear();
@@ -81,26 +86,21 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     }
 }
 
-/// The first look of a SERIALIZABLE transaction: it follows protocols from now on, so that looking
-/// at the row may be enough.
-///
-/// # Safety
-/// As for [`by_key`].
+/// A look has told nothing. Was that because the transaction had not started, or did not follow
+/// protocols? Then it does from now on, so that another look may tell something. Once in a
+/// transaction.
 #[inline(never)]
-unsafe fn first_look<K: Key + ?Sized>(
-    rel: pg_sys::Relation,
-    info: &RelInfo,
-    pk: &PrimaryKey,
-    key: &K,
-    snapshot: pg_sys::Snapshot,
-) -> Option<Found> {
+fn begins_to_look(info: &RelInfo) -> bool {
+    let starts = xact::running().is_none();
     let t = xact::txn();
-    if xact::mode() != Mode::Serializable || t.is_following() || locks_first(info) {
-        return None;
+    if xact::mode() != Mode::Serializable {
+        return starts;
     }
-    ok(t.begin_following(&PG));
-    // SAFETY: contract of this function.
-    unsafe { peek(rel, info, pk, key, snapshot) }
+    let follows = !t.is_following() && !locks_first(info);
+    if follows {
+        ok(t.begin_following(&PG));
+    }
+    follows
 }
 
 /// Do the table's rows, or its partitions, want a lock before they are read? A hint, from its first
