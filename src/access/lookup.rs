@@ -6,6 +6,7 @@
 
 use super::partitions::{self, before_lookup};
 use crate::access::{index_lookup, tuple, visible};
+use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{PrimaryKey, RelInfo};
@@ -18,17 +19,14 @@ use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::Cell;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Most columns of a key.
 pub const MOST_COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
-thread_local! {
-    /// Room for a key. Taken while it is used.
-    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
+/// Of the process: room for a key. Taken while it is used.
+static KEY: Local<Vec<u8>> = Local::new(Vec::new());
 
 /// The values of a whole key and their types, by number from 0. None of them is NULL.
 pub trait Key {
