@@ -41,6 +41,7 @@ find_postgresql() {
         [ -x "$pg_bin/pg_config" ] || die "$PG_CONFIG names $pg_bin, which has no pg_config"
     fi
     pg_config=$pg_bin/pg_config
+    export PGRX_PG_CONFIG_PATH=$pg_config
     pg_features=()
     [ "$pg_major" = 15 ] || pg_features=(--no-default-features --features "mixedcc/pg$pg_major")
 }
@@ -152,7 +153,7 @@ extension_version() { sed -nE "s/^default_version = '(.*)'$/\1/p" "$repo_dir/mix
 build_extension() { # options of cargo build...
     local library share version
     rm -rf "$package_dir"
-    (cd "$repo_dir" && PGRX_PG_CONFIG_PATH=$pg_config cargo build --release --lib -p mixedcc "${pg_features[@]}" "$@") || return
+    (cd "$repo_dir" && cargo build --release --lib -p mixedcc "${pg_features[@]}" "$@") || return
     library=$package_dir$("$pg_config" --pkglibdir)
     share=$package_dir$("$pg_config" --sharedir)/extension
     version=$(extension_version)
