@@ -41,6 +41,7 @@ find_postgresql() {
         [ -x "$pg_bin/pg_config" ] || die "$PG_CONFIG names $pg_bin, which has no pg_config"
     fi
     pg_config=$pg_bin/pg_config
+    export PGRX_PG_CONFIG_PATH=$pg_config
     pg_features=()
     [ "$pg_major" = 15 ] || pg_features=(--no-default-features --features "mixedcc/pg$pg_major")
 }
@@ -113,39 +114,8 @@ find_cargo() {
     if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then . "$HOME/.cargo/env"; fi
     command -v cargo >/dev/null || die "cargo not found: install Rust from https://rustup.rs"
     export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache_dir/target}
-    package_dir=$CARGO_TARGET_DIR/mixedcc-package
+    package_dir=$CARGO_TARGET_DIR/mixedcc-package-$pg_major
     mkdir -p "$CARGO_TARGET_DIR"
-}
-
-# Sets cargo_pgrx to a cargo-pgrx of the right version: the user's if it fits,
-# else one of ours in the cache, so that no other project's is replaced.
-find_cargo_pgrx() {
-    local version candidate
-    version=$(setting toolchain cargo_pgrx)
-    for candidate in "$(command -v cargo-pgrx || true)" "${CARGO_HOME:-$HOME/.cargo}/bin/cargo-pgrx" \
-        "$cache_dir/tools/bin/cargo-pgrx"; do
-        if [ -n "$candidate" ] && [ "$("$candidate" pgrx --version 2>/dev/null)" = "cargo-pgrx $version" ]; then
-            cargo_pgrx=$candidate
-            return
-        fi
-    done
-    say "Installing cargo-pgrx $version (about 5 minutes on 2 cores)"
-    CARGO_TARGET_DIR=$cache_dir/cargo-pgrx cargo install cargo-pgrx --version "$version" --locked \
-        --root "$cache_dir/tools" --quiet
-    rm -rf "$cache_dir/cargo-pgrx"
-    cargo_pgrx=$cache_dir/tools/bin/cargo-pgrx
-}
-
-# Tells pgrx where PostgreSQL is (without a path it would download and build
-# every version), in a directory of our own when the user's names another one.
-init_pgrx() {
-    local config=${PGRX_HOME:-$HOME/.pgrx}/config.toml
-    if [ -f "$config" ] && ! grep -qF "\"$pg_config\"" "$config"; then
-        export PGRX_HOME=$cache_dir/pgrx
-        config=$PGRX_HOME/config.toml
-    fi
-    mkdir -p "$(dirname "$config")"
-    grep -qsF "\"$pg_config\"" "$config" || "$cargo_pgrx" pgrx init "--pg$pg_major=$pg_config" >/dev/null
 }
 
 # Everything that building and running need; quick when nothing is missing.
@@ -155,8 +125,6 @@ set_up() {
     install_packages "${packages[@]}"
     install_postgresql
     find_cargo
-    find_cargo_pgrx
-    init_pgrx
 }
 
 # Sets nightly to the name of the pinned nightly toolchain, as rustup knows it: by its date,
@@ -177,17 +145,32 @@ find_nightly() {
 
 # --- build and install -------------------------------------------------------
 
-# Builds in release mode; the files to install end up below $package_dir.
-build_extension() { # options of cargo pgrx package...
+# The version that the control file gives to CREATE EXTENSION.
+extension_version() { sed -nE "s/^default_version = '(.*)'$/\1/p" "$repo_dir/mixedcc.control"; }
+
+# Builds in release mode; the files to install end up below $package_dir. Plain cargo does it: all
+# SQL objects are written by hand, so nothing needs cargo-pgrx.
+build_extension() { # options of cargo build...
+    local library share version
     rm -rf "$package_dir"
-    (cd "$repo_dir" && "$cargo_pgrx" pgrx package --pg-config "$pg_config" --out-dir "$package_dir" "${pg_features[@]/mixedcc\//}" "$@") || return
+    (cd "$repo_dir" && cargo build --release --lib -p mixedcc "${pg_features[@]}" "$@") || return
+    library=$package_dir$("$pg_config" --pkglibdir)
+    share=$package_dir$("$pg_config" --sharedir)/extension
+    version=$(extension_version)
+    install -D -m 755 "$CARGO_TARGET_DIR/release/libmixedcc.so" "$library/mixedcc.so" || return
+    install -D -m 644 "$repo_dir/mixedcc.control" "$share/mixedcc.control" || return
+    # The scripts of earlier versions, which tests update from, and this version's objects.
+    install -m 644 "$repo_dir"/sql/mixedcc--*.sql "$share/" || return
+    (cd "$repo_dir/src/admin/sql" && cat bootstrap.sql objects.sql) >"$share/mixedcc--$version.sql" || return
     # The header for other extensions, where PostgreSQL's own extensions have theirs.
     install -D -m 644 "$repo_dir/src/paths/native/mixedcc.h" \
-        "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h" || return
-    # The scripts of earlier versions, from which a test updates; cargo-pgrx copies updates only.
-    local share
-    share=$("$pg_config" --sharedir)
-    install -m 644 "$repo_dir"/sql/mixedcc--*.sql "$package_dir$share/extension/"
+        "$package_dir$("$pg_config" --includedir-server)/extension/mixedcc/mixedcc.h"
+}
+
+# Is our Debian package installed, in this version?
+package_of_this_version() {
+    local package=postgresql-$pg_major-mixedcc
+    package_installed "$package" && [ "$(dpkg-query -W -f '${Version}' "$package")" = "$(extension_version)" ]
 }
 
 # Copies what differs. `install` unlinks the old file first: a server that has

@@ -5,7 +5,7 @@ CREATE FUNCTION indexes_fit(t regclass) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i regclass;
 BEGIN
-    FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid = t AND NOT indisprimary ORDER BY 1 LOOP
+    FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid = t ORDER BY 1 LOOP
         PERFORM bt_index_parent_check(i, true, true);
     END LOOP;
     RETURN 'fit';

@@ -181,13 +181,13 @@ COMMIT;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM checked;
 INSERT INTO checked VALUES (1500, 'v1500', 4);
-SELECT bt_index_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass AND NOT i.indisprimary;
+SELECT bt_index_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
 ROLLBACK;
-SELECT bt_index_parent_check(c.oid, true, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass AND NOT i.indisprimary;
+SELECT bt_index_parent_check(c.oid, true, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 LOCK TABLE checked IN SHARE MODE;
 INSERT INTO checked VALUES (2000, 'v2000', 4);
-SELECT bt_index_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass AND NOT i.indisprimary;
+SELECT bt_index_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'checked'::regclass;
 COMMIT;
 -- and one that is missing is found
 UPDATE pg_index SET indisready = false WHERE indexrelid = 'checked_v_key'::regclass;

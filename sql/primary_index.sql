@@ -199,6 +199,62 @@ INSERT INTO many SELECT i FROM generate_series(0, -1999, -1) i;
 SELECT pg_stat_force_next_flush();
 SELECT pages('many_pkey') - :before < 100 AS none;
 SELECT state('many'), count(*) FROM many;
+-- amcheck finds a sound file, and compares the primary index with the rows: of now, and our own.
+CREATE EXTENSION amcheck;
+SELECT count(*) > 9 AS many FROM (SELECT bt_index_check(i.indexrelid, true), bt_index_parent_check(i.indexrelid, true, true)
+    FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid WHERE x.relnamespace = 'pk'::regnamespace AND x.relkind = 'i' AND i.indisprimary OFFSET 0) q;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+DELETE FROM many WHERE id = 1001;
+INSERT INTO many VALUES (1001), (9001);
+UPDATE many SET id = 9002 WHERE id = 1002;
+SAVEPOINT s;
+INSERT INTO many VALUES (9003);
+DELETE FROM many WHERE id > 1100;
+ROLLBACK TO s;
+SELECT bt_index_check('many_pkey', true);
+DO $$ DECLARE x text; BEGIN x := bt_index_check('many_pkey', true); END $$;
+ROLLBACK;
+-- Keys that are read otherwise than they were written: the difference is found.
+CREATE TABLE shifted (a int8, id int PRIMARY KEY) USING mixedcc;
+INSERT INTO shifted SELECT 0, i FROM generate_series(1, 5) i;
+UPDATE pg_attribute SET attlen = 4, attalign = 'i' WHERE attrelid = 'shifted'::regclass AND attname = 'a';
+SELECT bt_index_check('shifted_pkey');
+SELECT bt_index_check('shifted_pkey', true);
+SELECT bt_index_parent_check('shifted_pkey', true);
+SELECT mixedcc.check_primary_index('shifted');
+UPDATE pg_attribute SET attlen = 8, attalign = 'd' WHERE attrelid = 'shifted'::regclass AND attname = 'a';
+SELECT bt_index_check('shifted_pkey', true), mixedcc.check_primary_index('shifted');
+-- nbtree itself, if a session took the index for an ordinary one: an error, and never an answer.
+UPDATE pg_index SET indisprimary = false WHERE indexrelid = 'shifted_pkey'::regclass;
+\c -
+SET search_path = pk, public;
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SELECT * FROM shifted WHERE id = 3;
+SELECT id FROM shifted ORDER BY id;
+SELECT id FROM shifted ORDER BY id DESC LIMIT 1;
+SELECT * FROM shifted WHERE id IN (2, 4) ORDER BY id DESC;
+SELECT min(id), max(id) FROM shifted;
+SELECT count(*) FROM shifted WHERE id IS NOT NULL;
+DELETE FROM shifted WHERE id = 3;
+SET enable_bitmapscan = on;
+SET enable_indexscan = off;
+SELECT a FROM shifted WHERE id < 3;
+RESET enable_indexscan;
+RESET enable_seqscan;
+INSERT INTO shifted VALUES (0, 77);
+INSERT INTO shifted VALUES (0, 1) ON CONFLICT DO NOTHING;
+INSERT INTO shifted VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET a = 1;
+INSERT INTO shifted SELECT 0, i FROM generate_series(1, 3) i;
+UPDATE shifted SET id = id + 10 WHERE a = 0;
+SELECT bt_index_check('shifted_pkey');
+SELECT bt_index_check('shifted_pkey', true);
+UPDATE pg_index SET indisprimary = true WHERE indexrelid = 'shifted_pkey'::regclass;
+\c -
+SET search_path = pk, public;
+INSERT INTO shifted VALUES (0, 1);
+SELECT * FROM shifted ORDER BY id;
+SELECT bt_index_check('shifted_pkey', true), mixedcc.check_primary_index('shifted');
 -- Not for everybody.
 CREATE ROLE pk_nobody;
 SET ROLE pk_nobody;

@@ -16,6 +16,7 @@ mod state;
 
 ::pgrx::pg_module_magic!();
 
+// The SQL objects, for `cargo pgrx install`; `make install` and the scripts join the same files.
 extension_sql_file!("admin/sql/bootstrap.sql", name = "bootstrap", bootstrap);
 extension_sql_file!("admin/sql/objects.sql", name = "objects", finalize);
 

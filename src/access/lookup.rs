@@ -6,6 +6,7 @@
 
 use super::partitions::{self, before_lookup};
 use crate::access::{index_lookup, tuple, visible};
+use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{PrimaryKey, RelInfo};
@@ -18,17 +19,14 @@ use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::Cell;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Most columns of a key.
 pub const MOST_COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
-thread_local! {
-    /// Room for a key. Taken while it is used.
-    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
+/// Of the process: room for a key. Taken while it is used.
+static KEY: Local<Vec<u8>> = Local::new(Vec::new());
 
 /// The values of a whole key and their types, by number from 0. None of them is NULL.
 pub trait Key {
@@ -69,8 +67,13 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     // SAFETY: `rel`, `info`, `pk`, `key` and `snapshot` belong together (contract of this
     // function).
     unsafe {
-        if let Some(found) = peek(rel, info, pk, key, snapshot).or_else(|| first_look(rel, info, pk, key, snapshot)) {
-            return Some(Some(found));
+        loop {
+            if let Some(found) = peek(rel, info, pk, key, snapshot) {
+                return Some(Some(found));
+            }
+            if !begins_to_look(info) {
+                break;
+            }
         }
         let mut bytes = KEY.take();
         bytes.clear();
@@ -81,26 +84,21 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     }
 }
 
-/// The first look of a SERIALIZABLE transaction: it follows protocols from now on, so that looking
-/// at the row may be enough.
-///
-/// # Safety
-/// As for [`by_key`].
+/// A look has told nothing. Was that because the transaction had not started, or did not follow
+/// protocols? Then it does from now on, so that another look may tell something. Once in a
+/// transaction.
 #[inline(never)]
-unsafe fn first_look<K: Key + ?Sized>(
-    rel: pg_sys::Relation,
-    info: &RelInfo,
-    pk: &PrimaryKey,
-    key: &K,
-    snapshot: pg_sys::Snapshot,
-) -> Option<Found> {
+fn begins_to_look(info: &RelInfo) -> bool {
+    let starts = xact::running().is_none();
     let t = xact::txn();
-    if xact::mode() != Mode::Serializable || t.is_following() || locks_first(info) {
-        return None;
+    if xact::mode() != Mode::Serializable {
+        return starts;
     }
-    ok(t.begin_following(&PG));
-    // SAFETY: contract of this function.
-    unsafe { peek(rel, info, pk, key, snapshot) }
+    let follows = !t.is_following() && !locks_first(info);
+    if follows {
+        ok(t.begin_following(&PG));
+    }
+    follows
 }
 
 /// Do the table's rows, or its partitions, want a lock before they are read? A hint, from its first

@@ -11,6 +11,7 @@ pub mod lookup;
 pub mod mixture;
 pub mod partitions;
 pub mod primary;
+pub mod primary_check;
 pub mod protect;
 pub mod range;
 pub mod ranges;

@@ -20,6 +20,7 @@ use crate::access::{ranges, visible};
 use crate::keys::codec::{self, Codec};
 use crate::pg;
 use crate::pg::compat;
+use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::{self, Kept, PrimaryKey, RelInfo};
@@ -43,10 +44,8 @@ pub struct Wanted {
     codec: &'static Codec,
 }
 
-thread_local! {
-    /// Room for a key.
-    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
+/// Of the process: room for a key. Taken while it is used.
+static KEY: Local<Vec<u8>> = Local::new(Vec::new());
 
 /// The primary index that the PRIMARY KEY of a relation asks for.
 ///

@@ -11,6 +11,7 @@ pub mod rows;
 
 pub use index::{of_index, usable, whole, Ranged};
 
+use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
@@ -18,12 +19,9 @@ use crate::state::xact;
 use mixedcc_engine::protocol::Touch;
 use pgrx::pg_sys;
 use rows::{Row, Rows};
-use std::cell::Cell;
 
-thread_local! {
-    /// Room for a key.
-    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
+/// Of the process: room for a key. Taken while it is used.
+static KEY: Local<Vec<u8>> = Local::new(Vec::new());
 
 /// Tells the engine the keys of a buffered write.
 ///

@@ -1,7 +1,7 @@
 //! Building indexes.
 
 use crate::access::visible::{self, ToIndex};
-use crate::access::{hollow, primary, tuple};
+use crate::access::{hollow, primary, primary_check, tuple};
 use crate::pg::errors::{duplicate_key, unsupported, Met};
 use crate::pg::{expr, Tid};
 use crate::state::errors::ok;
@@ -25,10 +25,10 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// A scan is handed over by parallel builds, and by amcheck, which asks for the rows of its
-    /// snapshot after it has read the index. That snapshot of PostgreSQL has no CSN before, so the
-    /// rows are those of the statement's start. Keys do not change in place: the newest version of
-    /// a row has those that the index had then.
+    /// Parallel builds hand over a scan. So does amcheck, for an index that is not hollow. It asks
+    /// for the rows of its snapshot after it has read the index. That snapshot of PostgreSQL has no
+    /// CSN before, so the rows are those of the statement's start. Keys do not change in place: the
+    /// newest version of a row has those that the index had then.
     unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Wanted {
         if scan.is_null() {
             let t = xact::txn();
@@ -102,6 +102,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         crate::access::altered::must_fit(rel, (*rel).rd_att);
         if scan.is_null() && hollow::begin_build(rel, index) {
             return build_hollow(rel, index, info);
+        }
+        if let Some(rows) = compare_hollow(rel, index, scan) {
+            return rows;
         }
         let wanted = Wanted::of(rel, scan);
         let table = rel::info(rel).table;
@@ -183,6 +186,24 @@ unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mu
             row.is_some_and(|e| e.alive)
         };
         (0..table.len()).filter(alive).count() as f64
+    }
+}
+
+/// amcheck asks for the rows of a hollow index, whose entries it has not found in the file. So this
+/// compares the rows with the primary index, and hands out none. Returns their number; `None`: it
+/// is not amcheck, or the index is not hollow. An ERROR for a difference jumps over the frame.
+unsafe fn compare_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Option<f64> {
+    // SAFETY: `rel` and `index` are open, and `scan` is null or ours to end: contract of
+    // `build_range_scan`. `info` and `key` are those of `rel`.
+    unsafe {
+        if scan.is_null() || !(*scan).rs_parallel.is_null() {
+            return None;
+        }
+        let info = rel::info(rel);
+        let key = primary::key(rel, info).filter(|k| k.hollow && k.index == (*index).rd_id)?;
+        let rows = primary_check::check(rel, info, key);
+        super::scan::end(scan);
+        Some(rows as f64)
     }
 }
 

@@ -1,15 +1,20 @@
 //! The files of hollow indexes: nbtree indexes without entries, which the engine answers.
 //!
 //! **INV-HOLLOW**: The init fork of a hollow unlogged index has two blocks, that of any other
-//! nbtree index has one. A permanent index has no init fork: block 1 of a hollow one holds a mark,
-//! and no page of nbtree looks like it. The second block is written when the file is built, and
+//! nbtree index has one. A permanent index has no init fork: block 1 of a hollow one holds a mark
+//! that no page of nbtree has. The second block is written when the file is built, and
 //! that build delivers no row to nbtree. So the file tells, in every state of a transaction and
 //! after every crash, whether nbtree has the entries or the engine does.
 //!
-//! The forks are *poisoned*: the metapage names block 1 as the root, and that is a zero page, or
-//! the mark. A function of nbtree that comes to the file by mistake raises an ERROR ("unexpected
-//! zero page", "corrupted page"). The build of nbtree writes the metapage after the mark; so the
-//! main fork is poisoned at its first use (INV-SERVED).
+//! Both forks are *poisoned*. The metapage names block 1, an empty leaf, as the root. It names the
+//! same block as the *fast root*, and claims another level for that. Scans and inserts of nbtree
+//! begin at the fast root. If they come to the file by mistake, they raise an ERROR. amcheck begins
+//! at the root, and finds a sound tree without entries. VACUUM reads all pages, and deletes no
+//! root. The build of a permanent index writes its metapage after block 1. So the main fork of such
+//! an index is poisoned at its first use (INV-SERVED).
+//!
+//! In the files of the first builds of 0.2.0 block 1 is a zero page, and amcheck fails too.
+//! [`poison`] rewrites the main fork of such an index when a session uses it. The init fork stays.
 
 use super::storage::{is_permanent, open_storage, storage_of, Page};
 use pgrx::pg_sys::ForkNumber::{INIT_FORKNUM, MAIN_FORKNUM};
@@ -19,10 +24,17 @@ use pgrx::pg_sys::{self, Relation};
 const META: u32 = 0;
 const ROOT: u32 = 1;
 const BLOCKS: u32 = 2;
-/// A root on this level is an inner page, so nbtree must read it.
-const LEVEL: u32 = 2;
-/// What block 1 of a hollow permanent index holds.
-const MARK: &[u8; 16] = b"mixedcc: hollow.";
+/// The level of the root, and the one that the metapage claims for the fast root. A fast root on a
+/// level above 0 is an inner page, so nbtree must read it.
+const LEVEL: u32 = 0;
+const FAST_LEVEL: u32 = 2;
+/// `btpo_flags` in nbtree's data at the end of a page (`BTPageOpaqueData`): where they begin there,
+/// and `BTP_LEAF | BTP_ROOT`. The other data of a root without neighbours are zeros.
+const FLAGS_AT: usize = 12;
+const LEAF_AND_ROOT: u16 = 1 | 2;
+/// Stands behind the flags, where nbtree has the number of the VACUUM that split the page. Such
+/// numbers end at `MAX_BT_CYCLE_ID` (0xFF7F). So it tells a hollow permanent index from others.
+const MARK: u16 = 0xFFCC;
 
 mod raw {
     use super::*;
@@ -30,6 +42,7 @@ mod raw {
         pub fn _bt_initmetapage(page: pg_sys::Page, root: u32, level: u32, allequalimage: bool);
         // Without the guard of the bindings: it raises no ERROR in a critical section.
         pub fn log_newpage_buffer(buffer: pg_sys::Buffer, standard: bool) -> pg_sys::XLogRecPtr;
+        pub fn _bt_pageinit(page: pg_sys::Page, size: pg_sys::Size);
     }
 }
 
@@ -40,6 +53,29 @@ struct Meta {
     version: u32,
     root: u32,
     level: u32,
+    fast_root: u32,
+    fast_level: u32,
+}
+
+/// Writes a poisoned page.
+///
+/// # Safety
+/// A page that no other session reads or writes meanwhile.
+unsafe fn fill(page: pg_sys::Page, block: u32) {
+    // SAFETY: `page` is writable (contract of this function). The fields of the metapage lie within
+    // it, and `_bt_pageinit` leaves room for nbtree's data at its end.
+    unsafe {
+        let bytes = page.cast::<u8>();
+        if block == META {
+            // The last argument may always be false: it only allows nbtree to merge entries.
+            raw::_bt_initmetapage(page, ROOT, LEVEL, false);
+            (*bytes.add(super::PAGE_HEADER).cast::<Meta>()).fast_level = FAST_LEVEL;
+        } else {
+            raw::_bt_pageinit(page, pg_sys::BLCKSZ as usize);
+            let end = (*page.cast::<pg_sys::PageHeaderData>()).pd_special as usize;
+            bytes.add(end + FLAGS_AT).cast::<[u16; 2]>().write([LEAF_AND_ROOT, MARK]);
+        }
+    }
 }
 
 /// Does the engine keep the entries of an index?
@@ -67,8 +103,10 @@ unsafe fn is_marked(index: Relation) -> bool {
         }
         let buffer = read(index, ROOT, pg_sys::ReadBufferMode::RBM_NORMAL);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        let page = pg_sys::BufferGetPage(buffer).cast::<u8>().add(super::PAGE_HEADER);
-        let is_marked = std::slice::from_raw_parts(page, MARK.len()) == MARK;
+        let page = pg_sys::BufferGetPage(buffer);
+        let end = (*page.cast::<pg_sys::PageHeaderData>()).pd_special as usize;
+        let has_data = end + FLAGS_AT + size_of::<[u16; 2]>() == pg_sys::BLCKSZ as usize;
+        let is_marked = has_data && page.cast::<u8>().add(end + FLAGS_AT).cast::<[u16; 2]>().read()[1] == MARK;
         pg_sys::UnlockReleaseBuffer(buffer);
         is_marked
     }
@@ -94,8 +132,8 @@ pub unsafe fn write_hollow_init(index: Relation) {
         let mut storage = storage_of(index);
         let smgr = open_storage(&storage);
         let (mut meta, mut root) = (Page::zero(), Page::zero());
-        raw::_bt_initmetapage(meta.page(), ROOT, LEVEL, true);
         for (block, page) in [(META, &mut meta), (ROOT, &mut root)] {
+            fill(page.page(), block);
             // Logged first: that puts the record's place into the page.
             pg_sys::log_newpage(&mut storage, INIT_FORKNUM, block, page.page(), true);
             pg_sys::PageSetChecksumInplace(page.page(), block);
@@ -115,7 +153,8 @@ pub unsafe fn write_hollow_mark(index: Relation) {
     // (contract of this function). The page is of this frame.
     unsafe {
         let mut storage = storage_of(index);
-        let mut mark = Page::with(MARK);
+        let mut mark = Page::zero();
+        fill(mark.page(), ROOT);
         // Logged first: that puts the record's place into the page.
         pg_sys::log_newpage(&mut storage, MAIN_FORKNUM, ROOT, mark.page(), true);
         pg_sys::PageSetChecksumInplace(mark.page(), ROOT);
@@ -146,11 +185,7 @@ pub unsafe fn poison(index: Relation) {
         pg_sys::UnlockRelationForExtension(index, pg_sys::ExclusiveLock as i32);
         for block in [ROOT, META] {
             let buffer = read(index, block, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK);
-            let page = pg_sys::BufferGetPage(buffer);
-            page.cast::<u8>().write_bytes(0, pg_sys::BLCKSZ as usize);
-            if block == META {
-                raw::_bt_initmetapage(page, ROOT, LEVEL, true);
-            }
+            fill(pg_sys::BufferGetPage(buffer), block);
             pg_sys::MarkBufferDirty(buffer);
             pg_sys::UnlockReleaseBuffer(buffer);
         }
@@ -170,7 +205,7 @@ unsafe fn poison_permanent(index: Relation) {
         let buffer = read(index, META, pg_sys::ReadBufferMode::RBM_ZERO_AND_LOCK);
         let page = pg_sys::BufferGetPage(buffer);
         pg_sys::CritSectionCount += 1;
-        raw::_bt_initmetapage(page, ROOT, LEVEL, true);
+        fill(page, META);
         pg_sys::MarkBufferDirty(buffer);
         raw::log_newpage_buffer(buffer, true);
         pg_sys::CritSectionCount -= 1;
@@ -189,7 +224,7 @@ unsafe fn read(index: Relation, block: u32, mode: pg_sys::ReadBufferMode::Type) 
     unsafe { pg_sys::ReadBufferExtended(index, MAIN_FORKNUM, block, mode, std::ptr::null_mut()) }
 }
 
-/// Does the metapage name the root that is none?
+/// Is the metapage the poisoned one? The root is written before it.
 unsafe fn is_poisoned(index: Relation) -> bool {
     // SAFETY: `index` is open and has a first block: `poison` has looked. The fields lie within the
     // page, whose buffer is locked while they are read.
@@ -197,7 +232,8 @@ unsafe fn is_poisoned(index: Relation) -> bool {
         let buffer = read(index, META, pg_sys::ReadBufferMode::RBM_NORMAL);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let meta = pg_sys::BufferGetPage(buffer).cast::<u8>().add(super::PAGE_HEADER).cast::<Meta>();
-        let is_poisoned = (*meta).magic != 0 && (*meta).version != 0 && ((*meta).root, (*meta).level) == (ROOT, LEVEL);
+        let names = [(*meta).root, (*meta).level, (*meta).fast_root, (*meta).fast_level];
+        let is_poisoned = (*meta).magic != 0 && (*meta).version != 0 && names == [ROOT, LEVEL, ROOT, FAST_LEVEL];
         pg_sys::UnlockReleaseBuffer(buffer);
         is_poisoned
     }

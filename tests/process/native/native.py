@@ -17,7 +17,7 @@ import psycopg2
 
 from process.isolation import history
 from lib import protocols
-from lib.common import ROOT, check, connect, drop_database, equal, fail, main, make_database, query, seconds, value
+from lib.common import ROOT, check, connect, drop_database, equal, fail, main, make_database, own_memory, query, seconds, value
 from lib.loads import Load
 
 DATABASE = "process_native"
@@ -213,6 +213,32 @@ def test_definitions():
     equal("a dropped table", error(connection, "SELECT probe_get(%s, 3)", (oid,))[0], "42P01")
     query(connection, "CREATE DOMAIN small AS int CHECK (VALUE < 5); CREATE TABLE t (k int PRIMARY KEY, l bigint[], s small, v varchar(3))"
                       " USING mixedcc; DROP TABLE t; DROP DOMAIN small; DROP FUNCTION no")
+    connection.close()
+
+
+def test_refused_open():
+    """A table that cannot be locked in time: what was opened for it is given back."""
+    connection, other = connect(DATABASE), connect(DATABASE)
+    fresh_table(connection)
+    columns = "array_fill('l'::text, ARRAY[32]), array_fill('bigint[]'::regtype, ARRAY[32])"
+    query(connection, f"SELECT probe_open('t', '{{int}}', {columns})")
+    query(other, "BEGIN; LOCK TABLE t")
+    block = f"""DO $$BEGIN
+        SET LOCAL lock_timeout = 1;
+        FOR i IN 1..{{}} LOOP
+            BEGIN
+                PERFORM probe_open('t', '{{{{int}}}}', {columns});
+                RAISE 'the table was opened';
+            EXCEPTION WHEN lock_not_available THEN NULL; END;
+        END LOOP;
+    END$$"""
+    query(connection, block.format(100))
+    before = own_memory(connection)
+    query(connection, block.format(2000))
+    more = own_memory(connection) - before
+    check("an open that fails leaves no memory behind", more < 2 << 20, f"{more} bytes")
+    other.close()
+    query(connection, "DROP TABLE t")
     connection.close()
 
 
@@ -500,7 +526,7 @@ def test_all():
     make_probes(connection, build("tests/process/native/probe", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_commit_callbacks, test_histories, test_examples, test_rust):
+    for test in (test_calls, test_errors, test_definitions, test_refused_open, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_commit_callbacks, test_histories, test_examples, test_rust):
         try:
             test()
         except Exception:

@@ -141,7 +141,7 @@ def check_tables(connection):
     query(connection, "CREATE EXTENSION amcheck")
     for table in TABLES:
         # Errors if they find something.
-        query(connection, f"SELECT mixedcc.check_primary_index('{table}'), bt_index_parent_check('{table}_branch_idx', true, true)")
+        query(connection, f"SELECT mixedcc.check_primary_index('{table}'), bt_index_parent_check('{table}_pkey', true, true), bt_index_parent_check('{table}_branch_idx', true, true)")
         rows = query(connection, f"SELECT id FROM {table} ORDER BY id FOR UPDATE NOWAIT")
         equal(f"kill: all rows of {table} are there and can be locked", [r[0] for r in rows], list(range(1, ACCOUNTS + 1)))
         query(connection, "SET enable_seqscan = off; SET enable_bitmapscan = off")

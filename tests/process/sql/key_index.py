@@ -1,15 +1,17 @@
 #!/usr/bin/python3
 """The index of a PRIMARY KEY, whose entries the engine keeps: no two rows get one key, whatever
 sessions do at the same time and however they end; rows and index agree after restarts, a crash and
-logical replication; what reads the index's file without us fails loudly."""
+logical replication; amcheck finds a sound file, and compares the engine's entries with the rows."""
 
+import pathlib
 import random
+import struct
 import threading
 import time
 
 import psycopg2
 
-from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, query, seconds, server, value
+from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, server, value
 
 DATABASE = "process_key_index"
 SOURCE = "process_key_index_source"
@@ -169,17 +171,92 @@ def restarts():
     boss.close()
 
 
-def fails_loudly():
-    """amcheck reads the file by functions of nbtree, which find no root."""
+def amcheck():
+    """The file is that of a sound index without entries after all that writes it. The rows are
+    compared with the primary index, beside inserts, moves and deletes of others too."""
     boss = connect(DATABASE)
     query(boss, "CREATE EXTENSION amcheck")
     for command in ("SELECT 1", "REINDEX TABLE r", "TRUNCATE r; INSERT INTO r VALUES (1, 1)", "BEGIN; TRUNCATE r; TRUNCATE r; INSERT INTO r VALUES (1, 1); COMMIT",
                     "VACUUM ANALYZE r"):
         query(boss, command)
         query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
-        for function in ("bt_index_check", "bt_index_parent_check"):
-            error = refused(boss, f"SELECT {function}('r_pkey')")
-            check(f"poison: {function} after {command}", error is not None and "unexpected zero page at block 1" in error[2], error)
+        sound(boss, f"amcheck after {command}")
+    for restart in ("restart", "crash"):
+        boss.close()
+        server(restart)
+        boss = connect(DATABASE)
+        sound(boss, f"amcheck at once after {restart}")
+    create_table(boss, "k2", "id int PRIMARY KEY, v int")
+    until = time.monotonic() + seconds(6)
+    writers = [threading.Thread(target=moves, args=(n, until)) for n in range(3)]
+    for w in writers:
+        w.start()
+    checks = 0
+    while any(w.is_alive() for w in writers):
+        query(boss, "SELECT bt_index_check('k2_pkey', true), mixedcc.check_primary_index('k2')")
+        if checks % 10 == 0:
+            query(boss, "VACUUM k2")
+        checks += 1
+    check("amcheck: beside writers", checks > 20, checks)
+    boss.close()
+
+
+def moves(number, until):
+    """Few keys, so that numbers of records are given to other keys all the time."""
+    dice, session = random.Random(number), connect(DATABASE)
+    while time.monotonic() < until:
+        key, other = dice.sample(range(40), 2)
+        sql = dice.choice((f"INSERT INTO k2 VALUES ({key}, 0) ON CONFLICT DO NOTHING", f"DELETE FROM k2 WHERE id = {key}",
+                           f"UPDATE k2 SET id = {other} WHERE id = {key}", f"DELETE FROM k2 WHERE id = {key}; INSERT INTO k2 VALUES ({key}, 1)"))
+        try:
+            query(session, f"BEGIN; {sql}; {dice.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))}")
+        except psycopg2.Error:
+            query(session, "ROLLBACK")
+    session.close()
+
+
+def sound(connection, what):
+    """These raise errors if they find something."""
+    try:
+        query(connection, "SELECT bt_index_check('r_pkey'), bt_index_check('r_pkey', true), bt_index_parent_check('r_pkey', true, true)")
+        ok(what)
+    except psycopg2.Error as e:
+        fail(what, e)
+
+
+def files_of_first_builds():
+    """Their root is a zero page: nbtree fails, amcheck too, and the first use mends the file."""
+    boss = connect(DATABASE)
+    query(boss, "INSERT INTO r VALUES (1, 1) ON CONFLICT DO NOTHING")
+    before = query(boss, "SELECT * FROM r ORDER BY id")
+    directory = pathlib.Path(value(boss, "SHOW data_directory"))
+    file = directory / value(boss, "SELECT pg_relation_filepath('r_pkey')")
+    boss.close()
+    server("stop")
+    for path in (file, file.with_name(file.name + "_init")):
+        page = bytearray(path.read_bytes()[:8192])
+        equal(f"first builds: the fork has two blocks now, {path.name[-5:] == '_init'}", path.stat().st_size, 16384)
+        struct.pack_into("=4I", page, 24 + 8, 1, 2, 1, 2)  # root, its level, fast root, its level
+        path.write_bytes(bytes(page) + bytes(8192))
+    server("start")
+    for crashed in (False, True):
+        boss = connect(DATABASE)
+        error = refused(boss, "SELECT bt_index_check('r_pkey')")
+        check(f"first builds: amcheck fails, crashed {crashed}", error is not None and "unexpected zero page at block 1" in error[2], error)
+        equal(f"first builds: the rows, crashed {crashed}", query(boss, "SELECT * FROM r WHERE id >= 0 ORDER BY id"), before)
+        sound(boss, f"first builds: amcheck after the first use, crashed {crashed}")
+        query(boss, "INSERT INTO r VALUES (1, 1) ON CONFLICT DO NOTHING")
+        duplicate_is_refused(boss, f"first builds, crashed {crashed}")
+        boss.close()
+        if not crashed:
+            before = []
+            server("crash")
+    boss = connect(DATABASE)
+    query(boss, "REINDEX TABLE r")
+    boss.close()
+    server("crash")
+    boss = connect(DATABASE)
+    sound(boss, "first builds: after REINDEX and a crash")
     boss.close()
 
 
@@ -219,7 +296,7 @@ def replication():
 
 def test():
     make_database(DATABASE).close()
-    for part in (same_keys, restarts, fails_loudly, replication):
+    for part in (same_keys, restarts, amcheck, files_of_first_builds, replication):
         try:
             part()
         except psycopg2.Error as e:
