@@ -16,9 +16,12 @@ START = 1000
 WORKERS = 4
 # Their commits need not survive, but they are whole.
 ASYNCHRONOUS = 3
-LARGE = 30_000
-HUGE = 1_300_000
-TABLES = ("marks", "queue", "large")
+# Of large rows: the last takes several records in WAL, the one before several of images.
+LENGTHS = [9_000, 30_000, 30_000, 30_000, 400_000, 1_300_000]
+# What a transaction did is in one of the first two: an insert into a table with a key takes a
+# transaction id, one into a table without does not.
+NOTES = ("marks", "notes")
+TABLES = (*NOTES, "queue", "large")
 
 
 # --- tables ----------------------------------------------------------------------
@@ -33,12 +36,13 @@ def make_tables(connection):
     # One without other indexes than its key, and one with some.
     query(connection, "CREATE INDEX ON acct1 (branch)")
     query(connection, f"CREATE TABLE marks (worker int, seq int, a int, b int, amount int, flags text, PRIMARY KEY (worker, seq)) USING {method}")
+    query(connection, f"CREATE TABLE notes (worker int, seq int, a int, b int, amount int, flags text) USING {method}")
     query(connection, f"CREATE TABLE queue (worker int, seq int, v text, PRIMARY KEY (worker, seq)) USING {method}")
     query(connection, "CREATE INDEX ON queue (seq)")
     query(connection, f"CREATE TABLE large (worker int PRIMARY KEY, seq int, v text) USING {method}")
     query(connection, f"INSERT INTO large SELECT w, 0, '' FROM generate_series(0, {WORKERS - 1}) w")
     query(connection, "CREATE TABLE heap_marks (worker int, seq int) USING heap")
-    kinds = query(connection, "SELECT DISTINCT relpersistence FROM pg_class WHERE relname IN ('acct0', 'acct1', 'marks', 'queue', 'large')")
+    kinds = query(connection, "SELECT DISTINCT relpersistence FROM pg_class WHERE relname IN ('acct0', 'acct1', 'marks', 'notes', 'queue', 'large')")
     equal("the tables are permanent", kinds, [("p",)])
 
 
@@ -150,11 +154,12 @@ class Worker:
             cursor.execute("DELETE FROM queue WHERE worker = %s AND seq < %s", (me, seq - 20))
             flags += "d"
         if dice.random() < 0.1:
-            length = HUGE if dice.random() < 0.1 else LARGE
+            length = dice.choice(LENGTHS)
             cursor.execute("UPDATE large SET seq = %s, v = %s WHERE worker = %s", (seq, text_of(me, seq, length), me))
             flags += "l"
         names = f"{source},{target},{flags}"
-        cursor.execute("INSERT INTO marks VALUES (%s, %s, %s, %s, %s, %s)", (me, seq, a, b, amount, names))
+        table = dice.choice(NOTES)
+        cursor.execute(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, %s, %s)", (me, seq, a, b, amount, names))
 
 
 def one_row(cursor, sql, parameters):
@@ -185,7 +190,7 @@ def disturb(database, seed, results):
                 elif what == "switch" and OURS and table in accounts():
                     query(connection, f"SELECT mixedcc.set_protocol('{table}', '{dice.choice(protocols.ALL)}')")
                 elif what == "vacuum":
-                    query(connection, f"VACUUM {table}")
+                    query(connection, f"VACUUM {dice.choice(['', '(FREEZE) '])}{table}")
                 elif what == "analyze":
                     query(connection, f"ANALYZE {table}")
             except psycopg2.errors.LockNotAvailable:
@@ -218,7 +223,8 @@ class Oracle:
     def judge(self, name, connection):
         """Returns whether all is as it must be."""
         problems = []
-        marks = query(connection, "SELECT worker, seq, a, b, amount, flags FROM marks")
+        columns = "SELECT worker, seq, a, b, amount, flags"
+        marks = query(connection, " UNION ALL ".join(f"{columns} FROM {table}" for table in NOTES))
         found = [set() for _ in range(WORKERS)]
         for worker, seq, *_ in marks:
             found[worker].add(seq)
@@ -284,7 +290,7 @@ class Oracle:
         if any(v != text_of(w, s, len(v)) or not v for w, s, v in queue):
             problems.append("a row of the queue has another text")
         for w, seq, v in query(connection, "SELECT worker, seq, v FROM large"):
-            if seq != large[w][0] or v != text_of(w, seq, len(v)) or (seq and len(v) not in (LARGE, HUGE)):
+            if seq != large[w][0] or v != text_of(w, seq, len(v)) or (seq and len(v) not in LENGTHS):
                 problems.append(f"large row of worker {w}: {seq}, {len(v)} bytes, and not {large[w][0]}")
 
 

@@ -99,9 +99,9 @@ impl Command {
 /// does not exist.
 fn close(name: &str, command: Command) {
     let Some(db) = lock(name, command.lock()) else { return };
+    let (mut sessions, mut prepared) = (0, 0);
     // SAFETY: the numbers are of this frame, which owns nothing. An ERROR (a session that the user
     // may not end) unwinds.
-    let (mut sessions, mut prepared) = (0, 0);
     let busy = unsafe {
         if matches!(command, Command::Drop { force: true }) {
             pg_sys::TerminateOtherDBBackends(Oid::from(db));
@@ -113,9 +113,10 @@ fn close(name: &str, command: Command) {
             .set_detail(users(sessions, prepared))
             .report(PgLogLevel::ERROR);
     }
-    // SAFETY: a variable of this process, which its one thread writes when it starts. A single-user
-    // server has no companion, and nothing that a round would image.
-    if !permanent(db).is_empty() && unsafe { pg_sys::IsUnderPostmaster } {
+    // A single-user server has no companion, and nothing that a round would image.
+    // SAFETY: a variable of this process, which its one thread writes when it starts.
+    let has_companion = unsafe { pg_sys::IsUnderPostmaster };
+    if has_companion && !permanent(db).is_empty() {
         rounds::round_now();
     }
     if matches!(command, Command::Drop { .. }) {

@@ -98,8 +98,7 @@ pub fn made() -> Vec<&'static Table> {
 /// Takes a storage's table out of the hash. From then on no round writes to its files, which
 /// PostgreSQL is about to remove (INV-BUSY). It can neither fail nor be cancelled.
 pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
-    let t = shmem::find(key)?;
-    if let Some(durable) = t.durable() {
+    if let Some(durable) = shmem::find(key).and_then(Table::durable) {
         // SAFETY: a sleep of a moment, which raises nothing.
         durable.words().mark_dropped(|_| unsafe { pg_sys::pg_usleep(BATCH_US) });
         stop::reach("drop-marked");
