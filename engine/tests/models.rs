@@ -11,6 +11,8 @@
 mod durable;
 #[path = "models/locks.rs"]
 mod locks;
+#[path = "models/open.rs"]
+mod open;
 #[path = "models/ranges.rs"]
 mod ranges;
 #[path = "models/switching.rs"]

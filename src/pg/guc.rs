@@ -203,6 +203,8 @@ pub static ENABLE_BYPASS: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static ENABLE_PRIMARY_SCAN: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Where a process ends itself or sleeps: see `state/stop.rs`.
 pub static KILL_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// How long commits are held, in milliseconds: see `state/stop.rs`.
+pub static HOLD_COMMITS: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -503,5 +505,15 @@ pub fn init() {
         &KILL_AT,
         GucContext::Suset,
         GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.hold_commits",
+        c"Holds each commit that writes mixedcc tables so long before it is done, as a standby may.",
+        c"For tests only; needs mixedcc.stop_events.",
+        &HOLD_COMMITS,
+        0,
+        60_000,
+        GucContext::Suset,
+        GucFlags::UNIT_MS,
     );
 }

@@ -217,6 +217,22 @@ fn act_at_step(armed: &Armed, a: u64) {
     }
 }
 
+/// How long the commits of this session are held; 0: not for a test.
+pub fn hold_ms() -> u64 {
+    if is_on() {
+        guc::HOLD_COMMITS.get() as u64
+    } else {
+        0
+    }
+}
+
+/// A commit that is held has settled: it waits as for a standby.
+pub fn hold() {
+    if hold_ms() > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(hold_ms()));
+    }
+}
+
 /// Passes of the event that `mixedcc.kill_at` names. Of the process; only tests use it.
 static PASSES: Local<u32> = Local::new(0);
 

@@ -27,7 +27,7 @@ const PIN_TAG: u64 = LOWERING - 1;
 const LOWERING: u64 = 1 << (PIN_SHIFT - 1);
 
 /// Steps of waiting for a pin that is being taken. After them it is treated as a pin at 0.
-const SHORT: u32 = 100;
+const SHORT: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// The CSN from which on a pin (not [`UNPINNED`]) keeps retired memory.
 fn kept_from(pin: u64) -> Csn {
@@ -81,6 +81,7 @@ impl Oldest {
     ) -> Oldest {
         let late = faults::on(Fault::LooksAtClockLast);
         let (now, done) = words.done_upto();
+        model_fence();
         let mut min = Oldest { pin: if late { Csn::MAX } else { now }, floor: done };
         if faults::on(Fault::LooksAtDoneLast) {
             min.floor = Csn::MAX;

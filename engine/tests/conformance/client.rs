@@ -1,7 +1,7 @@
 //! A client: statements against the table, recorded for the checker.
 
 use crate::spans::encode;
-use crate::world::{checked, partition_of, Jitter, Row, World, SHARED, WIDTH};
+use crate::world::{checked, partition_of, Jitter, Rng, Row, World, SHARED, WIDTH};
 use mixedcc_engine::checker::{self, Log, Payload, Predicate, Savepoint, Seen, WriteKind};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::error::AbortReason;
@@ -14,6 +14,7 @@ use mixedcc_engine::txn::{How, Own, ScanId, WriteKind as Kind};
 use mixedcc_engine::{Error, Level, RecordRef, Txn};
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 /// How a transaction of the test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,9 @@ pub struct Client<'w> {
     pub keyed: bool,
     /// The columns that its updates change.
     pub changes: Columns,
+    /// Percent of its commits that are held: they wait between *committed* and *done*.
+    pub holds: u64,
+    holding: Rng,
 }
 
 impl Drop for Client<'_> {
@@ -104,6 +108,8 @@ impl<'w> Client<'w> {
             faulty: false,
             keyed: true,
             changes: Columns::ALL,
+            holds: 0,
+            holding: Rng::new(seed),
         }
     }
 
@@ -127,18 +133,42 @@ impl<'w> Client<'w> {
         self.log().statement();
         self.t.next_step();
         if self.mood == Mood::ReadCommitted || self.snapshot == 0 {
-            self.w.e.pin(self.t.slot);
-            self.snapshot = self.w.e.now();
+            // A prefix, as of the other levels of the checker.
+            self.snapshot = self.t.take_prefix(&mut Vec::new()).0;
         }
     }
 
     pub fn commit(&mut self) -> Result<(), Error> {
         let csn = Cell::new(None);
-        self.t.prepare(&self.p, &|_, c| csn.set(Some(c)))?;
-        self.t.publish(&self.p);
+        let hold = self.holding.percent(self.holds);
+        self.t.prepare_locks(&self.p)?;
+        let held = self.t.depends_on_open() || hold;
+        self.t.prepare_decide(&self.p, held, &|_, c| csn.set(Some(c)))?;
+        self.t.let_go_early();
+        self.p.jitter();
+        if hold {
+            self.publish_late();
+        } else {
+            self.t.publish(&self.p);
+        }
         self.snapshot = 0;
         self.log.take().expect("a transaction runs").commit(csn.get());
         Ok(())
+    }
+
+    /// Makes the commit visible, and waits until it is done: some time, and for all that it depends
+    /// on.
+    fn publish_late(&mut self) {
+        self.t.mark_committed();
+        self.t.settle();
+        self.t.rest();
+        std::thread::sleep(Duration::from_micros(self.holding.below(300)));
+        while self.t.depends_on_open() {
+            std::thread::yield_now();
+        }
+        self.t.done();
+        self.p.jitter();
+        self.t.finish(&self.p);
     }
 
     pub fn abort(&mut self) {

@@ -44,6 +44,8 @@ pub struct Load {
     pub spans: u64,
     /// Do look-ups by key that find nothing keep predicates in ranges?
     pub keyed: bool,
+    /// Percent of the commits that are held for some time.
+    pub holds: u64,
 }
 
 /// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
@@ -79,6 +81,7 @@ impl Load {
             at_once: 30,
             spans: 0,
             keyed: true,
+            holds: 0,
         }
     }
     pub fn serializable_only(mut self) -> Load {
@@ -196,6 +199,7 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
     client.p.yields.set(l.yields);
     client.faulty = l.faulty || l.fault.is_some();
     client.keyed = l.keyed;
+    client.holds = l.holds;
     while !c.over(l.commits, mood) {
         client.begin(mood);
         match transaction(&mut client, l, &mut rng, mood) {

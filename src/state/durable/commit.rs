@@ -10,7 +10,7 @@ use super::{enter_window, my_window, slot};
 use crate::pg::errors::complain;
 use crate::pg::wal;
 use crate::state::platform::PG;
-use crate::state::stop::reach;
+use crate::state::stop::{self, reach};
 use crate::state::xact::{self, depends};
 use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
 use mixedcc_engine::durable::window::log;
@@ -42,6 +42,8 @@ pub struct Commit {
     synchronous: bool,
     /// Did it depend on commits that were not done when its locks were taken?
     depended: bool,
+    /// Do snapshots leave it out until it is done?
+    held: bool,
     /// The commit is decided, and perhaps in WAL: it cannot be undone any more.
     is_decided: bool,
     builder: Builder,
@@ -85,12 +87,13 @@ impl Commit {
         t.prepare_locks(&PG)?;
         self.synchronous = wal::is_synchronous();
         self.depended = t.depends_on_open();
+        self.held = self.synchronous || self.depended || self.way != Way::Record;
         if self.way == Way::Nothing {
-            return t.prepare_decide(&PG, self.depended, &|_, _| {});
+            self.held = self.depended || stop::hold_ms() > 0;
+            return t.prepare_decide(&PG, self.held, &|_, _| {});
         }
         enter_window();
-        let held = self.synchronous || self.depended || self.way != Way::Record;
-        t.prepare_decide(&PG, held, &|_, _| {})?;
+        t.prepare_decide(&PG, self.held, &|_, _| {})?;
         match self.way {
             Way::Xid(xid) => self.log_under(xid, t),
             _ => self.build(t, None, |_, _, _| ()),
@@ -181,13 +184,14 @@ impl Commit {
     }
 
     fn publish(&mut self, t: &mut Txn) {
-        if !self.depended {
+        if !self.held {
             t.publish(&PG);
             return;
         }
         t.mark_committed();
         t.settle();
         t.rest();
+        stop::hold();
         depends::await_after(t);
         t.done();
         t.finish(&PG);
@@ -211,6 +215,7 @@ impl Commit {
         reach("commit-flushed");
         if synchronous {
             wal::await_standbys(lsn);
+            stop::hold();
         }
         reach("commit-replicated");
         if self.depended {
