@@ -160,8 +160,9 @@ fn model(pages: &Pages, meta: &Meta) -> State {
     }
     let best_csn = |record: u32| state.best.get(&record).map_or(0, |b| b.0);
     open.retain(|(record, csn, _)| *csn > best_csn(*record));
-    let damaged =
-        all.iter().filter(|((record, csn), (pieces, found))| *pieces > found.len() && *csn > best_csn(*record));
+    let damaged = all.iter().filter(|((record, csn), (pieces, found))| {
+        *pieces > found.len() && found.contains_key(&0) && *csn > best_csn(*record)
+    });
     state.damaged = damaged.map(|(key, _)| *key).collect();
     open.sort_unstable();
     open.dedup();
