@@ -105,6 +105,8 @@ pub struct Shared {
     pub last_table: AtomicU64,
     /// The last token given to a slot; slots take them in blocks (see [`crate::Txn::token`]).
     pub last_token: AtomicU64,
+    /// Tokens up to this one may be in loaded rows: slots give out no more of them.
+    pub token_floor: AtomicU64,
     /// The latch of `dropped` and `freeing`.
     dropped_latch: Latch,
     /// Counts the pins that were adopted from another slot, or lowered to the oldest one.
@@ -252,7 +254,8 @@ impl Engine {
         self.shared.clock.0.load(Ordering::SeqCst)
     }
 
-    /// Moves the clock forward to the value of a saved clock. No transaction may be running.
+    /// Moves the clock forward to the value of a saved clock, or of a table's files. No transaction
+    /// commits at the values between.
     pub fn advance_clock(&self, to: Csn) {
         self.shared.clock.0.fetch_max(to.min(CSN_STOP), Ordering::SeqCst);
     }
@@ -263,8 +266,9 @@ impl Engine {
     }
 
     /// Reserves the tokens up to `to`, which an earlier incarnation gave to transactions whose rows
-    /// were saved. No other process may be running.
+    /// were saved, or are in files.
     pub fn advance_tokens(&self, to: u64) {
+        self.shared.token_floor.fetch_max(to, Ordering::Relaxed);
         self.shared.last_token.fetch_max(to, Ordering::Relaxed);
     }
 

@@ -37,6 +37,7 @@ pub fn absorb(files: &Files) -> Absorbed {
     let mut merge = Merge::new(&meta);
     let mut end = 0;
     each_page(files, blocks, meta.horizon, |page| {
+        pgrx::check_for_interrupts!();
         end = end.max(page.special.b);
         merge.add(page, &mut |xid| files.outcome(xid)).unwrap_or_else(|_| files.refuse_memory());
     });
@@ -59,7 +60,6 @@ pub fn absorb(files: &Files) -> Absorbed {
 fn each_page(files: &Files, blocks: u32, horizon: Lsn, mut f: impl FnMut(&Page)) {
     let mut bytes = Box::new([0; PAGE]);
     for block in 0..blocks {
-        pgrx::check_for_interrupts!();
         journal::look(files.key, Fork::Journal, block, &mut bytes);
         match Page::read(&bytes, block) {
             Ok(None) => {}
@@ -75,6 +75,7 @@ fn each_page(files: &Files, blocks: u32, horizon: Lsn, mut f: impl FnMut(&Page))
 }
 
 /// Copies the newest entries of the journal into images. `end`: the largest end of a record in it.
+/// No cancel ends it: each further try would write the same images again.
 fn copy(files: &Files, meta: Meta, merged: &Merged, blocks: u32, end: Lsn) -> Meta {
     let key = files.key;
     if buffers::blocks(key, Fork::Main) == 0 {

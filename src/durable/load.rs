@@ -98,6 +98,9 @@ impl Load {
         let merged = self.merge();
         let need = self.need(&merged);
         if free_bytes() < need {
+            self.e.reclaim(self.slot); // dropped tables
+        }
+        if free_bytes() < need {
             return Err(TooLarge { need });
         }
         self.e.pin(self.slot);
@@ -214,6 +217,7 @@ impl Load {
         done?;
         let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..second.counts };
         durable.set_counts(counts);
+        durable.raise_horizon(self.absorbed.meta.horizon);
         durable.raise_high(len as u32);
         durable.take_flag(); // The files have it.
         table.end_load(indexed);

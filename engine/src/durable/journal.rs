@@ -57,26 +57,41 @@ pub struct Position {
     pub to: Lsn,
 }
 
+/// Makes a page empty, and says its end. Not zeros: those would be taken for a page that a checksum
+/// hides.
+fn empty(file: &mut impl File, block: u32, from: Lsn) -> Lsn {
+    file.change(block, true, 0, &mut |page, _| {
+        PageMut::begin(page, PageKind::Journal, block, 0, from, 0);
+        true
+    });
+    0
+}
+
 impl Journal {
-    /// A record of the storage, which begins at `from`, is the first one: looks at all pages. A torn
-    /// page whose entries are replayed again is made empty. Other pages that cannot be read stay as
-    /// they are, so that the absorption of the journal finds them.
+    /// The first record of the storage in this replay begins at `from`: looks at all pages. Pages
+    /// whose entries are all replayed again are made empty. So a server that replays the same records
+    /// again and again has a journal of one size.
     pub fn new(file: &mut impl File, horizon: Lsn, from: Lsn) -> Journal {
+        let redo = file.redo();
+        Journal::look(file, horizon, from, redo)
+    }
+    /// A drop has replaced the file in the middle of the replay: looks at all pages.
+    fn anew(&self, file: &mut impl File, from: Lsn) -> Journal {
+        Journal::look(file, self.horizon, from, Lsn::MAX)
+    }
+    /// Lists all pages. A good page whose first record begins at `replayed` or later is made empty,
+    /// and a torn one whose entries are replayed again. Other pages that cannot be read stay as they
+    /// are, so that the absorption of the journal finds them.
+    fn look(file: &mut impl File, horizon: Lsn, from: Lsn, replayed: Lsn) -> Journal {
         let mut journal = Journal { horizon, ..Journal::default() };
         let mut page = Box::new([0; PAGE]);
         for block in 0..file.blocks() {
             file.look(block, &mut page);
             let end = match Page::read(&page, block) {
                 Ok(None) => 0,
-                Ok(Some(page)) if page.special.kind == PageKind::Journal => page.special.b,
-                _ if journal_is_free(&page, block, file.redo(), horizon) => {
-                    // Not zeros: those would be taken for a page that a checksum hides.
-                    file.change(block, true, 0, &mut |page, _| {
-                        PageMut::begin(page, PageKind::Journal, block, 0, from, 0);
-                        true
-                    });
-                    0
-                }
+                Ok(Some(page)) if page.special.kind == PageKind::Journal && page.special.a < replayed => page.special.b,
+                Ok(Some(page)) if page.special.kind == PageKind::Journal => empty(file, block, from),
+                _ if journal_is_free(&page, block, file.redo(), horizon) => empty(file, block, from),
                 _ => continue,
             };
             journal.pages.insert((end, block));
@@ -128,7 +143,7 @@ impl Journal {
                 changed
             });
             match open {
-                None => *self = Journal::new(file, self.horizon, at.from),
+                None => *self = self.anew(file, at.from),
                 Some(open) if entries.peek().is_some() => {
                     self.pages.insert((open.tail.special.b, block));
                 }
@@ -143,7 +158,7 @@ impl Journal {
             if open.tail.special.block < file.blocks() {
                 return Place::GoOn(open);
             }
-            *self = Journal::new(file, self.horizon, from); // A drop has replaced the file.
+            *self = self.anew(file, from); // A drop has replaced the file.
         }
         loop {
             let (end, block) = match self.pages.first() {
@@ -154,7 +169,7 @@ impl Journal {
                 self.pages.remove(&(end, block));
                 return Place::Begin(block);
             }
-            *self = Journal::new(file, self.horizon, from); // A drop has replaced the file.
+            *self = self.anew(file, from); // A drop has replaced the file.
         }
     }
     fn is_as_listed(&self, file: &mut impl File, block: u32, end: Lsn) -> bool {

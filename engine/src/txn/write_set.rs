@@ -189,7 +189,7 @@ impl WriteSet {
     }
 
     fn draw_token(&mut self, owner: &Owner) {
-        if self.tokens.is_empty() {
+        if self.tokens.is_empty() || self.tokens.start <= owner.e.shared.token_floor.load(Ordering::Relaxed) {
             let last = owner.e.shared.last_token.fetch_add(TOKENS, Ordering::Relaxed);
             self.tokens = last + 1..last + TOKENS + 1;
         }

@@ -275,6 +275,23 @@ fn pages_below_the_horizon_are_used_again() {
 }
 
 #[test]
+fn a_replay_that_begins_again_and_again_needs_no_more_pages() {
+    let mut fork = Fork { redo: 1, ..Fork::default() };
+    let mut sizes = Vec::new();
+    for _ in 0..20 {
+        let mut journal = Journal::new(&mut fork, 0, 1);
+        for lsn in 2..40 {
+            journal.append(&mut fork, [entry(lsn, 1, &row(1, lsn, 1500))], at(lsn), 1);
+        }
+        let all = fork.dirty.keys().copied().collect::<Vec<_>>();
+        fork.flush(&all);
+        sizes.push(fork.blocks());
+    }
+    assert!(sizes.iter().all(|blocks| *blocks == sizes[0]), "{sizes:?}");
+    assert_eq!(found(&mut fork, 0).map(|found| found.len()), Ok(38));
+}
+
+#[test]
 fn a_page_belongs_to_one_redo_interval() {
     let mut fork = Fork { redo: 1, ..Fork::default() };
     let mut journal = Journal::new(&mut fork, 0, 1);

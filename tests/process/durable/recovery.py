@@ -1,0 +1,263 @@
+#!/usr/bin/python3
+"""Recovery of permanent tables: damaged pages, journal pages that were torn, a table that does not fit
+into memory, several crashes in a row, long rows, transactions that a crash has cut off, and numbers of
+rows that index entries may still name."""
+
+import os
+
+import psycopg2
+
+from lib import common
+from lib.common import check, drop_database, equal, main, query, server, value
+
+DATABASE = "process_recovery"
+PAGE = 8192
+
+
+def connect(isolation=None):
+    """The test server does not wait for the flush of commits; these sessions do."""
+    return common.connect(DATABASE, isolation, options="-c synchronous_commit=on")
+
+
+def make_database():
+    common.make_database(DATABASE).close()
+    return connect()
+
+
+def make(connection, table, rows=2000, columns="id int PRIMARY KEY, v int, t text"):
+    query(connection, "SET mixedcc.default_persistence = permanent")
+    query(connection, f"DROP TABLE IF EXISTS {table}")
+    query(connection, f"CREATE TABLE {table} ({columns}) USING mixedcc")
+    query(connection, f"INSERT INTO {table} SELECT i, i, repeat('x', i % 90) FROM generate_series(1, {rows}) i")
+
+
+def content(connection, table):
+    return query(connection, f"SELECT count(*), sum(v), sum(length(t)), sum(hashtext(t)::bigint) FROM {table}")[0]
+
+
+def file_of(connection, table, fork=""):
+    path = query(connection, "SELECT current_setting('data_directory'), pg_relation_filepath(%s)", (table,))[0]
+    return os.path.join(*path) + fork
+
+
+def error_of(connection, sql):
+    """SQLSTATE and message of the error that a statement must raise."""
+    try:
+        query(connection, sql)
+    except psycopg2.Error as error:
+        return error.pgcode, error.diag.message_primary
+    return None, "no error"
+
+
+def damage(path, block, at):
+    with open(path, "r+b") as file:
+        file.seek(block * PAGE + at)
+        old = file.read(1)
+        file.seek(block * PAGE + at)
+        file.write(bytes([old[0] ^ 0x55]))
+
+
+def crashes_in_a_row():
+    """What was committed is there after each of several crashes, with changes between them."""
+    connection = make_database()
+    make(connection, "a")
+    query(connection, "CREATE INDEX a_v ON a (v)")
+    query(connection, "CHECKPOINT")
+    for turn in range(4):
+        query(connection, f"UPDATE a SET v = v + 1 WHERE id % 4 = {turn}")
+        query(connection, f"DELETE FROM a WHERE id % 50 = {turn}")
+        query(connection, f"INSERT INTO a SELECT 10000 + {turn} * 100 + i, i, 'new' FROM generate_series(1, 30) i")
+        wanted = content(connection, "a")
+        connection.close()
+        server("crash")
+        if turn % 2:
+            server("crash")  # before the table is used
+        connection = connect()
+        equal(f"turn {turn}: the rows", content(connection, "a"), wanted)
+        count = value(connection, "SELECT count(*) FROM a WHERE v >= 0")
+        query(connection, "SET enable_seqscan = off")
+        equal(f"turn {turn}: by the index", value(connection, "SELECT count(*) FROM a WHERE v >= 0"), count)
+        equal(f"turn {turn}: by the key", value(connection, "SELECT count(*) FROM a WHERE id >= 0"), count)
+        query(connection, "RESET enable_seqscan")
+        if turn == 2:
+            query(connection, "VACUUM a")
+    connection.close()
+
+
+def long_rows():
+    """Rows of several pages survive crashes, in the journal and in images."""
+    connection = make_database()
+    make(connection, "l", 0)
+    query(connection, "INSERT INTO l SELECT i, i, repeat(chr(64 + i), i * 9000) FROM generate_series(1, 30) i")
+    for turn in range(3):
+        query(connection, f"UPDATE l SET t = t || 'more' WHERE id % 3 = {turn}")
+        if turn == 1:
+            query(connection, "CHECKPOINT")
+        query(connection, f"UPDATE l SET v = v + 1 WHERE id % 5 = {turn}")
+        wanted = content(connection, "l")
+        connection.close()
+        server("crash")
+        connection = connect()
+        equal(f"turn {turn}: long rows", content(connection, "l"), wanted)
+    connection.close()
+
+
+def cut_off():
+    """Of a transaction that a crash cuts off nothing is left, with and without a transaction id."""
+    connection = make_database()
+    make(connection, "a")
+    wanted = content(connection, "a")
+    for xid in (False, True):
+        open_one = connect(isolation=psycopg2.extensions.ISOLATION_LEVEL_READ_COMMITTED)
+        if xid:
+            query(open_one, "SELECT pg_current_xact_id()")
+        query(open_one, "UPDATE a SET v = 0")
+        query(open_one, "INSERT INTO a VALUES (99999, 1, 'lost')")
+        query(connection, "CHECKPOINT")
+        connection.close()
+        server("crash")
+        open_one.close()
+        connection = connect()
+        equal(f"nothing is left of it, xid: {xid}", content(connection, "a"), wanted)
+        query(connection, "INSERT INTO a VALUES (99999, 1, 'there')")
+        query(connection, "DELETE FROM a WHERE id = 99999")
+    connection.close()
+
+
+def freed_numbers():
+    """Numbers of deleted rows are used again, and no index entry leads to a wrong row."""
+    connection = make_database()
+    make(connection, "a")
+    query(connection, "CREATE INDEX a_v ON a (v)")
+    for turn in range(3):
+        query(connection, f"DELETE FROM a WHERE id % 3 = {turn}")
+        query(connection, "VACUUM a")
+        query(connection, f"INSERT INTO a SELECT 5000 * {turn + 1} + i, -i, 'again' FROM generate_series(1, 300) i")
+        if turn == 1:
+            query(connection, "VACUUM (FREEZE) a")
+        wanted = content(connection, "a")
+        connection.close()
+        server("crash")
+        connection = connect()
+        query(connection, "SET enable_seqscan = off")
+        sums = query(connection, "SELECT count(*), sum(v) FROM a WHERE v < 0")
+        query(connection, "RESET enable_seqscan")
+        query(connection, "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off")
+        equal(f"turn {turn}: index and scan agree", sums, query(connection, "SELECT count(*), sum(v) FROM a WHERE v < 0"))
+        query(connection, "RESET ALL")
+        equal(f"turn {turn}: the rows", content(connection, "a"), wanted)
+    connection.close()
+
+
+def damaged_pages():
+    """A table with a damaged page is refused, and other tables work. Nothing is overwritten."""
+    connection = make_database()
+    make(connection, "good")
+    for name, block, at in [("meta", 0, 30), ("image", 1, 4000), ("end", 2, PAGE - 20)]:
+        make(connection, "bad")
+        path = file_of(connection, "bad")
+        connection.close()
+        server("stop")
+        damage(path, block, at)
+        server("start")
+        connection = connect()
+        with open(path, "rb") as file:
+            before = file.read()
+        for _ in range(2):
+            code, message = error_of(connection, "SELECT count(*) FROM bad")
+            check(f"{name}: refused", code == "XX001" and "is damaged" in message, f"{code}: {message}")
+        code, _ = error_of(connection, "INSERT INTO bad VALUES (-1, 1, '')")
+        equal(f"{name}: no insert", code, "XX001")
+        code, _ = error_of(connection, "VACUUM bad")
+        equal(f"{name}: no VACUUM", code, "XX001")
+        equal(f"{name}: others work", value(connection, "SELECT count(*) FROM good"), 2000)
+        query(connection, "CHECKPOINT")
+        with open(path, "rb") as file:
+            check(f"{name}: nothing is overwritten", file.read() == before)
+        query(connection, "TRUNCATE bad")
+        equal(f"{name}: TRUNCATE gives the rows up", value(connection, "SELECT count(*) FROM bad"), 0)
+    connection.close()
+
+
+def damaged_journal():
+    """A journal page that is damaged after the recovery is found."""
+    connection = make_database()
+    make(connection, "a")
+    query(connection, "CHECKPOINT")
+    query(connection, "UPDATE a SET v = v + 1")
+    path = file_of(connection, "a")
+    connection.close()
+    server("crash")
+    server("stop")
+    check("there is a journal", os.path.getsize(path + "_fsm") > 0)
+    damage(path + "_fsm", 0, 5000)
+    server("start")
+    connection = connect()
+    code, message = error_of(connection, "SELECT count(*) FROM a")
+    check("refused", code == "XX001" and "journal" in message, f"{code}: {message}")
+    check("the journal stays", os.path.getsize(path + "_fsm") > 0)
+    query(connection, "DROP TABLE a")
+    connection.close()
+
+
+def torn_journal():
+    """A journal page that a crash has torn in the middle of a recovery is written again."""
+    connection = make_database()
+    make(connection, "a")
+    query(connection, "CHECKPOINT")
+    query(connection, "UPDATE a SET v = v + 1")
+    wanted = content(connection, "a")
+    path = file_of(connection, "a")
+    control = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(path))), "global", "pg_control")
+    connection.close()
+    server("kill9")
+    with open(control, "rb") as file:
+        before = file.read()
+    server("start")
+    server("kill9")
+    # As if the recovery had been cut off before its end, while it wrote its pages.
+    with open(control, "wb") as file:
+        file.write(before)
+    if os.path.getsize(path + "_fsm") >= 2 * PAGE:
+        damage(path + "_fsm", 0, 3000)
+        with open(path + "_fsm", "r+b") as file:
+            file.seek(PAGE + 4096)
+            file.write(bytes(4096))
+    server("start")
+    connection = connect()
+    equal("the rows", content(connection, "a"), wanted)
+    connection.close()
+
+
+def small_memory():
+    """A table that does not fit is refused with a clear error, and nothing of it is lost."""
+    connection = make_database()
+    make(connection, "small")
+    make(connection, "large", 0)
+    query(connection, "INSERT INTO large SELECT i, i, repeat('y', 900) FROM generate_series(1, 60000) i")
+    query(connection, "UPDATE large SET v = v + 1 WHERE id % 2 = 0")
+    wanted = content(connection, "large")
+    query(connection, "ALTER SYSTEM SET mixedcc.memory = '64MB'")
+    connection.close()
+    server("crash")
+    connection = connect()
+    for _ in range(2):
+        code, message = error_of(connection, "SELECT count(*) FROM large")
+        check("refused", code == "53200" and "needs about" in message, f"{code}: {message}")
+    equal("others work", value(connection, "SELECT count(*) FROM small"), 2000)
+    query(connection, "VACUUM large")
+    query(connection, "CHECKPOINT")
+    query(connection, "ALTER SYSTEM RESET mixedcc.memory")
+    connection.close()
+    server("crash")
+    connection = connect()
+    equal("the rows are there with more memory", content(connection, "large"), wanted)
+    connection.close()
+
+
+def end():
+    drop_database(DATABASE)
+
+
+main(crashes_in_a_row, long_rows, cut_off, freed_numbers, damaged_pages, damaged_journal, torn_journal, small_memory,
+     end)
