@@ -271,7 +271,7 @@ def case_plain(oracle, how, dice, seed):
 def case_ddl(oracle, event, dice, seed):
     """A transaction makes, fills, empties and drops tables. It is killed, or ends before a crash."""
     connection = connect(DATABASE)
-    settings = "SET mixedcc.default_persistence = permanent; SET client_min_messages = warning" if OURS else "SELECT 1"
+    settings = "SET synchronous_commit = on" + ("; SET mixedcc.default_persistence = permanent; SET client_min_messages = warning" if OURS else "")
     query(connection, settings)
     method = "mixedcc" if OURS else "heap"
     query(connection, f"DROP TABLE IF EXISTS d0, d1, d2, d3; CREATE TABLE d0 (id int PRIMARY KEY, v text) USING {method};"
