@@ -21,7 +21,7 @@ import time
 import psycopg2
 
 from lib import transfers
-from lib.common import (OURS, check, connect, drop_database, equal, fail, failures, make_database, must_come, query,
+from lib.common import (OURS, SERVER_CTL, check, connect, drop_database, equal, fail, failures, make_database, must_come, query,
                         seconds, server, value, wait_until)
 from lib.transfers import TABLES, Oracle, accounts, make_tables
 
@@ -37,7 +37,8 @@ COMPANION = ["round-begins", "round-table", "bit-cleared", "batch-full", "batch-
 CLOSING = ["closing-shut", "closing-waited", "closing-round"]
 STARTUP = ["redo-record", "redo-page"]
 FIRST_USE = ["absorb-page", "absorb-meta", "absorb-truncated", "load-block", "load-registered"]
-DDL = ["bulk-page", "drop-marked"]
+# The third drop is that of the COMMIT.
+DDL = ["bulk-page", "drop-marked", "drop-marked:3"]
 
 SERVER = {}
 
@@ -69,8 +70,15 @@ def is_running(pid):
 
 
 def children(pid):
-    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], stdout=subprocess.PIPE, text=True, check=False).stdout
-    return [int(word) for word in out.split()]
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                parent = int(file.read().rsplit(")", 1)[1].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [int(name)] if parent == pid else []
+    return found
 
 
 def await_end(pid, limit=60.0):
@@ -101,6 +109,16 @@ def immediate():
 
 def start():
     server("start")
+
+
+def kill_at_start(delay):
+    """Kills the server so many seconds after its start, in recovery or behind it."""
+    starter = subprocess.Popen([SERVER_CTL, "start"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    must_come(lambda: os.path.exists(SERVER["data"] + "/postmaster.pid"))
+    time.sleep(delay)
+    kill_group()
+    starter.wait()
 
 
 def fails_to_start():
@@ -136,8 +154,11 @@ def after_crash(oracle, name, dice):
     """Recovers, now and then with another crash in the middle or behind, and judges."""
     configure()
     for _ in range(dice.choice([0, 0, 1, 2])):
+        kind = dice.choice(["starting", "at once", "used", "checkpoint", "clean"])
+        if kind == "starting":
+            kill_at_start(dice.uniform(0.02, 0.4))
+            continue
         start()
-        kind = dice.choice(["at once", "used", "checkpoint", "clean"])
         if kind in ("used", "checkpoint"):
             connection = connect(DATABASE)
             for table in dice.sample([*accounts(), *TABLES], 2):
