@@ -224,13 +224,16 @@ impl Txn {
         self.stage = Stage::Settled;
     }
 
-    /// A commit that is held is about to wait, perhaps for long: ends its pin.
+    /// A commit that is held is about to wait, perhaps for long: ends its pin, and gives up what only
+    /// the pin keeps. Locks of rows and partitions stay until it is done.
     pub fn rest(&mut self) {
         if !self.is_active() || !self.held {
             return;
         }
         debug_assert_eq!(self.stage, Stage::Settled);
+        // All that lies in memory of ranges.
         self.locks.take_back_parts(&self.owner, None);
+        self.locks.release_ranges(&self.owner);
         self.registrations.clear(&self.owner);
         self.scans.clear();
         if std::mem::take(&mut self.holds) {

@@ -10,6 +10,8 @@ pub(super) struct LockEntry {
     pub word: &'static LockWord,
     /// The record, if the lock is one of a record.
     pub rec: Option<RecordRef>,
+    /// Is it one of a partition?
+    pub partition: bool,
     /// What to go back to if the subtransaction aborts.
     pub previous: Option<Holder>,
     pub mode: Mode,
@@ -46,7 +48,7 @@ impl LockSet {
             Acquired::New => None,
             Acquired::Upgraded(h) => Some(h),
         };
-        self.all.push(LockEntry { word, rec, previous, mode, depth });
+        self.all.push(LockEntry { word, rec, partition: false, previous, mode, depth });
     }
 
     /// Does a partition come before one that is locked, so that no wait for it is allowed?
@@ -59,6 +61,7 @@ impl LockSet {
         if got == Acquired::New {
             self.last_partition = self.last_partition.max(place);
             self.add(word, None, Mode::Update, 0, got);
+            self.all.iter_mut().next_back().into_iter().for_each(|l| l.partition = true);
         }
     }
 
@@ -90,6 +93,23 @@ impl LockSet {
             if l.previous.is_none() {
                 l.word.release(owner.e.region, owner.slot, None);
             }
+        }
+    }
+
+    /// Releases the locks of ranges, which lie in memory that only the pin keeps. The transaction has
+    /// committed.
+    pub fn release_ranges(&mut self, owner: &Owner) {
+        let before = self.all.len();
+        self.all.retain(|l| {
+            let range = l.rec.is_none() && !l.partition;
+            if range && l.previous.is_none() {
+                l.word.release(owner.e.region, owner.slot, None);
+            }
+            !range
+        });
+        if self.all.len() < before {
+            // After the locks: a waiter that finds one held has read the count before (INV-CYCLE).
+            owner.e.note_early_release(owner.slot);
         }
     }
 

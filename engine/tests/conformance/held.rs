@@ -3,6 +3,7 @@
 
 use crate::client::{Client, Mood};
 use crate::load::{assert_serializable, policies, run, Load};
+use crate::steps;
 use crate::world::{Jitter, Row, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -10,7 +11,9 @@ use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::open::{Kept, Seen};
 use mixedcc_engine::platform::{Outcome, Platform, Queue, WaitFor};
 use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::txn::OpenEnd;
 use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
+use std::ops::Bound::{Excluded, Included};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -319,6 +322,24 @@ fn no_snapshot_shows_a_commit_without_what_it_has_read() {
     for fault in [Fault::DependsForgotten, Fault::DoneTooEarly] {
         assert!((0..20).any(|seed| !followers(Some(fault), seed)), "{fault:?} was not found");
     }
+}
+
+/// Memory of ranges is kept by pins alone, and a commit that waits has none.
+#[test]
+fn a_held_commit_has_nothing_that_lies_in_ranges() {
+    let (w, r) = (steps::world(Protocol::TwoPhase, Policy::Wait, &[10, 20, 30], 16), Recorder::new());
+    let mut c = steps::session(&w, &r, 0);
+    c.begin(Mood::Serializable);
+    steps::begin_scan(&mut c, 0, Included(4), Excluded(30), OpenEnd::No).expect(FINE);
+    assert!(c.insert(WIDTH + 15).expect(FINE) && c.update(0, false).expect(FINE));
+    let set = steps::ranges(&w, 0).current();
+    let held = || (0..set.len()).filter(|no| set.range(*no).lock.held_by(0).is_some()).count();
+    assert!(held() > 0);
+    hold(&mut c);
+    assert_eq!((held(), w.e.is_pinned(0)), (0, false));
+    assert!(w.records(0)[0].rec.lock.held_by(0).is_some(), "rows stay locked until it is done");
+    finish(&mut c);
+    assert!(w.records(0)[0].rec.lock.is_free());
 }
 
 /// A platform to which another authority has told the outcome of commits.
