@@ -134,26 +134,56 @@ fn write(batch: &mut Batch) {
 /// Puts a row in pieces together. `entry` is one of its pieces; the pieces are in these blocks, in
 /// the order of their numbers.
 pub fn whole_row(files: &Files, fork: Fork, entry: &Entry, blocks: impl Iterator<Item = u32>, to: &mut Vec<u8>) {
+    begin_row(files, entry, to);
+    for block in blocks {
+        if add_piece(files, fork, block, entry, to).is_none() {
+            files.refuse_block(fork, block, Malformed("a piece of a row has gone"));
+        }
+    }
+    if !is_whole(entry, to) {
+        files.refuse(&format!("row {} is not whole", entry.record));
+    }
+}
+
+/// The same from the chain of blocks that begins with `block`. False: not all pieces are in it.
+pub fn chained_row(files: &Files, entry: &Entry, block: u32, to: &mut Vec<u8>) -> bool {
+    begin_row(files, entry, to);
+    let mut block = Some(block);
+    while let Some(at) = block {
+        block = add_piece(files, Fork::Main, at, entry, to);
+        if is_whole(entry, to) {
+            return true;
+        }
+        block = block.filter(|next| *next != 0);
+    }
+    false
+}
+
+fn begin_row(files: &Files, entry: &Entry, to: &mut Vec<u8>) {
     let total = entry.fragment.map_or(0, |f| f.total);
     to.clear();
     if to.try_reserve(total as usize).is_err() {
         files.refuse_memory();
     }
+}
+
+fn is_whole(entry: &Entry, row: &[u8]) -> bool {
+    entry.fragment.is_some_and(|f| f.total as usize == row.len())
+}
+
+/// Appends the next piece of a row, if it is in this block, and says which block the page names.
+fn add_piece(files: &Files, fork: Fork, block: u32, entry: &Entry, to: &mut Vec<u8>) -> Option<u32> {
     let mut bytes = Box::new([0; PAGE]);
-    for block in blocks {
-        journal::look(files.key, fork, block, &mut bytes);
-        let at = to.len() as u32;
-        let page = files.page(fork, block, &bytes);
-        let piece = page.iter().flat_map(|page| page.entries()).map(|(_, e)| e).find(|e| {
-            let here = e.fragment.is_some_and(|f| f.at == at && f.total == total);
-            here && e.record == entry.record && e.csn == entry.csn
-        });
-        match piece {
-            Some(piece) => to.extend_from_slice(piece.payload),
-            None => files.refuse_block(fork, block, Malformed("a piece of a row has gone")),
-        }
+    if block >= buffers::blocks(files.key, fork) {
+        return None;
     }
-    if to.len() as u32 != total {
-        files.refuse(&format!("row {} is not whole", entry.record));
-    }
+    journal::look(files.key, fork, block, &mut bytes);
+    let page = files.page(fork, block, &bytes)?;
+    let (at, total) = (to.len() as u32, entry.fragment?.total);
+    let (_, piece) = page.entries().find(|(_, e)| {
+        let here = e.fragment.is_some_and(|f| f.at == at && f.total == total);
+        here && e.record == entry.record && e.csn == entry.csn
+    })?;
+    to.extend_from_slice(piece.payload);
+    Some(page.special.b as u32)
 }

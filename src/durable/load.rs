@@ -7,7 +7,7 @@
 //! **INV-LOADED**: The clock moves beyond all CSNs of the files before the table has users. So each
 //! later writer has a larger CSN than every entry of the record on disk (D-MAX).
 
-use super::absorb::{absorb, whole_row, Absorbed};
+use super::absorb::{absorb, chained_row, whole_row, Absorbed};
 use super::files::Files;
 use super::images::Batch;
 use crate::access::primary;
@@ -235,6 +235,19 @@ impl Load {
     }
 }
 
+/// Writes a row in pieces again. The same row was imaged twice, and no chain of blocks has all of its
+/// pieces: the home of a record must be such a chain (INV-SPACE).
+fn write_chain(files: &Files, entry: &Entry, row: &[u8]) -> Place {
+    let mut batch = Batch::new(files.key, ImageKind::Resolve);
+    let whole = Entry { fragment: None, pending: None, payload: row, ..*entry };
+    let Ok(place) = batch.add(&[whole], &mut || buffers::extend(files.key, Fork::Main)) else {
+        error!("mixedcc: a batch without pages is full");
+    };
+    batch.write();
+    batch.take_filled();
+    place
+}
+
 /// The bytes of a row's entry in the primary index, about.
 const KEY: u64 = 48;
 
@@ -257,26 +270,31 @@ impl Second<'_> {
         match (entry.kind, entry.fragment) {
             (Kind::Row, None) => {
                 self.put(entry.record, entry.payload)?;
-                self.settle(entry, block, false);
+                self.settle(entry, Place { block, long: false });
             }
             (Kind::Row, Some(fragment)) if fragment.index() == 0 => {
                 let mut row = std::mem::take(&mut self.row);
-                let blocks = merged.blocks(entry.record).map(|place| place.block);
-                whole_row(&self.load.files, Fork::Main, entry, blocks, &mut row);
+                let files = &self.load.files;
+                let mut home = Place { block, long: true };
+                if !chained_row(files, entry, block, &mut row) {
+                    let blocks = merged.blocks(entry.record).map(|place| place.block);
+                    whole_row(files, Fork::Main, entry, blocks, &mut row);
+                    home = write_chain(files, entry, &row);
+                }
                 let put = self.put(entry.record, &row);
                 self.row = row;
                 put?;
-                self.settle(entry, block, true);
+                self.settle(entry, home);
             }
-            (Kind::Tomb, _) => self.settle(entry, block, false),
+            (Kind::Tomb, _) => self.settle(entry, Place { block, long: false }),
             _ => {}
         }
         Ok(())
     }
 
-    /// The image of a record is in this block.
-    fn settle(&mut self, entry: &Entry, block: u32, long: bool) {
-        self.durable.set_home(entry.record.into(), Some(Place { block, long }));
+    /// The image of a record is there.
+    fn settle(&mut self, entry: &Entry, home: Place) {
+        self.durable.set_home(entry.record.into(), Some(home));
         self.counts.rows += 1;
     }
 
