@@ -4,6 +4,7 @@
 //! It runs no transaction. Whatever ends it, other than a clean end, makes PostgreSQL restart after
 //! a crash (see [`hold`]), so that no checkpoint completes without its images.
 
+mod clean;
 mod closing;
 mod hold;
 mod round;

@@ -34,7 +34,7 @@ impl Spaces {
 }
 
 /// The table is dropped: no page of it is written any more.
-struct Gone;
+pub(super) struct Gone;
 
 /// Makes a round for this redo pointer.
 pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind) {
@@ -103,20 +103,20 @@ fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn
 }
 
 /// The work of a round on one table.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     e: &'a Engine,
     look: Look<'a>,
-    durable: &'static Durable,
-    space: &'a mut Space,
-    batch: Batch,
-    key: [u32; 4],
+    pub(super) durable: &'static Durable,
+    pub(super) space: &'a mut Space,
+    pub(super) batch: Batch,
+    pub(super) key: [u32; 4],
     /// From the first entry of a batch to the end of its writing.
     busy: Option<Busy<'static>>,
     /// Words of bits all of whose records are looked at.
     taken: Vec<Taken<'static>>,
     /// The new homes of records in the batch, and the blocks that their old images leave.
-    homes: Vec<(u64, Place)>,
-    left: Vec<u32>,
+    pub(super) homes: Vec<(u64, Place)>,
+    pub(super) left: Vec<u32>,
     found: Vec<Found>,
     bytes: Vec<u8>,
     imaged: u64,
@@ -136,6 +136,7 @@ impl Work<'_> {
             })?;
         }
         self.write()?;
+        self.clean()?;
         self.write_meta(redo)
     }
 
@@ -161,8 +162,8 @@ impl Work<'_> {
 
     /// Puts the entries that the look has found into the batch. `None`: the table is dropped.
     fn add(&mut self, n: u64) -> Result<Place, Option<Full>> {
-        if self.busy.is_none() {
-            self.busy = Some(self.durable.words().begin_batch().ok_or(None)?);
+        if self.be_busy().is_err() {
+            return Err(None);
         }
         self.bytes.clear();
         let mut parts: Vec<Range<usize>> = Vec::with_capacity(self.found.len());
@@ -197,8 +198,16 @@ impl Work<'_> {
         }
     }
 
+    /// A batch is under way, until it is written.
+    pub(super) fn be_busy(&mut self) -> Result<(), Gone> {
+        if self.busy.is_none() {
+            self.busy = Some(self.durable.words().begin_batch().ok_or(Gone)?);
+        }
+        Ok(())
+    }
+
     /// Writes the batch, and publishes where its records are.
-    fn write(&mut self) -> Result<(), Gone> {
+    pub(super) fn write(&mut self) -> Result<(), Gone> {
         if !self.batch.is_empty() {
             stop::reach("batch-full");
             self.batch.write();
@@ -251,7 +260,7 @@ impl Work<'_> {
 }
 
 /// A block that no image needs.
-fn fresh_block(space: &mut Space, key: [u32; 4]) -> u32 {
+pub(super) fn fresh_block(space: &mut Space, key: [u32; 4]) -> u32 {
     if let Some(block) = space.take() {
         return block;
     }

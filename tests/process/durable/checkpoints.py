@@ -161,6 +161,45 @@ def test_checkpoints():
     connection.close()
 
 
+def test_cleaning():
+    """A table of which a part changes between checkpoints: its file stays small, and what is copied
+    survives a crash."""
+    connection = connect(DATABASE, options="-c synchronous_commit=on")
+    query(connection, "SET mixedcc.default_persistence = permanent")
+    query(connection, "CREATE TABLE cold USING mixedcc AS SELECT i AS id, 0 AS v, repeat('c', 100) AS t FROM generate_series(1, 20000) i")
+    query(connection, "CHECKPOINT")
+    path = value(connection, "SELECT current_setting('data_directory') || '/' || pg_relation_filepath('cold')")
+    first, largest = os.path.getsize(path), 0
+    for n in range(40):
+        query(connection, "UPDATE cold SET v = v + 1 WHERE (id * 7919 + %s * 104729) %% 17 = 0", (n,))
+        query(connection, "DELETE FROM cold WHERE id %% 400 = %s", (n,))
+        query(connection, "CHECKPOINT")
+        largest = max(largest, os.path.getsize(path))
+    print(f"  the file: {first} bytes at first, {largest} at most", flush=True)
+    check("cleaning: the file stays small", largest < 3 * first, (first, largest))
+
+    def rows():
+        return {record_number(ctid): (i, v) for ctid, i, v in query(connection, "SELECT ctid::text, id, v FROM cold")}
+
+    before = rows()
+    found = {n: struct.unpack_from("<ii", columns(row)) for n, row in Images(path).rows.items()}
+    check("cleaning: the images have all", before == found, (len(before), len(found)))
+    os.kill(companion(), signal.SIGKILL)
+    must_come(lambda: not accepts() or connection.closed or lost(connection), 60)
+    must_come(accepts, 60)
+    connection = connect(DATABASE)
+    check("cleaning: all is there after a crash", rows() == before)
+    connection.close()
+
+
+def lost(connection):
+    try:
+        query(connection, "SELECT 1")
+        return False
+    except psycopg2.Error:
+        return True
+
+
 # --- the companion ends -----------------------------------------------------------
 
 COMPANION = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'mixedcc companion'"
@@ -342,6 +381,6 @@ def test_postmaster():
 
 
 if __name__ == "__main__":
-    tests = [test_checkpoints, test_companion, test_shutdowns, test_full, test_postmaster]
+    tests = [test_checkpoints, test_cleaning, test_companion, test_shutdowns, test_full, test_postmaster]
     wanted = sys.argv[1:]
     main(*[test for test in tests if not wanted or test.__name__ in wanted or test == tests[0]])
