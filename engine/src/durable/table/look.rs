@@ -5,9 +5,9 @@
 //! each version about which the commit log has not decided. Where the chain of versions ends
 //! without a decided one, it gives a tombstone, if an image of the record exists or a pending entry
 //! is given. The tombstone's CSN is at or above that of each older entry of the record, and below
-//! that of each later one: an owner that is *active* at the look takes a CSN above the clock's value
-//! (INV-CSN). One that is *preparing* is awaited, and one that is *committing* has its own CSN, which
-//! the look has seen.
+//! that of each later one: an owner that is *active* at the look takes a CSN above the clock's
+//! value (INV-CSN). One that is *preparing* is awaited, and one that is *committing* has its own
+//! CSN, which the look has seen.
 
 use super::Durable;
 use crate::csn::{Csn, SlotId};
@@ -105,7 +105,8 @@ impl Look<'_> {
                     }
                     v = version.older();
                 }
-                // It may have taken a CSN at or below the clock's value, which its word has at once.
+                // It may have taken a CSN at or below the clock's value, which its word has at
+                // once.
                 Fate::Preparing => relax(0),
                 Fate::Active | Fate::Aborted => v = version.older(),
             }
