@@ -323,8 +323,8 @@ pub struct Built {
     pub has_past: bool,
 }
 
-/// Fills the primary index of a table that is being loaded, whose rows are all committed. Returns two
-/// records with one key, if there are any.
+/// Fills the primary index of a table that is being loaded, whose rows are all committed. Returns
+/// two records with one key, if there are any.
 ///
 /// # Safety
 /// An open relation of ours, and its table, which no other process can reach. The caller is pinned.

@@ -1,8 +1,9 @@
 //! Absorption: the journal of a storage, which redo has written, becomes image pages.
 //!
-//! The table is in no process's memory, and the caller holds the lock of INV-ATTACH. The image pages
-//! are written at the end of the main fork, then the meta page with the new horizon. A crash before
-//! the meta page leaves the journal as it was, one after it leaves journal pages below the horizon.
+//! The table is in no process's memory, and the caller holds the lock of INV-ATTACH. The image
+//! pages are written at the end of the main fork, then the meta page with the new horizon. A crash
+//! before the meta page leaves the journal as it was, one after it leaves journal pages below the
+//! horizon.
 
 use super::files::Files;
 use super::images::{Batch, Full};

@@ -235,8 +235,8 @@ impl Load {
     }
 }
 
-/// Writes a row in pieces again. The same row was imaged twice, and no chain of blocks has all of its
-/// pieces: the home of a record must be such a chain (INV-SPACE).
+/// Writes a row in pieces again. The same row was imaged twice, and no chain of blocks has all of
+/// its pieces: the home of a record must be such a chain (INV-SPACE).
 fn write_chain(files: &Files, entry: &Entry, row: &[u8]) -> Place {
     let mut batch = Batch::new(files.key, ImageKind::Resolve);
     let whole = Entry { fragment: None, pending: None, payload: row, ..*entry };
@@ -320,8 +320,8 @@ impl Second<'_> {
         if matches!(self.partkey, PartKey::Single | PartKey::Broken) {
             return 0;
         }
-        // SAFETY: the relation is open: contract of `load`. The payload is a tuple of it, aligned to
-        // 8 bytes, and the arrays have an element for each column.
+        // SAFETY: the relation is open: contract of `load`. The payload is a tuple of it, aligned
+        // to 8 bytes, and the arrays have an element for each column.
         unsafe {
             let desc = (*self.load.rel).rd_att;
             let natts = (*desc).natts as usize;

@@ -15,8 +15,9 @@ mod redo;
 use crate::pg::wal;
 use pgrx::pg_sys;
 
-/// Registers the resource manager and the companion. The library must be in `shared_preload_libraries`: PostgreSQL
-/// refuses to replay the records of a resource manager that it does not know.
+/// Registers the resource manager and the companion. The library must be in
+/// `shared_preload_libraries`: PostgreSQL refuses to replay the records of a resource manager that
+/// it does not know.
 pub fn init() {
     let mut manager = pg_sys::RmgrData {
         rm_name: c"mixedcc".as_ptr(),

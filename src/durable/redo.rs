@@ -166,7 +166,8 @@ impl Replay {
     }
 }
 
-/// The journal horizon in a meta page. 0 if it cannot be read: a torn page comes again, as an image.
+/// The journal horizon in a meta page. 0 if it cannot be read: a torn page comes again, as an
+/// image.
 fn horizon_of(page: &[u8; PAGE]) -> u64 {
     let page = Page::read(page, 0).ok().flatten();
     page.and_then(|page| Meta::read(&page).ok()).map_or(0, |meta| meta.horizon)

@@ -1,7 +1,7 @@
 //! The journal of a storage: what redo appends to its pages, and which page it takes next.
 //!
-//! The server's part ([`File`]) reads and changes blocks. It keeps the order that INV-JOURNAL needs:
-//! a page is locked and marked as dirty, and only then is the redo pointer read.
+//! The server's part ([`File`]) reads and changes blocks. It keeps the order that INV-JOURNAL
+//! needs: a page is locked and marked as dirty, and only then is the redo pointer read.
 
 use super::entry::Entry;
 use super::page::{journal_is_free, Page, PageKind, PageMut, Tail, PAGE};
@@ -69,8 +69,8 @@ fn empty(file: &mut impl File, block: u32, from: Lsn) -> Lsn {
 
 impl Journal {
     /// The first record of the storage in this replay begins at `from`: looks at all pages. Pages
-    /// whose entries are all replayed again are made empty. So a server that replays the same records
-    /// again and again has a journal of one size.
+    /// whose entries are all replayed again are made empty. So a server that replays the same
+    /// records again and again has a journal of one size.
     pub fn new(file: &mut impl File, horizon: Lsn, from: Lsn) -> Journal {
         let redo = file.redo();
         Journal::look(file, horizon, from, redo)
@@ -80,8 +80,8 @@ impl Journal {
         Journal::look(file, self.horizon, from, Lsn::MAX)
     }
     /// Lists all pages. A good page whose first record begins at `replayed` or later is made empty,
-    /// and a torn one whose entries are replayed again. Other pages that cannot be read stay as they
-    /// are, so that the absorption of the journal finds them.
+    /// and a torn one whose entries are replayed again. Other pages that cannot be read stay as
+    /// they are, so that the absorption of the journal finds them.
     fn look(file: &mut impl File, horizon: Lsn, from: Lsn, replayed: Lsn) -> Journal {
         let mut journal = Journal { horizon, ..Journal::default() };
         let mut page = Box::new([0; PAGE]);
@@ -102,8 +102,8 @@ impl Journal {
     pub fn set_horizon(&mut self, horizon: Lsn) {
         self.horizon = horizon;
     }
-    /// Appends the entries of a record, which has this token. An entry may come twice if a record is
-    /// replayed again; the merge does not mind (INV-DMAX).
+    /// Appends the entries of a record, which has this token. An entry may come twice if a record
+    /// is replayed again; the merge does not mind (INV-DMAX).
     pub fn append<'e>(
         &mut self,
         file: &mut impl File,

@@ -81,8 +81,8 @@ pub struct Special {
     pub csn_max: Csn,
     /// The largest token that the page has been told.
     pub token_max: u64,
-    /// A journal page: where its first record begins. An image page: the position in WAL when it was
-    /// begun.
+    /// A journal page: where its first record begins. An image page: the position in WAL when it
+    /// was begun.
     pub a: Lsn,
     /// A journal page: the end of the last record in it. An image page: the next block of a long
     /// row, or 0.
@@ -140,8 +140,8 @@ pub fn is_new(page: &[u8; PAGE]) -> bool {
 /// May a journal page that cannot be read be passed over? Outside of replay `redo` is `None`.
 ///
 /// A page that is torn was being written in the interval of replay that wrote it last. All records
-/// of that interval are replayed again, or an earlier replay has made the page empty at the first of
-/// them. So its `a` is at or above `redo`, or its `pd_lsn`, if it is fresh and its end was not
+/// of that interval are replayed again, or an earlier replay has made the page empty at the first
+/// of them. So its `a` is at or above `redo`, or its `pd_lsn`, if it is fresh and its end was not
 /// written. A page below the horizon is not read any more.
 pub fn journal_is_harmless(page: &[u8; PAGE], block: u32, redo: Option<Lsn>, horizon: Lsn) -> bool {
     let replayed = |lsn: Lsn| redo.is_some_and(|redo| lsn >= redo);

@@ -69,8 +69,8 @@ impl Table {
     }
 
     /// Makes the first `len` records of a table without records that is being loaded. They get rows
-    /// in any order ([`Table::load_row_at`]), and then [`Table::end_load`] is called. The caller has
-    /// exclusive access.
+    /// in any order ([`Table::load_row_at`]), and then [`Table::end_load`] is called. The caller
+    /// has exclusive access.
     pub fn begin_load(&self, e: &Engine, slot: SlotId, len: u64) -> Result<(), OutOfMemory> {
         if len > MAX_RECORDS {
             return Err(OutOfMemory);

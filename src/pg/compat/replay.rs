@@ -7,8 +7,9 @@ use pgrx::pg_sys::{self, Oid, ReadBufferMode};
 use pgrx::prelude::*;
 
 /// Locks a block of the journal, and marks it as dirty; then calls `f`, which says whether it has
-/// changed the page. If it has, `lsn` becomes the page's position, if it is not 0. The block exists,
-/// or is the first one behind the end and `fresh`. `fresh`: what stands there does not matter.
+/// changed the page. If it has, `lsn` becomes the page's position, if it is not 0. The block
+/// exists, or is the first one behind the end and `fresh`. `fresh`: what stands there does not
+/// matter.
 ///
 /// # Safety
 /// In the startup process, in the middle of replaying a record.

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Recovery of permanent tables: damaged pages, journal pages that were torn, a table that does not fit
-into memory, several crashes in a row, long rows, transactions that a crash has cut off, and numbers of
-rows that index entries may still name."""
+"""Recovery of permanent tables after crashes. Pages are damaged, and journal pages are torn in the
+middle of a recovery. A table does not fit into memory. There are several crashes in a row, long
+rows, transactions that a crash has cut off, and numbers that index entries may still name."""
 
 import os
 
