@@ -4,12 +4,12 @@
 //! transactions see its versions as committed, but no snapshot of READ COMMITTED or REPEATABLE READ
 //! shows it.
 //!
-//! **INV-OPEN**: A commit that will be held raises `opens` and stores [`TAKING`] before it advances
-//! the clock. It stores its CSN before its word is *committing*. When it is done it stores 0, and
-//! lowers `opens` after that. A reader has a value of the clock, and then looks. If it finds 0 in a
-//! slot, or in `opens`, then the slot has no commit at or below that value that is not done.
+//! **INV-UNDONE**: A commit that will be held raises `opens` and stores [`TAKING`] before it
+//! advances the clock. It stores its CSN before its word is *committing*. When it is done it stores
+//! 0, and lowers `opens` after that. A reader has a value of the clock, and then looks. If it finds
+//! 0 in a slot, or in `opens`, then the slot has no commit at or below that value that is not done.
 //!
-//! **INV-CLOSED**: A commit that has waited for others after it took its CSN raises `followers`
+//! **INV-FOLLOWERS**: A commit that has waited for others after it took its CSN raises `followers`
 //! before it is done. A reader that sees `followers` unchanged around its look at all slots has a
 //! list that is closed: if it has a commit, it has all those that depend on that commit, or their
 //! CSNs are above the reader's value of the clock.
@@ -175,7 +175,7 @@ impl Words<'_> {
         (now, list.iter().map(|(x, _)| x - 1).fold(now, Csn::min))
     }
 
-    /// The commits up to `upto` that are not done (INV-CLOSED).
+    /// The commits up to `upto` that are not done (INV-FOLLOWERS).
     #[cold]
     fn list(&self, upto: Csn, list: &mut Vec<(Csn, SlotId)>) {
         loop {

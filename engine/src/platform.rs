@@ -32,7 +32,7 @@ pub enum Queue {
     Range(u64, u64, u32),
 }
 
-/// What is known of a commit whose word is *committing*.
+/// The state of a commit whose word is *committing*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It has committed.

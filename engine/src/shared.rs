@@ -142,7 +142,7 @@ pub struct Engine {
     pub shared: &'static Shared,
     /// All slots.
     pub slots: &'static [Slot],
-    /// The words of commits that are not done, by slot (INV-OPEN).
+    /// The words of commits that are not done, by slot (INV-UNDONE).
     open: &'static [AtomicU64],
     /// The allocator.
     pub region: &'static Region,

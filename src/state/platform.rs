@@ -282,7 +282,8 @@ impl Platform for Pg {
         if xid == 0 {
             return Outcome::Open;
         }
-        // The owner stores the xid before it can be decided, and clears it when the word is another.
+        // The owner stores the xid before it can be decided, and clears it when the word is
+        // another.
         let w = e.word(slot);
         // SAFETY: a look at the commit log. The engine holds no latch here.
         let committed = || unsafe { pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from(xid as u32)) };

@@ -160,8 +160,8 @@ impl Table {
         });
     }
 
-    /// Takes the first record from the list if every snapshot sees its delete. Its `next_free` stays
-    /// not 0.
+    /// Takes the first record from the list if every snapshot sees its delete. Its `next_free`
+    /// stays not 0.
     fn dequeue_dead(&'static self, floor: Csn) -> Option<DeadEntry> {
         let g = &self.dead_entries;
         let (no, rec) = g.latch.with(|| {

@@ -208,9 +208,9 @@ impl Engine {
     }
 
     /// Lowers the pin of `slot` to the oldest of all pins, and its floor to the smallest, and
-    /// returns them: everything that any present reader can reach stays reachable for `slot`. An index build needs this, as it must
-    /// index the versions that others see. Waits for processes that are in the middle of taking
-    /// their pins, and holds no latch meanwhile.
+    /// returns them: everything that any present reader can reach stays reachable for `slot`. An
+    /// index build needs this, as it must index the versions that others see. Waits for processes
+    /// that are in the middle of taking their pins, and holds no latch meanwhile.
     ///
     /// Several slots may do so at a time without waiting for each other, as each keeps showing the
     /// CSN of the pin that it had before. That CSN covers all that its own transaction can reach.
@@ -289,8 +289,8 @@ impl Engine {
         self.min_pin_of(|slot| p.quiescent(slot))
     }
 
-    /// Recomputes the CSN up to which every snapshot sees all commits: rows that were deleted before
-    /// it are dead. As [`Engine::refresh_min_pin`].
+    /// Recomputes the CSN up to which every snapshot sees all commits: rows that were deleted
+    /// before it are dead. As [`Engine::refresh_min_pin`].
     pub fn refresh_min_floor(&self, p: &dyn Platform) -> Csn {
         self.oldest(|slot| p.quiescent(slot)).floor
     }

@@ -13,12 +13,12 @@
 //! A platform that logs commits makes the steps one by one: [`Txn::prepare_locks`] (0 and 1, and
 //! the plan of 2), [`Txn::prepare_decide`], [`Txn::let_go_early`]; it logs; then
 //! [`Txn::mark_committed`], [`Txn::settle`], [`Txn::rest`], a wait for the flush,
-//! [`Txn::done`] and [`Txn::finish`]. A commit that waits so is *held* (INV-OPEN).
+//! [`Txn::done`] and [`Txn::finish`]. A commit that waits so is *held* (INV-UNDONE).
 //!
-//! **INV-OLD**: A commit retires what it has replaced after it is done, at a value of the clock that
-//! was read then. So a snapshot that leaves it out was pinned at or before that value. Rows that
-//! the commit has deleted are not dead before it is done, because no floor is above its CSN; and
-//! after that it is pinned until it has finished.
+//! **INV-OLD**: A commit retires what it has replaced after it is done, at a value of the clock
+//! that was read then. So a snapshot that leaves it out was pinned at or before that value. Rows
+//! that the commit has deleted are not dead before it is done, because no floor is above its CSN;
+//! and after that it is pinned until it has finished.
 //!
 //! **INV-CSN**: A transaction locks, registers and links *before* it takes its CSN, and looks at
 //! its reads and predicates *after* that. A writer may overwrite what the transaction read, or
@@ -156,7 +156,7 @@ impl Txn {
             self.e.pin(self.slot);
         }
         if self.held {
-            // INV-OPEN. Nothing waits between the two words.
+            // INV-UNDONE. Nothing waits between the two words.
             self.e.opens().begin(self.slot);
             self.open = true;
         }
@@ -224,8 +224,8 @@ impl Txn {
         self.stage = Stage::Settled;
     }
 
-    /// A commit that is held is about to wait, perhaps for long: ends its pin, and gives up what only
-    /// the pin keeps. Locks of rows and partitions stay until it is done.
+    /// A commit that is held is about to wait, perhaps for long: ends its pin, and gives up what
+    /// only the pin keeps. Locks of rows and partitions stay until it is done.
     pub fn rest(&mut self) {
         if !self.is_active() || !self.held {
             return;

@@ -178,7 +178,7 @@ impl Txn {
         Kept { upto: valid, floor: valid.min(self.depends.done_upto()), excluded: Vec::new() }
     }
 
-    /// What was read up to this CSN is valid, and done.
+    /// All reads up to this CSN are valid, and of commits that are done.
     #[inline(always)]
     pub(super) fn plain(&self) -> Csn {
         self.valid.min(self.depends.done_upto())

@@ -96,8 +96,8 @@ impl LockSet {
         }
     }
 
-    /// Releases the locks of ranges, which lie in memory that only the pin keeps. The transaction has
-    /// committed.
+    /// Releases the locks of ranges, which lie in memory that only the pin keeps. The transaction
+    /// has committed.
     pub fn release_ranges(&mut self, owner: &Owner) {
         let before = self.all.len();
         self.all.retain(|l| {

@@ -342,8 +342,8 @@ impl Txn {
         Ok(live)
     }
 
-    /// Was the row deleted before everything that was read was last found valid, by a commit that is
-    /// done? It stays deleted, so there is nothing to lock. The predicate answers for new rows.
+    /// Was the row deleted before everything that was read was last found valid, by a commit that
+    /// is done? It stays deleted, so there is nothing to lock. The predicate answers for new rows.
     fn is_gone(&self, r: RecordRef) -> bool {
         matches!(settled(r.rec.head(), self.plain()), Some(None))
     }

@@ -1,5 +1,6 @@
-//! Commits that are held: other transactions see them as committed, and snapshots leave them out until
-//! they are done. Histories with random delays, and each rule by itself, with a fault that breaks it.
+//! Commits that are held: other transactions see them as committed, and snapshots leave them out
+//! until they are done. Histories with random delays, and each rule by itself, with a fault that
+//! breaks it.
 
 use crate::client::{Client, Mood};
 use crate::load::{assert_serializable, policies, run, Load};
@@ -121,8 +122,8 @@ fn a_snapshot_shows_a_commit_when_it_is_done() {
     }
 }
 
-/// A snapshot that leaves a commit out needs what the commit has replaced, although its pin is later
-/// than the commit.
+/// A snapshot that leaves a commit out needs what the commit has replaced, although its pin is
+/// later than the commit.
 #[test]
 fn what_a_commit_has_replaced_stays_for_those_who_leave_it_out() {
     finds(Fault::RetiresBeforeDone, || {
@@ -259,8 +260,8 @@ fn a_transaction_may_depend_on_very_many_commits() {
     b.commit().expect(FINE);
 }
 
-/// *A* counts up a row. *B* reads it and writes what it has read into another row. No snapshot shows
-/// what *B* has written without what it has read, and none shows it before it is done.
+/// *A* counts up a row. *B* reads it and writes what it has read into another row. No snapshot
+/// shows what *B* has written without what it has read, and none shows it before it is done.
 fn followers(fault: Option<Fault>, seed: u64) -> bool {
     let (w, r) = (World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4), Recorder::new());
     let (over, whole) = (AtomicBool::new(false), AtomicBool::new(true));

@@ -1,4 +1,4 @@
-//! Commits that are not done, and snapshots (INV-OPEN, INV-CLOSED, INV-FLOOR): the code is the
+//! Commits that are not done, and snapshots (INV-UNDONE, INV-FOLLOWERS, INV-FLOOR): the code is the
 //! engine's. A commit is done at one store, and a row is dead at one.
 
 use crate::{fails_with, model};

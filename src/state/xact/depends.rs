@@ -11,8 +11,8 @@ pub fn await_before(t: &mut Txn) -> Result<(), Error> {
     t.await_depends(&PG)
 }
 
-/// After the commit, which can neither fail nor be undone. A cancel ends the wait with a WARNING, as
-/// that of a wait for a standby.
+/// After the commit, which can neither fail nor be undone. A cancel ends the wait with a WARNING,
+/// as that of a wait for a standby.
 pub fn await_after(t: &mut Txn) {
     let mut n = 0;
     while t.depends_on_open() {

@@ -141,7 +141,7 @@ fn find(index: usize, serial: u32) -> Option<Seen<'static>> {
 #[cold]
 pub fn is_stale() -> ! {
     complain(
-        PgSqlErrorCode::ERRCODE_SNAPSHOT_TOO_OLD,
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         "a copy of a snapshot has outlived the statement that it was made for",
         "Try again.",
     )

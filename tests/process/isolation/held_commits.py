@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Commits that are held before they are done, as those of permanent tables are until they are flushed
-and replicated. READ COMMITTED and REPEATABLE READ leave them out. SERIALIZABLE transactions read
-them, and end after them. VACUUM, index builds and exported snapshots know of them."""
+"""Commits that are held before they are done, as those of permanent tables are until they are
+flushed and replicated. READ COMMITTED and REPEATABLE READ leave them out. SERIALIZABLE transactions
+read them, and end after them. VACUUM, index builds and exported snapshots know of them."""
 
 import threading
 import time
