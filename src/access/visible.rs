@@ -185,9 +185,9 @@ pub struct ToIndex {
     pub has_past: bool,
 }
 
-/// See [`ToIndex`]; `None`: nothing. Every snapshot sees all commits up to `oldest.floor`, and what
-/// was retired at `oldest.pin` or later is in memory; `None`: only what is there now counts. No
-/// other transaction has open writes in the table.
+/// See [`ToIndex`]; `None`: nothing. Every snapshot sees all commits up to `oldest.floor`, and
+/// memory that was retired at `oldest.pin` or later is there; `None`: only what is there now
+/// counts. No other transaction has open writes in the table.
 ///
 /// # Safety
 /// Within a transaction that is pinned.

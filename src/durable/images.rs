@@ -112,8 +112,8 @@ impl Batch {
         if !self.is_empty() {
             return Err(Full);
         }
-        // From the last piece to the first one, so that the first one is in the last record: without
-        // it the others do not count.
+        // From the last piece to the first one, so that the first one is in the last record:
+        // without it the others do not count.
         let pieces: Vec<Entry> = group.iter().flat_map(|e| e.pieces()).collect();
         let mut next = 0;
         for piece in pieces.iter().rev() {

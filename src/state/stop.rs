@@ -1,8 +1,8 @@
 //! Stop events: named points at which tests stop or fail a backend, or the coordinator.
 //!
 //! A session arms the events of its transactions for itself. Those of the coordinator, which has no
-//! session, are armed in shared memory, for whichever coordinator comes there first. Those of durable
-//! tables are named by the setting `mixedcc.kill_at`, which every process has.
+//! session, are armed in shared memory, for whichever coordinator comes there first. Those of
+//! durable tables are named by the setting `mixedcc.kill_at`, which every process has.
 
 use crate::pg::guc;
 use crate::pg::local::Local;

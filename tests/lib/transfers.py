@@ -1,6 +1,7 @@
-"""Transfers between accounts of permanent tables, by sessions that note which commits were answered,
-and an oracle that judges the tables afterwards. Each transaction leaves a row that says what it did;
-so all balances, and the rows of all other tables, follow from the rows that are there."""
+"""Transfers between accounts of permanent tables, by sessions that note which commits were
+answered, and an oracle that judges the tables afterwards. Each transaction leaves a row that says
+what it did; so all balances, and the rows of all other tables, follow from the rows that are
+there."""
 
 import multiprocessing
 import random

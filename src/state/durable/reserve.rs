@@ -1,9 +1,9 @@
 //! Record numbers are reserved in WAL before an index entry may name them.
 //!
-//! A number of a permanent table is compared with the table's `high` before the executor gets it. So
-//! the WAL records of its index entries come after a record that reserves it (D-TID). All permanent
-//! tables do this, also those without indexes: it is one record for hundreds of numbers, and an
-//! index that is created later finds its numbers reserved.
+//! A number of a permanent table is compared with the table's `high` before the executor gets it.
+//! So the WAL records of its index entries come after a record that reserves it (D-TID). All
+//! permanent tables do this, also those without indexes: it is one record for hundreds of numbers,
+//! and an index that is created later finds its numbers reserved.
 
 use super::{enter_window, my_window};
 use crate::pg::wal;

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Copies of a server with permanent tables, taken under load: a base backup that recovers, a standby
-that is promoted, and recovery to a named point and to an LSN. The oracle judges each of them."""
+"""Copies of a server with permanent tables, taken under load: a base backup that recovers, a
+standby that is promoted, and recovery to a named point and to an LSN. The oracle judges each of
+them."""
 
 import copy
 import os

@@ -290,7 +290,8 @@ def case_plain(oracle, how, dice, seed):
 # --- DDL -------------------------------------------------------------------------
 
 def case_ddl(oracle, event, dice, seed):
-    """A transaction makes, fills, empties and drops tables. It is killed, or ends before a crash."""
+    """A transaction makes, fills, empties and drops tables. It is killed, or ends before a
+    crash."""
     connection = connect(DATABASE)
     settings = "SET synchronous_commit = on" + ("; SET mixedcc.default_persistence = permanent; SET client_min_messages = warning" if OURS else "")
     query(connection, settings)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Definitions of permanent tables: which commands make a table permanent or unlogged, what each
-leaves after a crash, databases that are copied and dropped while their tables are dirty, dump and
+"""Definitions of permanent tables: which commands make a table permanent or unlogged, and what each
+leaves after a crash. Databases are copied and dropped while their tables are dirty. Dump and
 restore, and ages of transaction ids."""
 
 import os

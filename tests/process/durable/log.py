@@ -35,8 +35,8 @@ def storage(table):
 
 
 def records(since, types=("COMMIT", "XCOMMIT")):
-    """(type, description) of our records since then. Others than the test's own do not come between: the
-    companion's are left out."""
+    """(type, description) of our records since then. Others than the test's own do not come
+    between: the companion's are left out."""
     query(BOSS, "INSERT INTO heap VALUES (0)")  # its commit flushes all
     rows = query(BOSS, """
         SELECT record_type, description FROM pg_get_wal_records_info_till_end_of_wal(%s)
@@ -250,7 +250,8 @@ def waits_for(connection, event):
 
 
 def standbys():
-    """A synchronous standby that does not come: COMMIT waits, snapshots do not show the row, a cancel ends it."""
+    """A synchronous standby that does not come: COMMIT waits, snapshots do not show the row, a
+    cancel ends it."""
     set_standbys("nobody")
     try:
         for way, table in (("without id", "plain"), ("with id", "checked")):
