@@ -54,8 +54,8 @@ pub fn die() -> ! {
 pub fn leave() -> ! {
     CLEAN.set(true);
     shmem::engine().shared.rounds.set_slot(None);
-    // SAFETY: ends the process. Not 0: the postmaster starts it again, unless it shuts down.
-    unsafe { pg_sys::proc_exit(1) }
+    // Not 0: the postmaster starts it again, unless it shuts down.
+    compat::end_process(1)
 }
 
 #[pg_guard]

@@ -230,6 +230,21 @@ pub fn addin_shmem_lock() -> *mut pg_sys::LWLock {
     unsafe { &raw mut (*pg_sys::MainLWLockArray.add(21)).lock }
 }
 
+/// Ends this process, with the callbacks of its end.
+pub fn end_process(code: i32) -> ! {
+    // SAFETY: ends the process (ipc.h). The bindings of 18 do not know that it never returns.
+    #[cfg(not(feature = "pg18"))]
+    unsafe {
+        pg_sys::proc_exit(code)
+    }
+    // SAFETY: as above.
+    #[cfg(feature = "pg18")]
+    unsafe {
+        pg_sys::proc_exit(code);
+        unreachable!("proc_exit does not return")
+    }
+}
+
 /// Has a function called at a signal.
 ///
 /// # Safety
