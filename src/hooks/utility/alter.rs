@@ -108,7 +108,7 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
             }
             (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) && !permanent => refuse(
                 &format!("table \"{name}\" must be unlogged to become a mixedcc table"),
-                "Use ALTER TABLE ... SET UNLOGGED first.",
+                "Use ALTER TABLE ... SET UNLOGGED first, or set mixedcc.default_persistence to permanent.",
             ),
             _ => {}
         }
@@ -117,7 +117,7 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
     if stays && has(s, AlterTableType::AT_SetLogged) && !permanent {
         refuse(
             &format!("mixedcc table \"{name}\" cannot be made logged"),
-            "Rows of mixedcc tables live in memory; use ALTER TABLE ... SET ACCESS METHOD heap, SET LOGGED.",
+            "Set mixedcc.default_persistence to permanent first, or use ALTER TABLE ... SET ACCESS METHOD heap, SET LOGGED.",
         );
     }
 }

@@ -85,7 +85,7 @@ fn settle_table(rv: *mut pg_sys::RangeVar) {
             format!("mixedcc table \"{}\" is created UNLOGGED", super::name_of(rv)),
             "mixedcc",
         )
-        .set_detail("Its rows are kept in memory: they survive a clean restart, but a crash empties the table. This notice appears once in a session.")
+        .set_detail("Its rows are kept in memory: they survive a clean restart, but a crash empties the table. With mixedcc.default_persistence = permanent they survive it. This notice appears once in a session.")
         .report(PgLogLevel::NOTICE);
     }
 }

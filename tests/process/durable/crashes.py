@@ -12,10 +12,12 @@ oracle judges the tables afterwards:
 `crashes SEED EVENT...` runs the named events only."""
 
 import os
+import queue
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psycopg2
@@ -134,6 +136,7 @@ def fails_to_start():
 
 def begin(oracle, seed, kill_at=None):
     """Workers and a disturber, beside which the server is killed."""
+    SERVER["pid"] = postmaster()
     SERVER["load"] = transfers.Load(DATABASE, oracle, seed, kill_at)
 
 
@@ -176,8 +179,7 @@ def after_crash(oracle, name, dice):
 
 def until_killed(limit):
     """Waits until the server has ended by the event."""
-    pid = postmaster()
-    return wait_until(lambda: not is_running(pid), limit)
+    return wait_until(lambda: not is_running(SERVER["pid"]), limit)
 
 
 def case_backend(oracle, event, dice, seed):
@@ -188,6 +190,54 @@ def case_backend(oracle, event, dice, seed):
     end(event)
     check(f"{event}: the event is met", met)
     after_crash(oracle, f"{event}: all is found", dice)
+
+
+def case_undecided(oracle, ending, dice, seed):
+    """A checkpoint comes while commits under a transaction id are logged and undecided. They go on
+    and are answered, or are cut off; then the server is killed."""
+    held = {}
+    for kind, length in (("short", 20), ("long", 40_000), ("huge", 700_000)):
+        connection = connect(DATABASE, options="-c synchronous_commit=on -c mixedcc.kill_at=xcommit-marked:1:1500")
+        query(connection, "CREATE TABLE IF NOT EXISTS undecided (kind text, seq int, v text) USING heap")
+        query(connection, "SET mixedcc.default_persistence = permanent; SET mixedcc.kill_at = ''")
+        query(connection, "CREATE TABLE IF NOT EXISTS pending (kind text PRIMARY KEY, seq int, v text) USING mixedcc")
+        query(connection, "INSERT INTO pending VALUES (%s, 0, '') ON CONFLICT DO NOTHING", (kind,))
+        query(connection, "SET mixedcc.kill_at = 'xcommit-marked:1:1500'")
+        held[kind] = (connection, length)
+    before = dict(query(held["short"][0], "SELECT kind, seq FROM pending"))
+    outcomes = queue.Queue()
+
+    def commit(kind):
+        connection, length = held[kind]
+        try:
+            query(connection, f"""BEGIN; INSERT INTO undecided VALUES ('{kind}', {before[kind] + 1}, '');
+                UPDATE pending SET seq = seq + 1, v = repeat('{kind[0]}', {length}) WHERE kind = '{kind}'; COMMIT""")
+            outcomes.put((kind, True))
+        except psycopg2.Error:
+            outcomes.put((kind, False))
+
+    clients = [threading.Thread(target=commit, args=(kind,)) for kind in held]
+    for client in clients:
+        client.start()
+    time.sleep(0.5)
+    boss = connect("postgres")
+    query(boss, "CHECKPOINT")
+    if ending == "answered":
+        for client in clients:
+            client.join()
+    kill_group()
+    for client in clients:
+        client.join()
+    answered = dict(outcomes.get(timeout=5) for _ in held)
+    equal(f"undecided, {ending}: as planned", set(answered.values()), {ending == "answered"})
+    after_crash(oracle, f"undecided, {ending}: all other tables are found", dice)
+    connection = connect(DATABASE)
+    found = {kind: (seq, v) for kind, seq, v in query(connection, "SELECT kind, seq, v FROM pending")}
+    connection.close()
+    for kind, (_, length) in held.items():
+        seq, text = found[kind]
+        good = seq == before[kind] + answered[kind] and text in ("", kind[0] * length)
+        check(f"undecided, {ending}: the {kind} row", good, (seq, before[kind], answered[kind], len(text)))
 
 
 def case_companion(oracle, event, dice, seed):
@@ -369,6 +419,7 @@ CASES = ([(case_plain, how) for how in ("group", "backend", "immediate", "fast")
          + [(case_ddl, None)]
          + ([(case_backend, e) for e in BACKEND] + [(case_companion, e) for e in COMPANION]
             + [(case_closing, e) for e in CLOSING] + [(case_startup, e) for e in STARTUP]
+            + [(case_undecided, how) for how in ("answered", "cut off")]
             + [(case_first_use, e) for e in FIRST_USE] + [(case_ddl, e) for e in DDL] if OURS else []))
 
 
