@@ -217,10 +217,11 @@ def case_undecided(oracle, ending, dice, seed):
             outcomes.put((kind, False))
 
     clients = [threading.Thread(target=commit, args=(kind,)) for kind in held]
+    boss = connect("postgres")
+    query(boss, "CHECKPOINT")  # from now on nothing is dirty
     for client in clients:
         client.start()
     time.sleep(0.5)
-    boss = connect("postgres")
     query(boss, "CHECKPOINT")
     if ending == "answered":
         for client in clients:
