@@ -21,6 +21,10 @@ pub fn await_after(t: &mut Txn) {
         unsafe {
             if pg_sys::ProcDiePending != 0 || pg_sys::QueryCancelPending != 0 {
                 pg_sys::QueryCancelPending = 0;
+                if pg_sys::ProcDiePending != 0 {
+                    // The client is not told that its commit is safe.
+                    pg_sys::whereToSendOutput = pg_sys::CommandDest::DestNone;
+                }
                 warning!(
                     "the transaction has committed, but others that it has read may not be safe yet: \
                      canceled the wait for their flush or replication"
@@ -30,8 +34,12 @@ pub fn await_after(t: &mut Txn) {
             if n < 64 {
                 pg_sys::pg_usleep(20);
             } else {
-                let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
-                pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, pg_sys::PG_WAIT_EXTENSION);
+                // An exit would undo a transaction that has committed: the process ends later.
+                let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_POSTMASTER_DEATH) as i32;
+                let seen = pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, pg_sys::PG_WAIT_EXTENSION);
+                if seen as u32 & pg_sys::WL_POSTMASTER_DEATH != 0 {
+                    pg_sys::ProcDiePending = 1;
+                }
                 pg_sys::ResetLatch(pg_sys::MyLatch);
             }
         }
