@@ -10,8 +10,8 @@ import time
 
 import psycopg2
 
-from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come, query, reload, server,
-                        value, wait_until)
+from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come,
+                        query, reload, server, value, wait_until)
 
 DATABASE = "process_durable_log"
 PERMANENT = "-c mixedcc.default_persistence=permanent -c synchronous_commit=on -c client_min_messages=warning"
@@ -34,14 +34,17 @@ def storage(table):
         FROM pg_class c, pg_database d WHERE c.oid = %s::regclass AND datname = current_database()""", (table,))
 
 
-def records(since, types=("COMMIT", "XCOMMIT")):
-    """(type, description) of our records since then. Others than the test's own do not come
-    between: the companion's are left out."""
-    query(BOSS, "INSERT INTO heap VALUES (0)")  # its commit flushes all
+def records_on_disk(since, types):
+    """(type, description) of our records since then. The companion's are left out."""
     rows = query(BOSS, """
         SELECT record_type, description FROM pg_get_wal_records_info_till_end_of_wal(%s)
         WHERE resource_manager = 'mixedcc'""", (since,))
     return [row for row in rows if row[0] in types]
+
+
+def records(since, types=("COMMIT", "XCOMMIT")):
+    query(BOSS, "INSERT INTO heap VALUES (0)")  # its commit flushes all
+    return records_on_disk(since, types)
 
 
 def logged(do, types=("COMMIT", "XCOMMIT")):
@@ -207,6 +210,14 @@ def commits_ahead(session_, number):
     return ahead
 
 
+def flushed_since(since):
+    """Our commits that are on disk. It is an error to ask when nothing is that came since then."""
+    try:
+        return records_on_disk(since, ("COMMIT",))
+    except psycopg2.Error:
+        return []
+
+
 def levels():
     """COMMIT answers after the flush, unless it need not."""
     for level in ("local", "remote_write", "on", "remote_apply"):
@@ -215,10 +226,9 @@ def levels():
         session_.close()
     session_ = session("-c synchronous_commit=off")
     check("off: COMMIT answers before the flush", wait_until(lambda: commits_ahead(session_, 1)))
+    since = position()
     query(session_, "INSERT INTO plain VALUES (1, 'off')")
-    lsn = position()
-    check("off: the WAL writer flushes before long", wait_until(
-        lambda: value(BOSS, "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", (lsn,)), 5))
+    check("off: the WAL writer flushes before long", wait_until(lambda: flushed_since(since)))
     query(session_, "DELETE FROM plain")
     session_.close()
 
@@ -282,7 +292,8 @@ def companion():
 
 
 def shut_gate(seconds):
-    """The companion ends, and lingers with the gate shut. Returns its process id when a commit has waited."""
+    """The companion ends, and lingers with the gate shut. Returns its process id when a commit has
+    waited."""
     query(BOSS, "ALTER SYSTEM SET mixedcc.stop_events = on")
     query(BOSS, f"ALTER SYSTEM SET mixedcc.kill_at = 'closing-waited:1:{seconds * 1000}'")
     reload(BOSS)
@@ -312,15 +323,13 @@ def state(connection):
     return query(BOSS, "SELECT state, wait_event FROM pg_stat_activity WHERE pid = %s", (connection.info.backend_pid,))[0]
 
 
-def undone_after_logging():
-    """PostgreSQL refuses a commit whose records are in WAL, and images: its rows never come back."""
-    query(BOSS, "CREATE TABLE pair (id int PRIMARY KEY, v int)")
-    query(BOSS, "INSERT INTO pair VALUES (1, 0), (2, 0)")
-    query(BOSS, "DELETE FROM checked")
-    query(BOSS, "INSERT INTO checked VALUES (1, 'before')")
+def refused(stop=""):
+    """A session whose COMMIT PostgreSQL will refuse when our record is in WAL: another one has
+    committed first."""
     first = session()
-    loser = session("-c mixedcc.mixed_serializable=allow -c mixedcc.stop_events=on -c mixedcc.kill_at=xcommit-marked:1:3000")
-    for one, other in ((first, 1), (loser, 2)):
+    loser = session("-c mixedcc.mixed_serializable=allow " + stop)
+    query(BOSS, "UPDATE pair SET v = 0")
+    for one in (first, loser):
         query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE")
         query(one, "SELECT sum(v) FROM pair")
     for one, other in ((first, 1), (loser, 2)):
@@ -328,6 +337,17 @@ def undone_after_logging():
     query(loser, "INSERT INTO checked VALUES (2, 'undone')")
     query(loser, "UPDATE checked SET v = 'undone' WHERE id = 1")
     query(first, "COMMIT")
+    first.close()
+    return loser
+
+
+def undone_after_logging():
+    """Rows of a commit that was refused after its record never come back, from images or WAL."""
+    query(BOSS, "CREATE TABLE pair (id int PRIMARY KEY, v int)")
+    query(BOSS, "INSERT INTO pair VALUES (1, 0), (2, 0)")
+    query(BOSS, "DELETE FROM checked")
+    query(BOSS, "INSERT INTO checked VALUES (1, 'before')")
+    loser = refused("-c mixedcc.stop_events=on -c mixedcc.kill_at=xcommit-marked:1:3000")
     since = position()
     thread, result = run_in_thread(loser, "COMMIT")
     must_come(lambda: [kind for kind, _ in records(since)] == ["XCOMMIT"])
@@ -340,8 +360,13 @@ def undone_after_logging():
     found = logged(lambda: query(loser, "INSERT INTO plain VALUES (5, 'next')"))
     equal("the session's next commit is an ordinary one", [kind for kind, _ in found], ["COMMIT"])
     crash()
-    equal("it is undone after a crash", query(BOSS, "SELECT v FROM checked"), [("before",)])
+    equal("it is undone after a crash, when images had it", query(BOSS, "SELECT v FROM checked"), [("before",)])
     equal("what was committed after it is there", value(BOSS, "SELECT count(*) FROM plain WHERE id = 5"), 1)
+    thread, result = run_in_thread(refused(), "COMMIT")
+    thread.join(30)
+    equal("PostgreSQL refuses another commit", result.get("state"), "40001")
+    crash()
+    equal("it is undone after a crash, when WAL had it", query(BOSS, "SELECT v FROM checked"), [("before",)])
     query(BOSS, "DELETE FROM plain")
 
 
