@@ -267,7 +267,7 @@ def standbys():
             session_ = session("-c synchronous_commit=on")
             thread, result = run_in_thread(session_, f"INSERT INTO {table} VALUES (777, 'waits')")
             must_come(lambda: waits_for(session_, "SyncRep"))
-            equal(f"{way}: snapshots do not show what is not replicated",
+            equal(f"{way}: snapshots leave out a commit that waits",
                   value(BOSS, f"SELECT count(*) FROM {table} WHERE id = 777"), 0)
             other = session("-c synchronous_commit=local")
             query(other, "INSERT INTO plain VALUES (778, 'goes on')")
