@@ -48,3 +48,33 @@ fn logged_upto(e: &Engine) -> Csn {
     }
     upto
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Flushed;
+    use crate::csn::{SlotWord, State};
+    use crate::primitive::Ordering;
+    use crate::threads::Block;
+
+    #[test]
+    fn a_csn_is_flushed_when_wal_is_up_to_its_look() {
+        let block = Block::new(8 << 20, 2).expect("a block");
+        let e = block.engine;
+        let now = (e.tick(), e.tick(), e.tick()).2;
+        let mut flushed = Flushed::default();
+        flushed.advance(&e, || 100, || 99);
+        assert_eq!(e.shared.rounds.flushed_csn(), 0, "not on disk yet");
+        e.tick();
+        flushed.advance(&e, || 200, || 100);
+        assert_eq!(e.shared.rounds.flushed_csn(), now, "what the first look has seen");
+        // A commit that may not have inserted its record holds it back.
+        let open = e.tick();
+        e.slots[1].word.store(SlotWord::new(0, open, State::Committing).0, Ordering::SeqCst);
+        e.tick();
+        flushed.advance(&e, || 300, || 300);
+        assert_eq!(e.shared.rounds.flushed_csn(), open - 1);
+        e.slots[1].word.store(SlotWord::new(0, open, State::Committed).0, Ordering::SeqCst);
+        flushed.advance(&e, || 400, || 400);
+        assert_eq!(e.shared.rounds.flushed_csn(), e.now());
+    }
+}
