@@ -66,10 +66,12 @@ fn is_temp(rv: *const pg_sys::RangeVar) -> bool {
 
 /// Gives a relation without a word about it the default persistence. Is it made unlogged so?
 fn settle_persistence(rv: *mut pg_sys::RangeVar) -> bool {
-    // SAFETY: `rv` is a range variable of a `writable` call, which we may change.
+    // SAFETY: `rv` is a range variable of a `writable` call, which we may change. The setting is a
+    // variable of this process.
     unsafe {
         let open = (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT;
-        if !open || DEFAULT_PERSISTENCE.get() == Persistence::Permanent {
+        // pg_upgrade says UNLOGGED where it means it.
+        if !open || pg_sys::IsBinaryUpgrade || DEFAULT_PERSISTENCE.get() == Persistence::Permanent {
             return false;
         }
         (*rv).relpersistence = pg_sys::RELPERSISTENCE_UNLOGGED as core::ffi::c_char;
