@@ -4,8 +4,10 @@ use super::{class, elements, hold, is_our_method, members, name_of, ours, relid,
 use crate::access::altered;
 use crate::admin::options::{self, Apply, Options};
 use crate::paths::tableam::relation;
+use crate::pg::compat;
 use crate::pg::errors::{complain, refuse};
 use crate::pg::guc::{Persistence, DEFAULT_PERSISTENCE};
+use crate::state::rel;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;
@@ -245,6 +247,7 @@ pub fn table(call: Call) {
         // SAFETY: the node is an `AlterTableStmt`: that of the call that is run.
         let method = new_method(unsafe { &*call.node::<pg_sys::AlterTableStmt>() });
         relation::expect_conversion(found.zip(method.and_then(|m| method_of(&m))));
+        found.map_or(Vec::new(), members).into_iter().for_each(load_first);
         altered::begin();
         call.run();
         altered::end();
@@ -259,6 +262,27 @@ pub fn table(call: Call) {
     let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), wishes) };
     for member in members(oid) {
         follow(member, before, if member == oid { apply } else { Apply::default() });
+    }
+}
+
+/// Loads the rows of a permanent table that the command may change: they cannot be loaded in the
+/// middle of it, when the PRIMARY KEY is another one. What the user may not do, or what is too large,
+/// the command itself finds.
+fn load_first(oid: Oid) {
+    // SAFETY: a variable of shared memory; and catalog look-ups, in which any OID is answered. The
+    // relation is open, and keeps its lock while it is loaded. ERRORs unwind.
+    unsafe {
+        if pg_sys::RecoveryInProgress() || ours(oid).is_none() || !compat::owns_relation(oid, pg_sys::GetUserId()) {
+            return;
+        }
+        let rel = pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as i32);
+        if rel.is_null() {
+            return;
+        }
+        if rel::is_ours(rel) && compat::is_permanent(rel) {
+            let _ = rel::table_if_it_fits(rel);
+        }
+        pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
     }
 }
 
