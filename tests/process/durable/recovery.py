@@ -255,9 +255,37 @@ def small_memory():
     connection.close()
 
 
+def definitions_first():
+    """The first use of a table after a crash is a change of its definition."""
+    connection = make_database()
+    changes = {"dropped": "DROP CONSTRAINT dropped_pkey", "typed": "ALTER COLUMN id TYPE bigint",
+               "gone": "DROP COLUMN id", "added": "ADD COLUMN w int DEFAULT 7"}
+    for table in changes:
+        make(connection, table)
+    connection.close()
+    for ending in ("ROLLBACK", "COMMIT"):
+        server("crash")
+        connection = connect()
+        for table, change in changes.items():
+            query(connection, "BEGIN")
+            query(connection, f"ALTER TABLE {table} {change}")
+            query(connection, f"UPDATE {table} SET v = v + 1 WHERE v <= 10")
+            query(connection, ending)
+        connection.close()
+        server("crash")
+        connection = connect()
+        for table in changes:
+            wanted = (2000, 2001000 + (10 if ending == "COMMIT" else 0))
+            equal(f"{table}: {ending}", query(connection, f"SELECT count(*), sum(v) FROM {table}")[0], wanted)
+        if ending == "ROLLBACK":
+            for table in changes:
+                equal(f"{table}: by the key", value(connection, f"SELECT v FROM {table} WHERE id = 77"), 77)
+        connection.close()
+
+
 def end():
     drop_database(DATABASE)
 
 
 main(crashes_in_a_row, long_rows, cut_off, freed_numbers, damaged_pages, damaged_journal, torn_journal, small_memory,
-     end)
+     definitions_first, end)
