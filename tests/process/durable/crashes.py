@@ -241,6 +241,23 @@ def case_undecided(oracle, ending, dice, seed):
         check(f"undecided, {ending}: the {kind} row", good, (seq, before[kind], answered[kind], len(text)))
 
 
+def case_at_once(_oracle, event, _dice, _seed):
+    """Nothing else runs. The server is killed as soon as a commit is answered: it was flushed."""
+    for n in range(1, 4):
+        connection = connect(DATABASE, options="-c synchronous_commit=on")
+        if n == 1:
+            query(connection, "SET mixedcc.default_persistence = permanent; DROP TABLE IF EXISTS latest")
+            query(connection, "CREATE TABLE latest (n int) USING mixedcc; INSERT INTO latest VALUES (0)")
+            query(connection, "CHECKPOINT")
+            time.sleep(0.5)
+        query(connection, "UPDATE latest SET n = n + 1")
+        kill_group()
+        start()
+        connection = connect(DATABASE)
+        equal(f"{event}: commit {n} is found", query(connection, "SELECT n FROM latest"), [(n,)])
+        connection.close()
+
+
 def case_companion(oracle, event, dice, seed):
     begin(oracle, seed)
     time.sleep(dice.uniform(0.5, 1.5))
@@ -420,7 +437,7 @@ CASES = ([(case_plain, how) for how in ("group", "backend", "immediate", "fast")
          + [(case_ddl, None)]
          + ([(case_backend, e) for e in BACKEND] + [(case_companion, e) for e in COMPANION]
             + [(case_closing, e) for e in CLOSING] + [(case_startup, e) for e in STARTUP]
-            + [(case_undecided, how) for how in ("answered", "cut off")]
+            + [(case_at_once, "at once")] + [(case_undecided, how) for how in ("answered", "cut off")]
             + [(case_first_use, e) for e in FIRST_USE] + [(case_ddl, e) for e in DDL] if OURS else []))
 
 
