@@ -176,7 +176,7 @@ pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) -> 
         let e = &mut (*x).estate;
         e.es_snapshot = (*q).snapshot;
         e.es_crosscheck_snapshot = (*q).crosscheck_snapshot;
-        e.es_range_table = (*p).rtable;
+        e.es_range_table = (*p).tables.rtable;
         e.es_plannedstmt = (*q).plannedstmt;
         e.es_sourceText = (*q).sourceText;
         e.es_param_list_info = (*q).params;

@@ -51,8 +51,8 @@ pub struct Program {
     pub index: Oid,
     /// The lock that statements of this kind take on an index.
     pub lock: i32,
-    /// The range table.
-    pub rtable: *mut List,
+    /// The statement's tables.
+    pub tables: compat::Tables,
     /// The key: `n_keys` columns. None for INSERT.
     pub keys: *mut Key,
     /// See `keys`.
@@ -188,8 +188,8 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
     unsafe {
         let stmt = (*q).plannedstmt;
         let shape = plan::read(stmt)?;
-        let rtable: *mut List = pg_sys::copyObjectImpl((*stmt).rtable.cast()).cast();
-        let entries = PgList::<pg_sys::RangeTblEntry>::from_pg(rtable);
+        let tables = compat::Tables::copy_of(stmt);
+        let entries = PgList::<pg_sys::RangeTblEntry>::from_pg(tables.rtable);
         if entries.iter_ptr().any(|e| (*e).security_barrier) {
             return Err(Reason::RowSecurity);
         }
@@ -211,7 +211,7 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
         (*p).rti = shape.rti;
         (*p).queues = queues;
         (*p).lock = (*entry).rellockmode;
-        (*p).rtable = rtable;
+        (*p).tables = tables;
         (*p).econtext = pg_sys::CreateStandaloneExprContext();
         let desc = pg_sys::CreateTupleDescCopyConstr((*table).rd_att);
         (*p).row = pg_sys::MakeTupleTableSlot(desc, &raw const pg_sys::TTSOpsHeapTuple);
@@ -288,11 +288,11 @@ unsafe fn output(p: *mut Program, desc: pg_sys::TupleDesc, shape: &Shape) {
 /// # Safety
 /// A program that lives (INV-BYPASS-PROGRAM).
 pub unsafe fn uses(p: *const Program, oid: Oid) -> bool {
-    // SAFETY: `p` lives: contract of this function. `rtable` is a copy in its own memory.
+    // SAFETY: `p` lives: contract of this function. `tables` is a copy in its own memory.
     unsafe {
         (*p).table == oid
             || (*p).index == oid
             || indexes::has((*p).indexes, oid)
-            || PgList::<pg_sys::RangeTblEntry>::from_pg((*p).rtable).iter_ptr().any(|e| (*e).relid == oid)
+            || PgList::<pg_sys::RangeTblEntry>::from_pg((*p).tables.rtable).iter_ptr().any(|e| (*e).relid == oid)
     }
 }

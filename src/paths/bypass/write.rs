@@ -210,7 +210,7 @@ unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::Tuple
         }
         if !good {
             (*slot).tts_tableOid = (*p).table;
-            compat::check_constraints(rel, (*p).rti, (*p).rtable, slot);
+            compat::check_constraints(rel, (*p).rti, (*p).tables, slot);
         }
     }
 }

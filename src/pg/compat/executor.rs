@@ -110,29 +110,57 @@ pub unsafe fn has_rights(stmt: *mut pg_sys::PlannedStmt) -> bool {
     }
 }
 
+/// The tables of a statement, and the rights that it needs on them: two lists of the statement.
+#[derive(Clone, Copy)]
+pub struct Tables {
+    /// The range table.
+    pub rtable: *mut pg_sys::List,
+    /// From 16 on; before, the range table itself says it. An error's DETAIL shows only columns
+    /// that the user may see by these.
+    #[cfg(not(feature = "pg15"))]
+    permissions: *mut pg_sys::List,
+}
+
+impl Tables {
+    /// Copies of a statement's lists, in the current memory context.
+    ///
+    /// # Safety
+    /// A planned statement.
+    pub unsafe fn copy_of(stmt: *mut pg_sys::PlannedStmt) -> Tables {
+        // SAFETY: `stmt` is a planned statement (contract of this function), and its lists are of
+        // nodes that can be copied.
+        unsafe {
+            Tables {
+                rtable: pg_sys::copyObjectImpl((*stmt).rtable.cast()).cast(),
+                #[cfg(not(feature = "pg15"))]
+                permissions: pg_sys::copyObjectImpl((*stmt).permInfos.cast()).cast(),
+            }
+        }
+    }
+}
+
 /// Gives an executor state the tables of a statement, all of which are used.
 ///
 /// # Safety
-/// A new state, and a range table that outlives it. Its tables' rights are not looked at.
-unsafe fn init_range_table(estate: *mut pg_sys::EState, rtable: *mut pg_sys::List) {
-    // SAFETY: `estate` is new, and `rtable` outlives it (contract of this function).
+/// A new state, and tables that outlive it. The user's rights are not checked.
+unsafe fn init_range_table(estate: *mut pg_sys::EState, tables: Tables) {
+    // SAFETY: `estate` is new, and `tables` outlives it (contract of this function).
     #[cfg(feature = "pg15")]
     unsafe {
-        pg_sys::ExecInitRangeTable(estate, rtable)
+        pg_sys::ExecInitRangeTable(estate, tables.rtable)
     }
-    // SAFETY: `estate` is new, and `rtable` outlives it (contract of this function); without
-    // rights' infos none are looked at.
+    // SAFETY: `estate` is new, and `tables` outlives it (contract of this function).
     #[cfg(any(feature = "pg16", feature = "pg17"))]
     unsafe {
-        pg_sys::ExecInitRangeTable(estate, rtable, std::ptr::null_mut())
+        pg_sys::ExecInitRangeTable(estate, tables.rtable, tables.permissions)
     }
-    // SAFETY: `estate` is new, and `rtable` outlives it (contract of this function); the set is a
+    // SAFETY: `estate` is new, and `tables` outlives it (contract of this function); the set is a
     // new one.
     #[cfg(feature = "pg18")]
     unsafe {
-        let n = pg_sys::list_length(rtable);
+        let n = pg_sys::list_length(tables.rtable);
         let all = if n == 0 { std::ptr::null_mut() } else { pg_sys::bms_add_range(std::ptr::null_mut(), 1, n) };
-        pg_sys::ExecInitRangeTable(estate, rtable, std::ptr::null_mut(), all)
+        pg_sys::ExecInitRangeTable(estate, tables.rtable, tables.permissions, all)
     }
 }
 
@@ -141,18 +169,13 @@ unsafe fn init_range_table(estate: *mut pg_sys::EState, rtable: *mut pg_sys::Lis
 /// # Safety
 /// An open table, its number in the range table, and a row of it. An ERROR jumps over the caller's
 /// frame.
-pub unsafe fn check_constraints(
-    rel: pg_sys::Relation,
-    rti: u32,
-    rtable: *mut pg_sys::List,
-    slot: *mut pg_sys::TupleTableSlot,
-) {
+pub unsafe fn check_constraints(rel: pg_sys::Relation, rti: u32, tables: Tables, slot: *mut pg_sys::TupleTableSlot) {
     // SAFETY: `rel` is open, `rti` is its number, and `slot` has a row of it (contract of this
     // function). `info` and `estate` outlive the check. `ExecConstraints` may raise: nothing that
     // needs a drop is alive in this frame.
     unsafe {
         let estate = pg_sys::CreateExecutorState();
-        init_range_table(estate, rtable);
+        init_range_table(estate, tables);
         let mut info = pg_sys::ResultRelInfo { type_: pg_sys::NodeTag::T_ResultRelInfo, ..Default::default() };
         pg_sys::InitResultRelInfo(&mut info, rel, rti, std::ptr::null_mut(), 0);
         // An ERROR keeps the names of table and constraint.

@@ -55,7 +55,7 @@ pub use catalog::{
     owns_database, owns_function, owns_relation, owns_schema_or_database, primary_key_index, relation_rights,
 };
 pub use executor::{
-    begin_guarded_index_scan, begin_index_scan, check_constraints, has_rights, init_run, insert_index_entries,
+    begin_guarded_index_scan, begin_index_scan, check_constraints, has_rights, init_run, insert_index_entries, Tables,
 };
 pub use maintenance::{
     cluster, count_fetched, count_fetched_rows, count_returned_row, count_scan, count_update, index_vacuum_info,
