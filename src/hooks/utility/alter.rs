@@ -266,8 +266,8 @@ pub fn table(call: Call) {
 }
 
 /// Loads the rows of a permanent table that the command may change: they cannot be loaded in the
-/// middle of it, when the PRIMARY KEY is another one. What the user may not do, or what is too large,
-/// the command itself finds.
+/// middle of it, when the PRIMARY KEY is another one. What the user may not do, or what is too
+/// large, the command itself finds.
 fn load_first(oid: Oid) {
     // SAFETY: a variable of shared memory; and catalog look-ups, in which any OID is answered. The
     // relation is open, and keeps its lock while it is loaded. ERRORs unwind.
