@@ -135,6 +135,9 @@ def compare(what, tables):
 
 def test_checkpoints():
     connection = make_database(DATABASE)
+    # Other tests may have left it off.
+    query(connection, "ALTER SYSTEM SET restart_after_crash = on")
+    query(connection, "SELECT pg_reload_conf()")
     make_tables(connection)
     query(connection, "CHECKPOINT")
     compare("after they were made", contents(connection))
@@ -376,6 +379,7 @@ def test_postmaster():
     found = query(connection, "SELECT count(*), count(*) FILTER (WHERE v = id) FROM room")
     check("postmaster: all rows are there", found == [(50000, 50000 // 3)], found)
     compare("after the postmaster was killed", contents(connection) if not query(connection, "CHECKPOINT") else {})
+    query(connection, "ALTER SYSTEM RESET restart_after_crash")
     connection.close()
     drop_database(DATABASE)
 
