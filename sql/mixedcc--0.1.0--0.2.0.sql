@@ -212,3 +212,18 @@ CREATE FUNCTION mixedcc.estimate("table" regclass, OUT rows bigint, OUT record_b
     AS 'MODULE_PATHNAME', 'estimate_wrapper' LANGUAGE C VOLATILE STRICT ROWS 1 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION mixedcc.estimate(regclass) IS
     'how much of mixedcc.memory a heap table will need as a mixedcc table: rows, and bytes by what they are for, from a sample of about 2,000 pages';
+
+-- The view has two columns more. It stays, with the views of users that depend on it.
+ALTER FUNCTION mixedcc.partition_rows() RENAME TO partition_rows_of_0_1_0;
+CREATE FUNCTION mixedcc.partition_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT waiting_policy text,
+        OUT rows bigint, OUT versions bigint, OUT bytes bigint, OUT reads bigint, OUT writes bigint, OUT commits bigint,
+        OUT waits text, OUT aborts text, OUT pinned bool, OUT frozen bigint, OUT failed_thaws bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'partition_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
+COMMENT ON FUNCTION mixedcc.partition_rows() IS 'source of the view mixedcc.partitions';
+CREATE OR REPLACE VIEW mixedcc.partitions AS
+    SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts,
+        waits::jsonb AS waits, pinned, frozen, failed_thaws
+    FROM mixedcc.partition_rows();
+DROP FUNCTION mixedcc.partition_rows_of_0_1_0();
+COMMENT ON COLUMN mixedcc.partitions.frozen IS 'SERIALIZABLE transactions that read here and went on, or began, as snapshots';
+COMMENT ON COLUMN mixedcc.partitions.failed_thaws IS 'writes and row locks of such transactions that failed for a conflict here';

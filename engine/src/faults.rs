@@ -86,6 +86,16 @@ pub enum Fault {
     JudgesTheFirst,
     /// A read that passes over a pending version still counts all reads as valid.
     PassesOver,
+    /// A transaction that has written goes on as a snapshot, where it should fail.
+    WritersFreeze,
+    /// A transaction that freezes reads the snapshot of that moment.
+    FreezesNow,
+    /// A transaction that is frozen from its beginning does not remember what it reads.
+    FrozenForgets,
+    /// A transaction forgets what it has read when it thaws.
+    ThawForgets,
+    /// A frozen transaction reads storage that is newer than its snapshot.
+    FrozenSeesNewStorage,
     /// The entry of a dead record stays in the primary index, and the record is not marked.
     EntryForgotten,
     /// A lock word is overwritten even if it has changed since it was read.

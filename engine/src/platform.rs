@@ -141,6 +141,10 @@ pub trait Platform {
     fn has_written(&self) -> bool {
         false
     }
+    /// May a transaction that has only read go on as a snapshot where it would fail otherwise?
+    fn freezes_readers(&self) -> bool {
+        true
+    }
     /// A point at which a test may stop or fail the transaction.
     fn stop_event(&self, _event: StopEvent) -> Result<(), Error> {
         Ok(())

@@ -92,6 +92,8 @@ pub struct Threads {
     pub fail_at: Cell<Option<StopEvent>>,
     /// Do its transactions count as writers? Then those without writes are validated at commit too.
     pub writers: Cell<bool>,
+    /// Does a reader that fails go on as a snapshot?
+    pub freezes: Cell<bool>,
 }
 
 impl Threads {
@@ -105,6 +107,7 @@ impl Threads {
             early: Cell::new(EARLY),
             fail_at: Cell::new(None),
             writers: Cell::new(false),
+            freezes: Cell::new(true),
         }
     }
     fn ident(&self) -> u64 {
@@ -164,6 +167,9 @@ impl Platform for Threads {
     }
     fn has_written(&self) -> bool {
         self.writers.get()
+    }
+    fn freezes_readers(&self) -> bool {
+        self.freezes.get()
     }
     fn stop_event(&self, event: StopEvent) -> Result<(), Error> {
         if self.fail_at.get() == Some(event) {

@@ -128,7 +128,7 @@ pub unsafe fn found_nothing(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool 
             }
         }
         settle(f);
-        false
+        ok(xact::txn().looks_again(&PG))
     }
 }
 

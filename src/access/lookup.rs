@@ -91,7 +91,7 @@ pub unsafe fn by_key<K: Key + ?Sized>(
 fn begins_to_look(info: &RelInfo) -> bool {
     let starts = xact::running().is_none();
     let t = xact::txn();
-    if xact::mode() != Mode::Serializable {
+    if xact::mode() != Mode::Serializable || t.is_frozen() {
         return starts;
     }
     let follows = !t.is_following() && !locks_first(info);
@@ -169,7 +169,7 @@ unsafe fn by_bytes(
         let t = xact::txn();
         let Some((position, again)) = after else {
             partitions.into_iter().for_each(|(at, start)| t.add_predicate(at, start));
-            return None;
+            return if ok(t.looks_again(&PG)) { search(pk, info, mode, key, snapshot, for_write) } else { None };
         };
         if again {
             let found = search(pk, info, mode, key, snapshot, for_write);
@@ -178,6 +178,9 @@ unsafe fn by_bytes(
             }
         }
         t.add_point_predicate(&PG, &position, key);
+        if ok(t.looks_again(&PG)) {
+            return search(pk, info, mode, key, snapshot, for_write);
+        }
     }
     None
 }
@@ -207,7 +210,7 @@ pub unsafe fn peek<K: Key + ?Sized>(
     let t = xact::running().filter(|_| !stop::is_on())?;
     let seen = match xact::known_mode()? {
         // Else a look tells nothing (INV-PEEK).
-        Mode::Serializable if !t.is_following() => return None,
+        Mode::Serializable if !t.is_following() && !t.is_frozen() => return None,
         Mode::Serializable => None,
         // Takes the pin and the CSN if need be, which cannot fail at this level.
         // SAFETY: `snapshot` is a valid MVCC snapshot (contract of this function).

@@ -56,6 +56,9 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     t.others = t.others || rels.iter().any(|r| unsafe { is_other(*r) });
     // SAFETY: the relations are null or open (contract of this function).
     t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
+    if t.foreign {
+        xact::validate_at_commit();
+    }
     if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
         return;
     }

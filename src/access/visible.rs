@@ -160,7 +160,7 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
             return NonNull::new(l.version).map(|v| (v, None));
         }
     }
-    if let Some(seen) = seen {
+    if let Some(seen) = seen.or(t.frozen_at()) {
         if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, seen)) {
             // SAFETY: `v` was reached under our pin (INV-RETIRE).
             return unsafe { live(Some(v)) }.map(|v| (v, None));

@@ -201,7 +201,7 @@ fn waits(p: &Partition) -> String {
     by_reason(WaitReason::ALL.iter().map(|r| (r, p.stats.waits.of(*r))))
 }
 
-type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, String, String, bool);
+type PartitionRow = (Oid, i32, String, String, i64, i64, i64, i64, i64, i64, String, String, bool, i64, i64);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -221,6 +221,8 @@ fn partition_rows() -> TableIterator<
         name!(waits, String),
         name!(aborts, String),
         name!(pinned, bool),
+        name!(frozen, i64),
+        name!(failed_thaws, i64),
     ),
 > {
     let mut out: Vec<PartitionRow> = Vec::new();
@@ -245,6 +247,8 @@ fn partition_rows() -> TableIterator<
                 waits(p),
                 aborts(p),
                 p.switch.view().pinned,
+                s.frozen.load(Ordering::Relaxed) as i64,
+                s.failed_thaws.load(Ordering::Relaxed) as i64,
             ));
         }
     }

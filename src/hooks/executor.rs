@@ -1,6 +1,7 @@
 //! The executor's hooks. A statement goes to the bypass, if that takes it; else to the executor,
 //! and its tables and indexes are looked at.
 
+use super::reports;
 use crate::access::indexscan::wrap;
 use crate::access::statements::{self, Statement};
 use crate::access::{altered, looked, mixture, seqscan};
@@ -42,6 +43,7 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
         if wants_snapshot((*q).snapshot) {
             before(q);
         }
+        reports::note_start(q, eflags);
         match bypass::start(q, eflags) {
             None => taken(),
             Some(why) => start_executor(q, eflags, why),

@@ -5,6 +5,7 @@ pub mod executor;
 pub mod explain;
 pub mod insert;
 pub mod planner;
+mod reports;
 pub mod utility;
 
 use crate::access::{primary, protect, ranges};

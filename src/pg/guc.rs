@@ -156,6 +156,8 @@ pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
 pub static WAITING_POLICY: GucSetting<PolicyName> = GucSetting::<PolicyName>::new(PolicyName::Wait);
 /// What to do when a serializable transaction touches tables of mixedcc and of another method.
 pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Error);
+/// May a serializable transaction that has only read go on as a snapshot?
+pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Access method of tables that extensions' scripts make.
 pub static EXTENSION_TABLES: GucSetting<ExtensionTables> = GucSetting::<ExtensionTables>::new(ExtensionTables::Heap);
 /// Persistence of tables that are made without a word about it.
@@ -391,6 +393,14 @@ pub fn init() {
         c"What happens when a SERIALIZABLE transaction touches both mixedcc tables and tables of another access method.",
         c"Such a transaction is atomic, but neither side alone guarantees that it is serializable. Catalogs and temporary tables do not count.",
         &MIXED_SERIALIZABLE,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.freeze_readers",
+        c"Lets a SERIALIZABLE transaction that has only read go on as a snapshot where it would fail, or would probably lock in vain.",
+        c"Its first write fails then, as the read would have. Off: it fails at once.",
+        &FREEZE_READERS,
         GucContext::Userset,
         GucFlags::default(),
     );

@@ -9,6 +9,7 @@
 
 use crate::pg::compat;
 pub use crate::pg::compat::my_ident;
+use crate::pg::guc::FREEZE_READERS;
 use crate::pg::local::Local;
 use crate::state::above::above;
 use crate::state::{shmem, stop, worker, xact};
@@ -246,6 +247,9 @@ impl Platform for Pg {
     fn has_written(&self) -> bool {
         // SAFETY: `GetTopTransactionIdIfAny` reads a variable of this process and raises nothing.
         unsafe { crate::pg::raw::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
+    }
+    fn freezes_readers(&self) -> bool {
+        FREEZE_READERS.get()
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         if n < 50 {

@@ -2,12 +2,14 @@
 
 use crate::pg;
 use crate::pg::errors::unsupported;
+use crate::pg::guc::FREEZE_READERS;
 use crate::pg::local::Local;
 use crate::state::durable::commit::Commit;
-use crate::state::errors::{raise, refuse_prepare};
+use crate::state::errors::{ok, raise, refuse_prepare};
 use crate::state::platform::{self, PG};
 use crate::state::{rel, shmem};
 use mixedcc_engine::csn::Csn;
+use mixedcc_engine::platform::Platform;
 use mixedcc_engine::{Level, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -81,6 +83,9 @@ pub struct Touched {
     /// It was said.
     pub warned: bool,
 }
+
+/// Is the statement that is about to start probably all of its transaction, and only reads?
+static REPORT: Local<bool> = Local::new(false);
 
 /// Of the process, from its first use of a table of ours on; most of it is of the transaction and
 /// cleared at its end.
@@ -190,7 +195,7 @@ pub fn running_to_write() -> Option<&'static mut Txn> {
     // `backend`).
     let b = unsafe { BACKEND.get_mut().as_mut() }?;
     let may = b.mode == Some(Mode::Serializable) && b.txn.is_active() && !order::is_committing();
-    may.then_some(&mut b.txn)
+    (may && !b.txn.is_frozen()).then_some(&mut b.txn)
 }
 
 /// The running transaction, to write with it: not after its commit has begun.
@@ -208,7 +213,39 @@ pub fn writing() -> &'static mut Txn {
             "Start the transaction READ WRITE.",
         );
     }
+    ok(t.thaw(&PG));
     t
+}
+
+/// Is a transaction running that is frozen (INV-FROZEN of the engine)?
+#[inline]
+pub fn is_frozen() -> bool {
+    running().is_some_and(|t| t.is_frozen())
+}
+
+/// The transaction is about to do more than read, here or elsewhere. An ERROR if it may not.
+pub fn thaw() {
+    if let Some(t) = running() {
+        ok(t.thaw(&PG));
+    }
+}
+
+/// A SERIALIZABLE transaction begins with a long statement that only reads, and will probably do
+/// nothing else. It reads a snapshot of this moment, and locks nothing. If it has begun already,
+/// it has read nothing.
+pub fn expect_report() {
+    match running() {
+        Some(t) if !t.is_untouched() || t.is_frozen() => {}
+        Some(t) => t.freeze_from_start(),
+        None => REPORT.set(true),
+    }
+}
+
+/// What the transaction has read must be unchanged at its commit, from now on or from its start.
+pub fn validate_at_commit() {
+    if let Some(t) = running() {
+        t.validate_at_commit();
+    }
 }
 
 #[cold]
@@ -230,6 +267,13 @@ fn start(b: &mut Backend) {
         }
         b.txn.begin(level, platform::my_ident());
         b.txn.set_depth(pg_sys::GetCurrentTransactionNestLevel() as u32);
+        if b.mixed.foreign {
+            b.txn.validate_at_commit();
+        }
+        let reads = b.txn.expects_to_read() && FREEZE_READERS.get() || REPORT.take();
+        if level == Level::Serializable && reads && !b.mixed.foreign && !PG.has_written() {
+            b.txn.freeze_from_start();
+        }
     }
 }
 
@@ -408,6 +452,7 @@ pub fn prepared() -> bool {
 pub fn forget() {
     order::end_transaction();
     rel::forget_use();
+    REPORT.set(false);
 }
 
 /// A subtransaction starts at this level.

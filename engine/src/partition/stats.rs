@@ -117,6 +117,11 @@ pub struct PartitionStats {
     stripes: [Stripe; STRIPES],
     /// Transactions aborted because of this partition, by reason.
     pub aborts: [AtomicU64; ABORT_REASONS],
+    /// Serializable transactions that read here and ended as snapshots, because of a conflict or
+    /// because they were expected to only read.
+    pub frozen: AtomicU64,
+    /// Those that were to write or lock after all, and failed for a conflict here.
+    pub failed_thaws: AtomicU64,
     /// Sleeps for its locks.
     pub waits: Waits,
     /// See [`Sampled`].
@@ -163,7 +168,8 @@ impl PartitionStats {
                 c.store(0, Ordering::Relaxed);
             }
         }
-        self.aborts.iter().for_each(|n| n.store(0, Ordering::Relaxed));
+        let readers = [&self.frozen, &self.failed_thaws];
+        self.aborts.iter().chain(readers).for_each(|n| n.store(0, Ordering::Relaxed));
         self.waits.reset();
         self.sampled.clear();
     }
@@ -176,7 +182,8 @@ impl PartitionStats {
         for get in all {
             get(mine).store(o.sum(get), Ordering::Relaxed);
         }
-        for (n, o) in self.aborts.iter().zip(&o.aborts) {
+        let readers = [(&self.frozen, &o.frozen), (&self.failed_thaws, &o.failed_thaws)];
+        for (n, o) in self.aborts.iter().zip(&o.aborts).chain(readers) {
             n.store(o.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.waits.copy_from(&o.waits);

@@ -60,6 +60,7 @@ impl Txn {
         if self.writes.is_empty() {
             return self.await_depends(p);
         }
+        debug_assert!(!self.is_frozen() || faults::on(Fault::WritersFreeze));
         self.e.may_commit()?;
         self.sweep_written(p);
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
@@ -80,7 +81,10 @@ impl Txn {
             return Ok(());
         }
         if self.writes.is_empty() {
-            if !self.commits_at_valid(p) {
+            let wrote = p.has_written();
+            self.acts |= wrote;
+            if !self.commits_at_valid(wrote) {
+                self.thaw(p)?;
                 let now = self.e.now();
                 self.validate_all(p, now)?;
             }
@@ -111,13 +115,13 @@ impl Txn {
     }
 
     /// May the transaction commit at `valid`, the CSN at which everything that it has read is the
-    /// newest (INV-VALID)? It may if it has written nothing, here or elsewhere. Then there is
-    /// nothing to validate: the commits of other transactions since then come after it. Storage
-    /// that is newer than `valid` (TRUNCATE) is an exception: all transactions see it at once.
-    fn commits_at_valid(&self, p: &dyn Platform) -> bool {
-        let was_there = || self.touched.iter().all(|t| t.partition.since() <= self.valid);
+    /// newest (INV-VALID)? It may if it has written nothing, here or elsewhere (`wrote`). Then
+    /// there is nothing to validate: the commits of other transactions since then come after it.
+    /// Storage that is newer than `valid` (TRUNCATE) is an exception: all transactions see it at
+    /// once.
+    fn commits_at_valid(&self, wrote: bool) -> bool {
         let may = self.level == Level::Serializable && !self.reads.at_commit;
-        may && self.valid != 0 && !p.has_written() && was_there()
+        may && self.valid != 0 && !wrote && self.storage_was_there()
     }
 
     /// A transaction that deletes removes entries of rows that were deleted before. (Others may
@@ -261,6 +265,9 @@ impl Txn {
         let wrote = !self.writes.is_empty();
         if wrote {
             self.give_up_replaced();
+        }
+        if self.level == Level::Serializable {
+            self.retry.note_end(!self.acts);
         }
         self.retry.succeed();
         self.reset();

@@ -35,14 +35,15 @@ impl Txn {
             return self.scan(p, at);
         }
         self.before_scan(p, at)?;
+        if self.is_frozen() {
+            self.scan_frozen(at);
+            return Ok(());
+        }
         let now = self.e.now();
         let start = at.partition().ring.list().position();
         let predicate = PartitionPredicate::new(at, start, if start.is_quiet() { now } else { 0 });
         self.scans.conditional.push(Conditional { predicate, condition });
-        // INV-VALID: as in `predicate`.
-        if !self.is_quiet_since(at, &start, self.valid) {
-            self.valid = 0;
-        }
+        self.doubt_open(p, at, &start);
         Ok(())
     }
 }

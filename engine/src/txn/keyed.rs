@@ -119,12 +119,20 @@ impl Txn {
         if scan.snapshot.is_some() || self.level != Level::Serializable {
             return Ok(scan.snapshot.map(|s| s.keep()));
         }
+        if self.is_frozen() {
+            return Ok(Some(self.valid_seen()));
+        }
         for t in scan.at {
             if !self.follow(p, t.partition())?.only_validates_reads() {
                 return Ok(None);
             }
         }
-        self.revalidate(p)?;
+        match scan.at.first() {
+            Some(&at) => {
+                self.revalidate_read(p, at)?;
+            }
+            None => self.revalidate(p)?,
+        }
         Ok((self.valid > 0).then(|| self.valid_seen()))
     }
 
@@ -255,7 +263,7 @@ impl Txn {
         let Some(start) = start.filter(|_| found.is_none()) else { return Ok(found) };
         let Some(ranges) = at.table.ranges(PRIMARY) else {
             self.add_predicate(at, start);
-            return Ok(None);
+            return self.look_once_more(p, at.table, key, for_write);
         };
         let look = self.look_position(p, at, ranges, key)?;
         if !at.partition().ring.list().is_quiet_since(start) {
@@ -266,6 +274,20 @@ impl Txn {
             }
         }
         self.add_point_predicate(p, &look, key);
+        self.look_once_more(p, at.table, key, for_write)
+    }
+
+    /// A look-up has found nothing, and this is known of its predicate now.
+    fn look_once_more(
+        &mut self,
+        p: &dyn Platform,
+        table: &'static Table,
+        key: &[u8],
+        for_write: bool,
+    ) -> Result<Option<Row>, Error> {
+        if self.looks_again(p)? {
+            return self.look_for(p, table, key, for_write, None);
+        }
         Ok(None)
     }
 

@@ -16,14 +16,16 @@
 //! * `Reclamation`: when retired memory is freed.
 //!
 //! The operations of a transaction combine them: `read.rs`, `scan.rs`, `conditions.rs`, `write.rs`,
-//! `locking.rs` and `keyed.rs`. Validation is in `validate.rs`. `commit.rs` is the one place that
-//! orders the phases of a commit, and `abort.rs` is its opposite.
+//! `locking.rs` and `keyed.rs`. Validation is in `validate.rs`, and `freeze.rs` has what becomes of
+//! readers that it fails. `commit.rs` is the one place that orders the phases of a commit, and
+//! `abort.rs` is its opposite.
 
 mod abort;
 mod commit;
 mod conditions;
 mod depends;
 mod entries;
+mod freeze;
 mod keyed;
 mod lock_set;
 mod locking;
@@ -72,6 +74,7 @@ use crate::shared::Engine;
 use crate::switch::Epochs;
 use crate::table::Table;
 use depends::{Depends, LeftOut};
+use freeze::Freeze;
 use hashbrown::HashMap;
 use lock_set::LockSet;
 use read_set::ReadSet;
@@ -173,6 +176,13 @@ pub struct Txn {
     holds: bool,
     /// All reads so far are valid at this CSN; 0: the next read must find out.
     valid: Csn,
+    /// What `valid` was before the last look-up that found nothing, if that set it to 0.
+    doubted: Csn,
+    /// Does it read the snapshot at `valid` (INV-FROZEN)?
+    freeze: Freeze,
+    /// Has it done more than read: written or locked a row, in a subtransaction that was rolled
+    /// back too?
+    acts: bool,
     csn: Csn,
     /// Is the commit held until it is done?
     held: bool,
@@ -208,6 +218,9 @@ impl Txn {
             following: false,
             holds: false,
             valid: 0,
+            doubted: 0,
+            freeze: Freeze::No,
+            acts: false,
             csn: 0,
             held: false,
             follows: false,
@@ -329,6 +342,13 @@ impl Txn {
 
     #[cold]
     fn start_following(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        if self.is_frozen() {
+            return self.thaw(p);
+        }
+        self.enter_protocols(p)
+    }
+
+    fn enter_protocols(&mut self, p: &dyn Platform) -> Result<(), Error> {
         let mut n = 0;
         while !self.e.shared.epochs.enter(&self.e.slots[self.slot as usize].following) {
             p.pause(n)?; // only under the stop-all method
@@ -384,7 +404,11 @@ impl Txn {
             return Ok(());
         }
         self.telemetry.declared = true;
-        self.follow(p, at.partition())?.preprocess(self, p, at)
+        if self.is_frozen() {
+            return Ok(()); // it locks nothing
+        }
+        let locked = self.follow(p, at.partition()).and_then(|all| all.preprocess(self, p, at));
+        locked.or_else(|e| self.freeze(p, e))
     }
 
     /// The transaction would have declared partitions if a protocol in use wanted that. For the
@@ -396,6 +420,11 @@ impl Txn {
     /// Does what every end of a transaction does: releases the locks, and empties the private
     /// state.
     fn reset(&mut self) {
+        if self.is_frozen() {
+            self.count_frozen();
+            self.freeze = Freeze::No;
+        }
+        (self.acts, self.doubted) = (false, 0);
         self.writes.end_token();
         self.locks.take_back_parts(&self.owner, None);
         self.locks.release_all(&self.owner);

@@ -67,14 +67,34 @@ impl Txn {
         if r.rec.head().is_null() {
             return Ok(None); // a free or dead record: the scan's predicate answers for it
         }
+        if for_write {
+            self.acts = true;
+            return self.read_newest(p, r, true);
+        }
         // After the look at the head: a record's partition is set before its first version.
+        if self.is_frozen() && self.reads_frozen(p, r.partition())? {
+            return self.read_frozen(p, r);
+        }
+        self.read_newest(p, r, false).or_else(|e| {
+            self.freeze(p, e)?;
+            self.read_frozen(p, r)
+        })
+    }
+
+    /// Reads the newest version through the partition's protocols.
+    fn read_newest(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        for_write: bool,
+    ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
         protocols.read(self, p, r, Reading::of(for_write))?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
-        let Some((v, csn)) = self.newest(p, r.rec)? else {
-            self.remember_absent(r);
+        let Some((v, csn)) = self.newest_settled(p, r)? else {
+            self.remember_absent(p, r)?;
             return Ok(None);
         };
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
@@ -83,11 +103,12 @@ impl Txn {
         if live && protocols.validates_reads() {
             self.reads.add_new(r, v);
         }
-        if csn > self.valid {
-            self.revalidate(p)?;
+        if csn > self.valid && !self.revalidate_read(p, r.touch())? {
+            return self.read_frozen(p, r);
         }
         self.depends.note(csn);
-        if r.rec.head() != v.as_ptr() {
+        // VACUUM may have taken a deleted row.
+        if live && r.rec.head() != v.as_ptr() && !self.is_as_of_valid(p, r, v.as_ptr())? {
             self.passed_over();
         }
         Ok(Some(v).filter(|_| live))
@@ -101,16 +122,17 @@ impl Txn {
     /// partition answers for it. If the CSN of the inserter may be at or below `valid`, the next
     /// read validates.
     #[cold]
-    fn remember_absent(&mut self, r: RecordRef) {
+    fn remember_absent(&mut self, p: &dyn Platform, r: RecordRef) -> Result<(), Error> {
         if r.rec.head().is_null() || faults::on(Fault::PendingIsForgotten) {
-            return; // the insert was undone: the number is not used again under our pin
+            return Ok(()); // the insert was undone: the number is not used again under our pin
         }
         if !self.scans.covers(r.partition()) {
             self.reads.add_absent(r);
         }
-        if self.is_committing_head(r) {
+        if self.is_committing_head(r) && !self.is_as_of_valid(p, r, std::ptr::null_mut())? {
             self.passed_over();
         }
+        Ok(())
     }
 
     /// INV-VALID: a read has passed over a pending version, and has not waited for its commit. The
@@ -148,7 +170,10 @@ impl Txn {
     /// look (INV-DEPENDS).
     #[inline]
     pub fn peek_row(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
-        if !self.following || r.rec.head().is_null() {
+        if !self.following {
+            return self.peek_frozen(r, true)?;
+        }
+        if r.rec.head().is_null() {
             return None;
         }
         // After the look at the head: a record's partition is set before its first version.
@@ -176,6 +201,7 @@ impl Txn {
         version: NonNull<Version>,
         csn: Csn,
     ) -> Result<(), Error> {
+        self.thaw(p)?;
         self.reads.add(r, version);
         if csn > self.valid {
             self.revalidate(p)?;
@@ -188,6 +214,10 @@ impl Txn {
     /// into the partition are conflicts. Call it before the index is read.
     pub fn scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
         self.before_scan(p, at)?;
+        if self.is_frozen() {
+            self.scan_frozen(at);
+            return Ok(());
+        }
         // `since` matters only where a ring has wrapped: an insert whose CSN is not larger is no
         // conflict. The clock may be read before the position or after it. The insert has linked
         // its version before it took its CSN, so before the scan begins to read. Either the scan
@@ -195,32 +225,51 @@ impl Txn {
         // read.
         let now = self.e.now();
         let start = at.partition().ring.list().position();
-        self.predicate(at, start, if start.is_quiet() { now } else { 0 });
+        self.scans.add_partition(at, start, if start.is_quiet() { now } else { 0 });
+        self.doubt_open(p, at, &start);
         Ok(())
+    }
+
+    /// INV-VALID: a scan begins while registrations are open in its partition, whose writers may
+    /// have committed at or before `valid`. A transaction that has only read waits for them where
+    /// it reads their rows ([`Txn::newest_settled`]). Another one validates at its next read.
+    pub(super) fn doubt_open(&mut self, p: &dyn Platform, at: Touch, start: &Position) {
+        if !self.is_quiet_since(at, start, self.valid) && !self.may_freeze(p) {
+            self.valid = 0;
+        }
     }
 
     /// A look-up in a partition starts. Locks as the partition's protocols want. Returns the
     /// argument of [`Txn::add_predicate`], for a look-up that finds nothing.
     pub fn before_lookup(&mut self, p: &dyn Platform, at: Touch) -> Result<u64, Error> {
         self.before_scan(p, at)?;
-        Ok(at.partition().ring.list().position().low())
+        let list = at.partition().ring.list();
+        let start = self.frozen_at().map_or_else(|| list.position(), |seen| list.position_at(seen.upto));
+        Ok(start.low())
     }
 
     pub(super) fn before_scan(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {
-        self.follow(p, at.partition())?.before_scan(self, p, at)
+        self.doubted = 0;
+        if self.is_frozen() && self.reads_frozen(p, at.partition())? {
+            self.touch(at.partition());
+            return Ok(());
+        }
+        let locked = self.follow(p, at.partition()).and_then(|all| all.before_scan(self, p, at));
+        locked.or_else(|e| self.freeze(p, e))
     }
 
-    /// Inserts into the partition from this position on are conflicts.
+    /// Inserts into the partition from this position on are conflicts. The look-up that began there
+    /// has found nothing; afterwards ask [`Txn::looks_again`].
     pub fn add_predicate(&mut self, at: Touch, start: u64) {
-        self.predicate(at, Position::from_low(start), 0);
-    }
-
-    fn predicate(&mut self, at: Touch, start: Position, since: Csn) {
-        self.scans.add_partition(at, start, since);
+        if self.needs_no_predicates() {
+            return;
+        }
+        let start = Position::from_low(start);
+        self.scans.add_partition(at, start, 0);
         // INV-VALID: a writer that registered since `start` may have committed before `valid`,
-        // unseen by the look-up.
-        if !self.is_quiet_since(at, &start, self.valid) {
-            self.valid = 0;
+        // unseen by the look-up. What is frozen has looked at the snapshot of `valid`.
+        if !self.is_frozen() && !self.is_quiet_since(at, &start, self.valid) {
+            self.doubt_absence();
         }
     }
 }

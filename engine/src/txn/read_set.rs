@@ -92,7 +92,13 @@ impl Owner {
     }
 
     /// Is the version that we read of a record (null: no row) what it has at `csn`?
-    fn is_unchanged(&self, p: &dyn Platform, r: RecordRef, seen: *mut Version, csn: Csn) -> Result<bool, Error> {
+    pub(super) fn is_unchanged(
+        &self,
+        p: &dyn Platform,
+        r: RecordRef,
+        seen: *mut Version,
+        csn: Csn,
+    ) -> Result<bool, Error> {
         let mut v = r.rec.head();
         let mut n = 0;
         loop {

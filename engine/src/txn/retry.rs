@@ -38,13 +38,37 @@ pub(super) struct Retry {
     /// Age in the order of `wait_die`; 0: none. A transaction that follows one which ended with a
     /// serialization failure has its age, so that a retry gets older until it wins.
     age: u64,
+    /// Serializable transactions in a row that committed and had only read.
+    only_read: u32,
+    /// Has a transaction failed to thaw (INV-FROZEN), with fewer than [`READERS`] of these since?
+    pub thaw_failed: bool,
 }
+
+/// After so many serializable transactions in a row that only read, the next one is expected to do
+/// so, too.
+const READERS: u32 = 100;
 
 impl Retry {
     /// A transaction begins.
     pub fn begin(&mut self) {
         self.heir = 0;
         self.winner = None;
+    }
+
+    /// A serializable transaction has committed: had it only read?
+    pub fn note_end(&mut self, only_read: bool) {
+        self.only_read = if only_read { self.only_read.saturating_add(1) } else { 0 };
+        self.thaw_failed &= !self.expects_to_read();
+    }
+
+    /// A transaction that was frozen was to do more than read, and failed.
+    pub fn note_failed_thaw(&mut self) {
+        (self.only_read, self.thaw_failed) = (0, true);
+    }
+
+    /// Is the next transaction expected to read only?
+    pub fn expects_to_read(&self) -> bool {
+        self.only_read >= READERS
     }
 
     /// A transaction has committed.

@@ -7,7 +7,7 @@
 
 use super::predicate::{Extent, New, OpenEnd, PredicateView, Predicates, ScanId, Way};
 use super::range_locks::ESCALATE;
-use super::versions::settled;
+use super::versions::{is_tombstone, settled};
 use super::{Level, RecordRef, Txn};
 use crate::error::Error;
 use crate::index::Records;
@@ -89,6 +89,10 @@ impl Txn {
                 self.before_scan(p, at)?;
             }
         }
+        if self.needs_no_predicates() {
+            return Ok(Predicates::nothing().locked());
+        }
+        let snapshot = scan.snapshot.or(self.frozen_at());
         self.hold();
         ranges.wake(&self.e, self.slot, p)?;
         let set = ranges.current();
@@ -104,7 +108,17 @@ impl Txn {
         let may_stop = scan.open != OpenEnd::No;
         let Looked { columns, keys } = scan.looked;
         let mode = if keys { Mode::KeyShare } else { Mode::Share };
-        let locked = !by_rows && self.lock_covered(p, (ranges, set), extent, scan.at, (mode, may_stop))?;
+        let locked = match by_rows {
+            true => Ok(false),
+            false => self.lock_covered(p, (ranges, set), extent, scan.at, (mode, may_stop)),
+        };
+        let locked = match locked {
+            Ok(locked) => locked,
+            Err(e) => {
+                self.freeze(p, e)?;
+                return Ok(Predicates::nothing().locked());
+            }
+        };
         let at = scan.at.first().copied().unwrap_or(Touch { table: ranges.table(), no: 0 });
         let new = New { ranges, set, at, bounds, extent, open: scan.open, looked: columns };
         let serializable = self.level == Level::Serializable;
@@ -112,10 +126,10 @@ impl Txn {
         let locks_reads = |t: &Touch| serializable && self.followed(t.partition()).locks_reads();
         let holds_writers = scan.at.iter().any(locks_ranges);
         let rows_locked = !locked && !scan.at.is_empty() && scan.at.iter().all(locks_reads);
-        let unknown = start(ranges, ranges.unknown().list(), scan.snapshot);
+        let unknown = start(ranges, ranges.unknown().list(), snapshot);
         let id = self.scans.ranged.add(new, unknown, |no| {
             set.range(no).scans.fetch_add(1, Ordering::Relaxed);
-            start(ranges, set.list(no), scan.snapshot)
+            start(ranges, set.list(no), snapshot)
         });
         let id = self.scans.ranged.id(id, locked);
         self.locks.name_early(id);
@@ -206,7 +220,10 @@ impl Txn {
     ) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
         if !self.following {
-            self.start_following(p)?;
+            if let Some(seen) = self.read_frozen_scanned(p, r, for_write, scan)? {
+                return Ok(seen);
+            }
+            self.begin_following(p)?;
         }
         if !for_write {
             if let Some(seen) = self.peek_scanned(r, scan) {
@@ -216,7 +233,14 @@ impl Txn {
         if r.rec.head().is_null() {
             return Ok(None);
         }
-        self.read_scanned_row(p, r, for_write, scan)
+        if for_write {
+            self.acts = true;
+            return self.read_scanned_row(p, r, true, scan);
+        }
+        self.read_scanned_row(p, r, false, scan).or_else(|e| {
+            self.freeze(p, e)?;
+            self.read_frozen(p, r)
+        })
     }
 
     /// What [`Txn::read_scanned`] would return of a row that will not be written, if a look at it
@@ -225,7 +249,7 @@ impl Txn {
     #[inline]
     pub fn peek_scanned(&mut self, r: RecordRef, scan: ScanId) -> Option<Option<NonNull<Version>>> {
         if !self.following {
-            return None;
+            return self.peek_frozen(r, scan.number() == 0);
         }
         let way = self.scans.ranged.way(scan);
         self.peek_by(r, way)
@@ -256,6 +280,7 @@ impl Txn {
     /// hand. The caller must take all of them: they count as read.
     pub fn peek_run(&mut self, rows: &mut Records, look: Look<'_>, to: &mut [NonNull<Version>]) -> usize {
         match look {
+            Look::Scan(_) if self.is_frozen() => self.peek_while(rows, to, |t, r| t.peek_frozen(r, false)),
             Look::Scan(_) if !self.following => 0,
             Look::Scan(id) => {
                 let way = self.scans.ranged.way(id);
@@ -318,7 +343,7 @@ impl Txn {
         if locked > 0 && locked % ESCALATE == 0 {
             self.escalate(scan, r.touch());
         }
-        let found = self.newest(p, r.rec)?;
+        let found = self.newest_settled(p, r)?;
         if !all.locks_reads() && self.scans.ranged.locks_rows(scan) {
             // A switch has taken row locks away since the scan began. The row is remembered
             // instead.
@@ -327,17 +352,24 @@ impl Txn {
             }
         }
         if let Some((_, csn)) = found {
-            if csn > self.valid {
-                self.revalidate(p)?;
+            let newer = csn > self.valid;
+            let goes_on = match for_write {
+                _ if !newer => true,
+                true => self.revalidate(p).map(|()| true)?,
+                false => self.revalidate_read(p, r.touch())?,
+            };
+            if !goes_on {
+                return self.read_frozen(p, r);
             }
             self.depends.note(csn);
         }
         let seen = found.map_or(std::ptr::null_mut(), |(v, _)| v.as_ptr());
-        if r.rec.head() != seen && self.is_committing_head(r) {
+        let live = found.map(|(v, _)| v).filter(|v| !is_tombstone(*v));
+        // VACUUM may have taken a deleted row.
+        let gone = found.is_some() && live.is_none();
+        if !gone && r.rec.head() != seen && self.is_committing_head(r) && !self.is_as_of_valid(p, r, seen)? {
             self.passed_over();
         }
-        // SAFETY: INV-RETIRE: we are pinned, and have reached the version under that pin.
-        let live = found.map(|(v, _)| v).filter(|v| !unsafe { v.as_ref() }.is_tombstone());
         self.retry.note_scanned(r, live.is_some());
         Ok(live)
     }
@@ -362,12 +394,17 @@ impl Txn {
         ranges.wake(&self.e, self.slot, p)?;
         let set = ranges.current();
         let no = set.locate(p, ranges.order, key);
-        let unknown = ranges.unknown().list().position();
-        Ok(LookPosition { ranges, set, at, no, start: set.list(no).position(), unknown })
+        let snapshot = self.frozen_at();
+        let unknown = start(ranges, ranges.unknown().list(), snapshot);
+        Ok(LookPosition { ranges, set, at, no, start: start(ranges, set.list(no), snapshot), unknown })
     }
 
-    /// The look-up found nothing: from its position on, writes of the key are conflicts.
+    /// The look-up found nothing: from its position on, writes of the key are conflicts. Afterwards
+    /// ask [`Txn::looks_again`].
     pub fn add_point_predicate(&mut self, p: &dyn Platform, look: &LookPosition, key: &[u8]) {
+        if self.needs_no_predicates() {
+            return;
+        }
         let bounds = (Bound::Included(key), Bound::Included(key));
         self.scans.ranged.make_room(p);
         let Some(extent) = Extent::of(p, look.ranges.order, look.set, bounds) else { return };
@@ -380,8 +417,8 @@ impl Txn {
         // the look-up.
         let same = look.set.list(look.no).is_unchanged(&look.start)
             && look.ranges.unknown().list().is_unchanged(&look.unknown);
-        if !same {
-            self.valid = 0;
+        if !same && !self.is_frozen() {
+            self.doubt_absence();
         }
     }
 

@@ -71,6 +71,7 @@ impl Txn {
         if !self.is_active() {
             return Ok(());
         }
+        self.thaw(p)?;
         let now = self.e.now();
         self.validate_all(p, now)?;
         self.valid = now;

@@ -86,6 +86,7 @@ impl Txn {
         if self.follow(p, r.partition())?.locks_partitions() {
             self.lock_partition_how(p, r.touch(), Some(how).filter(|h| *h == How::Try))?;
         }
+        self.acts = true;
         self.lock_record(p, r, mode, how, false)
     }
 
@@ -116,6 +117,7 @@ impl Txn {
         let ready = self.before_write(p, at).and_then(|()| p.stop_event(StopEvent::Write));
         self.writes.unplaced = None;
         ready?;
+        self.acts = true;
         let (no, rec) = match table.take_record(&self.e, self.slot) {
             Err(Error::OutOfMemory) => {
                 self.reclaim();
@@ -139,6 +141,7 @@ impl Txn {
     /// Buffers a write of a record that may have been written before; returns its number.
     #[inline]
     fn push(&mut self, w: Write) -> u32 {
+        self.acts = true;
         let r = w.r;
         let n = self.writes.add(w);
         self.touch(r.partition()); // so that `publish` finds its counters
@@ -164,6 +167,7 @@ impl Txn {
             // SAFETY: INV-RETIRE: we are pinned, and have reached the version under that pin.
             return Ok(Some((v, unsafe { v.as_ref() }.stamp().0)));
         }
+        self.acts = true;
         self.before_write(p, r.touch())?;
         if self.level == Level::Serializable {
             self.follow(p, r.partition())?.write(self, p, r, mode)?;

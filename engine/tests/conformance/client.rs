@@ -278,6 +278,9 @@ impl<'w> Client<'w> {
             (None, Some(start), None) => self.t.add_predicate(at, start),
             _ => {}
         }
+        if found.is_none() && self.t.looks_again(&self.p)? {
+            found = self.row_with(key, for_write)?;
+        }
         Ok(found)
     }
 

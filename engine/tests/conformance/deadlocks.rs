@@ -354,6 +354,7 @@ fn rows_that_were_locked_in_whole_ranges_are_no_conflicts() {
     let p = Jitter::new(w, w.slots, 1);
     w.activate(&p, w.slots, 0, &[3, 3 * WIDTH], 64).expect("room for ranges");
     let (mut reader, mut writer) = (client(w, 0, recorder.session()), client(w, 1, recorder.session()));
+    reader.p.threads.freezes.set(false);
     let mut run = |write: &dyn Fn(&mut Client) -> bool| {
         reader.begin(Mood::Serializable);
         reader.statement();

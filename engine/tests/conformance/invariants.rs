@@ -356,6 +356,7 @@ fn a_read_over_a_pending_commit_dooms_early() {
     assert!(writer.update(0, false).expect("nobody is in the way") && writer.update(2, false).expect("nobody"));
     writer.t.prepare(&writer.p, &|_, _| {}).expect("a valid commit");
     let p = Jitter::new(&w, 1, 1);
+    p.threads.freezes.set(false);
     let mut t = Txn::new(w.e, 1);
     t.begin(Level::Serializable, w.ident());
     let old = t.read(&p, w.records(0)[0], false).expect("not invalid yet").expect("a row");
@@ -373,6 +374,7 @@ fn a_predicate_added_late_dooms_early() {
     let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
     let recorder = Recorder::new();
     let p = Jitter::new(&w, 1, 1);
+    p.threads.freezes.set(false);
     let mut t = Txn::new(w.e, 1);
     t.begin(Level::Serializable, w.ident());
     let start = t.before_lookup(&p, w.touch(0)).expect("nobody is in the way");

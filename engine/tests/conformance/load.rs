@@ -46,6 +46,10 @@ pub struct Load {
     pub keyed: bool,
     /// Percent of the commits that are held for some time.
     pub holds: u64,
+    /// So many threads, the first ones, only read, and must not fail.
+    pub readers: u16,
+    /// Percent of the serializable transactions that are frozen from their beginning.
+    pub from_start: u64,
 }
 
 /// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
@@ -82,6 +86,8 @@ impl Load {
             spans: 0,
             keyed: true,
             holds: 0,
+            readers: 0,
+            from_start: 0,
         }
     }
     pub fn serializable_only(mut self) -> Load {
@@ -200,8 +206,12 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
     client.faulty = l.faulty || l.fault.is_some();
     client.keyed = l.keyed;
     client.holds = l.holds;
+    let reads = client.t.slot < l.readers;
     while !c.over(l.commits, mood) {
         client.begin(mood);
+        if mood == Mood::Serializable && rng.percent(l.from_start) {
+            client.t.freeze_from_start();
+        }
         match transaction(&mut client, l, &mut rng, mood) {
             Ok(true) => {
                 c.commits.fetch_add(1, Ordering::Relaxed);
@@ -210,8 +220,9 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
                 }
             }
             Ok(false) => client.abort(),
-            Err(Error::Abort { .. } | Error::Deadlock) => {
+            Err(e @ (Error::Abort { .. } | Error::Deadlock)) => {
                 assert!(mood != Mood::ReadOnly, "a read-only transaction was aborted");
+                assert!(!reads, "seed {}: a transaction that only reads: {e:?}", l.seed);
                 client.abort();
                 c.retries.fetch_add(1, Ordering::Relaxed);
             }
@@ -259,11 +270,13 @@ fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), 
     let shared = |rng: &mut Rng| partition as i64 * WIDTH + rng.below(SHARED as u64) as i64;
     let key = shared(rng);
     let dice = rng.below(100);
+    let reads = c.t.slot < l.readers;
     if mood == Mood::Serializable && rng.percent(l.spans) {
-        c.span(Span::random(rng), rng)?;
+        let span = Span::random(rng);
+        c.span(Span { update: span.update && !reads, ..span }, rng)?;
         return Ok(());
     }
-    if mood == Mood::ReadOnly || dice < 40 {
+    if mood == Mood::ReadOnly || reads || dice < 40 {
         if rng.percent(25) {
             let some = rng.percent(50);
             let _ = if some { c.scan_some(partition)? } else { c.scan(partition)? };

@@ -13,6 +13,7 @@ mod deadlocks;
 mod dropped;
 mod early;
 mod faults;
+mod frozen;
 mod held;
 mod histories;
 mod invariants;

@@ -41,6 +41,7 @@ fn read(set: ProtocolSet, level: Level, deletes: bool, state: State) -> Option<i
     let (writer, e) = (Rc::new(RefCell::new(t)), w.e);
     let mut reader = Txn::new(w.e, 1);
     let own = Jitter::new(&w, 1, 1);
+    own.threads.freezes.set(false);
     reader.begin(Level::Serializable, w.ident());
     {
         let (writer, p) = (writer.clone(), p.clone());

@@ -112,6 +112,7 @@ fn what_is_read_beside_a_commit_is_not_freed_with_it() {
         let (w, recorder) = (occ(), Recorder::new());
         let (mut writer, mut reader) =
             (Client::new(w, 0, recorder.session(), 7), Client::new(w, 1, recorder.session(), 7));
+        reader.p.threads.freezes.set(false); // it would wait for the commit
         writer.begin(Mood::Serializable);
         writer.update(0, false).expect("nobody is in the way");
         writer.t.prepare(&writer.p, &|_, _| {}).expect("nobody is in the way");

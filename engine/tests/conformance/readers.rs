@@ -1,6 +1,6 @@
 //! Serializable transactions that write nothing: they commit at the CSN at which their reads are
 //! valid (INV-VALID), whatever others have committed since. Those that write, or have written
-//! elsewhere, are validated at their commit.
+//! elsewhere, are validated at their commit. (Those that freeze: `frozen.rs`.)
 
 use crate::client::{Client, Mood};
 use crate::steps::{begin_scan, failed_with, world};
@@ -97,6 +97,7 @@ fn a_later_read_must_fit_to_the_earlier_ones() {
         let recorder = Recorder::new();
         let mut a = Client::new(&w, 0, recorder.session(), 77);
         let mut b = Client::new(&w, 1, recorder.session(), 77);
+        a.p.threads.freezes.set(false);
         a.begin(Serializable);
         read(&mut a);
         b.begin(Serializable);
@@ -114,6 +115,7 @@ fn passes_over(by_scan: bool, both: bool) -> (Result<Option<i64>, Error>, Result
     let recorder = Recorder::new();
     let mut a = Client::new(&w, 0, recorder.session(), 77);
     let mut b = Client::new(&w, 1, recorder.session(), 77);
+    a.p.threads.freezes.set(false);
     b.begin(Serializable);
     assert_eq!((b.update(X, false), b.update(Y, false)), (Ok(true), Ok(true)));
     b.t.prepare(&b.p, &|_, _| {}).expect("nobody is in the way");

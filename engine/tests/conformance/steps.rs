@@ -141,6 +141,9 @@ impl Platform for Meanwhile<'_> {
     fn has_written(&self) -> bool {
         self.p.has_written()
     }
+    fn freezes_readers(&self) -> bool {
+        self.p.freezes_readers()
+    }
     fn stop_event(&self, e: StopEvent) -> Result<(), Error> {
         let then = self.then.borrow_mut().take_if(|_| e == self.at);
         then.into_iter().for_each(|f| f());

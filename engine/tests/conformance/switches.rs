@@ -100,6 +100,13 @@ fn switches_under_long_transactions() {
 }
 
 #[test]
+fn switches_under_readers() {
+    for policy in Policy::ALL {
+        judge(policy, 840 + policy as u64, |l, _| (l.readers, l.from_start, l.statements) = (2, 30, 8));
+    }
+}
+
+#[test]
 fn switches_by_the_stop_all_method() {
     judge(Policy::Wait, 830, |_, plan| plan.stop_all = 50);
 }

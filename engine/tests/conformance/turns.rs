@@ -492,6 +492,7 @@ fn policies_stand_back_as_they_wait() {
             } else {
                 assert!(is_marked(w, &Recorder::new()), "NOWAIT");
                 c.p.panic_at.set(Some(PanicAt::StandBack));
+                c.p.threads.freezes.set(false);
                 let got = catch_unwind(AssertUnwindSafe(|| begin(c, reader)));
                 c.abort();
                 seen.set(Some(got.map_err(|_| "stands back")));

@@ -178,6 +178,9 @@ impl Platform for Jitter {
     fn has_written(&self) -> bool {
         self.threads.has_written()
     }
+    fn freezes_readers(&self) -> bool {
+        self.threads.freezes_readers()
+    }
     fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         self.panic_if(PanicAt::Compare);
         match order {

@@ -26,13 +26,13 @@ COMMENT ON FUNCTION mixedcc.declare_partition(regclass, "any") IS
 
 CREATE FUNCTION mixedcc.partition_rows(OUT "table" regclass, OUT partition int, OUT protocol text, OUT waiting_policy text,
         OUT rows bigint, OUT versions bigint, OUT bytes bigint, OUT reads bigint, OUT writes bigint, OUT commits bigint,
-        OUT waits text, OUT aborts text, OUT pinned bool) RETURNS SETOF record
+        OUT waits text, OUT aborts text, OUT pinned bool, OUT frozen bigint, OUT failed_thaws bigint) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'partition_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.partition_rows() IS 'source of the view mixedcc.partitions';
 
 CREATE VIEW mixedcc.partitions AS
     SELECT "table", partition, protocol, waiting_policy, rows, versions, bytes, reads, writes, commits, aborts::jsonb AS aborts,
-        waits::jsonb AS waits, pinned
+        waits::jsonb AS waits, pinned, frozen, failed_thaws
     FROM mixedcc.partition_rows();
 COMMENT ON VIEW mixedcc.partitions IS 'partitions of the mixedcc tables of this database, their protocols and counters';
 COMMENT ON COLUMN mixedcc.partitions."table" IS 'the table';
@@ -48,6 +48,8 @@ COMMENT ON COLUMN mixedcc.partitions.commits IS 'transactions that used the part
 COMMENT ON COLUMN mixedcc.partitions.aborts IS 'transactions that failed because of this partition, by reason: those of serialization failures, deadlock, wait_given_up';
 COMMENT ON COLUMN mixedcc.partitions.waits IS 'sleeps for locks, by what was slept for: row, range, reader (a transaction that has read where one writes), partition';
 COMMENT ON COLUMN mixedcc.partitions.pinned IS 'was the protocol set by mixedcc.set_protocol?';
+COMMENT ON COLUMN mixedcc.partitions.frozen IS 'SERIALIZABLE transactions that read here and went on, or began, as snapshots';
+COMMENT ON COLUMN mixedcc.partitions.failed_thaws IS 'writes and row locks of such transactions that failed for a conflict here';
 
 CREATE FUNCTION mixedcc.reset_stats("table" regclass DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'reset_stats_wrapper' LANGUAGE C VOLATILE;

@@ -170,6 +170,7 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
         let snapshot = pg_sys::GetActiveSnapshot();
         let id = match xact::mode() {
             Mode::Serializable => {
+                xact::thaw();
                 xact::txn().validate_at_commit();
                 None
             }

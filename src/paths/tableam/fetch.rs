@@ -170,9 +170,12 @@ unsafe fn find(
                 // A TID is a key: a row that is not there must not appear by an insert.
                 let at = r.touch();
                 let position = ok(t.before_lookup(&PG, at));
-                let v = visible::by_snapshot(t, r, snapshot, false);
+                let mut v = visible::by_snapshot(t, r, snapshot, false);
                 if v.is_none() {
                     t.add_predicate(at, position);
+                    if ok(t.looks_again(&PG)) {
+                        v = visible::by_snapshot(t, r, snapshot, false);
+                    }
                 }
                 v.map(|v| (v.as_ptr(), tid))
             }
