@@ -304,15 +304,19 @@ impl Txn {
 
     /// What a frozen transaction reads of a row, if a look at the newest version is enough to know
     /// it. `alone`: no predicate protects the row.
-    #[cold]
     #[inline(never)]
     pub(super) fn peek_frozen(&mut self, r: RecordRef, alone: bool) -> Option<Option<NonNull<Version>>> {
-        if !self.is_frozen() || r.rec.head().is_null() || r.partition().since() > self.valid {
+        if !self.is_frozen() {
             return None;
         }
         // Its commit was done at the last look (INV-DEPENDS).
         let seen = settled(r.rec.head(), self.plain())?;
-        self.touch(r.partition()).reads += 1;
+        // After the look at the head: a record's partition is set before its first version.
+        let partition = r.partition();
+        if partition.since() > self.valid {
+            return None;
+        }
+        self.touch(partition).reads += 1;
         self.sample_access(r, false);
         if let Some(v) = seen.filter(|_| alone && self.remembers()) {
             self.reads.add_new(r, v);

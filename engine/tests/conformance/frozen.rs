@@ -470,3 +470,68 @@ fn histories_with_readers_under_pairs() {
         }
     }
 }
+
+/// The read-only anomaly of snapshot isolation: one transaction puts a receipt into the open batch,
+/// another one closes the batch, and a report counts the receipts. The first two are serializable
+/// as snapshots, and the report among them is not.
+const RECEIPTS: [&[Act]; 3] = [
+    &[|c| c.get(FAR).map(drop), |c| c.insert(ABSENT).map(drop), |c| c.commit()],
+    &[|c| c.update(FAR, false).map(drop), |c| c.commit()],
+    &[|c| c.get(FAR).map(drop), |c| c.scan(0).map(drop), |c| c.commit()],
+];
+/// The report among them.
+const REPORT: usize = 2;
+
+/// All orders of so many steps of three transactions.
+fn orders(left: [usize; 3]) -> Vec<Vec<usize>> {
+    if left == [0; 3] {
+        return vec![vec![]];
+    }
+    let from = |first: usize| {
+        let mut rest = left;
+        rest[first] -= 1;
+        orders(rest).into_iter().map(move |o| [vec![first], o].concat())
+    };
+    (0..3).filter(|&i| left[i] > 0).flat_map(from).collect()
+}
+
+/// Did the report freeze?
+fn receipts(protocol: Protocol, policy: Policy, from_start: bool, order: &[usize]) -> bool {
+    let w = world(protocol, policy, &[1, 3], 64);
+    let recorder = Recorder::new();
+    let mut clients: Vec<_> = (0..3).map(|slot| Client::new(&w, slot, recorder.session(), 77)).collect();
+    let (mut done, mut froze) = ([0; 3], false);
+    for &who in order {
+        let (c, n) = (&mut clients[who], done[who]);
+        done[who] += 1;
+        if n == 0 {
+            c.begin(Serializable);
+            if who == REPORT && from_start {
+                c.t.freeze_from_start();
+            }
+        }
+        if !c.t.is_active() {
+            continue; // it has failed
+        }
+        if let Err(e) = RECEIPTS[who][n](c) {
+            assert_ne!(who, REPORT, "{e:?} in {order:?}");
+            c.abort();
+        }
+        froze |= clients[REPORT].t.is_frozen();
+    }
+    let v = judge(&recorder);
+    assert!(v.accepts(), "{order:?}: {v}");
+    froze
+}
+
+#[test]
+fn a_report_beside_receipts_never_fails() {
+    for (protocol, policy) in [(Protocol::Occ, Policy::Wait), (Protocol::TwoPhase, Policy::NoWait)] {
+        for from_start in [false, true] {
+            let steps = RECEIPTS.map(<[Act]>::len);
+            let all = orders(steps);
+            let frozen = all.iter().filter(|order| receipts(protocol, policy, from_start, order)).count();
+            assert!(frozen > 0 && (frozen == all.len()) == from_start, "{frozen} of {}", all.len());
+        }
+    }
+}
