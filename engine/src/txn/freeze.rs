@@ -4,10 +4,10 @@
 //! **INV-FROZEN**: A frozen transaction reads the snapshot at `valid`, which stays as it is. All
 //! that it read before is the state at that CSN (INV-VALID). It has written nothing, here or
 //! elsewhere, holds no lock and follows no protocol. Its pin is not later than `valid`, and it
-//! holds on to it. It reads no partition that began after `valid`. Before it does more than read it
-//! thaws: a transaction that was frozen at its beginning remembers what it reads, with positions
-//! that look at every commit after `valid`, and validates that; one that a conflict has frozen
-//! fails.
+//! holds on to it. It reads no partition that began after `valid`, and depends on the commits that
+//! it reads (INV-DEPENDS). Before it does more than read it thaws: a transaction that was frozen at
+//! its beginning remembers what it reads, with positions that look at every commit after `valid`,
+//! and validates that; one that a conflict has frozen fails.
 
 use super::versions::{is_tombstone, settled, Committed};
 use super::{Level, RecordRef, ScanId, Stage, Txn};

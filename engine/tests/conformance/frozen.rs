@@ -433,6 +433,7 @@ fn who_has_read_for_long_is_expected_to_read() {
 fn histories(sets: &[ProtocolSet], policy: Policy, seed: u64, from_start: u64) {
     let mut l = Load::new(sets, policy, seed);
     (l.readers, l.from_start, l.spans, l.commits, l.statements) = (2, from_start, 20, 1500, 8);
+    l.holds = seed % 3 * 15;
     let w = World::new(sets, policy, l.moods.len() as u16 + 1);
     let mut rng = Rng::new(seed);
     let p = Jitter::new(&w, w.slots, 5);

@@ -231,6 +231,29 @@ fn a_transaction_depends_on_what_it_has_read() {
 }
 
 /// Many commits are folded into one number.
+/// A frozen transaction (INV-FROZEN) reads a prefix of the commits, and waits for those that it has
+/// read.
+#[test]
+fn a_frozen_transaction_depends_on_what_it_has_read() {
+    let waits = || {
+        let (w, r) = (world(Protocol::Occ), Recorder::new());
+        let mut writer = hold_update(w, 0, &r, 0);
+        let mut t = Client::new(w, 1, r.session(), 7);
+        t.begin(Mood::Serializable);
+        t.t.freeze_from_start();
+        assert_eq!(t.get(2).expect(FINE).map(|r| r.value), Some(100));
+        assert!(!t.t.depends_on_open(), "it has not read that yet");
+        assert_eq!(t.get(0).expect(FINE).map(|r| r.value), Some(101));
+        assert!(t.t.is_frozen());
+        let waits = t.t.depends_on_open();
+        finish(&mut writer);
+        assert!(!t.t.depends_on_open());
+        t.commit().expect(FINE);
+        waits
+    };
+    finds(Fault::DependsForgotten, waits);
+}
+
 #[test]
 fn a_transaction_may_depend_on_very_many_commits() {
     let (w, r) = (world(Protocol::Occ), Recorder::new());
