@@ -70,8 +70,6 @@ ALTER TABLE un_logged SET ACCESS METHOD heap, SET LOGGED;
 SELECT relpersistence, amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relname = 'un_logged';
 -- Maintenance that other commands replace.
 CLUSTER un_t USING un_t_pkey;
-CREATE INDEX CONCURRENTLY un_v ON un_t (v);
-REINDEX INDEX CONCURRENTLY un_t_pkey;
 CREATE PUBLICATION un_p FOR TABLE un_t;
 SELECT count(*) FROM pg_index WHERE indrelid = 'un_t'::regclass;
 -- A table that becomes a view.

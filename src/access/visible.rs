@@ -185,6 +185,13 @@ pub struct ToIndex {
     pub has_past: bool,
 }
 
+impl ToIndex {
+    /// A row without a past.
+    pub fn alive(version: NonNull<Version>) -> ToIndex {
+        ToIndex { version: Some(version), alive: true, has_past: false }
+    }
+}
+
 /// See [`ToIndex`]; `None`: nothing. Every snapshot sees all commits up to `oldest.floor`, and
 /// memory that was retired at `oldest.pin` or later is there; `None`: only what is there now
 /// counts. No other transaction has open writes in the table.

@@ -170,7 +170,6 @@ unsafe extern "C-unwind" fn process_ours(
         }
         NodeTag::T_AlterTableStmt => alter::table(call),
         NodeTag::T_RenameStmt => alter::rename(call),
-        NodeTag::T_IndexStmt => maintain::index(call),
         NodeTag::T_ReindexStmt => maintain::reindex(call),
         NodeTag::T_ClusterStmt => maintain::cluster(call),
         NodeTag::T_VacuumStmt => maintain::vacuum(call),

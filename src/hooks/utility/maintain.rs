@@ -1,4 +1,4 @@
-//! Maintenance commands that mixedcc does not support.
+//! Maintenance commands that mixedcc does not support, or not for all of its indexes.
 
 use super::{
     class, database, each_class, each_index, elements, family, flag, hold, name_of, our_am, ours, relid, text, Call,
@@ -24,19 +24,6 @@ fn named(oid: Oid) -> Vec<Oid> {
 /// Is a table, or one of its partitions, ours?
 fn any_ours(oid: Oid) -> bool {
     named(oid).into_iter().any(|o| ours(o).is_some())
-}
-
-/// CREATE INDEX.
-pub fn index(call: Call) {
-    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
-    let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
-    if s.concurrent && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
-        refuse(
-            &format!("mixedcc table \"{}\" does not support CREATE INDEX CONCURRENTLY", name_of(s.relation)),
-            "Use CREATE INDEX, which blocks writers while it runs.",
-        );
-    }
-    call.run();
 }
 
 /// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage without a call of
@@ -75,6 +62,20 @@ fn warn(command: &str, ours: &[Oid], instead: &str, hint: &str) {
     .report(PgLogLevel::WARNING);
 }
 
+/// The name of a relation with its schema, quoted where that is needed.
+fn full_name(oid: Oid) -> String {
+    let Some(c) = class(oid) else { return oid.to_u32().to_string() };
+    // SAFETY: catalog look-ups: any OID is answered, by a C string or null. The result is a C
+    // string of the current memory context, and a name there is not null.
+    unsafe {
+        let (schema, name) = (pg_sys::get_namespace_name(c.schema), pg_sys::get_rel_name(oid));
+        if name.is_null() {
+            return oid.to_u32().to_string();
+        }
+        text(pg_sys::quote_qualified_identifier(schema, name)).unwrap_or_default()
+    }
+}
+
 fn name_of_oid(oid: Oid) -> String {
     // SAFETY: catalog look-up: any OID is answered, by a C string or null.
     text(unsafe { pg_sys::get_rel_name(oid) }).unwrap_or_else(|| oid.to_u32().to_string())
@@ -109,9 +110,7 @@ fn in_transactions<T>(items: &'static [T], f: impl Fn(&T)) {
     }
 }
 
-const REINDEX_HINT: &str = "Use REINDEX without CONCURRENTLY for them, which blocks writers while it runs.";
-
-/// REINDEX: CONCURRENTLY passes over our tables.
+/// REINDEX: CONCURRENTLY leaves out primary keys of ours.
 pub fn reindex(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
@@ -122,27 +121,63 @@ pub fn reindex(call: Call) {
         return reindex_all(call, s);
     }
     let Some(found) = relid(s.relation) else { return call.run() };
-    match table_of(found) {
-        Some(table) if any_ours(table) => refuse(
-            &format!(
-                "\"{}\" belongs to a mixedcc table, which does not support REINDEX CONCURRENTLY",
-                name_of(s.relation)
-            ),
-            "Use REINDEX, which blocks writers while it runs.",
-        ),
-        Some(_) => call.run(),
+    let table = table_of(found);
+    let names_index = s.kind == pg_sys::ReindexObjectType::REINDEX_OBJECT_INDEX;
+    if table.is_some() != names_index {
+        return call.run(); // with its own ERROR
+    }
+    if !any_ours(table.unwrap_or(found)) || !compat::owns_relation(found, user()) {
+        return call.run(); // with its own ERROR
+    }
+    match table {
+        Some(_) => reindex_index(call, found),
         None => {
             let (mine, others): (Vec<Oid>, Vec<Oid>) = named(found).into_iter().partition(|o| ours(*o).is_some());
-            if mine.is_empty() {
-                return call.run();
-            }
-            if !compat::owns_relation(found, user()) {
-                return call.run(); // whose ERROR comes before all else
-            }
             let kind = |o: &Oid| class(*o).is_some_and(|c| c.kind == pg_sys::RELKIND_RELATION);
-            reindex_others(call, &mine, others.into_iter().filter(kind).collect());
+            if reindex_each(call, &mine, others.into_iter().filter(kind).collect()) == 0 {
+                let message =
+                    format!("table \"{}\" has no indexes that can be reindexed concurrently", name_of_oid(found));
+                ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, "mixedcc")
+                    .report(PgLogLevel::NOTICE);
+            }
         }
     }
+}
+
+/// REINDEX INDEX CONCURRENTLY of an index of ours, or of one that has partitions of ours.
+fn reindex_index(call: Call, index: Oid) {
+    let mut all_keys = Vec::new();
+    each_index(|form| {
+        if is_key(form) && ours(form.indrelid).is_some() {
+            all_keys.push(form.indexrelid);
+        }
+    });
+    let is_key = |index: &Oid| all_keys.contains(index);
+    let partitioned = class(index).is_some_and(|c| c.kind == pg_sys::RELKIND_PARTITIONED_INDEX);
+    if !partitioned && !is_key(&index) {
+        return call.run();
+    }
+    let members = if partitioned { family(index) } else { vec![index] };
+    let leaf = |o: &Oid| class(*o).is_some_and(|c| c.kind == pg_sys::RELKIND_INDEX);
+    let (keys, others): (Vec<Oid>, Vec<Oid>) = members.into_iter().filter(leaf).partition(is_key);
+    let items = others.into_iter().map(|o| (o, pg_sys::ReindexObjectType::REINDEX_OBJECT_INDEX)).collect();
+    must_be_alone(&call, c"REINDEX CONCURRENTLY");
+    leave_out(&keys);
+    reindex_items(call, items);
+}
+
+/// Says that primary keys of ours are not rebuilt.
+fn leave_out(keys: &[Oid]) {
+    let what = match keys {
+        [] => return,
+        [one] => format!("primary key \"{}\" of a mixedcc table", name_of_oid(*one)),
+        _ => format!("{} primary keys of mixedcc tables", keys.len()),
+    };
+    let message = format!("REINDEX CONCURRENTLY leaves out {what}");
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, "mixedcc")
+        .set_detail("mixedcc keeps the entries of a primary key in memory.")
+        .set_hint("REINDEX without CONCURRENTLY rebuilds them.")
+        .report(PgLogLevel::NOTICE);
 }
 
 fn user() -> Oid {
@@ -171,7 +206,7 @@ fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
         ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, message, "mixedcc").report(PgLogLevel::WARNING);
     }
     let can = |t: &&Table| t.has_indexes && t.kind != pg_sys::RELKIND_PARTITIONED_TABLE && !t.is_other_temp;
-    reindex_others(call, &tables.ours, others.into_iter().filter(can).map(|t| t.oid).collect());
+    reindex_each(call, &tables.ours, others.into_iter().filter(can).map(|t| t.oid).collect());
 }
 
 fn my_database() -> u32 {
@@ -180,33 +215,86 @@ fn my_database() -> u32 {
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
-fn reindex_others(call: Call, ours: &[Oid], others: Vec<Oid>) {
+/// REINDEX CONCURRENTLY of tables: all indexes of the others, and of ours those that are no primary
+/// keys. Returns how many of the two there were.
+fn reindex_each(call: Call, ours: &[Oid], others: Vec<Oid>) -> usize {
+    use pg_sys::ReindexObjectType::*;
     must_be_alone(&call, c"REINDEX CONCURRENTLY");
-    warn("REINDEX CONCURRENTLY", ours, "skipping", REINDEX_HINT);
+    let indexes = Indexes::of(ours);
+    for (skipped, what) in &indexes.skipped {
+        let message = format!("cannot reindex {what} \"{}\" concurrently, skipping", full_name(*skipped));
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "mixedcc").report(PgLogLevel::WARNING);
+    }
+    leave_out(&indexes.keys);
+    let ours = indexes.others.into_iter().map(|o| (o, REINDEX_OBJECT_INDEX));
+    let items: Vec<_> = ours.chain(others.into_iter().map(|o| (o, REINDEX_OBJECT_TABLE))).collect();
+    let found = items.len();
+    reindex_items(call, items);
+    found
+}
+
+/// The indexes of some tables of ours.
+#[derive(Default)]
+struct Indexes {
+    /// Those of primary keys.
+    keys: Vec<Oid>,
+    /// Those that PostgreSQL leaves out, too, and what they are: an invalid one is what an
+    /// interrupted command has left.
+    skipped: Vec<(Oid, &'static str)>,
+    others: Vec<Oid>,
+}
+
+impl Indexes {
+    fn of(tables: &[Oid]) -> Indexes {
+        let mut out = Indexes::default();
+        each_index(|form| match () {
+            () if !tables.contains(&form.indrelid) => {}
+            () if is_key(form) => out.keys.push(form.indexrelid),
+            () if !form.indisvalid => out.skipped.push((form.indexrelid, "invalid index")),
+            () if form.indisexclusion => out.skipped.push((form.indexrelid, "exclusion constraint index")),
+            () => out.others.push(form.indexrelid),
+        });
+        out
+    }
+}
+
+/// Has the engine the entries of this index of a table of ours?
+fn is_key(form: &pg_sys::FormData_pg_index) -> bool {
+    form.indisprimary && form.indimmediate
+}
+
+/// REINDEX CONCURRENTLY of these tables and indexes, each in transactions of its own.
+fn reindex_items(call: Call, items: Vec<(Oid, pg_sys::ReindexObjectType::Type)>) {
     let call = call.writable();
-    in_transactions(hold(others), |oid| {
-        let oid = *oid;
+    in_transactions(hold(items), |&(oid, kind)| {
         // SAFETY: the node is ours to change (`writable`). What it points to is the portal's
         // memory, which lives longer than the transactions that the command makes.
         unsafe {
-            if class(oid).is_none() {
-                return;
-            }
+            let Some(table) = table_of_item(oid, kind) else { return };
             if !compat::owns_relation(oid, user()) {
                 return skip_foreign(oid);
             }
-            pg_sys::LockRelationOid(oid, pg_sys::ShareUpdateExclusiveLock as i32);
+            pg_sys::LockRelationOid(table, pg_sys::ShareUpdateExclusiveLock as i32);
             let Some(c) = class(oid) else { return };
             let old = pg_sys::MemoryContextSwitchTo(pg_sys::PortalContext);
             let s = call.node::<pg_sys::ReindexStmt>();
             let schema = pg_sys::get_namespace_name(c.schema);
             (*s).relation = pg_sys::makeRangeVar(schema, pg_sys::get_rel_name(oid), -1);
-            (*s).kind = pg_sys::ReindexObjectType::REINDEX_OBJECT_TABLE;
+            (*s).kind = kind;
             (*s).name = std::ptr::null();
             pg_sys::MemoryContextSwitchTo(old);
             compat::reindex(s, call.query);
         }
     });
+}
+
+/// The table to be locked for an item; `None`: it is gone.
+fn table_of_item(oid: Oid, kind: pg_sys::ReindexObjectType::Type) -> Option<Oid> {
+    class(oid)?;
+    match kind {
+        pg_sys::ReindexObjectType::REINDEX_OBJECT_INDEX => table_of(oid),
+        _ => Some(oid),
+    }
 }
 
 fn skip_foreign(oid: Oid) {

@@ -1,22 +1,41 @@
 //! Building indexes.
+//!
+//! **CREATE INDEX CONCURRENTLY** has two scans of its own (index.c: `validate_index`), beside
+//! writers. Before each it waits for all transactions that have locked the table.
+//!
+//! * From the first wait on every writer knows the new index, so an update of one of its columns
+//!   moves the row to a new record: a record has one key. The first scan indexes what its snapshot
+//!   sees.
+//! * From the second wait on every writer makes its own entries. So what is missing was committed
+//!   before. The second scan fixes its snapshot, and then collects the TIDs of the index: a row that
+//!   the snapshot sees and whose writer has made its entry is found among them.
+//! * An entry stands for the record that it was made for: only VACUUM gives records to new rows,
+//!   and the command's lock excludes it.
+//! * A transaction with an older snapshot does not see what the index says. The command waits for
+//!   these before it makes the index valid.
 
 use crate::access::visible::{self, ToIndex};
 use crate::access::{hollow, primary, primary_check, tuple};
 use crate::pg::errors::{duplicate_key, unsupported, Met};
-use crate::pg::{expr, Tid};
+use crate::pg::{compat, expr, raw, Tid, ROWS};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, xact};
 use mixedcc_engine::csn::Csn;
+use mixedcc_engine::record::Version;
 use mixedcc_engine::shared::Oldest;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
+use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
+use std::ptr::NonNull;
 
 /// Which rows a scan for an index is for.
 enum Wanted {
     /// A new index: whatever a snapshot of now, the oldest one, can see.
     Build(Oldest),
+    /// A new index beside writers: what this snapshot sees.
+    Seen(pg_sys::Snapshot),
     /// A comparison with an index: the rows of now, because no session writes.
     Present,
     /// A comparison while others write: rows that were there at this moment, when it had not read
@@ -29,7 +48,12 @@ impl Wanted {
     /// for the rows of its snapshot after it has read the index. That snapshot of PostgreSQL has no
     /// CSN before, so the rows are those of the statement's start. Keys do not change in place: the
     /// newest version of a row has those that the index had then.
-    unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Wanted {
+    unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc, concurrent: bool) -> Wanted {
+        if scan.is_null() && concurrent {
+            // SAFETY: the command has made a snapshot active (indexcmds.c: DefineIndex,
+            // ReindexRelationConcurrently).
+            return Wanted::Seen(unsafe { raw::GetActiveSnapshot() });
+        }
         if scan.is_null() {
             let t = xact::txn();
             xact::renew_pin();
@@ -65,13 +89,14 @@ impl Wanted {
         unsafe {
             match *self {
                 Wanted::Build(oldest) => visible::to_index(t, r, Some(oldest)),
+                Wanted::Seen(snapshot) => seen_by(t, r, snapshot).map(ToIndex::alive),
                 Wanted::Present => visible::to_index(t, r, None).filter(|e| e.alive),
                 Wanted::Since(moment) => {
                     let row = match t.last_write(r) {
                         Some(n) => visible::own_version(t, n),
                         None => ok(t.row_since(&PG, r.rec, moment)),
                     };
-                    row.map(|version| ToIndex { version: Some(version), alive: true, has_past: false })
+                    row.map(ToIndex::alive)
                 }
             }
         }
@@ -88,7 +113,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     info: *mut pg_sys::IndexInfo,
     _allow_sync: bool,
     _anyvisible: bool,
-    _progress: bool,
+    progress: bool,
     start: pg_sys::BlockNumber,
     numblocks: pg_sys::BlockNumber,
     callback: pg_sys::IndexBuildCallback,
@@ -106,55 +131,136 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         if let Some(rows) = compare_hollow(rel, index, scan) {
             return rows;
         }
-        let wanted = Wanted::of(rel, scan);
+        let wanted = Wanted::of(rel, scan, (*info).ii_Concurrent);
         let table = rel::info(rel).table;
-        let estate = pg_sys::CreateExecutorState();
-        let econtext = if (*estate).es_per_tuple_exprcontext.is_null() {
-            pg_sys::MakePerTupleExprContext(estate)
-        } else {
-            (*estate).es_per_tuple_exprcontext
-        };
-        let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
-        (*econtext).ecxt_scantuple = slot;
-        let predicate = pg_sys::ExecPrepareQual((*info).ii_Predicate, estate);
-        let first = start as u64 * crate::pg::ROWS;
+        let former = Former::new(rel, info);
+        let first = start as u64 * ROWS;
         let last = if numblocks == pg_sys::InvalidBlockNumber {
             table.len()
         } else {
-            (first + numblocks as u64 * crate::pg::ROWS).min(table.len())
+            (first + numblocks as u64 * ROWS).min(table.len())
         };
         let t = xact::txn();
         let mut rows = 0.0;
         for n in first..last {
-            if n % 256 == 0 && pg_sys::InterruptPending != 0 {
-                pg_sys::ProcessInterrupts();
-            }
+            pause(n - first, last - first, progress);
             let Some(r) = RecordRef::find(table, n) else { continue };
             let Some(e) = wanted.entry(t, r) else { continue };
             (*info).ii_BrokenHotChain |= e.has_past;
             let Some(version) = e.version else { continue };
-            pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
-            tuple::store(slot, (*rel).rd_id, Tid::Record(n), version.as_ptr());
-            if !expr::passes(predicate, econtext) {
-                continue;
-            }
-            let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
-            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
-            pg_sys::FormIndexDatum(info, slot, estate, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let Some((mut values, mut nulls)) = former.form(n, version) else { continue };
             let mut tid = Tid::Record(n).item();
             if let Some(f) = callback {
                 f(index, &mut tid, values.as_mut_ptr(), nulls.as_mut_ptr(), e.alive, state);
             }
             rows += e.alive as u8 as f64;
         }
-        pg_sys::ExecDropSingleTupleTableSlot(slot);
-        pg_sys::FreeExecutorState(estate);
+        former.end();
         if !scan.is_null() {
             super::scan::end(scan);
         }
-        (*info).ii_ExpressionsState = std::ptr::null_mut();
-        (*info).ii_PredicateState = std::ptr::null_mut();
         rows
+    }
+}
+
+/// Between two records of a scan: interrupts, and the command's progress.
+unsafe fn pause(done: u64, all: u64, progress: bool) {
+    if done % ROWS != 0 {
+        return;
+    }
+    // SAFETY: variables of this process; an interrupt may raise. Progress is an entry of this
+    // process.
+    unsafe {
+        if pg_sys::InterruptPending != 0 {
+            pg_sys::ProcessInterrupts();
+        }
+        if progress {
+            if done == 0 {
+                let all = all.div_ceil(ROWS) as i64;
+                pg_sys::pgstat_progress_update_param(pg_sys::PROGRESS_SCAN_BLOCKS_TOTAL as i32, all);
+            }
+            pg_sys::pgstat_progress_update_param(pg_sys::PROGRESS_SCAN_BLOCKS_DONE as i32, (done / ROWS) as i64);
+        }
+    }
+}
+
+/// The committed row that a snapshot sees. It is no read of the transaction.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend, in a transaction that has not written the row.
+unsafe fn seen_by(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
+    // SAFETY: the snapshot is valid (contract of this function), and its first use has renewed the
+    // pin (INV-RETIRE).
+    unsafe {
+        let seen = xact::snapshot_seen(snapshot);
+        visible::live(ok(t.at_snapshot(&PG, r.rec, seen)).map(|v| v.0))
+    }
+}
+
+/// What makes the values of an index from rows.
+struct Former {
+    rel: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    estate: *mut pg_sys::EState,
+    econtext: *mut pg_sys::ExprContext,
+    slot: *mut pg_sys::TupleTableSlot,
+    predicate: *mut pg_sys::ExprState,
+}
+
+/// The values of an index for a row, and which are NULL.
+type Values = ([Datum; pg_sys::INDEX_MAX_KEYS as usize], [bool; pg_sys::INDEX_MAX_KEYS as usize]);
+
+impl Former {
+    /// # Safety
+    /// An open relation whose rows fit its descriptor, and what describes an index of it. An ERROR
+    /// frees what this makes.
+    unsafe fn new(rel: pg_sys::Relation, info: *mut pg_sys::IndexInfo) -> Former {
+        // SAFETY: `rel` is open and `info` of an index of it (contract of this function). The
+        // executor state is new.
+        unsafe {
+            let estate = pg_sys::CreateExecutorState();
+            let econtext = if (*estate).es_per_tuple_exprcontext.is_null() {
+                pg_sys::MakePerTupleExprContext(estate)
+            } else {
+                (*estate).es_per_tuple_exprcontext
+            };
+            let slot = pg_sys::table_slot_create(rel, std::ptr::null_mut());
+            (*econtext).ecxt_scantuple = slot;
+            let predicate = pg_sys::ExecPrepareQual((*info).ii_Predicate, estate);
+            Former { rel, info, estate, econtext, slot, predicate }
+        }
+    }
+
+    /// The values of record `n`'s row, whose datums live until the next row; `None`: the index has
+    /// none for it.
+    ///
+    /// # Safety
+    /// A version of the record, reached under our pin (INV-RETIRE).
+    unsafe fn form(&self, n: u64, version: NonNull<Version>) -> Option<Values> {
+        // SAFETY: the parts belong together (`new`), and the version is there (contract of this
+        // function).
+        unsafe {
+            pg_sys::MemoryContextReset((*self.econtext).ecxt_per_tuple_memory);
+            tuple::store(self.slot, (*self.rel).rd_id, Tid::Record(n), version.as_ptr());
+            if !expr::passes(self.predicate, self.econtext) {
+                return None;
+            }
+            let mut values = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+            pg_sys::FormIndexDatum(self.info, self.slot, self.estate, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Some((values, nulls))
+        }
+    }
+
+    /// Frees what `new` has made.
+    unsafe fn end(self) {
+        // SAFETY: slot and executor state are of `new`, and end once: `self` is taken.
+        unsafe {
+            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            pg_sys::FreeExecutorState(self.estate);
+            (*self.info).ii_ExpressionsState = std::ptr::null_mut();
+            (*self.info).ii_PredicateState = std::ptr::null_mut();
+        }
     }
 }
 
@@ -168,7 +274,7 @@ unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mu
         let built = primary::build_key(rel, index);
         (*info).ii_BrokenHotChain |= built.has_past;
         let table = rel::info(rel).table;
-        let wanted = Wanted::of(rel, std::ptr::null_mut());
+        let wanted = Wanted::of(rel, std::ptr::null_mut(), false);
         let t = xact::txn();
         if let Some((_, no)) = built.duplicate {
             let row = RecordRef::find(table, no).and_then(|r| wanted.entry(t, r));
@@ -207,15 +313,84 @@ unsafe fn compare_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, scan: p
     }
 }
 
+/// The records that an index has entries of: a bit for each.
+struct Entries(Vec<u64>);
+
+impl Entries {
+    /// # Safety
+    /// An open table of ours with `rows` records, and an index of it.
+    unsafe fn of(rel: pg_sys::Relation, index: pg_sys::Relation, rows: u64) -> Entries {
+        let mut found = Entries(vec![0; rows.div_ceil(64) as usize]);
+        // SAFETY: both relations are open (contract of this function). `note_entry` gets `found`,
+        // which outlives the call, and has no entry removed.
+        unsafe {
+            let mut how = compat::index_vacuum_info(rel, index, rows as f64, std::ptr::null_mut());
+            let state = (&raw mut found).cast();
+            pg_sys::index_bulk_delete(&mut how, std::ptr::null_mut(), Some(note_entry), state);
+        }
+        found
+    }
+
+    fn has(&self, n: u64) -> bool {
+        self.0[(n / 64) as usize] & 1 << (n % 64) != 0
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn note_entry(tid: pg_sys::ItemPointer, state: *mut core::ffi::c_void) -> bool {
+    // SAFETY: `tid` is an entry's, and `state` what `Entries::of` passes (genam.h:
+    // index_bulk_delete).
+    unsafe {
+        if let Tid::Record(n) = Tid::read(&*tid) {
+            let entries = &mut *state.cast::<Entries>();
+            if let Some(word) = entries.0.get_mut((n / 64) as usize) {
+                *word |= 1 << (n % 64);
+            }
+        }
+    }
+    false
+}
+
+/// The second scan of CREATE INDEX CONCURRENTLY (see the top). PostgreSQL's own list of the index's
+/// TIDs is not used: it was made before the snapshot's first use here.
+///
 /// # Safety
 /// tableam.h's contract of `index_validate_scan`.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn validate_scan(
-    _a: pg_sys::Relation,
-    _b: pg_sys::Relation,
-    _c: *mut pg_sys::IndexInfo,
-    _d: pg_sys::Snapshot,
-    _e: *mut pg_sys::ValidateIndexState,
+    rel: pg_sys::Relation,
+    index: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    snapshot: pg_sys::Snapshot,
+    state: *mut pg_sys::ValidateIndexState,
 ) {
-    unsupported("mixedcc tables do not support CREATE INDEX CONCURRENTLY", "Use CREATE INDEX.")
+    // SAFETY: `rel`, `index` and `info` are open and belong together, and the snapshot is
+    // registered (tableam.h: index_validate_scan). Stored rows fit the descriptor (INV-LAYOUT).
+    unsafe {
+        crate::access::altered::must_fit(rel, (*rel).rd_att);
+        let table = rel::info(rel).table;
+        xact::snapshot_seen(snapshot);
+        let len = table.len();
+        let entries = Entries::of(rel, index, len);
+        let former = Former::new(rel, info);
+        let check = if (*info).ii_Unique {
+            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+        } else {
+            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+        };
+        for n in 0..len {
+            pause(n, len, true);
+            let Some(r) = RecordRef::find(table, n) else { continue };
+            let Some(version) = seen_by(xact::txn(), r, snapshot) else { continue };
+            (*state).htups += 1.0;
+            if entries.has(n) {
+                continue;
+            }
+            let Some((mut values, mut nulls)) = former.form(n, version) else { continue };
+            let mut tid = Tid::Record(n).item();
+            pg_sys::index_insert(index, values.as_mut_ptr(), nulls.as_mut_ptr(), &mut tid, rel, check, false, info);
+            (*state).tups_inserted += 1.0;
+        }
+        former.end();
+    }
 }

@@ -1,0 +1,313 @@
+#!/usr/bin/python3
+"""CREATE INDEX and REINDEX CONCURRENTLY: beside sessions that write, beside old snapshots, with
+unique keys, and ended in the middle. Each index is compared with the rows."""
+
+import os
+import random
+import threading
+import time
+
+import psycopg2
+
+from lib.common import check, connect, drop_database, equal, main, make_database, must_come, query, seconds, value
+
+DATABASE = "process_concurrently"
+LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+EXPECTED = {"40001", "40P01", "23505"}
+KINDS = {"unlogged": "CREATE UNLOGGED TABLE", "permanent": "CREATE TABLE"}
+BOSS = None
+
+# The definition of each index, and a condition that a plan can use it for.
+INDEXES = {
+    "plain": ("INDEX CONCURRENTLY x ON t (v)", "v BETWEEN -1 AND 1000000"),
+    "covering": ("INDEX CONCURRENTLY x ON t (v DESC) INCLUDE (w)", "v BETWEEN -1 AND 1000000"),
+    "partial": ("INDEX CONCURRENTLY x ON t (v) WHERE w % 2 = 0", "v BETWEEN -1 AND 1000000 AND w % 2 = 0"),
+    "expression": ("INDEX CONCURRENTLY x ON t ((v + id))", "v + id BETWEEN -1 AND 10000000"),
+    "unique": ("UNIQUE INDEX CONCURRENTLY x ON t (u)", "u BETWEEN -1 AND 10000000"),
+    "gin": ("INDEX CONCURRENTLY x ON t USING gin (a)", "a @> '{7}'"),
+    "hash": ("INDEX CONCURRENTLY x ON t USING hash (h)", "h = 7"),
+}
+
+
+def make_table(kind):
+    query(BOSS, "DROP TABLE IF EXISTS t")
+    query(BOSS, "SET mixedcc.default_persistence = permanent")
+    query(BOSS, f"{KINDS[kind]} t (id int PRIMARY KEY, v int, w int, u int, a int[], h int) USING mixedcc")
+    query(BOSS, "INSERT INTO t SELECT i, i % 97, i % 5, i, ARRAY[i % 10], 7 FROM generate_series(1, 2000) i")
+
+
+def rows(connection, condition, index):
+    """By the index, or by no index."""
+    for way in ("indexscan", "bitmapscan"):
+        query(connection, f"SET enable_{way} = {'on' if index else 'off'}")
+    query(connection, f"SET enable_seqscan = {'off' if index else 'on'}")
+    sql = f"SELECT id, v, w, u, a FROM t WHERE {condition}"
+    plan = "\n".join(line for line, in query(connection, f"EXPLAIN (COSTS off) {sql}"))
+    if index != (" x" in plan):
+        raise RuntimeError(plan)
+    return sorted(query(connection, sql))
+
+
+def compare(name, condition):
+    """The rows that the index gives are those of the table, each once."""
+    connection = connect(DATABASE)
+    query(connection, "BEGIN; LOCK TABLE t IN SHARE MODE")
+    equal(f"{name}: rows by the index", rows(connection, condition, True), rows(connection, condition, False))
+    if value(connection, "SELECT amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relname = 'x'") == "btree":
+        query(connection, "SELECT bt_index_parent_check('x', true)")
+    query(connection, "ROLLBACK")
+    connection.close()
+
+
+class Writer(threading.Thread):
+    """Changes rows at random until it is stopped."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.random = random.Random(number)
+        self.number = number
+        self.done = self.failed = 0
+        self.stopped = False
+        self.error = None
+
+    def statement(self):
+        r = self.random
+        old, new = r.randrange(1, 2500), r.randrange(1, 1000)
+        return r.choice([
+            f"INSERT INTO t VALUES ({old}, {new}, {new % 5}, {old}, ARRAY[{new % 10}], 7) ON CONFLICT DO NOTHING",
+            f"INSERT INTO t VALUES ({old}, {new}, 1, {r.randrange(3000)}, '{{7}}', 7)",
+            f"DELETE FROM t WHERE id = {old}",
+            f"UPDATE t SET v = {new} WHERE id = {old}",
+            f"UPDATE t SET w = {new % 5} WHERE id BETWEEN {old} AND {old + 3}",
+            f"UPDATE t SET u = {r.randrange(5000)}, a = ARRAY[{new % 10}] WHERE id = {old}",
+            f"UPDATE t SET h = {r.choice([7, 8])} WHERE id = {old}",
+        ])
+
+    def transaction(self, connection):
+        r = self.random
+        query(connection, f"BEGIN ISOLATION LEVEL {r.choice(LEVELS)}")
+        for _ in range(r.randrange(1, 5)):
+            query(connection, "SAVEPOINT s")
+            try:
+                query(connection, self.statement())
+                if r.random() < 0.2:
+                    query(connection, "ROLLBACK TO s")
+            except psycopg2.Error as error:
+                if error.pgcode not in EXPECTED:
+                    raise
+                query(connection, "ROLLBACK TO s")
+            if r.random() < 0.2:
+                time.sleep(r.random() / 50)
+        query(connection, "ROLLBACK" if r.random() < 0.1 else "COMMIT")
+
+    def run(self):
+        connection = connect(DATABASE, options="-c deadlock_timeout=10ms")
+        try:
+            while not self.stopped:
+                try:
+                    self.transaction(connection)
+                    self.done += 1
+                except psycopg2.Error as error:
+                    if error.pgcode not in EXPECTED:
+                        raise
+                    self.failed += 1
+                    query(connection, "ROLLBACK")
+        except Exception as error:
+            self.error = error
+        finally:
+            connection.close()
+
+
+def beside_writers(kind, name, again):
+    make_table(kind)
+    definition, condition = INDEXES[name]
+    writers = [Writer(n) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    boss = connect(DATABASE)
+    time.sleep(0.1)
+    made = build(boss, f"CREATE {definition}", name == "unique")
+    if made and again:
+        made = build(boss, "REINDEX INDEX CONCURRENTLY x", name == "unique")
+    before = [w.done for w in writers]
+    time.sleep(seconds(0.2))
+    for writer in writers:
+        writer.stopped = True
+    for writer in writers:
+        writer.join()
+    boss.close()
+    check(f"{kind} {name}: writers write", all(w.done > n for w, n in zip(writers, before)),
+          [w.error for w in writers])
+    check(f"{kind} {name}: writers see no error of their own", all(w.error is None for w in writers),
+          [repr(w.error) for w in writers])
+    if made:
+        compare(f"{kind} {name}", condition)
+    return made
+
+
+def build(boss, command, unique):
+    """Did it succeed? A unique index may meet two rows with one key, and stays invalid."""
+    try:
+        query(boss, command)
+        return True
+    except psycopg2.errors.UniqueViolation:
+        if not unique:
+            raise
+        query(boss, "DROP INDEX CONCURRENTLY IF EXISTS x")
+        return False
+
+
+def indexes_beside_writers():
+    for kind in KINDS:
+        for name in INDEXES:
+            if name == "unique":
+                continue
+            beside_writers(kind, name, again=name in ("plain", "gin"))
+
+
+def unique_keys():
+    """Two rows with one key are found by each of the scans."""
+    make_table("unlogged")
+    query(BOSS, "UPDATE t SET u = 5 WHERE id = 6")
+    try:
+        query(BOSS, "CREATE UNIQUE INDEX CONCURRENTLY x ON t (u)")
+        found = False
+    except psycopg2.errors.UniqueViolation:
+        found = True
+    check("unique: two rows of one key are found", found)
+    check("unique: the index is left invalid", not value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
+    query(BOSS, "UPDATE t SET u = 6 WHERE id = 6")
+    query(BOSS, "REINDEX INDEX CONCURRENTLY x")
+    check("unique: REINDEX makes it valid", value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
+    compare("unique after REINDEX", INDEXES["unique"][1])
+    try:
+        query(BOSS, "INSERT INTO t VALUES (9999, 1, 1, 5, '{1}', 7)")
+        found = False
+    except psycopg2.errors.UniqueViolation:
+        found = True
+    check("unique: the index is kept", found)
+
+
+def undone_rows():
+    """A row that was never committed is no second one, although it is there while the index is built."""
+    make_table("unlogged")
+    early, late = connect(DATABASE), connect(DATABASE)
+    query(early, "BEGIN; UPDATE t SET w = 1 WHERE id = 1")
+    create = Command("CREATE UNIQUE INDEX CONCURRENTLY x ON t (u)")
+    must_come(create.waits)
+    query(late, "BEGIN; INSERT INTO t VALUES (5001, 1, 1, 17, '{1}', 7)")
+    query(early, "COMMIT")
+    must_come(lambda: not create.is_alive() or create.phase() == "waiting for writers before validation")
+    query(late, "ROLLBACK")
+    create.join()
+    check("undone rows: the index is made", create.error is None, create.error)
+    early.close()
+    late.close()
+
+
+class Command(threading.Thread):
+    """A command in a session of its own."""
+
+    def __init__(self, sql):
+        super().__init__()
+        self.connection = connect(DATABASE)
+        self.pid = self.connection.info.backend_pid
+        self.sql = sql
+        self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            query(self.connection, self.sql)
+        except psycopg2.Error as error:
+            self.error = error
+        finally:
+            self.connection.close()
+
+    def waits(self):
+        sql = "SELECT wait_event = 'virtualxid' FROM pg_stat_activity WHERE pid = %s"
+        found = query(BOSS, sql, (self.pid,))
+        return bool(found and found[0][0])
+
+    def phase(self):
+        found = query(BOSS, "SELECT phase FROM pg_stat_progress_create_index WHERE pid = %s", (self.pid,))
+        return found[0][0] if found else None
+
+
+def rows_of_each_phase():
+    """A row of a session that does not know the index, one that is written while it is built, and
+    one after."""
+    make_table("unlogged")
+    early, late, old = connect(DATABASE), connect(DATABASE), connect(DATABASE)
+    query(early, "BEGIN; INSERT INTO t VALUES (5001, 1, 1, 5001, '{1}', 7); UPDATE t SET v = 500 WHERE id = 17")
+    create = Command("CREATE INDEX CONCURRENTLY x ON t (v)")
+    must_come(create.waits)
+    equal("phases: it waits for who writes", create.phase(), "waiting for writers before build")
+    query(late, "BEGIN; INSERT INTO t VALUES (5002, 2, 1, 5002, '{1}', 7); UPDATE t SET v = 501 WHERE id = 18")
+    query(early, "COMMIT")
+    must_come(lambda: create.waits() and create.phase() == "waiting for writers before validation")
+    query(late, "INSERT INTO t VALUES (5003, 3, 1, 5003, '{1}', 7); DELETE FROM t WHERE id = 19")
+    query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
+    query(late, "COMMIT")
+    must_come(lambda: create.waits() and create.phase() == "waiting for old snapshots")
+    query(BOSS, "INSERT INTO t VALUES (5004, 4, 1, 5004, '{1}', 7); UPDATE t SET v = 502 WHERE id = 20")
+    equal("phases: an old snapshot sees its rows", value(old, "SELECT v FROM t WHERE id = 18"), 18)
+    query(old, "COMMIT")
+    create.join()
+    check("phases: it ends", create.error is None, create.error)
+    compare("phases", INDEXES["plain"][1])
+    for connection in (early, late, old):
+        connection.close()
+
+
+def ended_in_the_middle():
+    """A command that is cancelled, or whose session is ended, leaves an invalid index that others
+    keep up, and that REINDEX mends."""
+    for how in ("pg_cancel_backend", "pg_terminate_backend"):
+        make_table("unlogged")
+        writer = connect(DATABASE)
+        query(writer, "BEGIN; UPDATE t SET v = 0 WHERE id = 1")
+        create = Command("CREATE INDEX CONCURRENTLY x ON t (v)")
+        must_come(create.waits)
+        query(BOSS, f"SELECT {how}(%s)", (create.pid,))
+        create.join()
+        query(writer, "COMMIT")
+        check(f"{how}: the command fails", create.error is not None)
+        check(f"{how}: the index is invalid",
+              not value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
+        query(BOSS, "INSERT INTO t VALUES (6000, 5, 1, 6000, '{1}', 7); UPDATE t SET v = 6 WHERE id = 2")
+        query(BOSS, "REINDEX INDEX CONCURRENTLY x")
+        compare(f"{how}: after REINDEX", INDEXES["plain"][1])
+        query(BOSS, "DROP INDEX CONCURRENTLY x")
+        writer.close()
+
+
+def primary_keys():
+    """They are left out; the other indexes of their table are not."""
+    make_table("unlogged")
+    query(BOSS, "CREATE INDEX x ON t (v)")
+    key, other = files()
+    query(BOSS, "REINDEX TABLE CONCURRENTLY t")
+    equal("REINDEX TABLE leaves out the primary key", (files()[0] == key, files()[1] == other), (True, False))
+    query(BOSS, "REINDEX INDEX CONCURRENTLY t_pkey")
+    equal("REINDEX INDEX leaves it out", files()[0], key)
+    compare("REINDEX TABLE", INDEXES["plain"][1])
+
+
+def files():
+    return [value(BOSS, f"SELECT pg_relation_filenode('{name}')") for name in ("t_pkey", "x")]
+
+
+def run():
+    global BOSS
+    BOSS = make_database(DATABASE)
+    query(BOSS, "CREATE EXTENSION amcheck")
+    try:
+        main(indexes_beside_writers, unique_keys, undone_rows, rows_of_each_phase, ended_in_the_middle, primary_keys)
+    finally:
+        BOSS.close()
+        drop_database(DATABASE)
+
+
+if __name__ == "__main__":
+    run()
