@@ -133,9 +133,26 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
     if fork != pg_sys::ForkNumber::MAIN_FORKNUM && fork != pg_sys::ForkNumber::InvalidForkNumber {
         return 0;
     }
-    // brin_summarize_new_values holds a page of the index when it asks.
-    // SAFETY: `rel` is open (tableam.h: relation_size).
-    unsafe { rel::known_table_of(rel) }.map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
+    // SAFETY: `rel` is open (tableam.h: relation_size). To load rows changes no index, so the
+    // process may have pinned a page of one, as BRIN's functions have.
+    let table = unsafe {
+        match rel::known_table_of(rel) {
+            None if may_load(rel) => rel::table_if_it_fits(rel).ok(),
+            known => known,
+        }
+    };
+    table.map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
+}
+
+/// May the rows of a relation be loaded now? ANALYZE asks for the size first, and would take an
+/// unloaded table for an empty one. A process that holds a lock of a page has no interrupts.
+///
+/// # Safety
+/// An open relation.
+unsafe fn may_load(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open (contract of this function). Variables of this process and a word of
+    // shared memory.
+    unsafe { compat::is_permanent(rel) && pg_sys::InterruptHoldoffCount == 0 && !pg_sys::RecoveryInProgress() }
 }
 
 /// Of a statement: the table, and the access method that it is about to be converted to.

@@ -255,6 +255,19 @@ def small_memory():
     connection.close()
 
 
+def analyzed_first():
+    """The first use of a table after a crash is ANALYZE."""
+    connection = make_database()
+    make(connection, "t")
+    connection.close()
+    server("crash")
+    connection = connect()
+    query(connection, "ANALYZE t")
+    equal("ANALYZE finds the rows", value(connection, "SELECT reltuples FROM pg_class WHERE relname = 't'"), 2000)
+    equal("and their values", value(connection, "SELECT count(*) FROM pg_stats WHERE tablename = 't'"), 3)
+    connection.close()
+
+
 def definitions_first():
     """The first use of a table after a crash is a change of its definition."""
     connection = make_database()
@@ -288,4 +301,4 @@ def end():
 
 
 main(crashes_in_a_row, long_rows, cut_off, freed_numbers, damaged_pages, damaged_journal, torn_journal, small_memory,
-     definitions_first, end)
+     analyzed_first, definitions_first, end)
