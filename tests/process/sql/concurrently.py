@@ -189,7 +189,7 @@ def unique_keys():
 
 
 def undone_rows():
-    """A row that was never committed is no second one, although it is there while the index is built."""
+    """A row that is undone later is no second one, although it is there during the build."""
     make_table("unlogged")
     early, late = connect(DATABASE), connect(DATABASE)
     query(early, "BEGIN; UPDATE t SET w = 1 WHERE id = 1")
