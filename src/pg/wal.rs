@@ -95,6 +95,12 @@ pub fn is_synchronous() -> bool {
     unsafe { pg_sys::synchronous_commit > pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 }
 }
 
+/// Has the transaction inserted records?
+pub fn has_logged() -> bool {
+    // SAFETY: a variable of this process, which only its one thread writes.
+    unsafe { pg_sys::XactLastRecEnd != 0 }
+}
+
 /// Does COMMIT wait until standbys have replayed its record?
 pub fn awaits_apply() -> bool {
     // SAFETY: a variable of this process, which only its one thread writes.

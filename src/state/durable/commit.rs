@@ -32,6 +32,9 @@ enum Way {
     Record,
     /// Before its commit, under this full transaction id.
     Xid(u64),
+    /// It logs nothing of ours, and PostgreSQL's commit record decides, under this full transaction
+    /// id. COMMIT may wait for its flush and its standbys.
+    Elsewhere(u64),
 }
 
 /// What the commit of one transaction logs. The memory is kept for the next one.
@@ -87,6 +90,13 @@ impl Commit {
         t.prepare_locks(&PG)?;
         self.synchronous = wal::is_synchronous();
         self.depended = t.depends_on_open();
+        if let (Way::Nothing, Some(xid)) = (self.way, xid.filter(|_| self.waits_elsewhere(t))) {
+            self.way = Way::Elsewhere(xid);
+            self.held = true;
+            t.prepare_decide(&PG, true, &|_, _| {})?;
+            slot().xid.store(xid, Ordering::SeqCst);
+            return Ok(());
+        }
         self.held = self.synchronous || self.depended || self.way != Way::Record;
         if self.way == Way::Nothing {
             self.held = self.depended || stop::hold_ms() > 0;
@@ -101,6 +111,12 @@ impl Commit {
         t.let_go_early();
         xact::let_go();
         Ok(())
+    }
+
+    /// Does a COMMIT that logs nothing of ours wait for the flush of what it has changed elsewhere?
+    /// Snapshots leave it out meanwhile, and no reader waits for it.
+    fn waits_elsewhere(&self, t: &Txn) -> bool {
+        self.synchronous && t.has_writes() && wal::has_logged()
     }
 
     /// The tables that the transaction logs, and the sizes of what it logs.
@@ -177,7 +193,7 @@ impl Commit {
             match self.way {
                 Way::Nothing => self.publish(t),
                 Way::Record => self.commit_by_record(t),
-                Way::Xid(_) => self.commit_by_xid(t),
+                Way::Xid(_) | Way::Elsewhere(_) => self.commit_by_xid(t),
             }
         }
         self.end();

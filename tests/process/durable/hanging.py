@@ -1,0 +1,255 @@
+#!/usr/bin/python3
+"""A commit that waits for its standby for long stops no other session. The standby is pg_receivewal,
+which answers when it has flushed, and never tells that it has replayed: a commit with
+`remote_apply` hangs, and others with `on` wait for their own records only. Beside the commit that
+hangs others commit in each way, and READ COMMITTED sessions read the rows that it has changed. Then
+the standby stops, too, and comes back. At the end a cancel, or a change of the settings, ends the
+wait, and all rows are there."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import psycopg2
+
+from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come, query, reload,
+                        value)
+
+DATABASE = "process_hanging"
+LONG = bool(os.environ.get("MIXEDCC_LONG"))
+# All commits beside one that hangs, of two kinds.
+COMMITS = 1_000_000 if LONG else 60_000
+PERMANENT = "-c mixedcc.default_persistence=permanent -c client_min_messages=warning"
+ROWS = 100
+# A quarter of what the versions take that these commits replace.
+HELD_BYTES = COMMITS * 30
+BOSS = None
+
+
+def session(level="local"):
+    return connect(DATABASE, options=f"{PERMANENT} -c synchronous_commit={level}")
+
+
+class Standby:
+    """A synchronous standby that answers when it has flushed."""
+
+    def __init__(self):
+        self.home = tempfile.mkdtemp(prefix="mch-", dir="/tmp")
+        path = os.path.join(os.environ["PGBIN"], "pg_receivewal")
+        self.process = subprocess.Popen([path, "-D", self.home, "--synchronous", "-d", "application_name=receiver"],
+                                        stdin=subprocess.DEVNULL)
+
+    def is_synchronous(self):
+        return value(BOSS, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
+
+    def stop(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def remove(self):
+        self.go_on()
+        self.process.terminate()
+        self.process.wait(30)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Hanging:
+    """A session whose COMMIT waits for the standby to replay it."""
+
+    def __init__(self, *statements):
+        self.connection = session("remote_apply")
+        self.done = False
+        query(self.connection, "BEGIN")
+        for statement in statements:
+            query(self.connection, statement)
+        self.thread = threading.Thread(target=self.commit)
+        self.thread.start()
+        must_come(self.waits)
+
+    def commit(self):
+        query(self.connection, "COMMIT")
+        self.done = True
+
+    def waits(self):
+        return waits(self.connection)
+
+    def end(self):
+        self.thread.join(60)
+        self.connection.close()
+
+
+def waits(connection):
+    sql = "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = %s"
+    return value(BOSS, sql, (connection.info.backend_pid,)) is True
+
+
+def commits(connection, statement, number):
+    """So many transactions, each of which has a commit of its own."""
+    query(connection, f"DO $$ BEGIN FOR i IN 1..{number} LOOP {statement}; COMMIT; END LOOP; END $$")
+
+
+def used():
+    return value(BOSS, "SELECT used_bytes FROM mixedcc.memory")
+
+
+def make_tables():
+    for name, persistence in (("plain", ""), ("unlogged", "UNLOGGED")):
+        query(BOSS, f"CREATE {persistence} TABLE {name} (id int, n int, t text) USING mixedcc")
+        query(BOSS, f"INSERT INTO {name} SELECT i, 0, repeat('x', 100) FROM generate_series(1, {ROWS}) i")
+        query(BOSS, f"CREATE INDEX ON {name} (id)")
+    query(BOSS, "CREATE TABLE heap (id int)")
+
+
+WAYS = {
+    "without a transaction id": ("UPDATE plain SET n = n + 1 WHERE id <= 10", "DELETE FROM plain WHERE id = 11",
+                                 "INSERT INTO plain VALUES (1000, 1, 'new')"),
+    "with a transaction id": ("INSERT INTO heap VALUES (1)", "UPDATE plain SET n = n + 1 WHERE id <= 10",
+                              "DELETE FROM plain WHERE id = 11", "INSERT INTO plain VALUES (1000, 1, 'new')"),
+    "of heap and an unlogged table": ("INSERT INTO heap VALUES (1)", "UPDATE unlogged SET n = n + 1 WHERE id <= 10",
+                                      "DELETE FROM unlogged WHERE id = 11", "INSERT INTO unlogged VALUES (1000, 1, 'new')"),
+}
+SEEN = "SELECT count(*), count(*) FILTER (WHERE id = 11), count(*) FILTER (WHERE id = 1000), " \
+       "sum(n) FILTER (WHERE id <= 10) FROM {}"
+
+
+def fresh():
+    for table in ("plain", "unlogged"):
+        query(BOSS, f"DELETE FROM {table}")
+        query(BOSS, f"INSERT INTO {table} SELECT i, 0, repeat('x', 100) FROM generate_series(1, {ROWS}) i")
+        query(BOSS, f"VACUUM {table}")
+
+
+def reads_beside(way, table):
+    """Readers do not wait, and do not see it."""
+    reader = session()
+    query(reader, "SET statement_timeout = '5s'")
+    wanted = [(ROWS, 1, 0, 0)]
+    for level in ("READ COMMITTED", "REPEATABLE READ"):
+        query(reader, f"BEGIN ISOLATION LEVEL {level}")
+        began = time.monotonic()
+        equal(f"{way}: {level} shows the state before it", query(reader, SEEN.format(table)), wanted)
+        query(reader, "SET LOCAL enable_seqscan = off")
+        equal(f"{way}: {level} does so by an index", query(reader, f"SELECT n FROM {table} WHERE id = 5"), [(0,)])
+        query(reader, "COMMIT")
+        check(f"{way}: {level} does not wait", time.monotonic() - began < 2, time.monotonic() - began)
+    reader.close()
+
+
+def writes_beside(way, hanging):
+    """Others commit, in each way; the memory of what they replace comes back."""
+    before = used()
+    for kind, level, table, number in (("unlogged", "on", "unlogged", COMMITS // 2), ("asynchronous", "off", "plain", COMMITS // 2),
+                                       ("local", "local", "plain", 200), ("synchronous", "on", "plain", 50)):
+        one = session(level)
+        query(one, "SET statement_timeout = '500s'")
+        commits(one, f"UPDATE {table} SET n = n + 1 WHERE id = 21 + i % 50", number)
+        one.close()
+        check(f"{way}: {number} {kind} commits beside it", not hanging.done and hanging.waits())
+        reads = value(BOSS, f"SELECT sum(n) FROM {table} WHERE id BETWEEN 21 AND 70")
+        check(f"{way}: they are seen, {kind}", reads >= number, reads)
+    return used() - before
+
+
+def memory_beside(way, hanging, held):
+    """What the other commits have replaced is freed, or the view says which session keeps it."""
+    if "without" in way:
+        check(f"{way}: what the others replace is freed", held < HELD_BYTES, f"{held} bytes, limit {HELD_BYTES}")
+        return
+    commits_held, pid = query(BOSS, "SELECT commits, pid FROM mixedcc.horizon")[0]
+    equal(f"{way}: mixedcc.horizon names the session that keeps memory", pid, hanging.connection.info.backend_pid)
+    check(f"{way}: and how many commits it keeps the versions of", commits_held >= COMMITS, commits_held)
+
+
+def standby_stops(way, standby):
+    """Synchronous commits wait for the standby, and no others do."""
+    standby.stop()
+    synchronous = session("on")
+    thread = threading.Thread(target=lambda: query(synchronous, "UPDATE plain SET n = -7 WHERE id = 90"))
+    thread.start()
+    must_come(lambda: waits(synchronous))
+    for level, table in (("on", "unlogged"), ("off", "plain"), ("local", "plain")):
+        one = session(level)
+        query(one, "SET statement_timeout = '20s'")
+        commits(one, f"UPDATE {table} SET n = n + 1 WHERE id = 91", 50)
+        one.close()
+    equal(f"{way}: a commit that waits for the stopped standby is left out", value(BOSS, "SELECT n FROM plain WHERE id = 90"), 0)
+    check(f"{way}: it waits still", waits(synchronous))
+    standby.go_on()
+    thread.join(60)
+    equal(f"{way}: it is answered when the standby is back", value(BOSS, "SELECT n FROM plain WHERE id = 90"), -7)
+    synchronous.close()
+
+
+def hangs(way, table, end):
+    fresh()
+    standby = Standby()
+    try:
+        query(BOSS, "ALTER SYSTEM SET synchronous_standby_names = 'receiver'")
+        reload(BOSS)
+        must_come(standby.is_synchronous)
+        before = used()
+        hanging = Hanging(*WAYS[way])
+        reads_beside(way, table)
+        held = writes_beside(way, hanging)
+        memory_beside(way, hanging, held)
+        standby_stops(way, standby)
+        reads_beside(f"{way}, later", table)
+        check(f"{way}: it has hung all the time", not hanging.done and hanging.waits())
+        end(hanging)
+        hanging.end()
+        check(f"{way}: it has committed", hanging.done)
+        equal(f"{way}: then its rows are seen", query(BOSS, SEEN.format(table)), [(ROWS, 0, 1, 10)])
+        query(BOSS, f"VACUUM {table}")  # Sessions that have ended have not freed what they have replaced.
+        check(f"{way}: no memory is held back then", used() - before < HELD_BYTES, used() - before)
+    finally:
+        query(BOSS, "ALTER SYSTEM RESET synchronous_standby_names")
+        reload(BOSS)
+        standby.remove()
+
+
+def cancel(hanging):
+    hanging.connection.cancel()
+
+
+def no_standby_any_more(_):
+    query(BOSS, "ALTER SYSTEM RESET synchronous_standby_names")
+    reload(BOSS)
+
+
+def without_id():
+    hangs("without a transaction id", "plain", cancel)
+
+
+def with_id():
+    hangs("with a transaction id", "plain", no_standby_any_more)
+
+
+def mixed():
+    hangs("of heap and an unlogged table", "unlogged", cancel)
+
+
+def run():
+    global BOSS
+    BOSS = make_database(DATABASE)
+    BOSS.close()
+    BOSS = session()
+    make_tables()
+
+
+def end():
+    BOSS.close()
+    drop_database(DATABASE)
+
+
+try:
+    run()
+    main(without_id, with_id, mixed, end)
+except psycopg2.Error as problem:
+    fail("set-up", problem)
+    raise SystemExit(1)
