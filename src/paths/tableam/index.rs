@@ -7,8 +7,8 @@
 //!   moves the row to a new record: a record has one key. The first scan indexes what its snapshot
 //!   sees.
 //! * From the second wait on every writer makes its own entries. So what is missing was committed
-//!   before. The second scan fixes its snapshot, and then collects the TIDs of the index. A row that
-//!   the snapshot sees, and whose writer has made its entry, is found among them.
+//!   before. The second scan fixes its snapshot, and then collects the TIDs of the index. A row
+//!   that the snapshot sees, and whose writer has made its entry, is found among them.
 //! * An entry stands for the record that it was made for: only VACUUM gives records to new rows,
 //!   and the command's lock excludes it.
 //! * A transaction with an older snapshot does not see what the index says. The command waits for
