@@ -56,7 +56,7 @@ MIXEDCC_SETTINGS = {"shared_preload_libraries": "mixedcc", "mixedcc.memory": "20
 
 # What decides what a measurement runs: the configuration's hash covers it.
 MEASURED_FILES = ("statements/**/*.sql", "statements/**/*.pgbench", "statements/*.py",
-                  "field/**/*.py", "field/**/*.sql")
+                  "field/**/*.py", "field/**/*.sql", "permanent/**/*.py", "permanent/**/*.sql")
 
 
 class ClusterError(Exception):
@@ -136,10 +136,11 @@ class Cluster:
         with open(os.path.join(self.data, "postgresql.conf"), "a", encoding="utf-8") as conf:
             conf.writelines([*lines, f"unix_socket_directories = '{self.root}'\n"])
 
-    def start(self) -> Server:
+    def start(self, seconds: int = 60) -> Server:
+        """seconds: so long it may take."""
         try:
-            _checked([f"{BIN_DIR}/pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "60",
-                      "start"], "starting the server")
+            _checked([f"{BIN_DIR}/pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t",
+                      str(seconds), "start"], "starting the server")
         except ClusterError as failure:
             raise ClusterError(f"{failure}\n{self.end_of_log()}") from failure
         self.running = True
@@ -149,6 +150,12 @@ class Cluster:
         if self.running:
             self.running = False
             _checked([f"{BIN_DIR}/pg_ctl", "-D", self.data, "-m", "fast", "-w", "stop"], "stopping")
+
+    def crash(self) -> None:
+        """The server ends without a checkpoint: its next start replays WAL."""
+        self.running = False
+        _checked([f"{BIN_DIR}/pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop"],
+                 "crashing the server")
 
     def end_of_log(self) -> str:
         try:

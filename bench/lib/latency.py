@@ -27,6 +27,23 @@ def read_logs(prefix: str) -> array.array:
     return array.array("q", sorted(times))
 
 
+def read_logs_split(prefix: str, begin: float, end: float) -> tuple[array.array, array.array]:
+    """As read_logs: transactions that ran at some time from `begin` to `end` (seconds since 1970),
+    and the others."""
+    inside, outside = array.array("q"), array.array("q")
+    for path in glob.glob(glob.escape(prefix) + ".*"):
+        with open(path, encoding="ascii") as log:
+            for line in log:
+                _, _, time, _, seconds, rest, *_ = line.split()
+                if not time.isdigit():
+                    continue
+                ended = int(seconds) + int(rest) / 1e6
+                at_that_time = ended >= begin and ended - int(time) / 1e6 <= end
+                (inside if at_that_time else outside).append(int(time))
+        os.unlink(path)
+    return array.array("q", sorted(inside)), array.array("q", sorted(outside))
+
+
 def percentile(times, share: float) -> float:
     """The nearest-rank percentile of sorted times, in milliseconds: no value is interpolated."""
     if not times:

@@ -108,6 +108,7 @@ class Job:
     variables: dict[str, object] = dataclasses.field(default_factory=dict)
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
     scripts: tuple[tuple[str, int], ...] = ()
+    rate: int | None = None  # transactions a second; none: as many as it can
     log_prefix: str | None = None  # pgbench writes a line for each transaction to files named so
 
     def command(self, bin_dir: str) -> list[str]:
@@ -123,6 +124,8 @@ class Job:
             command += ["-s", str(self.scale)]
         if self.seed is not None:
             command += [f"--random-seed={self.seed}"]
+        if self.rate is not None:
+            command += [f"--rate={self.rate}"]
         if self.log_prefix is not None:
             command += ["--log", f"--log-prefix={self.log_prefix}"]
         for name, value in self.variables.items():

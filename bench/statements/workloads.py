@@ -10,10 +10,11 @@ from lib.cluster import DEFAULT_TIMEOUT, RC, SER, SHORT_TIMEOUT
 from lib.report import Goal
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent
+FILLER = 100  # bytes of each row's text
 
 
 # What a committed transaction of each script adds to sum(value): proves that it ran.
-ADDED_BY_SCRIPT = {"update1": 1, "read20": 0, "read10_update10": 10, "hot_update": 1,
+ADDED_BY_SCRIPT = {"update1": 1, "read20": 0, "read10_update10": 10, "hot_update": 1, "hot_row": 1,
                    "hot10_random": 10, "hot10_sorted": 10, "scan1000": 1, "disjoint": 1, "point": 0, "select_one": 0,
                    "insert1": 1, "insert100": 100}
 # Rows that it adds.
@@ -27,6 +28,7 @@ class Engine:
     name: str
     protocol: str  # "" for heap
     options: tuple[tuple[str, str], ...] = ()
+    is_permanent: bool = False
 
     @property
     def schema(self) -> str:
@@ -39,9 +41,18 @@ class Engine:
     def using(self) -> str:
         """The clause of CREATE TABLE."""
         if not self.is_mixedcc:
-            return "USING heap"
+            options = ", ".join(f"{k} = {v}" for k, v in self.options)
+            return "USING heap" + (f" WITH ({options})" if options else "")
         options = [("protocol", self.protocol), *self.options]
         return "USING mixedcc WITH (" + ", ".join(f"mixedcc.{k} = '{v}'" for k, v in options) + ")"
+
+    def fill(self, text: str, row_count: int, filler: int = FILLER) -> str:
+        """SQL of a file of `sql` for this engine."""
+        words = {"using": self.using(), "persistence": "" if self.is_permanent else "UNLOGGED",
+                 "rows": str(row_count), "filler": str(filler)}
+        for name, word in words.items():
+            text = text.replace(f":{name}", word)
+        return text
 
 
 HEAP = Engine("heap", "")
@@ -53,7 +64,16 @@ OCC, TWO_PL, PARTCC = (next(e for e in EACH if e.name == name) for name in ("occ
 # partcc would choose for a table whose transactions know no partition.
 PARTCC_ONE = Engine("partcc_one", "partcc", (("partitions", "1"),))
 
-ENGINES = {engine.name: engine for engine in (HEAP, *EACH, PARTCC_ONE)}
+# Tables that survive a crash. Heap as users who update it would have it: with room for new
+# versions of a row on its page.
+HEAP_LOGGED = Engine("heap_logged", "", (("fillfactor", "85"),), is_permanent=True)
+PERMANENT = tuple(dataclasses.replace(engine, name=f"{engine.name}_permanent", is_permanent=True)
+                  for engine in (OCC, TWO_PL, PARTCC_ONE))
+# A session that makes them.
+PERMANENT_SETTING = {"mixedcc.default_persistence": "permanent"}
+
+ENGINES = {engine.name: engine
+           for engine in (HEAP, *EACH, PARTCC_ONE, HEAP_LOGGED, *PERMANENT)}
 
 
 @dataclasses.dataclass(frozen=True)

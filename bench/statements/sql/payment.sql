@@ -1,10 +1,10 @@
 -- TPC-C's payment (clause 2.5), by the customer's number: 4 warehouses, 10 districts each, 100 customers each.
 
-CREATE TABLE warehouse (w_id int PRIMARY KEY, w_name varchar(10), w_ytd numeric(12, 2)) :using;
-CREATE TABLE district (d_w_id int, d_id int, d_name varchar(10), d_ytd numeric(12, 2), PRIMARY KEY (d_w_id, d_id)) :using;
-CREATE TABLE customer (c_w_id int, c_d_id int, c_id int, c_last varchar(16), c_balance numeric(12, 2), c_ytd_payment numeric(12, 2),
+CREATE :persistence TABLE warehouse (w_id int PRIMARY KEY, w_name varchar(10), w_ytd numeric(12, 2)) :using;
+CREATE :persistence TABLE district (d_w_id int, d_id int, d_name varchar(10), d_ytd numeric(12, 2), PRIMARY KEY (d_w_id, d_id)) :using;
+CREATE :persistence TABLE customer (c_w_id int, c_d_id int, c_id int, c_last varchar(16), c_balance numeric(12, 2), c_ytd_payment numeric(12, 2),
     c_payment_cnt int, PRIMARY KEY (c_w_id, c_d_id, c_id)) :using;
-CREATE TABLE history (h_id bigint PRIMARY KEY, h_c_id int, h_c_d_id int, h_c_w_id int, h_d_id int, h_w_id int, h_amount numeric(6, 2),
+CREATE :persistence TABLE history (h_id bigint PRIMARY KEY, h_c_id int, h_c_d_id int, h_c_w_id int, h_d_id int, h_w_id int, h_amount numeric(6, 2),
     h_data varchar(24)) :using;
 INSERT INTO warehouse SELECT w, 'house ' || w, 300000 FROM generate_series(1, 4) w;
 INSERT INTO district SELECT w, d, 'part ' || d, 30000 FROM generate_series(1, 4) w, generate_series(1, 10) d;
