@@ -419,7 +419,8 @@ def set_up():
     directory, port = value(connection, "SHOW unix_socket_directories"), value(connection, "SHOW port")
     SERVER["socket"] = f"{directory}/.s.PGSQL.{port}"
     with open(SERVER["auto"], encoding="ascii") as file:
-        SERVER["base"] = file.readlines()
+        SERVER["original"] = file.readlines()
+    SERVER["base"] = SERVER["original"][:]
     SERVER["base"] += ["restart_after_crash = off\n", "checkpoint_timeout = 30s\n", "max_wal_size = 64MB\n",
                        "shared_buffers = 16MB\n", "full_page_writes = on\n"]
     SERVER["base"] += ["mixedcc.stop_events = on\n"] if OURS else []
@@ -467,6 +468,9 @@ def main():
         run(oracle, event, dice, f"{seed} {time.monotonic()}")
     configure()
     drop_database(DATABASE)
+    with open(SERVER["auto"], "w", encoding="ascii") as file:
+        file.writelines(SERVER["original"])
+    reload()
     sys.exit(1 if failures else 0)
 
 
