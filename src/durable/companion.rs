@@ -55,6 +55,8 @@ impl Worker {
     /// One pass: a round, if a checkpoint has begun or a process has asked, and a release. False:
     /// another checkpoint has begun meanwhile.
     fn pass(&mut self) -> Result<bool, Failed> {
+        #[cfg(feature = "faults")]
+        crate::pg::faults::begin();
         let result = PgTryBuilder::new(AssertUnwindSafe(|| Ok(self.try_pass())))
             .catch_others(|error| match error {
                 // A fault of this program: the server restarts.
@@ -126,6 +128,8 @@ pub extern "C-unwind" fn mixedcc_companion_main(_arg: pg_sys::Datum) {
     unsafe { pg_sys::CreateAuxProcessResourceOwner() };
     let e = shmem::engine();
     e.unpin(shmem::my_slot());
+    #[cfg(feature = "faults")]
+    crate::pg::faults::begin();
     hold::begin();
     e.shared.rounds.set_slot(Some(shmem::my_slot()));
     let mut w = Worker {

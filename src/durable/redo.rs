@@ -9,6 +9,7 @@
 //! it.
 
 use super::journal::{self, InRecovery};
+use crate::pg::faults::{self, Fault};
 use crate::pg::wal::record_data;
 use crate::pg::{buffers, compat};
 use crate::state::stop;
@@ -61,6 +62,8 @@ pub unsafe extern "C-unwind" fn redo(reader: *mut pg_sys::XLogReaderState) {
 /// Replay begins (`rm_startup`).
 #[pg_guard]
 pub unsafe extern "C-unwind" fn startup() {
+    #[cfg(feature = "faults")]
+    faults::begin();
     REPLAY.set(Replay::default());
 }
 
@@ -87,7 +90,7 @@ const SKIPPED_MAX: usize = 1000;
 impl Replay {
     /// Is there a file of the storage (D-FILE)? Says so once, if there is none.
     fn has_file(&mut self, storage: Storage) -> bool {
-        let there = buffers::exists(storage.into(), Fork::Main);
+        let there = buffers::exists(storage.into(), Fork::Main) || faults::on(Fault::RedoMakesFiles);
         if !there {
             self.journals.remove(&storage);
             if self.skipped.len() >= SKIPPED_MAX {

@@ -1,8 +1,9 @@
-//! Deliberate faults of the scans' bounds, with which tests show that they would find such an
-//! error.
+//! Deliberate faults of the scans' bounds, and of permanent tables. With them tests show that they
+//! would find such an error.
 //!
 //! Only a build with the feature `faults` has them, and the setting `mixedcc.fault` that switches
-//! them and the engine's on in a session (see tests/README.md). Elsewhere they cost nothing.
+//! them and the engine's on: in a session, or in all processes if a file of the server has it (see
+//! tests/README.md). Elsewhere they cost nothing.
 
 /// A fault of the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,18 @@ pub enum Fault {
     RowComparison,
     /// A scan that ends early does not protect the last row that it returned.
     LimitTooLittle,
+    /// COMMIT without a transaction id answers without a flush.
+    FlushLeftOut,
+    /// Buffers of image pages are not marked dirty, so no checkpoint writes and syncs them.
+    ImagesNotDirty,
+    /// Buffers of journal pages are not marked dirty.
+    JournalNotDirty,
+    /// Redo makes the file of a storage that has none.
+    RedoMakesFiles,
+    /// Numbers are not reserved in WAL.
+    ReserveLeftOut,
+    /// Checkpoints are not held.
+    NoHold,
 }
 
 #[cfg(feature = "faults")]
@@ -31,7 +44,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 7] = [
+    const OURS: [(&str, Fault); 13] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -39,8 +52,14 @@ mod switch {
         ("first_of_array", Fault::FirstOfArray),
         ("row_comparison", Fault::RowComparison),
         ("limit_too_little", Fault::LimitTooLittle),
+        ("flush_left_out", Fault::FlushLeftOut),
+        ("images_not_dirty", Fault::ImagesNotDirty),
+        ("journal_not_dirty", Fault::JournalNotDirty),
+        ("redo_makes_files", Fault::RedoMakesFiles),
+        ("reserve_left_out", Fault::ReserveLeftOut),
+        ("no_hold", Fault::NoHold),
     ];
-    const ENGINE: [(&str, Engine); 10] = [
+    const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -51,6 +70,18 @@ mod switch {
         ("limit_too_little", Engine::LimitTooLittle),
         ("no_mediation", Engine::NoMediation),
         ("look_before_committing", Engine::LookBeforeCommitting),
+        ("window_opens_late", Engine::WindowOpensLate),
+        ("window_closes_early", Engine::WindowClosesEarly),
+        ("bits_before_mark", Engine::BitsBeforeMark),
+        ("windows_not_awaited", Engine::WindowsNotAwaited),
+        ("bit_cleared_after_look", Engine::BitClearedAfterLook),
+        ("flag_cleared_last", Engine::FlagClearedLast),
+        ("releases_blindly", Engine::ReleasesBlindly),
+        ("releases_once", Engine::ReleasesOnce),
+        ("pending_left_out", Engine::PendingLeftOut),
+        ("freed_forgotten", Engine::FreedForgotten),
+        ("journal_forgotten", Engine::JournalForgotten),
+        ("intervals_mixed", Engine::IntervalsMixed),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
@@ -63,7 +94,7 @@ mod switch {
     pub fn init() {
         GucRegistry::define_string_guc(
             c"mixedcc.fault",
-            c"A deliberate fault, from the session's next transaction on.",
+            c"A deliberate fault, from the session's next transaction, or the companion's next pass on.",
             c"In test builds only.",
             &NAME,
             GucContext::Userset,
@@ -71,7 +102,7 @@ mod switch {
         );
     }
 
-    /// A transaction begins: puts the setting in use.
+    /// A transaction, a pass of the companion, or replay begins: puts the setting in use.
     pub fn begin() {
         let name = NAME.get();
         let name = name.as_deref().and_then(|n| n.to_str().ok()).unwrap_or("");

@@ -4,6 +4,7 @@
 //! recover. It does not leave the array of processes before that, and so a checkpoint that it holds
 //! goes on at no time. Each end of the companion but the clean one is of this kind.
 
+use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
 use crate::pg::{compat, wal};
 use crate::state::shmem;
@@ -36,6 +37,9 @@ impl Checkpoints for Server {
         compat::with_processes_locked(f)
     }
     fn renew_hold(&self) {
+        if faults::on(Fault::NoHold) {
+            return;
+        }
         // No code of this process should have ended it.
         if !compat::delays_checkpoints() {
             die();
@@ -69,7 +73,9 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 pub fn begin() {
     // SAFETY: the callback is a function of this library, which is never unloaded.
     unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0)) };
-    compat::with_processes_locked(compat::renew_delay_of_checkpoints);
+    if !faults::on(Fault::NoHold) {
+        compat::with_processes_locked(compat::renew_delay_of_checkpoints);
+    }
 }
 
 /// A short nap while a backend inserts a record, with the number of naps before. Takes part in

@@ -2,6 +2,7 @@
 
 use super::storage::{open_storage, storage, Storage};
 use super::wal::{begin_record, insert_record, register_data};
+use crate::pg::faults::{self, Fault};
 use mixedcc_engine::durable::merge::Fork;
 use mixedcc_engine::durable::{Lsn, PAGE};
 use pgrx::pg_sys::ForkNumber::{FSM_FORKNUM, MAIN_FORKNUM};
@@ -201,7 +202,9 @@ pub unsafe fn write(
         for (i, image) in pages.iter().enumerate() {
             let page = pg_sys::BufferGetPage(buffers[i]);
             page.cast::<u8>().copy_from_nonoverlapping(image.page.as_ptr(), PAGE);
-            raw::MarkBufferDirty(buffers[i]);
+            if !faults::on(Fault::ImagesNotDirty) {
+                raw::MarkBufferDirty(buffers[i]);
+            }
             raw::XLogRegisterBuffer(i as u8, buffers[i], flags);
         }
         register_data(data);

@@ -1,6 +1,7 @@
 //! Blocks in recovery, as the startup process changes them.
 
 use super::storage::{storage, storage_key, Storage};
+use crate::pg::faults::{self, Fault};
 use mixedcc_engine::durable::PAGE;
 use pgrx::pg_sys::ForkNumber::{FSM_FORKNUM, MAIN_FORKNUM};
 use pgrx::pg_sys::{self, Oid, ReadBufferMode};
@@ -35,7 +36,9 @@ pub unsafe fn change_journal(
         if buffer == pg_sys::InvalidBuffer as i32 {
             error!("mixedcc could not make block {block} of a journal");
         }
-        pg_sys::MarkBufferDirty(buffer);
+        if !faults::on(Fault::JournalNotDirty) {
+            pg_sys::MarkBufferDirty(buffer);
+        }
         let page = pg_sys::BufferGetPage(buffer).cast::<[u8; PAGE]>();
         if f(&mut *page) && lsn != 0 {
             let header = page.cast::<pg_sys::PageHeaderData>();

@@ -8,6 +8,7 @@
 
 use super::{enter_window, my_window, slot};
 use crate::pg::errors::complain;
+use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::platform::PG;
 use crate::state::stop::{self, reach};
@@ -221,7 +222,7 @@ impl Commit {
                 insert(op, data, "commit-inserted")
             };
             let lsn = decide(t, insert);
-            if synchronous {
+            if synchronous && !faults::on(Fault::FlushLeftOut) {
                 wal::flush(lsn);
             } else {
                 wal::async_commit(lsn);

@@ -6,6 +6,7 @@
 //! and an index that is created later finds its numbers reserved.
 
 use super::{enter_window, my_window};
+use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::stop;
 use mixedcc_engine::durable::wal::{reserve as main_data, Op};
@@ -34,6 +35,9 @@ fn reserve_from(table: &'static Table, durable: &'static Durable, no: u64) {
     let upto = upto(no, table.len());
     let data = main_data(table.key.into(), upto);
     let insert = || {
+        if faults::on(Fault::ReserveLeftOut) {
+            return 0;
+        }
         // SAFETY: in a critical section, in which no other record is begun.
         let end = unsafe { wal::insert(Op::Reserve, 0, &[&data]) };
         stop::reach("reserve-inserted");

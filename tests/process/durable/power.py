@@ -1,0 +1,109 @@
+#!/usr/bin/python3
+"""Cases of the crash matrix (lib/matrix.py) in which the power is lost with each death of the
+server: all unsynced writes are gone, or a random part of them (lib/power.py). Faults must be found:
+a server that syncs nothing, and a disk that ignores the syncs of a table.
+
+`power SEED EVENT...` runs the named events only. `power --faults [NAME...]` needs a build with the
+feature `faults`; each fault must be found."""
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+from lib import crash, matrix
+from lib.common import connect, failures, fail, ok, query, server
+
+# The short form: each part of the durable code that writes files.
+SHORT = ("group", "immediate", "fast", "at once", "answered", "cut off", "commit-inserted", "commit-flushed", "xcommit-marked",
+         "batch-inserted", "round-meta", "round-logged", "round-released", "closing-round", "redo-page",
+         "absorb-meta", "absorb-truncated", "bulk-page", "None")
+# Faults, the cases that meet them, and how they are made: by a setting, by a table whose syncs the
+# disk ignores, or by the build.
+FAULTS = {"fsync is off": (("group", "at once"), {"settings": {"fsync": "off"}}),
+          "the disk ignores syncs of a table": (("round-released", "group"), {"deaf": "acct0"})}
+OF_BUILD = {"flush_left_out": ("at once", "group"), "images_not_dirty": ("round-released", "group"),
+            "journal_not_dirty": ("checkpoint",)}
+# Rounds of these cases in which a fault must show.
+TRIES = 12
+
+def case_checkpoint(oracle, name, dice, seed):
+    """Rows are replayed, and a checkpoint comes before the tables are used."""
+    matrix.begin(oracle, seed)
+    time.sleep(dice.uniform(0.5, 1.5))
+    crash.kill_group()
+    matrix.end(name)
+    crash.start()
+    connection = connect("postgres")
+    query(connection, "CHECKPOINT")
+    connection.close()
+    crash.kill_group()
+    matrix.after_crash(oracle, f"{name}: all is found", dice)
+
+
+CASES = [*matrix.CASES, (case_checkpoint, "checkpoint")]
+
+
+def cases(wanted):
+    return [case for case in CASES if str(case[1]) in wanted]
+
+
+def must_be_found(name, seed, events, settings=None, deaf=None):
+    """One of the cases fails with this fault."""
+    dice = random.Random(f"{name} {seed}")
+    oracle = matrix.set_up(power=f"{name} {seed}", deaf=deaf)
+    crash.SERVER["base"] += [f"{key} = '{text}'\n" for key, text in (settings or {}).items()]
+    crash.configure()
+    crash.reload()
+    known, rounds, said = len(failures), 0, io.StringIO()
+    with contextlib.redirect_stdout(said):
+        while rounds < TRIES and len(failures) == known:
+            rounds += 1
+            try:
+                for case in cases(events):
+                    if len(failures) == known:
+                        matrix.run_case(case, oracle, dice, f"{seed} {rounds}")
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                fail(name, repr(error))
+    found = len(failures) > known
+    del failures[known:]
+    crash.configure()
+    (ok if found else fail)(f"found: {name}")
+    lines = [line for line in said.getvalue().splitlines() if not line.startswith("ok ")]
+    print(f"  in round {rounds}:", *lines[:4], sep="\n    ", flush=True)
+    abandon()
+
+
+def abandon():
+    """The data are broken: the next start makes a new cluster."""
+    if crash.has_postmaster():
+        crash.kill_group()
+    crash.SERVER.pop("disk").end()
+    shutil.rmtree(crash.SERVER["data"])
+    server("start")
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--faults"]:
+        for name in arguments[1:] or OF_BUILD:
+            must_be_found(name, 1, OF_BUILD[name], settings={"mixedcc.fault": name})
+    elif arguments[:1] == ["--controls"]:
+        for name, (events, how) in FAULTS.items():
+            must_be_found(name, 1, events, **how)
+    else:
+        seed = arguments[0] if arguments else os.environ.get("MIXEDCC_SEED", "1")
+        wanted = arguments[1:] or (SHORT if "MIXEDCC_LONG" not in os.environ else [str(case[1]) for case in CASES])
+        matrix.run_all(seed, cases(wanted), power=seed)
+        if not arguments:
+            for name, (events, how) in FAULTS.items():
+                must_be_found(name, seed, events, **how)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
