@@ -208,10 +208,10 @@ CREATE FUNCTION mixedcc.version_bytes(tuple_bytes int) RETURNS int
 COMMENT ON FUNCTION mixedcc.version_bytes(int) IS 'for mixedcc.estimate: shared memory of a version of a row whose tuple has so many bytes';
 
 CREATE FUNCTION mixedcc.estimate("table" regclass, OUT rows bigint, OUT record_bytes bigint, OUT version_bytes bigint, OUT primary_index_bytes bigint,
-        OUT total_bytes bigint) RETURNS SETOF record
+        OUT durable_bytes bigint, OUT total_bytes bigint, OUT free_bytes bigint) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'estimate_wrapper' LANGUAGE C VOLATILE STRICT ROWS 1 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION mixedcc.estimate(regclass) IS
-    'how much of mixedcc.memory a heap table will need as a mixedcc table: rows, and bytes by what they are for, from a sample of about 2,000 pages';
+    'how much of mixedcc.memory a heap table will need as a mixedcc table: rows, and bytes by what they are for, from a sample of about 2,000 pages; and how much is free';
 
 -- The view has two columns more. It stays, with the views of users that depend on it.
 ALTER FUNCTION mixedcc.partition_rows() RENAME TO partition_rows_of_0_1_0;

@@ -270,6 +270,12 @@ impl Durable {
         let chunk = TidDirectory::CHUNK as u64;
         size_of::<Durable>() as u64 + self.dirty.chunks() as u64 * chunk * 8 + self.homes.chunks() as u64 * chunk * 4
     }
+    /// The same, of a table with so many records.
+    pub fn bytes_of(records: u64) -> u64 {
+        let chunk = TidDirectory::CHUNK as u64;
+        let whole = |n: u64| n.next_multiple_of(chunk);
+        size_of::<Durable>() as u64 + whole(records.div_ceil(64)) * 8 + whole(records) * size_of::<Home>() as u64
+    }
 }
 
 impl From<[u32; 4]> for Storage {

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""A commit that waits for its standby for long stops no other session. The standby is pg_receivewal,
-which answers when it has flushed, and never tells that it has replayed: a commit with
-`remote_apply` hangs, and others with `on` wait for their own records only. Beside the commit that
-hangs others commit in each way, and READ COMMITTED sessions read the rows that it has changed. Then
-the standby stops, too, and comes back. At the end a cancel, or a change of the settings, ends the
-wait, and all rows are there."""
+"""A commit that waits for its standby for long stops no other session. The standby is
+pg_receivewal, which answers when it has flushed, and never tells that it has replayed: a commit
+with `remote_apply` hangs, and others with `on` wait for their own records only. Beside the commit
+that hangs others commit in each way, and READ COMMITTED sessions read the rows that it has changed.
+Then the standby stops, too, and comes back. At the end a cancel, or a change of the settings, ends
+the wait, and all rows are there."""
 
 import os
 import shutil
