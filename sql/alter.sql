@@ -1,5 +1,5 @@
 -- ALTER TABLE, SET ACCESS METHOD both ways, TRUNCATE and DROP with rollback.
-CREATE UNLOGGED TABLE al_t (id int PRIMARY KEY, v text, n int) USING mixedcc;
+CREATE TABLE al_t (id int PRIMARY KEY, v text, n int) USING mixedcc;
 INSERT INTO al_t SELECT i, 'v' || i, i * 10 FROM generate_series(1, 5) i;
 -- Without a rewrite: columns with and without defaults, names, constraints.
 ALTER TABLE al_t ADD COLUMN fast int DEFAULT 42;
@@ -70,13 +70,13 @@ TRUNCATE al_t;
 INSERT INTO al_t VALUES (3, 'three');
 COMMIT;
 SELECT id, w FROM al_t;
-CREATE UNLOGGED TABLE al_serial (id serial PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE al_serial (id serial PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO al_serial (v) VALUES (1), (2);
 TRUNCATE al_serial RESTART IDENTITY;
 INSERT INTO al_serial (v) VALUES (3) RETURNING *;
 -- A table that is created, filled and truncated in one transaction; DROP and its rollback.
 BEGIN;
-CREATE UNLOGGED TABLE al_new (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE al_new (id int PRIMARY KEY) USING mixedcc;
 INSERT INTO al_new SELECT generate_series(1, 10);
 TRUNCATE al_new;
 INSERT INTO al_new SELECT generate_series(1, 3);
@@ -89,23 +89,23 @@ SELECT count(*) FROM al_new;
 ROLLBACK;
 SELECT count(*) FROM al_new;
 BEGIN;
-CREATE UNLOGGED TABLE al_never (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE al_never (id int PRIMARY KEY) USING mixedcc;
 INSERT INTO al_never VALUES (1);
 ROLLBACK;
 SELECT * FROM al_never;
 BEGIN;
 SAVEPOINT s;
-CREATE UNLOGGED TABLE al_never (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE al_never (id int PRIMARY KEY) USING mixedcc;
 INSERT INTO al_never VALUES (1);
 DROP TABLE al_never;
 ROLLBACK TO s;
-CREATE UNLOGGED TABLE al_never (id int PRIMARY KEY, other int) USING mixedcc;
+CREATE TABLE al_never (id int PRIMARY KEY, other int) USING mixedcc;
 INSERT INTO al_never VALUES (1, 2);
 COMMIT;
 SELECT * FROM al_never;
 DROP TABLE al_new, al_never, al_serial;
 -- SET ACCESS METHOD, both ways, with the index, and rolled back.
-CREATE UNLOGGED TABLE al_am (id int PRIMARY KEY, v text, big text) USING heap;
+CREATE TABLE al_am (id int PRIMARY KEY, v text, big text) USING heap;
 INSERT INTO al_am SELECT i, 'v' || i, repeat(i::text, 5000) FROM generate_series(1, 50) i;
 DELETE FROM al_am WHERE id > 40;
 UPDATE al_am SET v = 'updated' WHERE id = 7;

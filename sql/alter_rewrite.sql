@@ -9,9 +9,9 @@ DECLARE
     result text;
     differ int;
 BEGIN
-    EXECUTE format('CREATE UNLOGGED TABLE ar_t (%s) USING mixedcc WITH (mixedcc.protocol = %L%s)', columns, protocol,
+    EXECUTE format('CREATE TABLE ar_t (%s) USING mixedcc WITH (mixedcc.protocol = %L%s)', columns, protocol,
         CASE WHEN columns LIKE '%PRIMARY KEY%' THEN ', mixedcc.partitions = 3' ELSE '' END);
-    EXECUTE format('CREATE UNLOGGED TABLE ar_h (%s) USING heap', columns);
+    EXECUTE format('CREATE TABLE ar_h (%s) USING heap', columns);
     EXECUTE 'INSERT INTO ar_t SELECT ' || fill || ' FROM generate_series(1, 2600) AS n';
     EXECUTE 'INSERT INTO ar_h SELECT ' || fill || ' FROM generate_series(1, 2600) AS n';
     PERFORM set_config('default_transaction_isolation', level, false);
@@ -62,7 +62,7 @@ SELECT no, (SELECT string_agg(DISTINCT result, ', ') FROM ar_seen s WHERE s.ddl 
 FROM ar_case c ORDER BY no;
 -- Functions of the statement that look at the table itself, while its rows are not of its row type.
 SET default_transaction_isolation = serializable;
-CREATE UNLOGGED TABLE ar_t (v int PRIMARY KEY, t text) USING mixedcc;
+CREATE TABLE ar_t (v int PRIMARY KEY, t text) USING mixedcc;
 INSERT INTO ar_t SELECT n, md5(n::text) FROM generate_series(1, 3000) AS n;
 CREATE FUNCTION ar_scan(v int) RETURNS text LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SELECT max(v) FROM ar_t AS x'; RETURN v; END $$;
 CREATE FUNCTION ar_native(v int) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN (mixedcc.get(NULL::ar_t, v)).t; END $$;

@@ -1,7 +1,7 @@
 -- Functions and procedures that say which partitions they use.
 \set VERBOSITY terse
-CREATE UNLOGGED TABLE an_acct (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 8, mixedcc.protocol = 'partcc');
-CREATE UNLOGGED TABLE an_item (w int, i int, v int, PRIMARY KEY (w, i)) USING mixedcc
+CREATE TABLE an_acct (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 8, mixedcc.protocol = 'partcc');
+CREATE TABLE an_item (w int, i int, v int, PRIMARY KEY (w, i)) USING mixedcc
     WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w', mixedcc.protocol = 'partcc');
 INSERT INTO an_acct SELECT i, 100 FROM generate_series(1, 20) i;
 INSERT INTO an_item SELECT i % 4, i, 0 FROM generate_series(1, 20) i;
@@ -70,7 +70,7 @@ SELECT mixedcc.annotate(:'an_types', 'an_acct', 'words');
 SELECT mixedcc.annotate(:'an_types', 'an_acct', 'small');
 SELECT mixedcc.annotate(:'an_types', 'an_acct', '2');
 SELECT mixedcc.annotate(:'an_types', 'an_acct', 'anything');
-CREATE UNLOGGED TABLE an_time (t timestamp, n numeric, w varchar(10), PRIMARY KEY (t, n, w)) USING mixedcc;
+CREATE TABLE an_time (t timestamp, n numeric, w varchar(10), PRIMARY KEY (t, n, w)) USING mixedcc;
 SELECT mixedcc.annotate(:'an_types', 'an_time', 'day', 'big', 'words');
 SELECT mixedcc.annotate(:'an_types', 'an_time', 'day', 'day', 'words');
 SECURITY LABEL FOR mixedcc ON FUNCTION an_types IS 'partition(an_time, 1)';
@@ -86,7 +86,7 @@ DROP TABLE an_time;
 \set VERBOSITY terse
 CREATE ROLE an_user;
 CREATE SCHEMA an_private;
-CREATE UNLOGGED TABLE an_private.secret (id int PRIMARY KEY, v int) USING mixedcc
+CREATE TABLE an_private.secret (id int PRIMARY KEY, v int) USING mixedcc
     WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
 INSERT INTO an_private.secret VALUES (1, 10);
 CREATE FUNCTION an_secret(k int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT v FROM an_private.secret WHERE id = k';
@@ -106,13 +106,13 @@ RESET ROLE;
 CREATE TYPE an_mood AS ENUM ('sad', 'happy');
 CREATE FUNCTION an_cast(int) RETURNS an_mood LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'a cast for %', $1; RETURN 'sad'; END $$;
 CREATE CAST (int AS an_mood) WITH FUNCTION an_cast(int) AS IMPLICIT;
-CREATE UNLOGGED TABLE an_moods (m an_mood PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
+CREATE TABLE an_moods (m an_mood PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
 CREATE FUNCTION an_feel(k int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN k; END';
 SELECT mixedcc.annotate('an_feel(int)', 'an_moods', 'k');
 SECURITY LABEL FOR mixedcc ON FUNCTION an_feel IS 'partition(an_moods, k)';
 SELECT an_feel(1), an_feel(k) FROM (VALUES (2), (3)) v (k);
 -- An argument of one statement may wait for that of another: it outlives its statement.
-CREATE UNLOGGED TABLE an_pair (name text, w int, v int, PRIMARY KEY (name, w)) USING mixedcc
+CREATE TABLE an_pair (name text, w int, v int, PRIMARY KEY (name, w)) USING mixedcc
     WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
 CREATE FUNCTION an_two(name text, w int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN length(name) + w; END';
 SELECT mixedcc.annotate('an_two(text, int)', 'an_pair', 'name', 'w');

@@ -26,7 +26,7 @@ BEGIN
     RETURN format('%s of %s', m, n);
 END $$;
 
-CREATE UNLOGGED TABLE t (id int PRIMARY KEY, a text, b int CHECK (b >= 0), n numeric(12,2) DEFAULT 1.5) USING mixedcc;
+CREATE TABLE t (id int PRIMARY KEY, a text, b int CHECK (b >= 0), n numeric(12,2) DEFAULT 1.5) USING mixedcc;
 INSERT INTO t SELECT i, 'row ' || i, i FROM generate_series(1, 1000) i;
 SELECT found('t');
 -- Behind the last one again, from several statements; between them, downwards, and scattered.
@@ -95,7 +95,7 @@ END $$;
 SELECT found('t'), indexes_fit('t'), count(*) FILTER (WHERE a IS NULL) FROM t;
 
 -- Rows of every form: NULLs, columns that were dropped or came later, values that are long, compressed, or stored elsewhere.
-CREATE UNLOGGED TABLE forms (id int PRIMARY KEY, gone int, x text, y bytea, z int[], f float8, c char(4), d date) USING mixedcc;
+CREATE TABLE forms (id int PRIMARY KEY, gone int, x text, y bytea, z int[], f float8, c char(4), d date) USING mixedcc;
 ALTER TABLE forms ALTER x SET STORAGE EXTERNAL;
 INSERT INTO forms SELECT i, i, repeat('x', i * 37 % 200), decode(repeat('ab', i % 50), 'hex'), ARRAY[i, NULL, i], i / 4.0, 'c' || i % 10, '2000-01-01'::date + i FROM generate_series(1, 300) i;
 INSERT INTO forms SELECT i, NULL, CASE WHEN i % 2 = 0 THEN 'x' END, CASE WHEN i % 3 = 0 THEN '\x01'::bytea END, NULL, CASE WHEN i % 5 = 0 THEN 1 END, NULL, NULL FROM generate_series(301, 400) i;
@@ -104,13 +104,13 @@ INSERT INTO forms SELECT i, repeat('y', 5000 * (i % 3)), decode(repeat('00', 900
 ALTER TABLE forms ADD later int DEFAULT 7, ADD made int GENERATED ALWAYS AS (id % 100) STORED;
 INSERT INTO forms (id, x, later) SELECT i, 'later', i FROM generate_series(451, 500) i;
 -- From one table of ours into another: the same columns, and columns that came later there.
-CREATE UNLOGGED TABLE same (LIKE forms INCLUDING ALL EXCLUDING GENERATED) USING mixedcc;
+CREATE TABLE same (LIKE forms INCLUDING ALL EXCLUDING GENERATED) USING mixedcc;
 INSERT INTO same SELECT * FROM forms;
 INSERT INTO same SELECT * FROM same WHERE id > 1000;
-CREATE UNLOGGED TABLE wide (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE wide (id int PRIMARY KEY) USING mixedcc;
 INSERT INTO wide SELECT i FROM generate_series(1, 100) i;
 ALTER TABLE wide ADD w text DEFAULT 'default';
-CREATE UNLOGGED TABLE wider (LIKE wide INCLUDING ALL) USING mixedcc;
+CREATE TABLE wider (LIKE wide INCLUDING ALL) USING mixedcc;
 INSERT INTO wider SELECT * FROM wide;
 INSERT INTO wider SELECT id + 100, w FROM wider;
 SELECT w, count(*) FROM wider GROUP BY w;
@@ -118,7 +118,7 @@ SELECT w, count(*) FROM wider GROUP BY w;
 CREATE TABLE toasted (id int, x text, y text) USING heap;
 ALTER TABLE toasted ALTER x SET STORAGE EXTERNAL;
 INSERT INTO toasted SELECT i, repeat(md5(i::text), 200), repeat('z', 100000) FROM generate_series(1, 20) i;
-CREATE UNLOGGED TABLE untoasted (LIKE toasted, PRIMARY KEY (id)) USING mixedcc;
+CREATE TABLE untoasted (LIKE toasted, PRIMARY KEY (id)) USING mixedcc;
 INSERT INTO untoasted SELECT * FROM toasted;
 DROP TABLE toasted;
 SELECT count(*), sum(length(x)), sum(length(y)), md5(string_agg(x, '' ORDER BY id)) FROM untoasted;
@@ -136,7 +136,7 @@ COPY t (id, a) FROM PROGRAM 'seq 500301 500600 | sed "s/$/\tcopy/"';
 SELECT a, count(*), count(n), min(id), max(id) FROM t WHERE id > 500000 GROUP BY a ORDER BY a COLLATE "C";
 SELECT found('t'), indexes_fit('t');
 -- Several indexes, unique ones among them.
-CREATE UNLOGGED TABLE more (id int PRIMARY KEY, u text UNIQUE, v int) USING mixedcc;
+CREATE TABLE more (id int PRIMARY KEY, u text UNIQUE, v int) USING mixedcc;
 CREATE INDEX ON more (v, id);
 CREATE UNIQUE INDEX ON more ((-v)) WHERE v > 0;
 INSERT INTO more SELECT i, md5(i::text), -i FROM generate_series(1, 1000) i;

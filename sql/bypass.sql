@@ -15,7 +15,7 @@ BEGIN
     RETURN (SELECT string_agg(key || CASE WHEN n > 1 THEN ' ' || n ELSE '' END, ', ' ORDER BY key)
             FROM (SELECT key, value::int - (before ->> key)::int AS n FROM jsonb_each_text(after)) AS d WHERE n <> 0);
 END $$;
-CREATE UNLOGGED TABLE by_t (a int, b text, v int CHECK (v < 1000), w numeric NOT NULL DEFAULT 1, i int, PRIMARY KEY (a, b)) USING mixedcc;
+CREATE TABLE by_t (a int, b text, v int CHECK (v < 1000), w numeric NOT NULL DEFAULT 1, i int, PRIMARY KEY (a, b)) USING mixedcc;
 CREATE INDEX ON by_t (i);
 INSERT INTO by_t SELECT n, 'x', n, n, n FROM generate_series(1, 5) AS n;
 -- Those that take it.
@@ -90,16 +90,16 @@ ALTER TABLE by_t ALTER v TYPE bigint;
 SELECT by_took('EXECUTE by_u'), by_took('SELECT v FROM by_t WHERE a = 20 AND b = ''x''');
 SELECT v FROM by_t WHERE a = 2 AND b = 'x';
 -- Partitions: reads of one take it.
-CREATE UNLOGGED TABLE by_part (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
-CREATE UNLOGGED TABLE by_part1 PARTITION OF by_part FOR VALUES FROM (0) TO (10) USING mixedcc;
-CREATE UNLOGGED TABLE by_part2 PARTITION OF by_part FOR VALUES FROM (10) TO (20) USING mixedcc;
+CREATE TABLE by_part (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE TABLE by_part1 PARTITION OF by_part FOR VALUES FROM (0) TO (10) USING mixedcc;
+CREATE TABLE by_part2 PARTITION OF by_part FOR VALUES FROM (10) TO (20) USING mixedcc;
 SELECT by_took('INSERT INTO by_part VALUES (1, 1)');
 SELECT by_took('SELECT v FROM by_part WHERE id = 1');
 SELECT by_took('UPDATE by_part SET v = 2 WHERE id = 1');
 SELECT by_took('UPDATE by_part1 SET v = 2 WHERE id = 1');
 -- Foreign keys: an update of other columns has nothing to check, but for rows that the transaction wrote itself.
-CREATE UNLOGGED TABLE by_parent (id int PRIMARY KEY, v int) USING mixedcc;
-CREATE UNLOGGED TABLE by_child (id int PRIMARY KEY, p int REFERENCES by_parent, v int) USING mixedcc;
+CREATE TABLE by_parent (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE by_child (id int PRIMARY KEY, p int REFERENCES by_parent, v int) USING mixedcc;
 INSERT INTO by_parent VALUES (1, 1);
 SELECT by_took('INSERT INTO by_child VALUES (1, 1, 1)');
 SELECT by_took('UPDATE by_child SET v = 2 WHERE id = 1');
@@ -111,11 +111,11 @@ SELECT by_took('UPDATE by_child SET v = 3 WHERE id = 1'), by_took('UPDATE by_chi
 COMMIT;
 SELECT by_took('DELETE FROM by_child WHERE id = 1');
 -- Tables without an index in memory use nbtree.
-CREATE UNLOGGED TABLE by_n (id numeric PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE by_n (id numeric PRIMARY KEY, v int) USING mixedcc;
 SELECT by_took('INSERT INTO by_n VALUES (1.0, 1)'), by_took('UPDATE by_n SET v = 2 WHERE id = 1');
 SELECT * FROM by_n WHERE id = 1.00;
 -- What an INSERT knows of the indexes holds until one of them changes: each row must be in all indexes of its time.
-CREATE UNLOGGED TABLE by_i (id int PRIMARY KEY, v int, w text) USING mixedcc;
+CREATE TABLE by_i (id int PRIMARY KEY, v int, w text) USING mixedcc;
 PREPARE by_add (int) AS INSERT INTO by_i VALUES ($1, $1, 'w' || $1);
 SET plan_cache_mode = force_generic_plan;
 CREATE FUNCTION by_in(condition text) RETURNS bigint LANGUAGE plpgsql SET enable_seqscan = off SET mixedcc.enable_primary_scan = off AS $$
@@ -174,7 +174,7 @@ DO $$ BEGIN EXECUTE 'INSERT INTO by_i VALUES (15, 14, NULL)'; SET CONSTRAINTS by
 SELECT by_in('id > 0'), by_in('v > 0');
 RESET plan_cache_mode;
 -- Aggregates of columns, which are read without a slot: with NULLs, of several types, of columns that came later.
-CREATE UNLOGGED TABLE by_a (id int PRIMARY KEY, s smallint, t text, b bigint, n numeric, f float8, c "char", k bool) USING mixedcc;
+CREATE TABLE by_a (id int PRIMARY KEY, s smallint, t text, b bigint, n numeric, f float8, c "char", k bool) USING mixedcc;
 INSERT INTO by_a SELECT i, CASE WHEN i % 5 > 0 THEN -i END, CASE WHEN i % 3 > 0 THEN repeat('t', i) END, -i * 10000000000, i / 4.0, -i / 8.0, 'c', i % 2 = 0
     FROM generate_series(1, 200) AS i;
 ALTER TABLE by_a ADD COLUMN later int DEFAULT 7, ADD COLUMN none int;
@@ -204,7 +204,7 @@ DROP ROLE by_user;
 DROP FUNCTION by_in;
 DROP TABLE by_t, by_part, by_child, by_parent, by_n, by_i, by_a;
 -- Ranges whose bounds and limits are parameters keep one plan, where nothing else depends on them.
-CREATE UNLOGGED TABLE by_g (a int PRIMARY KEY, v int, i int) USING mixedcc;
+CREATE TABLE by_g (a int PRIMARY KEY, v int, i int) USING mixedcc;
 INSERT INTO by_g SELECT n, n, n FROM generate_series(1, 5000) AS n;
 ANALYZE by_g;
 PREPARE g_page (int, int) AS SELECT sum(v) FROM (SELECT v FROM by_g WHERE a >= $1 ORDER BY a LIMIT $2) AS s;

@@ -1,10 +1,10 @@
 -- SET ACCESS METHOD both ways with rows that heap keeps in a TOAST table, in one statement. The same on heap.
 SET client_min_messages = warning;
-CREATE UNLOGGED TABLE cv_p (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE cv_p (id int PRIMARY KEY) USING mixedcc;
 INSERT INTO cv_p VALUES (1), (2);
 CREATE FUNCTION cv_big(seed int, n int) RETURNS text LANGUAGE sql IMMUTABLE AS
     $$ SELECT string_agg(md5((seed * 100000 + g)::text), '') FROM generate_series(1, n) g $$;
-CREATE UNLOGGED TABLE cv_t (k int PRIMARY KEY, p int REFERENCES cv_p, t text, s text) USING mixedcc;
+CREATE TABLE cv_t (k int PRIMARY KEY, p int REFERENCES cv_p, t text, s text) USING mixedcc;
 CREATE INDEX cv_s ON cv_t (s);
 INSERT INTO cv_t VALUES (1, 1, cv_big(1, 1000), 'a'), (2, 2, 'small', 'b'), (3, NULL, repeat('x', 3000000), 'c');
 CREATE VIEW cv_look AS SELECT k, p, s, length(t), md5(t) = md5(CASE k WHEN 1 THEN cv_big(1, 1000) WHEN 2 THEN 'small' ELSE repeat('x', 3000000) END) AS same FROM cv_t;
@@ -49,18 +49,18 @@ ALTER TABLE cv_t SET ACCESS METHOD heap, ALTER COLUMN k TYPE bigint, ADD COLUMN 
 SELECT k, length(t), later FROM cv_t ORDER BY k;
 ALTER TABLE cv_t SET ACCESS METHOD mixedcc, DROP COLUMN later;
 SELECT k, length(t), s FROM cv_t ORDER BY k;
--- Logged in one statement, and back in one.
+-- Unlogged in one statement, and back in one.
 ALTER TABLE cv_t DROP CONSTRAINT cv_t_p_fkey;
-ALTER TABLE cv_t SET ACCESS METHOD heap, SET LOGGED;
+ALTER TABLE cv_t SET ACCESS METHOD heap, SET UNLOGGED;
 SELECT relpersistence, reltoastrelid <> 0 AS toast FROM pg_class WHERE relname = 'cv_t';
 SELECT t.relpersistence FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid WHERE c.relname = 'cv_t';
 SELECT k, length(t), s FROM cv_t ORDER BY k;
-ALTER TABLE cv_t SET UNLOGGED, SET ACCESS METHOD mixedcc;
+ALTER TABLE cv_t SET LOGGED, SET ACCESS METHOD mixedcc;
 SELECT relpersistence FROM pg_class WHERE relname = 'cv_t';
 SELECT k, length(t), s FROM cv_t ORDER BY k;
-ALTER TABLE cv_t SET LOGGED, SET ACCESS METHOD heap;
+ALTER TABLE cv_t SET UNLOGGED, SET ACCESS METHOD heap;
 SELECT relpersistence FROM pg_class WHERE relname = 'cv_t';
-ALTER TABLE cv_t SET ACCESS METHOD mixedcc, SET UNLOGGED;
+ALTER TABLE cv_t SET ACCESS METHOD mixedcc, SET LOGGED;
 SELECT k, length(t), s FROM cv_t ORDER BY k;
 -- An empty table has a TOAST table afterwards, one of narrow columns needs none.
 DELETE FROM cv_t;

@@ -1,5 +1,5 @@
 -- COPY in and out, and errors in the middle.
-CREATE UNLOGGED TABLE cp_t (id int PRIMARY KEY, a text, b int CHECK (b < 100)) USING mixedcc;
+CREATE TABLE cp_t (id int PRIMARY KEY, a text, b int CHECK (b < 100)) USING mixedcc;
 COPY cp_t FROM stdin;
 1	one	1
 2	\N	2
@@ -71,7 +71,7 @@ CREATE TRIGGER cp_before BEFORE INSERT ON cp_t FOR EACH ROW EXECUTE FUNCTION cp_
 COPY cp_t FROM PROGRAM 'seq 1001 6000 | sed "s/$/\trow\t5/"';
 SELECT count(*), count(*) FILTER (WHERE a = 'row/t') FROM cp_t;
 DROP TRIGGER cp_before ON cp_t;
-CREATE UNLOGGED TABLE cp_back (LIKE cp_t) USING mixedcc;
+CREATE TABLE cp_back (LIKE cp_t) USING mixedcc;
 SELECT '/tmp/mixedcc_copy_' || pg_backend_pid() || '.bin' AS file \gset
 COPY cp_t TO :'file' (FORMAT binary);
 COPY cp_back FROM :'file' (FORMAT binary);

@@ -2,7 +2,7 @@
 CREATE TYPE ct_mood AS ENUM ('sad', 'ok', 'happy');
 CREATE TYPE ct_pair AS (x int, y text);
 CREATE DOMAIN ct_even AS int CHECK (VALUE % 2 = 0);
-CREATE UNLOGGED TABLE ct_types (
+CREATE TABLE ct_types (
     id int PRIMARY KEY, b bool, c "char", i2 int2, i8 int8, f4 float4, f8 float8,
     n numeric(20, 5), m money, t text, v varchar(10), ch char(5), nm name, ba bytea,
     d date, tm time, tz timetz, ts timestamp, tsz timestamptz, iv interval,
@@ -32,19 +32,19 @@ INSERT INTO ct_types (id, v) VALUES (3, 'more than ten');
 SELECT count(*) FROM ct_types;
 
 -- Wide rows: many columns, all NULL but the last.
-DO $$ BEGIN EXECUTE 'CREATE UNLOGGED TABLE ct_wide (' ||
+DO $$ BEGIN EXECUTE 'CREATE TABLE ct_wide (' ||
     (SELECT string_agg('c' || i || ' int', ',') FROM generate_series(1, 1000) i) || ') USING mixedcc'; END $$;
 INSERT INTO ct_wide (c1000) VALUES (1), (2);
 UPDATE ct_wide SET c1 = c1000 * 10;
 SELECT c1, c2, c999, c1000 FROM ct_wide ORDER BY c1;
 -- A table without a column, and a row of nothing.
-CREATE UNLOGGED TABLE ct_nothing () USING mixedcc;
+CREATE TABLE ct_nothing () USING mixedcc;
 INSERT INTO ct_nothing DEFAULT VALUES;
 INSERT INTO ct_nothing DEFAULT VALUES;
 SELECT count(*) FROM ct_nothing;
 
 -- Large values, that compress and that do not.
-CREATE UNLOGGED TABLE ct_large (id int PRIMARY KEY, plain text, extern text, b bytea) USING mixedcc;
+CREATE TABLE ct_large (id int PRIMARY KEY, plain text, extern text, b bytea) USING mixedcc;
 ALTER TABLE ct_large ALTER extern SET STORAGE EXTERNAL;
 INSERT INTO ct_large VALUES (1, repeat('abcdefgh', 131072), repeat('x', 1048576), decode(repeat('00ff', 500000), 'hex'));
 INSERT INTO ct_large SELECT 2, string_agg(md5(i::text), ''), 'small', NULL FROM generate_series(1, 32768) i;
@@ -53,11 +53,11 @@ UPDATE ct_large SET extern = extern || 'y' WHERE id = 1;
 UPDATE ct_large SET id = 3, plain = upper(plain) WHERE id = 2;
 SELECT id, length(plain), left(plain, 8), length(extern), right(extern, 2), substr(plain, 1000000, 4) FROM ct_large ORDER BY id;
 -- Values that come from TOAST tables of other tables.
-CREATE UNLOGGED TABLE ct_heap_large AS SELECT 1 AS id, string_agg(md5(i::text), '') AS v FROM generate_series(1, 4000) i;
-CREATE UNLOGGED TABLE ct_copied USING mixedcc AS SELECT * FROM ct_heap_large;
+CREATE TABLE ct_heap_large AS SELECT 1 AS id, string_agg(md5(i::text), '') AS v FROM generate_series(1, 4000) i;
+CREATE TABLE ct_copied USING mixedcc AS SELECT * FROM ct_heap_large;
 DROP TABLE ct_heap_large;
 SELECT id, length(v), md5(v) FROM ct_copied;
-CREATE UNLOGGED TABLE ct_heap_copy USING heap AS SELECT * FROM ct_copied;
+CREATE TABLE ct_heap_copy USING heap AS SELECT * FROM ct_copied;
 DROP TABLE ct_copied;
 SELECT id, length(v), md5(v) FROM ct_heap_copy;
 DROP TABLE ct_heap_copy;
@@ -65,7 +65,7 @@ DELETE FROM ct_large;
 SELECT count(*) FROM ct_large;
 
 -- Defaults, identity, generated and dropped columns.
-CREATE UNLOGGED TABLE ct_columns (
+CREATE TABLE ct_columns (
     id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int DEFAULT 7, gone text, s serial,
     twice int GENERATED ALWAYS AS (a * 2) STORED, note text NOT NULL DEFAULT 'none', CHECK (a < 100)
 ) USING mixedcc;
@@ -84,9 +84,9 @@ SELECT * FROM ct_columns ORDER BY id;
 SELECT tableoid::regclass, count(*) FROM ct_columns GROUP BY 1;
 
 -- Inheritance.
-CREATE UNLOGGED TABLE ct_parent (id int, a text) USING mixedcc;
-CREATE UNLOGGED TABLE ct_child (extra int) INHERITS (ct_parent) USING mixedcc;
-CREATE UNLOGGED TABLE ct_child_heap (more int) INHERITS (ct_parent) USING heap;
+CREATE TABLE ct_parent (id int, a text) USING mixedcc;
+CREATE TABLE ct_child (extra int) INHERITS (ct_parent) USING mixedcc;
+CREATE TABLE ct_child_heap (more int) INHERITS (ct_parent) USING heap;
 INSERT INTO ct_parent VALUES (1, 'parent');
 INSERT INTO ct_child VALUES (2, 'child', 20);
 INSERT INTO ct_child_heap VALUES (3, 'heap', 30);
@@ -95,7 +95,7 @@ SELECT tableoid::regclass, * FROM ct_parent ORDER BY id;
 SELECT * FROM ONLY ct_parent;
 DELETE FROM ct_parent WHERE id = 2 RETURNING *;
 SELECT * FROM ct_child;
-CREATE UNLOGGED TABLE ct_like (LIKE ct_columns INCLUDING ALL) USING mixedcc;
+CREATE TABLE ct_like (LIKE ct_columns INCLUDING ALL) USING mixedcc;
 INSERT INTO ct_like (a) VALUES (3) RETURNING id, a, twice, note;
 DROP TABLE ct_like, ct_parent, ct_child, ct_child_heap, ct_columns, ct_large, ct_nothing, ct_wide, ct_types;
 DROP TYPE ct_mood, ct_pair, ct_even;

@@ -1,5 +1,5 @@
 -- Cursors: scrolling, WITH HOLD, WHERE CURRENT OF; what they see of later changes.
-CREATE UNLOGGED TABLE cu_t (id int PRIMARY KEY, v text) USING mixedcc;
+CREATE TABLE cu_t (id int PRIMARY KEY, v text) USING mixedcc;
 INSERT INTO cu_t SELECT i, 'v' || i FROM generate_series(1, 10) i;
 BEGIN;
 DECLARE c SCROLL CURSOR FOR SELECT * FROM cu_t ORDER BY id;

@@ -1,5 +1,5 @@
 -- INSERT, UPDATE, DELETE, MERGE, ON CONFLICT, RETURNING, and what a statement sees of itself.
-CREATE UNLOGGED TABLE dm_t (id int PRIMARY KEY, g int, v text) USING mixedcc;
+CREATE TABLE dm_t (id int PRIMARY KEY, g int, v text) USING mixedcc;
 INSERT INTO dm_t VALUES (1, 10, 'one');
 INSERT INTO dm_t VALUES (2, 20, 'two'), (3, 30, 'three'), (4, 40, 'four') RETURNING id, v || '!' AS bang;
 INSERT INTO dm_t SELECT i, i * 10, 'n' || i FROM generate_series(5, 8) i;
@@ -90,8 +90,8 @@ COMMIT;
 SELECT * FROM dm_t WHERE id = 1;
 
 -- MERGE.
-CREATE UNLOGGED TABLE dm_target (id int PRIMARY KEY, balance int, note text) USING mixedcc;
-CREATE UNLOGGED TABLE dm_source (id int, delta int) USING mixedcc;
+CREATE TABLE dm_target (id int PRIMARY KEY, balance int, note text) USING mixedcc;
+CREATE TABLE dm_source (id int, delta int) USING mixedcc;
 INSERT INTO dm_target VALUES (1, 10), (2, 20), (3, 30);
 INSERT INTO dm_source VALUES (2, 5), (3, -30), (4, 40), (5, 0);
 MERGE INTO dm_target t USING dm_source s ON t.id = s.id

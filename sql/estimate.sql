@@ -1,6 +1,5 @@
 -- How much memory a heap table will need: the estimate against the table that it becomes.
 SET client_min_messages = warning;
-SET mixedcc.default_persistence = permanent;
 CREATE SCHEMA es;
 CREATE TABLE es.estimates (name text, rows bigint, version_bytes numeric, primary_index_bytes numeric, total_bytes numeric) USING heap;
 CREATE PROCEDURE es.convert(names text[]) LANGUAGE plpgsql AS $$

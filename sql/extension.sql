@@ -29,7 +29,7 @@ CREATE FUNCTION ex_tables() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
     CREATE TABLE ex_parts (id int) PARTITION BY LIST (id);
     CREATE TABLE ex_part PARTITION OF ex_parts DEFAULT;
     CREATE MATERIALIZED VIEW ex_mat AS SELECT 1 AS id;
-    CREATE UNLOGGED TABLE ex_using (id int) USING mixedcc;
+    CREATE TABLE ex_using (id int) USING mixedcc;
 END $$;
 CREATE VIEW ex_made AS SELECT c.relname, c.relkind, c.relpersistence, a.amname, d.refobjid IS NOT NULL AS of_extension
     FROM pg_class c LEFT JOIN pg_am a ON a.oid = c.relam

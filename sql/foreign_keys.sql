@@ -1,12 +1,12 @@
 -- Foreign keys: every action, deferred, to itself, and to and from heap.
-CREATE UNLOGGED TABLE fk_p (id int PRIMARY KEY, alt int UNIQUE, v text) USING mixedcc;
+CREATE TABLE fk_p (id int PRIMARY KEY, alt int UNIQUE, v text) USING mixedcc;
 INSERT INTO fk_p SELECT i, i * 10, 'p' || i FROM generate_series(1, 9) i;
-CREATE UNLOGGED TABLE fk_noaction (id int PRIMARY KEY, p int REFERENCES fk_p) USING mixedcc;
-CREATE UNLOGGED TABLE fk_restrict (id int PRIMARY KEY, p int REFERENCES fk_p ON DELETE RESTRICT ON UPDATE RESTRICT) USING mixedcc;
-CREATE UNLOGGED TABLE fk_cascade (id int PRIMARY KEY, p int REFERENCES fk_p ON DELETE CASCADE ON UPDATE CASCADE) USING mixedcc;
-CREATE UNLOGGED TABLE fk_setnull (id int PRIMARY KEY, p int REFERENCES fk_p ON DELETE SET NULL ON UPDATE SET NULL) USING mixedcc;
-CREATE UNLOGGED TABLE fk_setdefault (id int PRIMARY KEY, p int DEFAULT 9 REFERENCES fk_p ON DELETE SET DEFAULT ON UPDATE SET DEFAULT) USING mixedcc;
-CREATE UNLOGGED TABLE fk_alt (id int PRIMARY KEY, p int REFERENCES fk_p (alt) ON UPDATE CASCADE) USING mixedcc;
+CREATE TABLE fk_noaction (id int PRIMARY KEY, p int REFERENCES fk_p) USING mixedcc;
+CREATE TABLE fk_restrict (id int PRIMARY KEY, p int REFERENCES fk_p ON DELETE RESTRICT ON UPDATE RESTRICT) USING mixedcc;
+CREATE TABLE fk_cascade (id int PRIMARY KEY, p int REFERENCES fk_p ON DELETE CASCADE ON UPDATE CASCADE) USING mixedcc;
+CREATE TABLE fk_setnull (id int PRIMARY KEY, p int REFERENCES fk_p ON DELETE SET NULL ON UPDATE SET NULL) USING mixedcc;
+CREATE TABLE fk_setdefault (id int PRIMARY KEY, p int DEFAULT 9 REFERENCES fk_p ON DELETE SET DEFAULT ON UPDATE SET DEFAULT) USING mixedcc;
+CREATE TABLE fk_alt (id int PRIMARY KEY, p int REFERENCES fk_p (alt) ON UPDATE CASCADE) USING mixedcc;
 INSERT INTO fk_noaction VALUES (1, 1), (2, NULL);
 INSERT INTO fk_noaction VALUES (3, 99);
 INSERT INTO fk_restrict VALUES (1, 2);
@@ -57,7 +57,7 @@ DELETE FROM fk_p WHERE id = 300;
 COMMIT;
 
 -- Deferred checks.
-CREATE UNLOGGED TABLE fk_late (id int PRIMARY KEY, p int REFERENCES fk_p DEFERRABLE INITIALLY DEFERRED) USING mixedcc;
+CREATE TABLE fk_late (id int PRIMARY KEY, p int REFERENCES fk_p DEFERRABLE INITIALLY DEFERRED) USING mixedcc;
 BEGIN;
 INSERT INTO fk_late VALUES (1, 500);
 INSERT INTO fk_p VALUES (500, 500);
@@ -92,7 +92,7 @@ SELECT * FROM fk_late ORDER BY id;
 SELECT * FROM fk_p WHERE id = 500;
 
 -- A table that refers to itself.
-CREATE UNLOGGED TABLE fk_self (id int PRIMARY KEY, up int REFERENCES fk_self ON DELETE CASCADE ON UPDATE CASCADE) USING mixedcc;
+CREATE TABLE fk_self (id int PRIMARY KEY, up int REFERENCES fk_self ON DELETE CASCADE ON UPDATE CASCADE) USING mixedcc;
 INSERT INTO fk_self VALUES (1, NULL), (2, 1), (3, 2), (4, 3), (5, 5);
 INSERT INTO fk_self VALUES (6, 7), (7, NULL);
 INSERT INTO fk_self VALUES (8, 9);
@@ -105,10 +105,10 @@ DELETE FROM fk_self WHERE id = 50;
 SELECT count(*) FROM fk_self WHERE id = 50;
 
 -- To and from heap, several columns, MATCH FULL, and ON DELETE SET NULL of one column.
-CREATE UNLOGGED TABLE fk_heap (a int, b int, PRIMARY KEY (a, b)) USING heap;
-CREATE UNLOGGED TABLE fk_ours (id int PRIMARY KEY, a int, b int,
+CREATE TABLE fk_heap (a int, b int, PRIMARY KEY (a, b)) USING heap;
+CREATE TABLE fk_ours (id int PRIMARY KEY, a int, b int,
     FOREIGN KEY (a, b) REFERENCES fk_heap MATCH FULL ON DELETE CASCADE ON UPDATE CASCADE) USING mixedcc;
-CREATE UNLOGGED TABLE fk_heap_child (id int REFERENCES fk_ours ON DELETE CASCADE ON UPDATE CASCADE) USING heap;
+CREATE TABLE fk_heap_child (id int REFERENCES fk_ours ON DELETE CASCADE ON UPDATE CASCADE) USING heap;
 INSERT INTO fk_heap VALUES (1, 1), (1, 2), (2, 1);
 INSERT INTO fk_ours VALUES (1, 1, 1), (2, 1, 2), (3, NULL, NULL);
 INSERT INTO fk_ours VALUES (4, 1, NULL);
@@ -121,13 +121,13 @@ DELETE FROM fk_heap WHERE b = 11;
 UPDATE fk_ours SET id = 200 WHERE id = 2;
 SELECT * FROM fk_ours ORDER BY id;
 SELECT * FROM fk_heap_child ORDER BY id;
-CREATE UNLOGGED TABLE fk_partial (id int PRIMARY KEY, a int DEFAULT 1, b int,
+CREATE TABLE fk_partial (id int PRIMARY KEY, a int DEFAULT 1, b int,
     FOREIGN KEY (a, b) REFERENCES fk_heap ON DELETE SET NULL (b)) USING mixedcc;
 INSERT INTO fk_partial VALUES (1, 2, 1);
 DELETE FROM fk_heap WHERE a = 2;
 SELECT * FROM fk_partial;
 -- Added to populated tables, without validation, and validated.
-CREATE UNLOGGED TABLE fk_added (id int, p int) USING mixedcc;
+CREATE TABLE fk_added (id int, p int) USING mixedcc;
 INSERT INTO fk_added VALUES (1, 104), (2, 12345);
 ALTER TABLE fk_added ADD FOREIGN KEY (p) REFERENCES fk_p;
 ALTER TABLE fk_added ADD CONSTRAINT fk_added_p FOREIGN KEY (p) REFERENCES fk_p NOT VALID;
@@ -135,7 +135,10 @@ ALTER TABLE fk_added VALIDATE CONSTRAINT fk_added_p;
 DELETE FROM fk_added WHERE id = 2;
 ALTER TABLE fk_added VALIDATE CONSTRAINT fk_added_p;
 -- A permanent table cannot refer to an unlogged one.
-CREATE TABLE fk_permanent (p int REFERENCES fk_p) USING heap;
+CREATE UNLOGGED TABLE fk_unlogged (id int PRIMARY KEY, p int REFERENCES fk_p) USING mixedcc;
+CREATE TABLE fk_permanent (p int REFERENCES fk_unlogged) USING mixedcc;
+CREATE TABLE fk_permanent (p int REFERENCES fk_unlogged) USING heap;
+DROP TABLE fk_unlogged;
 TRUNCATE fk_p, fk_noaction, fk_restrict, fk_cascade, fk_setnull, fk_setdefault, fk_alt, fk_late, fk_added;
 SELECT count(*) FROM fk_p;
 DROP TABLE fk_added, fk_partial, fk_heap_child, fk_ours, fk_heap, fk_self, fk_late, fk_alt, fk_setdefault, fk_setnull, fk_cascade, fk_restrict, fk_noaction, fk_p;

@@ -1,6 +1,6 @@
 -- Index types and kinds, on empty and populated tables, with old versions around.
 CREATE EXTENSION btree_gist;
-CREATE UNLOGGED TABLE ix_t (id int, h text, a int[], p point, r int4range, n int, w text) USING mixedcc;
+CREATE TABLE ix_t (id int, h text, a int[], p point, r int4range, n int, w text) USING mixedcc;
 CREATE INDEX ix_hash ON ix_t USING hash (h);
 CREATE INDEX ix_gin ON ix_t USING gin (a);
 CREATE INDEX ix_gist ON ix_t USING gist (p);
@@ -88,7 +88,7 @@ ROLLBACK;
 DROP INDEX ix_w;
 
 -- Unique: failing on data that is there, NULLs, NULLS NOT DISTINCT, expressions, parts.
-CREATE UNLOGGED TABLE ix_u (a int, b text, c int) USING mixedcc;
+CREATE TABLE ix_u (a int, b text, c int) USING mixedcc;
 INSERT INTO ix_u VALUES (1, 'x', 1), (2, 'y', 2), (NULL, 'z', 3), (NULL, 'z', 4), (1, 'w', 5);
 CREATE UNIQUE INDEX ix_u_a ON ix_u (a);
 DELETE FROM ix_u WHERE c = 5;
@@ -109,13 +109,13 @@ INSERT INTO ix_u VALUES (1, 'q', 1) ON CONFLICT (a) DO UPDATE SET b = 'conflict 
 INSERT INTO ix_u VALUES (50, 'Y', 1) ON CONFLICT (lower(b)) WHERE c < 3 DO UPDATE SET b = 'conflict b' RETURNING *;
 SELECT * FROM ix_u ORDER BY c, a;
 -- Unique hash-like keys of several columns, text in another collation, numeric with scale.
-CREATE UNLOGGED TABLE ix_k (t text COLLATE "C", d numeric, f float8, PRIMARY KEY (t, d)) USING mixedcc;
+CREATE TABLE ix_k (t text COLLATE "C", d numeric, f float8, PRIMARY KEY (t, d)) USING mixedcc;
 INSERT INTO ix_k VALUES ('a', 1.0, 'NaN'), ('A', 1, '-0'), ('', 'NaN', '0'), ('a', -1.50, 'Infinity');
 INSERT INTO ix_k VALUES ('a', 1.00);
 SELECT * FROM ix_k ORDER BY t, d;
 SELECT * FROM ix_k WHERE t = 'a' AND d = -1.5;
 -- Deferrable uniqueness.
-CREATE UNLOGGED TABLE ix_d (a int UNIQUE DEFERRABLE INITIALLY IMMEDIATE, b int UNIQUE DEFERRABLE INITIALLY DEFERRED) USING mixedcc;
+CREATE TABLE ix_d (a int UNIQUE DEFERRABLE INITIALLY IMMEDIATE, b int UNIQUE DEFERRABLE INITIALLY DEFERRED) USING mixedcc;
 INSERT INTO ix_d SELECT i, i FROM generate_series(1, 5) i;
 UPDATE ix_d SET a = a + 1;
 UPDATE ix_d SET a = 3 WHERE b = 1;
@@ -132,7 +132,7 @@ SET CONSTRAINTS ALL IMMEDIATE;
 ROLLBACK;
 SELECT * FROM ix_d ORDER BY a;
 -- Exclusion constraints, immediate and deferred.
-CREATE UNLOGGED TABLE ix_e (room int, during int4range, EXCLUDE USING gist (room WITH =, during WITH &&)) USING mixedcc;
+CREATE TABLE ix_e (room int, during int4range, EXCLUDE USING gist (room WITH =, during WITH &&)) USING mixedcc;
 INSERT INTO ix_e VALUES (1, '[1,5)'), (1, '[5,8)'), (2, '[1,8)');
 INSERT INTO ix_e VALUES (1, '[4,6)');
 UPDATE ix_e SET room = 2 WHERE during = '[1,5)';
@@ -149,7 +149,7 @@ INSERT INTO ix_e VALUES (1, '[200,201)');
 COMMIT;
 SELECT * FROM ix_e ORDER BY room;
 -- Keys added after the data, dropped, and used by name.
-CREATE UNLOGGED TABLE ix_late (id int, v int) USING mixedcc WITH (fillfactor = 70);
+CREATE TABLE ix_late (id int, v int) USING mixedcc WITH (fillfactor = 70);
 INSERT INTO ix_late SELECT i, i FROM generate_series(1, 100) i;
 ALTER TABLE ix_late ADD PRIMARY KEY (id);
 INSERT INTO ix_late VALUES (5, 5);
@@ -167,7 +167,7 @@ DROP EXTENSION btree_gist;
 
 -- amcheck: every row is in its indexes
 CREATE EXTENSION amcheck;
-CREATE UNLOGGED TABLE checked (id int PRIMARY KEY, v text COLLATE "C" UNIQUE, n int) USING mixedcc;
+CREATE TABLE checked (id int PRIMARY KEY, v text COLLATE "C" UNIQUE, n int) USING mixedcc;
 CREATE INDEX ON checked (n) WHERE n > 2;
 CREATE INDEX ON checked (lower(v));
 INSERT INTO checked SELECT i, 'v' || i, i % 5 FROM generate_series(1, 1000) i;

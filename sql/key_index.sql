@@ -1,6 +1,6 @@
 -- The index of a PRIMARY KEY: what PostgreSQL does with it that is no plain statement, in all states
 -- of a transaction. Changes of the catalogs make invalidations in between.
-CREATE UNLOGGED TABLE ki (a int, b text COLLATE "C", v int, PRIMARY KEY (a, b)) USING mixedcc;
+CREATE TABLE ki (a int, b text COLLATE "C", v int, PRIMARY KEY (a, b)) USING mixedcc;
 CREATE INDEX ki_v ON ki (v);
 CREATE TABLE ki_other (x int);
 CREATE FUNCTION ki_invalidate() RETURNS int LANGUAGE plpgsql AS $$
@@ -79,7 +79,7 @@ EXCEPTION WHEN unique_violation THEN
     RAISE NOTICE '% % %', c, t, d;
 END $$;
 -- A command that moves all keys by one meets its own rows, as nbtree does.
-CREATE UNLOGGED TABLE ki_one (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE ki_one (id int PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO ki_one SELECT i, i FROM generate_series(1, 20) i;
 UPDATE ki_one SET id = id - 1;
 UPDATE ki_one SET id = id + 1;
@@ -97,7 +97,7 @@ INSERT INTO ki_one VALUES (1, 12), (300, 3) ON CONFLICT ON CONSTRAINT ki_one_pke
 INSERT INTO ki_one SELECT i % 7 + 400, ki_invalidate() FROM generate_series(1, 50) i ON CONFLICT DO NOTHING;
 SELECT count(*), sum(id), sum(v) FROM ki_one;
 -- Foreign keys both ways.
-CREATE UNLOGGED TABLE ki_ref (id int PRIMARY KEY, r int REFERENCES ki_one ON UPDATE CASCADE ON DELETE SET NULL) USING mixedcc;
+CREATE TABLE ki_ref (id int PRIMARY KEY, r int REFERENCES ki_one ON UPDATE CASCADE ON DELETE SET NULL) USING mixedcc;
 INSERT INTO ki_ref SELECT i, i FROM generate_series(2, 10) i;
 INSERT INTO ki_ref VALUES (99, 9999);
 UPDATE ki_one SET id = 5000 WHERE id = 2;
@@ -110,7 +110,7 @@ UPDATE ki_one SET v = ki_invalidate() + id WHERE id > 2000;
 SELECT count(*), sum(v) FROM ki_one WHERE id > 2000;
 -- Made and filled in one transaction, truncated, rolled back.
 BEGIN;
-CREATE UNLOGGED TABLE ki_new (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE ki_new (id int PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO ki_new SELECT i, i FROM generate_series(1, 100) i;
 SAVEPOINT s;
 INSERT INTO ki_new VALUES (50, 0);
@@ -159,10 +159,10 @@ INSERT INTO ki_new VALUES (22, 0);
 INSERT INTO ki_new VALUES (23, 23);
 SELECT count(*), sum(v) FROM ki_new WHERE id > 0;
 -- INCLUDE columns and deferrable keys are nbtree's.
-CREATE UNLOGGED TABLE ki_inc (id int, v int, PRIMARY KEY (id) INCLUDE (v)) USING mixedcc;
+CREATE TABLE ki_inc (id int, v int, PRIMARY KEY (id) INCLUDE (v)) USING mixedcc;
 INSERT INTO ki_inc SELECT i, i FROM generate_series(1, 100) i;
 INSERT INTO ki_inc VALUES (7, 0);
-CREATE UNLOGGED TABLE ki_def (id int PRIMARY KEY DEFERRABLE, v int) USING mixedcc;
+CREATE TABLE ki_def (id int PRIMARY KEY DEFERRABLE, v int) USING mixedcc;
 INSERT INTO ki_def SELECT i, i FROM generate_series(1, 100) i;
 UPDATE ki_def SET id = id + 1;
 INSERT INTO ki_def VALUES (7, 0);
@@ -196,8 +196,8 @@ COMMIT;
 SELECT count(*) FROM ki_new WHERE id > 0;
 -- Partitions.
 CREATE TABLE ki_p (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
-CREATE UNLOGGED TABLE ki_p1 PARTITION OF ki_p FOR VALUES FROM (0) TO (100) USING mixedcc;
-CREATE UNLOGGED TABLE ki_p2 (id int NOT NULL, v int) USING mixedcc;
+CREATE TABLE ki_p1 PARTITION OF ki_p FOR VALUES FROM (0) TO (100) USING mixedcc;
+CREATE TABLE ki_p2 (id int NOT NULL, v int) USING mixedcc;
 INSERT INTO ki_p2 SELECT i, i FROM generate_series(100, 199) i;
 INSERT INTO ki_p2 VALUES (150, 0);
 ALTER TABLE ki_p ATTACH PARTITION ki_p2 FOR VALUES FROM (100) TO (200);

@@ -1,6 +1,6 @@
 -- Maintenance that mixedcc tables have no use for, and commands that tools call for one table after another: these go on.
-CREATE UNLOGGED TABLE mt (id int PRIMARY KEY, v int) USING mixedcc;
-CREATE UNLOGGED TABLE mt_heap (id int PRIMARY KEY, v int) USING heap;
+CREATE TABLE mt (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE mt_heap (id int PRIMARY KEY, v int) USING heap;
 INSERT INTO mt SELECT i, i FROM generate_series(1, 100) i;
 INSERT INTO mt_heap SELECT i, i FROM generate_series(1, 100) i;
 DELETE FROM mt WHERE id > 50;
@@ -28,9 +28,9 @@ ROLLBACK;
 CLUSTER mt USING mt_pkey;
 SELECT * FROM mt_new();
 -- Partitions.
-CREATE UNLOGGED TABLE mt_parent (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
-CREATE UNLOGGED TABLE mt_p1 PARTITION OF mt_parent FOR VALUES FROM (0) TO (10) USING mixedcc;
-CREATE UNLOGGED TABLE mt_p2 PARTITION OF mt_parent FOR VALUES FROM (10) TO (20) USING heap;
+CREATE TABLE mt_parent (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE TABLE mt_p1 PARTITION OF mt_parent FOR VALUES FROM (0) TO (10) USING mixedcc;
+CREATE TABLE mt_p2 PARTITION OF mt_parent FOR VALUES FROM (10) TO (20) USING heap;
 INSERT INTO mt_parent SELECT i, i FROM generate_series(0, 19) i;
 SELECT * FROM mt_new();
 REINDEX TABLE CONCURRENTLY mt_parent;
@@ -42,7 +42,7 @@ CLUSTER mt_parent USING mt_parent_pkey;
 REINDEX INDEX CONCURRENTLY mt_parent_pkey;
 -- A table that others inherit from is a table of its own.
 CREATE TABLE mt_plain (id int PRIMARY KEY) USING heap;
-CREATE UNLOGGED TABLE mt_heir () INHERITS (mt_plain) USING mixedcc;
+CREATE TABLE mt_heir () INHERITS (mt_plain) USING mixedcc;
 SELECT * FROM mt_new();
 VACUUM FULL mt_plain;
 CLUSTER mt_plain USING mt_plain_pkey;
@@ -50,14 +50,14 @@ REINDEX TABLE CONCURRENTLY mt_plain;
 SELECT * FROM mt_new();
 -- A schema.
 CREATE SCHEMA mt_s;
-CREATE UNLOGGED TABLE mt_s.ours (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE mt_s.ours (id int PRIMARY KEY) USING mixedcc;
 CREATE TABLE mt_s.mt_pheap (id int PRIMARY KEY, v text) USING heap;
 CREATE TABLE mt_s.mt_pnone (id int) USING heap;
 SELECT * FROM mt_new();
 REINDEX SCHEMA CONCURRENTLY mt_s;
 SELECT * FROM mt_new();
 -- CLUSTER of all tables that were clustered before.
-CREATE UNLOGGED TABLE mt_sorted (id int PRIMARY KEY) USING heap;
+CREATE TABLE mt_sorted (id int PRIMARY KEY) USING heap;
 CLUSTER mt_sorted USING mt_sorted_pkey;
 CLUSTER mt_heap USING mt_heap_pkey;
 ALTER TABLE mt_sorted SET ACCESS METHOD mixedcc;

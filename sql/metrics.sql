@@ -1,7 +1,7 @@
 -- The view for exporters: names, types and labels stay as they are. Exporters, alerts and dashboards of users depend on them.
 SELECT attname, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = 'mixedcc.metrics'::regclass AND attnum > 0 ORDER BY attnum;
 CREATE SCHEMA "Metrics, of";
-CREATE UNLOGGED TABLE "Metrics, of"."a ""table""" (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'occ');
+CREATE TABLE "Metrics, of"."a ""table""" (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'occ');
 INSERT INTO "Metrics, of"."a ""table""" SELECT i, i FROM generate_series(1, 100) i;
 UPDATE "Metrics, of"."a ""table""" SET v = 0 WHERE id <= 10;
 DELETE FROM "Metrics, of"."a ""table""" WHERE id > 90;

@@ -1,5 +1,5 @@
 -- Views, CTAS, ANALYZE, VACUUM, EXPLAIN, row-level security, system columns, scan kinds.
-CREATE UNLOGGED TABLE mi_t (id int PRIMARY KEY, g int, v text) USING mixedcc;
+CREATE TABLE mi_t (id int PRIMARY KEY, g int, v text) USING mixedcc;
 INSERT INTO mi_t SELECT i, i % 10, 'v' || i FROM generate_series(1, 1000) i;
 CREATE VIEW mi_v AS SELECT id, v FROM mi_t WHERE g = 3 WITH CHECK OPTION;
 UPDATE mi_v SET v = 'via view' WHERE id = 13;
@@ -10,11 +10,11 @@ DELETE FROM mi_t WHERE g = 9;
 REFRESH MATERIALIZED VIEW mi_m;
 SELECT count(*) FROM mi_m;
 DROP MATERIALIZED VIEW mi_m;
-CREATE UNLOGGED TABLE mi_c USING mixedcc AS SELECT * FROM mi_t WHERE id <= 10 WITH DATA;
-CREATE UNLOGGED TABLE mi_n USING mixedcc AS SELECT * FROM mi_t WITH NO DATA;
+CREATE TABLE mi_c USING mixedcc AS SELECT * FROM mi_t WHERE id <= 10 WITH DATA;
+CREATE TABLE mi_n USING mixedcc AS SELECT * FROM mi_t WITH NO DATA;
 SELECT (SELECT count(*) FROM mi_c), (SELECT count(*) FROM mi_n);
 SET default_table_access_method = mixedcc;
-SELECT * INTO UNLOGGED mi_i FROM mi_t WHERE id <= 5;
+SELECT * INTO mi_i FROM mi_t WHERE id <= 5;
 RESET default_table_access_method;
 SELECT a.amname, count(*) FROM pg_class c JOIN pg_am a ON a.oid = c.relam WHERE relname IN ('mi_c', 'mi_n', 'mi_i') GROUP BY 1;
 DROP TABLE mi_c, mi_n, mi_i;
@@ -89,7 +89,7 @@ SELECT count(*) FROM mi_t TABLESAMPLE BERNOULLI (0);
 SELECT count(*) BETWEEN 100 AND 700 AS about_half FROM mi_t TABLESAMPLE BERNOULLI (50) REPEATABLE (1);
 -- Row-level security and privileges of columns.
 CREATE ROLE mi_user;
-CREATE UNLOGGED TABLE mi_rls (id int PRIMARY KEY, owner name, secret text) USING mixedcc;
+CREATE TABLE mi_rls (id int PRIMARY KEY, owner name, secret text) USING mixedcc;
 INSERT INTO mi_rls VALUES (1, 'mi_user', 'mine'), (2, 'other', 'theirs');
 ALTER TABLE mi_rls ENABLE ROW LEVEL SECURITY;
 CREATE POLICY mi_read ON mi_rls FOR SELECT USING (owner = current_user);
@@ -139,8 +139,8 @@ DROP VIEW mi_v;
 DROP TABLE mi_t;
 
 -- Statistics count as with heap.
-CREATE UNLOGGED TABLE mi_ours (i int PRIMARY KEY, v int) USING mixedcc WITH (autovacuum_enabled = off);
-CREATE UNLOGGED TABLE mi_heap (i int PRIMARY KEY, v int) USING heap WITH (autovacuum_enabled = off);
+CREATE TABLE mi_ours (i int PRIMARY KEY, v int) USING mixedcc WITH (autovacuum_enabled = off);
+CREATE TABLE mi_heap (i int PRIMARY KEY, v int) USING heap WITH (autovacuum_enabled = off);
 CREATE FUNCTION mi_use(t regclass) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
     PERFORM set_config(s, 'off', true) FROM unnest('{enable_seqscan,enable_indexscan,enable_indexonlyscan}'::text[]) s;
     EXECUTE format('INSERT INTO %s SELECT i, 0 FROM generate_series(1, 100) i', t);
@@ -164,7 +164,7 @@ DROP FUNCTION mi_use;
 -- Rights that come with the database go with it.
 SELECT current_database() AS db, current_user AS me \gset
 CREATE ROLE mi_owner;
-CREATE UNLOGGED TABLE mi_rights (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE mi_rights (id int PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO mi_rights VALUES (1, 10);
 GRANT SELECT ON mi_rights TO pg_database_owner;
 ALTER DATABASE :"db" OWNER TO mi_owner;
@@ -180,19 +180,19 @@ DEALLOCATE mi_read;
 DROP TABLE mi_rights;
 DROP ROLE mi_owner;
 -- Values that are stored elsewhere are copied into the row, and the copies are not kept for the rest of the statement.
-CREATE UNLOGGED TABLE mi_elsewhere (id int, v text) USING heap;
+CREATE TABLE mi_elsewhere (id int, v text) USING heap;
 ALTER TABLE mi_elsewhere ALTER COLUMN v SET STORAGE EXTERNAL;
 INSERT INTO mi_elsewhere SELECT i, repeat('x', 100000) FROM generate_series(1, 100) i;
-CREATE UNLOGGED TABLE mi_wide (id int, v text) USING mixedcc;
+CREATE TABLE mi_wide (id int, v text) USING mixedcc;
 CREATE FUNCTION mi_memory() RETURNS bigint LANGUAGE sql AS
     $$ SELECT sum(used_bytes)::bigint FROM pg_backend_memory_contexts WHERE name = 'ExecutorState' $$;
 WITH written AS (INSERT INTO mi_wide SELECT * FROM mi_elsewhere RETURNING mi_memory() AS used)
     SELECT count(*), max(used) - min(used) < 3000000 AS given_back FROM written;
 SELECT count(*), sum(length(v)) FROM mi_wide;
 -- Neither are those of compressed values in a key.
-CREATE UNLOGGED TABLE mi_packed (v text) USING heap;
+CREATE TABLE mi_packed (v text) USING heap;
 INSERT INTO mi_packed SELECT repeat('x', 100000) || i FROM generate_series(1, 100) i;
-CREATE UNLOGGED TABLE mi_long (v text COLLATE "C" PRIMARY KEY) USING mixedcc;
+CREATE TABLE mi_long (v text COLLATE "C" PRIMARY KEY) USING mixedcc;
 WITH written AS (INSERT INTO mi_long SELECT * FROM mi_packed RETURNING mi_memory() AS used)
     SELECT count(*), max(used) - min(used) < 3000000 AS given_back FROM written;
 SELECT count(*), sum(length(v)) FROM mi_long;

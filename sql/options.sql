@@ -1,6 +1,6 @@
 -- Partitions and protocols of a table: good and bad options, and where they are kept.
 \set VERBOSITY sqlstate
-CREATE UNLOGGED TABLE op_t (w int, id int, v text, PRIMARY KEY (w, id)) USING mixedcc
+CREATE TABLE op_t (w int, id int, v text, PRIMARY KEY (w, id)) USING mixedcc
     WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w', mixedcc.protocol = 'occ', fillfactor = 90);
 SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass ORDER BY partition;
 SELECT provider, label FROM pg_seclabels WHERE objoid = 'op_t'::regclass;
@@ -26,7 +26,7 @@ SECURITY LABEL FOR mixedcc ON TABLE op_t IS 'partitions=3,partition_by=id,protoc
 SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_t'::regclass ORDER BY partition;
 SELECT count(*), sum(w) FROM op_t;
 -- By range of the key.
-CREATE UNLOGGED TABLE op_range (id int PRIMARY KEY, v text) USING mixedcc
+CREATE TABLE op_range (id int PRIMARY KEY, v text) USING mixedcc
     WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '30, 60, 1050');
 INSERT INTO op_range SELECT i, 'r' FROM generate_series(1, 100) i;
 UPDATE op_range SET id = 101 - id + 1000;
@@ -34,7 +34,7 @@ SELECT count(*), min(id), max(id) FROM op_range;
 SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_range'::regclass ORDER BY partition;
 SELECT * FROM mixedcc.options WHERE "table" = 'op_range'::regclass ORDER BY option;
 -- What \d+ does not show: all options, with defaults. varbit cannot be hashed.
-CREATE UNLOGGED TABLE op_bare (id int, bits varbit, v text, PRIMARY KEY (id, bits, v)) USING mixedcc;
+CREATE TABLE op_bare (id int, bits varbit, v text, PRIMARY KEY (id, bits, v)) USING mixedcc;
 SELECT * FROM mixedcc.table_options WHERE "table" IN ('op_bare'::regclass) ORDER BY option;
 SELECT "table", option, value, source FROM mixedcc.table_options WHERE "table" IN ('op_t'::regclass, 'op_range'::regclass) AND setting IS NULL ORDER BY 1, 2;
 SELECT option, value, source FROM mixedcc.table_options WHERE "table" = 'op_t'::regclass AND option = 'adaptive';
@@ -57,7 +57,7 @@ END $$;
 SELECT count(*) FROM mixedcc.table_options WHERE "table" = 'op_bare'::regclass AND source = 'option';
 DROP TABLE op_bare;
 -- One partition until there is a key; a key makes them.
-CREATE UNLOGGED TABLE op_late (id int, v int) USING mixedcc WITH (mixedcc.partitions = 4);
+CREATE TABLE op_late (id int, v int) USING mixedcc WITH (mixedcc.partitions = 4);
 INSERT INTO op_late SELECT i, i FROM generate_series(1, 50) i;
 SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass;
 ALTER TABLE op_late ADD PRIMARY KEY (id);
@@ -71,22 +71,22 @@ SELECT mixedcc.set_protocol('op_late', '2pl', 0);
 SELECT mixedcc.await_switches('op_late');
 SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_late'::regclass ORDER BY partition;
 -- Bad values change nothing.
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 0);
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = -1);
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 1000000000);
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 'many');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.protocol = 'none');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.waiting_policy = 'hope');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_by = 'nowhere');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_by = '');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'guess');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY, j json) USING mixedcc WITH (mixedcc.partition_by = 'j');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY, p point) USING mixedcc WITH (mixedcc.partition_by = 'p', mixedcc.partition_method = 'range');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '10, 5');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = 'x');
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.unknown = 1);
-CREATE UNLOGGED TABLE op_bad (id int PRIMARY KEY) USING heap WITH (mixedcc.partitions = 2);
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 0);
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = -1);
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 1000000000);
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 'many');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.protocol = 'none');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.waiting_policy = 'hope');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_by = 'nowhere');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_by = '');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'guess');
+CREATE TABLE op_bad (id int PRIMARY KEY, j json) USING mixedcc WITH (mixedcc.partition_by = 'j');
+CREATE TABLE op_bad (id int PRIMARY KEY, p point) USING mixedcc WITH (mixedcc.partition_by = 'p', mixedcc.partition_method = 'range');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '10, 5');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = 'x');
+CREATE TABLE op_bad (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.unknown = 1);
+CREATE TABLE op_bad (id int PRIMARY KEY) USING heap WITH (mixedcc.partitions = 2);
 SELECT count(*) FROM pg_class WHERE relname = 'op_bad';
 ALTER TABLE op_late SET (mixedcc.protocol = 'none');
 ALTER TABLE op_late SET (mixedcc.unknown = 1);
@@ -114,7 +114,7 @@ DROP ROLE op_user;
 -- Defaults from settings.
 SET mixedcc.default_protocol = '2pl';
 SET mixedcc.default_partitions = 3;
-CREATE UNLOGGED TABLE op_default (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE op_default (id int PRIMARY KEY) USING mixedcc;
 RESET mixedcc.default_protocol;
 RESET mixedcc.default_partitions;
 SELECT partition, protocol FROM mixedcc.partitions WHERE "table" = 'op_default'::regclass ORDER BY partition;
@@ -123,7 +123,7 @@ DROP TABLE op_t, op_range, op_late, op_default;
 SELECT count(*) FROM mixedcc.partitions;
 -- Tables that are made of a composite type follow what becomes of the type.
 CREATE TYPE op_row AS (id int, w int, v int);
-CREATE UNLOGGED TABLE op_typed OF op_row (PRIMARY KEY (id)) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w', mixedcc.protocol = '2pl');
+CREATE TABLE op_typed OF op_row (PRIMARY KEY (id)) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w', mixedcc.protocol = '2pl');
 INSERT INTO op_typed SELECT i, i, i FROM generate_series(1, 10) i;
 ALTER TYPE op_row ALTER ATTRIBUTE v TYPE bigint CASCADE;
 SELECT count(*), sum(rows), min(protocol) FROM mixedcc.partitions WHERE "table" = 'op_typed'::regclass;
@@ -137,14 +137,14 @@ DROP TYPE op_row;
 CREATE FOREIGN DATA WRAPPER op_wrapper;
 CREATE SERVER op_server FOREIGN DATA WRAPPER op_wrapper;
 CREATE FOREIGN TABLE op_foreign (id int, w int, v int) SERVER op_server;
-CREATE UNLOGGED TABLE op_child (PRIMARY KEY (id)) INHERITS (op_foreign) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w');
+CREATE TABLE op_child (PRIMARY KEY (id)) INHERITS (op_foreign) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'w');
 ALTER FOREIGN TABLE op_foreign ALTER COLUMN v TYPE bigint;
 ALTER FOREIGN TABLE op_foreign RENAME COLUMN w TO warehouse;
 SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'op_child'::regclass;
 SELECT value FROM mixedcc.options WHERE "table" = 'op_child'::regclass AND option = 'partition_by';
 DROP FOREIGN DATA WRAPPER op_wrapper CASCADE;
 -- How the coordinator chooses, in place of the cluster's settings.
-CREATE UNLOGGED TABLE op_choice (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2,
+CREATE TABLE op_choice (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2,
     mixedcc.adaptive_interval = '2 min', mixedcc.adaptive_min_gain = 12.5, mixedcc.adaptive_max_loss = 0, mixedcc.adaptive_confirm = 3,
     mixedcc.adaptive_min_samples = 100, mixedcc.adaptive_forget = '1h', mixedcc.partcc_max_share = 1.5);
 SELECT option, value FROM mixedcc.options WHERE "table" = 'op_choice'::regclass;
@@ -169,10 +169,3 @@ SECURITY LABEL FOR mixedcc ON TABLE op_choice IS 'adaptive_min_gain=nan';
 SECURITY LABEL FOR mixedcc ON TABLE op_choice IS 'partitions=2,adaptive_interval=1500';
 SELECT name, value, note FROM mixedcc.explain_choice('op_choice') WHERE item = 'setting';
 DROP TABLE op_choice;
--- A logged table becomes unlogged, with one notice in a session.
-\set VERBOSITY terse
-\c -
-CREATE TABLE op_logged (id int PRIMARY KEY) USING mixedcc;
-CREATE TABLE op_logged2 (id int PRIMARY KEY) USING mixedcc;
-SELECT DISTINCT relpersistence FROM pg_class WHERE relname IN ('op_logged', 'op_logged2');
-DROP TABLE op_logged, op_logged2;

@@ -1,7 +1,7 @@
 -- The same SQL at SERIALIZABLE under each protocol and a mix of them, in one session.
 CREATE FUNCTION pr_make(name text, protocol text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    EXECUTE format('CREATE UNLOGGED TABLE %I (id int PRIMARY KEY, g int, v int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = %L)',
+    EXECUTE format('CREATE TABLE %I (id int PRIMARY KEY, g int, v int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = %L)',
         name, CASE protocol WHEN 'mix' THEN 'occ' ELSE protocol END);
     IF protocol = 'mix' THEN
         PERFORM mixedcc.set_protocol(name::regclass, '2pl', 0), mixedcc.set_protocol(name::regclass, 'partcc', 1);
@@ -99,7 +99,7 @@ SELECT partition, protocol, rows FROM mixedcc.partitions WHERE "table" = 'pr_mix
 SELECT sum(rows) AS rows, sum(versions) >= sum(rows) AS versions, sum(bytes) > 0 AS bytes, sum(writes) > 0 AS writes, sum(commits) > 0 AS commits
     FROM mixedcc.partitions WHERE "table" = 'pr_mix'::regclass;
 -- Cursors, RETURNING, triggers and foreign keys at SERIALIZABLE.
-CREATE UNLOGGED TABLE pr_child (id int PRIMARY KEY, p int REFERENCES pr_mix ON DELETE CASCADE) USING mixedcc;
+CREATE TABLE pr_child (id int PRIMARY KEY, p int REFERENCES pr_mix ON DELETE CASCADE) USING mixedcc;
 INSERT INTO pr_child SELECT i, i FROM generate_series(1, 4) i;
 INSERT INTO pr_child VALUES (9, 9);
 DELETE FROM pr_mix WHERE id IN (1, 2);

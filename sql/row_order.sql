@@ -1,6 +1,6 @@
 -- Rows of a small table come in the order in which they were inserted, also where they take the places of rows that are gone,
 -- after VACUUM. No ORDER BY on purpose: programs rely on it with heap.
-CREATE UNLOGGED TABLE ro (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE ro (id int PRIMARY KEY, v int) USING mixedcc;
 CREATE FUNCTION ro_rows() RETURNS text LANGUAGE sql AS $$ SELECT string_agg(id::text, ' ') FROM ro $$;
 -- All rows go, and come again.
 INSERT INTO ro SELECT i, i FROM generate_series(1, 10) i;
@@ -51,7 +51,7 @@ VACUUM ro;
 INSERT INTO ro SELECT i, i FROM generate_series(501, 507) i;
 SELECT ro_rows();
 -- COPY, and rows without an index.
-CREATE UNLOGGED TABLE ro_copy (v int) USING mixedcc;
+CREATE TABLE ro_copy (v int) USING mixedcc;
 COPY ro_copy FROM stdin;
 1
 2

@@ -1,5 +1,5 @@
 -- Savepoints, nested; exception blocks; what a rollback takes back.
-CREATE UNLOGGED TABLE sp_t (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE sp_t (id int PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO sp_t SELECT i, 0 FROM generate_series(1, 5) i;
 BEGIN;
 UPDATE sp_t SET v = 1 WHERE id = 1;

@@ -1,7 +1,7 @@
 -- Statements whose way to the tables is unusual.
 SET client_min_messages = warning;
 -- ON CONFLICT DO UPDATE must not meet a row twice, whether it has inserted or updated it.
-CREATE UNLOGGED TABLE st_twice (id int PRIMARY KEY, v text) USING mixedcc;
+CREATE TABLE st_twice (id int PRIMARY KEY, v text) USING mixedcc;
 INSERT INTO st_twice VALUES (1, 'one');
 INSERT INTO st_twice VALUES (1, 'a'), (1, 'b') ON CONFLICT (id) DO UPDATE SET v = excluded.v;
 INSERT INTO st_twice VALUES (2, 'a'), (2, 'b') ON CONFLICT (id) DO UPDATE SET v = excluded.v;
@@ -19,7 +19,7 @@ BEGIN
     EXECUTE 'EXPLAIN (FORMAT json) SELECT * FROM st_filled' INTO plan;
     RETURN (plan -> 0 -> 'Plan' ->> 'Plan Rows')::numeric;
 END $$;
-CREATE UNLOGGED TABLE st_filled (i int) USING mixedcc;
+CREATE TABLE st_filled (i int) USING mixedcc;
 BEGIN;
 INSERT INTO st_filled SELECT generate_series(1, 20000);
 ANALYZE st_filled;
@@ -27,7 +27,7 @@ SELECT round(st_rows(), -3);
 COMMIT;
 SELECT round(st_rows(), -3);
 -- A small table that was never analyzed may grow.
-CREATE UNLOGGED TABLE st_small (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE st_small (id int PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO st_small VALUES (1, 1);
 SET mixedcc.enable_primary_scan = off;
 EXPLAIN (COSTS OFF) SELECT * FROM st_small WHERE id = 1;

@@ -1,5 +1,5 @@
 -- Switches of protocols in one session: requests, pins, history, rights; statistics of partitions.
-CREATE UNLOGGED TABLE sw_t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 3);
+CREATE TABLE sw_t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 3);
 INSERT INTO sw_t SELECT i, 0 FROM generate_series(1, 30) i;
 SELECT partition, protocol, pinned FROM mixedcc.partitions WHERE "table" = 'sw_t'::regclass ORDER BY partition;
 SELECT mixedcc.set_protocol('sw_t', '2pl');

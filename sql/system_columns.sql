@@ -1,5 +1,5 @@
 -- System columns: what RETURNING and readers show, by all ways of statements. The same on heap.
-CREATE UNLOGGED TABLE sc_t (id int PRIMARY KEY, v int, w text) USING mixedcc;
+CREATE TABLE sc_t (id int PRIMARY KEY, v int, w text) USING mixedcc;
 CREATE INDEX sc_w ON sc_t (w);
 -- An insert has xmax 0, ON CONFLICT's update another one.
 INSERT INTO sc_t VALUES (1, 1, 'a') ON CONFLICT (id) DO UPDATE SET v = sc_t.v + 1 RETURNING (xmax = 0) AS inserted, v;
@@ -115,8 +115,8 @@ COPY sc_t FROM stdin;
 SELECT id, xmin::text::bigint >= 3 AS xmin, xmax, cmin::text::bigint < 100 AS cmin FROM sc_t WHERE id IN (80, 90, 91) ORDER BY id;
 SELECT count(DISTINCT xmin::text) FROM sc_t WHERE id IN (90, 91);
 -- Foreign keys ask whether the old row is this transaction's: if so, the check of its insert does not count.
-CREATE UNLOGGED TABLE sc_p (id int PRIMARY KEY) USING mixedcc;
-CREATE UNLOGGED TABLE sc_c (id int PRIMARY KEY, p int REFERENCES sc_p DEFERRABLE INITIALLY DEFERRED, v int) USING mixedcc;
+CREATE TABLE sc_p (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE sc_c (id int PRIMARY KEY, p int REFERENCES sc_p DEFERRABLE INITIALLY DEFERRED, v int) USING mixedcc;
 BEGIN;
 INSERT INTO sc_c VALUES (1, 77, 1);
 UPDATE sc_c SET v = 2 WHERE id = 1;
@@ -134,8 +134,8 @@ COMMIT;
 SELECT * FROM sc_c;
 -- A partitioned table, and a view.
 CREATE TABLE sc_part (id int, v int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
-CREATE UNLOGGED TABLE sc_part1 PARTITION OF sc_part FOR VALUES FROM (0) TO (10) USING mixedcc;
-CREATE UNLOGGED TABLE sc_part2 PARTITION OF sc_part FOR VALUES FROM (10) TO (20) USING mixedcc;
+CREATE TABLE sc_part1 PARTITION OF sc_part FOR VALUES FROM (0) TO (10) USING mixedcc;
+CREATE TABLE sc_part2 PARTITION OF sc_part FOR VALUES FROM (10) TO (20) USING mixedcc;
 INSERT INTO sc_part VALUES (1, 1), (11, 1) RETURNING tableoid::regclass, xmax;
 INSERT INTO sc_part VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET v = 2 RETURNING tableoid::regclass, (xmax = 0) AS inserted;
 UPDATE sc_part SET id = 12 WHERE id = 1 RETURNING tableoid::regclass, xmax;

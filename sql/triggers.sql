@@ -1,6 +1,6 @@
 -- Triggers of every kind, and the rows that they are given.
-CREATE UNLOGGED TABLE tr_t (id int PRIMARY KEY, v text, n int DEFAULT 0) USING mixedcc;
-CREATE UNLOGGED TABLE tr_log (seq serial, what text) USING mixedcc;
+CREATE TABLE tr_t (id int PRIMARY KEY, v text, n int DEFAULT 0) USING mixedcc;
+CREATE TABLE tr_log (seq serial, what text) USING mixedcc;
 CREATE FUNCTION tr_note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO tr_log (what) VALUES (concat_ws(' ', TG_ARGV[0], TG_WHEN, TG_OP, TG_LEVEL,

@@ -1,6 +1,6 @@
 -- What is not supported says so with feature_not_supported (0A000), and changes nothing.
 \set VERBOSITY sqlstate
-CREATE UNLOGGED TABLE un_t (id int PRIMARY KEY, v text) USING mixedcc;
+CREATE TABLE un_t (id int PRIMARY KEY, v text) USING mixedcc;
 INSERT INTO un_t VALUES (1, 'one'), (2, 'two');
 -- Two-phase commit; reading is enough.
 BEGIN;
@@ -12,8 +12,8 @@ SELECT count(*) FROM un_t;
 PREPARE TRANSACTION 'un_2';
 -- Whatever the use was; and not where there was none.
 CREATE TABLE un_heap (id int) USING heap;
-CREATE UNLOGGED TABLE un_child (id int PRIMARY KEY, parent int REFERENCES un_t) USING mixedcc;
-CREATE UNLOGGED TABLE un_hash (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
+CREATE TABLE un_child (id int PRIMARY KEY, parent int REFERENCES un_t) USING mixedcc;
+CREATE TABLE un_hash (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc');
 BEGIN; INSERT INTO un_heap VALUES (1); PREPARE TRANSACTION 'un_3'; COMMIT PREPARED 'un_3';
 BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM un_heap; PREPARE TRANSACTION 'un_3'; COMMIT PREPARED 'un_3';
 BEGIN; SELECT count(*) FROM un_hash WHERE id = 99; PREPARE TRANSACTION 'un_3';
@@ -22,7 +22,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM un_t WHERE v = 'none'; PREPAR
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY; SELECT FROM un_t WHERE id = 1; PREPARE TRANSACTION 'un_3';
 BEGIN; SAVEPOINT s; SELECT count(*) FROM un_t; ROLLBACK TO s; PREPARE TRANSACTION 'un_3';
 BEGIN; SAVEPOINT s; INSERT INTO un_t VALUES (9, 'nine'); ROLLBACK TO s; PREPARE TRANSACTION 'un_3';
-BEGIN; SAVEPOINT s; CREATE UNLOGGED TABLE un_made (id int) USING mixedcc; ROLLBACK TO s; PREPARE TRANSACTION 'un_3';
+BEGIN; SAVEPOINT s; CREATE TABLE un_made (id int) USING mixedcc; ROLLBACK TO s; PREPARE TRANSACTION 'un_3';
 BEGIN; SELECT mixedcc.get(NULL::un_t, 77); PREPARE TRANSACTION 'un_3';
 BEGIN; SELECT mixedcc.add(NULL::un_hash, 'id', 0, 77); PREPARE TRANSACTION 'un_3';
 BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT mixedcc.declare_partition('un_hash', 1); PREPARE TRANSACTION 'un_3';
@@ -56,24 +56,14 @@ ALTER TABLE un_temp SET ACCESS METHOD mixedcc;
 ALTER MATERIALIZED VIEW un_mat SET ACCESS METHOD mixedcc;
 SELECT * FROM un_temp;
 DROP MATERIALIZED VIEW un_mat;
--- Persistence.
-ALTER TABLE un_t SET LOGGED;
-CREATE TABLE un_logged (id int PRIMARY KEY) USING heap;
-INSERT INTO un_logged VALUES (7);
-ALTER TABLE un_logged SET ACCESS METHOD mixedcc;
-SELECT * FROM un_logged;
-ALTER TABLE un_logged SET UNLOGGED;
-ALTER TABLE un_logged SET ACCESS METHOD mixedcc;
-SELECT * FROM un_logged;
-ALTER TABLE un_logged SET LOGGED;
-ALTER TABLE un_logged SET ACCESS METHOD heap, SET LOGGED;
-SELECT relpersistence, amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relname = 'un_logged';
+CREATE TABLE un_heap (id int PRIMARY KEY) USING heap;
+INSERT INTO un_heap VALUES (7);
 -- Maintenance that other commands replace.
 CLUSTER un_t USING un_t_pkey;
 CREATE PUBLICATION un_p FOR TABLE un_t;
 SELECT count(*) FROM pg_index WHERE indrelid = 'un_t'::regclass;
 -- A table that becomes a view.
-CREATE UNLOGGED TABLE un_view (id int) USING mixedcc;
+CREATE TABLE un_view (id int) USING mixedcc;
 CREATE RULE "_RETURN" AS ON SELECT TO un_view DO INSTEAD SELECT 1 AS id;
 SELECT relkind FROM pg_class WHERE oid = 'un_view'::regclass;
 DROP TABLE un_view;
@@ -87,25 +77,25 @@ COMMIT;
 \set VERBOSITY sqlstate
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT count(*) FROM un_t;
-SELECT count(*) FROM un_logged;
+SELECT count(*) FROM un_heap;
 ROLLBACK;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT count(*) FROM un_logged;
+SELECT count(*) FROM un_heap;
 UPDATE un_t SET v = 'x' WHERE id = 1;
 ROLLBACK;
 SET mixedcc.mixed_serializable = allow;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT count(*) FROM un_t;
-SELECT count(*) FROM un_logged;
+SELECT count(*) FROM un_heap;
 COMMIT;
 RESET mixedcc.mixed_serializable;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM un_t;
-SELECT count(*) FROM un_logged;
+SELECT count(*) FROM un_heap;
 COMMIT;
 SELECT * FROM un_t ORDER BY id;
 -- A function that an index uses may not access our tables, whichever way its statement goes: here it looks a key up.
-CREATE UNLOGGED TABLE un_one (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE TABLE un_one (id int PRIMARY KEY, v int) USING mixedcc;
 INSERT INTO un_one VALUES (1, 1);
 CREATE FUNCTION un_compare(a int, b int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -116,7 +106,7 @@ BEGIN
 END $$;
 CREATE OPERATOR CLASS un_by_function FOR TYPE int USING btree AS
     OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 un_compare(int, int);
-CREATE UNLOGGED TABLE un_keys (id int PRIMARY KEY, g int) USING mixedcc;
+CREATE TABLE un_keys (id int PRIMARY KEY, g int) USING mixedcc;
 INSERT INTO un_keys SELECT i, i FROM generate_series(1, 10) i;
 CREATE INDEX un_keys_g ON un_keys (g un_by_function);
 SET enable_seqscan = off;
@@ -127,11 +117,11 @@ RESET enable_seqscan;
 DROP TABLE un_keys, un_one;
 DROP OPERATOR FAMILY un_by_function USING btree;
 DROP FUNCTION un_compare;
-DROP TABLE un_t, un_logged, un_temp, un_temp2;
+DROP TABLE un_t, un_heap, un_temp, un_temp2;
 \set VERBOSITY default
 -- amcheck compares with the rows of the start of a statement, and DO is none.
 CREATE EXTENSION amcheck;
-CREATE UNLOGGED TABLE un_checked (id int UNIQUE) USING mixedcc;
+CREATE TABLE un_checked (id int UNIQUE) USING mixedcc;
 INSERT INTO un_checked SELECT generate_series(1, 10);
 DO $$ DECLARE x text; BEGIN x := bt_index_check('un_checked_id_key', true); END $$;
 DROP TABLE un_checked;

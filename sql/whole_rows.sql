@@ -1,9 +1,9 @@
 -- Whole rows, system columns and other columns that are no plain ones, above every shape of a subquery.
 SET client_min_messages = warning;
 SET extra_float_digits = 0;
-CREATE UNLOGGED TABLE wr_t (id int PRIMARY KEY, a int, b text, gone int, c int, d int DEFAULT 6, e int) USING mixedcc;
-CREATE UNLOGGED TABLE wr_one (id int PRIMARY KEY) USING mixedcc;
-CREATE UNLOGGED TABLE wr_pair (x int, y int, z text, PRIMARY KEY (x, y)) USING mixedcc;
+CREATE TABLE wr_t (id int PRIMARY KEY, a int, b text, gone int, c int, d int DEFAULT 6, e int) USING mixedcc;
+CREATE TABLE wr_one (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE wr_pair (x int, y int, z text, PRIMARY KEY (x, y)) USING mixedcc;
 ALTER TABLE wr_t DROP COLUMN gone;
 INSERT INTO wr_t SELECT n, n % 7, 'b' || n, n, 6, 8 FROM generate_series(1, 2500) AS n;
 ALTER TABLE wr_t ADD COLUMN late int DEFAULT 5;

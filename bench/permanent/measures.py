@@ -255,7 +255,7 @@ def make(server: runner.Server, engine: workloads.Engine, row_count: int) -> Non
 
 
 def sql(server: runner.Server, engine: workloads.Engine, text: str) -> str:
-    return server.psql(DATABASE, text, {"search_path": engine.schema, **workloads.PERMANENT_SETTING})
+    return server.psql(DATABASE, text, {"search_path": engine.schema})
 
 
 def total(server: runner.Server, engine: workloads.Engine, row_count: int) -> int:

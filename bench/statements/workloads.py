@@ -69,8 +69,6 @@ PARTCC_ONE = Engine("partcc_one", "partcc", (("partitions", "1"),))
 HEAP_LOGGED = Engine("heap_logged", "", (("fillfactor", "85"),), is_permanent=True)
 PERMANENT = tuple(dataclasses.replace(engine, name=f"{engine.name}_permanent", is_permanent=True)
                   for engine in (OCC, TWO_PL, PARTCC_ONE))
-# A session that makes them.
-PERMANENT_SETTING = {"mixedcc.default_persistence": "permanent"}
 
 ENGINES = {engine.name: engine
            for engine in (HEAP, *EACH, PARTCC_ONE, HEAP_LOGGED, *PERMANENT)}

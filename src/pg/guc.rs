@@ -96,17 +96,6 @@ pub enum ExtensionTables {
     Default,
 }
 
-/// Values of `mixedcc.default_persistence`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
-pub enum Persistence {
-    /// A crash empties the table.
-    #[name = c"unlogged"]
-    Unlogged,
-    /// The rows survive a crash.
-    #[name = c"permanent"]
-    Permanent,
-}
-
 /// Values of `mixedcc.switch_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
 pub enum SwitchMethod {
@@ -160,8 +149,6 @@ pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixe
 pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Access method of tables that extensions' scripts make.
 pub static EXTENSION_TABLES: GucSetting<ExtensionTables> = GucSetting::<ExtensionTables>::new(ExtensionTables::Heap);
-/// Persistence of tables that are made without a word about it.
-pub static DEFAULT_PERSISTENCE: GucSetting<Persistence> = GucSetting::<Persistence>::new(Persistence::Unlogged);
 /// How the coordinator switches partitions.
 pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>::new(SwitchMethod::Mediated);
 /// At which level the coordinator logs switches.
@@ -409,14 +396,6 @@ pub fn init() {
         c"Access method of the tables that CREATE EXTENSION and ALTER EXTENSION UPDATE make, where default_table_access_method is mixedcc.",
         c"heap: they survive a crash; default: they are mixedcc tables. Tables with a USING clause are not affected.",
         &EXTENSION_TABLES,
-        GucContext::Userset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_enum_guc(
-        c"mixedcc.default_persistence",
-        c"Persistence of new mixedcc tables that are not created UNLOGGED.",
-        c"unlogged: a crash empties them; permanent: their rows are logged, and survive a crash. ALTER TABLE ... SET LOGGED needs permanent, too.",
-        &DEFAULT_PERSISTENCE,
         GucContext::Userset,
         GucFlags::default(),
     );

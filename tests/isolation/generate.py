@@ -203,11 +203,11 @@ def table(protocols, leaves):
     protocol = "SET mixedcc.default_protocol = '{}';"
     if not leaves:
         return [protocol.format(protocols[0]),
-                "CREATE UNLOGGED TABLE test (id int PRIMARY KEY, value int) USING mixedcc;"]
+                "CREATE TABLE test (id int PRIMARY KEY, value int) USING mixedcc;"]
     lines = ["CREATE TABLE test (id int PRIMARY KEY, value int) PARTITION BY LIST (id);"]
     for i in range(1, 5):
         lines.append(protocol.format(protocols[(i - 1) % len(protocols)]))
-        lines.append(f"CREATE UNLOGGED TABLE test_{i} PARTITION OF test FOR VALUES IN ({i}) USING mixedcc;")
+        lines.append(f"CREATE TABLE test_{i} PARTITION OF test FOR VALUES IN ({i}) USING mixedcc;")
     return lines
 
 
@@ -263,7 +263,7 @@ def spec(level, protocols, policy, leaves):
 def phantoms(protocols, policy):
     """Two tests of each predicate, see PHANTOMS."""
     ddl = [f"SET mixedcc.default_protocol = '{protocols[0]}';",
-           "CREATE UNLOGGED TABLE test (id int PRIMARY KEY, g int, v int) USING mixedcc;",
+           "CREATE TABLE test (id int PRIMARY KEY, g int, v int) USING mixedcc;",
            "CREATE INDEX test_g ON test (g);",
            "INSERT INTO test VALUES (1, 1, 0), (2, 2, 0), (3, NULL, 0);"]
     lines = head("predicates at SERIALIZABLE", protocols, policy, ddl)
@@ -291,7 +291,7 @@ def phantoms(protocols, policy):
 def precision(protocol):
     """Each kind of scan, a write within it and one beside it, in ranges of two rows."""
     ddl = [f"SET mixedcc.default_protocol = '{protocol}';",
-           'CREATE UNLOGGED TABLE test (id int PRIMARY KEY, g int, t text COLLATE "C", v int) USING mixedcc;',
+           'CREATE TABLE test (id int PRIMARY KEY, g int, t text COLLATE "C", v int) USING mixedcc;',
            "CREATE INDEX test_g ON test (g, t);",
            "CREATE INDEX test_e ON test ((id / 20)) WHERE t <> 'z';",
            "INSERT INTO test VALUES (10, 1, 'a', 0), (20, 2, 'a', 0), (30, 2, 'b', 0), (40, 3, 'a', 0), (50, 3, 'b', 0), (60, NULL, 'a', 0), (70, 5, 'c', 0);"]
@@ -319,7 +319,7 @@ def exclusion(level, protocols, policy):
     strong = level == "ser"
     key, deferrable = (" PRIMARY KEY", " DEFERRABLE INITIALLY IMMEDIATE") if strong else ("", "")
     ddl = [f"SET mixedcc.default_protocol = '{protocols[0]}';",
-           f"CREATE UNLOGGED TABLE test (id int{key}, during int4range,",
+           f"CREATE TABLE test (id int{key}, during int4range,",
            f"    EXCLUDE USING gist (during WITH &&){deferrable}) USING mixedcc;",
            "INSERT INTO test VALUES (1, '[10,20)'), (2, '[30,40)');"]
     lines = head("exclusion constraints at " + LEVELS[level], protocols, policy, ddl)

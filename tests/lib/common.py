@@ -132,8 +132,8 @@ def options(**settings):
     return "WITH (" + ", ".join(f"mixedcc.{key} = '{text}'" for key, text in settings.items()) + ")"
 
 
-def create_table(connection, name, columns, **settings):
-    query(connection, f"CREATE UNLOGGED TABLE {name} ({columns}) USING {METHOD} {options(**settings)}")
+def create_table(connection, name, columns, kind="", **settings):
+    query(connection, f"CREATE {kind} TABLE {name} ({columns}) USING {METHOD} {options(**settings)}")
 
 
 def set_protocol(connection, table, protocol, partition=None, wait=True):

@@ -109,7 +109,7 @@ def case_undecided(oracle, ending, dice, seed):
     for kind, length in (("short", 20), ("long", 40_000), ("huge", 700_000)):
         connection = connect(DATABASE, options="-c synchronous_commit=on -c mixedcc.kill_at=xcommit-marked:1:1500")
         query(connection, "CREATE TABLE IF NOT EXISTS undecided (kind text, seq int, v text) USING heap")
-        query(connection, "SET mixedcc.default_persistence = permanent; SET mixedcc.kill_at = ''")
+        query(connection, "SET mixedcc.kill_at = ''")
         query(connection, "CREATE TABLE IF NOT EXISTS pending (kind text PRIMARY KEY, seq int, v text) USING mixedcc")
         query(connection, "INSERT INTO pending VALUES (%s, 0, '') ON CONFLICT DO NOTHING", (kind,))
         query(connection, "SET mixedcc.kill_at = 'xcommit-marked:1:1500'")
@@ -156,7 +156,7 @@ def case_at_once(_oracle, event, _dice, _seed):
     for n in range(1, 4):
         connection = connect(DATABASE, options="-c synchronous_commit=on")
         if n == 1:
-            query(connection, "SET mixedcc.default_persistence = permanent; DROP TABLE IF EXISTS latest")
+            query(connection, "DROP TABLE IF EXISTS latest")
             query(connection, "CREATE TABLE latest (n int) USING mixedcc; INSERT INTO latest VALUES (0)")
             query(connection, "CHECKPOINT")
             time.sleep(0.5)
@@ -271,8 +271,7 @@ def case_ddl(oracle, event, dice, seed):
     """A transaction makes, fills, empties and drops tables. It is killed, or ends before a
     crash."""
     connection = connect(DATABASE)
-    settings = "SET synchronous_commit = on" + ("; SET mixedcc.default_persistence = permanent; SET client_min_messages = warning" if OURS else "")
-    query(connection, settings)
+    query(connection, "SET synchronous_commit = on")
     method = "mixedcc" if OURS else "heap"
     query(connection, f"DROP TABLE IF EXISTS d0, d1, d2, d3; CREATE TABLE d0 (id int PRIMARY KEY, v text) USING {method};"
                       "INSERT INTO d0 SELECT i, 'old' FROM generate_series(1, 500) i; CREATE INDEX ON d0 (v)")

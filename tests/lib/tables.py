@@ -45,7 +45,8 @@ class Schema:
                     extra += f" CHECK ({name} < {r.choice((3, 5))})"
             parts.append(f"{name} {kind}{extra}")
         parts.append("PRIMARY KEY (" + ", ".join(name for name, _ in self.key) + ")")
-        self.setup = [f"CREATE UNLOGGED TABLE t ({', '.join(parts)}) USING mixedcc WITH (mixedcc.partitions = "
+        kind = "UNLOGGED" if len(self.columns) % 2 else ""
+        self.setup = [f"CREATE {kind} TABLE t ({', '.join(parts)}) USING mixedcc WITH (mixedcc.partitions = "
                       f"{r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(protocols.ALL)}')"]
         if self.rest and r.random() < 0.4:
             self.setup.append(f"CREATE {r.choice(('', 'UNIQUE '))}INDEX ON t ({r.choice(self.rest)[0]})")

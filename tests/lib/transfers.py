@@ -28,7 +28,6 @@ TABLES = (*NOTES, "queue", "large")
 # --- tables ----------------------------------------------------------------------
 
 def make_tables(connection):
-    query(connection, "SET mixedcc.default_persistence = permanent" if OURS else "SELECT 1")
     method = "mixedcc" if OURS else "heap"
     for number, protocol in enumerate(protocols.ALL):
         options = f"WITH (mixedcc.partitions = '3', mixedcc.protocol = '{protocol}')" if OURS else ""

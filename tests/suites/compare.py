@@ -14,17 +14,13 @@ import pathlib
 import re
 import sys
 
-# What is said by design: tables are unlogged.
-DROPPED = re.compile(r"(\w+: )?NOTICE:  mixedcc table .* is created UNLOGGED|DETAIL:  Its rows are kept in memory")
 REPLACED = [
-    (re.compile(r"Unlogged (table|index|sequence|partitioned table|partitioned index) (\"|&quot;)"),
-     lambda m: m[1][0].upper() + m[1][1:] + " " + m[2]),
     (re.compile(r"could not serialize access due to (read/write dependencies among|concurrent) transactions"), "could not serialize"),
 ]
 # Errors that README.md explains: refused features and what follows from the refusal in the same
 # test; serialization failures that only one of SSI and mixedcc raises, or raises elsewhere.
 REFUSED = re.compile(
-    r"does not support|do not support|cannot PREPARE a transaction|cannot be made logged|"
+    r"does not support|do not support|cannot PREPARE a transaction|"
     r"cannot be moved to another tablespace|cannot add relation|cannot be made a view|"
     r"syntax error at or near \"[:-]\""  # a TOAST table's name put into a statement, where there is none
 )
@@ -45,11 +41,9 @@ MESSAGE = re.compile(r"(s\d+: )?NOTICE: ")
 def lines_of(path):
     lines = []
     for line in path.read_text(errors="replace").splitlines():
-        if DROPPED.match(line):
-            continue
         for pattern, text in REPLACED:
             line = pattern.sub(text, line)
-        # Column headings follow the title's width, which "Unlogged" changes.
+        # Column headings follow the width of what is below them.
         lines.append(re.sub(r"-{3,}", "---", re.sub(r" +", " ", line)).strip())
     return lines
 

@@ -6,7 +6,6 @@ use crate::admin::options::{self, Apply, Options};
 use crate::paths::tableam::relation;
 use crate::pg::compat;
 use crate::pg::errors::{complain, refuse};
-use crate::pg::guc::{Persistence, DEFAULT_PERSISTENCE};
 use crate::state::rel;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
@@ -75,11 +74,6 @@ fn strip(s: &mut pg_sys::AlterTableStmt) {
     s.cmds = rest;
 }
 
-fn has(s: &pg_sys::AlterTableStmt, kind: AlterTableType::Type) -> bool {
-    // SAFETY: `c` is an element of `commands`, which lives as long as the statement.
-    commands(s).iter_ptr().any(|c| unsafe { (*c).subtype } == kind)
-}
-
 /// The access method that the statement sets.
 fn new_method(s: &pg_sys::AlterTableStmt) -> Option<String> {
     // SAFETY: commands of a valid statement.
@@ -98,8 +92,6 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
     let Some(c) = class(oid) else { return };
     let to = new_method(s);
     let becomes = to.as_deref().is_some_and(is_our_method);
-    let name = name_of(s.relation);
-    let permanent = DEFAULT_PERSISTENCE.get() == Persistence::Permanent;
     if becomes && ours(oid).is_none() {
         match (c.kind, c.persistence) {
             (pg_sys::RELKIND_MATVIEW, _) => {
@@ -108,19 +100,8 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
             (_, pg_sys::RELPERSISTENCE_TEMP) => {
                 refuse("mixedcc does not support temporary tables", "Keep the temporary table in heap.")
             }
-            (_, pg_sys::RELPERSISTENCE_PERMANENT) if !has(s, AlterTableType::AT_SetUnLogged) && !permanent => refuse(
-                &format!("table \"{name}\" must be unlogged to become a mixedcc table"),
-                "Use ALTER TABLE ... SET UNLOGGED first, or set mixedcc.default_persistence to permanent.",
-            ),
             _ => {}
         }
-    }
-    let stays = becomes || (ours(oid).is_some() && to.is_none());
-    if stays && has(s, AlterTableType::AT_SetLogged) && !permanent {
-        refuse(
-            &format!("mixedcc table \"{name}\" cannot be made logged"),
-            "Set mixedcc.default_persistence to permanent first, or use ALTER TABLE ... SET ACCESS METHOD heap, SET LOGGED.",
-        );
     }
 }
 

@@ -3,15 +3,9 @@
 use super::{hold, is_our_method, relid, take_ours, text, Call, Element};
 use crate::admin::options::{self, Apply, Options};
 use crate::pg::errors::{complain, refuse};
-use crate::pg::guc::{ExtensionTables, Persistence, DEFAULT_PERSISTENCE, EXTENSION_TABLES};
-use pgrx::pg_sys::panic::ErrorReport;
+use crate::pg::guc::{ExtensionTables, EXTENSION_TABLES};
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
-use std::cell::Cell;
-
-thread_local! {
-    static NOTICED: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Will a relation of this USING clause be ours?
 fn will_be_ours(using: *const core::ffi::c_char) -> bool {
@@ -64,34 +58,6 @@ fn is_temp(rv: *const pg_sys::RangeVar) -> bool {
     }
 }
 
-/// Gives a relation without a word about it the default persistence. Is it made unlogged so?
-fn settle_persistence(rv: *mut pg_sys::RangeVar) -> bool {
-    // SAFETY: `rv` is a range variable of a `writable` call, which we may change. The setting is a
-    // variable of this process.
-    unsafe {
-        let open = (*rv).relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT;
-        // pg_upgrade says UNLOGGED where it means it.
-        if !open || pg_sys::IsBinaryUpgrade || DEFAULT_PERSISTENCE.get() == Persistence::Permanent {
-            return false;
-        }
-        (*rv).relpersistence = pg_sys::RELPERSISTENCE_UNLOGGED as core::ffi::c_char;
-    }
-    true
-}
-
-/// The same for a table, with a notice once a session if it is made unlogged.
-fn settle_table(rv: *mut pg_sys::RangeVar) {
-    if settle_persistence(rv) && !NOTICED.replace(true) {
-        ErrorReport::new(
-            PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
-            format!("mixedcc table \"{}\" is created UNLOGGED", super::name_of(rv)),
-            "mixedcc",
-        )
-        .set_detail("Its rows are kept in memory: they survive a clean restart, but a crash empties the table. With mixedcc.default_persistence = permanent they survive it. This notice appears once in a session.")
-        .report(PgLogLevel::NOTICE);
-    }
-}
-
 /// Where a new relation will be, and whether there is one of that name already.
 fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
     // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it.
@@ -132,7 +98,7 @@ pub fn table(call: Call) {
     let given = hold(take_ours(s.options).1);
     if !s.partspec.is_null() {
         not_ours(given, "is not for partitioned tables", "Give the options to the partitions.");
-        return partitioned(call);
+        return call.run();
     }
     if !will_be_ours(s.accessMethod) {
         not_ours(given, "is for tables of the access method mixedcc", "Add USING mixedcc.");
@@ -162,25 +128,9 @@ pub fn table(call: Call) {
     if exists {
         return call.run();
     }
-    settle_table(s.relation);
     let rv = s.relation;
     call.run();
     finish(rv, space, o);
-}
-
-/// A partitioned table has no rows, but its foreign keys ask for its persistence: it gets the one
-/// that its partitions will have by default.
-fn partitioned(call: Call) {
-    // SAFETY: the node is a `CreateStmt`: `table` has it from the same call.
-    let s = unsafe { &*call.node::<pg_sys::CreateStmt>() };
-    let using = s.accessMethod;
-    if !using.is_null() || !will_be_ours(using) || is_of_extension(using) || is_temp(s.relation) {
-        return call.run();
-    }
-    let call = call.writable();
-    // SAFETY: the same node of a `writable` call, which we may change.
-    settle_persistence(unsafe { (*call.node::<pg_sys::CreateStmt>()).relation });
-    call.run();
 }
 
 fn heap() -> *mut core::ffi::c_char {
@@ -240,7 +190,6 @@ pub fn table_as(call: Call, node: fn(&Call) -> *mut pg_sys::CreateTableAsStmt) {
     if exists {
         return call.run();
     }
-    settle_table(into.rel);
     let rv = into.rel;
     call.run();
     // EXPLAIN without ANALYZE makes no table.

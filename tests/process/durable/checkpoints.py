@@ -30,7 +30,6 @@ CHECKPOINTS = int(os.environ.get("MIXEDCC_CHECKPOINTS", "100"))
 
 
 def make_tables(connection):
-    query(connection, "SET mixedcc.default_persistence = permanent")
     for table, protocol in TABLES.items():
         query(connection, f"CREATE TABLE {table} (id int, v int, t text) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = '{protocol}')")
         query(connection, f"CREATE INDEX ON {table} (id)")
@@ -168,7 +167,6 @@ def test_cleaning():
     """A table of which a part changes between checkpoints: its file stays small, and what is copied
     survives a crash."""
     connection = connect(DATABASE, options="-c synchronous_commit=on")
-    query(connection, "SET mixedcc.default_persistence = permanent")
     query(connection, "CREATE TABLE cold USING mixedcc AS SELECT i AS id, 0 AS v, repeat('c', 100) AS t FROM generate_series(1, 20000) i")
     query(connection, "CHECKPOINT")
     path = value(connection, "SELECT current_setting('data_directory') || '/' || pg_relation_filepath('cold')")
@@ -273,7 +271,6 @@ def as_owner(*command):
 
 def test_shutdowns():
     connection = connect(DATABASE)
-    query(connection, "SET mixedcc.default_persistence = permanent")
     query(connection, "CREATE TABLE counters (id int PRIMARY KEY, v int) USING mixedcc")
     query(connection, f"INSERT INTO counters SELECT i, 0 FROM generate_series(0, {WORKERS - 1}) i")
     path = value(connection, "SELECT current_setting('data_directory') || '/' || pg_relation_filepath('counters')")
@@ -326,7 +323,7 @@ class Checkpoint(threading.Thread):
 def make_full(connection):
     """The companion cannot extend the file of the table `room`, whose next round needs it. The file
     is larger than a segment of WAL, which the companion may have to write."""
-    query(connection, "SET synchronous_commit = on; SET mixedcc.default_persistence = permanent; DROP TABLE IF EXISTS room")
+    query(connection, "SET synchronous_commit = on; DROP TABLE IF EXISTS room")
     query(connection, "CREATE TABLE room USING mixedcc AS SELECT i AS id, 0 AS v, repeat('r', 400) AS t FROM generate_series(1, 50000) i")
     query(connection, "CHECKPOINT")
     path = value(connection, "SELECT current_setting('data_directory') || '/' || pg_relation_filepath('room')")

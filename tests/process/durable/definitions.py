@@ -13,8 +13,7 @@ from lib.common import OURS, check, connect, drop_database, equal, main, make_da
 DATABASE = "process_definitions"
 COPY = "process_definitions_copy"
 METHOD = "mixedcc" if OURS else "heap"
-SAFE = "-c synchronous_commit=on "
-PERMANENT = SAFE + ("-c mixedcc.default_persistence=permanent -c client_min_messages=warning" if OURS else "")
+SAFE = "-c synchronous_commit=on"
 
 
 def error_of(connection, sql):
@@ -42,13 +41,8 @@ def by_index(connection, sql):
 
 
 def test_persistence():
-    connection = make_database(DATABASE)
-    if OURS:
-        query(connection, "SET client_min_messages = warning; CREATE TABLE by_default (id int PRIMARY KEY) USING mixedcc")
-        equal("definitions: a table is unlogged by default", kind(connection, "by_default", "by_default_pkey"), "uu")
-        equal("definitions: SET LOGGED needs the setting", error_of(connection, "ALTER TABLE by_default SET LOGGED"), "0A000")
-    connection.close()
-    connection = connect(DATABASE, options=PERMANENT)
+    make_database(DATABASE).close()
+    connection = connect(DATABASE, options=SAFE)
     query(connection, f"""CREATE TABLE t (id int PRIMARY KEY, v text, n int[]) USING {METHOD};
         CREATE UNLOGGED TABLE u (id int PRIMARY KEY) USING {METHOD};
         CREATE TABLE made USING {METHOD} AS SELECT i AS id FROM generate_series(1, 50) i;
@@ -70,7 +64,7 @@ def test_persistence():
     before = {table: content(connection, table) for table in ("t", "u", "parent", "h")}
     connection.close()
     server("crash")
-    connection = connect(DATABASE, options=PERMANENT)
+    connection = connect(DATABASE, options=SAFE)
     equal("definitions: rows after a crash", {table: content(connection, table) for table in before}, before)
     equal("definitions: an unlogged table is empty after a crash", content(connection, "made")[0], 0)
     for name, sql in (("key", "SELECT id FROM t WHERE id = 300"), ("btree", "SELECT id FROM t WHERE v = 'w300'"),
@@ -87,7 +81,7 @@ def test_persistence():
 
 
 def test_truncate_and_drop():
-    connection = connect(DATABASE, options=PERMANENT)
+    connection = connect(DATABASE, options=SAFE)
     query(connection, f"CREATE TABLE a (id int PRIMARY KEY, v text) USING {METHOD}; CREATE TABLE b (id int) USING {METHOD}")
     query(connection, "INSERT INTO a SELECT i, 'a' FROM generate_series(1, 1000) i; INSERT INTO b SELECT generate_series(1, 1000)")
     query(connection, "CHECKPOINT; UPDATE a SET v = 'b'; UPDATE b SET id = -id")
@@ -103,7 +97,7 @@ def test_truncate_and_drop():
 
 
 def test_databases():
-    connection = connect(DATABASE, options=PERMANENT)
+    connection = connect(DATABASE, options=SAFE)
     query(connection, f"CREATE TABLE c (id int PRIMARY KEY, v int) USING {METHOD}; CREATE INDEX c_v ON c (v)")
     query(connection, "INSERT INTO c SELECT i, 0 FROM generate_series(1, 5000) i")
     boss = connect("postgres")
@@ -114,7 +108,7 @@ def test_databases():
         equal(f"definitions: a template that is in use, {strategy}", busy, "55006")
         connection.close()
         query(boss, f"CREATE DATABASE {COPY} TEMPLATE {DATABASE} STRATEGY {strategy}")
-        copy = connect(COPY, options=PERMANENT)
+        copy = connect(COPY, options=SAFE)
         equal(f"definitions: a copied database has the rows, {strategy}", content(copy, "c"), wanted)
         equal(f"definitions: and indexes that fit, {strategy}", by_index(copy, "SELECT count(*) FROM c WHERE v >= 0"), [(wanted[0],)])
         query(copy, "UPDATE c SET v = -1; CHECKPOINT; UPDATE c SET v = -2 WHERE id > 10")
@@ -133,7 +127,7 @@ def test_databases():
                 equal("definitions: and goes on", query(copy, "SELECT DISTINCT v FROM c"), [(-3,)])
         query(boss, f"DROP DATABASE {COPY} WITH (FORCE)")
         query(boss, "CHECKPOINT")
-        connection = connect(DATABASE, options=PERMANENT)
+        connection = connect(DATABASE, options=SAFE)
         equal(f"definitions: the template is as before, {strategy}", content(connection, "c"), wanted)
     boss.close()
     connection.close()
@@ -147,8 +141,7 @@ def test_dump():
         os.chmod(file.name, 0o666)
         tool("pg_dump", "-f", file.name, DATABASE)
         make_database(COPY).close()
-        environment = {**os.environ, "PGOPTIONS": PERMANENT}
-        tool("psql", "-Xq", "-f", file.name, COPY, env=environment)
+        tool("psql", "-Xq", "-f", file.name, COPY)
     copy = connect(COPY, options=SAFE)
     equal("definitions: dump and restore keep rows and persistence",
           {table: (kind(copy, table), content(copy, table)) for table in tables}, before)

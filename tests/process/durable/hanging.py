@@ -23,7 +23,6 @@ DATABASE = "process_hanging"
 LONG = bool(os.environ.get("MIXEDCC_LONG"))
 # All commits beside one that hangs, of two kinds.
 COMMITS = 1_000_000 if LONG else 60_000
-PERMANENT = "-c mixedcc.default_persistence=permanent -c client_min_messages=warning"
 ROWS = 100
 # A quarter of what the versions take that these commits replace.
 HELD_BYTES = COMMITS * 30
@@ -31,7 +30,7 @@ BOSS = None
 
 
 def session(level="local"):
-    return connect(DATABASE, options=f"{PERMANENT} -c synchronous_commit={level}")
+    return connect(DATABASE, options=f"-c synchronous_commit={level}")
 
 
 class Standby:

@@ -14,12 +14,12 @@ from lib.common import (check, connect, drop_database, equal, fail, main, make_d
                         query, reload, server, value, wait_until)
 
 DATABASE = "process_durable_log"
-PERMANENT = "-c mixedcc.default_persistence=permanent -c synchronous_commit=on -c client_min_messages=warning"
+SAFE = "-c synchronous_commit=on"
 BOSS = None
 
 
 def session(options=""):
-    return connect(DATABASE, options=f"{PERMANENT} {options}")
+    return connect(DATABASE, options=f"{SAFE} {options}")
 
 
 def position():

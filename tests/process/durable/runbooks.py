@@ -79,7 +79,7 @@ class Place:
             (self.home / name).mkdir()
         self.tool("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-N", "-k")
         self.set(unix_socket_directories=self.home / "run", listen_addresses="", shared_buffers="16MB", max_connections=20,
-                 shared_preload_libraries="mixedcc", **{"mixedcc.memory": "64MB", "mixedcc.default_persistence": "permanent"},
+                 shared_preload_libraries="mixedcc", **{"mixedcc.memory": "64MB"},
                  wal_keep_size="512MB", autovacuum="off")
         self.control("start")
         boss = self.connect("postgres")

@@ -38,7 +38,7 @@ def table(r, name, columns):
     parts.insert(r.randint(0, len(parts)), "gone text") if gone else None
     fills = [f"n" if c == kinds[0][0] else (f"n % {r.choice((1, 10, 700))}" if kind == INT else f"'{c}' || n % {r.choice((3, 5000))}") if c in key or r.random() < 0.7
              else f"nullif(n % 4, 0){'' if kind == INT else '::text'}" for c, kind in kinds]
-    sql = [f"CREATE UNLOGGED TABLE {name} ({', '.join(parts)}, PRIMARY KEY ({', '.join(key)})) USING %(method)s"]
+    sql = [f"CREATE TABLE {name} ({', '.join(parts)}, PRIMARY KEY ({', '.join(key)})) USING %(method)s"]
     sql.append(f"INSERT INTO {name} ({', '.join(c for c, _ in kinds)}) SELECT {', '.join(fills)} FROM generate_series(1, {ROWS}) AS n")
     if gone:
         sql.append(f"ALTER TABLE {name} DROP COLUMN gone")

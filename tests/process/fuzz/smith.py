@@ -47,7 +47,7 @@ def make(name, method):
     make_database(name).close()
     boss = connect(name)
     for table, (columns, fill) in TABLES.items():
-        query(boss, f"CREATE UNLOGGED TABLE {table} ({columns}) USING {method}")
+        query(boss, f"CREATE TABLE {table} ({columns}) USING {method}")
         query(boss, f"INSERT INTO {table} SELECT {fill} FROM generate_series(1, 3000) AS n")
     query(boss, f"CREATE INDEX ON many (a); {VIEWS}; ANALYZE; GRANT ALL ON ALL TABLES IN SCHEMA public TO {ROLE}")
     boss.close()

@@ -144,7 +144,7 @@ def contents(boss, what, sessions):
 def conversions(protocol):
     name = f"conversion, {protocol}"
     boss = connect(DATABASE)
-    query(boss, f"""CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int, mark int, pad text, w int DEFAULT 1) USING mixedcc;
+    query(boss, f"""CREATE TABLE t (id int PRIMARY KEY, v int, mark int, pad text, w int DEFAULT 1) USING mixedcc;
         ALTER TABLE t ALTER pad SET STORAGE external;
         CREATE UNIQUE INDEX t_mark ON t (mark); CREATE INDEX t_v ON t (v, id);
         INSERT INTO t SELECT i, {AMOUNT}, NULL, {WIDE} FROM generate_series(1, {ACCOUNTS}) i;

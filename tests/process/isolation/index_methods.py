@@ -42,7 +42,7 @@ def build():
 
 def fresh(connection, protocol="occ"):
     options = f"WITH (mixedcc.partitions = 3, mixedcc.protocol = '{protocol}')" if OURS else ""
-    query(connection, f"DROP TABLE IF EXISTS v; CREATE UNLOGGED TABLE v (id int PRIMARY KEY, e int, n int DEFAULT 0) USING {METHOD} {options}")
+    query(connection, f"DROP TABLE IF EXISTS v; CREATE TABLE v (id int PRIMARY KEY, e int, n int DEFAULT 0) USING {METHOD} {options}")
     query(connection, "INSERT INTO v SELECT i, i * 10 FROM generate_series(1, 100) i; CREATE INDEX v_e ON v USING insists (e); ANALYZE v")
 
 
@@ -138,7 +138,7 @@ def test_pgvector():
         print("pgvector is not installed", flush=True)
         return
     query(admin, "CREATE EXTENSION vector")
-    query(admin, f"CREATE UNLOGGED TABLE p (id int PRIMARY KEY, e vector(3)) USING {METHOD}")
+    query(admin, f"CREATE TABLE p (id int PRIMARY KEY, e vector(3)) USING {METHOD}")
     query(admin, "INSERT INTO p SELECT i, array[i, i % 3, i % 7]::real[]::vector FROM generate_series(1, 1000) i")
     for method in ("ivfflat", "hnsw"):
         if not value(admin, f"SELECT count(*) FROM pg_am WHERE amname = '{method}'"):

@@ -24,7 +24,7 @@ COLUMNS = "id int PRIMARY KEY, g int, v text"
 
 def fill(connection):
     for table, settings in TABLES.items():
-        create_table(connection, table, COLUMNS, **settings)
+        create_table(connection, table, COLUMNS, "UNLOGGED", **settings)
         query(connection, f"INSERT INTO {table} SELECT i, i % 10, 'v' || i FROM generate_series(1, 3000) i")
         query(connection, f"CREATE INDEX {table}_g ON {table} (g)")
         query(connection, f"UPDATE {table} SET v = v || '+' WHERE id % 3 = 0")
@@ -38,8 +38,8 @@ def fill(connection):
         # Index entries without a row: no insert may take their TIDs.
         query(connection, f"BEGIN; INSERT INTO {table} (id, g) SELECT i, 3 FROM generate_series(50001, 50400) i; ROLLBACK")
         query(connection, f"DELETE FROM {table} WHERE id % 11 = 0")
-    create_table(connection, "r_empty", COLUMNS)
-    create_table(connection, "r_dropped", COLUMNS)
+    create_table(connection, "r_empty", COLUMNS, "UNLOGGED")
+    create_table(connection, "r_dropped", COLUMNS, "UNLOGGED")
     query(connection, "INSERT INTO r_dropped SELECT i, i, 'd' FROM generate_series(1, 1000) i; DROP TABLE r_dropped")
     set_protocol(connection, "r_occ", "2pl", 2)
 

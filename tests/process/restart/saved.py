@@ -140,7 +140,7 @@ def test_set_up():
     PATH["log"] = os.readlink(f"/proc/{postmaster}/fd/2")
     boss.close()
     for table in TABLES:
-        create_table(CONNECTION(), table, "id int PRIMARY KEY, g int, v text", partitions=2)
+        create_table(CONNECTION(), table, "id int PRIMARY KEY, g int, v text", "UNLOGGED", partitions=2)
         query(CONNECTION(), f"CREATE INDEX {table}_g ON {table} (g)")
     query(CONNECTION(), f"CREATE UNLOGGED TABLE s_child (id int REFERENCES {LARGE}) USING heap")
     refill()
@@ -207,14 +207,14 @@ def test_given_up():
     restart()
     same(before, "after TRUNCATE and DROP of what was not there", (SMALL, LARGE))
     check("saved: given up rows leave no file", wait_until(lambda: files() == []), files())
-    create_table(CONNECTION(), LAST, "id int PRIMARY KEY, g int, v text", partitions=2)
+    create_table(CONNECTION(), LAST, "id int PRIMARY KEY, g int, v text", "UNLOGGED", partitions=2)
     query(CONNECTION(), f"CREATE INDEX {LAST}_g ON {LAST} (g)")
 
 
 def test_other_databases():
     """DROP DATABASE, a copy, and ALTER DATABASE, of one with a table that is not there."""
     other = make_database("process_saved_other")
-    create_table(other, "o", "id int PRIMARY KEY, v text")
+    create_table(other, "o", "id int PRIMARY KEY, v text", "UNLOGGED")
     query(other, "INSERT INTO o SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
     other.close()
     before = refill()

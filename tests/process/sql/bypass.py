@@ -26,7 +26,7 @@ def make(boss, r):
         query(boss, f"DROP SCHEMA IF EXISTS schema_{name} CASCADE")
         query(boss, f"CREATE SCHEMA schema_{name}; GRANT ALL ON SCHEMA schema_{name} TO bypass_user, bypass_group; "
                     f"SET search_path = schema_{name}")
-        query(boss, "CREATE UNLOGGED TABLE p (id int PRIMARY KEY, n int DEFAULT 0) USING mixedcc; INSERT INTO p SELECT generate_series(-1, 4)")
+        query(boss, "CREATE TABLE p (id int PRIMARY KEY, n int DEFAULT 0) USING mixedcc; INSERT INTO p SELECT generate_series(-1, 4)")
         for sql in schema.setup:
             query(boss, sql)
     return schema
@@ -207,10 +207,10 @@ SECOND = ("UPDATE t SET v = v + 1 WHERE id = $1 RETURNING id, v, w", "UPDATE t S
 def meeting(boss, way, protocol, level, first, end, second):
     """What `second` gives while `first` is not committed, and the table afterwards."""
     query(boss, "DROP TABLE IF EXISTS child, late, t")
-    query(boss, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int, w int) USING mixedcc "
+    query(boss, "CREATE TABLE t (id int PRIMARY KEY, v int, w int) USING mixedcc "
                 f"WITH (mixedcc.protocol = '{protocol}'); INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)")
     if second == CHILD:
-        query(boss, "CREATE UNLOGGED TABLE child (id int REFERENCES t) USING mixedcc")
+        query(boss, "CREATE TABLE child (id int REFERENCES t) USING mixedcc")
     one = Client(DATABASE)
     two = Client(DATABASE, options=f"{WAYS[way]} -c enable_seqscan=off -c enable_bitmapscan=off -c lock_timeout=20s")
     two.prepare("s", second)
@@ -259,8 +259,8 @@ def memory(connection):
 def memory_does_not_grow():
     boss = connect(DATABASE)
     query(boss, "DROP TABLE IF EXISTS child, late, t")
-    query(boss, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int CHECK (v < 1000000000)) USING mixedcc; INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i; "
-                "CREATE UNLOGGED TABLE child (id int REFERENCES t, v int CHECK (v < 10)) USING mixedcc")
+    query(boss, "CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v < 1000000000)) USING mixedcc; INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i; "
+                "CREATE TABLE child (id int REFERENCES t, v int CHECK (v < 10)) USING mixedcc")
     loops = {
         "cached statements": "PERFORM v FROM t WHERE id = i % 100 + 1; UPDATE t SET v = v + 1 WHERE id = i % 100 + 1;"
                              "INSERT INTO t VALUES (i + 1000, 1); DELETE FROM t WHERE id = i + 1000;",
@@ -290,12 +290,12 @@ def memory_does_not_grow():
 def shapes():
     """Each statement that has to take the bypass does: by the view."""
     session = connect(DATABASE)
-    query(session, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc; "
-                   "CREATE UNLOGGED TABLE child (a int, b int, FOREIGN KEY (a, b) REFERENCES t) USING mixedcc; "
-                   "CREATE UNLOGGED TABLE late (a int, b int, FOREIGN KEY (a, b) REFERENCES t DEFERRABLE INITIALLY DEFERRED) USING mixedcc; "
+    query(session, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc; "
+                   "CREATE TABLE child (a int, b int, FOREIGN KEY (a, b) REFERENCES t) USING mixedcc; "
+                   "CREATE TABLE late (a int, b int, FOREIGN KEY (a, b) REFERENCES t DEFERRABLE INITIALLY DEFERRED) USING mixedcc; "
                    "INSERT INTO t SELECT i / 10, i % 10, i FROM generate_series(0, 999) i; ANALYZE t; DROP TABLE IF EXISTS alone; "
-                   "CREATE UNLOGGED TABLE alone (LIKE t INCLUDING INDEXES) USING mixedcc; INSERT INTO alone SELECT * FROM t; ANALYZE alone; "
-                   "DROP TABLE IF EXISTS numbered; CREATE UNLOGGED TABLE numbered (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n serial, at timestamptz DEFAULT now()) USING mixedcc")
+                   "CREATE TABLE alone (LIKE t INCLUDING INDEXES) USING mixedcc; INSERT INTO alone SELECT * FROM t; ANALYZE alone; "
+                   "DROP TABLE IF EXISTS numbered; CREATE TABLE numbered (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n serial, at timestamptz DEFAULT now()) USING mixedcc")
     numbers = "PREPARE n(int, int, int[]) AS "
     wanted = {
         "SELECT v FROM t WHERE a = 1 AND b = 2": [(12,)],
@@ -347,7 +347,7 @@ def neighbours():
     """Statements that differ from those of the bypass in one clause, which only the executor knows:
     it is not overlooked."""
     session = connect(DATABASE)
-    query(session, "DROP TABLE IF EXISTS near CASCADE; CREATE UNLOGGED TABLE near (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc; "
+    query(session, "DROP TABLE IF EXISTS near CASCADE; CREATE TABLE near (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc; "
                    "INSERT INTO near SELECT i / 10, i % 10, i FROM generate_series(0, 999) i; ANALYZE near; "
                    "CREATE VIEW checked AS SELECT * FROM near WHERE v >= 0 WITH CHECK OPTION; SET enable_seqscan = off; SET enable_sort = off")
     wanted = {
@@ -378,7 +378,7 @@ def rights():
     """A statement that was run before is refused as soon as a right is gone, whatever took it
     away."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO t VALUES (1, 'a'); "
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO t VALUES (1, 'a'); "
                 "GRANT SELECT ON t TO bypass_group; GRANT EXECUTE ON FUNCTION upper(text), max(text) TO PUBLIC")
     session = Client(DATABASE)
     for sql in ("SET ROLE bypass_user", "PREPARE a AS SELECT upper(v) FROM t WHERE id = 1", "PREPARE b AS SELECT max(v) FROM t WHERE id > 0",
@@ -404,7 +404,7 @@ def rights():
 def portals():
     """Some rows of a portal now and the others later, of a range."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; "
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc; "
                 "INSERT INTO t SELECT i, i FROM generate_series(1, 5) i; ANALYZE t")
     for name, way in WAYS.items():
         session = Client(DATABASE, options=f"{way} -c enable_seqscan=off -c enable_sort=off")
@@ -419,7 +419,7 @@ def predicates():
     """A SERIALIZABLE statement protects the same keys by the bypass as by the custom scan. That
     protects the same as a scan of nbtree, also where they end early or start again."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc "
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (a int, b int, v int, PRIMARY KEY (a, b)) USING mixedcc "
                 "WITH (mixedcc.partitions = 1); INSERT INTO t SELECT i / 10, i % 10, i FROM generate_series(0, 199) i; ANALYZE t")
     plans = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off"
     clients = {name: Client(DATABASE, options=f"{WAYS[name]} {plans}") for name in WAYS}
@@ -463,7 +463,7 @@ def partitions():
     """Under partcc a look-up that finds nothing locks the partition where the key would be,
     whatever reads."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc "
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc "
                 "WITH (mixedcc.partitions = 4, mixedcc.protocol = 'partcc')")
     writer = Client(DATABASE, options="-c statement_timeout=150 -c default_transaction_isolation=serializable")
     for name, way in WAYS.items():
@@ -482,7 +482,7 @@ def partitions():
 def cancels():
     """A scan that returns no row, and so does not go back to its caller, can be cancelled."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v text) USING mixedcc; "
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v text) USING mixedcc; "
                 "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i; ANALYZE t")
     sql = "SELECT count(*) FROM t WHERE id > 0 AND md5(repeat(v, 200)) = 'x'"
     for name, way in WAYS.items():
@@ -501,7 +501,7 @@ def cancels():
 def nothing_is_left():
     """Errors and cancels in the middle leave no lock, slot, relation or snapshot behind."""
     boss = connect(DATABASE)
-    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1), (2, 2)")
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1), (2, 2)")
     holder = Client(DATABASE)
     session = Client(DATABASE, options="-c statement_timeout=200")
     said = []
@@ -534,7 +534,7 @@ def nothing_is_left():
 def libraries():
     """auto_explain and pg_stat_statements, loaded after us, see the statements."""
     session = connect(DATABASE)
-    query(session, "DROP TABLE IF EXISTS child, late, t; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1)")
+    query(session, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (1, 1)")
     query(session, "SELECT mixedcc.reset_bypass(); LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; "
                    "SET auto_explain.log_nested_statements = on; SET client_min_messages = log; SET auto_explain.log_verbose = on")
     del session.notices[:]

@@ -31,7 +31,6 @@ INDEXES = {
 
 def make_table(kind):
     query(BOSS, "DROP TABLE IF EXISTS t")
-    query(BOSS, "SET mixedcc.default_persistence = permanent")
     query(BOSS, f"{KINDS[kind]} t (id int PRIMARY KEY, v int, w int, u int, a int[], h int) USING mixedcc")
     query(BOSS, "INSERT INTO t SELECT i, i % 97, i % 5, i, ARRAY[i % 10], 7 FROM generate_series(1, 2000) i")
 

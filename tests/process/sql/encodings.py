@@ -34,7 +34,7 @@ def run(encoding, names, client):
     if client == "SQL_ASCII":
         t, k, v, name = (n.encode().decode("latin-1") for n in names)
     c = make(encoding, "LATIN1" if client == "SQL_ASCII" else client)
-    query(c, f"""CREATE UNLOGGED TABLE "{t}" ("{k}" text COLLATE "C" PRIMARY KEY, "{v}" int, "{name}" varchar(10)) USING mixedcc
+    query(c, f"""CREATE TABLE "{t}" ("{k}" text COLLATE "C" PRIMARY KEY, "{v}" int, "{name}" varchar(10)) USING mixedcc
         WITH (mixedcc.partitions = 3)""")
     query(c, f"""INSERT INTO "{t}" VALUES ('{name}', 1, '{v}'), ('a', 2, 'b')""")
     equal(f"{case} get", value(c, f"""SELECT mixedcc.get(NULL::"{t}", '{name}'::text)::text"""), f"({name},1,{v})")

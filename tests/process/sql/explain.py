@@ -11,8 +11,8 @@ from lib.common import check, connect, drop_database, equal, main, make_database
 
 DATABASE = "explain_test"
 SPACE = "{http://www.postgresql.org/2009/explain}"
-TABLES = ("CREATE UNLOGGED TABLE t (k int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t SELECT i, i FROM generate_series(1, 50) i; "
-          "CREATE UNLOGGED TABLE u (k int PRIMARY KEY, v int) USING mixedcc; CREATE TABLE h (k int PRIMARY KEY, v int); "
+TABLES = ("CREATE TABLE t (k int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t SELECT i, i FROM generate_series(1, 50) i; "
+          "CREATE TABLE u (k int PRIMARY KEY, v int) USING mixedcc; CREATE TABLE h (k int PRIMARY KEY, v int); "
           "CREATE VIEW w AS SELECT t.k, h.v FROM t JOIN h USING (k); "
           "CREATE RULE also AS ON INSERT TO t WHERE new.v = 3 DO ALSO (DELETE FROM u WHERE k = new.k; UPDATE u SET v = 0 WHERE k > 7); "  # (the DELETE becomes nothing)
           "CREATE RULE nothing AS ON DELETE TO u DO INSTEAD NOTHING")

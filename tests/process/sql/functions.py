@@ -26,15 +26,15 @@ SET_UP = f"""
 CREATE ROLE {STRANGER} LOGIN;
 CREATE SCHEMA f;
 GRANT USAGE, CREATE ON SCHEMA f TO {STRANGER};
-CREATE UNLOGGED TABLE f.ours (a int PRIMARY KEY, b text, c int) USING mixedcc WITH (mixedcc.partitions = 4);
+CREATE TABLE f.ours (a int PRIMARY KEY, b text, c int) USING mixedcc WITH (mixedcc.partitions = 4);
 INSERT INTO f.ours SELECT n, 'x', n FROM generate_series(1, 100) AS n;
-CREATE UNLOGGED TABLE f.two (a int, b text, PRIMARY KEY (a, b)) USING mixedcc;
-CREATE UNLOGGED TABLE f.no_key (a int, b text) USING mixedcc;
-CREATE UNLOGGED TABLE f.deferred (a int PRIMARY KEY DEFERRABLE, b int) USING mixedcc;
-CREATE UNLOGGED TABLE f.no_columns () USING mixedcc;
+CREATE TABLE f.two (a int, b text, PRIMARY KEY (a, b)) USING mixedcc;
+CREATE TABLE f.no_key (a int, b text) USING mixedcc;
+CREATE TABLE f.deferred (a int PRIMARY KEY DEFERRABLE, b int) USING mixedcc;
+CREATE TABLE f.no_columns () USING mixedcc;
 CREATE TABLE f.heap (a int PRIMARY KEY, b text, c int);
 CREATE TABLE f.parted (a int PRIMARY KEY, b text) PARTITION BY RANGE (a);
-CREATE UNLOGGED TABLE f.part PARTITION OF f.parted FOR VALUES FROM (0) TO (10) USING mixedcc;
+CREATE TABLE f.part PARTITION OF f.parted FOR VALUES FROM (0) TO (10) USING mixedcc;
 CREATE SEQUENCE f.sequence;
 CREATE VIEW f.view AS SELECT * FROM f.ours;
 CREATE MATERIALIZED VIEW f.mat USING heap AS SELECT 1 AS a;
@@ -47,7 +47,7 @@ CREATE FUNCTION f.fun(a int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION f.no_arguments() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE PROCEDURE f.proc(a int) LANGUAGE sql AS '';
 CREATE AGGREGATE f.agg(int) (SFUNC = int4pl, STYPE = int);
-CREATE UNLOGGED TABLE f.gone (a int PRIMARY KEY) USING mixedcc;
+CREATE TABLE f.gone (a int PRIMARY KEY) USING mixedcc;
 CREATE FUNCTION f.gone(a int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 """
 TABLES = ["f.ours", "f.two", "f.no_key", "f.deferred", "f.no_columns", "f.heap", "f.parted", "f.part", "f.ours_pkey", "f.heap_pkey", "f.parted_pkey",
@@ -226,7 +226,7 @@ def test_dropped_meanwhile():
     def drop():
         c = connect(DATABASE)
         while time.monotonic() < end:
-            query(c, "CREATE UNLOGGED TABLE f.now (a int PRIMARY KEY, b text, c int) USING mixedcc; CREATE FUNCTION f.now(a int) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+            query(c, "CREATE TABLE f.now (a int PRIMARY KEY, b text, c int) USING mixedcc; CREATE FUNCTION f.now(a int) RETURNS int LANGUAGE sql AS 'SELECT 1'")
             query(c, "DROP TABLE f.now; DROP FUNCTION f.now")
             done[1] += 1
         c.close()
@@ -289,7 +289,7 @@ make_database(DATABASE)
 SESSIONS = {"boss": connect(DATABASE)}
 query(SESSIONS["boss"], f"DROP ROLE IF EXISTS {STRANGER}")
 query(SESSIONS["boss"], SET_UP)
-query(SESSIONS["boss"], "CREATE UNLOGGED TABLE f.kept USING mixedcc AS SELECT generate_series(1, 100) AS n")
+query(SESSIONS["boss"], "CREATE TABLE f.kept USING mixedcc AS SELECT generate_series(1, 100) AS n")
 SESSIONS["stranger"] = connect(DATABASE, options=f"-c role={STRANGER}")
 for session in SESSIONS.values():
     query(session, "SET statement_timeout = '10 s'; SET lock_timeout = '5 s'")

@@ -16,8 +16,8 @@ import psycopg2
 
 from lib.common import ROOT, SERVER_CTL, check, equal, main, query, value
 
-TABLES = ("CREATE UNLOGGED TABLE t (a int, b int, v int CHECK (v > -100), PRIMARY KEY (a, b)) USING mixedcc; "
-          "CREATE UNLOGGED TABLE child (a int, b int, FOREIGN KEY (a, b) REFERENCES t) USING mixedcc; "
+TABLES = ("CREATE TABLE t (a int, b int, v int CHECK (v > -100), PRIMARY KEY (a, b)) USING mixedcc; "
+          "CREATE TABLE child (a int, b int, FOREIGN KEY (a, b) REFERENCES t) USING mixedcc; "
           "INSERT INTO t SELECT i / 10, i % 10, i FROM generate_series(0, 99) i; ANALYZE t")
 # Statements as a client, a prepared statement and a function send them: rows found, none, several,
 # and errors.

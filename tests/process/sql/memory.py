@@ -48,7 +48,7 @@ def check_refill(connection, table, rows, what):
 
 
 def make(connection, table):
-    create_table(connection, table, "id int PRIMARY KEY, v text", protocol="occ")
+    create_table(connection, table, "id int PRIMARY KEY, v text", "UNLOGGED", protocol="occ")
 
 
 def warnings(connection):
@@ -117,7 +117,7 @@ def test_full():
 def vacuum_at_once(connection):
     """VACUUM frees what the last commit before it has deleted. Another process may hold a snapshot
     for a moment."""
-    create_table(connection, "small", "id int PRIMARY KEY", protocol="occ")
+    create_table(connection, "small", "id int PRIMARY KEY", "UNLOGGED", protocol="occ")
     def removed():
         query(connection, "INSERT INTO small SELECT generate_series(1, 100); DELETE FROM small")
         connection.notices.clear()

@@ -121,7 +121,7 @@ def set_up():
     for role in ROLES:
         SESSIONS[role] = psycopg2.connect(dbname=DATABASE, user=role, application_name="process test")
         SESSIONS[role].autocommit = True
-    query(SESSIONS["rights_owner"], "CREATE UNLOGGED TABLE hers.t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2, mixedcc.adaptive = off)")
+    query(SESSIONS["rights_owner"], "CREATE TABLE hers.t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2, mixedcc.adaptive = off)")
     query(SESSIONS["rights_owner"], "INSERT INTO hers.t SELECT i, 0 FROM generate_series(1, 20) i")
     OID = value(BOSS, "SELECT 'hers.t'::regclass::oid")
 

@@ -202,7 +202,7 @@ def compare(name, session):
 
 def test_policies():
     """Native calls under row-level security, also where it is switched on after they were used."""
-    query(BOSS, "CREATE UNLOGGED TABLE sec.p (id int PRIMARY KEY, who text, v int) USING mixedcc")
+    query(BOSS, "CREATE TABLE sec.p (id int PRIMARY KEY, who text, v int) USING mixedcc")
     query(BOSS, "INSERT INTO sec.p VALUES (1, 'me', 1), (2, 'other', 2), (3, 'me', 3)")
     query(BOSS, "ALTER TABLE sec.p OWNER TO sec_owner; GRANT SELECT, INSERT, UPDATE, DELETE ON sec.p TO sec_reader")
     query(BOSS, "CREATE POLICY mine ON sec.p USING (who = 'me')")
@@ -268,7 +268,7 @@ def set_up():
         SESSIONS[role].autocommit = True
     SESSIONS["superuser"] = connect(DATABASE, options="-c mixedcc.stop_events=on")
     owner = SESSIONS["owner"]
-    query(owner, """CREATE UNLOGGED TABLE sec.t (k text COLLATE "C" PRIMARY KEY, v int NOT NULL CHECK (v >= 0)) USING mixedcc
+    query(owner, """CREATE TABLE sec.t (k text COLLATE "C" PRIMARY KEY, v int NOT NULL CHECK (v >= 0)) USING mixedcc
         WITH (mixedcc.partitions = 2, mixedcc.adaptive = off)""")
     query(owner, f"INSERT INTO sec.t SELECT 'k' || i, i FROM generate_series(1, 3) i UNION ALL SELECT '{SECRET}', 0 UNION ALL SELECT '{SECRET}' || i, 0 FROM generate_series(1, 9) i")
     query(owner, "CREATE TABLE sec.h (id int PRIMARY KEY) USING heap; GRANT SELECT ON sec.t, sec.h TO sec_reader")

@@ -31,7 +31,7 @@ def table(protocol, policy="wait", partitions=1, columns="id int PRIMARY KEY, v 
     for s in SESSIONS:
         s.settle()
     query(BOSS, "DROP TABLE IF EXISTS t")
-    query(BOSS, f"""CREATE UNLOGGED TABLE t ({columns}) USING mixedcc WITH (mixedcc.protocol = '{protocol}',
+    query(BOSS, f"""CREATE TABLE t ({columns}) USING mixedcc WITH (mixedcc.protocol = '{protocol}',
         mixedcc.waiting_policy = '{policy}', mixedcc.partitions = {partitions})""")
     query(BOSS, "INSERT INTO t SELECT i, 0 FROM generate_series(1, 40) i")
     query(BOSS, "SELECT mixedcc.reset_stats('t')")
@@ -330,7 +330,7 @@ def prepare():
     looks no more."""
     reset()
     configure(adaptive="off", sample_every="1", adaptive_interval="100ms")
-    query(BOSS, "CREATE UNLOGGED TABLE other (id int PRIMARY KEY, v int) USING mixedcc")
+    query(BOSS, "CREATE TABLE other (id int PRIMARY KEY, v int) USING mixedcc")
     query(BOSS, "INSERT INTO other VALUES (1, 0)")
     passes = value(BOSS, "SELECT passes FROM mixedcc.coordinator")
     if not wait_until(lambda: value(BOSS, "SELECT passes FROM mixedcc.coordinator") > passes + 5):

@@ -34,7 +34,7 @@ def test_advice():
     """Transactions over several partitions: the advice names the columns to partition by."""
     sample_all()
     query(choice.BOSS, "DROP TABLE IF EXISTS o")
-    query(choice.BOSS, "CREATE UNLOGGED TABLE o (w int, i int, v int, PRIMARY KEY (w, i)) USING mixedcc WITH (mixedcc.partitions = 4)")
+    query(choice.BOSS, "CREATE TABLE o (w int, i int, v int, PRIMARY KEY (w, i)) USING mixedcc WITH (mixedcc.partitions = 4)")
     query(choice.BOSS, "INSERT INTO o SELECT w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i")
     query(choice.BOSS, "SELECT mixedcc.reset_stats('o')")
     c = connect(DATABASE, options=SERIALIZABLE)
@@ -59,7 +59,7 @@ def test_advice_keys():
     partitioned by now."""
     sample_all()
     query(choice.BOSS, "DROP TABLE IF EXISTS k")
-    query(choice.BOSS, "CREATE UNLOGGED TABLE k (w int, d int, o int, v int, PRIMARY KEY (w, d, o)) USING mixedcc WITH (mixedcc.partitions = 16)")
+    query(choice.BOSS, "CREATE TABLE k (w int, d int, o int, v int, PRIMARY KEY (w, d, o)) USING mixedcc WITH (mixedcc.partitions = 16)")
     query(choice.BOSS, "INSERT INTO k SELECT w, d, o, 0 FROM generate_series(1, 4) w, generate_series(1, 5) d, generate_series(1, 6) o")
     c = connect(DATABASE, options=SERIALIZABLE)
 
@@ -115,7 +115,7 @@ def test_advice_functions():
     """Functions to annotate are named, with their arguments where these are called like the key."""
     sample_all()
     query(choice.BOSS, "DROP TABLE IF EXISTS f")
-    query(choice.BOSS, "CREATE UNLOGGED TABLE f (w_id int, i int, v int, PRIMARY KEY (w_id, i)) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = w_id)")
+    query(choice.BOSS, "CREATE TABLE f (w_id int, i int, v int, PRIMARY KEY (w_id, i)) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = w_id)")
     query(choice.BOSS, "INSERT INTO f SELECT w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i")
     query(choice.BOSS, """CREATE OR REPLACE FUNCTION two(i int, w bigint, other text) RETURNS void LANGUAGE plpgsql AS $$
         BEGIN PERFORM v FROM f WHERE w_id = w AND f.i = 1; PERFORM v FROM f WHERE w_id = 5 - w AND f.i = 1; END $$;
@@ -159,7 +159,7 @@ def test_advice_protocols():
     told = wait_until(lambda: "name a protocol" in advice_of("t").get("partcc", ""), PATIENCE)
     check("advice: without the model it is advised by conflicts", told and "has not looked" in advice_of("t")["partcc"], advice_of("t"))
     query(choice.BOSS, "DROP TABLE t")
-    query(choice.BOSS, "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (7, 0)")
+    query(choice.BOSS, "CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO t VALUES (7, 0)")
     query(choice.BOSS, "SELECT mixedcc.reset_stats('t')")
     for n in range(40):
         for c in (one, two):
@@ -185,7 +185,7 @@ def test_advice_names():
     sample_all()
     query(choice.BOSS, 'DROP SCHEMA IF EXISTS "S 1" CASCADE; CREATE SCHEMA "S 1"; DROP TABLE IF EXISTS "O\'o"')
     for schema in ("public", '"S 1"'):
-        query(choice.BOSS, f"""CREATE UNLOGGED TABLE {schema}."O'o" ("W d" int, "W'x" int, i int, v int, PRIMARY KEY ("W d", "W'x", i))
+        query(choice.BOSS, f"""CREATE TABLE {schema}."O'o" ("W d" int, "W'x" int, i int, v int, PRIMARY KEY ("W d", "W'x", i))
             USING mixedcc WITH (mixedcc.partitions = 4)""")
         query(choice.BOSS, f"""INSERT INTO {schema}."O'o" SELECT w, w, i, 0 FROM generate_series(1, 4) w, generate_series(1, 50) i""")
     query(choice.BOSS, "SELECT mixedcc.reset_stats()")

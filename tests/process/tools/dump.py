@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """pg_dump and pg_restore: plain, of one table, directory format with several jobs;
-rows, keys, partitions and protocols come back. A template's copy starts empty."""
+rows, keys, partitions and protocols come back. A template's copy has the rows of permanent
+tables."""
 
 import os
 import shutil
@@ -136,18 +137,26 @@ def check_snapshots(wanted):
 
 
 def test_template():
-    """A copy of a database has mixedcc tables, empty and usable, and their memory goes with it."""
+    """A copy of a database has mixedcc tables, with their rows if they are permanent, and their
+    memory goes with it."""
     if not OURS:
         return
     drop_database(COPY)
+    connection = connect(DATABASE)
+    create_table(connection, "d_unlogged", "id int PRIMARY KEY, v text", "UNLOGGED")
+    query(connection, "INSERT INTO d_unlogged VALUES (77, 'lost')")
+    wanted = state(connection)
+    connection.close()
     boss = connect("postgres")
     query(boss, f"CREATE DATABASE {COPY} TEMPLATE {DATABASE}")
     connection = connect(COPY)
-    equal("dump: tables of a copied database are empty", [value(connection, f"SELECT count(*) FROM {t}") for t in TABLES], [0] * 4)
-    check("dump: a copied database says that they are", any("WARNING" in n for n in connection.notices), str(connection.notices))
-    query(connection, "INSERT INTO d_2pl VALUES (77, 'p77'); INSERT INTO d_2pl VALUES (78, 'x')")
+    equal("dump: permanent tables of a copied database have the rows", state(connection), wanted)
+    equal("dump: unlogged ones are empty", value(connection, "SELECT count(*) FROM d_unlogged"), 0)
+    check("dump: a copied database says that they are", any("WARNING" in n and "d_unlogged" in n for n in connection.notices), str(connection.notices))
     query(connection, "SET enable_seqscan = off")
-    equal("dump: tables of a copied database can be used", query(connection, "SELECT v FROM d_2pl WHERE id >= 77 ORDER BY id"), [("p77",), ("x",)])
+    for table in ("d_2pl", "d_unlogged"):
+        query(connection, f"INSERT INTO {table} VALUES (1077, 'p77'); INSERT INTO {table} VALUES (1078, 'x')")
+        equal(f"dump: {table} of a copied database can be used", query(connection, f"SELECT v FROM {table} WHERE id >= 1077 ORDER BY id"), [("p77",), ("x",)])
     connection.close()
     original = connect(DATABASE)
     equal("dump: the template keeps its rows", value(original, "SELECT count(*) FROM d_2pl"), 500)

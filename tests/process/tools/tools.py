@@ -188,7 +188,7 @@ def autovacuum_log():
              r"buffer usage: \d+ hits, \d+ misses, \d+ dirtied", r"WAL usage: \d+ records, \d+ full page images, \d+ bytes", "system usage: CPU.*")
     for table in ("auto_heap", "auto_ours"):
         method = "heap" if table == "auto_heap" else "mixedcc"
-        query(session, f"CREATE UNLOGGED TABLE {table} (k int PRIMARY KEY) USING {method} "
+        query(session, f"CREATE TABLE {table} (k int PRIMARY KEY) USING {method} "
                        "WITH (autovacuum_vacuum_threshold = 10, autovacuum_vacuum_scale_factor = 0)")
         query(session, f"INSERT INTO {table} SELECT generate_series(1, 100); DELETE FROM {table} WHERE k <= 60")
         # Heap's report has other lines in between: of transaction ids.
@@ -248,9 +248,9 @@ if __name__ == "__main__":
     query(boss, "CREATE EXTENSION amcheck")
     for name in HEAP:
         query(boss, f"CREATE TABLE {name} (k int PRIMARY KEY, v int) USING heap; INSERT INTO {name} SELECT i, i FROM generate_series(1, 100) i")
-    query(boss, "CLUSTER z_heap USING z_heap_pkey; CREATE UNLOGGED TABLE m (k int PRIMARY KEY, v int, w int) USING mixedcc; CREATE INDEX m_v ON m (v); "
+    query(boss, "CLUSTER z_heap USING z_heap_pkey; CREATE TABLE m (k int PRIMARY KEY, v int, w int) USING mixedcc; CREATE INDEX m_v ON m (v); "
                 "INSERT INTO m SELECT i, i, i FROM generate_series(1, 500) i; "
-                "CREATE UNLOGGED TABLE was_sorted (k int PRIMARY KEY) USING heap; CLUSTER was_sorted USING was_sorted_pkey; "
+                "CREATE TABLE was_sorted (k int PRIMARY KEY) USING heap; CLUSTER was_sorted USING was_sorted_pkey; "
                 "ALTER TABLE was_sorted SET ACCESS METHOD mixedcc; "
                 "CREATE VIEW dead_rows AS SELECT sum(versions - rows)::int AS dead_rows FROM mixedcc.partitions WHERE \"table\" = 'm'::regclass")
     boss.close()

@@ -54,9 +54,9 @@ def has_symbols(connection, version):
 
 
 def fill(connection):
-    query(connection, """CREATE UNLOGGED TABLE kept (id int PRIMARY KEY, v int) USING mixedcc
+    query(connection, """CREATE TABLE kept (id int PRIMARY KEY, v int) USING mixedcc
         WITH (mixedcc.partitions = 3, mixedcc.protocol = '2pl', mixedcc.waiting_policy = 'no_wait')""")
-    query(connection, "CREATE UNLOGGED TABLE ranged (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '10, 20')")
+    query(connection, "CREATE TABLE ranged (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '10, 20')")
     query(connection, "CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1'")
     query(connection, "SELECT mixedcc.annotate('f(int)', 'kept', '1')")
     query(connection, "INSERT INTO kept SELECT i, i * i FROM generate_series(1, 50) i")

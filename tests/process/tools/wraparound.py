@@ -26,7 +26,7 @@ def consume(connection, n):
 def test_ages():
     connection = make_database(DATABASE)
     query(connection, "CREATE UNLOGGED TABLE w_heap (id int) USING heap")
-    create_table(connection, "w", "id int PRIMARY KEY, v text")
+    create_table(connection, "w", "id int PRIMARY KEY, v text", "UNLOGGED")
     create_table(connection, "w_as", "id int")
     query(connection, "ALTER TABLE w_as ALTER id TYPE bigint; TRUNCATE w_as")
     for table in ("w", "w_as"):
@@ -46,7 +46,7 @@ def test_ages():
 
 
 def test_tables_of_before():
-    """Version 0.1.0 made tables without horizons."""
+    """Version 0.1.0 made unlogged tables, without horizons."""
     connection = connect(DATABASE)
     query(connection, "UPDATE pg_class SET relfrozenxid = '0', relminmxid = '0' WHERE oid = 'w'::regclass")
     equal("wraparound: a table of 0.1.0", horizons(connection, "w")[0], 2147483647)
