@@ -149,26 +149,29 @@ def duplicate_is_refused(connection, what):
 
 
 def restarts():
-    boss = connect(DATABASE)
-    create_table(boss, "r", "id int PRIMARY KEY, v int")
-    query(boss, "INSERT INTO r SELECT i, i FROM generate_series(1, 1000) i; DELETE FROM r WHERE id % 7 = 0")
-    equal("file: it does not grow with the rows", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
-    before = rows_and_index_agree(boss, "r", "before restarts")
-    boss.close()
-    server("restart")
-    boss = connect(DATABASE)
-    equal("clean restart: the rows", rows_and_index_agree(boss, "r", "clean restart"), before)
-    duplicate_is_refused(boss, "clean restart")
-    query(boss, "INSERT INTO r VALUES (7, 7)")
-    query(boss, "BEGIN; TRUNCATE r; INSERT INTO r VALUES (1, 1)")
-    boss.close()
-    server("crash")
-    boss = connect(DATABASE)
-    query(boss, "INSERT INTO r VALUES (1, 1), (2, 2)")
-    equal("crash: only what came later", rows_and_index_agree(boss, "r", "crash"), [(1, 1), (2, 2)])
-    duplicate_is_refused(boss, "crash")
-    equal("crash: the file", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
-    boss.close()
+    for kind, what in (("UNLOGGED", "unlogged"), ("", "permanent")):
+        boss = connect(DATABASE, options="-c synchronous_commit=on")
+        query(boss, "DROP TABLE IF EXISTS r")
+        create_table(boss, "r", "id int PRIMARY KEY, v int", kind)
+        query(boss, "INSERT INTO r SELECT i, i FROM generate_series(1, 1000) i; DELETE FROM r WHERE id % 7 = 0")
+        equal(f"file, {what}: it does not grow with the rows", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
+        before = rows_and_index_agree(boss, "r", f"before restarts, {what}")
+        boss.close()
+        server("restart")
+        boss = connect(DATABASE, options="-c synchronous_commit=on")
+        equal(f"clean restart, {what}: the rows", rows_and_index_agree(boss, "r", f"clean restart, {what}"), before)
+        duplicate_is_refused(boss, f"clean restart, {what}")
+        query(boss, "INSERT INTO r VALUES (7, 7)")
+        query(boss, "BEGIN; TRUNCATE r; INSERT INTO r VALUES (1, 1)")
+        boss.close()
+        server("crash")
+        boss = connect(DATABASE)
+        query(boss, "INSERT INTO r VALUES (1001, 1), (1002, 2)")
+        wanted = ([] if kind else sorted(before + [(7, 7)])) + [(1001, 1), (1002, 2)]
+        equal(f"crash, {what}: the rows", rows_and_index_agree(boss, "r", f"crash, {what}"), wanted)
+        duplicate_is_refused(boss, f"crash, {what}")
+        equal(f"crash, {what}: the file", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
+        boss.close()
 
 
 def amcheck():
@@ -225,8 +228,11 @@ def sound(connection, what):
 
 
 def files_of_first_builds():
-    """Their root is a zero page: nbtree fails, amcheck too, and the first use mends the file."""
+    """Their root is a zero page: nbtree fails, amcheck too, and the first use mends the file. They
+    made unlogged tables."""
     boss = connect(DATABASE)
+    query(boss, "DROP TABLE r")
+    create_table(boss, "r", "id int PRIMARY KEY, v int", "UNLOGGED")
     query(boss, "INSERT INTO r VALUES (1, 1) ON CONFLICT DO NOTHING")
     before = query(boss, "SELECT * FROM r ORDER BY id")
     directory = pathlib.Path(value(boss, "SHOW data_directory"))
