@@ -135,7 +135,7 @@ fn compare_with_machine() {
         limit.bytes >> 20
     ))
     .set_hint(
-        "Decrease mixedcc.memory: when memory runs out, the system kills the server, which empties mixedcc tables.",
+        "Decrease mixedcc.memory: when memory runs out, the system kills the server, which empties unlogged mixedcc tables.",
     )
     .report(PgLogLevel::WARNING);
 }

@@ -180,6 +180,11 @@ def region_full(place, steps):
     place.again()
     equal("region full: all is there after the restart", query(place.boss, ALL), before)
     query(place.boss, "INSERT INTO stock SELECT i, 1, repeat('x', 9000) FROM generate_series(6001, 6500) i")
+    before = query(place.boss, ALL)
+    place.boss.close()
+    place.control("restart", "-m", "immediate")
+    place.again()
+    equal("region full: and after a crash", query(place.boss, ALL), before)
 
 
 def is_closed(connection):
@@ -435,7 +440,7 @@ TESTS = {
     "A host without the library": without_library,
     "Another extension has the same resource manager id": same_id,
     "pg_rewind": rewind,
-    "What is in WAL": in_wal,
+    "Records in WAL": in_wal,
 }
 
 
