@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
+use crate::durable::marks::TimeMarks;
 use crate::durable::rounds::Rounds;
 use crate::durable::window::{Gate, Window};
 use crate::error::Error;
@@ -119,6 +120,8 @@ pub struct Shared {
     pub gate: Gate,
     /// The rounds of the checkpointer's companion.
     pub rounds: Rounds,
+    /// The last commit whose record tells the time.
+    pub marks: TimeMarks,
     /// The protocols in use, and whether a deadlock detector sees all their waits.
     pub protocols: InUse,
     /// How many transactions are sampled.

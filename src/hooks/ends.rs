@@ -44,6 +44,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
                 together::note(t);
             }
             bulk::write(xact::made());
+            hollow::poison_built();
             xact::prepare();
         }
         XACT_EVENT_COMMIT => end(xact::publish()),
@@ -77,6 +78,7 @@ fn forget() {
     statements::end_transaction();
     protect::end_transaction();
     hollow::scan::end_transaction();
+    hollow::forget_built();
     altered::abort_subtransactions(0);
     ranges::conditions::end_transaction();
 }

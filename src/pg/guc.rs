@@ -149,6 +149,8 @@ pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixe
 pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Access method of tables that extensions' scripts make.
 pub static EXTENSION_TABLES: GucSetting<ExtensionTables> = GucSetting::<ExtensionTables>::new(ExtensionTables::Heap);
+/// How exact recovery to a point in time is, ms. Below 0: no commit takes care of it.
+pub static TIME_MARKS_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// How the coordinator switches partitions.
 pub static SWITCH_METHOD: GucSetting<SwitchMethod> = GucSetting::<SwitchMethod>::new(SwitchMethod::Mediated);
 /// At which level the coordinator logs switches.
@@ -398,6 +400,16 @@ pub fn init() {
         &EXTENSION_TABLES,
         GucContext::Userset,
         GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.time_marks",
+        c"Time within which recovery to a point in time is exact for permanent mixedcc tables.",
+        c"In half of this time one commit takes a transaction id, if some commit. 0: each one does. -1: none, and recovery to a time may end much later.",
+        &TIME_MARKS_MS,
+        -1,
+        3_600_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_enum_guc(
         c"mixedcc.switch_method",

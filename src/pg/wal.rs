@@ -107,6 +107,12 @@ pub fn awaits_apply() -> bool {
     unsafe { pg_sys::synchronous_commit >= pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_APPLY as i32 }
 }
 
+/// Is WAL written for archives and standbys, and not for crash recovery alone?
+pub fn is_archived() -> bool {
+    // SAFETY: a variable of this process, which the start of the server has set.
+    unsafe { pg_sys::wal_level >= pg_sys::WalLevel::WAL_LEVEL_REPLICA as i32 }
+}
+
 /// Is WAL written for logical decoding?
 pub fn is_logical() -> bool {
     // SAFETY: a variable of this process, which the start of the server has set.

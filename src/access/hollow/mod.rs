@@ -29,6 +29,7 @@ use crate::pg::{compat, raw};
 use crate::state::rel::RelInfo;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
+use std::cell::RefCell;
 
 mod filter;
 mod insert;
@@ -39,6 +40,11 @@ static CHANGES: Local<u64> = Local::new(1);
 
 /// The file that is being built as that of a hollow index: the index and the file's number.
 static BUILDING: Local<Option<(Oid, u32)>> = Local::new(None);
+
+thread_local! {
+    /// Permanent hollow indexes that this transaction has built.
+    static BUILT: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Asks to be told of changes.
 pub fn init() {
@@ -99,12 +105,37 @@ pub unsafe fn begin_build(rel: pg_sys::Relation, index: pg_sys::Relation) -> boo
         indexscan::wrap(rel, index);
         if compat::is_permanent(index) {
             compat::write_hollow_mark(index);
+            BUILT.with_borrow_mut(|built| built.push((*index).rd_id));
             return true;
         }
         BUILDING.set(Some(((*index).rd_id, compat::storage_number(index))));
         (*(*index).rd_indam).ambuildempty = Some(build_empty);
         true
     }
+}
+
+/// Before a commit: poisons the permanent hollow indexes that the transaction has built. nbtree has
+/// written their metapages by now. An ERROR unwinds.
+pub fn poison_built() {
+    for index in BUILT.take() {
+        // SAFETY: the transaction has locked the index exclusively, or has dropped it: then there
+        // is no entry of it. It holds no page.
+        unsafe {
+            let index = pg_sys::RelationIdGetRelation(index);
+            if index.is_null() {
+                continue;
+            }
+            if compat::is_hollow(index) {
+                compat::poison(index);
+            }
+            raw::RelationClose(index);
+        }
+    }
+}
+
+/// The transaction has ended.
+pub fn forget_built() {
+    BUILT.take();
 }
 
 /// `ambuildempty` of an index in which [`begin_build`] has put it. index_build calls it after the

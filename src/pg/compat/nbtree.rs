@@ -11,7 +11,7 @@
 //! begin at the fast root. If they come to the file by mistake, they raise an ERROR. amcheck begins
 //! at the root, and finds a sound tree without entries. VACUUM reads all pages, and deletes no
 //! root. The build of a permanent index writes its metapage after block 1. So the main fork of such
-//! an index is poisoned at its first use (INV-SERVED).
+//! an index is poisoned before the commit of the transaction that builds it.
 //!
 //! In the files of the first builds of 0.2.0 block 1 is a zero page, and amcheck fails too.
 //! [`poison`] rewrites the main fork of such an index when a session uses it. The init fork stays.

@@ -6,7 +6,7 @@
 //! commit: nothing can fail any more. With an id its records are inserted before PostgreSQL's own
 //! commit record, and the commit log decides about them.
 
-use super::{enter_window, my_window, slot};
+use super::{enter_window, marks, my_window, slot};
 use crate::pg::errors::complain;
 use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
@@ -50,6 +50,8 @@ pub struct Commit {
     held: bool,
     /// The commit is decided, and perhaps in WAL: it cannot be undone any more.
     is_decided: bool,
+    /// With a transaction id: a time before that of PostgreSQL's commit record.
+    began: u64,
     builder: Builder,
     tables: Vec<&'static Table>,
     storages: Vec<Storage>,
@@ -104,6 +106,12 @@ impl Commit {
             return t.prepare_decide(&PG, self.held, &|_, _| {});
         }
         enter_window();
+        if self.way == Way::Record && marks::is_due() {
+            self.become_mark(t)?;
+        }
+        if self.way != Way::Record {
+            self.began = marks::now();
+        }
         t.prepare_decide(&PG, self.held, &|_, _| {})?;
         match self.way {
             Way::Xid(xid) => self.log_under(xid, t),
@@ -118,6 +126,18 @@ impl Commit {
     /// Snapshots leave it out meanwhile, and no reader waits for it.
     fn waits_elsewhere(&self, t: &Txn) -> bool {
         self.synchronous && t.has_writes() && wal::has_logged()
+    }
+
+    /// The commit is to be a time mark: it takes a transaction id (INV-MARK). It has asked after
+    /// all waits for locks, so that no commit waits for hours between the mark and its record.
+    #[cold]
+    fn become_mark(&mut self, t: &mut Txn) -> Result<(), Error> {
+        my_window().leave();
+        depends::await_before(t)?;
+        self.way = Way::Xid(wal::full_xid());
+        (self.depended, self.held) = (false, true);
+        enter_window();
+        Ok(())
     }
 
     /// The tables that the transaction logs, and the sizes of what it logs.
@@ -246,6 +266,7 @@ impl Commit {
 
     /// PostgreSQL has logged, flushed and replicated the commit.
     fn commit_by_xid(&mut self, t: &mut Txn) {
+        marks::set(self.began);
         wal::critical(|| decide(t, || 0));
         t.done();
         reach("commit-done");

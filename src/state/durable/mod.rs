@@ -4,6 +4,7 @@
 //! what a permanent table has beside its records), so that they need no memory of their own.
 
 pub mod commit;
+mod marks;
 mod reserve;
 
 pub use reserve::reserve;

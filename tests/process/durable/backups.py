@@ -4,67 +4,32 @@ standby that is promoted, and recovery to a named point and to an LSN. The oracl
 them."""
 
 import copy
-import os
-import shutil
-import subprocess
-import tempfile
 import time
 
 import psycopg2
 
 from lib import transfers
+from lib.clusters import Cluster, run
 from lib.common import OURS, check, drop_database, equal, main, make_database, must_come, query, value
 
 DATABASE = "process_backups"
-AS_SERVER = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
 
 
-class Copy:
-    """A copy of the server, with sockets of its own."""
-
-    def __init__(self, *options):
-        self.home = tempfile.mkdtemp(prefix="mcb-", dir="/tmp")
-        os.chmod(self.home, 0o777)
-        self.data = self.home + "/data"
-        path = os.path.join(os.environ["PGBIN"], "pg_basebackup")
-        environment = {**os.environ, "PGAPPNAME": "copy"}
-        subprocess.run([*AS_SERVER, path, "-D", self.data, "-X", "stream", "-c", "fast", *options], check=True,
-                       env=environment, stdin=subprocess.DEVNULL)
-
-    def start(self, **settings):
-        with open(self.data + "/postgresql.auto.conf", "a", encoding="ascii") as file:
-            file.write(f"unix_socket_directories = '{self.home}'\n")
-            file.writelines(f"{name} = '{text}'\n" for name, text in settings.items())
-        self.control("start", "-o", f"-c unix_socket_directories={self.home}", "-l", self.home + "/log")
-
-    def control(self, command, *more):
-        path = os.path.join(os.environ["PGBIN"], "pg_ctl")
-        subprocess.run([*AS_SERVER, path, "-D", self.data, "-w", "-t", "120", command, *more], check=True,
-                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-    def connect(self):
-        connection = psycopg2.connect(host=self.home, dbname=DATABASE)
-        connection.autocommit = True
-        return connection
-
-    def judge(self, oracle, name):
-        connection = self.connect()
-        good = oracle.judge(name, connection)
-        connection.close()
-        return good
-
-    def remove(self):
-        try:
-            self.control("stop", "-m", "immediate")
-        except subprocess.CalledProcessError:
-            pass
-        shutil.rmtree(self.home, ignore_errors=True)
+def judge(server, oracle, name):
+    connection = server.connect()
+    good = oracle.judge(name, connection)
+    connection.close()
+    return good
 
 
 class Shared:
     """What the tests have in common."""
 
     oracle = transfers.Oracle()
+
+
+def copy_server(*options):
+    return Cluster.copy(*options, database=DATABASE)
 
 
 def boss():
@@ -95,7 +60,7 @@ def test_backup():
 
     def take():
         before["oracle"] = marks()
-        return Copy()
+        return copy_server()
 
     backup = run_for(1.0, "backup", take)
     try:
@@ -128,7 +93,7 @@ def judge_part(server, name):
         # Each answered commit may be there or not.
         oracle.doubtful[w] |= oracle.answered[w]
         oracle.answered[w] = set()
-    return server.judge(oracle, name)
+    return judge(server, oracle, name)
 
 
 def replayed(standby, lsn):
@@ -140,7 +105,7 @@ def replayed(standby, lsn):
 
 def test_standby():
     """A standby replays under load, is restarted, promoted, written, and crashes."""
-    standby = run_for(1.0, "standby", lambda: Copy("-R"))
+    standby = run_for(1.0, "standby", lambda: copy_server("-R"))
     try:
         standby.start(hot_standby="on")
         run_for(1.0, "standby 2", lambda: restart(standby))
@@ -158,7 +123,7 @@ def test_standby():
                 check("backups: a standby does not read", error.pgcode in ("0A000", "55000", "57P03"), f"{error.pgcode} {error}")
         connection.close()
         standby.control("promote")
-        standby.judge(copy.deepcopy(Shared.oracle), "backups: a promoted standby has all")
+        judge(standby, copy.deepcopy(Shared.oracle), "backups: a promoted standby has all")
         connection = standby.connect()
         query(connection, "SET synchronous_commit = on; UPDATE acct0 SET branch = 77; CREATE INDEX after ON acct0 (branch); INSERT INTO marks VALUES (3, -1, 1, 2, 0, 'acct0,acct0,')")
         connection.close()
@@ -180,7 +145,7 @@ def restart(standby):
 def test_points():
     """Recovery ends at a named point, and at an LSN, with exactly the commits before."""
     run_for(0.5, "points")
-    one, two = Copy("-R"), Copy("-R")
+    one, two = copy_server("-R"), copy_server("-R")
     try:
         run_for(0.5, "points 2")
         known = copy.deepcopy(Shared.oracle)
@@ -195,7 +160,7 @@ def test_points():
             connection = server.connect()
             must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
             connection.close()
-            server.judge(copy.deepcopy(known), f"backups: recovery to a point by its {name}")
+            judge(server, copy.deepcopy(known), f"backups: recovery to a point by its {name}")
     finally:
         one.remove()
         two.remove()

@@ -190,6 +190,8 @@ def hangs(way, table, end):
     standby = Standby()
     try:
         query(BOSS, "ALTER SYSTEM SET synchronous_standby_names = 'receiver'")
+        # Else a commit of those without a transaction id may take one.
+        query(BOSS, "ALTER SYSTEM SET mixedcc.time_marks = -1")
         reload(BOSS)
         must_come(standby.is_synchronous)
         before = used()
@@ -208,6 +210,7 @@ def hangs(way, table, end):
         check(f"{way}: no memory is held back then", used() - before < HELD_BYTES, used() - before)
     finally:
         query(BOSS, "ALTER SYSTEM RESET synchronous_standby_names")
+        query(BOSS, "ALTER SYSTEM RESET mixedcc.time_marks")
         reload(BOSS)
         standby.remove()
 
