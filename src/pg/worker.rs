@@ -43,6 +43,10 @@ pub fn register(name: &CStr, function: &CStr) {
     unsafe { pg_sys::RegisterBackgroundWorker(&mut w) };
 }
 
+/// `pg_cancel_backend` has no statement to cancel here. An ERROR would end the worker, and the
+/// companion ends as a crash.
+unsafe extern "C-unwind" fn ignore(_signal: core::ffi::c_int) {}
+
 /// The worker begins: signals, and a connection to no database.
 pub fn begin() {
     // SAFETY: as bgworker.h wants it, once and in this order: handlers, then signals, then the
@@ -50,6 +54,7 @@ pub fn begin() {
     unsafe {
         compat::handle_signal(pg_sys::SIGHUP, raw::SignalHandlerForConfigReload);
         compat::handle_signal(pg_sys::SIGTERM, raw::SignalHandlerForShutdownRequest);
+        compat::handle_signal(pg_sys::SIGINT, ignore);
         pg_sys::BackgroundWorkerUnblockSignals();
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
     }

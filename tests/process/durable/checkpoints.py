@@ -18,7 +18,7 @@ import time
 
 import psycopg2
 
-from lib.common import (RETRY, check, connect, drop_database, main, make_database, must_come, ok, query, server,
+from lib.common import (RETRY, check, connect, drop_database, equal, main, make_database, must_come, ok, query, server,
                         value, wait_until)
 from lib.images import Images, columns, record_number, text
 
@@ -217,6 +217,13 @@ def companion():
 def test_companion():
     """A new companion takes over, after a clean end and after a crash."""
     with Load() as load:
+        before, connection = companion(), connect("postgres")
+        for _ in range(20):
+            query(connection, "SELECT pg_cancel_backend(%s)", (before,))
+            time.sleep(0.02)
+        query(connection, "CHECKPOINT")
+        connection.close()
+        equal("companion: it has nothing that can be canceled", companion(), before)
         for how in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
             before, done = companion(), load.done.value
             os.kill(before, how)
