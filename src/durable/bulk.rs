@@ -1,5 +1,7 @@
 //! The content of storages that a transaction has made, as images before it commits (D-NEW).
 //!
+//! Its rows are writes of the transaction; or they have moved there from another tablespace.
+//!
 //! The storage's fate is that of its content: a transaction that does not commit leaves no file.
 //! So the entries need no transaction id, and their CSN is a tick of the clock before the commit's.
 
@@ -13,6 +15,7 @@ use mixedcc_engine::durable::{Durable, Entry, Kind, Meta};
 use mixedcc_engine::txn::{RecordRef, WriteKind};
 use mixedcc_engine::Table;
 use pgrx::prelude::*;
+use std::ptr::NonNull;
 
 /// Writes the rows of tables whose storages the transaction has made.
 pub fn write(tables: impl IntoIterator<Item = &'static Table>) {
@@ -44,7 +47,7 @@ fn write_table(table: &'static Table, durable: &'static Durable) {
     let (mut live_bytes, mut rows) = (0, 0);
     let mut row = Vec::new();
     for n in 0..table.len() {
-        if !own_row(table, n, &mut row) {
+        if !row_of(table, n, &mut row) {
             continue;
         }
         let entry = Entry { csn, kind: Kind::Row, record: n as u32, pending: None, fragment: None, payload: &row };
@@ -81,21 +84,24 @@ fn write_batch(batch: &mut Batch) {
     }
 }
 
-/// The stored form of the row that record `n` has when the transaction, which has made it, commits.
-/// False: it has none.
-fn own_row(table: &'static Table, n: u64, to: &mut Vec<u8>) -> bool {
+/// The stored form of the row that record `n` has when the transaction commits, which has made the
+/// table. False: it has none.
+fn row_of(table: &'static Table, n: u64, to: &mut Vec<u8>) -> bool {
     let t = xact::txn();
     let Some(r) = RecordRef::find(table, n) else { return false };
-    let Some(write) = t.last_write(r).and_then(|w| t.write(w)) else { return false };
-    if write.kind == WriteKind::Delete {
-        return false;
-    }
+    let version = match t.last_write(r).and_then(|w| t.write(w)) {
+        Some(write) => Some(write.version).filter(|_| write.kind != WriteKind::Delete),
+        // SAFETY: INV-VERSION: only this transaction uses the table. So a committed version has
+        // moved here, and nothing frees it before the transaction ends.
+        None => NonNull::new(r.rec.head()).filter(|v| unsafe { v.as_ref() }.csn().is_some()),
+    };
+    let Some(version) = version else { return false };
     to.clear();
-    // SAFETY: INV-VERSION: an own version, complete since it was handed to the engine. Nothing
-    // frees it before the transaction ends.
+    // SAFETY: INV-VERSION: an own version, complete since it was handed to the engine, or one that
+    // has moved here. Nothing frees it before the transaction ends.
     unsafe {
-        let len = write.version.as_ref().len as usize;
-        let payload = mixedcc_engine::record::Version::payload(write.version.as_ptr());
+        let len = version.as_ref().len as usize;
+        let payload = mixedcc_engine::record::Version::payload(version.as_ptr());
         stored::pack(std::slice::from_raw_parts(payload, len), to);
     }
     true

@@ -338,6 +338,22 @@ fn create_table_with(
     t
 }
 
+/// Makes the table of a storage to which the rows of another table move: with the same map, and the
+/// primary index that the relation wants. Permanent as the other one is. No other process can find
+/// it yet.
+///
+/// # Safety
+/// A valid relation of ours, and its table.
+pub unsafe fn make_like(rel: pg_sys::Relation, key: [u32; 4], old: &Table) -> Result<&'static Table, OutOfMemory> {
+    // SAFETY: `rel` is an open relation of ours (contract of this function).
+    let spec = unsafe { (above().primary_spec)(rel) };
+    let t = make(key, copy_map(old.map()), spec.as_deref(), old.durable().is_some())?;
+    if let Some(name) = old.name.get() {
+        t.name.set(&name);
+    }
+    Ok(t)
+}
+
 /// Makes the table of a storage, with a map of its own. No other process can find it yet.
 fn make(
     key: [u32; 4],

@@ -21,7 +21,7 @@ REPLACED = [
 # test; serialization failures that only one of SSI and mixedcc raises, or raises elsewhere.
 REFUSED = re.compile(
     r"does not support|do not support|cannot PREPARE a transaction|"
-    r"cannot be moved to another tablespace|cannot add relation|cannot be made a view|"
+    r"cannot add relation|cannot be made a view|"
     r"syntax error at or near \"[:-]\""  # a TOAST table's name put into a statement, where there is none
 )
 FOLLOWS = re.compile(

@@ -6,13 +6,15 @@
 //! so no session can connect to it. It waits until no session is connected, as the command does.
 //! Then it waits for a round, which writes what these sessions have left. The checkpoints of the
 //! command find nothing dirty there, so they do not wait for the command. The companion writes
-//! nothing of its own accord: its rounds leave out what is clean. Before DROP DATABASE the
-//! permanent tables leave the memory. If the command fails, they are loaded again.
+//! nothing of its own accord: its rounds leave out what is clean. Before DROP DATABASE, and before
+//! ALTER DATABASE SET TABLESPACE, the permanent tables leave the memory. If the command fails, or
+//! when their database has moved, they are loaded again.
 
 use super::{database, elements, flag, Call};
 use crate::pg::compat;
 use crate::pg::errors::refuse;
-use crate::state::{rounds, shmem, xact};
+use crate::state::shmem::{self, Absence};
+use crate::state::{rounds, xact};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -47,17 +49,23 @@ pub fn remove(call: Call) {
     shmem::storages(db).into_iter().for_each(forget);
 }
 
-/// ALTER DATABASE: its tablespace names the storages of its tables.
+/// ALTER DATABASE: its tablespace names the storages of its tables. The rows of permanent ones come
+/// from their files afterwards.
 pub fn alter(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
     let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
     let name = super::text(s.dbname).unwrap_or_default();
-    if moves && database(&name).is_some_and(|db| !shmem::storages(db).is_empty()) {
-        refuse(
-            "a database with mixedcc tables cannot be moved to another tablespace",
-            "Move its tables of other access methods, or drop the mixedcc tables first.",
-        );
+    if let Some(db) = database(&name).filter(|_| moves) {
+        if shmem::storages(db).into_iter().any(|key| !is_permanent(key)) {
+            refuse(
+                "a database with unlogged mixedcc tables cannot be moved to another tablespace",
+                "Make them permanent with ALTER TABLE ... SET LOGGED, or drop them first.",
+            );
+        }
+        if is_other(db) && compat::owns_database(Oid::from(db), user()) {
+            close(&name, Command::Move);
+        }
     }
     drop(name);
     call.run();
@@ -79,6 +87,7 @@ fn user() -> Oid {
 enum Command {
     Create,
     Drop { force: bool },
+    Move,
 }
 
 impl Command {
@@ -86,7 +95,7 @@ impl Command {
     fn lock(self) -> i32 {
         match self {
             Command::Create => pg_sys::ShareLock as i32,
-            Command::Drop { .. } => pg_sys::AccessExclusiveLock as i32,
+            Command::Drop { .. } | Command::Move => pg_sys::AccessExclusiveLock as i32,
         }
     }
     fn busy(self, name: &str) -> String {
@@ -119,7 +128,7 @@ fn close(name: &str, command: Command) {
     if has_companion && !permanent(db).is_empty() {
         rounds::round_now();
     }
-    if matches!(command, Command::Drop { .. }) {
+    if !matches!(command, Command::Create) {
         permanent(db).into_iter().for_each(forget);
     }
 }
@@ -138,12 +147,20 @@ fn lock(name: &str, mode: i32) -> Option<u32> {
     }
 }
 
-/// The permanent tables of a database that are in memory. No session is connected to it.
+/// The permanent tables of a database that are in memory, or are known not to fit. No session is
+/// connected to it.
 fn permanent(db: u32) -> Vec<[u32; 4]> {
+    shmem::storages(db).into_iter().filter(|key| is_permanent(*key)).collect()
+}
+
+/// Is this the storage of a permanent table?
+fn is_permanent(key: [u32; 4]) -> bool {
     // The transaction's pin keeps the tables until we are done with them.
     xact::txn();
-    let is_permanent = |key: &[u32; 4]| shmem::find(*key).is_some_and(|t| t.durable().is_some());
-    shmem::storages(db).into_iter().filter(is_permanent).collect()
+    match shmem::absent(key) {
+        Some((why, _)) => why == Absence::TooLarge,
+        None => shmem::find(key).is_some_and(|t| t.durable().is_some()),
+    }
 }
 
 /// Takes a table out of memory.

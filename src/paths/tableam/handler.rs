@@ -1,7 +1,7 @@
 //! The access method's handler: wires the callbacks, and nothing else.
 
 use crate::access::write;
-use crate::paths::tableam::{analyze, dml, fetch, index, relation, sample, scan, vacuum};
+use crate::paths::tableam::{analyze, dml, fetch, index, relation, sample, scan, tablespace, vacuum};
 use crate::pg::{compat, Tid};
 use pgrx::pg_sys;
 use std::sync::OnceLock;
@@ -27,8 +27,10 @@ impl compat::Callbacks for Method {
         // `Callbacks::set_new_storage`.
         unsafe { relation::set_new_storage(rel, storage, persistence) }
     }
-    fn copy_data() {
-        relation::refuse_to_copy_data()
+    unsafe fn copy_data(rel: pg_sys::Relation, storage: &compat::Storage) {
+        // SAFETY: `rel` and `storage` are those of tableam.h's callback: contract of
+        // `Callbacks::copy_data`.
+        unsafe { tablespace::copy_data(rel, storage) }
     }
     unsafe fn update(
         rel: pg_sys::Relation,

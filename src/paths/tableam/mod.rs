@@ -8,4 +8,5 @@ pub mod index;
 pub mod relation;
 pub mod sample;
 pub mod scan;
+pub mod tablespace;
 pub mod vacuum;

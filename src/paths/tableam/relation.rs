@@ -94,11 +94,6 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
     }
 }
 
-/// Another tablespace.
-pub fn refuse_to_copy_data() -> ! {
-    unsupported("mixedcc tables cannot be moved to another tablespace", "Create a table there, and copy the rows.")
-}
-
 /// # Safety
 /// tableam.h's contract of `relation_copy_for_cluster`.
 #[pg_guard]

@@ -11,8 +11,11 @@ pub trait Callbacks {
     /// # Safety
     /// The contract of tableam.h.
     unsafe fn set_new_storage(rel: pg_sys::Relation, storage: &Storage, persistence: core::ffi::c_char);
-    /// A relation gets a storage in another tablespace.
-    fn copy_data();
+    /// The rows of a relation move into a storage in another tablespace.
+    ///
+    /// # Safety
+    /// The contract of tableam.h.
+    unsafe fn copy_data(rel: pg_sys::Relation, storage: &Storage);
     /// A row is updated. `moved`: it needs entries in all indexes.
     ///
     /// # Safety
@@ -93,8 +96,10 @@ unsafe extern "C-unwind" fn set_new_storage<C: Callbacks>(
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn copy_data<C: Callbacks>(_rel: pg_sys::Relation, _storage: *const Storage) {
-    C::copy_data()
+unsafe extern "C-unwind" fn copy_data<C: Callbacks>(rel: pg_sys::Relation, storage: *const Storage) {
+    // SAFETY: `rel` is open and locked exclusively, and the storage is the caller's (tableam.h:
+    // relation_copy_data).
+    unsafe { C::copy_data(rel, &*storage) }
 }
 
 #[pg_guard]

@@ -8,7 +8,7 @@ import tempfile
 
 import psycopg2
 
-from lib.common import OURS, check, connect, drop_database, equal, main, make_database, query, server, tool, value
+from lib.common import OURS, accepts, check, connect, drop_database, equal, main, make_database, must_come, query, server, tool, value
 
 DATABASE = "process_definitions"
 COPY = "process_definitions_copy"
@@ -59,8 +59,6 @@ def test_persistence():
     query(connection, "INSERT INTO h VALUES (3, 3); ALTER TABLE u SET LOGGED; INSERT INTO u VALUES (2)")
     query(connection, "ALTER TABLE made SET UNLOGGED; ALTER TABLE t ADD CHECK (id > 0); ALTER TABLE parent ALTER v TYPE bigint")
     equal("definitions: changes of persistence", kind(connection, "h", "h_pkey", "u", "u_pkey", "made"), "ppppu")
-    if OURS:
-        equal("definitions: another tablespace is refused", error_of(connection, "ALTER TABLE t SET TABLESPACE pg_global") in ("0A000", "22023", "42501"), True)
     before = {table: content(connection, table) for table in ("t", "u", "parent", "h")}
     connection.close()
     server("crash")
@@ -133,9 +131,159 @@ def test_databases():
     connection.close()
 
 
+def place(connection, table):
+    return value(connection, f"SELECT coalesce(spcname, 'pg_default') FROM pg_class c LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace WHERE c.oid = '{table}'::regclass")
+
+
+def moved_state(connection):
+    """Rows with their TIDs, and what each index finds."""
+    indexes = {"key": "id BETWEEN 100 AND 200", "btree": "v = 'w300'", "gin": "n @> '{4}'"}
+    return {t: (query(connection, f"SELECT ctid::text, * FROM {t} ORDER BY id"),
+                {name: by_index(connection, f"SELECT id FROM {t} WHERE {where} ORDER BY id") for name, where in indexes.items()})
+            for t in ("mp", "mu")}
+
+
+def make_moved(connection):
+    for table, word in (("mp", ""), ("mu", "UNLOGGED")):
+        query(connection, f"""DROP TABLE IF EXISTS {table}; CREATE {word} TABLE {table} (id int PRIMARY KEY, v text, n int[]) USING {METHOD};
+            INSERT INTO {table} SELECT i, 'v' || i, ARRAY[i % 10] FROM generate_series(1, 3000) i;
+            CREATE INDEX ON {table} (v); CREATE INDEX ON {table} USING gin (n);
+            UPDATE {table} SET v = 'w' || id WHERE id % 3 = 0; DELETE FROM {table} WHERE id % 7 = 0;
+            INSERT INTO {table} VALUES (-1, repeat('large', 5000), NULL)""")
+
+
+def test_tablespaces():
+    boss = connect("postgres")
+    query(boss, "SET allow_in_place_tablespaces = on")
+    query(boss, "CREATE TABLESPACE space1 LOCATION ''")
+    boss.close()
+    connection = connect(DATABASE, options=SAFE)
+    make_moved(connection)
+    before = moved_state(connection)
+    old = connect(DATABASE, options=SAFE)
+    query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+    for table in ("mp", "mu"):
+        query(connection, f"BEGIN; ALTER TABLE {table} SET TABLESPACE space1; DELETE FROM {table} WHERE id < 50; ROLLBACK")
+        query(connection, f"BEGIN; SAVEPOINT s; ALTER TABLE {table} SET TABLESPACE space1; ROLLBACK TO s; COMMIT")
+    equal("definitions: a move that was rolled back", moved_state(connection), before)
+    equal("definitions: the table stays where it was", place(connection, "mp"), "pg_default")
+    file = value(connection, "SELECT pg_relation_filepath('mp')")
+    for table in ("mp", "mu"):
+        query(connection, f"ALTER TABLE {table} SET TABLESPACE space1; ALTER INDEX {table}_pkey SET TABLESPACE space1")
+    equal("definitions: rows, TIDs and indexes after SET TABLESPACE", moved_state(connection), before)
+    equal("definitions: tables and indexes are there", [place(connection, t) for t in ("mp", "mp_pkey", "mu", "mu_pkey")], ["space1"] * 4)
+    query(old, "COMMIT")
+    old.close()
+    query(connection, "CHECKPOINT")
+    equal("definitions: the old file is gone", value(connection, f"SELECT pg_stat_file('{file}', true) IS NULL"), True)
+    query(connection, "INSERT INTO mp SELECT i, 'fresh', NULL FROM generate_series(5001, 5500) i")
+    equal("definitions: no new row has the number of a dead index entry", by_index(connection, "SELECT id FROM mp WHERE v IN ('v7', 'v14', 'w21')"), [])
+    query(connection, "VACUUM mp")
+    query(connection, "INSERT INTO mp SELECT i, 'new', NULL FROM generate_series(10001, 10500) i; UPDATE mp SET v = 'moved' WHERE id < 20")
+    before = moved_state(connection)
+    connection.close()
+    server("crash")
+    connection = connect(DATABASE, options=SAFE)
+    after = moved_state(connection)
+    equal("definitions: a moved table after a crash", after["mp"], before["mp"])
+    equal("definitions: a moved unlogged table is empty after a crash", after["mu"][0], [])
+    # Changes of the same transaction move too.
+    query(connection, """BEGIN; UPDATE mp SET v = 'own' WHERE id BETWEEN 30 AND 40; DELETE FROM mp WHERE id = 41; INSERT INTO mp VALUES (20000, 'own', NULL);
+        SAVEPOINT a; UPDATE mp SET v = 'undone'; ROLLBACK TO a; ALTER TABLE mp SET TABLESPACE pg_default;
+        SAVEPOINT b; DELETE FROM mp; ROLLBACK TO b; UPDATE mp SET v = 'later' WHERE id = 30; INSERT INTO mp VALUES (20001, 'later', NULL); COMMIT""")
+    before = moved_state(connection)["mp"]
+    rows = {row[1]: row[2] for row in before[0]}
+    equal("definitions: changes before and after a move", (rows.get(30), rows.get(31), 41 in rows, rows.get(20000), rows.get(20001)),
+          ("later", "own", False, "own", "later"))
+    connection.close()
+    server("crash")
+    connection = connect(DATABASE, options=SAFE)
+    equal("definitions: and after a crash", moved_state(connection)["mp"], before)
+    query(connection, "ALTER TABLE mp SET TABLESPACE space1; ALTER TABLE ALL IN TABLESPACE space1 SET TABLESPACE pg_default; ALTER INDEX ALL IN TABLESPACE space1 SET TABLESPACE pg_default")
+    equal("definitions: ALL IN TABLESPACE", [place(connection, t) for t in ("mp", "mp_pkey", "mu", "mu_pkey")], ["pg_default"] * 4)
+    query(connection, "ALTER TABLE mp ADD COLUMN later int DEFAULT 7, SET TABLESPACE space1; ALTER TABLE mp DROP COLUMN later")
+    equal("definitions: a rewrite moves too", (place(connection, "mp"), len(moved_state(connection)["mp"][0])), ("space1", len(before[0])))
+    connection.close()
+    if OURS:
+        crash_in_a_move()
+
+
+def crash_in_a_move():
+    connection = connect(DATABASE, options=SAFE)
+    before = moved_state(connection)["mp"]
+    connection.close()
+    for event in ("bulk-page:1", "bulk-page:2"):
+        victim = connect(DATABASE, options=SAFE + f" -c mixedcc.stop_events=on -c mixedcc.kill_at={event}")
+        try:
+            query(victim, "ALTER TABLE mp SET TABLESPACE pg_default")
+        except psycopg2.OperationalError:
+            victim.close()
+        must_come(accepts, 60)
+        connection = connect(DATABASE, options=SAFE)
+        equal(f"definitions: a crash in a move leaves the table where it was, {event}",
+              (place(connection, "mp"), moved_state(connection)["mp"] == before), ("space1", True))
+        connection.close()
+
+
+def test_move_of_a_database():
+    boss = connect("postgres")
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, "DROP TABLE IF EXISTS mu, u, made; UPDATE mp SET v = 'dirty' WHERE id % 2 = 0")
+    query(connection, f"CREATE UNLOGGED TABLE hinders (id int) USING {METHOD}")
+    moved_before = query(connection, "SELECT ctid::text, * FROM mp ORDER BY id")
+    if OURS:
+        equal("definitions: a database with an unlogged table is not moved", error_of(boss, f"ALTER DATABASE {DATABASE} SET TABLESPACE space1"), "0A000")
+    query(connection, "DROP TABLE hinders")
+    equal("definitions: nor one that is in use", error_of(boss, f"ALTER DATABASE {DATABASE} SET TABLESPACE space1"), "55006")
+    # PostgreSQL's rule: no table of the database may be in the tablespace that it moves to.
+    query(connection, "ALTER TABLE mp SET TABLESPACE pg_default")
+    before = {t: content(connection, t) for t in ("mp", "a", "b", "c")}
+    connection.close()
+    query(boss, f"ALTER DATABASE {DATABASE} SET TABLESPACE space1")
+    for what in ("after the move", "after a crash behind it"):
+        connection = connect(DATABASE, options=SAFE)
+        equal(f"definitions: tables of a moved database, {what}", {t: content(connection, t) for t in before}, before)
+        equal(f"definitions: TIDs of a moved database, {what}", query(connection, "SELECT ctid::text, * FROM mp ORDER BY id"), moved_before)
+        equal(f"definitions: its indexes, {what}", by_index(connection, "SELECT id FROM mp WHERE id BETWEEN 30 AND 32 ORDER BY id"), [(30,), (31,), (32,)])
+        connection.close()
+        boss.close()
+        server("crash")
+        boss = connect("postgres")
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, "UPDATE mp SET v = 'there'; INSERT INTO mp VALUES (30000, 'there', NULL)")
+    wanted = content(connection, "mp")
+    connection.close()
+    query(boss, f"ALTER DATABASE {DATABASE} SET TABLESPACE pg_default")
+    boss.close()
+    server("crash")
+    connection = connect(DATABASE, options=SAFE)
+    equal("definitions: and back again", content(connection, "mp"), wanted)
+    connection.close()
+    boss = connect("postgres")
+    query(boss, "DROP TABLESPACE space1")
+    boss.close()
+
+
+def test_sizes():
+    """Bytes of files: those of a permanent table grow when its rows are imaged."""
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, f"CREATE TABLE sized (id int PRIMARY KEY, v text) USING {METHOD}; CREATE INDEX ON sized (v)")
+    query(connection, "INSERT INTO sized SELECT i, repeat('x', 100) || i FROM generate_series(1, 10000) i")
+    query(connection, "CHECKPOINT")
+    table, total, relation = query(connection, "SELECT pg_table_size('sized'), pg_total_relation_size('sized'), pg_relation_size('sized')")[0]
+    check("definitions: pg_table_size has the bytes of the rows", 1_100_000 < table < 3_000_000 and relation <= table, (relation, table))
+    check("definitions: pg_total_relation_size those of the indexes too", table + 1_100_000 < total < table + 4_000_000, (table, total))
+    shown = tool("psql", "-XAt", "-c", "\\dt+ sized", DATABASE)
+    check("definitions: \\dt+ shows them", f"|{value(connection, 'SELECT pg_size_pretty(pg_table_size(%s))', ('sized',))}|" in shown and "permanent" in shown, shown)
+    query(connection, "TRUNCATE sized")
+    check("definitions: they go with TRUNCATE", value(connection, "SELECT pg_table_size('sized')") < 100_000)
+    connection.close()
+
+
 def test_dump():
     connection = connect(DATABASE, options=SAFE)
-    tables = ("a", "b", "c", "u", "parent", "made")
+    tables = ("a", "b", "c", "mp", "parent", "made")
+    query(connection, f"CREATE UNLOGGED TABLE made USING {METHOD} AS SELECT 1 AS id")
     before = {table: (kind(connection, table), content(connection, table)) for table in tables}
     with tempfile.NamedTemporaryFile(suffix=".sql") as file:
         os.chmod(file.name, 0o666)
@@ -171,4 +319,4 @@ def test_ages():
 
 
 if __name__ == "__main__":
-    main(test_persistence, test_truncate_and_drop, test_databases, test_dump, test_ages)
+    main(test_persistence, test_truncate_and_drop, test_databases, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_ages)
