@@ -64,6 +64,8 @@ def test_backup():
 
     backup = run_for(1.0, "backup", take)
     try:
+        said = run("pg_verifybackup", backup.data)
+        check("backups: pg_verifybackup", "successfully verified" in said, said)
         backup.start()
         connection = backup.connect()
         there = marks_of(connection)

@@ -295,9 +295,36 @@ def definitions_first():
         connection.close()
 
 
+def key_metapages():
+    """nbtree finds no empty index where the engine has the key, from the end of its build on."""
+    connection = make_database()
+    query(connection, "CREATE EXTENSION pageinspect; CREATE EXTENSION amcheck")
+    builds = {"made": "CREATE TABLE m (id int PRIMARY KEY, v int) USING mixedcc",
+              "truncated": "TRUNCATE m",
+              "built again": "REINDEX INDEX m_pkey",
+              "built beside": "REINDEX INDEX CONCURRENTLY m_pkey",
+              "added": "ALTER TABLE m DROP CONSTRAINT m_pkey, ADD PRIMARY KEY (id)",
+              "rewritten": "ALTER TABLE m ALTER COLUMN v TYPE bigint"}
+    for name, build in builds.items():
+        query(connection, build)
+        for when in ("after its build", "after a crash"):
+            other = connect()  # It uses the index alone.
+            equal(f"the index is {name}: its metapage {when}",
+                  query(other, "SELECT root, level, fastroot, fastlevel FROM bt_metap('m_pkey')"), [(1, 0, 1, 2)])
+            other.close()
+            if when == "after its build":
+                connection.close()
+                server("crash")
+                connection = connect()
+        query(connection, "SELECT bt_index_check('m_pkey', true)")
+        query(connection, "INSERT INTO m SELECT coalesce(max(id), 0) + 1, 1 FROM m")
+    equal("all rows are there", value(connection, "SELECT count(*) FROM m"), len(builds) - 1)
+    connection.close()
+
+
 def end():
     drop_database(DATABASE)
 
 
 main(crashes_in_a_row, long_rows, cut_off, freed_numbers, damaged_pages, damaged_journal, torn_journal, small_memory,
-     analyzed_first, definitions_first, end)
+     analyzed_first, definitions_first, key_metapages, end)
