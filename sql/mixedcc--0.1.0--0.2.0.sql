@@ -227,3 +227,12 @@ CREATE OR REPLACE VIEW mixedcc.partitions AS
 DROP FUNCTION mixedcc.partition_rows_of_0_1_0();
 COMMENT ON COLUMN mixedcc.partitions.frozen IS 'SERIALIZABLE transactions that read here and went on, or began, as snapshots';
 COMMENT ON COLUMN mixedcc.partitions.failed_thaws IS 'writes and row locks of such transactions that failed for a conflict here';
+
+-- The report.
+
+CREATE FUNCTION mixedcc.report(since timestamptz DEFAULT now() - interval '1 day', until timestamptz DEFAULT now()) RETURNS text
+    AS 'MODULE_PATHNAME', 'report_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.report(timestamptz, timestamptz) IS
+    'one HTML page on the load of the mixedcc tables of this database in this time: protocols, throughput, failures, waits, switches, memory, advice; from the history that the coordinator keeps (mixedcc.history_interval)';
+REVOKE ALL ON FUNCTION mixedcc.report(timestamptz, timestamptz) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION mixedcc.report(timestamptz, timestamptz) TO pg_monitor;

@@ -8,9 +8,10 @@
 //! is killed outright, PostgreSQL ends all processes and shared memory starts afresh.
 //!
 //! It also chooses protocols (see [`choose`]), and frees dropped tables in slices, so that no
-//! session's commit has to free a large one. And it warns when the region becomes full (see
-//! [`memory`]).
+//! session's commit has to free a large one. It warns when the region becomes full (see
+//! [`memory`]), and keeps the history of the load (see [`super::history`]).
 
+use super::history::Recorder;
 use crate::pg::{compat, guc, worker};
 use crate::state::worker::{doze, free_slice, nudge};
 use crate::state::{rel, shmem, stop};
@@ -162,6 +163,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     let (mut open, mut idle_passes) = (0, 0u32);
     let mut choice = Choice::start(&e, now());
     let mut logged = e.shared.switches.len();
+    let mut history = with_tables(&e, |tables| Recorder::start(&e, tables, now()));
     loop {
         let made = pass(&e);
         let mut progress = made.steps + made.done > 0;
@@ -174,6 +176,9 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         }
         if choice.is_due(now()) {
             progress |= with_tables(&e, |tables| choice.interval(&e, tables, now())) > 0;
+        }
+        if history.is_due(now()) {
+            with_tables(&e, |tables| history.record(&e, tables, now()));
         }
         idle_passes = if progress { 0 } else { idle_passes.saturating_add(1) };
         let poll = match open {

@@ -2,5 +2,7 @@
 
 pub mod annotate;
 pub mod coordinator;
+pub mod history;
 pub mod options;
+pub mod report;
 pub mod sql;

@@ -175,7 +175,8 @@ fn visible_tables() -> Vec<(Oid, &'static Table)> {
     }
 }
 
-fn snake(name: &str) -> String {
+/// A name as SQL writes it: `ReadChanged` is `read_changed`.
+pub fn snake(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
         if c.is_ascii_uppercase() && !out.is_empty() {

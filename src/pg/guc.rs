@@ -176,6 +176,10 @@ pub static ADAPTIVE_FORGET_S: GucSetting<i32> = GucSetting::<i32>::new(600);
 pub static PARTITION_LOCK_MAX_SHARE: GucSetting<f64> = GucSetting::<f64>::new(5.0);
 /// The model's file; empty: the built-in one.
 pub static MODEL_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// Time that a line of the history covers, s; 0: it is not kept.
+pub static HISTORY_INTERVAL_S: GucSetting<i32> = GucSetting::<i32>::new(60);
+/// How long lines of the history are kept, s.
+pub static HISTORY_RETENTION_S: GucSetting<i32> = GucSetting::<i32>::new(7 * 86400);
 /// At which level the coordinator logs decisions.
 pub static LOG_DECISIONS: GucSetting<LogLevel> = GucSetting::<LogLevel>::new(LogLevel::Debug1);
 /// One transaction in so many is sampled for the statistics of partitions.
@@ -331,8 +335,30 @@ fn define_adaptive() {
     );
 }
 
+/// The settings of the history.
+fn define_history() {
+    let seconds = |name, what, more, of: &'static GucSetting<i32>, range: (i32, i32)| {
+        GucRegistry::define_int_guc(name, what, more, of, range.0, range.1, GucContext::Sighup, GucFlags::UNIT_S);
+    };
+    seconds(
+        c"mixedcc.history_interval",
+        c"Time between two lines that the coordinator adds to the history, which mixedcc.report shows.",
+        c"0: it adds none.",
+        &HISTORY_INTERVAL_S,
+        (0, 3600),
+    );
+    seconds(
+        c"mixedcc.history_retention",
+        c"Time after which the coordinator deletes a part of the history.",
+        c"Files are deleted as a whole; a file is that of a day.",
+        &HISTORY_RETENTION_S,
+        (0, 10 * 365 * 86400),
+    );
+}
+
 /// Defines the settings.
 pub fn init() {
+    define_history();
     GucRegistry::define_int_guc(
         c"mixedcc.memory",
         c"Size of the shared memory for the rows of all mixedcc tables.",

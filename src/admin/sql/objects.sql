@@ -630,6 +630,15 @@ COMMENT ON COLUMN mixedcc.metrics.statement IS 'label: kind of a statement that 
 COMMENT ON COLUMN mixedcc.metrics.value IS 'the value; seconds and bytes, without multiples';
 GRANT SELECT ON mixedcc.horizon, mixedcc.metrics TO PUBLIC;
 
+-- The report.
+
+CREATE FUNCTION mixedcc.report(since timestamptz DEFAULT now() - interval '1 day', until timestamptz DEFAULT now()) RETURNS text
+    AS 'MODULE_PATHNAME', 'report_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.report(timestamptz, timestamptz) IS
+    'one HTML page on the load of the mixedcc tables of this database in this time: protocols, throughput, failures, waits, switches, memory, advice; from the history that the coordinator keeps (mixedcc.history_interval)';
+REVOKE ALL ON FUNCTION mixedcc.report(timestamptz, timestamptz) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION mixedcc.report(timestamptz, timestamptz) TO pg_monitor;
+
 -- Options as they are.
 
 CREATE FUNCTION mixedcc.can_hash(type oid) RETURNS boolean

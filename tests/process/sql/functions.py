@@ -76,6 +76,7 @@ class Values:
             "anyelement": rows, "text": texts, "name": ["'c'::name", "''::name", "'ctid'::name", "'a'::name"], "integer": ["0", "-1", "2147483647", "-2147483648"],
             "bigint": ["1", "-1", "9223372036854775807"], "boolean": ["true", "false"], "internal": ["NULL"],
             "double precision": ["0", "-1", "'NaN'", "'Infinity'", "1e300"], "interval": ["'0'", "'-1 s'", "'1000 years'"],
+            "timestamp with time zone": ["now()", "'-infinity'", "'infinity'", "'1900-01-01'", "'2000-01-01'", "'290000-01-01'"],
             "text[]": ["ARRAY['a']", "ARRAY[]::text[]", "ARRAY[NULL, 'a']", "ARRAY[['a'], ['b']]"],
             "anyarray": ["ARRAY[1, 2]", "ARRAY[NULL]::int[]", "'{}'::int[]", "ARRAY['a']", "ARRAY[[1], [2]]", "ARRAY[NULL::f.ours]"],
             '"any"': ["1", "'x'", "NULL::int", "ROW(1, 2)", "NULL::f.ours", "1.5", "ARRAY[1]", "now()", "NULL::record"],

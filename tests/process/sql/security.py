@@ -26,7 +26,7 @@ CALLS = {
     "declare_partition": "declare_partition('sec.t', 'k1')", "declaring": "declaring(1, 0, 1)", "estimate": "estimate('sec.h')", "explain_choice": "explain_choice('sec.t', 0)",
     "get": "get(NULL::sec.t, 'k1')", "get_each": "get_each(NULL::sec.t, ARRAY['k1'])", "get_value": "get_value(NULL::int, NULL::sec.t, 'v', 'k1')",
     "insert": "insert(ROW('k0', 1)::sec.t)", "label_items": "label_items('partitions=2')", "primary_index": "primary_index('sec.t')",
-    "put": "put(ROW('k1', 2)::sec.t)", "range_scan": "range_scan(NULL::sec.t, 'k1')", "remove": "remove(NULL::sec.t, 'k1')", "reset_stats": "reset_stats('sec.t')",
+    "put": "put(ROW('k1', 2)::sec.t)", "range_scan": "range_scan(NULL::sec.t, 'k1')", "remove": "remove(NULL::sec.t, 'k1')", "report": "report()", "reset_stats": "reset_stats('sec.t')",
     "set": "set(NULL::sec.t, 'v', 2, 'k1')", "set_protocol": "set_protocol('sec.t', 'occ', 0)", "set_stop_event": "set_stop_event('read', 'off')",
     "table_size": "table_size('sec.t')", "version_bytes": "version_bytes(100)", "unannotate": "unannotate('sec.f(text)')", "unpin": "unpin('sec.t', 0)",
 }
@@ -86,10 +86,10 @@ def test_table():
 
 
 def test_grants():
-    """Functions that PUBLIC may not call are those that the document denies to all but superusers
-    by grant; all views are for all."""
+    """Functions that PUBLIC may not call are those that the document denies to owners of tables,
+    too; all views are for all."""
     revoked = query(BOSS, """SELECT proname FROM pg_proc WHERE pronamespace = 'mixedcc'::regnamespace AND NOT has_function_privilege('public', oid, 'EXECUTE') ORDER BY 1""")
-    equal("security: functions that are not for PUBLIC", [n for (n,) in revoked], ["reset_bypass", "set_stop_event"])
+    equal("security: functions that are not for PUBLIC", [n for (n,) in revoked], ["report", "reset_bypass", "set_stop_event"])
     for name in ("reset_bypass", "set_stop_event"):
         query(BOSS, f"GRANT EXECUTE ON FUNCTION mixedcc.{name} TO sec_stranger")
     query(BOSS, "GRANT SET ON PARAMETER mixedcc.stop_events TO sec_stranger")
