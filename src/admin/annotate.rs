@@ -265,6 +265,16 @@ fn must_own(function: Oid) {
     }
 }
 
+/// Locks a function of the user against DROP and against others who annotate it, as SECURITY LABEL
+/// does.
+fn lock_own(function: Oid) {
+    must_own(function); // strangers must not lock it
+    let lock = pg_sys::ShareUpdateExclusiveLock as pg_sys::LOCKMODE;
+    // SAFETY: any OID is locked, also that of a function which was dropped since. A cancel unwinds.
+    unsafe { pg_sys::LockDatabaseObject(pg_sys::ProcedureRelationId, function, 0, lock) };
+    must_own(function);
+}
+
 /// Raises an error unless the user may call the function: a call locks partitions in its owner's
 /// name.
 fn must_call(function: Oid) {
@@ -295,7 +305,7 @@ fn qualified_name(table: Oid) -> Option<String> {
 
 /// `mixedcc.annotate`.
 pub fn add(function: Oid, table: Oid, arguments: &[String]) {
-    must_own(function);
+    lock_own(function);
     options::check_is_ours(table);
     let name = qualified_name(table).unwrap_or_else(|| crate::pg::relations::no_such(table));
     if arguments.is_empty() {
@@ -317,7 +327,7 @@ pub fn add(function: Oid, table: Oid, arguments: &[String]) {
 
 /// `mixedcc.unannotate`.
 pub fn remove(function: Oid) {
-    must_own(function);
+    lock_own(function);
     options::store_label(proc_address(function), None);
     changed(function);
 }
