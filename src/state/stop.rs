@@ -233,8 +233,9 @@ pub fn hold() {
     }
 }
 
-/// Passes of the event that `mixedcc.kill_at` names. Of the process; only tests use it.
-static PASSES: Local<u32> = Local::new(0);
+/// Passes of the events that `mixedcc.kill_at` names, in the order of its list. Of the process; only
+/// tests use it.
+static PASSES: Local<[u32; 4]> = Local::new([0; 4]);
 
 /// The process is at a point of durable tables: `mixedcc.kill_at` may end it here, or let it sleep.
 /// Takes no lock and allocates no memory of PostgreSQL's: it may be in a critical section, or in
@@ -250,20 +251,25 @@ pub fn reach(event: &str) {
 fn reach_if_named(event: &str) {
     let Some(wanted) = guc::KILL_AT.get() else { return };
     let wanted = wanted.to_string_lossy();
-    let mut words = wanted.split(':');
-    if words.next() != Some(event) {
+    let mut passes = PASSES.get();
+    for (wanted, i) in wanted.split(',').zip(0..passes.len()) {
+        let mut words = wanted.split(':');
+        if words.next() != Some(event) {
+            continue;
+        }
+        passes[i] = passes[i].wrapping_add(1);
+        PASSES.set(passes);
+        let mut number = || words.next().and_then(|word| word.parse::<u32>().ok());
+        let (pass, sleep) = (number().unwrap_or(1), number());
+        match sleep {
+            _ if pass != 0 && pass != passes[i] => {}
+            Some(ms) => std::thread::sleep(std::time::Duration::from_millis(ms as u64)),
+            // SAFETY: the process ends here.
+            None => unsafe {
+                raw::kill(std::process::id() as i32, SIGKILL);
+            },
+        }
         return;
-    }
-    let mut number = || words.next().and_then(|word| word.parse::<u32>().ok());
-    let (pass, sleep) = (number().unwrap_or(1), number());
-    PASSES.set(PASSES.get().wrapping_add(1));
-    match sleep {
-        _ if PASSES.get() != pass => {}
-        Some(ms) => std::thread::sleep(std::time::Duration::from_millis(ms as u64)),
-        // SAFETY: the process ends here.
-        None => unsafe {
-            raw::kill(std::process::id() as i32, SIGKILL);
-        },
     }
 }
 

@@ -21,7 +21,8 @@ LEVELS = {
     "repeatable read": "REPEATABLE READ",
     "read committed": "READ COMMITTED",
 }
-TERMINATED = "57P01"
+# A session that is terminated, or whose server dies, in COMMIT does not learn its outcome.
+TERMINATED = ("57P01", "57P02")
 # What may end a transaction of any level that writes, and what only some may meet.
 ALLOWED = {"40P01", "23505"}
 ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
@@ -310,7 +311,7 @@ class Client:
             self.rollback()
         except psycopg2.Error as error:
             self.failed(error)
-            if error.pgcode and not (status == "unknown" and error.pgcode == TERMINATED):
+            if error.pgcode and not (status == "unknown" and error.pgcode in TERMINATED):
                 status = "aborted"
         line = {"id": self.next_transaction, "client": self.number, "status": status, "level": self.level,
                 "begin": begin, "commit": time.monotonic_ns(), "events": self.events}

@@ -193,7 +193,7 @@ def disturb(database, seed, results):
                     query(connection, f"VACUUM {dice.choice(['', '(FREEZE) '])}{table}")
                 elif what == "analyze":
                     query(connection, f"ANALYZE {table}")
-            except psycopg2.errors.LockNotAvailable:
+            except (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected):
                 pass
             done += 1
     except psycopg2.Error as error:
