@@ -233,8 +233,8 @@ pub fn hold() {
     }
 }
 
-/// Passes of the events that `mixedcc.kill_at` names, in the order of its list. Of the process; only
-/// tests use it.
+/// Passes of the events that `mixedcc.kill_at` names, in the order of its list. Of the process;
+/// only tests use it.
 static PASSES: Local<[u32; 4]> = Local::new([0; 4]);
 
 /// The process is at a point of durable tables: `mixedcc.kill_at` may end it here, or let it sleep.
