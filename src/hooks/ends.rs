@@ -43,7 +43,10 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             if let Some(t) = xact::sampled() {
                 together::note(t);
             }
-            bulk::write(xact::made());
+            let made = xact::made();
+            if !made.is_empty() {
+                bulk::write(made);
+            }
             hollow::poison_built();
             xact::prepare();
         }

@@ -236,6 +236,7 @@ pub mod raw {
         );
         pub fn GetCurrentTransactionIdIfAny() -> pg_sys::TransactionId;
         pub fn GetTopTransactionIdIfAny() -> pg_sys::TransactionId;
+        pub fn GetTopFullTransactionIdIfAny() -> pg_sys::FullTransactionId;
         // Raises nothing.
         pub fn pgstat_count_heap_insert(rel: pg_sys::Relation, n: pg_sys::PgStat_Counter);
         pub fn ActiveSnapshotSet() -> bool;

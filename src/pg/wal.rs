@@ -138,7 +138,7 @@ pub fn set_last_commit(end: Lsn) {
 /// The full id of the top transaction, if it has one.
 pub fn full_xid_if_any() -> Option<u64> {
     // SAFETY: reads a variable of this process and raises nothing.
-    let xid = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value;
+    let xid = unsafe { super::raw::GetTopFullTransactionIdIfAny() }.value;
     (xid as u32 != 0).then_some(xid)
 }
 

@@ -392,6 +392,9 @@ pub fn prepare() {
         return;
     }
     let b = backend();
+    if !b.txn.is_active() {
+        return;
+    }
     b.txn.set_round_trips(b.round_trips);
     if b.mixed.foreign {
         b.txn.validate_at_commit();

@@ -46,9 +46,28 @@ impl Txn {
     /// CSN, before any other transaction can see it. On an error, and on unwinding, call
     /// [`Txn::abort`].
     pub fn prepare(&mut self, p: &dyn Platform, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
-        self.prepare_locks(p)?;
-        let held = self.depends_on_open();
-        self.prepare_decide(p, held, stamp_payload)
+        self.prepare_held(p, false, stamp_payload)
+    }
+
+    /// The same. `held`: snapshots leave the commit out until it is done, even if it depends on
+    /// none that is not.
+    pub fn prepare_held(
+        &mut self,
+        p: &dyn Platform,
+        held: bool,
+        stamp_payload: &dyn Fn(*mut Version, Csn),
+    ) -> Result<(), Error> {
+        if !self.is_active() {
+            return Ok(());
+        }
+        self.before_commit(p)?;
+        if self.writes.is_empty() {
+            self.await_depends(p)?;
+            return self.decide_reads(p);
+        }
+        self.lock_and_plan(p)?;
+        let held = held || self.depends_on_open();
+        self.decide(p, held, stamp_payload)
     }
 
     /// Steps 0 and 1, and the plan of step 2. All sleeping for locks is over after it.
@@ -60,6 +79,11 @@ impl Txn {
         if self.writes.is_empty() {
             return self.await_depends(p);
         }
+        self.lock_and_plan(p)
+    }
+
+    #[inline(always)]
+    fn lock_and_plan(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if !faults::on(Fault::WritersFreeze) {
             self.thaw(p)?; // each write has thawed it before
         }
@@ -83,16 +107,27 @@ impl Txn {
             return Ok(());
         }
         if self.writes.is_empty() {
-            let wrote = p.has_written();
-            self.acts |= wrote;
-            if !self.commits_at_valid(wrote) {
-                self.thaw(p)?;
-                let now = self.e.now();
-                self.validate_all(p, now)?;
-            }
-            self.stage = Stage::Decided;
-            return Ok(());
+            return self.decide_reads(p);
         }
+        self.decide(p, held, stamp_payload)
+    }
+
+    /// Of a transaction without writes.
+    #[inline(always)]
+    fn decide_reads(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        let wrote = p.has_written();
+        self.acts |= wrote;
+        if !self.commits_at_valid(wrote) {
+            self.thaw(p)?;
+            let now = self.e.now();
+            self.validate_all(p, now)?;
+        }
+        self.stage = Stage::Decided;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, p: &dyn Platform, held: bool, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
         self.held = held;
         self.follows = !self.depends.is_empty();
         p.stop_event(StopEvent::CommitRegister)?;
@@ -192,6 +227,22 @@ impl Txn {
         if !self.is_active() {
             return;
         }
+        if self.held {
+            return self.publish_held(p);
+        }
+        debug_assert!(self.stage == Stage::Decided && self.depends.is_empty());
+        let wrote = !self.writes.is_empty();
+        if wrote {
+            self.mark_committed();
+            self.settle_and_give_up();
+            self.registrations.finish(&self.owner, Stamp::csn(self.csn));
+        }
+        self.telemetry.count_committed(&self.owner, self.level, &self.touched);
+        self.end_committed(p, wrote);
+    }
+
+    #[cold]
+    fn publish_held(&mut self, p: &dyn Platform) {
         self.mark_committed();
         self.settle();
         let mut n = 0;
@@ -203,7 +254,14 @@ impl Txn {
         self.finish(p);
     }
 
+    /// Is the commit held: do snapshots leave it out until it is done?
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// The outcome is *committed*. [`Txn::settle`] must follow.
+    #[inline]
     pub fn mark_committed(&self) {
         if self.is_active() && !self.writes.is_empty() {
             debug_assert_eq!(self.stage, Stage::Decided);
@@ -219,7 +277,10 @@ impl Txn {
         }
         debug_assert_eq!(self.stage, Stage::Decided);
         if !self.writes.is_empty() {
-            self.stamp_writes();
+            for i in 0..self.writes.len() {
+                let w = self.writes[i];
+                self.stamp(&w);
+            }
             self.registrations.finish(&self.owner, Stamp::csn(self.csn));
             self.shared_slot().commits.leave();
             if faults::on(Fault::RetiresBeforeDone) {
@@ -266,8 +327,20 @@ impl Txn {
         self.done();
         let wrote = !self.writes.is_empty();
         if wrote {
-            self.give_up_replaced();
+            let mut left = self.writes.len();
+            for i in 0..self.writes.len() {
+                let w = self.writes[i];
+                self.give_up(&w, &mut left);
+            }
+            if !faults::on(Fault::RetiresBeforeDone) {
+                self.retire_bases();
+            }
         }
+        self.end_committed(p, wrote);
+    }
+
+    #[inline(always)]
+    fn end_committed(&mut self, p: &dyn Platform, wrote: bool) {
         if self.level == Level::Serializable {
             self.retry.note_end(!self.acts);
         }
@@ -278,65 +351,70 @@ impl Txn {
         }
     }
 
-    /// Stamps the new versions, and adds up how much there is of them.
-    fn stamp_writes(&mut self) {
-        for i in 0..self.writes.len() {
-            let w = self.writes[i];
-            if w.superseded {
-                continue;
-            }
-            // SAFETY: INV-VERSION: our own version, which is linked, and not retired before it is
-            // replaced.
-            unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
-            let d = match (w.base, w.kind) {
-                (None, WriteKind::Delete) => Delta::default(),
-                (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
-                (Some(base), kind) => {
-                    let bytes = growth(self.e.region, base, w.version);
-                    Delta { rows: -i64::from(kind == WriteKind::Delete), versions: 0, bytes }
-                }
-            };
-            let t = self.touch(w.r.partition());
-            t.writes += 1;
-            t.delta.add(d);
-        }
-    }
-
-    /// Retires what no snapshot sees any more, and enqueues the records of deleted rows (INV-OLD).
-    fn give_up_replaced(&mut self) {
-        // Writes for whose versions there is still room in the queue.
+    /// All of [`Txn::settle`] and [`Txn::finish`] for the writes of a commit that is not held: it
+    /// is done as soon as it is *committed* (INV-OLD).
+    fn settle_and_give_up(&mut self) {
         let mut left = self.writes.len();
         for i in 0..self.writes.len() {
             let w = self.writes[i];
-            w.forget_writer();
-            if w.superseded {
-                // An own version that was overwritten by a later write of ours.
-                self.retire_version(w.version);
-                left -= 1;
-                continue;
-            }
-            match (w.base, w.kind) {
-                (None, WriteKind::Delete) => {
-                    // Inserted and deleted by us: no other transaction ever saw it.
-                    w.r.rec.writer.store(0, Ordering::SeqCst);
-                    self.writes.kill_insert(&self.owner, &w, left);
-                    // The clock is read after the unlinking (INV-RETIRE).
-                    RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
-                    left -= 1;
-                }
-                (Some(_), WriteKind::Delete) => {
-                    w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-                    w.r.table.enqueue_dead(w.r.no, w.r.rec);
-                }
-                _ => {}
-            }
+            self.stamp(&w);
+            self.give_up(&w, &mut left);
         }
-        if !faults::on(Fault::RetiresBeforeDone) {
-            self.retire_bases();
+        self.retire_bases();
+    }
+
+    /// Stamps a new version, and adds up how much there is of them.
+    #[inline(always)]
+    fn stamp(&mut self, w: &Write) {
+        if w.superseded {
+            return;
+        }
+        // SAFETY: INV-VERSION: our own version, which is linked, and not retired before it is
+        // replaced.
+        unsafe { w.version.as_ref() }.set_stamp(Stamp::csn(self.csn));
+        let d = match (w.base, w.kind) {
+            (None, WriteKind::Delete) => Delta::default(),
+            (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
+            (Some(base), kind) => {
+                let bytes = growth(self.e.region, base, w.version);
+                Delta { rows: -i64::from(kind == WriteKind::Delete), versions: 0, bytes }
+            }
+        };
+        let t = self.touch(w.r.partition());
+        t.writes += 1;
+        t.delta.add(d);
+    }
+
+    /// Retires a version of ours that no snapshot sees, and enqueues the record of a deleted row
+    /// (INV-OLD). `left`: writes for whose versions there is still room in the queue.
+    #[inline(always)]
+    fn give_up(&mut self, w: &Write, left: &mut usize) {
+        w.forget_writer();
+        if w.superseded {
+            // An own version that was overwritten by a later write of ours.
+            self.retire_version(w.version);
+            *left -= 1;
+            return;
+        }
+        match (w.base, w.kind) {
+            (None, WriteKind::Delete) => {
+                // Inserted and deleted by us: no other transaction ever saw it.
+                w.r.rec.writer.store(0, Ordering::SeqCst);
+                self.writes.kill_insert(&self.owner, w, *left);
+                // The clock is read after the unlinking (INV-RETIRE).
+                RetireQueue::push(&self.e, self.slot, w.version.cast(), self.e.now());
+                *left -= 1;
+            }
+            (Some(_), WriteKind::Delete) => {
+                w.r.table.dead.fetch_add(1, Ordering::Relaxed);
+                w.r.table.enqueue_dead(w.r.no, w.r.rec);
+            }
+            _ => {}
         }
     }
 
     /// Since we are *committed* and done, snapshots from now on do not reach the bases.
+    #[inline(always)]
     fn retire_bases(&self) {
         let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
         let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| w.base);

@@ -64,6 +64,16 @@ impl Depends {
         self.done_upto
     }
 
+    /// Reads of commits up to here are not noted, whether or not they count.
+    #[inline]
+    pub fn unnoted_upto(&self) -> Csn {
+        if self.on {
+            self.done_upto
+        } else {
+            Csn::MAX
+        }
+    }
+
     /// The transaction reads what a commit has written.
     #[inline]
     pub fn note(&mut self, csn: Csn) {
@@ -85,10 +95,13 @@ impl Depends {
     }
 
     /// Is a commit on which it depends not done? Forgets those that are.
+    #[inline]
     pub fn is_open(&mut self, e: &Engine) -> bool {
-        if self.is_empty() {
-            return false;
-        }
+        !self.is_empty() && self.is_one_open(e)
+    }
+
+    #[cold]
+    fn is_one_open(&mut self, e: &Engine) -> bool {
         let words = e.opens();
         if words.is_quiet() || self.all_upto != 0 && !words.any_open(self.all_upto) {
             self.all_upto = 0;
@@ -101,6 +114,7 @@ impl Depends {
     }
 
     /// Does it depend on none, as far as is known?
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.noted.is_empty() && self.all_upto == 0
     }
@@ -141,6 +155,14 @@ impl LeftOut {
 }
 
 impl Txn {
+    /// Takes a snapshot, if no commit is held: pins, and returns the clock. The snapshot is the
+    /// prefix up to that.
+    #[inline]
+    pub fn take_quiet(&mut self) -> Option<Csn> {
+        self.e.pin(self.slot);
+        self.e.opens().quiet_at()
+    }
+
     /// Takes a snapshot: pins, and looks which commits are not done. Returns the clock and *V*.
     pub fn take_seen(&mut self, list: &mut Vec<(Csn, SlotId)>) -> (Csn, Csn) {
         self.e.pin(self.slot);
@@ -218,6 +240,7 @@ impl Txn {
 
     /// Does the transaction depend on a commit that is not done? Asked when it has read all that it
     /// reads, before it takes its CSN.
+    #[inline]
     pub fn depends_on_open(&mut self) -> bool {
         let (e, depends) = (self.owner.e, &mut self.depends);
         depends.is_open(&e)

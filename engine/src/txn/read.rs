@@ -48,10 +48,32 @@ impl Txn {
     /// it; else `None`. It neither fails nor unwinds, and does not call the platform.
     #[inline]
     pub fn peek_snapshot(&mut self, r: RecordRef, seen: Seen<'_>) -> Option<Option<NonNull<Version>>> {
-        let (found, csn) = settled_in(r.rec.head(), &seen)?;
-        self.depends.note(csn);
+        self.peek_seen(r, &seen, self.plain_in(&seen))
+    }
+
+    /// The snapshot sees all commits up to this CSN, and reads of them need not be noted.
+    #[inline]
+    pub(super) fn plain_in(&self, seen: &Seen<'_>) -> Csn {
+        seen.floor.min(self.depends.unnoted_upto())
+    }
+
+    /// [`Txn::peek_snapshot`]. `plain`: what [`Txn::plain_in`] has returned for the snapshot.
+    #[inline(always)]
+    pub(super) fn peek_seen(&mut self, r: RecordRef, seen: &Seen<'_>, plain: Csn) -> Option<Option<NonNull<Version>>> {
+        let found = match settled(r.rec.head(), plain) {
+            Some(found) => found,
+            None => self.peek_newer(r, seen)?,
+        };
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
+        Some(found)
+    }
+
+    /// The same of a version that is newer.
+    #[cold]
+    fn peek_newer(&mut self, r: RecordRef, seen: &Seen<'_>) -> Option<Option<NonNull<Version>>> {
+        let (found, csn) = settled_in(r.rec.head(), seen)?;
+        self.depends.note(csn);
         Some(found)
     }
 

@@ -330,6 +330,7 @@ impl Registrations {
     }
 
     /// The transaction has ended. Forgets notes and plan; frees blocks that no list took.
+    #[inline(always)]
     pub fn clear(&mut self, owner: &Owner) {
         for r in self.plan.all.drain(..) {
             if let Some(b) = NonNull::new(r.block) {

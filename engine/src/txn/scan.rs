@@ -286,7 +286,10 @@ impl Txn {
                 let way = self.scans.ranged.way(id);
                 self.peek_while(rows, to, |t, r| t.peek_by(r, way))
             }
-            Look::Snapshot(seen) => self.peek_while(rows, to, |t, r| t.peek_snapshot(r, seen)),
+            Look::Snapshot(seen) => {
+                let plain = self.plain_in(&seen);
+                self.peek_while(rows, to, move |t, r| t.peek_seen(r, &seen, plain))
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::state::xact::{self, depends};
 use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
 use mixedcc_engine::durable::window::log;
 use mixedcc_engine::durable::{Lsn, Storage};
+use mixedcc_engine::platform::Platform;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::txn::LoggedWrite;
 use mixedcc_engine::{Error, Table, Txn};
@@ -46,8 +47,6 @@ pub struct Commit {
     synchronous: bool,
     /// Did it depend on commits that were not done when its locks were taken?
     depended: bool,
-    /// Do snapshots leave it out until it is done?
-    held: bool,
     /// The commit is decided, and perhaps in WAL: it cannot be undone any more.
     is_decided: bool,
     /// With a transaction id: a time before that of PostgreSQL's commit record.
@@ -73,38 +72,43 @@ impl Commit {
     /// Steps P1 to P8, but for bulk. May wait, and may raise. After an error the transaction is
     /// undone by [`Commit::abort`].
     pub fn before_commit(&mut self, t: &mut Txn) -> Result<(), Error> {
-        if !t.is_active() {
-            return Ok(());
+        if t.has_writes() && t.durable_writes().next().is_some() {
+            return self.before_logged(t);
         }
+        if PG.has_written() {
+            depends::await_before(t)?;
+            if waits_elsewhere(t) {
+                return self.before_elsewhere(t);
+            }
+        }
+        t.prepare_held(&PG, stop::hold_ms() > 0, &|_, _| {})
+    }
+
+    fn before_elsewhere(&mut self, t: &mut Txn) -> Result<(), Error> {
+        let xid = wal::full_xid();
+        self.way = Way::Elsewhere(xid);
+        t.prepare_held(&PG, true, &|_, _| {})?;
+        slot().xid.store(xid, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn before_logged(&mut self, t: &mut Txn) -> Result<(), Error> {
         let needs = self.measure(t);
         let xid = wal::full_xid_if_any();
         self.way = match xid {
-            _ if self.tables.is_empty() => Way::Nothing,
             Some(xid) => Way::Xid(xid),
             None if self.needs_xid(&needs) => Way::Xid(wal::full_xid()),
             None => Way::Record,
         };
-        if matches!(self.way, Way::Xid(_)) || xid.is_some() {
+        if matches!(self.way, Way::Xid(_)) {
             depends::await_before(t)?;
         }
-        if self.way != Way::Nothing && self.make_room(&needs).is_err() {
+        if self.make_room(&needs).is_err() {
             complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
         }
         t.prepare_locks(&PG)?;
         self.synchronous = wal::is_synchronous();
         self.depended = t.depends_on_open();
-        if let (Way::Nothing, Some(xid)) = (self.way, xid.filter(|_| self.waits_elsewhere(t))) {
-            self.way = Way::Elsewhere(xid);
-            self.held = true;
-            t.prepare_decide(&PG, true, &|_, _| {})?;
-            slot().xid.store(xid, Ordering::SeqCst);
-            return Ok(());
-        }
-        self.held = self.synchronous || self.depended || self.way != Way::Record;
-        if self.way == Way::Nothing {
-            self.held = self.depended || stop::hold_ms() > 0;
-            return t.prepare_decide(&PG, self.held, &|_, _| {});
-        }
         enter_window();
         if self.way == Way::Record && marks::is_due() {
             self.become_mark(t)?;
@@ -112,7 +116,8 @@ impl Commit {
         if self.way != Way::Record {
             self.began = marks::now();
         }
-        t.prepare_decide(&PG, self.held, &|_, _| {})?;
+        let held = self.synchronous || self.depended || self.way != Way::Record;
+        t.prepare_decide(&PG, held, &|_, _| {})?;
         match self.way {
             Way::Xid(xid) => self.log_under(xid, t),
             _ => self.build(t, None, |_, _, _| ()),
@@ -122,12 +127,6 @@ impl Commit {
         Ok(())
     }
 
-    /// Does a COMMIT that logs nothing of ours wait for the flush of what it has changed elsewhere?
-    /// Snapshots leave it out meanwhile, and no reader waits for it.
-    fn waits_elsewhere(&self, t: &Txn) -> bool {
-        self.synchronous && t.has_writes() && wal::has_logged()
-    }
-
     /// The commit is to be a time mark: it takes a transaction id (INV-MARK). It has asked after
     /// all waits for locks, so that no commit waits for hours between the mark and its record.
     #[cold]
@@ -135,7 +134,7 @@ impl Commit {
         my_window().leave();
         depends::await_before(t)?;
         self.way = Way::Xid(wal::full_xid());
-        (self.depended, self.held) = (false, true);
+        self.depended = false;
         enter_window();
         Ok(())
     }
@@ -221,7 +220,7 @@ impl Commit {
     }
 
     fn publish(&mut self, t: &mut Txn) {
-        if !self.held {
+        if !t.is_held() {
             t.publish(&PG);
             return;
         }
@@ -299,6 +298,12 @@ impl Commit {
             *self = Commit::default();
         }
     }
+}
+
+/// Does a COMMIT that logs nothing of ours wait for the flush of what it has changed elsewhere?
+/// Snapshots leave it out meanwhile, and no reader waits for it.
+fn waits_elsewhere(t: &Txn) -> bool {
+    t.has_writes() && wal::is_synchronous() && wal::has_logged()
 }
 
 #[cold]

@@ -66,14 +66,42 @@ fn keep(owner: usize, kept: Kept) -> (u64, u32) {
     (i as u64 + 1, serial)
 }
 
-/// Gives a snapshot what it sees. MVCC snapshots use neither `vistest` nor `speculativeToken`;
-/// copies keep both. A snapshot that is no copy is left as it is.
+/// Gives a snapshot what it sees.
 ///
 /// # Safety
 /// A valid snapshot of this backend.
 pub unsafe fn put(s: pg_sys::Snapshot, owner: usize, kept: Kept) -> Seen<'static> {
     let csn = kept.upto;
-    let (index, serial) = if kept.excluded.is_empty() { (0, 0) } else { keep(owner, kept) };
+    if kept.excluded.is_empty() {
+        // SAFETY: the contract of this function.
+        return unsafe { put_prefix(s, csn) };
+    }
+    let (index, serial) = keep(owner, kept);
+    // SAFETY: the contract of this function; as in `keep`.
+    unsafe {
+        mark(s, csn, index, serial);
+        seen(&LISTS.get_mut()[index as usize - 1])
+    }
+}
+
+/// The same for a snapshot that sees all commits up to `csn`.
+///
+/// # Safety
+/// As for [`put`].
+#[inline]
+pub unsafe fn put_prefix(s: pg_sys::Snapshot, csn: Csn) -> Seen<'static> {
+    // SAFETY: the contract of this function.
+    unsafe { mark(s, csn, 0, 0) };
+    Seen::prefix(csn)
+}
+
+/// MVCC snapshots use neither `vistest` nor `speculativeToken`; copies keep both. A snapshot that is
+/// no copy is left as it is.
+///
+/// # Safety
+/// As for [`put`].
+#[inline]
+unsafe fn mark(s: pg_sys::Snapshot, csn: Csn, index: u64, serial: u32) {
     // SAFETY: `s` is valid (contract of this function). Only a copy, which is this backend's own,
     // is written.
     unsafe {
@@ -81,11 +109,6 @@ pub unsafe fn put(s: pg_sys::Snapshot, owner: usize, kept: Kept) -> Seen<'static
             (*s).vistest = (csn << SHIFT | index << 1 | 1) as *mut _;
             (*s).speculativeToken = serial;
         }
-    }
-    match index {
-        0 => Seen::prefix(csn),
-        // SAFETY: as in `keep`.
-        _ => seen(&unsafe { LISTS.get_mut() }[index as usize - 1]),
     }
 }
 

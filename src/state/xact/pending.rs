@@ -82,10 +82,16 @@ pub fn before_change(table: &'static Table) {
 
 /// The permanent tables whose storages the transaction has made, and has not dropped again: their
 /// rows are in no commit's record (INV-NEW).
+#[inline]
 pub fn made() -> Vec<&'static Table> {
-    if !super::has_backend() {
+    if !super::has_backend() || backend().pending.is_empty() {
         return Vec::new();
     }
+    made_of_pending()
+}
+
+#[cold]
+fn made_of_pending() -> Vec<&'static Table> {
     let all = &backend().pending;
     let is_dropped = |key| all.iter().any(|(_, p)| matches!(p, Pending::Dropped(k) if *k == key));
     let keys = all.iter().filter_map(|(_, p)| match p {

@@ -114,8 +114,21 @@ pub fn moment() -> Option<Csn> {
 
 /// # Safety
 /// As for [`snapshot_seen`].
-#[cold]
+#[inline(never)]
 unsafe fn first_use(s: pg_sys::Snapshot) -> Seen<'static> {
+    // SAFETY: `s` is valid (contract of this function).
+    unsafe {
+        if matches!(mode(), Mode::ReadCommitted) && !lists::has_csn(s) {
+            if let Some(now) = txn().take_quiet() {
+                return lists::put_prefix(s, now);
+            }
+        }
+        first_use_slowly(s)
+    }
+}
+
+#[cold]
+unsafe fn first_use_slowly(s: pg_sys::Snapshot) -> Seen<'static> {
     // SAFETY: `s` is valid (contract of this function).
     unsafe {
         if lists::has_csn(s) {
