@@ -270,9 +270,11 @@ fn start(b: &mut Backend) {
         if b.mixed.foreign {
             b.txn.validate_at_commit();
         }
-        let reads = b.txn.expects_to_read() && FREEZE_READERS.get() || REPORT.take();
-        if level == Level::Serializable && reads && !b.mixed.foreign && !PG.has_written() {
-            b.txn.freeze_from_start();
+        if level == Level::Serializable {
+            let reads = b.txn.expects_to_read() && FREEZE_READERS.get() || REPORT.take();
+            if reads && !b.mixed.foreign && !PG.has_written() {
+                b.txn.freeze_from_start();
+            }
         }
     }
 }

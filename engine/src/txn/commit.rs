@@ -172,6 +172,7 @@ impl Txn {
     }
 
     /// Step 1. Canonical order: table, record. What is done with a write is the protocol's rule.
+    #[inline(always)]
     fn lock_writes(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if self.level != Level::Serializable {
             return Ok(());

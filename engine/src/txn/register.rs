@@ -397,6 +397,7 @@ impl Txn {
     }
 
     /// Before step 2: which keys go into which ranges. Compares keys, allocates, and may unwind.
+    #[inline(always)]
     pub(super) fn plan_registrations(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if !self.registrations.begin_plan(&self.writes) {
             return Ok(());
