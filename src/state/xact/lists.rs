@@ -95,8 +95,8 @@ pub unsafe fn put_prefix(s: pg_sys::Snapshot, csn: Csn) -> Seen<'static> {
     Seen::prefix(csn)
 }
 
-/// MVCC snapshots use neither `vistest` nor `speculativeToken`; copies keep both. A snapshot that is
-/// no copy is left as it is.
+/// MVCC snapshots use neither `vistest` nor `speculativeToken`; copies keep both. A snapshot that
+/// is no copy is left as it is.
 ///
 /// # Safety
 /// As for [`put`].
