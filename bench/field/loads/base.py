@@ -11,6 +11,9 @@ SQL_DIR = pathlib.Path(__file__).resolve().parent / "sql"
 PROCEDURE, INTERACTIVE = "procedure", "interactive"
 STYLES = (PROCEDURE, INTERACTIVE)
 
+# Room for new versions of a row on its page, as users who update it would have it.
+LOGGED_HEAP = "fillfactor = 85"
+
 _TAG = re.compile(r"\s*--\[(!?)([a-z0-9 ]+)\]\s*$")
 
 
@@ -116,18 +119,21 @@ class Workload:
         """Further values for the SQL file."""
         return {}
 
-    def tables_sql(self, layout: str | None) -> str:
-        """layout None: heap."""
-        using = {f"using_{table}": self._using(layout, table) for table in self.tables}
+    def tables_sql(self, layout: str | None, logged: bool = False) -> str:
+        """layout None: heap. logged: tables that survive a crash."""
+        using = {f"using_{table}": self._using(layout, table, logged) for table in self.tables}
         tag = "heap" if layout is None else "mixedcc"
-        return self.section("tables", frozenset([tag]), **using)
+        text = self.section("tables", frozenset([tag]), **using)
+        return text.replace("CREATE UNLOGGED TABLE", "CREATE TABLE") if logged else text
 
     def table_options(self, layout: str | None, table: str) -> str:
         """None: heap; "default": a plain mixedcc table, to which its user gave no option."""
         return "" if layout in (None, "default") else self.options(layout, table)
 
-    def _using(self, layout: str | None, table: str) -> str:
+    def _using(self, layout: str | None, table: str, logged: bool) -> str:
         options = self.table_options(layout, table)
+        if logged and layout is None:
+            options = LOGGED_HEAP
         method = "heap" if layout is None else "mixedcc"
         return f"USING {method}" + (f" WITH ({options})" if options else "")
 
