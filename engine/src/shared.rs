@@ -21,7 +21,7 @@ use crate::table::Table;
 use std::ops::Range;
 
 /// Changes whenever the layout of a shared structure changes.
-pub const LAYOUT_VERSION: u64 = 13;
+pub const LAYOUT_VERSION: u64 = 14;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 mod pins;
@@ -61,6 +61,9 @@ pub struct Slot {
     /// The full transaction id of a commit that logs under one. The commit log decides about it,
     /// while the word is *committing*. Stored before the first record is inserted. 0: none.
     pub xid: AtomicU64,
+    /// Where the last record of an asynchronous commit of the slot ends (INV-LAZY). Stays when the
+    /// slot gets another owner.
+    pub lazy: AtomicU64,
     /// The last tag given to a subtransaction.
     pub last_tag: AtomicU32,
     /// Counts the pins. Only the owner uses it.

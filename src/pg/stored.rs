@@ -16,10 +16,15 @@ pub fn packed_len(payload: usize) -> usize {
     payload - LEFT_OUT
 }
 
+/// The stored form of a version's payload, in two parts.
+#[inline]
+pub fn parts(payload: &[u8]) -> [&[u8]; 2] {
+    [&payload[..XMAX], &payload[REST..]]
+}
+
 /// Appends the stored form of a version's payload.
 pub fn pack(payload: &[u8], to: &mut Vec<u8>) {
-    to.extend_from_slice(&payload[..XMAX]);
-    to.extend_from_slice(&payload[REST..]);
+    parts(payload).iter().for_each(|part| to.extend_from_slice(part));
 }
 
 /// The bytes that the payload of a stored row takes. `None`: it is no stored row.

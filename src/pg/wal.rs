@@ -58,10 +58,10 @@ pub fn flush(lsn: Lsn) {
     unsafe { pg_sys::XLogFlush(lsn) };
 }
 
-/// The WAL writer flushes up to here before long.
-pub fn async_commit(lsn: Lsn) {
-    // SAFETY: writes a word in shared memory, and wakes the WAL writer up.
-    unsafe { pg_sys::XLogSetAsyncXactLSN(lsn) };
+/// The WAL writer flushes up to here, where a record ends, before long. It may be woken up.
+pub fn flush_soon(end: Lsn) {
+    // SAFETY: writes a word in shared memory, and sets a latch.
+    unsafe { pg_sys::XLogSetAsyncXactLSN(end) };
 }
 
 /// Waits until the synchronous standbys have WAL up to here, as `synchronous_commit` says. A cancel

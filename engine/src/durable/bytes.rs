@@ -52,8 +52,10 @@ pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
 }
 
 /// Appends a storage.
+#[inline]
 pub(super) fn put_storage(to: &mut Vec<u8>, storage: Storage) {
-    for number in [storage.tablespace, storage.database, storage.number] {
-        to.extend_from_slice(&number.to_le_bytes());
-    }
+    let [a, b, c, d] = storage.tablespace.to_le_bytes();
+    let [e, f, g, h] = storage.database.to_le_bytes();
+    let [i, j, k, l] = storage.number.to_le_bytes();
+    to.extend_from_slice(&[a, b, c, d, e, f, g, h, i, j, k, l]);
 }

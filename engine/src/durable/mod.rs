@@ -12,6 +12,7 @@ mod bytes;
 pub mod entry;
 pub mod flushed;
 pub mod journal;
+pub mod lazy;
 pub mod marks;
 pub mod merge;
 pub mod meta;

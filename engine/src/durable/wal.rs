@@ -273,14 +273,14 @@ fn next_item<'a>(bytes: &mut Bytes<'a>, head: &Head) -> Result<Item<'a>, Malform
     Ok(Item { table, entry })
 }
 
-/// Appends an item.
-fn put_item(to: &mut Vec<u8>, table: u8, entry: &Entry) {
-    to.extend_from_slice(&entry.record.to_le_bytes());
-    to.extend_from_slice(&(entry.payload.len() as u16).to_le_bytes());
-    to.extend_from_slice(&[kind_byte(entry.kind, false, entry.fragment.is_some()), table]);
-    if let Some(fragment) = entry.fragment {
+/// Appends an item up to its payload, which has so many bytes.
+#[inline]
+fn put_item_head(to: &mut Vec<u8>, table: u8, kind: Kind, record: u32, len: usize, fragment: Option<Fragment>) {
+    let kind = kind_byte(kind, false, fragment.is_some());
+    let word = record as u64 | (len as u64) << 32 | (kind as u64) << 48 | (table as u64) << 56;
+    to.extend_from_slice(&word.to_le_bytes());
+    if let Some(fragment) = fragment {
         to.extend_from_slice(&fragment.at.to_le_bytes());
         to.extend_from_slice(&fragment.total.to_le_bytes());
     }
-    to.extend_from_slice(entry.payload);
 }

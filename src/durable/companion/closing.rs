@@ -26,6 +26,7 @@ pub fn close(w: &mut Worker) -> ! {
         }
     }
     stop::reach("closing-waited");
+    hold::tell_wal_writer();
     for _ in 0..TRIES {
         w.kind = RoundKind::Closing;
         match w.pass() {

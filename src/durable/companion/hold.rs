@@ -8,6 +8,7 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
 use crate::pg::{compat, wal};
 use crate::state::shmem;
+use mixedcc_engine::durable::lazy::Lazy;
 use mixedcc_engine::durable::window::Checkpoints;
 use mixedcc_engine::durable::Lsn;
 use pgrx::pg_sys;
@@ -25,6 +26,9 @@ const CRASHED: i32 = 2;
 
 /// Of the process: has it made its last round?
 static CLEAN: Local<bool> = Local::new(false);
+
+/// Of the process: of which asynchronous commits the WAL writer knows.
+static LAZY: Local<Lazy> = Local::new(Lazy::new());
 
 /// The checkpoints of this server.
 pub struct Server;
@@ -99,8 +103,17 @@ fn die_alone() -> ! {
     die()
 }
 
+/// Asynchronous commits get to the disk before long (INV-LAZY). Called before each rest, after each
+/// batch of a round, and before the last round.
+pub fn tell_wal_writer() {
+    let mut lazy = LAZY.get();
+    lazy.look(&shmem::engine(), wal::flush_soon);
+    LAZY.set(lazy);
+}
+
 /// Sleeps until the latch is set or the time is over. Takes part in signal barriers.
 pub fn rest(ms: i64) {
+    tell_wal_writer();
     // SAFETY: `MyLatch` is this process's own latch; an ERROR ends the process.
     let happened = unsafe {
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_POSTMASTER_DEATH;

@@ -4,6 +4,7 @@
 //! entries on fresh pages, insert the images, and only then move the homes and free the old blocks.
 //! An ERROR before that sets the bits and the flag again.
 
+use super::hold;
 use crate::durable::images::{Batch, Full};
 use crate::pg::{buffers, stored, wal};
 use crate::state::{shmem, stop};
@@ -224,6 +225,7 @@ impl Work<'_> {
         self.taken.drain(..).for_each(Taken::imaged);
         self.busy = None;
         stop::reach("homes-moved");
+        hold::tell_wal_writer();
         pgrx::check_for_interrupts!();
         Ok(())
     }

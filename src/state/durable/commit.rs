@@ -22,7 +22,6 @@ use mixedcc_engine::txn::LoggedWrite;
 use mixedcc_engine::{Error, Table, Txn};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
-use std::collections::TryReserveError;
 
 /// How the transaction logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,20 +52,10 @@ pub struct Commit {
     began: u64,
     builder: Builder,
     tables: Vec<&'static Table>,
-    storages: Vec<Storage>,
-    /// A row, as the record has it.
-    row: Vec<u8>,
 }
 
 /// Above so many bytes of items the memory is not kept.
 const KEPT: usize = 1 << 16;
-
-/// What the items of the records will need.
-#[derive(Default)]
-struct Needs {
-    items: usize,
-    row: usize,
-}
 
 impl Commit {
     /// Steps P1 to P8, but for bulk. May wait, and may raise. After an error the transaction is
@@ -93,17 +82,17 @@ impl Commit {
     }
 
     fn before_logged(&mut self, t: &mut Txn) -> Result<(), Error> {
-        let needs = self.measure(t);
+        let bytes = self.measure(t);
         let xid = wal::full_xid_if_any();
         self.way = match xid {
             Some(xid) => Way::Xid(xid),
-            None if self.needs_xid(&needs) => Way::Xid(wal::full_xid()),
+            None if self.needs_xid(bytes) => Way::Xid(wal::full_xid()),
             None => Way::Record,
         };
         if matches!(self.way, Way::Xid(_)) {
             depends::await_before(t)?;
         }
-        if self.make_room(&needs).is_err() {
+        if self.builder.reserve(bytes).is_err() {
             complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
         }
         t.prepare_locks(&PG)?;
@@ -139,55 +128,41 @@ impl Commit {
         Ok(())
     }
 
-    /// The tables that the transaction logs, and the sizes of what it logs.
-    fn measure(&mut self, t: &Txn) -> Needs {
+    /// The tables that the transaction logs, and the bytes of what it logs.
+    fn measure(&mut self, t: &Txn) -> usize {
         self.tables.clear();
-        let mut needs = Needs::default();
+        let mut bytes = 0;
         for w in t.durable_writes() {
             if !self.tables.last().is_some_and(|last| last.id == w.table.id) && self.place_of(&w).is_none() {
                 self.tables.push(w.table);
             }
             // SAFETY: the transaction has not settled.
             let (_, payload) = unsafe { w.content() };
-            let len = packed_len(payload);
-            needs.items += Builder::bytes_of(len);
-            needs.row = needs.row.max(len);
+            bytes += Builder::bytes_of(packed(payload).map(<[u8]>::len).iter().sum());
         }
-        self.storages.clear();
-        self.storages.extend(self.tables.iter().map(|table| Storage::from(table.key)));
-        needs
+        bytes
     }
 
     fn place_of(&self, w: &LoggedWrite) -> Option<usize> {
         self.tables.iter().rposition(|table| table.id == w.table.id)
     }
 
-    fn needs_xid(&self, needs: &Needs) -> bool {
-        Builder::needs_xid(needs.items, self.tables.len()) || wal::has_origin() || wal::is_logical()
-    }
-
-    /// No later step needs memory.
-    fn make_room(&mut self, needs: &Needs) -> Result<(), TryReserveError> {
-        self.row.clear();
-        self.row.try_reserve(needs.row)?;
-        self.builder.reserve(needs.items)
+    fn needs_xid(&self, bytes: usize) -> bool {
+        Builder::needs_xid(bytes, self.tables.len()) || wal::has_origin() || wal::is_logical()
     }
 
     /// P6: builds the record, or the records, one for each of which `insert` is called with its
     /// tables. Without an id there is one record, which stays in the builder.
     fn build(&mut self, t: &mut Txn, xid: Option<u64>, mut insert: impl FnMut(&[&'static Table], Op, &[u8])) {
         let head = Head { csn: t.csn(), token: t.token(), xid, reply: xid.is_none() && wal::awaits_apply() };
-        for (tables, storages) in self.tables.chunks(TABLES_MAX).zip(self.storages.chunks(TABLES_MAX)) {
-            self.builder.begin(head, storages);
+        for tables in self.tables.chunks(TABLES_MAX) {
+            self.builder.begin(head, tables.iter().map(|table| Storage::from(table.key)));
             for w in t.durable_writes() {
                 let Some(table) = tables.iter().rposition(|table| table.id == w.table.id) else { continue };
                 // SAFETY: the transaction has not settled.
                 let (kind, payload) = unsafe { w.content() };
-                self.row.clear();
-                if !payload.is_empty() {
-                    crate::pg::stored::pack(payload, &mut self.row);
-                }
-                self.builder.add(table as u8, kind, w.no as u32, &self.row, |op, data| insert(tables, op, data));
+                let row = packed(payload);
+                self.builder.add(table as u8, kind, w.no as u32, row, |op, data| insert(tables, op, data));
             }
             let (op, data) = self.builder.end();
             reach("commit-built");
@@ -244,7 +219,8 @@ impl Commit {
             if synchronous && !faults::on(Fault::FlushLeftOut) {
                 wal::flush(lsn);
             } else {
-                wal::async_commit(lsn);
+                // INV-LAZY
+                slot().lazy.store(lsn, Ordering::SeqCst);
             }
             lsn
         });
@@ -293,7 +269,6 @@ impl Commit {
             return;
         }
         self.tables.clear();
-        self.storages.clear();
         if self.builder.capacity() > KEPT {
             *self = Commit::default();
         }
@@ -312,12 +287,12 @@ fn panic_after_decision() {
     ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, message, "mixedcc").report(PgLogLevel::PANIC);
 }
 
-/// The bytes of a row in a record; 0 for a tombstone.
-fn packed_len(payload: &[u8]) -> usize {
+/// A row as a record has it; nothing for a tombstone.
+fn packed(payload: &[u8]) -> [&[u8]; 2] {
     if payload.is_empty() {
-        0
+        [&[], &[]]
     } else {
-        crate::pg::stored::packed_len(payload.len())
+        crate::pg::stored::parts(payload)
     }
 }
 

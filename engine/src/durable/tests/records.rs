@@ -38,11 +38,13 @@ fn commit(r: &mut Random, b: &mut Builder, rows: usize, xid: bool, max: usize) -
     let bytes = added.iter().map(|a| Builder::bytes_of(a.3.len())).sum();
     assert!(xid || !Builder::needs_xid(bytes, tables.len()));
     b.reserve(bytes).unwrap();
-    b.begin(head, &tables);
+    b.begin(head, tables.iter().copied());
     let memory = b.end().1.as_ptr();
     let mut records = Vec::new();
     for (table, kind, record, payload) in &added {
-        b.add(*table, *kind, *record, payload, |op, data| records.push((op, data.to_vec())));
+        // Cut at any place.
+        let (first, rest) = payload.split_at(r.below(payload.len() as u64 + 1) as usize);
+        b.add(*table, *kind, *record, [first, rest], |op, data| records.push((op, data.to_vec())));
     }
     let (op, data) = b.end();
     assert_eq!(data.as_ptr(), memory, "nothing was allocated");
@@ -107,8 +109,11 @@ fn large_transactions_need_an_xid_and_several_records() {
 fn items_are_of_the_kinds_that_commits_have() {
     let mut b = Builder::new();
     b.reserve(100).unwrap();
-    b.begin(Head { csn: 1, token: 1, xid: None, reply: false }, &[Storage { tablespace: 1, database: 2, number: 3 }]);
-    b.add(0, Kind::Tomb, 1, &[], |_, _| unreachable!());
+    b.begin(
+        Head { csn: 1, token: 1, xid: None, reply: false },
+        [Storage { tablespace: 1, database: 2, number: 3 }].into_iter(),
+    );
+    b.add(0, Kind::Tomb, 1, [&[], &[]], |_, _| unreachable!());
     let mut data = b.end().1.to_vec();
     let at = data.len() - 2;
     for (kind, record, right) in [(2, 1, true), (4, NO_RECORD, true), (3, 1, false), (0x82, 1, false), (0, 1, false)] {
@@ -126,8 +131,8 @@ fn sizes_of_records_are_as_designed() {
     let (mut r, table) = (Random(0), [Storage { tablespace: 1663, database: 5, number: 16384 }]);
     let mut size = |xid| {
         b.reserve(Builder::bytes_of(100)).unwrap();
-        b.begin(Head { csn: 1, token: 1, xid, reply: false }, &table);
-        b.add(0, Kind::Row, 1, &r.bytes(100), |_, _| unreachable!());
+        b.begin(Head { csn: 1, token: 1, xid, reply: false }, table.iter().copied());
+        b.add(0, Kind::Row, 1, [&r.bytes(100), &[]], |_, _| unreachable!());
         b.end().1.len()
     };
     assert_eq!((size(None), size(Some(3))), (20 + 12 + 8 + 100, 28 + 12 + 8 + 100));
@@ -197,10 +202,10 @@ fn the_other_records_round_trip() {
 fn records_are_described_in_words() {
     let (mut b, table) = (Builder::new(), Storage { tablespace: 1663, database: 5, number: 16384 });
     b.reserve(20_000).unwrap();
-    b.begin(Head { csn: 42, token: 7, xid: Some(1 << 32 | 9), reply: false }, &[table]);
-    b.add(0, Kind::Row, 3, b"abc", |_, _| unreachable!());
-    b.add(0, Kind::Tomb, 4, b"", |_, _| unreachable!());
-    b.add(0, Kind::Row, 5, &[0; PIECE + 1], |_, _| unreachable!());
+    b.begin(Head { csn: 42, token: 7, xid: Some(1 << 32 | 9), reply: false }, [table].into_iter());
+    b.add(0, Kind::Row, 3, [b"a", b"bc"], |_, _| unreachable!());
+    b.add(0, Kind::Tomb, 4, [b"", b""], |_, _| unreachable!());
+    b.add(0, Kind::Row, 5, [&[0; 4], &[0; PIECE - 3]], |_, _| unreachable!());
     let text = describe(Op::XCommit as u8, b.end().1);
     assert_eq!(
         text,

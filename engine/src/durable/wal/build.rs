@@ -1,8 +1,8 @@
 //! Making records.
 
-use super::{put_item, Head, ImageKind, Op, Round, FORMAT, HEAD, ITEM, REPLY, TABLES_MAX, WORD};
+use super::{put_item_head, Head, ImageKind, Op, Round, FORMAT, HEAD, ITEM, REPLY, TABLES_MAX, WORD};
 use crate::durable::bytes::put_storage;
-use crate::durable::entry::{Entry, Kind, PIECE};
+use crate::durable::entry::{Fragment, Kind, PIECE};
 use crate::durable::Storage;
 use std::collections::TryReserveError;
 
@@ -51,37 +51,63 @@ impl Builder {
         bytes > FULL || tables > TABLES_MAX
     }
     /// Begins a record. The tables are 1 to [`TABLES_MAX`].
-    pub fn begin(&mut self, head: Head, tables: &[Storage]) {
-        assert!((1..=TABLES_MAX).contains(&tables.len()), "a record names 1 to {TABLES_MAX} tables");
+    #[inline]
+    pub fn begin(&mut self, head: Head, tables: impl ExactSizeIterator<Item = Storage>) {
+        let count = tables.len();
+        assert!((1..=TABLES_MAX).contains(&count), "a record names 1 to {TABLES_MAX} tables");
         debug_assert_eq!(head.check(), Ok(()));
-        let token = head.token | (tables.len() as u64) << WORD;
+        let word = head.csn | if head.reply { REPLY } else { 0 } | (FORMAT as u64) << (WORD + 8);
+        let token = head.token | (count as u64) << WORD;
+        // Then the number of items.
+        let mut bytes = [0; HEAD];
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
+        bytes[8..16].copy_from_slice(&token.to_le_bytes());
         self.buffer.clear();
-        let flags = if head.reply { REPLY } else { 0 };
-        self.buffer.extend_from_slice(&(head.csn | flags | (FORMAT as u64) << (WORD + 8)).to_le_bytes());
-        self.buffer.extend_from_slice(&token.to_le_bytes());
-        self.buffer.extend_from_slice(&[0; 4]); // the number of items
+        self.buffer.extend_from_slice(&bytes);
         if let Some(xid) = head.xid {
             self.buffer.extend_from_slice(&xid.to_le_bytes());
         }
-        tables.iter().for_each(|table| put_storage(&mut self.buffer, *table));
-        (self.head, self.tables, self.nitems) = (Some(head), tables.len(), 0);
+        tables.for_each(|table| put_storage(&mut self.buffer, table));
+        (self.head, self.tables, self.nitems) = (Some(head), count, 0);
     }
-    /// Adds what an entry of this kind says. A payload above [`PIECE`] is added in pieces.
+    /// Adds what an entry of this kind says. The payload is given in two parts, and cut into pieces
+    /// if it is above [`PIECE`].
     ///
     /// If the transaction has an id, `full` gets each record that is full, and the next one begins
     /// with the same head and tables.
-    pub fn add(&mut self, table: u8, kind: Kind, record: u32, payload: &[u8], mut full: impl FnMut(Op, &[u8])) {
+    #[inline]
+    pub fn add(&mut self, table: u8, kind: Kind, record: u32, payload: [&[u8]; 2], mut full: impl FnMut(Op, &[u8])) {
         debug_assert!((table as usize) < self.tables && kind != Kind::High);
-        let Some(head) = self.head else { return };
-        for piece in (Entry { csn: head.csn, kind, record, pending: head.xid, fragment: None, payload }).pieces() {
-            if self.buffer.len() >= FULL && head.xid.is_some() {
-                let (op, data) = self.end();
-                full(op, data);
-                self.buffer.truncate(HEAD + 8 + 12 * self.tables);
-                self.nitems = 0;
-            }
-            put_item(&mut self.buffer, table, &piece);
+        let len = payload[0].len() + payload[1].len();
+        if len > PIECE {
+            self.add_pieces(table, kind, record, payload, &mut full);
+            return;
+        }
+        self.pass_if_full(&mut full);
+        put_item_head(&mut self.buffer, table, kind, record, len, None);
+        payload.iter().for_each(|part| self.buffer.extend_from_slice(part));
+        self.nitems += 1;
+    }
+    #[cold]
+    fn add_pieces(&mut self, table: u8, kind: Kind, record: u32, [a, b]: [&[u8]; 2], full: &mut dyn FnMut(Op, &[u8])) {
+        let total = a.len() + b.len();
+        for at in (0..total).step_by(PIECE) {
+            self.pass_if_full(full);
+            let end = total.min(at + PIECE);
+            let fragment = Fragment { at: at as u32, total: total as u32 };
+            put_item_head(&mut self.buffer, table, kind, record, end - at, Some(fragment));
+            self.buffer.extend_from_slice(&a[at.min(a.len())..end.min(a.len())]);
+            self.buffer.extend_from_slice(&b[at.saturating_sub(a.len())..end.saturating_sub(a.len())]);
             self.nitems += 1;
+        }
+    }
+    #[inline]
+    fn pass_if_full(&mut self, full: &mut dyn FnMut(Op, &[u8])) {
+        if self.buffer.len() >= FULL && self.head.is_some_and(|head| head.xid.is_some()) {
+            let (op, data) = self.end();
+            full(op, data);
+            self.buffer.truncate(HEAD + 8 + 12 * self.tables);
+            self.nitems = 0;
         }
     }
     /// Ends the record. Nothing was begun: it is empty.
