@@ -21,7 +21,7 @@ def error_of(connection, sql):
         query(connection, sql)
     except psycopg2.Error as error:
         return error.pgcode
-    return None
+    return "none"
 
 
 def kind(connection, *names):
@@ -213,11 +213,14 @@ def crash_in_a_move():
     before = moved_state(connection)["mp"]
     connection.close()
     for event in ("bulk-page:1", "bulk-page:2"):
+        witness = connect("postgres")
         victim = connect(DATABASE, options=SAFE + f" -c mixedcc.stop_events=on -c mixedcc.kill_at={event}")
         try:
             query(victim, "ALTER TABLE mp SET TABLESPACE pg_default")
         except psycopg2.OperationalError:
             victim.close()
+        # The postmaster ends all sessions before it accepts connections again.
+        must_come(lambda: error_of(witness, "SELECT 1") != "none")
         must_come(accepts, 60)
         connection = connect(DATABASE, options=SAFE)
         equal(f"definitions: a crash in a move leaves the table where it was, {event}",

@@ -56,8 +56,9 @@ def reset():
 
 
 def table(options="", name="t"):
+    """Unlogged: what was learned is saved with the rows of such tables only."""
     query(BOSS, f"DROP TABLE IF EXISTS {name}")
-    query(BOSS, f"CREATE TABLE {name} (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2{options})")
+    query(BOSS, f"CREATE UNLOGGED TABLE {name} (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2{options})")
     query(BOSS, f"INSERT INTO {name} SELECT i, 0 FROM generate_series(0, 199) i")
 
 
