@@ -140,6 +140,27 @@ def reads_beside(way, table):
     reader.close()
 
 
+def serializable_beside(way, table):
+    """SERIALIZABLE transactions of other rows commit. One that reads the row sees what is logged,
+    and its COMMIT waits; a timeout ends the wait."""
+    one = session()
+    query(one, "SET enable_seqscan = off")
+    query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE")
+    query(one, "SET LOCAL statement_timeout = '5s'")
+    query(one, f"SELECT n FROM {table} WHERE id = 60")
+    query(one, f"UPDATE {table} SET n = n WHERE id = 61")
+    query(one, "COMMIT")
+    query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE")
+    query(one, "SET LOCAL statement_timeout = '1s'")
+    equal(f"{way}: SERIALIZABLE sees what is logged", query(one, f"SELECT n FROM {table} WHERE id = 5"), [(1,)])
+    try:
+        query(one, "COMMIT")
+        fail(f"{way}: its COMMIT waits", "it committed")
+    except psycopg2.Error as error:
+        equal(f"{way}: its COMMIT waits", error.pgcode, "57014")
+    one.close()
+
+
 def writes_beside(way, hanging):
     """Others commit, in each way; the memory of what they replace comes back."""
     before = used()
@@ -197,6 +218,7 @@ def hangs(way, table, end):
         before = used()
         hanging = Hanging(*WAYS[way])
         reads_beside(way, table)
+        serializable_beside(way, table)
         held = writes_beside(way, hanging)
         memory_beside(way, hanging, held)
         standby_stops(way, standby)
