@@ -39,7 +39,7 @@ class Standby:
     def __init__(self):
         self.home = tempfile.mkdtemp(prefix="mch-", dir="/tmp")
         path = os.path.join(os.environ["PGBIN"], "pg_receivewal")
-        self.process = subprocess.Popen([path, "-D", self.home, "--synchronous", "-d", "application_name=receiver"],
+        self.process = subprocess.Popen([path, "-D", self.home, "--synchronous", "--no-loop", "-d", "application_name=receiver"],
                                         stdin=subprocess.DEVNULL)
 
     def is_synchronous(self):

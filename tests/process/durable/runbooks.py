@@ -233,7 +233,7 @@ def standby(place, steps):
         hangs = Committer(place, 8)
         steps.sql()
         steps.sees(hangs.end())
-        receiver = subprocess.Popen(["pg_receivewal", "-D", str(place.home / "keep"), "--synchronous", "-d", "application_name=receiver"],
+        receiver = subprocess.Popen(["pg_receivewal", "-D", str(place.home / "keep"), "--synchronous", "--no-loop", "-d", "application_name=receiver"],
                                     env=place.environment(), stdin=subprocess.DEVNULL)
         must_come(lambda: value(place.boss, "SELECT count(*) FROM pg_stat_replication") == 1)
         steps.sql()
