@@ -38,8 +38,7 @@ pub fn round_now() {
             .report(PgLogLevel::ERROR);
         }
         wake();
-        // SAFETY: pg_usleep sleeps, and raises nothing.
-        unsafe { pg_sys::pg_usleep(NAP_US) };
+        compat::nap(NAP_US);
         pgrx::check_for_interrupts!();
     }
 }

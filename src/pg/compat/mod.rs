@@ -63,6 +63,7 @@ pub use maintenance::{
 };
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
+pub use process::nap;
 pub use process::{
     addin_shmem_lock, checkpointer, clean_up_after_error, delays_checkpoints, end_process, exporter, handle_signal,
     has_no_snapshot, holds_relation, is_awaited, is_postmaster_alive, my_ident, my_lxid, my_slot, pid_of, relation_tag,

@@ -7,6 +7,9 @@ use pgrx::pg_sys;
 pub type Handler = unsafe extern "C-unwind" fn(core::ffi::c_int);
 
 mod raw {
+    extern "C" {
+        pub fn _exit(status: core::ffi::c_int) -> !;
+    }
     extern "C-unwind" {
         #[cfg(feature = "pg18")]
         pub fn pqsignal_be(signal: core::ffi::c_int, handler: super::Handler);
@@ -306,6 +309,19 @@ pub fn delays_checkpoints() -> bool {
 pub fn is_postmaster_alive() -> bool {
     // SAFETY: looks at a pipe, and raises nothing.
     unsafe { raw::PostmasterIsAliveInternal() }
+}
+
+/// Sleeps for a moment, in a wait for another process. A process whose postmaster is gone ends,
+/// without the callbacks of its end: the process that it waits for may have ended before it was
+/// done. It would wait for ever, and keep shared memory, so that the next start fails.
+pub fn nap(us: core::ffi::c_long) {
+    // SAFETY: sleeps, and raises nothing; `_exit` ends the process.
+    unsafe {
+        pg_sys::pg_usleep(us);
+        if pg_sys::IsUnderPostmaster && !is_postmaster_alive() {
+            raw::_exit(1);
+        }
+    }
 }
 
 /// The process id of the checkpointer, if one runs.

@@ -67,6 +67,6 @@ fn refuse_at_gate() -> ! {
         PgSqlErrorCode::ERRCODE_CANNOT_CONNECT_NOW,
         "permanent mixedcc tables cannot be changed now",
         "The process that images them for checkpoints is not running. It runs soon after the server has started, \
-         and never in single-user mode.",
+         if max_worker_processes has room for it, and never in single-user mode.",
     )
 }

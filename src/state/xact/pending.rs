@@ -1,6 +1,7 @@
 //! Changes of storages, maps and primary indexes that depend on the outcome of the transaction.
 
 use super::{backend, depth, txn, Parts};
+use crate::pg::compat;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{shmem, stop, worker};
@@ -105,8 +106,7 @@ fn made_of_pending() -> Vec<&'static Table> {
 /// PostgreSQL is about to remove (INV-BUSY). It can neither fail nor be cancelled.
 pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
     if let Some(durable) = shmem::find(key).and_then(Table::durable) {
-        // SAFETY: a sleep of a moment, which raises nothing.
-        durable.words().mark_dropped(|_| unsafe { pg_sys::pg_usleep(BATCH_US) });
+        durable.words().mark_dropped(|_| compat::nap(BATCH_US));
         stop::reach("drop-marked");
     }
     shmem::unregister(key)

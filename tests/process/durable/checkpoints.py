@@ -312,16 +312,17 @@ def test_shutdowns():
 # --- no room on the disk ----------------------------------------------------------
 
 class Checkpoint(threading.Thread):
-    """A checkpoint that a session waits for."""
+    """A checkpoint, or another command, that a session waits for."""
 
-    def __init__(self):
+    def __init__(self, database="postgres", command="CHECKPOINT"):
         super().__init__(daemon=True)
+        self.database, self.command = database, command
         self.start()
 
     def run(self):
         try:
-            connection = connect("postgres")
-            query(connection, "CHECKPOINT")
+            connection = connect(self.database)
+            query(connection, self.command)
             connection.close()
         except psycopg2.Error:
             pass
@@ -366,6 +367,7 @@ def test_postmaster():
     connection = connect(DATABASE)
     make_full(connection)
     Checkpoint()
+    Checkpoint(DATABASE, "VACUUM room")  # which waits for a round
     time.sleep(1.5)
     with open(os.environ["PGDATA"] + "/postmaster.pid", encoding="ascii") as file:
         postmaster = int(file.readline())

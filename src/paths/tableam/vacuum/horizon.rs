@@ -56,7 +56,6 @@ fn await_commits(oldest: u64) {
     let under_way = |xid: u64| xid != 0 && xid < oldest;
     while e.slots.iter().any(|s| under_way(s.xid.load(Ordering::SeqCst))) {
         pgrx::check_for_interrupts!();
-        // SAFETY: a sleep of a moment, which raises nothing.
-        unsafe { pg_sys::pg_usleep(LOOK_US) };
+        compat::nap(LOOK_US);
     }
 }
