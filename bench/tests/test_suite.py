@@ -162,19 +162,6 @@ class Logged(unittest.TestCase):
                 back = logged.replace("CREATE TABLE", "CREATE UNLOGGED TABLE")
                 self.assertEqual(back.replace(" WITH (fillfactor = 85)", ""), unlogged, name)
 
-    def test_sessions_that_load_make_permanent_tables(self):
-        suite = cluster.program("suite")
-        workload = loads.KINDS["smallbank"]()
-        for who, wanted in (("occ", {"mixedcc.default_persistence": "permanent"}), ("heap_ser", {})):
-            server = unittest.mock.Mock()
-            with tempfile.TemporaryDirectory() as directory:
-                all_of_it = suite.Suite(server, None, pathlib.Path(directory), 1, logged=True)
-            all_of_it.must_be_right = lambda problems: None
-            all_of_it.load(workload, suite.contenders.BY_NAME[who])
-            made = [call.args for call in server.psql.call_args_list if "CREATE TABLE" in call.args[1]]
-            self.assertEqual(len(made), 1)
-            self.assertEqual({k: v for k, v in made[0][2].items() if k.startswith("mixedcc.")}, wanted)
-
 
 class Latency(unittest.TestCase):
     def test_logs_of_all_threads_without_what_failed(self):
