@@ -38,6 +38,52 @@ COMMENT ON COLUMN mixedcc.memory_warnings.passed_at IS 'when';
 COMMENT ON COLUMN mixedcc.memory_warnings.left_at IS 'when the use had fallen by another 5 % below it; null: it has not';
 GRANT SELECT ON mixedcc.memory_warnings TO PUBLIC;
 
+-- Permanent tables.
+
+CREATE FUNCTION mixedcc.durability_row(OUT pid int, OUT activity text, OUT since float8, OUT shut text, OUT held_since float8, OUT released_at float8,
+        OUT round_kind text, OUT round_redo text, OUT round_started_at float8, OUT round_ended_at float8, OUT round_rows bigint, OUT round_pages bigint,
+        OUT round_wal_bytes bigint, OUT dirty_tables bigint, OUT dirty_rows bigint, OUT oldest_commit int, OUT rounds bigint, OUT rows bigint,
+        OUT pages bigint, OUT wal_bytes bigint, OUT errors bigint, OUT reset_at float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'durability_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
+COMMENT ON FUNCTION mixedcc.durability_row() IS 'source of the view mixedcc.durability';
+
+CREATE FUNCTION mixedcc.reset_durability() RETURNS void AS 'MODULE_PATHNAME', 'reset_durability_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.reset_durability() IS 'sets the counters of mixedcc.durability to zero';
+REVOKE ALL ON FUNCTION mixedcc.reset_durability() FROM PUBLIC;
+
+CREATE VIEW mixedcc.durability AS
+    SELECT d.pid, d.activity, to_timestamp(d.since) AS since, d.shut, to_timestamp(d.held_since) AS held_since, to_timestamp(d.released_at) AS released_at,
+        d.round_kind, d.round_redo::pg_lsn AS round_redo, to_timestamp(d.round_started_at) AS round_started_at, to_timestamp(d.round_ended_at) AS round_ended_at,
+        d.round_rows, d.round_pages, d.round_wal_bytes, d.dirty_tables, d.dirty_rows, d.oldest_commit AS commit_pid, a.query_start AS commit_since,
+        a.wait_event AS commit_waits_for, d.rounds, d.rows, d.pages, d.wal_bytes, d.errors, to_timestamp(d.reset_at) AS stats_reset
+    FROM mixedcc.durability_row() d LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = d.oldest_commit;
+COMMENT ON VIEW mixedcc.durability IS 'the background worker that brings the rows of permanent tables into images, and what it and commits wait for; of all databases';
+COMMENT ON COLUMN mixedcc.durability.pid IS 'the companion''s process; null: none runs';
+COMMENT ON COLUMN mixedcc.durability.activity IS 'none, starting, idle, waiting (for commits that insert their records), imaging, pacing (a rest in a round), cleaning, closing, failed (a round, which will be made again)';
+COMMENT ON COLUMN mixedcc.durability.since IS 'since when';
+COMMENT ON COLUMN mixedcc.durability.shut IS 'why commits into permanent tables wait; null: they do not';
+COMMENT ON COLUMN mixedcc.durability.held_since IS 'since when a checkpoint waits for images; null: none does';
+COMMENT ON COLUMN mixedcc.durability.released_at IS 'when a checkpoint last went on, which had waited';
+COMMENT ON COLUMN mixedcc.durability.round_kind IS 'the last complete round: checkpoint, start, closing, asked (by a command)';
+COMMENT ON COLUMN mixedcc.durability.round_redo IS 'redo pointer that it served';
+COMMENT ON COLUMN mixedcc.durability.round_started_at IS 'when it began';
+COMMENT ON COLUMN mixedcc.durability.round_ended_at IS 'when it was complete';
+COMMENT ON COLUMN mixedcc.durability.round_rows IS 'rows that it imaged';
+COMMENT ON COLUMN mixedcc.durability.round_pages IS 'pages that it wrote';
+COMMENT ON COLUMN mixedcc.durability.round_wal_bytes IS 'WAL that it wrote';
+COMMENT ON COLUMN mixedcc.durability.dirty_tables IS 'tables with rows that are in WAL, and in no image';
+COMMENT ON COLUMN mixedcc.durability.dirty_rows IS 'these rows';
+COMMENT ON COLUMN mixedcc.durability.commit_pid IS 'process with the oldest commit that is not done: it waits for a flush or a standby; null: there is none';
+COMMENT ON COLUMN mixedcc.durability.commit_since IS 'when the statement began that commits; null where pg_stat_activity hides it';
+COMMENT ON COLUMN mixedcc.durability.commit_waits_for IS 'its wait event, as in pg_stat_activity; SyncRep: a synchronous standby';
+COMMENT ON COLUMN mixedcc.durability.rounds IS 'complete rounds since the start of the server or the last reset';
+COMMENT ON COLUMN mixedcc.durability.rows IS 'rows that they imaged';
+COMMENT ON COLUMN mixedcc.durability.pages IS 'pages that they wrote';
+COMMENT ON COLUMN mixedcc.durability.wal_bytes IS 'WAL that they wrote';
+COMMENT ON COLUMN mixedcc.durability.errors IS 'rounds that failed, and were made again';
+COMMENT ON COLUMN mixedcc.durability.stats_reset IS 'when mixedcc.reset_durability was called last; null: not since the start';
+GRANT SELECT ON mixedcc.durability TO PUBLIC;
+
 -- Metrics for exporters.
 
 CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT partitions int, OUT bytes bigint, OUT missing_bytes bigint) RETURNS SETOF record
@@ -125,6 +171,25 @@ FROM mixedcc.coordinator c CROSS JOIN LATERAL (VALUES
     ('mixedcc_coordinator_starts_total', 'counter', 'Its starts', c.starts::float8),
     ('mixedcc_coordinator_passes_total', 'counter', 'Its passes over all partitions', c.passes::float8),
     ('mixedcc_coordinator_switches', 'gauge', 'Switches under way in all databases', c.under_way::float8)
+) m(name, type, help, value)
+UNION ALL
+SELECT m.name, m.type, m.help, NULL, NULL, NULL, NULL, NULL, NULL, m.value
+FROM mixedcc.durability d CROSS JOIN LATERAL (VALUES
+    ('mixedcc_durability_up', 'gauge', 'Does the companion run (1), or not (0)?', (d.pid IS NOT NULL)::int::float8),
+    ('mixedcc_durability_gate_open', 'gauge', 'May commits into permanent tables go on (1), or do they wait (0)?', (d.shut IS NULL)::int::float8),
+    ('mixedcc_durability_held_seconds', 'gauge', 'How long a checkpoint has waited for images',
+        coalesce(greatest(extract(epoch FROM pg_catalog.clock_timestamp() - d.held_since), 0), 0)::float8),
+    ('mixedcc_durability_round_seconds', 'gauge', 'Duration of the last complete round',
+        coalesce(greatest(extract(epoch FROM d.round_ended_at - d.round_started_at), 0), 0)::float8),
+    ('mixedcc_durability_dirty_tables', 'gauge', 'Tables with rows that are in WAL and in no image', d.dirty_tables::float8),
+    ('mixedcc_durability_dirty_rows', 'gauge', 'Rows that are in WAL and in no image', d.dirty_rows::float8),
+    ('mixedcc_durability_oldest_commit_seconds', 'gauge', 'Age of the oldest commit that waits for a flush or a standby; 0 where there is none, or it is not shown to this user',
+        coalesce(greatest(extract(epoch FROM pg_catalog.clock_timestamp() - d.commit_since), 0), 0)::float8),
+    ('mixedcc_durability_rounds_total', 'counter', 'Complete rounds of the companion', d.rounds::float8),
+    ('mixedcc_durability_rows_total', 'counter', 'Rows that they imaged', d.rows::float8),
+    ('mixedcc_durability_pages_total', 'counter', 'Pages that they wrote', d.pages::float8),
+    ('mixedcc_durability_wal_bytes_total', 'counter', 'WAL that they wrote', d.wal_bytes::float8),
+    ('mixedcc_durability_errors_total', 'counter', 'Rounds that failed', d.errors::float8)
 ) m(name, type, help, value)
 UNION ALL
 SELECT m.name, m.type, m.help, NULL, NULL, NULL, NULL, NULL, NULL, m.value

@@ -203,6 +203,12 @@ impl Words<'_> {
         }
     }
 
+    /// The oldest commit that is not done, and its slot.
+    pub fn oldest(&self) -> Option<(Csn, SlotId)> {
+        let words = self.slots.iter().map(|x| x.load(Ordering::SeqCst)).zip(0..);
+        words.filter(|(x, _)| *x != 0 && *x != TAKING).min()
+    }
+
     /// Is this commit not done? Its versions were seen as committed.
     pub fn is_open(&self, csn: Csn) -> bool {
         self.slots.iter().any(|x| x.load(Ordering::SeqCst) == csn)
@@ -288,6 +294,7 @@ mod tests {
             assert_eq!(seen, wanted);
             assert_eq!(s.keep().seen(), s);
             assert!(w.is_open(70) && !w.is_open(71) && w.any_open(70) && !w.any_open(69));
+            assert_eq!(w.oldest().map(|(csn, _)| csn), Some(70));
             w.end(3, false);
             assert_eq!(w.look(&mut list), (100, 89));
             w.end(1, true);

@@ -41,8 +41,7 @@ pub fn init() {
 
 /// Now, in microseconds as PostgreSQL counts them.
 pub fn now() -> u64 {
-    // SAFETY: GetCurrentTimestamp reads the clock and raises nothing.
-    unsafe { pg_sys::GetCurrentTimestamp() as u64 }
+    compat::now()
 }
 
 /// Tells the coordinator that a switch was asked for.

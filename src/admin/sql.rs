@@ -19,6 +19,7 @@ use pgrx::prelude::*;
 mod advice;
 mod bypass;
 mod choice;
+mod durability;
 mod estimate;
 mod memory;
 mod primary;

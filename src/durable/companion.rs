@@ -7,6 +7,7 @@
 mod clean;
 mod closing;
 mod hold;
+mod pace;
 mod round;
 
 use crate::durable::companion::hold::Server;
@@ -14,10 +15,12 @@ use crate::pg::buffers;
 use crate::pg::{compat, wal, worker};
 use crate::state::{shmem, stop};
 use mixedcc_engine::durable::flushed::Flushed;
+use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
 use mixedcc_engine::durable::window::Companion;
 use mixedcc_engine::durable::Lsn;
 use mixedcc_engine::Engine;
+use pace::Pace;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -46,6 +49,8 @@ struct Worker {
     flushed: Flushed,
     /// Why the next round is made, if no checkpoint has begun.
     kind: RoundKind,
+    /// So many rounds that processes wanted soon are begun.
+    served: u64,
 }
 
 /// An error ended a round, and was logged. The round is to be made again.
@@ -73,26 +78,56 @@ impl Worker {
             })
             .execute();
         if result.is_err() {
+            self.e.shared.rounds.report.failed();
             self.clean_up();
         }
+        self.tell(&result);
         result
     }
 
+    /// What follows this pass, for views.
+    fn tell(&self, result: &Result<bool, Failed>) {
+        let (report, now) = (&self.e.shared.rounds.report, compat::now());
+        match result {
+            Ok(released) => {
+                if *released {
+                    report.release(now);
+                }
+                if self.e.shared.gate.is_open() {
+                    report.begin(Activity::Idle, now);
+                }
+            }
+            Err(Failed) => report.begin(Activity::Failed, now),
+        }
+    }
+
     fn try_pass(&mut self) -> bool {
-        let (e, spaces) = (&self.e, &mut self.spaces);
+        let (e, spaces, flushed) = (&self.e, &mut self.spaces, &mut self.flushed);
+        let report = &e.shared.rounds.report;
+        // A process that asks after this look ends the round's rests.
+        let (urgent, served) = (e.shared.rounds.urgent(), self.served);
         let ticket = e.shared.rounds.open_ticket();
         if ticket.is_some() || self.kind != RoundKind::Checkpoint {
             self.rounds.begin_anew();
         }
         let kind = if self.kind == RoundKind::Checkpoint && ticket.is_some() { RoundKind::Asked } else { self.kind };
         let image = |redo: Lsn| {
-            round::make(e, spaces, redo, kind);
+            if redo != report.last().redo && kind != RoundKind::Start {
+                report.hold(compat::now());
+            }
+            let mut pace = Pace::begin(e, flushed, (kind, served));
+            report.made(&round::make(e, spaces, redo, kind, &mut pace));
             e.shared.rounds.complete(redo, ticket);
             Ok::<(), Infallible>(())
         };
         let windows = e.slots.iter().map(|slot| &slot.logging);
-        let Ok(released) = self.rounds.pass(&Server, windows, |n| hold::nap(n), image);
+        let pause = |n| {
+            report.begin(Activity::Waiting, compat::now());
+            hold::nap(n);
+        };
+        let Ok(released) = self.rounds.pass(&Server, windows, pause, image);
         self.kind = RoundKind::Checkpoint;
+        self.served = urgent;
         stop::reach("round-released");
         released
     }
@@ -132,12 +167,14 @@ pub extern "C-unwind" fn mixedcc_companion_main(_arg: pg_sys::Datum) {
     crate::pg::faults::begin();
     hold::begin();
     e.shared.rounds.set_slot(Some(shmem::my_slot()));
+    e.shared.rounds.report.begin(Activity::Starting, compat::now());
     let mut w = Worker {
         e,
         rounds: Companion::default(),
         spaces: Spaces::default(),
         flushed: Flushed::default(),
         kind: RoundKind::Start,
+        served: 0,
     };
     while w.pass().is_err() {
         w.kind = RoundKind::Start;
@@ -148,6 +185,7 @@ pub extern "C-unwind" fn mixedcc_companion_main(_arg: pg_sys::Datum) {
     }
     if !worker::is_to_end() {
         e.shared.gate.open();
+        e.shared.rounds.report.begin(Activity::Idle, compat::now());
     }
     while !worker::is_to_end() {
         w.step();

@@ -200,6 +200,8 @@ pub static ENABLE_PRIMARY_SCAN: GucSetting<bool> = GucSetting::<bool>::new(true)
 pub static KILL_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 /// How long commits are held, in milliseconds: see `state/stop.rs`.
 pub static HOLD_COMMITS: GucSetting<i32> = GucSetting::<i32>::new(0);
+/// Rows that a round of a checkpoint images a second; 0: no limit.
+pub static IMAGE_RATE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -523,6 +525,16 @@ pub fn init() {
         c"For tests only.",
         &STOP_EVENTS,
         GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.image_rate",
+        c"Rows of permanent tables that a checkpoint writes into images a second, if no process waits for it.",
+        c"Faster where half of the checkpoint's time or WAL would not be enough. 0: as fast as it can.",
+        &IMAGE_RATE,
+        0,
+        i32::MAX,
+        GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(

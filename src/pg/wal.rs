@@ -147,3 +147,19 @@ pub fn full_xid() -> u64 {
     // SAFETY: a transaction is in progress, or in PRE_COMMIT.
     unsafe { pg_sys::GetTopFullTransactionId() }.value
 }
+
+/// The WAL that this process has made: full images, and bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Images of pages.
+    pub images: u64,
+    /// All bytes.
+    pub bytes: u64,
+}
+
+/// The WAL that this process has made.
+pub fn usage() -> Usage {
+    // SAFETY: a variable of this process, which only its one thread writes.
+    let usage = unsafe { pg_sys::pgWalUsage };
+    Usage { images: usage.wal_fpi as u64, bytes: usage.wal_bytes }
+}

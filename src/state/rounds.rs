@@ -20,10 +20,11 @@ pub fn wake() {
 }
 
 /// Asks the companion for a round and waits for it: all that was logged before the call is in
-/// images then. Interruptible. An ERROR if there is no companion.
-pub fn round_now() {
+/// images then. Interruptible. An ERROR if there is no companion. `urgent`: the round does not
+/// rest.
+pub fn round_now(urgent: bool) {
     let rounds = &shmem::engine().shared.rounds;
-    let ticket = rounds.ask();
+    let ticket = rounds.ask(urgent);
     let mut absent = 0;
     while !rounds.is_answered(ticket) {
         absent = if rounds.slot().is_some() { 0 } else { absent + 1 };

@@ -17,6 +17,7 @@ pub mod marks;
 pub mod merge;
 pub mod meta;
 pub mod page;
+pub mod report;
 pub mod resolve;
 pub mod rounds;
 pub mod space;

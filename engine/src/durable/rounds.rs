@@ -1,5 +1,6 @@
 //! The companion's words in shared memory, by which other processes ask it for a round.
 
+use super::report::Report;
 use crate::csn::{Csn, SlotId};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +13,9 @@ pub struct Rounds {
     _pad: u32,
     /// The number of rounds that were asked for.
     asked: AtomicU64,
-    /// So many of them are answered.
+    /// So many of them were asked for by processes that want them soon.
+    urgent: AtomicU64,
+    /// So many of all are answered.
     answered: AtomicU64,
     /// The number of complete rounds.
     complete: AtomicU64,
@@ -20,6 +23,8 @@ pub struct Rounds {
     redo: AtomicU64,
     /// All commits at or below this CSN are in WAL that is on disk.
     flushed_csn: AtomicU64,
+    /// What the companion tells of itself.
+    pub report: Report,
 }
 
 impl Rounds {
@@ -32,8 +37,17 @@ impl Rounds {
         self.slot.store(slot.map_or(0, |s| s as u32 + 1), Ordering::SeqCst);
     }
     /// Asks for a round, which begins after this call. The answer is its ticket.
-    pub fn ask(&self) -> u64 {
-        self.asked.fetch_add(1, Ordering::SeqCst) + 1
+    pub fn ask(&self, urgent: bool) -> u64 {
+        let ticket = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        // After it: a look that finds this number finds the ticket, too.
+        if urgent {
+            self.urgent.fetch_add(1, Ordering::SeqCst);
+        }
+        ticket
+    }
+    /// The number of rounds that processes wanted soon.
+    pub fn urgent(&self) -> u64 {
+        self.urgent.load(Ordering::SeqCst)
     }
     /// Is the round with this ticket complete?
     pub fn is_answered(&self, ticket: u64) -> bool {
@@ -75,9 +89,10 @@ mod tests {
         let rounds = Rounds::default();
         assert_eq!((rounds.slot(), rounds.open_ticket()), (None, None));
         rounds.set_slot(Some(0));
-        let (first, second) = (rounds.ask(), rounds.ask());
+        let (first, second) = (rounds.ask(true), rounds.ask(false));
         let open = rounds.open_ticket();
-        let third = rounds.ask();
+        let third = rounds.ask(true);
+        assert_eq!(rounds.urgent(), 2);
         rounds.complete(77, open);
         assert_eq!([first, second, third].map(|t| rounds.is_answered(t)), [true, true, false]);
         assert_eq!((rounds.slot(), rounds.last(), rounds.open_ticket()), (Some(0), (1, 77), Some(third)));

@@ -207,6 +207,10 @@ impl Durable {
         let all = 0..self.dirty.chunks() as u64;
         all.filter_map(|chunk| Some(DirtyChunk { first: chunk * CHUNK, dirty: self.chunk(chunk)? }))
     }
+    /// The number of dirty records. The caller keeps the table, as for [`Durable::chunks`].
+    pub fn dirty_records(&'static self) -> u64 {
+        self.chunks().map(|chunk| chunk.dirty.count()).sum()
+    }
     /// Has the flag been set since the last round?
     pub fn is_flagged(&self) -> bool {
         self.flag.load(Ordering::SeqCst) != 0

@@ -106,8 +106,10 @@ pub enum RoundKind {
 }
 
 impl RoundKind {
-    const ALL: [RoundKind; 4] = [RoundKind::Checkpoint, RoundKind::Start, RoundKind::Closing, RoundKind::Asked];
-    fn name(self) -> &'static str {
+    /// All kinds.
+    pub const ALL: [RoundKind; 4] = [RoundKind::Checkpoint, RoundKind::Start, RoundKind::Closing, RoundKind::Asked];
+    /// Its name.
+    pub fn name(self) -> &'static str {
         ["checkpoint", "start", "closing", "asked"][self as usize]
     }
 }

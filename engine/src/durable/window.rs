@@ -225,6 +225,10 @@ impl<'a> Dirty<'a> {
             }
         }
     }
+    /// The number of bits that are set.
+    pub fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
     /// Is a record's bit set?
     pub fn is_set(&self, record: u32) -> bool {
         self.words[record as usize / 64].load(Ordering::SeqCst) >> (record % 64) & 1 == 1

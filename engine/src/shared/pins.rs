@@ -113,6 +113,10 @@ impl Engine {
     pub(crate) fn opens(&self) -> Words<'static> {
         Words { all: &self.shared.opens.0, slots: self.open, clock: &self.shared.clock.0 }
     }
+    /// The oldest commit that is not done, and its slot.
+    pub fn oldest_commit(&self) -> Option<(Csn, SlotId)> {
+        self.opens().oldest()
+    }
 
     /// The clock, and *V*: all commits up to *V* are done.
     #[inline]

@@ -8,9 +8,10 @@
 
 use super::round::{fresh_block, Gone, Work};
 use crate::durable::images::{Batch, Full};
-use crate::pg::buffers;
+use crate::pg::{buffers, compat};
 use mixedcc_engine::durable::merge::Fork;
 use mixedcc_engine::durable::page::LONG;
+use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::window::Place;
 use mixedcc_engine::durable::{Entry, Page, PAGE};
@@ -19,7 +20,7 @@ use pgrx::prelude::*;
 /// The most blocks of a table that one round cleans.
 const MOST: u32 = 4096;
 
-impl Work<'_> {
+impl Work<'_, '_> {
     /// Cleans the emptiest blocks, if more than half of the file is dead. The batch is empty.
     pub(super) fn clean(&mut self) -> Result<(), Gone> {
         let excess = self.space.excess().min(MOST);
@@ -28,8 +29,11 @@ impl Work<'_> {
         }
         let Ok(blocks) = self.space.emptiest(excess as usize) else { return Ok(()) };
         self.batch = Batch::new(self.key, ImageKind::Clean);
+        let report = &self.e.shared.rounds.report;
         let mut page = Box::new([0; PAGE]);
         for block in blocks {
+            report.begin(Activity::Cleaning, compat::now());
+            self.rest()?;
             self.be_busy()?;
             buffers::read(self.key, Fork::Main, block, false, None, &mut page);
             match Page::read(&page, block) {
@@ -40,6 +44,7 @@ impl Work<'_> {
             }
         }
         self.write()?;
+        report.begin(Activity::Imaging, compat::now());
         self.batch = Batch::new(self.key, ImageKind::Round);
         Ok(())
     }
@@ -65,6 +70,7 @@ impl Work<'_> {
             };
             self.homes.push((n, place));
             self.left.push(block);
+            self.pace.count();
         }
         Ok(())
     }

@@ -4,7 +4,9 @@
 //! images, and its commit record needs nothing of ours.
 
 use super::{hold, Failed, Worker};
+use crate::pg::compat;
 use crate::state::stop;
+use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,7 @@ pub fn close(w: &mut Worker) -> ! {
 /// Shuts the gate. False: it is open again, as a commit was inside for too long.
 fn shut(w: &Worker) -> bool {
     stop::reach("closing-shut");
+    w.e.shared.rounds.report.begin(Activity::Closing, compat::now());
     let until = Instant::now() + PATIENCE;
     let windows = w.e.slots.iter().map(|slot| &slot.logging);
     w.e.shared.gate.close_unless(windows, |n| {

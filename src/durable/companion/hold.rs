@@ -9,6 +9,7 @@ use crate::pg::local::Local;
 use crate::pg::{compat, wal};
 use crate::state::shmem;
 use mixedcc_engine::durable::lazy::Lazy;
+use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::window::Checkpoints;
 use mixedcc_engine::durable::Lsn;
 use pgrx::pg_sys;
@@ -61,7 +62,9 @@ pub fn die() -> ! {
 /// Ends the process cleanly. Nothing is dirty, and nothing can become so.
 pub fn leave() -> ! {
     CLEAN.set(true);
-    shmem::engine().shared.rounds.set_slot(None);
+    let rounds = &shmem::engine().shared.rounds;
+    rounds.set_slot(None);
+    rounds.report.begin(Activity::None, compat::now());
     // Not 0: the postmaster starts it again, unless it shuts down.
     compat::end_process(1)
 }

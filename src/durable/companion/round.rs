@@ -5,11 +5,13 @@
 //! An ERROR before that sets the bits and the flag again.
 
 use super::hold;
+use super::pace::Pace;
 use crate::durable::images::{Batch, Full};
-use crate::pg::{buffers, stored, wal};
+use crate::pg::{buffers, compat, stored, wal};
 use crate::state::{shmem, stop};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::merge::{Fork, Live};
+use mixedcc_engine::durable::report::{Activity, Made, Written};
 use mixedcc_engine::durable::space::Space;
 use mixedcc_engine::durable::table::{Busy, Counts, Found, Logged, Look};
 use mixedcc_engine::durable::wal::{ImageKind, Op, Round, RoundKind};
@@ -37,19 +39,26 @@ impl Spaces {
 /// The table is dropped: no page of it is written any more.
 pub(super) struct Gone;
 
-/// Makes a round for this redo pointer.
-pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind) {
+/// Makes a round for this redo pointer, and says what it has written.
+pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind, pace: &mut Pace) -> Made {
     stop::reach("round-begins");
+    let report = &e.shared.rounds.report;
+    let (begun, before, mut rows) = (compat::now(), wal::usage(), 0);
+    report.begin(Activity::Imaging, begun);
     let slot = shmem::my_slot();
     // INV-TABLE: tables that are found under the pin stay.
     e.pin(slot);
     let keys: Vec<[u32; 4]> = shmem::all(None).iter().filter(|t| t.durable().is_some()).map(|t| t.key).collect();
+    let flagged = |key: &[u32; 4]| shmem::find(*key).and_then(Table::durable).filter(|d| d.is_flagged());
+    pace.expect(keys.iter().filter_map(flagged).map(Durable::dirty_records).sum());
     let mut known = Vec::with_capacity(keys.len());
     for key in keys {
+        // The pin of a round lasts for one table, or to a rest.
+        e.unpin(slot);
         e.pin(slot);
         if let Some(table) = shmem::find(key) {
             known.push(table.id);
-            image_table(e, spaces, table, redo);
+            rows += image_table(e, spaces, table, redo, pace);
         }
     }
     e.unpin(slot);
@@ -62,6 +71,9 @@ pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind) {
     wal::critical(|| unsafe { wal::insert(Op::Round, wal::UNIMPORTANT, &[&data]) });
     stop::reach("round-logged");
     buffers::close_all();
+    let after = wal::usage();
+    let written = Written { rows, pages: after.images - before.images, bytes: after.bytes - before.bytes };
+    Made { kind: kind as u64, redo, begun, ended: compat::now(), written }
 }
 
 /// The flag of a table, which is set again unless its round is complete.
@@ -75,10 +87,11 @@ impl Drop for Flag {
     }
 }
 
-fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn) {
-    let Some(durable) = table.durable() else { return };
+/// The answer is the number of rows.
+fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn, pace: &mut Pace) -> u64 {
+    let Some(durable) = table.durable() else { return 0 };
     // INV-NEW: the flag of a table that is new or dropped stays.
-    let Some(busy) = durable.words().begin_batch().filter(|_| durable.is_flagged()) else { return };
+    let Some(busy) = durable.words().begin_batch().filter(|_| durable.is_flagged()) else { return 0 };
     stop::reach("round-table");
     let space = spaces.0.entry(table.id).or_insert_with(|| space_of(table, durable));
     drop(busy);
@@ -97,15 +110,17 @@ fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn
         found: Vec::new(),
         bytes: Vec::new(),
         imaged: 0,
+        pace,
     };
     if work.image_all(redo).is_ok() {
         flag.0 = None;
     }
+    work.imaged
 }
 
 /// The work of a round on one table.
-pub(super) struct Work<'a> {
-    e: &'a Engine,
+pub(super) struct Work<'a, 'p> {
+    pub(super) e: &'a Engine,
     look: Look<'a>,
     pub(super) durable: &'static Durable,
     pub(super) space: &'a mut Space,
@@ -121,13 +136,15 @@ pub(super) struct Work<'a> {
     found: Vec<Found>,
     bytes: Vec<u8>,
     imaged: u64,
+    pub(super) pace: &'a mut Pace<'p>,
 }
 
-impl Work<'_> {
+impl Work<'_, '_> {
     fn image_all(&mut self, redo: Lsn) -> Result<(), Gone> {
         for chunk in self.durable.chunks() {
             chunk.dirty.take(|taken| {
                 stop::reach("bit-cleared");
+                self.rest()?;
                 self.look.clock = self.e.now();
                 for record in taken.records() {
                     self.image_record(chunk.first + record as u64)?;
@@ -158,6 +175,23 @@ impl Work<'_> {
         self.leave_home_of(n);
         self.homes.push((n, place));
         self.imaged += 1;
+        self.pace.count();
+        Ok(())
+    }
+
+    /// Rests, if it is time: outside of a batch, so that a process that drops the table does not
+    /// wait. No version is in use, so the pin need not last; from the next batch on the table stays
+    /// as long as the batch lasts (INV-BUSY), and then by the new pin.
+    pub(super) fn rest(&mut self) -> Result<(), Gone> {
+        if !self.pace.is_due() {
+            return Ok(());
+        }
+        self.write()?;
+        self.pace.rest();
+        self.be_busy()?;
+        let slot = shmem::my_slot();
+        self.e.unpin(slot);
+        self.e.pin(slot);
         Ok(())
     }
 

@@ -126,7 +126,7 @@ fn close(name: &str, command: Command) {
     // SAFETY: a variable of this process, which its one thread writes when it starts.
     let has_companion = unsafe { pg_sys::IsUnderPostmaster };
     if has_companion && !permanent(db).is_empty() {
-        rounds::round_now();
+        rounds::round_now(true);
     }
     if !matches!(command, Command::Create) {
         permanent(db).into_iter().for_each(forget);

@@ -23,6 +23,9 @@ mod raw {
         pub fn PostmasterIsAliveInternal() -> bool;
         #[cfg(feature = "pg18")]
         pub fn pgaio_error_cleanup();
+        // Settings that the bindings leave out (bgwriter.h).
+        pub static CheckPointTimeout: core::ffi::c_int;
+        pub static CheckPointCompletionTarget: f64;
     }
 }
 
@@ -337,6 +340,45 @@ pub fn checkpointer() -> Option<i32> {
             (status.st_backendType == pg_sys::BackendType::B_CHECKPOINTER).then_some(status.st_procpid)
         })
     }
+}
+
+/// Does a process wait for a checkpoint, or for another answer of the checkpointer's? A racy look.
+pub fn is_checkpointer_awaited() -> bool {
+    use pg_sys::{WaitEventIPC as Ipc, WaitEventTimeout as Timeout};
+    const EVENTS: [u32; 4] = [
+        Ipc::WAIT_EVENT_CHECKPOINT_START as u32,
+        Ipc::WAIT_EVENT_CHECKPOINT_DONE as u32,
+        Ipc::WAIT_EVENT_PROC_SIGNAL_BARRIER as u32,
+        Timeout::WAIT_EVENT_REGISTER_SYNC_REQUEST as u32,
+    ];
+    // SAFETY: the array of processes lives as long as shared memory, and the word is read volatile,
+    // as another process may write it.
+    unsafe {
+        let all = &*pg_sys::ProcGlobal;
+        (0..all.allProcCount as usize)
+            .any(|i| EVENTS.contains(&std::ptr::read_volatile(&raw const (*all.allProcs.add(i)).wait_event_info)))
+    }
+}
+
+/// The seconds and the bytes of WAL over which a checkpoint is spread, as
+/// `checkpoint_completion_target` says. At most half of `archive_timeout`, which the checkpointer
+/// looks after, too.
+pub fn checkpoint_span() -> (f64, f64) {
+    // SAFETY: variables of this process, which only its one thread writes.
+    unsafe {
+        let target = raw::CheckPointCompletionTarget;
+        let bytes = f64::from(pg_sys::CheckPointSegments) * f64::from(pg_sys::wal_segment_size);
+        let seconds = target * f64::from(raw::CheckPointTimeout);
+        let archived = f64::from(pg_sys::XLogArchiveTimeout);
+        let seconds = if archived > 0.0 { seconds.min(archived / 2.0) } else { seconds };
+        (seconds, target * bytes)
+    }
+}
+
+/// Now, in microseconds as PostgreSQL counts them.
+pub fn now() -> u64 {
+    // SAFETY: reads the clock and raises nothing.
+    unsafe { pg_sys::GetCurrentTimestamp() as u64 }
 }
 
 /// A worker without transactions has caught an ERROR: gives back all that it held, as the

@@ -27,7 +27,7 @@ FILES = ROOT / "monitoring"
 TOOLS = os.environ.get("MONITORING_TOOLS")
 LABELS = ("datname", "schemaname", "relname", "protocol", "reason", "statement")
 # These change from look to look.
-MOVING = re.compile(r"_(age_seconds|passes_total|commits|switch_seconds)$|^mixedcc_(statements|memory|cluster)_")
+MOVING = re.compile(r"_(age_seconds|passes_total|commits|switch_seconds)$|^mixedcc_(statements|memory|cluster|durability)_")
 PATIENCE = 60.0
 
 

@@ -35,7 +35,9 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg
             await_commits(full(oldest));
             // A single-user server has nothing that a round would image.
             if pg_sys::IsUnderPostmaster {
-                crate::state::rounds::round_now();
+                // No session waits for autovacuum: its round is no burst.
+                let urgent = pg_sys::MyBackendType != pg_sys::BackendType::B_AUTOVAC_WORKER;
+                crate::state::rounds::round_now(urgent);
             }
         }
         (Ok(table), oldest)
