@@ -6,7 +6,7 @@
 //! goes with it.) WAL has images in the order in which entries leave blocks and blocks are written
 //! again (INV-SPACE). So after a crash at any point each newest entry is on some page.
 
-use super::round::{fresh_block, Gone, Work};
+use super::round::{fresh_block, warn_of_damage, Gone, Work};
 use crate::durable::images::{Batch, Full};
 use crate::pg::{buffers, compat};
 use mixedcc_engine::durable::merge::Fork;
@@ -15,7 +15,6 @@ use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::window::Place;
 use mixedcc_engine::durable::{Entry, Page, PAGE};
-use pgrx::prelude::*;
 
 /// The most blocks of a table that one round cleans.
 const MOST: u32 = 4096;
@@ -35,18 +34,26 @@ impl Work<'_, '_> {
             report.begin(Activity::Cleaning, compat::now());
             self.rest()?;
             self.be_busy()?;
-            buffers::read(self.key, Fork::Main, block, false, None, &mut page);
+            buffers::read(self.key, Fork::Main, block, true, None, &mut page);
             match Page::read(&page, block) {
                 // Its pieces have no other entries beside them.
                 Ok(Some(read)) if read.special.flags & LONG != 0 => {}
                 Ok(Some(read)) => self.empty(block, &read)?,
-                _ => error!("mixedcc: block {block} of file {} is damaged", self.key[2]),
+                _ => self.leave_damaged(block),
             }
         }
         self.write()?;
         report.begin(Activity::Imaging, compat::now());
         self.batch = Batch::new(self.key, ImageKind::Round);
         Ok(())
+    }
+
+    /// A block is damaged: the next round writes its rows again.
+    fn leave_damaged(&self, block: u32) {
+        warn_of_damage(self.key, block);
+        let home = Place { block, long: false };
+        let lives_there = |n: &u64| self.durable.home(*n).is_some_and(|place| place.get() == Some(home));
+        (0..self.look.table.len()).filter(lives_there).for_each(|n| self.durable.set_dirty(n));
     }
 
     /// Copies what lives on a page.

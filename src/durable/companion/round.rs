@@ -121,7 +121,7 @@ fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn
 /// The work of a round on one table.
 pub(super) struct Work<'a, 'p> {
     pub(super) e: &'a Engine,
-    look: Look<'a>,
+    pub(super) look: Look<'a>,
     pub(super) durable: &'static Durable,
     pub(super) space: &'a mut Space,
     pub(super) batch: Batch,
@@ -311,19 +311,27 @@ pub(super) fn fresh_block(space: &mut Space, key: [u32; 4]) -> u32 {
     }
 }
 
-/// Calls `f` with each block of a long row.
-fn chain(key: [u32; 4], first: u32, mut f: impl FnMut(u32)) {
+/// Calls `f` with each block of a long row. False: one is damaged, and what follows is not known.
+fn chain(key: [u32; 4], first: u32, mut f: impl FnMut(u32)) -> bool {
     let mut page = Box::new([0; PAGE]);
     let mut block = first;
     while block != 0 {
-        buffers::read(key, Fork::Main, block, false, None, &mut page);
-        let next = match Page::read(&page, block) {
-            Ok(Some(page)) => page.special.b as u32,
-            _ => error!("mixedcc: block {block} of file {} is damaged", key[2]),
-        };
         f(block);
-        block = next;
+        buffers::read(key, Fork::Main, block, true, None, &mut page);
+        block = match Page::read(&page, block) {
+            Ok(Some(page)) => page.special.b as u32,
+            _ => {
+                warn_of_damage(key, block);
+                return false;
+            }
+        };
     }
+    true
+}
+
+/// A block is damaged on disk. No checkpoint waits for that: all rows are in memory.
+pub(super) fn warn_of_damage(key: [u32; 4], block: u32) {
+    warning!("mixedcc: block {block} of file {} is damaged; its rows are in memory, and are written again", key[2]);
 }
 
 /// What the homes of a table's records say of the blocks of its file.
@@ -338,7 +346,9 @@ fn space_of(table: &'static Table, durable: &'static Durable) -> Space {
     for n in 0..table.len() {
         let Some(place) = durable.home(n).and_then(|home| home.get()) else { continue };
         if place.long {
-            chain(table.key, place.block, |block| add(block, mixedcc_engine::durable::page::BODY));
+            if !chain(table.key, place.block, |block| add(block, mixedcc_engine::durable::page::BODY)) {
+                durable.set_dirty(n);
+            }
         } else {
             // SAFETY: INV-RETIRE: the round is pinned.
             let row = table.record(n).and_then(|r| unsafe { r.head().as_ref() });

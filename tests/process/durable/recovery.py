@@ -178,6 +178,47 @@ def damaged_pages():
     connection.close()
 
 
+def damaged_in_use():
+    """Pages that are damaged while their rows are in memory stop no checkpoint."""
+    connection = make_database()
+    query(connection, "ALTER SYSTEM SET shared_buffers = '1MB'")
+    connection.close()
+    server("restart")
+    connection = connect()
+    make(connection, "t", 20)
+    make(connection, "s", 3000)
+    query(connection, "UPDATE t SET t = repeat('x', 100000)")
+    query(connection, "CHECKPOINT")
+    # Other pages take the place of theirs in shared buffers.
+    query(connection, "CREATE TABLE other AS SELECT i, repeat('x', 500) FROM generate_series(1, 20000) i")
+    query(connection, "CHECKPOINT")
+    query(connection, "SELECT count(*) FROM other")
+    path = file_of(connection, "t")
+    for block in range(3, os.path.getsize(path) // PAGE, 7):
+        damage(path, block, 500)
+    query(connection, "SET statement_timeout = '30s'")
+    query(connection, "UPDATE t SET v = v + 1 WHERE id < 10")
+    query(connection, "CHECKPOINT")
+    query(connection, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'mixedcc companion'")
+    query(connection, "UPDATE t SET v = v + 1 WHERE id = 1")
+    query(connection, "CHECKPOINT")
+    path = file_of(connection, "s")
+    for block in range(1, os.path.getsize(path) // PAGE):
+        damage(path, block, 500)
+    query(connection, "SELECT count(*) FROM other")
+    query(connection, "DELETE FROM s WHERE id % 10 > 0")
+    query(connection, "CHECKPOINT")
+    query(connection, "DELETE FROM s")
+    query(connection, "CHECKPOINT")
+    equal("all rows are there", value(connection, "SELECT count(*) FROM t"), 20)
+    query(connection, "ALTER SYSTEM RESET shared_buffers")
+    connection.close()
+    server("restart")
+    connection = connect()
+    query(connection, "DROP TABLE t, s, other")
+    connection.close()
+
+
 def damaged_journal():
     """A journal page that is damaged after the recovery is found."""
     connection = make_database()
@@ -326,5 +367,5 @@ def end():
     drop_database(DATABASE)
 
 
-main(crashes_in_a_row, long_rows, cut_off, freed_numbers, damaged_pages, damaged_journal, torn_journal, small_memory,
-     analyzed_first, definitions_first, key_metapages, end)
+main(crashes_in_a_row, long_rows, cut_off, freed_numbers, damaged_pages, damaged_in_use, damaged_journal, torn_journal,
+     small_memory, analyzed_first, definitions_first, key_metapages, end)
