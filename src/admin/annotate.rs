@@ -265,7 +265,7 @@ fn must_own(function: Oid) {
     }
 }
 
-/// Locks a function of the user against DROP and against others who annotate it, as SECURITY LABEL
+/// Locks a function of the user against DROP and against other annotations, as SECURITY LABEL
 /// does.
 fn lock_own(function: Oid) {
     must_own(function); // strangers must not lock it
