@@ -71,7 +71,7 @@ def commit_slowly():
 # --- the pace ---------------------------------------------------------------------
 
 def settings(rate, timeout="30s"):
-    boss = connect("postgres")
+    boss = connect(DATABASE)
     query(boss, f"ALTER SYSTEM SET mixedcc.image_rate = {rate}")
     query(boss, f"ALTER SYSTEM SET checkpoint_timeout = '{timeout}'")
     reload(boss)
@@ -146,7 +146,7 @@ def test_waited_for():
 
 
 def end():
-    boss = connect("postgres")
+    boss = connect(DATABASE)
     query(boss, "ALTER SYSTEM RESET mixedcc.image_rate")
     query(boss, "ALTER SYSTEM RESET checkpoint_timeout")
     reload(boss)

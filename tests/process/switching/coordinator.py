@@ -119,12 +119,12 @@ def log_file():
 
 def test_restart():
     """With a switch under way and partitions pinned: the protocols that were wanted, and the pins,
-    are there again."""
+    of an unlogged table are there again."""
     configure(log_switches="log")
     query(BOSS, "ALTER SYSTEM SET log_line_prefix = '%m [%p] '")
     query(BOSS, "SELECT pg_reload_conf()")
-    fresh("occ")
-    create_table(BOSS, "free", "id int PRIMARY KEY", partitions=2, protocol="occ")
+    fresh("occ", kind="UNLOGGED")
+    create_table(BOSS, "free", "id int PRIMARY KEY", "UNLOGGED", partitions=2, protocol="occ")
     set_protocol(BOSS, "t", "partcc", 0)
     keep = holder("t")
     set_protocol(BOSS, "t", "2pl", 1, wait=False)
@@ -171,7 +171,7 @@ def crashed(name, old, new):
 def test_killed():
     """SIGKILL in the middle of a switch restarts the server: of the coordinator, of a session in
     its commit."""
-    fresh("occ")
+    fresh("occ", kind="UNLOGGED")
     keep = holder("t")
     ask("2pl")
     must_come(lambda: steps() == {"upgrade"}, 5)
@@ -180,7 +180,7 @@ def test_killed():
     crashed("killed", "occ", "2pl")
     for event, (old, new) in (("commit_link", ("occ", "2pl")), ("commit_decided", ("2pl", "partcc"))):
         outcome = []
-        fresh(old)
+        fresh(old, kind="UNLOGGED")
         stand(event)
         one, thread = writer(event, outcome)
         reached = wait_until(lambda: stopped(one.info.backend_pid), 5)
@@ -194,7 +194,7 @@ def test_killed():
 
 def test_reload():
     """SIGHUP while it stands at an event does not end it."""
-    fresh("occ")
+    fresh("occ", kind="UNLOGGED")
     stand("switch_stored")
     ask("2pl")
     old = coordinator()

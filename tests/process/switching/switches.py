@@ -27,9 +27,9 @@ def session():
     return connect(DATABASE, options=OPTIONS)
 
 
-def fresh(protocol, table="t"):
+def fresh(protocol, table="t", kind=""):
     query(BOSS, f"DROP TABLE IF EXISTS {table}")
-    create_table(BOSS, table, "id int PRIMARY KEY, v int", partitions=2, protocol=protocol)
+    create_table(BOSS, table, "id int PRIMARY KEY, v int", kind, partitions=2, protocol=protocol)
     query(BOSS, f"INSERT INTO {table} SELECT i, 0 FROM generate_series(1, 20) i")
 
 
