@@ -177,7 +177,8 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
             progress |= with_tables(&e, |tables| choice.interval(&e, tables, now())) > 0;
         }
         if history.is_due(now()) {
-            with_tables(&e, |tables| history.record(&e, tables, now()));
+            let interval = with_tables(&e, |tables| history.interval(&e, tables, now()));
+            history.write(&interval);
         }
         idle_passes = if progress { 0 } else { idle_passes.saturating_add(1) };
         let poll = match open {

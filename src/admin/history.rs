@@ -114,10 +114,9 @@ impl Recorder {
         length != 0 && now.saturating_sub(self.begun) >= length
     }
 
-    /// Ends the interval: adds its line, and begins the next one.
-    pub fn record(&mut self, e: &Engine, tables: &[&'static Table], now: u64) {
-        let interval = self.interval(e, tables, now);
-        let done = files::append(&interval, guc::HISTORY_RETENTION_S.get() as u64 * 1_000_000);
+    /// Adds the line of an interval.
+    pub fn write(&mut self, interval: &Interval) {
+        let done = files::append(interval, guc::HISTORY_RETENTION_S.get() as u64 * 1_000_000);
         if let Err(error) = &done {
             if !self.failed {
                 pgrx::warning!("mixedcc could not write its history: {error}");
@@ -126,7 +125,8 @@ impl Recorder {
         self.failed = done.is_err();
     }
 
-    fn interval(&mut self, e: &Engine, tables: &[&'static Table], now: u64) -> Interval {
+    /// Ends the interval, and begins the next one. It writes no file: its caller holds a pin.
+    pub fn interval(&mut self, e: &Engine, tables: &[&'static Table], now: u64) -> Interval {
         let counters = load::Counters::of(tables);
         let mut partitions = counters.since(&self.last);
         partitions.retain(|p| !p.is_idle());

@@ -1,11 +1,12 @@
 //! `mixedcc.report`: one HTML page on a time, from the history that the coordinator keeps.
 //!
 //! The page needs no network and no script: its charts are SVG, and its colours follow the
-//! browser's choice of light or dark. It is in the database's encoding, and says so only if that is
-//! UTF8: a browser reads a file without a name of its encoding as UTF8, too.
+//! browser's choice of light or dark. It says that it is UTF8: a client with that encoding, which
+//! is the usual one, gets it so from any database.
 
 use super::history;
 use crate::pg::errors::complain;
+use crate::pg::text;
 use data::Data;
 use page::{Page, Table};
 use pgrx::pg_sys;
@@ -38,12 +39,17 @@ fn time(us: u64) -> String {
     format!("{:04}-{:02}-{:02} {:02}:{:02}:{:02}", tm.tm_year, tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec)
 }
 
-/// The rows of a query, whose columns are all text.
+/// The rows of a query, whose columns are all text. Texts come as their bytes, because pgrx takes
+/// each text for UTF-8 (see `pg/text.rs`).
 fn rows(sql: &str, columns: usize) -> Vec<Vec<String>> {
+    let list = |f: &dyn Fn(usize) -> String| (1..=columns).map(f).collect::<Vec<_>>().join(", ");
+    let bytes = list(&|c| format!("pg_catalog.convert_to(c{c}, pg_catalog.getdatabaseencoding())"));
+    let sql = format!("SELECT {bytes} FROM ({sql}) x({})", list(&|c| format!("c{c}")));
     let read = Spi::connect(|client| {
-        let found = client.select(sql, None, &[])?;
+        let found = client.select(&sql, None, &[])?;
         let row = |r: pgrx::spi::SpiHeapTupleData| -> Result<Vec<String>, pgrx::spi::Error> {
-            (1..=columns).map(|c| Ok(r.get::<String>(c)?.unwrap_or_default())).collect()
+            let column = |c| Ok(r.get::<Vec<u8>>(c)?.map_or(String::new(), |b| text::of_bytes(&b)));
+            (1..=columns).map(column).collect()
         };
         found.map(row).collect::<Result<Vec<_>, _>>()
     });
@@ -59,7 +65,7 @@ fn value(sql: &str) -> String {
 }
 
 #[pg_extern(sql = false)]
-fn report(since: TimestampWithTimeZone, until: TimestampWithTimeZone) -> String {
+fn report(since: TimestampWithTimeZone, until: TimestampWithTimeZone) -> Vec<u8> {
     let (since, until) = (since.into_inner().max(0) as u64, until.into_inner().max(0) as u64);
     if since >= until {
         complain(
@@ -87,7 +93,7 @@ fn report(since: TimestampWithTimeZone, until: TimestampWithTimeZone) -> String 
     hottest(&mut page, &data);
     switches(&mut page, &data);
     now(&mut page);
-    page.end()
+    text::bytes(&page.end()) // of a text, whose layout is that of a bytea
 }
 
 fn head(page: &mut Page, data: &Data, since: u64, until: u64) {

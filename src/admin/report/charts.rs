@@ -209,7 +209,7 @@ fn short(table: &str, no: u32) -> String {
     let whole = format!("{table} {no}");
     let n = whole.chars().count();
     match n > NAME_CHARACTERS {
-        true => format!("…{}", whole.chars().skip(n - NAME_CHARACTERS + 1).collect::<String>()),
+        true => format!("...{}", whole.chars().skip(n - NAME_CHARACTERS + 3).collect::<String>()),
         false => whole,
     }
 }

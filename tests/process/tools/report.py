@@ -152,6 +152,22 @@ def outlives_restarts():
     check("restart: the history is still there", "2pl" in text and "a&lt;b&gt;" in text)
 
 
+def encodings():
+    """A database that is not UTF8, and names that are not ASCII."""
+    query(BOSS, "DROP DATABASE IF EXISTS process_report_latin")
+    query(BOSS, "CREATE DATABASE process_report_latin ENCODING LATIN1 LOCALE 'C' TEMPLATE template0")
+    latin = connect("process_report_latin")
+    query(latin, "CREATE EXTENSION mixedcc")
+    query(latin, 'CREATE TABLE "tä" (id int PRIMARY KEY) USING mixedcc WITH (mixedcc.partitions = 2); INSERT INTO "tä" VALUES (1)')
+    before = lines()
+    must_come(lambda: lines() > before + 1)
+    page = report(latin, HOUR)
+    check("LATIN1: the table's name in its options", "<td>tä</td>" in page or "<td>&quot;tä&quot;</td>" in page)
+    check("LATIN1: the history has it as the server's log has it", "public.t\\xe4" in page)
+    latin.close()
+    drop_database("process_report_latin")
+
+
 def off():
     query(BOSS, "ALTER SYSTEM SET mixedcc.history_interval = 0")
     reload(BOSS)
@@ -200,7 +216,7 @@ def run():
     query(BOSS, "ALTER SYSTEM SET mixedcc.history_interval = 1")
     reload(BOSS)
     try:
-        main(shows_the_load, other_times, rights, outlives_restarts, browser, off)
+        main(shows_the_load, other_times, rights, outlives_restarts, encodings, browser, off)
     finally:
         query(BOSS, "ALTER SYSTEM RESET mixedcc.history_interval")
         reload(BOSS)
