@@ -6,12 +6,14 @@ use std::fs::File;
 use std::io::{stdin, BufReader};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: check-history [--strict | --real-time | --csn | --no-session]... FILE...
+const USAGE: &str = "usage: check-history [--strict | --real-time | --csn | --no-session | --no-prefix]... FILE...
 Judges the histories in FILE (JSON lines; - is the standard input), all files as one history.
   --real-time   also require that later transactions follow earlier ones (begin, commit)
   --csn         also require that the CSN order is a serial order
   --strict      both
   --no-session  do not require a session's transactions to follow one another
+  --no-prefix   snapshots below serializable need not be prefixes of the serial order, but closed
+                under dependencies
   --limit N     list at most N anomalies of each kind (20)";
 
 fn run() -> Result<bool, String> {
@@ -24,6 +26,7 @@ fn run() -> Result<bool, String> {
             "--real-time" => options.real_time = true,
             "--csn" => options.csn_order = true,
             "--no-session" => options.session = false,
+            "--no-prefix" => options.prefixes = false,
             "--limit" => {
                 let limit = arguments.next().and_then(|text| text.parse().ok());
                 options.limit = limit.ok_or("--limit needs a number")?;

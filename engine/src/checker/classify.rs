@@ -84,6 +84,10 @@ pub(super) fn resolve_ambiguous(builder: &mut Builder<'_, '_>) {
             if read.stretches.len() < 2 || work > AMBIGUOUS_BUDGET {
                 continue;
             }
+            // What the graph contradicts a snapshot may do then.
+            if !builder.options.prefixes && builder.nodes[read.node as usize].part != Part::Commit {
+                continue;
+            }
             let stamp = number as u32 + 1;
             work += forward.mark_reachable(read.node, &mut after_marks, stamp);
             work += backward.mark_reachable(read.node, &mut before_marks, stamp);
@@ -140,9 +144,29 @@ fn rule_out_by_time(builder: &mut Builder<'_, '_>, read: &mut Ambiguous) {
     }
 }
 
+/// Reports all cycles that the options forbid.
+pub(super) fn cycles(index: &Index<'_>, nodes: &[Node], edges: &[Edge], options: &Options, verdict: &mut Verdict) {
+    if options.prefixes {
+        return search(index, nodes, edges, options, verdict);
+    }
+    // No cycle has anti-dependencies both of snapshots and of others.
+    let (of_snapshots, of_others) = (|e: &Edge| starts_at_snapshot(nodes, e), |e: &Edge| !starts_at_snapshot(nodes, e));
+    let without = |is_left_out: &dyn Fn(&Edge) -> bool| -> Vec<Edge> {
+        edges.iter().filter(|e| e.kind & kind::ANTI == 0 || !is_left_out(e)).copied().collect()
+    };
+    search(index, nodes, &without(&of_snapshots), options, verdict);
+    if verdict.accepts() {
+        search(index, nodes, &without(&of_others), options, verdict);
+    }
+}
+
+fn starts_at_snapshot(nodes: &[Node], edge: &Edge) -> bool {
+    matches!(nodes[edge.from as usize].part, Part::Snapshot | Part::Statement(_))
+}
+
 /// Searches for cycles with more and more kinds of edges, so that each is reported as the worst
 /// anomaly that it is.
-pub(super) fn cycles(index: &Index<'_>, nodes: &[Node], edges: &[Edge], options: &Options, verdict: &mut Verdict) {
+fn search(index: &Index<'_>, nodes: &[Node], edges: &[Edge], options: &Options, verdict: &mut Verdict) {
     let graph = Graph::new(nodes.len(), edges);
     let mut search = CycleSearch::new(&graph);
     let mut reported: HashSet<u32> = HashSet::new();
@@ -177,7 +201,6 @@ pub(super) fn cycles(index: &Index<'_>, nodes: &[Node], edges: &[Edge], options:
 fn classify(nodes: &[Node], cycle: &[Edge]) -> AnomalyKind {
     let kinds = cycle.iter().fold(0, |kinds, edge| kinds | edge.kind);
     let anti: Vec<&Edge> = cycle.iter().filter(|edge| edge.kind & kind::ANTI != 0).collect();
-    let from_snapshot = |edge: &&&Edge| matches!(nodes[edge.from as usize].part, Part::Snapshot | Part::Statement(_));
     let keys: HashSet<u32> = cycle.iter().filter(|edge| edge.key != NONE).map(|edge| edge.key).collect();
     if kinds & kind::TIME != 0 {
         AnomalyKind::RealTimeOrder
@@ -189,7 +212,7 @@ fn classify(nodes: &[Node], cycle: &[Edge]) -> AnomalyKind {
         AnomalyKind::G0
     } else if anti.is_empty() {
         AnomalyKind::G1c
-    } else if anti.iter().filter(from_snapshot).count() > 0 {
+    } else if anti.iter().any(|edge| starts_at_snapshot(nodes, edge)) {
         AnomalyKind::FracturedSnapshot
     } else if keys.len() == 1 && kinds & !(kind::WW | kind::RW) == 0 {
         AnomalyKind::LostUpdate

@@ -25,7 +25,8 @@ pub enum Status {
     Committed,
     Aborted,
     /// The outcome was not reported, as the connection was lost during COMMIT. Counts as committed
-    /// if another transaction saw one of its writes, else as aborted.
+    /// if another transaction saw one of its writes, or inserted again a key that nothing else can
+    /// have deleted; else as aborted.
     Unknown,
 }
 

@@ -73,6 +73,9 @@ impl<'h> Index<'h> {
         }
         index.sort_tables();
         index.promote_unknown();
+        if options.real_time {
+            index.promote_deleters();
+        }
         index
     }
 
@@ -212,6 +215,43 @@ impl<'h> Index<'h> {
             }
         }
         for txn in seen_txns {
+            self.effective[txn as usize] = true;
+        }
+    }
+
+    /// The insert of the row that a delete has seen; `None`: it does not tell.
+    fn row_of(&self, delete: &WriteInfo) -> Option<u32> {
+        let Event::Write(write) = &self.history.transactions[delete.txn as usize].events[delete.event as usize] else {
+            return None;
+        };
+        let Some(Seen::List(list)) = &write.saw else { return None };
+        list.first().and_then(|&id| self.appended(delete.key, id))
+    }
+
+    /// A delete of unknown outcome counts as committed if nothing else can have deleted a row: a
+    /// transaction that began later has inserted its key again. The row was there when the deleter
+    /// began.
+    fn promote_deleters(&mut self) {
+        let mut found = Vec::new();
+        for all in &self.by_key {
+            let infos = || all.iter().map(|&number| &self.writes[number as usize]).filter(|info| !info.undone);
+            let deletes: Vec<_> = infos().filter(|info| info.kind == WriteKind::Delete).collect();
+            let counts = |info: &&WriteInfo| self.effective[info.txn as usize];
+            let of = |info: &WriteInfo| &self.history.transactions[info.txn as usize];
+            for &delete in deletes.iter().filter(|info| of(info).status == Status::Unknown && !counts(info)) {
+                let (Some(row), Some(began)) = (self.row_of(delete), of(delete).begin) else { continue };
+                let insert = &self.writes[row as usize];
+                let was_there = counts(&insert) && of(insert).commit.is_some_and(|at| at < began);
+                let may = |info: &&WriteInfo| self.row_of(info).is_none_or(|other| other == row);
+                let rivals = deletes.iter().filter(|info| info.txn != delete.txn && may(info));
+                let alone = rivals.count() == 0;
+                let again = |info: &WriteInfo| info.kind == WriteKind::Insert && of(info).begin > Some(began);
+                if was_there && alone && infos().filter(counts).any(again) {
+                    found.push(delete.txn);
+                }
+            }
+        }
+        for txn in found {
             self.effective[txn as usize] = true;
         }
     }

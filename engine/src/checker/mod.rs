@@ -45,13 +45,17 @@ pub struct Options {
     pub real_time: bool,
     /// The order of the CSNs must be a serial order.
     pub csn_order: bool,
+    /// Snapshots of repeatable read and read committed must be prefixes of the serial order. Else
+    /// each must have, with a commit, those on which it depends: it may leave out a commit that
+    /// has read what another one, which it has, replaced.
+    pub prefixes: bool,
     /// The largest number of anomalies listed for each kind.
     pub limit: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { session: true, real_time: false, csn_order: false, limit: 20 }
+        Self { session: true, real_time: false, csn_order: false, prefixes: true, limit: 20 }
     }
 }
 

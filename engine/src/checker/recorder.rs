@@ -91,6 +91,13 @@ impl Log {
         self.txn.as_ref().map_or(0, |txn| txn.id)
     }
 
+    /// The transaction will be finished elsewhere: its end has no place among those of its session.
+    pub fn leave_session(&mut self) {
+        if let Some(txn) = &mut self.txn {
+            txn.client = None;
+        }
+    }
+
     /// Starts a new statement at read committed, to which the following reads belong.
     pub fn statement(&mut self) {
         self.statement += 1;

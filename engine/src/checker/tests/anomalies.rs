@@ -1,6 +1,7 @@
 //! Each anomaly, made by hand, is found and correctly named; correct histories have none.
 
 use super::*;
+use crate::checker::history::{Event, Write};
 
 #[test]
 fn a_serial_history_is_accepted() {
@@ -207,6 +208,32 @@ fn two_snapshots_must_see_one_order() {
 }
 
 #[test]
+fn snapshots_that_are_closed_and_no_prefix() {
+    let closed = Options { prefixes: false, ..Options::default() };
+    let judge_closed = |transactions| check(&History { transactions, ..History::default() }, &closed);
+    for level in [Level::Snapshot, Level::ReadCommitted, Level::Serializable] {
+        // The second writer replaced what the first one has read; the reader has it alone.
+        let reader = at(3, level).read(X, list(&[])).and_read(Y, list(&[2]));
+        let both = || vec![txn(1).read(Y, list(&[])).append(X, 1), txn(2).append(Y, 2), reader.clone()];
+        assert!(!judge(both()).accepts());
+        assert_eq!(judge_closed(both()).accepts(), level != Level::Serializable);
+        // The second writer has read what the first one wrote, or replaced it.
+        let depends = vec![txn(1).append(X, 1), txn(2).read(X, list(&[1])).append(Y, 2), reader.clone()];
+        assert!(!judge_closed(depends).accepts());
+    }
+    // Half of a commit, and a long fork.
+    let torn = at(2, Level::Snapshot).read(X, list(&[])).read(Y, list(&[2]));
+    only(&judge_closed(vec![txn(1).append(X, 1).append(Y, 2), torn]), AnomalyKind::FracturedSnapshot);
+    let one = at(3, Level::Snapshot).read(X, list(&[1])).read(Y, list(&[]));
+    let other = at(4, Level::Snapshot).read(X, list(&[])).read(Y, list(&[2]));
+    let fork = vec![txn(1).append(X, 1), txn(2).append(Y, 2), one, other];
+    only(&judge_closed(fork), AnomalyKind::FracturedSnapshot);
+    // Serializable transactions, as ever.
+    let skew = vec![txn(1).read(X, list(&[])).append(Y, 1), txn(2).read(Y, list(&[])).append(X, 2)];
+    only(&judge_closed(skew), AnomalyKind::G2Item);
+}
+
+#[test]
 fn garbage_duplicates_and_contradictions() {
     only(&judge(vec![txn(1).read(X, list(&[9]))]), AnomalyKind::GarbageRead);
     only(&judge(vec![txn(1).append(X, 1), txn(2).read(X, list(&[1, 1]))]), AnomalyKind::Duplicate);
@@ -256,6 +283,36 @@ fn unknown_outcomes_count_only_if_seen() {
     accepted(&judge(vec![unknown(), txn(2).read(X, list(&[]))]));
     accepted(&judge(vec![unknown(), txn(2).read(X, list(&[1])).read(Y, list(&[2]))]));
     only(&judge(vec![unknown(), txn(2).read(X, list(&[1])).read(Y, list(&[]))]), AnomalyKind::GSingle);
+}
+
+/// T2 deletes what T1 has inserted, and T3 inserts again: the delete has committed, although no
+/// transaction has read it.
+#[test]
+fn a_delete_of_unknown_outcome_counts_if_the_key_is_inserted_again() {
+    let insert = |id, key| txn(id).write(key, WriteKind::Insert, Payload::Append(id));
+    let deleting = |mut t: Transaction, key, saw: &[u64]| {
+        let (kind, payload, saw) = (WriteKind::Delete, Payload::Opaque, Some(list(saw)));
+        t.events.push(Event::Write(Write { key, kind, payload, saw, undone: false }));
+        t.with_status(Status::Unknown).with_times(30, 40)
+    };
+    let history = |y: Option<u64>, begin| {
+        let deleter = deleting(deleting(txn(2), X, &[1]), Y, &[4]);
+        let mut reader = txn(5).with_times(70, 80).read(X, list(&[3]));
+        reader = reader.read(Y, y.map_or(Seen::Absent, |id| list(&[id])));
+        vec![
+            insert(1, X).with_times(1, 2),
+            insert(4, Y).with_times(1, 3),
+            deleter,
+            insert(3, X).with_times(begin, 60),
+            reader,
+        ]
+    };
+    let real = Options { real_time: true, ..Options::default() };
+    accepted(&judge_with(history(None, 50), &real));
+    let verdict = judge_with(history(Some(4), 50), &real);
+    assert!(!verdict.accepts(), "the other half of it is missing: {verdict}");
+    // It began before the deleter, and may have inserted the key when it was free.
+    accepted(&judge_with(history(Some(4), 20), &real));
 }
 
 #[test]
