@@ -1,11 +1,12 @@
 //! Sets of columns: what a scan has looked at, and what an update has changed.
 //!
 //! **INV-COLUMNS**: A registration of an update in place names all columns in which the final
-//! version differs from the version that it replaces, or more. A predicate names all columns of the
-//! rows on which its transaction's results and writes depend, or more. So an update that changed
-//! none of these columns leaves the scan as it was. Inserts, deletes and moves name no columns:
-//! they concern every scan. A scan whose rows may be written by its statement looks at all columns,
-//! for the new versions are made of them.
+//! version differs from the version that it replaces, or more. One that stands for several writes
+//! names columns only if all of them are updates in place, and then those of all. A predicate names
+//! all columns of the rows on which its transaction's results and writes depend, or more. So an
+//! update that changed none of these columns leaves the scan as it was. Inserts, deletes and moves
+//! name no columns: they concern every scan. A scan whose rows may be written by its statement
+//! looks at all columns, for the new versions are made of them.
 
 /// Columns of a table. A set of many columns may stand for more: a column has one of
 /// [`Columns::BITS`] bits.
@@ -78,6 +79,16 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// What two writes of different rows do together: it concerns each scan that one of the two
+    /// concerns.
+    pub fn and(self, other: Effect) -> Effect {
+        match (self, other) {
+            (Effect::Changes(a), Effect::Changes(b)) => Effect::Changes(a.and(b)),
+            (Effect::Gone, Effect::Gone) => Effect::Gone,
+            // A lock of a row's key keeps some of these writes out, and not all.
+            _ => Effect::New,
+        }
+    }
     /// Does the row keep its place in all indexes?
     pub fn is_in_place(self) -> bool {
         matches!(self, Effect::Changes(_))

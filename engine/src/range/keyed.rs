@@ -13,7 +13,8 @@ const WORDS: usize = 5;
 /// The longest key that an entry holds itself, in bytes. A longer key is in a block of its own.
 pub const INLINE_KEY: usize = WORDS * 8;
 
-/// The registration stands for every key of its range.
+/// The registration stands for every key of its range. `EXISTING` and `IN_PLACE` are set beside it
+/// if that is so of all writes that it stands for.
 const ANY: u64 = 1 << 32;
 /// The first word points to a block with the key.
 const LONG: u64 = 1 << 33;
@@ -78,7 +79,7 @@ impl EntryKey {
     /// The columns that the write has changed, if it is an update in place. `None`: the write is of
     /// another kind, or of an unknown one.
     pub fn changed(&self) -> Option<Columns> {
-        (self.form & (IN_PLACE | ANY) == IN_PLACE).then(|| Columns::from_bits(self.form >> CHANGED))
+        (self.form & IN_PLACE != 0).then(|| Columns::from_bits(self.form >> CHANGED))
     }
     /// The key. `None`: every key of the range.
     pub fn bytes(&self) -> Option<&[u8]> {
@@ -106,12 +107,12 @@ impl KeyEntry {
     }
 
     /// Replaces the subject, and returns the block of the old one, if it has one. The entry's head
-    /// is marked busy. What a write of every key does is not kept.
+    /// is marked busy. `effect`: of all writes that it stands for ([`Effect::and`]).
     pub fn fill(&self, s: Subject<'_>, effect: Effect) -> *mut u8 {
         let old = self.block();
         let flags = flags(effect);
         match s {
-            Subject::Any => self.form.store(ANY, Ordering::Release),
+            Subject::Any => self.form.store(flags | ANY, Ordering::Release),
             Subject::Short(key) => {
                 debug_assert!(key.len() <= INLINE_KEY);
                 let mut bytes = [0; INLINE_KEY];

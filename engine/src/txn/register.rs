@@ -102,7 +102,8 @@ impl Plan {
     }
 
     /// A transaction that writes many keys of one range registers once for all of the range, so
-    /// that it does not wrap the list.
+    /// that it does not wrap the list. Updates in place alone name the columns of all of them
+    /// (INV-COLUMNS).
     fn collapse(&mut self) {
         let many = |k: &Known| k.sets.iter().flatten().any(|s| self.all.len() > (s.list_size() / 4) as usize);
         if !self.known.iter().any(many) {
@@ -116,7 +117,10 @@ impl Plan {
             let first = self.all[at];
             let n = self.all[at..].iter().take_while(|r| place(r) == place(&first)).count();
             if n > (first.set.list_size() / 4) as usize {
-                self.all[kept] = Planned { key: None, ..first };
+                let only_first = faults::on(Fault::FirstOfRangeOnly);
+                let others = self.all[at + 1..at + n].iter().filter(|_| !only_first);
+                let effect = others.fold(first.effect, |all, r| all.and(r.effect));
+                self.all[kept] = Planned { key: None, effect, ..first };
                 kept += 1;
             } else {
                 self.all.copy_within(at..at + n, kept);
@@ -253,6 +257,13 @@ impl Registrations {
                 self.plan.all.push(Planned { set, no, key: note.key, effect, block });
             }
         }
+    }
+
+    /// Forgets keys and plan, and plans to register the writes without their keys. That needs no
+    /// memory of ranges.
+    pub fn plan_without_keys(&mut self, owner: &Owner, writes: &WriteSet) {
+        self.clear(owner);
+        self.begin_plan(writes);
     }
 
     /// Allocates memory for long keys, and room for the blocks that the registrations displace.

@@ -134,6 +134,93 @@ fn inserts_deletes_and_moves_concern_every_scan() {
     }
 }
 
+/// A write of a transaction: of which key, and the columns that it changes; `None`: it deletes.
+type Act = (i64, Option<Columns>);
+
+/// How a reader of some columns ends beside a transaction that has written so many keys of a range
+/// that it registers once for all of them.
+fn beside_many(w: &World, looked: Looked, acts: &[Act]) -> Result<(), Error> {
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(w, &r, 0), session(w, &r, 1));
+    look_at(&mut reader, looked);
+    writer.begin(crate::client::Mood::Serializable);
+    for &(key, columns) in acts {
+        match columns {
+            Some(columns) => change(&mut writer, key, columns).expect("no other writer"),
+            None => assert_eq!(writer.delete(key, false, false), Ok(true)),
+        }
+    }
+    writer.commit().expect("it has read what is there");
+    let end = reader.commit();
+    reader.abort();
+    end
+}
+
+#[test]
+fn a_registration_of_a_whole_range_names_the_columns_of_all_its_updates() {
+    // In lists of 8 three keys are too many.
+    let world = || world(Protocol::Occ, Policy::Wait, &[100], 8);
+    let (a, b, gone) = (Some(A), Some(B), None);
+    for (looked, acts, conflict) in [
+        (A, [(0, b), (2, b), (4, b)], false),
+        (B, [(0, b), (2, b), (4, b)], true),
+        (A, [(0, b), (2, b), (4, a)], true),
+        (A, [(0, a), (2, b), (4, b)], true),
+        (A, [(0, b), (2, b), (4, gone)], true),
+        (A, [(0, gone), (2, b), (4, b)], true),
+        (A, [(0, gone), (2, gone), (4, gone)], true),
+        (Columns::ALL, [(0, b), (2, b), (4, b)], true),
+    ] {
+        match (beside_many(&world(), Looked::at(looked), &acts), conflict) {
+            (end, true) => failed_with(end, AbortReason::Phantom),
+            (end, false) => assert_eq!(end, Ok(()), "{looked:?} {acts:?}"),
+        }
+    }
+    // What the fault hides.
+    faults::set(Some(Fault::FirstOfRangeOnly));
+    for last in [a, gone] {
+        let end = beside_many(&world(), Looked::at(A), &[(0, b), (2, b), (4, last)]);
+        assert_eq!(end, Ok(()), "the fault hides it");
+    }
+    faults::set(None);
+}
+
+#[test]
+fn many_writes_of_a_range_under_locks_of_its_rows() {
+    let many = |looked: Looked, acts: &[Act]| {
+        let w = world(Protocol::TwoPhase, Policy::NoWait, &[100], 8);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        for key in [6, 8] {
+            write(&mut writer, key, false, 0);
+        }
+        // The scan has locked row 0. The other two are beyond its bounds, in the same range.
+        reader.begin(crate::client::Mood::Serializable);
+        let bounds = (Included(0), Included(5));
+        let id = begin_scan_of(&mut reader, 0, bounds, OpenEnd::No, looked).expect("a scan");
+        read(&mut reader, 0, id).expect("a read");
+        writer.begin(crate::client::Mood::Serializable);
+        for &(key, columns) in acts {
+            let done = match columns {
+                Some(columns) => change(&mut writer, key, columns),
+                None => writer.delete(key, false, false).map(|_| ()),
+            };
+            done.expect("a row that is not locked, or locked by its key");
+        }
+        writer.commit().expect("it has its locks");
+        let end = reader.commit();
+        reader.abort();
+        end
+    };
+    let keys = Looked::at_keys(A);
+    // Locks of keys let updates in place in: those that change what was looked at count.
+    assert_eq!(many(keys, &[(0, Some(B)), (6, Some(B)), (8, Some(B))]), Ok(()));
+    failed_with(many(keys, &[(0, Some(A)), (6, Some(B)), (8, Some(B))]), AbortReason::Phantom);
+    // Also beside deletes, which locks of keys keep out.
+    failed_with(many(keys, &[(0, Some(A)), (6, None), (8, None)]), AbortReason::Phantom);
+    failed_with(many(keys, &[(6, None), (8, None), (0, Some(A))]), AbortReason::Phantom);
+}
+
 #[test]
 fn a_rolled_back_savepoint_has_changed_nothing() {
     let w = world(Protocol::Occ, Policy::Wait, &[], 16);
@@ -559,7 +646,12 @@ impl Session<'_> {
             let key = rng.below(PARTITIONS as u64) as i64 * WIDTH + rng.below(SHARED as u64) as i64;
             let column = rng.below(2) as u32;
             let dice = rng.below(100);
-            if level == Level::Snapshot {
+            if level == Level::Snapshot && dice < 20 {
+                // Many rows of a range, of one column each.
+                for key in initial_keys() {
+                    self.update_newest(key, rng.below(2) as u32)?;
+                }
+            } else if level == Level::Snapshot {
                 self.update_newest(key, column)?;
             } else if dice < 50 {
                 let looked: &[u32] = [&[0][..], &[1], &[0, 1]][rng.below(3) as usize];
@@ -632,7 +724,7 @@ fn run(sets: &[ProtocolSet], policy: Policy, seed: u64, switches: bool, fault: O
     let mut rng = Rng::new(seed ^ 0xc075);
     let p = Jitter::new(&w, w.slots, 5);
     for i in [0, 1] {
-        w.activate(&p, w.slots, i, &cuts(&mut rng), 32).expect("room for ranges");
+        w.activate(&p, w.slots, i, &cuts(&mut rng), 16).expect("room for ranges");
     }
     let recorder = Recorder::new();
     let c = Control {
@@ -728,6 +820,7 @@ fn faults_of_columns_are_found() {
     for (fault, p) in [
         (Fault::ChangesForgotten, Protocol::Occ),
         (Fault::LastChangeOnly, Protocol::Occ),
+        (Fault::FirstOfRangeOnly, Protocol::Occ),
         (Fault::LooksAtNothing, Protocol::Occ),
         (Fault::ChangesForgotten, Protocol::TwoPhase),
         (Fault::KeysAreRows, Protocol::TwoPhase),

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::client::{Client, Mood};
-use crate::world::{checked, partition_of, Jitter, Rng, Row, World, PARTITIONS, SHARED, WIDTH};
+use crate::world::{checked, partition_of, Rng, Row, World, PARTITIONS, SHARED, WIDTH};
 use mixedcc_engine::checker::Predicate;
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::platform::Platform;
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// Gives an index other ranges.
-    pub fn rebuild(&self, p: &Jitter, slot: SlotId, i: usize, cuts: &[i64], list: u32) -> Result<bool, Error> {
+    pub fn rebuild(&self, p: &dyn Platform, slot: SlotId, i: usize, cuts: &[i64], list: u32) -> Result<bool, Error> {
         let keys = boundaries(i, cuts);
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let Some(r) = self.table.ranges(INDEXES[i]) else { return Ok(false) };
