@@ -28,6 +28,7 @@ abort_reasons! {
     WaitDie = "a lock is held by an older transaction", "A lock of a row or a range, under `wait_die`.";
     UpgradeConflict = "two transactions want to write the row that both have read", "Two upgrades of read locks of one record.";
     PartitionOrder = "a partition was touched out of order", "Waiting would break the order of partition locks.";
+    Prepared = "a prepared transaction has read or written there", "The guards of a transaction that is prepared (INV-AHEAD).";
     WriteConflict = "the row was updated concurrently", "A write found a newer version than the one read.";
     Deadlock = "it would wait in a circle", "[`Error::Deadlock`], or the platform's own.";
     WaitGivenUp = "a wait was given up", "A sleep for a lock ended without it: a timeout, a cancel, or another error.";

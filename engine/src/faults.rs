@@ -133,6 +133,8 @@ pub enum Fault {
     ChangesForgotten,
     /// An update in place registers only what its last statement has changed.
     LastChangeOnly,
+    /// A registration of many keys of a range says only what the first of its writes does.
+    FirstOfRangeOnly,
     /// A scan passes over all updates in place, whatever it has looked at.
     LooksAtNothing,
     /// A scan that has locked its rows' keys alone relies on these locks for updates in place.
@@ -169,7 +171,8 @@ pub enum Fault {
     FreedForgotten,
     /// A batch looks whether its table is dropped before it says that it is busy.
     LooksBeforeBusy,
-    /// A snapshot looks for commits that are not done before it reads the clock.
+    /// A snapshot looks for commits that are not done before it reads the clock, or whether there
+    /// are any.
     LooksAtSlotsFirst,
     /// Neither is a commit told that was done after others on which it depends, nor looked for.
     FollowersForgotten,
@@ -179,6 +182,29 @@ pub enum Fault {
     DoneTooEarly,
     /// A commit retires what it has replaced before it is done.
     RetiresBeforeDone,
+    /// A round passes over what prepared transactions have logged.
+    PreparedPassed,
+    /// A transaction below SERIALIZABLE does not depend on the commit, not done, whose version it
+    /// has locked.
+    OpenForgotten,
+    /// A commit gives up locks of rows that it has not written before it is done.
+    ReleasesUnwritten,
+    /// Sets of ranges are freed under commits that have registered in them, and have no pin.
+    SetsFreedEarly,
+    /// A commit that has ended its pin goes on to show its snapshot.
+    ShownWithoutPin,
+    /// Commits ignore the guards of prepared transactions.
+    GuardIgnored,
+    /// The guards of a prepared transaction end before its commit takes a CSN.
+    GuardEndsEarly,
+    /// A guard does not say with which CSN its transaction has committed.
+    GuardForgotten,
+    /// A scan of a range guards only the partitions in which it has found rows.
+    GuardTooNarrow,
+    /// Prepared transactions ignore each other's guards.
+    GuardsOverlap,
+    /// A transaction is prepared before its guards are up.
+    GuardLate,
     /// Deleted rows are dead once they are below every pin.
     DeadByPins,
     /// What lies below a tombstone is passed over if that committed before the pin.

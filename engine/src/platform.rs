@@ -18,8 +18,10 @@ pub struct WaitFor {
     pub lock: Option<Queue>,
 }
 
-/// Set in the tags of [`Platform::take_tag`].
+/// Set in the tags of locks that a scan may give up ([`Platform::take_tag`]).
 pub const EARLY: u32 = 1 << 31;
+/// Set in the tags of locks that a commit may give up before it is done.
+pub const AT_COMMIT: u32 = 1 << 30;
 
 /// The queue of the waiters of one lock, served in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,10 +112,11 @@ pub trait Platform {
     /// The tag of the current subtransaction, for locks that it takes. 0 in the top-level
     /// transaction.
     fn lock_tag(&self) -> u32;
-    /// Returns a new tag of this transaction, with the bit [`EARLY`], for locks that it may give up
-    /// before it ends. A waiter for such a lock sleeps until [`Platform::give_up`] or the end of
-    /// the transaction. 0: the platform has none, and waiters sleep to the end.
-    fn take_tag(&self) -> Result<u32, Error> {
+    /// Returns a new tag of this transaction with this bit, [`EARLY`] or [`AT_COMMIT`], for locks
+    /// that it may give up before it ends. A waiter for such a lock sleeps until
+    /// [`Platform::give_up`] or the end of the transaction. 0: the platform has none, and waiters
+    /// sleep to the end.
+    fn take_tag(&self, _bit: u32) -> Result<u32, Error> {
         Ok(0)
     }
     /// Wakes up the waiters for locks with this tag, as no lock has it any more. Must not fail.

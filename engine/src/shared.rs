@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
 use crate::durable::marks::TimeMarks;
+use crate::durable::progress::Progress;
 use crate::durable::rounds::Rounds;
 use crate::durable::window::{Gate, Window};
 use crate::error::Error;
@@ -10,7 +11,7 @@ use crate::faults::{self, Fault};
 use crate::lock::graph::Waiting;
 use crate::memory::{Latch, OutOfMemory, Pressure, Region};
 use crate::open::{Opens, Shown};
-use crate::partition::SampleEvery;
+use crate::partition::{SampleEvery, Tally};
 use crate::platform::{Outcome, Platform};
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::InUse;
@@ -18,15 +19,16 @@ use crate::range::{IndexRanges, Parts, UnderWay, DORMANT_AFTER_NS};
 use crate::retire::RetireQueue;
 use crate::switch::{Coordinator, Epochs, History};
 use crate::table::Table;
+use crate::txn::Kept;
 use std::ops::Range;
 
 /// Changes whenever the layout of a shared structure changes.
-pub const LAYOUT_VERSION: u64 = 14;
+pub const LAYOUT_VERSION: u64 = 18;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 mod pins;
 
-pub use pins::{take_pin, Oldest};
+pub use pins::{take_pin, Adopter, Oldest};
 
 /// A value on cache lines of its own.
 #[repr(C, align(128))]
@@ -48,8 +50,9 @@ pub struct Slot {
     pub ident: AtomicU64,
     /// Start time for `wait_die`; a smaller one is older. 0: not set.
     pub age: AtomicU64,
-    /// Read CSN of a repeatable-read transaction, for transactions that import its snapshot. 0:
-    /// none. Other commits of the snapshot are in `shown`.
+    /// `[csn:63][worker:1]`: the read CSN of a snapshot that others may adopt; with `worker` set,
+    /// only the parallel workers of this transaction. 0: none. Other commits of the snapshot are in
+    /// `shown`.
     pub read_csn: AtomicU64,
     /// Every snapshot under the pin sees all commits up to this CSN (INV-FLOOR).
     floor: AtomicU64,
@@ -64,6 +67,8 @@ pub struct Slot {
     /// Where the last record of an asynchronous commit of the slot ends (INV-LAZY). Stays when the
     /// slot gets another owner.
     pub lazy: AtomicU64,
+    /// The load of a table that the owner makes.
+    pub load: Progress,
     /// The last tag given to a subtransaction.
     pub last_tag: AtomicU32,
     /// Counts the pins. Only the owner uses it.
@@ -81,8 +86,20 @@ pub struct Slot {
     pub(crate) rebuilding: AtomicPtr<IndexRanges>,
     /// The parts of ranges that the owner has read under `2pl`. Made at first use, and kept.
     parts: AtomicPtr<Parts>,
+    /// The CSN under which the slot's prepared transaction is logged (INV-LOOK). 0: it has none;
+    /// [`crate::open::TAKING`]: it is about to take it.
+    pub(crate) logged_at: AtomicU64,
+    /// The block of the slot's prepared transaction, which no process has (INV-HANDOVER).
+    pub(crate) kept: AtomicPtr<Kept>,
     /// The owner's versions that wait until no reader can reach them.
     pub retired: RetireQueue,
+}
+
+impl Slot {
+    /// Does the owner hold on to its pin?
+    pub(crate) fn holds(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) != 0
+    }
 }
 
 /// The header of the shared block.
@@ -101,6 +118,8 @@ pub struct Shared {
     pub min_floor: AtomicU64,
     /// The commits that are not done.
     opens: Padded<Opens>,
+    /// All prepared transactions with a guard (INV-AHEAD).
+    pub(crate) guards: Padded<Tally>,
     /// The switch epoch, which orders transactions and the steps of switches.
     pub epochs: Epochs,
     /// The last age given to a transaction for `wait_die`.
@@ -295,6 +314,13 @@ impl Engine {
             return Ok(());
         }
         Err(Error::ClockExhausted)
+    }
+
+    /// The slots of prepared transactions that no process has: see [`crate::Txn::take_over`].
+    pub fn kept_slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        let kept = |s: &Slot| !s.kept.load(Ordering::SeqCst).is_null();
+        let some = self.shared.guards.0.count() > 0;
+        self.slots.iter().enumerate().filter(move |(_, s)| some && kept(s)).map(|(i, _)| i as SlotId)
     }
 
     /// The word of a slot.

@@ -124,6 +124,7 @@ impl Table {
             let m = p.cast::<PartitionMap>().as_mut();
             m.n = n;
             m.field = field;
+            m.set_declared(protocols);
             m.spec_len = spec.len() as u32;
             m.spec[..spec.len()].copy_from_slice(spec);
             for part in m.partitions() {

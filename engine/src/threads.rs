@@ -4,7 +4,7 @@
 
 use crate::csn::{SlotId, State};
 use crate::error::Error;
-use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
+use crate::platform::{Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY};
 use crate::primitive::{relax, Ordering};
 use crate::shared::Engine;
 use std::cell::Cell;
@@ -82,7 +82,8 @@ const NAPS: u32 = 4000;
 /// The platform of one thread.
 pub struct Threads {
     e: Engine,
-    slot: SlotId,
+    /// The slot of the thread. It changes with [`crate::Txn::hand_over`].
+    pub slot: SlotId,
     waits: Arc<Waits>,
     /// The subtransaction tag for new locks.
     pub tag: Cell<u32>,
@@ -104,7 +105,7 @@ impl Threads {
             slot,
             waits,
             tag: Cell::new(0),
-            early: Cell::new(EARLY),
+            early: Cell::new(0),
             fail_at: Cell::new(None),
             writers: Cell::new(false),
             freezes: Cell::new(true),
@@ -158,9 +159,9 @@ impl Platform for Threads {
     fn lock_tag(&self) -> u32 {
         self.tag.get()
     }
-    fn take_tag(&self) -> Result<u32, Error> {
-        self.early.set(self.early.get().wrapping_add(1) | EARLY);
-        Ok(self.early.get())
+    fn take_tag(&self, bit: u32) -> Result<u32, Error> {
+        self.early.set(self.early.get().wrapping_add(1) & !(EARLY | AT_COMMIT));
+        Ok(self.early.get() | bit)
     }
     fn quiescent(&self, _: SlotId) -> bool {
         false

@@ -13,6 +13,8 @@ mod durable;
 mod locks;
 #[path = "models/open.rs"]
 mod open;
+#[path = "models/prepared.rs"]
+mod prepared;
 #[path = "models/ranges.rs"]
 mod ranges;
 #[path = "models/switching.rs"]

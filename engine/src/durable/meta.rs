@@ -7,16 +7,17 @@
 
 use super::bytes::Bytes;
 use super::page::{Page, PageKind, PageMut, BODY, PAGE};
+use super::rules::{self, Rules};
 use super::{require, Lsn, Malformed};
 use crate::csn::{Csn, CSN_MAX};
 use crate::table::MAX_RECORDS;
 
-/// The bytes of its body.
+/// The bytes of its body, without rules.
 const LEN: usize = 64;
-const _: () = assert!(LEN <= BODY);
+const _: () = assert!(LEN + 1 + rules::MOST <= BODY);
 
 /// What the meta page says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Meta {
     /// The journal horizon: all journal pages whose last record ends below it are in images.
     pub horizon: Lsn,
@@ -34,13 +35,15 @@ pub struct Meta {
     pub high: u32,
     /// The number of blocks of the main fork.
     pub blocks: u32,
+    /// The protocols of the partitions.
+    pub rules: Rules,
 }
 
 impl Meta {
     /// Writes the page.
     pub fn write(&self, page: &mut [u8; PAGE]) {
         debug_assert_eq!(self.check(), Ok(()));
-        let mut body = [0; LEN];
+        let mut body = vec![0; LEN];
         let longs = [self.horizon, self.round, self.clock, self.token, self.live_bytes, self.rows];
         for (to, number) in body.chunks_exact_mut(8).zip(longs) {
             to.copy_from_slice(&number.to_le_bytes());
@@ -48,13 +51,15 @@ impl Meta {
         for (to, number) in body[48..].chunks_exact_mut(4).zip([self.high, self.blocks]) {
             to.copy_from_slice(&number.to_le_bytes());
         }
+        body[56..LEN].copy_from_slice(&(self.rules.bytes().len() as u64).to_le_bytes());
+        body.extend_from_slice(self.rules.bytes());
         PageMut::begin(page, PageKind::Meta, 0, 0, self.round, 0).put_body(&body);
     }
     /// Reads it from a page that is right.
     pub fn read(page: &Page) -> Result<Meta, Malformed> {
         require(page.special.kind == PageKind::Meta, "another page stands in place of the meta page")?;
         let mut bytes = Bytes(page.body());
-        let meta = Meta {
+        let mut meta = Meta {
             horizon: bytes.u64()?,
             round: bytes.u64()?,
             clock: bytes.u64()?,
@@ -63,8 +68,10 @@ impl Meta {
             rows: bytes.u64()?,
             high: bytes.u32()?,
             blocks: bytes.u32()?,
+            rules: Rules::default(),
         };
-        require(bytes.u64()? == 0, "unknown flags in the meta page")?;
+        let rules = usize::try_from(bytes.u64()?).unwrap_or(usize::MAX);
+        meta.rules = Rules::read(bytes.take(rules)?)?;
         bytes.end()?;
         meta.check()?;
         Ok(meta)

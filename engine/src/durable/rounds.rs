@@ -15,6 +15,8 @@ pub struct Rounds {
     asked: AtomicU64,
     /// So many of them were asked for by processes that want them soon.
     urgent: AtomicU64,
+    /// So many of them are of all tables.
+    whole: AtomicU64,
     /// So many of all are answered.
     answered: AtomicU64,
     /// The number of complete rounds.
@@ -36,8 +38,14 @@ impl Rounds {
     pub fn set_slot(&self, slot: Option<SlotId>) {
         self.slot.store(slot.map_or(0, |s| s as u32 + 1), Ordering::SeqCst);
     }
-    /// Asks for a round, which begins after this call. The answer is its ticket.
-    pub fn ask(&self, urgent: bool) -> u64 {
+    /// Asks for a round, which begins after this call. The answer is its ticket. `whole`: a round
+    /// of all tables. Else it is of those that are marked with [`super::Durable::want_round`]
+    /// before this call.
+    pub fn ask(&self, urgent: bool, whole: bool) -> u64 {
+        // Before the ticket: a look that finds the ticket finds this number, too.
+        if whole {
+            self.whole.fetch_add(1, Ordering::SeqCst);
+        }
         let ticket = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         // After it: a look that finds this number finds the ticket, too.
         if urgent {
@@ -48,6 +56,10 @@ impl Rounds {
     /// The number of rounds that processes wanted soon.
     pub fn urgent(&self) -> u64 {
         self.urgent.load(Ordering::SeqCst)
+    }
+    /// The number of rounds of all tables that were asked for.
+    pub fn whole(&self) -> u64 {
+        self.whole.load(Ordering::SeqCst)
     }
     /// Is the round with this ticket complete?
     pub fn is_answered(&self, ticket: u64) -> bool {
@@ -89,10 +101,10 @@ mod tests {
         let rounds = Rounds::default();
         assert_eq!((rounds.slot(), rounds.open_ticket()), (None, None));
         rounds.set_slot(Some(0));
-        let (first, second) = (rounds.ask(true), rounds.ask(false));
+        let (first, second) = (rounds.ask(true, true), rounds.ask(false, false));
         let open = rounds.open_ticket();
-        let third = rounds.ask(true);
-        assert_eq!(rounds.urgent(), 2);
+        let third = rounds.ask(true, false);
+        assert_eq!((rounds.urgent(), rounds.whole()), (2, 1));
         rounds.complete(77, open);
         assert_eq!([first, second, third].map(|t| rounds.is_answered(t)), [true, true, false]);
         assert_eq!((rounds.slot(), rounds.last(), rounds.open_ticket()), (Some(0), (1, 77), Some(third)));

@@ -46,6 +46,8 @@ pub struct Durable {
     blocks: AtomicU64,
     /// The records that a round has found dirty since the table was made.
     imaged: AtomicU64,
+    /// 1: a process waits for a round of this table.
+    wanted: AtomicU64,
 }
 
 /// The words by which a drop and a batch meet (INV-BUSY). All-zero: the table is in use, and the
@@ -136,6 +138,14 @@ impl Durable {
             }
         }
         Ok(durable)
+    }
+    /// A process is about to ask for a round of this table.
+    pub fn want_round(&self) {
+        self.wanted.store(1, Ordering::SeqCst);
+    }
+    /// Has a process asked for a round of this table since the last call?
+    pub fn take_wanted(&self) -> bool {
+        self.wanted.swap(0, Ordering::SeqCst) != 0
     }
     /// Makes room for record `n`.
     pub(crate) fn ensure(&self, e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {

@@ -14,6 +14,9 @@ use crate::shared::Engine;
 /// The size of keys and rows that are sorted together, in bytes.
 const RUN: usize = if cfg!(test) { 1 << 10 } else { 16 << 20 };
 
+/// So many rows before its own a hint is prefetched.
+const AHEAD: usize = 8;
+
 /// A row whose entry is to be added: where its key is among the collected ones, and its first
 /// bytes.
 #[derive(Clone, Copy)]
@@ -73,7 +76,10 @@ impl Filler {
                 a.prefix.cmp(&b.prefix).then_with(|| key(a).cmp(key(b))).then(a.no.cmp(&b.no))
             });
         }
-        for r in &self.rows {
+        for (i, r) in self.rows.iter().enumerate() {
+            if let Some(later) = self.rows.get(i + AHEAD) {
+                self.primary.announce(key(later));
+            }
             let (no, mut other) = (r.no as u64, None);
             let mut passes = |there: u64| -> Result<bool, Error> {
                 other = Some(there);

@@ -125,6 +125,14 @@ impl Primary {
         Ok(done)
     }
 
+    /// Prefetches what [`Primary::enter`] of this key will change. Decides nothing (INV-HINT).
+    #[inline]
+    pub(super) fn announce(&self, key: &[u8]) {
+        if self.has_hint(key) {
+            self.hints.announce(Hash::of(prefix_of(key), key.len()));
+        }
+    }
+
     /// As [`Primary::enter`], while tables are loaded. Makes no hint, as the memory might then be
     /// missing for the rows of later tables; see [`Primary::offer_hints`].
     pub(crate) fn load(&self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, key: &[u8]) -> Result<(), Error> {

@@ -3,11 +3,13 @@
 //! **INV-MAP**: A partition map has `size(n)` bytes, and lives until its table is freed, or until a
 //! process that excludes all users of the table has replaced it (`Table::replace_map`).
 
+mod guard;
 mod stats;
 mod together;
 mod tuning;
 mod waits;
 
+pub use guard::Tally;
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 pub use together::{Common, Together, COLUMNS};
 pub use tuning::{Tuning, TUNING_WORDS};
@@ -35,7 +37,11 @@ pub struct Partition {
     pub lock: LockWord,
     /// The value of [`Partition::since`].
     since: AtomicU64,
-    _pad2: [u64; 6],
+    /// The prepared transactions that have read it at SERIALIZABLE.
+    pub(crate) guards: Tally,
+    /// The prepared transactions that write it.
+    pub(crate) kept_writers: Tally,
+    _pad2: [u64; 4],
     /// Registrations of inserts, for scans without an index.
     pub ring: Inserts,
     /// Counters.
@@ -63,6 +69,10 @@ impl Partition {
     /// always existed.
     pub fn since(&self) -> Csn {
         self.since.load(Ordering::SeqCst)
+    }
+    /// May a commit with this CSN write here (INV-AHEAD)?
+    pub fn admits(&self, csn: Csn) -> bool {
+        self.guards.admits(csn)
     }
     /// Initialises a partition of a map that is being made. The rule on waiting phases has accepted
     /// its protocols.
@@ -119,7 +129,8 @@ pub struct PartitionMap {
     pub field: u32,
     /// The number of bytes of `spec` in use.
     pub spec_len: u32,
-    _pad: u32,
+    /// The protocols that the table's options name.
+    declared: u32,
     /// The platform's description of key and method.
     pub spec: [u8; SPEC_MAX],
     /// See [`Tuning`]. It is fixed, as the rest of the map is.
@@ -153,6 +164,14 @@ impl PartitionMap {
     /// The table's own settings for the choice of protocols.
     pub fn tuning(&self) -> Tuning {
         Tuning::unpack(&self.tuning)
+    }
+    /// The protocols that the table's options name. The partitions may have others.
+    pub fn declared(&self) -> ProtocolSet {
+        ProtocolSet::from_bits(self.declared)
+    }
+    /// Sets them, before the map is put in use.
+    pub fn set_declared(&mut self, set: ProtocolSet) {
+        self.declared = set.bits();
     }
     /// Sets them, before the map is put in use.
     pub fn set_tuning(&mut self, t: &Tuning) {

@@ -62,6 +62,15 @@ pub fn take_pin(pin: &AtomicU64, floor: &AtomicU64, words: Words<'_>, tag: u64) 
     pin.store(now << PIN_SHIFT | tag & PIN_TAG, Ordering::Release);
 }
 
+/// Which transactions adopt a snapshot that another one shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopter {
+    /// One that imports the snapshot of a transaction that has one for all of its statements.
+    Importer,
+    /// A parallel worker of the transaction.
+    Worker,
+}
+
 /// The oldest pin and the smallest floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oldest {
@@ -139,15 +148,25 @@ impl Engine {
         }
     }
 
-    /// Shows a snapshot to transactions that import it. Without memory it cannot be imported.
-    pub fn show(&self, slot: SlotId, seen: Seen<'_>) {
+    /// Shows a snapshot to the transactions that `to` names. Without memory it cannot be adopted.
+    pub fn show(&self, slot: SlotId, seen: Seen<'_>, to: Adopter) {
         let s = &self.slots[slot as usize];
         if !seen.excluded.is_empty() || !s.shown.load(Ordering::Relaxed).is_null() {
             let Ok(shown) = self.shown(slot) else { return };
             // SAFETY: `shown` has made it for this number of slots.
             unsafe { Shown::put(shown, self.slots.len(), seen.excluded) };
         }
-        s.read_csn.store(seen.upto, Ordering::SeqCst);
+        s.read_csn.store(seen.upto << 1 | u64::from(to == Adopter::Worker), Ordering::SeqCst);
+    }
+
+    /// Shows no snapshot any more: no other transaction will adopt it.
+    #[inline]
+    pub fn hide(&self, slot: SlotId) {
+        let shown = &self.slots[slot as usize].read_csn;
+        // The owner alone writes it, and most transactions show none.
+        if shown.load(Ordering::Relaxed) != 0 {
+            shown.store(0, Ordering::SeqCst);
+        }
     }
 
     fn shown(&self, slot: SlotId) -> Result<*const Shown, OutOfMemory> {
@@ -184,13 +203,16 @@ impl Engine {
         take_pin(&s.pin, &s.floor, self.opens(), tag);
     }
 
-    /// Pins `slot`, which has no pin, for the snapshot of the transaction `ident` in slot `of`, and
-    /// returns that snapshot. `None` if that transaction has ended or has no fixed snapshot.
-    pub fn adopt_pin(&self, slot: SlotId, of: SlotId, ident: u64) -> Option<Kept> {
+    /// Pins `slot`, which has no pin, for the snapshot that the transaction `ident` in slot `of`
+    /// shows, and returns that snapshot. `None` if that transaction has ended, or shows none to
+    /// `who`: a worker adopts each one that its leader shows, a transaction that imports only those
+    /// that last as long as their transactions.
+    pub fn adopt_pin(&self, slot: SlotId, of: SlotId, ident: u64, who: Adopter) -> Option<Kept> {
         let from = self.slots.get(of as usize)?;
-        let csn = from.read_csn.load(Ordering::SeqCst);
+        let shown = from.read_csn.load(Ordering::SeqCst);
+        let csn = shown >> 1;
         let own = &self.slots[slot as usize];
-        if csn == 0 || own.pin.load(Ordering::SeqCst) != UNPINNED {
+        if csn == 0 || shown & 1 == 1 && who == Adopter::Importer || own.pin.load(Ordering::SeqCst) != UNPINNED {
             return None;
         }
         own.pin.store(0, Ordering::SeqCst); // Keeps everything (INV-HONEST).
@@ -200,7 +222,7 @@ impl Engine {
         let list = unsafe { from.shown.load(Ordering::SeqCst).as_ref().map(|s| Shown::copy(s, self.slots.len())) };
         // If `of` still has its read CSN, it is still pinned. A reclaimer that looks at all pins
         // from now on sees one of the two pins, or that `adoptions` has changed.
-        let same = from.ident.load(Ordering::SeqCst) == ident && from.read_csn.load(Ordering::SeqCst) == csn;
+        let same = from.ident.load(Ordering::SeqCst) == ident && from.read_csn.load(Ordering::SeqCst) == shown;
         if !same {
             self.unpin(slot);
             return None;
@@ -285,6 +307,13 @@ impl Engine {
     /// it.
     pub(crate) fn pinned_at(&self, slot: SlotId) -> Csn {
         self.slots[slot as usize].pin.load(Ordering::SeqCst) >> PIN_SHIFT
+    }
+
+    /// All commits up to here are done: the floor of the slot's pin, or of the one before
+    /// (INV-FLOOR). Only the owner calls it.
+    #[inline]
+    pub(crate) fn floor_of(&self, slot: SlotId) -> Csn {
+        self.slots[slot as usize].floor.load(Ordering::Relaxed)
     }
 
     /// Recomputes the CSN below which no transaction reads: memory retired before it can be freed.

@@ -60,6 +60,7 @@ impl Engine {
             for (no, p) in t.map().partitions().iter().enumerate() {
                 let record = |d: Done| {
                     self.shared.switches.push(t.id, t.key, t.name.get().as_deref(), no as u32, d);
+                    t.durable().into_iter().for_each(|durable| durable.set_flag());
                     p.switch.recorded();
                 };
                 if let Some(d) = p.switch.unrecorded(now) {

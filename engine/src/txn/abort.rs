@@ -31,6 +31,7 @@ impl Txn {
             self.retry.forget_age(); // the next transaction is no retry of a lost one
         }
         self.stage = Stage::Execute;
+        self.end_guards(0);
         self.done();
         self.reset();
         if wrote {

@@ -15,6 +15,32 @@
 //! [`Txn::mark_committed`], [`Txn::settle`], [`Txn::rest`], a wait for the flush,
 //! [`Txn::done`] and [`Txn::finish`]. A commit that waits so is *held* (INV-UNDONE).
 //!
+//! Where another authority decides (a commit log), the wait comes before [`Txn::mark_committed`].
+//! [`Txn::rest_undecided`] ends the pin for it.
+//!
+//! **INV-UNDECIDED**: A held commit that validates no more needs no pin until it is decided. What
+//! it uses after the wait stays without one:
+//!
+//! * Versions that it replaces: it retires them itself.
+//! * Its versions of rows that it updates or deletes: it holds the lock of their records, or
+//!   partitions, until it is done.
+//! * Its versions of rows that it inserts, whose records it does not lock. Others replace them when
+//!   the authority has decided. Such a writer finds the version unstamped, depends on the commit,
+//!   and so retires the version after the commit is done, and has stamped it.
+//! * Records: while it is open no floor is above its CSN, so no later delete is dead.
+//! * Its registrations: a set of ranges is not freed while a commit is under way that may have
+//!   registered in it. Other lists stay as long as their table, and the platform keeps that.
+//! * The snapshot that it shows to importers: it hides that before it ends its pin.
+//!
+//! **INV-RELEASED**: A commit that waits for its flush may give up the locks of the rows that it
+//! has written, and of partitions, before it is done ([`Txn::release_written`]). A transaction that
+//! then locks such a row finds the newest version, and depends on the commit, whether or not it
+//! writes. So it is done after the commit, and retires the commit's versions after that. Below
+//! SERIALIZABLE it waits for the commit before it takes its next snapshot, so that the snapshot
+//! shows all that the commit has written. Locks of rows that the commit has not written stay until
+//! it is done: no version would name the commit. After [`Txn::rest`] it touches no version of its
+//! own, and a record has a writer's id only under a transaction id, with which nothing is given up.
+//!
 //! **INV-OLD**: A commit retires what it has replaced after it is done, at a value of the clock
 //! that was read then. So a snapshot that leaves it out was pinned at or before that value. Rows
 //! that the commit has deleted are not dead before it is done, because no floor is above its CSN;
@@ -84,6 +110,14 @@ impl Txn {
 
     #[inline(always)]
     fn lock_and_plan(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        self.await_guards(p)?;
+        self.lock_all(p)?;
+        self.plan_registrations(p)
+    }
+
+    /// Step 1, and room for what the end of the transaction retires.
+    #[inline(always)]
+    pub(super) fn lock_all(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if !faults::on(Fault::WritersFreeze) {
             self.thaw(p)?; // each write has thawed it before
         }
@@ -91,8 +125,7 @@ impl Txn {
         self.sweep_written(p);
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
         p.stop_event(StopEvent::CommitLock)?;
-        self.lock_writes(p)?;
-        self.plan_registrations(p)
+        self.lock_writes(p)
     }
 
     /// Steps 2 to 5. `held`: snapshots leave the commit out until it is done. It must be so if the
@@ -146,6 +179,7 @@ impl Txn {
             stamp_payload(w.version.as_ptr(), self.csn);
         }
         p.stop_event(StopEvent::CommitValidate)?;
+        self.check_guards()?;
         self.validate_all(p, self.csn)?;
         self.stage = Stage::Decided;
         p.stop_event(StopEvent::CommitDecided)
@@ -190,7 +224,7 @@ impl Txn {
     }
 
     /// Step 4 (INV-CSN).
-    fn take_csn(&mut self) {
+    pub(super) fn take_csn(&mut self) {
         self.set_word(State::Preparing, 0);
         // INV-PIN: a pin that is renewed in this state stays until we have stamped the versions
         // that others may replace and retire once we are *committed*.
@@ -220,6 +254,37 @@ impl Txn {
             self.scans.clear();
             self.reads.clear();
         }
+    }
+
+    /// The platform has logged the commit, and another authority decides it, perhaps after long:
+    /// ends the pin (INV-UNDECIDED). [`Txn::mark_committed`] and what follows it, or
+    /// [`Txn::abort`], take a new one. After [`Txn::let_go_early`].
+    ///
+    /// The pin stays if the transaction holds locks of ranges, or has touched tables that others
+    /// may have dropped since.
+    pub fn rest_undecided(&mut self) {
+        if !self.is_active() || !self.held || self.keeps_tables {
+            return;
+        }
+        debug_assert_eq!(self.stage, Stage::Decided);
+        if self.locks.release_read_ranges(&self.owner) {
+            return;
+        }
+        self.telemetry.forget_accessed();
+        self.end_pin();
+    }
+
+    /// Ends the pin before the end of the transaction. The snapshot that the transaction shows is
+    /// hidden first: an importer that finds it after taking its own pin relies on ours
+    /// ([`Engine::adopt_pin`](crate::Engine::adopt_pin)).
+    fn end_pin(&mut self) {
+        if !faults::on(Fault::ShownWithoutPin) {
+            self.e.hide(self.slot);
+        }
+        if std::mem::take(&mut self.holds) {
+            self.e.let_go(self.slot);
+        }
+        self.e.unpin(self.slot);
     }
 
     /// Makes the commit visible, waits until it may be done, and ends the transaction. Allocates
@@ -266,6 +331,9 @@ impl Txn {
     pub fn mark_committed(&self) {
         if self.is_active() && !self.writes.is_empty() {
             debug_assert_eq!(self.stage, Stage::Decided);
+            if self.held {
+                self.e.pin(self.slot); // INV-UNDECIDED: it may have ended.
+            }
             self.set_word(State::Committed, self.csn);
         }
     }
@@ -304,10 +372,19 @@ impl Txn {
         self.locks.release_ranges(&self.owner);
         self.registrations.clear(&self.owner);
         self.scans.clear();
-        if std::mem::take(&mut self.holds) {
-            self.e.let_go(self.slot);
+        self.end_pin();
+    }
+
+    /// After [`Txn::rest`]: gives up the locks of partitions, and of the rows that the transaction
+    /// has written, if [`Txn::release_before_done`] has asked for that. Cannot fail.
+    pub fn release_written(&mut self, p: &dyn Platform) {
+        if !self.is_active() || !self.held || !self.locks.released {
+            return;
         }
-        self.e.unpin(self.slot);
+        debug_assert_eq!(self.stage, Stage::Settled);
+        let (writes, locks) = (&self.writes, &mut self.locks);
+        let written = |r| writes.last_of(r).is_some() || faults::on(Fault::ReleasesUnwritten);
+        locks.release_written(&self.owner, p, written);
     }
 
     /// A commit that was held is done: snapshots show it.
@@ -346,6 +423,7 @@ impl Txn {
             self.retry.note_end(!self.acts);
         }
         self.retry.succeed();
+        self.end_guards(self.csn);
         self.reset();
         if wrote {
             self.collect(p);

@@ -5,7 +5,7 @@
 //! done itself, and its session is answered, only when all of these are done. It depends only on
 //! commits that took their CSNs before its own, so the waits form no circle.
 
-use super::Txn;
+use super::{Committed, Level, Txn};
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::faults::{self, Fault};
@@ -82,12 +82,26 @@ impl Depends {
         }
     }
 
+    /// The transaction has locked what this commit has written, which counts whether or not reads
+    /// do.
+    #[cold]
+    fn note_locked(&mut self, e: &Engine, csn: Csn) {
+        let noted = csn <= self.all_upto || self.noted.contains(&csn);
+        if !noted && e.opens().is_open(csn) && !faults::on(Fault::OpenForgotten) {
+            self.add(csn);
+        }
+    }
+
     #[cold]
     fn note_open(&mut self, csn: Csn) {
         let done = csn <= self.upto && !self.open.iter().any(|(x, _)| *x == csn);
         if done || csn <= self.all_upto || self.noted.contains(&csn) || faults::on(Fault::DependsForgotten) {
             return;
         }
+        self.add(csn);
+    }
+
+    fn add(&mut self, csn: Csn) {
         self.noted.push(csn);
         if self.noted.len() > MANY {
             self.all_upto = self.noted.drain(..).fold(self.all_upto, Csn::max);
@@ -230,6 +244,18 @@ impl Txn {
                 Some(Fate::Committed(c)) if c < pin && !self.left_out.has(pin, c) => return None,
                 Some(_) => v = NonNull::new(ver.older())?,
             }
+        }
+    }
+
+    /// A transaction below SERIALIZABLE has locked a row, in order to write it or not, and this is
+    /// its newest version, perhaps a tombstone. If that is not of a commit that is done, it depends
+    /// on the commit (INV-RELEASED, INV-UNDECIDED).
+    #[inline]
+    pub fn note_newest(&mut self, newest: Option<Committed>) {
+        debug_assert_eq!(self.level, Level::Snapshot);
+        let Some((_, csn)) = newest else { return };
+        if csn > self.e.floor_of(self.slot) && !self.e.opens().is_quiet() {
+            self.depends.note_locked(&self.owner.e, csn);
         }
     }
 

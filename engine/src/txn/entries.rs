@@ -1,7 +1,7 @@
 //! The entries of own inserts in primary indexes: added with the row, removed if the insert is
 //! undone.
 
-use super::write_set::WriteSet;
+use super::write_set::{WriteSet, UNKNOWN_ENTRY};
 use super::{Level, Owner, Present, RecordRef, Txn, Write, WriteKind};
 use crate::csn::{Csn, SlotId};
 use crate::error::Error;
@@ -16,8 +16,6 @@ use std::ptr::NonNull;
 
 /// Bytes of a length in front of a key.
 const LEN: usize = size_of::<u32>();
-/// [`Write::entry`] of a write whose key did not fit.
-const UNKNOWN: u32 = u32::MAX;
 
 /// The keys of the own inserts that have an entry, in the order of the inserts. Each is a length
 /// and the key.
@@ -39,8 +37,8 @@ impl Entries {
     /// Keeps a key; returns where.
     fn add(&mut self, key: &[u8]) -> u32 {
         let at = self.bytes.len();
-        if at + LEN + key.len() >= UNKNOWN as usize {
-            return UNKNOWN;
+        if at + LEN + key.len() >= UNKNOWN_ENTRY as usize {
+            return UNKNOWN_ENTRY; // it does not fit
         }
         self.bytes.extend_from_slice(&(key.len() as u32).to_ne_bytes());
         self.bytes.extend_from_slice(key);
@@ -49,7 +47,7 @@ impl Entries {
 
     /// The key of a write, and where it ends.
     fn get(&self, entry: u32) -> Option<(&[u8], usize)> {
-        if entry == 0 || entry == UNKNOWN {
+        if entry == 0 || entry == UNKNOWN_ENTRY {
             return None;
         }
         let at = entry as usize - 1;

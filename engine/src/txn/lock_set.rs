@@ -3,7 +3,9 @@
 use super::parts::Published;
 use super::range_locks::Early;
 use super::{Owner, RecordRef};
+use crate::error::Error;
 use crate::lock::{Acquired, Holder, LockWord, Mode};
+use crate::platform::{Platform, AT_COMMIT};
 
 /// A lock that is held.
 pub(super) struct LockEntry {
@@ -33,6 +35,10 @@ pub(super) struct LockSet {
     pub marks: Vec<usize>,
     /// Of the partition locks that are held, the last one in their order.
     last_partition: (u64, u32),
+    /// Does the commit give up locks before it is done?
+    pub released: bool,
+    /// The tag of the locks that it may give up then; 0: there is none yet.
+    tag: u32,
 }
 
 impl LockSet {
@@ -49,6 +55,14 @@ impl LockSet {
             Acquired::Upgraded(h) => Some(h),
         };
         self.all.push(LockEntry { word, rec, partition: false, previous, mode, depth });
+    }
+
+    /// The locks of a transaction that was prepared by another process. They are only to be
+    /// released.
+    pub fn restore(&mut self, words: &[&'static LockWord]) {
+        let entry =
+            |word| LockEntry { word, rec: None, partition: false, previous: None, mode: Mode::Update, depth: 0 };
+        self.all.extend(words.iter().copied().map(entry));
     }
 
     /// Does a partition come before one that is locked, so that no wait for it is allowed?
@@ -96,6 +110,35 @@ impl LockSet {
         }
     }
 
+    /// The tag of a lock of a row or partition that is taken outside of subtransactions.
+    #[inline]
+    pub fn tag_at_commit(&mut self, p: &dyn Platform) -> Result<u32, Error> {
+        if self.released && self.tag == 0 {
+            self.tag = p.take_tag(AT_COMMIT)?;
+        }
+        Ok(self.tag)
+    }
+
+    /// Releases the locks of partitions, and of the rows that are `written`, and wakes up their
+    /// waiters (INV-RELEASED). The transaction has committed.
+    pub fn release_written(&mut self, owner: &Owner, p: &dyn Platform, written: impl Fn(RecordRef) -> bool) {
+        let tag = std::mem::take(&mut self.tag);
+        self.all.retain_mut(|l| {
+            let goes = l.partition || l.rec.is_some_and(&written);
+            match (goes, l.previous) {
+                (true, None) => l.word.release(owner.e.region, owner.slot, None),
+                (false, _) if tag != 0 => l.retag(owner, tag, 0),
+                _ => {}
+            }
+            !goes
+        });
+        // After the locks: a waiter that finds one held has read the count before (INV-CYCLE).
+        owner.e.note_early_release(owner.slot);
+        if tag != 0 {
+            p.give_up(tag);
+        }
+    }
+
     /// Releases the locks of ranges, which lie in memory that only the pin keeps. The transaction
     /// has committed.
     pub fn release_ranges(&mut self, owner: &Owner) {
@@ -111,6 +154,26 @@ impl LockSet {
             // After the locks: a waiter that finds one held has read the count before (INV-CYCLE).
             owner.e.note_early_release(owner.slot);
         }
+    }
+
+    /// Releases the locks of ranges that were taken only to read. Are there others of ranges?
+    pub fn release_read_ranges(&mut self, owner: &Owner) -> bool {
+        let (before, mut writes) = (self.all.len(), false);
+        self.all.retain(|l| {
+            let is_range = l.rec.is_none() && !l.partition;
+            let held = l.word.held_by(owner.slot);
+            let only_reads = held.is_none_or(|h| h.mode <= Mode::Share);
+            if is_range && only_reads && held.is_some() {
+                l.word.release(owner.e.region, owner.slot, None);
+            }
+            writes |= is_range && !only_reads;
+            !(is_range && only_reads)
+        });
+        if self.all.len() < before {
+            // After the locks: a waiter that finds one held has read the count before (INV-CYCLE).
+            owner.e.note_early_release(owner.slot);
+        }
+        writes
     }
 
     /// Releases the write locks of subtransactions at `depth` and deeper. Read locks stay. Where
@@ -147,6 +210,7 @@ impl LockSet {
         self.marks.clear();
         self.early.clear();
         self.last_partition = (0, 0);
+        (self.released, self.tag) = (false, 0);
     }
 }
 

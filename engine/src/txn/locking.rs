@@ -7,7 +7,7 @@ use crate::faults::{self, Fault};
 use crate::lock::graph::{self, Edge};
 use crate::lock::{Acquired, Claim, Conflict, First, Holder, LockWord, Mode};
 use crate::partition::{Sleep, WaitReason};
-use crate::platform::{Platform, Queue, StopEvent, WaitFor, EARLY};
+use crate::platform::{Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Touch};
 use crate::shared::Engine;
@@ -64,7 +64,8 @@ impl Txn {
     ) -> Result<(), Error> {
         let depth = if read || self.depth <= 1 { 0 } else { self.depth };
         let mode = if read { self.retry.mode_of_read(&r.rec.lock, r.table.id, mode) } else { mode };
-        let me = Holder { slot: self.slot, mode, tag: if depth == 0 { 0 } else { p.lock_tag() } };
+        let tag = if depth == 0 { self.locks.tag_at_commit(p)? } else { p.lock_tag() };
+        let me = Holder { slot: self.slot, mode, tag };
         if how == How::Policy(Policy::WaitDie) {
             self.retry.publish_age(&self.owner);
         }
@@ -93,7 +94,7 @@ impl Txn {
             return Ok(());
         }
         let word: &'static LockWord = &partition.lock;
-        let me = Holder { slot: self.slot, mode: Mode::Update, tag: 0 };
+        let me = Holder { slot: self.slot, mode: Mode::Update, tag: self.locks.tag_at_commit(p)? };
         let place = (at.table.id, at.no);
         let against = self.level == Level::Serializable && self.locks.is_against_order(place);
         let how = how.unwrap_or(if against { How::Abort(AbortReason::PartitionOrder) } else { How::Wait });
@@ -369,6 +370,8 @@ impl Owner {
     fn wait_for(&self, p: &dyn Platform, holder: WaitFor, gave: u64) -> Result<(), Error> {
         let edge = match holder.tag {
             0 => Some(Edge::Holder(holder.slot, holder.ident)),
+            // A commit that has given up locks sleeps for no lock any more.
+            tag if tag & AT_COMMIT != 0 => Some(Edge::Holder(holder.slot, holder.ident)),
             tag if tag & EARLY != 0 => Some(Edge::Early(holder.slot, holder.ident, gave)),
             _ => None, // a subtransaction's, which may end before its transaction, and does not count it
         };

@@ -10,6 +10,7 @@
 //! * `WriteSet`: the buffered writes;
 //! * `LockSet`: the locks; `range_locks.rs` and `parts.rs` add locks and parts of ranges;
 //! * `Registrations`: the keys of the writes, and what the commit registers of them;
+//! * `Guards`: what a prepared transaction protects;
 //! * `Depends`: the commits that it has read and that are not done;
 //! * `Telemetry`: measurements for the statistics;
 //! * `Retry`: what the next transaction of the slot keeps from one that lost a conflict;
@@ -17,8 +18,8 @@
 //!
 //! The operations of a transaction combine them: `read.rs`, `scan.rs`, `conditions.rs`, `write.rs`,
 //! `locking.rs` and `keyed.rs`. Validation is in `validate.rs`, and `freeze.rs` has what becomes of
-//! readers that it fails. `commit.rs` is the one place that orders the phases of a commit, and
-//! `abort.rs` is its opposite.
+//! readers that it fails. `commit.rs` is the one place that orders the phases of a commit,
+//! `prepared.rs` stops one in the middle, and `abort.rs` is its opposite.
 
 mod abort;
 mod commit;
@@ -26,6 +27,7 @@ mod conditions;
 mod depends;
 mod entries;
 mod freeze;
+mod kept;
 mod keyed;
 mod lock_set;
 mod locking;
@@ -34,6 +36,7 @@ mod owner;
 mod parts;
 mod phases;
 mod predicate;
+mod prepared;
 mod present;
 mod range_locks;
 mod read;
@@ -52,6 +55,7 @@ mod write_set;
 
 pub use conditions::MAX_CONDITIONS;
 pub use entries::{Entered, Rival};
+pub(crate) use kept::Kept;
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use logged::LoggedWrite;
@@ -77,11 +81,13 @@ use depends::{Depends, LeftOut};
 use freeze::Freeze;
 use hashbrown::HashMap;
 use lock_set::LockSet;
+use prepared::Guards;
 use read_set::ReadSet;
 use reclaim::Reclamation;
 use register::Registrations;
 use retry::Retry;
 use scan_set::ScanSet;
+use std::ptr::NonNull;
 use telemetry::Telemetry;
 use touched::{Touched, TouchedList};
 use write_set::WriteSet;
@@ -156,6 +162,8 @@ impl From<Error> for Failure {
 enum Stage {
     Idle,
     Execute,
+    /// Prepared, and to be finished later (`prepared.rs`).
+    Prepared,
     /// Registered from here on: `commit.rs` remembers how far it came.
     Committing,
     Decided,
@@ -174,6 +182,8 @@ pub struct Txn {
     following: bool,
     /// Do we keep our pin to the end?
     holds: bool,
+    /// A subtransaction was undone that had touched tables, which others may have dropped since.
+    keeps_tables: bool,
     /// All reads so far are valid at this CSN; 0: the next read must find out.
     valid: Csn,
     /// What `valid` was before the last look-up that found nothing, if that set it to 0.
@@ -200,6 +210,9 @@ pub struct Txn {
     writes: WriteSet,
     locks: LockSet,
     registrations: Registrations,
+    guards: Guards,
+    /// The block of a prepared transaction.
+    kept: Option<NonNull<Kept>>,
     depends: Depends,
     left_out: LeftOut,
     telemetry: Telemetry,
@@ -217,6 +230,7 @@ impl Txn {
             depth: 1,
             following: false,
             holds: false,
+            keeps_tables: false,
             valid: 0,
             doubted: 0,
             freeze: Freeze::No,
@@ -232,6 +246,8 @@ impl Txn {
             writes: WriteSet::default(),
             locks: LockSet::default(),
             registrations: Registrations::default(),
+            guards: Guards::default(),
+            kept: None,
             depends: Depends::default(),
             left_out: LeftOut::default(),
             telemetry: Telemetry::new(slot),
@@ -266,6 +282,12 @@ impl Txn {
         self.telemetry.begin(&self.owner);
     }
 
+    /// If its commit is held, it gives up locks before it is done ([`Txn::release_written`]). To be
+    /// asked for before the first lock.
+    pub fn release_before_done(&mut self) {
+        self.locks.released = true;
+    }
+
     /// What it reads must be unchanged at its commit, even if it writes nothing.
     pub fn validate_at_commit(&mut self) {
         self.reads.at_commit = true;
@@ -277,7 +299,7 @@ impl Txn {
     }
     /// Has the commit begun?
     pub fn is_committing(&self) -> bool {
-        matches!(self.stage, Stage::Committing | Stage::Decided | Stage::Settled)
+        matches!(self.stage, Stage::Prepared | Stage::Committing | Stage::Decided | Stage::Settled)
     }
     /// The level it runs at.
     pub fn level(&self) -> Level {
@@ -430,11 +452,12 @@ impl Txn {
         self.locks.release_all(&self.owner);
         self.ended();
         self.owner.advance();
+        self.e.hide(self.slot);
         let s = self.shared_slot();
-        if s.read_csn.load(Ordering::Relaxed) != 0 {
-            s.read_csn.store(0, Ordering::SeqCst);
-        }
         self.set_word(State::Idle, 0);
+        if s.logged_at.load(Ordering::Relaxed) != 0 {
+            s.logged_at.store(0, Ordering::SeqCst);
+        }
         s.commits.leave();
         s.waiting.clear();
         if !s.rebuilding.load(Ordering::Relaxed).is_null() {
@@ -442,6 +465,7 @@ impl Txn {
         }
         self.registrations.clear(&self.owner);
         self.scans.clear();
+        self.keeps_tables = false;
         if std::mem::take(&mut self.holds) {
             self.e.let_go(self.slot);
         }
@@ -452,6 +476,7 @@ impl Txn {
             self.following = false;
         }
         self.stage = Stage::Idle;
+        self.free_block();
         self.writes.end_room(&self.owner);
         self.reads.clear();
         self.depends.clear();

@@ -50,7 +50,7 @@ impl LockSet {
         if self.early.len() >= MANY {
             return Ok(0);
         }
-        let tag = p.take_tag()?;
+        let tag = p.take_tag(EARLY)?;
         if tag != 0 {
             self.early.push(Early { scan: 0, tag, depth, from: self.all.len() });
         }

@@ -70,6 +70,11 @@ impl Telemetry {
         }
     }
 
+    /// A transaction goes on that was prepared elsewhere. It is not sampled.
+    pub fn resume(&mut self) {
+        self.began = self.clock.now();
+    }
+
     /// A transaction begins.
     pub fn begin(&mut self, owner: &Owner) {
         self.round_trips = 0;

@@ -178,6 +178,7 @@ impl Txn {
         self.sample_access(r, true);
         let newest = self.newest(p, r.rec)?;
         if self.level != Level::Serializable {
+            self.note_newest(newest);
             return Ok(newest);
         }
         if let Some((_, csn)) = newest {
@@ -290,20 +291,22 @@ impl Txn {
         }
         self.release_from(depth);
         self.depth = depth.saturating_sub(1).max(1);
-        if !held {
-            self.let_go_if_unused();
+        if held || !self.let_go_if_unused() {
+            self.keeps_tables = true;
         }
     }
 
     /// Ends the hold on our pin if nothing refers to a table. Snapshots were read at most, and
-    /// these reads are counted now.
-    fn let_go_if_unused(&mut self) {
+    /// these reads are counted now. Returns whether it is so.
+    fn let_go_if_unused(&mut self) -> bool {
         let owes_nothing = self.writes.is_empty() && self.locks.is_empty() && self.reads.is_empty();
         if self.level == Level::Snapshot && owes_nothing && self.scans.is_empty() {
             self.forget_touched();
             self.holds = false;
             self.e.let_go(self.slot);
+            return true;
         }
+        false
     }
 
     /// The subtransaction at `depth` committed: what it did is its parent's.

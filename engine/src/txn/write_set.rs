@@ -1,8 +1,11 @@
 //! The write set: the buffered writes of the transaction, by number and by record.
 //!
-//! **INV-LATEST**: Of the first `known` writes, `Latest::map` has the last one of each record, by
-//! the address of the record, and no other. There are at least `known` writes. A search for a write
-//! makes the others known, so that writes cost nothing that no search asks for.
+//! **INV-LATEST**: The first `sorted` writes are of one table, in the order of its records, each of
+//! another record: they are searched by halves. So are all the writes of a statement that changes a
+//! table from its begin to its end. Of the writes from there to `known`, `Latest::map` has the last
+//! one of each record, by the address of the record; it may have earlier ones, which are no later
+//! write of their records. A search for a write makes the others known, so that writes cost nothing
+//! that no search asks for.
 //!
 //! **INV-WRITER**: A record has the transaction id of its inserter or deleter, for unique checks.
 //! The transaction that has put it there takes it out when it publishes or undoes that write. A
@@ -27,6 +30,9 @@ use std::ptr::NonNull;
 /// Among so many buffered writes the last one of a record is found by looking at each.
 const FEW: usize = 16;
 
+/// [`Write::entry`] of a write whose key is not known.
+pub(super) const UNKNOWN_ENTRY: u32 = u32::MAX;
+
 /// So many tokens a slot takes at once, so that slots seldom change the shared number.
 const TOKENS: u64 = 64;
 
@@ -35,19 +41,36 @@ const TOKENS: u64 = 64;
 struct Latest {
     map: RefCell<HashMap<usize, u32>>,
     known: Cell<usize>,
+    /// Behind the sorted write that was found last: a scan looks for the next one.
+    next: Cell<usize>,
 }
 
 impl Latest {
-    /// The last write of a record among these, which are all.
+    /// The last write of a record among these, which are all. The first `sorted` ones are sorted.
     #[inline(never)]
-    fn find(&self, writes: &[Write], r: RecordRef) -> Option<u32> {
-        let mut map = self.map.borrow_mut();
-        for (i, w) in writes.iter().enumerate().skip(self.known.get()) {
-            map.insert(w.r.key(), i as u32);
-            // One by one: if the process has no memory for the next one, these are known.
-            self.known.set(i + 1);
+    fn find(&self, writes: &[Write], sorted: usize, r: RecordRef) -> Option<u32> {
+        if writes.len() > sorted {
+            let mut map = self.map.borrow_mut();
+            for (i, w) in writes.iter().enumerate().skip(self.known.get().max(sorted)) {
+                map.insert(w.r.key(), i as u32);
+                // One by one: if the process has no memory for the next one, these are known.
+                self.known.set(i + 1);
+            }
+            if let Some(n) = map.get(&r.key()) {
+                return Some(*n);
+            }
         }
-        map.get(&r.key()).copied()
+        let sorted = &writes[..sorted];
+        if !sorted.first().is_some_and(|w| std::ptr::eq(w.r.table, r.table)) {
+            return None;
+        }
+        let next = self.next.get();
+        let found = match sorted.get(next) {
+            Some(w) if w.r.no == r.no => next,
+            _ => sorted.binary_search_by_key(&r.no, |w| w.r.no).ok()?,
+        };
+        self.next.set(found + 1);
+        Some(found as u32)
     }
 
     /// The last write was taken out of the list, of which `left` are left.
@@ -152,6 +175,8 @@ pub enum Own {
 pub(super) struct WriteSet {
     all: Vec<Write>,
     latest: Latest,
+    /// So many writes, from the first one on, are sorted (INV-LATEST).
+    sorted: usize,
     /// The marks of at least all records that were written: most records are known not to be.
     marks: u64,
     pub entries: Entries,
@@ -202,11 +227,27 @@ impl WriteSet {
         self.token = 0;
     }
 
+    /// The writes of a transaction that was prepared by another process, which has linked them.
+    pub fn restore(&mut self, writes: impl Iterator<Item = Write>) {
+        debug_assert!(self.all.is_empty());
+        self.all.extend(writes);
+        self.linked = self.all.len();
+    }
+
     /// Adds the first write of a record.
     #[inline]
     pub fn add_first(&mut self, w: Write) {
         debug_assert!(self.last_of(w.r).is_none());
+        self.push(w);
+    }
+
+    #[inline]
+    fn push(&mut self, w: Write) {
         self.marks |= w.r.mark();
+        if self.sorted == self.all.len() {
+            let follows = |last: &Write| std::ptr::eq(last.r.table, w.r.table) && last.r.no < w.r.no;
+            self.sorted += usize::from(self.all.last().is_none_or(follows));
+        }
         self.all.push(w);
     }
 
@@ -214,12 +255,11 @@ impl WriteSet {
     #[inline]
     pub fn add(&mut self, mut w: Write) -> u32 {
         w.previous = self.last_of(w.r);
-        self.marks |= w.r.mark();
         if let Some(p) = w.previous {
             self.all[p as usize].superseded = true;
             w.entry = self.all[p as usize].entry;
         }
-        self.all.push(w);
+        self.push(w);
         self.all.len() as u32 - 1
     }
 
@@ -231,10 +271,14 @@ impl WriteSet {
         }
         if self.all.len() > FEW {
             let n = self.all.len() - 1;
-            if std::ptr::eq(self.all[n].r.rec, r.rec) {
+            let last = self.all[n].r;
+            if std::ptr::eq(last.rec, r.rec) {
                 return Some(n as u32);
             }
-            return self.latest.find(&self.all, r);
+            if self.sorted > n && std::ptr::eq(last.table, r.table) && last.no < r.no {
+                return None; // it lies behind all that were written
+            }
+            return self.latest.find(&self.all, self.sorted, r);
         }
         self.all.iter().rposition(|w| std::ptr::eq(w.r.rec, r.rec)).map(|n| n as u32)
     }
@@ -351,6 +395,7 @@ impl WriteSet {
     /// Takes back the last write, and returns it.
     pub fn undo_last(&mut self, owner: &Owner) -> Option<Write> {
         let w = self.all.pop()?;
+        self.sorted = self.sorted.min(self.all.len());
         if let Some(n) = w.previous {
             self.all[n as usize].superseded = false;
         }
@@ -410,7 +455,7 @@ impl WriteSet {
         super::clear_vec(&mut self.all);
         self.latest.clear();
         self.entries.clear();
-        self.marks = 0;
+        (self.marks, self.sorted) = (0, 0);
         self.linked = 0;
     }
 }

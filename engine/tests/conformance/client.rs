@@ -14,6 +14,7 @@ use mixedcc_engine::txn::{How, Own, ScanId, WriteKind as Kind};
 use mixedcc_engine::{Error, Level, RecordRef, Txn};
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// How a transaction of the test runs.
@@ -53,6 +54,38 @@ pub struct Found {
     version: Option<NonNull<Version>>,
 }
 
+/// Prepared transactions that another thread finishes.
+#[derive(Default)]
+pub struct Pool {
+    /// Idle slots.
+    pub spare: Mutex<Vec<u16>>,
+    /// Slot, log, and whether it will commit.
+    left: Mutex<Vec<(u16, Log, bool)>>,
+}
+
+impl Pool {
+    /// Finishes one of them; false: there is none.
+    pub fn finish(&self, w: &World) -> bool {
+        let Some((slot, log, commits)) = self.left.lock().unwrap().pop() else { return false };
+        let p = Jitter::new(w, slot, 1);
+        assert!(w.e.kept_slots().any(|s| s == slot));
+        let mut t = Txn::take_over(w.e, slot).expect("no other thread has it");
+        assert!(t.is_prepared() && Txn::take_over(w.e, slot).is_none());
+        if commits {
+            t.decide_prepared();
+            let csn = Some(t.csn()).filter(|&c| c != 0);
+            t.publish(&p);
+            log.commit(csn);
+        } else {
+            t.abort();
+            log.abort();
+        }
+        w.e.region.flush_slot(slot as usize);
+        self.spare.lock().unwrap().push(slot);
+        true
+    }
+}
+
 /// A session: one thread, one slot.
 pub struct Client<'w> {
     pub w: &'w World,
@@ -73,6 +106,17 @@ pub struct Client<'w> {
     pub changes: Columns,
     /// Percent of its commits that are held: they wait between *committed* and *done*.
     pub holds: u64,
+    /// Do these give up locks before they are done?
+    pub releases: bool,
+    /// Percent of its commits that are prepared first, and finished some time after.
+    pub prepares: u64,
+    /// Where it leaves half of what it has prepared, with its slot.
+    pub pool: Option<&'w Pool>,
+    /// The slot that it had first.
+    pub id: u16,
+    /// Has the transaction inserted a key that only this thread inserts, and that it does not
+    /// check?
+    unchecked: bool,
     holding: Rng,
 }
 
@@ -109,6 +153,11 @@ impl<'w> Client<'w> {
             keyed: true,
             changes: Columns::ALL,
             holds: 0,
+            releases: false,
+            prepares: 0,
+            pool: None,
+            id: slot,
+            unchecked: false,
             holding: Rng::new(seed),
         }
     }
@@ -117,9 +166,13 @@ impl<'w> Client<'w> {
         self.log = Some(self.session.begin(mood.checked()));
         self.mood = mood;
         self.depth = 1;
+        self.unchecked = false;
         self.open.clear();
         self.p.threads.tag.set(0);
         self.t.begin(mood.level(), self.w.ident());
+        if self.releases {
+            self.t.release_before_done();
+        }
         self.statement();
     }
 
@@ -139,12 +192,24 @@ impl<'w> Client<'w> {
     }
 
     pub fn commit(&mut self) -> Result<(), Error> {
+        if self.holding.percent(self.prepares) {
+            self.prepare()?;
+            if !self.leave(true) {
+                self.commit_prepared();
+            }
+            return Ok(());
+        }
         let csn = Cell::new(None);
         let hold = self.holding.percent(self.holds);
         self.t.prepare_locks(&self.p)?;
         let held = self.t.depends_on_open() || hold;
         self.t.prepare_decide(&self.p, held, &|_, c| csn.set(Some(c)))?;
         self.t.let_go_early();
+        if hold && !self.t.depends_on_open() && self.holding.percent(50) {
+            // Another authority decides, after some time.
+            self.t.rest_undecided();
+            std::thread::sleep(Duration::from_micros(self.holding.below(300)));
+        }
         self.p.jitter();
         if hold {
             self.publish_late();
@@ -156,12 +221,46 @@ impl<'w> Client<'w> {
         Ok(())
     }
 
+    /// The first half of a two-phase commit, and a pause.
+    pub fn prepare(&mut self) -> Result<(), Error> {
+        self.t.prepare_ahead(&self.p)?;
+        std::thread::sleep(Duration::from_micros(self.holding.below(200)));
+        Ok(())
+    }
+
+    /// The second half.
+    pub fn commit_prepared(&mut self) {
+        self.t.decide_prepared();
+        self.p.jitter();
+        let csn = Some(self.t.csn()).filter(|&c| c != 0);
+        self.t.publish(&self.p);
+        self.snapshot = 0;
+        self.log.take().expect("a transaction runs").commit(csn);
+    }
+
+    /// Leaves its prepared transaction to the pool, perhaps; takes another slot then.
+    pub fn leave(&mut self, commits: bool) -> bool {
+        let leaves = self.holding.percent(50) && !self.unchecked;
+        let Some(pool) = self.pool.filter(|_| leaves) else { return false };
+        let Some(to) = pool.spare.lock().unwrap().pop() else { return false };
+        let slot = self.t.slot;
+        self.t.hand_over(to);
+        self.p.threads.slot = to;
+        self.snapshot = 0;
+        self.p.threads.tag.set(0);
+        let mut log = self.log.take().expect("a transaction runs");
+        log.leave_session();
+        pool.left.lock().unwrap().push((slot, log, commits));
+        true
+    }
+
     /// Makes the commit visible, and waits until it is done: some time, and for all that it depends
     /// on.
     fn publish_late(&mut self) {
         self.t.mark_committed();
         self.t.settle();
         self.t.rest();
+        self.t.release_written(&self.p);
         std::thread::sleep(Duration::from_micros(self.holding.below(300)));
         while self.t.depends_on_open() {
             std::thread::yield_now();
@@ -417,6 +516,7 @@ impl<'w> Client<'w> {
         if found.is_some() {
             return Ok(false);
         }
+        self.unchecked |= self.mood != Mood::Serializable;
         let row = self.own_row(key, WriteKind::Insert, 0);
         self.w.insert(&mut self.t, &self.p, row, self.cid)?;
         Ok(true)
@@ -432,6 +532,6 @@ impl<'w> Client<'w> {
 
     /// A key below `WIDTH` that no other client of this test inserts.
     pub fn private_key(&self, partition: u32, i: i64) -> i64 {
-        partition as i64 * WIDTH + SHARED + (self.t.slot as i64) * 4 + i
+        partition as i64 * WIDTH + SHARED + (self.id as i64) * 4 + i
     }
 }

@@ -9,10 +9,12 @@ use crate::world::{Jitter, Row, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::lock::Mode;
 use mixedcc_engine::open::{Kept, Seen};
 use mixedcc_engine::platform::{Outcome, Platform, Queue, WaitFor};
 use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::txn::OpenEnd;
+use mixedcc_engine::shared::Adopter;
+use mixedcc_engine::txn::{How, OpenEnd};
 use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
 use std::ops::Bound::{Excluded, Included};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,11 +45,11 @@ fn histories_with_delays_between_pairs_of_protocols() {
     }
 }
 
-fn world(p: Protocol) -> &'static World {
+pub fn world(p: Protocol) -> &'static World {
     Box::leak(Box::new(World::new(&[ProtocolSet::of(p)], Policy::Wait, 4)))
 }
 
-const FINE: &str = "nobody is in the way";
+pub const FINE: &str = "nobody is in the way";
 
 /// A transaction that adds 1 to a row, and has come to the wait for its flush.
 fn hold_update(w: &'static World, slot: u16, r: &Recorder, key: i64) -> Client<'static> {
@@ -72,7 +74,7 @@ fn finish(c: &mut Client) {
 }
 
 /// A transaction at REPEATABLE READ with its snapshot.
-fn reader(w: &'static World, slot: u16) -> (Txn, Jitter, Kept) {
+pub fn reader(w: &'static World, slot: u16) -> (Txn, Jitter, Kept) {
     let (mut t, p) = (Txn::new(w.e, slot), Jitter::new(w, slot, 7));
     t.begin(Level::Snapshot, w.ident());
     let kept = snapshot(&mut t);
@@ -80,7 +82,7 @@ fn reader(w: &'static World, slot: u16) -> (Txn, Jitter, Kept) {
 }
 
 /// A snapshot, with a list only if it must have one.
-fn snapshot(t: &mut Txn) -> Kept {
+pub fn snapshot(t: &mut Txn) -> Kept {
     if let Some(now) = t.take_quiet() {
         return Seen::prefix(now).keep();
     }
@@ -89,7 +91,7 @@ fn snapshot(t: &mut Txn) -> Kept {
     Kept { upto, floor, excluded: list.into_iter().map(|x| x.0).collect() }
 }
 
-fn value(w: &World, t: &mut Txn, p: &Jitter, seen: Seen<'_>, key: i64) -> Option<i64> {
+pub fn value(w: &World, t: &mut Txn, p: &Jitter, seen: Seen<'_>, key: i64) -> Option<i64> {
     let rows = w.records(key).into_iter().filter_map(|r| match t.peek_snapshot(r, seen) {
         Some(found) => found,
         None => t.read_snapshot(p, r, seen).expect("a read"),
@@ -106,7 +108,7 @@ fn with<R>(fault: Option<Fault>, f: impl FnOnce() -> R) -> R {
 }
 
 /// Neither fails without a fault, nor is overlooked with it.
-fn finds(fault: Fault, is_right: impl Fn() -> bool) {
+pub fn finds(fault: Fault, is_right: impl Fn() -> bool) {
     assert!(with(None, &is_right), "without a fault");
     assert!(!with(Some(fault), &is_right), "{fault:?} was not found");
 }
@@ -202,12 +204,12 @@ fn an_importer_has_the_list_of_the_exporter() {
     let (w, r) = (world(Protocol::Occ), Recorder::new());
     let mut writer = hold_update(w, 0, &r, 0);
     let (mut exporter, _, kept) = reader(w, 1);
-    w.e.show(1, kept.seen());
+    w.e.show(1, kept.seen(), Adopter::Importer);
     finish(&mut writer);
     w.e.tick();
     let ident = w.e.slots[1].ident.load(mixedcc_engine::primitive::Ordering::SeqCst);
-    assert_eq!(w.e.adopt_pin(2, 1, ident + 1), None, "another transaction");
-    let adopted = w.e.adopt_pin(2, 1, ident).expect("the exporter runs");
+    assert_eq!(w.e.adopt_pin(2, 1, ident + 1, Adopter::Importer), None, "another transaction");
+    let adopted = w.e.adopt_pin(2, 1, ident, Adopter::Importer).expect("the exporter runs");
     assert_eq!((adopted.upto, &adopted.excluded), (kept.upto, &kept.excluded));
     exporter.abort();
     let (mut t, p) = (Txn::new(w.e, 2), Jitter::new(w, 2, 7));
@@ -216,7 +218,30 @@ fn an_importer_has_the_list_of_the_exporter() {
     RetireQueue::drain(&w.e, 0, w.e.refresh_min_pin(&p), usize::MAX);
     assert_eq!(value(w, &mut t, &p, adopted.seen(), 0), Some(100), "its pin keeps what the exporter saw");
     t.abort();
-    assert_eq!(w.e.adopt_pin(2, 1, ident), None, "the exporter has ended");
+    assert_eq!(w.e.adopt_pin(2, 1, ident, Adopter::Importer), None, "the exporter has ended");
+}
+
+#[test]
+fn a_worker_alone_adopts_the_snapshot_of_a_statement() {
+    let (w, r) = (world(Protocol::Occ), Recorder::new());
+    let mut writer = hold_update(w, 0, &r, 0);
+    let (mut leader, _, kept) = reader(w, 1);
+    w.e.show(1, kept.seen(), Adopter::Worker);
+    let ident = w.e.slots[1].ident.load(mixedcc_engine::primitive::Ordering::SeqCst);
+    assert_eq!(w.e.adopt_pin(2, 1, ident, Adopter::Importer), None, "the snapshot ends with its statement");
+    let adopted = w.e.adopt_pin(2, 1, ident, Adopter::Worker).expect("the leader shows it");
+    assert_eq!((adopted.upto, &adopted.excluded), (kept.upto, &kept.excluded));
+    w.e.hide(1);
+    assert_eq!(w.e.adopt_pin(3, 1, ident, Adopter::Worker), None, "the statement has ended");
+    leader.abort();
+    finish(&mut writer);
+    w.e.tick();
+    let (mut t, p) = (Txn::new(w.e, 2), Jitter::new(w, 2, 7));
+    t.begin(Level::Snapshot, w.ident());
+    t.adopt_seen(adopted.seen(), false);
+    RetireQueue::drain(&w.e, 0, w.e.refresh_min_pin(&p), usize::MAX);
+    assert_eq!(value(w, &mut t, &p, adopted.seen(), 0), Some(100), "its pin keeps what the leader sees");
+    t.abort();
 }
 
 /// *B* reads a row of *A*, which is not done, and writes another one.
@@ -490,4 +515,139 @@ fn an_aborted_commit_is_not_open() {
     assert_eq!(a.get(0).expect(FINE).map(|r| r.value), Some(100));
     assert!((0..PARTITIONS).all(|p| a.scan(p).is_ok()));
     a.commit().expect(FINE);
+}
+
+/// *A* has inserted row 40, and another authority has decided about its commit: it has no pin. A
+/// writer below SERIALIZABLE, for which it has ended, replaces the row and is about to commit.
+fn replaced_undecided() -> bool {
+    let (w, r) = (world(Protocol::Occ), Recorder::new());
+    let mut a = Client::new(w, 0, r.session(), 7);
+    a.begin(Mood::Serializable);
+    assert!(a.insert(40).expect(FINE));
+    undecided(&mut a);
+    let record = w.records(40)[0];
+    let quiet = Jitter::new(w, 1, 7);
+    let told = Told(&quiet, w.e.open_commit(0));
+    let mut b = Txn::new(w.e, 1);
+    b.begin(Level::Snapshot, w.ident());
+    let found = b.lock_for_write(&told, record, Mode::NoKeyUpdate, How::Wait, true).expect("no wait");
+    let base = found.expect("a row").0;
+    let version = b.new_version(0, 64, 0).expect("room");
+    b.update(record, Some(base), version, 1);
+    let waits = b.depends_on_open();
+    b.abort();
+    a.t.mark_committed();
+    a.t.settle();
+    finish(&mut a);
+    waits
+}
+
+/// Takes a commit to where another authority decides about it.
+fn undecided(c: &mut Client) {
+    c.t.prepare_locks(&c.p).expect(FINE);
+    c.t.prepare_decide(&c.p, true, &|_, _| {}).expect(FINE);
+    c.t.let_go_early();
+    c.t.rest_undecided();
+}
+
+#[test]
+fn a_writer_waits_for_the_commit_whose_unstamped_version_it_replaces() {
+    finds(Fault::OpenForgotten, replaced_undecided);
+}
+
+/// A commit about which another authority decides has no pin. What it has registered, and what it
+/// replaces, is there when it is decided, although boundaries of ranges have changed twice.
+#[test]
+fn an_undecided_commit_has_no_pin_and_loses_nothing() {
+    for commits in [true, false] {
+        let w: &World = Box::leak(Box::new(steps::world(Protocol::Occ, Policy::Wait, &[10, 20, 30], 16)));
+        let r = Recorder::new();
+        let mut c = steps::session(w, &r, 0);
+        c.begin(Mood::Serializable);
+        steps::begin_scan(&mut c, 0, Included(4), Excluded(30), OpenEnd::No).expect(FINE);
+        assert!(c.insert(WIDTH + 15).expect(FINE) && c.update(0, false).expect(FINE));
+        undecided(&mut c);
+        assert!(!w.e.is_pinned(0) && w.e.open_commit(0) != 0);
+        let (mut before, p, kept) = reader(w, 1);
+        assert_eq!(value(w, &mut before, &p, kept.seen(), 0), Some(100), "it is not done");
+        before.abort();
+        if commits {
+            c.t.mark_committed();
+            c.t.settle();
+            c.t.rest();
+            finish(&mut c);
+        } else {
+            c.abort();
+        }
+        let (mut after, p, kept) = reader(w, 1);
+        assert_eq!(value(w, &mut after, &p, kept.seen(), 0), Some(if commits { 101 } else { 100 }));
+        after.abort();
+    }
+}
+
+/// A commit that has ended its pin exports no snapshot: what the snapshot sees may be freed.
+#[test]
+fn a_commit_without_a_pin_exports_no_snapshot() {
+    for decided in [false, true] {
+        finds(Fault::ShownWithoutPin, || {
+            let w = world(Protocol::Occ);
+            let (mut t, p, kept) = reader(w, 0);
+            w.e.show(0, kept.seen(), Adopter::Importer);
+            let ident = w.e.slots[0].ident.load(mixedcc_engine::primitive::Ordering::SeqCst);
+            let record = w.records(0)[0];
+            let found = t.lock_for_write(&p, record, Mode::NoKeyUpdate, How::Wait, true).expect(FINE);
+            let version = t.new_version(0, 64, 0).expect("room");
+            t.update(record, found.map(|f| f.0), version, 1);
+            t.prepare_locks(&p).expect(FINE);
+            t.prepare_decide(&p, true, &|_, _| {}).expect(FINE);
+            t.let_go_early();
+            if decided {
+                t.mark_committed();
+                t.settle();
+                t.rest();
+            } else {
+                t.rest_undecided();
+            }
+            assert!(!w.e.is_pinned(0));
+            let adopted = w.e.adopt_pin(1, 0, ident, Adopter::Importer);
+            w.e.unpin(1);
+            if decided {
+                t.done();
+                t.finish(&p);
+            } else {
+                t.abort();
+            }
+            adopted.is_none()
+        });
+    }
+}
+
+/// Sets of ranges stay while a commit without a pin has registered in them.
+#[test]
+fn sets_stay_for_undecided_commits() {
+    finds(Fault::SetsFreedEarly, || {
+        let (w, r) = (steps::world(Protocol::Occ, Policy::Wait, &[10, 20, 30], 16), Recorder::new());
+        let (mut c, other) = (steps::session(&w, &r, 0), steps::session(&w, &r, 2));
+        c.begin(Mood::Serializable);
+        assert!(c.update(0, false).expect(FINE));
+        undecided(&mut c);
+        let told = Told(&other.p, w.e.open_commit(0));
+        let reap = || {
+            w.e.tick();
+            w.table.reap_ranges(&w.e, 2, w.e.refresh_min_pin(&other.p));
+        };
+        let ranges = steps::ranges(&w, 0);
+        assert!(w.rebuild(&told, 2, 0, &[5], 16).expect("room"));
+        reap(); // takes the old set out of use
+        reap();
+        let dead = ranges.dead_sets();
+        assert!(dead == 1 || faults::on(Fault::SetsFreedEarly));
+        c.t.mark_committed();
+        c.t.settle();
+        c.t.rest();
+        finish(&mut c);
+        reap();
+        assert_eq!(ranges.dead_sets(), 0);
+        dead == 1
+    });
 }

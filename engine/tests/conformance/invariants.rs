@@ -42,6 +42,7 @@ pub fn assert_quiet(w: &World, what: &str) {
     for p in w.table.map().partitions() {
         assert!(p.lock.is_free(), "{what}: a partition is locked");
         assert!(p.ring.list().is_finished(), "{what}: a registration is open");
+        assert!(p.admits(w.e.now() + 1), "{what}: a partition is guarded");
     }
     for no in 0..w.table.len() {
         let r = w.table.record(no).expect("its number exists");
@@ -105,9 +106,10 @@ fn everything(c: &mut Client, mood: Mood) -> Result<(), Error> {
 }
 
 /// Runs `everything` with a failure or an unwinding; true if it took place.
-fn with_failure(w: &World, mood: Mood, at: Option<StopEvent>, unwind: Option<PanicAt>) -> bool {
+fn with_failure(w: &World, mood: Mood, at: Option<StopEvent>, unwind: Option<PanicAt>, prepares: bool) -> bool {
     let recorder = Recorder::new();
     let mut c = Client::new(w, 0, recorder.session(), 1);
+    c.prepares = if prepares { 100 } else { 0 };
     c.p.threads.fail_at.set(at);
     c.p.panic_at.set(unwind);
     let r = catch_unwind(AssertUnwindSafe(|| everything(&mut c, mood)));
@@ -137,18 +139,19 @@ fn failures_at_every_event_leave_nothing_behind() {
     for set in all_sets() {
         for mood in [Mood::Serializable, Mood::ReadCommitted, Mood::RepeatableRead] {
             for event in EVENTS {
-                for unwind in [false, true] {
-                    let what = format!("{} {mood:?} {event:?} unwinding {unwind}", set.name());
+                for (unwind, prepares) in [(false, false), (true, false), (false, true), (true, true)] {
+                    let what = format!("{} {mood:?} {event:?} unwinding {unwind}, {prepares}", set.name());
                     let w = World::new(&[set], Policy::Wait, 1);
                     let before = contents(&w);
                     let fail = (!unwind).then_some(event);
-                    let happened = with_failure(&w, mood, fail, unwind.then_some(PanicAt::Event(event)));
-                    let expected =
-                        event != StopEvent::LockWait && (event != StopEvent::Read || mood == Mood::Serializable);
+                    let happened = with_failure(&w, mood, fail, unwind.then_some(PanicAt::Event(event)), prepares);
+                    let expected = event != StopEvent::LockWait
+                        && (event != StopEvent::Read || mood == Mood::Serializable)
+                        && !(prepares && matches!(event, StopEvent::CommitPrepare | StopEvent::CommitDecided));
                     assert_eq!(happened, expected, "{what}");
                     assert_quiet(&w, &what);
                     assert_eq!(contents(&w) == before, happened, "{what}: all or nothing");
-                    assert!(!with_failure(&w, mood, None, None), "{what}: the slot is of use afterwards");
+                    assert!(!with_failure(&w, mood, None, None, prepares), "{what}: the slot is of use afterwards");
                     assert_quiet(&w, &what);
                 }
             }

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const KEYS: i64 = 48;
 const PARTITIONS: i64 = 4;
 const THREADS: u16 = 5;
+/// From a thread's first slot to its other one.
+const SPARE: u16 = THREADS + 2;
 
 struct World {
     e: Engine,
@@ -51,7 +53,7 @@ fn bytes(key: i64) -> Vec<u8> {
 
 impl World {
     fn new(sets: &[ProtocolSet], policy: Policy, order: u32) -> World {
-        let block = Block::new(16 << 20, THREADS as usize + 2).expect("a block");
+        let block = Block::new(16 << 20, 2 * SPARE as usize).expect("a block");
         let e = block.engine;
         let map = Table::new_map(&e, 0, PARTITIONS as u32, 0, b"", sets[0], policy).expect("a map");
         let table = Table::create(&e, 0, [1; 4], map).expect("a table");
@@ -97,10 +99,36 @@ impl<'w> Client<'w> {
         self.snapshot = read_only.then(|| self.w.e.now());
     }
     fn commit(&mut self) -> Result<(), Error> {
+        if self.log().id() % 4 == 0 {
+            return self.commit_prepared();
+        }
         let csn = Cell::new(None);
         self.t.prepare(&self.p, &|_, c| csn.set(Some(c)))?;
         self.t.publish(&self.p);
         self.log.take().expect("a transaction").commit(csn.get());
+        Ok(())
+    }
+    /// Prepares the transaction, leaves it with its slot, and ends it without what the thread knew
+    /// of it.
+    fn commit_prepared(&mut self) -> Result<(), Error> {
+        self.t.prepare_ahead(&self.p)?;
+        self.p.jitter();
+        let left = self.t.slot;
+        let to = (left + SPARE) % (2 * SPARE);
+        self.t.hand_over(to);
+        self.p.threads.slot = to;
+        let mut t = Txn::take_over(self.w.e, left).expect("it was left");
+        let log = self.log.take().expect("a transaction");
+        if log.id() % 12 == 0 {
+            t.abort();
+            log.abort();
+        } else {
+            t.decide_prepared();
+            let csn = Some(t.csn()).filter(|&c| c != 0);
+            t.publish(&self.p);
+            log.commit(csn);
+        }
+        self.w.e.region.flush_slot(left as usize);
         Ok(())
     }
     fn abort(&mut self) {

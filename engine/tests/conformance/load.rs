@@ -1,6 +1,6 @@
 //! Random transactions of many clients, and the verdict on their history.
 
-use crate::client::{Client, Mood};
+use crate::client::{Client, Mood, Pool};
 use crate::spans::Span;
 use crate::world::{checked, initial_keys, Rng, World, PARTITIONS, SHARED, WIDTH};
 use mixedcc_engine::checker::{check, History, Options, Recorder, Verdict};
@@ -17,6 +17,9 @@ pub fn policies(set: ProtocolSet) -> &'static [Policy] {
         &[Policy::Wait]
     }
 }
+
+/// Slots for prepared transactions.
+const SPARE: u16 = 3;
 
 /// What a test runs.
 pub struct Load {
@@ -46,6 +49,12 @@ pub struct Load {
     pub keyed: bool,
     /// Percent of the commits that are held for some time.
     pub holds: u64,
+    /// Do these give up locks before they are done?
+    pub releases: bool,
+    /// Percent of the transactions that are prepared, and finished some time after.
+    pub prepares: u64,
+    /// Are some of these finished by another thread?
+    pub leaves: bool,
     /// So many threads, the first ones, only read, and must not fail.
     pub readers: u16,
     /// Percent of the serializable transactions that are frozen from their beginning.
@@ -86,9 +95,16 @@ impl Load {
             spans: 0,
             keyed: true,
             holds: 0,
+            releases: false,
+            prepares: 0,
+            leaves: false,
             readers: 0,
             from_start: 0,
         }
+    }
+    /// Slots that the load needs.
+    pub fn slots(&self) -> u16 {
+        self.moods.len() as u16 + 1 + if self.leaves { SPARE } else { 0 }
     }
     pub fn serializable_only(mut self) -> Load {
         self.moods = vec![Mood::Serializable; 5];
@@ -132,7 +148,7 @@ impl Control {
 
 /// Runs a load in a new world.
 pub fn run(l: &Load) -> (History, Counts) {
-    let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
+    let w = World::new(&l.sets, l.policy, l.slots());
     run_in(&w, l, |_, enough| enough())
 }
 
@@ -150,7 +166,11 @@ pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool, &dyn Fn()
         waits: AtomicBool::new(true),
         deadline: Instant::now() + Duration::from_secs(20),
     };
+    let pool = Pool::default();
+    let last = l.moods.len() as u16 + 1;
+    pool.spare.lock().unwrap().extend(last + 1..=w.slots);
     std::thread::scope(|s| {
+        let finisher = s.spawn(|| finish_loop(w, &pool, &c));
         let others = s.spawn(|| meanwhile(&c.stop, &|| c.waits.store(false, Ordering::Relaxed)));
         let cleaner = s.spawn(|| vacuum_loop(w, l, &c));
         let threads: Vec<_> = l
@@ -158,21 +178,23 @@ pub fn run_in(w: &World, l: &Load, meanwhile: impl FnOnce(&AtomicBool, &dyn Fn()
             .iter()
             .enumerate()
             .map(|(slot, &mood)| {
-                let (c, session) = (&c, recorder.session());
+                let (c, session, pool) = (&c, recorder.session(), l.leaves.then_some(&pool));
                 s.spawn(move || {
-                    client_loop(w, l, c, Client::new(w, slot as u16, session, l.seed ^ (slot as u64 + 7) << 20), mood)
+                    let mut client = Client::new(w, slot as u16, session, l.seed ^ (slot as u64 + 7) << 20);
+                    client.pool = pool;
+                    client_loop(w, l, c, client, mood)
                 })
             })
             .collect();
         let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
         c.stop.store(true, Ordering::SeqCst);
-        let ends = ends.into_iter().chain([others.join(), cleaner.join()]);
+        let ends = ends.into_iter().chain([others.join(), cleaner.join(), finisher.join()]);
         if let Some(panic) = ends.filter_map(Result::err).next() {
             std::panic::resume_unwind(panic);
         }
     });
     faults::set(None);
-    let mut last = Client::new(w, l.moods.len() as u16 + 1, recorder.session(), 1);
+    let mut last = Client::new(w, last, recorder.session(), 1);
     last.begin(Mood::ReadOnly);
     for p in 0..PARTITIONS {
         last.scan(p).expect("a read of the last state");
@@ -199,6 +221,18 @@ fn vacuum_loop(w: &World, l: &Load, c: &Control) {
     }
 }
 
+fn finish_loop(w: &World, pool: &Pool, c: &Control) {
+    loop {
+        let ended = c.stop.load(Ordering::SeqCst);
+        if !pool.finish(w) {
+            if ended {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
 fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood) {
     faults::set(l.fault);
     let mut rng = Rng::new(l.seed ^ ((client.t.slot as u64 + 1) << 32));
@@ -206,7 +240,9 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
     client.faulty = l.faulty || l.fault.is_some();
     client.keyed = l.keyed;
     client.holds = l.holds;
-    let reads = client.t.slot < l.readers;
+    client.releases = l.releases;
+    client.prepares = l.prepares;
+    let reads = client.id < l.readers;
     while !c.over(l.commits, mood) {
         client.begin(mood);
         if mood == Mood::Serializable && rng.percent(l.from_start) {
@@ -259,6 +295,10 @@ fn transaction(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<bo
         c.end_savepoint(true);
     }
     if rng.percent(4) {
+        if rng.percent(l.prepares) {
+            c.prepare()?;
+            c.leave(false);
+        }
         return Ok(false);
     }
     c.commit()?;
@@ -270,7 +310,7 @@ fn statement(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<(), 
     let shared = |rng: &mut Rng| partition as i64 * WIDTH + rng.below(SHARED as u64) as i64;
     let key = shared(rng);
     let dice = rng.below(100);
-    let reads = c.t.slot < l.readers;
+    let reads = c.id < l.readers;
     if mood == Mood::Serializable && rng.percent(l.spans) {
         let span = Span::random(rng);
         c.span(Span { update: span.update && !reads, ..span }, rng)?;

@@ -129,8 +129,8 @@ impl Platform for Meanwhile<'_> {
     fn lock_tag(&self) -> u32 {
         self.p.lock_tag()
     }
-    fn take_tag(&self) -> Result<u32, Error> {
-        self.p.take_tag()
+    fn take_tag(&self, bit: u32) -> Result<u32, Error> {
+        self.p.take_tag(bit)
     }
     fn give_up(&self, tag: u32) {
         self.p.give_up(tag);

@@ -59,13 +59,13 @@ pub fn switch_at_random(w: &World, plan: &Plan, stop: &AtomicBool, enough: &dyn 
 }
 
 fn run(l: &Load, plan: &Plan) -> (History, crate::load::Counts, World) {
-    let w = World::new(&l.sets, l.policy, l.moods.len() as u16 + 1);
+    let w = World::new(&l.sets, l.policy, l.slots());
     let (h, counts) = run_in(&w, l, |stop, enough| switch_at_random(&w, plan, stop, enough));
     (h, counts, w)
 }
 
 /// Runs a load and demands a correct history, and switches between all ordered pairs.
-fn judge(policy: Policy, seed: u64, tune: impl Fn(&mut Load, &mut Plan)) {
+pub fn judge(policy: Policy, seed: u64, tune: impl Fn(&mut Load, &mut Plan)) {
     let mut l = Load::new(&[ProtocolSet::of(Protocol::Occ)], policy, seed);
     let mut plan = Plan { seed, switches: 150, deaths: 10, stop_all: 0, fault: None };
     tune(&mut l, &mut plan);

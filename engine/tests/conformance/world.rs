@@ -159,8 +159,8 @@ impl Platform for Jitter {
     fn lock_tag(&self) -> u32 {
         self.threads.lock_tag()
     }
-    fn take_tag(&self) -> Result<u32, Error> {
-        self.threads.take_tag()
+    fn take_tag(&self, bit: u32) -> Result<u32, Error> {
+        self.threads.take_tag(bit)
     }
     fn give_up(&self, tag: u32) {
         self.threads.give_up(tag);

@@ -78,6 +78,35 @@ fn it_shows_more_if_it_looks_at_slots_before_the_clock() {
     assert!(fails_with(Fault::LooksAtSlotsFirst, done_before_it_is_seen));
 }
 
+/// Two commits of a slot, and a snapshot that is taken if no commit is held.
+fn done_when_it_is_quiet() {
+    let w = World::new(1);
+    let committer = thread::spawn({
+        let w = w.clone();
+        move || {
+            for n in 1..=2 {
+                assert_eq!(w.take_csn(0), n + 1);
+                w.done.store(n, SeqCst);
+                w.words().end(0, false);
+            }
+        }
+    });
+    if let Some(upto) = w.words().quiet_at() {
+        assert!(upto <= w.done.load(SeqCst) + 1, "a snapshot shows what is not done");
+    }
+    committer.join().unwrap();
+    assert_eq!(w.words().quiet_at(), Some(3));
+}
+
+#[test]
+fn a_snapshot_that_finds_no_commit_held_shows_only_what_is_done() {
+    model(done_when_it_is_quiet);
+}
+#[test]
+fn it_shows_more_if_it_looks_whether_one_is_held_before_the_clock() {
+    assert!(fails_with(Fault::LooksAtSlotsFirst, done_when_it_is_quiet));
+}
+
 /// *B* depends on *A*, which has its CSN.
 fn closed() {
     let w = World::new(1);

@@ -7,13 +7,15 @@
 //! is given. The tombstone's CSN is at or above that of each older entry of the record, and below
 //! that of each later one: an owner that is *active* at the look takes a CSN above the clock's
 //! value (INV-CSN). One that is *preparing* is awaited, and one that is *committing* has its own
-//! CSN, which the look has seen.
+//! CSN, which the look has seen. A prepared transaction is *active*, and is logged at a CSN that it
+//! took after it had linked its versions: it counts as one that is *committing* at that CSN.
 
 use super::Durable;
 use crate::csn::{Csn, SlotId};
 use crate::durable::entry::Kind;
 use crate::faults::{self, Fault};
-use crate::primitive::relax;
+use crate::open::TAKING;
+use crate::primitive::{relax, Ordering};
 use crate::record::Version;
 use crate::shared::{Engine, Fate};
 use crate::table::Table;
@@ -76,7 +78,8 @@ impl Look<'_> {
             let stamp = version.stamp();
             let Some(fate) = self.e.fate(stamp, || version.stamp() == stamp) else { continue };
             // INV-INSERT: it may have been an insert that its owner has changed since.
-            let may_be = v == head && matches!(fate, Fate::Committed(_) | Fate::Committing(_) | Fate::Aborted);
+            let at_csn = self.under_way(fate, stamp.slot());
+            let may_be = v == head && (at_csn != 0 || matches!(fate, Fate::Committed(_) | Fate::Aborted));
             if may_be && record.head() != head {
                 head = record.head();
                 v = head;
@@ -87,33 +90,45 @@ impl Look<'_> {
                     to.push(row_or_tomb(at, if csn <= LOADED { upto } else { csn }, None));
                     return;
                 }
-                Fate::Committing(csn) => {
-                    match logged(stamp.slot(), csn) {
-                        // Between the question and its answer the slot may have gone on to another
-                        // transaction.
-                        _ if version.stamp() != stamp || self.e.word(stamp.slot()).csn() != csn => continue,
+                // It may have taken a CSN at or below the clock's value, which its word has at
+                // once, or its slot.
+                Fate::Preparing => relax(0),
+                Fate::Active if at_csn == TAKING => relax(0),
+                Fate::Active | Fate::Committing(_) => {
+                    let answer = if at_csn == 0 { Logged::No } else { logged(stamp.slot(), at_csn) };
+                    match answer {
+                        // Meanwhile the slot may have gone on to another state or transaction.
+                        _ if version.stamp() != stamp || self.e.fate(stamp, || true) != Some(fate) => continue,
                         Logged::Committed => {
-                            to.push(row_or_tomb(at, csn, None));
+                            to.push(row_or_tomb(at, at_csn, None));
                             return;
                         }
                         Logged::Open(xid) if !faults::on(Fault::PendingLeftOut) => {
-                            to.push(row_or_tomb(at, csn, Some(xid)));
-                            upto = upto.min(csn - 1);
+                            to.push(row_or_tomb(at, at_csn, Some(xid)));
+                            upto = upto.min(at_csn - 1);
                         }
-                        Logged::Open(_) | Logged::No => upto = upto.min(csn - 1),
-                        Logged::Aborted => {}
+                        Logged::Open(_) | Logged::No if at_csn != 0 => upto = upto.min(at_csn - 1),
+                        _ => {}
                     }
                     v = version.older();
                 }
-                // It may have taken a CSN at or below the clock's value, which its word has at
-                // once.
-                Fate::Preparing => relax(0),
-                Fate::Active | Fate::Aborted => v = version.older(),
+                Fate::Aborted => v = version.older(),
             }
         }
         let has_image = self.durable.home(n).is_some_and(|home| home.get().is_some());
         if (has_image || !to.is_empty()) && !faults::on(Fault::FreedForgotten) {
             to.push(Found { csn: upto, kind: Kind::Tomb, pending: None, version: None });
+        }
+    }
+
+    /// The CSN at which a transaction under way counts; 0: at none.
+    fn under_way(&self, fate: Fate, slot: SlotId) -> Csn {
+        match fate {
+            Fate::Committing(csn) => csn,
+            Fate::Active if !faults::on(Fault::PreparedPassed) => {
+                self.e.slots[slot as usize].logged_at.load(Ordering::SeqCst)
+            }
+            _ => 0,
         }
     }
 }

@@ -125,6 +125,65 @@ fn of_a_commit_under_way_it_finds_what_the_commit_log_says() {
 }
 
 #[test]
+fn a_prepared_transaction_is_pending_at_the_csn_of_its_log() {
+    let mut w = World::new();
+    w.begin();
+    w.put(7);
+    let first = w.commit();
+    w.begin();
+    w.put(8);
+    let logged = w.t.prepare_ahead(&w.p).expect("no conflict");
+    w.e.tick();
+    assert_eq!(w.look(Logged::No), [(first, Some(7), None)], "its log has not begun");
+    let pending = [(logged, Some(8), Some(55)), (first, Some(7), None)];
+    assert_eq!(w.look(Logged::Open(55)), pending);
+    assert_eq!(w.look(Logged::Aborted), [(first, Some(7), None)]);
+    assert_eq!(w.look(Logged::Committed), [(logged, Some(8), None)], "it was not finished here");
+    faults::set(Some(Fault::PreparedPassed));
+    assert_eq!(w.look(Logged::Open(55)), [(first, Some(7), None)]);
+    faults::set(None);
+    w.t.decide_prepared();
+    let csn = w.t.csn();
+    assert!(csn > logged);
+    w.t.publish(&w.p);
+    assert_eq!(w.look(Logged::No), [(csn, Some(8), None)]);
+    // The slot's next transaction is not prepared.
+    w.begin();
+    w.put(9);
+    assert_eq!(w.look(Logged::Open(55)), [(csn, Some(8), None)]);
+    w.t.abort();
+}
+
+/// The version of an insert is at the head of its record before it is linked, and another one may
+/// take its place then.
+#[test]
+fn of_an_insert_that_its_owner_has_changed_the_last_version_is_found() {
+    let mut w = World::new();
+    w.begin();
+    w.put(7);
+    w.put(8);
+    let logged = w.t.prepare_ahead(&w.p).expect("no conflict");
+    assert_eq!(w.look(Logged::Open(5))[0], (logged, Some(8), Some(5)));
+    w.t.abort();
+}
+
+/// What lies below gets a CSN below that of the log: a loaded row has none in memory.
+#[test]
+fn below_a_prepared_transaction_nothing_is_newer_than_its_log() {
+    let mut w = World::new();
+    w.begin();
+    w.put(7);
+    w.image();
+    let logged = w.t.prepare_ahead(&w.p).expect("no conflict");
+    w.e.tick();
+    w.e.tick();
+    assert_eq!(w.look(Logged::No), [(logged - 1, None, None)]);
+    assert_eq!(w.look(Logged::Open(5)), [(logged, Some(7), Some(5)), (logged - 1, None, None)]);
+    w.t.abort();
+    assert_eq!(w.look(Logged::Open(5)), [(w.e.now(), None, None)]);
+}
+
+#[test]
 fn below_a_pending_insert_it_finds_a_tombstone() {
     let mut w = World::new();
     w.begin();

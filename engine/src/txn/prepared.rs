@@ -1,0 +1,266 @@
+//! Two-phase commit: a transaction is prepared, and finished later, which cannot fail.
+//!
+//! A prepared transaction is *active* for all others. It holds its locks, and its versions are
+//! linked. What it has read at SERIALIZABLE is guarded (INV-AHEAD), so it validates nothing at its
+//! end. It takes its CSN there; no snapshot needs to leave it out.
+//!
+//! Another process may finish it (`kept.rs`).
+//!
+//! It refers to its own versions and to those that they replace, to locked records, and to
+//! partitions of tables that the platform keeps. So it has no pin, unless it holds locks of ranges.
+
+use super::{Level, Stage, Txn};
+use crate::csn::Csn;
+use crate::error::{AbortReason, Error};
+use crate::faults::{self, Fault};
+use crate::open::TAKING;
+use crate::partition::{Partition, Tally};
+use crate::platform::{Platform, StopEvent};
+use crate::primitive::Ordering;
+use crate::shared::Engine;
+
+/// Naps in which a transaction that is being prepared waits for another prepared one: about a
+/// second. The other one may wait for it on another server.
+const NAPS: u32 = 200;
+
+/// What a prepared transaction protects: each partition once.
+#[derive(Default)]
+pub(super) struct Guards {
+    pub read: Vec<&'static Partition>,
+    pub written: Vec<&'static Partition>,
+    /// Are the words raised?
+    raised: bool,
+}
+
+fn tidy(partitions: &mut Vec<&'static Partition>) {
+    partitions.sort_unstable_by_key(|p| std::ptr::from_ref(*p));
+    partitions.dedup_by_key(|p| std::ptr::from_ref(*p));
+}
+
+/// The first partition with a count.
+fn first(of: &[&'static Partition], tally: impl Fn(&Partition) -> &Tally) -> Option<&'static Partition> {
+    of.iter().copied().find(|p| tally(p).count() > 0)
+}
+
+impl Guards {
+    /// Those of a transaction that was prepared by another process.
+    pub fn raised(read: &[&'static Partition], written: &[&'static Partition]) -> Guards {
+        Guards { read: read.to_vec(), written: written.to_vec(), raised: true }
+    }
+
+    fn raise(&mut self, e: &Engine) {
+        e.shared.guards.0.enter();
+        self.read.iter().for_each(|p| p.guards.enter());
+        self.written.iter().for_each(|p| p.kept_writers.enter());
+        self.raised = true;
+    }
+
+    fn lower(&mut self, e: &Engine, csn: Csn) {
+        if !std::mem::take(&mut self.raised) {
+            return;
+        }
+        let csn = if faults::on(Fault::GuardForgotten) { 0 } else { csn };
+        self.read.drain(..).for_each(|p| p.guards.leave(csn));
+        self.written.drain(..).for_each(|p| p.kept_writers.leave(csn));
+        e.shared.guards.0.leave(csn);
+    }
+
+    /// A partition in which another prepared transaction has read what this one writes, or the
+    /// other way round. Its own words are not raised.
+    fn in_the_way(&self) -> Option<&'static Partition> {
+        if faults::on(Fault::GuardsOverlap) {
+            return None;
+        }
+        first(&self.written, |p| &p.guards).or_else(|| first(&self.read, |p| &p.kept_writers))
+    }
+
+    /// The same, with its own words raised.
+    fn is_overlapping(&self) -> Option<&'static Partition> {
+        if faults::on(Fault::GuardsOverlap) {
+            return None;
+        }
+        let is_among = |all: &[&Partition], p: &Partition| all.iter().any(|q| std::ptr::eq(*q, p));
+        let guarded = |p: &&&'static Partition| p.guards.count() > u64::from(is_among(&self.read, p));
+        let written = |p: &&&'static Partition| p.kept_writers.count() > u64::from(is_among(&self.written, p));
+        self.written.iter().find(guarded).or_else(|| self.read.iter().find(written)).copied()
+    }
+}
+
+impl Txn {
+    /// Prepares the transaction. After that it reads and writes nothing; [`Txn::decide_prepared`]
+    /// or [`Txn::abort`] follows. On an error, call [`Txn::abort`].
+    ///
+    /// Returns a CSN for its log. It is above those of all versions that it replaces, and below
+    /// those of all later commits in their records.
+    pub fn prepare_ahead(&mut self, p: &dyn Platform) -> Result<Csn, Error> {
+        if !self.is_active() {
+            return Ok(0);
+        }
+        self.before_commit(p)?;
+        self.await_depends(p)?;
+        self.depends.clear();
+        self.thaw(p)?;
+        self.collect_guards();
+        let mut n = 0;
+        while let Some(at) = self.guards.in_the_way() {
+            if n >= NAPS {
+                return Err(self.fail_guarded(at));
+            }
+            p.nap(n)?;
+            n += 1;
+        }
+        if !self.writes.is_empty() {
+            self.lock_all(p)?;
+        }
+        p.stop_event(StopEvent::CommitRegister)?;
+        if !faults::on(Fault::GuardLate) {
+            self.raise_guards()?;
+        }
+        p.stop_event(StopEvent::CommitLink)?;
+        let now = self.link_and_tick();
+        p.stop_event(StopEvent::CommitValidate)?;
+        self.validate_all(p, now)?;
+        if faults::on(Fault::GuardLate) {
+            self.raise_guards()?;
+        }
+        self.let_go_prepared(p);
+        self.make_block()?;
+        self.stage = Stage::Prepared;
+        Ok(now)
+    }
+
+    /// Links, and takes the number at which the reads are validated and the writes are logged. The
+    /// order is that of a commit (INV-CSN), so that a round that does not see the writes has an
+    /// older value of the clock (INV-LOOK).
+    fn link_and_tick(&mut self) -> Csn {
+        self.writes.link();
+        let at = &self.shared_slot().logged_at;
+        at.store(TAKING, Ordering::SeqCst);
+        let now = self.e.tick();
+        at.store(now, Ordering::SeqCst);
+        now
+    }
+
+    fn raise_guards(&mut self) -> Result<(), Error> {
+        let e = self.e;
+        self.guards.raise(&e);
+        self.guards.is_overlapping().map_or(Ok(()), |at| Err(self.fail_guarded(at)))
+    }
+
+    fn collect_guards(&mut self) {
+        let Guards { read, written, .. } = &mut self.guards;
+        read.clear();
+        written.clear();
+        written.extend(self.writes.finals().map(|(_, w)| w.r.partition()));
+        if self.level == Level::Serializable {
+            read.extend(self.touched.iter().map(|t| t.partition));
+        }
+        if !faults::on(Fault::GuardTooNarrow) {
+            // A range of an index has rows of all partitions.
+            read.extend(self.scans.ranged.views().flat_map(|q| q.ranges.table().map().partitions()));
+        }
+        read.extend(self.scans.partitions().map(|at| at.partition()));
+        tidy(read);
+        tidy(written);
+    }
+
+    /// Guards stand for what it has read.
+    fn let_go_prepared(&mut self, p: &dyn Platform) {
+        self.keep_scanned(p, 0);
+        self.locks.take_back_parts(&self.owner, None);
+        let locks_ranges = self.locks.release_read_ranges(&self.owner);
+        self.registrations.clear(&self.owner);
+        self.scans.clear();
+        self.reads.clear();
+        self.telemetry.forget_accessed();
+        if !locks_ranges {
+            if std::mem::take(&mut self.holds) {
+                self.e.let_go(self.slot);
+            }
+            self.e.unpin(self.slot);
+        }
+    }
+
+    /// Is the transaction prepared?
+    pub fn is_prepared(&self) -> bool {
+        self.stage == Stage::Prepared
+    }
+
+    /// A prepared transaction commits: registers its writes, and takes its CSN. What follows is as
+    /// in other commits: [`Txn::publish`], or its parts. Cannot fail.
+    pub fn decide_prepared(&mut self) {
+        debug_assert!(!self.is_active() || self.stage == Stage::Prepared);
+        if !self.is_active() {
+            return;
+        }
+        // Before it looks at ranges.
+        self.e.pin(self.slot);
+        if faults::on(Fault::GuardEndsEarly) {
+            self.end_guards(0);
+            std::thread::yield_now();
+        }
+        if !self.writes.is_empty() {
+            self.stage = Stage::Committing;
+            self.registrations.plan_without_keys(&self.owner, &self.writes);
+            self.registrations.register(&self.owner, &self.writes);
+            self.take_csn();
+        }
+        self.stage = Stage::Decided;
+    }
+
+    /// The transaction has ended: with this CSN, or with none.
+    #[inline(always)]
+    pub(super) fn end_guards(&mut self, csn: Csn) {
+        if self.guards.raised {
+            let e = self.e;
+            self.guards.lower(&e, csn);
+        }
+    }
+
+    /// Waits until what it writes is guarded no more. A prepared transaction waits for nothing
+    /// here, so this cannot be part of a cycle.
+    #[inline(always)]
+    pub(super) fn await_guards(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        if self.e.shared.guards.0.count() > 0 && !faults::on(Fault::GuardIgnored) {
+            return self.await_guards_of_writes(p);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn await_guards_of_writes(&mut self, p: &dyn Platform) -> Result<(), Error> {
+        let mut n = 0;
+        while self.writes.finals().any(|(_, w)| w.r.partition().guards.count() > 0) {
+            p.nap(n)?;
+            n += 1;
+        }
+        Ok(())
+    }
+
+    /// Fails if a prepared transaction guards what this commit, which has its CSN, writes
+    /// (INV-AHEAD).
+    #[inline(always)]
+    pub(super) fn check_guards(&mut self) -> Result<(), Error> {
+        if self.e.shared.guards.0.admits(self.csn) || faults::on(Fault::GuardIgnored) {
+            return Ok(());
+        }
+        self.check_guards_of_writes()
+    }
+
+    #[cold]
+    fn check_guards_of_writes(&mut self) -> Result<(), Error> {
+        let guarded = self.writes.finals().map(|(_, w)| w.r).find(|r| !r.partition().admits(self.csn));
+        guarded.map_or(Ok(()), |r| Err(self.fail(AbortReason::Prepared, r.touch())))
+    }
+
+    /// A conflict with another prepared transaction. Where it has read, its table is not known.
+    fn fail_guarded(&mut self, at: &'static Partition) -> Error {
+        let writes = self.writes.finals().map(|(_, w)| w.r.touch());
+        let known = writes.chain(self.scans.partitions()).find(|t| std::ptr::eq(t.partition(), at));
+        if let Some(at) = known {
+            return self.fail(AbortReason::Prepared, at);
+        }
+        self.failed = Some((AbortReason::Prepared, at));
+        Error::Abort { reason: AbortReason::Prepared, table: 0, partition: 0 }
+    }
+}
