@@ -88,6 +88,7 @@ SELECT count(*), min(id), max(id) FROM cu_t;
 DO $$
 DECLARE c CURSOR FOR SELECT * FROM cu_t WHERE v = 'copy' FOR UPDATE; n int := 0;
 BEGIN
+    c := 'c'; -- its name, which PostgreSQL 18 would make up
     FOR r IN c LOOP
         DELETE FROM cu_t WHERE CURRENT OF c;
         n := n + 1;

@@ -48,7 +48,9 @@ DROP EXTENSION lo CASCADE;
 RESET mixedcc.extension_tables;
 CREATE OR REPLACE FUNCTION ex_tables() RETURNS event_trigger LANGUAGE plpgsql AS
     $$ BEGIN CREATE TABLE ex_options (id int PRIMARY KEY) WITH (mixedcc.partitions = 4); END $$;
+\set SHOW_CONTEXT never
 CREATE EXTENSION lo;
+\set SHOW_CONTEXT errors
 -- What is made later is what the setting of PostgreSQL says.
 DROP EVENT TRIGGER ex_tables;
 CREATE TABLE ex_later (id int);

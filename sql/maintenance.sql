@@ -25,7 +25,34 @@ REINDEX INDEX CONCURRENTLY mt_pkey;
 BEGIN;
 REINDEX TABLE CONCURRENTLY mt;
 ROLLBACK;
-CLUSTER mt USING mt_pkey;
+-- CLUSTER writes the rows in the order of an index.
+CREATE TABLE mt_order (id int PRIMARY KEY, a int, gone int) USING mixedcc WITH (mixedcc.partitions = 3);
+CREATE INDEX mt_order_a ON mt_order (a DESC, id);
+INSERT INTO mt_order SELECT i, i * 79 % 101, i FROM generate_series(1, 1000) i;
+ALTER TABLE mt_order DROP COLUMN gone, ADD COLUMN late int DEFAULT 5;
+BEGIN; LOCK TABLE mt_order; SELECT mixedcc.set_protocol('mt_order', '2pl', 1); COMMIT;
+CREATE FUNCTION mt_rows() RETURNS TABLE (rows bigint, sum bigint, by_a bool, by_id bool) LANGUAGE sql AS $$
+    SELECT count(*), sum(id * a + late), bool_and(a <= a_before IS NOT false), bool_and(id >= id_before IS NOT false)
+    FROM (SELECT *, lag(a) OVER w a_before, lag(id) OVER w id_before FROM mt_order WINDOW w AS (ORDER BY ctid)) x $$;
+SELECT * FROM mt_rows();
+CLUSTER mt_order USING mt_order_a;
+SELECT * FROM mt_rows();
+SELECT mixedcc.check_primary_index('mt_order');
+SELECT protocol, pinned FROM mixedcc.partitions WHERE "table" = 'mt_order'::regclass ORDER BY partition;
+SELECT indexrelid::regclass FROM pg_index WHERE indisclustered AND indrelid = 'mt_order'::regclass;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+UPDATE mt_order SET a = 0 WHERE id = 7; DELETE FROM mt_order WHERE id = 8; INSERT INTO mt_order VALUES (2000, 1, 5);
+SAVEPOINT s;
+CLUSTER mt_order USING mt_order_pkey;
+SELECT * FROM mt_rows();
+ROLLBACK TO s;
+SELECT rows, sum, by_id FROM mt_rows();
+CLUSTER mt_order;
+SELECT * FROM mt_rows();
+COMMIT;
+SELECT * FROM mt_rows();
+DROP FUNCTION mt_rows;
+DROP TABLE mt_order;
 SELECT * FROM mt_new();
 -- Partitions.
 CREATE TABLE mt_parent (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
@@ -44,7 +71,9 @@ REINDEX INDEX CONCURRENTLY mt_parent_pkey;
 CREATE TABLE mt_plain (id int PRIMARY KEY) USING heap;
 CREATE TABLE mt_heir () INHERITS (mt_plain) USING mixedcc;
 SELECT * FROM mt_new();
+SET client_min_messages = error; -- from version 18 on VACUUM goes on to the heir
 VACUUM FULL mt_plain;
+RESET client_min_messages;
 CLUSTER mt_plain USING mt_plain_pkey;
 REINDEX TABLE CONCURRENTLY mt_plain;
 SELECT * FROM mt_new();
@@ -64,14 +93,23 @@ ALTER TABLE mt_sorted SET ACCESS METHOD mixedcc;
 SELECT * FROM mt_new();
 CLUSTER;
 SELECT * FROM mt_new();
+-- FULL beside what PostgreSQL refuses with it, and beside what it does not.
+VACUUM (FULL, PARALLEL 2) mt;
+VACUUM (FULL, PROCESS_TOAST false) mt;
+VACUUM (FULL, DISABLE_PAGE_SKIPPING) mt;
+VACUUM (FULL, PARALLEL 0, PROCESS_TOAST, DISABLE_PAGE_SKIPPING off) mt;
 -- Who may not do it.
 CREATE ROLE regress_mt;
 GRANT CREATE, USAGE ON SCHEMA mt_s TO regress_mt;
 SET ROLE regress_mt;
+\set VERBOSITY sqlstate
 VACUUM FULL mt;
 REINDEX SCHEMA CONCURRENTLY mt_s;
 REINDEX TABLE CONCURRENTLY mt;
+SET client_min_messages = error; -- from version 17 on it names what it leaves out
 CLUSTER;
+RESET client_min_messages;
+\set VERBOSITY default
 RESET ROLE;
 ALTER SCHEMA mt_s OWNER TO regress_mt;
 SET ROLE regress_mt;

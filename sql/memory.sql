@@ -33,3 +33,29 @@ DROP TYPE me_mood CASCADE;
 -- Shared memory by memory node.
 SELECT node, total_bytes > 0 AS has_memory, used_bytes + free_bytes <= total_bytes AS adds_up FROM mixedcc.memory_nodes;
 SELECT sum(n.total_bytes) <= m.total_bytes AS of_all FROM mixedcc.memory_nodes n, mixedcc.memory m GROUP BY m.total_bytes;
+-- A table that a rule makes a view (up to version 15) gives its memory back, and the view needs no mixedcc.
+CREATE PROCEDURE me_views(times int) LANGUAGE plpgsql AS $$ BEGIN
+    FOR i IN 1..times LOOP
+        DROP VIEW IF EXISTS me_view;
+        CREATE TABLE me_view (id int) USING mixedcc WITH (mixedcc.partitions = 2, mixedcc.partition_by = 'id');
+        INSERT INTO me_view SELECT * FROM generate_series(1, 2000);
+        COMMIT;
+        DELETE FROM me_view;
+        COMMIT;
+        IF current_setting('server_version_num')::int < 160000 THEN
+            CREATE RULE "_RETURN" AS ON SELECT TO me_view DO INSTEAD SELECT 1 AS id;
+        ELSE
+            DROP TABLE me_view;
+            CREATE VIEW me_view AS SELECT 1 AS id;
+        END IF;
+        COMMIT;
+    END LOOP;
+END $$;
+CALL me_views(1);
+SELECT live_bytes AS before FROM mixedcc.memory \gset
+CALL me_views(60);
+SELECT live_bytes - :before < 6000000 AS is_back FROM mixedcc.memory;
+SELECT count(*) FROM pg_depend WHERE objid = 'me_view'::regclass AND refclassid = 'pg_am'::regclass;
+SELECT count(*) FROM pg_seclabels WHERE objoid = 'me_view'::regclass;
+DROP VIEW me_view;
+DROP PROCEDURE me_views;

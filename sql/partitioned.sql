@@ -58,7 +58,9 @@ SELECT * FROM pa_child;
 -- Attach and detach, truncate and drop.
 CREATE TABLE pa_c (id int, part text NOT NULL, v int) USING mixedcc;
 INSERT INTO pa_c VALUES (1000, 'c', 1);
+\set VERBOSITY sqlstate
 ALTER TABLE pa_t ATTACH PARTITION pa_c FOR VALUES IN ('c');
+\set VERBOSITY default
 DELETE FROM pa_c;
 INSERT INTO pa_c VALUES (1000, 'c', 1);
 ALTER TABLE pa_c ALTER id SET NOT NULL;

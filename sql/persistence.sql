@@ -44,7 +44,9 @@ CREATE TABLE pe_child (id int PRIMARY KEY, h int REFERENCES pe_h, t int REFERENC
 CREATE TABLE pe_refused (u int REFERENCES pe_u) USING mixedcc;
 CREATE TABLE pe_refused (u int REFERENCES pe_u) USING heap;
 CREATE UNLOGGED TABLE pe_scratch (t int REFERENCES pe_t, u int REFERENCES pe_u) USING mixedcc;
+\set VERBOSITY sqlstate
 ALTER TABLE pe_t SET UNLOGGED;
+\set VERBOSITY default
 ALTER TABLE pe_scratch SET LOGGED;
 INSERT INTO pe_h SELECT i, i FROM generate_series(1, 10) i;
 INSERT INTO pe_child SELECT i, i, i FROM generate_series(1, 10) i;

@@ -15,13 +15,22 @@ EXPLAIN (COSTS OFF) SELECT * FROM t WHERE b > 3 AND a = 7 AND v = 0 ORDER BY a D
 EXPLAIN (COSTS OFF) SELECT * FROM t WHERE a IN (1, 5, 7) AND b < 2;
 EXPLAIN (COSTS OFF) SELECT * FROM t WHERE (a, b) > (98, 17);
 EXPLAIN (COSTS OFF, VERBOSE) SELECT c FROM t WHERE a = 7 AND b BETWEEN 3 AND 5;
-EXPLAIN (COSTS OFF) SELECT max(a) FROM t;
+-- The lines that not all versions of PostgreSQL have are left out.
+CREATE FUNCTION plan_of(query text, more text DEFAULT '') RETURNS TABLE ("QUERY PLAN" text) LANGUAGE plpgsql AS $$ BEGIN
+    FOR "QUERY PLAN" IN EXECUTE format('EXPLAIN (COSTS OFF%s) %s', more, query) LOOP
+        CONTINUE WHEN "QUERY PLAN" ~ '^ *Index Cond: \(t\.a IS NOT NULL\)$';
+        "QUERY PLAN" := regexp_replace("QUERY PLAN", ' \(returns \$0\)$|\n *"Disabled": false,', '');
+        RETURN NEXT;
+    END LOOP;
+END $$;
+SELECT * FROM plan_of('SELECT max(a) FROM t');
 EXPLAIN (COSTS OFF) SELECT count(*) FROM t;
 SET enable_hashjoin = off; SET enable_mergejoin = off;
 EXPLAIN (COSTS OFF) SELECT * FROM o JOIN t USING (a, b) WHERE o.id < 5;
 RESET enable_hashjoin; RESET enable_mergejoin;
 EXPLAIN (COSTS OFF) DELETE FROM t WHERE a = 7 AND b = 3;
-EXPLAIN (COSTS OFF, FORMAT JSON) SELECT * FROM t WHERE a = 7 AND b = 3;
+SELECT * FROM plan_of('SELECT * FROM t WHERE a = 7 AND b = 3', ', FORMAT JSON');
+DROP FUNCTION plan_of;
 SET mixedcc.enable_primary_scan = off;
 EXPLAIN (COSTS OFF) SELECT * FROM t WHERE a = 7 AND b = 3;
 RESET mixedcc.enable_primary_scan;
@@ -55,8 +64,7 @@ INSERT INTO queries (q) VALUES
     ('SELECT * FROM s WHERE k > ''d'' AND k < ''da'' ORDER BY k, f, d'), ('SELECT * FROM s WHERE k >= '''' AND k < ''a'''), ('SELECT * FROM s WHERE f = ''NaN'' AND k = '''''),
     ('SELECT * FROM s WHERE k::varchar = ''ea'' LIMIT 0'), ('SELECT * FROM s WHERE k LIKE ''c%'' AND f < 0 ORDER BY k, f, d'),
     ('SELECT * FROM s ORDER BY k DESC, f DESC, d DESC LIMIT 9'), ('SELECT * FROM t WHERE a = ANY (ARRAY(SELECT generate_series(0, 700)))  AND b = 3'),
-    ('SELECT * FROM s WHERE k = ''a'' AND f = -2.5 AND d = timestamp ''2000-01-16'''), ('SELECT * FROM s WHERE k = ''a''::name AND f = (-2.5)::float4 AND d = ''2000-01-16'''),
-    ('SELECT a, count(*) FROM t WHERE a = ANY (ARRAY(SELECT x * 2 FROM generate_series(0, 70000) x)) GROUP BY a ORDER BY a');
+    ('SELECT * FROM s WHERE k = ''a'' AND f = -2.5 AND d = timestamp ''2000-01-16'''), ('SELECT * FROM s WHERE k = ''a''::name AND f = (-2.5)::float4 AND d = ''2000-01-16''');
 CREATE FUNCTION result(q text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE r text;
 BEGIN
@@ -90,6 +98,9 @@ BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT compare(); COMMIT;
 BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT compare(); COMMIT;
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY; SELECT compare(); COMMIT;
 ALTER TABLE t SET (mixedcc.protocol = '2pl');
+BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT compare(); COMMIT;
+-- More values than intervals have room for: once, because PostgreSQL's scan takes seconds.
+SELECT set_config('ps.queries', array['SELECT a, count(*) FROM t WHERE a = ANY (ARRAY(SELECT x * 2 FROM generate_series(0, 70000) x)) AND b < 2 GROUP BY a ORDER BY a']::text, false) <> '' AS set;
 BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT compare(); COMMIT;
 -- With changes of the running transaction, which later commands see.
 BEGIN ISOLATION LEVEL SERIALIZABLE;
@@ -209,6 +220,20 @@ ALTER TABLE parent ADD COLUMN late int DEFAULT 5, ADD COLUMN g int GENERATED ALW
 SELECT * FROM parent WHERE id = 9 ORDER BY tableoid; SELECT late, g FROM ONLY parent WHERE id < 3 AND late = 5 ORDER BY id;
 -- A sample is no scan by key.
 SELECT count(*) FROM o TABLESAMPLE BERNOULLI (0) WHERE id = 7; SELECT count(*) FROM o TABLESAMPLE SYSTEM (0) WHERE id BETWEEN 7 AND 9;
+-- A scan by key may read all rows that a filter removes before the first one that it passes: an index on the column is
+-- better for LIMIT, however many rows pass.
+CREATE TABLE jobs (id int PRIMARY KEY, status text NOT NULL) USING mixedcc; CREATE INDEX jobs_status ON jobs (status, id);
+INSERT INTO jobs SELECT i, 'ready' FROM generate_series(1, 5000) i; ANALYZE jobs;
+EXPLAIN (COSTS OFF) SELECT id FROM jobs WHERE status = 'ready' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
+UPDATE jobs SET status = 'done' WHERE id <= 2500; ANALYZE jobs;
+EXPLAIN (COSTS OFF) SELECT id FROM jobs WHERE status = 'ready' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
+UPDATE jobs SET status = 'done' WHERE id <= 4900; ANALYZE jobs;
+EXPLAIN (COSTS OFF) SELECT id FROM jobs WHERE status = 'ready' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
+SELECT id FROM jobs WHERE status = 'ready' ORDER BY id LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM jobs ORDER BY id LIMIT 1;
+DROP INDEX jobs_status;
+EXPLAIN (COSTS OFF) SELECT id FROM jobs WHERE status = 'ready' ORDER BY id LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM jobs WHERE status = 'ready' AND id > 4000 ORDER BY id DESC LIMIT 1;
 -- Statistics count scans and rows on the key's index.
 CREATE TABLE counted (id int PRIMARY KEY) USING mixedcc; INSERT INTO counted SELECT generate_series(1, 500); ANALYZE counted;
 SELECT pg_stat_force_next_flush();

@@ -10,7 +10,7 @@ SELECT * FROM st_twice ORDER BY id;
 -- EXPLAIN of a statement that makes a table.
 EXPLAIN (COSTS OFF) CREATE TABLE st_none USING mixedcc AS SELECT * FROM generate_series(1, 3) AS i;
 SELECT to_regclass('st_none');
-EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) CREATE TABLE st_made USING mixedcc AS SELECT * FROM generate_series(1, 3) AS i;
+SELECT * FROM run_plan('CREATE TABLE st_made USING mixedcc AS SELECT * FROM generate_series(1, 3) AS i');
 SELECT amname, i FROM st_made, pg_class c JOIN pg_am ON pg_am.oid = relam WHERE c.oid = 'st_made'::regclass ORDER BY i;
 -- The planner counts what the transaction itself has inserted and deleted.
 CREATE FUNCTION st_rows() RETURNS numeric LANGUAGE plpgsql AS $$

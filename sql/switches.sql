@@ -71,3 +71,64 @@ DROP TABLE sw_t;
 SELECT DISTINCT "table", split_part(name, '.', 2) AS schema, split_part(name, '.', 3) AS name, split_part(name, '.', 1) = current_database() AS here
     FROM mixedcc.switch_history WHERE name LIKE '%.public.sw_t';
 DROP PROCEDURE sw_run;
+
+-- A table that is written anew keeps its protocols and pins.
+CREATE TABLE anew (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 3, mixedcc.protocol = occ);
+INSERT INTO anew SELECT i, i FROM generate_series(1, 100) i;
+BEGIN;
+LOCK TABLE anew;
+SELECT mixedcc.set_protocol('anew', '2pl', 1), mixedcc.set_protocol('anew', 'occ', 2);
+COMMIT;
+CREATE FUNCTION rules(t regclass) RETURNS text LANGUAGE sql AS $$
+    SELECT string_agg(protocol || CASE WHEN pinned THEN ' pinned' ELSE '' END, ', ' ORDER BY partition)
+    FROM mixedcc.partitions WHERE "table" = t $$;
+SELECT rules('anew');
+ALTER TABLE anew ALTER v TYPE bigint;
+SELECT rules('anew');
+ALTER TABLE anew SET UNLOGGED;
+SELECT rules('anew');
+ALTER TABLE anew SET LOGGED, ADD COLUMN w float DEFAULT random();
+SELECT rules('anew');
+TRUNCATE anew;
+SELECT rules('anew');
+INSERT INTO anew SELECT i, i FROM generate_series(1, 100) i;
+-- A rewrite that is rolled back leaves all as it was; in it, the protocol can be changed.
+BEGIN;
+ALTER TABLE anew ALTER v TYPE int;
+SELECT mixedcc.set_protocol('anew', 'partcc', 1);
+SAVEPOINT s;
+ALTER TABLE anew ALTER v TYPE text;
+SELECT rules('anew');
+ROLLBACK TO s;
+SELECT rules('anew'), sum(v) FROM anew;
+ROLLBACK;
+SELECT rules('anew'), sum(v) FROM anew;
+-- Partitions of another number get what all of them had in common.
+ALTER TABLE anew ALTER v TYPE int, SET (mixedcc.partitions = 2);
+SELECT rules('anew');
+BEGIN;
+LOCK TABLE anew;
+SELECT mixedcc.set_protocol('anew', '2pl');
+COMMIT;
+ALTER TABLE anew ALTER v TYPE bigint, SET (mixedcc.partitions = 4);
+SELECT rules('anew');
+-- The protocol that the same command sets counts more.
+ALTER TABLE anew ALTER v TYPE int, SET (mixedcc.protocol = partcc);
+SELECT rules('anew');
+-- Tables of a type, and heirs, are written anew with it, and another access method has no pins.
+CREATE TYPE anew_type AS (id int, v int);
+CREATE TABLE anew_typed OF anew_type (PRIMARY KEY (id)) USING mixedcc WITH (mixedcc.partitions = 2);
+CREATE TABLE anew_heir () INHERITS (anew) USING mixedcc;
+BEGIN;
+LOCK TABLE anew_typed, anew_heir;
+SELECT mixedcc.set_protocol('anew_typed', 'partcc', 1), mixedcc.set_protocol('anew_heir', '2pl');
+COMMIT;
+ALTER TYPE anew_type ALTER ATTRIBUTE v TYPE bigint CASCADE;
+ALTER TABLE anew ALTER v TYPE bigint;
+SELECT rules('anew'), rules('anew_typed'), rules('anew_heir');
+ALTER TABLE anew_typed SET ACCESS METHOD heap;
+ALTER TABLE anew_typed SET ACCESS METHOD mixedcc;
+SELECT rules('anew_typed');
+DROP TABLE anew_typed, anew_heir, anew;
+DROP TYPE anew_type;
+DROP FUNCTION rules;

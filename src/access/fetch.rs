@@ -45,6 +45,10 @@ pub struct Fetch {
     pub snapshot: pg_sys::Snapshot,
     /// Will the rows be written next?
     pub for_write: bool,
+    /// Are its rows locked one by one, and the locked ones skipped (INV-SKIP)?
+    pub skips: bool,
+    /// Do its rows go without protection for that reason?
+    pub offers: bool,
     /// The columns that the statement looks at in the rows (INV-COLUMNS of the engine).
     pub looked: Looked,
     /// Is it a look-up of one key that has found nothing yet?

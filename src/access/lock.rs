@@ -1,8 +1,13 @@
 //! Row locks: SELECT FOR ..., EvalPlanQual, ON CONFLICT, BEFORE triggers.
+//!
+//! **INV-SKIP**: A SERIALIZABLE scan whose locked rows are skipped has no predicate, and remembers
+//! no row. A row of it counts once it is locked for writing. Then its newest version is read as any
+//! other, and tested again, unless it is the version that the statement's only such scan has shown
+//! last.
 
 use super::write::{based_on, failure, gone};
-use crate::access::tuple;
 use crate::access::visible::{self, Seen};
+use crate::access::{statements, tuple};
 use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
@@ -37,6 +42,8 @@ struct Want {
     follow: bool,
     /// A statement's own row locks, not those that EvalPlanQual and triggers take.
     for_share_or_update: bool,
+    /// From how many scans without protection may the row come (INV-SKIP)?
+    skipping: usize,
 }
 
 /// Locks a row (`tuple_lock`).
@@ -62,7 +69,9 @@ pub unsafe fn lock(
         let t = xact::writing();
         let follow = flags & pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8 != 0;
         let for_share_or_update = flags & pg_sys::TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS as u8 != 0;
-        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow, for_share_or_update };
+        let may_skip = policy == pg_sys::LockWaitPolicy::LockWaitSkip && xact::mode() == Mode::Serializable;
+        let skipping = if may_skip { statements::skipping_scans(snapshot, info.oid) } else { 0 };
+        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow, for_share_or_update, skipping };
         let mut at = Tid::read(&*tid);
         let mut traversed = false;
         loop {
@@ -147,10 +156,17 @@ unsafe fn lock_one(
             return Ok((w.version, false));
         }
         take(rel, t, r, want)?;
-        let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
+        let newest = ok(t.newest(&PG, r.rec));
+        if xact::mode() != Mode::Serializable {
+            t.note_newest(newest);
+        }
+        let newest = newest.map(|v| v.0);
         let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
             if let Some(old) = same_key(rel, t, r, want)? {
                 return Ok((old, false));
+            }
+            if want.skipping > 0 {
+                return Err(TM_WouldBlock); // as if its writer had still held it
             }
             if xact::mode() == Mode::Serializable {
                 raise(t.fail(AbortReason::WriteConflict, r.touch()));
@@ -163,7 +179,9 @@ unsafe fn lock_one(
                     LockMode::KeyShare => t.read_locked_key(&PG, r),
                     _ => t.read(&PG, r, false),
                 };
-                Ok((ok(read).unwrap_or(v), false))
+                let v = ok(read).unwrap_or(v);
+                let tested = want.skipping == 1 && visible::is_offered(want.snapshot, r, v);
+                Ok((v, want.skipping > 0 && !tested))
             }
             Mode::ReadCommitted => {
                 if !want.follow {

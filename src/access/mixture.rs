@@ -3,7 +3,9 @@
 
 use crate::pg;
 use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
-use crate::state::{rel, xact};
+use crate::pg::isolation;
+use crate::state::rel;
+use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -62,19 +64,42 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
         return;
     }
-    let e = ErrorReport::new(
-        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
-        "a SERIALIZABLE transaction uses both mixedcc tables and tables of another access method",
-        "mixedcc",
-    )
-    .set_detail("It is atomic, but neither side alone guarantees that it is serializable.")
-    .set_hint("Use tables of one access method, or set mixedcc.mixed_serializable to warning or allow.");
+    let ours_alone = isolation::is_ours_alone();
+    if ours_alone && xact::mode() == Mode::SerializableReadOnly {
+        return; // two snapshots, as at REPEATABLE READ: that is what pg_dump asks for
+    }
+    let e = if ours_alone { mixture_of_ours_alone() } else { mixture() };
     if MIXED_SERIALIZABLE.get() == Mixed::Error {
         e.report(PgLogLevel::ERROR);
     } else {
         t.warned = true;
         e.report(PgLogLevel::WARNING);
     }
+}
+
+fn mixture() -> ErrorReport {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        "a SERIALIZABLE transaction uses both mixedcc tables and tables of another access method",
+        "mixedcc",
+    )
+    .set_detail("It is atomic, but neither side alone guarantees that it is serializable.")
+    .set_hint("Use tables of one access method, or set mixedcc.mixed_serializable to warning or allow.")
+}
+
+/// For a transaction that PostgreSQL runs at REPEATABLE READ.
+fn mixture_of_ours_alone() -> ErrorReport {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        "a REPEATABLE READ transaction uses both mixedcc tables and tables of another access method",
+        "mixedcc",
+    )
+    .set_detail(
+        "mixedcc.serializable_at is \"repeatable read\", so it is serializable on the mixedcc tables, but not on the others.",
+    )
+    .set_hint(
+        "Use tables of one access method, or set mixedcc.serializable_at to serializable, or mixedcc.mixed_serializable to warning or allow.",
+    )
 }
 
 /// A statement writes these tables. Rows of partitioned ones go to partitions that no range table

@@ -249,6 +249,7 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
             if !is_ours(s) {
                 (*f).snapshot = s;
                 (*f).for_write = statements::will_write(s, info.oid);
+                (*f).skips |= statements::scan_skips(s, info.oid, scan);
                 if let Some(looked) = statements::looked(s, info.oid, scan) {
                     (*f).looked = looked;
                 }
@@ -268,6 +269,14 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
             return; // a snapshot is a serial prefix: nothing to protect
         }
         let (one_row, partition) = index_lookup::examine(scan, info);
+        if !f.is_null() {
+            (*f).offers = (*f).skips && !one_row && is_mvcc(snapshot);
+            if (*f).offers {
+                let before = |touch| ok(xact::txn().before_lookup(&PG, touch));
+                partitions::touches(info, partition).for_each(|touch| _ = before(touch));
+                return;
+            }
+        }
         if one_row && !f.is_null() {
             index_lookup::look_up(scan, f, info, partition);
         } else if f.is_null() {

@@ -50,6 +50,9 @@ enum What {
     /// The node of an index scan, which is there as long as its statement's memory, and the columns
     /// that it looks at.
     Looks { node: *const pg_sys::IndexScanState, at: Looked },
+    /// The statement skips the locked rows of a scan, which takes no part in validation. The node
+    /// of the scan if it is an index scan; it lives as that of `Looks`.
+    Skips { node: *const pg_sys::IndexScanState },
 }
 
 /// Of the statements that run.
@@ -210,7 +213,8 @@ unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
 
 unsafe fn watch(estate: *mut pg_sys::EState) {
     let owner = estate as usize;
-    let is_watched = |n: &Note| n.owner == owner && matches!(n.what, What::Looks { .. } | What::Bitmap { .. });
+    let is_watched =
+        |n: &Note| n.owner == owner && matches!(n.what, What::Looks { .. } | What::Bitmap { .. } | What::Skips { .. });
     if notes().iter().any(is_watched) {
         return;
     }
@@ -233,6 +237,33 @@ pub fn looked(snapshot: pg_sys::Snapshot, table: Oid, scan: pg_sys::IndexScanDes
         // The executor stores the scan in the node before it gives the scan its keys.
         What::Looks { node, at } if std::ptr::eq(unsafe { (**node).iss_ScanDesc }, scan) => Some(*at),
         _ => None,
+    })
+}
+
+/// The statement locks the rows of a scan of the table, or skips them (INV-SKIP). `node`: of an
+/// index scan, or null.
+///
+/// # Safety
+/// As for [`looks`], if there is a node.
+pub unsafe fn skips(of: Statement, table: Oid, node: *const pg_sys::IndexScanState) {
+    if !node.is_null() {
+        // SAFETY: `estate` is the state of a running statement (contract of this function).
+        unsafe { watch(of.owner as *mut pg_sys::EState) };
+    }
+    note(of, table, What::Skips { node });
+}
+
+/// How many scans of the table has the statement whose locked rows it skips?
+pub fn skipping_scans(snapshot: pg_sys::Snapshot, table: Oid) -> usize {
+    of(snapshot, table).filter(|w| matches!(w, What::Skips { .. })).count()
+}
+
+/// Is this index scan one whose locked rows are skipped?
+pub fn scan_skips(snapshot: pg_sys::Snapshot, table: Oid, scan: pg_sys::IndexScanDesc) -> bool {
+    of(snapshot, table).any(|w| match w {
+        // SAFETY: as in `looked`.
+        What::Skips { node } => !node.is_null() && std::ptr::eq(unsafe { (**node).iss_ScanDesc }, scan),
+        _ => false,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Which version of a record a snapshot of PostgreSQL sees.
 
+use crate::pg::faults::{self, Fault};
+use crate::pg::local::Local;
 use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
@@ -26,15 +28,8 @@ pub type Seen = Option<NonNull<Version>>;
 pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
     // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
     let cid = unsafe { (*s).curcid };
-    match t.own(r, Some(cid)) {
-        Own::Nothing => {}
-        Own::Write(n) => return own_version(t, n),
-        Own::Later => {
-            let base = t.last_write(r).and_then(|n| t.base_of(n))?;
-            if mode == Mode::Serializable {
-                return Some(base);
-            }
-        }
+    if let Some(own) = own(t, mode, r, cid) {
+        return own;
     }
     if mode == Mode::Serializable {
         return ok(if scan == ScanId::NONE {
@@ -46,6 +41,67 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, f
     // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
     let seen = unsafe { xact::snapshot_seen(s) };
     ok(t.read_snapshot(&PG, r, seen))
+}
+
+/// What a command sees of a record that its transaction has written; `None`: what others have
+/// written.
+#[inline]
+fn own(t: &Txn, mode: Mode, r: RecordRef, cid: u32) -> Option<Seen> {
+    match t.own(r, Some(cid)) {
+        Own::Nothing => None,
+        Own::Write(n) => Some(own_version(t, n)),
+        Own::Later => {
+            let base = t.last_write(r).and_then(|n| t.base_of(n));
+            (base.is_none() || mode == Mode::Serializable).then_some(base)
+        }
+    }
+}
+
+/// The last row that a scan without protection has shown: statement, record and version.
+#[derive(Clone, Copy, PartialEq)]
+struct Offer {
+    snapshot: usize,
+    curcid: u32,
+    record: usize,
+    version: usize,
+}
+
+impl Offer {
+    unsafe fn of(s: pg_sys::Snapshot, r: RecordRef, v: NonNull<Version>) -> Offer {
+        // SAFETY: `s` is a valid snapshot (contract of the callers).
+        let curcid = unsafe { (*s).curcid };
+        let record = std::ptr::from_ref(r.rec) as usize;
+        Offer { snapshot: s as usize, curcid, record, version: v.as_ptr() as usize }
+    }
+}
+
+static OFFERED: Local<Option<Offer>> = Local::new(None);
+
+/// The newest row of a record, for a scan whose rows count only once they are locked (INV-SKIP).
+/// Nothing is remembered for validation.
+///
+/// # Safety
+/// A valid MVCC snapshot.
+pub unsafe fn offer(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot) -> Seen {
+    // SAFETY: `s` is a valid snapshot (contract of this function). The version is reached under our
+    // pin (INV-RETIRE). A process has one thread, and the reference is not kept.
+    unsafe {
+        if let Some(own) = own(t, Mode::Serializable, r, (*s).curcid) {
+            return own;
+        }
+        let v = live(ok(t.newest(&PG, r.rec)).map(|v| v.0))?;
+        *OFFERED.get_mut() = Some(Offer::of(s, r, v));
+        Some(v)
+    }
+}
+
+/// Is it the row that the statement's scan has shown last, in this version?
+///
+/// # Safety
+/// A valid snapshot.
+pub unsafe fn is_offered(s: pg_sys::Snapshot, r: RecordRef, v: NonNull<Version>) -> bool {
+    // SAFETY: `s` is valid (contract of this function). A process has one thread.
+    unsafe { *OFFERED.get_mut() == Some(Offer::of(s, r, v)) }
 }
 
 /// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`.
@@ -338,7 +394,8 @@ pub fn may_be_marked_dead(t: &Txn, r: RecordRef) -> bool {
         let state = r.rec.state.load(Ordering::Acquire);
         state != REC_VACUUM && r.table.is_dead(r.rec, t.e.shared.rounds.flushed_csn() + 1)
     };
-    is_dead(t, r) && (r.table.durable().is_none() || is_marked())
+    let is_flushed = || is_marked() || faults::on(Fault::DeadUnflushed);
+    is_dead(t, r) && (r.table.durable().is_none() || is_flushed())
 }
 
 /// The record of a TID; `None` if there is none.

@@ -132,7 +132,9 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 fn start(e: &Engine) {
     let c = &e.shared.coordinator;
     c.started_at.store(now(), Ordering::SeqCst);
-    c.starts.fetch_add(1, Ordering::SeqCst);
+    if c.starts.fetch_add(1, Ordering::SeqCst) == 0 {
+        crate::durable::loader::launch();
+    }
     // SAFETY: a variable of this process is read; the callback is a function of this library, which
     // is never unloaded.
     unsafe {

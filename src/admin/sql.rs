@@ -21,6 +21,7 @@ mod bypass;
 mod choice;
 mod durability;
 mod estimate;
+mod loads;
 mod memory;
 mod primary;
 pub mod range_scan;

@@ -26,6 +26,8 @@ pub struct Absorbed {
     pub clock: Csn,
     /// At or above all its tokens.
     pub token: u64,
+    /// Was there a journal? It comes from a recovery, after which there are no statistics.
+    pub replayed: bool,
 }
 
 /// Absorbs the journal, if there is one.
@@ -33,7 +35,7 @@ pub fn absorb(files: &Files) -> Absorbed {
     let meta = files.meta();
     let blocks = journal::blocks(files.key);
     if blocks == 0 {
-        return Absorbed { clock: meta.clock, token: meta.token, meta };
+        return Absorbed { clock: meta.clock, token: meta.token, replayed: false, meta };
     }
     let mut merge = Merge::new(&meta);
     let mut end = 0;
@@ -54,7 +56,7 @@ pub fn absorb(files: &Files) -> Absorbed {
     // SAFETY: the caller holds the lock of INV-ATTACH, and after recovery no process writes here.
     unsafe { buffers::truncate(files.key, Fork::Journal, 0) };
     stop::reach("absorb-truncated");
-    Absorbed { meta, clock, token }
+    Absorbed { meta, clock, token, replayed: true }
 }
 
 /// Calls `f` with each page of the journal that counts.

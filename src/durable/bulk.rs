@@ -9,6 +9,7 @@ use crate::durable::images::{Batch, Full};
 use crate::pg::{buffers, stored};
 use crate::state::{shmem, stop, xact};
 use mixedcc_engine::durable::merge::Fork;
+use mixedcc_engine::durable::rules::Rules;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::window::Place;
 use mixedcc_engine::durable::{Durable, Entry, Kind, Meta};
@@ -64,7 +65,8 @@ fn write_table(table: &'static Table, durable: &'static Durable) {
     write_batch(&mut batch);
     let high = table.len().max(durable.high() as u64) as u32;
     let blocks = buffers::blocks(table.key, Fork::Main);
-    let meta = Meta { horizon: 0, round: 0, clock: e.now(), token: e.last_token(), live_bytes, rows, high, blocks };
+    let (clock, token, rules) = (e.now(), e.last_token(), Rules::of(table.map()));
+    let meta = Meta { horizon: 0, round: 0, clock, token, live_bytes, rows, high, blocks, rules };
     if batch.put_meta(&meta).is_err() {
         error!("mixedcc: a batch without pages is full");
     }

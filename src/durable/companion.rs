@@ -51,6 +51,9 @@ struct Worker {
     kind: RoundKind,
     /// So many rounds that processes wanted soon are begun.
     served: u64,
+    /// So many rounds of all tables were asked for before the last complete one began. `None`: a
+    /// round has failed since, and the next one is of all tables.
+    whole: Option<u64>,
 }
 
 /// An error ended a round, and was logged. The round is to be made again.
@@ -107,6 +110,9 @@ impl Worker {
         // A process that asks after this look ends the round's rests.
         let (urgent, served) = (e.shared.rounds.urgent(), self.served);
         let ticket = e.shared.rounds.open_ticket();
+        // After the ticket: if that is of a round of all tables, this number counts it.
+        let whole = e.shared.rounds.whole();
+        let mut covered = self.whole.take();
         if ticket.is_some() || self.kind != RoundKind::Checkpoint {
             self.rounds.begin_anew();
         }
@@ -116,7 +122,10 @@ impl Worker {
                 report.hold(compat::now());
             }
             let mut pace = Pace::begin(e, flushed, (kind, served));
-            report.made(&round::make(e, spaces, redo, kind, &mut pace));
+            // All tables are in the images of that redo pointer already.
+            let of_some = covered == Some(whole) && kind == RoundKind::Asked && redo == report.last().redo;
+            report.made(&round::make(e, spaces, (redo, kind, of_some), &mut pace));
+            covered = Some(whole);
             e.shared.rounds.complete(redo, ticket);
             Ok::<(), Infallible>(())
         };
@@ -128,6 +137,7 @@ impl Worker {
         let Ok(released) = self.rounds.pass(&Server, windows, pause, image);
         self.kind = RoundKind::Checkpoint;
         self.served = urgent;
+        self.whole = covered;
         stop::reach("round-released");
         released
     }
@@ -143,14 +153,23 @@ impl Worker {
 
     /// One pass of the loop, and a rest.
     fn step(&mut self) {
-        let rest = match self.pass() {
-            Ok(true) => LOOK_MS,
-            Ok(false) => 0,
-            Err(Failed) => AGAIN_MS,
-        };
+        let result = self.pass();
         self.flushed.advance(&self.e, wal::inserted, wal::flushed);
-        hold::rest(rest);
+        match result {
+            Ok(true) => hold::rest(LOOK_MS),
+            Ok(false) => hold::rest(0),
+            Err(Failed) => rest_after_failure(),
+        }
         worker::reload();
+    }
+}
+
+/// A process that waits for a round sets our latch again and again: what failed must not be tried
+/// as often.
+fn rest_after_failure() {
+    let until = compat::now() + AGAIN_MS as u64 * 1000;
+    while !worker::is_to_end() && compat::now() < until {
+        hold::rest((until - compat::now().min(until)) as i64 / 1000 + 1);
     }
 }
 
@@ -175,10 +194,11 @@ pub extern "C-unwind" fn mixedcc_companion_main(_arg: pg_sys::Datum) {
         flushed: Flushed::default(),
         kind: RoundKind::Start,
         served: 0,
+        whole: None,
     };
     while w.pass().is_err() {
         w.kind = RoundKind::Start;
-        hold::rest(AGAIN_MS);
+        rest_after_failure();
         if worker::is_to_end() {
             break;
         }

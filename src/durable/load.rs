@@ -13,20 +13,25 @@ use super::images::Batch;
 use crate::access::primary;
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers::{self, Ring};
+use crate::pg::compat;
 use crate::pg::errors::unsupported;
+use crate::pg::faults::{self, Fault};
+use crate::pg::local::Local;
 use crate::pg::{stored, wal};
 use crate::state::above::TooLarge;
 use crate::state::errors::ok;
 use crate::state::shmem::{self, Absence};
-use crate::state::{rel, stop};
+use crate::state::{loads, rel, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::durable::merge::{Fork, Merge, Merged, Winning};
+use mixedcc_engine::durable::progress::Phase;
 use mixedcc_engine::durable::resolve::{is_due, resolve};
 use mixedcc_engine::durable::table::Counts;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::window::Place;
 use mixedcc_engine::durable::{Durable, Entry, Kind, Malformed, Page, PageKind, PAGE};
 use mixedcc_engine::memory::OutOfMemory;
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Record, VERSION_HEADER};
 use mixedcc_engine::{Engine, Error, Table};
 use pgrx::pg_sys;
@@ -56,6 +61,8 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
         }
         shmem::unregister(files.key);
     }
+    // SAFETY: `rel` is open (contract of this function); a variable of this process.
+    unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
     let loaded = Load::begin(rel, files).run(indexed);
     if let Err(TooLarge { need }) = loaded {
         // SAFETY: `rel` is open (contract of this function).
@@ -67,6 +74,30 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
 /// The bytes of memory that are not in use.
 fn free_bytes() -> u64 {
     shmem::engine().region.usage().free_page_bytes as u64
+}
+
+/// The table that this process is loading. A process that is terminated meanwhile ends without
+/// unwinding: it frees the table when it exits.
+static LOADING: Local<Option<&'static Table>> = Local::new(None);
+/// Does this process see to that?
+static SEES_TO_IT: Local<bool> = Local::new(false);
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
+    loads::mine().end();
+    if let Some(table) = LOADING.replace(None).filter(|_| !faults::on(Fault::LoadLeft)) {
+        // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
+        unsafe { table.destroy(&shmem::engine(), shmem::my_slot()) };
+    }
+}
+
+/// From now on `at_exit` runs before the process gives its memory back.
+fn see_to_exit() {
+    xact::txn();
+    if !SEES_TO_IT.replace(true) {
+        // SAFETY: the callback is a function of this library, which is never unloaded.
+        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0)) };
+    }
 }
 
 /// A load under way. Dropped before its end, it frees the table.
@@ -81,6 +112,8 @@ struct Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
+        loads::mine().end();
+        LOADING.set(None);
         if let Some(table) = self.table.take() {
             // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
             unsafe { table.destroy(&self.e, self.slot) };
@@ -90,42 +123,53 @@ impl Drop for Load {
 
 impl Load {
     fn begin(rel: pg_sys::Relation, files: Files) -> Load {
+        see_to_exit();
         let absorbed = absorb(&files);
         Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None }
     }
 
     fn run(mut self, indexed: bool) -> Result<&'static Table, TooLarge> {
+        loads::mine().enter(Phase::Newest, self.blocks());
         let merged = self.merge();
-        let need = self.need(&merged);
-        if free_bytes() < need {
-            self.e.reclaim(self.slot); // dropped tables
-        }
-        if free_bytes() < need {
-            return Err(TooLarge { need });
-        }
+        loads::mine().enter(Phase::Memory, self.blocks());
+        self.make_room(&merged)?;
         self.e.pin(self.slot);
-        self.fill(&merged, indexed).map_err(|OutOfMemory| TooLarge { need })?;
+        loads::mine().enter(Phase::Rows, self.blocks());
+        let filled = self.fill(&merged, indexed);
         // INV-LOADED.
         self.e.advance_clock(merged.clock.max(self.absorbed.clock));
         self.e.advance_tokens(merged.token.max(self.absorbed.token));
-        let Some(table) = self.table else { return Err(TooLarge { need }) };
-        if shmem::register(table) != Some(true) {
-            return Err(TooLarge { need });
-        }
+        let registered = filled.ok().and(self.table).filter(|table| shmem::register(table) == Some(true));
+        let Some(table) = registered else { return Err(TooLarge { need: self.need(&merged) }) };
         self.table = None;
+        LOADING.set(None);
+        if self.absorbed.replayed {
+            // So autovacuum comes for the entries that indexes may have of dead numbers.
+            // SAFETY: the relation is open: contract of `load`.
+            unsafe { compat::count_dead(self.rel, table.dead.load(Ordering::Relaxed)) };
+        }
         stop::reach("load-registered");
         Ok(table)
     }
 
-    /// Calls `f` with each page of the main fork but the first.
-    fn each_page(&self, mut f: impl FnMut(u32, &Page)) {
+    fn blocks(&self) -> u64 {
+        buffers::blocks(self.files.key, Fork::Main).into()
+    }
+
+    /// Calls `f` with each page of the main fork but the first. `again`: not for the first time.
+    fn each_page(&self, again: bool, mut f: impl FnMut(u32, &Page)) {
         let ring = Ring::to_read();
         let mut bytes = Box::new([0; PAGE]);
         for block in 1..buffers::blocks(self.files.key, Fork::Main) {
             pgrx::check_for_interrupts!();
             stop::reach("load-block");
+            if block % 64 == 0 {
+                loads::mine().step(block.into());
+            }
             buffers::read(self.files.key, Fork::Main, block, false, Some(&ring), &mut bytes);
-            let Some(page) = self.files.page(Fork::Main, block, &bytes) else { continue };
+            let page = if again { Page::read_again(&bytes, block) } else { Page::read(&bytes, block) };
+            let page = page.unwrap_or_else(|why| self.files.refuse_block(Fork::Main, block, why));
+            let Some(page) = page else { continue };
             if page.special.kind != PageKind::Image {
                 self.files.refuse_block(Fork::Main, block, Malformed("a page of another kind"));
             }
@@ -140,7 +184,7 @@ impl Load {
         let (mut clock, mut resolved) = (self.absorbed.clock, 0);
         let mut batch = Batch::new(self.files.key, ImageKind::Resolve);
         let mut again = Box::new([0; PAGE]);
-        self.each_page(|block, page| {
+        self.each_page(false, |block, page| {
             let mut log = |xid| self.files.outcome(xid);
             let added = if is_due(page) {
                 clock = clock.max(page.special.csn_max);
@@ -178,14 +222,35 @@ impl Load {
         }
     }
 
+    /// The bytes of memory that the table needs, about. An error if they are not free. The pass
+    /// that counts them is left out where there is room for all that the file could have.
+    fn make_room(&self, merged: &Merged) -> Result<(), TooLarge> {
+        if free_bytes() >= self.need_for(merged, self.blocks() * PAGE as u64) {
+            return Ok(());
+        }
+        let need = self.need(merged);
+        if free_bytes() < need {
+            self.e.reclaim(self.slot); // dropped tables
+        }
+        if free_bytes() < need {
+            return Err(TooLarge { need });
+        }
+        Ok(())
+    }
+
     /// The bytes of memory that the table needs, about.
     fn need(&self, merged: &Merged) -> u64 {
-        let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
         let mut bytes = 0;
-        self.each_page(|_, page| {
+        self.each_page(true, |_, page| {
             let rows = merged.winners(page).filter(|w| w.entry.kind == Kind::Row);
             bytes += rows.map(|w| w.entry.payload.len() as u64).sum::<u64>();
         });
+        self.need_for(merged, bytes)
+    }
+
+    /// The same for rows with so many bytes in the file.
+    fn need_for(&self, merged: &Merged, bytes: u64) -> u64 {
+        let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
         let fixed = self.len(merged) * (size_of::<Record>() as u64 + 5) + (1 << 16);
         (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY)) / 8 * 9
     }
@@ -199,7 +264,9 @@ impl Load {
     fn fill(&mut self, merged: &Merged, indexed: bool) -> Result<(), OutOfMemory> {
         // SAFETY: the relation is open: contract of `load`.
         let table = unsafe { rel::make_anew(self.rel, self.files.key) }?;
+        self.absorbed.meta.rules.apply(&self.e, table.map());
         self.table = Some(table);
+        LOADING.set(Some(table));
         let len = self.len(merged);
         table.begin_load(&self.e, self.slot, len)?;
         let durable = table.make_durable(&self.e, self.slot, false)?;
@@ -207,7 +274,7 @@ impl Load {
         let partkey = unsafe { PartKey::parse(self.rel, table.map()) };
         let mut second = Second { load: self, table, durable, partkey, counts: Counts::default(), row: Vec::new() };
         let mut done = Ok(());
-        self.each_page(|block, page| {
+        self.each_page(true, |block, page| {
             for winning in merged.winners(page) {
                 if done.is_ok() {
                     done = second.take(merged, block, &winning);
@@ -225,6 +292,7 @@ impl Load {
     }
 
     fn fill_primary(&self, table: &'static Table) -> Result<(), OutOfMemory> {
+        loads::mine().enter(Phase::Primary, 0);
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
         match unsafe { primary::fill(self.rel, table) } {
             Ok(None) => Ok(()),
@@ -279,7 +347,9 @@ impl Second<'_> {
                 if !chained_row(files, entry, block, &mut row) {
                     let blocks = merged.blocks(entry.record).map(|place| place.block);
                     whole_row(files, Fork::Main, entry, blocks, &mut row);
-                    home = write_chain(files, entry, &row);
+                    if !faults::on(Fault::ChainForgotten) {
+                        home = write_chain(files, entry, &row);
+                    }
                 }
                 let put = self.put(entry.record, &row);
                 self.row = row;

@@ -10,6 +10,7 @@ mod files;
 pub mod images;
 mod journal;
 pub mod load;
+pub mod loader;
 mod redo;
 
 use crate::pg::wal;

@@ -62,6 +62,9 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
                 forget();
             }
         }
+        XACT_EVENT_PARALLEL_PRE_COMMIT => xact::prepare(),
+        XACT_EVENT_PARALLEL_COMMIT => end(xact::publish()),
+        XACT_EVENT_PARALLEL_ABORT => end(xact::undo()),
         _ => xact::forget(),
     }
 }

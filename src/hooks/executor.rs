@@ -1,12 +1,13 @@
 //! The executor's hooks. A statement goes to the bypass, if that takes it; else to the executor,
 //! and its tables and indexes are looked at.
 
-use super::reports;
+use super::{parallel, reports};
 use crate::access::indexscan::wrap;
 use crate::access::statements::{self, Statement};
-use crate::access::{altered, looked, mixture, seqscan};
+use crate::access::{altered, looked, mixture, range, seqscan};
 use crate::admin::annotate;
 use crate::paths::bypass::{self, Reason, Run};
+use crate::paths::customscan;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, is_serializable, raw, relations};
 use crate::state::xact::{self, Mode};
@@ -39,6 +40,9 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
     unsafe {
         if altered::any() {
             check_rows(q);
+        }
+        if parallel::concerns(q) {
+            parallel::before_start(q);
         }
         if wants_snapshot((*q).snapshot) {
             before(q);
@@ -200,12 +204,16 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
         if bypass::end(q) {
             return;
         }
+        let shared = parallel::concerns(q);
         if !(*q).estate.is_null() {
             statements::end_statement((*q).estate as usize);
         }
         match PREVIOUS.get().end {
             Some(prev) => prev(q),
             None => raw::standard_ExecutorEnd(q),
+        }
+        if shared {
+            xact::parallel::end_statement(q as usize);
         }
         xact::note_end_of_statement();
     }
@@ -317,6 +325,36 @@ unsafe fn note_locks(l: *mut pg_sys::LockRowsState, of: Statement) {
             if (*erm).markType <= pg_sys::RowMarkType::ROW_MARK_NOKEYEXCLUSIVE && rel::is_ours((*erm).relation) {
                 statements::writes(of, (*erm).relid);
             }
+        }
+        note_skips(l, of);
+    }
+}
+
+/// Notes that a statement skips the locked rows of one scan (INV-SKIP): its row locks are right
+/// above the scan, or above a sort of its rows, and exclude other writers of the row.
+unsafe fn note_skips(l: *mut pg_sys::LockRowsState, of: Statement) {
+    // SAFETY: `l` is a started node with marks: contract of `note_locks`. The children are nodes
+    // with the tags that are looked at, and live as long as `l`.
+    unsafe {
+        let marks = pgrx::PgList::<pg_sys::ExecAuxRowMark>::from_pg((*l).lr_arowMarks);
+        let [mark] = marks.iter_ptr().collect::<Vec<_>>()[..] else { return };
+        let erm = (*mark).rowmark;
+        if (*erm).waitPolicy != pg_sys::LockWaitPolicy::LockWaitSkip
+            || (*erm).markType > pg_sys::RowMarkType::ROW_MARK_NOKEYEXCLUSIVE
+            || !rel::is_ours((*erm).relation)
+        {
+            return;
+        }
+        let mut ps = (*l).ps.lefttree;
+        while matches!((*ps).type_, pg_sys::NodeTag::T_SortState | pg_sys::NodeTag::T_IncrementalSortState) {
+            ps = (*ps).lefttree;
+        }
+        match (*ps).type_ {
+            pg_sys::NodeTag::T_IndexScanState => statements::skips(of, (*erm).relid, ps.cast()),
+            pg_sys::NodeTag::T_CustomScanState if range::plan::is_ours((*ps).plan) && customscan::skips(ps.cast()) => {
+                statements::skips(of, (*erm).relid, std::ptr::null());
+            }
+            _ => {}
         }
     }
 }

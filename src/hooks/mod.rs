@@ -4,7 +4,9 @@ mod ends;
 pub mod executor;
 pub mod explain;
 pub mod insert;
-pub mod planner;
+pub mod parallel;
+mod planner;
+mod prewarm;
 mod reports;
 pub mod utility;
 
@@ -31,5 +33,6 @@ pub fn init() {
     crate::access::indexscan::init();
     crate::access::hollow::init();
     utility::init();
+    prewarm::init();
     crate::paths::customscan::init();
 }

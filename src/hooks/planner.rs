@@ -1,10 +1,10 @@
-//! The planner's hooks: no parallel plans over our tables, and generic plans that the bypass can
-//! run.
+//! The planner's hooks: which parallel plans there are over our tables, and generic plans that the
+//! bypass can run.
 
 use crate::access::primary;
 use crate::paths::bypass;
 use crate::pg::previous::PREVIOUS;
-use crate::pg::{raw, relations};
+use crate::pg::{self, raw, relations};
 use crate::state::{rel, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -42,13 +42,30 @@ unsafe extern "C-unwind" fn relation_info(
         let r = relations::entry(oid);
         if rel::is_ours(r) {
             xact::renew_pin(); // estimates may look up the extreme keys of an index
-            (*info).rel_parallel_workers = 0;
             size_hollow(r, info);
-            if !(*root).glob.is_null() {
-                (*(*root).glob).parallelModeOK = false;
+            if inhparent || !may_have_workers(root, info) {
+                (*info).rel_parallel_workers = 0;
+                if !(*root).glob.is_null() {
+                    (*(*root).glob).parallelModeOK = false;
+                }
+            }
+            // A parallel index scan restores a snapshot that we could not mark (INV-WORKER).
+            for i in pgrx::PgList::<pg_sys::IndexOptInfo>::from_pg((*info).indexlist).iter_ptr() {
+                (*i).amcanparallel = false;
             }
         }
         pg_sys::RelationClose(r);
+    }
+}
+
+/// Is it worth looking at parallel plans? They read by a snapshot (`hooks/parallel.rs`). A
+/// statement over one small table has none, and need not be looked at.
+unsafe fn may_have_workers(root: *mut pg_sys::PlannerInfo, info: *mut pg_sys::RelOptInfo) -> bool {
+    // SAFETY: `relation_info` has valid structures of the planner; the settings are plain reads.
+    unsafe {
+        let alone = (*root).simple_rel_array_size <= 2;
+        let small = (*info).pages < pg_sys::min_parallel_table_scan_size as u32;
+        (!pg::is_serializable() || pg_sys::XactReadOnly) && !(alone && small)
     }
 }
 

@@ -15,6 +15,7 @@ mod copy;
 mod create;
 mod databases;
 mod maintain;
+mod publications;
 
 extern "C-unwind" {
     fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
@@ -139,6 +140,8 @@ fn concerns_us(tag: NodeTag) -> bool {
         T_CreatedbStmt,
         T_DropdbStmt,
         T_AlterDatabaseStmt,
+        T_CreatePublicationStmt,
+        T_AlterPublicationStmt,
     ];
     tag == T_CopyStmt
         || tag == T_TruncateStmt
@@ -178,6 +181,8 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_CreatedbStmt => databases::create(call),
         NodeTag::T_DropdbStmt => databases::remove(call),
         NodeTag::T_AlterDatabaseStmt => databases::alter(call),
+        NodeTag::T_CreatePublicationStmt => publications::create(call),
+        NodeTag::T_AlterPublicationStmt => publications::alter(call),
         NodeTag::T_CopyStmt => {
             note_copy(call.node());
             copy::table(call)
@@ -233,6 +238,16 @@ struct Class {
     tablespace: Oid,
     filenode: Oid,
     schema: Oid,
+}
+
+impl Class {
+    /// The key of its storage.
+    fn storage_key(&self) -> [u32; 4] {
+        // SAFETY: variables of this process.
+        let (own, database) = unsafe { (pg_sys::MyDatabaseTableSpace, pg_sys::MyDatabaseId) };
+        let space = if self.tablespace == pg_sys::InvalidOid { own } else { self.tablespace };
+        compat::storage_key(&compat::storage(space, database, self.filenode))
+    }
 }
 
 fn class(oid: Oid) -> Option<Class> {
@@ -489,9 +504,7 @@ unsafe extern "C-unwind" fn relation_access(
             return;
         }
         if let Some(c) = ours(object) {
-            let space = if c.tablespace == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { c.tablespace };
-            let storage = compat::storage(space, pg_sys::MyDatabaseId, c.filenode);
-            xact::dropped(compat::storage_key(&storage));
+            xact::dropped(c.storage_key());
         }
     }
 }

@@ -34,6 +34,22 @@ pub enum Fault {
     ReserveLeftOut,
     /// Checkpoints are not held.
     NoHold,
+    /// A row in pieces, of which no chain of blocks has all, is not written again at load.
+    ChainForgotten,
+    /// Index entries are marked as dead before the deletion is flushed.
+    DeadUnflushed,
+    /// A round does not rest.
+    PaceForgotten,
+    /// The WAL writer does not hear of asynchronous commits.
+    LazyForgotten,
+    /// A logged commit that waits for another authority keeps its pin.
+    PinKept,
+    /// A process that is terminated while it loads a table leaves it in memory.
+    LoadLeft,
+    /// Nothing keeps two processes from loading one table.
+    LoadedTwice,
+    /// A table that does not fit is taken for an empty one.
+    LargeIsEmpty,
 }
 
 #[cfg(feature = "faults")]
@@ -44,7 +60,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 13] = [
+    const OURS: [(&str, Fault); 21] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -58,6 +74,14 @@ mod switch {
         ("redo_makes_files", Fault::RedoMakesFiles),
         ("reserve_left_out", Fault::ReserveLeftOut),
         ("no_hold", Fault::NoHold),
+        ("chain_forgotten", Fault::ChainForgotten),
+        ("dead_unflushed", Fault::DeadUnflushed),
+        ("pace_forgotten", Fault::PaceForgotten),
+        ("lazy_forgotten", Fault::LazyForgotten),
+        ("pin_kept", Fault::PinKept),
+        ("load_left", Fault::LoadLeft),
+        ("loaded_twice", Fault::LoadedTwice),
+        ("large_is_empty", Fault::LargeIsEmpty),
     ];
     const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),
@@ -102,7 +126,7 @@ mod switch {
         );
     }
 
-    /// A transaction, a pass of the companion, or replay begins: puts the setting in use.
+    /// A transaction, a load, a pass of the companion, or replay begins: puts the setting in use.
     pub fn begin() {
         let name = NAME.get();
         let name = name.as_deref().and_then(|n| n.to_str().ok()).unwrap_or("");

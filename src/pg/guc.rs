@@ -85,6 +85,17 @@ pub enum Mixed {
     Allow,
 }
 
+/// Values of `mixedcc.serializable_at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum SerializableAt {
+    /// SERIALIZABLE only.
+    #[name = c"serializable"]
+    Serializable,
+    /// REPEATABLE READ too.
+    #[name = c"repeatable read"]
+    RepeatableRead,
+}
+
 /// Values of `mixedcc.extension_tables`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
 pub enum ExtensionTables {
@@ -145,8 +156,15 @@ pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
 pub static WAITING_POLICY: GucSetting<PolicyName> = GucSetting::<PolicyName>::new(PolicyName::Wait);
 /// What to do when a serializable transaction touches tables of mixedcc and of another method.
 pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Error);
+/// From which level on are transactions serializable on mixedcc tables?
+pub static SERIALIZABLE_AT: GucSetting<SerializableAt> =
+    GucSetting::<SerializableAt>::new(SerializableAt::Serializable);
+/// Workers that load permanent tables after a start.
+pub static LOAD_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// May a serializable transaction that has only read go on as a snapshot?
 pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
+/// Does a commit that waits for its flush give up the locks of what it has written?
+pub static EARLY_RELEASE: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Access method of tables that extensions' scripts make.
 pub static EXTENSION_TABLES: GucSetting<ExtensionTables> = GucSetting::<ExtensionTables>::new(ExtensionTables::Heap);
 /// How exact recovery to a point in time is, ms. Below 0: no commit takes care of it.
@@ -413,11 +431,27 @@ pub fn init() {
         GucContext::Userset,
         GucFlags::default(),
     );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.serializable_at",
+        c"Lowest isolation level at which transactions are serializable on mixedcc tables.",
+        c"With repeatable read, such transactions cost nothing in PostgreSQL's own serializable isolation, and may not mix mixedcc tables with others (mixedcc.mixed_serializable).",
+        &SERIALIZABLE_AT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
     GucRegistry::define_bool_guc(
         c"mixedcc.freeze_readers",
         c"Lets a SERIALIZABLE transaction that has only read go on as a snapshot where it would fail, or would probably lock in vain.",
         c"Its first write fails then, as the read would have. Off: it fails at once.",
         &FREEZE_READERS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.early_release",
+        c"Lets others lock and write the rows of a commit that waits for its flush or its standbys.",
+        c"Their commits wait until it is safe. Rows that they return before are provisional. For rows that many sessions update.",
+        &EARLY_RELEASE,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -525,6 +559,16 @@ pub fn init() {
         c"For tests only.",
         &STOP_EVENTS,
         GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.load_workers",
+        c"Background workers that load permanent mixedcc tables after the server has started.",
+        c"0: tables are loaded at their first use only.",
+        &LOAD_WORKERS,
+        0,
+        64,
+        GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(

@@ -6,6 +6,7 @@ pub mod errors;
 pub mod expr;
 pub mod faults;
 pub mod guc;
+pub mod isolation;
 pub mod local;
 pub mod machine;
 pub mod numa;
@@ -19,6 +20,7 @@ pub mod values;
 pub mod wal;
 pub mod worker;
 
+pub use isolation::{is_serializable, uses_xact_snapshot};
 use pgrx::pg_sys;
 
 /// Rows in a block: a record's number is `block * ROWS + offset - 1`.
@@ -290,17 +292,6 @@ pub unsafe fn copy(d: pg_sys::Datum, byval: bool, len: i32) -> pg_sys::Datum {
     // SAFETY: `d` is a value of a type with `byval` and `len` (contract of this function). The
     // closure owns nothing.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::datumCopy(d, byval, len)) }
-}
-
-/// Is the isolation level SERIALIZABLE?
-pub fn is_serializable() -> bool {
-    // SAFETY: a variable of this process, which only its one thread writes.
-    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
-}
-/// Is one snapshot used for the whole transaction (REPEATABLE READ, SERIALIZABLE)?
-pub fn uses_xact_snapshot() -> bool {
-    // SAFETY: a variable of this process, which only its one thread writes.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
 #[cfg(test)]

@@ -31,6 +31,10 @@ pub struct Previous {
     pub utility: pg_sys::ProcessUtility_hook_type,
     /// An object is made, changed or dropped.
     pub object_access: pg_sys::object_access_hook_type,
+    /// Is a call of this function to be told to hooks?
+    pub needs_call: pg_sys::needs_fmgr_hook_type,
+    /// A function is called.
+    pub call: pg_sys::fmgr_hook_type,
 }
 
 /// The hooks.
@@ -47,4 +51,6 @@ pub static PREVIOUS: Local<Previous> = Local::new(Previous {
     explain: None,
     utility: None,
     object_access: None,
+    needs_call: None,
+    call: None,
 });

@@ -4,6 +4,7 @@ pub mod above;
 pub mod counters;
 pub mod durable;
 pub mod errors;
+pub mod loads;
 pub mod platform;
 pub mod rel;
 pub mod rounds;

@@ -302,8 +302,8 @@ impl Platform for Pg {
     fn lock_tag(&self) -> u32 {
         xact::subxact_lock_tag()
     }
-    fn take_tag(&self) -> Result<u32, Error> {
-        Ok(xact::early_lock_tag())
+    fn take_tag(&self, bit: u32) -> Result<u32, Error> {
+        Ok(xact::early_lock_tag(bit))
     }
     fn give_up(&self, tag: u32) {
         xact::give_up(tag);

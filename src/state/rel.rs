@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 
 mod attach;
 mod indexes;
-pub use attach::{create_anew, known_table_of, make_anew, table_if_it_fits, table_of};
+pub use attach::{create_anew, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of};
 pub use indexes::{Active, Kept, PrimaryKey};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
@@ -393,7 +393,10 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
     let mut new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
     // SAFETY: `new` was made above (INV-MAP): no other process can reach it, and no other reference
     // is in use.
-    unsafe { new.as_mut() }.set_tuning(&m.tuning());
+    unsafe {
+        new.as_mut().set_tuning(&m.tuning());
+        new.as_mut().set_declared(m.declared());
+    }
     // SAFETY: `new` was made above (INV-MAP), and the exclusive reference is over.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {
@@ -402,6 +405,13 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
         ok(n.set_policy(&e, o.policy()));
     }
     new
+}
+
+/// The protocols of a table's partitions have changed: the next round keeps them in its meta page.
+pub fn keep_rules(table: &Table) {
+    if let Some(durable) = table.durable() {
+        durable.set_flag();
+    }
 }
 
 /// Notes that the transaction uses a table of ours (see `mixedcc.mixed_serializable`).

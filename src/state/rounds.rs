@@ -3,6 +3,7 @@
 
 use crate::pg::compat;
 use crate::state::shmem;
+use mixedcc_engine::durable::Durable;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -19,12 +20,22 @@ pub fn wake() {
     }
 }
 
-/// Asks the companion for a round and waits for it: all that was logged before the call is in
-/// images then. Interruptible. An ERROR if there is no companion. `urgent`: the round does not
+/// Asks the companion for a round of all tables and waits for it: all that was logged before the
+/// call is in images then. Interruptible. An ERROR if there is no companion. The round does not
 /// rest.
-pub fn round_now(urgent: bool) {
+pub fn round_now() {
+    wait_for(shmem::engine().shared.rounds.ask(true, true));
+}
+
+/// Asks for a round of one table and waits for it: all of it that was dirty before the call is in
+/// images then. Interruptible, with the same ERROR. `urgent`: the round does not rest.
+pub fn round_of(table: &Durable, urgent: bool) {
+    table.want_round();
+    wait_for(shmem::engine().shared.rounds.ask(urgent, false));
+}
+
+fn wait_for(ticket: u64) {
     let rounds = &shmem::engine().shared.rounds;
-    let ticket = rounds.ask(urgent);
     let mut absent = 0;
     while !rounds.is_answered(ticket) {
         absent = if rounds.slot().is_some() { 0 } else { absent + 1 };

@@ -1,8 +1,8 @@
 //! The backend's transaction: when it starts, what isolation it has, and PostgreSQL's callbacks.
 
 use crate::pg;
-use crate::pg::errors::unsupported;
-use crate::pg::guc::FREEZE_READERS;
+use crate::pg::errors::{complain, unsupported};
+use crate::pg::guc::{EARLY_RELEASE, FREEZE_READERS};
 use crate::pg::local::Local;
 use crate::state::durable::commit::Commit;
 use crate::state::errors::{ok, raise, refuse_prepare};
@@ -20,6 +20,7 @@ mod held;
 mod import;
 mod lists;
 mod order;
+pub mod parallel;
 mod parts;
 mod pending;
 mod rows;
@@ -201,6 +202,13 @@ pub fn running_to_write() -> Option<&'static mut Txn> {
 /// The running transaction, to write with it: not after its commit has begun.
 pub fn writing() -> &'static mut Txn {
     let t = txn();
+    if parallel::is_worker() {
+        complain(
+            PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
+            "mixedcc tables cannot be changed, nor their rows locked, by a parallel worker",
+            "A function that does so is not PARALLEL SAFE.",
+        );
+    }
     if order::is_committing() {
         unsupported(
             "mixedcc tables cannot be changed while the transaction commits",
@@ -253,10 +261,10 @@ fn start(b: &mut Backend) {
     // SAFETY: variables of this process, which only its one thread writes; the other calls look at
     // them, too.
     unsafe {
-        if pg_sys::ParallelWorkerNumber >= 0 {
+        if parallel::is_worker() && !parallel::has_joined() {
             unsupported(
-                "mixedcc tables cannot be accessed by parallel workers",
-                "Set max_parallel_workers_per_gather to 0.",
+                "this parallel worker cannot access mixedcc tables",
+                "The statement uses them in a function only, at SERIALIZABLE or after a change of them. Mark the function PARALLEL RESTRICTED, or set max_parallel_workers_per_gather to 0.",
             );
         }
         import::check();
@@ -266,6 +274,9 @@ fn start(b: &mut Backend) {
             platform::let_pass(|| b.txn.running_winner().is_none());
         }
         b.txn.begin(level, platform::my_ident());
+        if EARLY_RELEASE.get() {
+            b.txn.release_before_done();
+        }
         b.txn.set_depth(pg_sys::GetCurrentTransactionNestLevel() as u32);
         if b.mixed.foreign {
             b.txn.validate_at_commit();
@@ -375,6 +386,7 @@ fn end_transaction(b: &mut Backend) {
     tags::end_transaction();
     import::end_transaction();
     lists::end_transaction();
+    parallel::end_transaction();
     rel::end_transaction();
 }
 
@@ -513,6 +525,7 @@ pub fn abort_sub(level: u32) -> bool {
         b.txn.abort_sub(level);
     }
     pending::undo(level);
+    parallel::end_sharing();
     b.locked.retain(|_, l| l.depth < level);
     tags::drop_from(level);
     true

@@ -204,7 +204,7 @@ impl Walk {
             if let Some(old) = pin(scan, self) {
                 self.past = Some(self.rows_of(scan, old));
             }
-            compat::count_scan((*scan).indexRelation);
+            compat::count_index_scan(scan);
             let keys = keys_of(scan);
             let (mut intervals, is_hull) = bounds::of_keys(self.key.codec, keys, MANY);
             intervals.sort_by(|a, b| a.lo.cmp(&b.lo));

@@ -119,6 +119,8 @@ pub struct RangeScan {
     exact: Exact,
     /// The columns that the plan looks at.
     looked: Looked,
+    /// Does the statement skip the rows that are locked (INV-SKIP)?
+    pub skips: bool,
 }
 
 /// Puts a scan into the current memory context, with which it is dropped.
@@ -190,6 +192,7 @@ pub unsafe fn prepare(
             filters: false,
             exact: Exact::Never,
             looked: looked::by_custom_scan(rel::info(rel), plan),
+            skips: false,
         });
         build_keys(s, ps, plan::expressions(plan));
         (*s).begin(Fetch::new(rel));

@@ -21,6 +21,7 @@ unsafe fn start(s: &mut RangeScan) {
         s.intervals.sort_by(|a, b| a.lo.cmp(&b.lo));
         s.filters = is_hull || s.exact == Exact::Never;
         if matches!(xact::mode(), Mode::Serializable | Mode::SerializableReadOnly) {
+            (*f).skips = s.skips;
             protect::index_scan(s.desc);
         } else {
             (*f).snapshot = s.snapshot;
@@ -150,7 +151,11 @@ unsafe fn next_in_interval(s: &mut RangeScan, f: *mut Fetch) -> Option<Row> {
             if test.is_some_and(|test| !meets(test, info, t, r)) {
                 continue;
             }
-            if let Some(v) = visible::by_scan(t, r, (*f).snapshot, (*f).for_write, (*f).scan) {
+            let seen = match (*f).offers {
+                true => visible::offer(t, r, (*f).snapshot),
+                false => visible::by_scan(t, r, (*f).snapshot, (*f).for_write, (*f).scan),
+            };
+            if let Some(v) = seen {
                 return Some((r.no, v));
             }
         }

@@ -318,6 +318,27 @@ pub fn sync(relid: Oid, apply: Apply) {
     });
 }
 
+/// Gives the partitions of a table that this transaction has written anew the protocols and pins of
+/// those of its old storage. If they are of another number, then what all of those had in common.
+pub fn inherit(relid: Oid, old: &PartitionMap) {
+    // SAFETY: the relation is open while the closure runs, and of ours. This transaction has made
+    // its storage and holds it exclusively.
+    with_relation(relid, |rel| unsafe {
+        let table = rel::info(rel).table;
+        let map = table.map();
+        let of = |p: &Partition| (p.switch.view().wanted, p.switch.view().pinned);
+        let first = of(&old.partitions()[0]);
+        if old.n != map.n && old.partitions().iter().any(|p| of(p) != first) {
+            return;
+        }
+        for (i, p) in map.partitions().iter().enumerate() {
+            let (wanted, pinned) = if old.n == map.n { of(&old.partitions()[i]) } else { first };
+            ok(p.put(&shmem::engine(), wanted, Some(pinned)));
+        }
+        rel::keep_rules(table);
+    });
+}
+
 /// # Safety
 /// An open relation of ours.
 unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
@@ -354,7 +375,12 @@ fn set_all(mut map: NonNull<PartitionMap>, w: &Wanted, apply: Apply) {
     let e = shmem::engine();
     // SAFETY: INV-MAP: the map is a copy that is in no table yet, so there is no other reference to
     // it.
-    unsafe { map.as_mut() }.set_tuning(&w.tuning);
+    unsafe {
+        map.as_mut().set_tuning(&w.tuning);
+        if apply.protocol {
+            map.as_mut().set_declared(ProtocolSet::of(w.protocol));
+        }
+    }
     // SAFETY: INV-MAP: the map is a copy that is in no table yet; the exclusive reference is over.
     for p in unsafe { map.as_ref() }.partitions() {
         if apply.protocol {
@@ -378,6 +404,7 @@ fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
 /// it have overwritten.
 fn exchange(table: &'static Table, new: NonNull<PartitionMap>, parts: Option<Parts>) {
     let old = table.replace_map(new);
+    rel::keep_rules(table);
     xact::remapped(table, old, new, parts);
 }
 

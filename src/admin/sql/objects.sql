@@ -525,6 +525,29 @@ CREATE FUNCTION mixedcc.durability_row(OUT pid int, OUT activity text, OUT since
     AS 'MODULE_PATHNAME', 'durability_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
 COMMENT ON FUNCTION mixedcc.durability_row() IS 'source of the view mixedcc.durability';
 
+CREATE FUNCTION mixedcc.load("table" regclass) RETURNS boolean AS 'MODULE_PATHNAME', 'load_wrapper' LANGUAGE C VOLATILE STRICT;
+COMMENT ON FUNCTION mixedcc.load(regclass) IS 'loads the rows of a permanent table into memory now; false: they were there, or the table is not permanent';
+
+CREATE FUNCTION mixedcc.load_rows(OUT pid int, OUT database oid, OUT relation oid, OUT phase text, OUT done bigint, OUT total bigint, OUT since float8)
+    RETURNS SETOF record AS 'MODULE_PATHNAME', 'load_rows_wrapper' LANGUAGE C VOLATILE ROWS 2;
+COMMENT ON FUNCTION mixedcc.load_rows() IS 'source of the view mixedcc.loads';
+
+CREATE VIEW mixedcc.loads AS
+    SELECT l.pid, d.datname AS database, l.relation AS relid, c.oid::regclass AS "table", l.phase, l.done AS blocks_done, l.total AS blocks_total,
+        to_timestamp(l.since) AS since
+    FROM mixedcc.load_rows() l JOIN pg_catalog.pg_database d ON d.oid = l.database
+        LEFT JOIN pg_catalog.pg_class c ON c.oid = l.relation AND d.datname = current_database();
+COMMENT ON VIEW mixedcc.loads IS 'the loads of permanent tables that are under way, of all databases';
+COMMENT ON COLUMN mixedcc.loads.pid IS 'the process that loads: a session that uses the table, or a worker';
+COMMENT ON COLUMN mixedcc.loads.database IS 'the database';
+COMMENT ON COLUMN mixedcc.loads.relid IS 'the table''s OID';
+COMMENT ON COLUMN mixedcc.loads."table" IS 'the table; null: it is of another database';
+COMMENT ON COLUMN mixedcc.loads.phase IS 'absorbing the journal, finding newest rows, counting memory, loading rows, building primary index';
+COMMENT ON COLUMN mixedcc.loads.blocks_done IS 'blocks of the file that this phase has read';
+COMMENT ON COLUMN mixedcc.loads.blocks_total IS 'blocks of the file; 0 in phases that read none';
+COMMENT ON COLUMN mixedcc.loads.since IS 'when the load began';
+GRANT SELECT ON mixedcc.loads TO PUBLIC;
+
 CREATE FUNCTION mixedcc.reset_durability() RETURNS void AS 'MODULE_PATHNAME', 'reset_durability_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.reset_durability() IS 'sets the counters of mixedcc.durability to zero';
 REVOKE ALL ON FUNCTION mixedcc.reset_durability() FROM PUBLIC;

@@ -4,7 +4,7 @@ use super::{complain, given, must_control, open, open_briefly, visible_tables, O
 use crate::admin::coordinator;
 use crate::pg::{compat, relations, text};
 use crate::state::errors::ok;
-use crate::state::{shmem, xact};
+use crate::state::{rel, shmem, xact};
 use mixedcc_engine::partition::Partition;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::{Done, Step, Why};
@@ -96,6 +96,7 @@ fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i3
             ok(part.ask(&shmem::engine(), p, true, Why::Asked, by, coordinator::now()));
         }
     }
+    rel::keep_rules(t);
     if !alone {
         coordinator::wake();
     }
@@ -105,10 +106,11 @@ fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i3
 fn unpin(table: Option<Oid>, partition: Option<i32>) {
     let table = given(table, "table");
     let rel = control(table);
-    let (_, parts, _) = chosen(&rel, table, partition);
+    let (t, parts, _) = chosen(&rel, table, partition);
     for part in parts {
         part.switch.unpin();
     }
+    rel::keep_rules(t);
 }
 
 /// Waits until no switch is under way in a table, or in all of this database. False: the time is

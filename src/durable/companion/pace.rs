@@ -10,6 +10,7 @@
 //! round and wants it soon, and the end of the companion. Autovacuum's rounds rest.
 
 use super::hold;
+use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, guc, wal, worker};
 use mixedcc_engine::durable::flushed::Flushed;
 use mixedcc_engine::durable::report::Activity;
@@ -59,7 +60,7 @@ impl<'a> Pace<'a> {
     }
     /// Is it time to rest?
     pub fn is_due(&self) -> bool {
-        self.rests && self.rows >= self.next
+        self.rests && self.rows >= self.next && !faults::on(Fault::PaceForgotten)
     }
     /// Rests, if the round is ahead. The caller holds nothing that others wait for.
     pub fn rest(&mut self) {

@@ -12,6 +12,7 @@ use crate::state::{shmem, stop};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::merge::{Fork, Live};
 use mixedcc_engine::durable::report::{Activity, Made, Written};
+use mixedcc_engine::durable::rules::Rules;
 use mixedcc_engine::durable::space::Space;
 use mixedcc_engine::durable::table::{Busy, Counts, Found, Logged, Look};
 use mixedcc_engine::durable::wal::{ImageKind, Op, Round, RoundKind};
@@ -39,8 +40,10 @@ impl Spaces {
 /// The table is dropped: no page of it is written any more.
 pub(super) struct Gone;
 
-/// Makes a round for this redo pointer, and says what it has written.
-pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind, pace: &mut Pace) -> Made {
+/// Makes a round for this redo pointer, and says what it has written. `of_some`: of the tables only
+/// that processes want imaged.
+pub fn make(e: &Engine, spaces: &mut Spaces, of: (Lsn, RoundKind, bool), pace: &mut Pace) -> Made {
+    let (redo, kind, of_some) = of;
     stop::reach("round-begins");
     let report = &e.shared.rounds.report;
     let (begun, before, mut rows) = (compat::now(), wal::usage(), 0);
@@ -58,6 +61,10 @@ pub fn make(e: &Engine, spaces: &mut Spaces, redo: Lsn, kind: RoundKind, pace: &
         e.pin(slot);
         if let Some(table) = shmem::find(key) {
             known.push(table.id);
+            let wanted = table.durable().is_some_and(Durable::take_wanted);
+            if of_some && !wanted {
+                continue;
+            }
             rows += image_table(e, spaces, table, redo, pace);
         }
     }
@@ -279,6 +286,7 @@ impl Work<'_, '_> {
             rows: self.space.live_entries(),
             high: self.durable.high(),
             blocks: buffers::blocks(self.key, Fork::Main),
+            rules: Rules::of(self.look.table.map()),
         };
         if self.batch.put_meta(&meta).is_ok() {
             self.batch.write();

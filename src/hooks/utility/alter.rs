@@ -1,12 +1,14 @@
 //! ALTER TABLE and what it changes in our options.
 
-use super::{class, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element};
+use super::{
+    class, databases, elements, hold, is_our_method, members, name_of, ours, relid, take_ours, text, Call, Element,
+};
 use crate::access::altered;
 use crate::admin::options::{self, Apply, Options};
-use crate::paths::tableam::relation;
+use crate::paths::tableam::{cluster, relation};
 use crate::pg::compat;
 use crate::pg::errors::{complain, refuse};
-use crate::state::rel;
+use crate::state::{rel, shmem};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;
@@ -105,10 +107,17 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
     }
 }
 
-/// Storage of a table before the command, if it is ours.
+/// The storage of a table before the command, if it is ours.
 struct Before {
     oid: Oid,
-    filenode: Option<Oid>,
+    storage: Option<[u32; 4]>,
+}
+
+/// The storages of a table and its descendants.
+fn storages(oid: Oid, am: Oid) -> Vec<Before> {
+    let is_ours = |c: &super::Class| c.am == am;
+    let storage = |oid| class(oid).filter(is_ours).map(|c| c.storage_key());
+    members(oid).into_iter().map(|oid| Before { oid, storage: storage(oid) }).collect()
 }
 
 /// After a command: options follow the table's definition.
@@ -116,11 +125,13 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
     let old = before.iter().find(|b| b.oid == oid);
     match ours(oid) {
         Some(c) => {
-            let fresh = old.is_some_and(|b| b.filenode != Some(c.filenode));
+            let fresh = old.is_some_and(|b| b.storage != Some(c.storage_key()));
+            // The old storage is there until the transaction ends.
+            let replaced = old.filter(|_| fresh && !apply.protocol).and_then(|b| b.storage).and_then(shmem::find);
             if fresh {
                 apply = Apply::ALL;
             }
-            if fresh && old.is_some_and(|b| b.filenode.is_none()) {
+            if fresh && old.is_some_and(|b| b.storage.is_none()) {
                 let mut o = Options::of(oid);
                 o.keep_defaults();
                 if o.label().is_some() {
@@ -128,9 +139,12 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
                 }
             }
             options::sync(oid, apply);
+            if let Some(table) = replaced {
+                options::inherit(oid, table.map());
+            }
         }
         None => {
-            if old.is_some_and(|b| b.filenode.is_some()) && options::label_of(options::relation(oid)).is_some() {
+            if old.is_some_and(|b| b.storage.is_some()) && options::label_of(options::relation(oid)).is_some() {
                 options::store_label(options::relation(oid), None);
             }
         }
@@ -192,6 +206,21 @@ fn lock(s: &pg_sys::AlterTableStmt) -> Option<Oid> {
     Some(oid)
 }
 
+/// Locks a table that is of ours, or has descendants of ours, as the command will: its storage
+/// stays the same until the command changes it. Returns the table that the name means now.
+fn lock_as_it_will(s: &pg_sys::AlterTableStmt, oid: Oid) -> Option<Oid> {
+    if !members(oid).into_iter().any(|oid| ours(oid).is_some()) {
+        return Some(oid);
+    }
+    // SAFETY: a valid statement of ALTER TABLE, which both functions only read. They are those
+    // that ProcessUtility calls, in this order; the second one checks the rights first.
+    let oid = unsafe {
+        let mode = pg_sys::AlterTableGetLockLevel(s.cmds);
+        pg_sys::AlterTableLookupRelation(std::ptr::from_ref(s).cast_mut(), mode)
+    };
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
 /// ALTER TABLE; ALTER FOREIGN TABLE, which may have descendants of ours; ALTER TYPE of the
 /// attributes of a composite type, which may change tables of the type.
 pub fn table(call: Call) {
@@ -214,14 +243,8 @@ pub fn table(call: Call) {
     if !wishes.is_empty() && locked.is_none() {
         return;
     }
-    let found = locked.or(found);
-    let before: &Vec<Before> = hold(found.map_or(Vec::new(), |oid| {
-        let is_ours = |c: &super::Class| c.am == am;
-        members(oid)
-            .into_iter()
-            .map(|oid| Before { oid, filenode: class(oid).filter(is_ours).map(|c| c.filenode) })
-            .collect()
-    }));
+    let found = locked.or_else(|| found.and_then(|oid| lock_as_it_will(s, oid)));
+    let before: &Vec<Before> = hold(found.map_or(Vec::new(), |oid| storages(oid, am)));
     // SAFETY: the node is an `AlterTableStmt`: that of the call that is run.
     let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
     if !empty {
@@ -243,6 +266,20 @@ pub fn table(call: Call) {
     let apply = if wishes.is_empty() { Apply::default() } else { grant(oid, &name_of(rv), wishes) };
     for member in members(oid) {
         follow(member, before, if member == oid { apply } else { Apply::default() });
+    }
+}
+
+/// Runs a command that writes a table anew, if it is there, and that the user may do: what we keep
+/// of the table follows.
+pub fn rewriting(oid: Oid, run: impl FnOnce()) {
+    // SAFETY: any OID can be locked; a table that is dropped meanwhile has no class.
+    unsafe { pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock as i32) };
+    let Some(am) = super::our_am() else { return run() };
+    let before: &Vec<Before> = hold(storages(oid, am));
+    load_first(oid);
+    cluster::expect(oid, run);
+    if class(oid).is_some() {
+        follow(oid, before, Apply::default());
     }
 }
 
@@ -296,11 +333,15 @@ fn prepare(call: Call) -> (Call, Option<Oid>) {
     (call, locked)
 }
 
-/// ALTER TABLE ... RENAME COLUMN, ALTER TYPE ... RENAME ATTRIBUTE: the partition key follows.
+/// ALTER TABLE ... RENAME COLUMN, ALTER TYPE ... RENAME ATTRIBUTE: the partition key follows. ALTER
+/// DATABASE ... RENAME: its loaders leave.
 pub fn rename(call: Call) {
-    use pg_sys::ObjectType::{OBJECT_ATTRIBUTE, OBJECT_COLUMN};
+    use pg_sys::ObjectType::{OBJECT_ATTRIBUTE, OBJECT_COLUMN, OBJECT_DATABASE};
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::RenameStmt>() };
+    if s.renameType == OBJECT_DATABASE {
+        databases::rename(&text(s.subname).unwrap_or_default());
+    }
     let column = matches!(s.renameType, OBJECT_COLUMN | OBJECT_ATTRIBUTE);
     if our_am_if(column).is_none() {
         return call.run();

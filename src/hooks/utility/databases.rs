@@ -14,7 +14,7 @@ use super::{database, elements, flag, Call};
 use crate::pg::compat;
 use crate::pg::errors::refuse;
 use crate::state::shmem::{self, Absence};
-use crate::state::{rounds, xact};
+use crate::state::{loads, rounds, xact};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -71,6 +71,15 @@ pub fn alter(call: Call) {
     call.run();
 }
 
+/// ALTER DATABASE ... RENAME, which waits for no loader for long: they leave before it.
+pub fn rename(name: &str) {
+    if database(name).is_some_and(|db| is_other(db) && compat::owns_database(Oid::from(db), user())) {
+        if let Some(db) = lock(name, pg_sys::AccessExclusiveLock as i32) {
+            loads::leave(db);
+        }
+    }
+}
+
 /// Does a statement name another database than that of this session?
 fn is_other(db: u32) -> bool {
     // SAFETY: a variable of this process, which its one thread writes when it connects.
@@ -108,6 +117,7 @@ impl Command {
 /// does not exist.
 fn close(name: &str, command: Command) {
     let Some(db) = lock(name, command.lock()) else { return };
+    loads::leave(db);
     let (mut sessions, mut prepared) = (0, 0);
     // SAFETY: the numbers are of this frame, which owns nothing. An ERROR (a session that the user
     // may not end) unwinds.
@@ -126,7 +136,7 @@ fn close(name: &str, command: Command) {
     // SAFETY: a variable of this process, which its one thread writes when it starts.
     let has_companion = unsafe { pg_sys::IsUnderPostmaster };
     if has_companion && !permanent(db).is_empty() {
-        rounds::round_now(true);
+        rounds::round_now();
     }
     if !matches!(command, Command::Create) {
         permanent(db).into_iter().for_each(forget);

@@ -1,10 +1,13 @@
 //! Maintenance commands that mixedcc does not support, or not for all of its indexes.
 
 use super::{
-    class, database, each_class, each_index, elements, family, flag, hold, name_of, our_am, ours, relid, text, Call,
+    alter, class, database, each_class, each_index, elements, family, flag, hold, name_of, our_am, ours, relid, text,
+    Call,
 };
+use crate::admin::options;
 use crate::pg::compat;
 use crate::pg::errors::refuse;
+use crate::state::xact;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -26,18 +29,28 @@ fn any_ours(oid: Oid) -> bool {
     named(oid).into_iter().any(|o| ours(o).is_some())
 }
 
-/// CREATE RULE: one for SELECT makes an empty table a view, and drops its storage without a call of
-/// any hook.
+/// CREATE RULE: one for SELECT makes an empty table a view, up to version 15. PostgreSQL drops its
+/// file without a call of any hook, and leaves its options and its dependency on the access method.
 pub fn rule(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::RuleStmt>() };
-    if s.event == pg_sys::CmdType::CMD_SELECT && relid(s.relation).is_some_and(|oid| ours(oid).is_some()) {
-        refuse(
-            &format!("mixedcc table \"{}\" cannot be made a view", name_of(s.relation)),
-            "Drop the table, and use CREATE VIEW.",
-        );
-    }
+    let for_select = s.event == pg_sys::CmdType::CMD_SELECT;
+    let table = relid(s.relation).filter(|_| for_select).and_then(|oid| Some((oid, ours(oid)?.storage_key())));
     call.run();
+    let Some((oid, storage)) = table else { return };
+    // SAFETY: the command has changed its catalogs, and holds nothing of them.
+    unsafe { pg_sys::CommandCounterIncrement() };
+    if !class(oid).is_some_and(|c| c.kind == pg_sys::RELKIND_VIEW) {
+        return;
+    }
+    xact::dropped(storage);
+    options::store_label(options::relation(oid), None);
+    // SAFETY: a change of catalogs, for an object that the command has locked exclusively.
+    unsafe {
+        let (relations, methods) = (pg_sys::RelationRelationId, pg_sys::AccessMethodRelationId);
+        let normal = pg_sys::DependencyType::DEPENDENCY_NORMAL as core::ffi::c_char;
+        pg_sys::deleteDependencyRecordsForClass(relations, oid, methods, normal);
+    }
 }
 
 /// The table of an index.
@@ -76,7 +89,7 @@ fn full_name(oid: Oid) -> String {
     }
 }
 
-fn name_of_oid(oid: Oid) -> String {
+pub(super) fn name_of_oid(oid: Oid) -> String {
     // SAFETY: catalog look-up: any OID is answered, by a C string or null.
     text(unsafe { pg_sys::get_rel_name(oid) }).unwrap_or_else(|| oid.to_u32().to_string())
 }
@@ -202,8 +215,12 @@ fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
     }
     let (catalogs, others): (Vec<&Table>, Vec<&Table>) = tables.others.iter().partition(|t| t.is_catalog);
     if !catalogs.is_empty() {
-        let message = "cannot reindex system catalogs concurrently, skipping all";
-        ErrorReport::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, message, "mixedcc").report(PgLogLevel::WARNING);
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+            "cannot reindex system catalogs concurrently, skipping all",
+            "mixedcc",
+        )
+        .report(PgLogLevel::WARNING);
     }
     let can = |t: &&Table| t.has_indexes && t.kind != pg_sys::RELKIND_PARTITIONED_TABLE && !t.is_other_temp;
     reindex_each(call, &tables.ours, others.into_iter().filter(can).map(|t| t.oid).collect());
@@ -347,20 +364,24 @@ fn tables(schema: Option<Oid>) -> Tables {
     out
 }
 
-/// CLUSTER: without a table it passes over ours.
+/// CLUSTER: what we keep of our tables follows them into their new storage.
 pub fn cluster(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::ClusterStmt>() };
     if s.relation.is_null() {
         return cluster_all(call, s);
     }
-    if relid(s.relation).is_some_and(any_ours) {
+    let Some(oid) = relid(s.relation).filter(|oid| any_ours(*oid)) else { return call.run() };
+    if ours(oid).is_none() {
         refuse(
-            &format!("mixedcc table \"{}\" does not support CLUSTER", name_of(s.relation)),
-            "The rows are in memory: their order does not matter.",
+            &format!("cannot cluster partitioned table \"{}\" with mixedcc partitions", name_of(s.relation)),
+            "Use CLUSTER for each partition.",
         );
     }
-    call.run();
+    if !compat::owns_relation(oid, user()) {
+        return call.run(); // with its own ERROR
+    }
+    alter::rewriting(oid, || call.run());
 }
 
 /// CLUSTER of all tables that were clustered before and that the user owns.
@@ -371,23 +392,22 @@ fn cluster_all(call: Call, s: &pg_sys::ClusterStmt) {
             marked.push((form.indrelid, form.indexrelid));
         }
     });
-    let (mine, others): (Vec<_>, Vec<_>) = marked.into_iter().partition(|(table, _)| ours(*table).is_some());
-    if mine.is_empty() {
+    if !marked.iter().any(|(table, _)| ours(*table).is_some()) {
         return call.run();
     }
     must_be_alone(&call, c"CLUSTER");
-    let mine: Vec<Oid> = mine.into_iter().map(|m| m.0).collect();
-    warn("CLUSTER", &mine, "skipping", "The rows are in memory: their order does not matter.");
-    drop(mine);
     let verbose = flag(s.params, "verbose");
-    in_transactions(hold(others), |&(table, index)| compat::cluster(table, index, verbose));
+    in_transactions(hold(marked), |&(table, index)| match ours(table) {
+        Some(_) => alter::rewriting(table, || compat::cluster(table, index, verbose)),
+        None => compat::cluster(table, index, verbose),
+    });
 }
 
 /// VACUUM: FULL is VACUUM for our tables, and FULL for the others.
 pub fn vacuum(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::VacuumStmt>() };
-    if !s.is_vacuumcmd || our_am().is_none() || !flag(s.options, "full") {
+    if !s.is_vacuumcmd || our_am().is_none() || !flag(s.options, "full") || contradicts_full(s.options) {
         return call.run();
     }
     let (mine, full) = if s.rels.is_null() { split_all() } else { split(s.rels) };
@@ -421,6 +441,17 @@ pub fn vacuum(call: Call) {
         call.run();
         compat::vacuum(plain, call.query);
     }
+}
+
+/// Does PostgreSQL refuse FULL beside the other options, whatever the tables are?
+fn contradicts_full(options: *mut pg_sys::List) -> bool {
+    elements(options).iter().any(|e| match e.name.as_str() {
+        "parallel" => e.value.as_deref() != Some("0"),
+        "disable_page_skipping" => flag(options, &e.name),
+        "process_toast" => !flag(options, &e.name),
+        "buffer_usage_limit" => !flag(options, "analyze"),
+        _ => false,
+    })
 }
 
 /// A list of options without one.
@@ -457,10 +488,12 @@ fn split(rels: *mut pg_sys::List) -> Split {
         // SAFETY: `r` is an element of the list, a `VacuumRelation`.
         let (rv, columns) = unsafe { ((*r).relation, (*r).va_cols) };
         let found = if rv.is_null() { None } else { relid(rv) };
-        match found {
-            Some(oid) if ours(oid).is_some() => mine.push((oid, r)),
-            Some(oid) if any_ours(oid) => {
-                for member in named(oid) {
+        // SAFETY: `rv` is the range variable whose relation was found, so it is not null.
+        let members = found.map_or_else(Vec::new, |oid| vacuumed(oid, unsafe { (*rv).inh }));
+        match members[..] {
+            [oid] if ours(oid).is_some() => mine.push((oid, r)),
+            _ if members.iter().any(|member| ours(*member).is_some()) => {
+                for member in members {
                     let node = vacuum_relation(member, columns);
                     match ours(member) {
                         Some(_) => mine.push((member, node)),
@@ -472,4 +505,13 @@ fn split(rels: *mut pg_sys::List) -> Split {
         }
     }
     (mine, others)
+}
+
+/// What VACUUM does that names this table. `inherits`: not ONLY.
+fn vacuumed(oid: Oid, inherits: bool) -> Vec<Oid> {
+    match (compat::VACUUM_DESCENDS, inherits) {
+        (false, _) => named(oid),
+        (true, true) => family(oid),
+        (true, false) => vec![oid],
+    }
 }

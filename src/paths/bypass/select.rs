@@ -177,7 +177,12 @@ pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation)
         }
         let e = &raw mut (*x).estate;
         if (*p).for_write && pg::is_serializable() {
-            statements::writes(Statement { snapshot: (*e).es_snapshot as usize, owner: of(x) }, (*p).table);
+            let of = Statement { snapshot: (*e).es_snapshot as usize, owner: of(x) };
+            statements::writes(of, (*p).table);
+            (*(*p).range).skips = (*p).locks && (*p).lock_policy == pg_sys::LockWaitPolicy::LockWaitSkip;
+            if (*(*p).range).skips {
+                statements::skips(of, (*p).table, std::ptr::null());
+            }
         }
         range::open((*p).range, rel, (*p).index, e);
     }

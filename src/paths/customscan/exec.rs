@@ -317,6 +317,22 @@ unsafe fn find_row(s: *mut State) -> Option<Row> {
     }
 }
 
+/// The statement skips the rows of this node that are locked (INV-SKIP). False: the node looks a
+/// key up, which it does as ever.
+///
+/// # Safety
+/// A started node of ours.
+pub unsafe fn skips(node: *mut pg_sys::CustomScanState) -> bool {
+    // SAFETY: `begin` has prepared `node` (contract of this function).
+    unsafe {
+        let range = (*node.cast::<State>()).range;
+        if !range.is_null() {
+            (*range).skips = true;
+        }
+        !range.is_null()
+    }
+}
+
 /// `ReScanCustomScan`.
 ///
 /// # Safety

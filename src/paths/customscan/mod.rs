@@ -11,6 +11,7 @@ mod path;
 mod plan;
 
 use crate::access::range::plan::NAME;
+pub use exec::skips;
 use pgrx::pg_sys;
 
 /// A table of callbacks that never changes.

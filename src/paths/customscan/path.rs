@@ -13,6 +13,9 @@ const DESCENT: f64 = 20.0;
 /// A row by its record, against a row of the next page slot: two places in memory instead of one.
 const ROW: f64 = 1.5;
 
+/// At least so many of the rows that a filter sees are taken for ones that it removes.
+const REMOVED: f64 = 0.1;
+
 /// Installs the hook.
 pub fn init() {
     // SAFETY: `_PG_init` runs alone, so nothing else uses `PREVIOUS` or the hook meanwhile.
@@ -38,6 +41,24 @@ unsafe extern "C-unwind" fn set_rel_pathlist(
         if is_candidate(rel, rte) {
             add_paths(root, rel, rte);
         }
+        if !(*rel).partial_pathlist.is_null() && (*rte).rtekind == pg_sys::RTEKind::RTE_RELATION {
+            keep_sequential(rel, (*rte).relid);
+        }
+    }
+}
+
+/// Of the partial paths of a table of ours only the sequential scan stays: workers get a snapshot
+/// of their own for bitmap scans, which we could not mark (INV-WORKER).
+unsafe fn keep_sequential(rel: *mut pg_sys::RelOptInfo, oid: pg_sys::Oid) {
+    // SAFETY: `set_rel_pathlist` has a valid relation of the planner, which has locked the table.
+    unsafe {
+        let table = relations::entry(oid);
+        if rel::is_ours(table) {
+            let all = nodes::<pg_sys::Path>((*rel).partial_pathlist).into_iter();
+            let kept: Vec<_> = all.filter(|p| (**p).pathtype == NodeTag::T_SeqScan).map(|p| p.cast()).collect();
+            (*rel).partial_pathlist = if kept.is_empty() { std::ptr::null_mut() } else { list(&kept) };
+        }
+        pg_sys::RelationClose(table);
     }
 }
 
@@ -72,10 +93,16 @@ unsafe fn add_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo
         else {
             return;
         };
+        let mut outdone = false;
         for p in index_paths(root, rel, index) {
             if !(*p).indexclauses.is_null() || !(*p).path.pathkeys.is_null() {
-                pg_sys::add_path(rel, custom(root, rel, p).cast());
+                let path = custom(root, rel, p);
+                outdone |= outdo(rel, index, &(*path).path);
+                pg_sys::add_path(rel, path.cast());
             }
+        }
+        if outdone {
+            other_paths(root, rel, index);
         }
     }
 }
@@ -140,6 +167,41 @@ unsafe fn custom(
     }
 }
 
+/// PostgreSQL's paths of the index come to their first row no sooner than ours, which would be the
+/// better one. Were there any?
+unsafe fn outdo(rel: *mut pg_sys::RelOptInfo, index: *mut pg_sys::IndexOptInfo, ours: &pg_sys::Path) -> bool {
+    // SAFETY: `add_paths` has a valid relation of the planner. `add_path` keeps the list in the
+    // order of total costs, which do not change.
+    unsafe {
+        let mut any = false;
+        for p in nodes::<pg_sys::Path>((*rel).pathlist) {
+            let same = (*p).type_ == NodeTag::T_IndexPath && (*p.cast::<pg_sys::IndexPath>()).indexinfo == index;
+            if same && (*p).startup_cost < ours.startup_cost && (*p).param_info == ours.param_info {
+                (*p).startup_cost = ours.startup_cost.min((*p).total_cost);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// Makes the paths of the other indexes again: PostgreSQL's of the primary key, as it was, may have
+/// been better than one of them.
+unsafe fn other_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, index: *mut pg_sys::IndexOptInfo) {
+    // SAFETY: as in `index_paths`.
+    unsafe {
+        let saved = ((*rel).indexlist, (*rel).partial_pathlist);
+        let others = nodes::<pg_sys::IndexOptInfo>((*rel).indexlist).into_iter().filter(|i| *i != index);
+        let others: Vec<_> = others.map(|i| i.cast()).collect();
+        if others.is_empty() {
+            return;
+        }
+        ((*rel).indexlist, (*rel).partial_pathlist) = (list(&others), std::ptr::null_mut());
+        pg_sys::create_index_paths(root, rel);
+        ((*rel).indexlist, (*rel).partial_pathlist) = saved;
+    }
+}
+
 /// Conditions that the index does not check.
 ///
 /// # Safety
@@ -154,6 +216,11 @@ pub unsafe fn left_over(clauses: *mut pg_sys::List, p: *mut pg_sys::IndexPath) -
 }
 
 /// Startup and total cost. There are no pages to read.
+///
+/// A path that gives its first rows cheaply is chosen for LIMIT. PostgreSQL takes the rows that a
+/// filter passes for evenly spread. In a queue they are not: all finished jobs have the smallest
+/// keys, and a scan reads them all before the first one that is ready. So the first row costs as if
+/// the rows that pass stood together, at any place. An index that has the column is chosen then.
 unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: *mut pg_sys::IndexPath) -> (f64, f64) {
     // SAFETY: `custom` has an index path of this relation. An array comparison has two arguments;
     // the settings are plain reads.
@@ -179,13 +246,15 @@ unsafe fn cost(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, p: 
         let mut qual = pg_sys::QualCost::default();
         let rest = rest.into_iter().fold(std::ptr::null_mut(), |l, r| pg_sys::lappend(l, r.cast()));
         pg_sys::cost_qual_eval(&mut qual, rest, root);
+        let removed = if rest.is_null() { 0.0 } else { (1.0 - selectivity(root, rel, rest)).max(REMOVED) };
         let target = (*(*p).path.pathtarget).cost;
         let startup = qual.startup + target.startup + descent;
         let per_entry = pg_sys::cpu_index_tuple_cost + operator;
         let per_row = ROW * tuple + qual.per_tuple;
         let entries = entries(root, rel, p).max(rows);
-        let total = startup + (descents - 1.0) * descent + entries * per_entry + rows * per_row;
-        (startup, total + (*p).path.rows * target.per_tuple)
+        let run = entries * per_entry + rows * per_row;
+        let total = startup + (descents - 1.0) * descent + run;
+        (startup + removed * run / 2.0, total + (*p).path.rows * target.per_tuple)
     }
 }
 
@@ -209,14 +278,15 @@ unsafe fn entries(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, 
                 bounds = pg_sys::lappend(bounds, r.cast());
             }
         }
-        let one = pg_sys::clauselist_selectivity(
-            root,
-            bounds,
-            (*rel).relid as i32,
-            pg_sys::JoinType::JOIN_INNER,
-            std::ptr::null_mut(),
-        );
-        (one * (*rel).tuples).round().max(1.0)
+        (selectivity(root, rel, bounds) * (*rel).tuples).round().max(1.0)
+    }
+}
+
+unsafe fn selectivity(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, clauses: *mut pg_sys::List) -> f64 {
+    // SAFETY: `cost` and `entries` have conditions of a valid relation of the planner.
+    unsafe {
+        let (relid, join) = ((*rel).relid as i32, pg_sys::JoinType::JOIN_INNER);
+        pg_sys::clauselist_selectivity(root, clauses, relid, join, std::ptr::null_mut())
     }
 }
 

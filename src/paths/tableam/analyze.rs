@@ -1,12 +1,43 @@
 //! ANALYZE: samples blocks of 256 records.
+//!
+//! It passes over a permanent table that does not fit into memory, with a warning: it goes on with
+//! the next table. What it knows of the table's size and content stays.
 
 use super::scan::Scan;
+use super::vacuum;
 use crate::access::{tuple, visible};
-use crate::pg::{Tid, ROWS};
-use crate::state::xact;
+use crate::pg::{compat, Tid, ROWS};
+use crate::state::{rel, xact};
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+
+/// Is this a table that does not fit into memory? Says so.
+///
+/// # Safety
+/// An open relation of ours, locked as ANALYZE does.
+pub unsafe fn passes_over(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open and locked (contract of this function).
+    unsafe {
+        if !compat::is_permanent(rel) {
+            return false;
+        }
+        match rel::table_if_it_fits(rel) {
+            Ok(_) => false,
+            Err(x) => {
+                vacuum::pass_over_large("ANALYZE", rel, x);
+                true
+            }
+        }
+    }
+}
+
+/// The rows of each block of a table that is passed over, so that their number stays.
+unsafe fn rows_of_block(rel: pg_sys::Relation) -> f64 {
+    // SAFETY: `rel` is open: the only caller has a scan of it.
+    let form = unsafe { &*(*rel).rd_rel };
+    f64::from(form.reltuples.max(0.0)) / f64::from(form.relpages.max(1))
+}
 
 /// Makes a block that ANALYZE has chosen the current one; false if there is none.
 ///
@@ -16,6 +47,9 @@ pub unsafe fn sample_block(s: *mut Scan, block: pg_sys::BlockNumber) -> bool {
     // SAFETY: `s` was made by `scan::begin`: contract of this function. Tables of more blocks than
     // are reported are sampled with a stride.
     unsafe {
+        if (*s).info.is_null() {
+            return true;
+        }
         let real = (*s).all.div_ceil(ROWS);
         let stride = real.div_ceil(super::relation::MAX_BLOCKS).max(1);
         (*s).block = block as u64 * stride;
@@ -38,7 +72,10 @@ pub unsafe extern "C-unwind" fn next_tuple(
     // scan_analyze_next_tuple). The pin keeps the version that is stored (INV-RETIRE).
     unsafe {
         let s = scan.cast::<Scan>();
-        let info = &*(*s).info;
+        let Some(info) = (*s).info.as_ref() else {
+            *live += rows_of_block((*s).base.rs_rd);
+            return false;
+        };
         let t = xact::txn();
         while ((*s).at as u64) < ROWS {
             let n = (*s).block * ROWS + (*s).at as u64;

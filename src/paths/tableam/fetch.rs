@@ -115,7 +115,12 @@ unsafe extern "C-unwind" fn guarded_tuple(
         let Some(r) = visible::record(info.table, tid) else { return false };
         let t = xact::txn();
         let s = if indexscan::is_ours(snapshot) { (*f).snapshot } else { snapshot };
-        match visible::by_scan(t, r, s, (*f).for_write, (*f).scan) {
+        let is_mvcc = (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+        let seen = match (*f).offers && is_mvcc {
+            true => visible::offer(t, r, s),
+            false => visible::by_scan(t, r, s, (*f).for_write, (*f).scan),
+        };
+        match seen {
             Some(v) => {
                 (*f).look = false; // found: the row itself is protected
                 (*f).last = v.as_ptr();
@@ -254,6 +259,9 @@ pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_
     // tuple_get_latest_tid). The transaction's pin keeps the versions (INV-RETIRE). Rows that moved
     // are followed.
     unsafe {
+        // The functions `currtid` release the table's lock. The transaction has touched the table,
+        // and so must keep it (INV-HELD, INV-TABLE).
+        pg_sys::LockRelationOid((*(*scan).rs_rd).rd_id, pg_sys::AccessShareLock as i32);
         let info = &*(*scan.cast::<super::scan::Scan>()).info;
         let t = xact::txn();
         let snapshot = (*scan).rs_snapshot;

@@ -1,7 +1,9 @@
 //! The access method's handler: wires the callbacks, and nothing else.
 
 use crate::access::write;
-use crate::paths::tableam::{analyze, dml, fetch, index, relation, sample, scan, tablespace, vacuum};
+use crate::paths::tableam::{
+    analyze, cluster, dml, fetch, index, relation, sample, scan, shared_scan, tablespace, vacuum,
+};
 use crate::pg::{compat, Tid};
 use pgrx::pg_sys;
 use std::sync::OnceLock;
@@ -77,9 +79,9 @@ fn make() -> pg_sys::TableAmRoutine {
         scan_getnextslot: Some(scan::next),
         scan_set_tidrange: Some(scan::set_tidrange),
         scan_getnextslot_tidrange: Some(scan::next_in_tidrange),
-        parallelscan_estimate: Some(scan::parallel_estimate),
-        parallelscan_initialize: Some(scan::parallel_initialize),
-        parallelscan_reinitialize: Some(scan::parallel_reinitialize),
+        parallelscan_estimate: Some(shared_scan::estimate),
+        parallelscan_initialize: Some(shared_scan::initialize),
+        parallelscan_reinitialize: Some(shared_scan::reinitialize),
         index_fetch_begin: Some(fetch::begin),
         index_fetch_reset: Some(fetch::reset),
         index_fetch_end: Some(fetch::end),
@@ -97,7 +99,7 @@ fn make() -> pg_sys::TableAmRoutine {
         tuple_lock: Some(dml::tuple_lock),
         finish_bulk_insert: None,
         relation_nontransactional_truncate: Some(relation::nontransactional_truncate),
-        relation_copy_for_cluster: Some(relation::copy_for_cluster),
+        relation_copy_for_cluster: Some(cluster::copy_for_cluster),
         relation_vacuum: Some(vacuum::vacuum),
         scan_analyze_next_tuple: Some(analyze::next_tuple),
         index_build_range_scan: Some(index::build_range_scan),

@@ -1,6 +1,7 @@
 //! The callbacks of the access method, by family.
 
 pub mod analyze;
+pub mod cluster;
 pub mod dml;
 pub mod fetch;
 pub mod handler;
@@ -8,5 +9,6 @@ pub mod index;
 pub mod relation;
 pub mod sample;
 pub mod scan;
+mod shared_scan;
 pub mod tablespace;
 pub mod vacuum;

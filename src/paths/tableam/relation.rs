@@ -1,10 +1,12 @@
 //! Storage, sizes and estimates of relations.
 
+use crate::pg::buffers;
 use crate::pg::compat::{self, Storage};
 use crate::pg::errors::unsupported;
 use crate::pg::local::Local;
 use crate::pg::ROWS;
 use crate::state::{rel, shmem, xact};
+use mixedcc_engine::durable::merge::Fork;
 use mixedcc_engine::record::{Version, VERSION_HEADER};
 use mixedcc_engine::txn::WriteKind;
 use pgrx::pg_sys;
@@ -94,31 +96,33 @@ pub unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation)
     }
 }
 
-/// # Safety
-/// tableam.h's contract of `relation_copy_for_cluster`.
-#[pg_guard]
-#[allow(clippy::too_many_arguments)]
-pub unsafe extern "C-unwind" fn copy_for_cluster(
-    _a: pg_sys::Relation,
-    _b: pg_sys::Relation,
-    _c: pg_sys::Relation,
-    _d: bool,
-    _e: pg_sys::TransactionId,
-    _f: *mut pg_sys::TransactionId,
-    _g: *mut pg_sys::MultiXactId,
-    _h: *mut f64,
-    _i: *mut f64,
-    _j: *mut f64,
-) {
-    unsupported(
-        "mixedcc tables support neither CLUSTER nor VACUUM FULL",
-        "Use VACUUM: it frees the memory of dead rows.",
-    )
-}
-
 /// Blocks of a table, as planner, ANALYZE and TABLESAMPLE see it: 256 rows each.
 pub fn blocks(table: &mixedcc_engine::Table) -> u64 {
     table.len().div_ceil(ROWS).min(MAX_BLOCKS)
+}
+
+/// Of a call of `pg_prewarm`: does [`size`] count the blocks of the file?
+static COUNTS_FILE: Local<bool> = Local::new(false);
+
+/// From now on, [`size`] counts the blocks of the file, or no longer.
+pub fn count_file(yes: bool) {
+    COUNTS_FILE.set(yes);
+}
+
+/// The bytes of the file of a permanent table, whose rows are loaded now; 0 for an unlogged table.
+unsafe fn size_of_file(rel: pg_sys::Relation) -> u64 {
+    // SAFETY: `rel` is open: contract of `size`, the only caller.
+    unsafe {
+        if !compat::is_permanent(rel) {
+            return 0;
+        }
+        if may_load(rel) {
+            // Of a table that does not fit, the blocks of the file are read all the same.
+            let _ = rel::table_if_it_fits(rel);
+        }
+        let file = compat::storage_key(&compat::storage_of(rel));
+        buffers::blocks(file, Fork::Main) as u64 * pg_sys::BLCKSZ as u64
+    }
 }
 
 /// # Safety
@@ -128,11 +132,19 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
     if fork != pg_sys::ForkNumber::MAIN_FORKNUM && fork != pg_sys::ForkNumber::InvalidForkNumber {
         return 0;
     }
+    if COUNTS_FILE.get() {
+        // SAFETY: `rel` is open (tableam.h: relation_size).
+        return unsafe { size_of_file(rel) };
+    }
     // SAFETY: `rel` is open (tableam.h: relation_size). To load rows changes no index, so the
     // process may have pinned a page of one, as BRIN's functions have.
     let table = unsafe {
         match rel::known_table_of(rel) {
-            None if may_load(rel) => rel::table_if_it_fits(rel).ok(),
+            None if may_load(rel) => match rel::table_if_it_fits(rel) {
+                Ok(table) => Some(table),
+                // As it was at the last VACUUM or ANALYZE.
+                Err(_) => return (*(*rel).rd_rel).relpages as u64 * pg_sys::BLCKSZ as u64,
+            },
             known => known,
         }
     };

@@ -1,11 +1,12 @@
 //! Sequential, TID range and bitmap scans.
 
+use super::{analyze, shared_scan};
 use crate::access::seqscan::{self, Wanted};
 use crate::access::{altered, hollow, partitions, statements, tuple, visible};
 use crate::pg::errors;
 use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
 use crate::state::rel::{self, RelInfo};
-use crate::state::xact::{self, Mode};
+use crate::state::xact::{self, parallel, Mode};
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
@@ -16,7 +17,7 @@ use pgrx::prelude::*;
 pub struct Scan {
     /// PostgreSQL's part.
     pub base: pg_sys::TableScanDescData,
-    /// The relation.
+    /// The relation; null if it does not fit into memory, and ANALYZE passes over it.
     pub info: *const RelInfo,
     /// Will the rows be written next?
     pub for_write: bool,
@@ -82,27 +83,30 @@ pub unsafe extern "C-unwind" fn begin(
     // SAFETY: `rel` is open and locked (tableam.h: scan_begin). The palloc0 makes a whole `Scan`,
     // for which all-zero is a value. Its reference to `rel` keeps the relation's entry until `end`.
     unsafe {
-        if nkeys > 0 || !pscan.is_null() {
-            errors::unsupported(
-                "mixedcc tables support neither scan keys nor parallel scans",
-                "Set max_parallel_workers_per_gather to 0.",
-            );
+        if nkeys > 0 {
+            errors::unsupported("mixedcc tables do not support scan keys", "");
         }
         crate::state::platform::outside();
+        if !pscan.is_null() {
+            parallel::mark_restored(snapshot);
+        }
         if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
             altered::must_fit(rel, (*rel).rd_att);
+        }
+        if flags & pg_sys::ScanOptions::SO_TYPE_ANALYZE != 0 && analyze::passes_over(rel) {
+            let s = make(rel, flags);
+            (*s).base.rs_snapshot = snapshot;
+            return s.cast();
         }
         let info = rel::info(rel);
         if flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {
             hollow::serve(rel, info);
         }
-        pg_sys::RelationIncrementReferenceCount(rel);
-        let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();
-        (*s).base.rs_rd = rel;
+        let s = make(rel, flags);
         (*s).base.rs_snapshot = snapshot;
         (*s).base.rs_nkeys = nkeys;
         (*s).base.rs_key = key;
-        (*s).base.rs_flags = flags;
+        (*s).base.rs_parallel = pscan;
         (*s).info = info;
         (*s).for_write = xact::mode() == Mode::Serializable && statements::will_write(snapshot, info.oid);
         start(s);
@@ -110,6 +114,22 @@ pub unsafe extern "C-unwind" fn begin(
             compat::count_scan(rel);
         }
         s.cast()
+    }
+}
+
+/// An empty descriptor, which has a reference to the relation.
+///
+/// # Safety
+/// An open relation.
+unsafe fn make(rel: pg_sys::Relation, flags: u32) -> *mut Scan {
+    // SAFETY: `rel` is open (contract of this function). The palloc0 makes a whole `Scan`, for
+    // which all-zero is a value.
+    unsafe {
+        pg_sys::RelationIncrementReferenceCount(rel);
+        let s = pg_sys::palloc0(std::mem::size_of::<Scan>()).cast::<Scan>();
+        (*s).base.rs_rd = rel;
+        (*s).base.rs_flags = flags;
+        s
     }
 }
 
@@ -144,7 +164,7 @@ unsafe fn start(s: *mut Scan) {
         xact::txn();
         (*s).all = info.table.len();
         (*s).first = 0;
-        (*s).end = (*s).all;
+        (*s).end = if (*s).base.rs_parallel.is_null() { (*s).all } else { 0 };
         (*s).next = 0;
         (*s).block = u64::MAX;
         (*s).n_offsets = 0;
@@ -204,6 +224,20 @@ unsafe fn way(s: *const Scan, t: &Txn, r: RecordRef) -> (ScanId, bool) {
     }
 }
 
+/// A parallel scan takes its next records. False: there are none, or the scan is not parallel.
+#[cold]
+unsafe fn next_part(s: *mut Scan) -> bool {
+    // SAFETY: `s` was made by `begin`; a parallel scan has the memory of its leader.
+    unsafe {
+        if (*s).base.rs_parallel.is_null() {
+            return false;
+        }
+        let (first, end) = shared_scan::take((*s).base.rs_parallel);
+        ((*s).first, (*s).next, (*s).end) = (first, first, end);
+        first < end
+    }
+}
+
 /// The next visible record in `first..end`, in a direction.
 unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
     // SAFETY: `s` was made by `begin`; the slot is one of `slot_callbacks`. The transaction's pin
@@ -214,7 +248,7 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
         let forward = direction >= 0;
         loop {
             let n = if forward {
-                if (*s).next >= (*s).end {
+                if (*s).next >= (*s).end && !next_part(s) {
                     (*s).next = (*s).end + 1; // a backward step returns the last row
                     break;
                 }
@@ -308,28 +342,6 @@ pub unsafe extern "C-unwind" fn next_in_tidrange(
         (*s).block = 0;
         advance(s, direction, slot)
     }
-}
-
-/// # Safety
-/// tableam.h's contract of `parallelscan_estimate`.
-#[pg_guard]
-pub unsafe extern "C-unwind" fn parallel_estimate(_a: pg_sys::Relation) -> pg_sys::Size {
-    0
-}
-/// # Safety
-/// tableam.h's contract of `parallelscan_initialize`.
-#[pg_guard]
-pub unsafe extern "C-unwind" fn parallel_initialize(
-    _a: pg_sys::Relation,
-    _b: pg_sys::ParallelTableScanDesc,
-) -> pg_sys::Size {
-    errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
-}
-/// # Safety
-/// tableam.h's contract of `parallelscan_reinitialize`.
-#[pg_guard]
-pub unsafe extern "C-unwind" fn parallel_reinitialize(_a: pg_sys::Relation, _b: pg_sys::ParallelTableScanDesc) {
-    errors::unsupported("mixedcc tables do not support parallel scans", "Set max_parallel_workers_per_gather to 0.")
 }
 
 /// Makes a block the current one of a bitmap scan: with these offsets, or (a lossy page) all.

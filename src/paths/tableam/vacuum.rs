@@ -14,10 +14,12 @@ use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::{RecordRef, Table, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use progress::Progress;
 use report::Report;
 use std::ptr::NonNull;
 
 mod horizon;
+mod progress;
 mod report;
 
 /// # Safety
@@ -62,7 +64,8 @@ unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut co
     }
 }
 
-/// Entries of dead records that are removed from the primary index at a time.
+/// Entries of dead records that are removed from the primary index at a time, and records that are
+/// freed between two looks at VACUUM's progress.
 const SWEEP: usize = 1024;
 
 /// Pins the present moment. VACUUM looks at no version as its snapshot sees it: its pin need not
@@ -75,7 +78,7 @@ fn renew_moment(t: &Txn) -> Csn {
 }
 
 /// Marks the records that are dead to everybody; returns how many.
-fn mark_dead(table: &'static Table) -> Vec<u64> {
+fn mark_dead(table: &'static Table, progress: &Progress) -> Vec<u64> {
     let t = xact::txn();
     renew_moment(t);
     while t.sweep(&PG, table, SWEEP) > 0 {
@@ -85,6 +88,7 @@ fn mark_dead(table: &'static Table) -> Vec<u64> {
     let floor = t.e.refresh_min_floor(&PG);
     let mut dead = Vec::new();
     for n in 0..table.len() {
+        progress.scans(n);
         let Some(r) = RecordRef::find(table, n) else { continue };
         if t.last_write(r).is_none() && table.is_dead(r.rec, floor) && !table.is_indexed(r.no) {
             r.rec.state.store(REC_VACUUM, Ordering::Release);
@@ -95,10 +99,13 @@ fn mark_dead(table: &'static Table) -> Vec<u64> {
 }
 
 /// Gives the marked records and their tombstones back.
-fn free_dead(table: &'static Table, dead: &[u64]) {
+fn free_dead(table: &'static Table, dead: &[u64], progress: &Progress) {
     let t = xact::txn();
     // The last one first: lists of numbers are taken from their heads.
-    for &n in dead.iter().rev() {
+    for (i, &n) in dead.iter().rev().enumerate() {
+        if i % SWEEP == 0 {
+            progress.freed_from(n);
+        }
         let Some(r) = table.record(n) else { continue };
         let v = NonNull::new(r.head());
         if let Some(v) = v {
@@ -156,18 +163,21 @@ pub unsafe extern "C-unwind" fn vacuum(
         let table = match table {
             Ok(table) => table,
             Err(x) => {
-                pass_over_large(rel, x);
+                pass_over_large("VACUUM", rel, x);
                 return move_horizon(rel, frozen);
             }
         };
         let started = pg_sys::GetCurrentTimestamp();
         let mut report = Report::start(rel, params);
-        let dead = mark_dead(table);
+        let progress = Progress::start(rel, table);
+        let dead = mark_dead(table, &progress);
         let mut nindexes = 0;
         let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
         pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
         let hollow = primary::key(rel, rel::info(rel)).filter(|k| k.hollow).map(|k| k.index);
+        progress.cleans_indexes(dead.len() as u64, nindexes as u64);
         for i in 0..nindexes as usize {
+            progress.cleaned(i as u64);
             let index = *indexes.add(i);
             if hollow == Some((*index).rd_id) {
                 tell_of_hollow(index, table, &dead, &mut report);
@@ -193,12 +203,16 @@ pub unsafe extern "C-unwind" fn vacuum(
                 pg_sys::pfree(stats.cast());
             }
         }
-        free_dead(table, &dead);
+        progress.cleaned(nindexes as u64);
+        progress.frees(dead.len() as u64);
+        free_dead(table, &dead, &progress);
+        progress.tidies();
         let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
         tidy_ranges(table, &there);
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
         count(rel, table, frozen, nindexes > 0, started);
         report.end(rel, params, table, dead.len());
+        progress.end();
     }
 }
 
@@ -214,13 +228,16 @@ unsafe fn move_horizon(rel: pg_sys::Relation, frozen: pg_sys::TransactionId) {
 }
 
 /// Says that a permanent table does not fit into memory.
-unsafe fn pass_over_large(rel: pg_sys::Relation, x: TooLarge) {
-    // SAFETY: `rel` is open: `vacuum` is the only caller. Its name is a C string.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn pass_over_large(command: &str, rel: pg_sys::Relation, x: TooLarge) {
+    // SAFETY: `rel` is open (contract of this function). Its name is a C string.
     let name = unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) };
     let name = crate::pg::text::shown(&name);
     let mb = x.need.div_ceil(1 << 20);
     warning!(
-        "VACUUM passes over mixedcc table \"{name}\": it needs about {mb} MB of mixedcc.memory, which are not free"
+        "{command} passes over mixedcc table \"{name}\": it needs about {mb} MB of mixedcc.memory, which are not free"
     );
 }
 

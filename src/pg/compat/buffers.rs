@@ -93,8 +93,27 @@ unsafe fn read_buffer(
     unsafe { pg_sys::ReadBufferWithoutRelcache(named(key), number(fork), block, mode, strategy, true) }
 }
 
+/// While it lives, a damaged block is an ERROR also where `zero_damaged_pages` is on. A load would
+/// take a block of zeros for a new one, and an older entry of a row for its newest.
+struct Refused(bool);
+
+impl Refused {
+    fn begin() -> Refused {
+        // SAFETY: a variable of this process, which has one thread.
+        Refused(unsafe { std::ptr::replace(&raw mut pg_sys::zero_damaged_pages, false) })
+    }
+}
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        // SAFETY: as in `begin`. An ERROR unwinds to here.
+        unsafe { pg_sys::zero_damaged_pages = self.0 };
+    }
+}
+
 /// Copies a block out of the shared buffers. `or_zero`: a block that cannot be read is one of
-/// zeros, else it is an ERROR.
+/// zeros, else it is an ERROR. Where the buffer is of zeros, the disk has the say: a session with
+/// `zero_damaged_pages` may have read the block before, as pg_prewarm does.
 ///
 /// # Safety
 /// As of [`exists`]. `strategy` is null or an access strategy.
@@ -107,12 +126,16 @@ pub unsafe fn read(
     to: &mut [u8; PAGE],
 ) {
     use pg_sys::ReadBufferMode::{RBM_NORMAL, RBM_ZERO_ON_ERROR};
+    let _refused = Refused::begin();
     // SAFETY: the buffer is pinned and locked while it is copied; a page has PAGE bytes.
     unsafe {
         let buffer = read_buffer(key, fork, block, if or_zero { RBM_ZERO_ON_ERROR } else { RBM_NORMAL }, strategy);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         to.as_mut_ptr().copy_from_nonoverlapping(pg_sys::BufferGetPage(buffer).cast(), PAGE);
         pg_sys::UnlockReleaseBuffer(buffer);
+        if !or_zero && to.iter().all(|byte| *byte == 0) {
+            read_raw(key, fork, block, to);
+        }
     }
 }
 

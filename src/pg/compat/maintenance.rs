@@ -29,6 +29,21 @@ mod raw {
     }
 }
 
+/// The parameter of VACUUM's progress for the number of dead rows.
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+pub const PROGRESS_OF_DEAD_ROWS: u32 = pg_sys::PROGRESS_VACUUM_NUM_DEAD_TUPLES;
+/// The parameter of VACUUM's progress for the number of dead rows.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+pub const PROGRESS_OF_DEAD_ROWS: u32 = pg_sys::PROGRESS_VACUUM_NUM_DEAD_ITEM_IDS;
+
+/// The parameters of VACUUM's progress for the number of indexes, and of those that are done.
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+pub const PROGRESS_OF_INDEXES: Option<(u32, u32)> = None;
+/// The parameters of VACUUM's progress for the number of indexes, and of those that are done.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+pub const PROGRESS_OF_INDEXES: Option<(u32, u32)> =
+    Some((pg_sys::PROGRESS_VACUUM_INDEXES_TOTAL, pg_sys::PROGRESS_VACUUM_INDEXES_PROCESSED));
+
 /// What an index's clean-up is told about its table. The table itself is asked for from 16 on.
 pub fn index_vacuum_info(
     table: pg_sys::Relation,
@@ -123,6 +138,9 @@ pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64, started
     }
 }
 
+/// Does VACUUM of a table go on with the tables that inherit from it?
+pub const VACUUM_DESCENDS: bool = cfg!(feature = "pg18");
+
 /// Sorts a table by an index, if both are there still and the user owns them. Within a transaction
 /// with a snapshot.
 pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
@@ -206,6 +224,20 @@ pub unsafe fn count_update(rel: pg_sys::Relation, in_place: bool) {
     }
 }
 
+/// Counts rows that were found dead. VACUUM tells its own number.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn count_dead(rel: pg_sys::Relation, n: u64) {
+    // SAFETY: `rel` is open (contract of this function). A process has the entry that MyProc names,
+    // and changes its flags alone.
+    unsafe {
+        if (*pg_sys::MyProc).statusFlags & pg_sys::PROC_IN_VACUUM as u8 == 0 {
+            pg_sys::pgstat_update_heap_dead_tuples(rel, -(n.min(1 << 30) as i32));
+        }
+    }
+}
+
 /// The counters of a relation, if it has any (pgstat_should_count_relation's macro).
 ///
 /// # Safety
@@ -266,6 +298,22 @@ pub unsafe fn count_scan(rel: pg_sys::Relation) {
     // SAFETY: `rel` is open (contract of this function).
     if let Some(mut c) = unsafe { counters(rel) } {
         *c.scans() += 1;
+    }
+}
+
+/// Counts a scan of an index, in its statistics and, from version 18 on, for EXPLAIN.
+///
+/// # Safety
+/// A scan that has begun and not ended.
+pub unsafe fn count_index_scan(scan: pg_sys::IndexScanDesc) {
+    // SAFETY: the scan's index is open, and its instrument is null or lives as long as the scan
+    // (contract of this function).
+    unsafe {
+        count_scan((*scan).indexRelation);
+        #[cfg(feature = "pg18")]
+        if let Some(instrument) = (*scan).instrument.as_mut() {
+            instrument.nsearches += 1;
+        }
     }
 }
 

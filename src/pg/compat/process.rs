@@ -155,6 +155,13 @@ pub fn my_slot() -> SlotId {
     unsafe { slot_of(pg_sys::MyProc) }
 }
 
+/// The slot of the leader of this process, which is a parallel worker.
+pub fn leader_slot() -> SlotId {
+    // SAFETY: a worker joins its leader's lock group before it runs anything, and leaves it at its
+    // end (parallel.c). The leader is an element of the array of processes.
+    unsafe { slot_of((*pg_sys::MyProc).lockGroupLeader) }
+}
+
 /// # Safety
 /// An element of the array of processes.
 unsafe fn slot_of(proc: *const pg_sys::PGPROC) -> SlotId {

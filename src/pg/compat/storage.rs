@@ -236,3 +236,22 @@ pub unsafe fn empty_index(s: Storage) {
         }
     }
 }
+
+/// Notes the relation of a parallel scan (relscan.h).
+///
+/// # Safety
+/// Memory for a descriptor, and an open relation.
+pub unsafe fn name_parallel_scan(pscan: pg_sys::ParallelTableScanDesc, rel: pg_sys::Relation) {
+    // SAFETY: the contract of this function.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        {
+            (*pscan).phs_relid = (*rel).rd_id;
+        }
+        #[cfg(feature = "pg18")]
+        {
+            (*pscan).phs_locator = (*rel).rd_locator;
+        }
+        (*pscan).phs_syncscan = false;
+    }
+}

@@ -76,8 +76,10 @@ impl Commit {
     fn before_elsewhere(&mut self, t: &mut Txn) -> Result<(), Error> {
         let xid = wal::full_xid();
         self.way = Way::Elsewhere(xid);
+        self.began = marks::now();
         t.prepare_held(&PG, true, &|_, _| {})?;
         slot().xid.store(xid, Ordering::SeqCst);
+        rest(t);
         Ok(())
     }
 
@@ -111,8 +113,11 @@ impl Commit {
             Way::Xid(xid) => self.log_under(xid, t),
             _ => self.build(t, None, |_, _, _| ()),
         }
-        t.let_go_early();
-        xact::let_go();
+        if matches!(self.way, Way::Xid(_)) {
+            rest(t);
+        } else {
+            let_go(t);
+        }
         Ok(())
     }
 
@@ -202,6 +207,7 @@ impl Commit {
         t.mark_committed();
         t.settle();
         t.rest();
+        t.release_written(&PG);
         stop::hold();
         depends::await_after(t);
         t.done();
@@ -216,6 +222,7 @@ impl Commit {
                 insert(op, data, "commit-inserted")
             };
             let lsn = decide(t, insert);
+            t.release_written(&PG);
             if synchronous && !faults::on(Fault::FlushLeftOut) {
                 wal::flush(lsn);
             } else {
@@ -281,6 +288,20 @@ fn waits_elsewhere(t: &Txn) -> bool {
     t.has_writes() && wal::is_synchronous() && wal::has_logged()
 }
 
+/// Forgets what only the validation of a commit needed.
+fn let_go(t: &mut Txn) {
+    t.let_go_early();
+    xact::let_go();
+}
+
+/// The same for a commit that is logged, and that its transaction id decides.
+fn rest(t: &mut Txn) {
+    let_go(t);
+    if !faults::on(Fault::PinKept) {
+        t.rest_undecided();
+    }
+}
+
 #[cold]
 fn panic_after_decision() {
     let message = "cannot abort a transaction that has committed";
@@ -309,6 +330,7 @@ fn insert(op: Op, data: &[u8], event: &str) -> Lsn {
 fn decide(t: &mut Txn, insert: impl FnOnce() -> Lsn) -> Lsn {
     let writer: &Txn = t;
     let set_dirty = || {
+        reach("commit-bits");
         writer.durable_writes().for_each(|w| w.durable.set_dirty(w.no));
         reach("commit-marked");
     };

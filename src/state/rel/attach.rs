@@ -11,6 +11,7 @@
 use super::{create_table_with, make};
 use crate::pg::compat::{self, Storage};
 use crate::pg::errors::{complain, complain_with_detail};
+use crate::pg::faults::{self, Fault};
 use crate::pg::{guc, text};
 use crate::state::above::{above, TooLarge};
 use crate::state::platform::{lock_tag, TAG_ATTACH};
@@ -99,23 +100,66 @@ fn refuse_large(name: &str, x: TooLarge) -> ! {
     )
 }
 
+/// The mode of the lock of INV-ATTACH.
+fn alone() -> i32 {
+    let mode = if faults::on(Fault::LoadedTwice) { pg_sys::AccessShareLock } else { pg_sys::ExclusiveLock };
+    mode as i32
+}
+
+/// Takes the lock of INV-ATTACH of a storage. `None`: another process has it, and the caller does
+/// not wait.
+fn lock_storage(key: [u32; 4], waits: bool) -> Option<pg_sys::LOCKTAG> {
+    #[cfg(feature = "faults")]
+    faults::begin();
+    let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
+    // SAFETY: any tag can be locked. An ERROR unwinds and releases the lock; the next user starts
+    // over.
+    let got = unsafe { pg_sys::LockAcquire(&tag, alone(), false, !waits) };
+    (got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL).then_some(tag)
+}
+
+fn unlock_storage(tag: pg_sys::LOCKTAG) {
+    // SAFETY: the lock of `lock_storage`, which this process holds.
+    unsafe { pg_sys::LockRelease(&tag, alone(), false) };
+}
+
 /// # Safety
 /// As for [`attach`].
 unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
-    // SAFETY: `rel` is open (contract of this function). The lock of TAG_ATTACH makes this backend
-    // the only one that resets the indexes, or loads the rows (INV-ATTACH). An ERROR unwinds and
-    // releases it; the next user starts over.
+    // SAFETY: `rel` is open (contract of this function). The lock makes this backend the only one
+    // that resets the indexes, or loads the rows (INV-ATTACH).
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
-        let tag = lock_tag(key[1], key[2], key[0], TAG_ATTACH);
-        pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
+        let lock = lock_storage(key, true);
         let table = match shmem::find(key) {
             Some(table) => Ok(table),
             None if compat::is_permanent(rel) => load(rel),
             None => Ok(begin_empty(rel, key)),
         };
-        pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false);
-        table
+        lock.map(unlock_storage);
+        match table {
+            Err(_) if faults::on(Fault::LargeIsEmpty) => {
+                shmem::unregister(key);
+                Ok(create_anew(rel, key, true))
+            }
+            table => table,
+        }
+    }
+}
+
+/// Loads a permanent relation, if it is not known and no other process loads it. Returns whether it
+/// did. An error: it does not fit.
+///
+/// # Safety
+/// An open permanent relation of ours. The process holds no page of an index of it.
+pub unsafe fn load_if_free(rel: pg_sys::Relation) -> Result<bool, TooLarge> {
+    // SAFETY: as in `attach_locked`.
+    unsafe {
+        let key = compat::storage_key(&compat::storage_of(rel));
+        let Some(lock) = lock_storage(key, false) else { return Ok(false) };
+        let loaded = if shmem::find(key).is_some() { Ok(false) } else { load(rel).map(|_| true) };
+        unlock_storage(lock);
+        loaded
     }
 }
 

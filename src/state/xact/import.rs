@@ -5,6 +5,7 @@ use super::{adopt_snapshot, mode, txn, Mode};
 use crate::pg::compat;
 use crate::pg::errors::unsupported;
 use crate::state::shmem;
+use mixedcc_engine::shared::Adopter;
 use std::cell::Cell;
 
 thread_local! {
@@ -20,7 +21,7 @@ pub fn import_snapshot(id: &str) {
     }
     let Some((slot, ident)) = compat::exporter(id) else { return };
     let e = shmem::engine();
-    let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident) else { return };
+    let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident, Adopter::Importer) else { return };
     UNKNOWN.with(|u| u.set(false));
     txn().adopt_seen(kept.seen(), mode() == Mode::SerializableReadOnly);
     adopt_snapshot(kept);

@@ -112,6 +112,31 @@ unsafe fn mark(s: pg_sys::Snapshot, csn: Csn, index: u64, serial: u32) {
     }
 }
 
+/// What marks a snapshot: copies of it that have the same mark see the same.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    vistest: *mut pg_sys::GlobalVisState,
+    serial: u32,
+}
+
+/// The mark of a snapshot.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend.
+pub unsafe fn mark_of(s: pg_sys::Snapshot) -> Mark {
+    // SAFETY: `s` is valid (contract of this function). The fields are read as numbers only.
+    unsafe { Mark { vistest: (*s).vistest, serial: (*s).speculativeToken } }
+}
+
+/// Gives a snapshot the mark of another one.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend: a copy.
+pub unsafe fn put_mark(s: pg_sys::Snapshot, mark: Mark) {
+    // SAFETY: `s` is valid, and a copy (contract of this function).
+    unsafe { ((*s).vistest, (*s).speculativeToken) = (mark.vistest, mark.serial) };
+}
+
 /// Gives a snapshot what another one sees.
 ///
 /// # Safety

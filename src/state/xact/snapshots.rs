@@ -1,9 +1,12 @@
 //! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
 use super::{backend, lists, mode, txn, Mode};
+use crate::state::errors::ok;
+use crate::state::platform::PG;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::open::{Kept, Seen};
 use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::shared::Adopter;
 use mixedcc_engine::Engine;
 use pgrx::pg_sys;
 
@@ -31,6 +34,10 @@ unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
 unsafe fn take(s: pg_sys::Snapshot) -> Kept {
     let mut list = Vec::new();
     let t = txn();
+    if matches!(mode(), Mode::ReadCommitted) {
+        // INV-RELEASED
+        ok(t.await_depends(&PG));
+    }
     let (upto, floor) = match mode() {
         Mode::SerializableReadOnly => t.take_prefix(&mut list),
         _ => t.take_seen(&mut list),
@@ -61,7 +68,7 @@ unsafe fn has_ended(e: &Engine, (csn, slot): (Csn, SlotId), s: pg_sys::Snapshot)
 pub fn adopt_snapshot(kept: Kept) {
     let b = backend();
     b.read_csn = kept.upto;
-    b.txn.e.show(b.txn.slot, kept.seen());
+    b.txn.e.show(b.txn.slot, kept.seen(), Adopter::Importer);
     let kept = match mode() {
         Mode::SerializableReadOnly => Kept { excluded: Vec::new(), ..kept },
         _ => kept,

@@ -3,7 +3,8 @@
 
 use crate::pg::local::Local;
 use crate::state::{platform, shmem};
-use mixedcc_engine::platform::EARLY;
+use mixedcc_engine::platform::{AT_COMMIT, EARLY};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
 
@@ -47,13 +48,13 @@ pub(super) unsafe fn owned_by(owner: pg_sys::ResourceOwner, f: impl FnOnce()) {
 
 fn next_tag() -> u32 {
     let last = &shmem::engine().slots[shmem::my_slot() as usize].last_tag;
-    (last.fetch_add(1, mixedcc_engine::primitive::Ordering::SeqCst) + 1) & !EARLY
+    (last.fetch_add(1, Ordering::SeqCst) + 1) & !(EARLY | AT_COMMIT)
 }
 
-/// A tag for locks that may be given up before the transaction ends: a heavyweight lock of that
-/// name, the top transaction's.
-pub fn early_lock_tag() -> u32 {
-    let tag = next_tag() | EARLY;
+/// A tag with this bit for locks that may be given up before the transaction ends: a heavyweight
+/// lock of that name, the top transaction's.
+pub fn early_lock_tag(bit: u32) -> u32 {
+    let tag = next_tag() | bit;
     // SAFETY: a transaction is running, so it has an owner. An ERROR unwinds before anything has
     // changed.
     unsafe {
@@ -75,8 +76,12 @@ pub fn give_up(tag: u32) {
     }
 }
 
+/// The name of the transaction is the one that its slot shows: in the COMMIT callback PostgreSQL
+/// has taken it from the process already.
 fn lock_tag_of(tag: u32) -> pg_sys::LOCKTAG {
-    platform::subxact_tag(shmem::my_slot(), platform::my_ident(), tag)
+    let slot = shmem::my_slot();
+    let ident = shmem::engine().slots[slot as usize].ident.load(Ordering::SeqCst);
+    platform::subxact_tag(slot, ident, tag)
 }
 
 /// Tag of the current subtransaction for its locks: waiters wait for the heavyweight lock of that

@@ -3,7 +3,7 @@
 //! **D-XID**: The `relfrozenxid` of a permanent table is at or below every transaction id that a
 //! pending entry needs to be looked up. VACUUM takes the horizon first. Then it loads the table,
 //! which resolves the pending entries from before. It waits until each commit below the horizon has
-//! marked its rows, and then for a round of the companion, which images them. So each entry of a
+//! marked its rows, and then for a round of the table, which images them. So each entry of a
 //! committed id below the horizon has a decided copy in an image.
 
 use crate::pg::compat;
@@ -31,13 +31,13 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg
             }
         }
         let table = rel::info(rel).table;
-        if table.durable().is_some() {
+        if let Some(durable) = table.durable() {
             await_commits(full(oldest));
             // A single-user server has nothing that a round would image.
             if pg_sys::IsUnderPostmaster {
                 // No session waits for autovacuum: its round is no burst.
                 let urgent = pg_sys::MyBackendType != pg_sys::BackendType::B_AUTOVAC_WORKER;
-                crate::state::rounds::round_now(urgent);
+                crate::state::rounds::round_of(durable, urgent);
             }
         }
         (Ok(table), oldest)

@@ -1,0 +1,62 @@
+//! `pg_prewarm` of a table of ours: it loads the rows of a permanent table, and reads its file.
+//!
+//! The function asks the access method for the size of the table, and reads so many blocks of the
+//! file. But the size that all others get counts rows in memory ([`relation::size`]). So while the
+//! function runs, the size is that of the file.
+
+use crate::paths::tableam::relation;
+use crate::pg::previous::PREVIOUS;
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// Installs the hooks.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone, so the hooks have no caller yet.
+    unsafe {
+        PREVIOUS.get_mut().needs_call = pg_sys::needs_fmgr_hook;
+        pg_sys::needs_fmgr_hook = Some(needs_call);
+        PREVIOUS.get_mut().call = pg_sys::fmgr_hook;
+        pg_sys::fmgr_hook = Some(called);
+    }
+}
+
+/// Are the calls of a function told to hooks? Asked once a statement, not for built-in functions.
+#[pg_guard]
+unsafe extern "C-unwind" fn needs_call(function: Oid) -> bool {
+    // SAFETY: PostgreSQL calls this with a function that it has just looked up; the hook before
+    // ours gets the same.
+    unsafe { PREVIOUS.get().needs_call.is_some_and(|prev| prev(function)) || is_prewarm(function) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn called(
+    event: pg_sys::FmgrHookEventType::Type,
+    function: *mut pg_sys::FmgrInfo,
+    arg: *mut Datum,
+) {
+    use pg_sys::FmgrHookEventType::FHET_START;
+    // SAFETY: `function` is what PostgreSQL calls (fmgr.h: fmgr_hook). `arg` is of the hook before
+    // ours: this one keeps nothing there.
+    unsafe {
+        if let Some(prev) = PREVIOUS.get().call {
+            prev(event, function, arg);
+        }
+        relation::count_file(event == FHET_START && is_prewarm((*function).fn_oid));
+    }
+}
+
+/// Is it the function of the extension pg_prewarm?
+fn is_prewarm(function: Oid) -> bool {
+    // SAFETY: catalog look-up in a transaction. The tuple is used before it is released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, function.into());
+        if tuple.is_null() {
+            return false;
+        }
+        let form = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_proc>();
+        let found = CStr::from_ptr(form.proname.data.as_ptr()) == c"pg_prewarm";
+        pg_sys::ReleaseSysCache(tuple);
+        found
+    }
+}
