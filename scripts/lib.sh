@@ -4,6 +4,7 @@
 #   MIXEDCC_HOME      directory of the private cluster (default /tmp/mixedcc-USER)
 #   CARGO_TARGET_DIR  where Rust builds (default ~/.cache/mixedcc/target)
 #   MIXEDCC_PRELOAD   shared_preload_libraries of the private cluster (default mixedcc)
+#   MIXEDCC_LOAD_WORKERS  mixedcc.load_workers of the private cluster (default: the setting's own)
 #   PG_CONFIG         pg_config of another PostgreSQL than the one that pgrx.toml names and apt
 #                     installs; what it names must be there, server headers included
 
@@ -231,7 +232,12 @@ log_line_prefix = '%m [%p] %q%u@%d '
 lc_messages = 'C'
 shared_preload_libraries = '$preload'
 CONF
-    case $preload in *mixedcc*) echo "mixedcc.memory = '$memory'" ;; esac
+    case $preload in
+        *mixedcc*)
+            echo "mixedcc.memory = '$memory'"
+            [ -z "${MIXEDCC_LOAD_WORKERS:-}" ] || echo "mixedcc.load_workers = $MIXEDCC_LOAD_WORKERS"
+            ;;
+    esac
 }
 
 make_cluster() {
@@ -280,6 +286,9 @@ kill_server() {
     local pid children child
     server_running || die "no server runs in $PGDATA"
     pid=$(server_pid)
+    # A child that it forks after we have looked would write to the files of the next server.
+    as_server_user kill -STOP "$pid"
+    until [ ! -d "/proc/$pid" ] || grep -qs "^State:.*[TZ] (" "/proc/$pid/status"; do sleep 0.01; done
     children=$(grep -lsE "^PPid:\s*$pid\$" /proc/[0-9]*/status | cut -d/ -f3 || true)
     as_server_user kill -KILL "$pid"
     for child in $children $pid; do wait_for_end "$child"; done

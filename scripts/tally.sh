@@ -10,9 +10,12 @@
 # Lines "stage TAB ok or FAIL TAB name".
 tally_file() { printf '%s' "${work_dir:-/nonexistent}/log/checks"; }
 
+# One process at a time: the lanes of a stage share files and the terminal.
+locked() { flock "$work_dir/log" "$@"; }
+
 # Takes lines "ok NAME" and "FAIL NAME"; adds them to the stage that runs.
 record() {
-    awk -v stage="${stage_name:-}" '{ status = $1; sub(/^[^ ]+ /, ""); print stage "\t" status "\t" $0 }' >>"$(tally_file)"
+    locked awk -v stage="${stage_name:-}" '{ status = $1; sub(/^[^ ]+ /, ""); print stage "\t" status "\t" $0 }' >>"$(tally_file)"
 }
 
 # Prints "PASSED FAILED" of one stage, or of all.
@@ -29,16 +32,21 @@ fail() { # message
 }
 
 # Runs a command or function in the background, so that a signal ends us at once,
-# with a time limit and no input; its output goes to the terminal and to $job_log.
+# with a time limit and no input; its output goes to the terminal and to $job_log. In a lane it goes
+# to the terminal at the end.
 job() { # seconds, command...
     local limit=$1 status
     shift
-    job_log=$work_dir/log/job
+    job_log=$work_dir/log/job${lane:-}
     set -m # each has a process group of its own, to be ended as one
-    {
-        "$@" 2>&1 | tee "$job_log"
-        exit "${PIPESTATUS[0]}"
-    } </dev/null 3>&- &
+    if [ -n "${lane:-}" ]; then
+        "$@" >"$job_log" 2>&1 </dev/null 3>&- &
+    else
+        {
+            "$@" 2>&1 | tee "$job_log"
+            exit "${PIPESTATUS[0]}"
+        } </dev/null 3>&- &
+    fi
     job_pid=$!
     { sleep "$limit" && say "no end in $limit s: killed" && kill -KILL -$job_pid; } 3>&- &
     job_watcher_pid=$!
@@ -47,7 +55,41 @@ job() { # seconds, command...
     status=$?
     job_pid=
     end_job
+    [ -z "${lane:-}" ] || locked cat "$job_log"
     return $status
+}
+
+# Runs a command with each item, two at a time if the machine has two processors. Each of these
+# lanes takes the next item when it has done one.
+in_lanes() { # command, item...
+    local command=$1 number
+    shift
+    printf '%s\n' "$@" >"$work_dir/log/queue"
+    lane_pids=()
+    for number in $(seq $(($(nproc) > 1 ? 2 : 1))); do
+        run_lane "$number" "$command" &
+        lane_pids+=($!)
+    done
+    wait "${lane_pids[@]}"
+    lane_pids=()
+}
+
+run_lane() { # number, command
+    local item
+    lane=-$1
+    trap 'end_job; exit 143' TERM
+    # shellcheck disable=SC2016
+    while item=$(locked sh -c 'head -n 1 "$1"; sed -i 1d "$1"' - "$work_dir/log/queue") && [ -n "$item" ]; do
+        "$2" "$item"
+    done
+}
+
+# Ends the lanes and their jobs.
+end_lanes() {
+    [ -n "${lane_pids[*]:-}" ] || return 0
+    kill -TERM "${lane_pids[@]}" 2>/dev/null
+    wait "${lane_pids[@]}" 2>/dev/null
+    lane_pids=()
 }
 
 # Ends the watcher, and a job that is still running.
@@ -127,8 +169,8 @@ count_pg_regress() { # exit status, output directory, kind
 # A process test prints "ok NAME" and "FAIL NAME" lines and exits 0 or 1.
 count_process_test() { # exit status, name
     awk -v script="$2" '/^(ok|FAIL) / { status = $1; sub(/^[^ ]+ /, ""); print status " process " script " " $0 }' \
-        "$job_log" >"$work_dir/log/tests"
-    record_lines "$1" "process $2" "$work_dir/log/tests"
+        "$job_log" >"$job_log.tests"
+    record_lines "$1" "process $2" "$job_log.tests"
 }
 
 # A test that no schedule names would never run: that is a failure too.

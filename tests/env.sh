@@ -17,6 +17,15 @@ CREATE DATABASE $1 TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' ENCODING 'UTF8
 ALTER DATABASE $1 SET lc_messages TO 'C';
 ALTER DATABASE $1 SET timezone_abbreviations TO 'Default';
 ALTER DATABASE $1 SET bytea_output TO 'hex';
+\\c $1
+-- A statement is run, and its plan shown as all versions of PostgreSQL have it.
+CREATE FUNCTION run_plan(statement text) RETURNS TABLE ("QUERY PLAN" text) LANGUAGE plpgsql AS \$\$ BEGIN
+    FOR "QUERY PLAN" IN EXECUTE 'EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) ' || statement LOOP
+        CONTINUE WHEN "QUERY PLAN" ~ '^ *Index Searches: ';
+        "QUERY PLAN" := regexp_replace("QUERY PLAN", '(rows=\d+)\.00', '\1');
+        RETURN NEXT;
+    END LOOP;
+END \$\$;
 SQL
     if [ "$2" = heap ]; then
         "$PGBIN/psql" -X -q -d "$1" -c \

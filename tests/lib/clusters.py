@@ -39,7 +39,7 @@ class Cluster:
         self = cls()
         run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8", "--no-sync", *options)
         self.configure(shared_preload_libraries="mixedcc", listen_addresses="", fsync="off", port=PORT,
-                       **{"mixedcc.memory": "64MB"}, **settings)
+                       **{"mixedcc.memory": "64MB", **settings})
         return self
 
     @classmethod

@@ -6,6 +6,9 @@ scripts/server); MIXEDCC_SECONDS is the time that a timed part may take;
 MIXEDCC_METHOD=heap runs what heap can do too, to test the tests.
 """
 
+import contextlib
+import io
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -14,6 +17,7 @@ import time
 import traceback
 
 import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
 
 METHOD = os.environ.get("MIXEDCC_METHOD", "mixedcc")
@@ -21,6 +25,10 @@ OURS = METHOD == "mixedcc"
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SERVER_CTL = os.environ.get("MIXEDCC_SERVER_CTL", str(ROOT / "scripts" / "server"))
 RETRY = ("40001", "40P01")
+
+# Processes that tests start have what the tests' modules have at that moment. Newer versions of
+# Python start them from nothing otherwise.
+multiprocessing.set_start_method("fork")
 
 failures = []
 
@@ -42,6 +50,34 @@ def check(name, condition, detail=""):
     else:
         fail(name, detail)
     return condition
+
+
+def premise(name, condition, detail=""):
+    """What the test has brought about, without which its checks say nothing."""
+    if not condition:
+        raise RuntimeError(f"not so: {name} {detail}")
+    ok(name)
+
+
+def fail_by(error, name, detail):
+    """A test ends with an error. Only a damaged table is what one of its checks would have found,
+    and has a name as a check has."""
+    damaged = isinstance(error, (psycopg2.errors.DataCorrupted, psycopg2.errors.IndexCorrupted))
+    fail(f"{name}: no table is damaged" if damaged else name, detail)
+
+
+def must_be_found(fault, check_name, test):
+    """This check of the test fails with the fault, which is on. Another error finds nothing."""
+    said, known, failed = io.StringIO(), len(failures), []
+    with contextlib.redirect_stdout(said):
+        try:
+            test()
+        except (RuntimeError, psycopg2.Error) as error:
+            print(repr(error))
+        finally:
+            failed = failures[known:]
+            del failures[known:]
+    check(f"found: {fault}", check_name in failed, said.getvalue())
 
 
 def equal(name, got, wanted):
@@ -96,6 +132,13 @@ def query(connection, sql, parameters=None):
 
 def value(connection, sql, parameters=None):
     return query(connection, sql, parameters)[0][0]
+
+
+def wal_since(connection):
+    """What stands behind FROM for pg_walinspect's records since an LSN, its parameter."""
+    if connection.server_version >= 160000:
+        return "pg_get_wal_records_info(%s, 'FFFFFFFF/FFFFFFFF')"
+    return "pg_get_wal_records_info_till_end_of_wal(%s)"
 
 
 def make_database(name):
@@ -154,7 +197,10 @@ def own_memory(connection):
     return int(line.split()[1]) << 10
 
 
-def seconds(default):
+def seconds(default, long=None):
+    """The length of a timed part. `long`: with MIXEDCC_LONG."""
+    if long is not None and os.environ.get("MIXEDCC_LONG"):
+        default = long
     return float(os.environ.get("MIXEDCC_SECONDS", default))
 
 

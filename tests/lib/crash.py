@@ -56,12 +56,21 @@ def has_postmaster():
     return os.path.exists(SERVER["data"] + "/postmaster.pid")
 
 
-def is_running(pid):
+def state(pid):
+    """The letter of a process's state; a zombie has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+def is_running(pid):
+    return state(pid) != "Z"
+
+
+def is_stopped(pid):
+    return state(pid) == "T"
 
 
 def children(pid):
@@ -87,12 +96,16 @@ def kill_group():
     """SIGKILL to the postmaster and all its children at once."""
     pid = postmaster()
     os.kill(pid, signal.SIGSTOP)
-    for one in [*children(pid), pid]:
+    must_come(lambda: not is_running(pid) or is_stopped(pid))  # it forks no more
+    all_of_them = [*children(pid), pid]
+    for one in all_of_them:
         try:
             os.kill(one, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    await_end(pid)
+    # One that is in a write would end it in the files of the next server.
+    for one in all_of_them:
+        await_end(one)
     for name in (SERVER["data"] + "/postmaster.pid", SERVER["socket"] + ".lock"):
         if os.path.exists(name):
             os.remove(name)

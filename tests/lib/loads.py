@@ -71,6 +71,9 @@ class Load:
     # Do all operations that can go by mixedcc's interface for C do so? (tests/process/native/probe)
     interface = False
 
+    # Do SERIALIZABLE transactions run at REPEATABLE READ, by mixedcc.serializable_at?
+    at_repeatable_read = False
+
     def __init__(self, read_tables, write_tables, keys=12, levels=None, length=6, killed=False):
         self.read_tables = read_tables
         self.write_tables = write_tables
@@ -92,8 +95,8 @@ class Client:
     def __init__(self, database, number, load, path):
         self.database = database
         self.number = number
-        self.connect()
         self.load = load
+        self.connect()
         self.file = open(path, "w", encoding="ascii")
         self.random = random.Random(number * 7919)
         self.next_append = number * 1_000_000
@@ -107,6 +110,8 @@ class Client:
         # Sessions of all three ways meet each other.
         way = list(WAYS.values())[self.number % len(WAYS)] if OURS else ""
         settings = f"-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s {way}"
+        if self.load.at_repeatable_read:
+            settings += " -c mixedcc.serializable_at=repeatable\\ read"
         self.connection = connect(self.database, options=settings)
         self.cursor = self.connection.cursor()
 
@@ -298,7 +303,10 @@ class Client:
         begin = time.monotonic_ns()
         status = "aborted"
         try:
-            self.execute("BEGIN ISOLATION LEVEL " + LEVELS[self.level])
+            level = LEVELS[self.level]
+            if self.load.at_repeatable_read:
+                level = level.replace("SERIALIZABLE", "REPEATABLE READ")
+            self.execute("BEGIN ISOLATION LEVEL " + level)
             for _ in range(self.random.randrange(1, self.load.length)):
                 self.operation()
             if self.random.random() < 0.05:

@@ -20,8 +20,8 @@ import time
 import psycopg2
 
 from lib import transfers
-from lib.common import (OURS, check, connect, drop_database, equal, fail, make_database, must_come, query, seconds,
-                        server, value, wait_until)
+from lib.common import (OURS, check, connect, drop_database, equal, fail_by, make_database, must_come, premise, query,
+                        seconds, server, value, wait_until)
 from lib.crash import (SERVER, await_end, configure, fails_to_start, find_server, give_back, has_postmaster, immediate,
                        is_running, kill_at_start, kill_group, postmaster, reload, start)
 from lib.power import SETTINGS, Disk
@@ -31,8 +31,8 @@ DATABASE = "process_matrix"
 
 # Where each event is met: by a backend in a transaction, by the companion, by the startup process,
 # by the first use of a table after a crash, at a clean shutdown.
-BACKEND = ["gate-entered", "commit-built", "xcommit-inserted", "xcommit-marked", "commit-inserted", "commit-marked",
-           "commit-settled", "commit-flushed", "commit-replicated", "commit-done", "reserve-inserted",
+BACKEND = ["gate-entered", "commit-built", "xcommit-inserted", "xcommit-marked", "commit-inserted", "commit-bits",
+           "commit-marked", "commit-settled", "commit-flushed", "commit-replicated", "commit-done", "reserve-inserted",
            "reserve-raised"]
 COMPANION = ["round-begins", "round-table", "bit-cleared", "batch-full", "batch-inserted", "homes-moved", "round-meta",
              "round-logged", "round-released"]
@@ -98,7 +98,7 @@ def case_backend(oracle, event, dice, seed):
     if not met:
         kill_group()
     end(event)
-    check(f"{event}: the event is met", met)
+    premise(f"{event}: the event is met", met)
     after_crash(oracle, f"{event}: all is found", dice)
 
 
@@ -140,7 +140,7 @@ def case_undecided(oracle, ending, dice, seed):
     for client in clients:
         client.join()
     answered = dict(outcomes.get(timeout=5) for _ in held)
-    equal(f"undecided, {ending}: as planned", set(answered.values()), {ending == "answered"})
+    premise(f"undecided, {ending}: as planned", set(answered.values()) == {ending == "answered"}, answered)
     after_crash(oracle, f"undecided, {ending}: all other tables are found", dice)
     connection = connect(DATABASE)
     found = {kind: (seq, v) for kind, seq, v in query(connection, "SELECT kind, seq, v FROM pending")}
@@ -180,7 +180,7 @@ def case_companion(oracle, event, dice, seed):
     if not met:
         kill_group()
     end(event)
-    check(f"{event}: the event is met", met)
+    premise(f"{event}: the event is met", met)
     after_crash(oracle, f"{event}: all is found", dice)
 
 
@@ -198,7 +198,7 @@ def case_closing(oracle, event, dice, seed):
         log.seek(SERVER.get("read", 0))
         text = log.read()
         SERVER["read"] = log.tell()
-    check(f"{event}: the event is met", b"terminated by signal 9" in text)
+    premise(f"{event}: the event is met", b"terminated by signal 9" in text)
     after_crash(oracle, f"{event}: all is found", dice)
 
 
@@ -240,7 +240,7 @@ def case_first_use(oracle, event, dice, seed):
             must_come(lambda: not has_postmaster(), 60)
         else:
             kill_group()
-    check(f"{event}: the event is met", met)
+    premise(f"{event}: the event is met", met)
     after_crash(oracle, f"{event}: all is found", dice)
 
 
@@ -264,7 +264,7 @@ def case_plain(oracle, how, dice, seed):
         os.kill(pid, signal.SIGINT)
         await_end(pid)
     committed = end(how)
-    check(f"{how}: transactions commit", committed > 5, committed)
+    premise(f"{how}: transactions commit", committed > 5, committed)
     after_crash(oracle, f"{how}: all is found", dice)
 
 
@@ -304,7 +304,7 @@ def case_ddl(oracle, event, dice, seed):
         await_end(pid)
     else:
         kill_group()
-    check(f"{event or 'ddl'}: the event is met", answered == (not event))
+    premise(f"{event or 'ddl'}: the event is met", answered == (not event))
     after_crash(oracle, f"{event or 'ddl'}: all other tables are found", dice)
     connection = connect(DATABASE)
     made = value(connection, "SELECT count(*) FROM pg_class WHERE relname IN ('d1', 'd3')")
@@ -365,7 +365,7 @@ def run_case(case, oracle, dice, seed):
     try:
         run(oracle, event, dice, f"{seed} {event}")
     except Exception as error:  # the next case goes on with the same tables
-        fail(f"{event}", repr(error))
+        fail_by(error, str(event), repr(error))
         configure()
         if has_postmaster():
             kill_group()

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Copies of a server with permanent tables, taken under load: a base backup that recovers, a
-standby that is promoted, and recovery to a named point and to an LSN. The oracle judges each of
-them."""
+standby that is promoted, when all is quiet and beside load, and recovery to a named point and to an
+LSN. The oracle judges each of them."""
 
 import copy
+import random
 import time
 
 import psycopg2
@@ -124,6 +125,7 @@ def test_standby():
             except psycopg2.Error as error:
                 check("backups: a standby does not read", error.pgcode in ("0A000", "55000", "57P03"), f"{error.pgcode} {error}")
         connection.close()
+        cascade(standby)
         standby.control("promote")
         judge(standby, copy.deepcopy(Shared.oracle), "backups: a promoted standby has all")
         connection = standby.connect()
@@ -138,34 +140,76 @@ def test_standby():
         standby.remove()
 
 
+def cascade(standby):
+    """A base backup of the standby follows it, and is promoted."""
+    second = Cluster.copy("-R", source=standby, database=DATABASE)
+    try:
+        second.start(hot_standby="on")
+        second.control("promote")
+        judge(second, copy.deepcopy(Shared.oracle), "backups: a backup of a standby, which follows it and is promoted, has all")
+    finally:
+        second.remove()
+
+
 def restart(standby):
     standby.control("restart", "-m", "immediate")
     time.sleep(0.5)
     standby.control("restart", "-m", "fast")
 
 
+def test_promoted_beside_load():
+    """A standby is promoted at any moment, in the middle of its replay. It has a state between the
+    backup's and the last one, also after a crash."""
+    before = {}
+
+    def promote():
+        before["marks"] = marks()
+        standby = copy_server("-R")
+        standby.start(hot_standby="on")
+        time.sleep(random.uniform(0.0, 0.5))
+        standby.control("promote")
+        return standby
+
+    standby = run_for(0.3, "promoted", promote)
+    try:
+        for way in ("is whole", "is whole after a crash"):
+            judge_part(standby, f"backups: a standby that is promoted beside load {way}")
+            connection = standby.connect()
+            there = marks_of(connection)
+            connection.close()
+            check(f"backups: it has all commits of before, {way}", before["marks"] <= there, len(before["marks"] - there))
+            standby.control("restart", "-m", "immediate")
+    finally:
+        standby.remove()
+
+
 def test_points():
-    """Recovery ends at a named point, and at an LSN, with exactly the commits before."""
+    """Recovery ends at a named point, at an LSN, and behind a transaction id, with exactly the
+    commits before."""
     run_for(0.5, "points")
-    one, two = copy_server("-R"), copy_server("-R")
+    one, two, three = copy_server("-R"), copy_server("-R"), copy_server("-R")
     try:
         run_for(0.5, "points 2")
         known = copy.deepcopy(Shared.oracle)
         connection = boss()
         query(connection, "SELECT pg_create_restore_point('here')")
         lsn = value(connection, "SELECT pg_current_wal_flush_lsn()")
+        query(connection, "BEGIN; CREATE TABLE last (id int) USING heap")
+        xid = value(connection, "SELECT pg_current_xact_id()")
+        query(connection, "COMMIT")
         run_for(0.5, "points 3")
         query(connection, "SELECT pg_switch_wal()")
         connection.close()
-        for server, name, settings in ((one, "name", {"recovery_target_name": "here"}), (two, "LSN", {"recovery_target_lsn": lsn})):
+        for server, name, settings in ((one, "name", {"recovery_target_name": "here"}), (two, "LSN", {"recovery_target_lsn": lsn}),
+                                       (three, "transaction id", {"recovery_target_xid": xid})):
             server.start(recovery_target_action="promote", **settings)
             connection = server.connect()
             must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
             connection.close()
             judge(server, copy.deepcopy(known), f"backups: recovery to a point by its {name}")
     finally:
-        one.remove()
-        two.remove()
+        for server in (one, two, three):
+            server.remove()
 
 
 def test_all():
@@ -175,7 +219,7 @@ def test_all():
     query(connection, "SELECT pg_reload_conf()")
     transfers.make_tables(connection)
     connection.close()
-    for test in (test_backup, test_standby, test_points):
+    for test in (test_backup, test_standby, test_promoted_beside_load, test_points):
         test()
     connection = boss()
     Shared.oracle.judge("backups: the server itself", connection)

@@ -57,7 +57,7 @@ def test_persistence():
         INSERT INTO h VALUES (1, 1), (2, 2)""")
     query(connection, f"ALTER TABLE h SET ACCESS METHOD {METHOD}")
     query(connection, "INSERT INTO h VALUES (3, 3); ALTER TABLE u SET LOGGED; INSERT INTO u VALUES (2)")
-    query(connection, "ALTER TABLE made SET UNLOGGED; ALTER TABLE t ADD CHECK (id > 0); ALTER TABLE parent ALTER v TYPE bigint")
+    query(connection, "ALTER TABLE made SET UNLOGGED; ALTER TABLE t ADD CHECK (id > 0); ALTER TABLE parent ALTER v TYPE bigint; CLUSTER t USING t_v")
     equal("definitions: changes of persistence", kind(connection, "h", "h_pkey", "u", "u_pkey", "made"), "ppppu")
     before = {table: content(connection, table) for table in ("t", "u", "parent", "h")}
     connection.close()
@@ -159,6 +159,7 @@ def test_tablespaces():
     boss.close()
     connection = connect(DATABASE, options=SAFE)
     make_moved(connection)
+    query(connection, "BEGIN; LOCK TABLE mp; SELECT mixedcc.set_protocol('mp', '2pl'); COMMIT")
     before = moved_state(connection)
     old = connect(DATABASE, options=SAFE)
     query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
@@ -171,6 +172,8 @@ def test_tablespaces():
     for table in ("mp", "mu"):
         query(connection, f"ALTER TABLE {table} SET TABLESPACE space1; ALTER INDEX {table}_pkey SET TABLESPACE space1")
     equal("definitions: rows, TIDs and indexes after SET TABLESPACE", moved_state(connection), before)
+    pins = query(connection, "SELECT DISTINCT protocol, pinned FROM mixedcc.partitions WHERE \"table\" = 'mp'::regclass")
+    equal("definitions: pins after SET TABLESPACE", pins, [("2pl", True)])
     equal("definitions: tables and indexes are there", [place(connection, t) for t in ("mp", "mp_pkey", "mu", "mu_pkey")], ["space1"] * 4)
     query(old, "COMMIT")
     old.close()

@@ -4,20 +4,21 @@ pg_receivewal, which answers when it has flushed, and never tells that it has re
 with `remote_apply` hangs, and others with `on` wait for their own records only. Beside the commit
 that hangs others commit in each way, and READ COMMITTED sessions read the rows that it has changed.
 Then the standby stops, too, and comes back. At the end a cancel, or a change of the settings, ends
-the wait, and all rows are there."""
+the wait, and all rows are there. `hanging --faults` needs a build with the feature `faults`."""
 
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
 import psycopg2
 
-from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come, query, reload,
-                        value)
+from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_be_found, must_come,
+                        query, reload, value)
 
 DATABASE = "process_hanging"
 LONG = bool(os.environ.get("MIXEDCC_LONG"))
@@ -65,8 +66,7 @@ class Hanging:
         self.connection = session("remote_apply")
         self.done = False
         query(self.connection, "BEGIN")
-        for statement in statements:
-            query(self.connection, statement)
+        self.results = {statement: query(self.connection, statement) for statement in statements}
         self.thread = threading.Thread(target=self.commit)
         self.thread.start()
         must_come(self.waits)
@@ -105,10 +105,12 @@ def make_tables():
     query(BOSS, "CREATE TABLE heap (id int)")
 
 
+# It exports a snapshot that has read a table.
+EXPORT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM plain", "SELECT pg_export_snapshot()")
 WAYS = {
     "without a transaction id": ("UPDATE plain SET n = n + 1 WHERE id <= 10", "DELETE FROM plain WHERE id = 11",
                                  "INSERT INTO plain VALUES (1000, 1, 'new')"),
-    "with a transaction id": ("INSERT INTO heap VALUES (1)", "UPDATE plain SET n = n + 1 WHERE id <= 10",
+    "with a transaction id": (*EXPORT, "INSERT INTO heap VALUES (1)", "UPDATE plain SET n = n + 1 WHERE id <= 10",
                               "DELETE FROM plain WHERE id = 11", "INSERT INTO plain VALUES (1000, 1, 'new')"),
     "of heap and an unlogged table": ("INSERT INTO heap VALUES (1)", "UPDATE unlogged SET n = n + 1 WHERE id <= 10",
                                       "DELETE FROM unlogged WHERE id = 11", "INSERT INTO unlogged VALUES (1000, 1, 'new')"),
@@ -178,14 +180,18 @@ def writes_beside(way, hanging):
     return used() - before
 
 
-def memory_beside(way, hanging, held):
-    """What the other commits have replaced is freed, or the view says which session keeps it."""
-    if "without" in way:
-        check(f"{way}: what the others replace is freed", held < HELD_BYTES, f"{held} bytes, limit {HELD_BYTES}")
+def imports_beside(way, hanging):
+    """A snapshot that it has exported cannot be imported any more: what that sees may be freed."""
+    if EXPORT[-1] not in hanging.results:
         return
-    commits_held, pid = query(BOSS, "SELECT commits, pid FROM mixedcc.horizon")[0]
-    equal(f"{way}: mixedcc.horizon names the session that keeps memory", pid, hanging.connection.info.backend_pid)
-    check(f"{way}: and how many commits it keeps the versions of", commits_held >= COMMITS, commits_held)
+    one = session()
+    query(one, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    query(one, f"SET TRANSACTION SNAPSHOT '{hanging.results[EXPORT[-1]][0][0]}'")
+    try:
+        fail(f"{way}: its snapshot is not imported", query(one, "SELECT sum(n) FROM plain"))
+    except psycopg2.Error as error:
+        equal(f"{way}: its snapshot is not imported", error.pgcode, "0A000")
+    one.close()
 
 
 def standby_stops(way, standby):
@@ -222,7 +228,8 @@ def hangs(way, table, end):
         reads_beside(way, table)
         serializable_beside(way, table)
         held = writes_beside(way, hanging)
-        memory_beside(way, hanging, held)
+        check(f"{way}: what the others replace is freed", held < HELD_BYTES, f"{held} bytes, limit {HELD_BYTES}")
+        imports_beside(way, hanging)
         standby_stops(way, standby)
         reads_beside(f"{way}, later", table)
         check(f"{way}: it has hung all the time", not hanging.done and hanging.waits())
@@ -273,8 +280,19 @@ def end():
     drop_database(DATABASE)
 
 
+def pin_is_found():
+    """A build with the feature `faults`: a logged commit that keeps its pin holds memory back."""
+    query(BOSS, "ALTER SYSTEM SET mixedcc.fault = 'pin_kept'")
+    reload(BOSS)
+    must_be_found("pin_kept", "with a transaction id: what the others replace is freed", with_id)
+    query(BOSS, "ALTER SYSTEM RESET mixedcc.fault")
+    reload(BOSS)
+
+
 try:
     run()
+    if sys.argv[1:2] == ["--faults"]:
+        main(pin_is_found, end)
     main(without_id, with_id, mixed, end)
 except psycopg2.Error as problem:
     fail("set-up", problem)

@@ -11,7 +11,7 @@ import time
 import psycopg2
 
 from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come,
-                        query, reload, server, value, wait_until)
+                        query, reload, server, value, wait_until, wal_since)
 
 DATABASE = "process_durable_log"
 SAFE = "-c synchronous_commit=on"
@@ -37,8 +37,8 @@ def storage(table):
 def records_on_disk(since, types):
     """(type, description) of our records since then. The companion's are left out."""
     rows = query(BOSS, """
-        SELECT record_type, description FROM pg_get_wal_records_info_till_end_of_wal(%s)
-        WHERE resource_manager = 'mixedcc'""", (since,))
+        SELECT record_type, description FROM {}
+        WHERE resource_manager = 'mixedcc'""".format(wal_since(BOSS)), (since,))
     return [row for row in rows if row[0] in types]
 
 
@@ -204,8 +204,8 @@ def commits_ahead(session_, number):
         flushed = value(session_, "SELECT pg_current_wal_flush_lsn()")
         query(BOSS, "INSERT INTO heap VALUES (0)")
         ahead += value(BOSS, """
-            SELECT max(end_lsn) > %s::pg_lsn FROM pg_get_wal_records_info_till_end_of_wal(%s)
-            WHERE resource_manager = 'mixedcc' AND record_type = 'COMMIT'""", (flushed, since))
+            SELECT max(end_lsn) > %s::pg_lsn FROM {}
+            WHERE resource_manager = 'mixedcc' AND record_type = 'COMMIT'""".format(wal_since(BOSS)), (flushed, since))
     query(session_, "DELETE FROM plain")
     return ahead
 
@@ -288,7 +288,7 @@ def standbys():
 
 
 def companion():
-    return value(BOSS, "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'mixedcc companion%%'")
+    return value(BOSS, "SELECT max(pid) FROM pg_stat_activity WHERE backend_type LIKE 'mixedcc companion%%'")
 
 
 def shut_gate(seconds):

@@ -209,6 +209,9 @@ class Committer:
     def waits(self):
         return value(self.place.boss, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 
+    def pid(self):
+        return value(self.place.boss, "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+
     def end(self):
         return self.process.communicate(timeout=30)[0]
 
@@ -224,7 +227,9 @@ def standby(place, steps):
     try:
         hangs = Committer(place, 7)
         equal("standby: readers do not see it, and do not wait", value(place.boss, "SELECT n FROM stock WHERE id = 7"), 7)
-        check("standby: the first step shows it", "UPDATE stock" in steps.sql())
+        seen = steps.sql()
+        check("standby: the first step shows it", "UPDATE stock" in seen)
+        check("standby: mixedcc.durability has its commit", re.search(rf"\b{hangs.pid()} \|.*\| SyncRep", seen), seen)
         steps.sql()
         check("standby: without a standby COMMIT returns", "UPDATE 1" in hangs.end())
         equal("standby: all see it", value(place.boss, "SELECT n FROM stock WHERE id = 7"), -7)
@@ -268,10 +273,16 @@ def checkpoint_held(place, steps):
     must_come(lambda: "will try again" in place.log.read_text(encoding="utf-8"))
     steps.sees(place.log.read_text(encoding="utf-8"))
     check("checkpoint: the log says why", "could not write images" in steps.sh())
-    check("checkpoint: the workers are shown", "mixedcc companion" in steps.sql())
+    must_come(lambda: value(place.boss, "SELECT activity = 'failed' FROM mixedcc.durability"))
+    seen = steps.sql()
+    check("checkpoint: the workers are shown", "mixedcc companion" in seen)
+    check("checkpoint: mixedcc.durability says why it is held",
+          # It tries once a second, and fails soon.
+          re.search(r"(?:failed|imaging) +\| \d+:\S+ +\| \d+:\S+ +\| +1 \| +\d{5} \| +[1-9]", seen), seen)
     check("checkpoint: it is held", checkpoint.is_alive())
     place.tool("prlimit", "--pid", pid, "--fsize=unlimited:")
-    steps.sql()
+    seen = steps.sql()
+    check("checkpoint: it is held no more", re.search(r"^ t +\| \d{4}-\S+ \S+ +\| +0$", seen, re.M), seen)
     checkpoint.join(30)
     check("checkpoint: it was released", value(place.boss, "SELECT redo_lsn > %s FROM pg_control_checkpoint()", (at,)))
     steps.sh()

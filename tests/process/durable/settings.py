@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Permanent tables under the settings of WAL: its three levels, data checksums, no full-page
-writes, compression, few shared buffers. After changes, crashes and a backup under load all rows are
-there, indexes agree, and PostgreSQL's own programs find no damage."""
+writes, compression, pages compared at replay, few shared buffers. After changes, crashes and a
+backup under load all rows are there, indexes agree, and PostgreSQL's own programs find no
+damage."""
 
 import threading
 
@@ -94,7 +95,7 @@ def minimal():
 
 
 def logical():
-    under("logical", "-k", wal_level="logical", wal_compression="on")
+    under("logical", "-k", wal_level="logical", wal_compression="on", wal_consistency_checking="all")
 
 
 def no_full_pages():

@@ -9,7 +9,7 @@ import time
 import psycopg2
 
 from lib.clusters import Cluster
-from lib.common import check, connect, drop_database, equal, main, make_database, query, reload, value
+from lib.common import check, connect, drop_database, equal, main, make_database, query, reload, value, wal_since
 
 DATABASE = "process_times"
 SAFE = "-c synchronous_commit=on"
@@ -111,13 +111,15 @@ def kinds(connection, since):
     """How many records of commits, of ours and of PostgreSQL, since then."""
     query(connection, "SELECT pg_switch_wal()")
     return dict(query(connection, """SELECT resource_manager || ' ' || record_type, count(*)
-        FROM pg_get_wal_records_info_till_end_of_wal(%s)
-        WHERE resource_manager IN ('mixedcc', 'Transaction') AND record_type LIKE '%%COMMIT' GROUP BY 1""", (since,)))
+        FROM {}
+        WHERE resource_manager IN ('mixedcc', 'Transaction') AND record_type LIKE '%%COMMIT' GROUP BY 1""".format(wal_since(connection)), (since,)))
 
 
 def test_cost():
     """Two transaction ids for each interval under load, and nothing on an idle server."""
     connection = connect(DATABASE, options=SAFE)
+    query(connection, "ALTER SYSTEM SET autovacuum = off")  # whose commits are not those of a time
+    reload(connection)
     since = value(connection, "SELECT pg_current_wal_insert_lsn()")
     began = time.time()
     rows = load(3.0, 10_000_000)
@@ -134,7 +136,24 @@ def test_cost():
     since = value(connection, "SELECT pg_current_wal_insert_lsn()")
     rows = load(1.5, 20_000_000)
     equal("times: with -1 no commit has a time", kinds(connection, since), {"mixedcc COMMIT": len(rows)})
+    query(connection, "ALTER SYSTEM RESET autovacuum")
     set_marks(connection, int(EVERY * 1000))
+    connection.close()
+
+
+def test_mixed():
+    """Commits that log nothing of ours are times, too: they do not ask others for more."""
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, "CREATE TABLE heap (id int)")
+    query(connection, "CREATE UNLOGGED TABLE fleeting (id int) USING mixedcc")
+    since, began, rounds = value(connection, "SELECT pg_current_wal_insert_lsn()"), time.time(), 100
+    for number in range(rounds):
+        query(connection, f"BEGIN; INSERT INTO heap VALUES ({number}); INSERT INTO fleeting VALUES ({number}); COMMIT")
+        query(connection, "UPDATE plain SET v = v WHERE id = 1")
+    intervals = (time.time() - began) / EVERY
+    marks = kinds(connection, since).get("mixedcc XCOMMIT", 0)
+    check("times: commits of heap tables count", marks <= 2 * intervals + 3, f"{marks} in {rounds} and {intervals}")
+    query(connection, "DROP TABLE heap, fleeting")
     connection.close()
 
 
@@ -174,7 +193,7 @@ def test_all():
     set_marks(connection, int(EVERY * 1000))
     query(connection, "CREATE TABLE plain (id int, v text DEFAULT 'x') USING mixedcc")
     query(connection, "CREATE INDEX plain_id ON plain (id)")
-    for test in (test_points_in_time, test_cost, test_standby):
+    for test in (test_points_in_time, test_cost, test_mixed, test_standby):
         test()
     query(connection, "ALTER SYSTEM RESET wal_keep_size")
     query(connection, "ALTER SYSTEM RESET mixedcc.time_marks")

@@ -121,7 +121,15 @@ class Watch:
         finally:
             self.sql = None
             if not connection.closed:
-                connection.rollback()
+                end(connection)
+
+
+def end(connection):
+    """Rolls back. A timeout that comes at the very end of a statement ends the next one."""
+    try:
+        connection.rollback()
+    except psycopg2.errors.QueryCanceled:
+        connection.rollback()
 
 
 def session(database, way=""):

@@ -120,7 +120,10 @@ def run(connection, name, seed, duration, fault=None):
         write_ends(connection, table, directory)
         files = sorted(os.path.join(directory, file) for file in os.listdir(directory))
         # Heap's SSI keeps neither real-time nor session order.
-        arguments = [CHECKER, "--limit", "3", "--real-time" if OURS else "--no-session"] + files
+        arguments = [CHECKER, "--limit", "3", "--real-time" if OURS else "--no-session", *files]
+        if OURS:
+            # A snapshot leaves out commits with a transaction id, of time marks, for an instant.
+            arguments.insert(1, "--no-prefix")
         done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0 and os.environ.get("MIXEDCC_KEEP"):
             shutil.copytree(directory, tempfile.mkdtemp(prefix="predicates-") + f"/{name}-{seed}")
@@ -175,7 +178,7 @@ def test_rounds():
         first = int(os.environ.get("MIXEDCC_SEED", time.time()))
         rounds = [(name, first + number) for number, name in enumerate(ROUNDS)]
         check("predicates: the build has no deliberate faults", value(connection, "SELECT current_setting('mixedcc.fault', true)") is None)
-    duration = seconds(40) / len(ROUNDS)
+    duration = seconds(30, long=90) / len(ROUNDS)
     reset_ways(connection)
     tables = [judge(connection, name, seed, duration) for name, seed in rounds]
     if OURS and not wanted:

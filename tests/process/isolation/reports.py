@@ -158,7 +158,7 @@ def make_accounts(connection, settings):
 
 def test_no_reader_fails(connection):
     kinds = protocols.variants()
-    duration = seconds(15) / (len(kinds) + 1)
+    duration = seconds(10, long=30) / (len(kinds) + 1)
     frozen = 0
     for name, settings in kinds.items():
         make_accounts(connection, settings)

@@ -267,8 +267,8 @@ def test_looks():
     for k in range(1, 9):
         put(connection, "a", 5, k)
         put(connection, "b", 1000 + k, k + 10)
-    # Not ORDER BY k, which is planned by the key.
-    by_b = "SELECT array_agg(k ORDER BY k) FROM t WHERE b > 1000"
+    # Not by an order of k, which is planned by the key (from PostgreSQL 16 on in aggregates, too).
+    by_b = "SELECT array_agg(k ORDER BY k + 0) FROM t WHERE b > 1000"
     plan = str(query(connection, f"EXPLAIN (COSTS off) {by_b}"))
     in_between = value(connection, by_b)
     query(connection, "COMMIT")

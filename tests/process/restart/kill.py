@@ -164,7 +164,7 @@ def test_kills():
     started = value(connection, "SELECT pg_postmaster_start_time()")
     first_start = log_restarts(connection)
     connection.close()
-    until = time.monotonic() + seconds(20)
+    until = time.monotonic() + seconds(12, long=40)
     results, transfers = multiprocessing.Queue(), multiprocessing.RawArray("l", WORKERS)
     processes = {number: start(number, until, results, transfers) for number in range(WORKERS)}
     counts = disturb(until, processes, results, transfers)

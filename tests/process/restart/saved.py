@@ -473,6 +473,8 @@ def test_kill_while_loading():
         must_come(lambda: (PATH["data"] / "postmaster.pid").exists())
         if turn % 2:
             must_come(lambda: "mixedcc loaded" in log_since(start))
+            if turn == 7:
+                must_come(lambda: control_state() != "shut down")
         else:
             time.sleep(turn * 0.01)
         pid = postmaster()

@@ -166,7 +166,7 @@ def round_of(seed):
 
 def same_as_the_executor():
     seed = int(os.environ.get("MIXEDCC_SEED", "1"))
-    end = time.monotonic() + seconds(40)
+    end = time.monotonic() + seconds(30, long=90)
     rounds = 0
     boss = connect(DATABASE)
     query(boss, "SELECT mixedcc.reset_bypass()")

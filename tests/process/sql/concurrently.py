@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""CREATE INDEX and REINDEX CONCURRENTLY: beside sessions that write, beside old snapshots, with
-unique keys, and ended in the middle. Each index is compared with the rows."""
+"""CREATE INDEX, REINDEX and DROP INDEX CONCURRENTLY: beside sessions that write, beside old
+snapshots, with unique keys, ended in the middle, and cut off by a crash of the server. Each index
+is compared with the rows."""
 
 import os
 import random
@@ -9,7 +10,7 @@ import time
 
 import psycopg2
 
-from lib.common import check, connect, drop_database, equal, main, make_database, must_come, query, seconds, value
+from lib.common import check, connect, drop_database, equal, main, make_database, must_come, query, seconds, server, value
 
 DATABASE = "process_concurrently"
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
@@ -281,6 +282,81 @@ def ended_in_the_middle():
         writer.close()
 
 
+def dropped_beside_writers():
+    """Writers go on while the index leaves. A scan of it that is under way finds all its rows."""
+    for kind in KINDS:
+        make_table(kind)
+        query(BOSS, "CREATE INDEX x ON t (v); CREATE INDEX y ON t (w)")
+        old = connect(DATABASE, options="-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off")
+        query(old, "BEGIN; DECLARE c CURSOR FOR SELECT v FROM t WHERE v >= 0 ORDER BY v")
+        first = query(old, "FETCH 100 c")
+        writers = [Writer(n) for n in range(2)]
+        for writer in writers:
+            writer.start()
+        drop = Command("DROP INDEX CONCURRENTLY x")
+        must_come(drop.waits)
+        before = [w.done for w in writers]
+        must_come(lambda: all(w.error or w.done > n + 3 for w, n in zip(writers, before)))
+        rest = query(old, "FETCH ALL c")
+        whole = len(first) + len(rest) == 2000 and rest == sorted(rest)
+        check(f"{kind} drop: the scan ends with all rows", whole, len(rest))
+        query(old, "COMMIT")
+        drop.join()
+        for writer in writers:
+            writer.stopped = True
+        for writer in writers:
+            writer.join()
+        check(f"{kind} drop: it ends", drop.error is None, drop.error)
+        check(f"{kind} drop: writers see no error of their own", all(w.error is None for w in writers),
+              [repr(w.error) for w in writers])
+        query(BOSS, "ALTER INDEX y RENAME TO x")
+        compare(f"{kind} drop: another index", "w BETWEEN 0 AND 1000")
+        old.close()
+
+
+# What a crash meets in its middle, with a command that makes ready for it, and the index that the
+# command has left.
+CUT_OFF = {
+    "CREATE INDEX CONCURRENTLY x ON t (v)": ("SELECT", "x"),
+    "REINDEX INDEX CONCURRENTLY x": ("CREATE INDEX x ON t (v)", "x_ccnew"),
+    "DROP INDEX CONCURRENTLY x": ("CREATE INDEX x ON t (v)", "x"),
+}
+
+
+def cut_off_by_a_crash():
+    """After recovery the index that the command has left is invalid, and can be dropped; a valid
+    one has the rows of the table."""
+    global BOSS
+    query(BOSS, f"ALTER DATABASE {DATABASE} SET synchronous_commit = on")
+    BOSS.close()
+    BOSS = connect(DATABASE)
+    for sql, (before, left) in CUT_OFF.items():
+        name = f"crash in {sql.split(' CONC')[0]}"
+        make_table("permanent")
+        query(BOSS, before)
+        writer = connect(DATABASE)
+        query(writer, "BEGIN; UPDATE t SET v = 0 WHERE id = 1")
+        command = Command(sql)
+        must_come(command.waits)
+        query(BOSS, "INSERT INTO t VALUES (6000, 5, 1, 6000, '{1}', 7); UPDATE t SET v = 6 WHERE id = 2")
+        server("crash")
+        command.join()
+        writer.close()
+        BOSS = connect(DATABASE)
+        check(f"{name}: the command fails", command.error is not None)
+        check(f"{name}: an invalid index is left",
+              not value(BOSS, f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{left}'::regclass"))
+        equal(f"{name}: committed rows are there", query(BOSS, "SELECT id, v FROM t WHERE id IN (1, 2, 6000) ORDER BY id"),
+              [(1, 1), (2, 6), (6000, 5)])
+        if left != "x":
+            compare(f"{name}: the old index", INDEXES["plain"][1])
+        query(BOSS, "INSERT INTO t VALUES (6001, 5, 1, 6001, '{1}', 7)")
+        query(BOSS, f"DROP INDEX CONCURRENTLY {left}")
+        query(BOSS, "DROP INDEX IF EXISTS x")
+        query(BOSS, "CREATE INDEX CONCURRENTLY x ON t (v)")
+        compare(f"{name}: a new index", INDEXES["plain"][1])
+
+
 def primary_keys():
     """They are left out; the other indexes of their table are not."""
     make_table("unlogged")
@@ -302,7 +378,8 @@ def run():
     BOSS = make_database(DATABASE)
     query(BOSS, "CREATE EXTENSION amcheck")
     try:
-        main(indexes_beside_writers, unique_keys, undone_rows, rows_of_each_phase, ended_in_the_middle, primary_keys)
+        main(indexes_beside_writers, unique_keys, undone_rows, rows_of_each_phase, ended_in_the_middle,
+             dropped_beside_writers, primary_keys, cut_off_by_a_crash)
     finally:
         BOSS.close()
         drop_database(DATABASE)

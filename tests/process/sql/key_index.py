@@ -11,7 +11,7 @@ import time
 
 import psycopg2
 
-from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, server, value
+from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, server, tool, value
 
 DATABASE = "process_key_index"
 SOURCE = "process_key_index_source"
@@ -237,8 +237,11 @@ def files_of_first_builds():
     before = query(boss, "SELECT * FROM r ORDER BY id")
     directory = pathlib.Path(value(boss, "SHOW data_directory"))
     file = directory / value(boss, "SELECT pg_relation_filepath('r_pkey')")
+    checksums = value(boss, "SHOW data_checksums")
     boss.close()
     server("stop")
+    if checksums == "on":  # which the pages below would not have
+        tool("pg_checksums", "--disable", "-D", directory)
     for path in (file, file.with_name(file.name + "_init")):
         page = bytearray(path.read_bytes()[:8192])
         equal(f"first builds: the fork has two blocks now, {path.name[-5:] == '_init'}", path.stat().st_size, 16384)

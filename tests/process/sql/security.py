@@ -25,7 +25,7 @@ CALLS = {
     "await_switches": "await_switches('sec.t')", "await_switches_ms": "await_switches_ms('sec.t', 1000)", "check_primary_index": "check_primary_index('sec.t')",
     "declare_partition": "declare_partition('sec.t', 'k1')", "declaring": "declaring(1, 0, 1)", "estimate": "estimate('sec.h')", "explain_choice": "explain_choice('sec.t', 0)",
     "get": "get(NULL::sec.t, 'k1')", "get_each": "get_each(NULL::sec.t, ARRAY['k1'])", "get_value": "get_value(NULL::int, NULL::sec.t, 'v', 'k1')",
-    "insert": "insert(ROW('k0', 1)::sec.t)", "label_items": "label_items('partitions=2')", "primary_index": "primary_index('sec.t')",
+    "insert": "insert(ROW('k0', 1)::sec.t)", "label_items": "label_items('partitions=2')", "load": "load('sec.t')", "primary_index": "primary_index('sec.t')",
     "put": "put(ROW('k1', 2)::sec.t)", "range_scan": "range_scan(NULL::sec.t, 'k1')", "remove": "remove(NULL::sec.t, 'k1')", "report": "report()", "reset_stats": "reset_stats('sec.t')",
     "set": "set(NULL::sec.t, 'v', 2, 'k1')", "set_protocol": "set_protocol('sec.t', 'occ', 0)", "set_stop_event": "set_stop_event('read', 'off')",
     "table_size": "table_size('sec.t')", "version_bytes": "version_bytes(100)", "unannotate": "unannotate('sec.f(text)')", "unpin": "unpin('sec.t', 0)",

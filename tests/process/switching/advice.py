@@ -146,7 +146,7 @@ def test_advice_protocols():
         query(choice.BOSS, "ALTER TABLE t RESET (mixedcc.candidates)")
         check("advice: where it is chosen it is not advised", gets("partcc") and wait_until(lambda: "partcc" not in advice_of("t"), PATIENCE), advice_of("t"))
         configure(model_file=model_file("occ.json", leaf(0.9), leaf(0.0), leaf(0.9)))
-        check("advice: nor where the model is against it", gets("occ") and stays("occ", limit=0.5) and "partcc" not in advice_of("t"), advice_of("t"))
+        check("advice: nor where the model is against it", gets("occ") and stays("occ", limit=0.5) and wait_until(lambda: "partcc" not in advice_of("t"), PATIENCE), advice_of("t"))
     table(", mixedcc.protocol = occ")
     sample_all()
     configure(adaptive_min_samples="1000000")

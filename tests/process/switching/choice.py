@@ -495,7 +495,7 @@ def test_history():
     all the time."""
     fast(adaptive_confirm="1", adaptive_min_gain="1", partcc_max_share="100", adaptive_forget="1")
     BOSS.close()
-    duration = seconds(24) / 3
+    duration = seconds(15, long=48) / 3
     for name, load in (("choice, serializable", Load(["a", "b"], ["a", "b"])),
                        ("choice, all levels", Load(["a", "b"], ["a", "b"], levels=history.ALL_LEVELS)),
                        ("choice, terminated", Load(["a", "b"], ["a", "b"], levels=history.ALL_LEVELS, killed=True))):

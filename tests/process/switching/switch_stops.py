@@ -297,7 +297,7 @@ def test_commits():
 CHANGES = {
     "TRUNCATE t": ("new", 2),
     "ALTER TABLE t SET (mixedcc.partitions = 3)": ("new", 3),
-    "ALTER TABLE t ALTER v TYPE bigint": ("old", 2),  # a rewrite begins with the table's option
+    "ALTER TABLE t ALTER v TYPE bigint": ("new", 2),
     "ALTER TABLE t SET (mixedcc.protocol = '{third}')": ("third", 2),
     "DROP TABLE t": None,
 }
