@@ -21,6 +21,8 @@ from statements import workloads
 
 DATABASE = "postgres"
 CHECKPOINT_RATE, CHECKPOINT_CLIENTS = 1000, 4
+# checkpoint_timeout where a checkpoint is spread, in seconds.
+SPREAD_OVER = 30
 START_SECONDS = 1800
 
 
@@ -82,11 +84,14 @@ class Measures:
                 self.memory()
         if self.wants(plan.LATENCY):
             with self.attempt(plan.LATENCY):
-                self.latency()
+                self.latency(plan.LATENCY)
         if self.wants(plan.REPLAY):
             for engine in plan.LOGGED:
                 with self.attempt(f"{plan.REPLAY}, {engine.name}"):
                     self.replay(engine)
+        if self.wants(plan.SPREAD):
+            with self.attempt(plan.SPREAD):
+                self.latency(plan.SPREAD)
 
     # What scripts cost.
 
@@ -174,17 +179,20 @@ class Measures:
         more = live[plan.PERMANENT.name] - live[plan.UNLOGGED.name]
         self.add(plan.MEMORY, plan.PERMANENT.name, 1, {"bytes_more": more}, plan.PERMANENT)
 
-    def latency(self) -> None:
-        with self.server() as (private, server):
+    def latency(self, test: str) -> None:
+        """`test`: plan.LATENCY or plan.SPREAD."""
+        timeout = f"{SPREAD_OVER}s" if test == plan.SPREAD else "1h"
+        with self.server(checkpoint_timeout=timeout) as (private, server):
             for engine in plan.LOGGED:
                 make(server, engine, self.sizes.dirty_rows)
             for number in range(1, min(self.sizes.rounds, 3) + 1):
                 for engine in plan.LOGGED:
-                    self.one_checkpoint(private, server, engine, number)
+                    self.one_checkpoint(private, server, engine, number, test)
 
     def one_checkpoint(self, private: cluster.Cluster, server: runner.Server,
-                       engine: workloads.Engine, number: int) -> None:
+                       engine: workloads.Engine, number: int, test: str) -> None:
         """A checkpoint with all rows dirty, in the middle of updates at a fixed rate."""
+        spread = test == plan.SPREAD
         server.psql(DATABASE, "CHECKPOINT")
         sql(server, engine, "UPDATE item SET value = value + 1")
         prefix = os.path.join(private.root, "latency")
@@ -193,13 +201,15 @@ class Measures:
         def checkpoint() -> None:
             time.sleep(self.sizes.seconds / 2)
             span.append(time.time())
-            server.psql(DATABASE, "CHECKPOINT")
+            # The start of a backup that is not fast waits for a spread checkpoint.
+            server.psql(DATABASE, "SELECT pg_backup_start('bench', false)" if spread else "CHECKPOINT")
             span.append(time.time())
 
         thread = threading.Thread(target=checkpoint, daemon=True)
         thread.start()
         runner.run(server, runner.Job(
-            database=DATABASE, seconds=3 * self.sizes.seconds, clients=CHECKPOINT_CLIENTS,
+            database=DATABASE, clients=CHECKPOINT_CLIENTS,
+            seconds=3 * self.sizes.seconds + (SPREAD_OVER if spread else 0),
             script=str(workloads.DIRECTORY / "scripts" / "update1.pgbench"), isolation=plan.RC,
             rate=CHECKPOINT_RATE, variables={"rows": self.sizes.dirty_rows}, log_prefix=prefix,
             settings={"search_path": engine.schema, **plan.OFF}))
@@ -211,7 +221,7 @@ class Measures:
             metrics = {"p99_ms": latency.percentile(times, 0.99), "committed": len(times)}
             if label == plan.INSIDE:
                 metrics["checkpoint_s"] = span[1] - span[0]
-            self.add(plan.LATENCY, f"{engine.name} {label}", number, metrics, engine,
+            self.add(test, f"{engine.name} {label}", number, metrics, engine,
                      clients=CHECKPOINT_CLIENTS)
 
     def replay(self, engine: workloads.Engine) -> None:

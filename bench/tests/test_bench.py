@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import math
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -124,6 +125,26 @@ class SingleUserSession(unittest.TestCase):
         table = instructions.statements_of("schema.sql", workloads.PARTCC_ONE, 1000)[0]
         self.assertIn("USING mixedcc WITH (mixedcc.protocol = 'partcc', "
                       "mixedcc.partitions = '1')", table)
+
+    def test_forms_of_payment_add_where_they_say(self):
+        columns = program("columns")
+        for form in columns.FORMS.split(","):
+            for rests in (False, True):
+                load = columns.Halves()
+                load.form = form
+                with self.subTest(form=form, rests=rests):
+                    scripts = load.halves(rests)
+                    payment = [line for line in scripts["payment"].splitlines() if line]
+                    adds = [n for n, line in enumerate(payment) if line.startswith(("UPDATE warehouse", "UPDATE district"))]
+                    self.assertEqual(len(adds), 0 if form == "rows" else 2)
+                    if form == "late":
+                        self.assertEqual([*adds, "END;"], [len(payment) - 3, len(payment) - 2, payment[-1]])
+                    self.assertEqual("FROM warehouse_read" in scripts["new_order"], form in ("tax", "late"))
+                    for table in re.findall(r"(?:FROM|UPDATE|INTO) (\w+_(?:read|sum))", "".join(scripts.values())):
+                        self.assertIn(f"CREATE UNLOGGED TABLE {table} ", load.more_tables())
+                    statements = re.findall(r"^(?:SELECT|UPDATE|INSERT)", scripts["payment"], re.MULTILINE)
+                    slept = scripts["payment"].count("\\sleep") if rests else 0
+                    self.assertEqual(slept, (len(statements) - (2 if form == "late" else 0)) * rests)
 
 
 if __name__ == "__main__":

@@ -72,15 +72,15 @@ class Table(unittest.TestCase):
 
     def test_each_row_has_a_measurement(self):
         known = {load.name for load in (*plan.CPU_LOADS, *plan.COMMIT_LOADS)} | {w.name for w in plan.WAL}
-        known |= {plan.INSTRUCTIONS, plan.LATENCY, plan.MEMORY, plan.REPLAY}
+        known |= {plan.INSTRUCTIONS, plan.LATENCY, plan.SPREAD, plan.MEMORY, plan.REPLAY}
         self.assertEqual(set(plan.TESTS), known)
 
     def test_the_goals_of_the_table(self):
         goals = {(row.test, row.metric): row.at_most or row.at_least for row in plan.ROWS
                  if row.at_most or row.at_least}
         expected = {("update_1", "cpu_us"): 0.35, ("instructions", "added"): 1300,
-                    ("commits_hot", "tps"): 1.5, ("wal_1_percent", "wal_bytes"): 0.10,
-                    ("checkpoint", "p99_ms"): 1.5, ("replay", "load_mb_s"): 200,
+                    ("commits_hot", "tps"): 1.5, ("commits_hot_early", "tps"): 4.0, ("wal_1_percent", "wal_bytes"): 0.10,
+                    ("checkpoint", "p99_ms"): 1.5, ("checkpoint_spread", "p99_ms"): 1.5, ("replay", "load_mb_s"): 200,
                     ("memory", "bytes_more"): 6}
         for key, goal in expected.items():
             self.assertEqual(goals[key], goal, key)

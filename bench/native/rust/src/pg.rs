@@ -1,12 +1,22 @@
-//! What the examples use of PostgreSQL 15.
+//! What the examples use of PostgreSQL, of the version that PG_MAJOR names at build (15 without
+//! it).
 
 use mixedcc_native::{Datum, Native, Oid, Refused, VARIABLE};
 use std::any::Any;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::fmt::Write;
+use std::mem::offset_of;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 const ERROR: c_int = 21;
+
+const MAJOR: c_int = match option_env!("PG_MAJOR") {
+    None => 15,
+    Some(text) => match c_int::from_str_radix(text, 10) {
+        Ok(major) => major,
+        Err(_) => panic!("PG_MAJOR is no number"),
+    },
+};
 
 extern "C-unwind" {
     fn find_rendezvous_variable(name: *const c_char) -> *mut *mut c_void;
@@ -29,6 +39,8 @@ pub struct Magic {
     name_len: c_int,
     float8_by_value: c_int,
     abi: [u8; 32],
+    /// The module's name and version, from PostgreSQL 18 on: null pointers.
+    named: [usize; 2],
 }
 
 /// `PG_MODULE_MAGIC`.
@@ -45,13 +57,14 @@ pub extern "C" fn Pg_magic_func() -> &'static Magic {
         all
     }
     static MAGIC: Magic = Magic {
-        len: size_of::<Magic>() as c_int,
-        version: 1500,
+        len: if MAJOR < 18 { offset_of!(Magic, named) } else { size_of::<Magic>() } as c_int,
+        version: MAJOR * 100,
         most_arguments: 100,
         most_keys: 32,
         name_len: 64,
         float8_by_value: 1,
         abi: abi(),
+        named: [0; 2],
     };
     &MAGIC
 }
