@@ -29,6 +29,26 @@ tally() { # [stage]
 fail() { # message
     say "FAIL $1"
     echo "FAIL $1" | record
+    keep_excerpt
+}
+
+# What the job that just ran printed around its failures, or at its end, for show_failures.
+keep_excerpt() {
+    [ -s "${job_log:-}" ] || return 0
+    {
+        printf '\n-- %s\n' "${job_name:-${stage_name:-}}"
+        if grep -q '^FAIL ' "$job_log"; then grep -h -B 25 -A 25 '^FAIL ' "$job_log"; else tail -n 40 "$job_log"; fi |
+            tail -n 120
+    } | locked tee -a "$work_dir/log/excerpts" >/dev/null
+}
+
+# Logs are cut off where they are shown, so the last lines say again what failed.
+show_failures() {
+    [ -s "$work_dir/log/checks" ] && grep -q -v "$(printf '\tok\t')" "$work_dir/log/checks" || return 0
+    say "== failures"
+    [ ! -s "$work_dir/log/excerpts" ] || tail -n 400 "$work_dir/log/excerpts"
+    printf '\n'
+    awk -F '\t' '$2 != "ok" && !seen[$0]++ { print "FAILED: " $1 ": " $3 }' "$work_dir/log/checks"
 }
 
 # Runs a command or function in the background, so that a signal ends us at once,
@@ -110,7 +130,7 @@ check_status() { # name, exit status
 # badly, or well without a test.
 record_lines() { # exit status, runner, file
     record <"$3"
-    if grep -q '^FAIL ' "$3"; then return; fi
+    if grep -q '^FAIL ' "$3"; then keep_excerpt; return; fi
     if [ "$1" != 0 ]; then
         fail "$2 ended with status $1"
     elif [ ! -s "$3" ]; then
