@@ -82,7 +82,7 @@ def test_commit():
     equal("companion: no commit is waited for", shown(connection, "commit_pid"), (None,))
     thread = threading.Thread(target=commit_slowly, daemon=True)
     thread.start()
-    must_come(lambda: shown(connection, "commit_pid") != (None,), 10)
+    must_come(lambda: shown(connection, "commit_pid") != (None,))
     pid, since = shown(connection, "commit_pid", "commit_since")
     check("companion: the oldest commit", pid != connection.info.backend_pid and since is not None, (pid, since))
     thread.join(30)

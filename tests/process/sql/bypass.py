@@ -224,7 +224,7 @@ def meeting(boss, way, protocol, level, first, end, second):
     worker = threading.Thread(target=lambda: said.extend(two.execute("s", (1,))))
     worker.start()
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    must_come(lambda: not worker.is_alive() or value(boss, waits) > 0, 5)
+    must_come(lambda: not worker.is_alive() or value(boss, waits) > 0)
     waited = worker.is_alive()
     one.simple(end)
     worker.join()

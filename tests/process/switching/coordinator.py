@@ -41,10 +41,10 @@ def begin_again():
 
 def test_heartbeat():
     check("coordinator: one runs", wait_until(coordinator, 10))
-    check("coordinator: it is idle from the beginning", wait_until(lambda: query(BOSS, ACTIVITY) == [("idle", "")], 3), query(BOSS, ACTIVITY))
+    check("coordinator: it is idle from the beginning", wait_until(lambda: query(BOSS, ACTIVITY) == [("idle", "")]), query(BOSS, ACTIVITY))
     last, passes = query(BOSS, "SELECT last_pass_at, passes FROM mixedcc.coordinator")[0]
     later = "SELECT last_pass_at > %s AND passes > %s AND last_pass_at <= now() AND last_pass_at >= started_at FROM mixedcc.coordinator"
-    check("coordinator: its heart beats with nothing to do", wait_until(lambda: value(BOSS, later, (last, passes)), 4))
+    check("coordinator: its heart beats with nothing to do", wait_until(lambda: value(BOSS, later, (last, passes))))
 
 
 def test_databases():
@@ -56,12 +56,12 @@ def test_databases():
     keep = connect(SECOND)
     query(keep, "BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE u SET v = 1 WHERE id = 1")
     set_protocol(BOSS, "t", "2pl", 1, wait=False)
-    must_come(lambda: states() == ["occ", "occ+2pl"], 5)
-    check("coordinator: one switch is shown", wait_until(lambda: query(BOSS, ACTIVITY) == [("active", "switching 1 partition")], 3), query(BOSS, ACTIVITY))
+    must_come(lambda: states() == ["occ", "occ+2pl"])
+    check("coordinator: one switch is shown", wait_until(lambda: query(BOSS, ACTIVITY) == [("active", "switching 1 partition")]), query(BOSS, ACTIVITY))
     set_protocol(other, "u", "occ", wait=False)
     three = "SELECT DISTINCT protocol FROM mixedcc.partitions"
-    must_come(lambda: query(other, three) == [("partcc+occ",)], 5)
-    check("coordinator: all switches are counted", wait_until(lambda: query(BOSS, ACTIVITY) == [("active", "switching 4 partitions")], 3), query(BOSS, ACTIVITY))
+    must_come(lambda: query(other, three) == [("partcc+occ",)])
+    check("coordinator: all switches are counted", wait_until(lambda: query(BOSS, ACTIVITY) == [("active", "switching 4 partitions")]), query(BOSS, ACTIVITY))
     equal("coordinator: also in its view", [value(c, "SELECT under_way FROM mixedcc.coordinator") for c in (BOSS, other)], [4, 4])
     shown = 'SELECT "table"::regclass::text, partition, protocol, waits_for FROM mixedcc.switches ORDER BY 2'
     holders = [keep.info.backend_pid]
@@ -73,7 +73,7 @@ def test_databases():
     equal("coordinator: both are completed", done, ([True, True], ["occ", "2pl"], [("occ",)]))
     equal("coordinator: histories are apart", (query(BOSS, HISTORY, ("asked",)), sorted(query(other, HISTORY, ("asked",)))),
           ([("t", 1, "occ", "2pl")], [("u", n, "partcc", "occ") for n in range(3)]))
-    check("coordinator: it is idle again", wait_until(lambda: query(BOSS, ACTIVITY) == [("idle", "")], 3), query(BOSS, ACTIVITY))
+    check("coordinator: it is idle again", wait_until(lambda: query(BOSS, ACTIVITY) == [("idle", "")]), query(BOSS, ACTIVITY))
     query(BOSS, "DROP TABLE t")
     query(other, "DROP TABLE u")
     other.close()
@@ -128,7 +128,7 @@ def test_restart():
     set_protocol(BOSS, "t", "partcc", 0)
     keep = holder("t")
     set_protocol(BOSS, "t", "2pl", 1, wait=False)
-    check("coordinator: a switch is under way at shutdown", wait_until(lambda: states() == ["partcc", "occ+2pl"], 5), states())
+    check("coordinator: a switch is under way at shutdown", wait_until(lambda: states() == ["partcc", "occ+2pl"]), states())
     pid, log = coordinator(), log_file()
     with open(log, errors="replace") as file:
         file.seek(0, os.SEEK_END)
@@ -174,7 +174,7 @@ def test_killed():
     fresh("occ", kind="UNLOGGED")
     keep = holder("t")
     ask("2pl")
-    must_come(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"})
     restart.kill_process(coordinator())
     keep.close()
     crashed("killed", "occ", "2pl")
@@ -183,9 +183,9 @@ def test_killed():
         fresh(old, kind="UNLOGGED")
         stand(event)
         one, thread = writer(event, outcome)
-        reached = wait_until(lambda: stopped(one.info.backend_pid), 5)
+        reached = wait_until(lambda: stopped(one.info.backend_pid))
         ask(new)
-        in_middle = wait_until(lambda: states() == [mix(old, new)] * 2, 5)
+        in_middle = wait_until(lambda: states() == [mix(old, new)] * 2)
         restart.kill_process(one.info.backend_pid)
         thread.join(10)
         check(f"coordinator: a session in its commit, {event}", reached and in_middle and outcome != [None], (reached, in_middle, outcome))

@@ -40,13 +40,13 @@ def let_go():
     for event, _ in CASES:
         stop(BOSS, event, "off")
     query(BOSS, "SELECT pg_advisory_unlock_all()")
-    must_come(lambda: not stopped(coordinator()), 5)
+    must_come(lambda: not stopped(coordinator()))
     time.sleep(0.01)  # it looks again
 
 
 def stands():
     """Waits for the coordinator to stand."""
-    return wait_until(lambda: stopped(coordinator()), 5)
+    return wait_until(lambda: stopped(coordinator()))
 
 
 def next_coordinator(ending):
@@ -54,11 +54,11 @@ def next_coordinator(ending):
     old = coordinator()
     if ending == "terminated":
         query(BOSS, "SELECT pg_terminate_backend(%s)", (old,))
-        must_come(lambda: value(BOSS, ENDED, (old,)) == 0, 5)
+        must_come(lambda: value(BOSS, ENDED, (old,)) == 0)
         let_go()
     elif ending == "released":
         let_go()
-    return wait_until(lambda: coordinator() is not None and (coordinator() == old) == (ending == "released"), 10)
+    return wait_until(lambda: coordinator() is not None and (coordinator() == old) == (ending == "released"))
 
 
 def begun(*statements):
@@ -83,7 +83,7 @@ def switched(old, new, partitions=2):
 def free(table="t"):
     """No lock is left, in PostgreSQL's table or in rows; a word that tells which, or None."""
     left = "SELECT count(*) FROM pg_locks WHERE pid <> pg_backend_pid() AND locktype IN ('advisory', 'relation', 'userlock', 'transactionid')"
-    if not wait_until(lambda: value(BOSS, left) == 0, 3):
+    if not wait_until(lambda: value(BOSS, left) == 0):
         return query(BOSS, "SELECT pid, locktype, mode, granted FROM pg_locks WHERE pid <> pg_backend_pid()")
     return attempt(BOSS, f"BEGIN; SELECT 1 FROM {table} FOR UPDATE NOWAIT; COMMIT") and "rows locked"
 
@@ -104,7 +104,7 @@ def across(step, ending, event, old, new):
     if step == "degrade":
         keep = holder("other")  # keeps the upgrade from ending
         ask(new)
-        must_come(lambda: steps() == {"upgrade"}, 5)
+        must_come(lambda: steps() == {"upgrade"})
     if step != "end":
         # Under partcc it would lock what the others read.
         follows = "SELECT v FROM t WHERE id = 3" if "partcc" not in (old, new) else "SELECT v FROM other WHERE id = 1"
@@ -126,7 +126,7 @@ def across(step, ending, event, old, new):
     if (event, step, ending) == ("switch_epoch", "degrade", "terminated"):
         # The upgrade is announced again, and waits for the transactions that were there.
         wanted = ([mix(old, new), new], {"upgrade", "degrade"})
-    wait_until(lambda: (states(), steps()) == wanted, 5)
+    wait_until(lambda: (states(), steps()) == wanted)
     some_passes(BOSS, 3)
     if (states(), steps()) != wanted:
         problems.append((name, "with who was there before", states(), steps()))
@@ -207,7 +207,7 @@ def test_undone():
             # there, finds it so.
             begun_switch = event != "switch_epoch"
             wanted = ([old] * 2, {"degrade"} if begun_switch else set())
-            if not wait_until(lambda: (states(), steps()) == wanted, 5):
+            if not wait_until(lambda: (states(), steps()) == wanted):
                 problems.append((name, states(), steps()))
             query(before, "UPDATE t SET v = v + 1 WHERE id = 20; COMMIT")
             before.close()
@@ -272,15 +272,15 @@ def test_commits():
                 stand(event)
                 one, thread = writer(event, outcome)
                 pid = one.info.backend_pid
-                reached = wait_until(lambda: stopped(pid), 5)
+                reached = wait_until(lambda: stopped(pid))
                 ask(new)
-                must_come(lambda: states() == [mix(old, new)] * 2, 5)
+                must_come(lambda: states() == [mix(old, new)] * 2)
                 held = query(BOSS, "SELECT DISTINCT step, waits_for FROM mixedcc.switches")
                 if not reached or held != [("upgrade", [pid])]:
                     problems.append((name, reached, held))
                 if ending == "terminated":
                     query(BOSS, "SELECT pg_terminate_backend(%s)", (pid,))
-                    must_come(lambda: outcome, 5)
+                    must_come(lambda: outcome)
                 let_go()
                 thread.join(10)
                 rows = query(BOSS, "SELECT id, v FROM t WHERE v <> 0 ORDER BY id")
@@ -313,16 +313,16 @@ def in_step(step, old, new):
     fresh(old)
     first = begun("SELECT v FROM other WHERE id = 1")
     ask(new)
-    must_come(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"})
     second = begun("SELECT v FROM other WHERE id = 2")
     if step == "degrade":
         first.close()
-        must_come(lambda: steps() == {"degrade"}, 5)
+        must_come(lambda: steps() == {"degrade"})
     return first, second
 
 
 def no_switch():
-    return wait_until(lambda: value(BOSS, "SELECT under_way FROM mixedcc.coordinator") == 0, 5)
+    return wait_until(lambda: value(BOSS, "SELECT under_way FROM mixedcc.coordinator") == 0)
 
 
 def changed(sql, outcome, old, new):
@@ -352,7 +352,7 @@ def test_ddl():
                         # for.
                         held = "SELECT DISTINCT step, waits_for FROM mixedcc.switches"
                         pid = one.info.backend_pid
-                        done = wait_until(lambda: query(BOSS, held) == [("degrade", [pid])], 5)
+                        done = wait_until(lambda: query(BOSS, held) == [("degrade", [pid])])
                     else:
                         done = no_switch()
                     problems += [] if done else [(old, new, "stuck", steps())]
@@ -387,7 +387,7 @@ def test_requests_in_ddl():
                 thread = threading.Thread(target=lambda: answer.append(attempt(other, request)))
                 thread.start()
                 waits = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
-                if not wait_until(lambda: value(BOSS, waits, (other.info.backend_pid,)) == 1, 5):
+                if not wait_until(lambda: value(BOSS, waits, (other.info.backend_pid,)) == 1):
                     problems.append((old, new, "does not wait"))
                 query(one, outcome)
                 thread.join(10)
@@ -408,7 +408,7 @@ def test_requests_in_ddl():
         one = session()
         query(one, "BEGIN; CREATE INDEX ON t (v)")
         ask(new)  # does not wait
-        must_come(lambda: states() != [old] * 2, 5)
+        must_come(lambda: states() != [old] * 2)
         query(one, outcome)
         one.close()
         query(BOSS, "UPDATE t SET v = id WHERE v = 0")

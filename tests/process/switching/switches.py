@@ -109,13 +109,13 @@ def test_pairs():
             if not middle:
                 query(first, "SELECT v FROM t WHERE id = 3")
             ask(new)
-            must_come(lambda: states() == [mix(old, new)] * 2, 5)
+            must_come(lambda: states() == [mix(old, new)] * 2)
 
             def begin(connection, sql):
                 if connection is second:
                     if middle:
                         query(keep, "COMMIT")
-                        must_come(lambda: states() == [new] * 2, 5)
+                        must_come(lambda: states() == [new] * 2)
                     query(second, "BEGIN ISOLATION LEVEL SERIALIZABLE")
                 query(connection, sql)
 
@@ -142,7 +142,7 @@ def test_holders():
         fresh("occ")
         keep = holder("t", level)
         ask("2pl")
-        must_come(lambda: states() == ["occ+2pl"] * 2, 5)
+        must_come(lambda: states() == ["occ+2pl"] * 2)
         pids = value(BOSS, "SELECT waits_for FROM mixedcc.switches LIMIT 1")
         equal(f"switches: the view names who holds the step up, {level}", pids, [keep.info.backend_pid])
         others = session()
@@ -168,7 +168,7 @@ def test_savepoints():
         one = session()
         query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM t WHERE id = 1; SAVEPOINT s; UPDATE t SET v = 5 WHERE id = 1")
         ask(new)
-        must_come(lambda: states() == [mix(old, new)] * 2, 5)
+        must_come(lambda: states() == [mix(old, new)] * 2)
         query(one, "UPDATE t SET v = 6 WHERE id = 2; ROLLBACK TO s; UPDATE t SET v = v + 1 WHERE id = 1; SAVEPOINT r; UPDATE t SET v = v + 1 WHERE id = 3; RELEASE r; COMMIT")
         rows = query(BOSS, "SELECT id, v FROM t WHERE v <> 0 ORDER BY id")
         equal(f"switches: savepoints, {old} to {new}", (settled(), states(), rows), (True, [new] * 2, [(1, 1), (3, 1)]))
@@ -180,11 +180,11 @@ def test_dying_backends():
     fresh("occ")
     keep = holder("t")
     ask("partcc")
-    must_come(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"})
     late = session()
     query(late, "BEGIN; UPDATE t SET v = 1 WHERE id = 1")
     query(BOSS, "SELECT pg_terminate_backend(%s)", (keep.info.backend_pid,))
-    must_come(lambda: steps() == {"degrade"}, 5)
+    must_come(lambda: steps() == {"degrade"})
     pids = value(BOSS, "SELECT waits_for FROM mixedcc.switches LIMIT 1")
     equal("switches: a terminated session holds nothing up, one of the middle holds the second step", pids, [late.info.backend_pid])
     late.close()
@@ -203,25 +203,25 @@ def test_coordinator():
         fresh("occ")
         keep = holder("t")
         ask("2pl")
-        must_come(lambda: steps() == {"upgrade"}, 5)
+        must_come(lambda: steps() == {"upgrade"})
         if step == "degrade":
             late = session()
             query(late, "BEGIN; UPDATE t SET v = 1 WHERE id = 1")
             query(keep, "COMMIT")
             keep.close()
             keep = late
-            must_come(lambda: steps() == {"degrade"}, 5)
+            must_come(lambda: steps() == {"degrade"})
         old = coordinator()
         starts = value(BOSS, "SELECT starts FROM mixedcc.coordinator")
         query(BOSS, "SELECT pg_terminate_backend(%s)", (old,))
-        check(f"switches: a new coordinator starts, {step}", wait_until(lambda: coordinator() not in (None, old), 10))
+        check(f"switches: a new coordinator starts, {step}", wait_until(lambda: coordinator() not in (None, old)))
         equal(f"switches: it finds the step, {step}", (states(), steps()), ([state] * 2, {step}))
         equal(f"switches: starts are counted, {step}", value(BOSS, "SELECT starts FROM mixedcc.coordinator"), starts + 1)
         query(keep, "COMMIT")
         keep.close()
         check(f"switches: and completes it, {step}", settled() and states() == ["2pl"] * 2)
     os.kill(coordinator(), signal.SIGHUP)
-    check("switches: SIGHUP does not end it", wait_until(lambda: coordinator() is not None, 1))
+    check("switches: SIGHUP does not end it", wait_until(lambda: coordinator() is not None))
 
 
 def test_requests():
@@ -230,14 +230,14 @@ def test_requests():
     fresh("occ")
     keep = holder("t")
     ask("2pl")
-    must_come(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"})
     ask("partcc")
     ask("partcc")
     equal("switches: a second request is queued", states(), ["occ+2pl"] * 2)
     wanted = query(BOSS, "SELECT DISTINCT old, new FROM mixedcc.switches")
     equal("switches: and shown", wanted, [("occ", "partcc")])
     ask("occ")
-    check("switches: back to the old one does not wait", wait_until(lambda: states() == ["occ"] * 2, 5) and steps() == {"degrade"})
+    check("switches: back to the old one does not wait", wait_until(lambda: states() == ["occ"] * 2) and steps() == {"degrade"})
     ask("partcc")
     query(keep, "COMMIT")
     keep.close()
@@ -271,7 +271,7 @@ def test_ddl():
             fresh("occ", "other")
             keep = holder("other")
             ask("2pl")
-            must_come(lambda: steps() == {"upgrade"}, 5)
+            must_come(lambda: steps() == {"upgrade"})
             one = session()
             query(one, sql if sql.startswith("VACUUM") else f"BEGIN; {sql}; {outcome}")
             one.close()
@@ -284,12 +284,12 @@ def test_ddl():
     fresh("occ", "other")
     keep = holder("other")
     ask("2pl")
-    must_come(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"})
     query(BOSS, "DROP TABLE t")
     equal("switches: DROP ends them", value(BOSS, "SELECT count(*) FROM mixedcc.switches"), 0)
     query(keep, "COMMIT")
     keep.close()
-    check("switches: the coordinator lives", wait_until(lambda: value(BOSS, "SELECT under_way FROM mixedcc.coordinator") == 0, 5))
+    check("switches: the coordinator lives", wait_until(lambda: value(BOSS, "SELECT under_way FROM mixedcc.coordinator") == 0))
 
 
 def test_alone():
@@ -305,7 +305,7 @@ def test_alone():
     fresh("occ", "other")
     keep = holder("other")
     ask("2pl")
-    must_come(lambda: steps() == {"upgrade"}, 5)
+    must_come(lambda: steps() == {"upgrade"})
     for protocol in ("occ", "occ", "partcc"):
         query(one, f"BEGIN; LOCK TABLE t; SELECT mixedcc.set_protocol('t', '{protocol}'); COMMIT")
     query(keep, "COMMIT")
@@ -329,7 +329,7 @@ def test_stop_all():
     try:
         keep = holder("t")
         ask("2pl")
-        must_come(lambda: steps() == {"stop all"}, 5)
+        must_come(lambda: steps() == {"stop all"})
         other, outcome = session(), []
         thread = threading.Thread(target=lambda: outcome.append(attempt(other, "UPDATE t SET v = 3 WHERE id = 3")))
         thread.start()
