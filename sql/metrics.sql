@@ -40,6 +40,22 @@ SET LOCAL ROLE metrics_other;
 SELECT count(*) AS metrics FROM mixedcc.metrics WHERE relname = 'a "table"' AND schemaname = 'Metrics, of' AND name LIKE 'mixedcc\_table\_%';
 SELECT count(*) AS locks FROM pg_locks WHERE relation = :oid AND pid = pg_backend_pid() AND mode <> 'AccessExclusiveLock';
 COMMIT;
+-- What the processes of mixedcc wait for has names from version 17 on.
+CREATE PROCEDURE await_name(process text, name text) LANGUAGE plpgsql AS $$ BEGIN
+    IF current_setting('server_version_num')::int < 170000 THEN name := 'Extension'; END IF;
+    FOR i IN 1..6000 LOOP
+        IF EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = process AND wait_event_type = 'Extension' AND wait_event = name) THEN
+            RAISE INFO '% waits', process;
+            RETURN;
+        END IF;
+        PERFORM pg_sleep(0.01);
+        PERFORM pg_stat_clear_snapshot();
+    END LOOP;
+    RAISE EXCEPTION '% does not show %', process, name;
+END $$;
+CALL await_name('mixedcc coordinator', 'MixedccCoordinatorMain');
+CALL await_name('mixedcc companion', 'MixedccCompanionMain');
+DROP PROCEDURE await_name;
 DROP VIEW metrics_shown;
 SET client_min_messages = warning;
 DROP SCHEMA "Metrics, of" CASCADE;

@@ -12,6 +12,7 @@
 //! [`memory`]), and keeps the history of the load (see [`super::history`]).
 
 use super::history::Recorder;
+use crate::pg::compat::Wait;
 use crate::pg::{compat, guc, worker};
 use crate::state::worker::{doze, free_slice, nudge};
 use crate::state::{rel, shmem, stop};
@@ -147,7 +148,7 @@ fn start(e: &Engine) {
 
 /// Sleeps as `doze`; handles what signals ask for. True: settings may have changed.
 fn sleep(ms: i64) -> bool {
-    doze(ms, pg_sys::PG_WAIT_EXTENSION);
+    doze(ms, Wait::CoordinatorMain.event());
     worker::reload()
 }
 

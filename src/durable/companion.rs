@@ -12,6 +12,7 @@ mod round;
 
 use crate::durable::companion::hold::Server;
 use crate::pg::buffers;
+use crate::pg::compat::Wait;
 use crate::pg::{compat, wal, worker};
 use crate::state::{shmem, stop};
 use mixedcc_engine::durable::flushed::Flushed;
@@ -156,8 +157,8 @@ impl Worker {
         let result = self.pass();
         self.flushed.advance(&self.e, wal::inserted, wal::flushed);
         match result {
-            Ok(true) => hold::rest(LOOK_MS),
-            Ok(false) => hold::rest(0),
+            Ok(true) => hold::rest(LOOK_MS, Wait::CompanionMain),
+            Ok(false) => hold::rest(0, Wait::CompanionMain),
             Err(Failed) => rest_after_failure(),
         }
         worker::reload();
@@ -169,7 +170,7 @@ impl Worker {
 fn rest_after_failure() {
     let until = compat::now() + AGAIN_MS as u64 * 1000;
     while !worker::is_to_end() && compat::now() < until {
-        hold::rest((until - compat::now().min(until)) as i64 / 1000 + 1);
+        hold::rest((until - compat::now().min(until)) as i64 / 1000 + 1, Wait::CompanionMain);
     }
 }
 

@@ -5,6 +5,7 @@
 //! `mixedcc.load_workers` loaders at a time, database after database. Each loader takes the largest
 //! table that no process loads.
 
+use crate::pg::compat::Wait;
 use crate::pg::{compat, guc, worker};
 use crate::state::above::TooLarge;
 use crate::state::worker::doze;
@@ -67,7 +68,7 @@ pub extern "C-unwind" fn mixedcc_launcher_main(_arg: pg_sys::Datum) {
             warn_of_no_worker();
             return;
         }
-        doze(LOOK_MS, pg_sys::PG_WAIT_EXTENSION);
+        doze(LOOK_MS, Wait::LoaderMain.event());
     }
 }
 

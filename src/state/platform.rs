@@ -9,6 +9,7 @@
 
 use crate::pg::compat;
 pub use crate::pg::compat::my_ident;
+use crate::pg::compat::Wait;
 use crate::pg::guc::FREEZE_READERS;
 use crate::pg::local::Local;
 use crate::state::above::above;
@@ -83,7 +84,7 @@ pub fn let_pass(over: impl Fn() -> bool) {
         let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
         let (began, mut ms) = (std::time::Instant::now(), 1);
         while !over() && began.elapsed().as_millis() < LET_PASS_MS {
-            pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, Wait::DeadlockWinner.event());
             pg_sys::ResetLatch(pg_sys::MyLatch);
             pgrx::check_for_interrupts!();
             ms = (2 * ms).min(16);
@@ -274,7 +275,7 @@ impl Platform for Pg {
         // ERROR of an interrupt unwinds.
         unsafe {
             let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
-            pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, Wait::CommitEnd.event());
             pg_sys::ResetLatch(pg_sys::MyLatch);
             pgrx::check_for_interrupts!();
         }

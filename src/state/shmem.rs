@@ -149,6 +149,7 @@ unsafe extern "C-unwind" fn startup() {
         if let Some(prev) = PREVIOUS.get().shmem_startup {
             prev();
         }
+        compat::name_waits();
         let lock = compat::addin_shmem_lock();
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         let mut found = false;

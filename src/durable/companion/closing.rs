@@ -5,6 +5,7 @@
 
 use super::{hold, Failed, Worker};
 use crate::pg::compat;
+use crate::pg::compat::Wait;
 use crate::state::stop;
 use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
@@ -37,7 +38,7 @@ pub fn close(w: &mut Worker) -> ! {
                 hold::leave();
             }
             Ok(false) => {}
-            Err(Failed) => hold::rest(AGAIN_MS),
+            Err(Failed) => hold::rest(AGAIN_MS, Wait::ImageRound),
         }
     }
     hold::die()

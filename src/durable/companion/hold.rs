@@ -4,6 +4,7 @@
 //! recover. It does not leave the array of processes before that, and so a checkpoint that it holds
 //! goes on at no time. Each end of the companion but the clean one is of this kind.
 
+use crate::pg::compat::Wait;
 use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
 use crate::pg::{compat, wal};
@@ -118,12 +119,12 @@ pub fn tell_wal_writer() {
 }
 
 /// Sleeps until the latch is set or the time is over. Takes part in signal barriers.
-pub fn rest(ms: i64) {
+pub fn rest(ms: i64, wait: Wait) {
     tell_wal_writer();
     // SAFETY: `MyLatch` is this process's own latch; an ERROR ends the process.
     let happened = unsafe {
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_POSTMASTER_DEATH;
-        let happened = pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
+        let happened = pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, wait.event());
         pg_sys::ResetLatch(pg_sys::MyLatch);
         happened
     };

@@ -10,6 +10,7 @@
 //! round and wants it soon, and the end of the companion. Autovacuum's rounds rest.
 
 use super::hold;
+use crate::pg::compat::Wait;
 use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, guc, wal, worker};
 use mixedcc_engine::durable::flushed::Flushed;
@@ -78,7 +79,7 @@ impl<'a> Pace<'a> {
                 break;
             }
             report.begin(Activity::Pacing, compat::now());
-            hold::rest(left.min(LOOK_MS));
+            hold::rest(left.min(LOOK_MS), Wait::ImageRound);
             worker::reload();
             self.flushed.advance(self.e, wal::inserted, wal::flushed);
         }

@@ -2,9 +2,10 @@
 //! version 15. Versions 17 and 18 pass the regression tests and isolation specs, with the same
 //! expected output. Version 18 passes 19 process tests, those of crashes, recovery and native calls
 //! among them (`scripts/in-version 18 scripts/test build process`). The stage `newest` of
-//! `scripts/test` runs some of them on 18, the stage `versions` all on both. Version 16 is written
-//! from its sources, and was not compiled. Functions that are declared here by hand were compared
-//! with the headers of 15, 17 and 18.
+//! `scripts/test` runs some of them on 18, the stage `versions` all on both. Version 16 passes the
+//! isolation specs and those regression tests that need no module of contrib: its build has none
+//! (`scripts/in-version`). Functions that are declared here by hand were compared with the headers
+//! of 15, 17 and 18.
 //!
 //! `scripts/check-source` fails if another file names a symbol of the list below. A symbol that
 //! differs goes there, and gets a function here that hides it. Functions on hot paths are inlined.
@@ -32,6 +33,7 @@
 //! | VACUUM goes on with the tables that inherit from a named one (18) | `maintenance` |
 //! | VACUUM's progress counts dead rows elsewhere, and indexes (17) | `maintenance` |
 //! | VacuumPageHit and others are fields of pgBufferUsage, autovacuum's processes are known by their type (17) | `usage` |
+//! | kinds of waits have names (17) | `waits` |
 //! | counters of a relation's statistics have other names; an update says whether it left the page (16) | `maintenance` |
 //!
 //! Not hidden, because no code of ours depends on it yet: MERGE and BEFORE triggers refetch with
@@ -51,6 +53,7 @@ mod process;
 mod replay;
 mod storage;
 mod usage;
+mod waits;
 mod wal;
 
 pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
@@ -81,4 +84,5 @@ pub use storage::{
     storage_key, storage_number, storage_of, Storage, PAGE_HEADER,
 };
 pub use usage::Usage;
+pub use waits::{name_waits, Wait};
 pub use wal::{begin_record, insert_record, register_data};

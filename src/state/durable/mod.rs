@@ -9,6 +9,7 @@ mod reserve;
 
 pub use reserve::reserve;
 
+use crate::pg::compat::Wait;
 use crate::pg::errors::complain;
 use crate::state::{shmem, stop};
 use mixedcc_engine::durable::window::Window;
@@ -55,7 +56,7 @@ fn nap_at_gate(began: Instant) {
             refuse_at_gate();
         }
         let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32;
-        pg_sys::WaitLatch(pg_sys::MyLatch, events, NAP_MS, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::WaitLatch(pg_sys::MyLatch, events, NAP_MS, Wait::CommitGate.event());
         pg_sys::ResetLatch(pg_sys::MyLatch);
         pgrx::check_for_interrupts!();
     }

@@ -1,5 +1,6 @@
 //! Waits for commits that the transaction has read, and that are not done (INV-DEPENDS).
 
+use crate::pg::compat::Wait;
 use crate::state::platform::PG;
 use mixedcc_engine::{Error, Txn};
 use pgrx::pg_sys;
@@ -36,7 +37,7 @@ pub fn await_after(t: &mut Txn) {
             } else {
                 // An exit would undo a transaction that has committed: the process ends later.
                 let events = (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_POSTMASTER_DEATH) as i32;
-                let seen = pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, pg_sys::PG_WAIT_EXTENSION);
+                let seen = pg_sys::WaitLatch(pg_sys::MyLatch, events, 10, Wait::CommitDependency.event());
                 if seen as u32 & pg_sys::WL_POSTMASTER_DEATH != 0 {
                     pg_sys::ProcDiePending = 1;
                 }
