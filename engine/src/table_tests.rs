@@ -88,3 +88,28 @@ fn a_number_is_taken_once_while_another_thread_puts_them_in_order() {
         assert_eq!(take(e, table, 64), Vec::from_iter(0..64), "none is lost");
     });
 }
+
+#[test]
+fn sizes_of_many_partitions_are_counted_again_after_some_time() {
+    let block = Block::new(8 << 20, 4).expect("a block");
+    let e = block.engine;
+    for (n, stale) in [(1, false), (64, false), (65, true), (200, true)] {
+        let map = Table::new_map(&e, 0, n, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
+        let table = Table::create(&e, 0, [n; 4], map).expect("a table");
+        let add = |partition: u32, rows: u64| {
+            let stripe = table.map().partitions()[partition as usize].stats.stripe(0);
+            stripe.rows.fetch_add(rows, SeqCst);
+            stripe.bytes.fetch_add(100 * rows, SeqCst);
+        };
+        let now = 1_000_000;
+        add(0, 1);
+        assert_eq!(table.map().sizes(now), (1, 100));
+        add(n - 1, 2);
+        assert_eq!(table.map().sizes(now + 9_000), if stale { (1, 100) } else { (3, 300) });
+        assert_eq!(table.map().sizes(now + 11_000), (3, 300));
+        add(0, 4);
+        assert_eq!(table.map().sizes(now), (7, 700), "a clock that was set back");
+        // SAFETY: INV-TABLE: there are no other users of the table.
+        unsafe { table.destroy(&e, 0) };
+    }
+}

@@ -281,9 +281,8 @@ pub unsafe extern "C-unwind" fn estimate_size(
     unsafe {
         let t = rel::info(rel).table;
         let own = own_rows(t.id);
-        let rows = t.rows().saturating_add_signed(own.0);
-        let bytes: u64 = t.map().partitions().iter().map(|p| p.stats.sum(|s| &s.bytes)).sum();
-        let bytes = bytes + own.1;
+        let (rows, bytes) = t.map().sizes(compat::now());
+        let (rows, bytes) = (rows.saturating_add_signed(own.0), bytes + own.1);
         *pages = (bytes.div_ceil(pg_sys::BLCKSZ as u64)).min(u32::MAX as u64 - 1) as u32;
         *tuples = rows as f64;
         let form = (*rel).rd_rel;
