@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 pub fn txn() -> &'static mut Txn {
     platform::outside();
     if order::has_let_go() {
-        refuse_after_logging();
+        refuse_after_end();
     }
     let b = backend();
     if !b.txn.is_active() {
@@ -166,7 +166,13 @@ pub fn txn() -> &'static mut Txn {
 }
 
 #[cold]
-fn refuse_after_logging() -> ! {
+fn refuse_after_end() -> ! {
+    if order::is_preparing() {
+        unsupported(
+            "mixedcc tables cannot be used while the transaction is being prepared",
+            "Another extension's callback does it.",
+        );
+    }
     unsupported(
         "mixedcc tables cannot be used after the transaction's changes of permanent tables were logged",
         "Another extension's commit callback does it.",
@@ -444,8 +450,10 @@ fn end(b: &mut Backend, commit: bool) -> bool {
     drops
 }
 
-/// PREPARE TRANSACTION begins: an ERROR, if the transaction has used our tables.
+/// PREPARE TRANSACTION begins: an ERROR, if the transaction has used our tables. From now on others
+/// may not use them in this transaction.
 pub fn before_prepared() {
+    order::begin_prepare();
     let b = has_backend().then(backend);
     if rel::is_used() || b.is_some_and(|b| !b.txn.is_untouched() || !b.pending.is_empty()) {
         refuse_prepare();

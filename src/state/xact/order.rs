@@ -29,6 +29,8 @@ static CALLED: Local<bool> = Local::new(false);
 static COMMITTING: Local<bool> = Local::new(false);
 /// Of the transaction: its commit has logged, or is about to, and the transaction has not ended.
 static LET_GO: Local<bool> = Local::new(false);
+/// Of the transaction: PREPARE TRANSACTION has begun, and the transaction has not ended.
+static PREPARING: Local<bool> = Local::new(false);
 
 mod raw {
     use pgrx::pg_sys;
@@ -91,6 +93,19 @@ pub fn is_committing() -> bool {
     COMMITTING.get()
 }
 
+/// PREPARE TRANSACTION has begun. From now on others' callbacks may not use our tables: what they
+/// read or wrote there would neither be validated nor prepared.
+pub fn begin_prepare() {
+    COMMITTING.set(true);
+    LET_GO.set(true);
+    PREPARING.set(true);
+}
+
+/// Has PREPARE TRANSACTION begun?
+pub fn is_preparing() -> bool {
+    PREPARING.get()
+}
+
 /// The engine has given up what the transaction has read: it uses our tables no more.
 pub fn let_go() {
     LET_GO.set(true);
@@ -106,4 +121,5 @@ pub fn has_let_go() -> bool {
 pub fn end_transaction() {
     COMMITTING.set(false);
     LET_GO.set(false);
+    PREPARING.set(false);
 }

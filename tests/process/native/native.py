@@ -524,12 +524,34 @@ def test_commit_callbacks():
     boss.close()
 
 
+def test_prepare_callbacks():
+    """Other extensions' callbacks in PREPARE TRANSACTION: behind ours they may not use our tables,
+    as nothing would validate or keep what they do."""
+    boss = connect(DATABASE)
+    fresh_table(boss)
+    before = query(boss, "SELECT * FROM t ORDER BY k")
+    for level in LEVELS:
+        connection = connect(DATABASE)
+        query(connection, f"SET default_transaction_isolation = '{level.lower()}'")
+        query(connection, "SELECT probe_at_commit('SELECT 1')")
+        query(connection, "BEGIN; SELECT count(*) FROM t; COMMIT")  # puts our callback in front of the other
+        for sql in ("INSERT INTO t VALUES (100, NULL)", "SELECT count(*) FROM t"):
+            query(connection, f"BEGIN; SELECT probe_at_commit('{sql}')")
+            code, message = error(connection, "PREPARE TRANSACTION 'behind'")
+            equal(f"{level}: a callback behind ours may not, in PREPARE: {sql}", (code, str(message)[:46]), ("0A000", "mixedcc tables cannot be used while the transa"))
+        query(connection, "UPDATE t SET l = l WHERE k = 1")  # and after that nothing is refused
+        connection.close()
+    equal("PREPARE: nothing has changed", query(boss, "SELECT * FROM t ORDER BY k"), before)
+    equal("PREPARE: nothing is prepared", query(boss, "SELECT gid FROM pg_prepared_xacts WHERE gid = 'behind'"), [])
+    boss.close()
+
+
 def test_all():
     connection = make_database(DATABASE)
     make_probes(connection, build("tests/process/native/probe", "native_probe"))
     connection.close()
     # Each in its turn, and an exception in one is only its own.
-    for test in (test_calls, test_errors, test_definitions, test_refused_open, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_commit_callbacks, test_histories, test_examples, test_rust):
+    for test in (test_calls, test_errors, test_definitions, test_refused_open, test_foreign_keys, test_subtransactions, test_conflicts, test_interrupts, test_kept_plans, test_dirty, test_commit_callbacks, test_prepare_callbacks, test_histories, test_examples, test_rust):
         try:
             test()
         except Exception:

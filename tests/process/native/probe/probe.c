@@ -435,7 +435,7 @@ commits(XactEvent event, void *arg)
 	if (sql == NULL)
 		return;
 	at_commit = NULL;
-	if (event == XACT_EVENT_PRE_COMMIT)
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
 		SPI_connect();
@@ -446,7 +446,7 @@ commits(XactEvent event, void *arg)
 	pfree(sql);
 }
 
-/* probe_at_commit(sql text): runs a statement in a callback of this transaction's commit, as a foreign data wrapper might */
+/* probe_at_commit(sql text): runs a statement in a callback of this transaction's commit or PREPARE, as a foreign data wrapper might */
 Datum
 probe_at_commit(PG_FUNCTION_ARGS)
 {
