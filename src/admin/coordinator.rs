@@ -15,7 +15,7 @@ use super::history::Recorder;
 use crate::pg::compat::Wait;
 use crate::pg::{compat, guc, worker};
 use crate::state::worker::{doze, free_slice, nudge};
-use crate::state::{rel, shmem, stop};
+use crate::state::{rel, shmem, slots, stop};
 use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::Passes;
@@ -201,8 +201,8 @@ pub fn holders(epoch: u64) -> Vec<i32> {
         let f = s.following.load(Ordering::SeqCst);
         f != 0 && f < epoch
     };
-    let slots = e.slots.iter().enumerate().filter(|(_, s)| older(s)).map(|(i, _)| i as u16);
-    slots.filter_map(compat::pid_of).collect()
+    let all = e.slots.iter().enumerate().filter(|(_, s)| older(s)).map(|(i, _)| i as u16);
+    all.filter_map(slots::pid_of).collect()
 }
 
 /// Does the transaction of this backend hold a step up?

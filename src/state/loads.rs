@@ -1,7 +1,6 @@
 //! Loads of tables, as other processes see them.
 
-use crate::pg::compat;
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::durable::progress::{Progress, Shown};
 use mixedcc_engine::primitive::Ordering;
 use pgrx::pg_sys;
@@ -19,15 +18,15 @@ pub fn mine() -> &'static Progress {
 
 /// The loads under way, with their processes.
 pub fn under_way() -> Vec<(i32, Shown)> {
-    let slots = shmem::engine().slots.iter().enumerate();
-    slots.filter_map(|(i, s)| Some((compat::pid_of(i as u16)?, s.load.shown()?))).collect()
+    let all = shmem::engine().slots.iter().enumerate();
+    all.filter_map(|(i, s)| Some((slots::pid_of(i as u16)?, s.load.shown()?))).collect()
 }
 
 /// Ends the loaders of a database, for a command that must have it alone and has locked it: no
 /// other loader connects meanwhile. The command itself waits until they have left.
 pub fn leave(database: u32) {
-    let slots = shmem::engine().slots.iter().enumerate();
-    let all = slots.filter_map(|(i, s)| Some((compat::pid_of(i as u16)?, s)));
+    let all = shmem::engine().slots.iter().enumerate();
+    let all = all.filter_map(|(i, s)| Some((slots::pid_of(i as u16)?, s)));
     // After the process: a slot that another process has taken since says that it is no loader.
     for (pid, _) in all.filter(|(_, s)| s.load.loader_in.load(Ordering::SeqCst) == database) {
         // SAFETY: a signal; if the process has ended, nothing happens.

@@ -10,6 +10,7 @@ pub mod rel;
 pub mod rounds;
 pub mod save;
 pub mod shmem;
+pub mod slots;
 pub mod stop;
 pub mod worker;
 pub mod xact;

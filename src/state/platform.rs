@@ -13,7 +13,7 @@ use crate::pg::compat::Wait;
 use crate::pg::guc::FREEZE_READERS;
 use crate::pg::local::Local;
 use crate::state::above::above;
-use crate::state::{shmem, stop, worker, xact};
+use crate::state::{shmem, slots, stop, worker, xact};
 use mixedcc_engine::csn::{Csn, SlotId, State};
 use mixedcc_engine::platform::{Outcome, Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::primitive::Ordering;
@@ -237,7 +237,7 @@ impl Platform for Pg {
         Ok(passes)
     }
     fn nudge(&self, slot: SlotId) {
-        compat::wake(slot);
+        slots::wake(slot);
     }
     fn meets(&self, condition: u32, row: NonNull<Version>) -> bool {
         let _inside = Inside::enter();
@@ -311,7 +311,7 @@ impl Platform for Pg {
     }
     fn quiescent(&self, slot: SlotId) -> bool {
         // The coordinator has no snapshot, but pins what it looks at.
-        compat::has_no_snapshot(slot) && !worker::is_slot(slot)
+        slots::has_no_snapshot(slot) && !worker::is_slot(slot)
     }
     fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         let _inside = Inside::enter();

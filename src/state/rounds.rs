@@ -2,7 +2,7 @@
 //! `durable/companion.rs`.
 
 use crate::pg::compat;
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::durable::Durable;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -16,7 +16,7 @@ const PATIENCE: u32 = 5000;
 /// Wakes the companion up, if one runs.
 pub fn wake() {
     if let Some(slot) = shmem::engine().shared.rounds.slot() {
-        compat::wake(slot);
+        slots::wake(slot);
     }
 }
 

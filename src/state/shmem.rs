@@ -1,6 +1,6 @@
 //! The shared block, and the hash from storage to tables.
 
-pub use crate::pg::compat::my_slot;
+pub use super::slots::{count as slots, my_slot};
 use crate::pg::local::Local;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, guc, machine, numa};
@@ -63,13 +63,6 @@ impl Entry {
     }
 }
 
-/// Processes that may use shared memory.
-pub fn slots() -> usize {
-    // SAFETY: a variable of this process, set before the hooks run. Auxiliary processes come after
-    // the backends.
-    (unsafe { pg_sys::MaxBackends }) as usize + 16
-}
-
 fn block_size() -> usize {
     (guc::MEMORY_MB.get() as usize) << 20
 }
@@ -108,6 +101,7 @@ unsafe extern "C-unwind" fn request() {
         compare_with_machine();
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
+        pg_sys::RequestAddinShmemSpace(crate::state::slots::size());
         pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
         pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
@@ -175,6 +169,7 @@ unsafe extern "C-unwind" fn startup() {
             &mut ctl,
             (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
         );
+        crate::state::slots::startup();
         crate::state::counters::startup();
         crate::state::stop::startup();
         pg_sys::LWLockRelease(lock);

@@ -1,9 +1,8 @@
 //! The coordinator as other processes see it, and how it sleeps. The worker itself is
 //! `admin/coordinator.rs`.
 
-use crate::pg::compat;
 use crate::state::platform::PG;
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::{Engine, Table};
@@ -18,7 +17,7 @@ const SLICE: usize = 4096;
 pub fn nudge() {
     let slot = shmem::engine().shared.coordinator.slot.load(Ordering::SeqCst);
     if slot != 0 {
-        compat::wake((slot - 1) as u16);
+        slots::wake((slot - 1) as u16);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::switches::seconds;
 use crate::pg::compat;
-use crate::state::{shmem, xact};
+use crate::state::{shmem, slots, xact};
 use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
 use pgrx::iter::TableIterator;
@@ -59,7 +59,7 @@ fn durability_row() -> TableIterator<
 > {
     let e = shmem::engine();
     let report = &e.shared.rounds.report;
-    let pid = e.shared.rounds.slot().and_then(compat::pid_of);
+    let pid = e.shared.rounds.slot().and_then(slots::pid_of);
     // A companion that was killed has not said that it ends.
     let (activity, since) = report.activity();
     let activity = if pid.is_some() { activity } else { Activity::None };
@@ -84,7 +84,7 @@ fn durability_row() -> TableIterator<
         last.written.bytes as i64,
         tables,
         rows,
-        e.oldest_commit().and_then(|(_, slot)| compat::pid_of(slot)),
+        e.oldest_commit().and_then(|(_, slot)| slots::pid_of(slot)),
         totals.rounds as i64,
         totals.written.rows as i64,
         totals.written.pages as i64,

@@ -5,7 +5,7 @@ use super::visible_tables;
 use crate::admin::options;
 use crate::pg::compat;
 use crate::state::platform::PG;
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::Table;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
@@ -48,7 +48,7 @@ fn cluster_row() -> TableIterator<
     e.refresh_min_pin(&PG);
     let oldest = e.oldest_pin();
     let now = e.now();
-    let holder = oldest.and_then(|(slot, _)| compat::pid_of(slot));
+    let holder = oldest.and_then(|(slot, _)| slots::pid_of(slot));
     let held = oldest.map_or(0, |(_, csn)| now.saturating_sub(csn));
     TableIterator::once((now as i64, e.shared.switches.len() as i64, holder, held as i64))
 }

@@ -1,6 +1,5 @@
 //! Processes, their virtual transactions, and PostgreSQL's own locks.
 
-use mixedcc_engine::csn::SlotId;
 use pgrx::pg_sys;
 
 /// What a process does at a signal: a C function.
@@ -26,6 +25,8 @@ mod raw {
         // Settings that the bindings leave out (bgwriter.h).
         pub static CheckPointTimeout: core::ffi::c_int;
         pub static CheckPointCompletionTarget: f64;
+        // twophase.h
+        pub static max_prepared_xacts: core::ffi::c_int;
     }
 }
 
@@ -148,79 +149,89 @@ pub fn relation_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
     }
 }
 
-/// The slot of this process in the engine: its PGPROC's number.
-pub fn my_slot() -> SlotId {
-    // SAFETY: `MyProc` is an element of the array of processes, set before a process runs
-    // transactions.
-    unsafe { slot_of(pg_sys::MyProc) }
+/// The number of a PGPROC: an element of the array of processes.
+pub type ProcNo = u32;
+
+/// The setting `max_prepared_transactions`.
+pub fn max_prepared_transactions() -> usize {
+    // SAFETY: a variable of this process, set before the hooks of shared memory run.
+    (unsafe { raw::max_prepared_xacts }) as usize
 }
 
-/// The slot of the leader of this process, which is a parallel worker.
-pub fn leader_slot() -> SlotId {
+/// The PGPROC of this process.
+#[inline]
+pub fn my_proc() -> ProcNo {
+    // SAFETY: `MyProc` is an element of the array of processes, set before a process runs
+    // transactions.
+    unsafe { number_of(pg_sys::MyProc) }
+}
+
+/// The PGPROC of the leader of this process, which is a parallel worker.
+pub fn leader_proc() -> ProcNo {
     // SAFETY: a worker joins its leader's lock group before it runs anything, and leaves it at its
     // end (parallel.c). The leader is an element of the array of processes.
-    unsafe { slot_of((*pg_sys::MyProc).lockGroupLeader) }
+    unsafe { number_of((*pg_sys::MyProc).lockGroupLeader) }
 }
 
 /// # Safety
 /// An element of the array of processes.
-unsafe fn slot_of(proc: *const pg_sys::PGPROC) -> SlotId {
+unsafe fn number_of(proc: *const pg_sys::PGPROC) -> ProcNo {
     // SAFETY: `proc` is an element of the array of processes (contract of this function).
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {
-        (*proc).pgprocno as SlotId
+        (*proc).pgprocno as ProcNo
     }
     // SAFETY: `proc` is an element of `allProcs` (contract of this function), as for
     // GetNumberFromPGProc.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     unsafe {
-        proc.offset_from((*pg_sys::ProcGlobal).allProcs) as SlotId
+        proc.offset_from((*pg_sys::ProcGlobal).allProcs) as ProcNo
     }
 }
 
-/// Has the process of a slot no snapshot at all? A racy look, as ComputeXidHorizons takes it.
+/// Has the process of a PGPROC no snapshot at all? A racy look, as ComputeXidHorizons takes it.
 #[inline]
-pub fn has_no_snapshot(slot: SlotId) -> bool {
+pub fn has_no_snapshot(proc: ProcNo) -> bool {
     // SAFETY: the index is below `allProcCount`. The array lives as long as shared memory, and the
     // word is read volatile, as another process may write it.
     unsafe {
         let n = (*pg_sys::ProcGlobal).allProcCount;
-        (slot as u32) < n
-            && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).xmin)
+        proc < n
+            && std::ptr::read_volatile(&raw const (*(*pg_sys::ProcGlobal).allProcs.add(proc as usize)).xmin)
                 .into_inner()
                 == 0
     }
 }
 
-/// Sets the latch of a slot's process; if it ended, of the process that has the slot by now.
-pub fn wake(slot: SlotId) {
+/// Sets the latch of a PGPROC's process; if it ended, of the process that has the PGPROC by now.
+pub fn wake(proc: ProcNo) {
     // SAFETY: the index is below `allProcCount`. The array lives as long as shared memory, and a
     // latch may be set without cause.
     unsafe {
-        if (slot as u32) < (*pg_sys::ProcGlobal).allProcCount {
-            pg_sys::SetLatch(&raw mut (*(*pg_sys::ProcGlobal).allProcs.add(slot as usize)).procLatch);
+        if proc < (*pg_sys::ProcGlobal).allProcCount {
+            pg_sys::SetLatch(&raw mut (*(*pg_sys::ProcGlobal).allProcs.add(proc as usize)).procLatch);
         }
     }
 }
 
-/// The process id of a slot, if there is one.
-pub fn pid_of(slot: SlotId) -> Option<i32> {
+/// The process id of a PGPROC, if it has a process.
+pub fn pid_of(proc: ProcNo) -> Option<i32> {
     // SAFETY: the index is below `allProcCount`. The array lives as long as shared memory, and the
     // word is read volatile, as another process may write it.
     unsafe {
         let n = (*pg_sys::ProcGlobal).allProcCount;
-        let proc = ((slot as u32) < n).then(|| (*pg_sys::ProcGlobal).allProcs.add(slot as usize))?;
+        let proc = (proc < n).then(|| (*pg_sys::ProcGlobal).allProcs.add(proc as usize))?;
         Some(std::ptr::read_volatile(&raw const (*proc).pid)).filter(|&pid| pid != 0)
     }
 }
 
-/// Slot and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with
+/// PGPROC and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with
 /// the virtual transaction id (snapmgr.c, ExportSnapshot).
-pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
+pub fn exporter(snapshot_id: &str) -> Option<(ProcNo, u64)> {
     let mut parts = snapshot_id.split('-').map(|p| u32::from_str_radix(p, 16));
     let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);
     // SAFETY: any number is answered: PostgreSQL's look-up returns null or an element of the array
-    // of processes, which `slot_of` wants.
+    // of processes, which `number_of` wants.
     unsafe {
         #[cfg(any(feature = "pg15", feature = "pg16"))]
         let proc = raw::BackendIdGetProc(backend as i32);
@@ -229,7 +240,7 @@ pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
         if proc.is_null() {
             return None;
         }
-        Some((slot_of(proc), ident(backend as i32, lxid)))
+        Some((number_of(proc), ident(backend as i32, lxid)))
     }
 }
 

@@ -2,9 +2,8 @@
 //! the exporter's snapshot sees.
 
 use super::{adopt_snapshot, mode, txn, Mode};
-use crate::pg::compat;
 use crate::pg::errors::unsupported;
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::shared::Adopter;
 use std::cell::Cell;
 
@@ -19,7 +18,7 @@ pub fn import_snapshot(id: &str) {
     if mode() == Mode::Serializable {
         return; // its reads come through the protocols, from no snapshot
     }
-    let Some((slot, ident)) = compat::exporter(id) else { return };
+    let Some((slot, ident)) = slots::exporter(id) else { return };
     let e = shmem::engine();
     let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident, Adopter::Importer) else { return };
     UNKNOWN.with(|u| u.set(false));

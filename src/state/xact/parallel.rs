@@ -9,9 +9,9 @@
 //! their first use.
 
 use super::{adopt_snapshot, backend, import, lists, mode, running, snapshot_seen, txn, Mode};
+use crate::pg::isolation;
 use crate::pg::local::Local;
-use crate::pg::{compat, isolation};
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::shared::Adopter;
 use pgrx::pg_sys;
@@ -80,7 +80,7 @@ pub unsafe fn join(s: pg_sys::Snapshot) {
         return;
     }
     let e = shmem::engine();
-    let leader = compat::leader_slot();
+    let leader = slots::leader_slot();
     let ident = e.slots[leader as usize].ident.load(Ordering::SeqCst);
     let Some(kept) = e.adopt_pin(shmem::my_slot(), leader, ident, Adopter::Worker) else { return };
     backend().mode = Some(worker_mode());

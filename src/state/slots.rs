@@ -1,0 +1,127 @@
+//! Slots of the engine, and the processes that have them.
+//!
+//! **INV-SLOT**: Each PGPROC of a process has one slot, and no two have the same. A slot has a
+//! PGPROC, or is spare, or is taken: then a process is about to leave its own slot to a prepared
+//! transaction for it, or a prepared transaction has it. A PGPROC gets another slot only by its own
+//! process, between two transactions. It keeps its slot when the process ends. So the next process
+//! of that PGPROC finds in the slot what a process before it has left there: retired memory and
+//! counters, as if slots were PGPROCs. The spare slots come last.
+//!
+//! Two arrays say so: the slot of each PGPROC, and what each slot has. A process that looks up the
+//! PGPROC of another slot may see the one before. Then it wakes a process without cause, or shows
+//! the number of the wrong one. A slot that has no process is never quiescent: what it pins stays.
+
+use crate::pg::compat::{self, ProcNo};
+use crate::pg::local::Local;
+use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::primitive::{AtomicU32, Ordering};
+use pgrx::pg_sys;
+
+/// In the array of slots: no process has it, and none is about to.
+const SPARE: u32 = u32::MAX;
+/// The same: a process is about to leave its slot for it, or a prepared transaction has it.
+const TAKEN: u32 = u32::MAX - 1;
+/// The engine's slots have numbers of 16 bits.
+const MOST: usize = u16::MAX as usize - 1;
+
+/// Of the process: written by the start-up hook of shared memory.
+static MAP: Local<*const AtomicU32> = Local::new(std::ptr::null());
+
+/// PGPROCs of processes that may use shared memory.
+fn procs() -> usize {
+    // SAFETY: a variable of this process, set before the hooks run. Auxiliary processes come after
+    // the backends.
+    (unsafe { pg_sys::MaxBackends }) as usize + 16
+}
+
+/// All slots.
+pub fn count() -> usize {
+    let spare = compat::max_prepared_transactions().min(MOST.saturating_sub(procs()));
+    procs() + spare
+}
+
+/// Bytes of shared memory.
+pub fn size() -> usize {
+    (procs() + count()) * size_of::<AtomicU32>()
+}
+
+/// Finds the map, or makes it. Called with AddinShmemInitLock.
+///
+/// # Safety
+/// Called by the start-up hook of shared memory.
+pub unsafe fn startup() {
+    let mut found = false;
+    // SAFETY: the start-up hook of shared memory calls this, with AddinShmemInitLock (contract of
+    // this function). The block has `size()` bytes.
+    unsafe {
+        let p = pg_sys::ShmemInitStruct(c"mixedcc slots".as_ptr(), size(), &mut found);
+        MAP.set(p.cast());
+    }
+    if !found {
+        (0..procs()).for_each(|n| slot_of(n as ProcNo).store(n as u32, Ordering::SeqCst));
+        let has = |slot: usize| if slot < procs() { slot as u32 } else { SPARE };
+        (0..count()).for_each(|slot| proc_of(slot as SlotId).store(has(slot), Ordering::SeqCst));
+    }
+}
+
+fn word(n: usize) -> &'static AtomicU32 {
+    // SAFETY: the start-up hook wrote `MAP` before a process comes here. The callers check that the
+    // block has this word, and it is atomic.
+    unsafe { &*MAP.get().add(n) }
+}
+
+/// The slot of a PGPROC.
+fn slot_of(proc: ProcNo) -> &'static AtomicU32 {
+    assert!((proc as usize) < procs());
+    word(proc as usize)
+}
+
+/// What a slot has.
+fn proc_of(slot: SlotId) -> &'static AtomicU32 {
+    assert!((slot as usize) < count());
+    word(procs() + slot as usize)
+}
+
+/// (INV-SLOT)
+fn slot(proc: ProcNo) -> SlotId {
+    slot_of(proc).load(Ordering::SeqCst) as SlotId
+}
+
+fn proc(slot: SlotId) -> Option<ProcNo> {
+    Some(proc_of(slot).load(Ordering::SeqCst)).filter(|&n| n < TAKEN)
+}
+
+/// The slot of this process.
+#[inline]
+pub fn my_slot() -> SlotId {
+    slot(compat::my_proc())
+}
+
+/// The slot of the leader of this process, which is a parallel worker.
+pub fn leader_slot() -> SlotId {
+    slot(compat::leader_proc())
+}
+
+/// Slot and name of the transaction that exported a snapshot.
+pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
+    let (proc, ident) = compat::exporter(snapshot_id)?;
+    ((proc as usize) < procs()).then(|| (slot(proc), ident))
+}
+
+/// Sets the latch of a slot's process; if it ended, of the process that has the slot by now.
+pub fn wake(slot: SlotId) {
+    if let Some(proc) = proc(slot) {
+        compat::wake(proc);
+    }
+}
+
+/// The process id of a slot, if it has a process.
+pub fn pid_of(slot: SlotId) -> Option<i32> {
+    proc(slot).and_then(compat::pid_of)
+}
+
+/// Has the slot a PGPROC without any snapshot? A racy look.
+#[inline]
+pub fn has_no_snapshot(slot: SlotId) -> bool {
+    proc(slot).is_some_and(compat::has_no_snapshot)
+}
