@@ -20,7 +20,7 @@ REPLACED = [
 # Errors that README.md explains: refused features and what follows from the refusal in the same
 # test; serialization failures that only one of SSI and mixedcc raises, or raises elsewhere.
 REFUSED = re.compile(
-    r"does not support|do not support|cannot PREPARE a transaction|"
+    r"does not support|do not support|cannot PREPARE a transaction|cannot cluster partitioned table|"
     r"cannot add relation|"
     r"syntax error at or near \"[:-]\""  # a TOAST table's name put into a statement, where there is none
 )
