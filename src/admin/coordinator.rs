@@ -26,6 +26,7 @@ use std::ffi::CStr;
 
 mod choose;
 mod memory;
+mod old;
 pub use choose::settings;
 
 /// Name and type of the worker, as pg_stat_activity shows them.
@@ -164,6 +165,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     report(0);
     let (mut open, mut idle_passes) = (0, 0u32);
     let mut choice = Choice::start(&e, now());
+    let mut ages = old::Ages::default();
     let mut logged = e.shared.switches.len();
     let mut history = with_tables(&e, |tables| Recorder::start(&e, tables, now()));
     loop {
@@ -172,6 +174,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         progress |= free_slice(&e);
         logged = log_switches(&e, logged);
         memory::watch(&e);
+        ages.watch(&e);
         if made.under_way != open || progress {
             open = made.under_way;
             report(open);
@@ -188,7 +191,8 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
             0 => HEARTBEAT_MS,
             _ => POLLS.iter().find(|p| idle_passes < p.0).map_or(HEARTBEAT_MS, |p| p.1),
         };
-        if sleep(if progress { 0 } else { poll.min(choice.due_in_ms(now())) }) {
+        let poll = poll.min(choice.due_in_ms(now())).min(ages.due_in_ms().unwrap_or(poll));
+        if sleep(if progress { 0 } else { poll }) {
             choice.reload();
         }
     }

@@ -220,6 +220,8 @@ pub static KILL_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>:
 pub static HOLD_COMMITS: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Rows that a round of a checkpoint images a second; 0: no limit.
 pub static IMAGE_RATE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+/// How long a client's snapshot may keep old versions, in milliseconds; 0: as long as it lives.
+pub static OLD_SNAPSHOT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -580,6 +582,16 @@ pub fn init() {
         i32::MAX,
         GucContext::Sighup,
         GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.old_snapshot_timeout",
+        c"Ends what a client does with a snapshot that keeps old versions of mixedcc rows for longer than this.",
+        c"A statement is canceled; a session that is idle in its transaction is terminated. 0: neither.",
+        &OLD_SNAPSHOT_TIMEOUT,
+        0,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_string_guc(
         c"mixedcc.kill_at",

@@ -1,15 +1,10 @@
 //! Loads of tables, as other processes see them.
 
+use crate::pg::compat;
 use crate::state::{shmem, slots};
 use mixedcc_engine::durable::progress::{Progress, Shown};
 use mixedcc_engine::primitive::Ordering;
 use pgrx::pg_sys;
-
-mod raw {
-    extern "C" {
-        pub fn kill(pid: core::ffi::c_int, signal: core::ffi::c_int) -> core::ffi::c_int;
-    }
-}
 
 /// The progress of this process.
 pub fn mine() -> &'static Progress {
@@ -29,7 +24,6 @@ pub fn leave(database: u32) {
     let all = all.filter_map(|(i, s)| Some((slots::pid_of(i as u16)?, s)));
     // After the process: a slot that another process has taken since says that it is no loader.
     for (pid, _) in all.filter(|(_, s)| s.load.loader_in.load(Ordering::SeqCst) == database) {
-        // SAFETY: a signal; if the process has ended, nothing happens.
-        unsafe { raw::kill(pid, pg_sys::SIGTERM as core::ffi::c_int) };
+        compat::send(pid, pg_sys::SIGTERM);
     }
 }

@@ -365,11 +365,16 @@ impl Engine {
         })
     }
 
-    /// The slot whose pin is the oldest, and the CSN of that pin. `None`: no slot has one.
-    pub fn oldest_pin(&self) -> Option<(SlotId, Csn)> {
+    /// The slots that have pins, and the CSNs of these.
+    pub fn pins(&self) -> impl Iterator<Item = (SlotId, Csn)> + '_ {
         let pins = self.slots.iter().enumerate().map(|(i, s)| (i as SlotId, settled(&s.pin, SHORT)));
         // A pin at 0 is just being taken.
         let known = pins.filter(|&(_, pin)| pin != UNPINNED && pin >> PIN_SHIFT != 0);
-        known.map(|(slot, pin)| (slot, pin >> PIN_SHIFT)).min_by_key(|&(_, csn)| csn)
+        known.map(|(slot, pin)| (slot, pin >> PIN_SHIFT))
+    }
+
+    /// The slot whose pin is the oldest, and the CSN of that pin. `None`: no slot has one.
+    pub fn oldest_pin(&self) -> Option<(SlotId, Csn)> {
+        self.pins().min_by_key(|&(_, csn)| csn)
     }
 }

@@ -19,7 +19,6 @@ use pgrx::prelude::*;
 mod raw {
     extern "C" {
         pub fn _exit(status: core::ffi::c_int) -> !;
-        pub fn kill(pid: core::ffi::c_int, signal: core::ffi::c_int) -> core::ffi::c_int;
     }
 }
 
@@ -101,8 +100,7 @@ pub fn nap(n: u32) {
 /// shared memory, so that the next start fails.
 fn die_alone() -> ! {
     if let Some(pid) = compat::checkpointer() {
-        // SAFETY: a signal for the checkpointer of this server.
-        unsafe { raw::kill(pid, pg_sys::SIGQUIT as i32) };
+        compat::send(pid, pg_sys::SIGQUIT);
     }
     die()
 }

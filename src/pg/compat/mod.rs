@@ -73,10 +73,10 @@ pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_holl
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
 pub use process::nap;
 pub use process::{
-    addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, delays_checkpoints, end_process, exporter,
-    handle_signal, has_no_snapshot, holds_relation, is_awaited, is_checkpointer_awaited, is_postmaster_alive,
-    leader_proc, max_prepared_transactions, my_ident, my_lxid, my_proc, now, pid_of, relation_tag,
-    renew_delay_of_checkpoints, wait_for_end, wake, with_processes_locked, ProcNo,
+    addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, client_doing, delays_checkpoints,
+    end_process, exporter, handle_signal, has_no_snapshot, holds_relation, is_awaited, is_checkpointer_awaited,
+    is_postmaster_alive, leader_proc, max_prepared_transactions, my_ident, my_lxid, my_proc, now, pid_of, relation_tag,
+    renew_delay_of_checkpoints, send, wait_for_end, wake, with_processes_locked, Doing, ProcNo,
 };
 pub use replay::{blocks_of, change_journal, restore};
 pub use storage::{

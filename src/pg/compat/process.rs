@@ -360,6 +360,67 @@ pub fn checkpointer() -> Option<i32> {
     }
 }
 
+/// Sends a signal to a process of the server. False: it has ended.
+pub fn send(pid: i32, signal: u32) -> bool {
+    extern "C" {
+        fn kill(pid: core::ffi::c_int, signal: core::ffi::c_int) -> core::ffi::c_int;
+    }
+    // SAFETY: a signal; if the process has ended, nothing happens.
+    unsafe { kill(pid, signal as core::ffi::c_int) == 0 }
+}
+
+/// What a client's session does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// A statement.
+    Statement,
+    /// Nothing, in a transaction.
+    IdleInTransaction,
+    /// It commits, and waits for a standby. A signal would end that wait, and the client would take
+    /// a commit for safe that may be lost.
+    CommitWait,
+    /// Something else.
+    Other,
+}
+
+/// What the process does, if it serves a client. Copies the statistics of all processes.
+pub fn client_doing(pid: i32) -> Option<Doing> {
+    use pg_sys::BackendState::{
+        STATE_FASTPATH, STATE_IDLEINTRANSACTION, STATE_IDLEINTRANSACTION_ABORTED, STATE_RUNNING,
+    };
+    // SAFETY: a new copy of the statistics of all processes, which the loop stays within.
+    let state = unsafe {
+        pg_sys::pgstat_clear_backend_activity_snapshot();
+        (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|i| {
+            #[cfg(feature = "pg15")]
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
+            #[cfg(not(feature = "pg15"))]
+            let entry = pg_sys::pgstat_get_local_beentry_by_index(i);
+            let status = &entry.as_ref()?.backendStatus;
+            let is_client = status.st_backendType == pg_sys::BackendType::B_BACKEND;
+            (is_client && status.st_procpid == pid).then_some(status.st_state)
+        })
+    }?;
+    Some(match state {
+        STATE_RUNNING | STATE_FASTPATH if waits_for_standby(pid) => Doing::CommitWait,
+        STATE_RUNNING | STATE_FASTPATH => Doing::Statement,
+        STATE_IDLEINTRANSACTION | STATE_IDLEINTRANSACTION_ABORTED => Doing::IdleInTransaction,
+        _ => Doing::Other,
+    })
+}
+
+fn waits_for_standby(pid: i32) -> bool {
+    // SAFETY: the array of processes lives as long as shared memory, and the words are read
+    // volatile, as other processes may write them.
+    unsafe {
+        let all = &*pg_sys::ProcGlobal;
+        (0..all.allProcCount as usize).map(|i| all.allProcs.add(i)).any(|proc| {
+            std::ptr::read_volatile(&raw const (*proc).pid) == pid
+                && std::ptr::read_volatile(&raw const (*proc).syncRepState) != 0
+        })
+    }
+}
+
 /// Does a process wait for a checkpoint, or for another answer of the checkpointer's? A racy look.
 pub fn is_checkpointer_awaited() -> bool {
     use pg_sys::{WaitEventIPC as Ipc, WaitEventTimeout as Timeout};
