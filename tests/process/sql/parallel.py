@@ -195,6 +195,7 @@ def test_terminated():
         ("a leader", leaders, "pg_terminate_backend", "57P01"),
         ("a leader's statement", leaders, "pg_cancel_backend", "57014"),
     ):
+        must_come(lambda: not query(connection, workers))  # of the leader before
         results = multiprocessing.Queue()
         process = multiprocessing.Process(target=slow, args=(results,))
         process.start()
