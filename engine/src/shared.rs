@@ -316,6 +316,12 @@ impl Engine {
         Err(Error::ClockExhausted)
     }
 
+    /// Is there a transaction that was prepared, or is being prepared, and has not ended? One load.
+    #[inline]
+    pub fn has_prepared(&self) -> bool {
+        self.shared.guards.0.count() > 0
+    }
+
     /// The slots of prepared transactions that no process has: see [`crate::Txn::take_over`].
     pub fn kept_slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         let kept = |s: &Slot| !s.kept.load(Ordering::SeqCst).is_null();

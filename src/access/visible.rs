@@ -307,6 +307,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
         (*s).xmax = pg_sys::InvalidTransactionId;
         (*s).speculativeToken = 0;
     }
+    xact::prepared::finish_decided(); // INV-DECIDED
     if let Some(n) = t.last_write(r) {
         OWN_CONFLICT.set((r.table.id, r.no));
         return own_version(t, n);

@@ -15,7 +15,7 @@ use super::history::Recorder;
 use crate::pg::compat::Wait;
 use crate::pg::{compat, guc, worker};
 use crate::state::worker::{doze, free_slice, nudge};
-use crate::state::{rel, shmem, slots, stop};
+use crate::state::{rel, shmem, slots, stop, xact};
 use choose::Choice;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::switch::Passes;
@@ -123,6 +123,8 @@ fn report(under_way: u64) {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
     let e = shmem::engine();
+    // The postmaster saves no table with a write of a transaction that is not ended.
+    xact::prepared::finish_decided();
     let c = &e.shared.coordinator;
     c.slot.store(0, Ordering::SeqCst);
     c.ident.store(0, Ordering::SeqCst);
@@ -169,6 +171,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     let mut logged = e.shared.switches.len();
     let mut history = with_tables(&e, |tables| Recorder::start(&e, tables, now()));
     loop {
+        xact::prepared::finish_decided();
         let made = pass(&e);
         let mut progress = made.steps + made.done > 0;
         progress |= free_slice(&e);

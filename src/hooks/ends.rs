@@ -56,7 +56,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             native::abort_transaction();
             annotate::abort_transaction();
         }
-        XACT_EVENT_PRE_PREPARE => xact::before_prepared(),
+        XACT_EVENT_PRE_PREPARE => xact::prepared::before(),
         XACT_EVENT_PREPARE => {
             if xact::prepared() {
                 forget();

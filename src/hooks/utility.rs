@@ -95,13 +95,31 @@ unsafe extern "C-unwind" fn process(
     // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook). The calls may
     // raise: nothing that needs a drop is alive in this frame.
     unsafe {
+        let decides = ends_prepared((*pstmt).utilityStmt);
         if concerns_us((*(*pstmt).utilityStmt).type_) {
             process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         } else {
             let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
             call.run();
         }
+        if decides {
+            xact::prepared::finish_after_command();
+        }
         xact::note_end_of_statement();
+    }
+}
+
+/// Is it COMMIT PREPARED or ROLLBACK PREPARED?
+///
+/// # Safety
+/// A utility statement.
+unsafe fn ends_prepared(s: *mut pg_sys::Node) -> bool {
+    use pg_sys::TransactionStmtKind::{TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED};
+    // SAFETY: a node (contract of this function), of a kind that its tag says.
+    unsafe {
+        (*s).type_ == NodeTag::T_TransactionStmt
+            && [TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED]
+                .contains(&(*s.cast::<pg_sys::TransactionStmt>()).kind)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Errors of the engine as errors of PostgreSQL.
 
-use crate::pg::errors::unsupported;
 use crate::pg::guc;
 use crate::state::xact;
 use mixedcc_engine::error::Error;
@@ -59,13 +58,4 @@ pub fn ok<T>(r: Result<T, Error>) -> T {
         Ok(v) => v,
         Err(e) => raise(e),
     }
-}
-
-/// PREPARE TRANSACTION after a use of our tables.
-#[cold]
-pub fn refuse_prepare() {
-    unsupported(
-        "cannot PREPARE a transaction that has used mixedcc tables",
-        "Use COMMIT: rows of mixedcc tables live in memory.",
-    );
 }

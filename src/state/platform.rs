@@ -216,6 +216,7 @@ impl Platform for Pg {
                 }
             }
         });
+        xact::prepared::finish_decided(); // INV-DECIDED
         Ok(())
     }
     fn enter_queue(&self, q: Queue) -> Result<(), Error> {
@@ -268,6 +269,7 @@ impl Platform for Pg {
         Ok(())
     }
     fn nap(&self, n: u32) -> Result<(), Error> {
+        xact::prepared::finish_decided(); // INV-DECIDED
         if n < 100 {
             return self.pause(n);
         }

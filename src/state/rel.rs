@@ -86,17 +86,32 @@ pub unsafe fn is_ours(rel: pg_sys::Relation) -> bool {
     unsafe { !rel.is_null() && std::ptr::eq((*rel).rd_tableam, above().routine) }
 }
 
-/// Of the transaction: has it used a table of ours, in whatever way?
-static USED: Local<bool> = Local::new(false);
+/// Of the transaction: has it used a permanent table of ours, in whatever way?
+static USED_PERMANENT: Local<bool> = Local::new(false);
 
-/// Has the transaction used a table of ours? Also if nothing is left of that, as after ROLLBACK TO.
-pub fn is_used() -> bool {
-    USED.get()
+/// Of the transaction: has it made an index of a table of ours?
+static MADE_INDEX: Local<bool> = Local::new(false);
+
+/// Has the transaction used a permanent table of ours? Also if nothing is left of that, as after
+/// ROLLBACK TO.
+pub fn has_used_permanent() -> bool {
+    USED_PERMANENT.get()
+}
+
+/// The transaction makes an index of a table of ours.
+pub fn note_made_index() {
+    MADE_INDEX.set(true);
+}
+
+/// Has the transaction made one?
+pub fn has_made_index() -> bool {
+    MADE_INDEX.get()
 }
 
 /// The transaction has ended.
 pub fn forget_use() {
-    USED.set(false);
+    USED_PERMANENT.set(false);
+    MADE_INDEX.set(false);
 }
 
 /// The knowledge of a relation. Valid until the transaction ends. Every use of a table comes here
@@ -106,9 +121,12 @@ pub fn forget_use() {
 /// An open relation of ours. An ERROR unwinds.
 #[inline]
 pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
-    USED.set(true);
     // SAFETY: `rel` is open and of ours (contract of this function).
-    unsafe { known(rel).unwrap_or_else(|| build(rel)) }
+    let info = unsafe { known(rel).unwrap_or_else(|| build(rel)) };
+    if info.table.durable().is_some() {
+        USED_PERMANENT.set(true);
+    }
+    info
 }
 
 /// The same, if it is known already. Does not fail.

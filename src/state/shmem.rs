@@ -18,6 +18,8 @@ struct Handles {
     engine: Engine,
     tables: *mut pg_sys::HTAB,
     lock: *mut pg_sys::LWLock,
+    /// Of those that end prepared transactions.
+    finishing: *mut pg_sys::LWLock,
     /// The system's numbers of the memory nodes.
     nodes: Vec<i32>,
 }
@@ -104,7 +106,7 @@ unsafe extern "C-unwind" fn request() {
         pg_sys::RequestAddinShmemSpace(crate::state::slots::size());
         pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
         pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
-        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 1);
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 2);
     }
 }
 
@@ -176,7 +178,8 @@ unsafe extern "C-unwind" fn startup() {
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
         let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
         // The postmaster runs this again after a crash, with new memory.
-        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock: &raw mut (*named).lock, nodes }));
+        let [lock, finishing] = [0, 1].map(|n| &raw mut (*named.add(n)).lock);
+        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock, finishing, nodes }));
         CURRENT.set(Some(h));
         if !found {
             engine.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
@@ -221,6 +224,16 @@ fn with_lock<R>(mode: pg_sys::LWLockMode::Type, f: impl FnOnce(*mut pg_sys::HTAB
 /// Runs `f` while no other process runs a function so.
 pub fn exclusively(f: impl FnOnce()) {
     with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |_| f());
+}
+
+/// Runs `f`, which ends prepared transactions, while no other process does.
+pub fn finishing(f: impl FnOnce()) {
+    let lock = handles().finishing;
+    // SAFETY: `lock` is in the main array of locks, which exists as long as shared memory.
+    unsafe { pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
+    f();
+    // SAFETY: `lock` was acquired above; after an ERROR PostgreSQL releases it instead.
+    unsafe { pg_sys::LWLockRelease(lock) };
 }
 
 fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type) -> (*mut Entry, bool) {

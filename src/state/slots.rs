@@ -7,7 +7,8 @@
 //! of that PGPROC finds in the slot what a process before it has left there: retired memory and
 //! counters, as if slots were PGPROCs. The spare slots come last.
 //!
-//! Two arrays say so: the slot of each PGPROC, and what each slot has. A process that looks up the
+//! Two arrays say so: the slot of each PGPROC, and what each slot has. A third one has the ids of
+//! prepared transactions. A process that looks up the
 //! PGPROC of another slot may see the one before. Then it wakes a process without cause, or shows
 //! the number of the wrong one. A slot that has no process is never quiescent: what it pins stays.
 
@@ -19,10 +20,13 @@ use pgrx::pg_sys;
 
 /// In the array of slots: no process has it, and none is about to.
 const SPARE: u32 = u32::MAX;
-/// The same: a process is about to leave its slot for it, or a prepared transaction has it.
+/// The same, but a process is about to leave its slot for it, or a prepared transaction has it.
 const TAKEN: u32 = u32::MAX - 1;
 /// The engine's slots have numbers of 16 bits.
 const MOST: usize = u16::MAX as usize - 1;
+
+/// Of the transaction: the spare slot that this process will have.
+static NEXT: Local<Option<SlotId>> = Local::new(None);
 
 /// Of the process: written by the start-up hook of shared memory.
 static MAP: Local<*const AtomicU32> = Local::new(std::ptr::null());
@@ -42,7 +46,7 @@ pub fn count() -> usize {
 
 /// Bytes of shared memory.
 pub fn size() -> usize {
-    (procs() + count()) * size_of::<AtomicU32>()
+    (procs() + 2 * count()) * size_of::<AtomicU32>()
 }
 
 /// Finds the map, or makes it. Called with AddinShmemInitLock.
@@ -80,6 +84,12 @@ fn slot_of(proc: ProcNo) -> &'static AtomicU32 {
 fn proc_of(slot: SlotId) -> &'static AtomicU32 {
     assert!((slot as usize) < count());
     word(procs() + slot as usize)
+}
+
+/// The id of the prepared transaction of a slot.
+fn xid_of(slot: SlotId) -> &'static AtomicU32 {
+    assert!((slot as usize) < count());
+    word(procs() + count() + slot as usize)
 }
 
 /// (INV-SLOT)
@@ -124,4 +134,44 @@ pub fn pid_of(slot: SlotId) -> Option<i32> {
 #[inline]
 pub fn has_no_snapshot(slot: SlotId) -> bool {
     proc(slot).is_some_and(compat::has_no_snapshot)
+}
+
+/// Takes a spare slot for this process. False: there is none.
+pub fn take_spare() -> bool {
+    let all = procs()..count();
+    let mut free = all.map(|n| n as SlotId).chain(0..procs() as SlotId);
+    let take =
+        |slot: &SlotId| proc_of(*slot).compare_exchange(SPARE, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    debug_assert!(NEXT.get().is_none());
+    NEXT.set(free.find(take));
+    NEXT.get().is_some()
+}
+
+/// The transaction was not prepared: the slot is spare again.
+pub fn give_spare_back() {
+    if let Some(slot) = NEXT.take() {
+        make_spare(slot);
+    }
+}
+
+/// The process leaves its slot to its transaction, which has this id, for the one that it has taken
+/// (INV-SLOT). Returns that. `None`: it has taken none.
+pub fn move_to_spare(xid: u32) -> Option<SlotId> {
+    let (me, to) = (compat::my_proc(), NEXT.take()?);
+    let from = slot(me);
+    xid_of(from).store(xid, Ordering::SeqCst);
+    proc_of(from).store(TAKEN, Ordering::SeqCst);
+    proc_of(to).store(me, Ordering::SeqCst);
+    slot_of(me).store(to.into(), Ordering::SeqCst);
+    Some(to)
+}
+
+/// The id of the prepared transaction that has this slot.
+pub fn prepared_xid(slot: SlotId) -> u32 {
+    xid_of(slot).load(Ordering::SeqCst)
+}
+
+/// A prepared transaction has ended: its slot is spare.
+pub fn make_spare(slot: SlotId) {
+    proc_of(slot).store(SPARE, Ordering::SeqCst);
 }

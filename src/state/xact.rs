@@ -5,9 +5,9 @@ use crate::pg::errors::{complain, unsupported};
 use crate::pg::guc::{EARLY_RELEASE, FREEZE_READERS};
 use crate::pg::local::Local;
 use crate::state::durable::commit::Commit;
-use crate::state::errors::{ok, raise, refuse_prepare};
+use crate::state::errors::{ok, raise};
 use crate::state::platform::{self, PG};
-use crate::state::{rel, shmem};
+use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::platform::Platform;
 use mixedcc_engine::{Level, Txn};
@@ -23,6 +23,7 @@ mod order;
 pub mod parallel;
 mod parts;
 mod pending;
+pub mod prepared;
 mod rows;
 mod snapshots;
 mod tags;
@@ -275,6 +276,7 @@ fn start(b: &mut Backend) {
         }
         import::check();
         order::go_in_front();
+        prepared::finish_decided();
         let level = if mode() == Mode::Serializable { Level::Serializable } else { Level::Snapshot };
         if level == Level::Serializable && b.txn.running_winner().is_some() {
             platform::let_pass(|| b.txn.running_winner().is_none());
@@ -440,6 +442,7 @@ pub fn undo() -> Option<bool> {
     pending::flush_abort(1);
     note_deadlock(b);
     b.commit.abort(&mut b.txn);
+    slots::give_spare_back();
     Some(end(b, false))
 }
 
@@ -450,26 +453,15 @@ fn end(b: &mut Backend, commit: bool) -> bool {
     drops
 }
 
-/// PREPARE TRANSACTION begins: an ERROR, if the transaction has used our tables. From now on others
-/// may not use them in this transaction.
-pub fn before_prepared() {
-    order::begin_prepare();
-    let b = has_backend().then(backend);
-    if rel::is_used() || b.is_some_and(|b| !b.txn.is_untouched() || !b.pending.is_empty()) {
-        refuse_prepare();
-    }
-}
-
-/// The transaction is prepared. It has looked at the clock at most: nothing of ours goes on with
-/// it. Returns whether this process has used our tables.
+/// The transaction is prepared, and no transaction of this process any more. Returns whether this
+/// process has used our tables.
 pub fn prepared() -> bool {
     forget();
     if !has_backend() {
         return false;
     }
-    let b = backend();
-    b.txn.abort();
-    end_transaction(b);
+    prepared::hand_over();
+    end_transaction(backend());
     true
 }
 

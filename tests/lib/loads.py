@@ -71,6 +71,9 @@ class Load:
     # Do all operations that can go by mixedcc's interface for C do so? (tests/process/native/probe)
     interface = False
 
+    # The share of the transactions that are prepared, and finished after that.
+    prepares = 0.0
+
     # Do SERIALIZABLE transactions run at REPEATABLE READ, by mixedcc.serializable_at?
     at_repeatable_read = False
 
@@ -312,10 +315,11 @@ class Client:
             if self.random.random() < 0.05:
                 raise Undo
             status = "unknown"
-            self.execute("COMMIT")
+            self.commit()
             status = "committed"
             self.count()
         except Undo:
+            status = "aborted"
             self.rollback()
         except psycopg2.Error as error:
             self.failed(error)
@@ -324,6 +328,23 @@ class Client:
         line = {"id": self.next_transaction, "client": self.number, "status": status, "level": self.level,
                 "begin": begin, "commit": time.monotonic_ns(), "events": self.events}
         self.file.write(json.dumps(line) + "\n")
+
+    def commit(self):
+        if self.level == READ_ONLY or self.random.random() >= self.load.prepares:
+            self.execute("COMMIT")
+            return
+        name = f"{self.database}-{self.number}"
+        self.execute(f"PREPARE TRANSACTION '{name}'")
+        time.sleep(self.random.random() * 0.01)
+        undo = self.random.random() < 0.2
+        try:
+            self.execute(f"{'ROLLBACK' if undo else 'COMMIT'} PREPARED '{name}'")
+        except psycopg2.Error as error:
+            self.problems.append(f"what was prepared could not be finished: {error}")
+            raise
+        self.done["undone" if undo else "prepared"] += 1
+        if undo:
+            raise Undo
 
     def count(self):
         """The transaction has committed."""
@@ -336,7 +357,9 @@ class Client:
         if self.load.killed and self.connection.closed:
             self.connect()
             return
-        if error.pgcode not in allowed_errors(self.level):
+        # A writer that meets the guard of a prepared transaction fails at any level.
+        guarded = error.pgcode == "40001" and self.load.prepares > 0
+        if error.pgcode not in allowed_errors(self.level) and not guarded:
             self.problems.append(f"{self.level}: {error.pgcode} {error}")
         if self.connection.closed:
             raise error

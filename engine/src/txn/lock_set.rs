@@ -204,6 +204,22 @@ impl LockSet {
         self.all[first..].iter_mut().for_each(|l| l.retag(owner, from, to));
     }
 
+    /// All locks are of the top transaction from now on, and are held to its end: their tags end
+    /// with the session.
+    pub fn untag(&mut self, owner: &Owner, p: &dyn Platform) {
+        for l in &mut self.all {
+            let tag = l.word.held_by(owner.slot).map_or(0, |h| h.tag);
+            if tag != 0 {
+                l.retag(owner, tag, 0);
+            }
+        }
+        // After the locks: a waiter that finds one held has read the count before (INV-CYCLE).
+        owner.e.note_early_release(owner.slot);
+        let early = self.early.drain(..).map(|e| e.tag);
+        early.chain([std::mem::take(&mut self.tag)]).filter(|tag| *tag != 0).for_each(|tag| p.give_up(tag));
+        self.released = false;
+    }
+
     /// The transaction has ended, and all locks are released.
     pub fn clear(&mut self) {
         debug_assert!(self.all.is_empty());

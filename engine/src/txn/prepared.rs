@@ -169,11 +169,15 @@ impl Txn {
         self.keep_scanned(p, 0);
         self.locks.take_back_parts(&self.owner, None);
         let locks_ranges = self.locks.release_read_ranges(&self.owner);
+        self.locks.untag(&self.owner, p);
         self.registrations.clear(&self.owner);
         self.scans.clear();
         self.reads.clear();
         self.telemetry.forget_accessed();
-        if !locks_ranges {
+        if locks_ranges {
+            // Its session has no snapshot any more, and soon no process has the slot (INV-HOLD).
+            self.hold();
+        } else {
             if std::mem::take(&mut self.holds) {
                 self.e.let_go(self.slot);
             }

@@ -37,7 +37,7 @@ pub(super) struct Early {
     /// Number of the scan; 0: it is about to begin.
     scan: u32,
     /// The tag of the locks.
-    tag: u32,
+    pub tag: u32,
     /// Of the subtransaction in which it began.
     pub depth: u32,
     /// The first lock of the transaction that may have the tag.

@@ -66,7 +66,7 @@ impl Telemetry {
             retries: false,
             sampler: Sampler::new(slot),
             sample: None,
-            accessed: Vec::with_capacity(ACCESSES as usize),
+            accessed: Vec::new(),
         }
     }
 
@@ -88,6 +88,7 @@ impl Telemetry {
     /// The transaction, which begins, is sampled.
     #[cold]
     fn begin_sample(&mut self) {
+        self.accessed.reserve(ACCESSES as usize);
         self.sample = Some(SampledTxn { cpu_ns: thread_cpu_ns(), accesses: 0, last: (0, 0), disordered: false });
     }
 

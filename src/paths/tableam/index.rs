@@ -120,6 +120,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     state: *mut core::ffi::c_void,
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
+    rel::note_made_index();
+    // INV-DECIDED
+    xact::prepared::finish_decided();
     // SAFETY: `rel`, `index` and `info` are open and belong together; `scan` is null or ours to end
     // (tableam.h: index_build_range_scan). Stored rows fit the descriptor (INV-LAYOUT). The pin
     // keeps the versions (INV-RETIRE). Executor state and slot are made and freed here.
@@ -364,6 +367,9 @@ pub unsafe extern "C-unwind" fn validate_scan(
     snapshot: pg_sys::Snapshot,
     state: *mut pg_sys::ValidateIndexState,
 ) {
+    rel::note_made_index();
+    // INV-DECIDED
+    xact::prepared::finish_decided();
     // SAFETY: `rel`, `index` and `info` are open and belong together, and the snapshot is
     // registered (tableam.h: index_validate_scan). Stored rows fit the descriptor (INV-LAYOUT).
     unsafe {

@@ -167,6 +167,7 @@ pub unsafe extern "C-unwind" fn vacuum(
                 return move_horizon(rel, frozen);
             }
         };
+        xact::prepared::finish_decided(); // INV-DECIDED
         let started = pg_sys::GetCurrentTimestamp();
         let mut report = Report::start(rel, params);
         let progress = Progress::start(rel, table);

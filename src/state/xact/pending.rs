@@ -1,6 +1,6 @@
 //! Changes of storages, maps and primary indexes that depend on the outcome of the transaction.
 
-use super::{backend, depth, txn, Parts};
+use super::{backend, depth, prepared, txn, Parts};
 use crate::pg::compat;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -64,6 +64,7 @@ pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<
 /// The transaction, which has locked the table exclusively, gives it another primary index, or
 /// none.
 pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
+    prepared::finish_decided();
     let b = backend();
     let changes = b.pending.len() as u64;
     ok(txn().make_room(2 * changes + 2).map_err(Into::into));
@@ -75,6 +76,7 @@ pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
 /// The transaction has locked the table exclusively and is about to change its partitions or
 /// their protocols: what it has read and written so far is validated now.
 pub fn before_change(table: &'static Table) {
+    prepared::finish_decided();
     let t = txn();
     ok(t.settle_table(&PG, table));
     let maps = backend().pending.len() as u64;
@@ -105,6 +107,7 @@ fn made_of_pending() -> Vec<&'static Table> {
 /// Takes a storage's table out of the hash. From then on no round writes to its files, which
 /// PostgreSQL is about to remove (INV-BUSY). It can neither fail nor be cancelled.
 pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
+    prepared::finish_decided(); // INV-DECIDED
     if let Some(durable) = shmem::find(key).and_then(Table::durable) {
         durable.words().mark_dropped(|_| compat::nap(BATCH_US));
         stop::reach("drop-marked");
@@ -148,6 +151,9 @@ fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: boo
 
 /// Ends what depends on the outcome of the transaction.
 pub(super) fn end(commit: bool) {
+    if !backend().pending.is_empty() {
+        prepared::finish_decided(); // INV-DECIDED
+    }
     // First, while all tables are there: those that were thrown out may be freed from then on.
     let all = std::mem::take(&mut backend().pending);
     let now = || backend().txn.e.now();

@@ -1,6 +1,6 @@
 //! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
-use super::{backend, lists, mode, txn, Mode};
+use super::{backend, lists, mode, prepared, txn, Mode};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -123,6 +123,8 @@ pub fn moment() -> Option<Csn> {
 /// As for [`snapshot_seen`].
 #[inline(never)]
 unsafe fn first_use(s: pg_sys::Snapshot) -> Seen<'static> {
+    // INV-DECIDED: PostgreSQL's snapshot was taken before.
+    prepared::finish_decided();
     // SAFETY: `s` is valid (contract of this function).
     unsafe {
         if matches!(mode(), Mode::ReadCommitted) && !lists::has_csn(s) {

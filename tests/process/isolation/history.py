@@ -47,11 +47,11 @@ def client(number, load, path, until, results):
     results.put((done, problems))
 
 
-def make_tables(connection, first, second):
+def make_tables(connection, first, second, kind=""):
     """Two tables of some partitions and a secondary index."""
     query(connection, "DROP TABLE IF EXISTS a, b")
     for table, settings in (("a", first), ("b", second)):
-        create_table(connection, table, "k int PRIMARY KEY, l bigint[]", partitions=PARTITIONS, **settings)
+        create_table(connection, table, "k int PRIMARY KEY, l bigint[]", kind, partitions=PARTITIONS, **settings)
 
 
 def run_clients(load, directory, duration):
@@ -112,6 +112,10 @@ def configurations():
         load = Load(["a", "b"], ["a", "b"])
         load.at_repeatable_read = True
         yield f"serializable at repeatable read, {name}", SINGLE[name], SINGLE[name], load
+    for name in map(protocols.patient, protocols.ALL):
+        load = Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
+        load.prepares = 0.5
+        yield f"prepared, {name}", SINGLE[name], SINGLE[name], load
     first = PAIRED[protocols.ALL[0]]
     yield "all levels, partitions of all protocols", first, first, Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
 
@@ -123,7 +127,7 @@ def test_histories():
     duration = seconds(24, long=90) / len(chosen)
     reset_ways(connection)
     for name, first, second, load in chosen:
-        make_tables(connection, first, second)
+        make_tables(connection, first, second, "UNLOGGED" if load.prepares else "")
         if "partitions of all" in name:
             for table in ("a", "b"):
                 for partition, protocol in enumerate(protocols.ALL[:PARTITIONS]):
