@@ -17,6 +17,7 @@ use crate::memory::OutOfMemory;
 use crate::open::{Kept, Seen, Shown, Words};
 use crate::platform::Platform;
 use crate::primitive::{model_fence, relax, AtomicU64, Ordering};
+use crate::retire::RetireQueue;
 
 /// Bits of a pin's tag. The tag must not wrap while a reclaimer is stopped: if the owner pins 2^15
 /// times at one CSN meanwhile, the reclaimer could end a live pin.
@@ -376,5 +377,10 @@ impl Engine {
     /// The slot whose pin is the oldest, and the CSN of that pin. `None`: no slot has one.
     pub fn oldest_pin(&self) -> Option<(SlotId, Csn)> {
         self.pins().min_by_key(|&(_, csn)| csn)
+    }
+
+    /// Pieces of memory that wait in the retire queues of all slots, about.
+    pub fn retired(&self) -> u64 {
+        (0..self.slots.len()).map(|slot| RetireQueue::len(self, slot as SlotId)).sum()
     }
 }

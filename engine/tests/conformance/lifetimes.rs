@@ -193,6 +193,7 @@ fn a_pin_keeps_what_is_retired_from_its_csn_on() {
         RetireQueue::drain(&e, 1, e.refresh_min_pin(&Idle), usize::MAX);
     });
     reader.begin(Level::Snapshot, 3);
+    assert_eq!(e.retired(), RetireQueue::len(&e, 1), "no other slot has retired anything");
     let is_freed = RetireQueue::len(&e, 1) == 0;
     assert!(reader.any_row(rec).is_none() || !is_freed, "it looks at a row that was freed before its pin");
     reader.abort();
@@ -219,8 +220,12 @@ fn the_oldest_pin_is_one_that_was_taken() {
         });
         assert_eq!(e.pin_oldest(0).pin, CSN);
     });
+    assert_eq!(e.pins().collect::<Vec<_>>(), [(0, CSN), (2, CSN)]);
     e.unpin(0);
     assert_eq!(e.oldest_pin(), Some((2, CSN)));
+    e.pin(1);
+    assert_eq!(e.pins().collect::<Vec<_>>(), [(1, e.now()), (2, CSN)]);
+    e.unpin(1);
     std::thread::scope(|s| {
         for slot in 0..2 {
             s.spawn(move || {

@@ -592,14 +592,25 @@ CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT partitions int, OUT
 COMMENT ON FUNCTION mixedcc.table_rows() IS
     'for the views mixedcc.metrics and mixedcc.table_options: partitions and bytes of the tables of this database in shared memory, or the bytes that a table needs which the last start could not load; takes no lock';
 
-CREATE FUNCTION mixedcc.cluster_row(OUT commits bigint, OUT switches bigint, OUT holder int, OUT held_commits bigint) RETURNS SETOF record
+CREATE FUNCTION mixedcc.cluster_row(OUT commits bigint, OUT switches bigint, OUT holder int, OUT held_commits bigint, OUT waiting bigint) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'cluster_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
 COMMENT ON FUNCTION mixedcc.cluster_row() IS 'source of the view mixedcc.horizon, and for mixedcc.metrics: commits that wrote, complete switches, and the process with the oldest snapshot';
 
-CREATE VIEW mixedcc.horizon AS SELECT holder AS pid, held_commits AS commits FROM mixedcc.cluster_row();
+CREATE VIEW mixedcc.horizon AS SELECT holder AS pid, held_commits AS commits, waiting AS versions FROM mixedcc.cluster_row();
 COMMENT ON VIEW mixedcc.horizon IS 'the process whose snapshot is the oldest: old versions that it could read stay in memory';
 COMMENT ON COLUMN mixedcc.horizon.pid IS 'the process; null: there is none';
 COMMENT ON COLUMN mixedcc.horizon.commits IS 'commits that wrote since then, of all databases, about';
+COMMENT ON COLUMN mixedcc.horizon.versions IS 'old versions and other pieces of memory that wait until no snapshot needs them, about; commits free them by and by when the process has ended its snapshot';
+
+CREATE FUNCTION mixedcc.snapshot_rows(OUT pid int, OUT commits bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'snapshot_rows_wrapper' LANGUAGE C VOLATILE ROWS 20;
+COMMENT ON FUNCTION mixedcc.snapshot_rows() IS 'source of the view mixedcc.snapshots';
+
+CREATE VIEW mixedcc.snapshots AS SELECT * FROM mixedcc.snapshot_rows();
+COMMENT ON VIEW mixedcc.snapshots IS 'all processes whose snapshots, or look-ups, keep old versions in memory; mixedcc.horizon has the oldest one';
+COMMENT ON COLUMN mixedcc.snapshots.pid IS 'the process';
+COMMENT ON COLUMN mixedcc.snapshots.commits IS 'commits that wrote since then, of all databases, about: it keeps the versions that they replaced';
+GRANT SELECT ON mixedcc.snapshots TO PUBLIC;
 
 CREATE VIEW mixedcc.metrics AS
 WITH parts AS MATERIALIZED (

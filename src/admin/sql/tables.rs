@@ -1,5 +1,5 @@
 //! What views show of whole tables and of the cluster: for `mixedcc.metrics` and
-//! `mixedcc.table_options`, and the source of `mixedcc.horizon`.
+//! `mixedcc.table_options`, and the sources of `mixedcc.horizon` and `mixedcc.snapshots`.
 
 use super::visible_tables;
 use crate::admin::options;
@@ -41,7 +41,13 @@ fn table_rows() -> TableIterator<
 #[allow(clippy::type_complexity)]
 fn cluster_row() -> TableIterator<
     'static,
-    (name!(commits, i64), name!(switches, i64), name!(holder, Option<i32>), name!(held_commits, i64)),
+    (
+        name!(commits, i64),
+        name!(switches, i64),
+        name!(holder, Option<i32>),
+        name!(held_commits, i64),
+        name!(waiting, i64),
+    ),
 > {
     let e = shmem::engine();
     // Ends the pins of processes that have no snapshot any more.
@@ -50,7 +56,19 @@ fn cluster_row() -> TableIterator<
     let now = e.now();
     let holder = oldest.and_then(|(slot, _)| slots::pid_of(slot));
     let held = oldest.map_or(0, |(_, csn)| now.saturating_sub(csn));
-    TableIterator::once((now as i64, e.shared.switches.len() as i64, holder, held as i64))
+    let (switches, waiting) = (e.shared.switches.len() as i64, e.retired() as i64);
+    TableIterator::once((now as i64, switches, holder, held as i64, waiting))
+}
+
+/// The processes that keep old versions, and the commits since their snapshots.
+#[pg_extern(sql = false)]
+fn snapshot_rows() -> TableIterator<'static, (name!(pid, i32), name!(commits, i64))> {
+    let e = shmem::engine();
+    e.refresh_min_pin(&PG);
+    let pins: Vec<_> = e.pins().collect();
+    let now = e.now();
+    let row = |(slot, csn)| Some((slots::pid_of(slot)?, now.saturating_sub(csn) as i64));
+    TableIterator::new(pins.into_iter().filter_map(row).collect::<Vec<_>>())
 }
 
 /// Can a column of this type be in a hashed partition key?
