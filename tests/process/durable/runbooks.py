@@ -46,7 +46,9 @@ class Steps:
         return self.left.pop(0)[1]
 
     def sees(self, seen):
-        """The next step is a text. Each of its lines begins a line that was seen."""
+        """The next step is a text. Each of its lines begins a line that was seen. Newer versions of
+        PostgreSQL put names of settings in quotation marks."""
+        seen = seen.replace('"shared_preload_libraries"', "shared_preload_libraries")
         for line in self.next("text").splitlines():
             pattern = re.escape(line).replace('"N"', '".*"')
             pattern = re.sub(r"\bN\b", r"\\d+", pattern)
