@@ -269,14 +269,11 @@ stop_server() { # [mode]
     as_server_user "$pg_bin/pg_ctl" -D "$PGDATA" -m "${1:-fast}" -w -t 120 stop >/dev/null
 }
 
-# Waits until a process has ended and been reaped; some containers' first
-# process reaps late or never, so a zombie counts as gone after 10 seconds.
+# Waits until a process has ended. A zombie has: it holds nothing, and the first process of some
+# containers reaps late or never.
 wait_for_end() { # pid
-    local tries=0
-    while [ -d "/proc/$1" ]; do
-        tries=$((tries + 1))
-        if [ $tries -gt 200 ] && grep -qs '^State:.*zombie' "/proc/$1/status"; then return; fi
-        sleep 0.05
+    while grep -qs '^State:' "/proc/$1/status" && ! grep -qs '^State:.*zombie' "/proc/$1/status"; do
+        sleep 0.02
     done
 }
 
