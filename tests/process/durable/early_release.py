@@ -17,6 +17,8 @@ DATABASE = "process_early_release"
 PATIENT = {name: settings for name, settings in protocols.variants().items() if name in map(protocols.patient, protocols.ALL)}
 LEVELS = ("READ COMMITTED", "SERIALIZABLE")
 BOSS = None
+# What a commit waits for that others must end before: its name, where the version has names.
+DEPENDENCY = None
 
 
 class Session:
@@ -111,7 +113,7 @@ def others_write_the_row(name, level):
         one(f"BEGIN ISOLATION LEVEL {level}")
         equal(f"{what}: writer {number} builds on a commit that is not safe",
               one.code("UPDATE rows SET n = n + 1 WHERE id = 1 RETURNING n"), [(number + 2,)])
-        one.start("COMMIT", "Extension")
+        one.start("COMMIT", DEPENDENCY)
     check(f"{what}: they wait at COMMIT", all(one.waits() for one in chain))
     equal(f"{what}: snapshots leave all of them out", rows(reader), [0, 0])
     first.let_go()
@@ -129,13 +131,13 @@ def a_lock_shows_all_of_its_last_holder(name):
     one("ROLLBACK")
     locker("BEGIN")
     locker("SELECT n FROM rows WHERE id = 2 FOR UPDATE")
-    locker.start("COMMIT", "Extension")
+    locker.start("COMMIT", DEPENDENCY)
     check(f"{name}: a transaction that has only locked waits at COMMIT", locker.waits())
     locker.connection.cancel()
     equal(f"{name}: a cancel ends that wait", locker.end(), "57014")
     one("BEGIN")
     equal(f"{name}: one that was written can be locked", one("SELECT n FROM rows WHERE id = 1 FOR UPDATE"), [(1,)])
-    one.start("SELECT n FROM rows WHERE id = 2", "Extension")
+    one.start("SELECT n FROM rows WHERE id = 2", DEPENDENCY)
     check(f"{name}: the next statement waits", one.waits())
     first.let_go()
     equal(f"{name}: it shows all of the commit", one.end(), [(1,)])
@@ -173,7 +175,7 @@ def waiters_are_woken(name):
     first("UPDATE rows SET n = n + 1 WHERE id = 1")
     one.start("UPDATE rows SET n = n + 1 WHERE id = 1", "userlock")
     first.start("COMMIT", "SyncRep")
-    must_come(lambda: one.is_at("Extension"))
+    must_come(lambda: one.is_at(DEPENDENCY))
     check(f"{name}: a waiter is woken up, and waits for the commit itself", one.waits() and first.waits())
     first.let_go()
     equal(f"{name}: both commit", [first.end(), one.end(), rows(first, "1")], [[], [], [2]])
@@ -195,7 +197,7 @@ def test_switch_in_the_middle():
         set_protocol(BOSS, "rows", to, wait=False)
         one("BEGIN ISOLATION LEVEL SERIALIZABLE")
         equal(f"{name} to {to}: a writer builds on the commit", one.code("UPDATE rows SET n = n + 1 WHERE id = 1 RETURNING n"), [(2,)])
-        one.start("COMMIT", "Extension")
+        one.start("COMMIT", DEPENDENCY)
         check(f"{name} to {to}: it waits at COMMIT", one.waits())
         first.let_go()
         equal(f"{name} to {to}: both commit", [first.end(), one.end(), rows(one)], [[], [], [2, 1]])
@@ -221,6 +223,7 @@ def end():
 
 try:
     BOSS = make_database(DATABASE)
+    DEPENDENCY = "Extension" if BOSS.server_version < 170000 else "MixedccCommitDependency"
     query(BOSS, "SET synchronous_commit = local")
     # Else a commit may take a transaction id, and keeps its locks.
     query(BOSS, "ALTER SYSTEM SET mixedcc.time_marks = -1")

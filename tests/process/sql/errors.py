@@ -57,7 +57,7 @@ BEGIN
     END CASE;
 END$$;
 CREATE FUNCTION meddler_cmp(meddler, meddler) RETURNS int LANGUAGE plpgsql AS
-    $$BEGIN PERFORM meddle(); RETURN sign($1.v - $2.v); END$$;
+    $$BEGIN PERFORM public.meddle(); RETURN sign($1.v - $2.v); END$$;
 {COMPARISONS.format("meddler", "$1.v", "$2.v")}
 CREATE OPERATOR CLASS meddler_ops DEFAULT FOR TYPE meddler USING btree AS {ORDER}, FUNCTION 1 meddler_cmp(meddler, meddler);
 """
