@@ -39,10 +39,13 @@ impl Ages {
         // Ends the pins of processes that have no snapshot any more.
         e.refresh_min_pin(&PG);
         let at = now();
+        // Without writes the next transaction of a slot pins at the same CSN. A pin before the
+        // clock, which was read before the pin, is none of that kind.
+        let clock = e.now();
         let mut pins = vec![(0, at); e.slots.len()];
         e.pins().for_each(|(slot, csn)| pins[slot as usize].0 = csn);
         for (new, old) in pins.iter_mut().zip(&self.seen) {
-            if new.0 == old.0 {
+            if new.0 == old.0 && new.0 < clock {
                 new.1 = old.1;
             }
         }
@@ -50,9 +53,7 @@ impl Ages {
         if at.saturating_sub(self.told_at) < PATIENCE {
             return;
         }
-        let too_old = |&(_, &(csn, since)): &(usize, &(Csn, u64))| {
-            csn != 0 && at.saturating_sub(since) >= timeout && csn < e.now()
-        };
+        let too_old = |&(_, &(csn, since)): &(usize, &(Csn, u64))| csn != 0 && at.saturating_sub(since) >= timeout;
         let mut found: Vec<_> = self.seen.iter().enumerate().filter(too_old).map(|(slot, pin)| (pin.0, slot)).collect();
         found.sort_unstable();
         if found.into_iter().any(|(csn, slot)| end(e, slot as SlotId, csn)) {
