@@ -182,7 +182,7 @@ pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) -> 
         e.es_param_list_info = (*q).params;
         e.es_queryEnv = (*q).queryEnv;
         e.es_top_eflags = eflags;
-        e.es_processed = 0;
+        compat::clear_processed(e);
         e.es_finished = false;
         let reads = (*p).op == CmdType::CMD_SELECT && !(*p).locks;
         e.es_output_cid = if reads { 0 } else { pg::raw::GetCurrentCommandId(true) };

@@ -3,7 +3,7 @@
 use super::exec::{self, Exec};
 use super::program::Program;
 use super::{counts, probe, select, triggers, write, Reason};
-use crate::pg::{expr, raw};
+use crate::pg::{compat, expr, raw};
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;
 
@@ -113,6 +113,7 @@ unsafe extern "C-unwind" fn guarded_run(
             why = step(p, x, dest, count);
             (*p).running = std::ptr::null_mut();
             if why.is_none() {
+                compat::add_processed(&mut (*x).estate);
                 (*x).done = true;
                 counts::taken((*p).op);
             }

@@ -251,3 +251,23 @@ pub unsafe fn begin_guarded_index_scan(
         pg_sys::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0)
     }
 }
+
+/// A statement starts: no run has processed rows yet.
+#[inline]
+pub fn clear_processed(estate: &mut pg_sys::EState) {
+    estate.es_processed = 0;
+    #[cfg(not(feature = "pg15"))]
+    {
+        estate.es_total_processed = 0;
+    }
+}
+
+/// A run of the statement has ended. Other libraries count the rows of all its runs.
+#[inline]
+#[cfg_attr(feature = "pg15", allow(unused_variables))]
+pub fn add_processed(estate: &mut pg_sys::EState) {
+    #[cfg(not(feature = "pg15"))]
+    {
+        estate.es_total_processed += estate.es_processed;
+    }
+}

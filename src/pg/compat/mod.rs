@@ -18,6 +18,7 @@
 //! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
 //! | how a fork is extended (16); smgrread and smgrtruncate have other arguments (17, 18), smgrcloseall frees nothing (17) | `buffers` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
+//! | a statement counts the rows of all its runs (16) | `executor` |
 //! | ExecutorRun_hook has one argument less (18); rights are in a list besides the range table, ExecInsertIndexTuples has one argument more (16) | `executor` |
 //! | EXPLAIN of one query: standard_ExplainOneQuery (17) | `callbacks` |
 //! | rs_mintid is in a union (18); prefetch of bitmap scans is gone (18) | `callbacks` |
@@ -62,7 +63,8 @@ pub use catalog::{
     owns_database, owns_function, owns_relation, owns_schema_or_database, primary_key_index, relation_rights,
 };
 pub use executor::{
-    begin_guarded_index_scan, begin_index_scan, check_constraints, has_rights, init_run, insert_index_entries, Tables,
+    add_processed, begin_guarded_index_scan, begin_index_scan, check_constraints, clear_processed, has_rights,
+    init_run, insert_index_entries, Tables,
 };
 pub use maintenance::{
     cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row, count_scan,
