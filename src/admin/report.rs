@@ -92,6 +92,7 @@ fn report(since: TimestampWithTimeZone, until: TimestampWithTimeZone) -> Vec<u8>
     load(&mut page, &data);
     hottest(&mut page, &data);
     switches(&mut page, &data);
+    durability(&mut page);
     now(&mut page);
     text::bytes(&page.end()) // of a text, whose layout is that of a bytea
 }
@@ -182,6 +183,37 @@ fn switches(page: &mut Page, data: &Data) {
         ]);
     }
     page.table(&table);
+}
+
+/// What permanent tables and their commits wait for.
+fn durability(page: &mut Page) {
+    page.heading(
+        "Durability",
+        "Permanent tables while the report is made, of all databases; sums since they were reset.",
+    );
+    let spec = "SELECT item, value FROM mixedcc.durability d, LATERAL (VALUES \
+                (1, 'companion of the checkpointer', d.activity), \
+                (2, 'commits into permanent tables wait because', d.shut), \
+                (3, 'a checkpoint waits for images since', pg_catalog.date_trunc('second', d.held_since)::text), \
+                (4, 'oldest commit that is not done: process', d.commit_pid::text), \
+                (5, 'it waits for', d.commit_waits_for), \
+                (6, 'rows that are in WAL and in no image', d.dirty_rows::text), \
+                (7, 'last complete round', d.round_kind), \
+                (8, 'it ended', pg_catalog.date_trunc('second', d.round_ended_at)::text), \
+                (9, 'it took, s', pg_catalog.round(extract(epoch FROM d.round_ended_at - d.round_started_at), 1)::text), \
+                (10, 'rows that it imaged', d.round_rows::text), \
+                (11, 'WAL that it wrote, MB', (d.round_wal_bytes >> 20)::text), \
+                (12, 'rounds', d.rounds::text), \
+                (13, 'rows that they imaged', d.rows::text), \
+                (14, 'WAL that they wrote, MB', (d.wal_bytes >> 20)::text), \
+                (15, 'rounds that failed', d.errors::text)) x(number, item, value) \
+                WHERE value IS NOT NULL ORDER BY number";
+    page.some(&[("of permanent tables", false), ("value", false)], rows(spec, 2), "Rounds and commits");
+    let loads =
+        "SELECT database::text, coalesce(\"table\"::text, relid::text), phase, blocks_done::text, blocks_total::text \
+                 FROM mixedcc.loads ORDER BY 1, 2";
+    let columns = [("database", false), ("table", false), ("phase", false), ("blocks read", true), ("of", true)];
+    page.some(&columns, rows(loads, 5), "Loads under way");
 }
 
 /// What views show at this moment.

@@ -111,7 +111,7 @@ def with_libraries(preload, sees):
         equal(f"{preload}: calls and rows are heap's", by_executor, counted(session, "off", "heap")[0])
         equal(f"{preload}: nothing takes the bypass while it is off", none, 0)
         if sees:
-            check(f"{preload}: the bypass runs", taken > 60, taken)
+            check(f"{preload}: the bypass runs", taken > 50, taken)  # how many depends on the version
         else:
             equal(f"{preload}: the bypass is off", taken, 0)
         plans, wanted = logged(session, "on"), logged(session, "off")

@@ -96,6 +96,7 @@ def shows_the_load():
     check("page: the table and its partitions", "a<b>" in text and "<b>" not in page.replace("<body>", ""), text[:2000])
     check("page: the switch", "asked" in text and "2pl" in text)
     check("page: the failure and its reason", "read changed" in text or "write conflict" in text, text[:2000])
+    check("page: durability", "companion of the checkpointer" in text and "last complete round" in text, text[-3000:])
     check("page: it has bars", reader.tags.get("rect", 0) > 4)
     return page
 
