@@ -56,7 +56,7 @@ class Session:
 
     def is_at(self, event):
         pid = self.connection.info.backend_pid
-        return query(BOSS, "SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = %s", (pid,)) == [(event,)]
+        return query(BOSS, "SELECT coalesce(wait_event, '') ~ %s FROM pg_stat_activity WHERE pid = %s", (f"^({event})$", pid)) == [(True,)]
 
     def waits(self):
         self.thread.join(0.1)
@@ -223,7 +223,7 @@ def end():
 
 try:
     BOSS = make_database(DATABASE)
-    DEPENDENCY = "Extension" if BOSS.server_version < 170000 else "MixedccCommitDependency"
+    DEPENDENCY = "Extension" if BOSS.server_version < 170000 else "MixedccCommit(Dependency|End)"
     query(BOSS, "SET synchronous_commit = local")
     # Else a commit may take a transaction id, and keeps its locks.
     query(BOSS, "ALTER SYSTEM SET mixedcc.time_marks = -1")
