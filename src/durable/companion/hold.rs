@@ -15,12 +15,17 @@ use mixedcc_engine::durable::window::Checkpoints;
 use mixedcc_engine::durable::Lsn;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::time::Duration;
 
 mod raw {
     extern "C" {
         pub fn _exit(status: core::ffi::c_int) -> !;
     }
 }
+
+/// A checkpointer that has not ended so many naps after the postmaster is held.
+const HELD_AFTER: u32 = 100;
+const NAP: Duration = Duration::from_millis(10);
 
 /// As a crash, for the postmaster.
 const CRASHED: i32 = 2;
@@ -97,10 +102,17 @@ pub fn nap(n: u32) {
 }
 
 /// The postmaster is gone. A checkpointer that is held looks for no postmaster, and would keep
-/// shared memory, so that the next start fails.
+/// shared memory, so that the next start fails. One that is not held ends by itself, soon: told to
+/// end at once it would keep a lock that it has in this moment, and others would wait for ever.
 fn die_alone() -> ! {
-    if let Some(pid) = compat::checkpointer() {
-        compat::send(pid, pg_sys::SIGQUIT);
+    let mut naps = 0;
+    while let Some(pid) = compat::checkpointer() {
+        if naps == HELD_AFTER {
+            compat::send(pid, pg_sys::SIGQUIT);
+            break;
+        }
+        naps += 1;
+        std::thread::sleep(NAP);
     }
     die()
 }

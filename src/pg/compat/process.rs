@@ -349,6 +349,7 @@ pub fn nap(us: core::ffi::c_long) {
 pub fn checkpointer() -> Option<i32> {
     // SAFETY: a copy of the statistics of all processes, which the loop stays within.
     unsafe {
+        pg_sys::pgstat_clear_backend_activity_snapshot();
         (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|i| {
             #[cfg(feature = "pg15")]
             let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
