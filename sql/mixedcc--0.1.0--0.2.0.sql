@@ -134,6 +134,131 @@ COMMENT ON COLUMN mixedcc.snapshots.pid IS 'the process';
 COMMENT ON COLUMN mixedcc.snapshots.commits IS 'commits that wrote since then, of all databases, about: it keeps the versions that they replaced';
 GRANT SELECT ON mixedcc.snapshots TO PUBLIC;
 
+CREATE FUNCTION mixedcc.group_rows(OUT name text, OUT commits bigint, OUT failures bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'group_rows_wrapper' LANGUAGE C VOLATILE ROWS 20;
+COMMENT ON FUNCTION mixedcc.group_rows() IS 'source of the view mixedcc.groups';
+
+CREATE VIEW mixedcc.groups AS SELECT * FROM mixedcc.group_rows();
+COMMENT ON VIEW mixedcc.groups IS 'groups of transactions (mixedcc.transaction_group, labels of functions, mixedcc.group_by), of all databases, since the last mixedcc.reset_groups()';
+COMMENT ON COLUMN mixedcc.groups.name IS 'name of the group';
+COMMENT ON COLUMN mixedcc.groups.commits IS 'transactions of the group that committed, and used a mixedcc table';
+COMMENT ON COLUMN mixedcc.groups.failures IS 'transactions of the group that failed because of others';
+
+CREATE FUNCTION mixedcc.group_conflict_rows(OUT name text, OUT other text, OUT "table" regclass, OUT kind text, OUT failures bigint,
+        OUT waits bigint, OUT wait_ms float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'group_conflict_rows_wrapper' LANGUAGE C VOLATILE ROWS 50;
+COMMENT ON FUNCTION mixedcc.group_conflict_rows() IS 'source of the view mixedcc.group_conflicts';
+
+CREATE VIEW mixedcc.group_conflicts AS SELECT * FROM mixedcc.group_conflict_rows();
+COMMENT ON VIEW mixedcc.group_conflicts IS 'which group of transactions fails or waits for which, in tables of this database, since the last mixedcc.reset_groups()';
+COMMENT ON COLUMN mixedcc.group_conflicts.name IS 'group of the transactions that failed or waited; null: they had none';
+COMMENT ON COLUMN mixedcc.group_conflicts.other IS 'group of the transactions that were in their way; null: they had none, or it is not known any more';
+COMMENT ON COLUMN mixedcc.group_conflicts."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.group_conflicts.kind IS 'rw: one had read what the other has written; ww: both wrote it; partition: the lock of a partition';
+COMMENT ON COLUMN mixedcc.group_conflicts.failures IS 'transactions that failed';
+COMMENT ON COLUMN mixedcc.group_conflicts.waits IS 'sleeps for locks that have ended';
+COMMENT ON COLUMN mixedcc.group_conflicts.wait_ms IS 'their time in milliseconds';
+
+CREATE FUNCTION mixedcc.reset_groups() RETURNS void
+    AS 'MODULE_PATHNAME', 'reset_groups_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.reset_groups() IS 'forgets all groups of transactions, and what was counted of them, in all databases';
+
+REVOKE ALL ON FUNCTION mixedcc.reset_groups() FROM PUBLIC;
+-- Names of applications are for those to whom pg_stat_activity shows them. To others the functions show no row.
+GRANT SELECT ON mixedcc.groups, mixedcc.group_conflicts TO pg_read_all_stats;
+
+CREATE OR REPLACE VIEW mixedcc.advice AS
+WITH load AS (
+    SELECT "table", count(*) AS partitions, sum(sampled) AS sampled, sum(sampled * multi_share) / sum(sampled) AS multi,
+        sum(sampled * partitions) / sum(sampled) AS used, sum(sampled * declared_share) / sum(sampled) AS declared,
+        sum(sampled * weak_writer_share) / sum(sampled) AS weak, sum(sampled * idle_share) / sum(sampled) AS idle,
+        sum(sampled * serializable_share) / sum(sampled) AS serializable,
+        sum(sampled * least(records * conflict_rate, 1)) / sum(sampled) AS clash,
+        (SELECT sum((q->>'transactions')::numeric) / nullif(sum(s2.sampled), 0) FROM mixedcc.partition_stats s2
+            LEFT JOIN LATERAL jsonb_array_elements(s2.partners) q ON q->>'table' = s."table"::text AND (q->>'partition')::int <> s2.partition
+            WHERE s2."table" = s."table") AS with_own,
+        (SELECT string_agg(DISTINCT q->>'table', ', ') FROM mixedcc.partition_stats s2, jsonb_array_elements(s2.partners) q
+            WHERE s2."table" = s."table" AND q->>'table' <> s."table"::text) AS others
+    FROM mixedcc.partition_stats s
+    GROUP BY "table" HAVING sum(sampled) > 0
+), shared AS (
+    SELECT "table", max(sampled) AS several, max(spread_share) AS spread, array_agg("column"::text ORDER BY place) AS columns,
+        array_agg("column"::text ORDER BY place) FILTER (WHERE common_share >= 0.95 AND varied_share >= 0.3) AS common,
+        string_agg(format('%I in %s %%', "column", round(100 * common_share::numeric)), ', ' ORDER BY place) AS shares
+    FROM mixedcc.key_stats GROUP BY "table"
+), model AS (
+    SELECT "table", count(gain) AS looked, count(*) FILTER (WHERE gain > 1.1) AS better, avg(1 - 1 / gain) FILTER (WHERE gain > 1.1) AS saved,
+        string_agg(DISTINCT obstacle, '; ') FILTER (WHERE gain > 1.1) AS obstacles, string_agg(DISTINCT obstacle, '; ') AS all_obstacles
+    FROM mixedcc.partcc_rows() GROUP BY "table"
+), key AS (
+    SELECT l.*, s.several, s.columns, s.common, s.shares, m.looked, m.better, m.saved, m.obstacles, m.all_obstacles,
+        coalesce(s.several >= 20, false) AS known, coalesce(s.several >= 20 AND s.spread >= 0.2, false) AS spread, s.spread AS spread_share,
+        (SELECT string_agg(format('%I', c), ', ') FROM unnest(s.common) c) AS common_text,
+        (SELECT value FROM mixedcc.options o WHERE o."table" = l."table" AND option = 'partition_by') AS partition_by
+    FROM load l LEFT JOIN shared s USING ("table") LEFT JOIN model m USING ("table") WHERE l.sampled >= 20
+)
+SELECT "table", 'partcc' AS topic,
+    format('The model expects a transaction to cost %s %% less under partcc than under the protocol in use, in %s of the %s partitions that it has looked at. Why not there: %s.',
+        round(100 * saved::numeric), better, looked, obstacles) AS advice
+FROM key WHERE partitions > 1 AND 2 * better >= looked AND better > 0 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'partcc',
+    format('Transactions stay in one partition (%s %% do not) and meet each other''s rows (%s %% of them): partcc may pay. The model has not looked at it; %s.',
+        round(100 * multi::numeric), round(100 * clash::numeric), all_obstacles)
+FROM key WHERE partitions > 1 AND looked = 0 AND all_obstacles <> 'it is in use' AND multi < 0.05 AND clash > 0.3 AND weak <= 0.05 AND idle <= 0.05 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'annotate',
+    format('%s %% of the transactions use several partitions (%s on average), and %s %% declare them. If a function''s arguments tell which, mixedcc.annotate it: partcc then locks them in order, without 40001. %s',
+        round(100 * multi::numeric), round(used::numeric, 1), round(100 * declared::numeric),
+        coalesce('Functions that name the table: ' || mixedcc.annotation_hints("table", CASE WHEN spread AND common IS NOT NULL THEN common
+            ELSE coalesce((SELECT array_agg(CASE WHEN n LIKE '"%"' THEN replace(btrim(n, '"'), '""', '"') ELSE n END) FROM unnest(string_to_array(partition_by, '+')) n), columns) END),
+            'No function in SQL or plpgsql that is not annotated names the table.'))
+FROM key WHERE multi >= 0.05 AND declared < 0.5 AND serializable > 0.5
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Of the transactions that use several rows of this table, %s %% use several partitions of it. All rows of one have the same value of %s. Partition by what they have in common: ALTER TABLE %s SET (mixedcc.partition_by = %L).',
+        round(100 * spread_share::numeric), shares, "table", common_text)
+FROM key WHERE partitions > 1 AND spread AND common IS NOT NULL
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Of the transactions that use several rows of this table, %s %% use several partitions of it, and no column of its key divides the transactions: all rows of one have the same value of %s, or of one that has a single value. Rows that are used together need a common column in the key%s.',
+        round(100 * spread_share::numeric), shares,
+        CASE WHEN cardinality(columns) = 1 THEN ', or bounds that keep them together (mixedcc.partition_method = ''range'')' ELSE '' END)
+FROM key WHERE partitions > 1 AND spread AND common IS NULL
+UNION ALL
+SELECT "table", 'partition_by',
+    format('Transactions use several partitions of this table (%s others on average). Which columns their rows have in common is not known: that is sampled of SERIALIZABLE transactions that use several rows, of twenty at least, in tables with a primary index (mixedcc.primary_index).',
+        round(with_own, 1))
+FROM key WHERE partitions > 1 AND NOT known AND with_own >= 0.2
+UNION ALL
+SELECT "table", 'partitions',
+    format('The table has one partition, and transactions meet each other''s rows (%s %% of them). With several (ALTER TABLE %s SET (mixedcc.partitions = 16%s)) each gets its own protocol%s.',
+        round(100 * clash::numeric), "table", CASE WHEN known AND common IS NOT NULL THEN format(', mixedcc.partition_by = %L', common_text) ELSE '' END,
+        CASE WHEN columns IS NULL THEN ', but it needs a primary key first' ELSE '' END)
+FROM key WHERE partitions = 1 AND clash > 0.1
+UNION ALL
+SELECT "table", 'align',
+    format('Transactions use it together with %s. If these tables are partitioned by the same column and number, a transaction needs one partition of each, in the same order.', others)
+FROM key WHERE others IS NOT NULL AND multi >= 0.05
+UNION ALL
+SELECT "table", 'transactions',
+    format('%s %% of the transactions wait for their client between statements, %s %% write below SERIALIZABLE: partcc is not chosen here. One function or one round trip a transaction would allow it.',
+        round(100 * idle::numeric), round(100 * weak::numeric))
+FROM key WHERE (idle > 0.05 OR weak > 0.05) AND clash > 0.1
+UNION ALL
+SELECT "table", 'groups',
+    format('Transactions of %s have failed %s times and waited %s s for those of %s, which %s. %s', coalesce('group ' || name, 'no group'), failures,
+        round(wait_ms::numeric / 1000, 1), coalesce('group ' || other, 'no group'),
+        CASE kind WHEN 'rw' THEN 'read or write what they use' WHEN 'ww' THEN 'write the same rows' ELSE 'lock the same partition' END,
+        CASE kind WHEN 'rw' THEN 'A SELECT ... FOR UPDATE of rows that are written afterwards waits where a plain one fails.'
+            WHEN 'ww' THEN 'The later in its transaction such a row is written, the shorter it is locked.'
+            ELSE 'Rows that only one of them uses could have partitions of their own.' END)
+FROM (SELECT *, row_number() OVER (PARTITION BY "table" ORDER BY failures + waits DESC) AS place FROM mixedcc.group_conflict_rows()) c
+WHERE place = 1 AND failures + waits >= 20;
+COMMENT ON VIEW mixedcc.advice IS 'what would make tables run better, from the load that was sampled: partition keys, annotations, partcc';
+COMMENT ON COLUMN mixedcc.advice."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.advice.topic IS 'partcc, annotate, partition_by, partitions, align, transactions or groups';
+
 CREATE VIEW mixedcc.metrics AS
 WITH parts AS MATERIALIZED (
     SELECT p."table", n.nspname::text AS schemaname, c.relname::text AS relname, p.protocol, p.pinned, p.rows, p.versions, p.reads, p.writes,

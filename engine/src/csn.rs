@@ -86,7 +86,7 @@ impl SlotWord {
 
 /// The writer of a version or registration: the tag of its owner, the CSN of its commit, or
 /// [`Stamp::ABORTED`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp(pub u64);
 
 const TAG: u64 = 1 << 63;

@@ -16,6 +16,7 @@ pub mod durable;
 pub mod error;
 #[doc(hidden)]
 pub mod faults;
+pub mod groups;
 pub mod index;
 pub mod key;
 pub mod lock;

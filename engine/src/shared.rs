@@ -8,6 +8,7 @@ use crate::durable::rounds::Rounds;
 use crate::durable::window::{Gate, Window};
 use crate::error::Error;
 use crate::faults::{self, Fault};
+use crate::groups::Groups;
 use crate::lock::graph::Waiting;
 use crate::memory::{Latch, OutOfMemory, Pressure, Region};
 use crate::open::{Opens, Shown};
@@ -23,7 +24,7 @@ use crate::txn::Kept;
 use std::ops::Range;
 
 /// Changes whenever the layout of a shared structure changes.
-pub const LAYOUT_VERSION: u64 = 19;
+pub const LAYOUT_VERSION: u64 = 20;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 mod pins;
@@ -71,6 +72,8 @@ pub struct Slot {
     pub load: Progress,
     /// The last tag given to a subtransaction.
     pub last_tag: AtomicU32,
+    /// The group of the running transaction (INV-GROUP).
+    pub(crate) group: AtomicU32,
     /// Counts the pins. Only the owner uses it.
     pin_count: AtomicU32,
     /// 1 while the owner holds pointers that outlive its snapshots: then no reclaimer may end its
@@ -158,6 +161,8 @@ pub struct Shared {
     pub pressure: Pressure,
     /// The costs of protocols that the coordinator has measured.
     pub learned: crate::choice::Blackboard,
+    /// Which groups of transactions meet.
+    pub groups: Groups,
 }
 
 /// A handle to the shared block. It is cheap to copy and has the same value in every process.

@@ -13,7 +13,7 @@ use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel;
 use crate::state::xact::{self, Locked, Mode};
-use mixedcc_engine::error::{AbortReason, Error};
+use mixedcc_engine::error::Error;
 use mixedcc_engine::lock::Mode as LockMode;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::{How, WriteKind};
@@ -156,11 +156,11 @@ unsafe fn lock_one(
             return Ok((w.version, false));
         }
         take(rel, t, r, want)?;
-        let newest = ok(t.newest(&PG, r.rec));
+        let found = ok(t.newest(&PG, r.rec));
         if xact::mode() != Mode::Serializable {
-            t.note_newest(newest);
+            t.note_newest(found);
         }
-        let newest = newest.map(|v| v.0);
+        let newest = found.map(|v| v.0);
         let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
             if let Some(old) = same_key(rel, t, r, want)? {
                 return Ok((old, false));
@@ -169,7 +169,7 @@ unsafe fn lock_one(
                 return Err(TM_WouldBlock); // as if its writer had still held it
             }
             if xact::mode() == Mode::Serializable {
-                raise(t.fail(AbortReason::WriteConflict, r.touch()));
+                raise(t.write_conflict(r, found));
             }
             return Err(gone(t, tmfd, r, newest));
         };

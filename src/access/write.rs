@@ -9,7 +9,6 @@ use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
-use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::lock::Mode as LockMode;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::txn::{How, WriteKind};
@@ -176,7 +175,9 @@ pub(super) unsafe fn gone(
     newest: Option<NonNull<Version>>,
 ) -> TmResult {
     if xact::mode() == Mode::RepeatableRead {
-        t.fail(AbortReason::WriteConflict, r.touch()); // for the counters: the caller raises the error
+        // SAFETY: `newest` is reached under our pin (INV-RETIRE).
+        let found = newest.and_then(|v| unsafe { v.as_ref() }.csn().map(|csn| (v, csn)));
+        t.write_conflict(r, found); // for the counters: the caller raises the error
     }
     // SAFETY: `newest` is reached under our pin (INV-RETIRE), and is read as a tombstone only if it
     // is one. `tmfd` is valid for writes (contract of this function).
@@ -258,10 +259,11 @@ unsafe fn target(
             }
             return Target::Own(n);
         }
-        let newest = ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once)).map(|v| v.0);
+        let found = ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once));
+        let newest = found.map(|v| v.0);
         let Some(v) = newest.filter(|v| !v.as_ref().is_tombstone()) else {
             if xact::mode() == Mode::Serializable {
-                raise(t.fail(AbortReason::WriteConflict, r.touch()));
+                raise(t.write_conflict(r, found));
             }
             return Target::Fail(gone(t, tmfd, r, newest));
         };

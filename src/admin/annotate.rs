@@ -1,10 +1,11 @@
-//! Annotations of functions: which arguments give the partition key of which table.
+//! Annotations of functions: which arguments give the partition key of which table, and the group
+//! of the transactions that call it.
 //!
 //! They are kept as a security label of the function: `partition(warehouse, 1); partition(item,
-//! i_id)`. A SERIALIZABLE statement that calls an annotated function declares the partitions of
-//! constant arguments and parameters, in order, before it runs. The planner wraps the other
-//! arguments in a function of ours, which declares the partition when the argument is evaluated:
-//! right before the call.
+//! i_id); group(payment)`. A SERIALIZABLE statement that calls an annotated function declares the
+//! partitions of constant arguments and parameters, in order, before it runs. The planner wraps the
+//! other arguments in a function of ours, which declares the partition when the argument is
+//! evaluated: right before the call.
 
 use crate::admin::options;
 use crate::pg::errors::complain;
@@ -18,7 +19,8 @@ mod fit;
 mod plan;
 
 pub use declare::{
-    abort_subtransaction, abort_transaction, around_call, at_argument, at_statement, commit_subtransaction, redeclare,
+    abort_subtransaction, abort_transaction, around_call, at_argument, at_statement, commit_subtransaction, note_group,
+    redeclare,
 };
 
 /// One annotation.
@@ -30,6 +32,15 @@ pub struct Annotation {
     pub arguments: Vec<String>,
 }
 
+/// What the label of a function says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// The partitions that its arguments name.
+    pub partitions: Vec<Annotation>,
+    /// The group of a transaction that calls it.
+    pub group: Option<String>,
+}
+
 /// An annotated function.
 struct Function {
     oid: Oid,
@@ -39,6 +50,7 @@ struct Function {
     owner: Oid,
     /// Table and positions of arguments (from 0).
     partitions: Vec<(String, Vec<usize>)>,
+    group: Option<String>,
 }
 
 /// All annotated functions of the database, and the function that wraps their arguments.
@@ -63,7 +75,7 @@ fn invalid(message: &str) -> ! {
     complain(
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
         message,
-        "Write 'partition(table, argument, ...)', with a name or number for each column of the table's partition key; separate several by semicolons.",
+        "Write 'partition(table, argument, ...)', with a name or number for each column of the table's partition key, or 'group(name)'; separate several by semicolons.",
     )
 }
 
@@ -87,25 +99,27 @@ fn split(text: &str, separator: char) -> Vec<&str> {
 }
 
 /// Reads a label, or raises an error.
-fn parse(label: &str) -> Vec<Annotation> {
+fn parse(label: &str) -> Label {
     read_label(label).unwrap_or_else(|why| invalid(&why))
 }
 
 /// Reads a label; what is wrong with it.
-pub fn read_label(label: &str) -> Result<Vec<Annotation>, String> {
-    let mut out = Vec::new();
+pub fn read_label(label: &str) -> Result<Label, String> {
+    let mut out = Label::default();
     for part in split(label, ';').into_iter().filter(|p| !p.is_empty()) {
-        let inner = part
-            .strip_prefix("partition")
-            .map(str::trim)
-            .and_then(|p| p.strip_prefix('('))
-            .and_then(|p| p.strip_suffix(')'));
-        let inner = inner.ok_or_else(|| format!("\"{part}\" is not an annotation"))?;
+        if let Some(name) = inside(part, "group") {
+            let name = options::column_name(name);
+            if name.is_empty() || out.group.replace(name).is_some() {
+                return Err(format!("annotation \"{part}\" is not the one name of a group"));
+            }
+            continue;
+        }
+        let inner = inside(part, "partition").ok_or_else(|| format!("\"{part}\" is not an annotation"))?;
         let items = split(inner, ',');
         if items.len() < 2 || items.iter().any(|i| i.is_empty()) {
             return Err(format!("annotation \"{part}\" does not name a table and arguments"));
         }
-        out.push(Annotation {
+        out.partitions.push(Annotation {
             table: items[0].to_owned(),
             arguments: items[1..].iter().map(|s| (*s).to_owned()).collect(),
         });
@@ -113,8 +127,16 @@ pub fn read_label(label: &str) -> Result<Vec<Annotation>, String> {
     Ok(out)
 }
 
-fn write(all: &[Annotation]) -> String {
-    all.iter().map(|a| format!("partition({}, {})", a.table, a.arguments.join(", "))).collect::<Vec<_>>().join("; ")
+/// What is between the brackets of an annotation of this kind.
+fn inside<'a>(part: &'a str, kind: &str) -> Option<&'a str> {
+    let brackets = options::trim(part.strip_prefix(kind)?);
+    brackets.strip_prefix('(')?.strip_suffix(')').map(options::trim)
+}
+
+fn write(label: &Label) -> String {
+    let partitions = label.partitions.iter().map(|a| format!("partition({}, {})", a.table, a.arguments.join(", ")));
+    let group = label.group.iter().map(|name| format!("group({})", options::quote_name(name)));
+    partitions.chain(group).collect::<Vec<_>>().join("; ")
 }
 
 fn proc_address(oid: Oid) -> pg_sys::ObjectAddress {
@@ -196,7 +218,7 @@ fn function_name(oid: Oid) -> String {
 /// Refuses wrong labels of functions. A table that does not exist is no error, and a key that the
 /// arguments do not fit a warning: pg_dump restores functions before tables, and what fitted once.
 pub fn check(function: Oid, label: &str) {
-    for a in parse(label) {
+    for a in parse(label).partitions {
         if let Some(why) = misfit(function, &a) {
             warning!("the annotation of {} has no effect: {why}", function_name(function));
         }
@@ -311,14 +333,14 @@ pub fn add(function: Oid, table: Oid, arguments: &[String]) {
     if arguments.is_empty() {
         invalid("an annotation names at least one argument");
     }
-    let mut all = options::label_of(proc_address(function)).map_or(Vec::new(), |l| parse(&l));
+    let mut all = options::label_of(proc_address(function)).map_or(Label::default(), |l| parse(&l));
     let arguments = arguments.iter().map(|a| options::quote_name(a)).collect();
     let new = Annotation { table: name, arguments };
     if let Some(why) = misfit(function, &new) {
         invalid(&why);
     }
-    if !all.contains(&new) {
-        all.push(new);
+    if !all.partitions.contains(&new) {
+        all.partitions.push(new);
     }
     let label = write(&all);
     options::store_label(proc_address(function), Some(&label));
@@ -432,12 +454,12 @@ fn function(oid: Oid, label: &str) -> Option<Function> {
     };
     // An unchecked label, which a superuser has written into the catalog, is none: statements run
     // nevertheless, and the view `mixedcc.annotations` says what is wrong.
-    let partitions = read_label(label)
-        .unwrap_or_default()
+    let Label { partitions, group } = read_label(label).unwrap_or_default();
+    let partitions = partitions
         .into_iter()
         .filter_map(|a| Some((a.table, a.arguments.iter().map(|g| position(&names, g)).collect::<Option<Vec<_>>>()?)))
         .collect();
-    Some(Function { oid, hash, owner, partitions })
+    Some(Function { oid, hash, owner, partitions, group })
 }
 
 #[cfg(test)]
@@ -448,16 +470,18 @@ mod unit {
     fn labels_that_are_none() {
         assert_eq!(read_label("garbage((,").unwrap_err(), "\"garbage((,\" is not an annotation");
         assert!(read_label("partition(t)").is_err() && read_label("partition(t, )").is_err());
-        assert_eq!(read_label(""), Ok(Vec::new()));
+        assert!(read_label("group()").is_err() && read_label("group(a); group(b)").is_err());
+        assert_eq!(read_label(""), Ok(Label::default()));
     }
 
     #[test]
     fn labels_round_trip() {
-        let text = "partition(public.\"Ware;house\", 1); partition(district, w_id, $2)";
+        let text = "partition(public.\"Ware;house\", 1); partition(district, w_id, $2); group(\"New order\")";
         let all = parse(text);
-        assert_eq!(all.len(), 2);
-        assert_eq!(all[0].table, "public.\"Ware;house\"");
-        assert_eq!(all[1].arguments, ["w_id", "$2"]);
+        assert_eq!(all.partitions.len(), 2);
+        assert_eq!(all.partitions[0].table, "public.\"Ware;house\"");
+        assert_eq!(all.partitions[1].arguments, ["w_id", "$2"]);
+        assert_eq!(all.group.as_deref(), Some("New order"));
         assert_eq!(write(&all), text);
     }
 

@@ -21,6 +21,7 @@ mod bypass;
 mod choice;
 mod durability;
 mod estimate;
+mod groups;
 mod loads;
 mod memory;
 mod primary;
@@ -496,9 +497,9 @@ fn annotation_items(
     // others.
     let items = annotate::read_label(&label).unwrap_or_else(|why| {
         warning!("ignored a security label of a function: {}", text::shown(why.trim_end_matches('.')));
-        Vec::new()
+        annotate::Label::default()
     });
     // As in `label_items`.
     let of = |a: annotate::Annotation| (text::bytes(&a.table), text::bytes(&a.arguments.join(", ")));
-    TableIterator::new(items.into_iter().map(of).collect::<Vec<_>>())
+    TableIterator::new(items.partitions.into_iter().map(of).collect::<Vec<_>>())
 }

@@ -41,6 +41,9 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
         if altered::any() {
             check_rows(q);
         }
+        // A snapshot may begin the transaction.
+        xact::groups::note_statement((*(*q).plannedstmt).queryId as u64);
+        annotate::note_group((*q).plannedstmt);
         if parallel::concerns(q) {
             parallel::before_start(q);
         }

@@ -57,6 +57,31 @@ unsafe impl GucEnum for ProtocolName {
     const CONFIG_ENUM_ENTRY: *const pg_sys::config_enum_entry = PROTOCOL_ENTRIES.0.as_ptr();
 }
 
+/// Values of `mixedcc.group_by`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum GroupBy {
+    /// Nothing.
+    #[name = c"none"]
+    None,
+    /// The name of the application.
+    #[name = c"application_name"]
+    Application,
+    /// The identifier of the first statement.
+    #[name = c"statement"]
+    Statement,
+}
+
+/// Runs `f` with the bytes of a setting, if it is not empty.
+pub fn with_bytes<R>(setting: &GucSetting<Option<CString>>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    // SAFETY: a process has one thread. The setting is null or a C string, which stays as long as
+    // no command changes settings: `f` runs none.
+    let text = unsafe {
+        let p = *setting.as_ptr();
+        (!p.is_null()).then(|| CStr::from_ptr(p).to_bytes())
+    };
+    text.filter(|t| !t.is_empty()).map(f)
+}
+
 /// Values of `mixedcc.waiting_policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
 pub enum PolicyName {
@@ -208,6 +233,10 @@ pub static ADMIN_ROLE: GucSetting<Option<CString>> = GucSetting::<Option<CString
 pub static RANGE_ROWS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// Writes that the list of a logical range remembers.
 pub static RANGE_LIST_SIZE: GucSetting<i32> = GucSetting::<i32>::new(256);
+/// The group of transactions.
+pub static TRANSACTION_GROUP: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// What gives a group to transactions that have none otherwise.
+pub static GROUP_BY: GucSetting<GroupBy> = GucSetting::<GroupBy>::new(GroupBy::None);
 /// Does EXPLAIN show our lines?
 pub static EXPLAIN: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Do statements by key run without the executor?
@@ -438,6 +467,22 @@ pub fn init() {
         c"Lowest isolation level at which transactions are serializable on mixedcc tables.",
         c"With repeatable read, such transactions cost nothing in PostgreSQL's own serializable isolation, and may not mix mixedcc tables with others (mixedcc.mixed_serializable).",
         &SERIALIZABLE_AT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"mixedcc.transaction_group",
+        c"Group of the transaction, for the statistics of which group fails or waits for which.",
+        c"Read at the first use of a mixedcc table. Empty: the label of the function that is called says it, or mixedcc.group_by.",
+        &TRANSACTION_GROUP,
+        GucContext::Userset,
+        GucFlags::IS_NAME,
+    );
+    GucRegistry::define_enum_guc(
+        c"mixedcc.group_by",
+        c"What gives a group to transactions without mixedcc.transaction_group or a label of their function.",
+        c"none; application_name; statement: the query identifier of the first statement.",
+        &GROUP_BY,
         GucContext::Userset,
         GucFlags::default(),
     );

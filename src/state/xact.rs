@@ -16,6 +16,7 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 
 pub mod depends;
+pub mod groups;
 mod held;
 mod import;
 mod lists;
@@ -282,6 +283,10 @@ fn start(b: &mut Backend) {
             platform::let_pass(|| b.txn.running_winner().is_none());
         }
         b.txn.begin(level, platform::my_ident());
+        let group = groups::of_transaction();
+        if group != 0 {
+            b.txn.set_group(group);
+        }
         if EARLY_RELEASE.get() {
             b.txn.release_before_done();
         }

@@ -26,6 +26,7 @@ impl Txn {
             self.undo_last();
         }
         self.registrations.finish(&self.owner, Stamp::ABORTED);
+        self.count_group(self.failed.is_some());
         self.telemetry.count_aborted(&self.owner, &self.touched, self.failed);
         if !self.failed.is_some_and(|(why, _)| why.is_serialization_failure()) {
             self.retry.forget_age(); // the next transaction is no retry of a lost one

@@ -237,6 +237,7 @@ impl Txn {
             self.open = true;
         }
         self.csn = self.e.shared.clock.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.note_group();
         if self.held {
             self.e.opens().took(self.slot, self.csn);
         }
@@ -303,6 +304,7 @@ impl Txn {
             self.settle_and_give_up();
             self.registrations.finish(&self.owner, Stamp::csn(self.csn));
         }
+        self.count_group(false);
         self.telemetry.count_committed(&self.owner, self.level, &self.touched);
         self.end_committed(p, wrote);
     }
@@ -356,6 +358,7 @@ impl Txn {
                 self.retire_bases();
             }
         }
+        self.count_group(false);
         self.telemetry.count_committed(&self.owner, self.level, &self.touched);
         self.stage = Stage::Settled;
     }

@@ -5,7 +5,7 @@
 use super::versions::settled_in;
 use super::{How, Level, OpenEnd, Own, RecordRef, Scan, ScanId, Txn, WriteKind};
 use crate::csn::SlotId;
-use crate::error::{AbortReason, Error};
+use crate::error::Error;
 use crate::index::{prefetch_records, Direction, Primary, Records, Unique, FEW};
 use crate::lock::Mode;
 use crate::open::{Kept, Seen};
@@ -369,11 +369,11 @@ impl Txn {
             return Ok(self.write(n).and_then(|w| w.base));
         }
         let how = How::Policy(row.r.partition().policy());
-        let newest = self.lock_for_write(p, row.r, mode, how, false)?.map(|(v, _)| v);
-        if newest != Some(row.version) {
-            return Err(self.fail(AbortReason::WriteConflict, row.r.touch()));
+        let newest = self.lock_for_write(p, row.r, mode, how, false)?;
+        if newest.map(|(v, _)| v) != Some(row.version) {
+            return Err(self.write_conflict(row.r, newest));
         }
-        Ok(newest)
+        Ok(Some(row.version))
     }
 
     /// Replaces a row that a serializable read has found by this key. On an error the version is

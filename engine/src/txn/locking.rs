@@ -120,6 +120,7 @@ impl Txn {
         at: Touch,
         first: Conflict,
     ) -> Result<Acquired, Error> {
+        self.note_conflict(first, queue, me.mode, at.table.id);
         let w = Wanted { e: self.e, p, word, me, how, queue, at, marked: Cell::new(false) };
         let mut conflict = first;
         for n in 0..SHORT {
@@ -198,6 +199,7 @@ impl Txn {
         let before = self.failed.replace((AbortReason::WaitGivenUp, at.partition()));
         let got = sleep(self);
         self.telemetry.slept_ns += slept.ns();
+        self.note_slept(slept.ns(), got.is_ok());
         match &got {
             Ok(_) => self.failed = before,
             Err(Error::Deadlock) => self.note_deadlock(),
@@ -243,7 +245,8 @@ impl Txn {
                 Err(Conflict::OutOfMemory) => return Err(Error::OutOfMemory),
                 Err(Conflict::Upgrade) => return Err(self.upgrade_conflict(word, me.mode, w.at)),
                 Err(Conflict::Behind(_)) => unreachable!("a holder or the first of the queue stays behind no waiter"),
-                Err(Conflict::With(h)) => {
+                Err(c @ Conflict::With(h)) => {
+                    self.note_conflict(c, w.queue, me.mode, w.at.table.id);
                     if w.how == How::Policy(Policy::WaitDie) && self.is_older(h.slot) {
                         return Err(self.fail(AbortReason::WaitDie, w.at));
                     }

@@ -27,6 +27,7 @@ mod conditions;
 mod depends;
 mod entries;
 mod freeze;
+mod grouped;
 mod kept;
 mod keyed;
 mod lock_set;
@@ -79,6 +80,7 @@ use crate::switch::Epochs;
 use crate::table::Table;
 use depends::{Depends, LeftOut};
 use freeze::Freeze;
+use grouped::Grouped;
 use hashbrown::HashMap;
 use lock_set::LockSet;
 use prepared::Guards;
@@ -216,6 +218,7 @@ pub struct Txn {
     depends: Depends,
     left_out: LeftOut,
     telemetry: Telemetry,
+    grouped: Grouped,
     retry: Retry,
     reclamation: Reclamation,
 }
@@ -251,6 +254,7 @@ impl Txn {
             depends: Depends::default(),
             left_out: LeftOut::default(),
             telemetry: Telemetry::new(slot),
+            grouped: Grouped::default(),
             retry: Retry::default(),
             reclamation: Reclamation::default(),
         }
@@ -279,6 +283,7 @@ impl Txn {
         self.held = false;
         self.valid = self.depends.begin(&self.owner.e, level == Level::Serializable);
         self.retry.begin();
+        self.begin_ungrouped();
         self.telemetry.begin(&self.owner);
     }
 
@@ -410,6 +415,7 @@ impl Txn {
         // transaction may have changed its partitions.
         let at = Touch { no: at.no.min(at.table.map().n - 1), ..at };
         self.failed = Some((reason, at.partition()));
+        self.note_failure(reason, at.table.id);
         at
     }
 

@@ -8,6 +8,7 @@ use super::RecordRef;
 use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, SERIALS};
 use crate::primitive::Ordering;
 use crate::shared::{Engine, Slot};
+use std::cell::Cell;
 
 /// A slot and its current transaction. [`super::Txn`] derefs to it.
 pub struct Owner {
@@ -16,11 +17,13 @@ pub struct Owner {
     /// The transaction's slot.
     pub slot: SlotId,
     serial: u16,
+    /// The stamp of the write that was found in the way last (`grouped.rs`).
+    pub(super) met: Cell<Stamp>,
 }
 
 impl Owner {
     pub(super) fn new(e: Engine, slot: SlotId) -> Owner {
-        Owner { e, slot, serial: e.word(slot).serial() }
+        Owner { e, slot, serial: e.word(slot).serial(), met: Cell::default() }
     }
 
     /// The tag of everything that the transaction writes and registers.

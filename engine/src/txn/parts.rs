@@ -7,6 +7,7 @@ use super::{Owner, RecordRef, ScanId, Txn};
 use crate::csn::{SlotId, State};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
+use crate::groups::Kind;
 use crate::platform::{Platform, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::Policy;
@@ -151,6 +152,7 @@ impl Txn {
                 return Ok(());
             }
         }
+        self.note_holder(owner.slot, Kind::ReadWrite, at.table.id);
         match self.policy_at(w.r.touch()) {
             Policy::NoWait => return Err(self.fail(AbortReason::LockConflict, at)),
             Policy::WaitDie if self.is_older(owner.slot) => return Err(self.fail(AbortReason::WaitDie, at)),

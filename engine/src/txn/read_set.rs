@@ -112,8 +112,12 @@ impl Owner {
             let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
             match fate {
                 _ if stamp == self.tag() => v = ver.older(),
-                Fate::Committed(c) if c <= csn => return Ok(false),
+                Fate::Committed(c) if c <= csn => {
+                    self.meets(stamp);
+                    return Ok(false);
+                }
                 Fate::Committing(c) if c <= csn && (n >= p.patience() || self.has_succeeded(p, stamp, c)) => {
+                    self.meets(stamp);
                     return Ok(false);
                 }
                 Fate::Committing(c) if c <= csn => {

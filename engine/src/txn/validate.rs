@@ -89,8 +89,9 @@ impl Txn {
             if w.superseded || w.base.is_none() || !std::ptr::eq(w.r.table, table) {
                 continue;
             }
-            if self.newest(p, w.r.rec)?.map(|(v, _)| v) != w.base {
-                return Err(self.fail(AbortReason::WriteConflict, w.r.touch()));
+            let newest = self.newest(p, w.r.rec)?;
+            if newest.map(|(v, _)| v) != w.base {
+                return Err(self.write_conflict(w.r, newest));
             }
         }
         Ok(())
@@ -305,10 +306,12 @@ fn check_list<E: Entry>(
                 (doubtful, from) = (true, next);
             }
             Some(Fate::Committed(c)) if c <= csn && matters(from, c)? => {
+                owner.meets(stamp);
                 return Ok(Outcome::Invalid(AbortReason::Phantom));
             }
             Some(Fate::Committing(c)) if c <= csn && (n >= p.patience() || owner.has_succeeded(p, stamp, c)) => {
-                return Ok(Outcome::Invalid(AbortReason::Phantom))
+                owner.meets(stamp);
+                return Ok(Outcome::Invalid(AbortReason::Phantom));
             }
             Some(Fate::Committing(c)) if c <= csn => {
                 p.pause(n)?;

@@ -14,6 +14,7 @@ mod dropped;
 mod early;
 mod faults;
 mod frozen;
+mod groups;
 mod held;
 mod histories;
 mod invariants;

@@ -77,6 +77,8 @@ struct Frame {
     /// Nesting level of the subtransaction in which the procedure was called.
     level: i32,
     partitions: Vec<(Oid, u64, u32)>,
+    /// The group of its transactions.
+    group: Option<String>,
 }
 
 fn level() -> i32 {
@@ -158,6 +160,39 @@ fn place(f: &Function, name: &str, key: &[Value]) -> Option<(Oid, Touch)> {
     sql::locate_for(oid, key, f.owner).map(|t| (oid, t))
 }
 
+/// Notes the group of the outermost procedure that has one: it may have committed since its CALL.
+pub(super) fn note_procedure() {
+    if let Some(group) = frames().iter().find_map(|f| f.group.as_deref()) {
+        xact::groups::note_label(group);
+    }
+}
+
+/// A statement begins: notes the group that a function which it calls names for the transaction.
+///
+/// # Safety
+/// A planned statement.
+pub unsafe fn note_group(stmt: *const pg_sys::PlannedStmt) {
+    note_procedure();
+    // SAFETY: `stmt` is valid (contract of this function).
+    let items = unsafe { (*stmt).invalItems };
+    if items.is_null() {
+        return; // no function but built-in ones
+    }
+    // SAFETY: this list has items of this type (plannodes.h).
+    let items = unsafe { pgrx::PgList::<pg_sys::PlanInvalItem>::from_pg(items) };
+    let function = pg_sys::SysCacheIdentifier::PROCOID as i32;
+    with_known(|k| {
+        let named = |f: &&Function| {
+            // SAFETY: an item of the list.
+            let is = |i: *mut pg_sys::PlanInvalItem| unsafe { ((*i).cacheId, (*i).hashValue) == (function, f.hash) };
+            f.group.is_some() && items.iter_ptr().any(is)
+        };
+        if let Some(group) = k.functions.iter().find(named).and_then(|f| f.group.as_ref()) {
+            xact::groups::note_label(group);
+        }
+    });
+}
+
 /// The statement's calls of annotated functions: declares the partitions of arguments that are
 /// known already. Called for SERIALIZABLE transactions.
 ///
@@ -177,7 +212,7 @@ pub unsafe fn at_statement(q: *mut pg_sys::QueryDesc) {
         with_known(|k| {
             let calls = |i: *mut pg_sys::PlanInvalItem| {
                 (*i).cacheId == pg_sys::SysCacheIdentifier::PROCOID as i32
-                    && k.functions.iter().any(|f| f.hash == (*i).hashValue)
+                    && k.functions.iter().any(|f| f.hash == (*i).hashValue && !f.partitions.is_empty())
             };
             if items.iter_ptr().any(calls) && !is_idle() {
                 let params = (*(*q).estate).es_param_list_info;
@@ -310,7 +345,7 @@ unsafe fn is_fixed(node: *mut pg_sys::Node) -> bool {
 /// # Safety
 /// An analysed CALL statement, which may be changed, and its parameters.
 pub unsafe fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamListInfo, run: impl FnOnce()) {
-    let mut found = Vec::new();
+    let (mut found, mut group) = (Vec::new(), None);
     with_known(|k| {
         // SAFETY: `stmt` is an analysed CALL (contract of this function): `funcexpr` is null or a
         // call.
@@ -318,6 +353,9 @@ pub unsafe fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamList
         if k.functions.is_empty() || call.is_null() {
             return;
         }
+        // SAFETY: not null.
+        let callee = unsafe { (*call).funcid };
+        group = k.functions.iter().find(|f| f.oid == callee).and_then(|f| f.group.clone());
         if is_wanted() {
             let mut walk = Walk { known: k, params, found: &mut found };
             // SAFETY: `call` is the call of the statement, which is not null. `walk` outlives the
@@ -327,15 +365,18 @@ pub unsafe fn around_call(stmt: *mut pg_sys::CallStmt, params: pg_sys::ParamList
         // SAFETY: the call may be changed (contract of this function).
         unsafe { plan::wrap_call(k, call) };
     });
-    if found.is_empty() {
-        drop(found);
+    if found.is_empty() && group.is_none() {
+        drop((found, group));
         return run();
+    }
+    if let Some(group) = &group {
+        xact::groups::note_label(group);
     }
     let partitions = found.iter().map(|(oid, t)| (*oid, t.table.id, t.no)).collect();
     declare(found.into_iter().map(|f| f.1).collect());
     let depth = frames().len();
     // After an ERROR the callbacks take the frame off.
-    frames().push(Frame { transaction: my_lxid(), level: level(), partitions });
+    frames().push(Frame { transaction: my_lxid(), level: level(), partitions, group });
     run();
     frames().truncate(depth);
 }

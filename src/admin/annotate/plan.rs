@@ -1,9 +1,10 @@
 //! At planning: arguments of annotated functions are wrapped, to declare partitions when they are
-//! evaluated.
+//! evaluated. Their groups are noted.
 
-use super::{with_known, Known};
+use super::{declare, with_known, Known};
 use crate::pg;
 use crate::pg::previous::PREVIOUS;
+use crate::state::xact;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
 
@@ -50,6 +51,9 @@ unsafe extern "C-unwind" fn planner(
     // change its query, as `wrap_query` does. The calls may raise: nothing that needs a drop is
     // alive in this frame.
     unsafe {
+        // Before the planner looks at tables, which may begin the transaction.
+        xact::groups::note_statement((*query).queryId as u64);
+        declare::note_procedure();
         wrap_query(query);
         match PREVIOUS.get().planner_of_annotations {
             Some(prev) => prev(query, text, options, params),
@@ -107,6 +111,9 @@ unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut core::f
                 let known = (*context.cast::<Walk>()).known;
                 let f = node.cast::<pg_sys::FuncExpr>();
                 if let Some(known_function) = known.functions.iter().find(|k| k.oid == (*f).funcid) {
+                    if let Some(group) = &known_function.group {
+                        xact::groups::note_label(group);
+                    }
                     for (_, positions) in &known_function.partitions {
                         for &p in positions {
                             wrap(known.wrapper, f, p);

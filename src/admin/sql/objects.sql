@@ -358,6 +358,41 @@ CREATE FUNCTION mixedcc.declaring(argument anyelement, function oid, argument_no
 COMMENT ON FUNCTION mixedcc.declaring(anyelement, oid, int) IS
     'returns its first argument; plans wrap it around arguments of annotated functions, to declare their partitions';
 
+-- Groups of transactions.
+
+CREATE FUNCTION mixedcc.group_rows(OUT name text, OUT commits bigint, OUT failures bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'group_rows_wrapper' LANGUAGE C VOLATILE ROWS 20;
+COMMENT ON FUNCTION mixedcc.group_rows() IS 'source of the view mixedcc.groups';
+
+CREATE VIEW mixedcc.groups AS SELECT * FROM mixedcc.group_rows();
+COMMENT ON VIEW mixedcc.groups IS 'groups of transactions (mixedcc.transaction_group, labels of functions, mixedcc.group_by), of all databases, since the last mixedcc.reset_groups()';
+COMMENT ON COLUMN mixedcc.groups.name IS 'name of the group';
+COMMENT ON COLUMN mixedcc.groups.commits IS 'transactions of the group that committed, and used a mixedcc table';
+COMMENT ON COLUMN mixedcc.groups.failures IS 'transactions of the group that failed because of others';
+
+CREATE FUNCTION mixedcc.group_conflict_rows(OUT name text, OUT other text, OUT "table" regclass, OUT kind text, OUT failures bigint,
+        OUT waits bigint, OUT wait_ms float8) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'group_conflict_rows_wrapper' LANGUAGE C VOLATILE ROWS 50;
+COMMENT ON FUNCTION mixedcc.group_conflict_rows() IS 'source of the view mixedcc.group_conflicts';
+
+CREATE VIEW mixedcc.group_conflicts AS SELECT * FROM mixedcc.group_conflict_rows();
+COMMENT ON VIEW mixedcc.group_conflicts IS 'which group of transactions fails or waits for which, in tables of this database, since the last mixedcc.reset_groups()';
+COMMENT ON COLUMN mixedcc.group_conflicts.name IS 'group of the transactions that failed or waited; null: they had none';
+COMMENT ON COLUMN mixedcc.group_conflicts.other IS 'group of the transactions that were in their way; null: they had none, or it is not known any more';
+COMMENT ON COLUMN mixedcc.group_conflicts."table" IS 'the table';
+COMMENT ON COLUMN mixedcc.group_conflicts.kind IS 'rw: one had read what the other has written; ww: both wrote it; partition: the lock of a partition';
+COMMENT ON COLUMN mixedcc.group_conflicts.failures IS 'transactions that failed';
+COMMENT ON COLUMN mixedcc.group_conflicts.waits IS 'sleeps for locks that have ended';
+COMMENT ON COLUMN mixedcc.group_conflicts.wait_ms IS 'their time in milliseconds';
+
+CREATE FUNCTION mixedcc.reset_groups() RETURNS void
+    AS 'MODULE_PATHNAME', 'reset_groups_wrapper' LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION mixedcc.reset_groups() IS 'forgets all groups of transactions, and what was counted of them, in all databases';
+
+REVOKE ALL ON FUNCTION mixedcc.reset_groups() FROM PUBLIC;
+-- Names of applications are for those to whom pg_stat_activity shows them. To others the functions show no row.
+GRANT SELECT ON mixedcc.groups, mixedcc.group_conflicts TO pg_read_all_stats;
+
 -- The choice of protocols.
 
 CREATE FUNCTION mixedcc.explain_choice("table" regclass, partition int DEFAULT 0, OUT item text, OUT name text, OUT value float8, OUT note text)
@@ -491,10 +526,20 @@ UNION ALL
 SELECT "table", 'transactions',
     format('%s %% of the transactions wait for their client between statements, %s %% write below SERIALIZABLE: partcc is not chosen here. One function or one round trip a transaction would allow it.',
         round(100 * idle::numeric), round(100 * weak::numeric))
-FROM key WHERE (idle > 0.05 OR weak > 0.05) AND clash > 0.1;
+FROM key WHERE (idle > 0.05 OR weak > 0.05) AND clash > 0.1
+UNION ALL
+SELECT "table", 'groups',
+    format('Transactions of %s have failed %s times and waited %s s for those of %s, which %s. %s', coalesce('group ' || name, 'no group'), failures,
+        round(wait_ms::numeric / 1000, 1), coalesce('group ' || other, 'no group'),
+        CASE kind WHEN 'rw' THEN 'read or write what they use' WHEN 'ww' THEN 'write the same rows' ELSE 'lock the same partition' END,
+        CASE kind WHEN 'rw' THEN 'A SELECT ... FOR UPDATE of rows that are written afterwards waits where a plain one fails.'
+            WHEN 'ww' THEN 'The later in its transaction such a row is written, the shorter it is locked.'
+            ELSE 'Rows that only one of them uses could have partitions of their own.' END)
+FROM (SELECT *, row_number() OVER (PARTITION BY "table" ORDER BY failures + waits DESC) AS place FROM mixedcc.group_conflict_rows()) c
+WHERE place = 1 AND failures + waits >= 20;
 COMMENT ON VIEW mixedcc.advice IS 'what would make tables run better, from the load that was sampled: partition keys, annotations, partcc';
 COMMENT ON COLUMN mixedcc.advice."table" IS 'the table';
-COMMENT ON COLUMN mixedcc.advice.topic IS 'partcc, annotate, partition_by, partitions, align or transactions';
+COMMENT ON COLUMN mixedcc.advice.topic IS 'partcc, annotate, partition_by, partitions, align, transactions or groups';
 COMMENT ON COLUMN mixedcc.advice.advice IS 'what was seen and what could be done; nothing is done by itself';
 
 -- Warnings that memory becomes full.

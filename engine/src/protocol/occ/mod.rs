@@ -2,7 +2,7 @@
 //!
 //! What it does and how it differs from the paper is in `README.md`.
 
-use crate::error::{AbortReason, Error};
+use crate::error::Error;
 use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::protocol::rules::AtLock;
@@ -31,9 +31,9 @@ fn lock_and_compare(t: &mut Txn, p: &dyn Platform, w: Write) -> Result<(), Error
     if w.base.is_some_and(|base| w.r.rec.head() == base.as_ptr()) {
         return Ok(()); // it is committed, and nothing is newer
     }
-    let newest = t.newest(p, w.r.rec)?.map(|(v, _)| v);
-    if newest != w.base {
-        return Err(t.fail(AbortReason::WriteConflict, w.r.touch()));
+    let newest = t.newest(p, w.r.rec)?;
+    if newest.map(|(v, _)| v) != w.base {
+        return Err(t.write_conflict(w.r, newest));
     }
     Ok(())
 }
