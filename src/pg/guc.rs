@@ -71,6 +71,17 @@ pub enum GroupBy {
     Statement,
 }
 
+/// Do the settings give a group to transactions?
+#[inline]
+pub fn names_groups() -> bool {
+    // SAFETY: a process has one thread. The first setting is null or a C string, the second the
+    // number of a value, of which 0 is `none`.
+    unsafe {
+        let name = *TRANSACTION_GROUP.as_ptr();
+        *GROUP_BY.as_ptr() != GroupBy::None as i32 || !name.is_null() && *name != 0
+    }
+}
+
 /// Runs `f` with the bytes of a setting, if it is not empty.
 pub fn with_bytes<R>(setting: &GucSetting<Option<CString>>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     // SAFETY: a process has one thread. The setting is null or a C string, which stays as long as

@@ -171,14 +171,26 @@ pub(super) fn note_procedure() {
 ///
 /// # Safety
 /// A planned statement.
+#[inline]
 pub unsafe fn note_group(stmt: *const pg_sys::PlannedStmt) {
-    note_procedure();
     // SAFETY: `stmt` is valid (contract of this function).
     let items = unsafe { (*stmt).invalItems };
-    if items.is_null() {
-        return; // no function but built-in ones
+    // Without items it calls no function but built-in ones.
+    if !items.is_null() || !frames().is_empty() {
+        // SAFETY: null, or a list of items (plannodes.h).
+        unsafe { note_calls(items) };
     }
-    // SAFETY: this list has items of this type (plannodes.h).
+}
+
+/// # Safety
+/// Null, or a valid list of PlanInvalItems.
+#[cold]
+unsafe fn note_calls(items: *mut pg_sys::List) {
+    note_procedure();
+    if items.is_null() {
+        return;
+    }
+    // SAFETY: this list has items of this type (contract of this function).
     let items = unsafe { pgrx::PgList::<pg_sys::PlanInvalItem>::from_pg(items) };
     let function = pg_sys::SysCacheIdentifier::PROCOID as i32;
     with_known(|k| {

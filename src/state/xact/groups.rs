@@ -46,7 +46,7 @@ fn noted() -> &'static mut Noted {
 /// A statement begins. `id`: its query identifier; 0: it has none.
 #[inline]
 pub fn note_statement(id: u64) {
-    if GROUP_BY.get() == GroupBy::Statement && id != 0 {
+    if id != 0 && guc::names_groups() && GROUP_BY.get() == GroupBy::Statement {
         let noted = noted();
         if noted.statement == 0 {
             noted.statement = id;
@@ -63,7 +63,19 @@ pub fn note_label(group: &str) {
 }
 
 /// The group of the transaction that begins. 0: none.
+#[inline]
 pub fn of_transaction() -> Group {
+    // SAFETY: a process has one thread, and no other reference is in use.
+    let noted = unsafe { NOTED.get_mut() }.label.is_some();
+    if noted || guc::names_groups() {
+        find()
+    } else {
+        0
+    }
+}
+
+#[cold]
+fn find() -> Group {
     if let Some(group) = guc::with_bytes(&TRANSACTION_GROUP, number) {
         return group;
     }
