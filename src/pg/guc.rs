@@ -516,7 +516,7 @@ pub fn init() {
     GucRegistry::define_enum_guc(
         c"mixedcc.extension_tables",
         c"Access method of the tables that CREATE EXTENSION and ALTER EXTENSION UPDATE make, where default_table_access_method is mixedcc.",
-        c"heap: they survive a crash; default: they are mixedcc tables. Tables with a USING clause are not affected.",
+        c"heap: an extension's own code may write them as heap's; default: they are mixedcc tables. Tables with a USING clause are not affected.",
         &EXTENSION_TABLES,
         GucContext::Userset,
         GucFlags::default(),
