@@ -24,6 +24,8 @@ class Contender:
     @property
     def tags(self) -> frozenset[str]:
         """Which lines of the workloads' SQL and scripts are for it (loads.base.render)."""
+        if self.layout == "default":  # nobody has declared or annotated anything
+            return frozenset({"mixedcc", "locks"} if self.locks else {"mixedcc"})
         tags = {"mixedcc", self.protocol} if self.layout else {"heap"}
         if self.protocol in protocols.having("locks_partitions"):
             tags.add("annotated")
@@ -53,4 +55,13 @@ CONTENDERS = (
     Contender("hybrid", "mixedcc, a hybrid by hand, SERIALIZABLE", SER, "hybrid", "hybrid"),
     Contender(ADAPTIVE, "mixedcc, adaptive on plain tables, SERIALIZABLE", SER, "default", ADAPTIVE),
 )
-BY_NAME = {contender.name: contender for contender in CONTENDERS}
+# What the mode `choice` compares adaptive with: the same tables, without options, under a protocol
+# that is pinned.
+PLAIN = "_plain"
+PLAIN_CONTENDERS = (
+    Contender("rc_plain", "mixedcc, READ COMMITTED, explicit row locks, plain tables", RC, "default",
+              "occ", locks=True),
+    *(Contender(name + PLAIN, f"mixedcc, {name} on plain tables, SERIALIZABLE", SER, "default", name)
+      for name in (*protocols.ALL, "hybrid")),
+)
+BY_NAME = {contender.name: contender for contender in (*CONTENDERS, *PLAIN_CONTENDERS)}

@@ -23,16 +23,18 @@ class Point:
     seconds: int = 2
     factor: str = "base"  # what is varied here: base, clients, or a parameter's name
     contenders: tuple[str, ...] = ALL
+    round_trip_us: int = 0  # a pause before each statement: the client and its network
 
     @property
     def name(self) -> str:
         more = "".join(f", {k}={v:g}" for k, v in sorted(self.workload.parameters.items()))
+        more += f", round trips of {self.round_trip_us / 1000:g} ms" if self.round_trip_us else ""
         return f"{self.workload.name}, {self.style}, {self.clients} clients{more}"
 
     @property
     def value(self) -> float:
         """Of the factor."""
-        return self.clients if self.factor == "clients" else self.workload.values[self.factor]
+        return self.clients if self.factor in ("clients", "choice") else self.workload.values[self.factor]
 
     def cells(self) -> list[tuple[int, str]]:
         """(round, contender): odd rounds in one order, even ones in the other."""
@@ -117,4 +119,22 @@ def full() -> Mode:
     return Mode("full", rounds, seconds, 85, sorted_by_data([*base, *factors]))
 
 
-MODES = {"quick": quick, "full": full}
+CHOICE = ("heap_rc", "heap_rr", "heap_ser", *(c.name for c in contenders.PLAIN_CONTENDERS), contenders.ADAPTIVE)
+CHOICE_LOADS = ("tpcc", "new_order_payment", "smallbank", "seats", "ycsb_a", "ycsb_f", "votes", "jobs", "bank",
+                "read_mostly", "flash_sale")
+# Clients and their round trips, in microseconds.
+CHOICE_CLIENTS = ((8, 0), (16, 0), (64, 500))
+CHOICE_DATA = {**QUICK_DATA, "new_order_payment": QUICK_DATA["tpcc"]}
+
+
+def choice() -> Mode:
+    """By statements, on default tables: is adaptive as good as the best that its user could pin?
+    Five seconds from a cold start, then it counts. All points weigh the same."""
+    rounds, seconds = 1, 3
+    points = [Point(loads.make(name, **CHOICE_DATA.get(name, {})), INTERACTIVE, clients, rounds, seconds,
+                    contenders=CHOICE, round_trip_us=round_trip, factor="choice")
+              for name in CHOICE_LOADS for clients, round_trip in CHOICE_CLIENTS]
+    return Mode("choice", rounds, seconds, 85, tuple(points), warm_up_seconds=5)
+
+
+MODES = {"quick": quick, "full": full, "choice": choice}

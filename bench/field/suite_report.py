@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import statistics
 
-from field import contenders, plan
+from field import choice_report, contenders, plan
 from lib import plot, protocols, report
 from field.loads.base import INTERACTIVE, PROCEDURE
 from lib.report import Goal
@@ -101,7 +101,7 @@ def factor_groups(mode: plan.Mode) -> dict[tuple[str, str, str], list[plan.Point
     them."""
     groups: dict[tuple[str, str, str], list[plan.Point]] = {}
     for point in mode.points:
-        if point.factor != "base":
+        if point.factor not in ("base", "choice"):
             groups.setdefault((point.workload.name, point.style, point.factor), []).append(point)
     for (workload, style, factor), points in groups.items():
         for base in base_points(mode, style):
@@ -169,8 +169,14 @@ def summary(rows, mode, notes, figures, profiles) -> list[str]:
         "measurement. Retries until the commit (pgbench's --max-tries=0), which latencies include.", *notes,
         "**One round: no spread, and two seconds are short. Read it as a look, not as a figure to quote.**"
         if mode.rounds == 1 else ""])
-    lines += ["## Contenders", "", *report.table(["", ""], [[c.name, c.title] for c in contenders.CONTENDERS]), ""]
     with_rows = {label for _, label, _ in rows.values}
+    lines += ["## Contenders", "", *report.table(["", ""], [
+        [c.name, c.title] for c in contenders.BY_NAME.values() if c in contenders.CONTENDERS or c.name in with_rows]), ""]
+    if mode.name == "choice":
+        lines += choice_report.sections(rows, mode) + ["## All figures", ""]
+        for point in mode.points:
+            lines += point_section(rows, point)
+        return lines
     for who in (contenders.ADAPTIVE, "hybrid", *protocols.ALL):
         if who in with_rows:
             lines += [f"## Goals, {who}" + ("" if who == contenders.ADAPTIVE else " (the goals are adaptive's)"), "",

@@ -15,7 +15,8 @@ sys.path.insert(0, str(BENCH_DIR))
 sys.dont_write_bytecode = True
 
 from lib import cluster, flame, latency, plot, report, runner  # noqa: E402
-from field import contenders, loads, plan, suite_report  # noqa: E402
+from field import choice_report, contenders, loads, plan, suite_report  # noqa: E402
+from field.pauses import with_round_trips  # noqa: E402
 from field.loads.base import STYLES, TemplateError, render  # noqa: E402
 from field.loads.ycsb import spread, write_mix  # noqa: E402
 from field.loads.zipf import Zipf  # noqa: E402
@@ -74,12 +75,61 @@ class Templates(unittest.TestCase):
             render("{{x}}", frozenset(), {})
 
 
+class RoundTrips(unittest.TestCase):
+    def test_each_statement_but_begin_has_a_pause(self):
+        script = "\\set a 1\nBEGIN;\nSELECT 1 AS x \\gset\n\\if :x\nSELECT\n  2;\n\\endif\nEND;\n"
+        self.assertEqual(
+            with_round_trips(script, 500),
+            "\\set a 1\nBEGIN;\n\\sleep 500 us\nSELECT 1 AS x \\gset\n\\if :x\n\\sleep 500 us\nSELECT\n  2;\n"
+            "\\endif\n\\sleep 500 us\nEND;\n")
+
+    def test_all_scripts_of_the_choice_have_pauses_in_whole_statements(self):
+        for name in plan.CHOICE_LOADS:
+            for who in map(contenders.BY_NAME.get, plan.CHOICE):
+                for script in loads.make(name).rendered_scripts("interactive", who.tags, 8):
+                    lines = with_round_trips(script.text, 500).splitlines()
+                    for before, line in zip(lines, lines[1:]):
+                        if before.startswith("\\sleep"):
+                            self.assertRegex(line, r"^(SELECT|UPDATE|INSERT|DELETE|END|ROLLBACK)", f"{name}: {line}")
+
+
+class Choice(unittest.TestCase):
+    """The verdicts of the mode `choice`, on figures that are made up."""
+
+    def rows(self, figures):
+        rows = report.Rows(str(pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "rows.csv"),
+                           report.Context("commit", "hash", "machine", "postgres"))
+        self.addCleanup(rows.close)
+        self.point = plan.choice().points[0]
+        for who, (tps, retries) in figures.items():
+            rows.add(self.point.name, who, 1, {"tps": tps, "commits_per_cpu_s": tps, "p99_ms": 1, "retries_per_commit": retries})
+        return rows
+
+    def test_the_best_is_a_fixed_protocol_or_the_hybrid(self):
+        rows = self.rows({"adaptive": (90, 0), "occ_plain": (50, 1), "hybrid_plain": (100, 0), "rc_plain": (120, 0),
+                          "heap_rc": (60, 0), "heap_ser": (30, 2)})
+        self.assertEqual(choice_report.best(rows, self.point, "tps"), ("hybrid_plain", 100))
+        self.assertEqual(choice_report.to_best(rows, [self.point], "tps"), {self.point.name: 0.9})
+        found = {row[0]: row[3] for row in choice_report.goals(rows, [self.point])}
+        self.assertEqual(found["adaptive to the best fixed protocol or hybrid, tps: share of points with 0.95"], "**no**")
+        self.assertEqual(found["adaptive to heap READ COMMITTED with row locks, tps"], "yes")
+        self.assertEqual(found["adaptive to mixedcc at READ COMMITTED with row locks, tps"], "**no**")
+        self.assertEqual(found["retries to heap SERIALIZABLE's, points with conflicts"], "yes")
+        self.assertEqual(found["adaptive to `2pl`, p99"], "-")
+
+    def test_the_points_are_those_that_were_written_down(self):
+        mode = plan.choice()
+        self.assertEqual(len(mode.points), 33)
+        self.assertEqual({p.clients for p in mode.points if p.round_trip_us}, {64})
+        self.assertTrue(all(p.contenders == plan.CHOICE for p in mode.points))
+
+
 class Workloads(unittest.TestCase):
     def test_every_text_is_complete_for_every_contender(self):
         with_locks = set()
-        for name in loads.KINDS:
+        for name in loads.ALL_KINDS:
             workload = loads.make(name)
-            for who in contenders.CONTENDERS:
+            for who in contenders.BY_NAME.values():
                 texts = [workload.tables_sql(who.layout), workload.functions_sql(who.tags)]
                 for style in workload.styles:
                     texts += [s.text for s in workload.rendered_scripts(style, who.tags, 8)]
@@ -91,11 +141,13 @@ class Workloads(unittest.TestCase):
                     with_locks |= {name for text in texts if re.search(r"FOR (UPDATE|SHARE)", text)}
                     continue
                 for text in texts:
+                    # What SKIP LOCKED skips is part of the load itself.
+                    text = text.replace("FOR UPDATE SKIP LOCKED", "") if name == "jobs" else text
                     self.assertNotRegex(text, r"FOR (UPDATE|SHARE)", f"{name}, {who.name}: unwanted locks")
         self.assertLessEqual({"tpcc", "smallbank"}, with_locks)
 
     def test_protocols_are_of_tables_that_exist(self):
-        for name in loads.KINDS:
+        for name in loads.ALL_KINDS:
             workload = loads.make(name)
             for protocol in ("occ", "2pl", "partcc", "hybrid"):
                 self.assertEqual(set(workload.protocols(protocol)), set(workload.tables))
@@ -121,6 +173,23 @@ class Workloads(unittest.TestCase):
         self.assertEqual(votes.problems(before, after, {"vote": 5}), [])
         self.assertTrue(votes.problems(before, after, {"vote": 6}))
         self.assertTrue(votes.problems(before, {**after, "cast_votes": 14}, {"vote": 5}))
+
+    def test_a_job_that_is_taken_twice_is_a_wrong_result(self):
+        jobs = loads.make("jobs")
+        before = {"jobs": 10, "done": 0, "taken": 0, "waiting": 10}
+        after = {"jobs": 12, "done": 3, "taken": 3, "waiting": 9}
+        self.assertEqual(jobs.problems(before, after, {"add": 2, "take": 3}), [])
+        self.assertTrue(jobs.problems(before, {**after, "done": 2}, {"add": 2, "take": 3}))
+        self.assertTrue(jobs.problems(before, {**after, "waiting": 0}, {"add": 2, "take": 3}))
+
+    def test_money_and_sales_that_do_not_add_up(self):
+        bank, sale = loads.make("bank"), loads.make("flash_sale")
+        before = {"money": 100, "moves": 0}
+        self.assertEqual(bank.problems(before, {"money": 100, "moves": 4}, {"transfer": 4}), [])
+        self.assertTrue(bank.problems(before, {"money": 99, "moves": 4}, {"transfer": 4}))
+        before = {"sold": 1, "sales": 1, "bought": 1}
+        self.assertEqual(sale.problems(before, {"sold": 3, "sales": 3, "bought": 3}, {"buy": 2}), [])
+        self.assertTrue(sale.problems(before, {"sold": 3, "sales": 2, "bought": 3}, {"buy": 2}))
 
     def test_smallbank_money(self):
         bank = loads.make("smallbank")
