@@ -24,7 +24,7 @@ class Contender:
     @property
     def tags(self) -> frozenset[str]:
         """Which lines of the workloads' SQL and scripts are for it (loads.base.render)."""
-        if self.layout == "default":  # nobody has declared or annotated anything
+        if self.layout == "default":  # without options and annotations
             return frozenset({"mixedcc", "locks"} if self.locks else {"mixedcc"})
         tags = {"mixedcc", self.protocol} if self.layout else {"heap"}
         if self.protocol in protocols.having("locks_partitions"):
