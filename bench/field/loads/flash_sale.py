@@ -1,6 +1,6 @@
 """A flash sale: all customers buy one of a few offers, and each purchase is recorded.
 
-What is left of the offers and what was sold must add up.
+The stock of the offers and the sales must add up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs: half of the transactions add one, half take the first one that nobody has, by SKIP LOCKED.
+"""Jobs: half of the transactions add one, half take the first free one, by SKIP LOCKED.
 
 Taken jobs stay in the table, with another status. Each must have been taken once.
 """
