@@ -6,3 +6,4 @@ pub mod history;
 pub mod options;
 pub mod report;
 pub mod sql;
+pub mod versions;

@@ -2,6 +2,7 @@
 //! bypass can run.
 
 use crate::access::primary;
+use crate::admin::versions;
 use crate::paths::bypass;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, raw, relations};
@@ -41,6 +42,7 @@ unsafe extern "C-unwind" fn relation_info(
         // `inhparent` is set for index builds too.
         let r = relations::entry(oid);
         if rel::is_ours(r) {
+            versions::compare_once();
             xact::renew_pin(); // estimates may look up the extreme keys of an index
             size_hollow(r, info);
             if inhparent || !may_have_workers(root, info) {

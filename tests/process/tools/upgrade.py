@@ -62,6 +62,17 @@ def fill(connection):
     query(connection, "INSERT INTO kept SELECT i, i * i FROM generate_series(1, 50) i")
 
 
+def warnings(name):
+    """What a new session is told when it first uses a table, and what at its second statement."""
+    session, told = connect(name), []
+    for _ in range(2):
+        session.notices.clear()
+        query(session, "SELECT count(*) FROM kept")
+        told.append([line.strip() for notice in session.notices for line in notice.splitlines()])
+    session.close()
+    return told
+
+
 def kept(connection):
     layout = query(connection, 'SELECT "table"::regclass::text, partition, protocol, rows FROM mixedcc.partitions ORDER BY 1, 2')
     labels = query(connection, "SELECT objoid::regprocedure::text, provider, label FROM pg_seclabel")
@@ -83,7 +94,15 @@ def test_update():
         has_symbols(updated, version)
         fill(updated)
         before = kept(updated)
+        equal(f"upgrade: a session is told once that the objects of {version} need an update", warnings(UPDATED),
+              [[f"WARNING:  the SQL objects of mixedcc are of version {version}, its library is of version {newest}",
+                "HINT:  Run ALTER EXTENSION mixedcc UPDATE in this database."], []])
         query(updated, "ALTER EXTENSION mixedcc UPDATE")
+        equal("upgrade: after the update a session is told nothing", warnings(UPDATED), [[], []])
+        query(updated, "BEGIN; UPDATE pg_extension SET extversion = '10.0.0' WHERE extname = 'mixedcc'; COMMIT")
+        equal("upgrade: a session is told of a library that is too old", warnings(UPDATED)[0][1:],
+              ["HINT:  Install the library of the newer version, and restart the server."])
+        query(updated, f"UPDATE pg_extension SET extversion = '{newest}' WHERE extname = 'mixedcc'")
         equal(f"upgrade: {version} becomes the newest", value(updated, "SELECT extversion FROM pg_extension WHERE extname = 'mixedcc'"), newest)
         equal(f"upgrade: tables, rows, options and annotations of {version} stay", kept(updated), before)
         query(updated, "UPDATE kept SET v = v + 1 WHERE id = 1; ALTER TABLE kept SET (mixedcc.partitions = 2)")
