@@ -46,9 +46,9 @@ fn is_older(objects: &str) -> bool {
 
 /// The version of the extension in this database; none: it is not installed here.
 fn installed() -> Option<String> {
-    // SAFETY: a transaction is under way, as statements are planned in one. `catalog` and `scan` are
-    // open until their last use, and `tup` lasts until the next one is asked for. The arrays have an
-    // entry for each column of pg_extension. An ERROR leaves both to the resource owner.
+    // SAFETY: a transaction is under way, as statements are planned in one. `catalog` and `scan`
+    // are open until their last use, and `tup` lasts until the next one is asked for. The arrays
+    // have an entry for each column of pg_extension. An ERROR leaves both to the resource owner.
     unsafe {
         let none = std::ptr::null_mut();
         let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);

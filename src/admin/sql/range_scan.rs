@@ -152,6 +152,7 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
         let r = heap.0;
         let info = rel::info(r);
         refuse_row_security(info.oid);
+        refuse_virtual_columns(r);
         mixture::check();
         let codec = key_of(heap, info);
         let lo = fit(r, codec, &q.lo);
@@ -188,6 +189,14 @@ unsafe fn run(heap: &Open, q: &Request, out: Rows) {
             }
         }
         pg_sys::index_close(index, pg_sys::NoLock as i32);
+    }
+}
+
+/// Rows go straight to the caller, as they are stored: columns that a read computes are NULL there.
+fn refuse_virtual_columns(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open: the caller has opened it.
+    if unsafe { compat::has_virtual_columns((*rel).rd_att) } {
+        unsupported("range_scan does not compute virtual generated columns", "Use SELECT.");
     }
 }
 

@@ -252,6 +252,9 @@ unsafe fn may_use(table: pg_sys::Relation, shape: &Shape) -> Result<(), Reason> 
         if form.relispartition {
             return Err(Reason::Partitioned);
         }
+        if compat::has_virtual_columns((*table).rd_att) {
+            return Err(Reason::Constraints);
+        }
         Ok(())
     }
 }

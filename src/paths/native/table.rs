@@ -442,7 +442,7 @@ impl Table {
             self.user.set(pg_sys::InvalidOid);
             self.rights.set(0);
             self.rowtype.set((*form).reltype);
-            let reads = !(*form).relrowsecurity;
+            let reads = !(*form).relrowsecurity && !crate::pg::compat::has_virtual_columns((*r).rd_att);
             let writes = reads
                 && (*r).rd_rules.is_null()
                 && !(*form).relispartition

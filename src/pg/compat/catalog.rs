@@ -56,6 +56,25 @@ pub unsafe fn cached_offset(desc: pg_sys::TupleDesc, i: usize) -> Option<usize> 
     usize::try_from(offset).ok()
 }
 
+/// Has a row columns that are computed when they are read? Its tuples have NULL in their places.
+///
+/// # Safety
+/// A valid descriptor.
+#[inline]
+pub unsafe fn has_virtual_columns(desc: pg_sys::TupleDesc) -> bool {
+    #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+    {
+        let _ = desc;
+        false
+    }
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
+    // SAFETY: `desc` is valid: contract of this function. It points to its constraints, if there
+    // are some.
+    unsafe {
+        (*desc).constr.as_ref().is_some_and(|c| c.has_generated_virtual)
+    }
+}
+
 /// Columns that an update may not change in place, because an index has them (in a key, included,
 /// in an expression or a predicate): numbers minus `FirstLowInvalidHeapAttributeNumber`. The
 /// caller's to free.

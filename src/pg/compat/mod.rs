@@ -14,7 +14,7 @@
 //! |---|---|
 //! | RelFileNode is RelFileLocator (16); smgr and storage functions take it, and backend ids (17) | `storage` |
 //! | INDEX_ATTR_BITMAP_ALL is gone (16): HOT_BLOCKING and SUMMARIZED together | `catalog` |
-//! | attributes are compact (18) | `catalog` |
+//! | attributes are compact, generated columns can be virtual (18) | `catalog` |
 //! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
 //! | how a fork is extended (16); smgrread and smgrtruncate have other arguments (17, 18), smgrcloseall frees nothing (17) | `buffers` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
@@ -39,9 +39,14 @@
 //!
 //! Not hidden, because no code of ours depends on it yet: MERGE and BEFORE triggers refetch with
 //! SnapshotAny in new places (17, 18: `access/visible.rs: any`), slot operations have new members
-//! (ours are heap's), virtual generated columns (18: rows with them must not be formed from all
-//! attributes; `paths/bypass/program.rs` must refuse them), the executor's part in what the bypass
-//! does (`paths/bypass/`: read execMain.c and nodeModifyTable.c of the version again).
+//! (ours are heap's), the executor's part in what the bypass does (`paths/bypass/`: read execMain.c
+//! and nodeModifyTable.c of the version again).
+//!
+//! What newer versions offer, and is not used: injection points (17), which Debian's builds lack;
+//! `mixedcc.set_stop_event` stands for them. Reads that are started ahead (18, read_stream.h): the
+//! processor bound loads when that was measured. Kinds of cumulative statistics (18,
+//! pgstat_internal.h): the counters are in the region with what they count, on all versions.
+//! `pg_stat_io` (16) counts the blocks of permanent tables by itself, as they go through buffers.
 
 pub mod buffers;
 mod callbacks;
@@ -59,8 +64,9 @@ mod wal;
 
 pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
-    attribute, cached_offset, column_rights, indexed_columns, key_columns, may_call, may_create_databases,
-    owns_database, owns_function, owns_relation, owns_schema_or_database, primary_key_index, relation_rights,
+    attribute, cached_offset, column_rights, has_virtual_columns, indexed_columns, key_columns, may_call,
+    may_create_databases, owns_database, owns_function, owns_relation, owns_schema_or_database, primary_key_index,
+    relation_rights,
 };
 pub use executor::{
     add_processed, begin_guarded_index_scan, begin_index_scan, check_constraints, clear_processed, has_rights,
