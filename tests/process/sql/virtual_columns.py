@@ -9,29 +9,29 @@ from lib.common import OURS, connect, drop_database, equal, main, make_database,
 DATABASE = "mixedcc_virtual"
 FIRST = 180000
 TABLES = """CREATE TABLE {0} (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2), b text NOT NULL DEFAULT 'b',
-        both text GENERATED ALWAYS AS (b || a), CHECK (twice < 1000)) USING {1};
+        joined text GENERATED ALWAYS AS (b || b), CHECK (twice < 1000)) USING {1};
     CREATE TABLE seen_{0} (n serial, what text);
     CREATE FUNCTION look_{0}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        INSERT INTO seen_{0} (what) VALUES (TG_WHEN || TG_OP || OLD.twice || NEW.twice || NEW.both); RETURN NEW; END $$;
+        INSERT INTO seen_{0} (what) VALUES (TG_WHEN || TG_OP || OLD.twice || NEW.twice || NEW.joined); RETURN NEW; END $$;
     INSERT INTO {0} (id, a) SELECT i, i FROM generate_series(1, 20) i"""
 TRIGGERS = """CREATE TRIGGER before BEFORE UPDATE ON {0} FOR EACH ROW EXECUTE FUNCTION look_{0}();
     CREATE TRIGGER after AFTER UPDATE ON {0} FOR EACH ROW EXECUTE FUNCTION look_{0}()"""
 # Each runs on both tables, in this order.
 STATEMENTS = """SELECT * FROM {0} WHERE id = 3
-SELECT twice, both FROM {0} WHERE id = 3 FOR UPDATE
+SELECT twice, joined FROM {0} WHERE id = 3 FOR UPDATE
 SELECT {0} FROM {0} WHERE id = 4
-SELECT sum(twice), count(both) FROM {0}
+SELECT sum(twice), count(joined) FROM {0}
 SELECT sum(twice) FROM {0} WHERE id BETWEEN 3 AND 9
 INSERT INTO {0} (id, a) VALUES (21, 21) RETURNING *
 INSERT INTO {0} (id, a) VALUES (22, 500)
 INSERT INTO {0} (id, a, twice) VALUES (23, 1, 2)
-UPDATE {0} SET a = a + 1 WHERE id = 3 RETURNING twice, both
+UPDATE {0} SET a = a + 1 WHERE id = 3 RETURNING twice, joined
 UPDATE {0} SET b = 'c' WHERE id = 3 RETURNING {0}
 UPDATE {0} SET a = twice WHERE id = 5
 UPDATE {0} SET a = 600 WHERE id = 5
 UPDATE {0} SET a = a WHERE twice = 10
 DELETE FROM {0} WHERE id = 6 RETURNING twice
-INSERT INTO {0} (id, a) VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET a = {0}.twice + excluded.a RETURNING twice, both
+INSERT INTO {0} (id, a) VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET a = {0}.twice + excluded.a RETURNING twice, joined
 MERGE INTO {0} USING (VALUES (3, 1), (30, 1)) v (id, a) ON {0}.id = v.id WHEN MATCHED THEN UPDATE SET a = twice + 1 WHEN NOT MATCHED THEN INSERT (id, a) VALUES (v.id, v.a)
 SELECT * FROM {0} ORDER BY id
 ALTER TABLE {0} ADD COLUMN thrice int GENERATED ALWAYS AS (a * 3)
