@@ -9,6 +9,8 @@ pub enum Fault {
     NoValidation,
     /// A loser of a lock upgrade reads again without waiting for the winner, nor for its turn.
     ForgetsLosses,
+    /// A read does not expect a write, whatever was seen before.
+    IntentForgotten,
     /// A transaction that is about to sleep does not search for a deadlock.
     OverlooksCycles,
     /// A read that finds a pending insert does not remember that it found no row.

@@ -4,12 +4,14 @@
 //! process that excludes all users of the table has replaced it (`Table::replace_map`).
 
 mod guard;
+mod intents;
 mod stats;
 mod together;
 mod tuning;
 mod waits;
 
 pub use guard::Tally;
+pub use intents::Intents;
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 pub use together::{Common, Together, COLUMNS};
 pub use tuning::{Tuning, TUNING_WORDS};
@@ -41,7 +43,8 @@ pub struct Partition {
     pub(crate) guards: Tally,
     /// The prepared transactions that write it.
     pub(crate) kept_writers: Tally,
-    _pad2: [u64; 4],
+    /// Rows that transactions read in order to write them. Protocols that lock reads ask it.
+    pub(crate) intents: Intents,
     /// Registrations of inserts, for scans without an index.
     pub ring: Inserts,
     /// Counters.

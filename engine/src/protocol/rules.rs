@@ -26,8 +26,10 @@ impl Touch {
 /// Why a record is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// For its row.
+    /// For its row, by its key or its place.
     Row,
+    /// For its row, by a scan.
+    ScannedRow,
     /// For its key, and columns that no update in place changes, by a scan whose predicate answers
     /// for all updates in place.
     Key,

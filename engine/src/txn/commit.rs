@@ -426,6 +426,7 @@ impl Txn {
             self.retry.note_end(!self.acts);
         }
         self.retry.succeed();
+        self.settle_intents();
         self.end_guards(self.csn);
         self.reset();
         if wrote {

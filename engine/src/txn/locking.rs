@@ -78,6 +78,9 @@ impl Txn {
             word.release(self.e.region, self.slot, None);
             return Ok(());
         }
+        if !read {
+            self.note_write_lock(r, mode, got);
+        }
         self.locks.add(word, Some(r), mode, depth, got);
         Ok(())
     }
@@ -156,7 +159,7 @@ impl Txn {
     fn may_wait(&mut self, w: &Wanted, conflict: Conflict) -> Result<(), Error> {
         match conflict {
             Conflict::OutOfMemory => return Err(Error::OutOfMemory),
-            Conflict::Upgrade => return Err(self.upgrade_conflict(w.word, w.me.mode, w.at)),
+            Conflict::Upgrade => return Err(self.upgrade_conflict(w)),
             Conflict::With(_) | Conflict::Behind(_) => {}
         }
         match w.how {
@@ -172,18 +175,21 @@ impl Txn {
         }
     }
 
-    fn upgrade_conflict(&mut self, word: &'static LockWord, mode: Mode, at: Touch) -> Error {
-        self.lose(word, mode, at);
+    fn upgrade_conflict(&mut self, w: &Wanted) -> Error {
+        self.lose(w);
         if self.level == Level::Serializable {
-            self.fail(AbortReason::UpgradeConflict, at)
+            self.fail(AbortReason::UpgradeConflict, w.at)
         } else {
-            self.deadlock(at)
+            self.deadlock(w.at)
         }
     }
 
-    fn lose(&mut self, word: &'static LockWord, mode: Mode, at: Touch) {
+    fn lose(&mut self, w: &Wanted) {
         if self.level == Level::Serializable {
-            self.retry.lose(word, at.table.id, mode);
+            self.retry.lose(w.word, w.at.table.id, w.me.mode);
+            if let Queue::Record(_, no) = w.queue {
+                w.at.partition().intents.lost(no);
+            }
         }
     }
 
@@ -243,7 +249,7 @@ impl Txn {
             match word.try_acquire(self.e.region, me, claim) {
                 Ok(a) => return Ok(a),
                 Err(Conflict::OutOfMemory) => return Err(Error::OutOfMemory),
-                Err(Conflict::Upgrade) => return Err(self.upgrade_conflict(word, me.mode, w.at)),
+                Err(Conflict::Upgrade) => return Err(self.upgrade_conflict(w)),
                 Err(Conflict::Behind(_)) => unreachable!("a holder or the first of the queue stays behind no waiter"),
                 Err(c @ Conflict::With(h)) => {
                     self.note_conflict(c, w.queue, me.mode, w.at.table.id);
@@ -268,7 +274,7 @@ impl Txn {
                         if e == Error::Deadlock {
                             self.retry.winner = Some(holder);
                             if first.is_none() {
-                                self.lose(word, me.mode, w.at);
+                                self.lose(w);
                             }
                         }
                         return Err(e);

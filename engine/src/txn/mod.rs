@@ -28,6 +28,7 @@ mod depends;
 mod entries;
 mod freeze;
 mod grouped;
+mod intent;
 mod kept;
 mod keyed;
 mod lock_set;
@@ -82,6 +83,7 @@ use depends::{Depends, LeftOut};
 use freeze::Freeze;
 use grouped::Grouped;
 use hashbrown::HashMap;
+use intent::IntentSet;
 use lock_set::LockSet;
 use prepared::Guards;
 use read_set::ReadSet;
@@ -220,6 +222,7 @@ pub struct Txn {
     telemetry: Telemetry,
     grouped: Grouped,
     retry: Retry,
+    intents: IntentSet,
     reclamation: Reclamation,
 }
 
@@ -256,6 +259,7 @@ impl Txn {
             telemetry: Telemetry::new(slot),
             grouped: Grouped::default(),
             retry: Retry::default(),
+            intents: IntentSet::default(),
             reclamation: Reclamation::default(),
         }
     }
@@ -283,6 +287,7 @@ impl Txn {
         self.held = false;
         self.valid = self.depends.begin(&self.owner.e, level == Level::Serializable);
         self.retry.begin();
+        self.intents.clear();
         self.begin_ungrouped();
         self.telemetry.begin(&self.owner);
     }

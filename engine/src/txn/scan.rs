@@ -339,7 +339,7 @@ impl Txn {
             _ if for_write => Reading::ToWrite,
             _ if ranges_locked => Reading::RowInLockedRange,
             Mode::KeyShare => Reading::Key,
-            _ => Reading::Row,
+            _ => Reading::ScannedRow,
         };
         all.read(self, p, r, why)?;
         let locked = if ranges_locked { 0 } else { self.scans.ranged.count_locked_row(scan) };

@@ -17,6 +17,7 @@ mod frozen;
 mod groups;
 mod held;
 mod histories;
+mod intents;
 mod invariants;
 mod keyed;
 mod lifetimes;

@@ -114,6 +114,7 @@ fn forgets<'w>(loser: &mut Client<'w>, third: &mut Client<'w>, ranges: bool) {
     read(loser, ranges).expect("nobody is in the way");
     loser.update(0, false).expect("nobody is in the way");
     loser.commit().expect("nobody is in the way");
+    faults::set(Some(Fault::IntentForgotten)); // what all have learned of the row is another matter
     for c in [&mut *loser, &mut *third] {
         c.begin(Mood::Serializable);
         c.p.threads.fail_at.set(Some(StopEvent::LockWait));
@@ -121,6 +122,7 @@ fn forgets<'w>(loser: &mut Client<'w>, third: &mut Client<'w>, ranges: bool) {
     }
     loser.commit().expect("it has only read");
     third.commit().expect("it has only read");
+    faults::set(None);
     assert!(loser.w.records(0).iter().all(|r| r.rec.lock.is_free()));
 }
 

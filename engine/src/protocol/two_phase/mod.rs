@@ -27,12 +27,17 @@ impl Rules for TwoPhase {
     const WRITE: AtWrite = Some(|t, p, r, mode| lock(t, p, r, mode, false));
 }
 
-/// A row that will be written next is locked for that at once: this avoids most deadlocks of
-/// upgrades. A row whose range is locked needs no lock of its own. A scan that looks at keys keeps
-/// deletes and moves out, and lets updates in place go on.
+/// A row that will be written next is locked for that at once. So is a row that is usually written
+/// after it was read. This avoids most deadlocks of upgrades. A row whose range is locked needs no
+/// lock of its own. A scan that looks at keys keeps deletes and moves out, and lets updates in
+/// place go on.
 fn lock_to_read(t: &mut Txn, p: &dyn Platform, r: RecordRef, why: Reading) -> Result<(), Error> {
     match why {
-        Reading::Row => lock(t, p, r, Mode::Share, true),
+        Reading::Row => {
+            let mode = t.mode_to_read(r);
+            lock(t, p, r, mode, true)
+        }
+        Reading::ScannedRow => lock(t, p, r, Mode::Share, true),
         Reading::Key => lock(t, p, r, Mode::KeyShare, true),
         Reading::RowInLockedRange => Ok(()),
         Reading::ToWrite => lock(t, p, r, Mode::NoKeyUpdate, false),
