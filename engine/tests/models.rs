@@ -15,6 +15,8 @@ mod locks;
 mod open;
 #[path = "models/prepared.rs"]
 mod prepared;
+#[path = "models/pruning.rs"]
+mod pruning;
 #[path = "models/ranges.rs"]
 mod ranges;
 #[path = "models/switching.rs"]
