@@ -2,10 +2,11 @@
 //! decides.
 
 use crate::pg;
+use crate::pg::errors::unsupported;
 use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::pg::isolation;
 use crate::state::rel;
-use crate::state::xact::{self, Mode};
+use crate::state::xact::{self, mixed, parallel, Mode, Touched};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -14,7 +15,7 @@ use pgrx::prelude::*;
 #[inline]
 pub fn is_checked() -> bool {
     let touched = xact::touched();
-    !pg::is_serializable() || touched.ours && !touched.others
+    !pg::is_serializable() || touched.ours && (!touched.others || touched.mixed)
 }
 
 /// The transaction uses a table of ours.
@@ -53,27 +54,55 @@ unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
 /// The relations are null or open.
 pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     let t = xact::touched();
-    t.ours |= ours;
     // SAFETY: the relations are null or open (contract of this function).
-    t.others = t.others || rels.iter().any(|r| unsafe { is_other(*r) });
+    let others = rels.iter().any(|r| unsafe { is_other(*r) });
+    if parallel::is_worker() {
+        return check_worker(t, ours, others);
+    }
+    (t.ours, t.others) = (t.ours | ours, t.others | others);
     // SAFETY: the relations are null or open (contract of this function).
     t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
     if t.foreign {
         xact::validate_at_commit();
     }
-    if !(t.ours && t.others) || t.warned || MIXED_SERIALIZABLE.get() == Mixed::Allow {
+    if t.mixed {
+        mixed::refuse_foreign(t);
+        if others {
+            mixed::refuse_late(t);
+        }
         return;
     }
+    if !(t.ours && t.others) || t.warned {
+        return;
+    }
+    if mixed::is_wanted() {
+        return mixed::begin();
+    }
+    let setting = MIXED_SERIALIZABLE.get();
     let ours_alone = isolation::is_ours_alone();
-    if ours_alone && xact::mode() == Mode::SerializableReadOnly {
+    if setting == Mixed::Allow || ours_alone && xact::mode() == Mode::SerializableReadOnly {
         return; // two snapshots, as at REPEATABLE READ: that is what pg_dump asks for
     }
     let e = if ours_alone { mixture_of_ours_alone() } else { mixture() };
-    if MIXED_SERIALIZABLE.get() == Mixed::Error {
-        e.report(PgLogLevel::ERROR);
-    } else {
+    if setting == Mixed::Warning {
         t.warned = true;
         e.report(PgLogLevel::WARNING);
+    } else {
+        e.report(PgLogLevel::ERROR);
+    }
+}
+
+/// A parallel worker starts a statement: its leader's, which has looked at it, or one of a function
+/// that this calls, of which the leader does not know.
+fn check_worker(t: &mut Touched, ours: bool, others: bool) {
+    let is_first = !(t.ours || t.others);
+    (t.ours, t.others) = (t.ours | ours, t.others | others);
+    t.mixed |= is_first && ours && others;
+    if t.ours && t.others && !t.mixed && mixed::is_wanted() {
+        unsupported(
+            "a parallel worker cannot call a function that uses the one of mixedcc tables and tables of another access method while its statement uses the other",
+            "Mark the function PARALLEL RESTRICTED, or set max_parallel_workers_per_gather to 0.",
+        );
     }
 }
 
@@ -84,7 +113,7 @@ fn mixture() -> ErrorReport {
         "mixedcc",
     )
     .set_detail("It is atomic, but neither side alone guarantees that it is serializable.")
-    .set_hint("Use tables of one access method, or set mixedcc.mixed_serializable to warning or allow.")
+    .set_hint("Use tables of one access method, or set mixedcc.mixed_serializable to serializable, warning or allow.")
 }
 
 /// For a transaction that PostgreSQL runs at REPEATABLE READ.
@@ -112,5 +141,5 @@ pub unsafe fn note_routing(rels: &[pg_sys::Relation]) {
     let partitioned = |r: &pg_sys::Relation| unsafe {
         !r.is_null() && (*(**r).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
     };
-    xact::touched().foreign |= rels.iter().any(partitioned);
+    xact::touched().routed |= rels.iter().any(partitioned);
 }

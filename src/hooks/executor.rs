@@ -163,7 +163,7 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
     // SAFETY: the executor has started `q`: its state is null or valid.
     unsafe {
         let estate = (*q).estate;
-        if estate.is_null() || is_worker() {
+        if estate.is_null() || !crate::state::shmem::is_up() {
             return;
         }
         let n = (*estate).es_range_table_size as usize;
@@ -175,6 +175,12 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
         let ours = rels.iter().any(|r| rel::is_ours(*r));
         let explain_only = eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0;
         if explain_only {
+            return;
+        }
+        if is_worker() {
+            if xact::mixed::is_wanted() {
+                mixture::check_tables(ours, rels);
+            }
             return;
         }
         if ours {

@@ -50,6 +50,16 @@ pub enum Fault {
     LoadedTwice,
     /// A table that does not fit is taken for an empty one.
     LargeIsEmpty,
+    /// A mixed transaction commits although what it has read in heap was replaced.
+    MixedMissed,
+    /// Mixed transactions commit side by side.
+    MixedTogether,
+    /// A READ ONLY mixed transaction may miss a mixed commit in heap alone.
+    MixedTorn,
+    /// Of two READ ONLY mixed transactions the one that is later in heap may be earlier in ours.
+    MixedCrossed,
+    /// A mixed transaction that writes nothing in heap is a reader there.
+    MixedReader,
 }
 
 #[cfg(feature = "faults")]
@@ -60,7 +70,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 21] = [
+    const OURS: [(&str, Fault); 26] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -82,6 +92,11 @@ mod switch {
         ("load_left", Fault::LoadLeft),
         ("loaded_twice", Fault::LoadedTwice),
         ("large_is_empty", Fault::LargeIsEmpty),
+        ("mixed_missed", Fault::MixedMissed),
+        ("mixed_together", Fault::MixedTogether),
+        ("mixed_torn", Fault::MixedTorn),
+        ("mixed_crossed", Fault::MixedCrossed),
+        ("mixed_reader", Fault::MixedReader),
     ];
     const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),

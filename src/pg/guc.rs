@@ -119,6 +119,9 @@ pub enum Mixed {
     /// Say nothing.
     #[name = c"allow"]
     Allow,
+    /// Keep it serializable.
+    #[name = c"serializable"]
+    Serializable,
 }
 
 /// Values of `mixedcc.serializable_at`.

@@ -142,6 +142,12 @@ pub fn full_xid_if_any() -> Option<u64> {
     (xid as u32 != 0).then_some(xid)
 }
 
+/// The full id that the next transaction gets.
+pub fn next_full_xid() -> u64 {
+    // SAFETY: looks at shared memory under a lock, and raises nothing.
+    unsafe { pg_sys::ReadNextFullTransactionId() }.value
+}
+
 /// The full id of the top transaction, which gets one if it has none. An ERROR unwinds.
 pub fn full_xid() -> u64 {
     // SAFETY: a transaction is in progress, or in PRE_COMMIT.

@@ -39,6 +39,8 @@ const TAG_SUBXACT: u16 = 7;
 const TAG_RECORD: u16 = 8;
 const TAG_PARTITION: u16 = 9;
 const TAG_RANGE: u16 = 11;
+/// The turn of a mixed commit (see `state/xact/mixed.rs`).
+pub const TAG_MIXED: u16 = 12;
 /// A table that is being attached (see `rel.rs`).
 pub const TAG_ATTACH: u16 = 10;
 

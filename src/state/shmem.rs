@@ -20,6 +20,8 @@ struct Handles {
     lock: *mut pg_sys::LWLock,
     /// Of those that end prepared transactions.
     finishing: *mut pg_sys::LWLock,
+    /// Of the snapshots of mixed transactions.
+    cutting: *mut pg_sys::LWLock,
     /// The system's numbers of the memory nodes.
     nodes: Vec<i32>,
 }
@@ -105,8 +107,9 @@ unsafe extern "C-unwind" fn request() {
         pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
         pg_sys::RequestAddinShmemSpace(crate::state::slots::size());
         pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
+        pg_sys::RequestAddinShmemSpace(crate::state::xact::mixed::size());
         pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
-        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 2);
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 3);
     }
 }
 
@@ -173,13 +176,14 @@ unsafe extern "C-unwind" fn startup() {
         );
         crate::state::slots::startup();
         crate::state::counters::startup();
+        crate::state::xact::mixed::startup();
         crate::state::stop::startup();
         pg_sys::LWLockRelease(lock);
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };
         let named = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
         // The postmaster runs this again after a crash, with new memory.
-        let [lock, finishing] = [0, 1].map(|n| &raw mut (*named.add(n)).lock);
-        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock, finishing, nodes }));
+        let [lock, finishing, cutting] = [0, 1, 2].map(|n| &raw mut (*named.add(n)).lock);
+        let h: &'static Handles = Box::leak(Box::new(Handles { engine, tables, lock, finishing, cutting, nodes }));
         CURRENT.set(Some(h));
         if !found {
             engine.shared.sample_every.set(guc::SAMPLE_EVERY.get() as u32);
@@ -228,12 +232,21 @@ pub fn exclusively(f: impl FnOnce()) {
 
 /// Runs `f`, which ends prepared transactions, while no other process does.
 pub fn finishing(f: impl FnOnce()) {
-    let lock = handles().finishing;
-    // SAFETY: `lock` is in the main array of locks, which exists as long as shared memory.
+    alone(handles().finishing, f);
+}
+
+/// Runs `f`, which looks at the snapshots of mixed transactions, while no other process does.
+pub fn cutting<R>(f: impl FnOnce() -> R) -> R {
+    alone(handles().cutting, f)
+}
+
+fn alone<R>(lock: *mut pg_sys::LWLock, f: impl FnOnce() -> R) -> R {
+    // SAFETY: `lock` is one of ours, which exists as long as shared memory.
     unsafe { pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
-    f();
+    let r = f();
     // SAFETY: `lock` was acquired above; after an ERROR PostgreSQL releases it instead.
     unsafe { pg_sys::LWLockRelease(lock) };
+    r
 }
 
 fn search(h: *mut pg_sys::HTAB, key: [u32; 4], action: pg_sys::HASHACTION::Type) -> (*mut Entry, bool) {

@@ -20,6 +20,7 @@ pub mod groups;
 mod held;
 mod import;
 mod lists;
+pub mod mixed;
 mod order;
 pub mod parallel;
 mod parts;
@@ -68,6 +69,8 @@ struct Backend {
     /// holds (INV-HELD).
     held: usize,
     mixed: Touched,
+    /// Of a READ ONLY transaction: may it be mixed?
+    cut: Option<mixed::Cut>,
     /// Of a transaction that is sampled: statements of the client that used tables of ours, and
     /// when the last one came.
     round_trips: u32,
@@ -83,8 +86,19 @@ pub struct Touched {
     pub others: bool,
     /// Foreign ones, in which it may have written without a transaction id.
     pub foreign: bool,
+    /// It may use tables whose partitions no range table lists: foreign ones, too.
+    pub routed: bool,
+    /// Ours and those of another access method, in a transaction that stays serializable.
+    pub mixed: bool,
     /// It was said.
     pub warned: bool,
+}
+
+impl Touched {
+    /// Must what the transaction has read be unchanged at its commit, whether or not it writes?
+    fn must_validate(&self) -> bool {
+        self.foreign || self.routed || self.mixed
+    }
 }
 
 /// Is the statement that is about to start probably all of its transaction, and only reads?
@@ -124,6 +138,7 @@ fn new_backend() -> &'static mut Backend {
             last_locked: None,
             held: 0,
             mixed: Touched::default(),
+            cut: None,
             round_trips: 0,
             statement_at: 0,
         })
@@ -291,12 +306,12 @@ fn start(b: &mut Backend) {
             b.txn.release_before_done();
         }
         b.txn.set_depth(pg_sys::GetCurrentTransactionNestLevel() as u32);
-        if b.mixed.foreign {
+        if b.mixed.must_validate() {
             b.txn.validate_at_commit();
         }
         if level == Level::Serializable {
             let reads = b.txn.expects_to_read() && FREEZE_READERS.get() || REPORT.take();
-            if reads && !b.mixed.foreign && !PG.has_written() {
+            if reads && !b.mixed.must_validate() && !PG.has_written() {
                 b.txn.freeze_from_start();
             }
         }
@@ -395,7 +410,7 @@ fn end_transaction(b: &mut Backend) {
         b.locked.clear();
     }
     (b.last_write, b.last_locked) = (None, None);
-    b.mixed = Touched::default();
+    (b.mixed, b.cut) = (Touched::default(), None);
     tags::end_transaction();
     import::end_transaction();
     lists::end_transaction();
@@ -423,10 +438,14 @@ pub fn prepare() {
         return;
     }
     b.txn.set_round_trips(b.round_trips);
-    if b.mixed.foreign {
+    let mixed = mixed::is_mixed(b);
+    if mixed {
+        mixed::begin_commit();
+    }
+    if b.mixed.must_validate() {
         b.txn.validate_at_commit();
     }
-    if let Err(e) = b.commit.before_commit(&mut b.txn) {
+    if let Err(e) = b.commit.before_commit(&mut b.txn, mixed) {
         raise(e);
     }
 }

@@ -33,10 +33,10 @@ READ_ONLY = "serializable read only"
 COMMITS_OF_A_CLIENT, LATEST, COMMITS_OF_A_KIND = 20, 20.0, 5
 
 
-def allowed_errors(level):
+def allowed_errors(level, mixed=False):
     """SQLSTATEs with which a transaction may end. SERIALIZABLE READ ONLY reads a state of the
-    serial order, without locks and without validation: nothing ends it."""
-    if level == READ_ONLY and OURS:
+    serial order, without locks and without validation: nothing ends it, if heap takes no part."""
+    if level == READ_ONLY and OURS and not mixed:
         return set()
     return ALLOWED if level == "read committed" else ALLOWED_ABOVE_READ_COMMITTED
 
@@ -71,8 +71,15 @@ class Load:
     # Do all operations that can go by mixedcc's interface for C do so? (tests/process/native/probe)
     interface = False
 
+    # Another one gives other transactions.
+    seed = 0
+
     # The share of the transactions that are prepared, and finished after that.
     prepares = 0.0
+
+    # Is table b one of heap? SERIALIZABLE transactions use one of the tables, or both, and those of
+    # other levels, which heap's isolation does not see, use a.
+    mixed = False
 
     # Do SERIALIZABLE transactions run at REPEATABLE READ, by mixedcc.serializable_at?
     at_repeatable_read = False
@@ -101,7 +108,7 @@ class Client:
         self.load = load
         self.connect()
         self.file = open(path, "w", encoding="ascii")
-        self.random = random.Random(number * 7919)
+        self.random = random.Random(number * 7919 + 104729 * load.seed)
         self.next_append = number * 1_000_000
         self.next_transaction = number * 1_000_000
         self.problems = []
@@ -113,6 +120,8 @@ class Client:
         # Sessions of all three ways meet each other.
         way = list(WAYS.values())[self.number % len(WAYS)] if OURS else ""
         settings = f"-c deadlock_timeout=20ms -c lock_timeout=20s -c statement_timeout=30s {way}"
+        if self.load.mixed:
+            settings += " -c mixedcc.mixed_serializable=serializable -c enable_seqscan=off"
         if self.load.at_repeatable_read:
             settings += " -c mixedcc.serializable_at=repeatable\\ read"
         self.connection = connect(self.database, options=settings)
@@ -138,18 +147,24 @@ class Client:
 
     # --- operations ---
 
+    def table_from(self, tables):
+        """One of the tables that the transaction uses."""
+        return self.random.choice([t for t in tables if t in self.tables] or sorted(self.tables))
+
     def read(self):
-        table, key = self.random.choice(self.load.read_tables), self.key()
-        if self.native():
+        table, key = self.table_from(self.load.read_tables), self.key()
+        if self.native(table):
             seen = self.get(table, key)
             rows = [] if seen is None else [(seen,)]
         else:
             rows = self.execute(f"SELECT l FROM {table} WHERE k = %s", key)
         self.log("read", table, k=key, **({"list": rows[0][0]} if rows else {"absent": True}))
 
-    def native(self):
+    def native(self, table):
         """Some operations go by native access. Its changes are made of what a read before has seen,
         which READ COMMITTED does not protect."""
+        if self.load.mixed and table == "b":
+            return False
         return self.load.interface or OURS and self.random.random() < 0.3
 
     def get(self, table, key):
@@ -179,14 +194,14 @@ class Client:
             self.log("read", table, k=key, absent=True)
 
     def lock(self):
-        table, key = self.random.choice(self.load.read_tables), self.key()
+        table, key = self.table_from(self.load.read_tables), self.key()
         mode = self.random.choice(["UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"])
         rows = self.execute(f"SELECT l FROM {table} WHERE k = %s FOR {mode}", key)
         if rows:
             self.log("read", table, k=key, list=rows[0][0], locked=True)
 
     def scan(self):
-        table, low = self.random.choice(self.load.read_tables), self.key()
+        table, low = self.table_from(self.load.read_tables), self.key()
         high = low + self.random.randrange(4)
         if self.load.interface:
             backward = self.random.random() < 0.5
@@ -198,18 +213,18 @@ class Client:
         self.log("scan", table, low=low, high=high, rows=[{"k": k, "list": seen} for k, seen in rows])
 
     def scan_all(self):
-        table = self.random.choice(self.load.read_tables)
+        table = self.table_from(self.load.read_tables)
         rows = self.execute(f"SELECT k, l FROM {table}")
         self.log("scan", table, rows=[{"k": k, "list": seen} for k, seen in rows])
 
     def update(self):
-        table, key, append = self.random.choice(self.load.write_tables), self.key(), self.fresh()
+        table, key, append = self.table_from(self.load.write_tables), self.key(), self.fresh()
         if self.load.interface:
             seen = self.execute("SELECT probe_append(%s::regclass, %s, %s)", table, key, append)[0][0]
             if seen is None:
                 return self.absent(table, key)
             return self.log("update", table, k=key, append=append, saw=seen)
-        if self.level != "read committed" and self.native():
+        if self.level != "read committed" and self.native(table):
             return self.native_update(table, key, append)
         rows = self.execute(f"UPDATE {table} SET l = l || %s::bigint WHERE k = %s RETURNING l", append, key)
         if rows:
@@ -228,7 +243,7 @@ class Client:
         return 1_000_000_000 + self.next_append if self.level == "repeatable read" else self.key()
 
     def insert(self):
-        table, append = self.random.choice(self.load.write_tables), self.fresh()
+        table, append = self.table_from(self.load.write_tables), self.fresh()
         key = self.insert_key()
         if self.load.interface:
             self.execute("SELECT probe_insert(%s::regclass, %s, ARRAY[%s::bigint])", table, key, append)
@@ -238,7 +253,7 @@ class Client:
             self.log("insert", table, k=key, append=append)
 
     def upsert(self):
-        table, append = self.random.choice(self.load.write_tables), self.fresh()
+        table, append = self.table_from(self.load.write_tables), self.fresh()
         key = self.insert_key()
         rows = self.execute(
             f"INSERT INTO {table} AS t VALUES (%s, ARRAY[%s::bigint]) ON CONFLICT (k) DO UPDATE SET l = t.l || %s::bigint RETURNING l",
@@ -249,8 +264,8 @@ class Client:
             self.log("update", table, k=key, append=append, saw=rows[0][0])
 
     def delete(self):
-        table, key = self.random.choice(self.load.write_tables), self.key()
-        if self.level == "serializable" and self.native():
+        table, key = self.table_from(self.load.write_tables), self.key()
+        if self.level == "serializable" and self.native(table):
             return self.native_delete(table, key)
         rows = self.execute(f"DELETE FROM {table} WHERE k = %s RETURNING l", key)
         if rows:
@@ -297,11 +312,21 @@ class Client:
 
     # --- transactions ---
 
+    def choose_tables(self):
+        """The tables that the transaction uses."""
+        both = {*self.load.read_tables, *self.load.write_tables}
+        if not self.load.mixed:
+            return both
+        if not self.level.startswith("serializable"):
+            return {"a"}
+        return self.random.choices([both, {"a"}, {"b"}], [3, 1, 1])[0]
+
     def transaction(self):
         names = list(self.load.levels)
         self.level = self.random.choices(names, [self.load.levels[name] for name in names])[0]
         self.next_transaction += 1
         self.events, self.statement = [], 0
+        self.tables = self.choose_tables()
         self.done["transactions"] += 1
         begin = time.monotonic_ns()
         status = "aborted"
@@ -350,6 +375,8 @@ class Client:
         """The transaction has committed."""
         self.done["commits"] += 1
         self.done[self.level] += 1
+        if len({event["t"] for event in self.events}) > 1:
+            self.done[f"both tables, {self.level}"] += 1
         self.done.update({event["op"] for event in self.events if not event.get("undone")})
 
     def failed(self, error):
@@ -359,7 +386,7 @@ class Client:
             return
         # A writer that meets the guard of a prepared transaction fails at any level.
         guarded = error.pgcode == "40001" and self.load.prepares > 0
-        if error.pgcode not in allowed_errors(self.level) and not guarded:
+        if error.pgcode not in allowed_errors(self.level, self.load.mixed) and not guarded:
             self.problems.append(f"{self.level}: {error.pgcode} {error}")
         if self.connection.closed:
             raise error

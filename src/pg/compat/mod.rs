@@ -34,6 +34,7 @@
 //! | VACUUM goes on with the tables that inherit from a named one (18) | `maintenance` |
 //! | VACUUM's progress counts dead rows elsewhere, and indexes (17) | `maintenance` |
 //! | VacuumPageHit and others are fields of pgBufferUsage, autovacuum's processes are known by their type (17) | `usage` |
+//! | entries of serializable transactions have a link more (16) | `predicate` |
 //! | kinds of waits have names (17) | `waits` |
 //! | counters of a relation's statistics have other names; an update says whether it left the page (16) | `maintenance` |
 //!
@@ -55,6 +56,7 @@ mod executor;
 mod maintenance;
 mod nbtree;
 mod nodes;
+mod predicate;
 mod process;
 mod replay;
 mod storage;
@@ -79,6 +81,7 @@ pub use maintenance::{
 };
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
+pub use predicate::{check_before_commit, count_as_writer, has_missed_prepared, serializable_standing, Standing};
 pub use process::nap;
 pub use process::{
     addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, client_doing, delays_checkpoints,

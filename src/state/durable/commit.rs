@@ -12,7 +12,7 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::platform::PG;
 use crate::state::stop::{self, reach};
-use crate::state::xact::{self, depends};
+use crate::state::xact::{self, depends, mixed};
 use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
 use mixedcc_engine::durable::window::log;
 use mixedcc_engine::durable::{Lsn, Storage};
@@ -42,6 +42,8 @@ enum Way {
 #[derive(Default)]
 pub struct Commit {
     way: Way,
+    /// Does it take its turn among the mixed ones (INV-MIXED)?
+    mixed: bool,
     /// Does COMMIT wait for the flush, and for synchronous standbys?
     synchronous: bool,
     /// Did it depend on commits that were not done when its locks were taken?
@@ -59,8 +61,10 @@ const KEPT: usize = 1 << 16;
 
 impl Commit {
     /// Steps P1 to P8, but for bulk. May wait, and may raise. After an error the transaction is
-    /// undone by [`Commit::abort`].
-    pub fn before_commit(&mut self, t: &mut Txn) -> Result<(), Error> {
+    /// undone by [`Commit::abort`]. `mixed`: it is over tables of ours and of heap, and has a
+    /// transaction id.
+    pub fn before_commit(&mut self, t: &mut Txn, mixed: bool) -> Result<(), Error> {
+        self.mixed = mixed;
         if t.has_writes() && t.durable_writes().next().is_some() {
             return self.before_logged(t);
         }
@@ -70,14 +74,25 @@ impl Commit {
                 return self.before_elsewhere(t);
             }
         }
-        t.prepare_held(&PG, stop::hold_ms() > 0, &|_, _| {})
+        self.prepare(t, stop::hold_ms() > 0)
+    }
+
+    /// A commit that logs nothing of ours.
+    fn prepare(&mut self, t: &mut Txn, held: bool) -> Result<(), Error> {
+        if !self.mixed {
+            return t.prepare_held(&PG, held, &|_, _| {});
+        }
+        t.prepare_locks(&PG)?;
+        mixed::enter_commit();
+        let held = t.has_writes() && (held || t.depends_on_open());
+        t.prepare_decide(&PG, held, &|_, _| {})
     }
 
     fn before_elsewhere(&mut self, t: &mut Txn) -> Result<(), Error> {
         let xid = wal::full_xid();
         self.way = Way::Elsewhere(xid);
         self.began = marks::now();
-        t.prepare_held(&PG, true, &|_, _| {})?;
+        self.prepare(t, true)?;
         slot().xid.store(xid, Ordering::SeqCst);
         rest(t);
         Ok(())
@@ -98,6 +113,9 @@ impl Commit {
             complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
         }
         t.prepare_locks(&PG)?;
+        if self.mixed {
+            mixed::enter_commit();
+        }
         self.synchronous = wal::is_synchronous();
         self.depended = t.depends_on_open();
         enter_window();

@@ -18,7 +18,7 @@
 //! One process at a time ends them, under a lock. So the id that it has looked up is that of the
 //! transaction that it ends, and not of the next one of the slot.
 
-use super::{backend, has_backend, order, Mode};
+use super::{backend, has_backend, mixed, order, Mode};
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::{compat, wal};
 use crate::state::errors::raise;
@@ -51,6 +51,12 @@ fn is_kept(t: &Txn) -> bool {
 }
 
 fn refuse() {
+    if mixed::is_mixed(backend()) {
+        unsupported(
+            "cannot PREPARE a SERIALIZABLE transaction that has used mixedcc tables and tables of another access method",
+            "Use COMMIT, or set mixedcc.mixed_serializable to warning or allow.",
+        );
+    }
     if rel::has_used_permanent() {
         unsupported(
             "cannot PREPARE a transaction that has used permanent mixedcc tables",

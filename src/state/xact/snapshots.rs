@@ -1,6 +1,6 @@
 //! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
-use super::{backend, lists, mode, prepared, txn, Mode};
+use super::{backend, lists, mixed, mode, prepared, txn, Mode};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -22,6 +22,9 @@ unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
     // SAFETY: `snapshot` is valid (contract of this function).
     unsafe {
         let kept = take(snapshot);
+        if mode() == Mode::SerializableReadOnly {
+            backend().cut = mixed::cut(snapshot, kept.upto);
+        }
         adopt_snapshot(kept);
         lists::share(pg_sys::GetTransactionSnapshot(), snapshot);
     }

@@ -1,50 +1,20 @@
 #!/usr/bin/python3
 """Several processes run random transactions on tables under each protocol, each
 ordered pair of protocols and mixes of levels; the history checker judges what
-they saw. CHECK_HISTORY names the checker (default: the engine's build)."""
+they saw."""
 
-import collections
-import multiprocessing
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
 
 from lib import protocols
-from lib.common import OURS, ROOT, check, create_table, drop_database, equal, main, make_database, query, seconds, set_protocol
-from lib.loads import LATEST, Client, Load, check_load, check_ways, reset_ways, write_last
+from lib.common import OURS, create_table, drop_database, main, make_database, query, seconds, set_protocol
+from lib.histories import judge
+from lib.loads import Load, check_ways, reset_ways
 
 DATABASE = "process_history"
-CLIENTS = 5
 PARTITIONS = max(4, len(protocols.ALL))
 SINGLE = protocols.variants()
 PAIRED = {name: SINGLE[protocols.patient(name)] for name in protocols.ALL}
 ALL_LEVELS = {"serializable": 5, "serializable read only": 1, "repeatable read": 2, "read committed": 2}
-
-
-def checker():
-    places = [os.environ.get("CHECK_HISTORY")]
-    for target in (os.environ.get("CARGO_TARGET_DIR"), str(ROOT / "target"), os.path.expanduser("~/.cache/mixedcc/target")):
-        if target:
-            places += [f"{target}/release/check-history", f"{target}/debug/check-history"]
-    places.append(shutil.which("check-history"))
-    for place in places:
-        if place and os.access(place, os.X_OK):
-            return place
-    sys.exit("FAIL history: check-history not found: build the engine or set CHECK_HISTORY")
-
-
-def client(number, load, path, until, results):
-    done, problems = collections.Counter(), []
-    try:
-        one = Client(DATABASE, number, load, path)
-        done, problems = one.done, one.problems
-        one.run(until)
-    except Exception as error:
-        problems.append(repr(error))
-    results.put((done, problems))
 
 
 def make_tables(connection, first, second, kind=""):
@@ -52,45 +22,6 @@ def make_tables(connection, first, second, kind=""):
     query(connection, "DROP TABLE IF EXISTS a, b")
     for table, settings in (("a", first), ("b", second)):
         create_table(connection, table, "k int PRIMARY KEY, l bigint[]", kind, partitions=PARTITIONS, **settings)
-
-
-def run_clients(load, directory, duration):
-    until = time.monotonic() + duration
-    results = multiprocessing.Queue()
-    processes = [
-        multiprocessing.Process(target=client, args=(number, load, f"{directory}/{number}.jsonl", until, results))
-        for number in range(1, CLIENTS + 1)
-    ]
-    for process in processes:
-        process.start()
-    outcomes = [results.get(timeout=duration + LATEST + 90) for _ in processes]
-    for process in processes:
-        process.join()
-    return [done for done, _ in outcomes], [p for _, problems in outcomes for p in problems]
-
-
-def judge(name, load, connection, duration, meanwhile=None):
-    """`meanwhile` runs beside the clients; it is called with the time at which it has to end."""
-    with tempfile.TemporaryDirectory() as directory:
-        beside = multiprocessing.Process(target=meanwhile, args=(time.monotonic() + duration,)) if meanwhile else None
-        if beside:
-            beside.start()
-        done_by_clients, problems = run_clients(load, directory, duration)
-        if beside:
-            beside.join()
-            check(f"history {name}: what ran beside it ended well", beside.exitcode == 0)
-        write_last(connection, ["a", "b"], f"{directory}/last.jsonl")
-        files = sorted(os.path.join(directory, file) for file in os.listdir(directory))
-        # Heap's SSI keeps neither real-time nor session order.
-        arguments = [CHECKER, "--real-time" if OURS else "--no-session", *files]
-        if "repeatable read" in load.levels:
-            # A snapshot leaves out commits with a transaction id, of time marks, for an instant.
-            arguments.insert(1, "--no-prefix")
-        done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        equal(f"history {name}: no unexpected error", problems[:5], [])
-        check_load(f"history {name}", load, done_by_clients, Client.kinds)
-        if not check(f"history {name}: correct", done.returncode == 0, done.stdout[:2500] + done.stdout[-200:]) and os.environ.get("MIXEDCC_KEEP"):
-            shutil.copytree(directory, tempfile.mkdtemp(prefix="history-") + "/" + name)
 
 
 def configurations():
@@ -138,8 +69,6 @@ def test_histories():
     connection.close()
     drop_database(DATABASE)
 
-
-CHECKER = checker()
 
 if __name__ == "__main__":
     main(test_histories)

@@ -1,0 +1,149 @@
+//! What PostgreSQL's serializable isolation knows of the running transaction (predicate.c). The
+//! layouts are those of predicate_internals.h of 15 to 18.
+
+use pgrx::pg_sys;
+
+/// SHM_QUEUE (15), dlist_node and dlist_head (16): one layout, and a circle in each.
+#[repr(C)]
+struct Link {
+    prev: *mut Link,
+    next: *mut Link,
+}
+
+/// SERIALIZABLEXACT, up to the last field that is looked at.
+#[repr(C)]
+struct Xact {
+    vxid: [u32; 2],
+    prepare_no: u64,
+    commit_no: u64,
+    other_no: u64,
+    out_conflicts: Link,
+    in_conflicts: Link,
+    locks: Link,
+    finished: Link,
+    #[cfg(not(feature = "pg15"))]
+    all: Link,
+    list_lock: pg_sys::LWLock,
+    unsafe_conflicts: Link,
+    top_xid: u32,
+    finished_before: u32,
+    xmin: u32,
+    flags: u32,
+    pid: i32,
+}
+
+/// RWConflictData: `reader` has not seen what `writer` wrote. The first link is that of the
+/// reader's list.
+#[repr(C)]
+struct Conflict {
+    out_link: Link,
+    in_link: Link,
+    reader: *mut Xact,
+    writer: *mut Xact,
+}
+
+/// SXACT_FLAG_PREPARED: it has passed PostgreSQL's test before its commit, or has committed.
+const PREPARED: u32 = 0x2;
+/// SXACT_FLAG_READ_ONLY
+const READ_ONLY: u32 = 0x20;
+/// SXACT_FLAG_SUMMARY_CONFLICT_OUT: it has not seen what some transaction wrote that has committed
+/// and is forgotten.
+const FORGOTTEN_WRITER: u32 = 0x400;
+
+mod raw {
+    use pgrx::pg_sys;
+    extern "C-unwind" {
+        pub fn ShareSerializableXact() -> *mut core::ffi::c_void;
+        pub fn PreCommit_CheckForSerializationFailure();
+        pub fn CheckForSerializableConflictIn(
+            rel: pg_sys::Relation,
+            row: *mut pg_sys::ItemPointerData,
+            block: pg_sys::BlockNumber,
+        );
+    }
+}
+
+/// What the running transaction is to PostgreSQL's serializable isolation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing: it has no snapshot yet, or one that is safe.
+    None,
+    /// A transaction that was READ ONLY at its first query.
+    ReadOnly,
+    /// Another one.
+    Writer,
+    /// Its entry does not look as this code expects it.
+    Strange,
+}
+
+/// Runs `f` with the entry of the running transaction, under SerializableXactHashLock. `f` must not
+/// unwind.
+fn with_own<R>(f: impl FnOnce(&Xact) -> R) -> Option<R> {
+    // SAFETY: the entry of a running transaction lives in shared memory until its end. Lock 28 of
+    // the main array is SerializableXactHashLock (lwlocknames.txt, lwlocklist.h): entries and their
+    // lists change under it in exclusive mode only. It is released below, as `f` does not unwind.
+    unsafe {
+        let own = raw::ShareSerializableXact().cast::<Xact>();
+        if own.is_null() {
+            return None;
+        }
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(28)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
+        let result = f(&*own);
+        pg_sys::LWLockRelease(lock);
+        Some(result)
+    }
+}
+
+/// What the running transaction, of a process that is no parallel worker, is to PostgreSQL's
+/// serializable isolation.
+pub fn serializable_standing() -> Standing {
+    // SAFETY: variables of this process, which only its one thread writes.
+    let (pid, xid) = unsafe { (pg_sys::MyProcPid, crate::pg::raw::GetTopTransactionIdIfAny()) };
+    let standing = with_own(|own| match own.flags & READ_ONLY {
+        _ if own.pid != pid || own.top_xid != u32::from(xid) => Standing::Strange,
+        0 => Standing::Writer,
+        _ => Standing::ReadOnly,
+    });
+    standing.unwrap_or(Standing::None)
+}
+
+/// Has the running transaction read something that another serializable transaction has replaced
+/// which has prepared or committed?
+pub fn has_missed_prepared() -> bool {
+    let missed = with_own(|own| {
+        let head = &raw const own.out_conflicts;
+        let mut at = own.out_conflicts.next.cast_const();
+        let mut found = own.flags & FORGOTTEN_WRITER != 0;
+        while !found && at != head {
+            // SAFETY: under the lock the list is a circle of conflicts, linked by their first
+            // fields; each names two entries that live as long as it.
+            unsafe {
+                found = (*(*at.cast::<Conflict>()).writer).flags & PREPARED != 0;
+                at = (*at).next;
+            }
+        }
+        found
+    });
+    missed.unwrap_or(false)
+}
+
+/// PostgreSQL's test before a commit, which marks the transaction as prepared. PostgreSQL makes it
+/// once more later. An ERROR unwinds.
+pub fn check_before_commit() {
+    // SAFETY: in PRE_COMMIT of a transaction of this process; the test may be made several times.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::PreCommit_CheckForSerializationFailure()) }
+}
+
+/// Has the running transaction count as one that writes. An ERROR unwinds.
+///
+/// # Safety
+/// An open relation, of which no transaction has a predicate lock.
+pub unsafe fn count_as_writer(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open (contract of this function).
+    unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            raw::CheckForSerializableConflictIn(rel, std::ptr::null_mut(), pg_sys::InvalidBlockNumber)
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! SERIALIZABLE transactions that use tables of ours and of heap, where the setting
+//! `mixedcc.mixed_serializable` is `serializable`. The proof is in docs/design/mixed.md.
+//!
+//! **INV-MIXED**: A mixed transaction that may write commits under a lock of the cluster (R2). It
+//! takes the lock before its CSN, and PostgreSQL releases it when snapshots of heap show the
+//! transaction. Under the lock it makes PostgreSQL's test before a commit, and then its own (R1):
+//! no transaction that has replaced what it has read in heap has prepared. Heap counts it as one
+//! that has written. Its transaction id is in the shared block since before the CSN.
+//!
+//! **INV-CUT**: A mixed transaction that was READ ONLY at its first query (R3) has two snapshots.
+//! That of heap misses no mixed commit that had taken the lock by the time at which the one of ours
+//! was taken. And of two such transactions the one whose snapshot of heap is later does not have
+//! the earlier one of ours.
+//!
+//! Temporary tables and catalogs are not heap here, but what has a transaction id is.
+
+use super::{backend, order, tags, Backend, Mode, Touched};
+use crate::pg::compat::{self, Standing};
+use crate::pg::errors::{complain_with_detail, unsupported};
+use crate::pg::faults::{self, Fault};
+use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
+use crate::pg::{isolation, wal};
+use crate::state::platform::{self, PG};
+use crate::state::rel;
+use crate::state::stop::reach;
+use mixedcc_engine::csn::Csn;
+use mixedcc_engine::platform::Platform;
+use mixedcc_engine::Txn;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+mod cuts;
+pub use cuts::{size, startup};
+
+/// May the READ ONLY transaction be mixed (INV-CUT)?
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Yes.
+    Whole,
+    /// No: its snapshots are of different moments.
+    Torn,
+}
+
+/// Does the setting want mixed transactions to be serializable?
+pub fn is_wanted() -> bool {
+    MIXED_SERIALIZABLE.get() == Mixed::Serializable && isolation::is_at_serializable()
+}
+
+/// The transaction has used tables of ours and of heap, or is about to.
+pub fn begin() {
+    refuse_foreign(&backend().mixed);
+    if super::mode() == Mode::SerializableReadOnly {
+        begin_read_only(backend().cut);
+    } else {
+        check_standing();
+        super::validate_at_commit();
+        super::thaw();
+    }
+    backend().mixed.mixed = true;
+}
+
+/// The remote part commits while the lock of INV-MIXED is held, and might wait for a transaction of
+/// another server that waits for it: no deadlock detector sees that.
+pub fn refuse_foreign(t: &Touched) {
+    if t.foreign {
+        unsupported(
+            "a SERIALIZABLE transaction that uses mixedcc tables and tables of another access method cannot use foreign tables",
+            "Use the foreign tables in a transaction of their own, or set mixedcc.mixed_serializable to warning or allow.",
+        );
+    }
+}
+
+fn begin_read_only(cut: Option<Cut>) {
+    // What may have written in heap is no reader.
+    let reads = compat::serializable_standing() != Standing::Writer;
+    match cut.filter(|_| reads) {
+        Some(Cut::Whole) => {}
+        Some(Cut::Torn) if faults::on(Fault::MixedTorn) => {}
+        Some(Cut::Torn) => complain_with_detail(
+            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            "could not serialize access due to concurrent transactions",
+            "A transaction that uses mixedcc tables and others was about to commit when this READ ONLY one took its snapshots.",
+            "The transaction might succeed if retried.",
+        ),
+        None => unsupported(
+            "this SERIALIZABLE READ ONLY transaction cannot use both mixedcc tables and tables of another access method",
+            "It has imported its snapshot, or was READ WRITE or had another mixedcc.mixed_serializable at its first query.",
+        ),
+    }
+}
+
+/// PostgreSQL's serializable isolation takes the transaction for one that may write.
+fn check_standing() {
+    match compat::serializable_standing() {
+        Standing::Writer => {}
+        Standing::ReadOnly | Standing::None => unsupported(
+            "a SERIALIZABLE transaction whose first query was READ ONLY cannot use both mixedcc tables and tables of another access method",
+            "Run the first query outside of a READ ONLY subtransaction.",
+        ),
+        Standing::Strange => unsupported(
+            "this build of PostgreSQL keeps serializable transactions in another way than mixedcc expects",
+            "Set mixedcc.mixed_serializable to error, warning or allow.",
+        ),
+    }
+}
+
+/// The READ ONLY transaction has taken its snapshots: is it a cut (INV-CUT)?
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend, taken before the snapshot `csn` of ours.
+pub unsafe fn cut(s: pg_sys::Snapshot, csn: Csn) -> Option<Cut> {
+    // SAFETY: `s` is valid (contract of this function).
+    is_wanted().then(|| match unsafe { cuts::admit(s, csn) } {
+        true => Cut::Whole,
+        false => Cut::Torn,
+    })
+}
+
+/// Is the transaction, which is about to commit or to be prepared, a mixed one that may have
+/// written? What has a transaction id has changed heap, or a catalog.
+pub(super) fn is_mixed(b: &Backend) -> bool {
+    match b.mode {
+        Some(Mode::Serializable) => b.mixed.mixed || b.mixed.ours && is_wanted() && PG.has_written(),
+        Some(Mode::SerializableReadOnly) if b.mixed.ours && is_wanted() && PG.has_written() => {
+            if compat::serializable_standing() == Standing::Writer {
+                begin_read_only(b.cut);
+            }
+            false
+        }
+        _ => false,
+    }
+}
+
+/// The commit of a mixed transaction begins. It may still sleep for other locks after this.
+pub(super) fn begin_commit() {
+    let b = backend();
+    refuse_foreign(&b.mixed);
+    b.mixed.mixed = true;
+    wal::full_xid();
+    check_standing();
+    if !faults::on(Fault::MixedReader) {
+        count_as_writer(&b.txn);
+    }
+}
+
+/// By a table of ours, of which no transaction has a predicate lock.
+fn count_as_writer(t: &Txn) {
+    let touched: Vec<_> = rel::of_partitions(t.touched_partitions()).collect();
+    for oid in touched {
+        // SAFETY: a transaction is running. An OID of a table that was dropped gives null. The
+        // relation is open while it is used; an ERROR closes it with the transaction.
+        unsafe {
+            let r = pg_sys::RelationIdGetRelation(oid);
+            if r.is_null() {
+                continue;
+            }
+            compat::count_as_writer(r);
+            pg_sys::RelationClose(r);
+            return;
+        }
+    }
+}
+
+/// Takes the lock, and makes the tests (INV-MIXED). An ERROR aborts the transaction. Nothing waits
+/// for another lock from here to the end of the commit.
+pub fn enter_commit() {
+    if !faults::on(Fault::MixedTogether) {
+        take_turn();
+    }
+    // Before the CSN, and before the test.
+    cuts::note_commit(wal::full_xid());
+    compat::check_before_commit();
+    reach("mixed-tested");
+    if compat::has_missed_prepared() && !faults::on(Fault::MixedMissed) {
+        complain_with_detail(
+            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            "could not serialize access due to read/write dependencies among transactions",
+            "The transaction uses mixedcc tables and others, and what it has read of the others was changed by a transaction that has committed since.",
+            "The transaction might succeed if retried.",
+        );
+    }
+    reach("mixed-entered");
+}
+
+fn take_turn() {
+    let tag = platform::lock_tag(0, 0, 0, platform::TAG_MIXED);
+    // SAFETY: in PRE_COMMIT of the top transaction, which has its owner. PostgreSQL releases the
+    // lock after the transaction's end shows in snapshots, and also after an ERROR.
+    unsafe {
+        tags::owned_by(pg_sys::TopTransactionResourceOwner, || {
+            pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, false);
+        });
+    }
+}
+
+/// A statement of another extension's callback uses a table of heap after the tests.
+pub fn refuse_late(t: &Touched) {
+    if t.mixed && order::is_committing() {
+        unsupported(
+            "tables cannot be used while a transaction over mixedcc tables and others commits",
+            "Another extension's commit callback does it.",
+        );
+    }
+}
