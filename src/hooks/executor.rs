@@ -190,6 +190,7 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
             xact::note_moment((*q).snapshot);
         }
         if is_serializable() {
+            xact::touched().foreign |= xact::mixed::is_wanted() && names_foreign((*q).plannedstmt);
             mixture::check_tables(ours, rels);
             if !(*(*q).plannedstmt).resultRelations.is_null() {
                 mixture::note_routing(rels);
@@ -205,6 +206,16 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
             visit((*q).planstate, (&raw mut walk).cast());
         }
     }
+}
+
+/// Does the statement name a foreign table? One whose scan the foreign server joins or aggregates
+/// is not opened.
+unsafe fn names_foreign(stmt: *mut pg_sys::PlannedStmt) -> bool {
+    // SAFETY: `stmt` is a plan of the executor.
+    let tables = unsafe { pgrx::PgList::<pg_sys::RangeTblEntry>::from_pg((*stmt).rtable) };
+    // SAFETY: the elements of a range table.
+    let found = tables.iter_ptr().any(|rte| unsafe { (*rte).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE });
+    found
 }
 
 unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
