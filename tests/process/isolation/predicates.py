@@ -21,10 +21,11 @@ import time
 
 from lib import protocols
 from lib.common import OURS, check, connect, drop_database, equal, main, make_database, query, seconds, set_protocol, value
+from lib.histories import checker
 from lib.loads import LATEST, Load, check_load, check_ways, reset_ways
 from lib.predicates import Table, literal
 from lib.readers import PLANS, Reader, stir, write_ends
-from process.isolation.history import SINGLE, checker
+from process.isolation.history import SINGLE
 
 DATABASE = "process_predicates"
 CLIENTS = 7
