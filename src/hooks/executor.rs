@@ -26,9 +26,14 @@ pub fn init() {
         pg_sys::ExecutorEnd_hook = Some(end);
         PREVIOUS.get_mut().finish = pg_sys::ExecutorFinish_hook;
         pg_sys::ExecutorFinish_hook = Some(finish);
-        let others = [PREVIOUS.get().start.is_some(), PREVIOUS.get().end.is_some()];
-        let others = compat::init_run(run) || others.contains(&true) || PREVIOUS.get().finish.is_some();
-        bypass::init(others);
+        let before = PREVIOUS.get();
+        let others = [
+            before.start.map(|f| f as *const _),
+            before.end.map(|f| f as *const _),
+            before.finish.map(|f| f as *const _),
+            compat::init_run(run),
+        ];
+        bypass::init(&others.into_iter().flatten().collect::<Vec<_>>());
     }
 }
 

@@ -24,7 +24,7 @@
 //! and contexts.
 
 use crate::pg::local::Local;
-use crate::pg::{self, guc};
+use crate::pg::{self, citus, guc};
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;
 
@@ -136,15 +136,39 @@ impl Reason {
     }
 }
 
-/// Of the process, written when the library is loaded: were executor hooks of others installed
-/// before ours?
-static OTHERS: Local<bool> = Local::new(false);
+/// Whose executor hooks were installed before ours?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Nobody,
+    /// See `pg/citus.rs`.
+    Citus,
+    Unknown,
+}
 
-/// Asks to be told of changes. `others`: were executor hooks of other libraries installed before
-/// ours?
-pub fn init(others: bool) {
-    OTHERS.set(others);
+/// Of the process, written when the library is loaded.
+static OTHERS: Local<Others> = Local::new(Others::Nobody);
+
+/// Asks to be told of changes. `others`: the executor hooks that were installed before ours.
+pub fn init(others: &[*const core::ffi::c_void]) {
+    OTHERS.set(match others {
+        [] => Others::Nobody,
+        _ if citus::has_all(others) => Others::Citus,
+        _ => Others::Unknown,
+    });
     cache::init();
+}
+
+/// Would another library's hooks see the statement?
+#[inline]
+unsafe fn is_seen(q: *mut pg_sys::QueryDesc) -> bool {
+    // SAFETY: `q` is the descriptor of `start`, with the statement's text.
+    unsafe {
+        match OTHERS.get() {
+            Others::Nobody => false,
+            Others::Citus => citus::counts((*q).sourceText),
+            Others::Unknown => true,
+        }
+    }
 }
 
 /// Starts a statement, if the bypass runs it; else says why not.
@@ -160,7 +184,7 @@ pub unsafe fn start(q: *mut pg_sys::QueryDesc, eflags: i32) -> Option<Reason> {
         }
         // First: to look whether a plan can be taken checks its rights, and such a hook (pgaudit's)
         // would see that.
-        if OTHERS.get() || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
+        if is_seen(q) || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some() {
             return Some(Reason::Hooks);
         }
         match cache::find(q) {

@@ -41,16 +41,16 @@ mod raw {
     }
 }
 
-/// Installs the hook. True if another library has one.
+/// Installs the hook. Returns that of another library.
 ///
 /// # Safety
 /// `_PG_init` runs alone.
-pub unsafe fn init_run(run: Run) -> bool {
+pub unsafe fn init_run(run: Run) -> Option<*const core::ffi::c_void> {
     // SAFETY: `_PG_init` runs alone (contract of this function), so the hook has no caller yet.
     unsafe {
         RUN.set((Some(run), pg_sys::ExecutorRun_hook));
         pg_sys::ExecutorRun_hook = Some(hook);
-        RUN.get().1.is_some()
+        RUN.get().1.map(|f| f as *const _)
     }
 }
 

@@ -1,0 +1,279 @@
+#!/usr/bin/python3
+"""mixedcc tables as shards of Citus, a coordinator and two workers: what docs/scaling-out.md
+promises. Without an installation of Citus it says so, and checks nothing."""
+
+import random
+import sys
+import threading
+
+import psycopg2
+
+from lib import citus, prepared
+from lib.common import RETRY, check, equal, main, must_come, premise, query, value
+
+TENANTS = 40
+# Each table is permanent in one form and unlogged in the other.
+KINDS = {"kept": "", "fast": "UNLOGGED"}
+cluster = None
+
+
+def attempt(connection, sql):
+    """The error's SQLSTATE, or None."""
+    try:
+        query(connection, sql)
+    except psycopg2.Error as error:
+        return error.pgcode
+    return None
+
+
+def on_shards(table, sql):
+    """A command for each shard, whose name stands at %s: its results."""
+    found = query(cluster.boss, "SELECT success, result FROM run_command_on_shards(%s, %s)", (table, sql))
+    bad = [result for success, result in found if not success]
+    if bad:
+        raise RuntimeError(f"{sql}: {bad}")
+    return [result for _, result in found]
+
+
+def methods(table):
+    return set(on_shards(table, "SELECT amname FROM pg_class c JOIN pg_am m ON m.oid = relam WHERE c.oid = '%s'::regclass"))
+
+
+def to_method(table, method):
+    """The recipe: the shards, and the coordinator's own table, from which new shards are made."""
+    on_shards(table, f"ALTER TABLE %s SET ACCESS METHOD {method}")
+    query(cluster.boss, f"""SET citus.enable_ddl_propagation = off;
+        ALTER TABLE {table} SET ACCESS METHOD {method}; RESET citus.enable_ddl_propagation""")
+
+
+def distribute(table, kind):
+    query(cluster.boss, f"CREATE {kind} TABLE {table} (tenant int, id int, v int NOT NULL, PRIMARY KEY (tenant, id)) USING heap")
+    query(cluster.boss, f"SELECT create_distributed_table('{table}', 'tenant', colocate_with => 'none')")
+    to_method(table, "mixedcc")
+
+
+def total(table):
+    return query(cluster.boss, f"SELECT count(*), sum(v) FROM {table}")[0]
+
+
+def bypassed(node):
+    """Statements that the bypass has taken there, and those that it has left to Citus's hooks."""
+    session = node.connect()
+    found = query(session, """SELECT coalesce(sum(statements) FILTER (WHERE reason IS NULL), 0)::int,
+        coalesce(sum(statements) FILTER (WHERE reason = 'hooks'), 0)::int FROM mixedcc.bypass""")[0]
+    session.close()
+    return found
+
+
+def set_up():
+    global cluster
+    cluster = citus.CitusCluster(2)
+    for table, kind in KINDS.items():
+        distribute(table, kind)
+        # One tenant a statement: no shard but its own takes part.
+        for tenant in range(TENANTS):
+            query(cluster.boss, f"INSERT INTO {table} VALUES ({tenant}, 1, 100)")
+        equal(f"citus: {table}: the shards are mixedcc's", methods(table), {"mixedcc"})
+        equal(f"citus: {table}: rows", total(table), (TENANTS, 100 * TENANTS))
+        homes = {cluster.home_of(table, tenant)[0].home for tenant in range(TENANTS)}
+        premise(f"citus: {table}: both workers have tenants", len(homes) == 2)
+
+
+def tenant_transactions():
+    """A tenant's transaction on its worker takes the bypass, by way of the coordinator and of the
+    other worker."""
+    for table in KINDS:
+        for via in (cluster.coordinator, cluster.workers[0], cluster.workers[1]):
+            home, _ = cluster.home_of(table, 7)
+            before, rows = bypassed(home), total(table)
+            session = via.connect()
+            session.autocommit = False
+            session.set_session(isolation_level="SERIALIZABLE")
+            query(session, f"UPDATE {table} SET v = v + 1 WHERE tenant = 7 AND id = 1")
+            got = query(session, f"SELECT v FROM {table} WHERE tenant = 7 AND id = 1")
+            session.commit()
+            query(session, f"UPDATE {table} SET v = v - 1 WHERE tenant = 7 AND id = 1")
+            session.commit()
+            after = bypassed(home)
+            session.close()
+            name = f"citus: {table}, by {'the coordinator' if via is cluster.coordinator else 'a worker'}"
+            check(f"{name}: it reads what it has written", len(got) == 1 and got[0][0] > 100, got)
+            equal(f"{name}: statements of the bypass", after[0] - before[0], 3)
+            equal(f"{name}: none is left to hooks", after[1], before[1])
+            equal(f"{name}: the rows", total(table), rows)
+
+
+def counted_tenants():
+    """Statements that Citus counts for a tenant are not taken from its hooks."""
+    home, _ = cluster.home_of("kept", 7)
+    for node in cluster.nodes:
+        session = node.connect()
+        query(session, "ALTER SYSTEM SET citus.stat_tenants_track = 'all'")
+        query(session, "SELECT pg_reload_conf()")
+        session.close()
+    must_come(lambda: all(node.ask("SHOW citus.stat_tenants_track") == "all" for node in cluster.nodes))
+    before = bypassed(home)
+    session = cluster.coordinator.connect()
+    for _ in range(5):
+        query(session, "UPDATE kept SET v = v WHERE tenant = 7 AND id = 1")
+    session.close()
+    after = bypassed(home)
+    seen = home.ask("SELECT coalesce(sum(query_count_in_this_period), 0) FROM citus_stat_tenants_local WHERE tenant_attribute = '7'")
+    for node in cluster.nodes:
+        session = node.connect()
+        query(session, "ALTER SYSTEM RESET citus.stat_tenants_track")
+        query(session, "SELECT pg_reload_conf()")
+        session.close()
+    must_come(lambda: all(node.ask("SHOW citus.stat_tenants_track") == "none" for node in cluster.nodes))
+    equal("citus: counted statements go to its hooks", (after[0] - before[0], after[1] - before[1]), (0, 5))
+    equal("citus: it has counted them", int(seen), 5)
+
+
+def plans():
+    text = "\n".join(line for line, in query(cluster.boss, "EXPLAIN (COSTS off) SELECT v FROM kept WHERE tenant = 7 AND id = 1"))
+    check("citus: EXPLAIN shows the custom scan of the shard", "MixedccScan" in text and "Citus Adaptive" in text, text)
+    got = query(cluster.boss, "SELECT a.v + b.v FROM kept a JOIN kept b USING (tenant, id) WHERE tenant = 3")
+    equal("citus: a join of a tenant's rows", got, [(200,)])
+    equal("citus: a join over all shards", value(cluster.boss, "SELECT count(*) FROM kept a JOIN kept b USING (tenant, id)"), TENANTS)
+
+
+def writes_of_several_shards():
+    """They are prepared on each worker: all of it happens, or nothing."""
+    for table, kind in KINDS.items():
+        before = total(table)
+        code = attempt(cluster.boss, f"UPDATE {table} SET v = v + 1")
+        if kind or prepared.of_permanent(cluster.workers[0]):
+            equal(f"citus: {table}: a write of all shards", (code, total(table)), (None, (before[0], before[1] + TENANTS)))
+            query(cluster.boss, f"UPDATE {table} SET v = v - 1")
+            with cluster.boss.cursor() as cursor:
+                cursor.execute(f"COPY {table} FROM PROGRAM 'seq -f \"%g,2,0\" 0 {TENANTS - 1}' CSV")
+            equal(f"citus: {table}: COPY into all shards", total(table), (2 * TENANTS, before[1]))
+            query(cluster.boss, f"DELETE FROM {table} WHERE id = 2")
+            transfers(table)
+        else:
+            equal(f"citus: {table}: a write of all shards is refused", (code, total(table)), ("0A000", before))
+        for node in cluster.workers:
+            must_come(lambda node=node: node.ask("SELECT count(*) FROM pg_prepared_xacts") == 0)
+
+
+def transfers(table):
+    """Between tenants of both workers, by four clients: some fail, and no money is lost."""
+    before, made = total(table), []
+
+    def client(seed):
+        draw, session = random.Random(seed), cluster.coordinator.connect()
+        query(session, "SET default_transaction_isolation = 'serializable'")
+        query(session, "SET lock_timeout = '2s'")
+        for _ in range(40):
+            a, b = draw.sample(range(TENANTS), 2)
+            try:
+                query(session, "BEGIN")
+                query(session, f"UPDATE {table} SET v = v - 1 WHERE tenant = {a} AND id = 1")
+                query(session, f"UPDATE {table} SET v = v + 1 WHERE tenant = {b} AND id = 1")
+                query(session, "COMMIT")
+                made.append(None)
+            except psycopg2.Error as error:
+                # Citus says so of a PREPARE that has failed, on heap too.
+                retry = "could not commit transaction for shard" in str(error)
+                made.append("40001" if retry else error.pgcode)
+                query(session, "ROLLBACK")
+        session.close()
+
+    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    others = {code for code in made if code not in (None, "55P03", *RETRY)}
+    check(f"citus: {table}: transfers over both workers commit", made.count(None) > 20 and not others, others)
+    equal(f"citus: {table}: no transfer is done in part", total(table), before)
+
+
+def moves():
+    for table in KINDS:
+        before = total(table)
+        home, shard = cluster.home_of(table, 7)
+        other = next(node for node in cluster.workers if node is not home)
+        number = int(shard.rsplit("_", 1)[1])
+        move = "SELECT citus_move_shard_placement({}, '{}', 5432, '{}', 5432, '{}')"
+        equal(f"citus: {table}: a shard moves", attempt(cluster.boss, move.format(number, home.home, other.home, "block_writes")), None)
+        equal(f"citus: {table}: it is there", cluster.home_of(table, 7)[0].home, other.home)
+        equal(f"citus: {table}: and is mixedcc's", (methods(table), total(table)), ({"mixedcc"}, before))
+        query(cluster.boss, "CALL citus_cleanup_orphaned_resources()")
+        logical = attempt(cluster.boss, move.format(number, other.home, home.home, "force_logical"))
+        # Refused as long as a publication of such a table cannot send its changes.
+        check(f"citus: {table}: a move by logical replication is done, or refused", logical in (None, "0A000", "22023"), logical)
+        equal(f"citus: {table}: nothing is lost by it", (methods(table), total(table)), ({"mixedcc"}, before))
+        query(cluster.boss, f"SELECT isolate_tenant_to_new_shard('{table}', 9, shard_transfer_mode := 'block_writes')")
+        equal(f"citus: {table}: a tenant has its own shard", (methods(table), total(table)), ({"mixedcc"}, before))
+        query(cluster.boss, "SELECT rebalance_table_shards(shard_transfer_mode := 'block_writes')")
+        equal(f"citus: {table}: rebalanced", (methods(table), total(table)), ({"mixedcc"}, before))
+        query(cluster.boss, f"UPDATE {table} SET v = v + 1 WHERE tenant = 9")
+        query(cluster.boss, f"UPDATE {table} SET v = v - 1 WHERE tenant = 9")
+
+
+def options():
+    """Options and protocols, shard by shard; and a view over the cluster."""
+    on_shards("kept", "ALTER TABLE %s SET (mixedcc.partitions = 2)")
+    parts = on_shards("kept", "SELECT count(*) FROM mixedcc.partitions WHERE \"table\" = '%s'::regclass")
+    equal("citus: an option reaches each shard", set(parts), {"2"})
+    query(cluster.boss, """SET citus.enable_ddl_propagation = off;
+        ALTER TABLE kept SET (mixedcc.partitions = 2); RESET citus.enable_ddl_propagation""")
+    home, shard = cluster.home_of("kept", 7)
+    other = next(node for node in cluster.workers if node is not home)
+    query(cluster.boss, "SELECT citus_move_shard_placement(%s, %s, 5432, %s, 5432, 'block_writes')",
+          (int(shard.rsplit("_", 1)[1]), home.home, other.home))
+    equal("citus: a shard that moves keeps it", other.ask(f"SELECT count(*) FROM mixedcc.partitions WHERE \"table\" = '{shard}'::regclass"), 2)
+    on_shards("kept", "SELECT mixedcc.set_protocol('%s', '2pl')")
+    must_come(lambda: set(on_shards("kept", "SELECT min(protocol) || max(protocol) FROM mixedcc.partitions WHERE \"table\" = '%s'::regclass")) == {"2pl2pl"})
+    on_shards("kept", "SELECT mixedcc.unpin('%s')")
+    found = cluster.everywhere("SELECT json_agg(json_build_array(\"table\", partition, protocol)) FROM mixedcc.partitions")
+    check("citus: protocols of the whole cluster", len(found) == 2 and all("2pl" in text for text in found.values()), found)
+    passes = cluster.everywhere("SELECT passes FROM mixedcc.coordinator")
+    check("citus: a coordinator of protocols on each worker", all(int(text) > 0 for text in passes.values()), passes)
+
+
+def definitions():
+    """Without PREPARE TRANSACTION of definitions: refused, and nothing is left of it."""
+    query(cluster.boss, "CREATE TABLE direct (tenant int PRIMARY KEY) USING mixedcc")
+    code = attempt(cluster.boss, "SELECT create_distributed_table('direct', 'tenant')")
+    known = value(cluster.boss, "SELECT count(*) FROM pg_dist_partition WHERE logicalrelid = 'direct'::regclass")
+    equal("citus: a mixedcc table is refused, and nothing is left", (code, known), ("0A000", 0))
+    before = total("kept")
+    for sql in ("ALTER TABLE kept ADD w int", "CREATE INDEX by_v ON kept (v)", "TRUNCATE kept", "DROP TABLE kept"):
+        code = attempt(cluster.boss, sql)
+        equal(f"citus: {sql}", (code, total("kept")), ("0A000", before))
+    query(cluster.boss, "SET default_table_access_method = mixedcc")
+    query(cluster.boss, "CREATE TABLE by_default (tenant int PRIMARY KEY)")
+    query(cluster.boss, "RESET default_table_access_method")
+    code = attempt(cluster.boss, "SELECT create_distributed_table('by_default', 'tenant')")
+    equal("citus: a table that is mixedcc's by default", code, "0A000")
+    for table in KINDS:
+        to_method(table, "heap")
+        equal(f"citus: {table}: heap again", methods(table), {"heap"})
+        query(cluster.boss, f"DROP TABLE {table}")
+
+
+def references():
+    query(cluster.boss, "CREATE TABLE known (id int PRIMARY KEY, v int) USING heap")
+    query(cluster.boss, "SELECT create_reference_table('known')")
+    query(cluster.boss, "INSERT INTO known VALUES (1, 5)")
+    found = query(cluster.boss, "SELECT success, result FROM run_command_on_placements('known', 'ALTER TABLE %s SET ACCESS METHOD mixedcc')")
+    equal("citus: a reference table's placements", {success for success, _ in found}, {True})
+    equal("citus: a join with it", value(cluster.boss, "SELECT k.v FROM kept JOIN known k ON k.id = kept.id WHERE tenant = 7"), 5)
+    code = attempt(cluster.boss, "UPDATE known SET v = 6")
+    done = prepared.of_permanent(cluster.workers[0])
+    equal("citus: a write of it is prepared", (code, value(cluster.boss, "SELECT v FROM known")), (None, 6) if done else ("0A000", 5))
+    query(cluster.boss, "SELECT run_command_on_placements('known', 'ALTER TABLE %s SET ACCESS METHOD heap')")
+    query(cluster.boss, "DROP TABLE known")
+
+
+why = citus.missing()
+if why:
+    print(f"skipped: {why}", flush=True)
+    sys.exit(0)
+try:
+    main(set_up, tenant_transactions, counted_tenants, plans, writes_of_several_shards, references, moves, options, definitions)
+finally:
+    if cluster:
+        cluster.remove()
