@@ -1,11 +1,10 @@
 //! What differs between PostgreSQL's major versions, 15 to 18, and nothing else. All tests run on
 //! version 15. Versions 17 and 18 pass the regression tests and isolation specs, with the same
-//! expected output, and the process tests (`scripts/in-version 17 scripts/test build process`). On
-//! 18 the exporter of metrics was not run. The stage `newest` of
-//! `scripts/test` runs some of them on 18, the stage `versions` all on both. Version 16 passes the
-//! isolation specs and those regression tests that need no module of contrib: its build has none
-//! (`scripts/in-version`). Functions that are declared here by hand were compared with the headers
-//! of 15, 17 and 18.
+//! expected output, and the process tests (`scripts/in-version 17 scripts/test build process`). The
+//! stage `newest` of `scripts/test` runs some of them on 18, the stage `versions` all on both.
+//! Version 16 passes the isolation specs and those regression tests that need no module of contrib:
+//! its build has none (`scripts/in-version`). Functions that are declared here by hand were
+//! compared with the headers of 15, 17 and 18.
 //!
 //! `scripts/check-source` fails if another file names a symbol of the list below. A symbol that
 //! differs goes there, and gets a function here that hides it. Functions on hot paths are inlined.
