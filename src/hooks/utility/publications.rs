@@ -1,7 +1,9 @@
-//! CREATE and ALTER PUBLICATION: a WARNING says which tables send no changes.
+//! CREATE and ALTER PUBLICATION: a WARNING says which tables send no changes. Where another
+//! extension would lose rows by that, it is an error.
 
 use super::maintain::name_of_oid;
 use super::{ours, text, Call};
+use crate::pg::errors::unsupported;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -32,6 +34,12 @@ fn warn(name: *const core::ffi::c_char) {
     unsafe { pg_sys::CommandCounterIncrement() };
     let found = tables(name);
     let Some(first) = found.first() else { return };
+    if moves_shards(name) {
+        unsupported(
+            "shards that are mixedcc tables cannot be moved or split by logical replication",
+            "Set shard_transfer_mode to block_writes.",
+        );
+    }
     let subject = match found.len() {
         1 => format!("mixedcc table \"{}\"", name_of_oid(*first)),
         n => format!("{n} mixedcc tables, \"{}\" among them", name_of_oid(*first)),
@@ -45,6 +53,14 @@ fn warn(name: *const core::ffi::c_char) {
         "Logical decoding does not see changes of mixedcc tables. A subscriber gets their rows at its first copy only.",
     )
     .report(PgLogLevel::WARNING);
+}
+
+/// Is it one by which Citus moves or splits shards (multi_logical_replication.c)? It would take the
+/// first copy for the whole shard, and lose later writes.
+fn moves_shards(name: *const core::ffi::c_char) -> bool {
+    // SAFETY: `name` is a C string of a parse tree.
+    let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes();
+    name.starts_with(b"citus_shard_move_publication_") || name.starts_with(b"citus_shard_split_publication_")
 }
 
 /// The tables of ours in a publication, their partitions too.
