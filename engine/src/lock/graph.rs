@@ -429,6 +429,8 @@ mod tests {
         std::mem::forget(first);
         e.slots[0].waiting.clear();
         assert!(word.is_free(), "also where its process has ended");
+        // SAFETY: it came from a box, and no reference to it is used any more.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(word).cast_mut()) });
     }
 
     #[test]

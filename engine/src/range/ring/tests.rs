@@ -207,4 +207,9 @@ fn what_is_about_to_be_overwritten_is_not_lost() {
     assert_eq!(missed.get(), Some(false), "its place is taken, its entry is not overwritten");
     assert!(!is_valid(list, start, since, me, csn), "it is overwritten");
     assert!(is_valid(list, start, 11, me, csn), "what is older than the scan may be lost");
+    // SAFETY: both came from boxes of these types, and no reference to them is used any more.
+    unsafe {
+        drop(Box::from_raw(std::ptr::from_ref(head).cast_mut()));
+        drop(Box::from_raw(std::ptr::from_ref(entries).cast_mut()));
+    }
 }
