@@ -46,7 +46,7 @@
 //! `mixedcc.set_stop_event` stands for them. Reads that are started ahead (18, read_stream.h): the
 //! processor bound loads when that was measured. Kinds of cumulative statistics (18,
 //! pgstat_internal.h): the counters are in the region with what they count, on all versions.
-//! `pg_stat_io` (16) counts the blocks of permanent tables by itself, as they go through buffers.
+//! `pg_stat_io` (16) needs nothing: blocks of permanent tables go through buffers.
 
 pub mod buffers;
 mod callbacks;
