@@ -7,7 +7,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends build-essential
     libclang-dev libnuma-dev "postgresql-server-dev-$PG_MAJOR"
 COPY rust-toolchain.toml /src/
 RUN curl --proto '=https' -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain none \
-    && cd /src && /root/.cargo/bin/rustup show
+    && cd /src && /root/.cargo/bin/rustup toolchain install
 ENV PATH=/root/.cargo/bin:$PATH
 COPY . /src
 RUN cd /src && export PG_CONFIG=/usr/lib/postgresql/$PG_MAJOR/bin/pg_config \

@@ -16,12 +16,18 @@ mod files;
 mod load;
 pub use files::read;
 
+/// The format of the lines that are written. Lines of an earlier one are read, those of a later one
+/// are left out. A field that is added with a default value makes no new format.
+const FORMAT: u32 = 1;
 /// Partitions of a line. Those that had the most transactions are taken.
 const MOST_PARTITIONS: usize = 200;
 
 /// What happened in an interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
+    /// [`FORMAT`]. Lines without it are of the first one.
+    #[serde(default = "first_format")]
+    pub format: u32,
     /// Its end, in microseconds as PostgreSQL counts them.
     pub end: u64,
     /// Its length in microseconds.
@@ -34,6 +40,10 @@ pub struct Interval {
     pub partitions: Vec<Load>,
     /// Switches that have ended.
     pub switches: Vec<Switch>,
+}
+
+fn first_format() -> u32 {
+    1
 }
 
 /// What a partition has done in an interval.
@@ -136,6 +146,6 @@ impl Recorder {
         let switches = load::switches(e, self.switches);
         let length = now.saturating_sub(self.begun);
         (self.last, self.begun, self.switches) = (counters, now, e.shared.switches.len());
-        Interval { end: now, length, used: used as u64, total: total as u64, partitions, switches }
+        Interval { format: FORMAT, end: now, length, used: used as u64, total: total as u64, partitions, switches }
     }
 }

@@ -1,6 +1,6 @@
 //! The files of the history: one a day, named after the day's number since 2000-01-01.
 
-use super::Interval;
+use super::{Interval, FORMAT};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -81,6 +81,9 @@ fn read_in(directory: &Path, since: u64, until: u64) -> io::Result<Vec<Interval>
                 break;
             }
             let Ok(interval) = serde_json::from_slice::<Interval>(&line) else { continue };
+            if interval.format > FORMAT {
+                continue;
+            }
             if interval.end > since && interval.end - interval.length.min(interval.end) < until {
                 found.push(interval);
             }
@@ -118,8 +121,15 @@ mod unit {
         file.write_all(b"\n{\"end\": 12").unwrap();
         append_in(&directory, &at(3 * DAY_US + 1), 10 * DAY_US).unwrap();
         assert_eq!(all().unwrap().len(), 4);
+        // A line of the first version, and one of a library that is newer.
+        let line = serde_json::to_string(&at(3 * DAY_US + 2)).unwrap();
+        let old = line.replace("\"format\":0,", "");
+        let new = line.replace("\"format\":0", &format!("\"format\":{}", FORMAT + 1));
+        assert!(old.len() < line.len() && new != line);
+        file.write_all(format!("\n{old}\n{new}\n").as_bytes()).unwrap();
+        assert_eq!(all().unwrap()[4..], [3 * DAY_US + 2]);
         append_in(&directory, &at(5 * DAY_US), DAY_US).unwrap();
-        assert_eq!(all().unwrap(), [3 * DAY_US, 3 * DAY_US + 1, 5 * DAY_US]);
+        assert_eq!(all().unwrap(), [3 * DAY_US, 3 * DAY_US + 1, 3 * DAY_US + 2, 5 * DAY_US]);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

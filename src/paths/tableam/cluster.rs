@@ -54,6 +54,12 @@ pub unsafe extern "C-unwind" fn copy_for_cluster(
     }
 }
 
+/// So many rows were read, and as many written.
+fn copied(rows: u64) {
+    report(pg_sys::PROGRESS_CLUSTER_HEAP_TUPLES_SCANNED, rows);
+    report(pg_sys::PROGRESS_CLUSTER_HEAP_TUPLES_WRITTEN, rows);
+}
+
 fn report(number: u32, value: u64) {
     // SAFETY: stores a value in shared memory, and raises nothing.
     unsafe { pg_sys::pgstat_progress_update_param(number as i32, value as i64) }
@@ -81,10 +87,10 @@ unsafe fn copy(old: pg_sys::Relation, new: pg_sys::Relation, index: pg_sys::Rela
             crate::access::write::insert(new, &[to], cid);
             rows += 1;
             if rows % REPORT == 0 {
-                report(pg_sys::PROGRESS_CLUSTER_HEAP_TUPLES_SCANNED, rows);
-                report(pg_sys::PROGRESS_CLUSTER_HEAP_TUPLES_WRITTEN, rows);
+                copied(rows);
             }
         }
+        copied(rows);
         pg_sys::index_endscan(scan);
         pg_sys::ExecDropSingleTupleTableSlot(to);
         pg_sys::ExecDropSingleTupleTableSlot(from);

@@ -90,8 +90,8 @@ pub use process::{
 };
 pub use replay::{blocks_of, change_journal, restore};
 pub use storage::{
-    create_storage, empty_index, is_permanent, main_file, name_parallel_scan, page_with, relation_of, storage,
-    storage_key, storage_number, storage_of, Storage, PAGE_HEADER,
+    create_storage, empty_index, has_init_fork, is_permanent, main_file, name_parallel_scan, page_with, relation_of,
+    storage, storage_key, storage_number, storage_of, Storage, PAGE_HEADER,
 };
 pub use usage::Usage;
 pub use waits::{name_waits, Wait};

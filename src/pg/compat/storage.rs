@@ -191,8 +191,16 @@ pub(super) unsafe fn open_storage(s: &Storage) -> pg_sys::SMgrRelation {
     unsafe { pg_sys::smgropen(*s, NO_BACKEND) }
 }
 
-/// Makes an index empty, as crash recovery does it: its init fork, which every unlogged index has,
-/// becomes its main fork.
+/// Has an index an init fork? Every unlogged one has, from its build on.
+///
+/// # Safety
+/// Within a transaction.
+pub unsafe fn has_init_fork(s: Storage) -> bool {
+    // SAFETY: any storage is answered (contract of `open_storage`).
+    unsafe { pg_sys::smgrexists(open_storage(&s), INIT_FORKNUM) }
+}
+
+/// Makes an index empty, as crash recovery does it: its init fork becomes its main fork.
 ///
 /// # Safety
 /// No session uses the index (INV-ATTACH). It is unlogged, so that nothing of this needs WAL.
@@ -202,7 +210,7 @@ pub unsafe fn empty_index(s: Storage) {
     // middle leaves its table unknown.
     unsafe {
         let smgr = open_storage(&s);
-        if !pg_sys::smgrexists(smgr, INIT_FORKNUM) {
+        if !has_init_fork(s) {
             error!("mixedcc: index file {} has no init fork", storage_key(&s)[2]);
         }
         let mut forks = [MAIN_FORKNUM, FSM_FORKNUM];

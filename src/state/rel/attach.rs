@@ -6,7 +6,9 @@
 //!
 //! **INV-ATTACH**: A table is registered only when no index of it has entries from before. One
 //! backend resets the indexes, under a lock. Every user of the table, or of an index of it, comes
-//! through here first, and holds no page of an index then.
+//! through here first, and holds no page of an index then. An index that is not ready may have no
+//! init fork: CREATE INDEX CONCURRENTLY was cut off before its build. Nothing reads it or writes it
+//! until REINDEX gives it a new storage.
 
 use super::{create_table_with, make};
 use crate::pg::compat::{self, Storage};
@@ -173,8 +175,10 @@ unsafe fn begin_empty(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
     unsafe {
         crate::state::save::refuse(rel);
         let committed = committed_indexes(rel);
-        for node in &committed.storages {
-            compat::empty_index(*node);
+        for IndexFile { storage, is_ready } in &committed.storages {
+            if *is_ready || compat::has_init_fork(*storage) {
+                compat::empty_index(*storage);
+            }
         }
         let t = create_anew(rel, key, false);
         t.note.store(1, Ordering::SeqCst);
@@ -246,9 +250,15 @@ pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4], permanent: bool)
 /// The indexes of a relation as they are committed: those that this transaction has dropped or
 /// replaced come back if it aborts, and those that it has made are new and have no old entries.
 struct Committed {
-    storages: Vec<Storage>,
+    storages: Vec<IndexFile>,
     /// That of a PRIMARY KEY which is checked at once.
     key: Option<Oid>,
+}
+
+struct IndexFile {
+    storage: Storage,
+    /// Writers keep it up.
+    is_ready: bool,
 }
 
 /// # Safety
@@ -262,7 +272,7 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
         let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::RelationRelationId));
         debug_assert!((*snapshot).copied);
         (*snapshot).curcid = 0;
-        let (mut indexes, mut key): (Vec<Oid>, _) = (Vec::new(), None);
+        let (mut indexes, mut key): (Vec<(Oid, bool)>, _) = (Vec::new(), None);
         scan(
             pg_sys::IndexRelationId,
             pg_sys::IndexIndrelidIndexId,
@@ -271,13 +281,13 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
             snapshot,
             |t| {
                 let form = &*t.cast::<pg_sys::FormData_pg_index>();
-                indexes.push(form.indexrelid);
+                indexes.push((form.indexrelid, form.indisready));
                 let is_key = form.indisprimary && form.indisvalid && form.indimmediate;
                 key = key.or(is_key.then_some(form.indexrelid));
             },
         );
         let mut out = Vec::new();
-        for index in indexes {
+        for (index, is_ready) in indexes {
             scan(
                 pg_sys::RelationRelationId,
                 pg_sys::ClassOidIndexId,
@@ -290,7 +300,8 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
                     // The index of a partitioned table has no storage.
                     if (*class).relfilenode != pg_sys::InvalidOid {
                         let space = if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space };
-                        out.push(compat::storage(space, pg_sys::MyDatabaseId, (*class).relfilenode));
+                        let storage = compat::storage(space, pg_sys::MyDatabaseId, (*class).relfilenode);
+                        out.push(IndexFile { storage, is_ready });
                     }
                 },
             );

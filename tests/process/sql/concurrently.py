@@ -3,6 +3,7 @@
 snapshots, with unique keys, ended in the middle, and cut off by a crash of the server. Each index
 is compared with the rows."""
 
+import functools
 import os
 import random
 import threading
@@ -165,32 +166,32 @@ def indexes_beside_writers():
             beside_writers(kind, name, again=name in ("plain", "gin"))
 
 
-def unique_keys():
+def unique_keys(kind):
     """Two rows with one key are found by each of the scans."""
-    make_table("unlogged")
+    make_table(kind)
     query(BOSS, "UPDATE t SET u = 5 WHERE id = 6")
     try:
         query(BOSS, "CREATE UNIQUE INDEX CONCURRENTLY x ON t (u)")
         found = False
     except psycopg2.errors.UniqueViolation:
         found = True
-    check("unique: two rows of one key are found", found)
-    check("unique: the index is left invalid", not value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
+    check(f"{kind} unique: two rows of one key are found", found)
+    check(f"{kind} unique: the index is left invalid", not value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
     query(BOSS, "UPDATE t SET u = 6 WHERE id = 6")
     query(BOSS, "REINDEX INDEX CONCURRENTLY x")
-    check("unique: REINDEX makes it valid", value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
-    compare("unique after REINDEX", INDEXES["unique"][1])
+    check(f"{kind} unique: REINDEX makes it valid", value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
+    compare(f"{kind} unique after REINDEX", INDEXES["unique"][1])
     try:
         query(BOSS, "INSERT INTO t VALUES (9999, 1, 1, 5, '{1}', 7)")
         found = False
     except psycopg2.errors.UniqueViolation:
         found = True
-    check("unique: the index is kept", found)
+    check(f"{kind} unique: the index is kept", found)
 
 
-def undone_rows():
+def undone_rows(kind):
     """A row that is undone later is no second one, although it is there during the build."""
-    make_table("unlogged")
+    make_table(kind)
     early, late = connect(DATABASE), connect(DATABASE)
     query(early, "BEGIN; UPDATE t SET w = 1 WHERE id = 1")
     create = Command("CREATE UNIQUE INDEX CONCURRENTLY x ON t (u)")
@@ -200,7 +201,7 @@ def undone_rows():
     must_come(lambda: not create.is_alive() or create.phase() == "waiting for writers before validation")
     query(late, "ROLLBACK")
     create.join()
-    check("undone rows: the index is made", create.error is None, create.error)
+    check(f"{kind} undone rows: the index is made", create.error is None, create.error)
     early.close()
     late.close()
 
@@ -234,15 +235,15 @@ class Command(threading.Thread):
         return found[0][0] if found else None
 
 
-def rows_of_each_phase():
+def rows_of_each_phase(kind):
     """A row of a session that does not know the index, one that is written while it is built, and
     one after."""
-    make_table("unlogged")
+    make_table(kind)
     early, late, old = connect(DATABASE), connect(DATABASE), connect(DATABASE)
     query(early, "BEGIN; INSERT INTO t VALUES (5001, 1, 1, 5001, '{1}', 7); UPDATE t SET v = 500 WHERE id = 17")
     create = Command("CREATE INDEX CONCURRENTLY x ON t (v)")
     must_come(create.waits)
-    equal("phases: it waits for who writes", create.phase(), "waiting for writers before build")
+    equal(f"{kind} phases: it waits for who writes", create.phase(), "waiting for writers before build")
     query(late, "BEGIN; INSERT INTO t VALUES (5002, 2, 1, 5002, '{1}', 7); UPDATE t SET v = 501 WHERE id = 18")
     query(early, "COMMIT")
     must_come(lambda: create.waits() and create.phase() == "waiting for writers before validation")
@@ -251,20 +252,20 @@ def rows_of_each_phase():
     query(late, "COMMIT")
     must_come(lambda: create.waits() and create.phase() == "waiting for old snapshots")
     query(BOSS, "INSERT INTO t VALUES (5004, 4, 1, 5004, '{1}', 7); UPDATE t SET v = 502 WHERE id = 20")
-    equal("phases: an old snapshot sees its rows", value(old, "SELECT v FROM t WHERE id = 18"), 18)
+    equal(f"{kind} phases: an old snapshot sees its rows", value(old, "SELECT v FROM t WHERE id = 18"), 18)
     query(old, "COMMIT")
     create.join()
-    check("phases: it ends", create.error is None, create.error)
-    compare("phases", INDEXES["plain"][1])
+    check(f"{kind} phases: it ends", create.error is None, create.error)
+    compare(f"{kind} phases", INDEXES["plain"][1])
     for connection in (early, late, old):
         connection.close()
 
 
-def ended_in_the_middle():
+def ended_in_the_middle(kind):
     """A command that is cancelled, or whose session is ended, leaves an invalid index that others
     keep up, and that REINDEX mends."""
-    for how in ("pg_cancel_backend", "pg_terminate_backend"):
-        make_table("unlogged")
+    for how in ENDS:
+        make_table(kind)
         writer = connect(DATABASE)
         query(writer, "BEGIN; UPDATE t SET v = 0 WHERE id = 1")
         create = Command("CREATE INDEX CONCURRENTLY x ON t (v)")
@@ -272,14 +273,66 @@ def ended_in_the_middle():
         query(BOSS, f"SELECT {how}(%s)", (create.pid,))
         create.join()
         query(writer, "COMMIT")
-        check(f"{how}: the command fails", create.error is not None)
-        check(f"{how}: the index is invalid",
-              not value(BOSS, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'x'::regclass"))
+        check(f"{kind} {how}: the command fails", create.error is not None)
+        check(f"{kind} {how}: the index is invalid", not is_valid("x"))
         query(BOSS, "INSERT INTO t VALUES (6000, 5, 1, 6000, '{1}', 7); UPDATE t SET v = 6 WHERE id = 2")
         query(BOSS, "REINDEX INDEX CONCURRENTLY x")
-        compare(f"{how}: after REINDEX", INDEXES["plain"][1])
+        compare(f"{kind} {how}: after REINDEX", INDEXES["plain"][1])
         query(BOSS, "DROP INDEX CONCURRENTLY x")
         writer.close()
+
+
+def is_valid(index):
+    """None: there is no such index."""
+    return value(BOSS, f"SELECT (SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{index}'))")
+
+
+def ended_under_load(kind):
+    """Each of the commands beside writers, ended at a moment of chance. What it leaves is valid and
+    has the rows, or is invalid and can be dropped; writers notice nothing."""
+    make_table(kind)
+    query(BOSS, "CREATE INDEX x ON t (v)")
+    writers = [Writer(n) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    chance, ended = random.Random(kind), dict.fromkeys(COMMANDS, 0)
+    for turn in range(8):
+        for sql in COMMANDS:
+            if sql.startswith("CREATE"):
+                query(BOSS, "DROP INDEX IF EXISTS x")
+            elif is_valid("x") is None:
+                query(BOSS, "CREATE INDEX x ON t (v)")
+            command = Command(sql)
+            command.join(chance.random() / 10)
+            query(BOSS, f"SELECT {ENDS[turn % 2]}(%s)", (command.pid,))
+            command.join()
+            ended[sql] += command.error is not None
+            check(f"{kind} under load: {sql}: it ends, or is ended", command.error is None or
+                  command.error.pgcode in (None, "57014", "57P01"), command.error)
+            for index, in query(BOSS, LEFT):
+                query(BOSS, f"DROP INDEX CONCURRENTLY {index}")
+    for writer in writers:
+        writer.stopped = True
+    for writer in writers:
+        writer.join()
+    check(f"{kind} under load: commands were ended", all(ended.values()), ended)
+    check(f"{kind} under load: writers see no error of their own", all(w.error is None for w in writers),
+          [repr(w.error) for w in writers])
+    query(BOSS, "CREATE INDEX CONCURRENTLY IF NOT EXISTS x ON t (v)")
+    compare(f"{kind} under load", INDEXES["plain"][1])
+
+
+ENDS = ("pg_cancel_backend", "pg_terminate_backend")
+COMMANDS = ("CREATE INDEX CONCURRENTLY x ON t (v)", "REINDEX INDEX CONCURRENTLY x", "DROP INDEX CONCURRENTLY x")
+LEFT = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 't'::regclass AND NOT indisvalid"
+
+
+def of_each_kind(test):
+    @functools.wraps(test)
+    def run_all():
+        for kind in KINDS:
+            test(kind)
+    return run_all
 
 
 def dropped_beside_writers():
@@ -323,16 +376,16 @@ CUT_OFF = {
 }
 
 
-def cut_off_by_a_crash():
+def cut_off_by_a_crash(kind):
     """After recovery the index that the command has left is invalid, and can be dropped; a valid
-    one has the rows of the table."""
+    one has the rows of the table. An unlogged table is empty."""
     global BOSS
     query(BOSS, f"ALTER DATABASE {DATABASE} SET synchronous_commit = on")
     BOSS.close()
     BOSS = connect(DATABASE)
     for sql, (before, left) in CUT_OFF.items():
-        name = f"crash in {sql.split(' CONC')[0]}"
-        make_table("permanent")
+        name = f"{kind} crash in {sql.split(' CONC')[0]}"
+        make_table(kind)
         query(BOSS, before)
         writer = connect(DATABASE)
         query(writer, "BEGIN; UPDATE t SET v = 0 WHERE id = 1")
@@ -345,9 +398,9 @@ def cut_off_by_a_crash():
         BOSS = connect(DATABASE)
         check(f"{name}: the command fails", command.error is not None)
         check(f"{name}: an invalid index is left",
-              not value(BOSS, f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{left}'::regclass"))
+              is_valid(left) is False)
         equal(f"{name}: committed rows are there", query(BOSS, "SELECT id, v FROM t WHERE id IN (1, 2, 6000) ORDER BY id"),
-              [(1, 1), (2, 6), (6000, 5)])
+              [(1, 1), (2, 6), (6000, 5)] if kind == "permanent" else [])
         if left != "x":
             compare(f"{name}: the old index", INDEXES["plain"][1])
         query(BOSS, "INSERT INTO t VALUES (6001, 5, 1, 6001, '{1}', 7)")
@@ -357,16 +410,16 @@ def cut_off_by_a_crash():
         compare(f"{name}: a new index", INDEXES["plain"][1])
 
 
-def primary_keys():
+def primary_keys(kind):
     """They are left out; the other indexes of their table are not."""
-    make_table("unlogged")
+    make_table(kind)
     query(BOSS, "CREATE INDEX x ON t (v)")
     key, other = files()
     query(BOSS, "REINDEX TABLE CONCURRENTLY t")
-    equal("REINDEX TABLE leaves out the primary key", (files()[0] == key, files()[1] == other), (True, False))
+    equal(f"{kind} REINDEX TABLE leaves out the primary key", (files()[0] == key, files()[1] == other), (True, False))
     query(BOSS, "REINDEX INDEX CONCURRENTLY t_pkey")
-    equal("REINDEX INDEX leaves it out", files()[0], key)
-    compare("REINDEX TABLE", INDEXES["plain"][1])
+    equal(f"{kind} REINDEX INDEX leaves it out", files()[0], key)
+    compare(f"{kind} REINDEX TABLE", INDEXES["plain"][1])
 
 
 def files():
@@ -378,8 +431,9 @@ def run():
     BOSS = make_database(DATABASE)
     query(BOSS, "CREATE EXTENSION amcheck")
     try:
-        main(indexes_beside_writers, unique_keys, undone_rows, rows_of_each_phase, ended_in_the_middle,
-             dropped_beside_writers, primary_keys, cut_off_by_a_crash)
+        both = (unique_keys, undone_rows, rows_of_each_phase, ended_in_the_middle, ended_under_load, primary_keys,
+                cut_off_by_a_crash)
+        main(indexes_beside_writers, dropped_beside_writers, *map(of_each_kind, both))
     finally:
         BOSS.close()
         drop_database(DATABASE)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""VACUUM shows how far it has come in pg_stat_progress_vacuum, as on heap. A cursor of another
+"""Long commands show how far they have come in PostgreSQL's views, as on heap. A cursor of another
 session holds a page of an index, so that VACUUM stands there. Cancelled, it leaves no entry, and
-the next VACUUM does all."""
+the next VACUUM does all. CREATE INDEX and CLUSTER stand in a function of an index."""
 
 import threading
 
@@ -31,9 +31,9 @@ class Command(threading.Thread):
         except psycopg2.Error as error:
             self.error = error.pgcode
 
-    def progress(self):
+    def progress(self, kind="vacuum"):
         """The row of the view as a dictionary; empty: there is none."""
-        found = query(BOSS, "SELECT to_jsonb(p) FROM pg_stat_progress_vacuum p WHERE pid = %s", (self.pid,))
+        found = query(BOSS, f"SELECT to_jsonb(p) FROM pg_stat_progress_{kind} p WHERE pid = %s", (self.pid,))
         return found[0][0] if found else {}
 
     def stands_at_index(self):
@@ -101,11 +101,75 @@ def cancelled():
         connection.close()
 
 
+def make_plain_table(kind):
+    query(BOSS, f"DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (id int PRIMARY KEY, v int) USING {USING}")
+    query(BOSS, f"INSERT INTO t SELECT i, {ROWS} - i FROM generate_series(1, {ROWS}) i")
+    query(BOSS, f"""CREATE OR REPLACE FUNCTION stands(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+        IF v = 1000 THEN PERFORM pg_advisory_xact_lock(1); END IF;
+        RETURN v; END $$""")
+
+
+def stand(sql):
+    """The command, which stands at the row of v = 1000, and the session that holds it there."""
+    holder = connect(DATABASE)
+    query(holder, "SELECT pg_advisory_lock(1)")
+    command = Command(sql)
+    must_come(lambda: query(BOSS, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", (command.pid,)) == [("advisory",)])
+    return command, holder
+
+
+def goes_on(name, kind, command, holder):
+    query(holder, "SELECT pg_advisory_unlock(1)")
+    command.join()
+    equal(f"{name}: it goes on", command.error, None)
+    equal(f"{name}: no entry is left", command.progress(kind), {})
+    for connection in (holder, command.connection):
+        connection.close()
+
+
+def create_index(kind):
+    name = f"CREATE INDEX, {kind or 'permanent'}"
+    make_plain_table(kind)
+    command, holder = stand("CREATE INDEX x ON t (stands(v))")
+    p = command.progress("create_index")
+    equal(f"{name}: its table", int(p["relid"]), value(BOSS, "SELECT 't'::regclass::oid::int8"))
+    equal(f"{name}: its phase", p["phase"], "building index: scanning table")
+    check(f"{name}: four fifths of the blocks are read", 0.7 < p["blocks_done"] / p["blocks_total"] < 0.9, p)
+    goes_on(name, "create_index", command, holder)
+
+
+def cluster(kind):
+    """It copies the rows, and builds the indexes then."""
+    name = f"CLUSTER, {kind or 'permanent'}"
+    make_plain_table(kind)
+    query(BOSS, "CREATE INDEX y ON t (v)")
+    query(BOSS, "CREATE INDEX x ON t (stands(v))")
+    command, holder = stand("CLUSTER t USING y")
+    p = command.progress("cluster")
+    equal(f"{name}: its command", p["command"], "CLUSTER")
+    equal(f"{name}: its phase", p["phase"], "rebuilding index")
+    equal(f"{name}: the index that orders the rows", int(p["cluster_index_relid"]), value(BOSS, "SELECT 'y'::regclass::oid::int8"))
+    equal(f"{name}: all rows were read", p["heap_tuples_scanned"], ROWS)
+    equal(f"{name}: all rows were written", p["heap_tuples_written"], ROWS)
+    goes_on(name, "cluster", command, holder)
+    equal(f"{name}: the rows are in order", query(BOSS, "SELECT v FROM t LIMIT 3"), [(0,), (1,), (2,)])
+
+
+def indexes():
+    for kind in ("", "UNLOGGED"):
+        create_index(kind)
+
+
+def clusters():
+    for kind in ("", "UNLOGGED"):
+        cluster(kind)
+
+
 def run():
     global BOSS
     BOSS = make_database(DATABASE)
     try:
-        main(vacuum, cancelled)
+        main(vacuum, cancelled, indexes, clusters)
     finally:
         BOSS.close()
         drop_database(DATABASE)
