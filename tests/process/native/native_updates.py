@@ -13,7 +13,8 @@ import psycopg2
 
 from process.native import native
 from lib import protocols
-from lib.common import check, connect, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, value
+from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds,
+                        set_protocol, value)
 from process.native.native import LEVELS, error, make_examples, run_by
 
 DATABASE = "process_native_updates"
@@ -327,7 +328,7 @@ def test_looks():
 
     for protocol in protocols.ALL:
         look_tables(connection)
-        query(connection, "SELECT mixedcc.set_protocol('t', %s)", (protocol,))
+        set_protocol(connection, "t", protocol)
         query(connection, "BEGIN")
         value(connection, "SELECT a FROM t WHERE k = 1") # fixes the rows that are read, but for 2pl
         put(connection, "a", 5, 2)
