@@ -44,6 +44,9 @@ pub const TAG_MIXED: u16 = 12;
 /// A table that is being attached (see `rel.rs`).
 pub const TAG_ATTACH: u16 = 10;
 
+/// A permanent table that prepared transactions have used (see `state/xact/prepared.rs`).
+pub const TAG_PREPARED: u16 = 13;
+
 /// A lock tag of ours.
 pub fn lock_tag(a: u32, b: u32, c: u32, kind: u16) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {

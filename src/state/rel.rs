@@ -11,6 +11,7 @@ use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::partition::{Partition, PartitionMap};
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
+use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -44,6 +45,8 @@ pub struct RelInfo {
     pub active: Active,
     /// The engine's primary index.
     pub primary: Option<Kept>,
+    /// Is it in the list of the permanent tables that the transaction has used?
+    used: Cell<bool>,
 }
 
 impl RelInfo {
@@ -86,16 +89,26 @@ pub unsafe fn is_ours(rel: pg_sys::Relation) -> bool {
     unsafe { !rel.is_null() && std::ptr::eq((*rel).rd_tableam, above().routine) }
 }
 
-/// Of the transaction: has it used a permanent table of ours, in whatever way?
-static USED_PERMANENT: Local<bool> = Local::new(false);
+/// Of the transaction: the permanent tables of ours that it has used, in whatever way. Some may be
+/// there more than once.
+static USED_PERMANENT: Local<Vec<&'static RelInfo>> = Local::new(Vec::new());
 
 /// Of the transaction: has it made an index of a table of ours?
 static MADE_INDEX: Local<bool> = Local::new(false);
 
-/// Has the transaction used a permanent table of ours? Also if nothing is left of that, as after
-/// ROLLBACK TO.
-pub fn has_used_permanent() -> bool {
-    USED_PERMANENT.get()
+/// The permanent tables of ours that the transaction has used. Also if nothing is left of that, as
+/// after ROLLBACK TO. The caller opens no relation while it keeps the iterator.
+pub fn used_permanent() -> impl Iterator<Item = pg_sys::Oid> {
+    // SAFETY: a process has one thread, and no other reference to the list is in use (contract of
+    // this function).
+    unsafe { USED_PERMANENT.get_mut() }.iter().map(|info| info.oid)
+}
+
+#[cold]
+fn note_used(info: &'static RelInfo) {
+    info.used.set(true);
+    // SAFETY: a process has one thread, and no other reference to the list is in use.
+    unsafe { USED_PERMANENT.get_mut() }.push(info);
 }
 
 /// The transaction makes an index of a table of ours.
@@ -110,7 +123,9 @@ pub fn has_made_index() -> bool {
 
 /// The transaction has ended.
 pub fn forget_use() {
-    USED_PERMANENT.set(false);
+    // SAFETY: a process has one thread, and no other reference to the list is in use. Infos that
+    // were replaced are freed after this.
+    unsafe { USED_PERMANENT.get_mut() }.drain(..).for_each(|info| info.used.set(false));
     MADE_INDEX.set(false);
 }
 
@@ -123,8 +138,8 @@ pub fn forget_use() {
 pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: `rel` is open and of ours (contract of this function).
     let info = unsafe { known(rel).unwrap_or_else(|| build(rel)) };
-    if info.table.durable().is_some() {
-        USED_PERMANENT.set(true);
+    if !info.used.get() && info.table.durable().is_some() {
+        note_used(info);
     }
     info
 }
@@ -189,6 +204,7 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             needs_xid: needs_xid(rel),
             active: Default::default(),
             primary,
+            used: Cell::new(false),
         });
         remember(rel, info)
     }

@@ -358,18 +358,23 @@ class Client:
         if self.level == READ_ONLY or self.random.random() >= self.load.prepares:
             self.execute("COMMIT")
             return
-        name = f"{self.database}-{self.number}"
+        name = self.gid()
         self.execute(f"PREPARE TRANSACTION '{name}'")
         time.sleep(self.random.random() * 0.01)
         undo = self.random.random() < 0.2
         try:
             self.execute(f"{'ROLLBACK' if undo else 'COMMIT'} PREPARED '{name}'")
         except psycopg2.Error as error:
-            self.problems.append(f"what was prepared could not be finished: {error}")
+            if not (self.load.killed and error.pgcode in (None, *TERMINATED)):
+                self.problems.append(f"what was prepared could not be finished: {error}")
             raise
         self.done["undone" if undo else "prepared"] += 1
         if undo:
             raise Undo
+
+    def gid(self):
+        """The name of what it prepares."""
+        return f"{self.database}-{self.number}"
 
     def count(self):
         """The transaction has committed."""

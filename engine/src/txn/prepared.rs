@@ -92,9 +92,19 @@ impl Txn {
     ///
     /// Returns a CSN for its log. It is above those of all versions that it replaces, and below
     /// those of all later commits in their records.
+    ///
+    /// A platform that logs makes the two parts one by one: [`Txn::prepare_ahead_locks`] and
+    /// [`Txn::prepare_ahead_decide`].
     pub fn prepare_ahead(&mut self, p: &dyn Platform) -> Result<Csn, Error> {
+        self.prepare_ahead_locks(p)?;
+        self.prepare_ahead_decide(p)
+    }
+
+    /// The first part: all sleeping for locks, and for other prepared transactions, is over after
+    /// it.
+    pub fn prepare_ahead_locks(&mut self, p: &dyn Platform) -> Result<(), Error> {
         if !self.is_active() {
-            return Ok(0);
+            return Ok(());
         }
         self.before_commit(p)?;
         self.await_depends(p)?;
@@ -112,6 +122,14 @@ impl Txn {
         if !self.writes.is_empty() {
             self.lock_all(p)?;
         }
+        Ok(())
+    }
+
+    /// The second part: guards, links, validates.
+    pub fn prepare_ahead_decide(&mut self, p: &dyn Platform) -> Result<Csn, Error> {
+        if !self.is_active() {
+            return Ok(0);
+        }
         p.stop_event(StopEvent::CommitRegister)?;
         if !faults::on(Fault::GuardLate) {
             self.raise_guards()?;
@@ -127,6 +145,12 @@ impl Txn {
         self.make_block()?;
         self.stage = Stage::Prepared;
         Ok(now)
+    }
+
+    /// After [`Txn::prepare_ahead_locks`]: must something that it has read stay as it is until it
+    /// is finished?
+    pub fn guards_reads(&self) -> bool {
+        !self.guards.read.is_empty()
     }
 
     /// Links, and takes the number at which the reads are validated and the writes are logged. The

@@ -93,6 +93,6 @@ pub use storage::{
     create_storage, empty_index, has_init_fork, is_permanent, main_file, name_parallel_scan, page_with, relation_of,
     storage, storage_key, storage_number, storage_of, Storage, PAGE_HEADER,
 };
-pub use usage::Usage;
+pub use usage::{is_autovacuum, Usage};
 pub use waits::{name_waits, Wait};
 pub use wal::{begin_record, insert_record, register_data};

@@ -45,7 +45,8 @@ fn pages() -> [i64; 3] {
     }
 }
 
-fn is_autovacuum() -> bool {
+/// Is this process a worker of autovacuum?
+pub fn is_autovacuum() -> bool {
     // SAFETY: `IsAutoVacuumWorkerProcess` reads a variable of this process and raises nothing.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {

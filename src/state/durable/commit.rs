@@ -11,8 +11,10 @@ use crate::pg::errors::complain;
 use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::platform::PG;
+use crate::state::shmem;
 use crate::state::stop::{self, reach};
 use crate::state::xact::{self, depends, mixed};
+use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
 use mixedcc_engine::durable::window::log;
 use mixedcc_engine::durable::{Lsn, Storage};
@@ -128,8 +130,8 @@ impl Commit {
         let held = self.synchronous || self.depended || self.way != Way::Record;
         t.prepare_decide(&PG, held, &|_, _| {})?;
         match self.way {
-            Way::Xid(xid) => self.log_under(xid, t),
-            _ => self.build(t, None, |_, _, _| ()),
+            Way::Xid(xid) => self.log_under(xid, t.csn(), t),
+            _ => self.build(t, None, t.csn(), |_, _, _| ()),
         }
         if matches!(self.way, Way::Xid(_)) {
             rest(t);
@@ -149,6 +151,37 @@ impl Commit {
         self.depended = false;
         enter_window();
         Ok(())
+    }
+
+    /// PREPARE TRANSACTION: validates, and logs as a commit with a transaction id does. Returns
+    /// after that, and the commit log decides when the transaction is finished. `keep`: what is
+    /// done when the transaction has all its locks, and nothing is logged. May wait, and may raise.
+    pub fn before_prepare(&mut self, t: &mut Txn, keep: impl FnOnce(&Txn)) -> Result<(), Error> {
+        let logs = t.has_writes() && t.durable_writes().next().is_some();
+        if logs {
+            let bytes = self.measure(t);
+            self.way = Way::Xid(wal::full_xid());
+            if self.builder.reserve(bytes).is_err() {
+                complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
+            }
+        }
+        t.prepare_ahead_locks(&PG)?;
+        keep(t);
+        if logs {
+            enter_window();
+        }
+        let csn = t.prepare_ahead_decide(&PG)?;
+        if let Way::Xid(xid) = self.way {
+            reach("prepare-decided");
+            self.log_under(xid, csn, t);
+        }
+        Ok(())
+    }
+
+    /// The transaction is prepared, and no transaction of this process any more. The window is out,
+    /// and the slot, which the transaction keeps, has the transaction id.
+    pub fn prepared(&mut self) {
+        self.end();
     }
 
     /// The tables that the transaction logs, and the bytes of what it logs.
@@ -176,8 +209,8 @@ impl Commit {
 
     /// P6: builds the record, or the records, one for each of which `insert` is called with its
     /// tables. Without an id there is one record, which stays in the builder.
-    fn build(&mut self, t: &mut Txn, xid: Option<u64>, mut insert: impl FnMut(&[&'static Table], Op, &[u8])) {
-        let head = Head { csn: t.csn(), token: t.token(), xid, reply: xid.is_none() && wal::awaits_apply() };
+    fn build(&mut self, t: &mut Txn, xid: Option<u64>, csn: Csn, mut insert: impl FnMut(&[&'static Table], Op, &[u8])) {
+        let head = Head { csn, token: t.token(), xid, reply: xid.is_none() && wal::awaits_apply() };
         for tables in self.tables.chunks(TABLES_MAX) {
             self.builder.begin(head, tables.iter().map(|table| Storage::from(table.key)));
             for w in t.durable_writes() {
@@ -194,9 +227,9 @@ impl Commit {
     }
 
     /// P6 and P7: the records go into WAL, and their rows are dirty. The commit log decides.
-    fn log_under(&mut self, xid: u64, t: &mut Txn) {
+    fn log_under(&mut self, xid: u64, csn: Csn, t: &mut Txn) {
         slot().xid.store(xid, Ordering::SeqCst);
-        self.build(t, Some(xid), |tables, op, data| {
+        self.build(t, Some(xid), csn, |tables, op, data| {
             let insert = || insert(op, data, "xcommit-inserted");
             wal::critical(|| log(my_window(), insert, |_| (), || set_dirty_by(tables, op, data)));
             reach("xcommit-marked");
@@ -298,6 +331,16 @@ impl Commit {
             *self = Commit::default();
         }
     }
+}
+
+/// A prepared transaction of a slot is decided, and committed: the word, and the dirty bits of the
+/// rows that it has logged (INV-DIRTY), in the window of its slot. In a critical section. The
+/// caller publishes it, and sets the slot's transaction id to 0 after that.
+pub fn mark_prepared(t: &Txn, slot: SlotId) {
+    let window = &shmem::engine().slots[slot as usize].logging;
+    let set_dirty = || t.durable_writes().for_each(|w| w.durable.set_dirty(w.no));
+    log(window, || (), |()| t.mark_committed(), set_dirty);
+    reach("prepared-marked");
 }
 
 /// Does a COMMIT that logs nothing of ours wait for the flush of what it has changed elsewhere?

@@ -131,6 +131,9 @@ unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarg
     // SAFETY: `rel` is open (contract of this function). The lock makes this backend the only one
     // that resets the indexes, or loads the rows (INV-ATTACH).
     unsafe {
+        if compat::is_permanent(rel) {
+            await_prepared(rel);
+        }
         let key = compat::storage_key(&compat::storage_of(rel));
         let lock = lock_storage(key, true);
         let table = match shmem::find(key) {
@@ -149,6 +152,28 @@ unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarg
     }
 }
 
+/// Waits for prepared transactions of before the start of the server (INV-ASLEEP). Autovacuum does
+/// not: it goes on with other tables.
+///
+/// # Safety
+/// An open permanent relation of ours.
+unsafe fn await_prepared(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open (contract of this function); its name is a C string.
+    unsafe {
+        let waits = !compat::is_autovacuum();
+        if xact::prepared::await_prepared((*rel).rd_id, waits) {
+            return;
+        }
+        let name = text::shown(&text::read((*(*rel).rd_rel).relname.data.as_ptr()));
+        complain_with_detail(
+            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+            &format!("the rows of mixedcc table \"{name}\" cannot be loaded yet"),
+            "A transaction that was prepared before the server has started has used the table.",
+            "Finish the transactions of pg_prepared_xacts.",
+        );
+    }
+}
+
 /// Loads a permanent relation, if it is not known and no other process loads it. Returns whether it
 /// did. An error: it does not fit.
 ///
@@ -158,6 +183,9 @@ pub unsafe fn load_if_free(rel: pg_sys::Relation) -> Result<bool, TooLarge> {
     // SAFETY: as in `attach_locked`.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
+        if !xact::prepared::await_prepared((*rel).rd_id, false) {
+            return Ok(false);
+        }
         let Some(lock) = lock_storage(key, false) else { return Ok(false) };
         let loaded = if shmem::find(key).is_some() { Ok(false) } else { load(rel).map(|_| true) };
         unlock_storage(lock);

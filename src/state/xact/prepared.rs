@@ -15,16 +15,27 @@
 //! The process that has run COMMIT PREPARED or ROLLBACK PREPARED does it too, and the coordinator,
 //! so that others rarely find anything. All of it costs one load while nothing is prepared.
 //!
+//! **INV-ASLEEP**: What a prepared transaction has locked, and what it has read, must be in the way
+//! of others until it is finished, also after a restart or promotion. Then no process has its locks
+//! and guards in memory. So PREPARE takes a lock of PostgreSQL's for each permanent table that it
+//! keeps in this way. PostgreSQL's two-phase state brings these locks back before it lets anyone
+//! in. A load waits for them, outside of the lock of INV-ATTACH: the whole table sleeps. When it is
+//! loaded, all transactions that have used it are decided, and the commit log knows the outcome of
+//! each pending entry of its files. While the server runs, the table is in memory, and no process
+//! waits for these locks.
+//!
 //! One process at a time ends them, under a lock. So the id that it has looked up is that of the
 //! transaction that it ends, and not of the next one of the slot.
 
 use super::{backend, has_backend, mixed, order, Mode};
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::{compat, wal};
+use crate::state::durable::commit;
 use crate::state::errors::raise;
-use crate::state::platform::PG;
+use crate::state::platform::{lock_tag, PG, TAG_PREPARED};
 use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::{Engine, Level, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -34,10 +45,10 @@ pub fn before() {
     order::begin_commit();
     if has_backend() {
         refuse();
-        let t = &mut backend().txn;
-        if is_kept(t) {
+        let b = backend();
+        if is_kept(&b.txn) {
             take_spare();
-            if let Err(e) = t.prepare_ahead(&PG) {
+            if let Err(e) = b.commit.before_prepare(&mut b.txn, keep_tables) {
                 raise(e);
             }
         }
@@ -57,12 +68,6 @@ fn refuse() {
             "Use COMMIT, or set mixedcc.mixed_serializable to warning or allow.",
         );
     }
-    if rel::has_used_permanent() {
-        unsupported(
-            "cannot PREPARE a transaction that has used permanent mixedcc tables",
-            "Use COMMIT, or make the tables UNLOGGED.",
-        );
-    }
     if rel::has_made_index() || !backend().pending.is_empty() {
         unsupported(
             "cannot PREPARE a transaction that has changed the definition of mixedcc tables",
@@ -75,6 +80,40 @@ fn refuse() {
             "Use COMMIT: it has changed nothing. Or start it READ WRITE.",
         );
     }
+}
+
+/// The permanent tables whose rows it has written or locked, and those that it has read if what it
+/// has read must stay: others do not load them before it is finished (INV-ASLEEP).
+fn keep_tables(t: &Txn) {
+    let least = if t.guards_reads() { pg_sys::AccessShareLock } else { pg_sys::RowShareLock } as i32;
+    for oid in rel::used_permanent() {
+        // A savepoint that was rolled back has given its locks up, and keeps no table.
+        if (least..=pg_sys::AccessExclusiveLock as i32).any(|mode| compat::holds_relation(oid, mode)) {
+            // SAFETY: any tag can be locked. An ERROR unwinds, and the transaction is undone.
+            unsafe { pg_sys::LockAcquire(&kept_tag(oid), pg_sys::ShareLock as i32, false, false) };
+        }
+    }
+}
+
+/// Stands for what prepared transactions have locked in a relation of this database.
+fn kept_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
+    // SAFETY: reads a variable of this process.
+    lock_tag(unsafe { pg_sys::MyDatabaseId }.to_u32(), oid.to_u32(), 0, TAG_PREPARED)
+}
+
+/// A permanent relation of this database is about to be loaded: waits until the transactions are
+/// finished that were prepared before the server has started, and that have used it (INV-ASLEEP).
+/// False: the caller does not wait, and there is one.
+pub fn await_prepared(oid: pg_sys::Oid, waits: bool) -> bool {
+    let (tag, mode) = (kept_tag(oid), pg_sys::ExclusiveLock as i32);
+    // SAFETY: any tag can be locked. An ERROR unwinds and releases the lock.
+    unsafe {
+        if pg_sys::LockAcquire(&tag, mode, false, !waits) == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
+            return false;
+        }
+        pg_sys::LockRelease(&tag, mode, false);
+    }
+    true
 }
 
 /// Takes the slot that this process will have, if PostgreSQL can prepare transactions at all.
@@ -95,7 +134,9 @@ fn take_spare() {
 /// The transaction is prepared. PostgreSQL has taken its name from this process, and lets others
 /// finish it soon. Allocates nothing and cannot fail.
 pub fn hand_over() {
-    let t = &mut backend().txn;
+    let b = backend();
+    b.commit.prepared();
+    let t = &mut b.txn;
     if !t.is_prepared() {
         t.abort(); // it has looked at the clock at most
         slots::give_spare_back();
@@ -150,11 +191,13 @@ fn finish(e: Engine, slot: SlotId) {
     wal::critical(|| {
         if committed {
             t.decide_prepared();
+            commit::mark_prepared(&t, slot);
             t.publish(&PG);
         } else {
             t.abort();
         }
         e.region.flush_slot(slot as usize);
     });
+    e.slots[slot as usize].xid.store(0, Ordering::SeqCst);
     slots::make_spare(slot);
 }

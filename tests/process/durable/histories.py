@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Histories through crashes: random transactions on permanent tables, under each protocol and each
 ordered pair, at all levels, while the server is killed and the power is lost. Clients go on when it
-is up again. The checker judges the whole history: each answered commit is there, a commit without
-an answer is there as a whole or not at all, and all that is there is serializable, also across the
-crashes.
+is up again. Some transactions are prepared, and outlive the server. The checker judges the whole
+history: each answered commit is there, a commit without an answer is there as a whole or not at
+all, and all that is there is serializable, also across the crashes.
 
 `histories NAME...` runs some configurations. `histories --fault NAME` needs a build with the
 feature `faults`: the checker must reject a history with this fault. CHECK_HISTORY names the
@@ -35,10 +35,15 @@ LEVELS = {"serializable": 5, "serializable read only": 1, "repeatable read": 2, 
 GONE = {"57P01", "57P02", "57P03", None}
 # How long a client waits for the server, s.
 PATIENCE = 90.0
+# Of each client: prepared transactions that outlived the server.
+SURVIVED = []
 
 
 class Survivor(Client):
-    """A client that outlives the server."""
+    """A client that outlives the server. So does what it has prepared."""
+
+    # So many prepared transactions outlived the server.
+    survived = 0
 
     def connect(self):
         end = time.monotonic() + PATIENCE
@@ -47,11 +52,19 @@ class Survivor(Client):
                 super().connect()
                 self.cursor.execute("SET synchronous_commit = on")
                 self.cursor.execute(f"SET mixedcc.early_release = {'on' if self.number % 2 else 'off'}")
+                self.finish_prepared()
                 return
             except psycopg2.Error as error:
                 if error.pgcode not in GONE or time.monotonic() > end:
                     raise
                 time.sleep(0.05)
+
+    def finish_prepared(self):
+        """What the server's end has left of this client: it commits or not, and all of it."""
+        self.cursor.execute("SELECT FROM pg_prepared_xacts WHERE gid = %s", (self.gid(),))
+        if self.cursor.fetchone() is not None:
+            self.cursor.execute(f"{'COMMIT' if self.number % 2 else 'ROLLBACK'} PREPARED '{self.gid()}'")
+            self.survived += 1
 
     def failed(self, error):
         # After a crash the gate is shut until the companion has come.
@@ -61,16 +74,16 @@ class Survivor(Client):
 
 
 def client(number, load, path, stop, results):
-    problems, commits = [], 0
+    problems, commits, survived = [], 0, 0
     try:
         one = Survivor(DATABASE, number, load, path)
         while not stop.is_set() and len(one.problems) < 5:
             one.transaction()
         one.file.close()
-        problems, commits = one.problems, one.done["commits"]
+        problems, commits, survived = one.problems, one.done["commits"], one.survived
     except Exception:
         problems = [traceback.format_exc()]
-    results.put((commits, problems))
+    results.put((commits, problems, survived))
 
 
 def make_tables(connection, first, second):
@@ -119,9 +132,10 @@ def judge(name, first, second, load, duration, dice):
     # order.
     arguments = [os.environ["CHECK_HISTORY"], "--real-time", "--no-prefix", *files]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    problems = [problem for _, some in outcomes for problem in some]
+    problems = [problem for _, some, _ in outcomes for problem in some]
+    SURVIVED.extend(survived for _, _, survived in outcomes)
     check(f"histories {name}: no unexpected error", not problems, "\n".join(problems[:3]))
-    commits = [commits for commits, _ in outcomes]
+    commits = [commits for commits, _, _ in outcomes]
     check(f"histories {name}: each client commits", min(commits) > 10, commits)
     if check(f"histories {name}: correct", done.returncode == 0, done.stdout[:2500] + done.stdout[-200:]):
         shutil.rmtree(directory)
@@ -165,6 +179,7 @@ def main():
     wanted = [protocols.ALL[0]] if fault else sys.argv[1:]
     chosen = [one for one in configurations() if not wanted or one[0] in wanted]
     load = Load(["a", "b"], ["a", "b"], levels=LEVELS, killed=True)
+    load.prepares = 0.0 if fault else 0.3
     begin(1, *([f"mixedcc.fault = '{fault}'", "mixedcc.time_marks = -1"] if fault else []))
     for name, first, second in chosen:
         try:
@@ -172,6 +187,8 @@ def main():
         except Exception:
             fail(f"histories {name}", traceback.format_exc())
             break
+    if load.prepares:
+        check("histories: prepared transactions outlive the server", sum(SURVIVED) >= len(chosen), sum(SURVIVED))
     if not failures or fault:
         end()
     if fault:

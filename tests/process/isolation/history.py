@@ -58,7 +58,7 @@ def test_histories():
     duration = seconds(24, long=90) / len(chosen)
     reset_ways(connection)
     for name, first, second, load in chosen:
-        make_tables(connection, first, second, "UNLOGGED" if load.prepares else "")
+        make_tables(connection, first, second)
         if "partitions of all" in name:
             for table in ("a", "b"):
                 for partition, protocol in enumerate(protocols.ALL[:PARTITIONS]):

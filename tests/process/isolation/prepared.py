@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""PREPARE TRANSACTION over unlogged tables, under each protocol and isolation level: what others
-see and wait for until it is finished from another session, and what becomes of it."""
+"""PREPARE TRANSACTION over permanent and unlogged tables, under each protocol and isolation level:
+what others see and wait for until it is finished from another session, and what becomes of it."""
 
+import itertools
 import threading
 
 import psycopg2
@@ -12,6 +13,7 @@ from lib.common import check, connect, create_table, drop_database, equal, main,
 DATABASE = "process_prepared"
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 ENDS = ("COMMIT", "ROLLBACK")
+KINDS = ("", "UNLOGGED")
 
 
 def attempt(connection, sql):
@@ -52,9 +54,9 @@ def prepare(sql, gid="p", level="READ COMMITTED"):
     return result
 
 
-def fresh(protocol, name="t"):
+def fresh(protocol, kind="", name="t"):
     query(BOSS, f"DROP TABLE IF EXISTS {name}")
-    create_table(BOSS, name, "id int PRIMARY KEY, v int, u int UNIQUE", kind="UNLOGGED", protocol=protocol, partitions=4)
+    create_table(BOSS, name, "id int PRIMARY KEY, v int, u int UNIQUE", kind, protocol=protocol, partitions=4)
     query(BOSS, f"INSERT INTO {name} SELECT g, 0, g FROM generate_series(1, 20) g")
 
 
@@ -65,22 +67,21 @@ def rows(connection, table="t"):
 def outcomes():
     """Each protocol, level and end: what others see before and after, and the waits of writers."""
     writes = "UPDATE t SET v = 1 WHERE id = 1; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (30, 1, 30)"
-    for protocol in protocols.ALL:
-        for level in LEVELS:
-            for end in ENDS:
-                name = f"prepared, {protocol}, {level}, {end}"
-                fresh(protocol)
-                equal(f"{name}: PREPARE", prepare(writes, level=level), None)
-                equal(f"{name}: others see the old rows", rows(BOSS), [(1, 0), (2, 0)])
-                waits = Other("UPDATE t SET v = v + 10 WHERE id = 1 RETURNING v")
-                waits.must_wait()
-                equal(f"{name}: NOWAIT", attempt(BOSS, "SELECT FROM t WHERE id = 1 FOR UPDATE NOWAIT"), "55P03")
-                query(BOSS, f"{end} PREPARED 'p'")
-                done = end == "COMMIT"
-                equal(f"{name}: the waiter goes on", waits.end(), [(11 if done else 10,)])
-                equal(f"{name}: the rows after it", rows(BOSS), [(1, 11), (30, 1)] if done else [(1, 10), (2, 0)])
-                equal(f"{name}: by the index", query(BOSS, "SELECT id FROM t WHERE u = 30"), [(30,)] if done else [])
-                equal(f"{name}: nothing is locked", attempt(BOSS, "UPDATE t SET v = 0"), None)
+    for kind, protocol, level in itertools.product(KINDS, protocols.ALL, LEVELS):
+        for end in ENDS:
+            name = f"prepared, {kind or 'permanent'}, {protocol}, {level}, {end}"
+            fresh(protocol, kind)
+            equal(f"{name}: PREPARE", prepare(writes, level=level), None)
+            equal(f"{name}: others see the old rows", rows(BOSS), [(1, 0), (2, 0)])
+            waits = Other("UPDATE t SET v = v + 10 WHERE id = 1 RETURNING v")
+            waits.must_wait()
+            equal(f"{name}: NOWAIT", attempt(BOSS, "SELECT FROM t WHERE id = 1 FOR UPDATE NOWAIT"), "55P03")
+            query(BOSS, f"{end} PREPARED 'p'")
+            done = end == "COMMIT"
+            equal(f"{name}: the waiter goes on", waits.end(), [(11 if done else 10,)])
+            equal(f"{name}: the rows after it", rows(BOSS), [(1, 11), (30, 1)] if done else [(1, 10), (2, 0)])
+            equal(f"{name}: by the index", query(BOSS, "SELECT id FROM t WHERE u = 30"), [(30,)] if done else [])
+            equal(f"{name}: nothing is locked", attempt(BOSS, "UPDATE t SET v = 0"), None)
 
 
 def keys():
@@ -228,15 +229,13 @@ def failures():
 
 
 def refusals():
-    create_table(BOSS, "permanent", "id int PRIMARY KEY, v int")
     fresh("occ")
-    for sql in ("INSERT INTO permanent VALUES (1, 1)", "SELECT * FROM permanent", "TRUNCATE t", "CREATE INDEX ON t (v)",
-                "CREATE UNLOGGED TABLE made (id int) USING mixedcc", "ALTER TABLE t SET (mixedcc.partitions = 2)"):
+    for sql in ("TRUNCATE t", "CREATE INDEX ON t (v)",
+                "CREATE UNLOGGED TABLE made (id int) USING mixedcc", "CREATE TABLE made (id int) USING mixedcc", "ALTER TABLE t SET (mixedcc.partitions = 2)"):
         equal(f"prepared: refused: {sql}", prepare(sql), "0A000")
     equal("prepared: refused: READ ONLY", prepare("SELECT * FROM t", level="SERIALIZABLE READ ONLY"), "0A000")
     equal("prepared: reads alone", prepare("SELECT * FROM t", level="SERIALIZABLE"), None)
     query(BOSS, "COMMIT PREPARED 'p'")
-    query(BOSS, "DROP TABLE permanent")
 
 
 BOSS_LIMIT = 120.0
