@@ -205,6 +205,12 @@ impl Table {
         }
     }
 
+    /// The transaction that has made the table commits: its primary index stays. It was made by the
+    /// same transaction, and replaces none.
+    pub fn keep_first_primary(&self) {
+        self.changes.store(0, Ordering::SeqCst);
+    }
+
     /// Undoes the last change of the primary index. Rows inserted since are dead.
     ///
     /// # Safety

@@ -1,9 +1,10 @@
 //! The ends of transactions and subtransactions: PostgreSQL's two callbacks, and all that happens
 //! in them, in its order.
 //!
-//! *Before a commit* the rows of permanent storages that the transaction has made are written, and
-//! the transaction is validated: an ERROR can still abort it. Our callback comes
-//! before those of extensions that commit elsewhere (INV-FRONT, `state/xact/order.rs`).
+//! *Before a commit*, or PREPARE TRANSACTION, the rows of permanent storages that the transaction
+//! has made are written, and the transaction is validated: an ERROR can still abort it. Our
+//! callback comes before those of extensions that commit elsewhere (INV-FRONT,
+//! `state/xact/order.rs`).
 //!
 //! *At a commit or abort* (1) the engine's transaction is published or undone, while the process
 //! has all that it refers to; then pending changes of storages and maps are done or undone, and the
@@ -43,11 +44,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             if let Some(t) = xact::sampled() {
                 together::note(t);
             }
-            let made = xact::made();
-            if !made.is_empty() {
-                bulk::write(made);
-            }
-            hollow::poison_built();
+            write_made();
             xact::prepare();
         }
         XACT_EVENT_COMMIT => end(xact::publish()),
@@ -56,7 +53,11 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             native::abort_transaction();
             annotate::abort_transaction();
         }
-        XACT_EVENT_PRE_PREPARE => xact::prepared::before(),
+        XACT_EVENT_PRE_PREPARE => {
+            xact::begin_commit();
+            write_made();
+            xact::prepared::before();
+        }
         XACT_EVENT_PREPARE => {
             if xact::prepared() {
                 forget();
@@ -67,6 +68,15 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
         XACT_EVENT_PARALLEL_ABORT => end(xact::undo()),
         _ => xact::forget(),
     }
+}
+
+/// Writes the files of the storages that the transaction has made.
+fn write_made() {
+    let made = xact::made();
+    if !made.is_empty() {
+        bulk::write(made);
+    }
+    hollow::poison_built();
 }
 
 /// The engine's transaction has ended. `drops`: it may have dropped tables; `None`: this process

@@ -60,6 +60,12 @@ pub enum Fault {
     MixedCrossed,
     /// A mixed transaction that writes nothing in heap is a reader there.
     MixedReader,
+    /// PREPARE waits for locks behind the gate.
+    PreparedWindowEarly,
+    /// The end of a prepared transaction does not make its rows dirty.
+    PreparedStaysPending,
+    /// A table that a prepared transaction has used may be loaded.
+    NotAsleep,
 }
 
 #[cfg(feature = "faults")]
@@ -70,7 +76,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 26] = [
+    const OURS: [(&str, Fault); 29] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -97,6 +103,9 @@ mod switch {
         ("mixed_torn", Fault::MixedTorn),
         ("mixed_crossed", Fault::MixedCrossed),
         ("mixed_reader", Fault::MixedReader),
+        ("prepared_window_early", Fault::PreparedWindowEarly),
+        ("prepared_stays_pending", Fault::PreparedStaysPending),
+        ("not_asleep", Fault::NotAsleep),
     ];
     const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),

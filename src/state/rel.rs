@@ -93,7 +93,7 @@ pub unsafe fn is_ours(rel: pg_sys::Relation) -> bool {
 /// there more than once.
 static USED_PERMANENT: Local<Vec<&'static RelInfo>> = Local::new(Vec::new());
 
-/// Of the transaction: has it made an index of a table of ours?
+/// Of the transaction: has it made an index of a table of ours that it has not made itself?
 static MADE_INDEX: Local<bool> = Local::new(false);
 
 /// The permanent tables of ours that the transaction has used. Also if nothing is left of that, as
@@ -111,7 +111,7 @@ fn note_used(info: &'static RelInfo) {
     unsafe { USED_PERMANENT.get_mut() }.push(info);
 }
 
-/// The transaction makes an index of a table of ours.
+/// The transaction makes an index of a table of ours that it has not made itself.
 pub fn note_made_index() {
     MADE_INDEX.set(true);
 }
@@ -163,6 +163,9 @@ pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
 /// An open relation of ours.
 #[cold]
 unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
+    // INV-DECIDED: a prepared transaction may have made the table. Each process comes here after
+    // that has committed, and before it writes in the table.
+    xact::prepared::finish_decided();
     // SAFETY: `rel` is open and of ours (contract of this function). A column of an index has a
     // number up to `natts`, and the set is freed once, after its last use.
     unsafe {

@@ -27,6 +27,7 @@ pub(crate) struct Kept {
     locks: usize,
     read: usize,
     written: usize,
+    made: usize,
 }
 
 /// A [`Write`].
@@ -70,11 +71,12 @@ struct Lists {
     locks: *mut &'static LockWord,
     read: *mut &'static Partition,
     written: *mut &'static Partition,
+    made: *mut &'static Table,
 }
 
 impl Kept {
     fn size(&self) -> usize {
-        let refs = self.locks + self.read + self.written;
+        let refs = self.locks + self.read + self.written + self.made;
         size_of::<Kept>() + self.writes * size_of::<KeptWrite>() + refs * size_of::<usize>()
     }
 
@@ -83,7 +85,8 @@ impl Kept {
         let writes = head.wrapping_add(1).cast::<KeptWrite>();
         let locks = writes.wrapping_add(k.writes).cast::<&'static LockWord>();
         let read = locks.wrapping_add(k.locks).cast::<&'static Partition>();
-        Lists { writes, locks, read, written: read.wrapping_add(k.read).cast() }
+        let written = read.wrapping_add(k.read);
+        Lists { writes, locks, read, written, made: written.wrapping_add(k.written).cast() }
     }
 }
 
@@ -109,6 +112,7 @@ impl Txn {
             locks: self.locks.all.iter().filter(held).count(),
             read: self.guards.read.len(),
             written: self.guards.written.len(),
+            made: self.made.len(),
         };
         let block = self.e.region.alloc(self.slot as usize, k.size())?.cast::<Kept>();
         let to = Kept::lists(block.as_ptr(), &k);
@@ -118,6 +122,7 @@ impl Txn {
             fill(to.locks, self.locks.all.iter().filter(held).map(|l| l.word));
             fill(to.read, self.guards.read.iter().copied());
             fill(to.written, self.guards.written.iter().copied());
+            fill(to.made, self.made.iter().copied());
             block.write(k);
         }
         self.kept = Some(block);
@@ -159,6 +164,7 @@ impl Txn {
             t.locks.restore(std::slice::from_raw_parts(lists.locks, k.locks));
             let read = std::slice::from_raw_parts(lists.read, k.read);
             t.guards = Guards::raised(read, std::slice::from_raw_parts(lists.written, k.written));
+            t.made = std::slice::from_raw_parts(lists.made, k.made).to_vec();
         }
         t.kept = Some(block);
         t.stage = Stage::Prepared;

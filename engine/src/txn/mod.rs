@@ -217,6 +217,8 @@ pub struct Txn {
     guards: Guards,
     /// The block of a prepared transaction.
     kept: Option<NonNull<Kept>>,
+    /// The tables that a prepared transaction has made.
+    made: Vec<&'static Table>,
     depends: Depends,
     left_out: LeftOut,
     telemetry: Telemetry,
@@ -254,6 +256,7 @@ impl Txn {
             registrations: Registrations::default(),
             guards: Guards::default(),
             kept: None,
+            made: Vec::new(),
             depends: Depends::default(),
             left_out: LeftOut::default(),
             telemetry: Telemetry::new(slot),
@@ -488,6 +491,7 @@ impl Txn {
         }
         self.stage = Stage::Idle;
         self.free_block();
+        self.made.clear();
         self.writes.end_room(&self.owner);
         self.reads.clear();
         self.depends.clear();

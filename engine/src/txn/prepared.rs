@@ -18,6 +18,7 @@ use crate::partition::{Partition, Tally};
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::shared::Engine;
+use crate::table::Table;
 
 /// Naps in which a transaction that is being prepared waits for another prepared one: about a
 /// second. The other one may wait for it on another server.
@@ -207,6 +208,17 @@ impl Txn {
             }
             self.e.unpin(self.slot);
         }
+    }
+
+    /// The transaction has made these tables, which no other one knows. Before it is prepared:
+    /// [`Txn::made`] tells the process that finishes it. The engine does nothing with them.
+    pub fn keep_made(&mut self, tables: Vec<&'static Table>) {
+        self.made = tables;
+    }
+
+    /// The tables that [`Txn::keep_made`] was told, until the transaction ends.
+    pub fn made(&self) -> &[&'static Table] {
+        &self.made
     }
 
     /// Is the transaction prepared?

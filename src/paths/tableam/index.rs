@@ -120,7 +120,6 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     state: *mut core::ffi::c_void,
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
-    rel::note_made_index();
     // INV-DECIDED
     xact::prepared::finish_decided();
     // SAFETY: `rel`, `index` and `info` are open and belong together; `scan` is null or ours to end
@@ -128,6 +127,9 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     // keeps the versions (INV-RETIRE). Executor state and slot are made and freed here.
     unsafe {
         crate::access::altered::must_fit(rel, (*rel).rd_att);
+        if !rel::known_table_of(rel).is_some_and(xact::is_made) {
+            rel::note_made_index();
+        }
         if scan.is_null() && hollow::begin_build(rel, index) {
             return build_hollow(rel, index, info);
         }

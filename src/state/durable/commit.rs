@@ -165,6 +165,9 @@ impl Commit {
                 complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
             }
         }
+        if logs && faults::on(Fault::PreparedWindowEarly) {
+            enter_window();
+        }
         t.prepare_ahead_locks(&PG)?;
         keep(t);
         if logs {
@@ -338,7 +341,11 @@ impl Commit {
 /// caller publishes it, and sets the slot's transaction id to 0 after that.
 pub fn mark_prepared(t: &Txn, slot: SlotId) {
     let window = &shmem::engine().slots[slot as usize].logging;
-    let set_dirty = || t.durable_writes().for_each(|w| w.durable.set_dirty(w.no));
+    let set_dirty = || {
+        if !faults::on(Fault::PreparedStaysPending) {
+            t.durable_writes().for_each(|w| w.durable.set_dirty(w.no));
+        }
+    };
     log(window, || (), |()| t.mark_committed(), set_dirty);
     reach("prepared-marked");
 }

@@ -104,10 +104,67 @@ fn made_of_pending() -> Vec<&'static Table> {
     keys.filter_map(shmem::find).filter(|t| t.durable().is_some_and(|d| d.is_new())).collect()
 }
 
+/// Has the transaction made the table?
+pub fn is_made(table: &Table) -> bool {
+    super::has_backend() && backend().pending.iter().any(|(_, p)| matches!(p, Pending::Created(k) if *k == table.key))
+}
+
+/// PREPARE TRANSACTION: the tables that the transaction has made, with their maps and first primary
+/// indexes, if that is all that it has changed in definitions. Else `None`.
+pub(super) fn only_made() -> Option<Vec<&'static Table>> {
+    let mut made = Vec::new();
+    for (_, p) in &backend().pending {
+        match p {
+            Pending::Created(key) => made.push(shmem::find(*key)?),
+            Pending::Primary { table, old: None } | Pending::Map { table, .. } if is_made(table) => {}
+            _ => return None,
+        }
+    }
+    // Whatever becomes of these tables: none of them goes back to another map.
+    let all = std::mem::take(&mut backend().pending);
+    let (gone, left): (Vec<_>, _) = all.into_iter().partition(|(_, p)| matches!(p, Pending::Map { .. }));
+    backend().pending = left;
+    for (_, p) in gone {
+        if let Pending::Map { old, .. } = p {
+            free_map(old);
+        }
+    }
+    Some(made)
+}
+
+/// The transaction is prepared, and keeps the tables that it has made ([`only_made`]).
+pub(super) fn hand_over() {
+    backend().pending.clear();
+}
+
+/// A prepared transaction has ended that has made the table: it begins, or is thrown away. In the
+/// second case PostgreSQL has removed its files. No round has written to them, as a table that is
+/// new has no dirty rows (INV-NEW).
+pub(super) fn end_made(table: &'static Table, commit: bool) {
+    if !commit {
+        out_of_hash(table.key);
+        table.retire(&shmem::engine());
+        return;
+    }
+    let now = shmem::engine().now();
+    table.map().begins(now);
+    if let Some(durable) = table.durable() {
+        durable.begins();
+    }
+    table.keep_first_primary();
+    if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
+        primary.set_complete_from(now);
+    }
+}
+
 /// Takes a storage's table out of the hash. From then on no round writes to its files, which
 /// PostgreSQL is about to remove (INV-BUSY). It can neither fail nor be cancelled.
 pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
     prepared::finish_decided(); // INV-DECIDED
+    out_of_hash(key)
+}
+
+fn out_of_hash(key: [u32; 4]) -> Option<&'static Table> {
     if let Some(durable) = shmem::find(key).and_then(Table::durable) {
         durable.words().mark_dropped(|_| compat::nap(BATCH_US));
         stop::reach("drop-marked");

@@ -9,8 +9,9 @@
 //! * when its wait for a lock ends, and while it waits for a guard: PostgreSQL's wait ends as soon
 //!   as the holder is decided;
 //! * in a unique check, which may meet a row of a prepared transaction;
-//! * before it frees or changes a table, or makes an index: PostgreSQL's lock on the table ends
-//!   with the decision.
+//! * before it frees or changes a table, makes an index, or comes to know a table: PostgreSQL's
+//!   lock on the table ends with the decision;
+//! * in VACUUM, which waits for the marks of commits.
 //!
 //! The process that has run COMMIT PREPARED or ROLLBACK PREPARED does it too, and the coordinator,
 //! so that others rarely find anything. All of it costs one load while nothing is prepared.
@@ -27,8 +28,10 @@
 //! One process at a time ends them, under a lock. So the id that it has looked up is that of the
 //! transaction that it ends, and not of the next one of the slot.
 
-use super::{backend, has_backend, mixed, order, Mode};
+use super::tags::owned_by;
+use super::{backend, has_backend, mixed, order, pending, Mode};
 use crate::pg::errors::{complain, unsupported};
+use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, wal};
 use crate::state::durable::commit;
 use crate::state::errors::raise;
@@ -36,15 +39,17 @@ use crate::state::platform::{lock_tag, PG, TAG_PREPARED};
 use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::{Engine, Level, Txn};
+use mixedcc_engine::{Engine, Level, Table, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 /// PREPARE TRANSACTION begins: validates the transaction. An ERROR aborts it.
 pub fn before() {
-    order::begin_commit();
     if has_backend() {
-        refuse();
+        let made = refuse();
+        if !made.is_empty() {
+            super::txn().keep_made(made);
+        }
         let b = backend();
         if is_kept(&b.txn) {
             take_spare();
@@ -58,20 +63,15 @@ pub fn before() {
 
 /// Is there anything to keep of the transaction? Below SERIALIZABLE what it has read is not.
 fn is_kept(t: &Txn) -> bool {
-    t.is_active() && (t.level() == Level::Serializable || !t.is_untouched())
+    t.is_active() && (t.level() == Level::Serializable || !t.is_untouched() || !t.made().is_empty())
 }
 
-fn refuse() {
+/// Raises an error if it cannot be prepared. Returns the tables that it has made.
+fn refuse() -> Vec<&'static Table> {
     if mixed::is_mixed(backend()) {
         unsupported(
             "cannot PREPARE a SERIALIZABLE transaction that has used mixedcc tables and tables of another access method",
             "Use COMMIT, or set mixedcc.mixed_serializable to warning or allow.",
-        );
-    }
-    if rel::has_made_index() || !backend().pending.is_empty() {
-        unsupported(
-            "cannot PREPARE a transaction that has changed the definition of mixedcc tables",
-            "Use COMMIT, or do it in a transaction of its own.",
         );
     }
     if backend().mode == Some(Mode::SerializableReadOnly) && backend().read_csn != 0 {
@@ -80,17 +80,33 @@ fn refuse() {
             "Use COMMIT: it has changed nothing. Or start it READ WRITE.",
         );
     }
+    let made = pending::only_made().filter(|_| !rel::has_made_index());
+    let Some(made) = made else {
+        unsupported(
+            "cannot PREPARE a transaction that has changed the definition of mixedcc tables",
+            "It may make tables and their indexes. Use COMMIT for all else, or do it in a transaction of its own.",
+        );
+    };
+    made
 }
 
 /// The permanent tables whose rows it has written or locked, and those that it has read if what it
 /// has read must stay: others do not load them before it is finished (INV-ASLEEP).
 fn keep_tables(t: &Txn) {
+    if faults::on(Fault::NotAsleep) {
+        return;
+    }
     let least = if t.guards_reads() { pg_sys::AccessShareLock } else { pg_sys::RowShareLock } as i32;
     for oid in rel::used_permanent() {
         // A savepoint that was rolled back has given its locks up, and keeps no table.
         if (least..=pg_sys::AccessExclusiveLock as i32).any(|mode| compat::holds_relation(oid, mode)) {
-            // SAFETY: any tag can be locked. An ERROR unwinds, and the transaction is undone.
-            unsafe { pg_sys::LockAcquire(&kept_tag(oid), pg_sys::ShareLock as i32, false, false) };
+            // SAFETY: a transaction is running, so it has an owner. Any tag can be locked. An ERROR
+            // unwinds, and the transaction is undone.
+            unsafe {
+                owned_by(pg_sys::TopTransactionResourceOwner, || {
+                    pg_sys::LockAcquire(&kept_tag(oid), pg_sys::ShareLock as i32, false, false);
+                });
+            }
         }
     }
 }
@@ -136,6 +152,7 @@ fn take_spare() {
 pub fn hand_over() {
     let b = backend();
     b.commit.prepared();
+    pending::hand_over();
     let t = &mut b.txn;
     if !t.is_prepared() {
         t.abort(); // it has looked at the clock at most
@@ -186,6 +203,7 @@ fn finish(e: Engine, slot: SlotId) {
     // SAFETY: a look at the commit log.
     let committed = unsafe { pg_sys::TransactionIdDidCommit(xid) };
     let Some(mut t) = Txn::take_over(e, slot) else { return };
+    let made = t.made().to_vec();
     // Its tables may be dropped as soon as its guards have ended (INV-TABLE).
     e.pin(slot);
     wal::critical(|| {
@@ -199,5 +217,6 @@ fn finish(e: Engine, slot: SlotId) {
         e.region.flush_slot(slot as usize);
     });
     e.slots[slot as usize].xid.store(0, Ordering::SeqCst);
+    made.into_iter().for_each(|table| pending::end_made(table, committed));
     slots::make_spare(slot);
 }

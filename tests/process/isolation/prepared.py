@@ -228,10 +228,36 @@ def failures():
     session.close()
 
 
+def made():
+    """Tables that a prepared transaction has made, with rows and indexes."""
+    work = """CREATE {0} TABLE made (id int PRIMARY KEY, v int, u int) USING mixedcc WITH (mixedcc.partitions = 4);
+        INSERT INTO made SELECT g, g, g FROM generate_series(1, 500) g; CREATE INDEX ON made (v); ALTER TABLE made ADD UNIQUE (u);
+        DELETE FROM made WHERE id > 450; UPDATE made SET v = -v WHERE id <= 10; UPDATE t SET v = 1 WHERE id = 1"""
+    for kind, level, end in itertools.product(KINDS, LEVELS, ENDS):
+        name = f"prepared: {kind or 'permanent'} table made, {level}, {end}"
+        fresh("occ", kind)
+        equal(f"{name}: PREPARE", prepare(work.format(kind), level=level), None)
+        equal(f"{name}: others do not see it", attempt(BOSS, "SELECT FROM made"), "42P01")
+        query(BOSS, f"{end} PREPARED 'p'")
+        done = end == "COMMIT"
+        equal(f"{name}: another's row", value(BOSS, "SELECT v FROM t WHERE id = 1"), int(done))
+        if done:
+            equal(f"{name}: its rows", query(BOSS, "SELECT count(*), sum(v), sum(u) FROM made"), [(450, 101475 - 110, 101475)])
+            query(BOSS, "SET enable_seqscan = off")
+            equal(f"{name}: by its indexes", [attempt(BOSS, f"SELECT count(*) FROM made WHERE {c} BETWEEN 1 AND 20") for c in "id v u".split()], [[(20,)], [(10,)], [(20,)]])
+            query(BOSS, "RESET enable_seqscan")
+            equal(f"{name}: keys", [attempt(BOSS, f"INSERT INTO made VALUES ({k}, 0, {u})") for k, u in ((1, 900), (900, 1), (451, 451))], ["23505", "23505", None])
+            set_protocol(BOSS, "made", "2pl")
+            equal(f"{name}: it can be changed", attempt(BOSS, "UPDATE made SET v = 0"), None)
+            query(BOSS, "DROP TABLE made")
+        equal(f"{name}: the name is free", attempt(BOSS, work.format(kind)), None)
+        query(BOSS, "DROP TABLE made")
+
+
 def refusals():
     fresh("occ")
-    for sql in ("TRUNCATE t", "CREATE INDEX ON t (v)",
-                "CREATE UNLOGGED TABLE made (id int) USING mixedcc", "CREATE TABLE made (id int) USING mixedcc", "ALTER TABLE t SET (mixedcc.partitions = 2)"):
+    for sql in ("TRUNCATE t", "CREATE INDEX ON t (v)", "CREATE TABLE made (id int) USING mixedcc; DROP TABLE made",
+                "SAVEPOINT s; CREATE TABLE made (id int) USING mixedcc; ROLLBACK TO s", "ALTER TABLE t SET (mixedcc.partitions = 2)"):
         equal(f"prepared: refused: {sql}", prepare(sql), "0A000")
     equal("prepared: refused: READ ONLY", prepare("SELECT * FROM t", level="SERIALIZABLE READ ONLY"), "0A000")
     equal("prepared: reads alone", prepare("SELECT * FROM t", level="SERIALIZABLE"), None)
@@ -241,7 +267,7 @@ def refusals():
 BOSS_LIMIT = 120.0
 BOSS = make_database(DATABASE)
 try:
-    main(outcomes, keys, row_locks, savepoints, serializable, goes_on, all_or_nothing, commands, failures, refusals)
+    main(outcomes, keys, row_locks, savepoints, serializable, goes_on, all_or_nothing, commands, failures, made, refusals)
 finally:
     for (gid,) in query(BOSS, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
         query(BOSS, f"ROLLBACK PREPARED '{gid}'")

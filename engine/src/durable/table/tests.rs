@@ -154,6 +154,28 @@ fn a_prepared_transaction_is_pending_at_the_csn_of_its_log() {
     w.t.abort();
 }
 
+/// A transaction may wait for locks before it is prepared: so far it has no CSN, and nothing of it
+/// is logged.
+#[test]
+fn a_transaction_that_has_only_its_locks_is_not_prepared() {
+    let mut w = World::new();
+    w.begin();
+    w.put(7);
+    let first = w.commit();
+    w.begin();
+    w.put(8);
+    let clock = w.e.now();
+    w.t.prepare_ahead_locks(&w.p).expect("no conflict");
+    assert!(!w.t.is_prepared());
+    assert_eq!(w.e.now(), clock);
+    assert_eq!(w.look(Logged::Open(55)), [(first, Some(7), None)]);
+    let logged = w.t.prepare_ahead_decide(&w.p).expect("no conflict");
+    assert!(w.t.is_prepared() && logged > clock);
+    assert_eq!(w.look(Logged::Open(55))[0], (logged, Some(8), Some(55)));
+    w.t.abort();
+    assert_eq!(w.look(Logged::Open(55)), [(first, Some(7), None)]);
+}
+
 /// The version of an insert is at the head of its record before it is linked, and another one may
 /// take its place then.
 #[test]

@@ -8,7 +8,7 @@
 
 use crate::pg::compat;
 use crate::state::above::TooLarge;
-use crate::state::{rel, shmem};
+use crate::state::{rel, shmem, xact};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
@@ -52,12 +52,14 @@ fn full(xid: pg_sys::TransactionId) -> u64 {
     next.saturating_sub(back.into())
 }
 
-/// Waits until no commit with an id below `oldest` is between its record and its marks.
+/// Waits until no commit with an id below `oldest` is between its record and its marks. Prepared
+/// transactions that were decided get their marks here, if no process has finished them.
 fn await_commits(oldest: u64) {
     let e = shmem::engine();
     let under_way = |xid: u64| xid != 0 && xid < oldest;
     while e.slots.iter().any(|s| under_way(s.xid.load(Ordering::SeqCst))) {
         pgrx::check_for_interrupts!();
+        xact::prepared::finish_decided();
         compat::nap(LOOK_US);
     }
 }
