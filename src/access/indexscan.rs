@@ -5,12 +5,12 @@
 //! gets a snapshot of another kind, which keeps PostgreSQL's own predicate locks out of it. Access
 //! methods of other extensions do not get it, because they may insist on an MVCC snapshot.
 
-use super::{hollow, index_lookup, protect};
+use super::{hollow, index_lookup, primary, protect};
 use crate::access::fetch::Fetch;
 use crate::pg::local::Local;
 use crate::pg::raw;
-use crate::state::rel;
-use crate::state::xact::{self, Mode};
+use crate::state::rel::{self, RelInfo};
+use crate::state::xact::{self, parallel, Mode};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -43,6 +43,17 @@ pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
     let am = unsafe { (*(*index).rd_rel).relam.to_u32() };
     let own = [BTREE_AM_OID, HASH_AM_OID, GIST_AM_OID, GIN_AM_OID, SPGIST_AM_OID, BRIN_AM_OID];
     own.iter().any(|o| o.to_u32() == am)
+}
+
+/// May several processes share a scan of an index? They share nbtree's pages. A hollow index has
+/// none: each process would return all of its rows.
+///
+/// # Safety
+/// An open relation of ours, and its info.
+pub unsafe fn takes_workers(info: &RelInfo, heap: pg_sys::Relation, index: pg_sys::Oid, am: pg_sys::Oid) -> bool {
+    // SAFETY: `heap` is open and of ours, and `info` is its info (contract of this function).
+    let key = unsafe { primary::key(heap, info) };
+    am.to_u32() == pg_sys::BTREE_AM_OID.to_u32() && !key.is_some_and(|k| k.hollow && k.index == index)
 }
 
 /// Prepares the snapshot.
@@ -129,6 +140,9 @@ unsafe extern "C-unwind" fn rescan(
         let f = fetch_of(scan);
         if !f.is_null() {
             let is_hollow = hollow::scan::begin(scan, f);
+            if !(*scan).parallel_scan.is_null() {
+                begin_shared(scan, is_hollow);
+            }
             let stock = stock((*scan).indexRelation).amgettuple;
             (*f).gettuple = if is_hollow { Some(hollow::scan::gettuple) } else { stock };
         }
@@ -136,6 +150,17 @@ unsafe extern "C-unwind" fn rescan(
             guarded_protect(scan);
         }
     }
+}
+
+/// A process starts its part of a parallel scan, with a copy of the statement's snapshot that was
+/// restored from shared memory.
+#[pg_guard]
+unsafe extern "C-unwind" fn begin_shared(scan: pg_sys::IndexScanDesc, is_hollow: bool) {
+    if is_hollow {
+        error!("mixedcc scans no hollow index in several processes");
+    }
+    // SAFETY: `scan` is that of `rescan`, and no row was fetched by its snapshot yet.
+    unsafe { parallel::mark_restored((*scan).xs_snapshot) }
 }
 
 /// Are index scans of the transaction protected? Does not fail where its mode is known.
@@ -197,11 +222,32 @@ unsafe extern "C-unwind" fn gettuple(scan: pg_sys::IndexScanDesc, direction: pg_
             return stock((*scan).indexRelation).amgettuple.is_some_and(|g| g(scan, direction));
         }
         let own = (*f).gettuple.or_else(|| stock((*scan).indexRelation).amgettuple);
-        let found = own.is_some_and(|g| g(scan, direction));
+        let found = if (*scan).xs_temp_snap && protects() {
+            step_unnoticed(scan, own, direction)
+        } else {
+            own.is_some_and(|g| g(scan, direction))
+        };
         (*f).seen.step(direction, found);
         if !found && (*f).look && guarded_missed(scan, f) {
             return look_again(scan, direction);
         }
+        found
+    }
+}
+
+/// A step of a parallel scan at SERIALIZABLE READ ONLY. It has our snapshot for the step only, so
+/// that PostgreSQL takes no predicate locks: the scan's end releases the snapshot that it has.
+unsafe fn step_unnoticed(
+    scan: pg_sys::IndexScanDesc,
+    own: pg_sys::amgettuple_function,
+    direction: pg_sys::ScanDirection::Type,
+) -> bool {
+    // SAFETY: `scan` is that of `gettuple`. An ERROR of the method jumps over this frame, and ends
+    // the scan without its snapshot, which the transaction's resources hold.
+    unsafe {
+        let given = std::mem::replace(&mut (*scan).xs_snapshot, ours());
+        let found = own.is_some_and(|g| g(scan, direction));
+        (*scan).xs_snapshot = given;
         found
     }
 }

@@ -262,7 +262,7 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
             return; // a unique check, or the planner: not reads of the transaction
         }
         let snapshot = (*scan).xs_snapshot;
-        if indexscan::takes_any_snapshot(index) {
+        if indexscan::takes_any_snapshot(index) && !(*scan).xs_temp_snap {
             (*scan).xs_snapshot = ours();
         }
         if xact::mode() == Mode::SerializableReadOnly {

@@ -186,6 +186,9 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
             if xact::mixed::is_wanted() {
                 mixture::check_tables(ours, rels);
             }
+            if ours {
+                ready_all((*q).planstate, std::ptr::null_mut());
+            }
             return;
         }
         if ours {
@@ -251,22 +254,15 @@ struct Walk {
     bitmaps: Looked,
 }
 
-unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
-    // SAFETY: `ps` is null or a valid state, and `context` is the `Walk` of `inspect`
-    // (planstate_tree_walker).
+/// Prepares a scan of a table of ours, in each process that runs it.
+unsafe fn ready(ps: *mut pg_sys::PlanState) {
+    // SAFETY: `ps` is a started node, with the type that its tag tells. The table of an index is
+    // locked; its entry is closed again, or by an ERROR's clean-up.
     unsafe {
-        if ps.is_null() {
-            return false;
-        }
-        let walk = &mut *context.cast::<Walk>();
-        let above = walk.bitmaps;
         match (*ps).type_ {
             pg_sys::NodeTag::T_IndexScanState => {
                 let s = ps.cast::<pg_sys::IndexScanState>();
                 wrap((*s).ss.ss_currentRelation, (*s).iss_RelationDesc);
-                if walk.serializable {
-                    note_columns(s, walk.of);
-                }
             }
             pg_sys::NodeTag::T_IndexOnlyScanState => {
                 let s = ps.cast::<pg_sys::IndexOnlyScanState>();
@@ -276,7 +272,6 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
                 let s = ps.cast::<pg_sys::BitmapHeapScanState>();
                 if rel::is_ours((*s).ss.ss_currentRelation) {
                     compat::without_prefetch(s);
-                    walk.bitmaps = looked::by_bitmap_scan(rel::info((*s).ss.ss_currentRelation), (*ps).plan.cast());
                 }
             }
             pg_sys::NodeTag::T_BitmapIndexScanState => {
@@ -284,7 +279,49 @@ unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core
                 if !index.is_null() {
                     let heap = relations::entry((*(*index).rd_index).indrelid);
                     wrap(heap, index);
-                    if rel::is_ours(heap) && xact::known_mode() == Some(Mode::Serializable) {
+                    pg_sys::RelationClose(heap);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The same for all scans of a worker's plan.
+unsafe extern "C-unwind" fn ready_all(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: `ps` is null or a valid state (planstate_tree_walker).
+    unsafe {
+        if ps.is_null() {
+            return false;
+        }
+        ready(ps);
+        compat::walk_children(ps, ready_all, context)
+    }
+}
+
+unsafe extern "C-unwind" fn visit(ps: *mut pg_sys::PlanState, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: `ps` is null or a valid state, and `context` is the `Walk` of `inspect`
+    // (planstate_tree_walker).
+    unsafe {
+        if ps.is_null() {
+            return false;
+        }
+        let walk = &mut *context.cast::<Walk>();
+        let above = walk.bitmaps;
+        ready(ps);
+        match (*ps).type_ {
+            pg_sys::NodeTag::T_IndexScanState if walk.serializable => note_columns(ps.cast(), walk.of),
+            pg_sys::NodeTag::T_BitmapHeapScanState => {
+                let s = ps.cast::<pg_sys::BitmapHeapScanState>();
+                if rel::is_ours((*s).ss.ss_currentRelation) {
+                    walk.bitmaps = looked::by_bitmap_scan(rel::info((*s).ss.ss_currentRelation), (*ps).plan.cast());
+                }
+            }
+            pg_sys::NodeTag::T_BitmapIndexScanState => {
+                let index = (*ps.cast::<pg_sys::BitmapIndexScanState>()).biss_RelationDesc;
+                if !index.is_null() && xact::known_mode() == Some(Mode::Serializable) {
+                    let heap = relations::entry((*(*index).rd_index).indrelid);
+                    if rel::is_ours(heap) {
                         let scan = (*ps.cast::<pg_sys::BitmapIndexScanState>()).biss_ScanDesc;
                         statements::bitmap(walk.of, (*heap).rd_id, scan, walk.bitmaps);
                     }

@@ -1,12 +1,13 @@
 //! The planner's hooks: which parallel plans there are over our tables, and generic plans that the
 //! bypass can run.
 
-use crate::access::primary;
+use crate::access::{altered, indexscan, primary};
 use crate::admin::versions;
 use crate::paths::bypass;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, raw, relations};
-use crate::state::{rel, xact};
+use crate::state::rel;
+use crate::state::xact::{self, parallel};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -39,25 +40,34 @@ unsafe extern "C-unwind" fn relation_info(
         if let Some(prev) = PREVIOUS.get().relation_info {
             prev(root, oid, inhparent, info);
         }
-        // `inhparent` is set for index builds too.
         let r = relations::entry(oid);
         if rel::is_ours(r) {
             versions::compare_once();
             xact::renew_pin(); // estimates may look up the extreme keys of an index
             size_hollow(r, info);
-            if inhparent || !may_have_workers(root, info) {
+            if is_build(root, inhparent) {
+                if altered::any() || !parallel::may_share_build() {
+                    (*info).rel_parallel_workers = 0;
+                }
+            } else if inhparent || !may_have_workers(root, info) {
                 (*info).rel_parallel_workers = 0;
                 if !(*root).glob.is_null() {
                     (*(*root).glob).parallelModeOK = false;
                 }
             }
-            // A parallel index scan restores a snapshot that we could not mark (INV-WORKER).
             for i in pgrx::PgList::<pg_sys::IndexOptInfo>::from_pg((*info).indexlist).iter_ptr() {
-                (*i).amcanparallel = false;
+                (*i).amcanparallel &= indexscan::takes_workers(rel::info(r), r, (*i).indexoid, (*i).relam);
             }
         }
         pg_sys::RelationClose(r);
     }
+}
+
+/// Is a query none, but the size of a table that an index is about to be built for
+/// (plan_create_index_workers)? Such a query has no FROM.
+unsafe fn is_build(root: *mut pg_sys::PlannerInfo, inhparent: bool) -> bool {
+    // SAFETY: `relation_info` has a valid structure of the planner, with its query.
+    unsafe { inhparent && (*(*root).parse).jointree.is_null() }
 }
 
 /// Is it worth looking at parallel plans? They read by a snapshot (`hooks/parallel.rs`). A

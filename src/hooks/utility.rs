@@ -105,6 +105,7 @@ unsafe extern "C-unwind" fn process(
         if decides {
             xact::prepared::finish_after_command();
         }
+        xact::parallel::end_build();
         xact::note_end_of_statement();
     }
 }

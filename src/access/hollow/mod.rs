@@ -89,6 +89,15 @@ unsafe fn serve_anew(rel: pg_sys::Relation, index: Oid) {
     }
 }
 
+/// Is an index that is being built to be a hollow one?
+///
+/// # Safety
+/// An open index of a relation of ours.
+pub unsafe fn is_wanted(index: pg_sys::Relation) -> bool {
+    // SAFETY: `index` is open (contract of this function).
+    unsafe { primary::wanted_of(index).is_some_and(|w| w.whole) && compat::may_be_hollow(index) }
+}
+
 /// Is the file of this index, which is being built, that of a hollow index? Then the build must
 /// deliver no row to nbtree, and the files are marked and poisoned when nbtree has written them.
 ///
@@ -98,8 +107,7 @@ pub unsafe fn begin_build(rel: pg_sys::Relation, index: pg_sys::Relation) -> boo
     // SAFETY: `rel` and `index` are open, and the index is locked exclusively (contract of this
     // function). Its `rd_indam` is a private copy (relcache.c).
     unsafe {
-        let whole = primary::wanted_of(index).is_some_and(|w| w.whole);
-        if !whole || !compat::may_be_hollow(index) {
+        if !is_wanted(index) {
             return false;
         }
         indexscan::wrap(rel, index);

@@ -42,20 +42,23 @@ unsafe extern "C-unwind" fn set_rel_pathlist(
             add_paths(root, rel, rte);
         }
         if !(*rel).partial_pathlist.is_null() && (*rte).rtekind == pg_sys::RTEKind::RTE_RELATION {
-            keep_sequential(rel, (*rte).relid);
+            keep_known(rel, (*rte).relid);
         }
     }
 }
 
-/// Of the partial paths of a table of ours only the sequential scan stays: workers get a snapshot
-/// of their own for bitmap scans, which we could not mark (INV-WORKER).
-unsafe fn keep_sequential(rel: *mut pg_sys::RelOptInfo, oid: pg_sys::Oid) {
+/// The scans whose copies of the statement's snapshot we mark in each process (INV-WORKER).
+const MARKED: [NodeTag; 4] =
+    [NodeTag::T_SeqScan, NodeTag::T_IndexScan, NodeTag::T_IndexOnlyScan, NodeTag::T_BitmapHeapScan];
+
+/// Of the partial paths of a table of ours only those of these scans stay.
+unsafe fn keep_known(rel: *mut pg_sys::RelOptInfo, oid: pg_sys::Oid) {
     // SAFETY: `set_rel_pathlist` has a valid relation of the planner, which has locked the table.
     unsafe {
         let table = relations::entry(oid);
         if rel::is_ours(table) {
             let all = nodes::<pg_sys::Path>((*rel).partial_pathlist).into_iter();
-            let kept: Vec<_> = all.filter(|p| (**p).pathtype == NodeTag::T_SeqScan).map(|p| p.cast()).collect();
+            let kept: Vec<_> = all.filter(|p| MARKED.contains(&(**p).pathtype)).map(|p| p.cast()).collect();
             (*rel).partial_pathlist = if kept.is_empty() { std::ptr::null_mut() } else { list(&kept) };
         }
         pg_sys::RelationClose(table);

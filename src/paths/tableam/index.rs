@@ -14,17 +14,19 @@
 //! * A transaction with an older snapshot does not see what the index says. The command waits for
 //!   these before it makes the index valid.
 
+use super::shared_scan;
 use crate::access::visible::{self, ToIndex};
 use crate::access::{hollow, primary, primary_check, tuple};
 use crate::pg::errors::{duplicate_key, unsupported, Met};
 use crate::pg::{compat, expr, raw, Tid, ROWS};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::{rel, xact};
+use crate::state::rel;
+use crate::state::xact::{self, parallel};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::shared::Oldest;
-use mixedcc_engine::{RecordRef, Txn};
+use mixedcc_engine::{RecordRef, Table, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
@@ -44,32 +46,32 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// Parallel builds hand over a scan. So does amcheck, for an index that is not hollow. It asks
-    /// for the rows of its snapshot after it has read the index. That snapshot of PostgreSQL has no
-    /// CSN before, so the rows are those of the statement's start. Keys do not change in place: the
-    /// newest version of a row has those that the index had then.
+    /// Parallel builds hand over a scan, which carries their snapshot if they are concurrent. So
+    /// does amcheck, for an index that is not hollow. It asks for the rows of its snapshot after it
+    /// has read the index. That snapshot of PostgreSQL has no CSN before, so the rows are those of
+    /// the statement's start. Keys do not change in place: the newest version of a row has those
+    /// that the index had then.
     unsafe fn of(rel: pg_sys::Relation, scan: pg_sys::TableScanDesc, concurrent: bool) -> Wanted {
-        if scan.is_null() && concurrent {
-            // SAFETY: the command has made a snapshot active (indexcmds.c: DefineIndex,
-            // ReindexRelationConcurrently).
-            return Wanted::Seen(unsafe { raw::GetActiveSnapshot() });
+        // SAFETY: `scan` is null, or valid and of `rel` (tableam.h: index_build_range_scan).
+        let parallel = unsafe { is_shared(scan) };
+        if concurrent && (scan.is_null() || parallel) {
+            // SAFETY: as above; else the command has made a snapshot active (indexcmds.c:
+            // DefineIndex, ReindexRelationConcurrently).
+            return Wanted::Seen(unsafe {
+                if parallel {
+                    (*scan).rs_snapshot
+                } else {
+                    raw::GetActiveSnapshot()
+                }
+            });
         }
-        if scan.is_null() {
+        if scan.is_null() || parallel {
             let t = xact::txn();
             xact::renew_pin();
             return Wanted::Build(t.e.pin_oldest(t.slot));
         }
-        // SAFETY: `rel` is open; `scan` is not null, and of `rel` (tableam.h:
-        // index_build_range_scan).
-        let (parallel, locked) = unsafe {
-            (!(*scan).rs_parallel.is_null(), pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true))
-        };
-        if parallel {
-            unsupported(
-                "mixedcc tables do not support parallel index builds",
-                "Set max_parallel_maintenance_workers to 0.",
-            );
-        }
+        // SAFETY: `rel` is open (tableam.h: index_build_range_scan).
+        let locked = unsafe { pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true) };
         let moment = if locked { None } else { xact::moment() };
         xact::txn();
         xact::renew_pin();
@@ -130,8 +132,8 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         if !rel::known_table_of(rel).is_some_and(xact::is_made) {
             rel::note_made_index();
         }
-        if scan.is_null() && hollow::begin_build(rel, index) {
-            return build_hollow(rel, index, info);
+        if (scan.is_null() || is_shared(scan)) && hollow::is_wanted(index) {
+            return build_hollow_once(rel, index, info, scan);
         }
         if let Some(rows) = compare_hollow(rel, index, scan) {
             return rows;
@@ -139,16 +141,14 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         let wanted = Wanted::of(rel, scan, (*info).ii_Concurrent);
         let table = rel::info(rel).table;
         let former = Former::new(rel, info);
-        let first = start as u64 * ROWS;
-        let last = if numblocks == pg_sys::InvalidBlockNumber {
-            table.len()
-        } else {
-            (first + numblocks as u64 * ROWS).min(table.len())
-        };
+        let mut part = Part::first(table, start, numblocks, scan);
+        announce(part.all, progress);
         let t = xact::txn();
         let mut rows = 0.0;
-        for n in first..last {
-            pause(n - first, last - first, progress);
+        while part.next < part.end || part.take(scan) {
+            let n = part.next;
+            part.next += 1;
+            pause(n - part.from, progress);
             let Some(r) = RecordRef::find(table, n) else { continue };
             let Some(e) = wanted.entry(t, r) else { continue };
             (*info).ii_BrokenHotChain |= e.has_past;
@@ -168,8 +168,66 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     }
 }
 
+/// Does a scan belong to a parallel build?
+unsafe fn is_shared(scan: pg_sys::TableScanDesc) -> bool {
+    // SAFETY: `scan` is null or valid (tableam.h: index_build_range_scan).
+    unsafe { !scan.is_null() && !(*scan).rs_parallel.is_null() }
+}
+
+/// The records that a scan has to look at: all of it, or its process's part.
+struct Part {
+    /// The next one.
+    next: u64,
+    /// The one after the last.
+    end: u64,
+    /// The first of the whole scan.
+    from: u64,
+    /// How many the whole scan has.
+    all: u64,
+}
+
+impl Part {
+    /// All blocks that are asked for; of a shared scan nothing yet.
+    unsafe fn first(
+        table: &Table,
+        start: pg_sys::BlockNumber,
+        numblocks: pg_sys::BlockNumber,
+        scan: pg_sys::TableScanDesc,
+    ) -> Part {
+        let from = start as u64 * ROWS;
+        let end = match numblocks {
+            pg_sys::InvalidBlockNumber => table.len(),
+            n => (from + n as u64 * ROWS).min(table.len()),
+        };
+        // SAFETY: the contract of `is_shared`.
+        let mine = if unsafe { is_shared(scan) } { from } else { end };
+        Part { next: from, end: mine, from, all: end.saturating_sub(from) }
+    }
+
+    /// The process takes its next records of a shared scan; false: there are none.
+    unsafe fn take(&mut self, scan: pg_sys::TableScanDesc) -> bool {
+        // SAFETY: the contract of `is_shared`; `rs_parallel` is what `shared_scan` has filled in.
+        unsafe {
+            if is_shared(scan) {
+                (self.next, self.end) = shared_scan::take((*scan).rs_parallel);
+            }
+        }
+        self.next < self.end
+    }
+}
+
+/// Before a scan: how much progress there will be.
+unsafe fn announce(all: u64, progress: bool) {
+    if progress {
+        // SAFETY: an entry of this process.
+        unsafe {
+            pg_sys::pgstat_progress_update_param(pg_sys::PROGRESS_SCAN_BLOCKS_TOTAL as i32, all.div_ceil(ROWS) as i64)
+        };
+    }
+}
+
 /// Between two records of a scan: interrupts, and the command's progress.
-unsafe fn pause(done: u64, all: u64, progress: bool) {
+unsafe fn pause(done: u64, progress: bool) {
     if done % ROWS != 0 {
         return;
     }
@@ -180,10 +238,6 @@ unsafe fn pause(done: u64, all: u64, progress: bool) {
             pg_sys::ProcessInterrupts();
         }
         if progress {
-            if done == 0 {
-                let all = all.div_ceil(ROWS) as i64;
-                pg_sys::pgstat_progress_update_param(pg_sys::PROGRESS_SCAN_BLOCKS_TOTAL as i32, all);
-            }
             pg_sys::pgstat_progress_update_param(pg_sys::PROGRESS_SCAN_BLOCKS_DONE as i32, (done / ROWS) as i64);
         }
     }
@@ -266,6 +320,29 @@ impl Former {
             (*self.info).ii_ExpressionsState = std::ptr::null_mut();
             (*self.info).ii_PredicateState = std::ptr::null_mut();
         }
+    }
+}
+
+/// The leader of a parallel build of a hollow index does it alone: PostgreSQL starts workers before
+/// it asks us.
+unsafe fn build_hollow_once(
+    rel: pg_sys::Relation,
+    index: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    scan: pg_sys::TableScanDesc,
+) -> f64 {
+    // SAFETY: the contract of `build_range_scan`; `scan` is null or ours to end.
+    unsafe {
+        let rows = if parallel::is_worker() {
+            0.0
+        } else {
+            hollow::begin_build(rel, index);
+            build_hollow(rel, index, info)
+        };
+        if !scan.is_null() {
+            super::scan::end(scan);
+        }
+        rows
     }
 }
 
@@ -386,8 +463,9 @@ pub unsafe extern "C-unwind" fn validate_scan(
         } else {
             pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
         };
+        announce(len, true);
         for n in 0..len {
-            pause(n, len, true);
+            pause(n, true);
             let Some(r) = RecordRef::find(table, n) else { continue };
             let Some(version) = seen_by(xact::txn(), r, snapshot) else { continue };
             (*state).htups += 1.0;

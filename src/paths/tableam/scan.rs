@@ -88,7 +88,10 @@ pub unsafe extern "C-unwind" fn begin(
         }
         crate::state::platform::outside();
         if !pscan.is_null() {
-            parallel::mark_restored(snapshot);
+            shared_scan::attach(pscan);
+            if is_mvcc(snapshot) {
+                parallel::mark_restored(snapshot);
+            }
         }
         if flags & pg_sys::ScanOptions::SO_TYPE_SEQSCAN == 0 {
             altered::must_fit(rel, (*rel).rd_att);
@@ -355,6 +358,10 @@ pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option
         (*s).at = 0;
         (*s).n_offsets = 0;
         (*s).block = block as u64;
+        // A worker's, which it has got since the scan began (table_scan_update_snapshot).
+        if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TEMP_SNAPSHOT != 0 {
+            parallel::mark_restored((*s).base.rs_snapshot);
+        }
         // The scan began before the statement was looked at.
         let info = &*(*s).info;
         if xact::mode() == Mode::Serializable {

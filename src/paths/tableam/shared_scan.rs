@@ -1,7 +1,10 @@
 //! The part of a parallel sequential scan that its processes share: which records each one takes.
+//! It is a statement's, or that of an index build.
 
 use crate::pg::compat;
+use crate::pg::errors::unsupported;
 use crate::state::rel;
+use crate::state::xact::parallel;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +18,8 @@ struct SharedScan {
     all: u64,
     /// The first record that no process has taken.
     next: AtomicU64,
+    /// Is it of an index build? Its workers run no statement.
+    is_build: bool,
 }
 
 /// A process takes so many records at a time, or a part of them if the table is small.
@@ -40,8 +45,16 @@ pub unsafe extern "C-unwind" fn initialize(
     // SAFETY: `rel` is open and of ours, and the memory has the size that `estimate` has told,
     // aligned for every type (shm_toc_allocate).
     unsafe {
+        let is_build = !parallel::is_sharing_statement();
+        if is_build && !parallel::share_build() {
+            unsupported(
+                "mixedcc tables do not support parallel index builds at SERIALIZABLE or after a change of them",
+                "Set max_parallel_maintenance_workers to 0.",
+            );
+        }
         compat::name_parallel_scan(pscan, rel);
         let s = pscan.cast::<SharedScan>();
+        (&raw mut (*s).is_build).write(is_build);
         (&raw mut (*s).all).write(rel::info(rel).table.len());
         (&raw mut (*s).next).write(AtomicU64::new(0));
     }
@@ -54,6 +67,20 @@ pub unsafe extern "C-unwind" fn initialize(
 pub unsafe extern "C-unwind" fn reinitialize(_rel: pg_sys::Relation, pscan: pg_sys::ParallelTableScanDesc) {
     // SAFETY: `initialize` has filled it in, and no process scans now (tableam.h).
     unsafe { (*pscan.cast::<SharedScan>()).next.store(0, Ordering::Relaxed) }
+}
+
+/// A process begins a scan. A worker of a build adopts what its leader shows.
+///
+/// # Safety
+/// `initialize` has filled it in.
+pub unsafe fn attach(pscan: pg_sys::ParallelTableScanDesc) {
+    // SAFETY: the contract of this function. A worker has the snapshot active that was so in its
+    // leader (ParallelWorkerMain): a copy of its own.
+    unsafe {
+        if (*pscan.cast::<SharedScan>()).is_build && parallel::is_worker() {
+            parallel::join(pg_sys::GetActiveSnapshot());
+        }
+    }
 }
 
 /// Takes records for this process: `first..end`; empty when all are taken.

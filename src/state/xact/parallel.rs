@@ -1,5 +1,5 @@
-//! Parallel statements: the leader shows what its statement's snapshot sees, and the workers adopt
-//! it.
+//! Parallel statements and index builds: the leader shows what its statement's snapshot sees, and
+//! the workers adopt it.
 //!
 //! **INV-WORKER**: A worker reads by the snapshot of its leader's statement, which the leader shows
 //! from before its workers start until all of them have ended (execParallel.c waits for them). The
@@ -7,6 +7,10 @@
 //! committed; and no worker writes one. Snapshots that PostgreSQL restores from shared memory have
 //! rubbish in the fields that name what a snapshot sees. So each process marks its copies before
 //! their first use.
+//!
+//! The workers of an index build do the same with the snapshot that was active in the leader. No
+//! session writes in its table, or (CONCURRENTLY) they index what that snapshot sees. Each worker
+//! finds the oldest snapshot by itself, later than its leader: older ones have ended since then.
 
 use super::{adopt_snapshot, backend, import, lists, mode, running, snapshot_seen, txn, Mode};
 use crate::pg::isolation;
@@ -48,6 +52,41 @@ pub unsafe fn share_snapshot(of: usize, s: pg_sys::Snapshot) {
         b.txn.e.show(b.txn.slot, seen, Adopter::Worker);
     }
     SHARED.set(Some(Shared { of, mark }));
+}
+
+/// The name of an index build, which is no statement of the executor.
+const BUILD: usize = 1;
+
+/// May workers build an index of a table of ours, as the transaction is now?
+pub fn may_share_build() -> bool {
+    end_build(); // the one before in the same command
+                 // SAFETY: variables of this process.
+    unsafe { pg_sys::ActiveSnapshotSet() && !is_worker() && may_share() }
+}
+
+/// Shows the active snapshot for a build whose workers are about to start; false: they may not
+/// read tables of ours.
+pub fn share_build() -> bool {
+    let may = may_share_build();
+    if may {
+        // SAFETY: there is an active snapshot, which lasts as long as the command that builds.
+        unsafe { share_snapshot(BUILD, pg_sys::GetActiveSnapshot()) };
+    }
+    may
+}
+
+/// A command has ended, and with it the builds of its indexes. If it is one of a function that an
+/// index calls, the build goes on, in PostgreSQL's parallel mode.
+pub fn end_build() {
+    // SAFETY: a variable of this process.
+    if !unsafe { pg_sys::IsInParallelMode() } {
+        end_statement(BUILD);
+    }
+}
+
+/// Does a statement of the executor run that has workers?
+pub fn is_sharing_statement() -> bool {
+    SHARED.get().is_some_and(|shared| shared.of != BUILD)
 }
 
 /// A statement has ended, and its workers with it.
