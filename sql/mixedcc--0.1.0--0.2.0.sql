@@ -460,3 +460,9 @@ COMMENT ON FUNCTION mixedcc.report(timestamptz, timestamptz) IS
     'one HTML page on the load of the mixedcc tables of this database in this time: protocols, throughput, failures, waits, switches, memory, advice; from the history that the coordinator keeps (mixedcc.history_interval)';
 REVOKE ALL ON FUNCTION mixedcc.report(timestamptz, timestamptz) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION mixedcc.report(timestamptz, timestamptz) TO pg_monitor;
+
+-- The protocol mocc.
+
+COMMENT ON FUNCTION mixedcc.set_protocol(regclass, text, int) IS
+    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl, mocc) and pins it; waits for no transaction but one that holds the table''s ACCESS EXCLUSIVE lock, and is not undone by ROLLBACK; who holds that lock itself switches at once';
+COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ, 2pl or mocc; two joined by + in the middle of a switch';

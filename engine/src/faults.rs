@@ -217,6 +217,8 @@ pub enum Fault {
     JournalForgotten,
     /// Redo goes on with a journal page of another redo interval.
     IntervalsMixed,
+    /// A look-up of a hot row does not remember what it has read, whether or not it got the lock.
+    TrustsHeat,
 }
 
 /// A moment at which a test runs code of its own.

@@ -4,6 +4,7 @@
 //! process that excludes all users of the table has replaced it (`Table::replace_map`).
 
 mod guard;
+mod heat;
 mod intents;
 mod stats;
 mod together;
@@ -11,6 +12,7 @@ mod tuning;
 mod waits;
 
 pub use guard::Tally;
+pub use heat::Heat;
 pub use intents::Intents;
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 pub use together::{Common, Together, COLUMNS};
@@ -51,6 +53,8 @@ pub struct Partition {
     pub stats: PartitionStats,
     /// The coordinator's last decision.
     pub decided: crate::choice::Published,
+    /// Records that fail transactions. Protocols that lock hot records ask it.
+    pub(crate) heat: Heat,
 }
 
 #[cfg(not(loom))]

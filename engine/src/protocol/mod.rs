@@ -23,10 +23,13 @@ macro_rules! protocols {
             Occ = 1, "occ", "validates at commit", occ::Occ;
             /// VLL's two-phase locking with lock words in the records.
             TwoPhase = 2, "2pl", "locks rows", two_phase::TwoPhase;
+            /// MOCC: optimistic, with locks of hot records.
+            Mocc = 3, "mocc", "validates at commit, locks hot rows", mocc::Mocc;
         }
     };
 }
 
+mod mocc;
 mod occ;
 mod partcc;
 mod policy;

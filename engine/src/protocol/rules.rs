@@ -96,6 +96,9 @@ pub(crate) trait Rules {
     /// Of today's protocols only `2pl` has it. It is apart from `LOCKS_READS` because it only saves
     /// failures: predicates are validated under every protocol, locked ranges or not.
     const LOCKS_RANGES: bool = false;
+    /// A hot row may be locked before a look-up reads it. Nothing relies on that lock (INV-HEAT):
+    /// the protocol has what protects its reads besides. Failures heat the rows that caused them.
+    const LOCKS_HOT: bool = false;
     /// The version that a read has seen is remembered, and compared again at the commit.
     const VALIDATES_READS: bool = false;
 

@@ -125,6 +125,16 @@ impl ProtocolSet {
     pub fn locks_ranges(self) -> bool {
         self.meets(those!(R => R::LOCKS_RANGES))
     }
+    /// Are rows locked before they are read, all of them or hot ones?
+    #[inline]
+    pub(crate) fn may_lock_reads(self) -> bool {
+        self.meets(those!(R => R::LOCKS_READS || R::LOCKS_HOT))
+    }
+    /// May a look-up lock a row before it reads it, because the row is hot?
+    #[inline]
+    pub fn locks_hot(self) -> bool {
+        self.meets(those!(R => R::LOCKS_HOT))
+    }
     /// Are reads remembered, and compared at the commit?
     #[inline]
     pub fn validates_reads(self) -> bool {
@@ -135,11 +145,12 @@ impl ProtocolSet {
     pub fn locks_at_commit(self) -> bool {
         self.meets(those!(R => R::LOCK_AT_COMMIT.is_some()))
     }
-    /// Does every protocol of the set validate reads and do nothing before them? Then an older
-    /// version may be read than the newest: the commit finds out whether it still counts.
+    /// Does every protocol of the set validate reads and rely on nothing before them? Then an older
+    /// version may be read than the newest: the commit finds out whether it still counts. (Locks of
+    /// hot rows are left out then.)
     #[inline]
     pub(crate) fn only_validates_reads(self) -> bool {
-        let only = those!(R => R::VALIDATES_READS && R::READ.is_none() && R::BEFORE_SCAN.is_none());
+        let only = those!(R => R::VALIDATES_READS && (R::READ.is_none() || R::LOCKS_HOT) && R::BEFORE_SCAN.is_none());
         self.0 & !only.0 == 0
     }
     /// Is it of use that transactions declare the partition?

@@ -121,6 +121,8 @@ mod tests {
                 assert_eq!(waits_in(Protocol::PartCc, policy, declared), partcc as u8);
                 assert_eq!(waits_in(Protocol::Occ, policy, declared), Phase::Validate as u8);
                 assert_eq!(waits_in(Protocol::TwoPhase, policy, declared), two_phase);
+                let mocc = if policy == Policy::Wait { Phase::Execute as u8 | Phase::Validate as u8 } else { 0 };
+                assert_eq!(waits_in(Protocol::Mocc, policy, declared), mocc);
             }
         }
     }

@@ -13,6 +13,7 @@ impl Txn {
             return;
         }
         let wrote = !self.writes.is_empty();
+        self.learn_heat();
         self.discard_unplaced();
         self.set_word(State::Aborted, 0);
         if wrote {

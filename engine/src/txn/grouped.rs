@@ -80,6 +80,7 @@ impl Txn {
         if let Some((_, csn)) = newest {
             self.owner.meets(Stamp::csn(csn));
         }
+        self.blame_row(r, Mode::NoKeyUpdate);
         self.fail(AbortReason::WriteConflict, r.touch())
     }
 

@@ -14,6 +14,7 @@
 //! * `Depends`: the commits that it has read and that are not done;
 //! * `Telemetry`: measurements for the statistics;
 //! * `Retry`: what the next transaction of the slot keeps from one that lost a conflict;
+//! * `IntentSet` and `Hot`: what is learned of rows that others lock at their reads;
 //! * `Reclamation`: when retired memory is freed.
 //!
 //! The operations of a transaction combine them: `read.rs`, `scan.rs`, `conditions.rs`, `write.rs`,
@@ -28,6 +29,7 @@ mod depends;
 mod entries;
 mod freeze;
 mod grouped;
+mod hot;
 mod intent;
 mod kept;
 mod keyed;
@@ -83,6 +85,7 @@ use depends::{Depends, LeftOut};
 use freeze::Freeze;
 use grouped::Grouped;
 use hashbrown::HashMap;
+use hot::Hot;
 use intent::IntentSet;
 use lock_set::LockSet;
 use prepared::Guards;
@@ -151,6 +154,8 @@ impl RecordRef {
 enum Failure {
     /// Because of another transaction, in this partition.
     Conflict(AbortReason, Touch),
+    /// Because another transaction has changed a record that was read.
+    Changed(RecordRef),
     /// For another reason.
     Error(Error),
 }
@@ -225,6 +230,7 @@ pub struct Txn {
     grouped: Grouped,
     retry: Retry,
     intents: IntentSet,
+    hot: Hot,
     reclamation: Reclamation,
 }
 
@@ -263,6 +269,7 @@ impl Txn {
             grouped: Grouped::default(),
             retry: Retry::default(),
             intents: IntentSet::default(),
+            hot: Hot::new(slot),
             reclamation: Reclamation::default(),
         }
     }
@@ -291,6 +298,7 @@ impl Txn {
         self.valid = self.depends.begin(&self.owner.e, level == Level::Serializable);
         self.retry.begin();
         self.intents.clear();
+        self.hot.begin();
         self.begin_ungrouped();
         self.telemetry.begin(&self.owner);
     }
@@ -408,6 +416,7 @@ impl Txn {
     fn fail_by(&mut self, f: Failure) -> Error {
         match f {
             Failure::Conflict(reason, at) => self.fail(reason, at),
+            Failure::Changed(r) => self.read_conflict(r),
             Failure::Error(e) => e,
         }
     }

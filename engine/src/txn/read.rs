@@ -122,7 +122,7 @@ impl Txn {
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
         let live = !is_tombstone(v);
-        if live && protocols.validates_reads() {
+        if live && protocols.validates_reads() && !self.trusts_heat(r) {
             self.reads.add_new(r, v);
         }
         if csn > self.valid && !self.revalidate_read(p, r.touch())? {
@@ -202,11 +202,27 @@ impl Txn {
         let partition = r.partition();
         let plain = self.plain();
         let t = self.follow_also(partition);
-        if t.locks_to_read() {
+        if t.may_lock_to_read() {
+            return self.peek_cool(r, plain);
+        }
+        self.peek_settled(r, plain)
+    }
+
+    /// [`Txn::peek_row`] where rows may be locked before they are read.
+    #[inline(never)]
+    fn peek_cool(&mut self, r: RecordRef, plain: Csn) -> Option<NonNull<Version>> {
+        let locks = self.touch(r.partition()).locks_to_read() || self.wants_hot(r);
+        if locks {
             return None;
         }
+        self.peek_settled(r, plain)
+    }
+
+    #[inline(always)]
+    fn peek_settled(&mut self, r: RecordRef, plain: Csn) -> Option<NonNull<Version>> {
         // The head again, after the check of the locks.
         let v = settled(r.rec.head(), plain)??;
+        let t = self.touch(r.partition());
         t.reads += 1;
         if t.set.validates_reads() {
             self.reads.add_new(r, v);

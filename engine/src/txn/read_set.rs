@@ -3,7 +3,7 @@
 use super::{Failure, Owner, RecordRef};
 use crate::counts;
 use crate::csn::Csn;
-use crate::error::{AbortReason, Error};
+use crate::error::Error;
 use crate::platform::Platform;
 use crate::record::Version;
 use crate::shared::Fate;
@@ -69,7 +69,7 @@ impl ReadSet {
             counts::add(|w| w.records += 1);
             // Most of them are the newest version still.
             if !owner.is_newest(entry.r, seen) && !owner.is_unchanged(p, entry.r, seen, csn)? {
-                return Err(Failure::Conflict(AbortReason::ReadChanged, entry.r.touch()));
+                return Err(Failure::Changed(entry.r));
             }
         }
         Ok(())

@@ -103,6 +103,25 @@ impl Retry {
         self.lost.push(Lost { word: std::ptr::from_ref(word) as usize, table, mode });
     }
 
+    /// A lock that the failed transaction would rather have taken for reading in this mode.
+    pub fn list(&mut self, word: usize, table: u64, mode: Mode) {
+        match self.lost.iter_mut().find(|l| l.word == word && l.table == table) {
+            Some(l) => l.mode = l.mode.join(mode),
+            None => {
+                if self.lost.len() == LOSSES {
+                    self.lost.remove(0);
+                }
+                self.lost.push(Lost { word, table, mode });
+            }
+        }
+    }
+
+    /// Is the lock among those that were lost, or listed?
+    pub fn lists(&self, word: &LockWord, table: u64) -> bool {
+        let word = std::ptr::from_ref(word) as usize;
+        !self.lost.is_empty() && self.lost.iter().any(|l| l.word == word && l.table == table)
+    }
+
     /// The mode in which to take a lock for reading (INV-LOSER). After a lost upgrade this makes
     /// the transaction wait for the winner, which it would overtake by reading again.
     pub fn mode_of_read(&self, word: &LockWord, table: u64, mode: Mode) -> Mode {

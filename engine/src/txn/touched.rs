@@ -38,10 +38,15 @@ impl Touched {
         Touched { partition, set, reads: 0, writes: 0, delta, locked: false }
     }
 
-    /// Would a serializable read of a row take a lock that we do not hold?
+    /// Would a serializable read of any row take a lock that we do not hold?
     #[inline]
     pub fn locks_to_read(&self) -> bool {
         self.set.locks_reads() || self.set.locks_partitions() && !self.locked
+    }
+    /// Might one of a hot row?
+    #[inline]
+    pub fn may_lock_to_read(&self) -> bool {
+        self.set.may_lock_reads() || self.set.locks_partitions() && !self.locked
     }
     /// Would a serializable write of a row take one before the commit?
     #[inline]

@@ -15,6 +15,7 @@ mod early;
 mod faults;
 mod frozen;
 mod groups;
+mod heat;
 mod held;
 mod histories;
 mod intents;

@@ -346,7 +346,7 @@ fn read(c: &mut Client, key: i64) -> Result<i64, Error> {
 fn states(p: Protocol, fault: Option<Fault>, seed: u64) -> Vec<(i64, i64)> {
     const THREADS: u16 = 4;
     // Neither engine sees a deadlock over both of them.
-    let policy = if p == Protocol::TwoPhase { Policy::NoWait } else { Policy::Wait };
+    let policy = if matches!(p, Protocol::TwoPhase | Protocol::Mocc) { Policy::NoWait } else { Policy::Wait };
     let worlds = [(); 2].map(|()| World::new(&[ProtocolSet::of(p)], policy, THREADS));
     let (recorders, seen, commits) = ([(); 2].map(|()| Recorder::new()), Mutex::new(Vec::new()), AtomicU64::new(0));
     let until = Instant::now() + Duration::from_secs(10);

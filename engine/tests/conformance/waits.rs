@@ -39,9 +39,12 @@ fn declared_partitions_wait_in_a_phase_of_their_own() {
     let block = Block::new(8 << 20, 1).expect("memory");
     let e = block.engine;
     e.shared.protocols.without_detector(true);
-    for p in Protocol::ALL {
+    for p in [Protocol::PartCc, Protocol::Occ, Protocol::TwoPhase] {
         Table::new_map(&e, 0, 1, 0, b"", of(p), Policy::Wait).expect("all three together");
     }
+    // It waits in two phases, but for policies that wait in one.
+    let hot = |policy| Table::new_map(&e, 0, 1, 0, b"", of(Protocol::Mocc), policy).map(|_| ());
+    assert_eq!(hot(Policy::Wait), Err(Error::WaitingPhases));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 CREATE FUNCTION mixedcc.set_protocol("table" regclass, protocol text, partition int DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'set_protocol_wrapper' LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION mixedcc.set_protocol(regclass, text, int) IS
-    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl) and pins it; waits for no transaction but one that holds the table''s ACCESS EXCLUSIVE lock, and is not undone by ROLLBACK; who holds that lock itself switches at once';
+    'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl, mocc) and pins it; waits for no transaction but one that holds the table''s ACCESS EXCLUSIVE lock, and is not undone by ROLLBACK; who holds that lock itself switches at once';
 
 CREATE FUNCTION mixedcc.unpin("table" regclass, partition int DEFAULT NULL) RETURNS void
     AS 'MODULE_PATHNAME', 'unpin_wrapper' LANGUAGE C VOLATILE;
@@ -37,7 +37,7 @@ CREATE VIEW mixedcc.partitions AS
 COMMENT ON VIEW mixedcc.partitions IS 'partitions of the mixedcc tables of this database, their protocols and counters';
 COMMENT ON COLUMN mixedcc.partitions."table" IS 'the table';
 COMMENT ON COLUMN mixedcc.partitions.partition IS 'number of the partition, from 0';
-COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ or 2pl; two joined by + in the middle of a switch';
+COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ, 2pl or mocc; two joined by + in the middle of a switch';
 COMMENT ON COLUMN mixedcc.partitions.waiting_policy IS 'what 2pl does when a row lock conflicts: wait, no_wait or wait_die';
 COMMENT ON COLUMN mixedcc.partitions.rows IS 'committed rows';
 COMMENT ON COLUMN mixedcc.partitions.versions IS 'newest versions, with those of deleted rows that were not vacuumed yet';

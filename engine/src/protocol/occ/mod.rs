@@ -19,15 +19,15 @@ impl Rules for Occ {
         Phase::Validate as u8
     }
 
-    const LOCK_AT_COMMIT: AtLock = Some(lock_and_compare);
+    const LOCK_AT_COMMIT: AtLock = Some(|t, p, w| lock_and_compare(t, p, w, How::Wait));
 }
 
 /// Locks a row that was written. It must have the version still that the write replaces: no other
 /// transaction has replaced it since, and none can from now on.
 #[inline]
-fn lock_and_compare(t: &mut Txn, p: &dyn Platform, w: Write) -> Result<(), Error> {
+pub(super) fn lock_and_compare(t: &mut Txn, p: &dyn Platform, w: Write, how: How) -> Result<(), Error> {
     let mode = if w.kind == WriteKind::Delete { Mode::Update } else { Mode::NoKeyUpdate };
-    t.lock_record(p, w.r, mode, How::Wait, false)?;
+    t.lock_record(p, w.r, mode, how, false)?;
     if w.base.is_some_and(|base| w.r.rec.head() == base.as_ptr()) {
         return Ok(()); // it is committed, and nothing is newer
     }

@@ -1,0 +1,220 @@
+//! Rows that fail transactions become hot, and look-ups of hot rows lock them (INV-HEAT).
+
+use crate::client::{Client, Mood};
+use crate::load::{find_anomaly, Load};
+use crate::world::World;
+use mixedcc_engine::checker::{AnomalyKind, Recorder};
+use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::faults::Fault;
+use mixedcc_engine::lock::Mode;
+use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::txn::How;
+use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
+use std::time::{Duration, Instant};
+
+const KEY: i64 = 0;
+const OTHER: i64 = 2;
+const THIRD: i64 = 4;
+
+fn world(policy: Policy) -> World {
+    World::new(&[ProtocolSet::of(Protocol::Mocc)], policy, 4)
+}
+
+fn mode(c: &Client, key: i64) -> Option<Mode> {
+    let found = c.w.scan(key, key).first().expect("the row is there").1;
+    found.rec.lock.held_by(c.id).map(|h| h.mode)
+}
+
+/// The mode in which a look-up by this client locks the row, while no other one is in its way.
+fn mode_of_read(c: &mut Client, key: i64) -> Option<Mode> {
+    c.begin(Mood::Serializable);
+    c.get(key).expect("nobody is in the way");
+    let mode = mode(c, key);
+    c.abort();
+    mode
+}
+
+fn updates(c: &mut Client, key: i64) {
+    c.begin(Mood::Serializable);
+    c.update(key, false).expect("nobody is in the way");
+    c.commit().expect("nobody is in the way");
+}
+
+/// `loser` reads the row, `winner` changes it, and so the loser fails: because of what it has read,
+/// or where `writes` of what it has written.
+fn fails(loser: &mut Client, winner: &mut Client, key: i64, writes: bool) {
+    loser.begin(Mood::Serializable);
+    loser.update(OTHER, false).expect("nobody is in the way");
+    loser.get(key).expect("nobody is in the way");
+    if writes {
+        loser.update(key, false).expect("nobody is in the way");
+    }
+    updates(winner, key);
+    let wanted = if writes { AbortReason::WriteConflict } else { AbortReason::ReadChanged };
+    let got = loser.commit();
+    assert!(matches!(got, Err(Error::Abort { reason, .. }) if reason == wanted), "{got:?}");
+    loser.abort();
+}
+
+/// A commit, after which the slot knows of no failure any more. It meets no hot row.
+fn commits(c: &mut Client) {
+    updates(c, THIRD);
+}
+
+/// Makes the row hot for all. Returns after how many failures.
+fn heats(loser: &mut Client, winner: &mut Client, writes: bool) -> usize {
+    for n in 1..1000 {
+        fails(loser, winner, KEY, writes);
+        commits(loser);
+        if mode_of_read(winner, KEY).is_some() {
+            return n;
+        }
+    }
+    panic!("the row does not become hot");
+}
+
+#[test]
+fn a_row_that_fails_many_is_locked_at_the_read_and_others_are_not() {
+    for writes in [false, true] {
+        let w = world(Policy::Wait);
+        let recorder = Recorder::new();
+        let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+        assert_eq!(mode_of_read(&mut a, KEY), None, "nothing is known yet");
+        let n = heats(&mut a, &mut b, writes);
+        assert!(n >= 3, "after {n} failures");
+        // A client that fails because of a write should have locked the row for that at its read.
+        let wanted = if writes { Mode::NoKeyUpdate } else { Mode::Share };
+        assert_eq!(mode_of_read(&mut a, KEY), Some(wanted));
+        assert_eq!(mode_of_read(&mut a, OTHER), None, "another row");
+        assert!(w.records(0).iter().all(|r| r.rec.lock.is_free()));
+    }
+}
+
+/// Locks that are free cool a row.
+#[test]
+fn a_hot_row_cools() {
+    let w = world(Policy::Wait);
+    let recorder = Recorder::new();
+    let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+    heats(&mut a, &mut b, false);
+    assert!((0..100_000).any(|_| mode_of_read(&mut a, KEY).is_none()), "it stays hot");
+}
+
+#[test]
+fn a_retry_locks_what_has_failed_and_what_it_has_written_until_it_commits() {
+    let w = world(Policy::Wait);
+    let recorder = Recorder::new();
+    let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+    fails(&mut a, &mut b, KEY, false);
+    a.begin(Mood::Serializable);
+    for key in [KEY, OTHER, THIRD] {
+        a.get(key).expect("nobody is in the way");
+    }
+    assert_eq!([KEY, OTHER, THIRD].map(|key| mode(&a, key)), [Some(Mode::Share), Some(Mode::NoKeyUpdate), None]);
+    assert_eq!(mode_of_read(&mut b, KEY), None, "the list is the slot's");
+    a.update(OTHER, false).expect("nobody is in the way");
+    a.commit().expect("nobody is in the way");
+    assert_eq!(mode_of_read(&mut a, KEY), None, "it has committed");
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A writer that waits at its read finds what the one before it has committed: neither fails.
+#[test]
+fn who_waits_for_a_hot_row_reads_its_newest_version() {
+    let w = &world(Policy::Wait);
+    let recorder = Recorder::new();
+    let [mut a, mut b] = [0, 1].map(|slot| Client::new(w, slot, recorder.session(), 5));
+    heats(&mut a, &mut b, true);
+    a.begin(Mood::Serializable);
+    a.get(KEY).expect("nobody is in the way");
+    assert_eq!(mode(&a, KEY), Some(Mode::NoKeyUpdate));
+    std::thread::scope(|s| {
+        let session = recorder.session();
+        let waiter = s.spawn(move || {
+            let mut c = Client::new(w, 2, session, 5);
+            c.begin(Mood::Serializable);
+            c.update(OTHER, false)?;
+            c.get(KEY)?;
+            c.update(KEY, false)?;
+            c.commit()
+        });
+        until("the other one sleeps", || w.e.asleep() > 0);
+        a.update(KEY, false).expect("nobody is in the way");
+        a.commit().expect("it has the lock");
+        waiter.join().expect("its thread").expect("it has waited");
+    });
+}
+
+/// The lock of a hot row is not worth a deadlock: a read goes on without it.
+#[test]
+fn a_read_whose_wait_would_close_a_circle_goes_on() {
+    let w = &world(Policy::Wait);
+    let recorder = Recorder::new();
+    let [mut a, mut b] = [0, 1].map(|slot| Client::new(w, slot, recorder.session(), 5));
+    heats(&mut a, &mut b, true);
+    a.begin(Mood::Serializable);
+    let other = w.scan(OTHER, OTHER).first().expect("the row is there").1;
+    a.t.lock_row(&a.p, other, Mode::NoKeyUpdate, How::Wait).expect("nobody is in the way");
+    std::thread::scope(|s| {
+        let session = recorder.session();
+        let sleeper = s.spawn(move || {
+            let mut c = Client::new(w, 2, session, 5);
+            c.begin(Mood::Serializable);
+            c.get(KEY)?; // hot: it has the lock
+            c.update(OTHER, false)?;
+            c.commit()
+        });
+        until("the other one sleeps", || w.e.asleep() > 0);
+        a.get(KEY).expect("no deadlock");
+        assert_eq!(mode(&a, KEY), None);
+        a.commit().expect("it has only read and locked, and nobody has changed the row");
+        sleeper.join().expect("its thread").expect("it has waited for the lock of the other row");
+    });
+}
+
+/// Under the other policies no transaction waits at a read, or fails because a row is hot.
+#[test]
+fn policies_that_do_not_wait_leave_the_lock_out() {
+    for policy in [Policy::NoWait, Policy::WaitDie] {
+        let w = world(policy);
+        let recorder = Recorder::new();
+        let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+        heats(&mut a, &mut b, true);
+        a.begin(Mood::Serializable);
+        a.get(KEY).expect("nobody is in the way");
+        assert_eq!(mode(&a, KEY), Some(Mode::NoKeyUpdate));
+        b.begin(Mood::Serializable);
+        b.p.threads.fail_at.set(Some(StopEvent::LockWait));
+        b.get(KEY).expect("it goes on without the lock");
+        assert_eq!(mode(&b, KEY), None);
+        a.update(KEY, false).expect("it has the lock");
+        a.commit().expect("it has the lock");
+        b.p.threads.fail_at.set(None);
+        b.abort();
+    }
+}
+
+/// INV-HEAT: reads of hot rows are validated whether or not they have got the lock.
+#[test]
+fn the_heat_is_not_trusted() {
+    let load = |policy, fault| {
+        move |seed| {
+            let mut l = Load::new(&[ProtocolSet::of(Protocol::Mocc)], policy, seed).serializable_only();
+            (l.fault, l.commits, l.churn) = (fault, 1000, 0);
+            l
+        }
+    };
+    for policy in Policy::ALL {
+        let found = find_anomaly(load(policy, None), 2);
+        assert!(found.is_none(), "{policy:?}: {}", found.expect("an anomaly"));
+    }
+    let v = find_anomaly(load(Policy::NoWait, Some(Fault::TrustsHeat)), 40).expect("the fault was not found");
+    assert!(!v.has(AnomalyKind::Malformed), "the record of the history is at fault: {v}");
+}
