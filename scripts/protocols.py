@@ -43,7 +43,8 @@ def has(protocol, capability):
 
 
 def only_validates(protocol):
-    """Does it lock nothing before the commit, so that no transaction waits until then?"""
+    """Does it lock nothing before the commit, so that no transaction waits until then? Rows that
+    are hot (locks_hot) are left out of account."""
     return not any(has(protocol, f"locks_{what}") for what in ("partitions", "reads", "writes", "ranges"))
 
 

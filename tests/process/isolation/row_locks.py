@@ -67,8 +67,8 @@ def is_exact(name):
 
 
 def is_lazy(name):
-    """Does a single protocol lock what it writes at COMMIT only?"""
-    return name in protocols.ALL and protocols.only_validates(name)
+    """Does a protocol, or do both of a switch, lock what it writes at COMMIT only?"""
+    return all(p in protocols.ALL and protocols.only_validates(p) for p in name.split(" to "))
 
 
 def modes_that_conflict(table, level, name):
