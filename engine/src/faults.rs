@@ -106,6 +106,12 @@ pub enum Fault {
     LooksAtClockLast,
     /// Memory retired at the CSN of the oldest pin is freed.
     FreesAtPin,
+    /// A transaction that wakes does not say so.
+    WakesLate,
+    /// A pruner compares points by their clocks, and not by their floors.
+    PrunesByClock,
+    /// Versions that a pruner has unlinked are freed at the next look, also if a reader has them.
+    FreesUnlinked,
     /// A commit retires replaced versions at its own CSN.
     RetiresAtOwnCsn,
     /// A commit does not renew its pin.

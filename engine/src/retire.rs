@@ -7,22 +7,44 @@
 //! **INV-QUEUE**: Only the holder of a queue's latch uses the queue's pointers and segments and
 //! writes its counters. Only the slot's owner adds entries and changes the room. Other processes
 //! read counters without the latch, and decide by them only when to look.
+//!
+//! A queue has three lists of segments. New entries go to the *young* ones, in the order of time.
+//! Beside a point (INV-POINT) they are judged later: what it may need goes to the *old* ones, and
+//! what is unlinked to the *loose* ones (`retire/prune.rs`).
 
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::memory::OutOfMemory;
 use crate::primitive::{relax, AtomicPtr, AtomicU64, Ordering};
+use crate::record::{Record, Version};
 use crate::shared::Engine;
 use std::ptr::NonNull;
 
-const SEGMENT: usize = 62;
+mod prune;
+
+const SEGMENT: usize = 41;
+
+/// A piece of memory that waits.
+#[derive(Clone, Copy)]
+struct Entry {
+    p: *mut u8,
+    /// The value of the clock at which it was retired, or unlinked.
+    at: Csn,
+    /// The record of a version that another one has replaced; null: another piece; or [`LOOSE`].
+    of: *const Record,
+}
+const _: () = assert!(cfg!(loom) || std::mem::size_of::<Entry>() == 24);
+
+/// The entry is reachable no more, and no snapshot needs it: it waits for full pins only
+/// (INV-LOOSE).
+const LOOSE: *const Record = std::ptr::without_provenance(1);
 
 #[repr(C)]
 struct Segment {
     next: *mut Segment,
     n: u32,
     done: u32,
-    items: [(*mut u8, Csn); SEGMENT],
+    items: [Entry; SEGMENT],
 }
 
 /// A slot's queue of retired memory. Its owner fills it; any process that needs memory may drain
@@ -40,6 +62,15 @@ pub struct RetireQueue {
     /// When a large piece was retired last, if that piece may still wait; else 0.
     large_at: AtomicU64,
     latch: AtomicU64,
+    /// The old segments, how many there are, and a CSN at or below those of all their entries.
+    old: AtomicPtr<Segment>,
+    old_last: AtomicPtr<Segment>,
+    old_segments: AtomicU64,
+    old_least: AtomicU64,
+    /// The segments of loose entries (INV-LOOSE), and how many there are.
+    loose: AtomicPtr<Segment>,
+    loose_last: AtomicPtr<Segment>,
+    loose_segments: AtomicU64,
 }
 
 /// The latch of a queue, held by the caller.
@@ -75,6 +106,19 @@ impl Latched {
     }
     fn set_large_at(&self, at: Csn) {
         self.0.large_at.store(at, Ordering::Relaxed);
+    }
+
+    /// Frees the memory of an entry, which the caller takes out.
+    ///
+    /// # Safety
+    /// No reader can reach it (INV-RETIRE, INV-LOOSE).
+    unsafe fn free(&self, e: &Engine, me: SlotId, entry: Entry) {
+        self.set_len(self.len() - 1);
+        if entry.at >= self.large_at() {
+            self.set_large_at(0);
+        }
+        // SAFETY: INV-M1: retired memory is a piece of the region, and freed once.
+        unsafe { e.region.free(me as usize, NonNull::new_unchecked(entry.p)) };
     }
 }
 
@@ -153,7 +197,12 @@ impl RetireQueue {
 
     /// Retires memory at the clock's present value. Never fails, as room was reserved.
     pub fn push(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
-        Self::push_all(e, slot, std::iter::once(p), now);
+        Self::push_entries(e, slot, std::iter::once((p, std::ptr::null())), now);
+    }
+
+    /// The same of memory that no snapshot needs: INV-LOOSE.
+    pub fn push_loose(e: &Engine, slot: SlotId, p: NonNull<u8>, now: Csn) {
+        Self::push_entries(e, slot, std::iter::once((p, LOOSE)), now);
     }
 
     /// Retires a large piece. After every transaction the owner checks whether it can be freed
@@ -171,17 +220,27 @@ impl RetireQueue {
         (at != 0 && Self::len(e, slot) > 0).then_some(at)
     }
 
-    /// Retires many pieces. `all` only looks at memory that is private to the slot's thread.
-    pub fn push_all(e: &Engine, slot: SlotId, all: impl Iterator<Item = NonNull<u8>>, now: Csn) {
+    /// Retires versions that others have replaced in these records. `all` only looks at memory that
+    /// is private to the slot's thread.
+    pub fn push_all(
+        e: &Engine,
+        slot: SlotId,
+        all: impl Iterator<Item = (NonNull<Version>, &'static Record)>,
+        now: Csn,
+    ) {
+        Self::push_entries(e, slot, all.map(|(v, record)| (v.cast(), std::ptr::from_ref(record))), now);
+    }
+
+    fn push_entries(e: &Engine, slot: SlotId, all: impl Iterator<Item = (NonNull<u8>, *const Record)>, now: Csn) {
         let q = Self::lock(e, slot);
-        for p in all {
+        for (p, of) in all {
             // SAFETY: INV-QUEUE: the latch is held, and `reserve` made room.
             unsafe {
                 if (*q.last()).n as usize == SEGMENT {
                     q.0.last.store((*q.last()).next, Ordering::Relaxed);
                 }
                 let s = q.last();
-                (&mut (*s).items)[(*s).n as usize] = (p.as_ptr(), now);
+                (&mut (*s).items)[(*s).n as usize] = Entry { p: p.as_ptr(), at: now, of };
                 (*s).n += 1;
             }
             q.set_room(q.room() - 1);
@@ -200,29 +259,29 @@ impl RetireQueue {
             return;
         }
         let q = Self::lock(e, slot);
-        while budget > 0 && q.len() > 0 {
+        q.free_old(e, me, min_pin);
+        while budget > 0 && !q.first().is_null() {
             let s = q.first();
             // SAFETY: INV-QUEUE: the latch is held. INV-RETIRE: no pin keeps the entries freed
             // here.
             unsafe {
                 if (*s).done == (*s).n {
-                    debug_assert!(!(*s).next.is_null());
+                    if s == q.last() {
+                        return;
+                    }
                     q.0.first.store((*s).next, Ordering::Relaxed);
                     e.region.free(me as usize, NonNull::new_unchecked(s.cast()));
                     continue;
                 }
-                let (p, csn) = (&(*s).items)[(*s).done as usize];
+                let entry = (&(*s).items)[(*s).done as usize];
+                let csn = entry.at;
                 let early = faults::on(Fault::NoGracePeriod) || csn == min_pin && faults::on(Fault::FreesAtPin);
                 if csn >= min_pin && !early {
                     return;
                 }
                 (*s).done += 1;
-                q.set_len(q.len() - 1);
-                if csn >= q.large_at() {
-                    q.set_large_at(0);
-                }
                 budget -= 1;
-                e.region.free(me as usize, NonNull::new_unchecked(p));
+                q.free(e, me, entry);
             }
         }
     }

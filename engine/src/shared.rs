@@ -24,12 +24,14 @@ use crate::txn::Kept;
 use std::ops::Range;
 
 /// Changes whenever the layout of a shared structure changes.
-pub const LAYOUT_VERSION: u64 = 20;
+pub const LAYOUT_VERSION: u64 = 21;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 mod pins;
+mod points;
 
 pub use pins::{take_pin, Adopter, Oldest};
+pub use points::{Needs, PinWords};
 
 /// A value on cache lines of its own.
 #[repr(C, align(128))]
@@ -57,6 +59,10 @@ pub struct Slot {
     pub read_csn: AtomicU64,
     /// Every snapshot under the pin sees all commits up to this CSN (INV-FLOOR).
     floor: AtomicU64,
+    /// The clock of the snapshot of a point, 0: the pin is full (INV-POINT).
+    upto: AtomicU64,
+    /// Of a point: the full pin of its owner beside it, or [`UNPINNED`] (INV-POINT).
+    works: AtomicU64,
     /// The commits that the snapshot of `read_csn` leaves out. Made at first use, and kept.
     shown: AtomicPtr<Shown>,
     /// The switch epoch that the transaction published before it followed a protocol. 0: it follows
@@ -137,6 +143,10 @@ pub struct Shared {
     dropped_latch: Latch,
     /// Counts the pins that were adopted from another slot, or lowered to the oldest one.
     pub adoptions: AtomicU32,
+    /// 1 while a process prunes (INV-UNLINK).
+    pub(crate) pruning: AtomicU32,
+    /// Versions that were unlinked between snapshots since the start.
+    pub pruned: AtomicU64,
     /// Dropped tables that wait for their grace period, or for their next slice to be freed.
     pub dropped: AtomicPtr<Table>,
     /// The number of dropped tables of which a process is freeing a slice at the moment.
@@ -391,6 +401,7 @@ impl Engine {
         for slot in 0..self.slots.len() {
             RetireQueue::drain_for(self, slot as SlotId, me, min, usize::MAX);
         }
+        self.prune_all(me, 0..self.slots.len() as SlotId, usize::MAX);
         Table::free_dropped(self, me, min);
     }
 

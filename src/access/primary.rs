@@ -380,6 +380,7 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
     let mut building = Building { e: *e, index: Some(index) };
     let t = xact::txn();
     xact::renew_pin();
+    t.rest_no_more();
     let oldest = t.e.pin_oldest(t.slot);
     let (mut key, mut built, mut filler) = (Vec::new(), Built::default(), Filler::new(index));
     for no in 0..table.len() {

@@ -130,6 +130,7 @@ pub fn own_version(t: &Txn, n: u32) -> Seen {
 
 /// The newest version: our own, or the newest committed one.
 pub fn newest(t: &mut Txn, r: RecordRef) -> Seen {
+    t.rest_no_more(); // INV-RESTS
     if let Some(n) = t.last_write(r) {
         return own_version(t, n);
     }
@@ -222,6 +223,8 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
             return unsafe { live(Some(v)) }.map(|v| (v, None));
         }
     }
+    // INV-RESTS
+    t.rest_no_more();
     // SAFETY: the version is the newest of a record, reached under our pin (INV-RETIRE).
     let v = unsafe { live(ok(t.newest(&PG, r.rec)).map(|v| v.0)) };
     if v.is_none() && mode == Mode::Serializable {
@@ -249,7 +252,7 @@ impl ToIndex {
 }
 
 /// See [`ToIndex`]; `None`: nothing. Every snapshot sees all commits up to `oldest.floor`, and
-/// memory that was retired at `oldest.pin` or later is there; `None`: only what is there now
+/// what a commit above `oldest.pin` has replaced is there; `None`: only what is there now
 /// counts. No other transaction has open writes in the table.
 ///
 /// # Safety
@@ -276,11 +279,13 @@ pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Option<Oldest>) -> Opt
         if !recent {
             return None;
         }
-        // Deleted, but an older snapshot may still see it. Its memory is there if the delete is not
-        // older than the oldest pin.
+        // Deleted, but an older snapshot may still see it, or a version below it. Its memory is
+        // there if the delete is later than the oldest pin (INV-UNLINK of the engine).
         let older = NonNull::new(v.older())?;
-        let there = v.csn().is_none_or(|c| oldest.is_none_or(|o| c >= o.pin));
-        Some(ToIndex { version: Some(older).filter(|_| there), alive: false, has_past: !there })
+        let there = v.csn().is_none_or(|c| oldest.is_none_or(|o| c > o.pin));
+        let recent = |v: &Version| v.csn().is_none_or(|c| oldest.is_none_or(|o| c >= o.floor));
+        let is_all = there && !(recent(older.as_ref()) && !older.as_ref().older().is_null());
+        Some(ToIndex { version: Some(older).filter(|_| there), alive: false, has_past: !is_all })
     }
 }
 
@@ -308,6 +313,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
         (*s).speculativeToken = 0;
     }
     xact::prepared::finish_decided(); // INV-DECIDED
+    t.rest_no_more(); // INV-RESTS
     if let Some(n) = t.last_write(r) {
         OWN_CONFLICT.set((r.table.id, r.no));
         return own_version(t, n);

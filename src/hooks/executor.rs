@@ -31,7 +31,7 @@ pub fn init() {
             before.start.map(|f| f as *const _),
             before.end.map(|f| f as *const _),
             before.finish.map(|f| f as *const _),
-            compat::init_run(run),
+            compat::init_run(run, (xact::rests::begin_run, xact::rests::end_run)),
         ];
         bypass::init(&others.into_iter().flatten().collect::<Vec<_>>());
     }
@@ -230,7 +230,7 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
     // SAFETY: `q` is a statement that has run (contract of ExecutorEnd_hook).
     unsafe {
         if bypass::end(q) {
-            return;
+            return xact::rests::between_statements();
         }
         let shared = parallel::concerns(q);
         if !(*q).estate.is_null() {
@@ -244,6 +244,7 @@ unsafe extern "C-unwind" fn end(q: *mut pg_sys::QueryDesc) {
             xact::parallel::end_statement(q as usize);
         }
         xact::note_end_of_statement();
+        xact::rests::between_statements();
     }
 }
 

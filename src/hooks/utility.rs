@@ -107,6 +107,7 @@ unsafe extern "C-unwind" fn process(
         }
         xact::parallel::end_build();
         xact::note_end_of_statement();
+        xact::rests::between_statements();
     }
 }
 
@@ -169,6 +170,13 @@ fn concerns_us(tag: NodeTag) -> bool {
         || (tag == T_CallStmt && annotate::any())
 }
 
+/// May a command of ours keep addresses of versions while functions run? Those that only run the
+/// executor, or only read the rows of a table, do not.
+fn may_keep_versions(tag: NodeTag) -> bool {
+    use NodeTag::{T_CallStmt, T_CopyStmt, T_ExplainStmt, T_VariableSetStmt};
+    ![T_CopyStmt, T_VariableSetStmt, T_ExplainStmt, T_CallStmt].contains(&tag)
+}
+
 #[pg_guard]
 #[allow(clippy::too_many_arguments)]
 unsafe extern "C-unwind" fn process_ours(
@@ -183,6 +191,10 @@ unsafe extern "C-unwind" fn process_ours(
 ) {
     let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
     xact::renew_pin();
+    // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook).
+    if may_keep_versions(unsafe { (*(*pstmt).utilityStmt).type_ }) {
+        xact::rests::stay_awake();
+    }
     // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook).
     match unsafe { (*(*pstmt).utilityStmt).type_ } {
         NodeTag::T_CreateStmt => create::table(call),

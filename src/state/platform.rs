@@ -100,12 +100,15 @@ pub fn let_pass(over: impl Fn() -> bool) {
 /// Is the engine in the middle of a call that runs functions of users (comparisons, expressions of
 /// indexes)?
 static INSIDE: Local<bool> = Local::new(false);
+/// Is it, or does the transaction rest (INV-RESTS)? One look tells that neither is so.
+static AWAY: Local<bool> = Local::new(false);
 
 /// While it lives, functions of users run with the engine in the middle of a call.
 struct Inside(bool);
 
 impl Inside {
     fn enter() -> Inside {
+        AWAY.set(true);
         Inside(INSIDE.replace(true)) // taken back also if an ERROR unwinds
     }
 }
@@ -113,13 +116,40 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(self.0);
+        AWAY.set(self.0);
     }
 }
 
-/// See [`outside`].
+/// The transaction has begun to rest. The next use of the engine wakes it.
+pub fn note_rest() {
+    AWAY.set(true);
+}
+
+/// Wakes the transaction if it rests.
+#[inline]
+pub fn wake() {
+    if AWAY.get() && !INSIDE.get() {
+        wake_up();
+    }
+}
+
+#[cold]
+fn wake_up() {
+    AWAY.set(false);
+    xact::rests::wake();
+}
+
+#[cold]
+fn is_outside_after_rest() -> bool {
+    wake();
+    !INSIDE.get()
+}
+
+/// See [`outside`]. All code that is about to use the engine asks this before, or calls that: so it
+/// wakes the transaction if that rests.
 #[inline]
 pub fn is_outside() -> bool {
-    !INSIDE.get()
+    !AWAY.get() || is_outside_after_rest()
 }
 
 /// Raises an error if the engine is in the middle of a call (INV-OUTSIDE). Called wherever

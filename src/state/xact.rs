@@ -26,6 +26,7 @@ pub mod parallel;
 mod parts;
 mod pending;
 pub mod prepared;
+pub mod rests;
 mod rows;
 mod snapshots;
 mod tags;
@@ -62,6 +63,8 @@ struct Backend {
     mode: Option<Mode>,
     /// The read CSN of the transaction snapshot, 0 until it is fixed.
     read_csn: Csn,
+    /// All commits up to here were done then.
+    read_floor: Csn,
     /// When a statement without tables of ours has started, 0 before the first one.
     moment: Csn,
     pending: Vec<(u32, Pending)>,
@@ -134,6 +137,7 @@ fn new_backend() -> &'static mut Backend {
             last_write: None,
             mode: None,
             read_csn: 0,
+            read_floor: 0,
             moment: 0,
             pending: Vec::new(),
             locked: HashMap::new(),
@@ -246,6 +250,7 @@ pub fn writing() -> &'static mut Txn {
             "Start the transaction READ WRITE.",
         );
     }
+    t.rest_no_more();
     ok(t.thaw(&PG));
     t
 }
@@ -359,6 +364,7 @@ pub fn mode() -> Mode {
 /// `Platform::quiescent`). For what looks at versions without a snapshot's CSN; the session holds a
 /// snapshot now.
 pub fn renew_pin() {
+    platform::wake();
     // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
     // `backend`).
     if let Some(b) = unsafe { BACKEND.get_mut().as_ref() }.filter(|b| b.txn.is_active()) {
@@ -404,7 +410,7 @@ fn note_deadlock(b: &mut Backend) {
 fn end_transaction(b: &mut Backend) {
     b.mode = None;
     (b.round_trips, b.statement_at) = (0, 0);
-    (b.read_csn, b.moment) = (0, 0);
+    (b.read_csn, b.read_floor, b.moment) = (0, 0, 0);
     b.held = 0;
     if b.locked.capacity() > 1024 {
         b.locked = HashMap::new();
@@ -432,6 +438,7 @@ pub fn sampled() -> Option<&'static Txn> {
 
 /// Validates the transaction; an ERROR aborts it.
 pub fn prepare() {
+    platform::wake();
     if !has_backend() {
         return;
     }
@@ -455,7 +462,9 @@ pub fn prepare() {
 /// The transaction has committed: publishes it. Returns whether it may have dropped tables; `None`:
 /// this process has used none.
 pub fn publish() -> Option<bool> {
+    platform::wake();
     forget();
+    rests::end_transaction(false);
     let b = has_backend().then(backend)?;
     b.commit.commit(&mut b.txn);
     Some(end(b, true))
@@ -463,7 +472,9 @@ pub fn publish() -> Option<bool> {
 
 /// The transaction aborts: undoes it. Returns as [`publish`] does.
 pub fn undo() -> Option<bool> {
+    platform::wake();
     forget();
+    rests::end_transaction(true);
     let b = has_backend().then(backend)?;
     pending::flush_abort(1);
     note_deadlock(b);
@@ -482,7 +493,9 @@ fn end(b: &mut Backend, commit: bool) -> bool {
 /// The transaction is prepared, and no transaction of this process any more. Returns whether this
 /// process has used our tables.
 pub fn prepared() -> bool {
+    platform::wake();
     forget();
+    rests::end_transaction(false);
     if !has_backend() {
         return false;
     }
@@ -500,6 +513,7 @@ pub fn forget() {
 
 /// A subtransaction starts at this level.
 pub fn start_sub(level: u32) {
+    rests::start_sub(level);
     if level == 2 {
         // SAFETY: a variable of this process, which only its one thread writes. A subtransaction
         // starts as its parent is.
@@ -534,6 +548,7 @@ pub fn commit_sub(level: u32) -> bool {
 
 /// The subtransaction at this level aborts. Returns as [`commit_sub`] does.
 pub fn abort_sub(level: u32) -> bool {
+    rests::abort_sub(level);
     if !has_backend() {
         return false;
     }

@@ -64,7 +64,7 @@ pub struct Version {
     /// Length of the payload in bytes.
     pub len: u32,
     /// The `VER_` flags.
-    pub flags: u32,
+    flags: AtomicU32,
 }
 /// Bytes before the payload.
 pub const VERSION_HEADER: usize = std::mem::size_of::<Version>();
@@ -76,6 +76,9 @@ pub const VER_TOMBSTONE: u32 = 1;
 
 /// Set beside [`VER_TOMBSTONE`]: the row's key in the primary index follows the [`Successor`].
 pub const VER_KEYED: u32 = 2;
+
+/// Set by the pruner, in a version that lies in its record's chain no more (INV-UNLINK).
+const VER_UNLINKED: u32 = 4;
 
 /// The new place of a moved row. It is the tombstone's payload, or the beginning of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +102,7 @@ impl Version {
                 older: AtomicPtr::new(std::ptr::null_mut()),
                 stamp: AtomicU64::new(stamp.0),
                 len,
-                flags,
+                flags: AtomicU32::new(flags),
             });
         }
     }
@@ -118,18 +121,31 @@ impl Version {
     pub fn older(&self) -> *mut Version {
         self.older.load(Ordering::Acquire)
     }
-    /// Sets the older version. The owner calls it before it links this version.
+    /// Sets the older version. The owner calls it before it links this version, and the pruner
+    /// (INV-UNLINK).
     pub fn set_older(&self, v: *mut Version) {
         self.older.store(v, Ordering::Release);
     }
     /// Is it a tombstone?
     #[inline]
     pub fn is_tombstone(&self) -> bool {
-        self.flags & VER_TOMBSTONE != 0
+        self.has(VER_TOMBSTONE)
     }
     /// Is it a tombstone with its row's key?
     pub fn is_keyed(&self) -> bool {
-        self.flags & VER_KEYED != 0
+        self.has(VER_KEYED)
+    }
+    #[inline]
+    fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+    /// Was it unlinked between snapshots (INV-UNLINK)? Only the pruner asks.
+    pub(crate) fn is_unlinked(&self) -> bool {
+        self.has(VER_UNLINKED)
+    }
+    /// The pruner has unlinked it.
+    pub(crate) fn set_unlinked(&self) {
+        self.flags.fetch_or(VER_UNLINKED, Ordering::Relaxed);
     }
     /// The primary-index key that a keyed tombstone holds.
     ///

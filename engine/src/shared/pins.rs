@@ -10,7 +10,7 @@
 //! other process ends. So the oldest pin never goes back. A transaction that looks below a
 //! tombstone, or that builds an index, relies on this (`Engine::pin`, `adopt_pin`, `pin_oldest`).
 
-use super::{Engine, UNPINNED};
+use super::{Engine, Needs, PinWords, UNPINNED};
 use crate::csn::{Csn, SlotId, State};
 use crate::faults::{self, Fault, Moment};
 use crate::memory::OutOfMemory;
@@ -28,10 +28,10 @@ const PIN_TAG: u64 = LOWERING - 1;
 const LOWERING: u64 = 1 << (PIN_SHIFT - 1);
 
 /// Steps of waiting for a pin that is being taken. After them it is treated as a pin at 0.
-const SHORT: u32 = if cfg!(loom) { 1 } else { 100 };
+pub(super) const SHORT: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// The CSN from which on a pin (not [`UNPINNED`]) keeps retired memory.
-fn kept_from(pin: u64) -> Csn {
+pub(super) fn kept_from(pin: u64) -> Csn {
     if pin & LOWERING != 0 {
         0
     } else {
@@ -41,7 +41,7 @@ fn kept_from(pin: u64) -> Csn {
 
 /// Reads a pin, waiting up to `steps` steps for its CSN to be known. A pin is at 0 only for the few
 /// instructions in which its owner takes it.
-fn settled(pin: &AtomicU64, steps: u32) -> u64 {
+pub(super) fn settled(pin: &AtomicU64, steps: u32) -> u64 {
     for n in 0..steps {
         let p = pin.load(Ordering::SeqCst);
         if p >> PIN_SHIFT != 0 {
@@ -201,7 +201,68 @@ impl Engine {
                 Err(now) => old = now,
             }
         }
+        if s.upto.load(Ordering::Relaxed) != 0 {
+            s.pin.store(tag, Ordering::SeqCst); // INV-POINT: under a pin at 0
+            self.pin_words(slot).make_full();
+        }
         take_pin(&s.pin, &s.floor, self.opens(), tag);
+    }
+
+    /// The words that say what a slot needs.
+    pub(crate) fn pin_words(&self, slot: SlotId) -> PinWords<'static> {
+        let s = &self.slots[slot as usize];
+        PinWords { pin: &s.pin, floor: &s.floor, upto: &s.upto, works: &s.works }
+    }
+
+    /// Has any slot a point, as far as a glance shows?
+    pub(crate) fn may_have_points(&self) -> bool {
+        self.slots.iter().any(|s| s.upto.load(Ordering::Relaxed) != 0 && s.pin.load(Ordering::Relaxed) != UNPINNED)
+    }
+
+    /// What the slot needs beyond a point: its owner sees what was replaced after this CSN. Only
+    /// the owner calls it.
+    pub(crate) fn full_since(&self, slot: SlotId) -> Csn {
+        let s = &self.slots[slot as usize];
+        match s.upto.load(Ordering::Relaxed) {
+            0 => self.pinned_at(slot),
+            _ => s.works.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Looks at what all readers need, and keeps everything meanwhile and until
+    /// [`Engine::end_keeping`], which gets the pin that is returned. What the oldest pin keeps
+    /// stays till then. A reclaimer that has looked before has found no larger oldest pin
+    /// (INV-HONEST). One that looks now sees the pin that keeps everything, or that `adoptions` has
+    /// changed.
+    pub(crate) fn keep_all(&self, slot: SlotId) -> (u64, Needs) {
+        let s = &self.slots[slot as usize];
+        let tag = s.pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
+        let own = s.pin.swap(tag, Ordering::SeqCst);
+        let mut at = own >> PIN_SHIFT;
+        if own == UNPINNED {
+            let (now, done) = self.done_upto();
+            s.floor.store(done, Ordering::SeqCst);
+            at = now;
+        }
+        s.pin.store(at << PIN_SHIFT | LOWERING | tag, Ordering::SeqCst);
+        self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let adoptions = self.shared.adoptions.load(Ordering::SeqCst);
+            let slots = (0..self.slots.len()).map(|slot| self.pin_words(slot as SlotId));
+            let needs = Needs::look(self.opens(), slots, slot as usize, own);
+            if self.shared.adoptions.load(Ordering::SeqCst) == adoptions {
+                return (own, needs);
+            }
+        }
+    }
+
+    /// The slot has the pin again that it had before [`Engine::keep_all`].
+    pub(crate) fn end_keeping(&self, slot: SlotId, own: u64) {
+        let s = &self.slots[slot as usize];
+        let tag = s.pin_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u64 & PIN_TAG;
+        // With another tag: a reclaimer that has read the pin before does not end it.
+        let pin = if own == UNPINNED { UNPINNED } else { own & !PIN_TAG | tag };
+        s.pin.store(pin, Ordering::SeqCst);
     }
 
     /// Pins `slot`, which has no pin, for the snapshot that the transaction `ident` in slot `of`
@@ -217,6 +278,7 @@ impl Engine {
             return None;
         }
         own.pin.store(0, Ordering::SeqCst); // Keeps everything (INV-HONEST).
+        self.pin_words(slot).make_full();
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
         let floor = from.floor.load(Ordering::SeqCst);
         // SAFETY: `shown` is null, or was made for this number of slots.
@@ -251,6 +313,7 @@ impl Engine {
         // reclaimer that looked before has found no larger oldest pin than this call will find,
         // because the oldest pin never goes back (INV-HONEST).
         let own = s.pin.swap(tag, Ordering::SeqCst);
+        self.pin_words(slot).make_full();
         self.shared.adoptions.fetch_add(1, Ordering::SeqCst);
         // A process that pins after this call has looked at its slot has a larger CSN.
         let (now, done) = self.done_upto();

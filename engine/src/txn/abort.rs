@@ -12,6 +12,7 @@ impl Txn {
         if !self.is_active() {
             return;
         }
+        self.wake();
         let wrote = !self.writes.is_empty();
         self.learn_heat();
         self.discard_unplaced();

@@ -65,7 +65,6 @@ use crate::primitive::Ordering;
 use crate::protocol::ProtocolSet;
 use crate::record::Version;
 use crate::retire::RetireQueue;
-use std::ptr::NonNull;
 
 impl Txn {
     /// Steps 0 to 5. `stamp_payload` is called for each version that will be published, with its
@@ -500,8 +499,8 @@ impl Txn {
     #[inline(always)]
     fn retire_bases(&self) {
         let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
-        let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| w.base);
-        RetireQueue::push_all(&self.e, self.slot, bases.map(NonNull::cast), now);
+        let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| Some((w.base?, w.r.rec)));
+        RetireQueue::push_all(&self.e, self.slot, bases, now);
     }
 
     /// Frees some retired memory.

@@ -225,9 +225,9 @@ impl Txn {
     /// versions of the record share.
     ///
     /// A commit retires the versions that it replaced when it is done, at a value of the clock that
-    /// is at least its CSN. Below a tombstone that committed before our pin lies memory that may be
-    /// freed, and that no snapshot or read of ours sees. A tombstone that a snapshot under our pin
-    /// leaves out is an exception: its commit was not done when we pinned.
+    /// is at least its CSN. Below a tombstone that committed at our pin or before lies memory that
+    /// may be freed (INV-UNLINK), and that no snapshot or read of ours sees. A tombstone that a
+    /// snapshot under our pin leaves out is an exception: its commit was not done when we pinned.
     pub fn any_row(&self, rec: &Record) -> Option<NonNull<Version>> {
         let pin = self.e.pinned_at(self.slot);
         let mut v = NonNull::new(rec.head())?;
@@ -241,7 +241,7 @@ impl Txn {
             let stamp = ver.stamp();
             match self.e.fate(stamp, || ver.stamp() == stamp) {
                 None => continue, // stamped meanwhile
-                Some(Fate::Committed(c)) if c < pin && !self.left_out.has(pin, c) => return None,
+                Some(Fate::Committed(c)) if c <= pin && !self.left_out.has(pin, c) => return None,
                 Some(_) => v = NonNull::new(ver.older())?,
             }
         }

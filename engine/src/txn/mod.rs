@@ -20,7 +20,8 @@
 //! The operations of a transaction combine them: `read.rs`, `scan.rs`, `conditions.rs`, `write.rs`,
 //! `locking.rs` and `keyed.rs`. Validation is in `validate.rs`, and `freeze.rs` has what becomes of
 //! readers that it fails. `commit.rs` is the one place that orders the phases of a commit,
-//! `prepared.rs` stops one in the middle, and `abort.rs` is its opposite.
+//! `prepared.rs` stops one in the middle, and `abort.rs` is its opposite. `points.rs` has what
+//! becomes of a pin while a reader does nothing.
 
 mod abort;
 mod commit;
@@ -39,6 +40,7 @@ mod logged;
 mod owner;
 mod parts;
 mod phases;
+mod points;
 mod predicate;
 mod prepared;
 mod present;
@@ -88,6 +90,7 @@ use hashbrown::HashMap;
 use hot::Hot;
 use intent::IntentSet;
 use lock_set::LockSet;
+use points::Rests;
 use prepared::Guards;
 use read_set::ReadSet;
 use reclaim::Reclamation;
@@ -191,6 +194,8 @@ pub struct Txn {
     following: bool,
     /// Do we keep our pin to the end?
     holds: bool,
+    /// May its pin become a point?
+    rests: Rests,
     /// A subtransaction was undone that had touched tables, which others may have dropped since.
     keeps_tables: bool,
     /// All reads so far are valid at this CSN; 0: the next read must find out.
@@ -244,6 +249,7 @@ impl Txn {
             depth: 1,
             following: false,
             holds: false,
+            rests: Rests::May,
             keeps_tables: false,
             valid: 0,
             doubted: 0,
@@ -290,6 +296,7 @@ impl Txn {
         }
         self.set_word(State::Active, 0);
         self.e.pin(self.slot);
+        self.rests = Rests::May;
         self.stage = Stage::Execute;
         self.level = level;
         self.depth = 1;

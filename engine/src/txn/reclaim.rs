@@ -42,6 +42,9 @@ impl Reclamation {
             self.commits = 0;
             self.large = large.unwrap_or(0);
             drain(refresh(e));
+            if waiting() >= DRAIN {
+                e.prune(slot, slot, (2 * DRAIN + waiting() / 2) as usize);
+            }
             self.waiting = waiting();
         }
     }

@@ -321,7 +321,8 @@ impl Registrations {
                 r.block = std::ptr::null_mut();
                 if let Some(b) = NonNull::new(displaced) {
                     // The entry has another key already (INV-RETIRE). `give_blocks` has made room.
-                    RetireQueue::push(&owner.e, owner.slot, b, owner.e.now());
+                    RetireQueue::push_loose(&owner.e, owner.slot, b, owner.e.now());
+                    // INV-LOOSE
                 }
             }
         }

@@ -130,7 +130,7 @@ impl Owner {
             return Ok(None);
         };
         let old =
-            at <= csn || self.e.pinned_at(self.slot) <= csn && self.at_snapshot(p, rec, Seen::prefix(csn))?.is_some();
+            at <= csn || self.e.full_since(self.slot) <= csn && self.at_snapshot(p, rec, Seen::prefix(csn))?.is_some();
         Ok(Some(v).filter(|_| old))
     }
 

@@ -465,6 +465,6 @@ impl Owner {
     pub(super) fn retire_version(&self, v: NonNull<Version>) {
         // SAFETY: INV-RETIRE: it is ours, and not retired yet; readers that reached it are pinned.
         unsafe { v.as_ref() }.set_stamp(crate::csn::Stamp::ABORTED);
-        RetireQueue::push(&self.e, self.slot, v.cast(), self.e.now());
+        RetireQueue::push_loose(&self.e, self.slot, v.cast(), self.e.now()); // INV-LOOSE
     }
 }

@@ -112,6 +112,8 @@ pub struct Client<'w> {
     pub prepares: u64,
     /// Where it leaves half of what it has prepared, with its slot.
     pub pool: Option<&'w Pool>,
+    /// Percent of the statements of its snapshots before which it has rested (INV-POINT).
+    pub rests: u64,
     /// The slot that it had first.
     pub id: u16,
     /// Has the transaction inserted a key that only this thread inserts, and that it does not
@@ -156,6 +158,7 @@ impl<'w> Client<'w> {
             releases: false,
             prepares: 0,
             pool: None,
+            rests: 0,
             id: slot,
             unchecked: false,
             holding: Rng::new(seed),
@@ -182,12 +185,27 @@ impl<'w> Client<'w> {
 
     /// A new statement: at read committed, a new snapshot.
     pub fn statement(&mut self) {
+        self.rest();
         self.cid += 1;
         self.log().statement();
         self.t.next_step();
         if self.mood == Mood::ReadCommitted || self.snapshot == 0 {
             // A prefix, as of the other levels of the checker.
             self.snapshot = self.t.take_prefix(&mut Vec::new()).0;
+        }
+    }
+
+    /// The clock of its snapshot.
+    pub fn snapshot(&self) -> Csn {
+        self.snapshot
+    }
+
+    /// Rests between two statements that read by one snapshot, perhaps, and wakes again.
+    fn rest(&mut self) {
+        let has_one = matches!(self.mood, Mood::RepeatableRead | Mood::ReadOnly) && self.snapshot != 0;
+        if has_one && self.holding.percent(self.rests) && self.t.take_rest(&open::Seen::prefix(self.snapshot)) {
+            std::thread::sleep(Duration::from_micros(self.holding.below(100)));
+            self.t.wake();
         }
     }
 

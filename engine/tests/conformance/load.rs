@@ -59,6 +59,10 @@ pub struct Load {
     pub readers: u16,
     /// Percent of the serializable transactions that are frozen from their beginning.
     pub from_start: u64,
+    /// Percent of the statements of snapshots before which they have rested.
+    pub rests: u64,
+    /// Statements of a read-only transaction, if not as of the others.
+    pub long: u64,
 }
 
 /// A number of the environment, for longer runs: `CONFORMANCE_SEED` is added to all seeds,
@@ -100,6 +104,8 @@ impl Load {
             leaves: false,
             readers: 0,
             from_start: 0,
+            rests: 0,
+            long: 0,
         }
     }
     /// Slots that the load needs.
@@ -242,6 +248,7 @@ fn client_loop(w: &World, l: &Load, c: &Control, mut client: Client, mood: Mood)
     client.holds = l.holds;
     client.releases = l.releases;
     client.prepares = l.prepares;
+    client.rests = l.rests;
     let reads = client.id < l.readers;
     while !c.over(l.commits, mood) {
         client.begin(mood);
@@ -280,7 +287,8 @@ fn transaction(c: &mut Client, l: &Load, rng: &mut Rng, mood: Mood) -> Result<bo
         }
     }
     let mut nested = 0;
-    for _ in 0..1 + rng.below(l.statements) {
+    let long = mood == Mood::ReadOnly && l.long > 0;
+    for _ in 0..if long { l.long } else { 1 + rng.below(l.statements) } {
         if mood != Mood::ReadOnly && nested < 2 && rng.percent(12) {
             c.savepoint();
             nested += 1;

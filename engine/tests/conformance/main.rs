@@ -30,6 +30,7 @@ mod model;
 mod moments;
 mod nodes;
 mod own_writes;
+mod points;
 mod precision;
 mod prepared;
 mod range_locks;

@@ -1,5 +1,6 @@
-//! Pruning between snapshots, as `docs/design/pruning.md` has it. That is not built: the chain and
-//! the pruner are this file's own. Pins, floors, snapshots and the look at them are the engine's.
+//! Pruning between snapshots (`shared/points.rs`, `retire/prune.rs`). The words of slots, pins,
+//! points, snapshots and the looks at them are the engine's. The chain of versions is this file's,
+//! as memory that is used after it was freed must be noticed.
 
 use crate::{fails, model};
 use loom::sync::atomic::{fence, AtomicU64, Ordering::SeqCst};
@@ -7,21 +8,23 @@ use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::open::{Opens, Seen, Words};
-use mixedcc_engine::shared::{take_pin, Oldest, UNPINNED};
+use mixedcc_engine::shared::{take_pin, Needs, Oldest, PinWords, UNPINNED};
 
 /// The step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Breaks {
     Nothing,
-    /// The walk begins after the newest version is loaded.
-    WalksLate,
-    /// The pruner has looked at the walks before it unlinks.
+    /// The reader wakes after it has loaded the newest version.
+    WakesLate,
+    /// The reader wakes without keeping everything while it reads the clock.
+    WakesBlindly,
+    /// What was unlinked is freed by the look before that.
     FreesByThePast,
     /// A pruner takes no latch.
     Unlatched,
     /// A pruner keeps what it looks at, and does not make others look anew.
     NotAdopted,
-    /// A point is compared by its clock, and not by its floor.
+    /// A point has its clock as its floor.
     ByClock,
     /// A reader has a point before it has read the clock.
     PointFirst,
@@ -69,12 +72,11 @@ struct World {
     /// 0: pending.
     stamps: [AtomicU64; LAST],
     freed: [AtomicU64; LAST],
-    /// Of the pruner's slot and of the reader's.
-    pins: [AtomicU64; 2],
-    floors: [AtomicU64; 2],
-    /// Of the reader: the clock of its point (0: its pin is full), and its walk.
-    upto: AtomicU64,
-    walk: AtomicU64,
+    /// Of the pruner's slot, of the reader's, and of one that rests to the end.
+    pins: [AtomicU64; 3],
+    floors: [AtomicU64; 3],
+    upto: [AtomicU64; 3],
+    works: [AtomicU64; 3],
 }
 
 impl World {
@@ -94,8 +96,8 @@ impl World {
             freed: zeros(),
             pins: std::array::from_fn(|_| AtomicU64::new(UNPINNED)),
             floors: std::array::from_fn(|_| AtomicU64::new(0)),
-            upto: AtomicU64::new(0),
-            walk: AtomicU64::new(UNPINNED),
+            upto: std::array::from_fn(|_| AtomicU64::new(0)),
+            works: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         for n in 1..=newest {
             w.older[n as usize].put(n - 1);
@@ -103,11 +105,11 @@ impl World {
         }
         Arc::new(w)
     }
-    /// The reader has a point at the present clock, which moves on by `ticks` versions.
+    /// The reader rests, with a point at the present clock. Then versions up to `newest` come.
     fn with_point(at: u64, newest: u64, breaks: Breaks) -> Arc<World> {
         let w = World::new(at, breaks);
         take_pin(&w.pins[1], &w.floors[1], w.words(), TAKEN);
-        w.upto.put(w.clock.read());
+        w.slot(1).rest(w.clock.read());
         for n in at + 1..=newest {
             w.older[n as usize].put(n - 1);
             w.stamps[n as usize].put(10 * n);
@@ -118,6 +120,9 @@ impl World {
     }
     fn words(&self) -> Words<'_> {
         Words { all: &self.all, slots: &self.open, clock: &self.clock }
+    }
+    fn slot(&self, i: usize) -> PinWords<'_> {
+        PinWords { pin: &self.pins[i], floor: &self.floors[i], upto: &self.upto[i], works: &self.works[i] }
     }
     /// A commit links its version, which is pending.
     fn link(&self, v: u64) {
@@ -133,11 +138,21 @@ impl World {
         self.touch(v);
         self.older[v as usize].read()
     }
-    /// The version that a snapshot sees, by a walk.
+    fn wake(&self) {
+        if self.breaks == WakesBlindly {
+            return self.works[1].put(self.words().done_upto().1);
+        }
+        self.slot(1).wake(self.words());
+    }
+    /// The version that a snapshot sees. The reader wakes for it, and rests again.
     fn reads(&self, seen: Seen<'_>) -> u64 {
-        let early = (self.breaks == WalksLate).then(|| self.head.read());
-        self.walk.put(self.clock.read());
-        let mut v = early.unwrap_or_else(|| self.head.read());
+        let early = (self.breaks == WakesLate).then(|| self.head.read());
+        self.wake();
+        let v = self.walks(early.unwrap_or_else(|| self.head.read()), seen);
+        self.slot(1).rest(self.upto[1].read());
+        v
+    }
+    fn walks(&self, mut v: u64, seen: Seen<'_>) -> u64 {
         while v != 0 {
             let csn = self.touch(v);
             if csn != 0 && seen.sees(csn) {
@@ -145,7 +160,6 @@ impl World {
             }
             v = self.below(v);
         }
-        self.walk.put(UNPINNED);
         v
     }
     /// The oldest pin of all.
@@ -158,18 +172,15 @@ impl World {
             }
         }
     }
-    /// May this version be unlinked, whose successor was committed at `d`? Asked by a pruner that
-    /// keeps everything.
-    fn is_prunable(&self, v: u64, d: Csn) -> bool {
-        let done = self.words().done_upto().1;
-        let pin = self.pins[1].read();
-        let (upto, floor) = (self.upto.read(), self.floors[1].read());
-        let unneeded = match pin {
-            UNPINNED => true,
-            _ if upto == 0 => pin > TAKEN && d <= floor,
-            _ => self.touch(v) > upto || d <= if self.breaks == ByClock { upto } else { floor },
-        };
-        d <= done && unneeded
+    /// What all need. The pruner had no pin before.
+    fn needs(&self) -> Needs {
+        loop {
+            let adoptions = self.adoptions.read();
+            let needs = Needs::look(self.words(), (0..3).map(|i| self.slot(i)), 0, UNPINNED);
+            if self.adoptions.read() == adoptions {
+                return needs;
+            }
+        }
     }
     /// The successor of `v` in the chain.
     fn above(&self, v: u64) -> Option<u64> {
@@ -181,29 +192,39 @@ impl World {
     }
     /// Unlinks a version that was retired after the reader had pinned, and frees it, if it may.
     fn prune(&self, v: u64) {
+        let held = self.breaks != Unlatched;
+        if held && self.latch.swap(1, SeqCst) == 1 {
+            return;
+        }
         self.pins[0].put(TAKEN); // keeps everything
         if self.breaks != NotAdopted {
             self.adoptions.add();
         }
-        let held = self.breaks != Unlatched;
-        if self.pins[1].read() == UNPINNED || held && self.latch.swap(1, SeqCst) == 1 {
-            return self.pins[0].put(UNPINNED);
-        }
-        let past = self.walk.read();
-        let above = self.above(v).filter(|w| self.touch(*w) != 0 && self.is_prunable(v, self.touch(*w)));
+        let needs = self.needs();
+        let above = self.found_above(v, &needs);
         if let Some(w) = above {
             self.older[w as usize].put(self.below(v));
         }
+        self.pins[0].put(UNPINNED);
         if held {
             self.latch.put(0);
         }
-        self.pins[0].put(UNPINNED);
         let Some(_) = above else { return };
-        let at = self.clock.add();
-        let walk = if self.breaks == FreesByThePast { past } else { self.walk.read() };
-        if walk > at {
+        let at = self.clock.read();
+        let full = if self.breaks == FreesByThePast { needs.full } else { self.needs().full };
+        if full > at {
             self.freed[v as usize].put(1);
         }
+    }
+    /// The version above `v`, if `v` may be unlinked from it.
+    fn found_above(&self, v: u64, needs: &Needs) -> Option<u64> {
+        // It was retired at the clock's value at which its successor was done.
+        if !needs.has_points() || needs.oldest >= 10 * v {
+            return None;
+        }
+        let w = self.above(v)?;
+        let (c, d) = (self.touch(v), self.touch(w));
+        (d != 0 && needs.is_unneeded(c, d)).then_some(w)
     }
 }
 
@@ -220,20 +241,47 @@ fn walk_beside_a_pruner(breaks: Breaks) {
     });
     assert_eq!(w.reads(Seen::prefix(10)), 1);
     others.join().unwrap();
-    assert_eq!((w.reads(Seen::prefix(10)), w.older[3].read()), (1, 1));
+    assert_eq!(w.reads(Seen::prefix(10)), 1);
 }
 
 #[test]
-fn a_walk_keeps_what_is_pruned() {
+fn who_wakes_keeps_what_is_pruned() {
     model(|| walk_beside_a_pruner(Nothing));
 }
 #[test]
-fn it_does_not_if_it_begins_after_the_newest_version_is_loaded() {
-    assert!(fails(|| walk_beside_a_pruner(WalksLate)));
+fn it_does_not_if_it_wakes_after_the_newest_version_is_loaded() {
+    assert!(fails(|| walk_beside_a_pruner(WakesLate)));
 }
 #[test]
-fn it_does_not_if_the_pruner_looks_at_walks_before_it_unlinks() {
+fn it_does_not_if_the_pruner_frees_by_the_look_before() {
     assert!(fails(|| walk_beside_a_pruner(FreesByThePast)));
+}
+
+/// A reader that has woken has a full pin: it finds what was the newest version then.
+fn wakes_beside_a_pruner(breaks: Breaks) {
+    let w = World::with_point(1, 2, breaks);
+    let others = thread::spawn({
+        let w = w.clone();
+        move || {
+            w.link(3);
+            w.stamps[3].put(w.clock.add() + 1);
+            w.prune(2);
+        }
+    });
+    w.wake();
+    let at = w.works[1].read();
+    others.join().unwrap();
+    let found = w.walks(w.head.read(), Seen::prefix(at));
+    assert_eq!(found, if at >= 21 { 3 } else { 2 });
+}
+
+#[test]
+fn who_wakes_has_a_full_pin() {
+    model(|| wakes_beside_a_pruner(Nothing));
+}
+#[test]
+fn it_has_none_if_it_wakes_blindly() {
+    assert!(fails(|| wakes_beside_a_pruner(WakesBlindly)));
 }
 
 /// Two pruners of neighbours. The reader comes afterwards.
@@ -288,6 +336,10 @@ fn it_does_not_if_others_need_not_look_anew() {
 /// A snapshot is taken beside a commit that is held, and a pruner.
 fn a_snapshot_beside_a_commit(breaks: Breaks) {
     let w = World::new(2, breaks);
+    // What the oldest point may see is not touched at all.
+    w.floors[2].put(10);
+    w.slot(2).rest(10);
+    w.pins[2].put(10 << 16 | TAKEN);
     let others = thread::spawn({
         let w = w.clone();
         move || {
@@ -304,13 +356,16 @@ fn a_snapshot_beside_a_commit(breaks: Breaks) {
     let take = || take_pin(&w.pins[1], &w.floors[1], w.words(), TAKEN);
     if breaks == PointFirst {
         w.floors[1].put(w.clock.read());
-        w.upto.put(w.clock.read());
+        w.slot(1).rest(w.clock.read());
         w.pins[1].put(w.clock.read() << 16 | TAKEN);
     } else {
         take();
     }
     let (upto, floor) = w.words().look(&mut list);
-    w.upto.put(upto);
+    if breaks == ByClock {
+        w.floors[1].put(upto);
+    }
+    w.slot(1).rest(upto);
     let excluded: Vec<Csn> = list.into_iter().map(|(csn, _)| csn).collect();
     let found = w.reads(Seen { upto, floor, excluded: &excluded });
     assert_eq!(found, if upto >= 21 && excluded.is_empty() { 3 } else { 2 });

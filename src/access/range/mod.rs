@@ -13,6 +13,7 @@ use crate::pg::{compat, expr, relations, Tid};
 use crate::state::platform::{self, PG};
 use crate::state::rel::{self, RelInfo};
 use crate::state::stop;
+use crate::state::xact::rests::Busy;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::index::{Direction, Primary, Records};
 use mixedcc_engine::range::Looked;

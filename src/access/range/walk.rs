@@ -170,6 +170,7 @@ type Test = (*mut pg_sys::ExprState, *mut pg_sys::ExprContext, *mut pg_sys::Tupl
 unsafe fn meets((conditions, context, slot): Test, info: &RelInfo, t: &Txn, r: RecordRef) -> bool {
     // Without a row there is nothing to test, and nothing to see.
     let Some(v) = t.any_row(r.rec) else { return true };
+    let _busy = Busy::new();
     // SAFETY: `conditions` is null or prepared for `context`, and `slot` is of the table's row
     // type: contract of `prepare`. `v` is a version with a row, reached under our pin (INV-RETIRE).
     unsafe {

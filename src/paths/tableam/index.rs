@@ -68,6 +68,7 @@ impl Wanted {
         if scan.is_null() || parallel {
             let t = xact::txn();
             xact::renew_pin();
+            xact::rests::stay_awake();
             return Wanted::Build(t.e.pin_oldest(t.slot));
         }
         // SAFETY: `rel` is open (tableam.h: index_build_range_scan).

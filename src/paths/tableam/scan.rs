@@ -55,6 +55,9 @@ const READS: u32 = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
     | pg_sys::ScanOptions::SO_TYPE_SAMPLESCAN
     | pg_sys::ScanOptions::SO_TYPE_TIDRANGESCAN;
 
+/// Between so many rows of a sequential scan the transaction may rest for a moment (INV-RESTS).
+const RESTS_EACH: u64 = 64;
+
 /// Protects a scan of the whole table at SERIALIZABLE.
 pub fn protect_all(info: &RelInfo) {
     if xact::mode() != Mode::Serializable {
@@ -247,6 +250,9 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
     // keeps the version that is stored (INV-RETIRE).
     unsafe {
         let info = &*(*s).info;
+        if (*s).next.is_multiple_of(RESTS_EACH) {
+            xact::rests::between_rows();
+        }
         let t = xact::txn();
         let forward = direction >= 0;
         loop {

@@ -9,6 +9,8 @@ type Run = unsafe fn(*mut pg_sys::QueryDesc, pg_sys::ScanDirection::Type, u64, b
 /// Of the process, written when the library is loaded: what runs statements, and the hook before
 /// ours.
 static RUN: Local<(Option<Run>, pg_sys::ExecutorRun_hook_type)> = Local::new((None, None));
+/// What to call before each run, and after it if there was no ERROR.
+static AROUND: Local<Option<(fn(), fn())>> = Local::new(None);
 
 mod raw {
     use pgrx::pg_sys;
@@ -45,13 +47,18 @@ mod raw {
 ///
 /// # Safety
 /// `_PG_init` runs alone.
-pub unsafe fn init_run(run: Run) -> Option<*const core::ffi::c_void> {
+pub unsafe fn init_run(run: Run, around: (fn(), fn())) -> Option<*const core::ffi::c_void> {
     // SAFETY: `_PG_init` runs alone (contract of this function), so the hook has no caller yet.
     unsafe {
+        AROUND.set(Some(around));
         RUN.set((Some(run), pg_sys::ExecutorRun_hook));
         pg_sys::ExecutorRun_hook = Some(hook);
         RUN.get().1.map(|f| f as *const _)
     }
+}
+
+fn around() -> (fn(), fn()) {
+    AROUND.get().unwrap_or((|| (), || ()))
 }
 
 #[cfg(not(feature = "pg18"))]
@@ -65,13 +72,15 @@ unsafe extern "C-unwind" fn hook(
     // nothing that needs a drop is alive in this frame.
     unsafe {
         let (run, previous) = RUN.get();
-        if run.is_some_and(|run| run(q, direction, count, execute_once)) {
-            return;
+        let (begin, end) = around();
+        begin();
+        if !run.is_some_and(|run| run(q, direction, count, execute_once)) {
+            match previous {
+                Some(prev) => prev(q, direction, count, execute_once),
+                None => raw::standard_ExecutorRun(q, direction, count, execute_once),
+            }
         }
-        match previous {
-            Some(prev) => prev(q, direction, count, execute_once),
-            None => raw::standard_ExecutorRun(q, direction, count, execute_once),
-        }
+        end();
     }
 }
 
@@ -82,13 +91,15 @@ unsafe extern "C-unwind" fn hook(q: *mut pg_sys::QueryDesc, direction: pg_sys::S
     // nothing that needs a drop is alive in this frame.
     unsafe {
         let (run, previous) = RUN.get();
-        if run.is_some_and(|run| run(q, direction, count, false)) {
-            return;
+        let (begin, end) = around();
+        begin();
+        if !run.is_some_and(|run| run(q, direction, count, false)) {
+            match previous {
+                Some(prev) => prev(q, direction, count),
+                None => raw::standard_ExecutorRun(q, direction, count),
+            }
         }
-        match previous {
-            Some(prev) => prev(q, direction, count),
-            None => raw::standard_ExecutorRun(q, direction, count),
-        }
+        end();
     }
 }
 

@@ -1,6 +1,6 @@
 //! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
-use super::{backend, lists, mixed, mode, prepared, txn, Mode};
+use super::{backend, lists, mixed, mode, prepared, rests, txn, Mode};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -70,7 +70,7 @@ unsafe fn has_ended(e: &Engine, (csn, slot): (Csn, SlotId), s: pg_sys::Snapshot)
 /// Makes this the transaction's snapshot.
 pub fn adopt_snapshot(kept: Kept) {
     let b = backend();
-    b.read_csn = kept.upto;
+    (b.read_csn, b.read_floor) = (kept.upto, kept.floor);
     b.txn.e.show(b.txn.slot, kept.seen(), Adopter::Importer);
     let kept = match mode() {
         Mode::SerializableReadOnly => Kept { excluded: Vec::new(), ..kept },
@@ -150,6 +150,7 @@ unsafe fn first_use_slowly(s: pg_sys::Snapshot) -> Seen<'static> {
         if let Some(seen) = known_seen(s) {
             return seen;
         }
+        rests::stay_awake(); // INV-RESTS: another snapshot than the transaction's own
         let kept = take(s);
         lists::put(s, s as usize, kept)
     }

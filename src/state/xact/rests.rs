@@ -1,0 +1,141 @@
+//! When a transaction rests that reads by one snapshot: its pin keeps one version of each row
+//! meanwhile (INV-POINT of the engine).
+//!
+//! **INV-RESTS**: A transaction rests when the executor's outermost run, or its end, is over, and
+//! for a moment between two rows of a scan of the outermost run. No operation on a table of ours is
+//! under way then. The process has addresses of versions only in the slots of cursors and plans,
+//! and the transaction's snapshot sees these. What has other addresses for longer says so before it
+//! looks for them (`stay_awake`): writes and locks, other snapshots than the transaction's own,
+//! commands that build or check indexes. All code that uses the engine asks `platform::is_outside`,
+//! or calls `platform::outside`, before; that wakes the transaction.
+
+use super::{backend, has_backend, parallel, Backend, Mode};
+use crate::pg::local::Local;
+use crate::state::platform;
+use mixedcc_engine::open::Seen;
+
+/// How many runs of the executor are under way. After an ERROR that a savepoint has caught: as many
+/// as when the savepoint was set.
+static RUNS: Local<u32> = Local::new(0);
+
+/// The number of runs is remembered for so many levels of savepoints. After an ERROR below them the
+/// transaction rests no more.
+const LEVELS: usize = 32;
+static AT_LEVEL: Local<[u32; LEVELS]> = Local::new([0; LEVELS]);
+
+/// A function runs on a row that is not kept by the transaction's snapshot.
+static BUSY: Local<u32> = Local::new(0);
+
+/// The executor begins to run a statement.
+#[inline]
+pub fn begin_run() {
+    RUNS.set(RUNS.get() + 1);
+}
+
+/// It has run the statement, or a part of it.
+#[inline]
+pub fn end_run() {
+    RUNS.set(RUNS.get().saturating_sub(1));
+    between_statements();
+}
+
+/// A statement of a client may be over.
+#[inline]
+pub fn between_statements() {
+    if RUNS.get() == 0 {
+        rest();
+    }
+}
+
+fn rest() {
+    if !has_backend() || !platform::is_outside() {
+        return;
+    }
+    let b = backend();
+    if may_rest(b) && b.txn.take_rest(&seen(b)) {
+        platform::note_rest();
+    }
+}
+
+fn may_rest(b: &Backend) -> bool {
+    matches!(b.mode, Some(Mode::RepeatableRead | Mode::SerializableReadOnly))
+        && b.read_csn != 0
+        && b.txn.is_active()
+        && BUSY.get() == 0
+        && b.pending.is_empty()
+}
+
+/// The transaction's snapshot. What it leaves out does not matter.
+fn seen(b: &Backend) -> Seen<'static> {
+    Seen { upto: b.read_csn, floor: b.read_floor, excluded: &[] }
+}
+
+/// Rests for a moment, between two rows of a scan.
+#[cold]
+pub fn between_rows() {
+    if RUNS.get() > 1 || !has_backend() || !platform::is_outside() {
+        return;
+    }
+    let b = backend();
+    if may_rest(b) && !(parallel::is_worker() && !parallel::has_joined()) {
+        let seen = seen(b);
+        b.txn.rest_a_moment(&seen);
+    }
+}
+
+/// Wakes the transaction. Only the platform calls it, which knows whether it rests.
+pub fn wake() {
+    if has_backend() {
+        backend().txn.wake();
+    }
+}
+
+/// The transaction will keep addresses, or look at other rows than those of its snapshot.
+#[inline]
+pub fn stay_awake() {
+    platform::wake();
+    if has_backend() && backend().txn.is_active() {
+        backend().txn.rest_no_more();
+    }
+}
+
+/// While it lives, the transaction does not rest.
+pub struct Busy(());
+
+impl Busy {
+    /// See [`Busy`].
+    pub fn new() -> Busy {
+        BUSY.set(BUSY.get() + 1);
+        Busy(())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.set(BUSY.get().saturating_sub(1));
+    }
+}
+
+/// A subtransaction starts at this level.
+pub fn start_sub(level: u32) {
+    // SAFETY: a backend has one thread, and the reference is not kept.
+    if let Some(at) = unsafe { AT_LEVEL.get_mut() }.get_mut(level as usize) {
+        *at = RUNS.get();
+    }
+}
+
+/// The subtransaction at this level aborts. The runs that have begun in it are gone.
+pub fn abort_sub(level: u32) {
+    // SAFETY: as above.
+    if let Some(at) = unsafe { AT_LEVEL.get_mut() }.get(level as usize) {
+        RUNS.set(*at);
+    }
+}
+
+/// The transaction has ended. If it was undone, the runs in it are gone.
+pub fn end_transaction(undone: bool) {
+    BUSY.set(0);
+    if undone {
+        RUNS.set(0);
+    }
+}
