@@ -108,10 +108,17 @@ impl Latched {
         self.0.large_at.store(at, Ordering::Relaxed);
     }
 
+    /// Are there entries that are not young?
+    #[inline]
+    fn has_more(&self) -> bool {
+        self.0.old_segments.load(Ordering::Relaxed) + self.0.loose_segments.load(Ordering::Relaxed) != 0
+    }
+
     /// Frees the memory of an entry, which the caller takes out.
     ///
     /// # Safety
     /// No reader can reach it (INV-RETIRE, INV-LOOSE).
+    #[inline(always)]
     unsafe fn free(&self, e: &Engine, me: SlotId, entry: Entry) {
         self.set_len(self.len() - 1);
         if entry.at >= self.large_at() {
@@ -259,7 +266,9 @@ impl RetireQueue {
             return;
         }
         let q = Self::lock(e, slot);
-        q.free_old(e, me, min_pin);
+        if q.has_more() {
+            q.free_old(e, me, min_pin);
+        }
         while budget > 0 && !q.first().is_null() {
             let s = q.first();
             // SAFETY: INV-QUEUE: the latch is held. INV-RETIRE: no pin keeps the entries freed
