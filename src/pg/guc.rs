@@ -202,6 +202,8 @@ pub static SERIALIZABLE_AT: GucSetting<SerializableAt> =
 pub static LOAD_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// May a serializable transaction that has only read go on as a snapshot?
 pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
+/// Do transactions that only read keep no versions between those that their snapshot needs?
+pub static PRUNE_VERSIONS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Does a commit that waits for its flush give up the locks of what it has written?
 pub static EARLY_RELEASE: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Access method of tables that extensions' scripts make.
@@ -505,6 +507,14 @@ pub fn init() {
         c"Lets a SERIALIZABLE transaction that has only read go on as a snapshot where it would fail, or would probably lock in vain.",
         c"Its first write fails then, as the read would have. Off: it fails at once.",
         &FREEZE_READERS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.prune_versions",
+        c"Lets a long transaction that only reads by one snapshot keep one old version of each row, and not one for each update.",
+        c"Counts for REPEATABLE READ and SERIALIZABLE READ ONLY transactions, while they do nothing or scan a table.",
+        &PRUNE_VERSIONS,
         GucContext::Userset,
         GucFlags::default(),
     );

@@ -1,5 +1,5 @@
 //! When a transaction rests that reads by one snapshot: its pin keeps one version of each row
-//! meanwhile (INV-POINT of the engine).
+//! meanwhile (INV-POINT of the engine). Only with `mixedcc.prune_versions`.
 //!
 //! **INV-RESTS**: A transaction rests when the executor's outermost run, or its end, is over, and
 //! for a moment between two rows of a scan of the outermost run. No operation on a table of ours is
@@ -10,6 +10,7 @@
 //! or calls `platform::outside`, before; that wakes the transaction.
 
 use super::{backend, has_backend, parallel, Backend, Mode};
+use crate::pg::guc::PRUNE_VERSIONS;
 use crate::pg::local::Local;
 use crate::state::platform;
 use mixedcc_engine::open::Seen;
@@ -58,7 +59,8 @@ fn rest() {
 }
 
 fn may_rest(b: &Backend) -> bool {
-    matches!(b.mode, Some(Mode::RepeatableRead | Mode::SerializableReadOnly))
+    PRUNE_VERSIONS.get()
+        && matches!(b.mode, Some(Mode::RepeatableRead | Mode::SerializableReadOnly))
         && b.read_csn != 0
         && b.txn.is_active()
         && BUSY.get() == 0
