@@ -245,6 +245,13 @@ def direct():
         equal(f"citus: {table}: rows", total(table), (500, 50000))
         code = attempt(cluster.boss, f"INSERT INTO {table} VALUES (7, 7, 1)")
         equal(f"citus: {table}: the key is checked", code, "23505")
+    counts = set(on_shards("direct", "SELECT count(*) FROM mixedcc.partitions WHERE \"table\" = '%s'::regclass"))
+    equal("citus: direct: options reach the shards", counts, {"2"})
+    query(cluster.boss, "CREATE TABLE known_too (id int PRIMARY KEY, v int) USING mixedcc")
+    query(cluster.boss, "SELECT create_reference_table('known_too')")
+    query(cluster.boss, "INSERT INTO known_too SELECT i, i FROM generate_series(1, 100) i; UPDATE known_too SET v = v + 1")
+    equal("citus: a reference table", value(cluster.boss, "SELECT sum(k.v) FROM direct d JOIN known_too k USING (id)"), 5150)
+    query(cluster.boss, "DELETE FROM known_too")
     for node in cluster.workers:
         node.crash()
         node.start()
