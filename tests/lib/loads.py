@@ -101,6 +101,9 @@ class Undo(Exception):
 class Client:
     # The kinds of operations that it makes, as its history names them.
     kinds = ("read", "scan", "insert", "update", "delete")
+    # Of a transaction that is prepared: what the client is about to do; and what became of it, if
+    # that was found out after an error.
+    step = settled = None
 
     def __init__(self, database, number, load, path):
         self.database = database
@@ -328,6 +331,7 @@ class Client:
         self.events, self.statement = [], 0
         self.tables = self.choose_tables()
         self.done["transactions"] += 1
+        self.step = self.settled = None
         begin = time.monotonic_ns()
         status = "aborted"
         try:
@@ -348,7 +352,9 @@ class Client:
             self.rollback()
         except psycopg2.Error as error:
             self.failed(error)
-            if error.pgcode and not (status == "unknown" and error.pgcode in TERMINATED):
+            if self.settled:
+                status = self.settled
+            elif error.pgcode and not (status == "unknown" and error.pgcode in TERMINATED):
                 status = "aborted"
         line = {"id": self.next_transaction, "client": self.number, "status": status, "level": self.level,
                 "begin": begin, "commit": time.monotonic_ns(), "events": self.events}
@@ -359,15 +365,18 @@ class Client:
             self.execute("COMMIT")
             return
         name = self.gid()
-        self.execute(f"PREPARE TRANSACTION '{name}'")
-        time.sleep(self.random.random() * 0.01)
         undo = self.random.random() < 0.2
+        self.step = "PREPARE"
+        self.execute(f"PREPARE TRANSACTION '{name}'")
+        self.step = "ROLLBACK" if undo else "COMMIT"
+        time.sleep(self.random.random() * 0.01)
         try:
-            self.execute(f"{'ROLLBACK' if undo else 'COMMIT'} PREPARED '{name}'")
+            self.execute(f"{self.step} PREPARED '{name}'")
         except psycopg2.Error as error:
             if not (self.load.killed and error.pgcode in (None, *TERMINATED)):
                 self.problems.append(f"what was prepared could not be finished: {error}")
             raise
+        self.step = None
         self.done["undone" if undo else "prepared"] += 1
         if undo:
             raise Undo

@@ -60,11 +60,16 @@ class Survivor(Client):
                 time.sleep(0.05)
 
     def finish_prepared(self):
-        """What the server's end has left of this client: it commits or not, and all of it."""
+        """What the server's end has left of this client: it commits or not, and all of it. If there
+        is nothing, it was not prepared, or finished as the client wanted."""
+        if self.step is None:
+            return
         self.cursor.execute("SELECT FROM pg_prepared_xacts WHERE gid = %s", (self.gid(),))
         if self.cursor.fetchone() is not None:
-            self.cursor.execute(f"{'COMMIT' if self.number % 2 else 'ROLLBACK'} PREPARED '{self.gid()}'")
+            self.step = "COMMIT" if self.number % 2 else "ROLLBACK"
+            self.cursor.execute(f"{self.step} PREPARED '{self.gid()}'")
             self.survived += 1
+        self.settled, self.step = "committed" if self.step == "COMMIT" else "aborted", None
 
     def failed(self, error):
         # After a crash the gate is shut until the companion has come.
