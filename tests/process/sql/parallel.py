@@ -290,8 +290,9 @@ def builds_with_workers(connection, statement):
     return [int(n) for n in asked]
 
 
-def check_index(connection, name):
-    query(connection, f"SELECT bt_index_parent_check('{name}', true)")
+def check_index(connection, name, rows=True):
+    """`rows`: also that the index has all rows of the table."""
+    query(connection, f"SELECT bt_index_parent_check('{name}', {rows})")
 
 
 def test_builds():
@@ -341,7 +342,9 @@ def check_builds_refused(connection):
             equal(f"parallel: workers find two rows with one key at {level}", error.pgcode, "23505")
         query(connection, "ROLLBACK TO s")
         equal(f"parallel: workers build after that at {level}", builds_with_workers(connection, "CREATE INDEX i_after ON pb (u)"), [2])
-        check_index(connection, "i_after")
+        # An index that an older snapshot may not use cannot be compared at REPEATABLE READ. It is one
+        # if a row was deleted, or has moved, by the last commit before the oldest snapshot.
+        check_index(connection, "i_after", rows=level == "READ COMMITTED")
         query(connection, "UPDATE pb SET u = u WHERE k = 1")
         query(connection, "ROLLBACK")
 
