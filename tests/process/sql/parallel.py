@@ -342,8 +342,8 @@ def check_builds_refused(connection):
             equal(f"parallel: workers find two rows with one key at {level}", error.pgcode, "23505")
         query(connection, "ROLLBACK TO s")
         equal(f"parallel: workers build after that at {level}", builds_with_workers(connection, "CREATE INDEX i_after ON pb (u)"), [2])
-        # An index that an older snapshot may not use cannot be compared at REPEATABLE READ. It is one
-        # if a row was deleted, or has moved, by the last commit before the oldest snapshot.
+        # An index that an older snapshot may not use cannot be compared at REPEATABLE READ. It is
+        # one if a row was deleted, or has moved, by the last commit before the oldest snapshot.
         check_index(connection, "i_after", rows=level == "READ COMMITTED")
         query(connection, "UPDATE pb SET u = u WHERE k = 1")
         query(connection, "ROLLBACK")
