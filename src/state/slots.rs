@@ -8,8 +8,9 @@
 //! counters, as if slots were PGPROCs. The spare slots come last.
 //!
 //! Two arrays say so: the slot of each PGPROC, and what each slot has. A third one has the ids of
-//! prepared transactions. A process that looks up the
-//! PGPROC of another slot may see the one before. Then it wakes a process without cause, or shows
+//! prepared transactions. The last word says whether a process ends some of these.
+//!
+//! A process that looks up the PGPROC of another slot may see the one before. Then it wakes a process without cause, or shows
 //! the number of the wrong one. A slot that has no process is never quiescent: what it pins stays.
 
 use crate::pg::compat::{self, ProcNo};
@@ -46,7 +47,7 @@ pub fn count() -> usize {
 
 /// Bytes of shared memory.
 pub fn size() -> usize {
-    (procs() + 2 * count()) * size_of::<AtomicU32>()
+    (procs() + 2 * count() + 1) * size_of::<AtomicU32>()
 }
 
 /// Finds the map, or makes it. Called with AddinShmemInitLock.
@@ -65,6 +66,7 @@ pub unsafe fn startup() {
         (0..procs()).for_each(|n| slot_of(n as ProcNo).store(n as u32, Ordering::SeqCst));
         let has = |slot: usize| if slot < procs() { slot as u32 } else { SPARE };
         (0..count()).for_each(|slot| proc_of(slot as SlotId).store(has(slot), Ordering::SeqCst));
+        set_finishing(false);
     }
 }
 
@@ -90,6 +92,18 @@ fn proc_of(slot: SlotId) -> &'static AtomicU32 {
 fn xid_of(slot: SlotId) -> &'static AtomicU32 {
     assert!((slot as usize) < count());
     word(procs() + count() + slot as usize)
+}
+
+/// Does a process end prepared transactions? It has perhaps taken some out of their slots, and not
+/// published them yet (INV-DECIDED).
+#[inline]
+pub fn is_finishing() -> bool {
+    word(procs() + 2 * count()).load(Ordering::SeqCst) != 0
+}
+
+/// This process, which has the lock, begins or has ended (see [`is_finishing`]).
+pub fn set_finishing(yes: bool) {
+    word(procs() + 2 * count()).store(yes.into(), Ordering::SeqCst);
 }
 
 /// (INV-SLOT)

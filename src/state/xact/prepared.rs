@@ -25,6 +25,9 @@
 //! each pending entry of its files. While the server runs, the table is in memory, and no process
 //! waits for these locks.
 //!
+//! A process that finds another one at it waits for that: what has been taken out of its slot is
+//! not published yet, and a table that it has made has not begun.
+//!
 //! One process at a time ends them, under a lock. So the id that it has looked up is that of the
 //! transaction that it ends, and not of the next one of the slot.
 
@@ -169,7 +172,7 @@ pub fn hand_over() {
 /// Ends the transactions that PostgreSQL has decided (INV-DECIDED).
 #[inline]
 pub fn finish_decided() {
-    if shmem::engine().has_prepared() {
+    if shmem::engine().has_prepared() || slots::is_finishing() {
         finish_all();
     }
 }
@@ -183,10 +186,13 @@ pub unsafe extern "C-unwind" fn finish_after_command() {
 #[cold]
 fn finish_all() {
     let e = shmem::engine();
-    if e.kept_slots().any(|slot| is_decided(slot)) {
+    // In this order: a process that has taken a transaction out of its slot has said so before.
+    if e.kept_slots().any(|slot| is_decided(slot)) || slots::is_finishing() {
         shmem::finishing(|| {
+            slots::set_finishing(true);
             let decided = e.kept_slots().filter(|slot| is_decided(*slot));
             decided.for_each(|slot| finish(e, slot));
+            slots::set_finishing(false);
         });
     }
 }
