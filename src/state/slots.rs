@@ -10,8 +10,9 @@
 //! Two arrays say so: the slot of each PGPROC, and what each slot has. A third one has the ids of
 //! prepared transactions. The last word says whether a process ends some of these.
 //!
-//! A process that looks up the PGPROC of another slot may see the one before. Then it wakes a process without cause, or shows
-//! the number of the wrong one. A slot that has no process is never quiescent: what it pins stays.
+//! A process that looks up the PGPROC of another slot may see the one before. Then it wakes a
+//! process without cause, or shows the number of the wrong one. A slot that has no process is never
+//! quiescent: what it pins stays.
 
 use crate::pg::compat::{self, ProcNo};
 use crate::pg::local::Local;
