@@ -175,7 +175,6 @@ impl Commit {
         }
         let csn = t.prepare_ahead_decide(&PG)?;
         if let Way::Xid(xid) = self.way {
-            reach("prepare-decided");
             self.log_under(xid, csn, t);
         }
         Ok(())
@@ -347,7 +346,6 @@ pub fn mark_prepared(t: &Txn, slot: SlotId) {
         }
     };
     log(window, || (), |()| t.mark_committed(), set_dirty);
-    reach("prepared-marked");
 }
 
 /// Does a COMMIT that logs nothing of ours wait for the flush of what it has changed elsewhere?

@@ -39,6 +39,7 @@ use crate::pg::{compat, wal};
 use crate::state::durable::commit;
 use crate::state::errors::raise;
 use crate::state::platform::{lock_tag, PG, TAG_PREPARED};
+use crate::state::stop::reach;
 use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::primitive::Ordering;
@@ -210,6 +211,7 @@ fn finish(e: Engine, slot: SlotId) {
     let committed = unsafe { pg_sys::TransactionIdDidCommit(xid) };
     let Some(mut t) = Txn::take_over(e, slot) else { return };
     let made = t.made().to_vec();
+    reach("prepared-taken");
     // Its tables may be dropped as soon as its guards have ended (INV-TABLE).
     e.pin(slot);
     wal::critical(|| {
@@ -223,6 +225,7 @@ fn finish(e: Engine, slot: SlotId) {
         e.region.flush_slot(slot as usize);
     });
     e.slots[slot as usize].xid.store(0, Ordering::SeqCst);
+    reach("prepared-published");
     made.into_iter().for_each(|table| pending::end_made(table, committed));
     slots::make_spare(slot);
 }

@@ -319,6 +319,59 @@ def many():
     session.close()
 
 
+def beside_the_finish():
+    """A process ends a decided transaction, and is slow. Others wait for it: they see its rows, and
+    what they write in a table that it has made is logged."""
+    node = clusters.Cluster.new(max_prepared_transactions="10", **{"mixedcc.stop_events": "on"})
+    try:
+        node.start()
+        node.ask("CREATE EXTENSION mixedcc; SELECT 1")
+        for event in ("prepared-taken", "prepared-published"):
+            session = node.connect()
+            tables(session, "occ")
+            query(session, "DROP TABLE IF EXISTS made")
+            work = "UPDATE written SET v = 1 WHERE id = 1; CREATE TABLE made (id int PRIMARY KEY) USING mixedcc"
+            equal(f"prepared, {event}: PREPARE", prepare(work, node=node), None)
+            other = node.connect()
+            equal(f"prepared, {event}: before", query(other, "SELECT v FROM written WHERE id = 1"), [(0,)])
+            slow = node.connect(options=f"-c mixedcc.kill_at={event}:1:1500")
+            ends = threading.Thread(target=query, args=(slow, "COMMIT PREPARED 'p'"))
+            ends.start()
+            must_come(lambda: node.ask("SELECT count(*) FROM pg_prepared_xacts") == 0, LIMIT)
+            equal(f"prepared, {event}: another sees the row", query(other, "SELECT v FROM written WHERE id = 1"), [(1,)])
+            query(other, "INSERT INTO made VALUES (7)")
+            ends.join()
+            for one in (session, other, slow):
+                one.close()
+            node.crash()
+            node.start()
+            equal(f"prepared, {event}: after a crash", (node.ask("SELECT v FROM written WHERE id = 1"), node.ask("SELECT max(id) FROM made")), (1, 7))
+    finally:
+        node.remove()
+
+
+def made_beside_the_finish():
+    """The same for a session whose first look is at the table that was made."""
+    node = clusters.Cluster.new(max_prepared_transactions="10", **{"mixedcc.stop_events": "on"})
+    try:
+        node.start()
+        node.ask("CREATE EXTENSION mixedcc; SELECT 1")
+        equal("prepared, made: PREPARE", prepare("CREATE TABLE made (id int PRIMARY KEY) USING mixedcc", node=node), None)
+        slow = node.connect(options="-c mixedcc.kill_at=prepared-published:1:1500")
+        ends = threading.Thread(target=query, args=(slow, "COMMIT PREPARED 'p'"))
+        ends.start()
+        other = node.connect()
+        must_come(lambda: attempt(other, "INSERT INTO made VALUES (7)") is None, LIMIT)
+        ends.join()
+        node.crash()
+        node.start()
+        equal("prepared, made: what another has written is logged", node.ask("SELECT max(id) FROM made"), 7)
+        other.close()
+        slow.close()
+    finally:
+        node.remove()
+
+
 def copies():
     """A standby that is promoted, and recovery to a point before the end."""
     primary = clusters.Cluster.new(max_prepared_transactions="10", wal_keep_size="256MB")
@@ -354,6 +407,6 @@ def copies():
 
 make_database(DATABASE).close()
 try:
-    main(each_way, before_the_end, made, commands, failures, many, copies)
+    main(each_way, before_the_end, made, commands, failures, many, beside_the_finish, made_beside_the_finish, copies)
 finally:
     drop_database(DATABASE)
