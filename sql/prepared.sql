@@ -32,9 +32,15 @@ BEGIN; SELECT count(*) FROM prep_t; PREPARE TRANSACTION 'prep_3'; COMMIT PREPARE
 BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM prep_t; PREPARE TRANSACTION 'prep_3'; ROLLBACK PREPARED 'prep_3';
 -- Refused.
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY; SELECT count(*) FROM prep_t; PREPARE TRANSACTION 'prep_4';
-BEGIN; TRUNCATE prep_t; PREPARE TRANSACTION 'prep_4';
-BEGIN; CREATE INDEX ON prep_t (v); PREPARE TRANSACTION 'prep_4';
-BEGIN; DROP TABLE prep_t; PREPARE TRANSACTION 'prep_4';
+BEGIN; ALTER TABLE prep_t SET (mixedcc.partitions = 2); ALTER TABLE prep_t SET (mixedcc.partitions = 3); PREPARE TRANSACTION 'prep_4';
 SELECT * FROM prep_t ORDER BY id;
+-- Changes of definitions.
+BEGIN; TRUNCATE prep_t; INSERT INTO prep_t VALUES (9, 9, 9); PREPARE TRANSACTION 'prep_4'; ROLLBACK PREPARED 'prep_4';
+BEGIN; CREATE INDEX prep_v ON prep_t (v); ALTER TABLE prep_t SET (mixedcc.partitions = 2); PREPARE TRANSACTION 'prep_4'; COMMIT PREPARED 'prep_4';
+BEGIN; DROP TABLE prep_t; PREPARE TRANSACTION 'prep_4'; ROLLBACK PREPARED 'prep_4';
+SELECT * FROM prep_t ORDER BY id;
+BEGIN; TRUNCATE prep_t; INSERT INTO prep_t VALUES (9, 9, 9); PREPARE TRANSACTION 'prep_4'; COMMIT PREPARED 'prep_4';
+SELECT * FROM prep_t WHERE v = 9;
+SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'prep_t'::regclass;
 SELECT gid FROM pg_prepared_xacts;
 DROP TABLE prep_t;

@@ -56,7 +56,9 @@ pub struct Table {
     durable: AtomicPtr<Durable>,
     /// Changes of the primary index that can still be undone.
     changes: AtomicU32,
-    _pad: u32,
+    /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
+    /// table?
+    pub kept: AtomicU32,
     /// Dead records whose entries wait to be removed from the primary index.
     pub(crate) dead_entries: DeadEntries,
     /// The approximate number of records that VACUUM has not freed yet: their insert was aborted or
@@ -203,12 +205,6 @@ impl Table {
             // SAFETY: INV-RETIRE: by this function's contract the old index has no users but views.
             unsafe { old.retire(e, slot) };
         }
-    }
-
-    /// The transaction that has made the table commits: its primary index stays. It was made by the
-    /// same transaction, and replaces none.
-    pub fn keep_first_primary(&self) {
-        self.changes.store(0, Ordering::SeqCst);
     }
 
     /// Undoes the last change of the primary index. Rows inserted since are dead.

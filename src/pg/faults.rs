@@ -66,6 +66,10 @@ pub enum Fault {
     PreparedStaysPending,
     /// A table that a prepared transaction has used may be loaded.
     NotAsleep,
+    /// A table that a prepared transaction may drop is left with dirty rows.
+    LeavesDirty,
+    /// A process uses a table beside the change that a decided transaction has left.
+    KeptIgnored,
 }
 
 #[cfg(feature = "faults")]
@@ -76,7 +80,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 29] = [
+    const OURS: [(&str, Fault); 31] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -106,6 +110,8 @@ mod switch {
         ("prepared_window_early", Fault::PreparedWindowEarly),
         ("prepared_stays_pending", Fault::PreparedStaysPending),
         ("not_asleep", Fault::NotAsleep),
+        ("leaves_dirty", Fault::LeavesDirty),
+        ("kept_ignored", Fault::KeptIgnored),
     ];
     const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),

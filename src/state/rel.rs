@@ -93,9 +93,6 @@ pub unsafe fn is_ours(rel: pg_sys::Relation) -> bool {
 /// there more than once.
 static USED_PERMANENT: Local<Vec<&'static RelInfo>> = Local::new(Vec::new());
 
-/// Of the transaction: has it made an index of a table of ours that it has not made itself?
-static MADE_INDEX: Local<bool> = Local::new(false);
-
 /// The permanent tables of ours that the transaction has used. Also if nothing is left of that, as
 /// after ROLLBACK TO. The caller opens no relation while it keeps the iterator.
 pub fn used_permanent() -> impl Iterator<Item = pg_sys::Oid> {
@@ -111,22 +108,11 @@ fn note_used(info: &'static RelInfo) {
     unsafe { USED_PERMANENT.get_mut() }.push(info);
 }
 
-/// The transaction makes an index of a table of ours that it has not made itself.
-pub fn note_made_index() {
-    MADE_INDEX.set(true);
-}
-
-/// Has the transaction made one?
-pub fn has_made_index() -> bool {
-    MADE_INDEX.get()
-}
-
 /// The transaction has ended.
 pub fn forget_use() {
     // SAFETY: a process has one thread, and no other reference to the list is in use. Infos that
     // were replaced are freed after this.
     unsafe { USED_PERMANENT.get_mut() }.drain(..).for_each(|info| info.used.set(false));
-    MADE_INDEX.set(false);
 }
 
 /// The knowledge of a relation. Valid until the transaction ends. Every use of a table comes here
@@ -137,11 +123,26 @@ pub fn forget_use() {
 #[inline]
 pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: `rel` is open and of ours (contract of this function).
-    let info = unsafe { known(rel).unwrap_or_else(|| build(rel)) };
+    let mut info = unsafe { known(rel).unwrap_or_else(|| build(rel)) };
+    if xact::is_kept(info.table) {
+        // SAFETY: as above.
+        info = unsafe { after_decided(rel) };
+    }
     if !info.used.get() && info.table.durable().is_some() {
         note_used(info);
     }
     info
+}
+
+/// The same, behind the changes of decided transactions (INV-REDEFINED).
+///
+/// # Safety
+/// As for [`info`].
+#[cold]
+unsafe fn after_decided(rel: pg_sys::Relation) -> &'static RelInfo {
+    xact::prepared::finish_decided();
+    // SAFETY: the contract of this function.
+    unsafe { known(rel).unwrap_or_else(|| build(rel)) }
 }
 
 /// The same, if it is known already. Does not fail.

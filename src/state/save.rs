@@ -10,6 +10,7 @@ use crate::pg;
 use crate::pg::local::Local;
 use crate::state::platform::PG;
 use crate::state::{rel, shmem};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::save::{self, Writer};
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
@@ -65,8 +66,10 @@ unsafe extern "C-unwind" fn at_exit(code: i32, _arg: pg_sys::Datum) {
     // Not after an immediate shutdown: then there is no checkpoint.
     let Some(identity) = identity() else { return };
     forget_loaded();
-    // The files of permanent tables have their rows.
-    let tables: Vec<_> = shmem::all_unlocked().into_iter().filter(|t| t.durable().is_none()).collect();
+    // The files of permanent tables have their rows. A prepared transaction may drop a table after
+    // the start, which no process would notice (INV-REDEFINED).
+    let is_saved = |t: &&Table| t.durable().is_none() && t.kept.load(Ordering::SeqCst) == 0;
+    let tables: Vec<_> = shmem::all_unlocked().into_iter().filter(is_saved).collect();
     if tables.is_empty() {
         return;
     }

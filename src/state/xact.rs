@@ -19,6 +19,7 @@ pub mod depends;
 pub mod groups;
 mod held;
 mod import;
+mod kept;
 mod lists;
 pub mod mixed;
 mod order;
@@ -31,12 +32,11 @@ mod rows;
 mod snapshots;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
+pub use kept::is_kept;
 pub use order::{comes_first, init, let_go, note_end_of_statement};
 pub use parts::Parts;
 use pending::Pending;
-pub use pending::{
-    before_change, created, dropped, is_made, is_remapped, made, orphaned, remapped, replace_primary, take_out,
-};
+pub use pending::{before_change, created, dropped, is_remapped, made, orphaned, remapped, replace_primary, take_out};
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
 pub use snapshots::{adopt_snapshot, known_seen, moment, note_moment, snapshot_seen};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};

@@ -7,6 +7,10 @@
 //! **INV-NEW**: A table is *new* until the transaction that has made its storage has committed.
 //! Only that transaction uses it, its writes are in no commit's record, and rounds pass it over.
 //! Its content is written as a whole before the commit.
+//!
+//! **INV-LEAVING**: A table is *leaving* while a prepared transaction may still drop it. All that
+//! was logged of it is in images before that, and nothing is logged of it meanwhile: only that
+//! transaction may use it. So rounds pass it over, and its files may be removed at any moment.
 
 use super::window::{Dirty, Home, Place};
 use super::{Lsn, Storage};
@@ -62,6 +66,7 @@ pub struct Words {
 const NORMAL: u32 = 0;
 const NEW: u32 = 1;
 const DROPPED: u32 = 2;
+const LEAVING: u32 = 3;
 
 /// The companion is in a batch of the table until this is dropped.
 pub struct Busy<'a>(&'a Words);
@@ -73,7 +78,7 @@ impl Drop for Busy<'_> {
 }
 
 impl Words {
-    /// The companion begins a batch. `None`: the table is dropped, or new.
+    /// The companion begins a batch. `None`: the table is dropped, leaving, or new.
     pub fn begin_batch(&self) -> Option<Busy<'_>> {
         let late = !faults::on(Fault::LooksBeforeBusy) || self.state.load(Ordering::SeqCst) == NORMAL;
         self.busy.store(1, Ordering::SeqCst);
@@ -83,8 +88,19 @@ impl Words {
     }
     /// The table is dropped. Waits until the companion is in no batch of it. `pause` is called
     /// between two looks, with their number.
-    pub fn mark_dropped(&self, mut pause: impl FnMut(u32)) {
-        self.state.store(DROPPED, Ordering::SeqCst);
+    pub fn mark_dropped(&self, pause: impl FnMut(u32)) {
+        self.mark(DROPPED, pause);
+    }
+    /// The table is leaving (INV-LEAVING): [`Words::mark_dropped`] or [`Words::stays`] follows.
+    pub fn mark_leaving(&self, pause: impl FnMut(u32)) {
+        self.mark(LEAVING, pause);
+    }
+    /// A table that was leaving stays.
+    pub fn stays(&self) {
+        let _ = self.state.compare_exchange(LEAVING, NORMAL, Ordering::SeqCst, Ordering::SeqCst);
+    }
+    fn mark(&self, state: u32, mut pause: impl FnMut(u32)) {
+        self.state.store(state, Ordering::SeqCst);
         model_fence();
         let mut n = 0;
         while self.busy.load(Ordering::SeqCst) != 0 {
@@ -185,6 +201,10 @@ impl Durable {
     /// The transaction that has made the storage commits: the table is new no more.
     pub fn begins(&self) {
         let _ = self.words.state.compare_exchange(NEW, NORMAL, Ordering::SeqCst, Ordering::SeqCst);
+    }
+    /// May a prepared transaction drop the storage (INV-LEAVING)?
+    pub fn is_leaving(&self) -> bool {
+        self.words.state.load(Ordering::SeqCst) == LEAVING
     }
     /// Is the storage dropped?
     pub fn is_dropped(&self) -> bool {

@@ -11,13 +11,32 @@ use super::write_set::{WriteKind, UNKNOWN_ENTRY};
 use super::{Level, RecordRef, Stage, Txn, Write};
 use crate::csn::SlotId;
 use crate::error::Error;
+use crate::index::Primary;
 use crate::lock::LockWord;
-use crate::partition::Partition;
+use crate::partition::{Partition, PartitionMap};
 use crate::primitive::Ordering;
 use crate::record::{Record, Version};
 use crate::shared::Engine;
 use crate::table::Table;
 use std::ptr::NonNull;
+
+/// A change of definitions that a prepared transaction keeps, for the platform. The engine does
+/// nothing with it.
+#[derive(Clone, Copy)]
+pub enum KeptChange {
+    /// The transaction has made the table, which no other one knows.
+    Made(&'static Table),
+    /// It drops the table, if it commits.
+    Dropped(&'static Table),
+    /// The table goes, whatever becomes of the transaction.
+    Gone(&'static Table),
+    /// It has given the table another primary index, or none, in place of this one.
+    Primary(&'static Table, Option<&'static Primary>),
+    /// It has given the table another map, the second one, in place of the first one.
+    Map(&'static Table, NonNull<PartitionMap>, NonNull<PartitionMap>),
+    /// The map is in no table any more.
+    OldMap(NonNull<PartitionMap>),
+}
 
 /// The beginning of a block. The lists follow, in this order.
 #[repr(C)]
@@ -27,7 +46,7 @@ pub(crate) struct Kept {
     locks: usize,
     read: usize,
     written: usize,
-    made: usize,
+    changes: usize,
 }
 
 /// A [`Write`].
@@ -46,6 +65,7 @@ struct KeptWrite {
 }
 
 const _: () = assert!(align_of::<KeptWrite>() <= 8 && size_of::<KeptWrite>().is_multiple_of(8));
+const _: () = assert!(align_of::<KeptChange>() <= 8);
 
 impl KeptWrite {
     fn of(w: &Write) -> KeptWrite {
@@ -71,13 +91,14 @@ struct Lists {
     locks: *mut &'static LockWord,
     read: *mut &'static Partition,
     written: *mut &'static Partition,
-    made: *mut &'static Table,
+    changes: *mut KeptChange,
 }
 
 impl Kept {
     fn size(&self) -> usize {
-        let refs = self.locks + self.read + self.written + self.made;
-        size_of::<Kept>() + self.writes * size_of::<KeptWrite>() + refs * size_of::<usize>()
+        let refs = self.locks + self.read + self.written;
+        let changes = self.changes * size_of::<KeptChange>();
+        size_of::<Kept>() + self.writes * size_of::<KeptWrite>() + refs * size_of::<usize>() + changes
     }
 
     /// Where the lists are in the block that begins with this head.
@@ -86,7 +107,7 @@ impl Kept {
         let locks = writes.wrapping_add(k.writes).cast::<&'static LockWord>();
         let read = locks.wrapping_add(k.locks).cast::<&'static Partition>();
         let written = read.wrapping_add(k.read);
-        Lists { writes, locks, read, written, made: written.wrapping_add(k.written).cast() }
+        Lists { writes, locks, read, written, changes: written.wrapping_add(k.written).cast() }
     }
 }
 
@@ -112,7 +133,7 @@ impl Txn {
             locks: self.locks.all.iter().filter(held).count(),
             read: self.guards.read.len(),
             written: self.guards.written.len(),
-            made: self.made.len(),
+            changes: self.changes.len(),
         };
         let block = self.e.region.alloc(self.slot as usize, k.size())?.cast::<Kept>();
         let to = Kept::lists(block.as_ptr(), &k);
@@ -122,7 +143,7 @@ impl Txn {
             fill(to.locks, self.locks.all.iter().filter(held).map(|l| l.word));
             fill(to.read, self.guards.read.iter().copied());
             fill(to.written, self.guards.written.iter().copied());
-            fill(to.made, self.made.iter().copied());
+            fill(to.changes, self.changes.iter().copied());
             block.write(k);
         }
         self.kept = Some(block);
@@ -164,7 +185,7 @@ impl Txn {
             t.locks.restore(std::slice::from_raw_parts(lists.locks, k.locks));
             let read = std::slice::from_raw_parts(lists.read, k.read);
             t.guards = Guards::raised(read, std::slice::from_raw_parts(lists.written, k.written));
-            t.made = std::slice::from_raw_parts(lists.made, k.made).to_vec();
+            t.changes = std::slice::from_raw_parts(lists.changes, k.changes).to_vec();
         }
         t.kept = Some(block);
         t.stage = Stage::Prepared;

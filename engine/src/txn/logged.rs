@@ -1,9 +1,10 @@
 //! What a commit logs: its writes in permanent tables.
 //!
 //! **INV-LOGGED**: A record of a commit has the last write of each record that the transaction has
-//! written in a permanent table, but for two kinds. Rows in storages that it has made itself are
+//! written in a permanent table, but for three kinds. Rows in storages that it has made itself are
 //! written as a whole before (INV-NEW). A row that it has inserted and deleted was never seen by
-//! another transaction.
+//! another transaction. What a prepared transaction has written in a table that it drops ends with
+//! it, whatever becomes of it (INV-LEAVING).
 
 use super::{Txn, Write, WriteKind};
 use crate::csn::Csn;
@@ -30,7 +31,7 @@ impl LoggedWrite {
     fn of(w: &Write) -> Option<LoggedWrite> {
         let durable = w.r.table.durable()?;
         let came_and_went = w.base.is_none() && w.kind == WriteKind::Delete;
-        let is_logged = !came_and_went && !durable.is_new();
+        let is_logged = !came_and_went && !durable.is_new() && !durable.is_leaving();
         is_logged.then_some(LoggedWrite { table: w.r.table, durable, no: w.r.no, version: w.version })
     }
     /// [`Kind::Row`] or [`Kind::Tomb`], and the row's bytes.

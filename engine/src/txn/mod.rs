@@ -62,6 +62,7 @@ mod write_set;
 pub use conditions::MAX_CONDITIONS;
 pub use entries::{Entered, Rival};
 pub(crate) use kept::Kept;
+pub use kept::KeptChange;
 pub use keyed::{Row, RowScan, PRIMARY};
 pub use locking::How;
 pub use logged::LoggedWrite;
@@ -227,8 +228,8 @@ pub struct Txn {
     guards: Guards,
     /// The block of a prepared transaction.
     kept: Option<NonNull<Kept>>,
-    /// The tables that a prepared transaction has made.
-    made: Vec<&'static Table>,
+    /// What a prepared transaction has changed in definitions.
+    changes: Vec<KeptChange>,
     depends: Depends,
     left_out: LeftOut,
     telemetry: Telemetry,
@@ -268,7 +269,7 @@ impl Txn {
             registrations: Registrations::default(),
             guards: Guards::default(),
             kept: None,
-            made: Vec::new(),
+            changes: Vec::new(),
             depends: Depends::default(),
             left_out: LeftOut::default(),
             telemetry: Telemetry::new(slot),
@@ -507,7 +508,7 @@ impl Txn {
         }
         self.stage = Stage::Idle;
         self.free_block();
-        self.made.clear();
+        self.changes.clear();
         self.writes.end_room(&self.owner);
         self.reads.clear();
         self.depends.clear();

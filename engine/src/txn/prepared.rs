@@ -9,6 +9,7 @@
 //! It refers to its own versions and to those that they replace, to locked records, and to
 //! partitions of tables that the platform keeps. So it has no pin, unless it holds locks of ranges.
 
+use super::kept::KeptChange;
 use super::{Level, Stage, Txn};
 use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
@@ -18,7 +19,6 @@ use crate::partition::{Partition, Tally};
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::shared::Engine;
-use crate::table::Table;
 
 /// Naps in which a transaction that is being prepared waits for another prepared one: about a
 /// second. The other one may wait for it on another server.
@@ -210,15 +210,15 @@ impl Txn {
         }
     }
 
-    /// The transaction has made these tables, which no other one knows. Before it is prepared:
-    /// [`Txn::made`] tells the process that finishes it. The engine does nothing with them.
-    pub fn keep_made(&mut self, tables: Vec<&'static Table>) {
-        self.made = tables;
+    /// The transaction has changed these definitions, in this order. Before it is prepared:
+    /// [`Txn::kept_changes`] tells the process that finishes it.
+    pub fn keep_changes(&mut self, changes: Vec<KeptChange>) {
+        self.changes = changes;
     }
 
-    /// The tables that [`Txn::keep_made`] was told, until the transaction ends.
-    pub fn made(&self) -> &[&'static Table] {
-        &self.made
+    /// What [`Txn::keep_changes`] was told, until the transaction ends.
+    pub fn kept_changes(&self) -> &[KeptChange] {
+        &self.changes
     }
 
     /// Is the transaction prepared?

@@ -130,9 +130,6 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     // keeps the versions (INV-RETIRE). Executor state and slot are made and freed here.
     unsafe {
         crate::access::altered::must_fit(rel, (*rel).rd_att);
-        if !rel::known_table_of(rel).is_some_and(xact::is_made) {
-            rel::note_made_index();
-        }
         if (scan.is_null() || is_shared(scan)) && hollow::is_wanted(index) {
             return build_hollow_once(rel, index, info, scan);
         }
@@ -447,7 +444,6 @@ pub unsafe extern "C-unwind" fn validate_scan(
     snapshot: pg_sys::Snapshot,
     state: *mut pg_sys::ValidateIndexState,
 ) {
-    rel::note_made_index();
     // INV-DECIDED
     xact::prepared::finish_decided();
     // SAFETY: `rel`, `index` and `info` are open and belong together, and the snapshot is

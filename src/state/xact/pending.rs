@@ -1,15 +1,15 @@
 //! Changes of storages, maps and primary indexes that depend on the outcome of the transaction.
 
-use super::{backend, depth, prepared, txn, Parts};
+use super::{backend, depth, kept, prepared, txn, Parts};
 use crate::pg::compat;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{shmem, stop, worker};
-use mixedcc_engine::csn::Csn;
+use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::Table;
+use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use std::ptr::NonNull;
 
@@ -104,57 +104,9 @@ fn made_of_pending() -> Vec<&'static Table> {
     keys.filter_map(shmem::find).filter(|t| t.durable().is_some_and(|d| d.is_new())).collect()
 }
 
-/// Has the transaction made the table?
-pub fn is_made(table: &Table) -> bool {
-    super::has_backend() && backend().pending.iter().any(|(_, p)| matches!(p, Pending::Created(k) if *k == table.key))
-}
-
-/// PREPARE TRANSACTION: the tables that the transaction has made, with their maps and first primary
-/// indexes, if that is all that it has changed in definitions. Else `None`.
-pub(super) fn only_made() -> Option<Vec<&'static Table>> {
-    let mut made = Vec::new();
-    for (_, p) in &backend().pending {
-        match p {
-            Pending::Created(key) => made.push(shmem::find(*key)?),
-            Pending::Primary { table, old: None } | Pending::Map { table, .. } if is_made(table) => {}
-            _ => return None,
-        }
-    }
-    // Whatever becomes of these tables: none of them goes back to another map.
-    let all = std::mem::take(&mut backend().pending);
-    let (gone, left): (Vec<_>, _) = all.into_iter().partition(|(_, p)| matches!(p, Pending::Map { .. }));
-    backend().pending = left;
-    for (_, p) in gone {
-        if let Pending::Map { old, .. } = p {
-            free_map(old);
-        }
-    }
-    Some(made)
-}
-
-/// The transaction is prepared, and keeps the tables that it has made ([`only_made`]).
+/// The transaction is prepared, and keeps its changes (`kept.rs`).
 pub(super) fn hand_over() {
     backend().pending.clear();
-}
-
-/// A prepared transaction has ended that has made the table: it begins, or is thrown away. In the
-/// second case PostgreSQL has removed its files. No round has written to them, as a table that is
-/// new has no dirty rows (INV-NEW).
-pub(super) fn end_made(table: &'static Table, commit: bool) {
-    if !commit {
-        out_of_hash(table.key);
-        table.retire(&shmem::engine());
-        return;
-    }
-    let now = shmem::engine().now();
-    table.map().begins(now);
-    if let Some(durable) = table.durable() {
-        durable.begins();
-    }
-    table.keep_first_primary();
-    if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
-        primary.set_complete_from(now);
-    }
 }
 
 /// Takes a storage's table out of the hash. From then on no round writes to its files, which
@@ -164,12 +116,17 @@ pub fn take_out(key: [u32; 4]) -> Option<&'static Table> {
     out_of_hash(key)
 }
 
-fn out_of_hash(key: [u32; 4]) -> Option<&'static Table> {
+pub(super) fn out_of_hash(key: [u32; 4]) -> Option<&'static Table> {
     if let Some(durable) = shmem::find(key).and_then(Table::durable) {
-        durable.words().mark_dropped(|_| compat::nap(BATCH_US));
+        wait_for_batch(|pause| durable.words().mark_dropped(pause));
         stop::reach("drop-marked");
     }
     shmem::unregister(key)
+}
+
+/// Marks a table, and waits for the batch of it in which the companion is.
+pub(super) fn wait_for_batch(mark: impl FnOnce(fn(u32))) {
+    mark(|_| compat::nap(BATCH_US));
 }
 
 /// A look at a batch under way of the companion, and the next one, µs.
@@ -182,28 +139,44 @@ fn throw_away(key: [u32; 4]) {
 }
 
 fn free_map(m: NonNull<PartitionMap>) {
-    let b = backend();
-    // Views look at maps without a lock of the table, but pinned. `remapped` has made room.
-    RetireQueue::push(&b.txn.e, b.txn.slot, m.cast(), b.txn.e.now());
+    let t = &backend().txn;
+    free_map_of((&t.e, t.slot), m);
 }
 
-/// A change of a table's primary index stays, or is undone. The transaction has the table's
-/// exclusive lock still.
-fn end_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
-    let b = backend();
-    let (e, slot) = (b.txn.e, b.txn.slot);
-    // SAFETY: `old` is what `replace_primary` returned. The transaction holds the table's exclusive
-    // lock, and a process without one looks only at sizes of the index.
+/// A map that no table has is freed. The slot is that of the transaction.
+pub(super) fn free_map_of((e, slot): (&Engine, SlotId), m: NonNull<PartitionMap>) {
+    // Views look at maps without a lock of the table, but pinned. `before_change` has made room.
+    RetireQueue::push(e, slot, m.cast(), e.now());
+}
+
+/// A change of a table's primary index stays, or is undone. The slot is that of the transaction.
+///
+/// # Safety
+/// `old` is what `replace_primary` returned. No process uses the table but for sizes of the index.
+pub(super) unsafe fn end_primary(
+    (e, slot): (&Engine, SlotId),
+    table: &'static Table,
+    old: Option<&'static Primary>,
+    commit: bool,
+) {
+    // SAFETY: the contract of this function.
     unsafe {
         if !commit {
-            table.restore_primary(&e, slot, old);
+            table.restore_primary(e, slot, old);
             return;
         }
-        table.keep_primary(&e, slot, old);
+        table.keep_primary(e, slot, old);
     }
     if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
         primary.set_complete_from(e.now());
     }
+}
+
+fn end_own_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
+    let t = &backend().txn;
+    // SAFETY: `old` is what `replace_primary` returned. The transaction holds the table's exclusive
+    // lock, and a process without one looks only at sizes of the index.
+    unsafe { end_primary((&t.e, t.slot), table, old, commit) }
 }
 
 /// Ends what depends on the outcome of the transaction.
@@ -215,14 +188,19 @@ pub(super) fn end(commit: bool) {
     let all = std::mem::take(&mut backend().pending);
     let now = || backend().txn.e.now();
     for (_, p) in all.iter().rev() {
+        if let Pending::Primary { table, .. } | Pending::Map { table, .. } = p {
+            kept::stays(table);
+        }
         match p {
-            Pending::Primary { table, old } => end_primary(table, *old, commit),
+            Pending::Primary { table, old } => end_own_primary(table, *old, commit),
             Pending::Created(k) if commit => {
                 if let Some(t) = shmem::find(*k) {
-                    t.map().begins(now());
-                    if let Some(durable) = t.durable() {
-                        durable.begins();
-                    }
+                    kept::begins(t, now());
+                }
+            }
+            Pending::Dropped(k) if !commit => {
+                if let Some(t) = shmem::find(*k) {
+                    kept::stays(t);
                 }
             }
             Pending::Map { table, old, .. } if commit => {
@@ -249,7 +227,7 @@ pub(super) fn end(commit: bool) {
 }
 
 /// A change of a table's map is undone.
-fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>) {
+pub(super) fn restore_map(table: &Table, old: NonNull<PartitionMap>, parts: &Option<Parts>) {
     if let Some(parts) = parts {
         parts.restore();
     }
@@ -305,7 +283,7 @@ pub(super) fn undo(level: u32) {
                 b.pending.push((0, Pending::OldMap(new)));
             }
             Pending::Dropped(_) => {}
-            Pending::Primary { table, old } => end_primary(table, old, false),
+            Pending::Primary { table, old } => end_own_primary(table, old, false),
             p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
         }
     }

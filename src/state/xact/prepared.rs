@@ -32,7 +32,7 @@
 //! transaction that it ends, and not of the next one of the slot.
 
 use super::tags::owned_by;
-use super::{backend, has_backend, mixed, order, pending, Mode};
+use super::{backend, has_backend, kept, mixed, order, pending, Mode};
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, wal};
@@ -43,16 +43,18 @@ use crate::state::stop::reach;
 use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::{Engine, Level, Table, Txn};
+use mixedcc_engine::txn::KeptChange;
+use mixedcc_engine::{Engine, Level, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 /// PREPARE TRANSACTION begins: validates the transaction. An ERROR aborts it.
 pub fn before() {
     if has_backend() {
-        let made = refuse();
-        if !made.is_empty() {
-            super::txn().keep_made(made);
+        let changes = refuse();
+        if !changes.is_empty() {
+            kept::begin(&changes);
+            super::txn().keep_changes(changes);
         }
         let b = backend();
         if is_kept(&b.txn) {
@@ -67,11 +69,11 @@ pub fn before() {
 
 /// Is there anything to keep of the transaction? Below SERIALIZABLE what it has read is not.
 fn is_kept(t: &Txn) -> bool {
-    t.is_active() && (t.level() == Level::Serializable || !t.is_untouched() || !t.made().is_empty())
+    t.is_active() && (t.level() == Level::Serializable || !t.is_untouched() || !t.kept_changes().is_empty())
 }
 
-/// Raises an error if it cannot be prepared. Returns the tables that it has made.
-fn refuse() -> Vec<&'static Table> {
+/// Raises an error if it cannot be prepared. Returns what it has changed in definitions.
+fn refuse() -> Vec<KeptChange> {
     if mixed::is_mixed(backend()) {
         unsupported(
             "cannot PREPARE a SERIALIZABLE transaction that has used mixedcc tables and tables of another access method",
@@ -84,14 +86,12 @@ fn refuse() -> Vec<&'static Table> {
             "Use COMMIT: it has changed nothing. Or start it READ WRITE.",
         );
     }
-    let made = pending::only_made().filter(|_| !rel::has_made_index());
-    let Some(made) = made else {
+    kept::changes().unwrap_or_else(|| {
         unsupported(
-            "cannot PREPARE a transaction that has changed the definition of mixedcc tables",
-            "It may make tables and their indexes. Use COMMIT for all else, or do it in a transaction of its own.",
-        );
-    };
-    made
+            "cannot PREPARE a transaction that has changed the partitions of a mixedcc table more than once",
+            "Use COMMIT, or change them once.",
+        )
+    })
 }
 
 /// The permanent tables whose rows it has written or locked, and those that it has read if what it
@@ -210,7 +210,7 @@ fn finish(e: Engine, slot: SlotId) {
     // SAFETY: a look at the commit log.
     let committed = unsafe { pg_sys::TransactionIdDidCommit(xid) };
     let Some(mut t) = Txn::take_over(e, slot) else { return };
-    let made = t.made().to_vec();
+    let changes = t.kept_changes().to_vec();
     reach("prepared-taken");
     // Its tables may be dropped as soon as its guards have ended (INV-TABLE).
     e.pin(slot);
@@ -226,6 +226,6 @@ fn finish(e: Engine, slot: SlotId) {
     });
     e.slots[slot as usize].xid.store(0, Ordering::SeqCst);
     reach("prepared-published");
-    made.into_iter().for_each(|table| pending::end_made(table, committed));
+    kept::end(&changes, (&e, slot), committed);
     slots::make_spare(slot);
 }

@@ -278,8 +278,17 @@ fn bits_and_homes_of_many_records_are_kept() {
 
 #[test]
 fn a_table_that_is_new_or_dropped_has_no_batches() {
-    let w = World::new();
+    let mut w = World::new();
     assert!(w.durable.words().begin_batch().is_some());
+    w.durable.words().mark_leaving(|_| panic!("no batch is under way"));
+    w.begin();
+    w.put(1);
+    assert!(w.durable.is_leaving() && w.durable.words().begin_batch().is_none());
+    assert_eq!(w.t.durable_writes().count(), 0, "INV-LEAVING: nothing is logged");
+    w.durable.words().stays();
+    assert!(!w.durable.is_leaving() && w.durable.words().begin_batch().is_some());
+    assert_eq!(w.t.durable_writes().count(), 1);
+    w.t.abort();
     w.durable.words().mark_dropped(|_| panic!("no batch is under way"));
     assert!(w.durable.is_dropped() && w.durable.words().begin_batch().is_none());
     w.durable.begins();
@@ -288,6 +297,7 @@ fn a_table_that_is_new_or_dropped_has_no_batches() {
     let map = Table::new_map(&w.e, 0, map.n, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
     let other = Table::create(&w.e, 0, [2; 4], map).expect("a table");
     let new = other.make_durable(&w.e, 0, true).expect("memory");
+    new.words().stays(); // it was not leaving
     assert!(new.is_new() && new.words().begin_batch().is_none());
     new.begins();
     assert!(!new.is_new() && new.words().begin_batch().is_some());

@@ -1,0 +1,310 @@
+#!/usr/bin/python3
+"""Prepared transactions that change the definition of tables that were there before: they are
+dropped, truncated, rewritten, get indexes, or another primary key. Between PREPARE and the end come
+checkpoints, crashes and restarts. Then all of the change is there, or nothing, and later writes are
+kept, too."""
+
+import sys
+import threading
+
+import psycopg2
+
+from lib.clusters import Cluster
+from lib.common import check, equal, main, must_be_found, must_come, query, value, waits_for_lock
+
+LIMIT = 120.0
+ENDS = ("COMMIT", "ROLLBACK")
+# What is made anew for each case; `v` was changed since the last checkpoint.
+TABLE = """DROP TABLE IF EXISTS t, new; CREATE {kind} TABLE t (id int{key}, v int, u int NOT NULL) USING mixedcc WITH (mixedcc.partitions = {partitions});
+    INSERT INTO t SELECT g, 0, -g FROM generate_series(1, 300) g; CHECKPOINT; UPDATE t SET v = 1 WHERE id > 10; DELETE FROM t WHERE id = 20"""
+ALL = [(299, 289, 45130)]
+EMPTY = [(0, None, None)]
+GONE = "42P01"
+# Name, primary key before, transaction, and what the table has after its COMMIT.
+CASES = (
+    ("DROP", True, "DROP TABLE t", GONE),
+    ("own rows, DROP", True, "UPDATE t SET v = 9; DROP TABLE t", GONE),
+    ("TRUNCATE", True, "TRUNCATE t", EMPTY),
+    ("own rows, TRUNCATE, rows", True, "DELETE FROM t WHERE id < 5; TRUNCATE t; INSERT INTO t VALUES (1, 2, 3), (2, 2, 4)", [(2, 4, 3)]),
+    ("TRUNCATE twice", True, "TRUNCATE t; INSERT INTO t VALUES (1, 2, 3); TRUNCATE t; INSERT INTO t VALUES (7, 7, 7)", [(1, 7, 7)]),
+    ("TRUNCATE rolled back", True, "SAVEPOINT a; TRUNCATE t; INSERT INTO t VALUES (1, 2, 3); ROLLBACK TO a; UPDATE t SET v = 2 WHERE id = 1", [(299, 291, 45130)]),
+    ("another type", True, "ALTER TABLE t ALTER id TYPE bigint; INSERT INTO t VALUES (1000, 1, 1)", [(300, 290, 46130)]),
+    ("SET UNLOGGED", True, "ALTER TABLE t SET UNLOGGED", None),
+    ("SET ACCESS METHOD", True, "ALTER TABLE t SET ACCESS METHOD heap; INSERT INTO t VALUES (1000, 1, 1)", [(300, 290, 46130)]),
+    ("SET TABLESPACE", True, "ALTER TABLE t SET TABLESPACE elsewhere; INSERT INTO t VALUES (1000, 1, 1)", [(300, 290, 46130)]),
+    ("CLUSTER", True, "CREATE INDEX i ON t (u); CLUSTER t USING i; DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
+    ("ADD PRIMARY KEY", False, "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t ADD PRIMARY KEY (id); INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("DROP PRIMARY KEY", True, "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("another PRIMARY KEY", 1, "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (u); INSERT INTO t VALUES (1, 1, 1)", [(300, 290, 45131)]),
+    ("other partitions", True, "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t SET (mixedcc.partitions = 5); INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("other partitions in a savepoint that is rolled back", True, "SAVEPOINT a; ALTER TABLE t SET (mixedcc.partitions = 5); ROLLBACK TO a; INSERT INTO t VALUES (1000, 1, 1)", [(300, 290, 46130)]),
+    ("CREATE INDEX", True, "UPDATE t SET v = 2 WHERE id = 1; CREATE INDEX i ON t (v); INSERT INTO t VALUES (1000, 1, 1)", [(300, 292, 46130)]),
+    ("CREATE UNIQUE INDEX", True, "CREATE UNIQUE INDEX i ON t (u); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
+    ("DROP INDEX, CREATE INDEX", False, "CREATE INDEX i ON t (v); DROP INDEX i; CREATE INDEX i ON t (id)", ALL),
+    ("REINDEX", True, "CREATE INDEX i ON t (v); REINDEX TABLE t; DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
+    ("made and dropped", True, "CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); DROP TABLE new; UPDATE t SET v = 2 WHERE id = 1", [(299, 291, 45130)]),
+    ("made, truncated, filled", True, "CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); TRUNCATE new; TRUNCATE new; INSERT INTO new VALUES (2); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
+    ("made in a savepoint that is rolled back", True, "SAVEPOINT a; CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); ROLLBACK TO a; UPDATE t SET v = 2 WHERE id = 1", [(299, 291, 45130)]),
+)
+NEW = {"made, truncated, filled": [(2,)]}
+
+
+def begin(**settings):
+    """A server of the test's own."""
+    cluster = Cluster.new(max_prepared_transactions="10", autovacuum="off", allow_in_place_tablespaces="on",
+                          **{"mixedcc.stop_events": "on", "mixedcc.memory": "256MB", **settings})
+    cluster.start()
+    cluster.ask("CREATE EXTENSION mixedcc; SELECT 1")
+    session = cluster.connect()
+    query(session, "CREATE TABLESPACE elsewhere LOCATION ''")
+    session.close()
+    return cluster
+
+
+def attempt(session, sql):
+    """What came of statements: their rows, or the SQLSTATE."""
+    try:
+        return query(session, sql)
+    except psycopg2.Error as error:
+        return error.pgcode
+
+
+def make(session, key, kind=""):
+    """`key`: with a primary key; 1: and one partition, so that another key changes no map."""
+    partitions = 1 if key == 1 and key is not True else 2
+    # One by one: a transaction that has made the table would write it as a whole.
+    for statement in TABLE.format(kind=kind, key=" PRIMARY KEY" if key else "", partitions=partitions).split(";"):
+        query(session, statement)
+
+
+def prepare(cluster, work):
+    session = cluster.connect()
+    query(session, f"BEGIN; {work}")
+    result = attempt(session, "PREPARE TRANSACTION 'p'")
+    session.close()
+    return result
+
+
+def found(session):
+    """The rows of the table, and that each way to them finds the same."""
+    rows = attempt(session, "SELECT count(*), sum(v), sum(id) FROM t")
+    if rows != GONE:
+        query(session, "SET enable_seqscan = off")
+        for column in ("id", "v", "u"):
+            by = attempt(session, f"SELECT count(*), sum(v), sum(id) FROM t WHERE {column} BETWEEN -5000 AND 5000")
+            check(f"by {column}: {by}", by == rows)
+        query(session, "RESET enable_seqscan")
+    return rows
+
+
+def crash(cluster):
+    cluster.crash()
+    cluster.start()
+
+
+def checkpoint(cluster):
+    session = cluster.connect()
+    query(session, "CHECKPOINT")
+    session.close()
+
+
+def checkpoint_and_crash(cluster):
+    checkpoint(cluster)
+    crash(cluster)
+
+
+def restart(cluster):
+    cluster.control("stop", "-m", "fast")
+    cluster.start()
+
+
+WAYS = {"nothing": lambda cluster: None, "a checkpoint": checkpoint, "a crash": crash, "a checkpoint and a crash": checkpoint_and_crash, "a restart": restart}
+
+
+def cases(cluster):
+    for number, (what, key, work, after) in enumerate(CASES):
+        for end in ENDS:
+            for offset in range(2):
+                way = list(WAYS)[(number + offset * 2 + (end == "COMMIT")) % len(WAYS)]
+                one(cluster, f"prepared, {what}, {way}, {end}", key, work, WAYS[way], end, after if end == "COMMIT" else ALL)
+                equal(f"prepared, {what}, {way}, {end}: the new table", attempt(session := cluster.connect(), "SELECT id FROM new"),
+                      NEW.get(what, GONE) if end == "COMMIT" else GONE)
+                session.close()
+
+
+def one(cluster, name, key, work, way, end, after):
+    session = cluster.connect()
+    make(session, key)
+    session.close()
+    equal(f"{name}: PREPARE", prepare(cluster, work), None)
+    way(cluster)
+    session = cluster.connect()
+    query(session, f"{end} PREPARED 'p'")
+    after = after if after is not None else ALL if "crash" not in name else EMPTY
+    equal(f"{name}: the rows", found(session), after)
+    if after != GONE:
+        query(session, "INSERT INTO t VALUES (2000, 5, 2000)")
+        query(session, "CHECKPOINT")
+        query(session, "INSERT INTO t VALUES (2001, 5, 2001)")
+    session.close()
+    crash(cluster)
+    session = cluster.connect()
+    if "UNLOGGED" in name and end == "COMMIT":
+        after = EMPTY
+    elif after != GONE:
+        after = [(after[0][0] + 2, (after[0][1] or 0) + 10, (after[0][2] or 0) + 4001)]
+    equal(f"{name}: the rows after one more crash", found(session), after)
+    session.close()
+
+
+def unlogged(cluster):
+    """The same while the server runs. A clean restart empties a table that it may drop, as one that
+    it has written."""
+    for what, key, work, after in (case for case in CASES if case[0] in ("DROP", "own rows, TRUNCATE, rows", "another PRIMARY KEY", "CREATE INDEX")):
+        for end in ENDS:
+            for way in ("nothing", "a restart"):
+                name = f"prepared, unlogged, {what}, {way}, {end}"
+                session = cluster.connect()
+                make(session, key, "UNLOGGED")
+                session.close()
+                equal(f"{name}: PREPARE", prepare(cluster, work), None)
+                WAYS[way](cluster)
+                session = cluster.connect()
+                query(session, f"{end} PREPARED 'p'")
+                wanted = after if end == "COMMIT" else ALL
+                equal(f"{name}: the rows", found(session), EMPTY if way == "a restart" and wanted != GONE else wanted)
+                query(session, "DROP TABLE IF EXISTS t")
+                session.close()
+
+
+def dirty(cluster):
+    """Rows that were changed before PREPARE are behind the next checkpoint, although no round may
+    write to the files any more."""
+    for work in ("DROP TABLE t", "TRUNCATE t"):
+        session = cluster.connect()
+        make(session, True)
+        equal(f"prepared, dirty, {work}: PREPARE", prepare(cluster, work), None)
+        query(session, "CHECKPOINT")
+        query(session, "CHECKPOINT")
+        session.close()
+        crash(cluster)
+        session = cluster.connect()
+        query(session, "ROLLBACK PREPARED 'p'")
+        equal(f"prepared, dirty, {work}: its rows", found(session), ALL)
+        session.close()
+
+
+def beside_the_finish(cluster):
+    """A session has waited for the table in the middle of a statement, by way of the table of which
+    it is a partition. It goes on as soon as PostgreSQL has decided, and another process makes or
+    undoes the change of the engine later."""
+    for key, work in ((1, "ALTER TABLE t DROP CONSTRAINT t_pkey"), (1, "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (u)"), (1, "TRUNCATE t"), (False, "TRUNCATE t")):
+        for end in ENDS:
+            beside(cluster, f"prepared, beside the finish{', no key' if not key else ''}, {work}, {end}", key, work, end)
+
+
+def beside(cluster, name, key, work, end):
+    session = cluster.connect()
+    make(session, key)
+    query(session, "CREATE TABLE whole (LIKE t) PARTITION BY RANGE (id)")
+    query(session, "ALTER TABLE whole ATTACH PARTITION t FOR VALUES FROM (MINVALUE) TO (MAXVALUE)")
+    waiter, watcher = cluster.connect(), cluster.connect()
+    query(waiter, "DELETE FROM whole WHERE id = 300")
+    equal(f"{name}: PREPARE", prepare(cluster, work), None)
+    # Its snapshot is from before: it takes none later. And it knows the table.
+    query(waiter, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM other")
+    writes = threading.Thread(target=attempt, args=(waiter, "INSERT INTO whole VALUES (1000, 1, 1000); COMMIT"))
+    writes.start()
+    must_come(lambda: waits_for_lock(watcher, waiter.info.backend_pid), LIMIT)
+    slow = cluster.connect(options="-c mixedcc.kill_at=prepared-taken:1:1500")
+    ends = threading.Thread(target=query, args=(slow, f"{end} PREPARED 'p'"))
+    ends.start()
+    for thread in (writes, ends):
+        thread.join()
+    after = [(1, 1, 1000)] if work == "TRUNCATE t" and end == "COMMIT" else [(299, 289, 45830)]
+    equal(f"{name}: the rows", found(session), after)
+    query(session, "SET enable_seqscan = off")
+    equal(f"{name}: by the key", query(session, "SELECT id FROM t WHERE id = 1000"), [(1000,)])
+    for one_session in (session, waiter, watcher, slow):
+        one_session.close()
+    crash(cluster)
+    session = cluster.connect()
+    equal(f"{name}: the rows after a crash", found(session), after)
+    query(session, "DROP TABLE whole")
+    session.close()
+
+
+def failures(cluster):
+    """PREPARE that does not come to its end leaves all as it was."""
+    session = cluster.connect()
+    for _, key, work, _ in CASES:
+        make(session, key)
+        query(session, "CREATE TABLE IF NOT EXISTS other (id int PRIMARY KEY) USING mixedcc")
+        other = cluster.connect()
+        query(other, "BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'p'")
+        equal(f"prepared, a GID in use, {work}: PREPARE", prepare(cluster, work), "42710")
+        query(other, "ROLLBACK PREPARED 'p'")
+        other.close()
+        equal(f"prepared, a GID in use, {work}: the rows", found(session), ALL)
+        query(session, "INSERT INTO t VALUES (1000, 1, 1)")
+        query(session, "CHECKPOINT")
+    session.close()
+    crash(cluster)
+    session = cluster.connect()
+    equal("prepared, a GID in use: the rows after a crash", found(session), [(300, 290, 46130)])
+    equal("prepared, partitions: refused", prepare(cluster, "ALTER TABLE t SET (mixedcc.partitions = 4); ALTER TABLE t SET (mixedcc.partitions = 3)"), "0A000")
+    equal("prepared, partitions: the rows", found(session), [(300, 290, 46130)])
+    session.close()
+
+
+def memory(cluster):
+    """Nothing of tables that went stays in memory, but for what its slot keeps until it is used
+    again, or the memory is full."""
+    session = cluster.connect()
+    query(session, "DROP TABLE IF EXISTS t, new")
+    after = []
+    for _ in range(3):
+        for work in ("DROP TABLE t", "TRUNCATE t", "ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ALTER v TYPE bigint"):
+            for end in ENDS:
+                make(session, True)
+                query(session, "INSERT INTO t SELECT g, 1, g FROM generate_series(1000, 30000) g")
+                equal(f"prepared, memory, {work}: PREPARE", prepare(cluster, work), None)
+                query(session, f"{end} PREPARED 'p'")
+                query(session, "DROP TABLE IF EXISTS t")
+        after.append(value(session, "SELECT live_bytes FROM mixedcc.memory"))
+    # Each of the 16 tables of the last two rounds has more than 3 MB.
+    must_come(lambda: value(session, "SELECT live_bytes FROM mixedcc.memory") < min(after[0], 3_000_000) + 3_000_000, LIMIT)
+    session.close()
+
+
+TESTS = (cases, unlogged, dirty, failures, beside_the_finish, memory)
+
+
+def test_definitions():
+    cluster = begin()
+    try:
+        cluster.ask("CREATE TABLE other (id int PRIMARY KEY) USING mixedcc; SELECT 1")
+        for test in TESTS:
+            test(cluster)
+    finally:
+        cluster.remove()
+
+
+FAULTS = {"leaves_dirty": (dirty, "prepared, dirty, DROP TABLE t: its rows"),
+          "kept_ignored": (beside_the_finish, "prepared, beside the finish, no key, TRUNCATE t, ROLLBACK: the rows after a crash")}
+
+
+def test_faults():
+    """A build with the feature `faults`: each is found by its check."""
+    for fault in sys.argv[2:] or FAULTS:
+        cluster = begin(**{"mixedcc.fault": fault})
+        try:
+            cluster.ask("CREATE TABLE other (id int PRIMARY KEY) USING mixedcc; SELECT 1")
+            test, name = FAULTS[fault]
+            must_be_found(fault, name, lambda test=test, cluster=cluster: test(cluster))
+        finally:
+            cluster.remove()
+
+
+if __name__ == "__main__":
+    main(test_faults if sys.argv[1:2] == ["--faults"] else test_definitions)
