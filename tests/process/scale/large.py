@@ -57,7 +57,7 @@ def region():
 
 
 def partitions(cluster):
-    """Partitions by the thousand: each statement, SERIALIZABLE over all of them, switches of all."""
+    """Partitions by the thousand: statements, SERIALIZABLE over all of them, switches of all."""
     session = cluster.connect()
     query(session, f"CREATE TABLE many (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = {PARTITIONS}, mixedcc.protocol = 'occ')")
     query(session, "INSERT INTO many SELECT g, 0 FROM generate_series(1, 50000) g")
